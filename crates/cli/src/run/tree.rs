@@ -58,6 +58,7 @@ fn status_text(item: &Value) -> String {
     let after: Vec<String> = item["after"].as_array().into_iter().flatten().map(text_of).collect();
     let mut words = vec![status(item)];
     match (item["kind"].as_str(), shard(item)) {
+        (Some("shard"), group) if group.starts_with("group ") => words.push(group),
         (Some("shard"), shard) if !shard.is_empty() => words.push(format!("shard {shard}")),
         (Some("retry"), _) => words.push("run again".to_owned()),
         _ => {}
@@ -90,6 +91,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_group_of_a_pump_is_not_called_a_shard() {
+        let mut item =
+            json!({"status": "running", "kind": "shard", "part": "group", "shard_index": 0, "shard_total": 2});
+        assert_eq!(status_text(&item), "running, group 0 of 2");
+        item["part"] = json!("shard");
+        assert_eq!(status_text(&item), "running, shard 0 of 2");
+    }
 
     #[test]
     fn a_tree_is_drawn_with_its_branches() {

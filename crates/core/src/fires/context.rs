@@ -241,7 +241,7 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
         }
         if run.attempt > 1 && run.due_at > self.now {
             let (number, at) = (run.attempt, (self.moment)(run.due_at));
-            return Some(both(
+            return Some(bilingual(
                 format!("Run {id} waits for its attempt {number}, which is due at {at}."),
                 format!("运行 {id} 正在等待第 {number} 次尝试，将于 {at} 到期。"),
             ));

@@ -371,14 +371,16 @@ fn tail(row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)) -> Bil
     let none = ReasonDetail::default();
     let detail = row.and_then(|row| row.detail.as_deref()).unwrap_or(&none);
     let in_both = |words: &dyn Fn(Lang) -> Option<String>| words(Lang::En).zip(words(Lang::Zh));
-    let unknown = match reason {
-        _ if status != RunStatus::Unknown => None,
+    // A pump that failed at its end has a cause of its own, which is not the reason of the end.
+    let is_failed_pump = status == RunStatus::Failed && reason.is_some_and(Reason::ends_window);
+    let ended = match reason {
+        _ if status != RunStatus::Unknown && !is_failed_pump => None,
         Some(reason) => in_both(&|lang| Some(because_of_end((status, reason), detail, lang))),
         None => in_both(&|lang| unreported(detail, lang)),
     };
     let child = message.filter(|_| row.is_some_and(|row| row.open_children.is_some())).and_then(failed_child);
     let chinese = |text| child.unwrap_or_else(|| translate(text, Lang::Zh));
-    let cause = unknown.or_else(|| clause(row, reason)).or_else(|| message.map(|text| bilingual(text, chinese(text))));
+    let cause = ended.or_else(|| clause(row, reason)).or_else(|| message.map(|text| bilingual(text, chinese(text))));
     cause.map_or_else(nothing, |(en, zh)| bilingual(format!(": {en}"), format!("：{zh}")))
 }
 

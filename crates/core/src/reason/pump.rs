@@ -1,6 +1,7 @@
 //! Why a pump or one of its groups ended, in words.
 
 use super::Reason;
+use crate::status::RunStatus;
 use crate::words::Lang;
 
 pub(super) const fn words(reason: Reason, lang: Lang) -> &'static str {
@@ -14,8 +15,20 @@ pub(super) const fn words(reason: Reason, lang: Lang) -> &'static str {
     }
 }
 
+/// Why a pump or one of its groups has this verdict; `None` if the general words of the reason fit.
+pub(super) const fn of_end((status, reason): (RunStatus, Reason), lang: Lang) -> Option<&'static str> {
+    match (status, reason, lang) {
+        (RunStatus::Failed, _, _) => unfinished(reason, lang),
+        (RunStatus::Succeeded, Reason::Changed, Lang::En) => {
+            Some("the job was changed, and the pump ended, to begin again under the new definition")
+        }
+        (RunStatus::Succeeded, Reason::Changed, Lang::Zh) => Some("任务已修改，泵任务结束，将按新的定义重新开始"),
+        _ => None,
+    }
+}
+
 /// Why a pump that ended as planned has failed.
-pub(super) const fn unfinished(reason: Reason, lang: Lang) -> Option<&'static str> {
+const fn unfinished(reason: Reason, lang: Lang) -> Option<&'static str> {
     match (reason, lang) {
         (Reason::Dry, Lang::En) => Some("the rows that were left had failed for good"),
         (Reason::Dry, Lang::Zh) => Some("剩余的行都已最终失败"),

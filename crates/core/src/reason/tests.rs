@@ -223,3 +223,21 @@ fn the_groups_that_failed_at_the_end_of_a_pump_are_named() {
         assert_eq!(sentence(subject, Lang::Zh).as_deref(), Some(zh));
     }
 }
+
+#[test]
+fn a_pump_that_ended_because_of_an_edit_begins_again() {
+    let facts = |status| RunStatusFacts { status, reason: Some(Reason::Changed), detail: None, attempt: 1 };
+    assert_eq!(
+        sentence(facts(RunStatus::Succeeded), Lang::En).as_deref(),
+        Some("Succeeded: the job was changed, and the pump ended, to begin again under the new definition.")
+    );
+    assert_eq!(
+        sentence(facts(RunStatus::Succeeded), Lang::Zh).as_deref(),
+        Some("成功：任务已修改，泵任务结束，将按新的定义重新开始。")
+    );
+    let skipped = sentence(facts(RunStatus::Skipped), Lang::En);
+    assert_eq!(
+        skipped.as_deref(),
+        Some("Skipped: the job was changed, and its new definition does not fire at this instant.")
+    );
+}

@@ -106,7 +106,7 @@ pub fn because_of_end((status, reason): (RunStatus, Reason), detail: &ReasonDeta
         (RunStatus::Cancelled, Reason::ExecutorLost) => return unconfirmed_cancel(detail, lang),
         _ => {}
     }
-    if let Some(text) = super::pump::unfinished(reason, lang).filter(|_| status == RunStatus::Failed) {
+    if let Some(text) = super::pump::of_end((status, reason), lang) {
         return text.to_owned();
     }
     let because = because(reason, detail, lang);

@@ -160,6 +160,20 @@ impl Confinement {
         if let Some(name) = env.keys().find(|name| name.starts_with(OWN_PREFIX)) {
             return Err(JobError::terminal(format_args!("params: env: {name} is reserved for the agent")));
         }
+        let has_nul = |text: &str| text.contains('\0');
+        if let Some(position) = argv.iter().position(|text| has_nul(text)) {
+            return Err(JobError::terminal(format_args!(
+                "params: argument {position} contains a NUL, which cannot be passed to a program"
+            )));
+        }
+        if let Some((name, _)) = env.iter().find(|(name, value)| has_nul(name) || has_nul(value)) {
+            return Err(JobError::terminal(format_args!(
+                "params: env: {name:?} contains a NUL, which cannot be passed to a program"
+            )));
+        }
+        if env.contains_key("") {
+            return Err(JobError::terminal("params: env: a variable has no name"));
+        }
         // A variable named `PATH=/tmp` with the value `x` would set PATH to `/tmp=x`.
         if let Some(name) = env.keys().find(|name| name.contains('=')) {
             return Err(JobError::terminal(format_args!(
@@ -421,6 +435,21 @@ mod tests {
         assert!(command(&Confinement::default(), "LD_PRELOAD").is_ok());
         assert!(command(&Confinement::default(), "RONDEL_TOKEN").is_err());
         assert!(command(&Confinement::default(), "PATH=/tmp").unwrap_err().message().contains("it contains ="));
+    }
+
+    #[test]
+    fn texts_that_no_program_can_get_are_refused_by_their_place() {
+        for (argument, name, value, place) in [
+            ("a\0b", "A", "x", "params: argument 1 contains a NUL"),
+            ("a", "A", "x\0", "params: env: \"A\" contains a NUL"),
+            ("a", "A\0", "x", "params: env: \"A\\0\" contains a NUL"),
+            ("a", "", "x", "params: env: a variable has no name"),
+        ] {
+            let argv = ["echo", argument].map(str::to_owned);
+            let env = BTreeMap::from([(name.to_owned(), value.to_owned())]);
+            let refused = Confinement::default().command(&argv, &env, BTreeMap::new(), Path::new("/")).unwrap_err();
+            assert!(!refused.is_retryable() && refused.message().starts_with(place), "{refused:?}");
+        }
     }
 
     #[test]

@@ -115,6 +115,9 @@ async fn request(client: &Outgoing, params: &HttpParams, log: &Log) -> Result<Ht
         JobError::failed(chain(&error.without_url()))
     };
     let mut response = request.send().await.map_err(failed)?;
+    if let Some(origin) = redirected_to(&params.url, response.url()) {
+        log_redirect(&origin, &method(params)?, log);
+    }
     let status = response.status();
     let body = read_body(&mut response, body_bytes_max).await;
     let body = body.map_err(|error| error.into_job_error(failed))?;
@@ -125,6 +128,24 @@ async fn request(client: &Outgoing, params: &HttpParams, log: &Log) -> Result<Ht
     }
     let wanted: Vec<String> = expected.iter().map(ToString::to_string).collect();
     Err(JobError::failed(format_args!("status {}, expected {}", status.as_u16(), wanted.join(" or "))))
+}
+
+/// The origin of the URL that answered, if it is not the job's own URL. Its path is left out, because it could show a
+/// secret in an encoding that is not masked.
+fn redirected_to(asked: &str, answered: &Url) -> Option<String> {
+    let mut asked = Url::parse(asked).ok()?;
+    // The URL of an answer has neither a fragment nor credentials.
+    asked.set_fragment(None);
+    asked.set_username("").and_then(|()| asked.set_password(None)).ok()?;
+    (asked != *answered).then(|| answered.origin().ascii_serialization())
+}
+
+fn log_redirect(origin: &str, method: &Method, log: &Log) {
+    if *method == Method::POST {
+        log.warn(format!("redirected to {origin}: unless by 307 or 308, the POST became a GET without its body"));
+    } else {
+        log.info(format!("redirected to {origin}"));
+    }
 }
 
 fn body_bytes_max(params: &HttpParams) -> Result<usize, JobError> {

@@ -105,7 +105,7 @@ impl Program {
         let verdict = match ended {
             Some(status) => {
                 processes.disarm();
-                verdict(status, &lock(&last_error))
+                verdict(status, &folder.shorten_paths(&lock(&last_error)))
             }
             None => {
                 // Gives the processes a moment to end. Dropping `processes` then kills those that are still alive.
@@ -136,7 +136,7 @@ impl Program {
             Some(limit) => run_child_captured(&mut child, self.stdin, (log, &last_error), limit).await?,
         };
         processes.disarm();
-        let verdict = verdict(status, &lock(&last_error));
+        let verdict = verdict(status, &folder.shorten_paths(&lock(&last_error)));
         folder.remove(wait_end(REMOVAL_WAIT, run)).await;
         verdict.map(|_| printed)
     }
@@ -256,10 +256,22 @@ async fn run_child_captured(
     }
 }
 
+/// Keeps the line for the message of a failure, unless it belongs to the line before it.
 fn note_error(line: &str, last_error: &Mutex<String>) {
-    if !line.trim().is_empty() {
-        line.clone_into(&mut lock(last_error));
+    let mut last_error = lock(last_error);
+    if !line.trim().is_empty() && (last_error.is_empty() || !continues_error(line)) {
+        line.clone_into(&mut last_error);
     }
+}
+
+/// Whether a line of standard error belongs to the error before it: it is indented, or it is one of the lines that
+/// Node.js and PHP print after an error, which are the same for every error.
+fn continues_error(line: &str) -> bool {
+    let is_frame = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
+    line.starts_with(char::is_whitespace)
+        || ["}", "Stack trace:"].contains(&line)
+        || line.starts_with("Node.js v")
+        || line.strip_prefix('#').is_some_and(is_frame)
 }
 
 async fn write_stdin(stdin: Option<ChildStdin>, text: Option<String>) {
@@ -299,6 +311,11 @@ impl RunFolder {
     /// The value of [`WORK_DIR`].
     fn marker(&self) -> String {
         self.0.as_ref().map(|folder| folder.path().display().to_string()).unwrap_or_default()
+    }
+
+    /// The text without the path of this directory before the names of its files: the path is another one in each run.
+    fn shorten_paths(&self, text: &str) -> String {
+        text.replace(&format!("{}/", self.marker()), "")
     }
 
     /// Removes the directory, and waits for the removal until `until`.
@@ -352,6 +369,34 @@ mod tests {
     use super::*;
     use crate::run::StopCause;
     use crate::setup::{Setup, States, Timing};
+
+    #[test]
+    fn the_message_of_a_failure_is_the_line_with_the_error() {
+        let noted = |lines: &[&str]| {
+            let last_error = Mutex::new(String::new());
+            for line in lines {
+                note_error(line, &last_error);
+            }
+            last_error.into_inner().unwrap()
+        };
+        let node = ["/w/script.js:1", "foo()", "^", "", "ReferenceError: foo is not defined"];
+        let after = ["    at Module.load (node:internal:1266:32) {", "  code: 'E'", "}", "", "Node.js v20.20.2"];
+        assert_eq!(noted(&[node, after].concat()), "ReferenceError: foo is not defined");
+        let php =
+            ["PHP Fatal error:  Uncaught Error: x in s:1", "Stack trace:", "#0 {main}", "  thrown in s on line 1"];
+        assert_eq!(noted(&php), "PHP Fatal error:  Uncaught Error: x in s:1");
+        assert_eq!(noted(&["first", "# last", " "]), "# last");
+        assert_eq!(noted(&["\tat Main.main(Main.java:5)"]), "\tat Main.main(Main.java:5)", "the only line");
+    }
+
+    #[test]
+    fn the_message_of_a_failure_is_the_same_in_each_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = folder.path().join("script.sh");
+        let folder = RunFolder(Some(folder));
+        let line = format!("{}: 1: nosuch: not found", script.display());
+        assert_eq!(folder.shorten_paths(&line), "script.sh: 1: nosuch: not found");
+    }
 
     #[test]
     fn cleaning_up_after_a_program_makes_no_run_miss_its_deadline() {

@@ -166,8 +166,8 @@ pub(super) fn script_argv(
         argv.splice(1..1, options.iter().map(|option| (*option).to_owned()));
     }
     let path = folder.join(format!("script.{extension}"));
-    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-    file.write_all(script.as_bytes())?;
+    write_script(&path, script)
+        .map_err(|error| JobError::failed(format_args!("cannot write the script to {}: {error}", path.display())))?;
     let path = path.to_str().ok_or_else(|| JobError::failed("the working directory's name is not UTF-8"))?;
     argv.push(path.to_owned());
     if let Call::Run(args, shard) = call {
@@ -184,6 +184,11 @@ pub(super) fn script_argv(
         )));
     }
     Ok(argv)
+}
+
+fn write_script(path: &Path, script: &str) -> std::io::Result<()> {
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(script.as_bytes())
 }
 
 #[cfg(test)]

@@ -72,6 +72,8 @@ struct LogStream {
     follow: FollowRequest,
     ends_at: Instant,
     last_sent_at: Instant,
+    /// Whether the log has been read, or its read has been tried.
+    has_begun: bool,
     is_over: bool,
     log_reader: LogReader,
     _share: LiveShare,
@@ -99,8 +101,17 @@ pub(super) fn answer(web: &Web, caller: Caller, follow: FollowRequest) -> Result
     // Subscribes before the first read, so that no line stored in between is missed.
     let log_reader = web.engine.follow_log(follow.run.id);
     let (web, caller) = (web.clone(), RecheckedCaller::new(caller));
-    let reader =
-        LogStream { web, caller, follow, ends_at, last_sent_at: now, is_over: false, log_reader, _share: share };
+    let reader = LogStream {
+        web,
+        caller,
+        follow,
+        ends_at,
+        last_sent_at: now,
+        has_begun: false,
+        is_over: false,
+        log_reader,
+        _share: share,
+    };
     let mut response = Response::new(Body::from_stream(stream(reader).fuse()));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response.headers_mut().extend(waits_for_lines.then_some(UNBUFFERED));
@@ -119,7 +130,8 @@ impl LogStream {
     /// The next piece of the stream.
     async fn next(&mut self) -> Option<Bytes> {
         while !self.is_over {
-            if self.web.config.shutdown.is_cancelled() || Instant::now() >= self.ends_at {
+            // Each stream reads once: a client that opens it again and again while the server stops gets new lines.
+            if std::mem::replace(&mut self.has_begun, true) && self.must_end() {
                 return self.end(false);
             }
             let (namespace, app) = (self.follow.run.namespace, self.follow.run.app);
@@ -154,7 +166,7 @@ impl LogStream {
                     return self.end(true);
                 }
                 self.follow.position = Position::start(self.follow.position.attempt + 1);
-            } else if !self.follow.waits_for_lines {
+            } else if !self.follow.waits_for_lines || self.must_end() {
                 return self.end(false);
             } else if self.last_sent_at.elapsed() >= QUIET_MAX {
                 self.last_sent_at = Instant::now();
@@ -164,6 +176,13 @@ impl LogStream {
             }
         }
         None
+    }
+
+    /// Whether the stream ends before its log does. A stream that does not wait for lines continues while the server stops: it only reads
+    /// what is stored, and as plain text it could not report that it was cut.
+    fn must_end(&self) -> bool {
+        let is_stopped = self.follow.waits_for_lines && self.web.config.shutdown.is_cancelled();
+        is_stopped || Instant::now() >= self.ends_at
     }
 
     /// Reads the run before its lines: if the run is settled at that point, the lines read afterwards are complete.

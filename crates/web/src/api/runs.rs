@@ -212,7 +212,8 @@ pub(crate) async fn retry_request<Q>(
         return Err(Problem::new(Code::RunNotFinished, format!("the run is {}; cancel it first", run.status)));
     }
     if let Some(whole) = broadcast_of_shard(call, run).await? {
-        return Err(Problem::new(Code::ShardOfBroadcast, format!("retry the whole broadcast, run {whole}")));
+        let message = format!("this is one shard of run {whole}: retry that run, all of it or only its failed shards");
+        return Err(Problem::new(Code::ShardOfBroadcast, message));
     }
     let record = job_of(call, run).await?;
     // The new run has the parameters of the old run, even if the job was edited since.

@@ -145,6 +145,24 @@ async fn following_ends_with_the_server() {
     assert!(end["next_cursor"].is_string(), "{end}");
 }
 
+/// While a server stops, a client that opens the stream again gets the new lines, and a download is whole.
+#[tokio::test]
+async fn a_server_that_stops_still_sends_lines() {
+    let config = rondel_web::WebConfig::default();
+    let shutdown = config.shutdown.clone();
+    let server = Server::start_with(config).await;
+    server.job("a").await;
+    let run = server.trigger("a").await;
+    shutdown.cancel();
+    write(&server, run, 0, &["one", "two"]).await;
+    let path = format!("/api/v1/runs/{run}/logs");
+    let text = server.get(&format!("{path}?follow=true")).await.text();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.iter().filter_map(|line| line["line"].as_str()).collect::<Vec<_>>(), ["one", "two"]);
+    assert_eq!(lines[2]["complete"], false);
+    assert_eq!(accept(&server, &path, "text/plain").await.text(), "one\ntwo\n");
+}
+
 #[tokio::test]
 async fn positions_are_checked() {
     let (server, run, path) = started().await;

@@ -103,7 +103,9 @@ async fn the_failed_shards_alone_run_again() {
     for (place, shard) in shards.iter().enumerate() {
         server.finish(*shard, if place == 1 { FAILED } else { Outcome::Succeeded }).await;
     }
-    retry(shards[1].to_string(), only_failed.clone()).await.expect(409);
+    let refused = retry(shards[1].to_string(), only_failed.clone()).await.expect(409);
+    let advice = format!("this is one shard of run {whole}: retry that run, all of it or only its failed shards");
+    assert!(refused.to_string().contains(&advice), "{refused}");
     retry(whole.to_string(), json!({"only": "some"})).await.expect(422);
     let dead = async || server.get("/api/v1/runs?q=is:dead").await.expect(200)["items"].as_array().unwrap().len();
     assert_eq!(dead().await, 1);

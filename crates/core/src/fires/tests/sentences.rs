@@ -308,3 +308,17 @@ fn future_fires_in_shadow_mode_do_not_run() {
     let claimed = row(1, secs(120), RunStatus::Pending, None);
     assert_eq!(sentence_of(&facts, &claimed), "It will not run at 1970-01-01 00:02 UTC: the job is in shadow mode.");
 }
+
+#[test]
+fn a_pump_that_failed_at_its_end_names_the_rows_that_were_left() {
+    let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
+    let facts = facts(&held, &[]);
+    let ended = |reason| Run { status: RunStatus::Failed, reason: Some(reason), ..done(1, secs(60)) };
+    assert_eq!(
+        sentence_of(&facts, &ended(Reason::Dry)),
+        "It ran at 1970-01-01 00:01:00.004 UTC on w-1, failed: the rows that were left had failed for good."
+    );
+    assert!(
+        sentence_of(&facts, &ended(Reason::WindowOver)).contains("failed: at the end of the window, rows were left")
+    );
+}

@@ -102,6 +102,21 @@ async fn redirects_end() {
 }
 
 #[tokio::test]
+async fn a_redirect_is_in_the_log() {
+    let last = serve("HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{request}").await;
+    let redirect = format!("HTTP/1.1 302 Found\r\nlocation: {last}/login?key=1\r\nconnection: close\r\n\r\n");
+    let url = serve(redirect.leak()).await;
+    let post = http(json!({"url": url, "method": "POST", "body": "x"})).await;
+    let warning = format!("warn redirected to {last}: unless by 307 or 308, the POST became a GET without its body\n");
+    assert!(post.is_succeeded() && post.log().contains(&warning), "{}", post.log());
+    assert!(post.log().contains("GET /login"), "{}", post.log());
+    let get = http(json!({"url": url})).await;
+    assert!(get.log().contains(&format!("info redirected to {last}\n")), "{}", get.log());
+    let direct = http(json!({"url": format!("{last}/#top"), "method": "POST"})).await;
+    assert!(direct.is_succeeded() && !direct.log().contains("redirected"), "{}", direct.log());
+}
+
+#[tokio::test]
 async fn params_that_make_no_sense_are_refused_by_name() {
     for (params, expected) in [
         (json!({"url": "nonsense"}), "params: url: "),

@@ -37,6 +37,15 @@ fn only_interpreters_that_are_there_are_offered() {
 }
 
 #[test]
+fn a_script_that_cannot_be_written_is_named() {
+    let gone = Path::new("/nonexistent/run-1");
+    let error = script_argv(vec!["sh".to_owned()], "echo", "sh", gone, Call::Check).unwrap_err();
+    let message = error.message();
+    assert!(message.starts_with("cannot write the script to /nonexistent/run-1/script.sh: No such file"), "{message}");
+    assert!(error.is_retryable());
+}
+
+#[test]
 fn a_script_gets_the_arguments_that_xxl_job_passes() {
     let shard = Shard { index: 1, total: 4 };
     for (args, expected) in [
