@@ -230,6 +230,10 @@ pub(super) fn user(row: &Row, context: &ImportContext<'_>) -> Entry {
     entry
 }
 
+/// How long runs wait for each other, which differs for all jobs with the most usual block strategy.
+const SERIAL_WAIT: &str = "SERIAL_EXECUTION: a run that waits for an earlier one of its job longer than queue_timeout (1m, if the job does not set it) \
+     is skipped: overlap; in XXL-JOB it waits without a limit. Set queue_timeout in jobs whose runs may take longer than their period";
+
 /// What happens to an existing account of the same name.
 const EXISTING: &str = "an account of this name that is there already stays as it is, with its own rights";
 
@@ -246,5 +250,9 @@ pub(super) fn record_unknown_columns(row: &Row, entry: &mut Entry) {
 
 pub(super) fn add_remarks(tables: &Tables, found: &mut ImportResult) {
     found.remarks.extend(tables.missing.iter().cloned());
+    let is_serial = |row: &Row| text(row, "executor_block_strategy") == Some("SERIAL_EXECUTION");
+    if tables.jobs.iter().any(is_serial) {
+        found.remarks.push(SERIAL_WAIT.to_owned());
+    }
     found.remarks.push("not read: xxl_job_log and xxl_job_log_report (the runs of XXL-JOB stay there), xxl_job_registry (executors register anew), xxl_job_lock".to_owned());
 }

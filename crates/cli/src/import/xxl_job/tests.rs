@@ -139,7 +139,7 @@ fn scripts_rates_timeouts_and_children_are_kept() {
         (&json!(false), &json!("once"), &Value::Null)
     );
     let report = found.text("x");
-    assert!(!report.contains("no kind of schedule"), "{report}");
+    assert!(!report.contains("no kind of schedule") && report.contains("longer than queue_timeout"), "{report}");
     for expected in [
         "GLUE_GROOVY",
         "job 5",
