@@ -38,8 +38,8 @@ pub(crate) fn answer(path: &str) -> ApiAnswer {
     let found = EQUIVALENTS.iter().find(|(known, ..)| is_it(known));
     let sentence = match found {
         Some((known, what, ours)) => {
-            let name = if ours.contains("{name}") { NAME_OF_JOB } else { "" };
-            format!("Rondel does not serve /{known} of XXL-JOB ({what}): call {ours}{name}")
+            let hint = if ours.contains("{name}") { NAME_OF_JOB } else { "" };
+            format!("Rondel does not serve /{known} of XXL-JOB ({what}): call {ours}{hint}")
         }
         None => "Rondel serves only /api/registry, /api/registryRemove and /api/callback of XXL-JOB: call /api/v1 \
                  (its document is /api/v1/openapi.json)"
