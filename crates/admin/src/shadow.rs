@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use rondel_core::shadow::compare::{Comparison, OldFire, Range, RondelFire, compare};
+use rondel_core::shadow::compare::{
+    Comparison, DIFFERENCE_COUNT_MAX, DifferenceKind, OldFire, Range, RondelFire, compare,
+};
 use rondel_core::sketch::Step;
 use rondel_core::spec::Mode;
-use rondel_core::{AppId, JobSpec, NamespaceId, Reason, Run, Timestamp};
+use rondel_core::{AppId, JobSpec, NamespaceId, Reason, Run, RunStatus, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::catalog::{JobQuery, JobRecord};
 use rondel_store::shadow::ShadowSpan;
@@ -150,9 +152,11 @@ async fn add_rows(
     while day < range.to {
         let next = day + Duration::from_secs(24 * 3_600);
         let part = Range { from: range.from.max(day), to: range.to.min(next), ..range };
-        let (planned, others, is_cut) = read_fires(engine, request, job, part).await?;
-        fire_count += planned.len() + others.len();
-        let comparison = compare(planned, others, part);
+        let fires = read_fires(engine, request, job, part).await?;
+        let is_cut = fires.is_cut;
+        fire_count += fires.planned.len() + fires.others.len() + fires.others_at_skips.len();
+        let only_old = compare(Vec::new(), fires.others_at_skips, part);
+        let comparison = with_only_old(compare(fires.planned, fires.others, part), only_old);
         if comparison != Comparison::default() {
             let (name, app) = (job.spec.name.clone(), job.spec.app.clone());
             rows.push(ShadowRow { name, app, day, comparison, is_cut });
@@ -172,12 +176,34 @@ fn shadow_range(created_at: Timestamp, (mode, promoted_at): (Mode, Option<Timest
     }
 }
 
+/// Adds the fires of a comparison in which Rondel has none.
+fn with_only_old(mut comparison: Comparison, only_old: Comparison) -> Comparison {
+    comparison.only_old += only_old.only_old;
+    comparison.differences.extend(only_old.differences);
+    comparison.differences.sort_by_key(|one| (one.kind == DifferenceKind::OtherExecutor, one.at, one.source_id));
+    let more = comparison.differences.len().saturating_sub(DIFFERENCE_COUNT_MAX);
+    comparison.differences.truncate(DIFFERENCE_COUNT_MAX);
+    comparison.differences_more += only_old.differences_more + u64::try_from(more).unwrap_or(u64::MAX);
+    comparison
+}
+
+/// The fires of a job in a range.
+struct Fires {
+    planned: Vec<RondelFire>,
+    /// Those of the other scheduler.
+    others: Vec<OldFire>,
+    /// Those of the other scheduler at instants that Rondel skipped for a reason of its own.
+    others_at_skips: Vec<OldFire>,
+    /// Whether the range has more fires.
+    is_cut: bool,
+}
+
 async fn read_fires(
     engine: &Node,
     request: &ShadowRequest<'_>,
     job: &JobRecord,
     range: Range,
-) -> Result<(Vec<RondelFire>, Vec<OldFire>, bool), StoreError> {
+) -> Result<Fires, StoreError> {
     let (store, (from, to)) = (engine.store(), range.with_edges());
     let planned = store.planned_rows(job.id, from, to, FIRE_COUNT_MAX).await?;
     // Fires are queried by the instant at which they were sent, and compared by their due instant.
@@ -191,7 +217,20 @@ async fn read_fires(
         }
     }
     let is_cut = planned.len().max(others.len()) >= FIRE_COUNT_MAX as usize;
-    Ok((planned.iter().filter(|run| is_fire(run)).map(rondel_fire).collect(), others, is_cut))
+    let (others_at_skips, others) =
+        others.into_iter().partition(|fire| is_at_skip(&planned, fire.at(), range.tolerance));
+    let planned = planned.iter().filter(|run| is_fire(run)).map(rondel_fire).collect();
+    Ok(Fires { planned, others, others_at_skips, is_cut })
+}
+
+/// Whether an observed fire belongs to an instant that Rondel planned and skipped for a reason of its own, such as an outage. The other
+/// scheduler alone had such a fire: it is no repetition of the fire before it. `planned` is in order.
+fn is_at_skip(planned: &[Run], at: Timestamp, tolerance: Duration) -> bool {
+    let before = planned.partition_point(|run| run.fire_at <= at).checked_sub(1).and_then(|place| planned.get(place));
+    before.is_some_and(|run| {
+        let is_skip = run.status == RunStatus::Skipped && run.reason != Some(Reason::Shadow);
+        is_skip && at.since(run.span_end_at.unwrap_or(run.fire_at)) <= tolerance
+    })
 }
 
 /// Whether a row records a fire that Rondel would have run without shadow mode. A fire that Rondel skipped for another reason does not
@@ -208,7 +247,46 @@ fn rondel_fire(run: &Run) -> RondelFire {
 
 #[cfg(test)]
 mod tests {
+    use rondel_core::run::RunJob;
+    use rondel_core::shadow::compare::OldOutcome;
+    use rondel_core::{JobId, NodeId, RunId, Trigger};
+
     use super::*;
+
+    #[test]
+    fn fires_that_rondel_skipped_for_its_own_reasons_are_only_old_ones() {
+        let at = Timestamp::from_secs;
+        let row = |second: i64, reason: Reason| {
+            let of = RunJob { namespace: NamespaceId::new(1), job: JobId::new(1), job_version: 1, app: AppId::new(1) };
+            let run = Run::new(RunId::new(second), of, at(second), Trigger::Cron, (NodeId::new(1), 1));
+            Run { status: RunStatus::Skipped, reason: Some(reason), ..run }
+        };
+        let outage = Run { span_end_at: Some(at(18)), span_count: 4, ..row(12, Reason::Misfire) };
+        let planned = [row(10, Reason::Shadow), outage, row(20, Reason::Shadow), row(22, Reason::Misfire)];
+        let tolerance = Duration::from_secs(30);
+        for (second, expected) in [(9, false), (10, false), (12, true), (16, true), (19, true), (20, false), (23, true)]
+        {
+            assert_eq!(is_at_skip(&planned, at(second), tolerance), expected, "{second}");
+        }
+        assert!(!is_at_skip(&planned, at(60), tolerance), "a later fire has no planned instant");
+
+        let range = Range { from: at(0), to: at(100), tolerance, late_from: Duration::from_secs(3) };
+        let old = |source_id, second| OldFire {
+            source_id,
+            due_at: None,
+            started_at: at(second),
+            executor: String::new(),
+            outcome: OldOutcome::Succeeded,
+        };
+        let (skipped, others) = [(1, 10), (2, 12), (3, 14), (4, 20)]
+            .map(|(id, second)| old(id, second))
+            .into_iter()
+            .partition(|fire| is_at_skip(&planned, fire.at(), tolerance));
+        let own = planned.iter().filter(|run| is_fire(run)).map(rondel_fire).collect();
+        let found = with_only_old(compare(own, others, range), compare(Vec::new(), skipped, range));
+        assert_eq!((found.both, found.only_old, found.twice, found.only_rondel), (2, 2, 0, 0), "{found:?}");
+        assert!(found.differences.iter().all(|one| one.kind == DifferenceKind::OnlyOld), "{found:?}");
+    }
 
     #[test]
     fn every_stretch_in_shadow_mode_is_compared() {

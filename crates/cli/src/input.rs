@@ -9,7 +9,14 @@ use crate::exit::Failure;
 
 /// Reads JSON from a flag.
 pub(crate) fn json(flag: &str, text: &str) -> Result<Value, Failure> {
-    serde_json::from_str(text).map_err(|error| Failure::refused(format!("{flag} is not JSON: {error}")))
+    serde_json::from_str(text)
+        .map_err(|error| Failure::refused(format!("{flag} is not JSON: {error}{}", hint_for_text(text))))
+}
+
+/// A plain text is the most usual parameter of jobs from XXL-JOB.
+fn hint_for_text(text: &str) -> &'static str {
+    let begins_like_json = text.trim_start().starts_with(['{', '[', '"']);
+    if begins_like_json { "" } else { "; write a text in double quotes, such as '\"region=us\"'" }
 }
 
 /// Reads a JSON file; `-` is stdin.
@@ -41,4 +48,17 @@ pub(crate) fn read_text(path: &Path) -> Result<String, Failure> {
     };
     read.map_err(|error| Failure::refused(format!("cannot read {}: {error}", path.display())))?;
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_without_quotes_gets_a_hint() {
+        for (text, has_hint) in [("region=us", true), ("", true), ("{a", false), ("\"region", false)] {
+            let message = json("--params", text).expect_err("it is not JSON").message().to_owned();
+            assert_eq!(message.contains("double quotes"), has_hint, "{message}");
+        }
+    }
 }

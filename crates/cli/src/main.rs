@@ -33,6 +33,7 @@ mod events;
 mod executor;
 mod exit;
 mod failpoints;
+mod foreign_url;
 mod format;
 mod handover;
 mod import;

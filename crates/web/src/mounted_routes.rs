@@ -41,8 +41,20 @@ async fn call(State(mounted): State<Arc<dyn Mounted>>, Path(name): Path<String>,
     answer(&mounted, name, request).await
 }
 
-async fn not_served(State(mounted): State<Arc<dyn Mounted>>, Path(rest): Path<String>) -> Response {
-    in_json(mounted.not_served(&rest))
+async fn not_served(State(mounted): State<Arc<dyn Mounted>>, Path(rest): Path<String>, request: Request) -> Response {
+    match name_among_slashes(&rest) {
+        Some(name) => answer(&mounted, name.to_owned(), request).await,
+        None => in_json(mounted.not_served(&rest)),
+    }
+}
+
+/// The name of the endpoint in a path with empty parts: callers whose base address ends with a slash send `//api/NAME`.
+fn name_among_slashes(rest: &str) -> Option<&str> {
+    let mut parts = rest.split('/').filter(|part| !part.is_empty());
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some("api"), Some(name), None) => Some(name),
+        _ => None,
+    }
 }
 
 async fn answer(mounted: &Arc<dyn Mounted>, name: String, request: Request) -> Response {
@@ -61,4 +73,24 @@ fn in_json((status, body): MountedAnswer) -> Response {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let json = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
     (status, json, body).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slashes_too_many_do_not_hide_the_name() {
+        for (rest, name) in [
+            ("/api/registry", Some("registry")),
+            ("api/registry/", Some("registry")),
+            ("//api//callback//", Some("callback")),
+            ("/api", None),
+            ("/api/registry/more", None),
+            ("jobinfo/add", None),
+            ("", None),
+        ] {
+            assert_eq!(name_among_slashes(rest), name, "{rest}");
+        }
+    }
 }

@@ -11,8 +11,8 @@ use rondel_admin::auth::Token;
 use rondel_admin::gateway::OnAuthenticated;
 use rondel_admin::xxl::{Address, allowed_address};
 use rondel_admin::{XxlCall, XxlOutcome};
-use rondel_core::ExecutorId;
 use rondel_core::access::Role;
+use rondel_core::{AppId, ExecutorId};
 use rondel_store::StoreError;
 use rondel_store::access::TokenKind;
 use rondel_store::xxl::{XxlExecutor, XxlReport, XxlReportOutcome, XxlReportResults, XxlRun};
@@ -160,6 +160,14 @@ impl Bridge {
             tracing::info!(call, outcome, client, reason, count, "a call of an executor of XXL-JOB changed nothing");
         } else {
             tracing::warn!(call, outcome, client, reason, count, "refused a call of an executor of XXL-JOB");
+        }
+    }
+
+    /// Whether callbacks of the app's executors with this token would be refused. False if the database is unavailable.
+    pub(crate) async fn refuses_token(&self, app: AppId, token: &str) -> bool {
+        match self.app_of(Some(token), None).await {
+            Ok(found) => found.id != app,
+            Err(refusal) => matches!(refusal, Refusal::Wrong(..)),
         }
     }
 

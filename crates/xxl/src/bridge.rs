@@ -37,6 +37,9 @@ const EXECUTOR_COUNT_MAX: u32 = 10_000;
 const EXPECTED_WITHIN: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of an executor's attempts that are read to find out whether it has runs.
 const ATTEMPT_COUNT_MAX: u32 = 1_000;
+/// Why an executor registered by hand gets no runs although it answers.
+const TOKEN_ENDED: &str = "the token that it was added with has expired or was revoked; configure the executor with a new one, and add the address \
+     again with that token";
 /// Maximum total size of the bodies being read, in KiB.
 const BODIES_KIB_MAX: usize = 64 * 1024;
 
@@ -338,7 +341,7 @@ impl Bridge {
             if let Err(reason) = answered
                 && let Some(count) = bridge.0.shared.log_limit.count(&format!("by hand {id}"))
             {
-                tracing::warn!(reason, count, "an executor of XXL-JOB that is registered by hand does not answer");
+                tracing::warn!(reason, count, "an executor of XXL-JOB that is registered by hand is not available");
             }
         });
     }
@@ -346,6 +349,10 @@ impl Bridge {
     /// Whether the executor accepts calls with its token; otherwise the reason.
     async fn call_beat(&self, executor: XxlExecutor) -> Result<(), String> {
         let shared = &self.0.shared;
+        // The executor may still answer, but its callbacks would be refused, and its runs would end without a result.
+        if self.refuses_token(executor.app, &executor.token).await {
+            return Err(format!("{}: {TOKEN_ENDED}", executor.address));
+        }
         // The networks may have changed since its registration.
         let address = allowed_address(&executor.address, &shared.config.networks)?;
         let peer = shared.client.peer(&address, &executor.token);

@@ -22,10 +22,14 @@ const EQUIVALENTS: [(&str, &str, &str); 20] = [
     ("joblog/logDetailCat", "the log of a run", "GET /api/v1/runs/{id}/logs"),
     ("joblog", "runs", "GET /api/v1/runs"),
     ("user", "users", "GET and POST /api/v1/users"),
-    ("auth", "signing in", "a token of the API in the header Authorization: rondel token create"),
-    ("login", "signing in", "a token of the API in the header Authorization: rondel token create"),
+    ("auth", "signing in", "the API with a token in the header Authorization, from rondel token create"),
+    ("login", "signing in", "the API with a token in the header Authorization, from rondel token create"),
     ("chartInfo", "counts of runs", "GET /api/v1/reports"),
 ];
+
+/// How to find the name of a job by its id in XXL-JOB, which the calls there have.
+const NAME_OF_JOB: &str =
+    "; GET /api/v1/jobs?q=label:xxl-job-id=17 finds the name of the job that has the id 17 in XXL-JOB";
 
 /// The answer to a call to XXL-JOB's console: it names the call to use instead.
 pub(crate) fn answer(path: &str) -> ApiAnswer {
@@ -33,7 +37,10 @@ pub(crate) fn answer(path: &str) -> ApiAnswer {
     let is_it = |known: &str| path == known || path.strip_prefix(known).is_some_and(|rest| rest.starts_with('/'));
     let found = EQUIVALENTS.iter().find(|(known, ..)| is_it(known));
     let sentence = match found {
-        Some((known, what, ours)) => format!("Rondel does not serve /{known} of XXL-JOB ({what}): call {ours}"),
+        Some((known, what, ours)) => {
+            let hint = if ours.contains("{name}") { NAME_OF_JOB } else { "" };
+            format!("Rondel does not serve /{known} of XXL-JOB ({what}): call {ours}{hint}")
+        }
         None => "Rondel serves only /api/registry, /api/registryRemove and /api/callback of XXL-JOB: call /api/v1 \
                  (its document is /api/v1/openapi.json)"
             .to_owned(),
@@ -49,7 +56,8 @@ mod tests {
     fn each_path_leads_to_its_equivalent() {
         for (path, ours) in [
             ("/jobinfo/trigger", "POST /api/v1/jobs/{name}/runs"),
-            ("jobinfo/stop/", "/pause"),
+            ("jobinfo/stop/", "/pause; GET /api/v1/jobs?q=label:xxl-job-id=17 finds the name"),
+            ("auth/doLogin", "call the API with a token in the header Authorization"),
             ("jobinfo", "GET /api/v1/jobs"),
             ("jobgroup/save", "POST /api/v1/apps"),
             ("joblog/pageList", "GET /api/v1/runs"),

@@ -88,9 +88,10 @@ fn next_line(sizes: &[ChunkSize]) -> i64 {
     last.map_or(1, |size| size.sequence - NUMBERED_BY_LINE + i64::try_from(size.line_count).unwrap_or_default())
 }
 
-/// Packs the lines of a message that does not fit into a result into chunks.
+/// Packs the lines of a message that does not fit into a result into chunks. They are errors unless the run succeeded.
 pub(crate) fn message_chunks(row: &XxlRun, lines: Vec<String>, at_ms: i64) -> Vec<LogChunk> {
-    pack(row, (END_MESSAGE_SEQUENCE, END_MESSAGE_LEVEL), lines, at_ms)
+    let level = if row.code == Some(wire::CODE_SUCCESS) { OUTPUT_LEVEL } else { END_MESSAGE_LEVEL };
+    pack(row, (END_MESSAGE_SEQUENCE, level), lines, at_ms)
 }
 
 fn pack(row: &XxlRun, (first, level): (i64, &str), lines: Vec<String>, at_ms: i64) -> Vec<LogChunk> {
@@ -178,6 +179,10 @@ mod tests {
         {
             let line = &chunks(&row, 1, vec![text], 0)[0].lines[0];
             assert_eq!(missing_lines(&line.level, &line.text), Some(MissingLines::Part), "{line:?}");
+        }
+        for (code, level) in [(Some(wire::CODE_SUCCESS), OUTPUT_LEVEL), (Some(wire::CODE_FAILED), END_MESSAGE_LEVEL)] {
+            let ended = XxlRun { code, ..row.clone() };
+            assert_eq!(message_chunks(&ended, vec!["one".to_owned()], 0)[0].lines[0].level, level, "{code:?}");
         }
         let size = |sequence, line_count| ChunkSize { sequence, line_count };
         let by_line = |line| NUMBERED_BY_LINE + line;

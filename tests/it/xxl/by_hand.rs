@@ -119,6 +119,33 @@ async fn a_removed_executor_finishes_its_runs() {
     wait_for_status(&api, &mute, "succeeded").await;
 }
 
+/// An executor whose token was revoked still answers, but its callbacks would be refused.
+#[tokio::test]
+async fn an_executor_whose_token_has_ended_gets_no_runs() {
+    let Some(db) = scratch(Backend::Sqlite).await else { return };
+    let server = server(&db, &[]).await;
+    let api = server.api();
+    job(&api, ("echo", "demo", "echo"), json!({"queue_timeout": "1s"})).await;
+    let secret = token(&api, "demo").await;
+    let one = StandIn::start(Dialect::Core34, server.url(), ("demo", &secret)).await;
+    let address = one.address().trim_end_matches('/').to_owned();
+    api.post("/api/v1/apps/demo/addresses", json!({"address": address, "token": secret})).await.expect(201);
+    online(&api, "demo", 1).await;
+
+    let tokens = api.get("/api/v1/tokens?all=true").await.expect(200);
+    let its = tokens["items"].as_array().expect("a list").iter().find(|token| token["kind"] == "xxl");
+    let id = its.and_then(|token| token["id"].as_str()).expect("its token");
+    api.delete(&format!("/api/v1/tokens/{id}")).await.expect(204);
+    wait_until(LIMIT, "it is not available", async || {
+        let found = api.get("/api/v1/apps/demo/addresses").await.expect(200);
+        if found["items"][0]["online"] == false { Ok(()) } else { Err(found) }
+    })
+    .await;
+    let run = start(&api, "echo", json!("x")).await;
+    let ended = wait_for_status(&api, &run, "skipped").await;
+    assert_eq!((&ended["reason"], one.calls("run").len()), (&json!("no_executor"), 0), "{ended:#}");
+}
+
 #[tokio::test]
 async fn bad_addresses_are_refused_in_words() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };

@@ -7,6 +7,8 @@ use std::io::{BufRead, ErrorKind};
 
 /// Maximum length of a statement for one of the tables, in bytes: MySQL's own limit is 1 GiB, its default 64 MiB.
 const STATEMENT_LEN_MAX: usize = 64 << 20;
+/// The first bytes of a file that gzip has compressed.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Maximum number of rows read from a table.
 const ROW_COUNT_MAX: usize = 200_000;
 /// Maximum number of columns of a table: MySQL's own limit.
@@ -17,6 +19,11 @@ pub(super) use rondel_store::foreign::ForeignRow as Row;
 
 /// Reads the rows of these tables.
 pub(super) fn read(source: &mut dyn BufRead, tables: &[&str]) -> Result<BTreeMap<String, Vec<Row>>, String> {
+    if source.fill_buf().is_ok_and(|begin| begin.starts_with(&GZIP)) {
+        return Err(
+            "is compressed: unpack it first, such as with gunzip -c FILE | rondel import xxl-job --dump -".to_owned()
+        );
+    }
     let mut found: BTreeMap<String, Vec<Row>> = BTreeMap::new();
     let mut columns: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut statements = Statements { source, line: 1, tables };
@@ -450,6 +457,12 @@ mod tests {
         assert_eq!((jobs[0]["rate"].as_str(), jobs[1]["job_desc"].as_str()), ("-1.5", "结算 /* no */ \"x\""));
         assert!(!jobs[1].contains_key("glue_source"), "NULL is left out");
         assert_eq!((found["xxl_job_user"][0]["id"].as_str(), found.len()), ("7", 2));
+    }
+
+    #[test]
+    fn a_compressed_dump_is_refused_as_such() {
+        let why = read(&mut &b"\x1f\x8b\x08\0dump"[..], &["xxl_job_info"]).unwrap_err();
+        assert!(why.starts_with("is compressed"), "{why}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::client::Client;
 use crate::exit::Failure;
+use crate::foreign_url;
 use crate::list::{self, BoundArgs};
 
 /// The label that an import gives to each job. Its value is the job's number in XXL-JOB.
@@ -26,6 +27,7 @@ pub(super) fn number(job: &Value) -> Option<i64> {
 }
 
 pub(super) async fn open(source: &str) -> Result<XxlDatabase, Failure> {
+    foreign_url::check(source)?;
     XxlDatabase::open(source).await.map_err(|error| database_failure(&error))
 }
 

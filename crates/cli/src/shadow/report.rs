@@ -114,7 +114,8 @@ fn why_nothing_compared(observed: &Value) -> String {
         None => "nothing was compared: no fires of this source are stored; rondel shadow follow stores them".to_owned(),
         Some(last) => format!(
             "nothing was compared: the comparison reaches from the first to the last stored fire, which was at {last}, and no job in shadow mode \
-             has a planned instant in between. Look again in a minute, when later fires are stored"
+             has a planned instant in between. Look again in a minute, when later fires are stored. If the last one stays hours behind, the --time-zone of \
+             rondel shadow follow is not that of XXL-JOB's servers"
         ),
     }
 }
@@ -173,6 +174,7 @@ mod tests {
         assert!(none.contains("no fires of this source are stored"), "{none}");
         let early = differences_text(&json!({"items": []}), &json!({"last_at": "2026-11-23T10:00:00Z"}));
         assert!(early.contains("2026-11-23T10:00:00Z") && early.contains("Look again in a minute"), "{early}");
+        assert!(early.contains("the --time-zone of rondel shadow follow is not that"), "{early}");
     }
 
     #[test]

@@ -137,7 +137,7 @@ async fn render_page<Q>(
         program: program(&server, namespace, app),
         cargo: "cargo add rondel-executor tracing\ncargo add tokio --features macros,rt-multi-thread".to_owned(),
         xxl: format!(
-            "umask 077\nrondel token create {app}-xxl --kind xxl --role executor:{namespace}/{app} > {app}.token\n\n# xxl-job-executor.properties\nxxl.job.admin.addresses={server}/xxl-job-admin\nxxl.job.accessToken=TOKEN\nxxl.job.executor.appname={app}",
+            "umask 077\nrondel token create {app}-xxl --kind xxl --role executor:{namespace}/{app} > {app}-xxl.token\n\n# xxl-job-executor.properties\nxxl.job.admin.addresses={server}/xxl-job-admin\nxxl.job.accessToken=TOKEN\n# since 3.0:\nxxl.job.admin.accessToken=TOKEN\nxxl.job.executor.appname={app}",
         ),
         by_hand,
         missing: page.missing(app_id).editor,

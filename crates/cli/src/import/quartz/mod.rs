@@ -15,6 +15,7 @@ use rondel_core::Timestamp;
 use rondel_store::foreign::{self, ForeignError};
 
 use crate::exit::Failure;
+use crate::foreign_url;
 use crate::import::dump::Row;
 use crate::import::result::{Entry, ImportResult};
 
@@ -33,6 +34,7 @@ pub(super) struct Tables {
 impl Tables {
     pub(super) async fn read(url: &str, prefix: &str) -> Result<Self, Failure> {
         let wrong = |error: ForeignError| Failure::of("cannot read the database of Quartz", &error);
+        foreign_url::check(url)?;
         let mut database = foreign::Database::open(url, true).await.map_err(wrong)?;
         let (job, trigger) = (["sched_name", "job_group", "job_name"], ["sched_name", "trigger_group", "trigger_name"]);
         let mut rows = async |table: &str, key: &[&str]| {

@@ -107,17 +107,48 @@ pub(super) fn add_alarms(parts: &[JobDraft<'_>], options: ImportOptions<'_>, fou
     }
 }
 
+/// The name of a group's app: its `app_name` in lower case, as its executors register. If that is no name in Rondel, a similar name with
+/// the group's id. `None` if the group has none.
+pub(super) fn app_name(row: &Row) -> Option<String> {
+    let given = text(row, "app_name")?;
+    let lower = given.trim().to_lowercase();
+    let is_name = name::check(&lower).is_ok();
+    Some(if is_name { lower } else { format!("{}-{}", slug(given), text(row, "id").unwrap_or_default()) })
+}
+
+/// The name of a user's account: the name in lower case, or a similar one.
+fn account_name(given: &str, id: &str) -> String {
+    let lower = given.trim().to_lowercase();
+    if name::check_account(&lower).is_ok() {
+        lower
+    } else if given.contains(|c: char| c.is_ascii_alphanumeric()) {
+        slug(given)
+    } else {
+        format!("user-{id}")
+    }
+}
+
 /// Converts a group, and adds the commands for its app, its token and its executors with fixed addresses.
 pub(super) fn group(row: &Row, options: ImportOptions<'_>) -> Entry {
     let (id, given) = (text(row, "id").unwrap_or("?"), text(row, "app_name").unwrap_or_default());
     let title = text(row, "title").or_else(|| text(row, "name")).unwrap_or_default();
     let mut entry = Entry::of(Subject::Group, format!("group {id}"), if given.is_empty() { title } else { given });
-    let (app, is_manual) = (slug(given), text(row, "address_type") == Some("1"));
+    let (app, is_manual) = (app_name(row).unwrap_or_default(), text(row, "address_type") == Some("1"));
+    let is_registered_as = given.trim().to_lowercase() == app;
     for (column, value) in row {
         let (outcome, here) = match column.as_str() {
             "id" => (NotNeeded, "stands for the app in its jobs".to_owned()),
+            "app_name" if given.is_empty() => {
+                (NotSupported, "is empty: the jobs of this group are left out".to_owned())
+            }
             "app_name" if app == given => (Kept, format!("app {app}")),
-            "app_name" => (Changed, format!("the app is called {app} here")),
+            "app_name" if is_manual || is_registered_as => (Changed, format!("the app is called {app} here")),
+            "app_name" => (
+                Changed,
+                format!(
+                    "the app is called {app} here: set the AppName of its executors to {app}, or they cannot register"
+                ),
+            ),
             "title" | "name" => (NotSupported, "an app has no title: its name is shown".to_owned()),
             "address_type" if is_manual => (Kept, "executors by address: rondel app address list".to_owned()),
             "address_type" => (Kept, "executors register themselves".to_owned()),
@@ -163,11 +194,11 @@ pub(super) fn group(row: &Row, options: ImportOptions<'_>) -> Entry {
 pub(super) fn user(row: &Row, context: &ImportContext<'_>) -> Entry {
     let (id, given) = (text(row, "id").unwrap_or("?"), text(row, "username").unwrap_or_default());
     let mut entry = Entry::of(Subject::User, format!("user {id}"), given);
-    let here = if name::check(given).is_ok() { given.to_owned() } else { slug(given) };
+    let here = account_name(given, id);
     let (namespace, is_admin) = (context.options.namespace, text(row, "role") == Some("1"));
     let groups: Vec<&str> =
         text(row, "permission").unwrap_or_default().split(',').map(str::trim).filter(|id| !id.is_empty()).collect();
-    let apps: Vec<String> = groups.iter().filter_map(|id| context.apps.get(id)).map(|app| slug(app)).collect();
+    let apps: Vec<String> = groups.iter().filter_map(|id| context.apps.get(id).cloned()).collect();
     let unknown: Vec<&str> = groups.iter().copied().filter(|id| !context.apps.contains_key(id)).collect();
     for (column, value) in row {
         let (outcome, words) = match column.as_str() {
@@ -199,6 +230,10 @@ pub(super) fn user(row: &Row, context: &ImportContext<'_>) -> Entry {
     entry
 }
 
+/// How long runs wait for each other, which differs for all jobs with the most usual block strategy.
+const SERIAL_WAIT: &str = "SERIAL_EXECUTION: a run that waits for an earlier one of its job longer than queue_timeout (1m, if the job does not set it) \
+     is skipped: overlap; in XXL-JOB it waits without a limit. Set queue_timeout in jobs whose runs may take longer than their period";
+
 /// What happens to an existing account of the same name.
 const EXISTING: &str = "an account of this name that is there already stays as it is, with its own rights";
 
@@ -215,5 +250,9 @@ pub(super) fn record_unknown_columns(row: &Row, entry: &mut Entry) {
 
 pub(super) fn add_remarks(tables: &Tables, found: &mut ImportResult) {
     found.remarks.extend(tables.missing.iter().cloned());
+    let is_serial = |row: &Row| text(row, "executor_block_strategy") == Some("SERIAL_EXECUTION");
+    if tables.jobs.iter().any(is_serial) {
+        found.remarks.push(SERIAL_WAIT.to_owned());
+    }
     found.remarks.push("not read: xxl_job_log and xxl_job_log_report (the runs of XXL-JOB stay there), xxl_job_registry (executors register anew), xxl_job_lock".to_owned());
 }

@@ -34,8 +34,8 @@ pub(in crate::import) struct ImportOptions<'a> {
 /// What the conversion of a job needs to know about all groups and jobs.
 pub(super) struct ImportContext<'a> {
     pub(super) options: ImportOptions<'a>,
-    /// The names of apps in XXL-JOB, by the ids of their groups.
-    pub(super) apps: HashMap<&'a str, &'a str>,
+    /// The names of apps in Rondel, by the ids of their groups.
+    pub(super) apps: HashMap<&'a str, String>,
     /// The names of jobs in Rondel, by their ids in XXL-JOB.
     pub(super) names: HashMap<&'a str, String>,
     /// How many earlier scripts each job has, by its id in XXL-JOB.

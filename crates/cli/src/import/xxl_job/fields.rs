@@ -8,7 +8,6 @@ use super::commands;
 use super::context::{ImportContext, JobDraft, Scripts};
 use super::tables::text;
 use crate::import::dump::Row;
-use crate::import::names::slug;
 use crate::import::result::Outcome::{Changed, Kept, NotNeeded, NotSupported};
 use crate::import::result::{Entry, Outcome, RETRY_MAX};
 
@@ -80,11 +79,10 @@ impl<'a> Draft<'a> {
 
 fn set_app(draft: &mut Draft<'_>, context: &ImportContext<'_>) -> Result<(), String> {
     let group = draft.text("job_group").unwrap_or("?").to_owned();
-    let Some(app) = context.apps.get(group.as_str()).copied() else {
+    let Some(here) = context.apps.get(group.as_str()).cloned() else {
         draft.record("job_group", NotSupported, "there is no such group");
         return Err(format!("its group {group} is not there"));
     };
-    let here = slug(app);
     // The outcome is `Kept` even if the app has another name in Rondel: the entry of the group reports the new name
     // once.
     draft.record("job_group", Kept, format!("app {here}"));

@@ -56,7 +56,7 @@ fn import_context<'a>(tables: &'a Tables, options: ImportOptions<'a>, found: &mu
     }
     ImportContext {
         options,
-        apps: tables.groups.iter().filter_map(|row| Some((text(row, "id")?, text(row, "app_name")?))).collect(),
+        apps: tables.groups.iter().filter_map(|row| Some((text(row, "id")?, commands::app_name(row)?))).collect(),
         names: tables.jobs.iter().filter_map(|row| Some((text(row, "id")?, name_of(row, found)))).collect(),
         versions,
     }

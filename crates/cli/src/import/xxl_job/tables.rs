@@ -5,6 +5,7 @@ use std::io::BufRead;
 use rondel_store::foreign::{self, ForeignError};
 
 use crate::exit::Failure;
+use crate::foreign_url;
 use crate::import::dump::{self, Row};
 
 const GROUPS: &str = "xxl_job_group";
@@ -29,6 +30,7 @@ pub(in crate::import) struct Tables {
 impl Tables {
     pub(in crate::import) async fn read(url: &str) -> Result<Self, Failure> {
         let wrong = |error: ForeignError| Failure::of("cannot read the database of XXL-JOB", &error);
+        foreign_url::check(url)?;
         let mut database = foreign::Database::open(url, false).await.map_err(wrong)?;
         let mut tables = Self {
             groups: database.rows(GROUPS, &["id"], &SECRETS, &[]).await.map_err(wrong)?,

@@ -139,7 +139,7 @@ fn scripts_rates_timeouts_and_children_are_kept() {
         (&json!(false), &json!("once"), &Value::Null)
     );
     let report = found.text("x");
-    assert!(!report.contains("no kind of schedule"), "{report}");
+    assert!(!report.contains("no kind of schedule") && report.contains("longer than queue_timeout"), "{report}");
     for expected in [
         "GLUE_GROOVY",
         "job 5",
@@ -277,6 +277,28 @@ fn every_column_is_accounted_for_once() {
         "{user:?}"
     );
     assert!(found.text("x").contains("there is no group 9"), "{}", found.text("x"));
+}
+
+#[test]
+fn an_app_has_the_name_that_its_executors_register_with() {
+    let group = |id: &str, name: &str| row(&[("id", id), ("app_name", name)]);
+    let mut tables = tables(vec![row(&[("id", "1"), ("job_group", "8")]), row(&[("id", "2"), ("job_group", "9")])]);
+    tables.groups = vec![group("7", "Order--Service"), group("8", "order service"), group("9", "订单")];
+    tables.users = vec![row(&[("id", "3"), ("username", "王芳"), ("role", "0"), ("permission", "7,9")])];
+    let found = convert(&tables, OPTIONS);
+    let app = |from: &str| named(&found, from).job.clone().unwrap()["app"].clone();
+    assert_eq!((app("job 1"), app("job 2")), (json!("order-service-8"), json!("job-9")));
+    let (script, text) = (found.script(), found.text("x"));
+    for token in ["order--service-xxl --kind xxl", "order-service-8-xxl --kind xxl", "job-9-xxl --kind xxl"] {
+        assert_eq!(script.matches(token).count(), 1, "{token}: {script}");
+    }
+    let user = "rondel user create user-3 --role 'editor:default/order--service' --role 'editor:default/job-9'";
+    assert!(script.contains(user), "{script}");
+    assert!(
+        text.contains("set the AppName of its executors to job-9")
+            && !text.contains("AppName of its executors to order--"),
+        "{text}"
+    );
 }
 
 #[test]

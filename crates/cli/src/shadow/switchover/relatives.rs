@@ -59,7 +59,11 @@ fn own_reason(direction: Direction, switch: &Switchover<'_>, job: &Job) -> Optio
         return Some(format!("XXL-JOB has no job {}; nothing was changed", job.number));
     };
     if let Some(other) = switch.jobs.iter().find(|other| other.number == job.number && other.name != job.name) {
-        return Some(format!("job {} has the same number {} in its label {LABEL}", other.name, job.number));
+        return Some(format!(
+            "job {} has the same number {} in its label {LABEL}: if the handler was changed in XXL-JOB, the import gave the job a new name; \
+             delete the one that the last import did not write",
+            other.name, job.number
+        ));
     }
     if let Some(reason) = pause_reason(direction, job, *status) {
         return Some(reason);
