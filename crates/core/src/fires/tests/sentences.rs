@@ -215,15 +215,14 @@ fn an_unknown_outcome_has_the_reason_that_is_true() {
         let why = why_run(&FireInput { rows: &rows, ..facts(&held, &[]) }, &row);
         (why.en, why.zh)
     };
-    let (en, zh) = bilingual(unknown(Some(Reason::NotReceived), ReasonDetail::default()));
+    let (en, zh) = both(unknown(Some(Reason::NotReceived), ReasonDetail::default()));
     assert_eq!(
         en,
         "It may have run on w1, and its outcome is unknown: it was sent to executor w1, which did not acknowledge it and has no record of it, \
          and a run that may start at most once is not sent again."
     );
     assert!(zh.starts_with("可能执行过（执行器 w1），结果未知：已发送给执行器 w1") && zh.ends_with('。'), "{zh}");
-    let (en, zh) =
-        bilingual(unknown(None, ReasonDetail { unreported_after_ms: Some(30_000), ..ReasonDetail::default() }));
+    let (en, zh) = both(unknown(None, ReasonDetail { unreported_after_ms: Some(30_000), ..ReasonDetail::default() }));
     assert_eq!(
         en,
         "It ran at 1970-01-01 00:01 UTC on w1, and its outcome is unknown: it ran past its timeout of 30 s, and executor w1 \
