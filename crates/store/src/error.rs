@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use sqlx::mysql::MySqlDatabaseError;
+
 /// The result of the store's methods.
 pub type Result<T> = std::result::Result<T, StoreError>;
 
@@ -59,11 +61,31 @@ impl StoreError {
         matches!(self, Self::Unavailable { .. })
     }
 
-    /// Whether the connection broke before the answer came: the changes may have been committed.
+    /// Whether the connection broke before the answer came, or may have: the changes may have been committed.
     #[must_use]
-    pub const fn is_outcome_unknown(&self) -> bool {
-        matches!(self, Self::Unavailable { source: sqlx::Error::Io(_) | sqlx::Error::Protocol(_), .. })
+    pub fn is_outcome_unknown(&self) -> bool {
+        let Self::Unavailable { source, .. } = self else { return false };
+        match source {
+            sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => true,
+            sqlx::Error::Database(error) => match error.try_downcast_ref::<MySqlDatabaseError>() {
+                Some(mysql) => is_lost_session_of_mysql(mysql.number()),
+                None => error.code().is_some_and(|code| is_lost_session_of_postgres(&code)),
+            },
+            _ => false,
+        }
     }
+}
+
+/// Whether an error of PostgreSQL means that the session was lost: it was ended, or `PgBouncer` lost its session with the database, which it
+/// reports as a protocol violation.
+fn is_lost_session_of_postgres(code: &str) -> bool {
+    code.starts_with("08") || matches!(code, "57P01" | "57P02")
+}
+
+/// Whether an error of MySQL or MariaDB means that the session was lost: it was ended (1053, 1927), or a proxy such as `MaxScale` or `ProxySQL`
+/// lost its session with the database (2006, 2013).
+const fn is_lost_session_of_mysql(number: u16) -> bool {
+    matches!(number, 1053 | 1927 | 2006 | 2013)
 }
 
 /// Why a database does not serve requests.
@@ -204,4 +226,22 @@ pub enum OpenError {
     /// A migration failed.
     #[error("migrating the database failed")]
     Migrate(#[source] sqlx::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proxy_that_loses_its_database_leaves_the_outcome_unknown() {
+        assert!(StoreError::lost_answer("a call").is_outcome_unknown());
+        assert!(!StoreError::no_answer("a call").is_outcome_unknown());
+        for (code, is_lost) in [("08P01", true), ("08006", true), ("57P01", true), ("57014", false), ("53300", false)] {
+            assert_eq!(is_lost_session_of_postgres(code), is_lost, "{code}");
+        }
+        for (number, is_lost) in [(2013, true), (2006, true), (1927, true), (2003, false), (9001, false), (1205, false)]
+        {
+            assert_eq!(is_lost_session_of_mysql(number), is_lost, "{number}");
+        }
+    }
 }

@@ -211,21 +211,37 @@ pub(crate) fn not_reached() -> Problem {
     )
 }
 
+/// Awaits the action on one job or run until shortly before the timeout for all requests. A call whose answer the database has lost is
+/// repeated for long.
+pub(crate) async fn in_time<Q, T>(
+    call: &Call<Q>,
+    began: Instant,
+    applied: impl Future<Output = Result<T, Problem>>,
+) -> Result<T, Problem> {
+    let until = began + call.web.config.request_timeout * 5 / 6;
+    tokio::time::timeout_at(until, applied).await.unwrap_or_else(|_| {
+        Err(Problem::new(
+            Code::TimedOut,
+            "the database did not answer in time; the action may have taken effect: look before you repeat it",
+        ))
+    })
+}
+
 /// Applies the action to each job. A job that cannot be changed does not stop the others. Several jobs are changed concurrently, since
 /// each change waits for the database. Jobs are deleted one at a time, since a job cannot be deleted before the jobs that follow from it.
 pub(crate) async fn perform<Q>(call: &Call<Q>, bulk: &BulkJobAction, names: &[String]) -> JobsDone {
     let mut done = JobsDone::default();
     let concurrent_max = if bulk.action == JobAction::Delete { 1 } else { CONCURRENT_MAX };
     let mut ended = Vec::with_capacity(names.len());
-    let until = Instant::now() + time_max(call);
+    let began = Instant::now();
     for part in names.chunks(concurrent_max) {
-        if Instant::now() >= until {
+        if began.elapsed() >= time_max(call) {
             ended.extend(part.iter().map(|_| Err(not_reached())));
             continue;
         }
         let mut changes = Vec::with_capacity(part.len());
         for name in part {
-            changes.push(apply_to_job(call, bulk, name));
+            changes.push(in_time(call, began, Box::pin(apply_to_job(call, bulk, name))));
         }
         ended.extend(join_all(changes).await);
     }

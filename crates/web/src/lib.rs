@@ -65,6 +65,7 @@ mod problem;
 mod pump_view;
 mod query;
 mod rate;
+mod read_again;
 mod recheck;
 mod redirect;
 mod refused_lines;

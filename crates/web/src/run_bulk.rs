@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::api::runs::retry_request;
 use crate::call::Call;
-use crate::job_bulk::{not_reached, time_max};
+use crate::job_bulk::{in_time, not_reached, time_max};
 use crate::problem::{Code, Problem};
 use crate::run_filter::can_continue;
 
@@ -130,10 +130,10 @@ pub(crate) async fn perform<Q>(
     (by, trigger): (&str, Trigger),
 ) -> RunsDone {
     let mut done = RunsDone::default();
-    let until = Instant::now() + time_max(call);
+    let began = Instant::now();
     for run in runs {
-        let applied = match Instant::now() < until {
-            true => apply_to_run(call, action, run, (by, trigger)).await,
+        let applied = match began.elapsed() < time_max(call) {
+            true => in_time(call, began, Box::pin(apply_to_run(call, action, run, (by, trigger)))).await,
             false => Err(not_reached()),
         };
         match applied {

@@ -210,6 +210,9 @@ impl Session {
             tracing::warn!(%executor_id, reason, "refused a message of an executor; ending its stream");
             // The receiver is gone if the connection is.
             refuse.send(status).ok();
+        } else {
+            // The stream ends on the executor's side only once this is dropped too. What follows may take long.
+            drop(refuse);
         }
         self.queue_marks().await;
         self.close(got_goodbye, (messages, place), &stop).await;

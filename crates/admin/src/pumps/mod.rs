@@ -47,8 +47,8 @@ pub(crate) struct PumpLoop {
     totals: BTreeMap<JobId, Totals>,
 }
 
-/// Definitions of a job before the newest one, by version.
-type EarlierDefinitions = BTreeMap<i64, Arc<Compiled>>;
+/// The definitions of a job's root runs, by version.
+type RootDefinitions = BTreeMap<i64, Arc<Compiled>>;
 
 /// A pump job in one look.
 struct Look<'a> {
@@ -192,18 +192,14 @@ impl PumpLoop {
         let Some(pump) = look.job().pump.clone() else {
             return Ok(count + self.end_as_no_pump(look, items.len()).await?);
         };
-        let mut roots = shared.store.pump_roots(job, look.now, ROOT_COUNT).await?;
-        let earlier = self.earlier_definitions(look, &roots).await?;
-        // A run with shards from before the job was a pump job goes on, and the pump begins after it.
-        let is_preceded = roots.iter().any(|run| !is_of_pump(run, &earlier));
-        roots.retain(|run| is_of_pump(run, &earlier));
-        let open: Vec<&Run> = roots.iter().filter(|run| !run.status.is_terminal()).collect();
-        if !is_preceded || !open.is_empty() {
-            count += self.step_roots(look, &pump, &roots, (&items, &earlier)).await?;
-        }
+        let roots = shared.store.pump_roots(job, look.now, ROOT_COUNT).await?;
+        let definitions = self.root_definitions(&roots).await?;
+        count += self.step_roots(look, &pump, &roots, (&items, &definitions)).await?;
+        let of_pump: Vec<&Run> = roots.iter().filter(|run| is_of_pump(run, &definitions)).collect();
+        let open: Vec<&Run> = of_pump.iter().copied().filter(|run| !run.status.is_terminal()).collect();
         // The groups of a root run work under its definition until they end.
         let working = open.iter().rev().find(|run| run.shard_total.is_some());
-        let compiled = working.and_then(|run| earlier.get(&run.job_version)).unwrap_or(look.compiled);
+        let compiled = working.and_then(|run| definitions.get(&run.job_version)).unwrap_or(look.compiled);
         let working_pump = compiled.job.pump.clone().unwrap_or_else(|| Arc::clone(&pump));
         let (record, is_in_maintenance, now) = (look.record, look.is_in_maintenance, look.now);
         let working_look = Look { record, compiled, is_in_maintenance, now };
@@ -225,18 +221,16 @@ impl PumpLoop {
         let totals = Totals::of(items.values().filter(is_shown)).with_counts_of(items.values());
         self.totals.insert(job, totals);
         if is_dealt && works_alike(compiled, look.compiled) && self.are_settled(job, &open, look.now) {
-            let root = open.first().copied().or(roots.first()).map(roots::root);
+            let root = open.first().or(of_pump.first()).copied().map(roots::root);
             self.rests.begin(Rest { since: look.now, noticed, root, totals });
         }
         Ok(count)
     }
 
-    /// The definitions, by version, of the open root runs that have an earlier definition than the job. An edit ends these root runs,
-    /// except one that a user triggered while the job is paused.
-    async fn earlier_definitions(&self, look: &Look<'_>, roots: &[Run]) -> Result<EarlierDefinitions, StoreError> {
-        let is_earlier = |run: &&Run| !run.status.is_terminal() && run.job_version != look.record.version;
-        let versions: BTreeSet<i64> = roots.iter().filter(is_earlier).map(|run| run.job_version).collect();
-        let keys: Vec<(JobId, i64)> = versions.into_iter().map(|version| (look.record.job, version)).collect();
+    /// The definitions of root runs. A run that a user triggered may go on under an earlier one while its job is paused, and a run of a version
+    /// that is no pump job goes on after each edit.
+    async fn root_definitions(&self, roots: &[Run]) -> Result<RootDefinitions, StoreError> {
+        let keys: BTreeSet<(JobId, i64)> = roots.iter().map(|run| (run.job, run.job_version)).collect();
         let found = self.node.definitions(keys).await?;
         Ok(found.into_values().map(|compiled| (compiled.version, compiled)).collect())
     }
@@ -317,8 +311,8 @@ impl PumpLoop {
 
 /// Whether a root run is one of the pump. It is not if its version of the job is no pump job and has shards. A run whose definition cannot be
 /// read counts as one of the pump.
-fn is_of_pump(root: &Run, earlier: &EarlierDefinitions) -> bool {
-    earlier.get(&root.job_version).is_none_or(|compiled| compiled.job.pump.is_some())
+fn is_of_pump(root: &Run, definitions: &RootDefinitions) -> bool {
+    definitions.get(&root.job_version).is_none_or(|compiled| compiled.job.pump.is_some())
 }
 
 /// Whether groups work alike under two definitions of a job. A rest knows the newest one only.

@@ -9,29 +9,38 @@ use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::StoreError;
 use rondel_store::pumps::{PumpJob, has_come};
 
-use super::{EarlierDefinitions, Look, PumpLoop, ROOT_COUNT, is_dry, is_of_pump};
+use super::{Look, PumpLoop, ROOT_COUNT, RootDefinitions, is_dry, is_of_pump};
 use crate::jobs::{self, JobError, RunParams};
 
 /// The requester that ends a root run.
 const END_REQUESTER: &str = "the end of the pump";
 
 impl PumpLoop {
-    /// Ends the open root runs that are to end, or begins one if none is open. `earlier` has the definitions of open root runs that began
-    /// under an earlier version.
+    /// Ends the open root runs that are to end, or begins one if none is open. Runs with shards from before the job was a pump job are not
+    /// touched: the pump begins once they have ended.
     pub(super) async fn step_roots(
         &self,
         look: &Look<'_>,
         pump: &Pump,
         roots: &[Run],
-        (items, earlier): (&BTreeMap<String, Item>, &EarlierDefinitions),
+        (items, definitions): (&BTreeMap<String, Item>, &RootDefinitions),
     ) -> Result<u64, StoreError> {
-        let open: Vec<&Run> = roots.iter().filter(|run| !run.status.is_terminal()).collect();
+        let (of_pump, others): (Vec<&Run>, Vec<&Run>) = roots.iter().partition(|run| is_of_pump(run, definitions));
+        let open: Vec<&Run> = of_pump.iter().copied().filter(|run| !run.status.is_terminal()).collect();
         if open.is_empty() {
-            return match look.next_step(pump, roots.first().map(root), false) {
-                RootStep::Begin(fire_at) => self.begin(look, fire_at, (None, None)).await,
+            if others.iter().any(|run| !run.status.is_terminal()) {
+                return Ok(0);
+            }
+            let newest = of_pump.first().copied();
+            return match look.next_step(pump, newest.map(root), false) {
+                RootStep::Begin(fire_at) => {
+                    // A run from before the job was a pump job may have the planned instant.
+                    let is_taken = others.iter().any(|run| run.fire_at == fire_at);
+                    self.begin(look, if is_taken { look.now } else { fire_at }, (None, None)).await
+                }
                 RootStep::Continue(fire_at) => {
-                    let params = self.continued_params(look, roots.first()).await?;
-                    let newest: Vec<Root> = roots.iter().map(root).collect();
+                    let params = self.continued_params(look, newest).await?;
+                    let newest: Vec<Root> = of_pump.iter().map(|run| root(run)).collect();
                     let trigger = trigger_of_continued(pump, &newest, look.now);
                     self.begin(look, fire_at, (params, trigger)).await
                 }
@@ -40,7 +49,7 @@ impl PumpLoop {
         }
         let mut count = 0;
         for run in open {
-            let own = earlier.get(&run.job_version).and_then(|compiled| compiled.job.pump.as_deref());
+            let own = definitions.get(&run.job_version).and_then(|compiled| compiled.job.pump.as_deref());
             let pump = own.unwrap_or(pump);
             // A root run that waits behind another has no items yet.
             let is_dry = is_dry(pump, items, |owner| self.groups.is_of_root(look.record.job, owner, run.id))
@@ -76,7 +85,8 @@ impl PumpLoop {
             return Ok(0);
         }
         roots.retain(|root| has_come(root, look.now));
-        self.step_roots(look, &pump, &roots, (&BTreeMap::new(), &BTreeMap::new())).await
+        let definitions = self.root_definitions(&roots).await?;
+        self.step_roots(look, &pump, &roots, (&BTreeMap::new(), &definitions)).await
     }
 
     /// Begins a root run, with the parameters and the trigger of the one that it continues.
@@ -114,7 +124,10 @@ impl PumpLoop {
 
     /// Ends the open root runs of a deleted job, and forgets that it was a pump job.
     pub(super) async fn end_deleted(&self, record: PumpJob) -> Result<u64, StoreError> {
-        let roots = self.node.store().pump_roots(record.job, Timestamp::MAX, ROOT_COUNT).await?;
+        let mut roots = self.node.store().pump_roots(record.job, Timestamp::MAX, ROOT_COUNT).await?;
+        // Runs with shards go on, as those of any other deleted job.
+        let definitions = self.root_definitions(&roots).await?;
+        roots.retain(|run| is_of_pump(run, &definitions));
         let count = self.end_all(&roots, Reason::Deleted).await?;
         if roots.iter().all(|run| run.status.is_terminal()) {
             self.node.store().forget_pump(record.job, record.version).await?;
@@ -127,8 +140,8 @@ impl PumpLoop {
         let PumpJob { job, version, .. } = look.record;
         let mut roots = self.node.store().pump_roots(job, Timestamp::MAX, ROOT_COUNT).await?;
         // Other versions of the job may have shards too: their runs stay.
-        let earlier = self.earlier_definitions(look, &roots).await?;
-        roots.retain(|run| run.job_version < version && is_of_pump(run, &earlier));
+        let definitions = self.root_definitions(&roots).await?;
+        roots.retain(|run| run.job_version < version && is_of_pump(run, &definitions));
         let count = self.end_all(&roots, Reason::Changed).await?;
         if roots.iter().all(|run| run.status.is_terminal()) {
             tracing::debug!(%job, items = item_count, "a job is no pump job any more");

@@ -6,7 +6,8 @@ use rondel_admin::jobs::{self, RunRequest};
 use rondel_core::maintenance::{FiresInside, MaintenanceWindow};
 use rondel_core::{AppId, JobSpec, MaintenanceId, Run, RunStatus, Trigger};
 use rondel_store::alerts::MaintenanceRecord;
-use rondel_store::{Alerts as _, Cluster, MemStore, Runs as _};
+use rondel_store::catalog::JobRecord;
+use rondel_store::{Alerts as _, Cluster, MemStore, Pumps as _, Runs as _};
 use serde_json::json;
 
 use super::pumps::{Worker, all_dealt, config, pump, until};
@@ -98,22 +99,48 @@ async fn an_edit_of_a_paused_pump_does_not_change_a_run_by_hand() {
     world.die().await;
 }
 
-/// An edit makes a pump job of a job with shards. Its open run is no root run of the pump: it goes on, and the pump begins after it.
+/// A job with shards, its open run, and a worker that has both shards. Then the job becomes a pump whose window is open.
+async fn pump_with_run_from_before(world: &World) -> (JobRecord, Run, Worker) {
+    let job = create(world, json!({"shards": 2})).await;
+    let worker = Worker::start(world, "a", 1).await;
+    let run = jobs::request_run(&world.engine, &job, RunRequest::by(Trigger::Manual)).await.unwrap();
+    until("both shards run", async || {
+        worker.group_count() == 2 && runs(world).await.iter().all(|run| run.status == RunStatus::Running)
+    })
+    .await;
+    let until_the_end_of_the_year = json!({"cron": "0 59 23 31 12 ?"});
+    let pump = json!({"items": {"count": 8}, "groups": 4, "hand_over": "11s", "until": until_the_end_of_the_year});
+    let yearly = json!({"cron": "0 0 0 1 1 ?"});
+    let spec = json!({"name": "j", "app": "files", "handler": "h", "pump": pump, "schedule": yearly});
+    let spec: JobSpec = serde_json::from_value(spec).unwrap();
+    let job = jobs::change(&world.engine, &job, spec, None, "test").await.unwrap();
+    (job, run, worker)
+}
+
+/// The open run is no root run of the pump: it goes on, and the pump begins after it.
 #[tokio::test]
 async fn a_run_with_shards_goes_on_when_its_job_becomes_a_pump_job() {
     let world = World::start_on(store(), config()).await;
-    let job = create(&world, json!({"shards": 2})).await;
-    let worker = Worker::start(&world, "a", 1).await;
-    let run = jobs::request_run(&world.engine, &job, RunRequest::by(Trigger::Manual)).await.unwrap();
-    until("both shards are sent", async || worker.group_count() == 2).await;
-    let pump = json!({"items": {"count": 8}, "groups": 4, "hand_over": "11s"});
-    let spec = json!({"name": "j", "app": "files", "handler": "h", "pump": pump});
-    let spec: JobSpec = serde_json::from_value(spec).unwrap();
-    jobs::change(&world.engine, &job, spec, None, "test").await.unwrap();
+    let (job, run, worker) = pump_with_run_from_before(&world).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
     let run = world.store.runs(&[run.id]).await.unwrap().remove(0);
     assert!(!run.status.is_terminal() && run.cancel_by.is_none(), "{run:?}");
     assert!(worker.group_count() == 2 && open_root(&world, 2).await.is_none());
+    world.engine.cancel_run(run.id, "test").await.unwrap();
+    until("the pump begins", async || open_root(&world, 2).await.is_some()).await;
+    until("all are dealt", async || all_dealt(&world, &job, &[&worker]).await).await;
+    world.die().await;
+}
+
+#[tokio::test]
+async fn a_run_with_shards_goes_on_when_its_job_is_deleted_as_a_pump_job() {
+    let world = World::start_on(store(), config()).await;
+    let (job, run, worker) = pump_with_run_from_before(&world).await;
+    jobs::delete(&world.engine, &job, None, false, (None, "test")).await.unwrap();
+    until("it is forgotten as a pump job", async || world.store.pump_jobs().await.unwrap().is_empty()).await;
+    let run = world.store.runs(&[run.id]).await.unwrap().remove(0);
+    assert!(!run.status.is_terminal() && run.cancel_by.is_none(), "{run:?}");
+    assert_eq!(worker.group_count(), 2);
     world.die().await;
 }
 

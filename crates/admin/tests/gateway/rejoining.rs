@@ -277,6 +277,17 @@ async fn an_ended_stream_takes_no_place_although_its_end_cannot_be_stored() {
     world.die().await;
 }
 
+#[tokio::test]
+async fn a_stream_ends_for_its_executor_although_its_end_cannot_be_stored() {
+    let inner = store();
+    let as_store = Arc::new(Endless { inner: Arc::clone(&inner) }) as Arc<dyn Store>;
+    let world = World::start_behind(inner, as_store, EngineConfig::default()).await;
+    let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
+    line.hang_up();
+    line.ends().await;
+    world.die().await;
+}
+
 /// A store that, once armed, blocks the next lease of its server before the sessions move to it, until a session has ended.
 #[derive(Debug)]
 struct EndedMeanwhile {

@@ -74,8 +74,8 @@ impl Dialler {
                 SessionEnd::Alias(node_id) => self.wait_while_connected(node_id).await,
                 SessionEnd::AlreadyConnected(reason) if is_there => {
                     tracing::debug!(server = %self.url, reason, "already connected by another URL");
-                    if already_there_count >= ALREADY_THERE_MAX {
-                        self.wait_before_next_look().await;
+                    if already_there_count >= ALREADY_THERE_MAX && self.wait_before_next_look().await {
+                        already_there_count = 0;
                     }
                 }
                 SessionEnd::Refused(reason) | SessionEnd::AlreadyConnected(reason) => self.report_refused(reason),
@@ -102,13 +102,14 @@ impl Dialler {
         while self.engine.has_node(node_id) && self.pause().await {}
     }
 
-    /// Waits while all servers that are connected now stay connected, up to [`ALREADY_THERE_PERIOD`]. If one is lost, this may be
-    /// the only URL that leads to it.
-    async fn wait_before_next_look(&self) {
+    /// Waits while all servers that are connected now stay connected, up to [`ALREADY_THERE_PERIOD`]. Returns whether one was lost:
+    /// this may be the only URL that leads to it, and it may not have given up the broken stream yet.
+    async fn wait_before_next_look(&self) -> bool {
         let end = Instant::now() + with_jitter(ALREADY_THERE_PERIOD, rand::random());
         let nodes = self.engine.connected_nodes();
         let are_connected = || !nodes.is_empty() && nodes.iter().all(|node_id| self.engine.has_node(*node_id));
         while Instant::now() < end && are_connected() && self.pause().await {}
+        !are_connected()
     }
 
     /// Waits a moment. Returns false if the executor shuts down.

@@ -28,6 +28,7 @@ use crate::parameter::Parameter;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
+use crate::read_again::read_again;
 use crate::routes::Routes;
 
 /// The query of the list of incidents.
@@ -365,7 +366,7 @@ async fn add_silence(call: Call, body: JsonBody<NewSilence>) -> Result<Response,
     let new = body.read()?;
     let spec = SilenceSpec { rule: new.rule, job: new.job, app: new.app };
     let silence = create_silence(&call, SilenceRequest { spec, reason: new.reason, ends_at: new.ends_at }).await?;
-    let warnings = silence_warnings(&call, std::slice::from_ref(&silence)).await?;
+    let warnings = read_again(|| Box::pin(silence_warnings(&call, std::slice::from_ref(&silence)))).await?;
     json(StatusCode::CREATED, &show_silence((silence, warnings.concat())))
 }
 

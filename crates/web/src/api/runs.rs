@@ -1,7 +1,5 @@
 //! Runs: triggers, shows and repeats them.
 
-use std::time::Duration;
-
 use axum::response::Response;
 use http::header::LOCATION;
 use http::{HeaderMap, HeaderValue, StatusCode};
@@ -14,7 +12,6 @@ use rondel_store::catalog::JobRecord;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use super::jobs::find as find_job;
 use super::run_json;
@@ -26,15 +23,12 @@ use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
+use crate::read_again::read_again;
 use crate::routes::Routes;
 use crate::trace;
 
 /// The header by which the console and the command line mark a request that a user made.
 const CLIENT_HEADER: &str = "rondel-client";
-/// How long a new run is read again and again while the database does not answer.
-const SHOW_AGAIN_FOR: Duration = Duration::from_secs(20);
-/// The pause before each further try.
-const SHOW_AGAIN_PAUSE: Duration = Duration::from_millis(500);
 /// The header `Rondel-Client`, as the OpenAPI document describes it.
 const CLIENT: Parameter = Parameter::word("Rondel-Client", &["cli", "console"])
     .about("Marks a request by a user: the run's `trigger` is then `manual`, otherwise `api`.");
@@ -236,24 +230,12 @@ async fn answer_created(call: &Call, run: &Run) -> Result<Response, Problem> {
     trace::record_run(run.id);
     call.note.changed_to(&serde_json::json!({"run": run.id}));
     let location = call.link(&format!("/api/v1/runs/{}", run.id));
-    let mut response = json(StatusCode::CREATED, &show_new(call, run).await?)?;
+    let shown = read_again(|| Box::pin(run_json::show(call, run.clone()))).await?;
+    let mut response = json(StatusCode::CREATED, &shown)?;
     if let Ok(location) = HeaderValue::from_str(&location) {
         response.headers_mut().insert(LOCATION, location);
     }
     Ok(response)
-}
-
-/// Shows a run that was stored just now. An error would make the caller repeat the request, and a second run would be created.
-async fn show_new(call: &Call, run: &Run) -> Result<run_json::RunJson, Problem> {
-    let until = Instant::now() + SHOW_AGAIN_FOR;
-    loop {
-        match run_json::show(call, run.clone()).await {
-            Err(problem) if problem.code() == Code::Unavailable && Instant::now() < until => {
-                tokio::time::sleep(SHOW_AGAIN_PAUSE).await;
-            }
-            shown => return shown,
-        }
-    }
 }
 
 /// The run with this id, if it is in the namespace of the call.

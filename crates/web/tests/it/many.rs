@@ -90,18 +90,19 @@ async fn a_change_of_many_jobs_reaches_them_all() {
 
 /// A store that takes long to store a requested run.
 #[derive(Debug)]
-struct SlowRequests(MemStore);
+struct SlowRequests {
+    inner: MemStore,
+    delay: Duration,
+}
 
 impl SlowRequests {
-    const DELAY: Duration = Duration::from_secs(1);
-
     fn inner(&self) -> &MemStore {
-        &self.0
+        &self.inner
     }
 
     async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
         if name == "request_run" {
-            tokio::time::sleep(Self::DELAY).await;
+            tokio::time::sleep(self.delay).await;
         }
         effect.await
     }
@@ -109,12 +110,16 @@ impl SlowRequests {
 
 rondel_store::delegate_store!(SlowRequests);
 
+async fn slow_server(delay: Duration) -> Server {
+    let store = Arc::new(SlowRequests { inner: MemStore::new(Arc::new(clock)), delay });
+    let config = WebConfig { request_timeout: Duration::from_secs(9), ..WebConfig::default() };
+    Server::start_on(store as Arc<dyn Store>, config).await
+}
+
 /// Otherwise the request would be cut off, without an answer about what it has done.
 #[tokio::test]
 async fn a_slow_change_of_many_jobs_names_those_that_it_did_not_reach() {
-    let store = Arc::new(SlowRequests(MemStore::new(Arc::new(clock))));
-    let config = WebConfig { request_timeout: SlowRequests::DELAY * 9, ..WebConfig::default() };
-    let server = Server::start_on(store as Arc<dyn Store>, config).await;
+    let server = slow_server(Duration::from_secs(1)).await;
     make_jobs(&server, 80).await;
     let done = bulk(&server, "jobs", &json!({"action": "run", "q": "job:test-*"})).await;
     let (made, problems) = (done["runs"].as_array().unwrap().len(), done["problems"].as_array().unwrap());
@@ -122,6 +127,18 @@ async fn a_slow_change_of_many_jobs_names_those_that_it_did_not_reach() {
     assert!(problems.iter().all(|problem| problem["code"] == "timed_out"), "{done}");
     let runs = server.get("/api/v1/runs?limit=200").await.expect(200);
     assert_eq!(runs["items"].as_array().unwrap().len(), made, "{runs}");
+}
+
+/// A single job can take longer than the request may.
+#[tokio::test]
+async fn a_change_of_many_jobs_that_gets_no_answer_names_them() {
+    let server = slow_server(Duration::from_secs(60)).await;
+    make_jobs(&server, 9).await;
+    let done = bulk(&server, "jobs", &json!({"action": "run", "q": "job:test-*"})).await;
+    let problems = done["problems"].as_array().unwrap();
+    assert!(problems.len() == 9 && problems.iter().all(|problem| problem["code"] == "timed_out"), "{done}");
+    assert!(problems[0]["message"].as_str().unwrap().contains("may have taken effect"), "{done}");
+    assert!(problems[8]["message"].as_str().unwrap().contains("nothing was done"), "{done}");
 }
 
 /// An action never applies to only a part of the jobs or runs that a request names.

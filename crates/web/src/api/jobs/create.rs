@@ -14,6 +14,7 @@ use crate::body::JsonBody;
 use crate::call::Call;
 use crate::openapi::Doc;
 use crate::problem::{Code, Problem};
+use crate::read_again::read_again;
 use crate::routes::Routes;
 
 pub(super) fn routes() -> Routes {
@@ -46,7 +47,7 @@ async fn create(call: Call, body: JsonBody<JobSpec>) -> Result<Response, Problem
         Ok(record) => record,
         Err(error) => return Err(call.job_problem(error).await),
     };
-    let mut response = answer(&call, StatusCode::CREATED, &record, None).await?;
+    let mut response = read_again(|| Box::pin(answer(&call, StatusCode::CREATED, &record, None))).await?;
     let location = call.link(&format!("/api/v1/jobs/{}", record.spec.name));
     if let Ok(location) = HeaderValue::from_str(&location) {
         response.headers_mut().insert(LOCATION, location);
