@@ -80,6 +80,7 @@ mod shown_runs;
 mod state;
 mod tls;
 mod trace;
+mod unread;
 pub mod yaml;
 
 pub use app::{app, openapi, route_table};
