@@ -255,6 +255,10 @@ async fn a_change_refuses_a_body_and_conditions_that_it_does_not_read() {
     let bulk = json!({"action": "cancel", "ids": ["abc"]});
     let problem = server.with_body("POST", "/api/v1/runs:bulk", bulk).await.expect(422);
     assert!(problem["errors"][0]["message"].as_str().unwrap().contains("\"abc\" is not an id"), "{problem:#}");
+    for (path, action) in [("/api/v1/runs:bulk", "cancel"), ("/api/v1/jobs:bulk", "pause")] {
+        let problem = server.with_body("POST", path, json!({"action": action, "q": "is:nosuch"})).await.expect(422);
+        assert_eq!((&problem["code"], &problem["errors"][0]["pointer"]), (&json!("invalid_body"), &json!("/q")));
+    }
 }
 
 #[tokio::test]
