@@ -60,7 +60,7 @@ macro_rules! ids {
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-                text.parse().map_err(serde::de::Error::custom)
+                text.parse().map_err(|_| serde::de::Error::custom(format_args!("{text:?} is not an id, a decimal number")))
             }
         }
     )+};

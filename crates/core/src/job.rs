@@ -337,7 +337,8 @@ fn check_limits(spec: &JobSpec, errors: &mut Vec<FieldError>) {
             errors.push(FieldError::new("/rate/max", message));
         }
         if rate.per < Duration::from_secs(1) || rate.per > RATE_PER_MAX {
-            errors.push(FieldError::new("/rate/per", "is outside 1s to 24h"));
+            let message = format!("{:?} is outside 1s to 24h", crate::time::format_duration(rate.per));
+            errors.push(FieldError::new("/rate/per", message));
         }
     }
 }
@@ -367,8 +368,9 @@ fn check_policies(spec: &JobSpec, errors: &mut Vec<FieldError>) {
 }
 
 fn check_length(pointer: &str, length: Option<Duration>, errors: &mut Vec<FieldError>) {
-    if length.is_some_and(|length| length < Duration::from_millis(1) || length > LENGTH_MAX) {
-        errors.push(FieldError::new(pointer, "is outside 1ms to 366 days"));
+    if let Some(length) = length.filter(|length| *length < Duration::from_millis(1) || *length > LENGTH_MAX) {
+        let message = format!("{:?} is outside 1ms to 366 days", crate::time::format_duration(length));
+        errors.push(FieldError::new(pointer, message));
     }
 }
 

@@ -102,10 +102,22 @@ fn mix(number: u64) -> u64 {
 
 impl Schedule {
     pub(crate) fn compile(pointer: &str, spec: &ScheduleSpec) -> Result<Self, Vec<FieldError>> {
-        let given =
-            [spec.cron.is_some(), spec.every.is_some(), spec.delay.is_some(), spec.at.is_some(), spec.after.is_some()];
-        if given.into_iter().filter(|given| *given).count() != 1 {
-            return Err(vec![FieldError::new(pointer, "needs exactly one of cron, every, delay, at and after")]);
+        let given: Vec<&str> = [
+            ("cron", spec.cron.is_some()),
+            ("every", spec.every.is_some()),
+            ("delay", spec.delay.is_some()),
+            ("at", spec.at.is_some()),
+            ("after", spec.after.is_some()),
+        ]
+        .into_iter()
+        .filter_map(|(name, is_given)| is_given.then_some(name))
+        .collect();
+        if given.len() != 1 {
+            let message = match given.join(", ") {
+                none if none.is_empty() => "needs exactly one of cron, every, delay, at and after".to_owned(),
+                given => format!("has {given} together: needs exactly one of cron, every, delay, at and after"),
+            };
+            return Err(vec![FieldError::new(pointer, message)]);
         }
         let mut errors = misplaced(pointer, spec);
         let mut keep = |error| errors.push(error);

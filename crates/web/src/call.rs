@@ -128,11 +128,24 @@ impl<Q> Call<Q> {
         if may(self.needs) {
             Ok(())
         } else if may(Permission::View) {
-            Err(forbidden())
+            Err(self.too_weak(app))
         } else {
             self.note.denied();
             Err(missing())
         }
+    }
+
+    /// The refusal of a caller who may see the object, with the role that the call needs.
+    fn too_weak(&self, app: Option<AppId>) -> Problem {
+        let role = role_for(self.needs);
+        let detail = if app.is_some() {
+            format!("your roles let you view it, but do not allow this: it needs the role {role} for its app")
+        } else {
+            format!(
+                "your roles let you view it, but do not allow this: it needs the role {role} for the whole namespace"
+            )
+        };
+        Problem::new(Code::Forbidden, detail)
     }
 
     /// Like `check`, for the app with this name; returns its id if it exists. Without the permission on the whole namespace, an app that
@@ -358,6 +371,18 @@ fn no_namespace(wanted: &str) -> Problem {
 /// The refusal of an action on an object that the caller may see but not change.
 pub(crate) fn forbidden() -> Problem {
     Problem::new(Code::Forbidden, "your roles let you view it, but do not allow this")
+}
+
+/// The role that gives a permission.
+pub(crate) const fn role_for(needs: Permission) -> &'static str {
+    match needs {
+        Permission::SignedIn | Permission::View => "viewer",
+        Permission::ViewEverywhere => "viewer everywhere",
+        Permission::Operate => "operator",
+        Permission::Edit => "editor",
+        Permission::Admin => "admin",
+        Permission::Cluster => "admin everywhere",
+    }
 }
 
 /// Text from the caller for use in a message: cut, quoted, and with control characters escaped.

@@ -41,9 +41,13 @@ impl IfMatch {
     }
 }
 
-/// The refusal of a change, with the current version.
+/// The refusal of a change, with the current version; 0 for an object that does not exist.
 pub(crate) fn mismatch(version: i64) -> Problem {
-    Problem::new(Code::VersionMismatch, format!("it has version {version} now: read it again and repeat the change"))
+    let detail = match version {
+        0 => "nothing has this name now: leave out If-Match to create it".to_owned(),
+        _ => format!("it has version {version} now: read it again and repeat the change"),
+    };
+    Problem::new(Code::VersionMismatch, detail)
         .with_current_version(version)
         .with_header(http::header::ETAG, tag(version))
 }

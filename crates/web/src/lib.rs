@@ -81,6 +81,7 @@ mod shown_runs;
 mod state;
 mod tls;
 mod trace;
+mod unread;
 pub mod yaml;
 
 pub use app::{app, openapi, route_table};

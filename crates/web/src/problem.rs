@@ -140,6 +140,19 @@ impl Problem {
         problem
     }
 
+    /// The same refusal for a request that has the query parameter `name` as a field of its body.
+    pub(crate) fn in_body(self, name: &str) -> Self {
+        if self.0.code != Code::InvalidQuery {
+            return self;
+        }
+        let Inner { errors, .. } = *self.0;
+        let in_body = |complaint: Complaint| {
+            let is_field = complaint.parameter.as_deref() == Some(name);
+            if is_field { Complaint::body(format!("/{name}"), complaint.code, complaint.message) } else { complaint }
+        };
+        Self::of_complaints(Code::InvalidBody, errors.into_iter().map(in_body).collect())
+    }
+
     /// Leaves the path out of the answer, so that the answer does not depend on whether the object exists.
     pub(crate) fn without_instance(mut self) -> Self {
         self.0.has_instance = false;

@@ -22,6 +22,7 @@ use crate::pages::own_namespace::redirect_to_own_namespace;
 use crate::problem::{Code, Problem};
 use crate::route_info::{Access, KeyUse, RouteInfo};
 use crate::state::Web;
+use crate::unread::{ReadInputs, refuse_unread};
 
 /// The paths that need no authentication. A new one needs an edit of this list, and is therefore a deliberate decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,7 +180,12 @@ impl Routes {
         let for_tokens: BTreeSet<&str> =
             self.routes.iter().filter(is_for_tokens).map(|route| route.info.path).collect();
         let mut paths: Vec<(&'static str, MethodRouter<Web>)> = Vec::new();
-        for Route { info, handler, .. } in self.routes {
+        for Route { info, handler, doc } in self.routes {
+            let change = doc.filter(|_| info.key_use() != KeyUse::Ignored);
+            let handler = match change.map(|change| ReadInputs::new(&(change.describe_inputs)())) {
+                Some(read) => handler.layer(from_fn_with_state(read, refuse_unread)),
+                None => handler,
+            };
             let handler = match info.key_use() {
                 KeyUse::Stored => handler.layer(from_fn_with_state(web.clone(), apply_key)),
                 KeyUse::Refused => handler.layer(from_fn(refuse_key)),

@@ -324,6 +324,9 @@ impl<'a> SentenceWriter<'a> {
     fn unplanned(&self) -> Option<Bilingual> {
         let schedules = self.job.map_or(&[][..], |job| &job.timetable.schedules);
         match schedules.first().map(|schedule| &schedule.kind) {
+            None if self.job.is_none() => {
+                Some(bilingual("no definition of the job is known from that time", "没有该时间的任务定义"))
+            }
             None if self.job.is_some_and(|job| job.pump.is_some()) => Some(bilingual(
                 "the pump has no schedule: it begins when it is saved or resumed, and goes on until it ends",
                 "泵任务没有调度：保存或恢复时开始，一直运行到结束",

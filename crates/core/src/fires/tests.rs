@@ -372,6 +372,9 @@ fn the_reason_why_nothing_was_planned_is_given() {
     let expected = "Nothing was planned at 1970-01-01 00:01 UTC: the first known definition was saved at \
                     1970-01-01 00:01:40 UTC.";
     assert_eq!(en(&manual, None, 60), expected);
+    // More than a year before the first definition, none is read.
+    let expected = "Nothing was planned at 1970-01-01 00:05 UTC: no definition of the job is known from that time.";
+    assert_eq!(en(&[], None, 300), expected);
 }
 
 fn schedules() -> impl Strategy<Value = Value> {

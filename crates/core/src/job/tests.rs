@@ -35,7 +35,10 @@ fn a_bad_field_is_named() {
     check_refused(json!({"shards": [{"name": " "}]}), "/shards/0/name", "name");
     let long = json!({"text": "x".repeat(5_000)});
     check_refused(json!({"shards": [{"name": "a", "params": long}]}), "/shards/0/params", "at most 4096");
-    check_refused(json!({"timeout": "0s"}), "/timeout", "1ms");
+    check_refused(json!({"timeout": "0s"}), "/timeout", "\"0s\" is outside 1ms");
+    check_refused(json!({"rate": {"max": 1, "per": "1ms"}}), "/rate/per", "\"1ms\" is outside 1s");
+    let two = json!({"cron": "0 * * * * ?", "every": "1s"});
+    check_refused(json!({"schedule": two}), "/schedule", "has cron, every together");
     check_refused(json!({"overrides": ["/a", "b"]}), "/overrides/1", "\"b\" is not a JSON pointer");
     check_refused(json!({"retry": {"max": 1, "backoff": "soon"}}), "/retry/backoff", "\"soon\" is not");
     check_refused(json!({"retry": {"max": 1, "backoff": "5m..1s"}}), "/retry/backoff", "\"5m..1s\" begins at 5m");

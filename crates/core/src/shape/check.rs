@@ -111,8 +111,8 @@ impl<'s> Checker<'s> {
         if let (Some(only), None) = (fitting.next(), fitting.next()) {
             return self.check(only, value);
         }
-        let tagged: Option<Vec<(&str, &Value)>> =
-            branches.iter().map(|branch| tag(resolve(self.root, branch))).collect();
+        let of_type = branches.iter().filter(|branch| admits(self.root, branch, value));
+        let tagged: Option<Vec<(&str, &Value)>> = of_type.map(|branch| tag(resolve(self.root, branch))).collect();
         let (Some(tagged), Value::Object(fields)) = (tagged, value) else { return true };
         let names: Vec<&str> = tagged.iter().map(|(name, _)| *name).collect();
         let mut keys = fields.iter_mut();

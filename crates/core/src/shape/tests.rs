@@ -1,6 +1,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::alert::RuleSpec;
 use crate::calendar::CalendarSpec;
 use crate::spec::JobSpec;
 
@@ -103,6 +104,20 @@ fn choices_by_a_field_are_checked_inside() {
         (json!(["days"]), "/rule", "invalid_value", "expected an object, found an array"),
     ] {
         check_one::<CalendarSpec>(&json!({"name": "c", "rule": rule}).to_string(), pointer, kind, message);
+    }
+}
+
+#[test]
+fn a_choice_with_a_word_beside_the_fields_is_checked_inside() {
+    for (scope, pointer, kind, message) in [
+        (json!({}), "/scope", "invalid_value", "exactly one of the fields app, label, job"),
+        (json!({"job": "a", "app": "b"}), "/scope", "invalid_value", "exactly one of the fields app, label, job"),
+        (json!({"jobs": "a"}), "/scope/jobs", "unknown_field", "did you mean \"job\"?"),
+        (json!({"job": 1}), "/scope/job", "invalid_value", "expected a string"),
+        (json!("every"), "/scope", "invalid_value", "expected an object or all"),
+    ] {
+        let rule = json!({"name": "r", "condition": {"failed": {}}, "scope": scope});
+        check_one::<RuleSpec>(&rule.to_string(), pointer, kind, message);
     }
 }
 

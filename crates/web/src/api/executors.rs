@@ -150,7 +150,13 @@ pub(crate) async fn set_switch<Q>(
     switch: Switch,
 ) -> Result<(ExecutorJson, Switch), Problem> {
     let given = given_name(name);
-    let missing = || Problem::new(Code::NotFound, format!("there is no executor {}", quoted(name)));
+    let missing = || {
+        let detail = match app {
+            Some(app) => format!("there is no executor {} of app {}", quoted(name), quoted(app)),
+            None => format!("there is no executor {}", quoted(name)),
+        };
+        Problem::new(Code::NotFound, detail)
+    };
     name::check(given).map_err(|_| missing())?;
     let store = call.engine().store();
     let switches = store.switches().await?;

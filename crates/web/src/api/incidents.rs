@@ -381,7 +381,9 @@ pub(crate) async fn silence_warnings<Q>(
 
 /// Adds a silence if the caller's roles allow it, and records it in the audit log.
 pub(crate) async fn create_silence<Q>(call: &Call<Q>, request: SilenceRequest) -> Result<SilenceRecord, Problem> {
-    call.check(app_of(call, &request.spec).await?, crate::call::forbidden)?;
+    // A hidden job or app is refused in the same words as one that does not exist.
+    let app = app_of(call, &request.spec).await?.filter(|app| call.may_view(*app));
+    call.check(app, crate::call::forbidden)?;
     let silence = rules::add_silence(call.engine(), call.namespace.id, request, call.caller.name()).await?;
     call.note.object(silence.id.to_string());
     call.note.changed_to(&audited_silence(&silence));

@@ -44,8 +44,7 @@ pub(crate) struct Window {
 }
 
 impl Seek {
-    /// Reads the parameters that name a position. If several are given, the first in this order wins: `tail`, `from_line`, `before`,
-    /// `around`.
+    /// Reads the parameters that name a position, of which a query may have one.
     pub(crate) fn from_query(reader: &mut Reader) -> Option<Self> {
         let number = |text: &str| match text.parse::<u32>() {
             Ok(line) if line >= 1 => Ok(u64::from(line)),
@@ -58,8 +57,12 @@ impl Seek {
         let around = parameter("around", "The lines on both sides of this one.");
         let mut found = None;
         let mut ask = |parameter, seek: fn(u64) -> Self| {
-            let text = reader.parsed(parameter, number);
-            found = found.or(text.map(seek));
+            let is_second = found.is_some();
+            let line = reader.parsed(parameter, |text| match number(text)? {
+                _ if is_second => Err("give only one of tail, from_line, before and around".to_owned()),
+                line => Ok(line),
+            });
+            found = found.or(line.map(seek));
         };
         ask(tail, Self::Tail);
         ask(from, Self::From);

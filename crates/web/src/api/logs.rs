@@ -15,7 +15,7 @@ use super::log_seek::{Extent, Seek, Window, check_start};
 use super::runs;
 use crate::answer::json;
 use crate::call::Call;
-use crate::cursor::{Listing, invalid};
+use crate::cursor::{Listing, invalid_in};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::path::{self, Named};
@@ -165,12 +165,15 @@ pub(crate) fn chosen_attempt(attempt: Option<i32>, run: &Run) -> Result<i32, Pro
 /// of the newest attempt.
 fn position(query: &ReadLog, run: &Run, listing: &Listing, last_event: Option<&str>) -> Result<Position, Problem> {
     let attempt = chosen_attempt(query.attempt, run)?;
-    let Some(cursor) = last_event.or(query.after.as_deref()) else {
-        return Ok(Position::start(attempt));
+    let (name, cursor) = match (last_event, query.after.as_deref()) {
+        (Some(cursor), _) => (LAST_EVENT.name, cursor),
+        (None, Some(cursor)) => ("after", cursor),
+        (None, None) => return Ok(Position::start(attempt)),
     };
-    let position = listing.position::<Position>(cursor)?;
+    let position = listing.position_in::<Position>(name, cursor)?;
     let fits = query.attempt.is_none_or(|attempt| attempt == position.attempt);
-    if fits && position.is_plausible(run.attempt) { Ok(position) } else { Err(invalid("belongs to another attempt")) }
+    let is_good = fits && position.is_plausible(run.attempt);
+    if is_good { Ok(position) } else { Err(invalid_in(name, "belongs to another attempt")) }
 }
 
 /// The whole log of an attempt as text.

@@ -94,7 +94,10 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkRuns>) -> Resul
             return Err(refuse_value("/after", "goes with q; leave it out with ids"));
         }
         (Some(ids), None) => RunSelection::Ids(ids.clone()),
-        (None, Some(q)) => RunSelection::Matching(Box::new(search_of(&call, q).await?), body.after),
+        (None, Some(q)) => {
+            let search = search_of(&call, q).await.map_err(|problem| problem.in_body("q"))?;
+            RunSelection::Matching(Box::new(search), body.after)
+        }
         _ => return Err(refuse_value("/q", "give either ids or q")),
     };
     let selected = select(&call, body.action, chosen).await?;

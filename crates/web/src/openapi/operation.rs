@@ -55,6 +55,10 @@ pub(super) fn operation(info: &RouteInfo, route: &RouteDoc, schemas: &mut Schema
         }
         KeyUse::Refused | KeyUse::Ignored => {}
     }
+    if inputs.body.is_none() && info.key_use() != KeyUse::Ignored {
+        // A change without a body refuses one.
+        refusals.push(Code::InvalidBody);
+    }
     refusals.extend(&inputs.refusals);
     refusals.extend(&doc.refusals);
     let mut operation = Map::new();

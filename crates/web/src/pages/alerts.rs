@@ -450,7 +450,7 @@ pub(super) async fn silence(page: Page, fields: Fields) -> Result<Response, Prob
     let done = match request {
         Ok(request) => incidents::create_silence(&page.call, request).await.map(|_| ()),
         Err(problem) => {
-            let app = incidents::app_of(&page.call, &form.spec()).await?;
+            let app = incidents::app_of(&page.call, &form.spec()).await?.filter(|app| page.call.may_view(*app));
             page.call.check(app, crate::call::forbidden).and(Err(problem))
         }
     };

@@ -373,6 +373,13 @@ async fn an_operator_of_one_app_acts_on_its_incidents() {
     assert!(page.contains("<button>End now</button>"), "{page}");
     assert_eq!(location(&visitor.post(&format!("{own}/acknowledge"), "").await), "/alerts");
     assert_eq!(visitor.post("/alerts/silences", "for=1h").await.status, 403, "one for all apps");
+    // A hidden app is refused in the same words as one that does not exist.
+    for app in [Value::Null, json!("theirs"), json!("nosuch")] {
+        let all = json!({"app": app, "ends_at": server.engine.now() + Duration::from_secs(3600)});
+        let refused = scoped.ask("POST", "/api/v1/silences", all).await.expect(403);
+        let detail = refused["detail"].as_str().unwrap();
+        assert!(detail.ends_with("it needs the role operator for the whole namespace"), "{app}: {detail}");
+    }
 }
 
 #[tokio::test]

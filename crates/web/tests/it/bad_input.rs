@@ -219,6 +219,48 @@ async fn queries_are_refused_by_name() {
     }
 }
 
+/// Ignored, they would leave the caller with another outcome than the call asked for.
+#[tokio::test]
+async fn a_change_refuses_a_body_and_conditions_that_it_does_not_read() {
+    let server = Server::start().await;
+    server.job("a").await;
+    let pause = "/api/v1/jobs/a/pause";
+    for body in ["", "{}", " {\n} ", "null"] {
+        server.with_body("POST", pause, body).await.expect(200);
+    }
+    for body in [r#"{"queued": "run"}"#, "[]", "queued=run"] {
+        let problem = server.with_body("POST", pause, body).await.expect(422);
+        assert_eq!(
+            (&problem["code"], &problem["errors"][0]["pointer"]),
+            (&json!("invalid_body"), &json!("")),
+            "{body}"
+        );
+        assert!(problem["detail"].as_str().unwrap().contains("queued"), "{problem:#}");
+    }
+    server.with_body("DELETE", "/api/v1/jobs/a", r#"{"queued": "run"}"#).await.expect(422);
+    for (method, path, header) in [
+        ("PUT", "/api/v1/channels/c", "if-match"),
+        ("DELETE", "/api/v1/alert-rules/r", "if-match"),
+        ("PUT", "/api/v1/calendars/c", "if-none-match"),
+    ] {
+        let request = server.request(method, path).header(header, "\"v1\"");
+        let problem = server.send(request.body(Body::empty()).unwrap()).await.expect(400);
+        assert_eq!(problem["code"], "invalid_header", "{method} {path}: {problem:#}");
+        assert!(problem["detail"].as_str().unwrap().starts_with(header), "{problem:#}");
+    }
+    let request = server.request("PUT", "/api/v1/calendars/c").header("content-type", "application/json");
+    let request = request.header("if-match", "\"v1\"").body(json!({"rule": {"weekdays": ["mon"]}}).to_string().into());
+    let problem = server.send(request.unwrap()).await.expect(412);
+    assert!(problem["detail"].as_str().unwrap().contains("leave out If-Match"), "{problem:#}");
+    let bulk = json!({"action": "cancel", "ids": ["abc"]});
+    let problem = server.with_body("POST", "/api/v1/runs:bulk", bulk).await.expect(422);
+    assert!(problem["errors"][0]["message"].as_str().unwrap().contains("\"abc\" is not an id"), "{problem:#}");
+    for (path, action) in [("/api/v1/runs:bulk", "cancel"), ("/api/v1/jobs:bulk", "pause")] {
+        let problem = server.with_body("POST", path, json!({"action": action, "q": "is:nosuch"})).await.expect(422);
+        assert_eq!((&problem["code"], &problem["errors"][0]["pointer"]), (&json!("invalid_body"), &json!("/q")));
+    }
+}
+
 #[tokio::test]
 async fn missing_objects_are_not_found() {
     let server = Server::start().await;

@@ -271,6 +271,8 @@ async fn a_page_begins_at_a_line_without_the_lines_before_it() {
     for (query, parameter) in [
         (format!("tail=1&after={next}"), "after"),
         ("before=5&follow=true".to_owned(), "before"),
+        ("tail=3&before=5".to_owned(), "before"),
+        ("after=x".to_owned(), "after"),
         ("tail=0".to_owned(), "tail"),
         ("from_line=x".to_owned(), "from_line"),
     ] {

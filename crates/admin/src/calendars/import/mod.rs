@@ -79,6 +79,8 @@ mod tests {
             (ImportFormat::Csv, "day\n2026-10-01\n", "date"),
             (ImportFormat::Csv, "date,color\n2026-10-01,red\n", "color"),
             (ImportFormat::Csv, "date\n2026-10-01\n2026-13-01\n", "line 3"),
+            (ImportFormat::Csv, "date\r\n2026-10-01\r\n2026-13-01\r\n", "line 3"),
+            (ImportFormat::Csv, "date\n\n2026-10-01\n\n2026-13-01", "line 5"),
             (ImportFormat::Csv, "date,name,kind\n2026-10-01,a,feast\n", "feast"),
             (ImportFormat::Csv, "date\n", "no days"),
             (ImportFormat::Csv, "date,name,kind\n2026-10-01,a,holiday\n2026-10-01,b,workday\n", "both"),

@@ -96,7 +96,9 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkJobs>) -> Resul
         }
         (Some(names), None) => select_named(&call, names).await?,
         (None, Some(q)) => {
-            select_matching(&call, &run_filter::parse(q, Scope::Jobs)?, (&bulk, body.after.as_deref())).await?
+            let filter = run_filter::parse(q, Scope::Jobs).map_err(|problem| problem.in_body("q"))?;
+            let selected = select_matching(&call, &filter, (&bulk, body.after.as_deref())).await;
+            selected.map_err(|problem| problem.in_body("q"))?
         }
         _ => return Err(refuse_value("/q", "give either names or q")),
     };
