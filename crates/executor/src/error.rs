@@ -48,8 +48,12 @@ pub enum ExecutorError {
     /// No server to dial.
     #[error("no server is named: call .server(url)")]
     NoServer,
-    /// The URL that was given for a server is not valid.
-    #[error("{url:?} is not a server's URL such as https://rondel.example.com:8080")]
+    /// The URL that was given for a server is not valid; or, with a source, the files for TLS cannot be used.
+    #[error("{}", if source.is_some() {
+        format!("the files for TLS cannot be used with {url:?}")
+    } else {
+        format!("{url:?} is not a server's URL such as https://rondel.example.com:8080")
+    })]
     ServerUrl {
         /// The text that was given as the URL.
         url: String,

@@ -83,6 +83,16 @@ fn the_key_of_a_database_that_was_there_stays() {
 }
 
 #[test]
+fn the_key_file_holds_no_key() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("cert.pem"), "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+        .unwrap();
+    let args = ["server", "--database", "sqlite://rondel.db", "--listen", "127.0.0.1:0"];
+    let tls = ["--tls-cert", "cert.pem", "--tls-key", "cert.pem"];
+    run_in(folder.path(), &[args, tls].concat()).refused(1, &["cert.pem contains no private key in PEM"]);
+}
+
+#[test]
 fn a_second_server_on_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}", folder.path().join("rondel.db").display());
