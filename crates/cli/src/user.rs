@@ -132,8 +132,8 @@ impl UserArgs {
             UserCommand::Link(NameArgs { name }) => {
                 let (url, user) = (link(&name).await?, client.get(&["users", &name], &[]).await?);
                 if user.value()?["disabled"] == true {
-                    let unlock = format!("it is refused until rondel user change {name} --enable");
-                    output::message(&format!("note: {name} is locked out: the link does not sign in; {unlock}"));
+                    let until = format!("rondel user change {name} --enable");
+                    output::message(&format!("note: {name} is locked out; the link is refused until {until}"));
                 }
                 output::data(&url)
             }
