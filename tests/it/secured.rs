@@ -71,6 +71,7 @@ async fn the_key_of_another_certificate_is_refused() {
     ] {
         let mut command = Command::new(binary());
         command.args(arguments).args([flag, "other.key"]).current_dir(folder.path());
+        command.env("RONDEL_TOKEN", "rondel_exec_".to_owned() + &"0".repeat(64));
         let done = command.output().expect("the binary starts");
         let errors = String::from_utf8_lossy(&done.stderr).into_owned();
         assert!(!done.status.success() && errors.contains(expected), "{errors}");
