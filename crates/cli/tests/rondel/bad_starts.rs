@@ -89,7 +89,7 @@ fn the_key_file_holds_no_key() {
         .unwrap();
     let args = ["server", "--database", "sqlite://rondel.db", "--listen", "127.0.0.1:0"];
     let tls = ["--tls-cert", "cert.pem", "--tls-key", "cert.pem"];
-    run_in(folder.path(), &[args, tls].concat()).refused(1, &["cert.pem contains no private key in PEM"]);
+    run_in(folder.path(), &[&args[..], &tls].concat()).refused(1, &["cert.pem contains no private key in PEM"]);
 }
 
 #[test]
