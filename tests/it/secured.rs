@@ -58,6 +58,26 @@ async fn plain_http_beyond_this_machine_needs_a_setting() {
     assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0, "nothing was made");
 }
 
+/// Each error names the wrong file.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_key_of_another_certificate_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    certificates(folder.path());
+    let server = ["server", "--database", "sqlite://x.db", "--listen", "127.0.0.1:0", "--tls-cert", "server.pem"];
+    let agent = ["agent", "--server", "https://127.0.0.1:1", "--app", "billing", "--cert-file", "billing.pem"];
+    for (arguments, flag, expected) in [
+        (server, "--tls-key", "the key in other.key does not belong to the certificate in server.pem"),
+        (agent, "--key-file", "the files for TLS cannot be used with \"https://127.0.0.1:1\""),
+    ] {
+        let mut command = Command::new(binary());
+        command.args(arguments).args([flag, "other.key"]).current_dir(folder.path());
+        command.env("RONDEL_TOKEN", "rondel_exec_".to_owned() + &"0".repeat(64));
+        let done = command.output().expect("the binary starts");
+        let errors = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(!done.status.success() && errors.contains(expected), "{errors}");
+    }
+}
+
 /// The serial number of the certificate that a server presents.
 fn shown(folder: &Path, address: &str) -> String {
     let command = format!("echo | openssl s_client -connect {address} 2>/dev/null | openssl x509 -noout -serial");

@@ -86,10 +86,16 @@ fn loops_text(loops: &Value) -> String {
     }
 }
 
+/// The status of a server. One that stopped in order is dead too, but needs no attention.
+pub(crate) fn status_text(node: &Value) -> String {
+    let status = text_of(&node["status"]);
+    if node["has_left"] == true { format!("{status} (stopped in order)") } else { status }
+}
+
 fn row(node: &Value, now: Timestamp) -> Vec<String> {
     vec![
         if node["is_this"] == true { format!("{} (answers)", text_of(&node["name"])) } else { text_of(&node["name"]) },
-        text_of(&node["status"]),
+        status_text(node),
         text_of(&node["epoch"]),
         text_of(&node["server_version"]),
         time_of(&node["started_at"], now),
@@ -99,4 +105,20 @@ fn row(node: &Value, now: Timestamp) -> Vec<String> {
         text_of(&node["claim_strategy"]),
         text_of(&node["advertise_url"]),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_stopped_in_order_differs_from_one_that_died() {
+        for (node, expected) in [
+            (json!({"status": "dead", "has_left": true}), "dead (stopped in order)"),
+            (json!({"status": "dead", "has_left": false}), "dead"),
+            (json!({"status": "active"}), "active"),
+        ] {
+            assert_eq!(status_text(&node), expected);
+        }
+    }
 }

@@ -97,6 +97,10 @@ fn signature(arg: &Arg) -> String {
     let short = arg.get_short().map(|short| format!("-{short}"));
     let long = arg.get_long().map(|long| format!("--{long}"));
     let flags = short.into_iter().chain(long).collect::<Vec<_>>().join(", ");
+    // Such a flag takes the next word of the command line for something else: `--insecure-http false` is refused.
+    if arg.is_require_equals_set() {
+        return format!("{flags}[={values}]");
+    }
     [flags, values].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
 }
 

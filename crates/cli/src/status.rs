@@ -11,6 +11,7 @@ use crate::client::{Client, ClientArgs, text_of, time_of};
 use crate::exit::Failure;
 use crate::format::{Format, FormatArgs};
 use crate::list::{OVERVIEW_PAGES_MAX, items};
+use crate::node::status_text;
 use crate::paint::{Ink, Paint};
 use crate::run::cells;
 use crate::table::Table;
@@ -174,7 +175,7 @@ impl StatusData {
         for node in &self.nodes {
             let started = time_of(&node["started_at"], clock::now());
             let name = format!("  {}", harmless(&text_of(&node["name"])));
-            table.add(vec![name, text_of(&node["status"]), text_of(&node["server_version"]), started]);
+            table.add(vec![name, status_text(node), text_of(&node["server_version"]), started]);
         }
         table.render(false)
     }

@@ -105,7 +105,9 @@ impl TokenArgs {
                 let found = list::read(&client, "tokens", query, &bounds).await?;
                 VIEW.print_list(&found, format)?;
                 if !everybody && found.page()?.items.is_empty() {
-                    output::message("you have created none; the tokens of others: rondel token list --everybody");
+                    output::message(
+                        "no token belongs to your account; those of others and of no account: rondel token list --everybody",
+                    );
                 }
                 Ok(())
             }

@@ -129,7 +129,14 @@ impl UserArgs {
                 output::message(&format!("{name} has a new password; {}", ended(keep_tokens)));
                 Ok(())
             }
-            UserCommand::Link(args) => output::data(&link(&args.name).await?),
+            UserCommand::Link(NameArgs { name }) => {
+                let (url, user) = (link(&name).await?, client.get(&["users", &name], &[]).await?);
+                if user.value()?["disabled"] == true {
+                    let until = format!("rondel user change {name} --enable");
+                    output::message(&format!("note: {name} is locked out; the link is refused until {until}"));
+                }
+                output::data(&url)
+            }
             UserCommand::Delete(args) => {
                 delete(&client, &["users", &args.name], &[], &format!("deleted {}", args.name), format).await
             }

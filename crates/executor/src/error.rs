@@ -48,8 +48,8 @@ pub enum ExecutorError {
     /// No server to dial.
     #[error("no server is named: call .server(url)")]
     NoServer,
-    /// The URL that was given for a server is not valid.
-    #[error("{url:?} is not a server's URL such as https://rondel.example.com:8080")]
+    /// The URL that was given for a server is not valid; or, with a source, the files for TLS cannot be used.
+    #[error("{}", describe_url(url, source.is_some()))]
     ServerUrl {
         /// The text that was given as the URL.
         url: String,
@@ -109,6 +109,14 @@ pub enum ExecutorError {
 impl fmt::Debug for ExecutorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&chain(self))
+    }
+}
+
+fn describe_url(url: &str, is_tls_unusable: bool) -> String {
+    if is_tls_unusable {
+        format!("the files for TLS cannot be used with {url:?}")
+    } else {
+        format!("{url:?} is not a server's URL such as https://rondel.example.com:8080")
     }
 }
 

@@ -7,7 +7,7 @@ use std::{fs, io};
 
 use rondel_admin::ServedCertificate;
 use rondel_core::error_chain::chain;
-use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
@@ -48,7 +48,21 @@ pub enum TlsError {
         /// The file.
         path: PathBuf,
     },
-    /// The certificates do not match the key, or cannot be used.
+    /// A file contains no private key.
+    #[error("{path} contains no private key in PEM")]
+    NoKey {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The key is that of another certificate.
+    #[error("the key in {key} does not belong to the certificate in {cert}")]
+    OtherKey {
+        /// The file with the certificate.
+        cert: PathBuf,
+        /// The file with the key.
+        key: PathBuf,
+    },
+    /// The certificates cannot be used.
     #[error("the certificate in {path} cannot be used")]
     Unusable {
         /// The file.
@@ -188,9 +202,14 @@ fn stamps(files: &TlsFiles) -> Stamps {
 fn read(files: &TlsFiles) -> Result<(Arc<ServerConfig>, Vec<CertificateDer<'static>>), TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let certs = certificates(&files.cert)?;
-    let failed = |source| TlsError::Read { path: files.key.clone(), source };
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(failed)?;
-    let unusable = |source| TlsError::Unusable { path: files.cert.clone(), source };
+    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|source| match source {
+        pem::Error::NoItemsFound => TlsError::NoKey { path: files.key.clone() },
+        source => TlsError::Read { path: files.key.clone(), source },
+    })?;
+    let unusable = |source| match source {
+        rustls::Error::InconsistentKeys(_) => TlsError::OtherKey { cert: files.cert.clone(), key: files.key.clone() },
+        source => TlsError::Unusable { path: files.cert.clone(), source },
+    };
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
     let builder = builder.with_safe_default_protocol_versions().map_err(unusable)?;
     let builder = match &files.client_ca {

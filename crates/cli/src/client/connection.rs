@@ -15,9 +15,20 @@ pub(super) fn unreachable(place: &str, error: reqwest::Error) -> Failure {
         let sentence = format!("the server {place} does not speak TLS there; use http:// in the place of https://");
         return Failure::new(Exit::Unreachable, sentence);
     }
-    if cause.contains("UnknownIssuer") {
-        let hint = "--ca-file or RONDEL_CA_FILE names a file with the certificate of the authority that it is from";
-        return Failure::new(Exit::Unreachable, format!("cannot trust the server {place}: {cause}; {hint}"));
+    if cause.contains("invalid HTTP version") && place.starts_with("http:") {
+        let sentence = format!(
+            "the server {place} does not answer in HTTP: {cause}; if it speaks TLS there, use https:// in the place of \
+             http://"
+        );
+        return Failure::new(Exit::Unreachable, sentence);
+    }
+    if cause.contains("invalid peer certificate") {
+        let hint = if cause.contains("UnknownIssuer") {
+            "; --ca-file or RONDEL_CA_FILE names a file with the certificate of the authority that it is from"
+        } else {
+            ""
+        };
+        return Failure::new(Exit::Unreachable, format!("cannot trust the server {place}: {cause}{hint}"));
     }
     let sentence = match (is_timeout, is_connect) {
         (_, true) => format!(

@@ -190,6 +190,9 @@ impl ClientArgs {
                 };
                 let pem = std::fs::read(path).map_err(|error| wrong(&error))?;
                 let found = reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| wrong(&error))?;
+                if found.is_empty() {
+                    return Err(wrong(&"it contains no certificate in PEM"));
+                }
                 builder.tls_certs_merge(found)
             }
         };

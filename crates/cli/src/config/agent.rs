@@ -206,6 +206,13 @@ impl AgentConfig {
             let known = agent::languages().collect::<Vec<_>>().join(", ");
             return Err(wrong(SECTION, "without_languages", format!("{name:?} is none of {known}")));
         }
+        let is_repeated = |(index, (key, _)): &(usize, &(String, String))| {
+            self.labels[..*index].iter().any(|(earlier, _)| earlier == key)
+        };
+        if let Some((_, (key, value))) = self.labels.iter().enumerate().find(is_repeated) {
+            let sentence = format!("\"{key}={value}\" is a second value of {key:?}; a label has one");
+            return Err(wrong(SECTION, "labels", sentence));
+        }
         self.check_programs()?;
         if self.log_limit.bytes < LOG_SIZE_MIN || self.log_limit.lines == 0 {
             return Err(wrong(SECTION, "log_size_max", "a log needs room for at least one line and 64KiB"));
@@ -259,6 +266,7 @@ mod tests {
             ("servers = [\"http://127.0.0.1:1\"]", "app"),
             (&format!("{GOOD}name = \"Ä\""), "name"),
             (&format!("{GOOD}labels = [\"zone\"]"), "labels"),
+            (&format!("{GOOD}labels = [\"zone=a\", \"zone=b\"]"), "labels"),
             (&format!("{GOOD}slots = 0"), "slots"),
             (&format!("{GOOD}slots = 10001"), "slots"),
             (&format!("{GOOD}weight = 1000001"), "weight"),

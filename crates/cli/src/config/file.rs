@@ -104,13 +104,31 @@ fn read(path: &Path) -> Result<ConfigFile, Failure> {
 
 /// Prints the effective settings as sections of a config file.
 pub(crate) fn print_server(settings: ServerSettings, oidc: OidcSettings, http: HttpSettings) -> Result<(), Failure> {
+    let settings = ServerSettings {
+        watchdog_url: settings.watchdog_url.as_deref().map(without_password),
+        otlp_endpoint: settings.otlp_endpoint.as_deref().map(without_password),
+        ..settings
+    };
     let oidc = oidc.issuer.is_some().then_some(oidc);
     print(&ConfigFile { server: Some(settings), oidc, http: Some(http), agent: None })
 }
 
 /// Prints the agent's effective settings.
 pub(crate) fn print_agent(settings: AgentSettings) -> Result<(), Failure> {
+    let otlp_endpoint = settings.otlp_endpoint.as_deref().map(without_password);
+    let settings = AgentSettings { otlp_endpoint, ..settings };
     print(&ConfigFile { server: None, oidc: None, http: None, agent: Some(settings) })
+}
+
+/// The URL with its password hidden. The database's URL hides its own.
+fn without_password(url: &str) -> String {
+    match reqwest::Url::parse(url) {
+        Ok(mut parsed) if parsed.password().is_some() => {
+            parsed.set_password(Some("***")).ok();
+            parsed.to_string()
+        }
+        _ => url.to_owned(),
+    }
 }
 
 fn print(file: &ConfigFile) -> Result<(), Failure> {
@@ -132,6 +150,17 @@ mod tests {
             assert!(parse(text).is_err(), "{text}");
         }
         assert!(parse("").is_ok());
+    }
+
+    #[test]
+    fn passwords_in_urls_are_hidden() {
+        for (url, shown) in [
+            ("https://me:secret@hc.example.com/id", "https://me:***@hc.example.com/id"),
+            ("https://hc.example.com/id", "https://hc.example.com/id"),
+            ("http://127.0.0.1:4317", "http://127.0.0.1:4317"),
+        ] {
+            assert_eq!(without_password(url), shown);
+        }
     }
 
     #[test]

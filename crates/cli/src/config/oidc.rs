@@ -58,8 +58,13 @@ impl OidcSettings {
     pub(crate) fn checked(self) -> Result<Option<OidcConfig>, Failure> {
         let settings = self.values();
         let Some(issuer) = settings.issuer else {
-            let alone =
-                [("client_id", settings.client_id.is_some()), ("redirect_url", settings.redirect_url.is_some())];
+            let alone = [
+                ("client_id", settings.client_id.is_some()),
+                ("client_secret_file", settings.client_secret_file.is_some()),
+                ("redirect_url", settings.redirect_url.is_some()),
+                ("group_roles", !settings.group_roles.is_empty()),
+                ("create_accounts", settings.create_accounts),
+            ];
             return match alone.iter().find(|(_, is_given)| *is_given) {
                 Some((key, _)) => Err(wrong(SECTION, key, "has no effect without issuer")),
                 None => Ok(None),
@@ -95,6 +100,8 @@ mod tests {
         };
         for (text, part) in [
             ("client_id = \"rondel\"", "oidc.client_id"),
+            ("group_roles = [\"ops=admin\"]", "oidc.group_roles: has no effect without issuer"),
+            ("create_accounts = true", "oidc.create_accounts: has no effect without issuer"),
             ("issuer = \"https://id.example.com\"", "oidc.client_id"),
             (&GOOD.replace("https://id", "ftp://id"), "oidc.issuer"),
             (&GOOD.replace("/callback", ""), "oidc.redirect_url"),

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_admin::auth::{Token, add_admin_token};
+use rondel_admin::auth::{Token, add_admin_token, principal_of};
 use rondel_admin::channels::SecretSources;
 use rondel_admin::oidc::Oidc;
 use rondel_admin::sign_in::{self, SignInOwner};
 use rondel_admin::{Engine, EngineConfig, Lifecycle, WatchedHost, lifecycle::Until};
+use rondel_core::access::{Grant, Role};
 use rondel_store::{OpenError, SqlStore, StoreConfig};
 use rondel_web::{Port, Rate, Tls, WebConfig};
 use rondel_xxl::Bridge;
@@ -105,7 +106,7 @@ impl Node {
         let (rate, advertise, http) = (config.api_rate, config.settings.advertise.clone(), config.http.clone());
         let node =
             Self { engine, token, metrics_token, is_tls, rate, oidc, http, xxl, address, advertise, lifecycle, store };
-        if let Err(failure) = node.register_token().await {
+        if let Err(failure) = node.register_token(&config.admin_token_file).await {
             node.abandon().await;
             return Err(failure);
         }
@@ -113,10 +114,19 @@ impl Node {
         Ok(node)
     }
 
-    async fn register_token(&self) -> Result<(), Failure> {
-        let store = self.engine.store();
-        if store.token(&self.token.hash()).await?.is_none() {
-            add_admin_token(store, self.engine.new_id(), &self.token, self.engine.now()).await?;
+    /// Stores the token of the file. One that the database knows stays as it is, also if it has ended.
+    async fn register_token(&self, file: &Path) -> Result<(), Failure> {
+        let (store, now) = (self.engine.store(), self.engine.now());
+        let Some(known) = store.token(&self.token.hash()).await? else {
+            add_admin_token(store, self.engine.new_id(), &self.token, now).await?;
+            return Ok(());
+        };
+        let principal = principal_of(store, known, now).await?;
+        if principal.is_none_or(|one| !one.rights.cover(&Grant::everywhere(Role::Admin))) {
+            tracing::warn!(
+                path = %file.display(),
+                "the token in this file has ended or lacks rights; a start without the file makes a new one"
+            );
         }
         Ok(())
     }

@@ -58,11 +58,19 @@ const QUIET: &str = "sqlx::postgres::notice=warn";
 #[derive(Debug)]
 pub(crate) struct Telemetry(Option<Export>);
 
-/// Checks whether a text is a level or a list of filters.
+/// Checks whether a text is a level or a list of filters. A word that is no level would be the name of a part of the
+/// program: without a level beside it, such a filter hides all lines of the other parts, also errors.
 pub(crate) fn check(filter: &str) -> Result<(), String> {
-    EnvFilter::try_new(filter)
-        .map(drop)
-        .map_err(|error| format!("{filter:?} is not a log filter such as info: {error}"))
+    let wrong = |reason: String| format!("{filter:?} is not a log filter such as info: {reason}");
+    EnvFilter::try_new(filter).map_err(|error| wrong(error.to_string()))?;
+    let is_level = |word: &&str| word.parse::<LevelFilter>().is_ok();
+    let mut words = filter.split(',').filter(|word| !word.is_empty() && !word.contains(['=', '[', ':']));
+    match words.clone().find(|word| !is_level(word)) {
+        Some(word) if !words.any(|word| is_level(&word)) => {
+            Err(wrong(format!("{word:?} is no level, the levels are off, error, warn, info, debug and trace")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Starts telemetry for a program that runs no handlers. It must be called inside a runtime, on which traces are sent.
@@ -123,6 +131,17 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_that_is_no_level_does_not_hide_all_lines() {
+        for filter in ["warn", "INFO", "off", "3", "info,sqlx=debug", "sqlx=debug", "info, h2", "rondel::server", ""] {
+            assert_eq!(check(filter), Ok(()), "{filter}");
+        }
+        for (filter, word) in [("warning", "warning"), ("verbose,sqlx=debug", "verbose"), (" info", " info")] {
+            let error = check(filter).unwrap_err();
+            assert!(error.contains(&format!("{word:?} is no level")), "{error}");
+        }
+    }
 
     #[test]
     fn notices_of_the_driver_are_logged_only_on_request() {

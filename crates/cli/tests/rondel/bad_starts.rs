@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustix::process::Signal;
 
-use crate::process::{Program, run_in};
+use crate::process::{Program, run, run_in, until};
 
 fn names(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).unwrap();
@@ -83,6 +83,16 @@ fn the_key_of_a_database_that_was_there_stays() {
 }
 
 #[test]
+fn the_key_file_holds_no_key() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("cert.pem"), "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+        .unwrap();
+    let args = ["server", "--database", "sqlite://rondel.db", "--listen", "127.0.0.1:0"];
+    let tls = ["--tls-cert", "cert.pem", "--tls-key", "cert.pem"];
+    run_in(folder.path(), &[&args[..], &tls].concat()).refused(1, &["cert.pem contains no private key in PEM"]);
+}
+
+#[test]
 fn a_second_server_on_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}", folder.path().join("rondel.db").display());
@@ -96,4 +106,26 @@ fn a_second_server_on_the_file() {
     assert_eq!(names(folder.path()), before);
     first.signal(Signal::TERM);
     assert_eq!(first.end().code(), Some(0), "{}", first.output("stderr"));
+}
+
+#[test]
+fn a_token_file_with_a_token_that_permits_little() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}", folder.path().join("rondel.db").display());
+    let data_dir = folder.path().join("data");
+    let file = data_dir.join("admin.token");
+    let args = ["server", "--database", &url, "--listen", "127.0.0.1:0", "--data-dir", data_dir.to_str().unwrap()];
+    let mut server = Program::start(&args);
+    let address = server.url();
+    let create = ["token", "create", "reader", "--role", "viewer", "--server", &address, "--token-file"];
+    let made = run(&[&create[..], &[file.to_str().unwrap()]].concat());
+    assert_eq!(made.code, Some(0), "{}", made.stderr);
+    server.signal(Signal::TERM);
+    assert_eq!(server.end().code(), Some(0), "{}", server.output("stderr"));
+    std::fs::write(&file, made.stdout).unwrap();
+    let mut server = Program::start(&args);
+    server.url();
+    until("it warns", || server.output("stderr").contains("has ended or lacks rights"));
+    server.signal(Signal::TERM);
+    assert_eq!(server.end().code(), Some(0), "{}", server.output("stderr"));
 }

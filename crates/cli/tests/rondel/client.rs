@@ -32,6 +32,30 @@ fn a_server_that_speaks_no_tls() {
 }
 
 #[test]
+fn a_server_that_speaks_tls_alone() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let answers = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.read_exact(&mut [0; 4]).unwrap();
+        // The alert with which TLS answers what is no handshake.
+        stream.write_all(&[21, 3, 3, 0, 2, 2, 50]).unwrap();
+        stream.read_to_end(&mut Vec::new()).ok();
+    });
+    run(&["job", "list", "--server", &url]).refused(8, &["does not answer in HTTP", "use https://"]);
+    answers.join().unwrap();
+}
+
+#[test]
+fn a_file_of_authorities_without_a_certificate() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ca.pem");
+    std::fs::write(&file, "no certificate\n").unwrap();
+    let args = ["job", "list", "--server", "https://127.0.0.1:1", "--ca-file", file.to_str().unwrap()];
+    run(&args).refused(2, &["--ca-file", "ca.pem cannot be used", "contains no certificate in PEM"]);
+}
+
+#[test]
 fn the_newest_run_that_has_begun_may_be_on_a_later_page() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

@@ -30,6 +30,10 @@ impl ServerUrl {
         }
         Ok(Self(format!("{scheme}://{}", authority.as_str().to_ascii_lowercase())))
     }
+
+    pub(crate) fn is_tls(&self) -> bool {
+        self.0.starts_with("https:")
+    }
 }
 
 impl fmt::Display for ServerUrl {
@@ -221,7 +225,7 @@ impl Servers {
             .keep_alive_timeout(std::time::Duration::from_secs(5))
             .initial_stream_window_size(1 << 20)
             .initial_connection_window_size(4 << 20);
-        if !url.0.starts_with("https:") {
+        if !url.is_tls() {
             return Ok(endpoint);
         }
         let fresh = self.tls_files.read();

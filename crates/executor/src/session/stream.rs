@@ -116,6 +116,9 @@ async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<OpenedSession, Se
         Err(status) if Refusal::of(&status) == Some(Refusal::Token) => {
             return Err(SessionEnd::Refused(refused_token(engine, &status).await));
         }
+        Err(status) if status.message().contains("h2 protocol error") => {
+            return Err(SessionEnd::Unreachable(no_http2(url, &status)));
+        }
         Err(status) => return Err(end_from_status(&status)),
     };
     match first.and_then(|message| message.body) {
@@ -155,9 +158,21 @@ fn no_welcome(waited: Duration) -> String {
     )
 }
 
+/// Describes an answer that is not HTTP/2, such as that of a port that speaks TLS to a call without.
+fn no_http2(url: &ServerUrl, status: &Status) -> String {
+    let line = status_line(status);
+    if url.is_tls() {
+        return line;
+    }
+    format!("{line}; if the server speaks TLS there, use https:// instead of http://")
+}
+
 /// The transport's message without its own prefix, with a hint if the message alone is unclear.
 fn with_hint(line: String) -> String {
     let line = line.strip_prefix("transport error: ").map(str::to_owned).unwrap_or(line);
+    if line.contains("UnknownIssuer") {
+        return format!("{line}; ca_file names a file with the certificate of the authority that it is from");
+    }
     if line.contains("InvalidContentType") {
         return format!("{line}; the server does not speak TLS there: use http:// instead of https://");
     }

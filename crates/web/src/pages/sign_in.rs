@@ -11,6 +11,7 @@ use http::request::Parts;
 use http::{HeaderValue, StatusCode, Uri};
 use rondel_admin::auth::Token;
 use rondel_admin::gateway::Peer;
+use rondel_admin::oidc::Refusal;
 use rondel_admin::passwords;
 use rondel_admin::sign_in::{self, SESSION_LIFETIME, SignIn, SignInClient, SignInError, SignInOwner};
 use rondel_core::access::{Grant, Role};
@@ -145,8 +146,13 @@ pub(super) async fn enter(
     if !fields.get("token").is_empty() {
         let link = by_link(&web, &browser, fields.get("token")).await?;
         let whose = SignInOwner::of_link(&link).ok_or_else(link_spent)?;
-        let name = sign_in::name_of(web.engine.store(), whose).await?;
-        record_sign_in(&web, &browser, &name.ok_or_else(link_spent)?).await?;
+        let name = sign_in::name_of(web.engine.store(), whose).await?.ok_or_else(link_spent)?;
+        if is_locked(&web, link.account).await? {
+            let entry = entry(&web, &browser, &name, AuthMethod::Anonymous);
+            audit::add(&web, &AuditEntry { verdict: Verdict::Denied, ..entry }).await;
+            return Err(Problem::new(Code::Forbidden, Refusal::Disabled(name).to_string()));
+        }
+        record_sign_in(&web, &browser, &name).await?;
         return begin(&web, &browser, whose, next).await;
     }
     let (name, password) = (fields.get("name"), fields.raw("password"));
@@ -195,6 +201,11 @@ async fn by_link(web: &Web, browser: &Browser, secret: &str) -> Result<SignInLin
         return Err(too_many_attempts(until, now));
     }
     link.ok_or_else(link_spent)
+}
+
+async fn is_locked(web: &Web, account: Option<AccountId>) -> Result<bool, Problem> {
+    let Some(id) = account else { return Ok(false) };
+    Ok(web.engine.store().account(id).await?.is_some_and(|account| account.disabled))
 }
 
 /// Begins a new session, and ends the one that the browser had before.

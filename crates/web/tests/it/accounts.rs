@@ -139,6 +139,13 @@ async fn disabling_an_account_and_new_roles_take_effect_at_once() {
     assert_eq!(as_ann("GET", "/api/v1/jobs/there").await.status, 401);
     let visitor = Visitor::new(&server);
     assert_eq!(visitor.post("/sign-in", "name=ann&password=correct+horse").await.status, 401);
+    let link = server.bare("POST", "/api/v1/users/ann/sign-in-link").await.expect(201);
+    let (_, secret) = link["path"].as_str().unwrap().split_once('?').unwrap();
+    let refused = visitor.post("/sign-in", secret).await;
+    assert!(refused.status == 403 && !refused.headers.contains_key("set-cookie"), "{}", refused.text());
+    assert!(refused.text().contains("the user ann is locked out here"), "{}", refused.text());
+    let audit = server.get("/api/v1/audit?action=session.create&limit=1").await.expect(200);
+    assert_eq!((&audit["items"][0]["actor"], &audit["items"][0]["verdict"]), (&json!("ann"), &json!("denied")));
 }
 
 #[tokio::test]
