@@ -174,6 +174,9 @@ async fn two_versions_are_compared_and_one_is_restored() {
     assert_eq!((&job["version"], &job["schedule"]["cron"]), (&json!(4), &json!("0 30 2 * * ?")));
     assert_eq!(visitor.get("/jobs/daily/versions?from=9").await.status, 422);
     assert_eq!(visitor.post("/jobs/daily/restore", "version=9").await.status, 422);
+    let shown_before_an_edit = "version=2&newest=3";
+    assert_eq!(visitor.post("/jobs/daily/restore", shown_before_an_edit).await.status, 412);
+    assert_eq!(location(&visitor.post("/jobs/daily/restore", "version=2&newest=4").await), "/jobs/daily/versions");
 }
 
 #[tokio::test]
