@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lost_attempt_is_not_said_to_have_written_nothing() {
+    fn a_lost_attempt_may_have_started() {
         let attempt = |status, reason| Attempt {
             attempt: 1,
             status,
