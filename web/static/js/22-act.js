@@ -75,4 +75,9 @@
     if (last !== undefined && event.timeStamp - last < TWICE_MS) event.preventDefault();
     else pressedAt.set(submitter ?? form, event.timeStamp);
   });
+
+  // The pages about chosen rows are answers to forms. They take the URL of their list: to reload them, or to come back to them, must not
+  // send the form again.
+  const list = document.querySelector("a[data-list]");
+  if (list) history.replaceState(null, "", list.href);
 })();

@@ -105,6 +105,9 @@ fn translate_stop(message: &str) -> Option<String> {
     if let Some(text) = message.strip_prefix("no answer within ").and_then(length) {
         return Some(format!("{text}内没有应答"));
     }
+    if message == "cancelled by the server, because the run's timeout has passed" {
+        return Some("运行超时，被服务器取消".to_owned());
+    }
     let by = message.strip_prefix("cancelled by ")?;
     Some(match by.split_once(": ") {
         Some((by, reason)) => format!("被 {by} 取消：{}", quoted(reason)),
@@ -213,6 +216,7 @@ mod tests {
             ("stopped: the executor is shutting down", "已停止：执行器正在退出"),
             ("stopped: the executor goes away", "已停止：执行器正在退出"),
             ("cancelled by li: the disk is full", "被 li 取消：“the disk is full”"),
+            ("cancelled by the server, because the run's timeout has passed", "运行超时，被服务器取消"),
             ("2 of 4 shards failed", "4 个分片中有 2 个失败"),
             ("4 of 4 shards were cancelled by li", "4 个分片中有 4 个被取消"),
             ("exit code 3", "退出码 3"),

@@ -21,6 +21,7 @@ use super::moment::Moment;
 use super::sentences::localized;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
+use super::view::visible;
 use super::zones;
 use crate::api::{alert_rules, incidents};
 use crate::body::refuse_value;
@@ -278,7 +279,7 @@ fn incident_row(
         id: sample.run.to_string(),
         job: sample.job,
         fire_at: Moment::new(sample.fire_at, now, t),
-        message: sample.message,
+        message: visible(&sample.message),
     };
     IncidentRow {
         id: incident.id.to_string(),

@@ -14,9 +14,10 @@ use rondel_store::StoreError;
 use rondel_store::catalog::JobRecord;
 
 use super::moment::Moment;
+use super::run_links::{Piece, pieces};
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
-use super::view::own_message;
+use super::view::{own_message, visible};
 use super::zones::{self, zone_of};
 use crate::api::jobs::find;
 use crate::path::{self, Named};
@@ -109,7 +110,7 @@ struct Row {
 /// The answer to the question about an instant.
 struct InstantAnswer {
     when: When,
-    sentence: String,
+    sentence: Vec<Piece>,
     class: &'static str,
     run: Option<RunId>,
     /// The previous fire.
@@ -207,7 +208,7 @@ impl FireFormatter<'_> {
         });
         InstantAnswer {
             when: self.when(at),
-            sentence: why.sentence(self.t.lang()).to_owned(),
+            sentence: pieces(&visible(why.sentence(self.t.lang()))),
             class: verdict.map_or("skipped", |verdict| class_and_word(verdict, self.t).0),
             run,
             before: why.before.map(|at| self.when(at)),

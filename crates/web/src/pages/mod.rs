@@ -77,6 +77,7 @@ mod run;
 mod run_bulk;
 mod run_export;
 mod run_line;
+mod run_links;
 mod run_log;
 mod run_neighbours;
 mod run_timeline;

@@ -1,8 +1,10 @@
-//! The palette, which finds jobs, pages and actions by a few letters. It works as a page; with the script, its list is shown in a dialog.
+//! The palette, which finds jobs, pages and actions by a few letters, and a run by its id. It works as a page; with the script, its list
+//! is shown in a dialog.
 
 use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
+use rondel_core::RunId;
 use rondel_core::access::Permission;
 use rondel_core::name::NAME_LEN_MAX;
 use rondel_store::catalog::{JobQuery, JobRecord};
@@ -66,6 +68,7 @@ pub(super) async fn page(page: Page<PaletteQuery>) -> Result<Response, Problem> 
     match verb {
         Some(verb) => hits.extend(jobs.iter().map(|job| verb.to_hit(&page, job))),
         None => {
+            hits.extend(run(&page, &words).await?);
             hits.extend(
                 jobs.iter()
                     .map(|job| Hit::link(&job.spec.name, page.t.palette_job, &format!("/jobs/{}", job.spec.name))),
@@ -81,6 +84,15 @@ pub(super) async fn page(page: Page<PaletteQuery>) -> Result<Response, Problem> 
     }
     let typed = page.query().0.clone();
     html(StatusCode::OK, &PalettePage { shell: page.shell(Nav::None), t: page.t, typed, hits })
+}
+
+/// The run whose id was typed.
+async fn run(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Option<Hit>, Problem> {
+    let [word] = words else { return Ok(None) };
+    let Ok(id) = word.parse::<RunId>() else { return Ok(None) };
+    let found = page.engine().store().runs(&[id]).await?.pop();
+    let found = found.filter(|run| run.namespace == page.call.namespace.id && page.call.may_view(run.app));
+    Ok(found.map(|_| Hit::link(&id.to_string(), page.t.col_run, &format!("/runs/{id}"))))
 }
 
 /// The jobs that have every word in their names.

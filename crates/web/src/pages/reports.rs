@@ -22,6 +22,7 @@ use super::moment::{Moment, length};
 use super::sentences::localized;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
+use super::view::visible;
 use super::zones;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
@@ -393,8 +394,10 @@ fn failure(failure: &Failure, t: &Texts) -> ShownFailure {
         ("", _) => t.report_other_messages.to_owned(),
         // Runs without a message are grouped by their outcome, which is stored in place of the message.
         (_, Ok(outcome)) => t.status(outcome).to_owned(),
-        (message, Err(_)) if t.lang() == Lang::Zh => in_chinese(message).unwrap_or_else(|| message.to_owned()),
-        (message, Err(_)) => message.to_owned(),
+        (message, Err(_)) => {
+            let translated = (t.lang() == Lang::Zh).then(|| in_chinese(message)).flatten();
+            visible(translated.as_deref().unwrap_or(message))
+        }
     };
     ShownFailure {
         message,

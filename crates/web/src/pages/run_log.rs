@@ -10,9 +10,11 @@ use askama::Template;
 use axum::response::Response;
 use http::header::CONTENT_DISPOSITION;
 use http::{HeaderValue, StatusCode};
-use rondel_core::Run;
 use rondel_core::cron::Tz;
 use rondel_core::log_line::{LineSeverity, translate};
+use rondel_core::reason::Reason;
+use rondel_core::run::Attempt;
+use rondel_core::{Run, RunStatus};
 
 use super::ansi;
 use super::run::RunPageQuery;
@@ -29,6 +31,7 @@ use crate::cursor::{Listing, invalid};
 use crate::path::{self, Named};
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
+use crate::shown_runs::attempts;
 
 /// How many lines a page shows at first; further ones are loaded on demand.
 const FIRST_COUNT: usize = 200;
@@ -288,11 +291,14 @@ async fn note(
     if part.total > 0 {
         return Ok(None);
     }
-    if attempt < run.attempt {
-        return Ok(Some(t.log_silent.to_owned()));
-    }
-    if run.status.is_terminal() {
-        return Ok(Some(if run.started_at.is_none() { t.log_never_began } else { t.log_silent }.to_owned()));
+    if attempt < run.attempt || run.status.is_terminal() {
+        let tried = attempts(&page.call, run).await?;
+        let text = match tried.iter().find(|one| one.attempt == attempt) {
+            Some(one) if is_unconfirmed(one) => t.log_unconfirmed,
+            Some(one) if one.started_at.is_none() => t.log_never_began,
+            _ => t.log_silent,
+        };
+        return Ok(Some(text.to_owned()));
     }
     let Some((id, name)) = run.executor_id.zip(run.executor.as_deref()).filter(|_| run.started_at.is_some()) else {
         return Ok(Some(t.log_not_begun.to_owned()));
@@ -301,4 +307,38 @@ async fn note(
     let is_online = page.engine().online_executor(id).is_some()
         || !page.engine().store().executors_by_id(&[id], since).await?.is_empty();
     Ok(Some(if is_online { t.log_nothing_yet.to_owned() } else { t.log_offline(name) }))
+}
+
+/// Whether no executor reported how the attempt went. Its handler may have started, and lines of its log may be lost.
+fn is_unconfirmed(attempt: &Attempt) -> bool {
+    attempt.status == RunStatus::Unknown || attempt.reason == Some(Reason::ExecutorLost)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_attempt_may_have_started() {
+        let attempt = |status, reason| Attempt {
+            attempt: 1,
+            status,
+            reason,
+            detail: None,
+            executor: Some("w1".to_owned()),
+            executor_id: None,
+            started_at: None,
+            finished_at: None,
+            message: None,
+        };
+        for (status, reason, expected) in [
+            (RunStatus::Unknown, Some(Reason::ExecutorLost), true),
+            (RunStatus::Unknown, None, true),
+            (RunStatus::Failed, Some(Reason::ExecutorLost), true),
+            (RunStatus::Failed, Some(Reason::NoExecutor), false),
+            (RunStatus::Skipped, Some(Reason::Overlap), false),
+        ] {
+            assert_eq!(is_unconfirmed(&attempt(status, reason)), expected, "{status:?} {reason:?}");
+        }
+    }
 }

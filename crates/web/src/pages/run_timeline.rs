@@ -198,11 +198,14 @@ fn attempt_rows(run: &Run, drawn: &[DrawnAttempt<'_>], scale: Scale, t: &'static
             bars.push(scale.bar((last, start), "pause", waited.clone()));
             sub = if sub.is_empty() { waited } else { format!("{sub} · {waited}") };
         }
-        let took = length(end.since(start), t);
-        bars.push(scale.bar((start, end), status.class, format!("{} · {took}", status.word)));
+        // Of an attempt that never started, or whose start was not reported, no length is known.
+        let took = one.attempt.started_at.map(|_| length(end.since(start), t));
+        let title = took.as_ref().map_or_else(|| status.word.to_owned(), |took| format!("{} · {took}", status.word));
+        bars.push(scale.bar((start, end), status.class, title));
         let label = if run.attempt > 1 { t.way_attempt(one.attempt.attempt) } else { t.way_run.to_owned() };
         let href = (run.attempt > 1).then(|| format!("/runs/{}?attempt={}#log-title", run.id, one.attempt.attempt));
-        rows.push(TimelineRow { label, href, status: Some(status), sub, bars, length: took });
+        let length = took.unwrap_or_default();
+        rows.push(TimelineRow { label, href, status: Some(status), sub, bars, length });
         before = Some(end);
     }
     rows

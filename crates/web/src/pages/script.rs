@@ -173,7 +173,8 @@ pub(super) async fn restore(
 ) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
     let wanted = version(fields.get("version")).map_err(|message| crate::body::refuse_value("/version", message))?;
-    restore_version(&page.call, &record, (wanted, None), None).await?;
+    // A version that was saved since the page was shown is not replaced unseen.
+    restore_version(&page.call, &record, (wanted, None), fields.get("newest").parse().ok()).await?;
     Ok(to(&format!("/scripts/{name}")))
 }
 

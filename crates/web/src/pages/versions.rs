@@ -175,7 +175,9 @@ pub(super) async fn restore(
     fields: Fields,
 ) -> Result<Response, Problem> {
     let version = fields.get("version").parse().unwrap_or_default();
-    let saved = restore_version(&page.call, &name, &IfMatch::Any, version).await?;
+    // An edit that was saved since the page was shown is not replaced unseen.
+    let shown = fields.get("newest").parse::<i64>().map_or(IfMatch::Any, |newest| IfMatch::OneOf(vec![newest]));
+    let saved = restore_version(&page.call, &name, &shown, version).await?;
     page.call.note.changed_to(&saved.spec);
     Ok(to(&format!("/jobs/{name}/versions")))
 }

@@ -2,6 +2,7 @@
 
 use rondel_core::folded_state::FoldedState;
 use rondel_core::part::Part;
+use rondel_core::plain::{is_joiner, is_unseen};
 use rondel_core::reason::message::in_chinese;
 use rondel_core::reason::words::{RunStatusFacts, because, sentence};
 use rondel_core::reason::{Reason, ReasonDetail};
@@ -10,6 +11,7 @@ use rondel_core::{Run, RunId, RunStatus, Timestamp};
 use rondel_store::ledger::lateness;
 
 use super::moment::{Moment, length};
+use super::run_links::{Piece, pieces};
 use super::texts::Texts;
 
 /// A status with a shape, a colour and a word.
@@ -110,6 +112,18 @@ impl RunRow {
         });
         Self { part, ..self }
     }
+
+    /// The reason, with the runs that it names.
+    pub(crate) fn linked_reason(&self) -> Vec<Piece> {
+        self.reason.as_deref().map(pieces).unwrap_or_default()
+    }
+}
+
+/// A text of a handler or a user as pages show it: characters that cannot be seen, or that would turn the text around them, are
+/// replaced. Line breaks and tabs stay, and so do the joiners that some languages need.
+pub(crate) fn visible(text: &str) -> String {
+    let stays = |c: char| matches!(c, '\n' | '\t') || is_joiner(c) || !is_unseen(c);
+    text.chars().map(|c| if stays(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
 }
 
 /// The message of the handler or of a user. The server's own messages are left out, since the page already shows the reason in the
@@ -125,7 +139,7 @@ pub(crate) fn own_message(
         |message: &&str| reason.is_some_and(|reason| *message == because(reason, detail.unwrap_or(&none), Lang::En));
     let message = message.filter(|message| !is_server(message))?;
     let translated = (lang == Lang::Zh).then(|| in_chinese(message)).flatten();
-    Some(translated.unwrap_or_else(|| message.to_owned()))
+    Some(visible(translated.as_deref().unwrap_or(message)))
 }
 
 /// How long a run took, or has been running.
@@ -173,4 +187,16 @@ pub(crate) fn bars(newest_first: &[Run], now: Timestamp, t: &Texts) -> Vec<Bar> 
         Bar { id: run.id, class: run.status.as_str(), title, x, y: BAR_HEIGHT - height, height }
     };
     shown.iter().enumerate().map(bar).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_turns_no_text_around() {
+        let message = |text: &str| own_message(Some(text), None, None, Lang::En).unwrap_or_default();
+        assert_eq!(message("a\u{202e}b \u{1b}[31m\u{200b}\n\tc"), "a\u{fffd}b \u{fffd}[31m\u{fffd}\n\tc");
+        assert_eq!(message("\u{645}\u{6cc}\u{200c}\u{62e}"), "\u{645}\u{6cc}\u{200c}\u{62e}", "a joiner");
+    }
 }

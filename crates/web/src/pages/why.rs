@@ -18,8 +18,10 @@ use rondel_store::catalog::{JobQuery, JobRecord};
 use super::as_code::{AsCode, quoted};
 use super::fires::class_and_word;
 use super::moment::Moment;
+use super::run_links::{Piece, pieces};
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
+use super::view::visible;
 use super::zones::{self, zone_of};
 use crate::incident_of_fire::{self, IncidentRef};
 use crate::problem::Problem;
@@ -95,9 +97,9 @@ struct Answer {
     class: &'static str,
     word: &'static str,
     /// The first sentence of the answer.
-    verdict: String,
+    verdict: Vec<Piece>,
     /// The sentences about the causes.
-    chain: Vec<String>,
+    chain: Vec<Vec<Piece>>,
     run: Option<RunId>,
     /// The name and the page of the run's executor. Executors of other apps may have the same name.
     executor: Option<(String, String)>,
@@ -258,14 +260,15 @@ impl AnswerFormatter<'_> {
     fn answer(&self, why: &Why, run: Option<RunId>, executor: Option<(String, String)>) -> Answer {
         let nothing = ("skipped", self.t.why_nothing_planned);
         let (class, word) = why.entry.as_ref().map_or(nothing, |entry| class_and_word(&entry.verdict, self.t));
-        let mut parts = sentences(why.sentence(self.t.lang()));
-        let verdict = if parts.is_empty() { String::new() } else { parts.remove(0) };
+        let sentences = sentences(&visible(why.sentence(self.t.lang())));
+        let mut parts = sentences.iter().map(|sentence| pieces(sentence));
+        let verdict = parts.next().unwrap_or_default();
         Answer {
             when: self.when(why.at),
             class,
             word,
             verdict,
-            chain: parts,
+            chain: parts.collect(),
             run,
             executor,
             incident: None,
@@ -311,6 +314,10 @@ async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>,
     let mode = ModeFrom { mode: spec.mode, from: spec.mode_from.as_deref().and_then(|from| from.parse().ok()) };
     if mode.is_shadow_at(page.engine().now()) {
         add(false, t.check_shadow.to_owned(), Some(format!("/jobs/{}", spec.name)));
+    }
+    for parent in paused_parents(page, record).await? {
+        let link = format!("/jobs/{parent}");
+        add(false, t.check_parent_paused(parent), Some(link));
     }
     let switches = page.engine().store().switches().await?;
     match switches.of_app(record.app) {
@@ -373,6 +380,17 @@ async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>,
         }
     }
     Ok(checks)
+}
+
+/// The paused jobs that the job follows from. Without a run of theirs it does not run.
+async fn paused_parents(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<String>, Problem> {
+    let mut found = Vec::new();
+    for parent in record.spec.parents() {
+        let parent = page.engine().store().job(record.namespace, parent.name).await?;
+        found.extend(parent.filter(|one| !one.spec.enabled && page.call.may_view(one.app)).map(|one| one.spec.name));
+    }
+    found.truncate(NEAR_COUNT);
+    Ok(found)
 }
 
 /// The first few names in one text, and how many more there are.

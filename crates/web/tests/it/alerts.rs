@@ -112,6 +112,11 @@ async fn an_incident_is_shown_acknowledged_and_silenced() {
         assert!(own.contains(words[1]) && own.contains("&#60;script&#62;") && !own.contains(EVIL), "{own}");
         assert!(visitor.get("/jobs/nightly").await.text().contains(words[1]));
     }
+    for path in ["/alerts", &format!("/alerts/incidents/{id}")] {
+        let page = visitor.get(path).await.text();
+        let live = format!("id=\"live\" hx-get=\"{path}\"");
+        assert!(page.contains(&live) && page.contains("data-live-every=\"10\""), "reloaded while it is open: {page}");
+    }
     visitor.language = "en";
     let acknowledge = format!("/alerts/incidents/{id}/acknowledge");
     assert_eq!(location(&visitor.post(&acknowledge, "back=/jobs/nightly").await), "/jobs/nightly");

@@ -147,6 +147,18 @@ async fn the_palette_finds_the_job_whose_name_was_typed() {
 }
 
 #[tokio::test]
+async fn the_palette_finds_a_run_by_its_id() {
+    let server = Server::start().await;
+    server.job("orders").await;
+    let run = server.trigger("orders").await;
+    let visitor = Visitor::signed_in(&server).await;
+    let page = visitor.get(&format!("/palette?q={run}")).await.text();
+    assert!(page.contains(&format!("class=\"hit\" href=\"/runs/{run}\"")), "{page}");
+    let page = visitor.get("/palette?q=77").await.text();
+    assert!(page.contains("Nothing has these words."), "{page}");
+}
+
+#[tokio::test]
 async fn pages_hear_what_happens_by_one_stream() {
     let config = WebConfig { follow_timeout: std::time::Duration::from_secs(6), ..WebConfig::default() };
     let server = Server::start_with(config).await;

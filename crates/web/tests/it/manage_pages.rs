@@ -140,6 +140,21 @@ async fn why_is_one_box_that_understands_times_and_names_near_misses() {
 }
 
 #[tokio::test]
+async fn why_names_a_paused_parent() {
+    let server = Server::start().await;
+    daily(&server, "h").await;
+    let body = json!({"name": "mail", "app": "a", "handler": "h", "schedule": {"after": ["daily"]}});
+    server.with_body("POST", "/api/v1/jobs", body).await.expect(201);
+    let visitor = Visitor::signed_in(&server).await;
+    let sentence = "It runs after daily, which is paused. <a href=\"/jobs/daily\">";
+    let text = visitor.get("/why?job=mail").await.text();
+    assert!(!text.contains(sentence), "{text}");
+    server.bare("POST", "/api/v1/jobs/daily/pause").await.expect(200);
+    let text = visitor.get("/why?job=mail").await.text();
+    assert!(text.contains(sentence), "{text}");
+}
+
+#[tokio::test]
 async fn two_versions_are_compared_and_one_is_restored() {
     let server = Server::start().await;
     daily(&server, "h").await;
@@ -159,6 +174,9 @@ async fn two_versions_are_compared_and_one_is_restored() {
     assert_eq!((&job["version"], &job["schedule"]["cron"]), (&json!(4), &json!("0 30 2 * * ?")));
     assert_eq!(visitor.get("/jobs/daily/versions?from=9").await.status, 422);
     assert_eq!(visitor.post("/jobs/daily/restore", "version=9").await.status, 422);
+    let shown_before_an_edit = "version=2&newest=3";
+    assert_eq!(visitor.post("/jobs/daily/restore", shown_before_an_edit).await.status, 412);
+    assert_eq!(location(&visitor.post("/jobs/daily/restore", "version=2&newest=4").await), "/jobs/daily/versions");
 }
 
 #[tokio::test]

@@ -1,0 +1,76 @@
+//! Sentences that name runs by their ids, taken apart so that pages link these runs.
+
+use rondel_core::RunId;
+
+/// What stands before the id of a run in a sentence, in both languages.
+const MARKS: [&str; 3] = ["run ", "Run ", "运行 "];
+/// Ids of runs have at least as many digits. Shorter numbers after the word are counts.
+const ID_LEN_MIN: usize = 15;
+
+/// A part of a sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) text: String,
+    /// The run whose id the text is.
+    pub(crate) run: Option<RunId>,
+}
+
+/// Takes a sentence apart at the ids of runs. A message in the sentence may name a run too: the page of that run checks whether the
+/// caller may see it.
+pub(crate) fn pieces(sentence: &str) -> Vec<Piece> {
+    let mut found = Vec::new();
+    let (mut begin, mut at) = (0, 0);
+    while let Some(start) = sentence[at..].find(|c: char| c.is_ascii_digit()).map(|offset| at + offset) {
+        let end = sentence[start..].find(|c: char| !c.is_ascii_digit()).map_or(sentence.len(), |len| start + len);
+        if let Some(run) = named_run(&sentence[..start], &sentence[start..end]) {
+            found.push(Piece { text: sentence[begin..start].to_owned(), run: None });
+            found.push(Piece { text: sentence[start..end].to_owned(), run: Some(run) });
+            begin = end;
+        }
+        at = end;
+    }
+    found.push(Piece { text: sentence[begin..].to_owned(), run: None });
+    found.retain(|piece| !piece.text.is_empty());
+    found
+}
+
+fn named_run(before: &str, digits: &str) -> Option<RunId> {
+    let is_marked = MARKS.iter().any(|mark| before.ends_with(*mark));
+    if is_marked && digits.len() >= ID_LEN_MIN { digits.parse().ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn linked(sentence: &str) -> Vec<String> {
+        let found = pieces(sentence);
+        let whole: String = found.iter().map(|piece| piece.text.as_str()).collect();
+        assert_eq!(whole, sentence);
+        found.into_iter().filter(|piece| piece.run.is_some()).map(|piece| piece.text).collect()
+    }
+
+    #[test]
+    fn ids_of_runs_are_links() {
+        let id = "385377842201886722";
+        for sentence in [
+            format!("waits behind run {id} of the job."),
+            format!("Run {id} has been running since 2026-11-29 10:24 UTC on w1."),
+            format!("Shard 2/2 (run {id}) on w1 ended as failed."),
+            format!("正在等待该任务的运行 {id} 结束。"),
+            format!("run {id}"),
+        ] {
+            assert_eq!(linked(&sentence), [id], "{sentence}");
+        }
+        assert_eq!(linked(&format!("behind run {id}, then run 385377842201886723.")).len(), 2);
+    }
+
+    #[test]
+    fn other_numbers_are_text() {
+        for sentence in
+            ["", "of run 7", "order 385377842201886722", "exit code 3 at 10:24:00.019", "run 99999999999999999999"]
+        {
+            assert!(linked(sentence).is_empty(), "{sentence}");
+        }
+    }
+}
