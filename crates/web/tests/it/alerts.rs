@@ -434,3 +434,29 @@ async fn the_members_of_a_group_push_no_other_incident_off_the_pages() {
     let own = visitor.get(&format!("/alerts/incidents/{group_id}")).await.text();
     assert!(own.contains("subject-500") && !own.contains("subject-600"), "{own}");
 }
+
+/// Callers who see only some apps do not see the group: without its members, failing jobs of their app would be on no page.
+#[tokio::test]
+async fn an_operator_of_one_app_sees_the_members_of_a_group() {
+    let server = Server::start().await;
+    let scoped = ScopedCaller::new(&server, "operator").await;
+    let rule = run_failed(&server).await;
+    let record = |kind: SubjectKind, name: &str, app: Option<&str>, group: Option<IncidentId>| {
+        let subject = Subject { kind, id: 0, name: name.to_owned(), app: app.map(str::to_owned) };
+        firing_incident(&server, (rule.0, &rule.1), subject, group)
+    };
+    let group = record(SubjectKind::Group, "default", None, None);
+    let of_group = Some(group.incident.id);
+    let mut incidents = vec![group];
+    for (id, (name, app)) in [("own-job", "mine"), ("vault", "theirs")].into_iter().enumerate() {
+        let mut member = record(SubjectKind::Job, name, Some(app), of_group);
+        member.incident.subject.id = i64::try_from(id).unwrap() + 1;
+        incidents.push(member);
+    }
+    write(&server, &incidents).await;
+    let visitor = scoped.visitor().await;
+    let page = visitor.get("/alerts").await.text();
+    assert!(page.contains("own-job") && !page.contains("vault"), "{page}");
+    let now = visitor.get("/").await.text();
+    assert!(now.contains("alerts <b>1</b>"), "{now}");
+}
