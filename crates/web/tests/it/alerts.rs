@@ -221,6 +221,19 @@ async fn missing_objects_cause_warnings() {
 }
 
 #[tokio::test]
+async fn a_disabled_channel_of_a_rule_causes_a_warning() {
+    let server = Server::start().await;
+    channel(&server, "ops").await;
+    let rule = json!({"condition": {"failed": {}}, "channels": ["ops"], "escalate": {"channel": "ops", "after": "5m"}});
+    let made = server.with_body("PUT", "/api/v1/alert-rules/failing", rule).await.expect(201);
+    assert_eq!(made["warnings"], json!(["channel \"ops\" is disabled: messages for it are dropped"]));
+    let mut visitor = Visitor::signed_in(&server).await;
+    visitor.language = "zh";
+    let page = visitor.get("/alerts/rules/failing").await.text();
+    assert!(page.contains("已停用：发给它的消息会被丢弃"), "{page}");
+}
+
+#[tokio::test]
 async fn a_complaint_stands_at_its_field_with_its_label() {
     let server = Server::start().await;
     let mut visitor = Visitor::signed_in(&server).await;
