@@ -15,7 +15,7 @@ use rondel_core::access::Permission;
 use rondel_store::access::AuthMethod;
 
 use crate::audit::{self, AuditContext, AuditNote};
-use crate::call::{Admitted, named_namespace, shown_namespace};
+use crate::call::{Admitted, named_namespace, role_word, shown_namespace};
 use crate::caller::Caller;
 use crate::limits::{APPLY_LEN_MAX, APPLY_PATH, address};
 use crate::pages::own_namespace::namespace_into_path;
@@ -180,14 +180,7 @@ async fn admit_and_handle(gate: &Gate, caller: &Caller, note: &AuditNote, reques
 }
 
 fn forbidden(caller: &Caller, needs: Permission) -> Problem {
-    let role = match needs {
-        Permission::SignedIn | Permission::View => "viewer",
-        Permission::ViewEverywhere => "viewer everywhere",
-        Permission::Operate => "operator",
-        Permission::Edit => "editor",
-        Permission::Admin => "admin",
-        Permission::Cluster => "admin everywhere",
-    };
+    let role = role_word(needs);
     let detail = match caller.means() {
         AuthMethod::Executor => "this token does not allow it: an executor's token opens sessions only".to_owned(),
         AuthMethod::Session => format!("your roles do not allow it anywhere: it needs the role {role}"),

@@ -22,6 +22,7 @@ use crate::state::Web;
 use crate::trace::Trace;
 
 pub(crate) const DEFAULT_NAMESPACE: &str = "default";
+const VIEW_ONLY: &str = "your roles let you view it, but do not allow this";
 const NAMESPACE: Parameter =
     Parameter::name("namespace").about("The namespace; if left out, the token's own, else `default`.");
 /// The parameter `namespace` of a call that belongs to no namespace. It is accepted for clients that send it with every request.
@@ -128,7 +129,9 @@ impl<Q> Call<Q> {
         if may(self.needs) {
             Ok(())
         } else if may(Permission::View) {
-            Err(forbidden())
+            let place = if app.is_some() { "in its app" } else { "for the whole namespace" };
+            let detail = format!("{VIEW_ONLY}: it needs the role {} {place}", role_word(self.needs));
+            Err(Problem::new(Code::Forbidden, detail))
         } else {
             self.note.denied();
             Err(missing())
@@ -357,7 +360,19 @@ fn no_namespace(wanted: &str) -> Problem {
 
 /// The refusal of an action on an object that the caller may see but not change.
 pub(crate) fn forbidden() -> Problem {
-    Problem::new(Code::Forbidden, "your roles let you view it, but do not allow this")
+    Problem::new(Code::Forbidden, VIEW_ONLY)
+}
+
+/// The role that has a permission, as errors name it.
+pub(crate) const fn role_word(needs: Permission) -> &'static str {
+    match needs {
+        Permission::SignedIn | Permission::View => "viewer",
+        Permission::ViewEverywhere => "viewer everywhere",
+        Permission::Operate => "operator",
+        Permission::Edit => "editor",
+        Permission::Admin => "admin",
+        Permission::Cluster => "admin everywhere",
+    }
 }
 
 /// Text from the caller for use in a message: cut, quoted, and with control characters escaped.
