@@ -101,6 +101,7 @@ struct AlertsPage {
     no_edit: Option<&'static str>,
     /// Whether the caller may create silences and maintenance windows for at least one app.
     may_operate: bool,
+    needs_app: bool,
     open: Vec<IncidentRow>,
     resolved: Vec<IncidentRow>,
     rules: Vec<RuleRow>,
@@ -234,6 +235,7 @@ pub(super) async fn render_page(
         t,
         no_edit: page.missing(None).editor,
         may_operate: missing_roles.allows_some(),
+        needs_app: missing_roles.whole.is_some(),
         open: open.into_iter().map(row).collect(),
         resolved: resolved.into_iter().map(row).collect(),
         rules: rules.iter().map(|record| rule_row(record, now, t)).collect(),

@@ -384,6 +384,7 @@ async fn an_operator_of_one_app_acts_on_its_incidents() {
     assert_eq!(location(&visitor.post("/alerts/silences", "job=own-job&for=1h").await), "/alerts");
     let page = visitor.get("/alerts").await.text();
     assert!(page.contains("<button>End now</button>"), "{page}");
+    assert!(page.contains("spellcheck=\"false\" required>"), "a window without an app would be refused: {page}");
     assert_eq!(location(&visitor.post(&format!("{own}/acknowledge"), "").await), "/alerts");
     let whole = visitor.post("/alerts/silences", "for=1h").await;
     let needs = "it needs the role operator for the whole namespace";
