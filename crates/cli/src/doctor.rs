@@ -31,7 +31,7 @@ const DISK_MIN: u64 = 1024 * 1024 * 1024;
 /// Looks at what commands, and with --config a server, need.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Checks: the contexts, whether the server answers and is ready, its clock, the token, versions, nodes, executors, apps without\nexecutors, jobs that no executor online can run, overdue runs, jobs that code declares and the server refuses,\nand alerts that are reported to a channel that does not exist; and with --config FILE what a server on this machine needs: settings, database, disk.\n\n\
+    after_help = "Checks: the contexts, whether the server answers and is ready, its clock, the token, versions, nodes, executors, apps without\nexecutors, jobs that no executor online can run, overdue runs, jobs that code declares and the server refuses,\nand alerts that are reported to a channel that does not exist or is disabled; and with --config FILE what a server on this machine needs: settings, database, disk.\n\n\
     Exit codes: 0 all is well, also with warnings; 1 something is wrong.\n\nExamples:\n  rondel doctor\n  rondel doctor --config /etc/rondel.toml"
 )]
 pub(crate) struct DoctorArgs {

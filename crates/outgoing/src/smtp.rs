@@ -147,11 +147,20 @@ async fn talk(
     let mut connection = connected.map_err(|error| mail_error(&error))?;
     let sent = async {
         if server.security == Security::Starttls {
+            if !connection.server_info().supports_feature(Extension::StartTls) {
+                let text = "STARTTLS is not supported on this port of the mail server; if it expects TLS at once, set security to tls";
+                return Err(MailError::new(true, text));
+            }
             connection.starttls(tls_parameters(&server.host)?, &hello).await.map_err(|error| mail_error(&error))?;
         }
         if let Some((user, password)) = &server.credentials {
             let credentials = Credentials::new(user.clone(), password.clone());
             let ways = [Mechanism::Plain, Mechanism::Login];
+            if connection.server_info().get_auth_mechanism(&ways).is_none() {
+                let text = "the mail server offers neither AUTH PLAIN nor AUTH LOGIN on this connection; many offer them only with TLS \
+                            (security starttls or tls)";
+                return Err(MailError::new(true, text));
+            }
             connection.auth(&ways, &credentials).await.map_err(|error| mail_error(&error))?;
         }
         hand_over(&mut connection, envelope, message).await
@@ -297,6 +306,22 @@ mod tests {
         let refused = sent.unwrap().refused;
         assert!(refused.len() == 2 && refused[0].starts_with("late@example.com: "), "{refused:?}");
         assert!(refused[0].contains("(not tried again") && !refused[1].contains("(not tried again"), "{refused:?}");
+    }
+
+    #[tokio::test]
+    async fn a_server_without_starttls_or_sign_in_is_named() {
+        let login = Some(("rondel".to_owned(), "pw".to_owned()));
+        for (security, credentials, words) in [
+            (Security::Starttls, None, "STARTTLS is not supported"),
+            (Security::None, login, "neither AUTH PLAIN nor AUTH LOGIN"),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let (server, mail) = (MailServer { security, credentials, ..server_at(&listener) }, mail_to(&["oncall"]));
+            let allowed = AllowedAddresses::loopback();
+            let (sent, ()) = tokio::join!(send_mail(&server, &mail, &allowed), take_mail(&listener));
+            let error = sent.unwrap_err();
+            assert!(error.is_final && error.text.contains(words), "{error:?}");
+        }
     }
 
     #[tokio::test]

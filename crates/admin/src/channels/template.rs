@@ -4,9 +4,10 @@
 //! no expression becomes longer than its inputs. Fuel bounds the number of steps, and [`OUTPUT_BYTES_MAX`] bounds the output.
 
 use std::io::{self, Write};
+use std::ops::Range;
 
 use minijinja::value::Value;
-use minijinja::{Environment, UndefinedBehavior, filters};
+use minijinja::{Environment, ErrorKind, UndefinedBehavior, filters};
 use rondel_core::error_chain::chain_in_one_line;
 use rondel_core::notice::Notice;
 
@@ -15,6 +16,9 @@ const OUTPUT_BYTES_MAX: usize = 16 * 1024;
 /// Maximum number of steps of one rendering.
 const FUEL: u64 = 20_000;
 const DEPTH_MAX: usize = 16;
+/// The values of [`context`], for errors.
+const VALUES: &str = "kind, severity, rule, condition, namespace, subject.kind, subject.name, summary, summary_en, summary_zh, \
+                      description, started_at, at, count, samples and url";
 /// The tags that a template may use.
 const TAGS: [&str; 6] = ["if", "elif", "else", "endif", "for", "endfor"];
 
@@ -40,9 +44,23 @@ pub(super) fn render(template: &str, notice: &Notice, url: Option<&str>) -> Resu
         Err(_) if output.0.len() >= OUTPUT_BYTES_MAX => {
             return Err(format!("makes a text of more than {OUTPUT_BYTES_MAX} bytes"));
         }
+        Err(error) if error.kind() == ErrorKind::UndefinedError => {
+            let expression = error.range().and_then(|range| expression_at(template, range)).unwrap_or_default();
+            return Err(format!(
+                "undefined value {expression:?} in a message of the kind {}; the values are {VALUES}; some messages have no samples",
+                notice.kind.as_str()
+            ));
+        }
         Err(error) => return Err(chain_in_one_line(&error)),
     }
     String::from_utf8(output.0).map_err(|error| error.to_string())
+}
+
+/// The expression of an error. Of `a.b.c` the range has `.b.c` alone, so the name before it is added.
+fn expression_at(template: &str, range: Range<usize>) -> Option<&str> {
+    let before = template.get(..range.start)?;
+    let begin = before.trim_end_matches(|c: char| c.is_alphanumeric() || "_.[]".contains(c)).len();
+    template.get(begin..range.end)
 }
 
 /// The values that a template can read.
@@ -189,7 +207,11 @@ mod tests {
     #[test]
     fn template_errors_are_named() {
         check_refused("{{ sumary }}", "undefined");
-        check_refused("{{ subject.nam }}", "undefined");
+        check_refused(
+            "{{ subject.nam }}",
+            "undefined value \"subject.nam\" in a message of the kind firing; the values are kind,",
+        );
+        check_refused("{{ samples[2].message }}", "undefined value \"samples[2].message\"");
         check_refused("{% if %}", "syntax error");
         check_refused("{% for x in samples %}", "unexpected end");
         check_refused("{{ summary|nonsense }}", "unknown filter");

@@ -18,6 +18,14 @@ pub async fn rule_warnings(node: &Node, namespace: NamespaceId, spec: &RuleSpec)
     if spec.channel_names().next().is_none() {
         warnings.push("it names no channel: its incidents are shown in the console and sent nowhere".to_owned());
     }
+    for name in spec.channel_names().collect::<BTreeSet<&str>>() {
+        // The page of a channel that cannot be read shows why: it is no problem of the rule.
+        if let Ok(Some(channel)) = node.store().channel(namespace, name).await
+            && !channel.is_enabled
+        {
+            warnings.push(format!("channel {name:?} is disabled: messages for it are dropped"));
+        }
+    }
     Ok(warnings)
 }
 

@@ -74,6 +74,7 @@ fn reported_text(incident: &Value, now: Timestamp) -> String {
         _ if channels == 0 => "console only".to_owned(),
         true => time_of(&incident["fired_at"], now),
         false if channels == missing => "no channel".to_owned(),
+        false if incident["group"].is_string() => "by its group".to_owned(),
         false => "not yet".to_owned(),
     }
 }
@@ -106,5 +107,7 @@ mod tests {
         assert_eq!(of(&["default"], &["default"], Value::Null), "no channel");
         assert_eq!(of(&["ops", "gone"], &["gone"], Value::Null), "not yet");
         assert!(!of(&["ops"], &[], json!("2026-11-22T23:00:00Z")).contains("no"));
+        let member = json!({"channels": ["ops"], "missing_channels": [], "fired_at": null, "group": "7"});
+        assert_eq!(reported_text(&member, now), "by its group");
     }
 }

@@ -1,6 +1,7 @@
 //! `rondel alert`: alerts and where they are sent.
 
 mod channel;
+mod condition;
 mod incident;
 mod maintenance;
 mod rule;

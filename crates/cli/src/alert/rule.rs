@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use reqwest::{Method, StatusCode};
 use rondel_core::Timestamp;
-use rondel_core::alert::{Condition, disk};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use super::condition::ConditionArgs;
 use super::rule_words::{dry_run_text, warn, with_flags};
 use crate::client::{Body, Call, Client, JSON, text_of};
 use crate::delete::delete;
@@ -111,79 +111,6 @@ struct SetArgs {
     dry_run: bool,
 }
 
-#[derive(Debug, Args)]
-struct ConditionArgs {
-    /// A run failed after its last attempt
-    #[arg(long, group = "condition")]
-    failed: bool,
-    /// This many runs failed in a row
-    #[arg(long, value_name = "N", group = "condition")]
-    failures_in_row: Option<u32>,
-    /// This percentage of runs failed within the window
-    #[arg(long, value_name = "PERCENT", groups = ["condition", "counted"])]
-    failure_rate: Option<u32>,
-    /// The window over which the failure rate, or the growth of the table of runs, is measured
-    #[arg(long, value_name = "DURATION", requires = "counted", default_value = "1h")]
-    window: String,
-    /// Minimum number of runs for a failure rate; 10 by default
-    #[arg(long, value_name = "N", requires = "failure_rate")]
-    min_runs: Option<u64>,
-    /// A fire was skipped
-    #[arg(long, group = "condition")]
-    skipped: bool,
-    /// Count only fires that were skipped for this reason, such as `no_executor`; give the flag once for each reason
-    #[arg(long = "reason", value_name = "REASON", requires = "skipped")]
-    reasons: Vec<String>,
-    /// A scheduled run has waited for this long without starting
-    #[arg(long, value_name = "DURATION", group = "condition")]
-    late_by: Option<String>,
-    /// No run planned in the 24 hours before this time of day has succeeded by then
-    #[arg(long, value_name = "HH:MM", group = "condition", requires = "zone")]
-    not_succeeded_by: Option<String>,
-    /// The time zone of that time
-    #[arg(long = "time-zone", alias = "zone", value_name = "ZONE", requires = "not_succeeded_by")]
-    zone: Option<String>,
-    /// The days of the week, such as mon,tue; without them every day
-    #[arg(long, value_name = "DAYS", value_delimiter = ',', requires = "not_succeeded_by")]
-    weekdays: Vec<String>,
-    /// Only on the days of this calendar
-    #[arg(long, value_name = "CALENDAR", requires = "not_succeeded_by")]
-    calendar: Option<String>,
-    /// No run has succeeded for this long
-    #[arg(long, value_name = "DURATION", group = "condition")]
-    no_success_for: Option<String>,
-    /// A run has been running for longer than this
-    #[arg(long, value_name = "DURATION", group = "condition")]
-    running_longer: Option<String>,
-    /// A run has been running for longer than N times the 95th percentile of run durations
-    #[arg(long, value_name = "N", group = "condition")]
-    running_longer_p95: Option<u32>,
-    /// An app with jobs has no executor
-    #[arg(long, group = "condition")]
-    no_executor: bool,
-    /// Only executors with this handler count
-    #[arg(long, value_name = "HANDLER", requires = "no_executor")]
-    handler: Option<String>,
-    /// A server was lost
-    #[arg(long, group = "condition")]
-    node_lost: bool,
-    /// A loop of a server has been failing for this long
-    #[arg(long, value_name = "DURATION", group = "condition")]
-    loop_failing: Option<String>,
-    /// An access token expires within this time
-    #[arg(long, value_name = "DURATION", group = "condition")]
-    token_expiring: Option<String>,
-    /// The TLS certificate of a server expires within this time
-    #[arg(long, value_name = "DURATION", group = "condition")]
-    certificate_expiring: Option<String>,
-    /// A disk of a server has less free: 10% or 20GiB
-    #[arg(long, value_name = "FREE", group = "condition", value_parser = disk::parse)]
-    disk_low: Option<Condition>,
-    /// At least this many runs were planned within the window
-    #[arg(long, value_name = "N", groups = ["condition", "counted"])]
-    ledger_growth: Option<u64>,
-}
-
 const VIEW: View = View { name: "name", headers: &["NAME", "WHEN", "CHANNELS", "SEVERITY", "ENABLED"], row };
 const SUBJECTS: View = View { name: "name", headers: &["KIND", "NAME", "APP"], row: subject_row };
 
@@ -261,7 +188,7 @@ impl SetArgs {
         if self.all_jobs {
             document["scope"] = json!("all");
         }
-        if let Some(condition) = self.condition.document() {
+        if let Some(condition) = self.condition.document(&document["condition"]) {
             document["condition"] = condition;
         }
         let severity = self.severity.map(|severity| match severity {
@@ -288,68 +215,6 @@ impl SetArgs {
         if self.enabled || self.disabled {
             document["enabled"] = json!(self.enabled);
         }
-    }
-}
-
-impl ConditionArgs {
-    fn document(&self) -> Option<Value> {
-        let length = |word: &str, field: &str, length: &Option<String>| {
-            length.as_ref().map(|length| json!({ word: { field: length } }))
-        };
-        let flag = |word: &str, is_set: bool| is_set.then(|| json!({ word: {} }));
-        flag("failed", self.failed)
-            .or_else(|| self.failures_in_row.map(|count| json!({"failures_in_row": {"count": count}})))
-            .or_else(|| {
-                let mut rate = json!({"percent": self.failure_rate?, "window": self.window});
-                if let Some(count) = self.min_runs {
-                    rate["min_runs"] = json!(count);
-                }
-                Some(json!({ "failure_rate": rate }))
-            })
-            .or_else(|| self.skipped.then(|| json!({"skipped": {"reasons": self.reasons}})))
-            .or_else(|| length("late", "by", &self.late_by))
-            .or_else(|| self.deadline())
-            .or_else(|| length("no_success_for", "length", &self.no_success_for))
-            .or_else(|| length("running_longer", "than", &self.running_longer))
-            .or_else(|| self.running_longer_p95.map(|times| json!({"running_longer": {"times_p95": times}})))
-            .or_else(|| self.no_executor.then(|| json!({"no_executor": {"handler": self.handler}})))
-            .or_else(|| flag("node_lost", self.node_lost))
-            .or_else(|| length("loop_failing", "length", &self.loop_failing))
-            .or_else(|| length("token_expiring", "within", &self.token_expiring))
-            .or_else(|| length("certificate_expiring", "within", &self.certificate_expiring))
-            .or_else(|| self.disk_low.as_ref().and_then(|condition| serde_json::to_value(condition).ok()))
-            .or_else(|| {
-                let growth = |runs| json!({"ledger_growth": {"runs": runs, "window": self.window}});
-                self.ledger_growth.map(growth)
-            })
-    }
-
-    /// Refuses a flag that belongs to a condition which is not given. Clap's `requires` checks this too, but not if a
-    /// given condition conflicts with the required one.
-    fn check(&self) -> Result<(), Failure> {
-        let has_deadline = self.not_succeeded_by.is_some();
-        let parts = [
-            ("--time-zone", self.zone.is_some(), "--not-succeeded-by", has_deadline),
-            ("--weekdays", !self.weekdays.is_empty(), "--not-succeeded-by", has_deadline),
-            ("--calendar", self.calendar.is_some(), "--not-succeeded-by", has_deadline),
-            ("--min-runs", self.min_runs.is_some(), "--failure-rate", self.failure_rate.is_some()),
-            ("--reason", !self.reasons.is_empty(), "--skipped", self.skipped),
-            ("--handler", self.handler.is_some(), "--no-executor", self.no_executor),
-        ];
-        match parts.iter().find(|(_, is_given, _, has_owner)| *is_given && !has_owner) {
-            Some((flag, _, owner, _)) => Err(Failure::refused(format!("{flag} goes with {owner} only; leave it out"))),
-            None => Ok(()),
-        }
-    }
-
-    fn deadline(&self) -> Option<Value> {
-        let time = self.not_succeeded_by.as_ref()?;
-        let mut fields = Map::new();
-        fields.insert("time".to_owned(), json!(time));
-        fields.insert("zone".to_owned(), json!(self.zone));
-        fields.insert("weekdays".to_owned(), json!(self.weekdays));
-        fields.insert("calendar".to_owned(), json!(self.calendar));
-        Some(json!({ "not_succeeded_by": fields }))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The checks of `rondel doctor` on alerts: a report to a channel that does not exist reaches no reader.
+//! The checks of `rondel doctor` on alerts: a report to a channel that does not exist, or is disabled, reaches no reader.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -80,6 +80,30 @@ impl Alerts {
         }
         checks
     }
+
+    /// The disabled channels that a rule, the expectations of a job or the weekly report names.
+    pub(super) fn disabled_channels(&self, jobs: &BTreeMap<String, Vec<Value>>) -> Vec<Finding> {
+        let rules = self.rules.iter().filter(|rule| rule["enabled"] == true);
+        let expecting = jobs.values().flatten().map(|job| &job["expect"]).filter(|expect| expect.is_object());
+        let is_used = |channel: &str| {
+            let names = |document: &Value| {
+                let escalation = document["escalate"]["channel"].as_str();
+                let listed = document["channels"].as_array().into_iter().flatten().filter_map(Value::as_str);
+                listed.chain(escalation).any(|name| name == channel)
+            };
+            let is_default = |expect: &Value| expect["channels"].as_array().is_none_or(Vec::is_empty);
+            rules.clone().any(names)
+                || expecting.clone().any(|expect| names(expect) || is_default(expect) && channel == EXPECT_CHANNEL)
+                || self.report.as_ref().is_some_and(|report| report["channel"] == channel)
+        };
+        let disabled = self.channels.iter().filter(|channel| channel["enabled"] == false);
+        let used = disabled.filter_map(|channel| channel["name"].as_str()).filter(|channel| is_used(channel));
+        used.map(|channel| Finding {
+            found: format!("channel {channel} is disabled: the messages of alerts for it are dropped"),
+            remedy: format!("rondel alert channel set {channel} --enable"),
+        })
+        .collect()
+    }
 }
 
 #[cfg(test)]
@@ -119,6 +143,31 @@ mod tests {
             ]
         );
         assert!(checks[0].remedy.contains("rondel alert channel set gone"), "{checks:#?}");
+        assert_eq!(alerts.disabled_channels(&BTreeMap::new()).len(), 0);
         assert_eq!(Alerts::default().checks(&BTreeMap::new()).len(), 0);
+    }
+
+    #[test]
+    fn disabled_channels_in_use_are_named() {
+        let channel = |name: &str, enabled: bool| json!({"name": name, "enabled": enabled});
+        let alerts = Alerts {
+            channels: vec![
+                channel("ops", true),
+                channel("duty", false),
+                channel("default", false),
+                channel("mail", false),
+                channel("old", false),
+            ],
+            rules: vec![
+                json!({"name": "a", "enabled": true, "channels": ["ops"], "escalate": {"channel": "duty"}}),
+                json!({"name": "off", "enabled": false, "channels": ["old"]}),
+            ],
+            report: Some(json!({"channel": "mail"})),
+        };
+        let jobs = vec![json!({"name": "b", "expect": {"late": "1m"}}), json!({"name": "c", "expect": null})];
+        let found = alerts.disabled_channels(&BTreeMap::from([("billing".to_owned(), jobs)]));
+        let remedies: Vec<&str> = found.iter().map(|one| one.remedy.as_str()).collect();
+        let enable = ["duty", "default", "mail"].map(|name| format!("rondel alert channel set {name} --enable"));
+        assert_eq!(remedies, enable);
     }
 }

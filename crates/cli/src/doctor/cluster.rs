@@ -72,6 +72,8 @@ impl ClusterState {
         checks.extend(self.check_declarations());
         let found = self.alerts.iter().flat_map(|alerts| alerts.checks(&self.jobs));
         checks.extend(found.map(|one| failed_check("alerts", one.found, one.remedy)));
+        let disabled = self.alerts.iter().flat_map(|alerts| alerts.disabled_channels(&self.jobs));
+        checks.extend(disabled.map(|one| warning("alerts", one.found, one.remedy)));
         if self.apps.len() > APP_COUNT_MAX {
             let found = format!("{APP_COUNT_MAX} of {} apps were checked", self.apps.len());
             checks.push(warning("apps", found, "rondel status shows the executors of all"));

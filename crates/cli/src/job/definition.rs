@@ -35,7 +35,7 @@ pub(crate) struct DefinitionArgs {
     /// The IANA time zone that the cron expression is read in
     #[arg(long = "time-zone", alias = "tz", value_name = "ZONE", requires = "cron", conflicts_with_all = ["every", "at"])]
     tz: Option<String>,
-    /// Fires at a fixed rate
+    /// Fires at a fixed rate, the first time when the job is created
     #[arg(long, value_name = "DURATION", conflicts_with = "at")]
     every: Option<String>,
     /// Fires once, at an RFC 3339 instant

@@ -102,6 +102,7 @@ struct AlertsPage {
     no_edit: Option<&'static str>,
     /// Whether the caller may create silences and maintenance windows for at least one app.
     may_operate: bool,
+    needs_app: bool,
     open: Vec<IncidentRow>,
     resolved: Vec<IncidentRow>,
     rules: Vec<RuleRow>,
@@ -212,7 +213,7 @@ pub(super) async fn render_page(
     let within = page.call.visible_app_names().await?;
     let query = open_query(&page.call, within.as_deref());
     let store = page.engine().store();
-    let mut open = store.ungrouped_incidents(query).await?;
+    let mut open = open_incidents(&page.call, query).await?;
     open.sort_by_key(|record| (record.spec.severity != Severity::Critical, record.incident.started_at));
     let mut resolved = store.incidents(IncidentQuery { is_open: Some(false), limit: RESOLVED_COUNT, ..query }).await?;
     incidents::conceal(&page.call, &mut open).await?;
@@ -235,6 +236,7 @@ pub(super) async fn render_page(
         t,
         no_edit: page.missing(None).editor,
         may_operate: missing_roles.allows_some(),
+        needs_app: missing_roles.whole.is_some(),
         open: open.into_iter().map(row).collect(),
         resolved: resolved.into_iter().map(row).collect(),
         rules: rules.iter().map(|record| rule_row(record, now, t)).collect(),
@@ -253,11 +255,17 @@ fn open_query<'a, Q>(call: &Call<Q>, within: Option<&'a [String]>) -> IncidentQu
     IncidentQuery { namespace, is_open: Some(true), job: None, before: None, within, limit: OPEN_COUNT }
 }
 
-/// The number of open incidents, limited to as many as their page shows. Incidents that a group reports are not counted: the page of the
-/// group shows them.
+/// Open incidents without those that a group reports: the page of the group shows them. Callers who see only some apps do not see groups,
+/// so they get the members.
+async fn open_incidents<Q>(call: &Call<Q>, query: IncidentQuery<'_>) -> Result<Vec<IncidentRecord>, Problem> {
+    let store = call.engine().store();
+    Ok(if query.within.is_none() { store.ungrouped_incidents(query).await? } else { store.incidents(query).await? })
+}
+
+/// The number of open incidents, limited to as many as their page shows.
 pub(super) async fn open_count<Q>(call: &Call<Q>) -> Result<usize, Problem> {
     let within = call.visible_app_names().await?;
-    Ok(call.engine().store().ungrouped_incidents(open_query(call, within.as_deref())).await?.len())
+    Ok(open_incidents(call, open_query(call, within.as_deref())).await?.len())
 }
 
 fn incident_row(

@@ -226,6 +226,19 @@ async fn missing_objects_cause_warnings() {
 }
 
 #[tokio::test]
+async fn a_disabled_channel_of_a_rule_causes_a_warning() {
+    let server = Server::start().await;
+    channel(&server, "ops").await;
+    let rule = json!({"condition": {"failed": {}}, "channels": ["ops"], "escalate": {"channel": "ops", "after": "5m"}});
+    let made = server.with_body("PUT", "/api/v1/alert-rules/failing", rule).await.expect(201);
+    assert_eq!(made["warnings"], json!(["channel \"ops\" is disabled: messages for it are dropped"]));
+    let mut visitor = Visitor::signed_in(&server).await;
+    visitor.language = "zh";
+    let page = visitor.get("/alerts/rules/failing").await.text();
+    assert!(page.contains("已停用：发给它的消息会被丢弃"), "{page}");
+}
+
+#[tokio::test]
 async fn a_complaint_stands_at_its_field_with_its_label() {
     let server = Server::start().await;
     let mut visitor = Visitor::signed_in(&server).await;
@@ -376,8 +389,11 @@ async fn an_operator_of_one_app_acts_on_its_incidents() {
     assert_eq!(location(&visitor.post("/alerts/silences", "job=own-job&for=1h").await), "/alerts");
     let page = visitor.get("/alerts").await.text();
     assert!(page.contains("<button>End now</button>"), "{page}");
+    assert!(page.contains("spellcheck=\"false\" required>"), "a window without an app would be refused: {page}");
     assert_eq!(location(&visitor.post(&format!("{own}/acknowledge"), "").await), "/alerts");
-    assert_eq!(visitor.post("/alerts/silences", "for=1h").await.status, 403, "one for all apps");
+    let whole = visitor.post("/alerts/silences", "for=1h").await;
+    let needs = "it needs the role operator for the whole namespace";
+    assert!(whole.status == 403 && whole.text().contains(needs), "one for all apps: {}", whole.text());
     // A hidden app is refused in the same words as one that does not exist.
     for app in [Value::Null, json!("theirs"), json!("nosuch")] {
         let all = json!({"app": app, "ends_at": server.engine.now() + Duration::from_secs(3600)});
@@ -445,4 +461,30 @@ async fn the_members_of_a_group_push_no_other_incident_off_the_pages() {
     assert!(now.contains("href=\"/alerts\">alerts <b>17</b>"), "{now}");
     let own = visitor.get(&format!("/alerts/incidents/{group_id}")).await.text();
     assert!(own.contains("subject-500") && !own.contains("subject-600"), "{own}");
+}
+
+/// Callers who see only some apps do not see the group: without its members, failing jobs of their app would be on no page.
+#[tokio::test]
+async fn an_operator_of_one_app_sees_the_members_of_a_group() {
+    let server = Server::start().await;
+    let scoped = ScopedCaller::new(&server, "operator").await;
+    let rule = run_failed(&server).await;
+    let record = |kind: SubjectKind, name: &str, app: Option<&str>, group: Option<IncidentId>| {
+        let subject = Subject { kind, id: 0, name: name.to_owned(), app: app.map(str::to_owned) };
+        firing_incident(&server, (rule.0, &rule.1), subject, group)
+    };
+    let group = record(SubjectKind::Group, "default", None, None);
+    let of_group = Some(group.incident.id);
+    let mut incidents = vec![group];
+    for (id, (name, app)) in [("own-job", "mine"), ("vault", "theirs")].into_iter().enumerate() {
+        let mut member = record(SubjectKind::Job, name, Some(app), of_group);
+        member.incident.subject.id = i64::try_from(id).unwrap() + 1;
+        incidents.push(member);
+    }
+    write(&server, &incidents).await;
+    let visitor = scoped.visitor().await;
+    let page = visitor.get("/alerts").await.text();
+    assert!(page.contains("own-job") && !page.contains("vault"), "{page}");
+    let now = visitor.get("/").await.text();
+    assert!(now.contains("alerts <b>1</b>"), "{now}");
 }
