@@ -40,7 +40,7 @@ pub enum TlsError {
         path: PathBuf,
         /// The cause.
         #[source]
-        source: rustls::pki_types::pem::Error,
+        source: pem::Error,
     },
     /// A file contains no certificate.
     #[error("{path} contains no certificate in PEM")]
