@@ -378,8 +378,8 @@ impl AdoptLoop {
     async fn call_owed(&mut self, held: &HeldLease) -> Result<(), StoreError> {
         while let Some(OwedRollCall { lease, runs, from }) = self.owed.pop() {
             if lease != held.token {
-                // The server that adopts them finds them as runs of an ended lease.
-                self.shared.in_memory.forget_under_lease(runs.iter().map(|run| (run.id, lease)));
+                let runs = runs.iter().map(|run| run.id).collect();
+                drop(self.shared.events.send(Event::RollCallDropped(lease, runs)).await);
                 continue;
             }
             // A result may have arrived since the first try. The dispatcher then keeps the run's place for its next attempt.

@@ -62,6 +62,7 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         Event::Died(executor) => look::died(d, executor),
         Event::Beat(executor, active) => d.state.executors.record_beat(executor, active, d.now),
         Event::FenceAnswered(executor, number, answer) => fences::fence_answered(d, executor, number, answer),
+        Event::RollCallDropped(lease, runs) => roll::drop_call(d, lease, &runs),
         Event::FencesAsked(requests) => relay::relay(d, requests),
         Event::FencesRelayed(answers) => roll::answered_elsewhere(d, answers),
         Event::Heard(suspects, heard) => look::heard_elsewhere(d, &suspects, &heard),
