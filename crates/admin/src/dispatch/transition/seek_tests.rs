@@ -250,6 +250,21 @@ fn the_home_of_a_limit_is_read_again_under_the_next_lease() {
     assert_eq!(world.flush(), ["sent to 1: 1"]);
 }
 
+/// This server asks who counts a limit, and becomes its home by taking over the runs of another server: some of these may hold places under it.
+#[test]
+fn the_home_of_a_limit_is_read_again_once_all_open_runs_are_known() {
+    let limited = json!({"concurrency": {"key": "db", "max": 1}});
+    let mut world = beside_others(1);
+    world.arrive([of_job(1, 1, &limited)]);
+    assert_eq!(world.at(1.0), NOTHING, "it asks who counts the limit");
+    world.on(Event::Adopting(vec![JobId::new(7)]));
+    assert_eq!(handed(&mut world, NodeId::new(1)), None);
+    assert_eq!(world.flush(), NOTHING, "others may have places under it");
+    world.on(Event::AllAdopted(world.around.token));
+    assert_eq!(handed(&mut world, NodeId::new(1)), None);
+    assert_eq!(world.flush(), ["sent to 1: 1"]);
+}
+
 /// While open runs are being taken over, runs of other jobs may hold places under a limit that jobs share.
 #[test]
 fn runs_under_a_shared_limit_wait_until_all_open_runs_are_known() {
