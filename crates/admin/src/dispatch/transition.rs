@@ -86,7 +86,7 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         Event::Dismiss => switches::dismiss(d),
         Event::LimitHomes(lease, homes) => seek::homes_of_limits(d, lease, homes),
         Event::GiveLimits => seek::give_limits(d, |_| true, None),
-        Event::HandoverEnded(jobs) => seek::open_jobs(d, &jobs),
+        Event::HandoverEnded(jobs) => seek::handover_ended(d, &jobs),
         Event::HandedOver(runs) => seek::handed_over(d, runs),
         Event::MaybeHandedOver(runs) => seek::maybe_handed_over(d, runs),
         Event::RowsChecked(asked, checks) => look::rows_checked(d, &asked, &checks),

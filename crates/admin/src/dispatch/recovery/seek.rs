@@ -66,7 +66,15 @@ pub(crate) fn close_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) -> BTreeS
     closed
 }
 
-/// Opens these jobs again: their handover has ended.
+/// The handover of these jobs has ended. The runs of those that stay here start at once, not only in the next round.
+pub(crate) fn handover_ended(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) {
+    open_jobs(d, jobs);
+    for app in d.state.parked.apps() {
+        flow::unpark(d, app);
+    }
+}
+
+/// Opens these jobs again: none of them is being handed over.
 pub(crate) fn open_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) {
     d.state.pending.jobs_in_handover.retain(|job| !jobs.contains(job));
 }

@@ -114,6 +114,18 @@ fn a_job_under_way_does_not_move() {
     assert_eq!(sought(&mut world, 6.0), [run(3)]);
 }
 
+/// A run that came due while its job was about to move does not wait for the next round if the job stays.
+#[test]
+fn a_job_that_stays_goes_on_at_once() {
+    let mut world = beside_others(1);
+    world.arrive([elsewhere(1, 1), of_job(1, 4, &json!({}))]);
+    assert_eq!(world.at(1.0), NOTHING);
+    assert_eq!(sought(&mut world, 3.0), [run(1)]);
+    assert_eq!(world.at(4.0), NOTHING, "its job may be another server's by now");
+    world.on(Event::HandoverEnded([JobId::new(1)].into()));
+    assert_eq!(world.flush(), ["sent to 1: 4"]);
+}
+
 /// A run whose turn comes at an executor is not sent there while its job may be on its way to another server, which would send it too.
 #[test]
 fn a_run_whose_turn_comes_is_not_sent_while_its_job_moves() {
