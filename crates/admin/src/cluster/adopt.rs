@@ -376,14 +376,13 @@ impl AdoptLoop {
 
     /// Starts the roll calls that are owed. Each stays owed until the database has answered.
     async fn call_owed(&mut self, held: &HeldLease) -> Result<(), StoreError> {
-        while let Some(OwedRollCall { lease, mut runs, from }) = self.owed.pop() {
+        while let Some(OwedRollCall { lease, runs, from }) = self.owed.pop() {
             if lease != held.token {
-                // The server that adopts them finds them as runs of an ended lease.
-                self.shared.in_memory.forget_under_lease(runs.iter().map(|run| (run.id, lease)));
+                let runs = runs.iter().map(|run| run.id).collect();
+                drop(self.shared.events.send(Event::RollCallDropped(lease, runs)).await);
                 continue;
             }
-            // A result may have arrived since the first try; then the run's next attempt may be in memory.
-            runs.retain(|run| self.shared.in_memory.has(run));
+            // A result may have arrived since the first try. The dispatcher then keeps the run's place for its next attempt.
             let Some(oldest) = runs.iter().map(|run| run.due_at).min() else { continue };
             let (definitions, witnesses, ended) = match self.prepare_roll_call(&runs, oldest).await {
                 Ok(prepared) => prepared,

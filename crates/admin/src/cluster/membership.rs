@@ -104,12 +104,14 @@ impl Membership {
         }
     }
 
-    /// Records that a new lease was taken.
+    /// Records that a new lease was taken. The one before has ended, perhaps long ago: that counts as a gap.
     pub(crate) fn rejoined(&self, token: LeaseToken, ordinal: i64, sent_at: i64, lease: Duration) {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         let ids = Arc::new(current.ids.continued_as(ordinal));
         *current = HeldLease { token, ids };
         drop(current);
+        self.held_since.store(sent_at, Ordering::Release);
+        self.had_gap.store(true, Ordering::Release);
         self.renewed(sent_at, lease);
     }
 
@@ -253,7 +255,7 @@ impl Membership {
 
     /// Dead nodes whose runs this node takes over now: the nodes for which this node is the next living one by id, and all nodes that have
     /// been dead for two leases. After a gap in this node's own lease (the database was away, or the node slept) the other nodes first get the
-    /// time of a lease to come back, because they may have been cut off too.
+    /// time of a lease to come back, because they may have been cut off too. Leases that are fenced already do not come back.
     pub(crate) fn adoptable(&self, now: Timestamp, lease: Duration) -> Vec<EndedLease> {
         let nodes = self.nodes();
         let held_for = self.boot.micros().saturating_sub(self.held_since.load(Ordering::Acquire));
@@ -261,9 +263,10 @@ impl Membership {
         if had_gap && held_for < i64::try_from(lease.as_micros()).unwrap_or(i64::MAX) {
             let released = nodes.iter().filter(|node| node.report.is_leaving && !node.is_living(now));
             let released: Vec<NodeId> = released.map(|node| node.id).collect();
+            let adopted = self.adopted.read().unwrap_or_else(PoisonError::into_inner);
             return dead_nodes_to_adopt(&nodes, self.token().node, now, lease)
                 .into_iter()
-                .filter(|(node, _)| released.contains(node))
+                .filter(|ended| released.contains(&ended.0) || adopted.contains(ended))
                 .collect();
         }
         dead_nodes_to_adopt(&nodes, self.token().node, now, lease)
@@ -371,6 +374,14 @@ mod tests {
         left.report.is_leaving = true;
         membership.set_nodes(vec![node(1, 100), left], now);
         assert_eq!(membership.adoptable(now, lease), over);
+
+        let membership = Membership::new(token, 1, long_ago, lease, BootClock::Host);
+        membership.set_nodes(vec![node(1, 100), node(2, 10)], now);
+        membership.end();
+        membership.rejoined(LeaseToken { epoch: 2, ..token }, 1, boot_micros(), lease);
+        assert_eq!(membership.adoptable(now, lease), [], "it has another lease");
+        membership.note_adopted(&over);
+        assert_eq!(membership.adoptable(now, lease), over, "node 2 cannot come back under a lease that was taken over");
     }
 
     #[test]

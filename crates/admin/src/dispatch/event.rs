@@ -213,6 +213,8 @@ pub(crate) enum Event {
     Marked(Vec<(RunId, i32)>, Vec<RunId>),
     /// Runs of ended leases that may have been sent; the sessions of executors that may have got them; and all ended leases.
     RollCall(Vec<RollCallRun>, Vec<Session>, Vec<LeaseToken>),
+    /// Runs that were taken over under this lease, which ended before their roll call could begin.
+    RollCallDropped(LeaseToken, Vec<RunId>),
     /// Open runs of an ended lease which no executor has in hand: those that have a place at their job's gate keep it.
     Restored(Vec<Ready>),
     /// This lease was taken. The runs that were open before are still to be taken over, job by job; the tick holds back due runs of those

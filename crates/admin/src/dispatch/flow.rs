@@ -102,7 +102,7 @@ pub(super) fn start(d: &mut Decision<'_>, ready: Ready) {
         d.forget_under_lease([(ready.run.id, ready.token())]);
         return;
     }
-    if d.state.gates.is_at_other_gate(&ready) {
+    if !d.state.gates.open_reserved_place(&ready) && d.state.gates.is_at_other_gate(&ready) {
         turns::leave_gate(d, ready.run.id);
         work_off(d);
     }

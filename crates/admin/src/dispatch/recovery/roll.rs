@@ -118,6 +118,14 @@ fn unless_settled(d: &mut Decision<'_>, runs: Vec<RollCallRun>) -> Vec<RollCallR
     open
 }
 
+/// Forgets runs whose roll call did not begin before the lease ended under which this node had taken them over. The server that adopts them
+/// finds them as runs of an ended lease. A run that this node sent under an earlier lease, and still waits for, stays in memory: if it counted
+/// as missing, the search for strays could take it for a run that was never sent.
+pub(crate) fn drop_call(d: &mut Decision<'_>, lease: LeaseToken, runs: &[RunId]) {
+    let dropped: Vec<RunId> = runs.iter().copied().filter(|run| d.state.runs.active(*run).is_none()).collect();
+    d.forget_under_lease(dropped.into_iter().map(|run| (run, lease)));
+}
+
 pub(crate) fn resolve(d: &mut Decision<'_>) {
     let now = d.now;
     if d.state.recovery.rollcall.is_empty() {

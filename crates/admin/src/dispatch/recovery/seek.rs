@@ -66,7 +66,15 @@ pub(crate) fn close_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) -> BTreeS
     closed
 }
 
-/// Opens these jobs again: their handover has ended.
+/// The handover of these jobs has ended. The runs of those that stay here start at once, not only in the next round.
+pub(crate) fn handover_ended(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) {
+    open_jobs(d, jobs);
+    for app in d.state.parked.apps() {
+        flow::unpark(d, app);
+    }
+}
+
+/// Opens these jobs again: none of them is being handed over.
 pub(crate) fn open_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) {
     d.state.pending.jobs_in_handover.retain(|job| !jobs.contains(job));
 }
@@ -187,10 +195,10 @@ const HAND_OVER_BATCH: usize = 500;
 /// Applies the homes of limits. Runs under another node's limit go to that node. If that node is dead or is to keep no jobs, they wait until
 /// the limit has another home.
 ///
-/// The homes were read under `lease`. If that lease has ended, the node that took this node's runs over may have become their home since. They
-/// are read again then.
+/// The homes were read under `lease`. If that lease has ended, the node that took this node's runs over may have become their home since. If
+/// open runs are being taken over, this node may have become their home with runs that it does not know yet. In both cases they are read again.
 pub(crate) fn homes_of_limits(d: &mut Decision<'_>, lease: LeaseToken, homes: Vec<(LimitName, NodeId)>) {
-    if lease != d.facts.token || !d.facts.lease_holds {
+    if lease != d.facts.token || !d.facts.lease_holds || d.state.recovery.is_adopting {
         return;
     }
     let this = d.facts.token.node;

@@ -114,6 +114,18 @@ fn a_job_under_way_does_not_move() {
     assert_eq!(sought(&mut world, 6.0), [run(3)]);
 }
 
+/// A run that came due while its job was about to move does not wait for the next round if the job stays.
+#[test]
+fn a_job_that_stays_goes_on_at_once() {
+    let mut world = beside_others(1);
+    world.arrive([elsewhere(1, 1), of_job(1, 4, &json!({}))]);
+    assert_eq!(world.at(1.0), NOTHING);
+    assert_eq!(sought(&mut world, 3.0), [run(1)]);
+    assert_eq!(world.at(4.0), NOTHING, "its job may be another server's by now");
+    world.on(Event::HandoverEnded([JobId::new(1)].into()));
+    assert_eq!(world.flush(), ["sent to 1: 4"]);
+}
+
 /// A run whose turn comes at an executor is not sent there while its job may be on its way to another server, which would send it too.
 #[test]
 fn a_run_whose_turn_comes_is_not_sent_while_its_job_moves() {
@@ -246,6 +258,21 @@ fn the_home_of_a_limit_is_read_again_under_the_next_lease() {
     due.run.node_epoch = world.around.token.epoch;
     world.arrive([due]);
     assert_eq!(world.at(1.0), NOTHING, "it asks who counts the limit now");
+    assert_eq!(handed(&mut world, NodeId::new(1)), None);
+    assert_eq!(world.flush(), ["sent to 1: 1"]);
+}
+
+/// This server asks who counts a limit, and becomes its home by taking over the runs of another server: some of these may hold places under it.
+#[test]
+fn the_home_of_a_limit_is_read_again_once_all_open_runs_are_known() {
+    let limited = json!({"concurrency": {"key": "db", "max": 1}});
+    let mut world = beside_others(1);
+    world.arrive([of_job(1, 1, &limited)]);
+    assert_eq!(world.at(1.0), NOTHING, "it asks who counts the limit");
+    world.on(Event::Adopting(vec![JobId::new(7)]));
+    assert_eq!(handed(&mut world, NodeId::new(1)), None);
+    assert_eq!(world.flush(), NOTHING, "others may have places under it");
+    world.on(Event::AllAdopted(world.around.token));
     assert_eq!(handed(&mut world, NodeId::new(1)), None);
     assert_eq!(world.flush(), ["sent to 1: 1"]);
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use rondel_core::{ExecutorId, RunStatus, Timestamp};
+use rondel_core::{ExecutorId, Run, RunStatus, Timestamp};
 use rondel_proto::v1::RefusedWhy;
 use rondel_store::LeaseToken;
 use rondel_store::ledger::{EndOutcome, RunCheck};
@@ -374,6 +374,23 @@ fn a_result_of_a_run_that_was_not_sent_is_refused_only_under_a_lease() {
     world.around.token.epoch = 2;
     assert_eq!(world.result(1, 1, 1), ["foreign 1"]);
     assert_eq!(world.result(2, 1, 1), ["foreign 1"]);
+}
+
+/// A lease that follows another one immediately may end before the roll call for its runs begins. A run that an executor has since the first of
+/// these leases stays in memory: if it counted as missing, it could be taken for a run that was never sent.
+#[test]
+fn a_dropped_roll_call_forgets_only_runs_that_no_executor_has() {
+    let mut world = with_executors(1);
+    world.arrive([plain(1)]);
+    assert_eq!(world.at(1.0), ["sent to 1: 1"]);
+    world.on(Event::LeaseLost);
+    let adopted = [plain(1), plain(2)].map(|ready| Run { node_epoch: 2, ..ready.run });
+    world.around.in_memory.admit(adopted.to_vec());
+    world.on(Event::LeaseLost);
+    let lease = LeaseToken { epoch: 2, ..world.around.token };
+    world.around.token.epoch = 3;
+    world.on(Event::RollCallDropped(lease, vec![run(1), run(2)]));
+    assert_eq!(world.around.in_memory.missing([run(1), run(2)]), [run(2)]);
 }
 
 /// Another server has taken over a run that this one had sent under an earlier lease. The present lease holds nevertheless.

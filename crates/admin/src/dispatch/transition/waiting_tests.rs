@@ -11,7 +11,7 @@ use rondel_store::ledger::EndOutcome;
 use serde_json::json;
 
 use super::tests::{DEAD, NOTHING, answer, plain, run, session_of, with_executors};
-use super::world::{World, verdict};
+use super::world::{World, again, verdict};
 use super::*;
 use crate::dispatch::event::{Reply, Report, RollCallRun};
 use crate::dispatch::tests_support::{definition, ready};
@@ -215,6 +215,29 @@ fn a_run_of_an_edited_job_waits_for_the_runs_from_before() {
         world.settled(2, 1, verdict());
         assert_eq!(world.flush(), ["sent to 1: 3"], "{scope}");
     }
+}
+
+/// The next attempt of a run from before the edit goes before the run that waits for it, although no gate guards the attempt itself.
+#[test]
+fn a_retry_from_before_an_edit_keeps_its_place() {
+    let serial = definition(&json!({"queue_timeout": "60s"}));
+    let mut world = with_executors(1);
+    world.arrive([plain(1)]);
+    assert_eq!(world.at(1.0), ["sent to 1: 1"]);
+    let mut next = ready(2, &serial);
+    next.run.job_version = 2;
+    world.arrive([next]);
+    assert_eq!(world.at(2.0), NOTHING);
+    world.result(1, 1, 1);
+    world.settled(1, 1, again());
+    assert_eq!(world.flush(), NOTHING, "the run before it waits for its next attempt");
+    let mut second = plain(1);
+    second.run.attempt = 2;
+    world.arrive([second]);
+    assert_eq!(world.at(3.0), ["sent to 1: 1"]);
+    world.result(1, 1, 2);
+    world.settled(1, 2, verdict());
+    assert_eq!(world.flush(), ["sent to 1: 2"]);
 }
 
 /// After a restart, the first run after the edit waits for runs from before that an executor may have.

@@ -18,6 +18,18 @@ impl Gates {
         }
     }
 
+    /// Opens the place that is reserved for the next attempt of a run although the run's definition has no gate: an edit gave its job the gate
+    /// while an executor had the attempt before. Returns whether there is such a place.
+    pub(crate) fn open_reserved_place(&mut self, ready: &Ready) -> bool {
+        let is_ungated = ready.definition.job.concurrency_max().is_none();
+        let reserved = self.entries.get(&ready.run.id).copied().filter(|entry| entry.state == PlaceState::Reserved);
+        if let Some(entry) = reserved.filter(|_| is_ungated) {
+            self.set_entry(ready.run.id, GateEntry { state: PlaceState::Open, ..entry });
+            return true;
+        }
+        false
+    }
+
     /// Frees the place of a run at the gate of an executor other than this one, which has the run. Returns the runs that may pass now.
     pub(crate) fn leave_other_executor(
         &mut self,
