@@ -46,6 +46,15 @@ pub(crate) async fn read_grants(engine: &Engine, wanted: &[GrantJson]) -> Result
     Ok(grants)
 }
 
+/// Like [`read_grants`], for a user. A user cannot have the role of executors.
+pub(crate) async fn read_grants_of_user(engine: &Engine, wanted: &[GrantJson]) -> Result<Vec<Grant>, Problem> {
+    if let Some(index) = wanted.iter().position(|one| one.role == Role::Executor) {
+        let message = "executor is a role for tokens, not for users".to_owned();
+        return Err(refuse_value(&format!("/grants/{index}/role"), message));
+    }
+    read_grants(engine, wanted).await
+}
+
 type Refusal = (&'static str, String);
 
 async fn read_grant(engine: &Engine, wanted: &GrantJson) -> Result<Result<Grant, Problem>, Refusal> {

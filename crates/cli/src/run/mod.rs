@@ -250,15 +250,16 @@ fn status(run: &Value) -> String {
     if reason.is_empty() { format!("{status}{attempt}") } else { format!("{status}: {reason}{attempt}") }
 }
 
-/// The shard or the part of a run: `0 of 2`, `all 2`, `group 0 of 2`, `root of 2`; empty if the fire has only one run.
+/// The shard or the part of a run, counted from 1 as on the pages of the console: `1 of 2`, `all 2`, `group 1 of 2`, `root of 2`; empty
+/// if the fire has only one run.
 fn shard(run: &Value) -> String {
     let part = run["part"].as_str().filter(|part| ["root", "group"].contains(part));
     match (run["shard_index"].as_i64(), run["shard_total"].as_i64()) {
         (_, total) if part == Some("root") => {
             format!("root{}", total.map(|total| format!(" of {total}")).unwrap_or_default())
         }
-        (Some(index), Some(total)) if part == Some("group") => format!("group {index} of {total}"),
-        (Some(index), Some(total)) if total > 1 && index >= 0 => format!("{index} of {total}"),
+        (Some(index), Some(total)) if part == Some("group") => format!("group {} of {total}", index + 1),
+        (Some(index), Some(total)) if total > 1 && index >= 0 => format!("{} of {total}", index + 1),
         (Some(index), Some(total)) if index < 0 => format!("all {total}"),
         _ => String::new(),
     }
@@ -281,11 +282,11 @@ mod tests {
         assert_eq!(status(&run), "skipped: no_executor (attempt 2)");
         assert_eq!(duration_text(&run, now), "250ms");
         assert_eq!(duration_text(&json!({"started_at": "1970-01-01T00:00:10Z", "finished_at": null}), now), "1m30s");
-        assert_eq!(shard(&run), "1 of 3");
+        assert_eq!(shard(&run), "2 of 3");
         assert_eq!(shard(&json!({"shard_index": 0, "shard_total": 1})), "");
-        assert_eq!(shard(&json!({"shard_index": 0, "shard_total": 1, "part": "group"})), "group 0 of 1");
+        assert_eq!(shard(&json!({"shard_index": 0, "shard_total": 1, "part": "group"})), "group 1 of 1");
         assert_eq!(shard(&json!({"shard_index": null, "shard_total": 4, "part": "root"})), "root of 4");
-        assert_eq!(shard(&json!({"shard_index": 1, "shard_total": 4, "part": "shard"})), "1 of 4");
+        assert_eq!(shard(&json!({"shard_index": 1, "shard_total": 4, "part": "shard"})), "2 of 4");
         assert_eq!(value_text("trace", &json!({"route": "lru", "of": ["a"]})).as_deref(), Some("lru; only a eligible"));
         assert_eq!(value_text("trace", &Value::Null), None);
         assert_eq!(value_text("children", &json!([{"id": "1"}])).as_deref(), Some("1"));

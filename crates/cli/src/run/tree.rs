@@ -53,7 +53,7 @@ fn depth(item: &Value) -> usize {
     item["depth"].as_u64().and_then(|depth| usize::try_from(depth).ok()).unwrap_or_default()
 }
 
-/// The status, and how the run belongs to the tree: `succeeded, shard 0 of 2`, `pending, after b, c`.
+/// The status, and how the run belongs to the tree: `succeeded, shard 1 of 2`, `pending, after b, c`.
 fn status_text(item: &Value) -> String {
     let after: Vec<String> = item["after"].as_array().into_iter().flatten().map(text_of).collect();
     let mut words = vec![status(item)];
@@ -96,9 +96,9 @@ mod tests {
     fn a_group_of_a_pump_is_not_called_a_shard() {
         let mut item =
             json!({"status": "running", "kind": "shard", "part": "group", "shard_index": 0, "shard_total": 2});
-        assert_eq!(status_text(&item), "running, group 0 of 2");
+        assert_eq!(status_text(&item), "running, group 1 of 2");
         item["part"] = json!("shard");
-        assert_eq!(status_text(&item), "running, shard 0 of 2");
+        assert_eq!(status_text(&item), "running, shard 1 of 2");
     }
 
     #[test]
@@ -125,8 +125,8 @@ mod tests {
             "│  └─ 8  b  succeeded, run again",
             "└─ 3  c  succeeded",
             "   └─ 5  e  succeeded",
-            "      ├─ 6  e  succeeded, shard 0 of 2",
-            "      └─ 7  e  succeeded, shard 1 of 2",
+            "      ├─ 6  e  succeeded, shard 1 of 2",
+            "      └─ 7  e  succeeded, shard 2 of 2",
         ];
         assert_eq!(lines(&items, "4", Timestamp::from_secs(100)), expected);
     }

@@ -18,7 +18,7 @@ use crate::answer::json;
 use crate::body::{JsonBody, refuse_value};
 use crate::call::{GlobalCall, quoted};
 use crate::cursor::{Listing, invalid};
-use crate::grants::{GrantJson, GrantNames, read_grants};
+use crate::grants::{GrantJson, GrantNames, read_grants_of_user};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::path::{self, Named};
@@ -215,7 +215,7 @@ pub(crate) async fn create_user<Q>(call: &GlobalCall<Q>, new: NewUser) -> Result
     call.note.object(&new.name);
     name::check_account(&new.name).map_err(|message| refuse_value("/name", message))?;
     let display_name = checked_display(new.display_name.as_deref().unwrap_or(&new.name))?;
-    let grants = read_grants(engine, &new.grants).await?;
+    let grants = read_grants_of_user(engine, &new.grants).await?;
     let password = match &new.password {
         None => None,
         Some(password) => Some(hash_password(&call.web, password, &new.name).await?),
@@ -275,7 +275,7 @@ pub(crate) async fn apply<Q>(call: &GlobalCall<Q>, name: &str, wanted: ChangeUse
     call.note.before(&show(call, &account).await?);
     let grants = match &wanted.grants {
         None => None,
-        Some(grants) => Some(read_grants(call.engine(), grants).await?),
+        Some(grants) => Some(read_grants_of_user(call.engine(), grants).await?),
     };
     // Unchanged roles are not saved again: saving roles ends the user's sign-ins.
     let grants = grants.filter(|grants| *grants != account.grants);

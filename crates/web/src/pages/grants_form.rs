@@ -56,6 +56,12 @@ impl Choices {
         Ok(Self { roles: roles(t).to_vec(), places })
     }
 
+    /// Leaves out the role that only tokens can have.
+    pub(super) fn for_users(mut self) -> Self {
+        self.roles.retain(|(word, _)| *word != Role::Executor.as_str());
+        self
+    }
+
     /// A picker with these rows and one empty row.
     pub(super) fn picker(&self, mut rows: Vec<GrantRow>) -> GrantPicker {
         if rows.last().is_none_or(|last| !last.role.is_empty()) {

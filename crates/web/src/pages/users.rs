@@ -127,7 +127,7 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
     let here = format!("/users{query}");
     let shell = Shell::new(prefs, Nav::Settings, Some(User::of_global_call(call).await), &here);
     let t = shell.t;
-    let choices = Choices::read(call, t).await?;
+    let choices = Choices::read(call, t).await?.for_users();
     let mut typed = state.fields.as_ref().and_then(sent_rows).unwrap_or_default();
     let is_marked = state.problem.as_ref().is_some_and(|problem| mark_wrong_rows(&mut typed, problem));
     let typed_of = |field: &str| state.fields.as_ref().map(|fields| fields.get(field).to_owned()).unwrap_or_default();

@@ -163,6 +163,19 @@ async fn the_last_account_with_every_right_stays() {
 }
 
 #[tokio::test]
+async fn no_user_gets_the_role_of_executors() {
+    let server = Server::start().await;
+    let grants = json!([{"role": "viewer"}, {"role": "executor", "namespace": "default", "app": "billing"}]);
+    let create = server.with_body("POST", "/api/v1/users", json!({"name": "ann", "grants": grants})).await.expect(422);
+    assert_eq!(create["errors"][0]["pointer"], "/grants/1/role");
+    server.with_body("POST", "/api/v1/users", json!({"name": "ann", "grants": [{"role": "viewer"}]})).await.expect(201);
+    let change = server.with_body("PATCH", "/api/v1/users/ann", json!({"grants": grants})).await.expect(422);
+    assert_eq!(change["errors"][0]["message"], "executor is a role for tokens, not for users");
+    let page = server.get("/users").await.text();
+    assert!(page.contains("<option value=\"editor\"") && !page.contains("<option value=\"executor\""), "{page}");
+}
+
+#[tokio::test]
 async fn tokens_are_shown_once_replaced_and_revoked() {
     let server = Server::start().await;
     let body = json!({"kind": "executor", "name": "billing", "grants": [{"role": "executor", "namespace": "default", "app": "billing"}]});
