@@ -255,8 +255,7 @@ fn open_query<'a, Q>(call: &Call<Q>, within: Option<&'a [String]>) -> IncidentQu
     IncidentQuery { namespace, is_open: Some(true), job: None, before: None, within, limit: OPEN_COUNT }
 }
 
-/// Open incidents without those that a group reports: the page of the group shows them. Callers who see only some apps do not see groups,
-/// so they get the members.
+/// Open incidents, without those that the page of a group shows. Callers who see only some apps see no groups, so they get all.
 async fn open_incidents<Q>(call: &Call<Q>, query: IncidentQuery<'_>) -> Result<Vec<IncidentRecord>, Problem> {
     let store = call.engine().store();
     Ok(if query.within.is_none() { store.ungrouped_incidents(query).await? } else { store.incidents(query).await? })
