@@ -18,6 +18,8 @@ const PARAMS: &str = "params";
 const LABELS: &str = "labels";
 /// The field with the URL of a webhook. Only its scheme and host are shown, because the rest is a secret.
 const URL: &str = "url";
+/// The field with the settings of an alert channel.
+const SETTINGS: &str = "settings";
 
 /// The fields whose values the audit log shows. A test compares the list with the documents of the API.
 const SHOWN_FIELDS: &[&str] = &[
@@ -36,9 +38,12 @@ const SHOWN_FIELDS: &[&str] = &[
     "calendar",
     "cancel_asked",
     "cancelled",
+    "certificate_expiring",
     "changed_at",
+    "channel",
     "channels",
     "concurrency",
+    "condition",
     "count",
     "created_at",
     "cron",
@@ -48,7 +53,9 @@ const SHOWN_FIELDS: &[&str] = &[
     "delay",
     "delivery",
     "description",
+    "digest",
     "disabled",
+    "disk_low",
     "display_name",
     "done",
     "dry_run",
@@ -56,16 +63,23 @@ const SHOWN_FIELDS: &[&str] = &[
     "enabled",
     "end_at",
     "ends_at",
+    "escalate",
     "every",
     "executors",
     "expect",
     "expires_at",
+    "failed",
+    "failure_rate",
+    "failures_in_row",
     "fetch",
     "fields",
     "fire_at",
     "fires",
+    "free",
+    "free_percent",
     "gap",
     "grants",
+    "group_over",
     "groups",
     "hand_over",
     "handler",
@@ -92,16 +106,23 @@ const SHOWN_FIELDS: &[&str] = &[
     "last_seen_at",
     "last_used_at",
     "late",
+    "ledger_growth",
+    "length",
     "longer_than",
+    "loop_failing",
     "max",
+    "min_runs",
     "minted_by",
     "misfire",
     "mode",
     "mode_from",
     "name",
     "namespace",
+    "no_executor",
     "no_success_for",
+    "node_lost",
     "not",
+    "not_succeeded_by",
     "note",
     "notify",
     "on",
@@ -113,6 +134,7 @@ const SHOWN_FIELDS: &[&str] = &[
     "pause",
     "per",
     "per_executor",
+    "percent",
     "policy",
     "prefix",
     "priority",
@@ -122,17 +144,21 @@ const SHOWN_FIELDS: &[&str] = &[
     "queue_timeout",
     "rate",
     "reason",
+    "reasons",
+    "repeat",
     "retry",
     "revoked_at",
     "role",
     "route",
     "rule",
     "run",
+    "running_longer",
     "runs",
     "schedule",
     "scope",
     "select",
     "series",
+    "settings",
     "severity",
     "shards",
     "skipped",
@@ -142,21 +168,31 @@ const SHOWN_FIELDS: &[&str] = &[
     "state",
     "status",
     "success_by",
+    "than",
     "threads",
     "time",
     "time_zone",
     "timeout",
     "times",
+    "times_p95",
+    "token_expiring",
     "tolerance",
     "unchanged",
     "until",
+    "updated_at",
     "url",
     "user_agent",
     "version",
     "warnings",
+    "weekday",
     "weekdays",
+    "window",
+    "within",
     "zone",
 ];
+
+/// Settings of alert channels that are shown there only: elsewhere these words name the values of any field.
+const SHOWN_SETTINGS: &[&str] = &["from", "host", "port", "security", "to", "username"];
 
 /// A document as the audit log keeps it.
 ///
@@ -212,10 +248,20 @@ fn show_listed_field(key: &str, value: Value) -> Value {
         return hide_values(value);
     }
     match (last, value) {
+        (SETTINGS, Value::Object(settings)) => Value::Object(settings.into_iter().map(show_setting).collect()),
         (URL, Value::String(url)) => Value::String(host_of(&url)),
         (LABELS, value) => value,
         (_, value) => show_listed(value),
     }
+}
+
+/// A setting of an alert channel. Its secrets are not among the settings.
+fn show_setting((name, value): (String, Value)) -> (String, Value) {
+    let value = match SHOWN_SETTINGS.contains(&name.as_str()) {
+        true => value,
+        false => show_listed_field(&name, value),
+    };
+    (name, value)
 }
 
 /// The fields of a pointer, without the indexes of lists; a plain name is one field.
@@ -319,6 +365,16 @@ mod tests {
         ] {
             assert_eq!(for_audit(json!({"url": url})), json!({"url": shown}));
         }
+    }
+
+    #[test]
+    fn rules_and_channels_are_shown_except_their_secrets() {
+        let rule = json!({"condition": {"failure_rate": {"percent": 60, "window": "10m"}}, "digest": "15m"});
+        assert_eq!(for_audit(rule.clone()), rule);
+        let settings = |template, url| json!({"host": "m", "to": "a@b.c", "title_template": template, "url": url});
+        let channel = json!({"settings": settings("x", "https://h/secret"), "to": "x", "secrets": {"password": "x"}});
+        let shown = json!({"settings": settings("***", "https://h/***"), "to": "***", "secrets": {"password": "***"}});
+        assert_eq!(for_audit(channel), shown);
     }
 
     #[test]
