@@ -267,6 +267,17 @@ async fn no_token_is_stored_whose_secret_cannot_be_shown() {
     server.with_body("POST", "/api/v1/tokens", &token).await.expect(201);
 }
 
+/// After an error the call is repeated: the user must not exist then.
+#[tokio::test]
+async fn no_user_is_created_whose_roles_cannot_be_read() {
+    let (store, server) = server().await;
+    store.fail(&["namespaces"]);
+    let user = json!({"name": "ann", "grants": [{"role": "viewer"}]});
+    server.with_body("POST", "/api/v1/users", &user).await.expect(503);
+    store.fail(&[]);
+    server.with_body("POST", "/api/v1/users", &user).await.expect(201);
+}
+
 /// During an outage of the database, a monitoring system can read the metrics with the metrics secret. The secret opens nothing else.
 #[tokio::test]
 async fn metrics_are_read_while_no_token_can_be_looked_up() {
