@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rondel_core::shadow::compare::{
-    Comparison, DIFFERENCE_COUNT_MAX, DifferenceKind, OldFire, Range, RondelFire, compare,
+    Comparison, DIFFERENCE_COUNT_MAX, DifferenceKind, OldFire, Range, RondelFire, SAME_FIRE_WITHIN, compare,
 };
 use rondel_core::sketch::Step;
 use rondel_core::spec::Mode;
@@ -226,10 +226,17 @@ async fn read_fires(
 /// Whether an observed fire belongs to an instant that Rondel planned and skipped for a reason of its own, such as an outage. The other
 /// scheduler alone had such a fire: it is no repetition of the fire before it. `planned` is in order.
 fn is_at_skip(planned: &[Run], at: Timestamp, tolerance: Duration) -> bool {
-    let before = planned.partition_point(|run| run.fire_at <= at).checked_sub(1).and_then(|place| planned.get(place));
-    before.is_some_and(|run| {
+    let next = planned.partition_point(|run| run.fire_at <= at);
+    let before = next.checked_sub(1).and_then(|place| planned.get(place));
+    let end = |run: &Run| run.span_end_at.unwrap_or(run.fire_at);
+    // The clock of the other scheduler may be a little behind: its fire then belongs to the instant that follows.
+    let is_near = |run: &&Run| {
+        let ahead = run.fire_at.since(at);
+        ahead <= SAME_FIRE_WITHIN && before.is_none_or(|before| ahead < at.since(end(before)))
+    };
+    planned.get(next).filter(is_near).or(before).is_some_and(|run| {
         let is_skip = run.status == RunStatus::Skipped && run.reason != Some(Reason::Shadow);
-        is_skip && at.since(run.span_end_at.unwrap_or(run.fire_at)) <= tolerance
+        is_skip && at.since(end(run)) <= tolerance
     })
 }
 
@@ -269,6 +276,10 @@ mod tests {
             assert_eq!(is_at_skip(&planned, at(second), tolerance), expected, "{second}");
         }
         assert!(!is_at_skip(&planned, at(60), tolerance), "a later fire has no planned instant");
+        for (millis, expected) in [(19_990, false), (19_400, false), (19_200, false), (18_900, true), (21_990, true)] {
+            let early = Timestamp::from_millis(millis);
+            assert_eq!(is_at_skip(&planned, early, tolerance), expected, "{millis}: a clock that is behind");
+        }
 
         let range = Range { from: at(0), to: at(100), tolerance, late_from: Duration::from_secs(3) };
         let old = |source_id, second| OldFire {

@@ -219,12 +219,15 @@ pub(crate) async fn in_time<Q, T>(
     applied: impl Future<Output = Result<T, Problem>>,
 ) -> Result<T, Problem> {
     let until = began + call.web.config.request_timeout * 5 / 6;
-    tokio::time::timeout_at(until, applied).await.unwrap_or_else(|_| {
-        Err(Problem::new(
-            Code::TimedOut,
-            "the database did not answer in time; the action may have taken effect: look before you repeat it",
-        ))
-    })
+    tokio::time::timeout_at(until, applied).await.unwrap_or_else(|_| Err(unanswered()))
+}
+
+/// The problem of a job or run whose action the database did not answer in time.
+pub(crate) fn unanswered() -> Problem {
+    Problem::new(
+        Code::TimedOut,
+        "the database did not answer in time; the action may have taken effect: look before you repeat it",
+    )
 }
 
 /// Applies the action to each job. A job that cannot be changed does not stop the others. Several jobs are changed concurrently, since

@@ -97,7 +97,7 @@ fn default_title(notice: &Notice, lang: Lang) -> String {
         (Lang::En, NoticeKind::Firing) => format!("[{severity}] {name}: {}", notice.rule),
         (Lang::En, NoticeKind::Resolved) => format!("[Resolved] {name}: {}", notice.rule),
         (Lang::En, NoticeKind::Reminder) => format!("[{severity}, still firing] {name}: {}", notice.rule),
-        (Lang::En, NoticeKind::Digest) => format!("[{severity}, {} times] {name}: {}", notice.count, notice.rule),
+        (Lang::En, NoticeKind::Digest) => format!("[{severity}, {}] {name}: {}", total(notice, lang), notice.rule),
         (Lang::En, NoticeKind::Escalated) => format!("[{severity}, not acknowledged] {name}: {}", notice.rule),
         (Lang::En, NoticeKind::Acknowledged) => format!("[Acknowledged] {name}: {}", notice.rule),
         (Lang::En, NoticeKind::Test) => format!("[Test] Rondel: {name}"),
@@ -105,11 +105,22 @@ fn default_title(notice: &Notice, lang: Lang) -> String {
         (Lang::Zh, NoticeKind::Firing) => format!("【{severity}】{name}：{}", notice.rule),
         (Lang::Zh, NoticeKind::Resolved) => format!("【已恢复】{name}：{}", notice.rule),
         (Lang::Zh, NoticeKind::Reminder) => format!("【{severity}，仍未恢复】{name}：{}", notice.rule),
-        (Lang::Zh, NoticeKind::Digest) => format!("【{severity}，共 {} 次】{name}：{}", notice.count, notice.rule),
+        (Lang::Zh, NoticeKind::Digest) => format!("【{severity}，{}】{name}：{}", total(notice, lang), notice.rule),
         (Lang::Zh, NoticeKind::Escalated) => format!("【{severity}，无人确认】{name}：{}", notice.rule),
         (Lang::Zh, NoticeKind::Acknowledged) => format!("【已确认】{name}：{}", notice.rule),
         (Lang::Zh, NoticeKind::Test) => format!("【测试】Rondel：{name}"),
         (Lang::Zh, NoticeKind::Report) => format!("Rondel 周报：{}", notice.namespace),
+    }
+}
+
+/// How many occurrences the incident has. A group, whose subject is its namespace, counts its subjects, however often each of them fails.
+fn total(notice: &Notice, lang: Lang) -> String {
+    let count = notice.count;
+    match (notice.subject.kind, lang) {
+        (NoticeSubject::Namespace, Lang::En) => format!("{count} in total"),
+        (NoticeSubject::Namespace, Lang::Zh) => format!("共 {count}"),
+        (_, Lang::En) => format!("{count} times"),
+        (_, Lang::Zh) => format!("共 {count} 次"),
     }
 }
 
@@ -150,7 +161,9 @@ fn facts(notice: &Notice, lang: Lang) -> Vec<(&'static str, String)> {
         facts.push((text("Resolved at", "恢复时间"), display_time(notice.at)));
     }
     if notice.count > 1 {
-        facts.push((text("Occurrences", "发生次数"), notice.count.to_string()));
+        let is_of_namespace = notice.subject.kind == NoticeSubject::Namespace;
+        let label = if is_of_namespace { text("In total", "总数") } else { text("Occurrences", "发生次数") };
+        facts.push((label, notice.count.to_string()));
     }
     facts
 }
@@ -210,6 +223,20 @@ mod tests {
             NoticeKind::ALL.iter().map(|kind| texts(*kind, Lang::En, &[]).unwrap().title).collect();
         let distinct: std::collections::BTreeSet<&String> = titles.iter().collect();
         assert_eq!(distinct.len(), titles.len(), "{titles:?}");
+    }
+
+    #[test]
+    fn the_subjects_of_a_group_are_no_occurrences() {
+        let mut notice = notices().into_iter().find(|notice| notice.kind == NoticeKind::Digest).unwrap();
+        notice.count = 7;
+        let made = |notice: &Notice, lang| Texts::new(notice, &Values::default(), (lang, None)).unwrap();
+        notice.subject.kind = NoticeSubject::Job;
+        assert!(made(&notice, Lang::En).title.contains(", 7 times] "));
+        assert!(made(&notice, Lang::Zh).title.contains("，共 7 次】"));
+        notice.subject.kind = NoticeSubject::Namespace;
+        assert!(made(&notice, Lang::En).title.contains(", 7 in total] "));
+        assert!(made(&notice, Lang::Zh).title.contains("，共 7】"));
+        assert!(made(&notice, Lang::En).facts.contains(&("In total", "7".to_owned())));
     }
 
     #[test]

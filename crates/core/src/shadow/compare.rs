@@ -11,7 +11,7 @@ use crate::time::Timestamp;
 use crate::word_enum::word_enum;
 
 /// Maximum difference between the two schedulers' instants of one fire: the other one may store rounded seconds.
-const SAME_FIRE_WITHIN: Duration = Duration::from_millis(1_500);
+pub const SAME_FIRE_WITHIN: Duration = Duration::from_millis(1_500);
 /// Maximum number of differences that one comparison names.
 pub const DIFFERENCE_COUNT_MAX: usize = 100;
 

@@ -76,7 +76,7 @@ pub(super) struct IncidentJson {
     started_at: Timestamp,
     seen_at: Timestamp,
     resolved_at: Option<Timestamp>,
-    /// How many occurrences it has.
+    /// How many occurrences it has; for a group, the number of its subjects.
     count: u64,
     /// The channels of its rule; empty if the incident is shown only in the console.
     channels: Vec<String>,

@@ -311,22 +311,22 @@ pub(crate) async fn create_token<Q>(call: &GlobalCall<Q>, new: NewToken) -> Resu
     let line = line.unwrap_or(record.id);
     let record = TokenRecord { name, owner, namespace, minted_by, line, declares, expires_at, grants, ..record };
     token_limit::check(call, &record).await?;
+    let names = GrantNames::of(engine, record.grants.iter()).await?;
     // Adding fails if the caller's own token has ended since it was checked.
     if !engine.store().add_token(&record).await? {
         return Err(unauthenticated());
     }
-    with_secret(call, &record, (&secret, is_inherited)).await
+    Ok(with_secret(call, (&record, &names), (&secret, is_inherited)))
 }
 
 /// The token as the API shows it, with its secret, which is not written to the audit log. A token for executors gets a warning if the
-/// expiry of its maker's token limits its own.
-async fn with_secret<Q>(
+/// expiry of its maker's token limits its own. Reads nothing: after an error, the secret of a stored token would be lost.
+fn with_secret<Q>(
     call: &GlobalCall<Q>,
-    record: &TokenRecord,
+    (record, names): (&TokenRecord, &GrantNames),
     (secret, is_inherited): (&Token, bool),
-) -> Result<TokenJson, Problem> {
-    let names = GrantNames::of(call.engine(), record.grants.iter()).await?;
-    let shown = TokenJson::new(record, &names);
+) -> TokenJson {
+    let shown = TokenJson::new(record, names);
     call.note.changed_to(&shown);
     let end = record.expires_at.filter(|_| is_inherited && record.kind.is_of_executors());
     let warning = |end: Timestamp| {
@@ -336,7 +336,7 @@ async fn with_secret<Q>(
         )
     };
     let warnings = end.map(warning).into_iter().collect();
-    Ok(TokenJson { token: Some(secret.reveal().to_owned()), warnings, ..shown })
+    TokenJson { token: Some(secret.reveal().to_owned()), warnings, ..shown }
 }
 
 async fn covered_grants<Q>(
@@ -441,8 +441,7 @@ pub(crate) async fn rotate_one<Q>(call: &GlobalCall<Q>, id: &str) -> Result<Toke
 }
 
 async fn replace<Q>(call: &GlobalCall<Q>, old: TokenRecord, overlap: Duration) -> Result<TokenJson, Problem> {
-    let engine = call.engine();
-    let now = engine.now();
+    let (engine, now) = (call.engine(), call.engine().now());
     let secret = Token::generate_for(old.kind);
     let fresh = secret.record(engine.new_id(), old.kind, now);
     let descent = token_descent::of_replacement(call, &old, now).await?;
@@ -460,10 +459,11 @@ async fn replace<Q>(call: &GlobalCall<Q>, old: TokenRecord, overlap: Duration) -
         ..old.clone()
     };
     token_limit::check(call, &record).await?;
+    let names = GrantNames::of(engine, record.grants.iter()).await?;
     if !engine.store().rotate_token(old.id, now + overlap, &record).await? {
         return Err(Problem::new(Code::TokenOver, "the token was revoked or has expired; create a new one"));
     }
-    with_secret(call, &record, (&secret, is_inherited)).await
+    Ok(with_secret(call, (&record, &names), (&secret, is_inherited)))
 }
 
 async fn revoke(call: GlobalCall, Named(id, ..): Named<path::Token>) -> Result<Response, Problem> {

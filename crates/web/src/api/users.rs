@@ -24,6 +24,7 @@ use crate::parameter::Parameter;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
+use crate::read_again::read_again;
 use crate::routes::Routes;
 use crate::state::Web;
 
@@ -207,7 +208,7 @@ pub(crate) async fn page<Q>(call: &GlobalCall<Q>, after: Option<&str>, limit: u3
 
 async fn create(call: GlobalCall, body: JsonBody<NewUser>) -> Result<Response, Problem> {
     let account = create_user(&call, body.read()?).await?;
-    json(StatusCode::CREATED, &show(&call, &account).await?)
+    json(StatusCode::CREATED, &read_again(|| Box::pin(show(&call, &account))).await?)
 }
 
 pub(crate) async fn create_user<Q>(call: &GlobalCall<Q>, new: NewUser) -> Result<Account, Problem> {
@@ -232,8 +233,10 @@ pub(crate) async fn create_user<Q>(call: &GlobalCall<Q>, new: NewUser) -> Result
         provider_linked_at: None,
         grants,
     };
+    // Read before the account is stored: after an error the call would be repeated, and find that the user exists.
+    let shown = show(call, &account).await?;
     if engine.store().create_account(&account).await? {
-        call.note.changed_to(&show(call, &account).await?);
+        call.note.changed_to(&shown);
         Ok(account)
     } else {
         Err(Problem::new(Code::UserExists, format!("user {} exists", account.name)))

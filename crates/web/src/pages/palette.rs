@@ -66,7 +66,13 @@ pub(super) async fn page(page: Page<PaletteQuery>) -> Result<Response, Problem> 
     let jobs = jobs(&page, rest).await?;
     let mut hits = Vec::new();
     match verb {
-        Some(verb) => hits.extend(jobs.iter().map(|job| verb.to_hit(&page, job))),
+        Some(verb) => {
+            // Sentences name a run by these words.
+            if matches!(verb, Verb::Run) {
+                hits.extend(run(&page, rest).await?);
+            }
+            hits.extend(jobs.iter().map(|job| verb.to_hit(&page, job)));
+        }
         None => {
             hits.extend(run(&page, &words).await?);
             hits.extend(

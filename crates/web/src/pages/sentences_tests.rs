@@ -259,6 +259,18 @@ fn complaints_about_calendars_are_in_chinese() {
 }
 
 #[test]
+fn refusals_of_forms_are_in_chinese() {
+    let refusals = [
+        crate::etag::mismatch(6).detail().to_owned(),
+        crate::job_bulk::not_reached().detail().to_owned(),
+        crate::job_bulk::unanswered().detail().to_owned(),
+    ];
+    for english in refusals {
+        assert!(!zh(&english).is_ascii(), "{english}");
+    }
+}
+
+#[test]
 fn untranslated_and_hostile_sentences_stay_unchanged() {
     for text in ["", "something else", "{1}", "expected", "a string", "null", "~ null"] {
         assert_eq!(zh(text), text);

@@ -120,9 +120,9 @@ impl RunRow {
 }
 
 /// A text of a handler or a user as pages show it: characters that cannot be seen, or that would turn the text around them, are
-/// replaced. Line breaks and tabs stay, and so do the joiners that some languages need.
+/// replaced. Line breaks, those of Windows too, and tabs stay, and so do the joiners that some languages need.
 pub(crate) fn visible(text: &str) -> String {
-    let stays = |c: char| matches!(c, '\n' | '\t') || is_joiner(c) || !is_unseen(c);
+    let stays = |c: char| matches!(c, '\n' | '\r' | '\t') || is_joiner(c) || !is_unseen(c);
     text.chars().map(|c| if stays(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
 }
 
@@ -198,5 +198,6 @@ mod tests {
         let message = |text: &str| own_message(Some(text), None, None, Lang::En).unwrap_or_default();
         assert_eq!(message("a\u{202e}b \u{1b}[31m\u{200b}\n\tc"), "a\u{fffd}b \u{fffd}[31m\u{fffd}\n\tc");
         assert_eq!(message("\u{645}\u{6cc}\u{200c}\u{62e}"), "\u{645}\u{6cc}\u{200c}\u{62e}", "a joiner");
+        assert_eq!(message("java.io.IOException\r\n\tat A.b(A.java:1)"), "java.io.IOException\r\n\tat A.b(A.java:1)");
     }
 }

@@ -254,6 +254,30 @@ async fn an_export_that_the_servers_stop_cuts_ends_with_the_reason() {
     assert_eq!((&last["complete"], &last["code"]), (&json!(false), &json!("unavailable")), "{last}");
 }
 
+/// The secret of a token is shown only once, so what the answer shows is read before the token is stored.
+#[tokio::test]
+async fn no_token_is_stored_whose_secret_cannot_be_shown() {
+    let (store, server) = server().await;
+    store.fail(&["namespaces"]);
+    let token = json!({"kind": "api", "name": "lost", "grants": [{"role": "viewer"}]});
+    server.with_body("POST", "/api/v1/tokens", &token).await.expect(503);
+    store.fail(&[]);
+    let tokens = server.get("/api/v1/tokens").await.expect(200);
+    assert!(!tokens.to_string().contains("\"lost\""), "{tokens}");
+    server.with_body("POST", "/api/v1/tokens", &token).await.expect(201);
+}
+
+/// After an error the call is repeated: the user must not exist then.
+#[tokio::test]
+async fn no_user_is_created_whose_roles_cannot_be_read() {
+    let (store, server) = server().await;
+    store.fail(&["namespaces"]);
+    let user = json!({"name": "ann", "grants": [{"role": "viewer"}]});
+    server.with_body("POST", "/api/v1/users", &user).await.expect(503);
+    store.fail(&[]);
+    server.with_body("POST", "/api/v1/users", &user).await.expect(201);
+}
+
 /// During an outage of the database, a monitoring system can read the metrics with the metrics secret. The secret opens nothing else.
 #[tokio::test]
 async fn metrics_are_read_while_no_token_can_be_looked_up() {

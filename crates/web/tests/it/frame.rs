@@ -152,8 +152,10 @@ async fn the_palette_finds_a_run_by_its_id() {
     server.job("orders").await;
     let run = server.trigger("orders").await;
     let visitor = Visitor::signed_in(&server).await;
-    let page = visitor.get(&format!("/palette?q={run}")).await.text();
-    assert!(page.contains(&format!("class=\"hit\" href=\"/runs/{run}\"")), "{page}");
+    for typed in [run.to_string(), format!("run+{run}")] {
+        let page = visitor.get(&format!("/palette?q={typed}")).await.text();
+        assert!(page.contains(&format!("class=\"hit\" href=\"/runs/{run}\"")), "{typed}: {page}");
+    }
     let page = visitor.get("/palette?q=77").await.text();
     assert!(page.contains("Nothing has these words."), "{page}");
 }
