@@ -218,7 +218,7 @@ mod tests {
             ..ClusterState::default()
         };
         let good = |text: &str| (Verdict::Good, text.to_owned());
-        assert_eq!(found(&cluster), [passed_check("nodes: 1 active"), passed_check("executors: 1 online")]);
+        assert_eq!(found(&cluster), [good("nodes: 1 active"), good("executors: 1 online")]);
     }
 
     #[test]
