@@ -267,7 +267,7 @@ fn note_error(line: &str, last_error: &Mutex<String>) {
     }
 }
 
-/// The error in an indented line: PowerShell prints it after a bar, below the line of the script, and curl after its
+/// The error in an indented line: `pwsh` prints it after a bar, below the line of the script, and curl after its
 /// progress.
 fn indented_error(line: &str) -> Option<&str> {
     if !line.starts_with(char::is_whitespace) {
