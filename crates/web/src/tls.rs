@@ -48,8 +48,8 @@ pub enum TlsError {
         /// The file.
         path: PathBuf,
     },
-    /// A file contains no private key.
-    #[error("{path} contains no private key in PEM")]
+    /// A file contains no private key, or an encrypted one.
+    #[error("{path} contains no private key in PEM; an encrypted one cannot be used")]
     NoKey {
         /// The file.
         path: PathBuf,

@@ -206,8 +206,8 @@ impl AgentConfig {
             let known = agent::languages().collect::<Vec<_>>().join(", ");
             return Err(wrong(SECTION, "without_languages", format!("{name:?} is none of {known}")));
         }
-        let is_repeated = |(index, (key, _)): &(usize, &(String, String))| {
-            self.labels[..*index].iter().any(|(earlier, _)| earlier == key)
+        let is_repeated = |(index, (key, value)): &(usize, &(String, String))| {
+            self.labels[..*index].iter().any(|(earlier, other)| earlier == key && other != value)
         };
         if let Some((_, (key, value))) = self.labels.iter().enumerate().find(is_repeated) {
             let sentence = format!("\"{key}={value}\" is a second value of {key:?}; a label has one");
@@ -284,5 +284,7 @@ mod tests {
         }
         let settings: AgentSettings = toml::from_str(&format!("{GOOD}labels = [\"zone=a=b\"]")).unwrap();
         assert_eq!(AgentConfig::try_from(settings).unwrap().labels, [("zone".to_owned(), "a=b".to_owned())]);
+        let settings: AgentSettings = toml::from_str(&format!("{GOOD}labels = [\"zone=a\", \"zone=a\"]")).unwrap();
+        assert!(AgentConfig::try_from(settings).is_ok(), "the same value twice is one value");
     }
 }

@@ -90,6 +90,11 @@ fn the_key_file_holds_no_key() {
     let args = ["server", "--database", "sqlite://rondel.db", "--listen", "127.0.0.1:0"];
     let tls = ["--tls-cert", "cert.pem", "--tls-key", "cert.pem"];
     run_in(folder.path(), &[&args[..], &tls].concat()).refused(1, &["cert.pem contains no private key in PEM"]);
+    let encrypted = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
+    std::fs::write(folder.path().join("key.pem"), encrypted).unwrap();
+    let tls = ["--tls-cert", "cert.pem", "--tls-key", "key.pem"];
+    run_in(folder.path(), &[&args[..], &tls].concat())
+        .refused(1, &["key.pem contains no private key in PEM", "an encrypted one cannot be used"]);
 }
 
 #[test]

@@ -256,12 +256,25 @@ async fn run_child_captured(
     }
 }
 
-/// Keeps the line for the message of a failure, unless it belongs to the line before it.
+/// Keeps the line for the message of a failure, unless it belongs to the line before it. If all lines are indented, the
+/// last one is kept.
 fn note_error(line: &str, last_error: &Mutex<String>) {
     let mut last_error = lock(last_error);
-    if !line.trim().is_empty() && (last_error.is_empty() || !continues_error(line)) {
-        line.clone_into(&mut last_error);
+    let (text, is_part) = indented_error(line).map_or((line, continues_error(line)), |text| (text, false));
+    let follows_error = !last_error.is_empty() && !last_error.starts_with(char::is_whitespace);
+    if !text.trim().is_empty() && !(is_part && follows_error) {
+        text.clone_into(&mut last_error);
     }
+}
+
+/// The error in an indented line: `pwsh` prints it after a bar, below the line of the script, and curl after its
+/// progress.
+fn indented_error(line: &str) -> Option<&str> {
+    if !line.starts_with(char::is_whitespace) {
+        return None;
+    }
+    let after_bar = line.trim_start().strip_prefix("| ");
+    after_bar.or_else(|| line.find("curl: (").map(|start| &line[start..]))
 }
 
 /// Whether a line of standard error belongs to the error before it: it is indented, or it is one of the lines that
@@ -270,7 +283,7 @@ fn continues_error(line: &str) -> bool {
     let is_frame = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
     line.starts_with(char::is_whitespace)
         || ["}", "Stack trace:"].contains(&line)
-        || line.starts_with("Node.js v")
+        || ["Node.js v", "(Use `node --trace-"].iter().any(|begin| line.starts_with(begin))
         || line.strip_prefix('#').is_some_and(is_frame)
 }
 
@@ -387,6 +400,16 @@ mod tests {
         assert_eq!(noted(&php), "PHP Fatal error:  Uncaught Error: x in s:1");
         assert_eq!(noted(&["first", "# last", " "]), "# last");
         assert_eq!(noted(&["\tat Main.main(Main.java:5)"]), "\tat Main.main(Main.java:5)", "the only line");
+        assert_eq!(noted(&["  step 1", "  cannot connect"]), "  cannot connect", "all lines are indented");
+        let thrown = ["throw \"text\"", "^", "text", "(Use `node --trace-uncaught ...` to show where it was thrown)"];
+        assert_eq!(noted(&[&thrown[..], &after[3..]].concat()), "text");
+        let progress = "\r  0     0    0     0    0     0      0      0 --:--:-- --:--:-- --:--:--     0";
+        let unresolved = format!("{progress}curl: (6) Could not resolve host: gone");
+        let curl = ["+ curl http://gone/", "  % Total    % Received % Xferd", unresolved.as_str()];
+        assert_eq!(noted(&curl), "curl: (6) Could not resolve host: gone");
+        let power_shell =
+            ["Exception: /w/script.ps1:1", "Line |", "   1 |  throw 'boom'", "     |  ~~~~~~~~~~~~", "     | boom"];
+        assert_eq!(noted(&power_shell), "boom");
     }
 
     #[test]

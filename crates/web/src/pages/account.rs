@@ -189,7 +189,7 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
         living_count,
         new_token,
         error: state.error,
-        picker: Choices::read(call, t).await?.for_users().picker(state.typed),
+        picker: Choices::read(call, t).await?.picker(state.typed),
         form: state.form,
         shell,
     };

@@ -176,6 +176,16 @@ async fn no_user_gets_the_role_of_executors() {
 }
 
 #[tokio::test]
+async fn the_account_page_creates_tokens_for_executors() {
+    let server = Server::start().await;
+    user(&server, "ann", json!([{"role": "admin"}])).await;
+    let ann = signed_in(&server, "ann").await;
+    let page = ann.get("/account").await.text();
+    let roles = page.split("<select name=\"grant.0.role\">").nth(1).unwrap().split("</select>").next().unwrap();
+    assert!(roles.contains("<option value=\"executor\""), "{roles}");
+}
+
+#[tokio::test]
 async fn tokens_are_shown_once_replaced_and_revoked() {
     let server = Server::start().await;
     let body = json!({"kind": "executor", "name": "billing", "grants": [{"role": "executor", "namespace": "default", "app": "billing"}]});
