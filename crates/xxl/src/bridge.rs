@@ -16,7 +16,7 @@ use rondel_store::{LeaseToken, StoreError};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::by_hand::Beats;
+use crate::by_hand::{BeatOutcome, Beats};
 use crate::client::Client;
 use crate::config::XxlConfig;
 use crate::lines::LineLimit;
@@ -294,8 +294,8 @@ impl Bridge {
         Ok(())
     }
 
-    /// Adds the executors registered by hand that answer. Their sign-offs are ignored: they stay until a user removes them, and
-    /// after that until their attempts are done.
+    /// Adds the executors registered by hand that answer. Their sign-offs are ignored: they stay until a user removes them or their token
+    /// ends, and after that until their attempts are done.
     async fn with_registered_by_hand(
         &self,
         state: &mut RefreshState,
@@ -303,17 +303,24 @@ impl Bridge {
     ) -> Result<Vec<XxlExecutor>, StoreError> {
         let engine = &self.0.shared.engine;
         let by_hand = engine.store().xxl_registered_by_hand(None, EXECUTOR_COUNT_MAX).await?;
-        let by_hand = {
+        let (by_hand, busy) = {
             let links = self.links();
             let has_attempts = |id: ExecutorId| links.get(&id).is_some_and(LinkHandle::has_attempts);
-            state.with_removed(by_hand, engine.now(), has_attempts)
+            let by_hand = state.with_removed(by_hand, engine.now(), has_attempts);
+            let busy: HashSet<ExecutorId> = by_hand.iter().map(|one| one.id).filter(|id| has_attempts(*id)).collect();
+            (by_hand, busy)
         };
         let now = Instant::now();
         let places: HashMap<ExecutorId, usize> = (found.iter().map(|one| one.id)).zip(0..).collect();
         let due = {
             let mut beats = self.beats();
             let due = beats.take_due(&by_hand, now);
-            for executor in by_hand.into_iter().filter(|one| beats.has(one.id, now)) {
+            for mut executor in by_hand {
+                if beats.is_leaving(executor.id, now) && busy.contains(&executor.id) {
+                    executor.left_at = executor.left_at.or(Some(engine.now()));
+                } else if !beats.has(executor.id, now) {
+                    continue;
+                }
                 match places.get(&executor.id) {
                     Some(place) if executor.left_at.is_none() => found[*place].left_at = None,
                     // A user removed the executor, but it has registered itself, too.
@@ -334,11 +341,16 @@ impl Bridge {
         let bridge = self.clone();
         let id = executor.id;
         self.0.shared.spawn(async move {
-            let answered = bridge.call_beat(executor).await;
-            if bridge.beats().note_answer(id, answered.is_ok(), Instant::now()) {
+            let is_refused = bridge.refuses_token(executor.app, &executor.token).await;
+            let (outcome, reason) = match bridge.call_beat(&executor).await {
+                Ok(()) if is_refused => (BeatOutcome::TokenEnded, Some(format!("{}: {TOKEN_ENDED}", executor.address))),
+                Ok(()) => (BeatOutcome::Available, None),
+                Err(reason) => (BeatOutcome::NoAnswer, Some(reason)),
+            };
+            if bridge.beats().note_answer(id, outcome, Instant::now()) {
                 bridge.0.poke.notify_one();
             }
-            if let Err(reason) = answered
+            if let Some(reason) = reason
                 && let Some(count) = bridge.0.shared.log_limit.count(&format!("by hand {id}"))
             {
                 tracing::warn!(reason, count, "an executor of XXL-JOB that is registered by hand is not available");
@@ -346,13 +358,9 @@ impl Bridge {
         });
     }
 
-    /// Whether the executor accepts calls with its token; otherwise the reason.
-    async fn call_beat(&self, executor: XxlExecutor) -> Result<(), String> {
+    /// Whether the executor accepts calls with its token; otherwise the reason. Its callbacks may be refused nevertheless.
+    async fn call_beat(&self, executor: &XxlExecutor) -> Result<(), String> {
         let shared = &self.0.shared;
-        // The executor may still answer, but its callbacks would be refused, and its runs would end without a result.
-        if self.refuses_token(executor.app, &executor.token).await {
-            return Err(format!("{}: {TOKEN_ENDED}", executor.address));
-        }
         // The networks may have changed since its registration.
         let address = allowed_address(&executor.address, &shared.config.networks)?;
         let peer = shared.client.peer(&address, &executor.token);

@@ -12,11 +12,22 @@ const BEAT_PERIOD: Duration = Duration::from_secs(5);
 /// How long an answer remains valid.
 const BEAT_COUNTS_FOR: Duration = Duration::from_secs(30);
 
+/// What a call to an executor has shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BeatOutcome {
+    Available,
+    /// It answers, but its token has ended: its callbacks would be refused.
+    TokenEnded,
+    NoAnswer,
+}
+
 /// The state of one executor.
 #[derive(Debug, Default)]
 struct Beat {
     asked_at: Option<Instant>,
     succeeded_at: Option<Instant>,
+    /// When it last answered although its token had ended.
+    token_ended_at: Option<Instant>,
     is_asking: bool,
 }
 
@@ -27,6 +38,11 @@ impl Beat {
 
     fn is_available(&self, now: Instant) -> bool {
         self.succeeded_at.is_some_and(|at| now.duration_since(at) < BEAT_COUNTS_FOR)
+    }
+
+    fn is_leaving(&self, now: Instant) -> bool {
+        let answers = self.token_ended_at.is_some_and(|at| now.duration_since(at) < BEAT_COUNTS_FOR);
+        answers && !self.is_available(now)
     }
 }
 
@@ -54,15 +70,22 @@ impl Beats {
         self.0.get(&id).is_some_and(|beat| beat.is_available(now))
     }
 
+    /// Whether it still answers, but is not available any more because its token has ended. The runs that it has are not lost.
+    pub(crate) fn is_leaving(&self, id: ExecutorId, now: Instant) -> bool {
+        self.0.get(&id).is_some_and(|beat| beat.is_leaving(now))
+    }
+
     /// Records an answer; true if the executor was not available before and is now.
-    pub(crate) fn note_answer(&mut self, id: ExecutorId, is_success: bool, now: Instant) -> bool {
+    pub(crate) fn note_answer(&mut self, id: ExecutorId, outcome: BeatOutcome, now: Instant) -> bool {
         let Some(beat) = self.0.get_mut(&id) else { return false };
         beat.is_asking = false;
         let was_available = beat.is_available(now);
-        if is_success {
-            beat.succeeded_at = Some(now);
+        match outcome {
+            BeatOutcome::Available => beat.succeeded_at = Some(now),
+            BeatOutcome::TokenEnded => beat.token_ended_at = Some(now),
+            BeatOutcome::NoAnswer => {}
         }
-        is_success && !was_available
+        outcome == BeatOutcome::Available && !was_available
     }
 }
 
@@ -90,12 +113,19 @@ mod tests {
         assert_eq!(beats.take_due(&all, now).len(), 1);
         assert!(beats.take_due(&all, now + BEAT_PERIOD).is_empty(), "one question at a time");
         assert!(!beats.has(id, now));
-        assert!(beats.note_answer(id, true, now) && !beats.note_answer(id, true, now), "it is news once");
+        let available = BeatOutcome::Available;
+        assert!(beats.note_answer(id, available, now) && !beats.note_answer(id, available, now), "it is news once");
         assert!(beats.take_due(&all, now + BEAT_PERIOD / 2).is_empty());
         assert_eq!(beats.take_due(&all, now + BEAT_PERIOD).len(), 1);
-        assert!(!beats.note_answer(id, false, now + BEAT_PERIOD));
+        assert!(!beats.note_answer(id, BeatOutcome::NoAnswer, now + BEAT_PERIOD));
         assert!(beats.has(id, now + BEAT_COUNTS_FOR / 2) && !beats.has(id, now + BEAT_COUNTS_FOR));
+        assert!(!beats.is_leaving(id, now + BEAT_COUNTS_FOR), "it does not answer");
+        let ended_at = now + BEAT_COUNTS_FOR / 2;
+        assert!(!beats.note_answer(id, BeatOutcome::TokenEnded, ended_at));
+        assert!(beats.has(id, ended_at) && !beats.is_leaving(id, ended_at));
+        assert!(!beats.has(id, now + BEAT_COUNTS_FOR) && beats.is_leaving(id, now + BEAT_COUNTS_FOR));
+        assert!(!beats.is_leaving(id, ended_at + BEAT_COUNTS_FOR));
         assert!(beats.take_due(&[], now).is_empty());
-        assert!(!beats.note_answer(id, true, now), "it was removed meanwhile");
+        assert!(!beats.note_answer(id, available, now), "it was removed meanwhile");
     }
 }

@@ -131,8 +131,9 @@ impl BeatLoop {
     /// Why the database did not answer in time. While it refuses connections, the pool waits for one, so the beat ends without an error.
     async fn late_answer_cause(&self) -> DatabaseTroubleKind {
         use DatabaseTroubleKind::{Full, ReadOnly, Slow, Unreachable};
-        match self.shared.store.diagnose(&StoreError::no_answer("renew")).await {
-            cause @ (Unreachable | ReadOnly | Full) => cause,
+        let (shared, error) = (&self.shared, StoreError::no_answer("renew"));
+        match within_lease(shared.membership.remaining(), shared.store.diagnose(&error)).await {
+            Some(cause @ (Unreachable | ReadOnly | Full)) => cause,
             _ => Slow,
         }
     }
@@ -312,6 +313,15 @@ impl BeatLoop {
         tracing::info!(epoch = token.epoch, "joined");
         self.observe(shared.store.now().await?, sent);
         Ok(())
+    }
+}
+
+/// Awaits a diagnosis. While the lease holds, the next renewal must not come too late because of it: the diagnosis then has a quarter of the
+/// remaining time.
+async fn within_lease<T>(remaining: Duration, diagnosis: impl Future<Output = T>) -> Option<T> {
+    match remaining.is_zero() {
+        true => Some(diagnosis.await),
+        false => tokio::time::timeout(remaining / 4, diagnosis).await.ok(),
     }
 }
 

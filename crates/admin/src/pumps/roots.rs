@@ -33,11 +33,7 @@ impl PumpLoop {
             }
             let newest = of_pump.first().copied();
             return match look.next_step(pump, newest.map(root), false) {
-                RootStep::Begin(fire_at) => {
-                    // A run from before the job was a pump job may have the planned instant.
-                    let is_taken = others.iter().any(|run| run.fire_at == fire_at);
-                    self.begin(look, if is_taken { look.now } else { fire_at }, (None, None)).await
-                }
+                RootStep::Begin(fire_at) => self.begin(look, fire_at, (None, None)).await,
                 RootStep::Continue(fire_at) => {
                     let params = self.continued_params(look, newest).await?;
                     let newest: Vec<Root> = of_pump.iter().map(|run| root(run)).collect();
@@ -89,7 +85,8 @@ impl PumpLoop {
         self.step_roots(look, &pump, &roots, (&BTreeMap::new(), &definitions)).await
     }
 
-    /// Begins a root run, with the parameters and the trigger of the one that it continues.
+    /// Begins a root run, with the parameters and the trigger of the one that it continues. If a run from before the job was a pump job has the
+    /// planned instant, the root run is planned for now.
     async fn begin(
         &self,
         look: &Look<'_>,
@@ -100,11 +97,21 @@ impl PumpLoop {
             true => Trigger::Once,
             false => continued.unwrap_or(Trigger::Misfire),
         };
-        let token = self.node.token();
-        let id = RunId::new(self.node.new_id());
-        let run = Run::new(id, look.compiled.run_of(), fire_at, trigger, (token.node, token.epoch));
-        let run = Run { due_at: look.now.max(fire_at), params, ..run }.for_all_shards();
-        let stored = self.node.store().request_run(token, run).await?;
+        let (store, token) = (self.node.store(), self.node.token());
+        let planned_for = |fire_at: Timestamp| {
+            let id = RunId::new(self.node.new_id());
+            let run = Run::new(id, look.compiled.run_of(), fire_at, trigger, (token.node, token.epoch));
+            Run { due_at: look.now.max(fire_at), params: params.clone(), ..run }.for_all_shards()
+        };
+        let run = planned_for(fire_at);
+        let mut id = run.id;
+        let mut stored = store.request_run(token, run).await?;
+        // That run need not be among the newest ones, which were looked at.
+        if stored.id != id && !is_of_pump(&stored, &self.root_definitions(std::slice::from_ref(&stored)).await?) {
+            let run = planned_for(look.now);
+            id = run.id;
+            stored = store.request_run(token, run).await?;
+        }
         let is_new = stored.id == id;
         self.node.shared().put_own(vec![stored]).await;
         Ok(u64::from(is_new))

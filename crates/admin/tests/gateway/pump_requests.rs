@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use rondel_admin::jobs::{self, RunRequest};
 use rondel_core::maintenance::{FiresInside, MaintenanceWindow};
-use rondel_core::{AppId, JobSpec, MaintenanceId, Run, RunStatus, Trigger};
+use rondel_core::run::RunJob;
+use rondel_core::{AppId, JobSpec, MaintenanceId, Run, RunId, RunStatus, Timestamp, Trigger};
 use rondel_store::alerts::MaintenanceRecord;
 use rondel_store::catalog::JobRecord;
-use rondel_store::{Alerts as _, Cluster, MemStore, Pumps as _, Runs as _};
+use rondel_store::{Alerts as _, Claim as _, Cluster, MemStore, Pumps as _, Runs as _};
 use serde_json::json;
 
 use super::pumps::{Worker, all_dealt, config, pump, until};
@@ -99,6 +100,16 @@ async fn an_edit_of_a_paused_pump_does_not_change_a_run_by_hand() {
     world.die().await;
 }
 
+/// Makes the job a pump job whose window is open from the first of January to the end of the year.
+async fn into_pump(world: &World, job: &JobRecord) -> JobRecord {
+    let until_the_end_of_the_year = json!({"cron": "0 59 23 31 12 ?"});
+    let pump = json!({"items": {"count": 8}, "groups": 4, "hand_over": "11s", "until": until_the_end_of_the_year});
+    let yearly = json!({"cron": "0 0 0 1 1 ?"});
+    let spec = json!({"name": "j", "app": "files", "handler": "h", "pump": pump, "schedule": yearly});
+    let spec: JobSpec = serde_json::from_value(spec).unwrap();
+    jobs::change(&world.engine, job, spec, None, "test").await.unwrap()
+}
+
 /// A job with shards, its open run, and a worker that has both shards. Then the job becomes a pump whose window is open.
 async fn pump_with_run_from_before(world: &World) -> (JobRecord, Run, Worker) {
     let job = create(world, json!({"shards": 2})).await;
@@ -108,13 +119,7 @@ async fn pump_with_run_from_before(world: &World) -> (JobRecord, Run, Worker) {
         worker.group_count() == 2 && runs(world).await.iter().all(|run| run.status == RunStatus::Running)
     })
     .await;
-    let until_the_end_of_the_year = json!({"cron": "0 59 23 31 12 ?"});
-    let pump = json!({"items": {"count": 8}, "groups": 4, "hand_over": "11s", "until": until_the_end_of_the_year});
-    let yearly = json!({"cron": "0 0 0 1 1 ?"});
-    let spec = json!({"name": "j", "app": "files", "handler": "h", "pump": pump, "schedule": yearly});
-    let spec: JobSpec = serde_json::from_value(spec).unwrap();
-    let job = jobs::change(&world.engine, &job, spec, None, "test").await.unwrap();
-    (job, run, worker)
+    (into_pump(world, &job).await, run, worker)
 }
 
 /// The open run is no root run of the pump: it goes on, and the pump begins after it.
@@ -129,6 +134,24 @@ async fn a_run_with_shards_goes_on_when_its_job_becomes_a_pump_job() {
     world.engine.cancel_run(run.id, "test").await.unwrap();
     until("the pump begins", async || open_root(&world, 2).await.is_some()).await;
     until("all are dealt", async || all_dealt(&world, &job, &[&worker]).await).await;
+    world.die().await;
+}
+
+/// The job had shards at the start of the window, and has fired too often since then for that run to be among the newest ones.
+#[tokio::test]
+async fn a_pump_begins_although_its_job_had_a_run_with_shards_at_the_planned_instant() {
+    let world = World::start_on(store(), config()).await;
+    let job = create(&world, json!({"shards": 2})).await;
+    let start: Timestamp = "2027-01-01T00:00:00Z".parse().unwrap();
+    let token = world.store.nodes().await.unwrap().remove(0).token();
+    for second in 0..10 {
+        let of = RunJob { namespace: NAMESPACE, job: job.id, job_version: 1, app: job.app };
+        let (id, fire_at) = (RunId::new(world.engine.new_id()), start + Duration::from_secs(second));
+        let run = Run::new(id, of, fire_at, Trigger::Cron, (token.node, token.epoch)).for_all_shards();
+        world.store.request_run(token, Run { status: RunStatus::Skipped, ..run }).await.unwrap();
+    }
+    into_pump(&world, &job).await;
+    until("the pump begins", async || open_root(&world, 2).await.is_some()).await;
     world.die().await;
 }
 

@@ -64,6 +64,7 @@ impl Dialler {
         let engine = Arc::clone(&self.engine);
         let timing = &engine.setup.timing;
         let (mut failed_count, mut already_there_count) = (0_u32, 0_u32);
+        let mut others = ConnectedNodes::default();
         while !engine.servers.drop_if_unwanted(&self.url) {
             let began = Instant::now();
             let end = stream::session(&engine, &self.url).await;
@@ -74,7 +75,9 @@ impl Dialler {
                 SessionEnd::Alias(node_id) => self.wait_while_connected(node_id).await,
                 SessionEnd::AlreadyConnected(reason) if is_there => {
                     tracing::debug!(server = %self.url, reason, "already connected by another URL");
-                    if already_there_count >= ALREADY_THERE_MAX && self.wait_before_next_look().await {
+                    let has_lost_one = others.have_lost_one(engine.connected_nodes());
+                    let is_other_url = already_there_count >= ALREADY_THERE_MAX;
+                    if has_lost_one || is_other_url && self.wait_before_next_look().await {
                         already_there_count = 0;
                     }
                 }
@@ -141,6 +144,18 @@ impl Dialler {
     }
 }
 
+/// The servers that were connected at the last answer that this executor is connected already.
+#[derive(Debug, Default)]
+struct ConnectedNodes(Vec<i64>);
+
+impl ConnectedNodes {
+    /// Whether one of them is not connected any more. It may have been lost just before its URL was dialled again.
+    fn have_lost_one(&mut self, connected: Vec<i64>) -> bool {
+        let before = std::mem::replace(&mut self.0, connected);
+        before.iter().any(|node_id| !self.0.contains(node_id))
+    }
+}
+
 /// A problem with one server: logged immediately when it is new, and rarely after that.
 #[derive(Debug, Default)]
 struct ProblemLog {
@@ -180,6 +195,14 @@ mod tests {
         assert!(reported("no welcome in time", REMIND_PERIOD + Duration::from_secs(2)), "a reminder");
         problems.clear();
         assert!(problems.report_if_due("no welcome in time".to_owned(), start + REMIND_PERIOD).is_some());
+    }
+
+    #[test]
+    fn a_server_that_was_lost_between_two_answers_is_noticed_once() {
+        let mut others = ConnectedNodes::default();
+        assert!(!others.have_lost_one(vec![1, 2]) && !others.have_lost_one(vec![2, 1, 3]));
+        assert!(others.have_lost_one(vec![2, 3, 4]), "1 is missing");
+        assert!(!others.have_lost_one(vec![2, 3, 4]));
     }
 
     #[test]

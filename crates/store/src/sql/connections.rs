@@ -7,12 +7,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use sqlx::any::AnyConnectOptions;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::query::{Query, Reader, Statement, read_ids};
 use super::session::{LISTED_MAX, is_read_only};
-use super::{SqlStore, failure};
+use super::{Dialect, SqlStore, failure};
 use crate::{DatabaseTroubleKind, LeaseToken, Result, StoreError};
 
 const LIST_CONNECTIONS: Statement =
@@ -49,20 +50,24 @@ impl SqlStore {
         if !matches!(source, sqlx::Error::PoolTimedOut) {
             return failure::trouble(source);
         }
-        match timeout(PROBE_TIMEOUT, AnyConnection::connect_with(&self.options)).await {
-            Ok(Ok(mut connection)) => {
-                let is_read_only = is_read_only(&mut connection, self.statements.dialect()).await;
-                connection.close().await.ok();
-                if is_read_only.unwrap_or(false) {
-                    DatabaseTroubleKind::ReadOnly
-                } else {
-                    DatabaseTroubleKind::Connections
-                }
-            }
-            Ok(Err(error)) => failure::trouble(&error),
-            Err(_) => DatabaseTroubleKind::Unreachable,
-        }
+        probe(&self.options, self.statements.dialect()).await
     }
+}
+
+/// Opens a connection and sends a statement, both within [`PROBE_TIMEOUT`].
+async fn probe(options: &AnyConnectOptions, dialect: Dialect) -> DatabaseTroubleKind {
+    let end = Instant::now() + PROBE_TIMEOUT;
+    let mut connection = match timeout_at(end, AnyConnection::connect_with(options)).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) => return failure::trouble(&error),
+        Err(_) => return DatabaseTroubleKind::Unreachable,
+    };
+    // A pooler opens a connection although the database behind it does not answer. The statement then waits in the pooler.
+    let Ok(is_read_only) = timeout_at(end, is_read_only(&mut connection, dialect)).await else {
+        return DatabaseTroubleKind::Slow;
+    };
+    drop(timeout_at(end, connection.close()).await);
+    if is_read_only.unwrap_or(false) { DatabaseTroubleKind::ReadOnly } else { DatabaseTroubleKind::Connections }
 }
 
 impl SqlStore {
@@ -113,4 +118,37 @@ impl SqlStore {
 /// The ids in the list of a row.
 fn listed_ids(list: &str) -> impl Iterator<Item = i64> {
     list.split(',').filter_map(|id| id.parse().ok()).take(LISTED_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// A pooler opens a session of PostgreSQL, and does not answer the statements in it.
+    #[tokio::test]
+    async fn a_diagnosis_ends_although_its_statement_gets_no_answer() {
+        sqlx::any::install_default_drivers();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("postgres://rondel@{}/rondel?sslmode=disable", listener.local_addr().unwrap());
+        let options: AnyConnectOptions = url.parse().unwrap();
+        let pooler = async {
+            let (mut client, _) = listener.accept().await.unwrap();
+            let length = client.read_u32().await.unwrap();
+            let mut startup = vec![0; usize::try_from(length).unwrap() - 4];
+            client.read_exact(&mut startup).await.unwrap();
+            // "Authentication has succeeded", "ready for a statement".
+            client.write_all(b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I").await.unwrap();
+            let mut statements = Vec::new();
+            client.read_to_end(&mut statements).await.ok();
+            statements
+        };
+        let diagnosis = timeout(PROBE_TIMEOUT * 10, probe(&options, Dialect::Postgres));
+        let (found, statements) = tokio::join!(diagnosis, pooler);
+        assert_eq!(found, Ok(DatabaseTroubleKind::Slow));
+        assert!(!statements.is_empty(), "it sent no statement");
+    }
 }

@@ -83,6 +83,20 @@ async fn a_database_that_went_back_in_time_is_noticed() {
     lifecycle.hard.cancel();
 }
 
+/// A connection to a database under load can take long to open although statements are answered.
+#[tokio::test(start_paused = true)]
+async fn the_diagnosis_of_a_late_answer_leaves_time_to_renew_the_lease() {
+    let diagnosis = async || {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        7
+    };
+    let began = Instant::now();
+    assert_eq!(within_lease(Duration::from_millis(1_500), diagnosis()).await, None);
+    assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
+    assert_eq!(within_lease(Duration::from_secs(30), diagnosis()).await, Some(7));
+    assert_eq!(within_lease(Duration::ZERO, diagnosis()).await, Some(7), "the lease has ended already");
+}
+
 /// The server slept through its lease, and meanwhile another one was started under its name.
 #[tokio::test]
 async fn a_server_whose_name_another_one_has_reports_that() {
