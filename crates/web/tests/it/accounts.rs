@@ -171,7 +171,8 @@ async fn no_user_gets_the_role_of_executors() {
     server.with_body("POST", "/api/v1/users", json!({"name": "ann", "grants": [{"role": "viewer"}]})).await.expect(201);
     let change = server.with_body("PATCH", "/api/v1/users/ann", json!({"grants": grants})).await.expect(422);
     assert_eq!(change["errors"][0]["message"], "executor is a role for tokens, not for users");
-    let page = server.get("/users").await.text();
+    user(&server, "root", json!([{"role": "admin"}])).await;
+    let page = signed_in(&server, "root").await.get("/users").await.text();
     assert!(page.contains("<option value=\"editor\"") && !page.contains("<option value=\"executor\""), "{page}");
 }
 

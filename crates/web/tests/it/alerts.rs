@@ -145,7 +145,9 @@ async fn a_rule_is_made_changed_and_tried_by_its_form() {
     let tried = visitor.post("/alerts/rules", &format!("{form}&do=try")).await;
     assert!(tried.status == 200 && tried.text().contains("It would fire now"), "{}", tried.text());
     assert_eq!(server.get("/api/v1/alert-rules").await.expect(200)["items"], json!([]), "nothing was saved");
-    assert_eq!(location(&visitor.post("/alerts/rules", &format!("{form}&do=save")).await), "/alerts");
+    let rule = "/alerts/rules/by-six";
+    assert_eq!(location(&visitor.post("/alerts/rules", &format!("{form}&do=save")).await), rule, "it has a warning");
+    assert!(visitor.get(rule).await.text().contains("is disabled: messages for it are dropped"));
     let saved = server.get("/api/v1/alert-rules/by-six").await.expect(200);
     assert_eq!(saved["condition"]["not_succeeded_by"]["weekdays"], json!(["mon"]));
     assert_eq!((&saved["scope"]["job"], &saved["channels"]), (&json!("nightly"), &json!(["ops"])));
