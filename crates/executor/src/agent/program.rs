@@ -261,10 +261,11 @@ async fn run_child_captured(
 fn note_error(line: &str, last_error: &Mutex<String>) {
     let mut last_error = lock(last_error);
     let (text, is_part) = indented_error(line).map_or((line, continues_error(line)), |text| (text, false));
-    let follows_error = !last_error.is_empty() && !last_error.starts_with(char::is_whitespace);
-    if !text.trim().is_empty() && !(is_part && follows_error) {
-        text.clone_into(&mut last_error);
+    let has_error = !last_error.is_empty() && !last_error.starts_with(char::is_whitespace);
+    if text.trim().is_empty() || is_part && has_error {
+        return;
     }
+    text.clone_into(&mut last_error);
 }
 
 /// The error in an indented line: `pwsh` prints it after a bar, below the line of the script, and curl after its
