@@ -75,7 +75,7 @@ impl AgentArgs {
             config::report_unknown_variables();
             return config::print_agent(settings).map(|()| Exit::Success);
         }
-        let handover = Handover::take()?;
+        let handover = Handover::take_from_environment()?;
         self.failpoints.arm()?;
         runtime::serve(|stop| async move {
             let telemetry = telemetry::start_with_runs(config.telemetry())?;
@@ -88,14 +88,14 @@ impl AgentArgs {
 }
 
 /// Raises the process's limit of open files to what `slots` runs need, and logs a warning if the system allows less.
-fn make_room_for_files(slots: u32) {
-    let wanted =
+fn raise_open_files_limit(slots: u32) {
+    let file_count =
         usize::try_from(slots).unwrap_or(usize::MAX).saturating_mul(FILES_PER_RUN).saturating_add(OTHER_FILE_COUNT_MAX);
-    let open_files_max = open_files::raise_to(wanted);
-    if open_files_max < wanted {
+    let open_files_max = open_files::raise_to_count(file_count);
+    if open_files_max < file_count {
         tracing::warn!(
             open_files_max,
-            wanted,
+            file_count,
             "the limit of open files is too low for {slots} runs at the same time; raise it (LimitNOFILE, ulimit -n)"
         );
     }
@@ -103,7 +103,7 @@ fn make_room_for_files(slots: u32) {
 
 async fn serve(config: AgentConfig, handover: &Handover, stop: CancellationToken) -> Result<(), Failure> {
     config::warn_of_unknown_variables();
-    make_room_for_files(config.settings.slots);
+    raise_open_files_limit(config.settings.slots);
     let mut builder = Executor::builder(&config.app)
         .namespace(&config.settings.namespace)
         .slots(config.settings.slots)
@@ -134,7 +134,7 @@ async fn serve(config: AgentConfig, handover: &Handover, stop: CancellationToken
         (None, Some(path)) => token_file::read_existing(path).map(|_| builder.token_file(path))?,
         (None, None) => return Err(Failure::refused(NO_TOKEN)),
     };
-    let handlers = handlers(&config, handover)?;
+    let handlers = handler_config(&config, handover)?;
     let executor = agent::add_handlers(builder, &handlers)?.build()?;
     let offered = agent::handlers(&handlers).join(", ");
     tracing::info!(app = config.app, name = executor.name(), servers = ?config.servers, handlers = offered, "agent starts");
@@ -149,8 +149,8 @@ async fn serve(config: AgentConfig, handover: &Handover, stop: CancellationToken
     Ok(())
 }
 
-fn handlers(config: &AgentConfig, handover: &Handover) -> Result<agent::AgentConfig, Failure> {
-    let run_as = config.settings.run_as.as_deref().map(|name| run_as::find(name, config)).transpose()?;
+fn handler_config(config: &AgentConfig, handover: &Handover) -> Result<agent::AgentConfig, Failure> {
+    let run_as = config.settings.run_as.as_deref().map(|name| run_as::find_user(name, config)).transpose()?;
     // Another user cannot enter the data folder, so the working directories of that user's runs are outside of it.
     let in_data_dir = config.settings.data_dir.as_ref().filter(|_| run_as.is_none()).map(|folder| folder.join("work"));
     let watcher = |program: PathBuf| [program].into_iter().chain(CLEAN_UP_AFTER.map(PathBuf::from)).collect();

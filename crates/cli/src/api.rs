@@ -6,7 +6,7 @@ use clap::Args;
 use reqwest::Method;
 
 use crate::client::{Call, ClientArgs, JSON};
-use crate::exit::{Failure, after_output};
+use crate::exit::{Failure, output_or_verdict};
 use crate::input::read_text;
 use crate::output;
 
@@ -20,7 +20,7 @@ pub(crate) struct ApiArgs {
     #[command(flatten)]
     client: ClientArgs,
     /// GET, POST, PUT, PATCH or DELETE
-    #[arg(value_name = "METHOD", value_parser = method)]
+    #[arg(value_name = "METHOD", value_parser = parse_method)]
     method: Method,
     /// The path below /api/v1, with its query
     #[arg(value_name = "PATH")]
@@ -29,11 +29,11 @@ pub(crate) struct ApiArgs {
     #[arg(short, long, value_name = "TEXT")]
     data: Option<String>,
     /// A header, `Name: value`; may be repeated
-    #[arg(short = 'H', long = "header", value_name = "HEADER", value_parser = header)]
+    #[arg(short = 'H', long = "header", value_name = "HEADER", value_parser = parse_header)]
     headers: Vec<(String, String)>,
 }
 
-fn method(text: &str) -> Result<Method, String> {
+fn parse_method(text: &str) -> Result<Method, String> {
     match text.to_ascii_uppercase().as_str() {
         "GET" => Ok(Method::GET),
         "POST" => Ok(Method::POST),
@@ -44,7 +44,7 @@ fn method(text: &str) -> Result<Method, String> {
     }
 }
 
-fn header(text: &str) -> Result<(String, String), String> {
+fn parse_header(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once(':').ok_or_else(|| "has no colon; write \"Name: value\"".to_owned())?;
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
@@ -55,7 +55,7 @@ impl ApiArgs {
         let (path, query) = self.path.split_once('?').unwrap_or((&self.path, ""));
         let path = path.trim_start_matches('/');
         let path = path.strip_prefix("api/v1/").unwrap_or(path);
-        let segments: Vec<String> = path.split('/').map(decoded).collect();
+        let segments: Vec<String> = path.split('/').map(decode_segment).collect();
         let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
         let pairs: Vec<(String, String)> =
             reqwest::Url::parse(&format!("http://x/?{query}"))?.query_pairs().into_owned().collect();
@@ -65,8 +65,8 @@ impl ApiArgs {
         let body = self.body()?.map(|text| (JSON, text));
         let call = Call { method: self.method, path: &segments, query: &query, body, headers: &headers };
         match client.call(call).await? {
-            Ok(body) => output::answer(body.text()),
-            Err(refusal) => after_output(output::answer(&refusal.text), Err(client.failure(&refusal))),
+            Ok(body) => output::print_answer(body.text()),
+            Err(refusal) => output_or_verdict(output::print_answer(&refusal.text), Err(client.failure(&refusal))),
         }
     }
 
@@ -83,24 +83,24 @@ impl ApiArgs {
 }
 
 /// Decodes the percent escapes of a path segment, because the client escapes the segment again.
-fn decoded(segment: &str) -> String {
+fn decode_segment(segment: &str) -> String {
     let bytes = segment.as_bytes();
-    let mut plain = Vec::with_capacity(bytes.len());
+    let mut decoded = Vec::with_capacity(bytes.len());
     let mut at = 0;
     while at < bytes.len() {
         let hex = segment.get(at + 1..at + 3).filter(|_| bytes[at] == b'%');
         match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
             Some(byte) => {
-                plain.push(byte);
+                decoded.push(byte);
                 at += 3;
             }
             None => {
-                plain.push(bytes[at]);
+                decoded.push(bytes[at]);
                 at += 1;
             }
         }
     }
-    String::from_utf8_lossy(&plain).into_owned()
+    String::from_utf8_lossy(&decoded).into_owned()
 }
 
 #[cfg(test)]
@@ -112,13 +112,13 @@ mod tests {
         for (segment, plain) in
             [("jobs", "jobs"), ("a%2Fb", "a/b"), ("100%", "100%"), ("%e6%97%a5", "日"), ("%zz", "%zz")]
         {
-            assert_eq!(decoded(segment), plain);
+            assert_eq!(decode_segment(segment), plain);
         }
     }
 
     #[test]
     fn headers_have_a_colon() {
-        assert_eq!(header("If-Match: \"v3\""), Ok(("If-Match".to_owned(), "\"v3\"".to_owned())));
-        assert!(header("If-Match").is_err());
+        assert_eq!(parse_header("If-Match: \"v3\""), Ok(("If-Match".to_owned(), "\"v3\"".to_owned())));
+        assert!(parse_header("If-Match").is_err());
     }
 }

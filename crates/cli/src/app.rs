@@ -6,11 +6,11 @@ use clap::{Args, Subcommand};
 use rondel_core::Timestamp;
 use serde_json::{Value, json};
 
-use crate::client::{Client, ClientArgs, text_of, time_of};
+use crate::client::{Client, ClientArgs, text_of, time_text};
 use crate::delete::delete;
 use crate::exit::Failure;
 use crate::format::FormatArgs;
-use crate::terminal::harmless;
+use crate::terminal::harmless_text;
 use crate::token_file;
 use crate::view::View;
 
@@ -32,25 +32,25 @@ enum AppCommand {
     /// List the handlers of an app's online executors, and their parameters
     Handlers {
         /// The app's name
-        #[arg(value_name = "APP", add = crate::complete::apps())]
+        #[arg(value_name = "APP", add = crate::complete::app_names())]
         name: String,
     },
     /// Send no new runs to the app's executors; due runs wait for at most the queue timeout of their job
     Drain {
         /// The app's name
-        #[arg(value_name = "APP", add = crate::complete::apps())]
+        #[arg(value_name = "APP", add = crate::complete::app_names())]
         name: String,
     },
     /// Send the app's runs to its executors again
     Activate {
         /// The app's name
-        #[arg(value_name = "APP", add = crate::complete::apps())]
+        #[arg(value_name = "APP", add = crate::complete::app_names())]
         name: String,
     },
     /// Skip the app's due runs, and cancel its running ones
     Stop {
         /// The app's name
-        #[arg(value_name = "APP", add = crate::complete::apps())]
+        #[arg(value_name = "APP", add = crate::complete::app_names())]
         name: String,
     },
     /// The executors of XXL-JOB that are registered by hand
@@ -71,13 +71,13 @@ enum AddressCommand {
     /// List the addresses, and whether they answer
     List {
         /// The app's name
-        #[arg(value_name = "APP", add = crate::complete::apps())]
+        #[arg(value_name = "APP", add = crate::complete::app_names())]
         name: String,
     },
     /// Register an executor of XXL-JOB by its address: it stays until it is removed, and gets runs while it answers
     Add {
         /// The app's name
-        #[arg(value_name = "APP", add = crate::complete::apps())]
+        #[arg(value_name = "APP", add = crate::complete::app_names())]
         name: String,
         /// Where it listens: `http://10.0.0.5:9999/`
         #[arg(value_name = "ADDRESS")]
@@ -89,7 +89,7 @@ enum AddressCommand {
     /// Remove an address; its executor gets no more runs, unless it registers itself
     Remove {
         /// The app's name
-        #[arg(value_name = "APP", add = crate::complete::apps())]
+        #[arg(value_name = "APP", add = crate::complete::app_names())]
         name: String,
         /// Its address
         #[arg(value_name = "ADDRESS")]
@@ -149,25 +149,30 @@ fn row(app: &Value, _now: Timestamp) -> Vec<String> {
     vec![text_of(&app["name"]), text_of(&app["state"]), text_of(&app["executor_count"])]
 }
 
-fn address_row(one: &Value, now: Timestamp) -> Vec<String> {
-    let status = if one["online"] == true { "online" } else { "offline" };
-    vec![text_of(&one["address"]), text_of(&one["executor"]), status.to_owned(), time_of(&one["added_at"], now)]
+fn address_row(address: &Value, now: Timestamp) -> Vec<String> {
+    let status = if address["online"] == true { "online" } else { "offline" };
+    vec![
+        text_of(&address["address"]),
+        text_of(&address["executor"]),
+        status.to_owned(),
+        time_text(&address["added_at"], now),
+    ]
 }
 
 fn handler_row(handler: &Value, _now: Timestamp) -> Vec<String> {
     let executors = handler["executors"].as_array().map_or(0, Vec::len);
-    vec![text_of(&handler["name"]), executors.to_string(), params(&handler["params_schema"])]
+    vec![text_of(&handler["name"]), executors.to_string(), params_text(&handler["params_schema"])]
 }
 
 /// The fields of a schema, the required ones first and the others in brackets: `table [rows]`.
-fn params(schema: &Value) -> String {
+fn params_text(schema: &Value) -> String {
     let Some(fields) = schema["properties"].as_object() else {
         return schema["type"].as_str().unwrap_or_default().to_owned();
     };
     let required = |name: &str| schema["required"].as_array().is_some_and(|all| all.iter().any(|one| one == name));
     let (must, may): (Vec<&String>, Vec<&String>) = fields.keys().partition(|name| required(name));
     let may = may.into_iter().map(|name| format!("[{name}]"));
-    harmless(&must.into_iter().cloned().chain(may).collect::<Vec<_>>().join(" ")).into_owned()
+    harmless_text(&must.into_iter().cloned().chain(may).collect::<Vec<_>>().join(" ")).into_owned()
 }
 
 #[cfg(test)]
@@ -180,7 +185,7 @@ mod tests {
         for (schema, text) in
             [(schema, "c [a] [b]"), (json!(null), ""), (json!({"type": "string"}), "string"), (json!(true), "")]
         {
-            assert_eq!(params(&schema), text);
+            assert_eq!(params_text(&schema), text);
         }
     }
 }

@@ -4,7 +4,7 @@ use clap::Args;
 use rondel_core::Timestamp;
 use serde_json::Value;
 
-use crate::client::{ClientArgs, text_of, time_of};
+use crate::client::{ClientArgs, text_of, time_text};
 use crate::exit::Failure;
 use crate::format::FormatArgs;
 use crate::list;
@@ -64,7 +64,7 @@ impl AuditArgs {
 
 fn row(entry: &Value, now: Timestamp) -> Vec<String> {
     vec![
-        time_of(&entry["at"], now),
+        time_text(&entry["at"], now),
         text_of(&entry["actor"]),
         text_of(&entry["means"]),
         text_of(&entry["address"]),

@@ -115,10 +115,10 @@ fn seed(args: SeedArgs, format: FormatArgs) -> Result<Exit, Failure> {
         })?;
         match format.format {
             Format::Json | Format::Jsonl | Format::Yaml => {
-                output::document(&serde_json::to_string(&seeded)?, format.format)
+                output::print_document(&serde_json::to_string(&seeded)?, format.format)
             }
             Format::Table | Format::Wide | Format::Name => {
-                output::data(&format!("{} jobs, {} runs, {} counted", seeded.jobs, seeded.runs, seeded.counted))
+                output::print_lines(&format!("{} jobs, {} runs, {} counted", seeded.jobs, seeded.runs, seeded.counted))
             }
         }
     })
@@ -128,24 +128,24 @@ fn seed(args: SeedArgs, format: FormatArgs) -> Result<Exit, Failure> {
 fn find_max(plan: &Plan, bounds: Bounds, format: FormatArgs) -> Result<Exit, Failure> {
     runtime::serve(|stop| async move {
         let measured = tokio::select! {
-            measured = rondel_bench::find_max(plan, bounds, |round| output::message(&round.sentence())) => measured,
+            measured = rondel_bench::find_max(plan, bounds, |round| output::print_message(&round.sentence())) => measured,
             () = stop.cancelled() => return Err(Failure::silent(Exit::Interrupted)),
         };
-        let report = measured.map_err(not_measured)?;
+        let report = measured.map_err(measurement_failure)?;
         match format.format {
             Format::Json | Format::Jsonl | Format::Yaml => {
-                output::document(&serde_json::to_string(&report)?, format.format)
+                output::print_document(&serde_json::to_string(&report)?, format.format)
             }
             Format::Table | Format::Wide | Format::Name => {
                 let mut rounds = Table::new(&MaxReport::HEADINGS);
                 report.rows().into_iter().for_each(|row| rounds.add(row));
-                output::data(&format!("{}\n\n{}", rounds.render(false), facts(report.lines())))
+                output::print_lines(&format!("{}\n\n{}", rounds.render(false), name_value_lines(report.lines())))
             }
         }
     })
 }
 
-fn not_measured(error: BenchError) -> Failure {
+fn measurement_failure(error: BenchError) -> Failure {
     match error {
         BenchError::NotEmpty { .. } => Failure::refused(error.to_string()),
         error => Failure::of("nothing was measured", &error),
@@ -153,7 +153,7 @@ fn not_measured(error: BenchError) -> Failure {
 }
 
 /// Names and values as lines.
-fn facts(lines: Vec<(String, String)>) -> String {
+fn name_value_lines(lines: Vec<(String, String)>) -> String {
     let mut table = Table::new(&["", ""]);
     lines.into_iter().for_each(|(name, value)| table.add(vec![name, value]));
     table.render(true)
@@ -213,11 +213,13 @@ impl BenchArgs {
             Some(BenchCommand::Executor(args)) => {
                 let plan =
                     ExecutorPlan { servers: args.servers, name: args.name, slots: args.slots, agent: args.agent };
-                return runtime::serve(|_| async { output::data(&rondel_bench::run_executor(plan).await?) });
+                return runtime::serve(|_| async { output::print_lines(&rondel_bench::run_executor(plan).await?) });
             }
             Some(BenchCommand::XxlExecutors(args)) => {
                 let plan = XxlPlan { servers: args.servers, count: args.count };
-                return runtime::serve(|_| async { output::data(&rondel_bench::run_xxl_executors(plan).await?) });
+                return runtime::serve(|_| async {
+                    output::print_lines(&rondel_bench::run_xxl_executors(plan).await?)
+                });
             }
             Some(BenchCommand::Seed(args)) => return seed(args, format),
             None => {}
@@ -236,12 +238,12 @@ impl BenchArgs {
                 measured = rondel_bench::run(&plan) => measured,
                 () = stop.cancelled() => return Err(Failure::silent(Exit::Interrupted)),
             };
-            let report = measured.map_err(not_measured)?;
+            let report = measured.map_err(measurement_failure)?;
             match format.format {
                 Format::Json | Format::Jsonl | Format::Yaml => {
-                    output::document(&serde_json::to_string(&report)?, format.format)
+                    output::print_document(&serde_json::to_string(&report)?, format.format)
                 }
-                Format::Table | Format::Wide | Format::Name => output::data(&facts(report.lines())),
+                Format::Table | Format::Wide | Format::Name => output::print_lines(&name_value_lines(report.lines())),
             }
         })
     }

@@ -9,10 +9,10 @@ use rondel_core::words::counted;
 use serde_json::{Value, json};
 
 use crate::client::{Body, Client, text_of};
-use crate::exit::{Exit, Failure, after_output};
+use crate::exit::{Exit, Failure, output_or_verdict};
 use crate::format::{Format, FormatArgs};
 use crate::output;
-use crate::terminal::harmless;
+use crate::terminal::harmless_text;
 
 /// Maximum number of names shown when the user is asked for consent.
 const NAMES_MAX: usize = 20;
@@ -52,7 +52,7 @@ pub(crate) struct Bulk<'a> {
     /// The participle for messages: `paused`.
     pub(crate) participle: &'a str,
     /// Further fields of the request.
-    pub(crate) more: Value,
+    pub(crate) extra_fields: Value,
 }
 
 impl Bulk<'_> {
@@ -61,7 +61,7 @@ impl Bulk<'_> {
         let done = post(client, self, &json!({ "ids": [id] })).await?;
         let found = done.value()?;
         if found["matched"] == 0 && found["left_out"] == 0 {
-            return Err(Failure::new(Exit::NotFound, format!("there is no {} {}", self.noun, harmless(id))));
+            return Err(Failure::new(Exit::NotFound, format!("there is no {} {}", self.noun, harmless_text(id))));
         }
         report(&done, self, false, format)
     }
@@ -82,52 +82,54 @@ impl BulkArgs {
             return Err(Failure::refused(message));
         }
         let counted_first = post(client, bulk, &json!({"q": filter, "after": self.after, "dry_run": true})).await?;
-        let found = counted_first.value()?;
-        let matched = found["matched"].as_u64().unwrap_or_default();
+        let search = counted_first.value()?;
+        let matched = search["matched"].as_u64().unwrap_or_default();
         // A search that found no match may have stopped at its limit before the end. The report then names the place to
         // continue from.
-        if self.dry_run || (matched == 0 && found["has_more"] == true) {
+        if self.dry_run || (matched == 0 && search["has_more"] == true) {
             return report(&counted_first, bulk, true, format);
         }
         if matched == 0 {
-            output::message(&format!("no {} passes the filter; nothing was done", bulk.noun));
+            output::print_message(&format!("no {} passes the filter; nothing was done", bulk.noun));
             return match format.format {
-                Format::Json | Format::Jsonl | Format::Yaml => output::document(counted_first.text(), format.format),
+                Format::Json | Format::Jsonl | Format::Yaml => {
+                    output::print_document(counted_first.text(), format.format)
+                }
                 Format::Name | Format::Table | Format::Wide => Ok(()),
             };
         }
         if !self.yes {
-            ask(bulk, &found, matched)?;
-            if let Some(which) = by_names(&found) {
-                let done = post(client, bulk, &which).await?;
-                return report(&with_continuation(&done, &found)?, bulk, false, format);
+            ask_for_consent(bulk, &search, matched)?;
+            if let Some(selection) = selection_by_names(&search) {
+                let done = post(client, bulk, &selection).await?;
+                return report(&with_continuation(&done, &search)?, bulk, false, format);
             }
         }
-        let which = json!({"q": filter, "after": self.after, "expected_count": matched});
-        let done = post(client, bulk, &which).await?;
+        let selection = json!({"q": filter, "after": self.after, "expected_count": matched});
+        let done = post(client, bulk, &selection).await?;
         report(&done, bulk, false, format)
     }
 }
 
 /// A selection that names the jobs which the user agreed to change, because by now the filter may match others. `None`
 /// for runs: the search counts them without naming them.
-fn by_names(found: &Value) -> Option<Value> {
-    let jobs = found["jobs"].as_array().filter(|jobs| !jobs.is_empty())?;
+fn selection_by_names(search: &Value) -> Option<Value> {
+    let jobs = search["jobs"].as_array().filter(|jobs| !jobs.is_empty())?;
     Some(json!({ "names": jobs }))
 }
 
 /// Copies `has_more` and `after` from the preceding search into the answer: an action on names does not report them.
-fn with_continuation(done: &Body, found: &Value) -> Result<Body, Failure> {
+fn with_continuation(done: &Body, search: &Value) -> Result<Body, Failure> {
     let mut answer = done.value()?;
     for field in ["has_more", "after"] {
-        answer[field] = found[field].clone();
+        answer[field] = search[field].clone();
     }
     Ok(Body::new(answer.to_string()))
 }
 
-async fn post(client: &Client, bulk: &Bulk<'_>, which: &Value) -> Result<Body, Failure> {
+async fn post(client: &Client, bulk: &Bulk<'_>, selection: &Value) -> Result<Body, Failure> {
     let mut body = json!({ "action": bulk.action });
-    for fields in [which, &bulk.more].into_iter().filter_map(Value::as_object) {
+    for fields in [selection, &bulk.extra_fields].into_iter().filter_map(Value::as_object) {
         for (key, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
             body[key.as_str()] = value.clone();
         }
@@ -136,14 +138,14 @@ async fn post(client: &Client, bulk: &Bulk<'_>, which: &Value) -> Result<Body, F
 }
 
 /// Asks for consent, and refuses if there is no terminal.
-fn ask(bulk: &Bulk<'_>, found: &Value, matched: u64) -> Result<(), Failure> {
+fn ask_for_consent(bulk: &Bulk<'_>, search: &Value, matched: u64) -> Result<(), Failure> {
     let count = counted(matched, bulk.noun);
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         let message = format!("{count} would be {}, and there is no terminal to ask for consent", bulk.participle);
         return Err(Failure::refused(format!("{message}: add --yes, or look first with --dry-run; nothing was done")));
     }
-    let names: Vec<String> = names(found).into_iter().take(NAMES_MAX).collect();
-    let more = if names.is_empty() { String::new() } else { format!(": {}", harmless(&names.join(", "))) };
+    let names: Vec<String> = affected_names(search).into_iter().take(NAMES_MAX).collect();
+    let more = if names.is_empty() { String::new() } else { format!(": {}", harmless_text(&names.join(", "))) };
     let rest = matched.saturating_sub(u64::try_from(names.len()).unwrap_or(0));
     let rest = if names.is_empty() || rest == 0 { String::new() } else { format!(" and {rest} more") };
     write!(std::io::stderr(), "{}: {count}{more}{rest}? [y/N] ", bulk.action).ok();
@@ -156,18 +158,18 @@ fn ask(bulk: &Bulk<'_>, found: &Value, matched: u64) -> Result<(), Failure> {
 }
 
 /// The names of the jobs or runs that were changed; of retried runs, the ids of the new ones.
-fn names(answer: &Value) -> Vec<String> {
+fn affected_names(answer: &Value) -> Vec<String> {
     let lists = ["jobs", "made"].into_iter().filter_map(|key| answer[key].as_array());
     lists.flatten().map(text_of).collect()
 }
 
-fn report(answer: &Body, bulk: &Bulk<'_>, is_dry: bool, format: FormatArgs) -> Result<(), Failure> {
+fn report(answer: &Body, bulk: &Bulk<'_>, is_dry_run: bool, format: FormatArgs) -> Result<(), Failure> {
     let value = answer.value()?;
-    let written = match format.format {
-        Format::Json | Format::Jsonl | Format::Yaml => output::document(answer.text(), format.format),
-        Format::Name => output::names(names(&value)),
+    let print_result = match format.format {
+        Format::Json | Format::Jsonl | Format::Yaml => output::print_document(answer.text(), format.format),
+        Format::Name => output::print_names(affected_names(&value)),
         Format::Table | Format::Wide => {
-            output::message(&sentence(&value, bulk, is_dry));
+            output::print_message(&sentence(&value, bulk, is_dry_run));
             Ok(())
         }
     };
@@ -175,26 +177,26 @@ fn report(answer: &Body, bulk: &Bulk<'_>, is_dry: bool, format: FormatArgs) -> R
     for problem in problems.iter().take(PROBLEMS_MAX) {
         let which = ["job", "id"].into_iter().find_map(|key| problem[key].as_str()).unwrap_or_default();
         let why = problem["message"].as_str().unwrap_or_default();
-        output::message(&format!("{}: {}", harmless(which), harmless(why)));
+        output::print_message(&format!("{}: {}", harmless_text(which), harmless_text(why)));
     }
     let verdict = match problems.len() {
         0 => Ok(()),
         count => Err(Failure::from_text(format!("{} could not be {}", counted(count, bulk.noun), bulk.participle))),
     };
-    after_output(written, verdict)
+    output_or_verdict(print_result, verdict)
 }
 
 /// Describes what was done or, in a dry run, would be.
-fn sentence(answer: &Value, bulk: &Bulk<'_>, is_dry: bool) -> String {
+fn sentence(answer: &Value, bulk: &Bulk<'_>, is_dry_run: bool) -> String {
     let matched = answer["matched"].as_u64().unwrap_or_default();
     let more = match (answer["has_more"] == true, answer["after"].as_str()) {
         (false, _) => String::new(),
         (true, None) => "; more pass the filter than one request takes".to_owned(),
         (true, Some(place)) => {
-            format!("; more pass the filter than one request takes, continue with --after {}", harmless(place))
+            format!("; more pass the filter than one request takes, continue with --after {}", harmless_text(place))
         }
     };
-    if is_dry {
+    if is_dry_run {
         return format!("{} would be {}{more}", counted(matched, bulk.noun), bulk.participle);
     }
     let problem_count = answer["problems"].as_array().map_or(0, Vec::len);
@@ -210,20 +212,20 @@ mod tests {
     use super::*;
 
     const PAUSE: Bulk<'_> =
-        Bulk { collection: "jobs", noun: "job", action: "pause", participle: "paused", more: Value::Null };
+        Bulk { collection: "jobs", noun: "job", action: "pause", participle: "paused", extra_fields: Value::Null };
 
     #[test]
     fn consent_is_for_the_jobs_that_were_shown() {
         let found = json!({"matched": 2, "jobs": ["a", "b"], "has_more": true, "after": "b"});
-        assert_eq!(by_names(&found), Some(json!({"names": ["a", "b"]})));
-        assert_eq!(by_names(&json!({"matched": 2, "made": [], "has_more": false})), None);
+        assert_eq!(selection_by_names(&found), Some(json!({"names": ["a", "b"]})));
+        assert_eq!(selection_by_names(&json!({"matched": 2, "made": [], "has_more": false})), None);
         let done = Body::new(r#"{"matched": 2, "jobs": ["a", "b"], "has_more": false, "after": null}"#.to_owned());
         assert_eq!(with_continuation(&done, &found).unwrap().value().unwrap(), found);
     }
 
     #[test]
     fn the_result_is_one_sentence() {
-        let expected = |answer: Value, is_dry| sentence(&answer, &PAUSE, is_dry);
+        let expected = |answer: Value, is_dry_run| sentence(&answer, &PAUSE, is_dry_run);
         assert_eq!(expected(json!({"matched": 37, "has_more": false}), true), "37 jobs would be paused");
         let done = json!({"matched": 5, "unchanged": 2, "problems": [{}], "has_more": true});
         let more = "; more pass the filter than one request takes";

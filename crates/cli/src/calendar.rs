@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use rondel_core::Timestamp;
 use serde_json::{Map, Value};
 
-use crate::client::{Client, ClientArgs, text_of, time_of};
+use crate::client::{Client, ClientArgs, text_of, time_text};
 use crate::delete::delete;
 use crate::exit::Failure;
 use crate::format::FormatArgs;
@@ -173,7 +173,7 @@ impl ImportArgs {
         }
         let body = client.post_file(&["calendars", &self.name, "import"], &query, read_text(&self.file)?).await?;
         // A calendar that was not saved has no values for the columns of a list.
-        if self.dry_run { output::json(body.text()) } else { VIEW.print_row(&body, format) }
+        if self.dry_run { output::print_json(body.text()) } else { VIEW.print_row(&body, format) }
     }
 
     fn kind(&self) -> Result<Kind, Failure> {
@@ -195,7 +195,7 @@ fn row(calendar: &Value, now: Timestamp) -> Vec<String> {
         text_of(&calendar["name"]),
         text_of(&calendar["description"]),
         text_of(&calendar["version"]),
-        time_of(&calendar["updated_at"], now),
+        time_text(&calendar["updated_at"], now),
     ]
 }
 

@@ -14,11 +14,11 @@ pub(crate) fn now() -> Timestamp {
 static SHOWS_UTC: AtomicBool = AtomicBool::new(false);
 
 /// Chooses whether times are shown in UTC or in the zone of this machine; set once, before anything is printed.
-pub(crate) fn show_utc(utc: bool) {
-    SHOWS_UTC.store(utc, Ordering::Relaxed);
+pub(crate) fn set_display_in_utc(is_utc: bool) {
+    SHOWS_UTC.store(is_utc, Ordering::Relaxed);
 }
 
-/// An instant for display, in the zone that [`show_utc`] has chosen and with the zone's offset.
+/// An instant for display, in the zone that [`set_display_in_utc`] has chosen and with the zone's offset.
 pub(crate) fn local_text(at: Timestamp) -> String {
     let local = at.to_utc().filter(|_| !SHOWS_UTC.load(Ordering::Relaxed)).map(|utc| utc.with_timezone(&chrono::Local));
     match local {
@@ -28,19 +28,19 @@ pub(crate) fn local_text(at: Timestamp) -> String {
 }
 
 /// The distance of an instant from now: `in 12s`, `3m ago`, `now`.
-pub(crate) fn relative(at: Timestamp, now: Timestamp) -> String {
+pub(crate) fn relative_text(at: Timestamp, now: Timestamp) -> String {
     let (ahead, behind) = (at.since(now), now.since(at));
     if ahead >= Duration::from_secs(1) {
-        format!("in {}", rough(ahead))
+        format!("in {}", rough_text(ahead))
     } else if behind >= Duration::from_secs(1) {
-        format!("{} ago", rough(behind))
+        format!("{} ago", rough_text(behind))
     } else {
         "now".to_owned()
     }
 }
 
 /// A length in its two largest units: `850ms`, `12s`, `3m5s`, `2h`, `5d4h`.
-pub(crate) fn rough(length: Duration) -> String {
+pub(crate) fn rough_text(length: Duration) -> String {
     let seconds = length.as_secs();
     let units = [("d", seconds / 86_400), ("h", seconds / 3600 % 24), ("m", seconds / 60 % 60), ("s", seconds % 60)];
     let Some(largest) = units.iter().position(|(_, count)| *count > 0) else {
@@ -60,8 +60,8 @@ mod tests {
         for (seconds, text) in
             [(0, "now"), (12, "in 12s"), (-185, "3m5s ago"), (7200, "in 2h"), (-446_400, "5d4h ago"), (3601, "in 1h")]
         {
-            assert_eq!(relative(Timestamp::from_secs(1_000_000 + seconds), now), text);
+            assert_eq!(relative_text(Timestamp::from_secs(1_000_000 + seconds), now), text);
         }
-        assert_eq!(rough(Duration::from_millis(850)), "850ms");
+        assert_eq!(rough_text(Duration::from_millis(850)), "850ms");
     }
 }

@@ -15,22 +15,22 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 const COUNT_MAX: &str = "100";
 
 /// Completes the name of a job.
-pub(crate) fn jobs() -> ArgValueCompleter {
-    ArgValueCompleter::new(|part: &OsStr| names("jobs", part))
+pub(crate) fn job_names() -> ArgValueCompleter {
+    ArgValueCompleter::new(|part: &OsStr| names_from_server("jobs", part))
 }
 
 /// Completes the name of an app.
-pub(crate) fn apps() -> ArgValueCompleter {
-    ArgValueCompleter::new(|part: &OsStr| names("apps", part))
+pub(crate) fn app_names() -> ArgValueCompleter {
+    ArgValueCompleter::new(|part: &OsStr| names_from_server("apps", part))
 }
 
 /// Completes the name of an executor.
-pub(crate) fn executors() -> ArgValueCompleter {
-    ArgValueCompleter::new(|part: &OsStr| names("executors", part))
+pub(crate) fn executor_names() -> ArgValueCompleter {
+    ArgValueCompleter::new(|part: &OsStr| names_from_server("executors", part))
 }
 
 /// Completes the name of a context.
-pub(crate) fn contexts() -> ArgValueCompleter {
+pub(crate) fn context_names() -> ArgValueCompleter {
     ArgValueCompleter::new(|part: &OsStr| {
         let (Some(part), Ok(contexts)) = (part.to_str(), Contexts::read()) else { return Vec::new() };
         let found = contexts.all().map(|(name, _)| name).filter(|name| name.starts_with(part));
@@ -40,10 +40,10 @@ pub(crate) fn contexts() -> ArgValueCompleter {
 
 /// Names from the server, or none if the call fails. The environment and the context select the server: a completer
 /// does not see the flags.
-fn names(collection: &'static str, part: &OsStr) -> Vec<CompletionCandidate> {
+fn names_from_server(collection: &'static str, part: &OsStr) -> Vec<CompletionCandidate> {
     let Some(part) = part.to_str() else { return Vec::new() };
-    let mut found = Vec::new();
-    let asked = runtime::run(async {
+    let mut names = Vec::new();
+    let request = runtime::run(async {
         let client = ClientArgs::default().client()?;
         // The lists of apps and executors have no filter.
         let query = [("q", part), ("limit", COUNT_MAX)];
@@ -56,12 +56,12 @@ fn names(collection: &'static str, part: &OsStr) -> Vec<CompletionCandidate> {
         };
         if let Ok(body) = tokio::time::timeout(TIMEOUT, client.get(&[collection], query)).await {
             let body = body?.value()?;
-            found.extend(body["items"].as_array().into_iter().flatten().map(|item| text_of(&item["name"])));
+            names.extend(body["items"].as_array().into_iter().flatten().map(|item| text_of(&item["name"])));
         }
         Ok(())
     });
     // The shell shows no errors of completions.
-    drop(asked);
-    found.retain(|name| name.starts_with(part));
-    found.into_iter().map(CompletionCandidate::new).collect()
+    drop(request);
+    names.retain(|name| name.starts_with(part));
+    names.into_iter().map(CompletionCandidate::new).collect()
 }

@@ -7,7 +7,7 @@ use crate::exit::Failure;
 use crate::output;
 
 /// The environment variable by which a completion script requests completions.
-const VARIABLE: &str = "RONDEL_COMPLETE";
+const SHELL_VARIABLE: &str = "RONDEL_COMPLETE";
 
 /// A completion script.
 #[derive(Debug, Args)]
@@ -31,8 +31,8 @@ enum Shell {
 }
 
 /// Answers a shell that asks for completions of these commands, and ends the process; otherwise does nothing.
-pub(crate) fn answer(commands: impl Fn() -> Command) {
-    CompleteEnv::with_factory(commands).var(VARIABLE).complete();
+pub(crate) fn answer_shell(commands: impl Fn() -> Command) {
+    CompleteEnv::with_factory(commands).var(SHELL_VARIABLE).complete();
 }
 
 impl CompletionArgs {
@@ -46,7 +46,7 @@ impl CompletionArgs {
             Shell::Powershell => &Powershell,
         };
         let mut script = Vec::new();
-        shell.write_registration(VARIABLE, "rondel", "rondel", "rondel", &mut script)?;
-        output::data(&String::from_utf8_lossy(&script))
+        shell.write_registration(SHELL_VARIABLE, "rondel", "rondel", "rondel", &mut script)?;
+        output::print_lines(&String::from_utf8_lossy(&script))
     }
 }

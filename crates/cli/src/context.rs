@@ -62,7 +62,7 @@ struct AddArgs {
 #[derive(Debug, Args)]
 struct NameArgs {
     /// The context's name
-    #[arg(value_name = "NAME", add = crate::complete::contexts())]
+    #[arg(value_name = "NAME", add = crate::complete::context_names())]
     name: String,
 }
 
@@ -93,15 +93,15 @@ impl ContextArgs {
             }
             ContextCommand::Use(args) => {
                 contexts.select(&args.name)?;
-                output::message(&format!("commands use {} now", contexts.get(&args.name)?.server));
+                output::print_message(&format!("commands use {} now", contexts.get(&args.name)?.server));
                 if let Some(name) = deciding_variable(&args.name) {
-                    output::message(&format!("not in this environment: the variable {name} decides here"));
+                    output::print_message(&format!("not in this environment: the variable {name} decides here"));
                 }
                 Ok(())
             }
             ContextCommand::Remove(args) => {
                 contexts.remove(&args.name)?;
-                output::message(&format!("removed {}", args.name));
+                output::print_message(&format!("removed {}", args.name));
                 Ok(())
             }
         }
@@ -110,8 +110,8 @@ impl ContextArgs {
 
 /// The environment variable that overrides the context `chosen`, if there is one.
 fn deciding_variable(chosen: &str) -> Option<&'static str> {
-    let is_other_context = token_file::variable("RONDEL_CONTEXT").is_some_and(|name| name != chosen);
-    let is_server_set = token_file::variable("RONDEL_SERVER").is_some();
+    let is_other_context = token_file::env_variable("RONDEL_CONTEXT").is_some_and(|name| name != chosen);
+    let is_server_set = token_file::env_variable("RONDEL_SERVER").is_some();
     if is_server_set { Some("RONDEL_SERVER") } else { is_other_context.then_some("RONDEL_CONTEXT") }
 }
 
@@ -136,19 +136,19 @@ impl AddArgs {
         match token {
             Some(token) => contexts.store_token(&self.name, &token)?,
             None if is_forgotten => {
-                output::message(&format!(
+                output::print_message(&format!(
                     "added {0}; the token that it had was for another server, and is deleted; rondel login --context {0} gives it a new one",
                     self.name
                 ));
                 return Ok(());
             }
             None if contexts.token(&self.name)?.is_none() => {
-                output::message(&format!("added {0}; rondel login --context {0} gives it a token", self.name));
+                output::print_message(&format!("added {0}; rondel login --context {0} gives it a token", self.name));
                 return Ok(());
             }
             None => {}
         }
-        output::message(&format!("added {}", self.name));
+        output::print_message(&format!("added {}", self.name));
         Ok(())
     }
 }
@@ -168,7 +168,7 @@ pub(crate) struct LoginArgs {
 #[derive(Debug, Args)]
 pub(crate) struct LogoutArgs {
     /// The context; that in use if left out
-    #[arg(long, env = "RONDEL_CONTEXT", value_name = "NAME", add = crate::complete::contexts())]
+    #[arg(long, env = "RONDEL_CONTEXT", value_name = "NAME", add = crate::complete::context_names())]
     context: Option<String>,
 }
 
@@ -184,10 +184,10 @@ impl LoginArgs {
         self.client.check_sign_in(&context)?;
         let token = read_token(&context.server).await?;
         let credential = Credential { token: token.clone(), from: "that was read".to_owned() };
-        let client = self.client.for_context(&context).client_with(Some(credential))?;
+        let client = self.client.for_sign_in_to(&context).client_with_token(Some(credential))?;
         client.get(&["jobs"], &[("limit", "1")]).await?;
         contexts.store_token(&name, &token)?;
-        output::message(&format!("signed in to {}", client.server_url()));
+        output::print_message(&format!("signed in to {}", client.server_url()));
         Ok(())
     }
 }
@@ -201,7 +201,11 @@ impl LogoutArgs {
         };
         contexts.get(&name)?;
         let was_there = contexts.delete_token(&name)?;
-        output::message(&if was_there { format!("signed out of {name}") } else { format!("{name} has no token") });
+        output::print_message(&if was_there {
+            format!("signed out of {name}")
+        } else {
+            format!("{name} has no token")
+        });
         Ok(())
     }
 }
@@ -224,7 +228,7 @@ async fn read_token(server: &str) -> Result<Token, Failure> {
     })?;
     let line = line.await;
     drop(hidden);
-    token_file::parse(&line??).ok_or_else(|| {
+    token_file::parse_token(&line??).ok_or_else(|| {
         Failure::refused("the input is not a token: expected one line of at least 16 visible characters")
     })
 }
@@ -245,6 +249,6 @@ impl HiddenInput {
 impl Drop for HiddenInput {
     fn drop(&mut self) {
         tcsetattr(std::io::stdin(), OptionalActions::Now, &self.0).ok();
-        output::message("");
+        output::print_message("");
     }
 }

@@ -73,68 +73,65 @@ impl Contexts {
     }
 
     /// The context with this name; an error if there is none.
-    pub(crate) fn get(&self, wanted: &str) -> Result<&Context, Failure> {
-        self.file.contexts.get(wanted).ok_or_else(|| {
+    pub(crate) fn get(&self, name: &str) -> Result<&Context, Failure> {
+        self.file.contexts.get(name).ok_or_else(|| {
             let known: Vec<&str> = self.file.contexts.keys().map(String::as_str).collect();
             let known =
                 if known.is_empty() { "there are none".to_owned() } else { format!("there are {}", known.join(", ")) };
-            Failure::new(
-                Exit::NotFound,
-                format!("there is no context {wanted:?}; {known}; rondel context add makes one"),
-            )
+            Failure::new(Exit::NotFound, format!("there is no context {name:?}; {known}; rondel context add makes one"))
         })
     }
 
     /// Adds or changes a context. The first context becomes the one in use. If the server differs from the previous
     /// one, the stored token is deleted first, because no other server may get it. Returns whether a token was deleted.
     /// Without a new namespace, the previous one remains if the server is the same.
-    pub(crate) fn put(&mut self, wanted: &str, mut context: Context) -> Result<bool, Failure> {
-        name::check(wanted).map_err(Failure::refused)?;
-        let before = self.file.contexts.get(wanted).filter(|before| before.server == context.server);
+    pub(crate) fn put(&mut self, name: &str, mut context: Context) -> Result<bool, Failure> {
+        name::check(name).map_err(Failure::refused)?;
+        let before = self.file.contexts.get(name).filter(|before| before.server == context.server);
         let is_same_server = before.is_some();
         context.namespace = context.namespace.or_else(|| before?.namespace.clone());
-        let is_forgotten = !is_same_server && self.delete_token(wanted)?;
-        self.file.contexts.insert(wanted.to_owned(), context);
-        self.file.current.get_or_insert_with(|| wanted.to_owned());
+        let is_forgotten = !is_same_server && self.delete_token(name)?;
+        self.file.contexts.insert(name.to_owned(), context);
+        self.file.current.get_or_insert_with(|| name.to_owned());
         self.write()?;
         Ok(is_forgotten)
     }
 
     /// Makes a context the one in use.
-    pub(crate) fn select(&mut self, wanted: &str) -> Result<(), Failure> {
-        self.get(wanted)?;
-        self.file.current = Some(wanted.to_owned());
+    pub(crate) fn select(&mut self, name: &str) -> Result<(), Failure> {
+        self.get(name)?;
+        self.file.current = Some(name.to_owned());
         self.write()
     }
 
     /// Deletes a context and its token.
-    pub(crate) fn remove(&mut self, wanted: &str) -> Result<(), Failure> {
-        self.get(wanted)?;
-        self.file.contexts.remove(wanted);
-        if self.file.current.as_deref() == Some(wanted) {
+    pub(crate) fn remove(&mut self, name: &str) -> Result<(), Failure> {
+        self.get(name)?;
+        self.file.contexts.remove(name);
+        if self.file.current.as_deref() == Some(name) {
             self.file.current = None;
         }
-        self.delete_token(wanted)?;
+        self.delete_token(name)?;
         self.write()
     }
 
-    pub(crate) fn token(&self, wanted: &str) -> Result<Option<Token>, Failure> {
-        token_file::read(&self.token_path(wanted))
+    pub(crate) fn token(&self, name: &str) -> Result<Option<Token>, Failure> {
+        token_file::read(&self.token_path(name))
     }
 
     /// The path of the file with a context's token.
-    pub(crate) fn token_path(&self, wanted: &str) -> PathBuf {
-        self.folder.join("tokens").join(wanted)
+    pub(crate) fn token_path(&self, name: &str) -> PathBuf {
+        self.folder.join("tokens").join(name)
     }
 
     /// Stores a token for a context.
-    pub(crate) fn store_token(&self, wanted: &str, token: &Token) -> Result<(), Failure> {
-        write_secret(&self.token_path(wanted), &format!("{}\n", token.reveal()))
+    pub(crate) fn store_token(&self, name: &str, token: &Token) -> Result<(), Failure> {
+        write_secret(&self.token_path(name), &format!("{}\n", token.reveal()))
     }
 
     /// Deletes the token of a context; `false` if there was none.
-    pub(crate) fn delete_token(&self, wanted: &str) -> Result<bool, Failure> {
-        let path = self.token_path(wanted);
+    pub(crate) fn delete_token(&self, name: &str) -> Result<bool, Failure> {
+        let path = self.token_path(name);
         match std::fs::remove_file(&path) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),

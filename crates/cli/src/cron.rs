@@ -53,7 +53,7 @@ struct ExpressionArgs {
 )]
 struct NextArgs {
     #[command(flatten)]
-    asked: ExpressionArgs,
+    query: ExpressionArgs,
     /// How many
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     count: u16,
@@ -65,7 +65,7 @@ struct NextArgs {
 #[command(after_help = "Example:\n  rondel cron explain \"0 0 9 ? * MON-FRI\" --time-zone Europe/Berlin --lang en")]
 struct ExplainArgs {
     #[command(flatten)]
-    asked: ExpressionArgs,
+    query: ExpressionArgs,
     #[command(flatten)]
     format: FormatArgs,
 }
@@ -110,11 +110,11 @@ struct CronReport {
     after: Timestamp,
     lang: Lang,
     sentence: String,
-    found: Preview,
+    preview: Preview,
 }
 
 impl ExpressionArgs {
-    fn answer(&self, count: usize) -> Result<CronReport, Failure> {
+    fn report(&self, count: usize) -> Result<CronReport, Failure> {
         let expression = CronExpr::parse(&self.expression).map_err(|error| Failure::refused(error.to_string()))?;
         let zone = parse_zone(&self.tz).map_err(|error| Failure::refused(format!("--time-zone: {error}")))?;
         let after = match &self.after {
@@ -125,9 +125,9 @@ impl ExpressionArgs {
         let schedule = Schedule { kind, zone, start: None, end: None, jitter: None };
         let (lang, sentence) = (self.lang.lang(), words::schedule(&schedule, self.lang.lang()));
         let timetable = Timetable { schedules: vec![schedule], calendar: None };
-        let found =
+        let preview =
             preview(PreviewRequest { timetable: &timetable, anchor: after, after, count, per_day_max: PER_DAY_MAX });
-        Ok(CronReport { expression, zone, after, lang, sentence, found })
+        Ok(CronReport { expression, zone, after, lang, sentence, preview })
     }
 }
 
@@ -137,19 +137,19 @@ impl CronReport {
     }
 
     fn fires(&self) -> impl Iterator<Item = Timestamp> {
-        self.found.fires.iter().map(|fire| fire.at)
+        self.preview.fires.iter().map(|fire| fire.at)
     }
 
     /// The warnings as sentences; none if the schedule never fires, which `check_fires` reports.
     fn warnings(&self) -> impl Iterator<Item = &str> {
-        let warnings = self.found.warnings.iter().filter(|_| !self.found.fires.is_empty());
+        let warnings = self.preview.warnings.iter().filter(|_| !self.preview.fires.is_empty());
         warnings.map(|warning| warning.sentence(self.lang))
     }
 
     /// Fails if the schedule never fires. Such a schedule is a mistake, even if the command has printed something about
     /// it.
     fn check_fires(&self) -> Result<(), Failure> {
-        if self.found.fires.is_empty() {
+        if self.preview.fires.is_empty() {
             let (expression, after) = (&self.expression, self.after);
             return Err(Failure::refused(match self.lang {
                 Lang::En => format!("{expression} never fires after {after}"),
@@ -161,67 +161,67 @@ impl CronReport {
 }
 
 fn next(args: &NextArgs) -> Result<(), Failure> {
-    let answer = args.asked.answer(usize::from(args.count))?;
+    let report = args.query.report(usize::from(args.count))?;
     match args.format.format {
-        Format::Json => output::data(&serde_json::to_string(&Fires { fires: answer.fires().collect() })?)?,
+        Format::Json => output::print_lines(&serde_json::to_string(&Fires { fires: report.fires().collect() })?)?,
         Format::Jsonl => {
-            let lines = answer.fires().map(|at| serde_json::to_string(&at)).collect::<Result<Vec<_>, _>>()?;
-            output::data(&lines.join("\n"))?;
+            let lines = report.fires().map(|at| serde_json::to_string(&at)).collect::<Result<Vec<_>, _>>()?;
+            output::print_lines(&lines.join("\n"))?;
         }
         Format::Yaml => {
-            output::document(&serde_json::to_string(&Fires { fires: answer.fires().collect() })?, Format::Yaml)?
+            output::print_document(&serde_json::to_string(&Fires { fires: report.fires().collect() })?, Format::Yaml)?
         }
-        Format::Name => output::data(&answer.fires().map(|at| at.to_string()).collect::<Vec<_>>().join("\n"))?,
+        Format::Name => output::print_lines(&report.fires().map(|at| at.to_string()).collect::<Vec<_>>().join("\n"))?,
         Format::Table | Format::Wide => {
-            output::message(&format!("{}\n{}", answer.sentence, answer.dialect()));
-            if !answer.found.fires.is_empty() {
-                output::data(&table(&answer, args.format.no_headers))?;
+            output::print_message(&format!("{}\n{}", report.sentence, report.dialect()));
+            if !report.preview.fires.is_empty() {
+                output::print_lines(&table(&report, args.format.no_headers))?;
             }
-            answer.warnings().for_each(output::message);
+            report.warnings().for_each(output::print_message);
         }
     }
-    answer.check_fires()
+    report.check_fires()
 }
 
-fn table(answer: &CronReport, no_headers: bool) -> String {
+fn table(report: &CronReport, no_headers: bool) -> String {
     let now = clock::now();
     let mut table = Table::new(&["LOCAL", "UTC", ""]);
-    for at in answer.fires() {
-        table.add(vec![local(at, answer.zone), at.to_string(), clock::relative(at, now)]);
+    for at in report.fires() {
+        table.add(vec![zone_time_text(at, report.zone), at.to_string(), clock::relative_text(at, now)]);
     }
     table.render(no_headers)
 }
 
 fn explain(args: &ExplainArgs) -> Result<(), Failure> {
-    let answer = args.asked.answer(1)?;
+    let report = args.query.report(1)?;
     match args.format.format {
         Format::Json | Format::Jsonl | Format::Yaml => {
-            let warnings = answer.found.warnings.iter().map(|warning| WarningJson {
+            let warnings = report.preview.warnings.iter().map(|warning| WarningJson {
                 code: warning.code.as_str(),
                 at: warning.at,
-                message: warning.sentence(answer.lang),
+                message: warning.sentence(report.lang),
             });
             let explained = Explanation {
-                expression: answer.expression.source(),
-                time_zone: answer.zone.name(),
-                dialect: answer.expression.dialect(),
-                sentence: &answer.sentence,
-                next_fire_at: answer.fires().next(),
+                expression: report.expression.source(),
+                time_zone: report.zone.name(),
+                dialect: report.expression.dialect(),
+                sentence: &report.sentence,
+                next_fire_at: report.fires().next(),
                 warnings: warnings.collect(),
             };
-            output::document(&serde_json::to_string(&explained)?, args.format.format)?;
+            output::print_document(&serde_json::to_string(&explained)?, args.format.format)?;
         }
-        Format::Name => output::data(&answer.sentence)?,
+        Format::Name => output::print_lines(&report.sentence)?,
         Format::Table | Format::Wide => {
-            let lines = [answer.sentence.as_str(), answer.dialect()];
-            output::data(&lines.into_iter().chain(answer.warnings()).collect::<Vec<_>>().join("\n"))?;
+            let lines = [report.sentence.as_str(), report.dialect()];
+            output::print_lines(&lines.into_iter().chain(report.warnings()).collect::<Vec<_>>().join("\n"))?;
         }
     }
-    answer.check_fires()
+    report.check_fires()
 }
 
 /// An instant on the clock of the zone, with the zone's abbreviation: `2026-03-08T03:00:00+08:00 CST`.
-fn local(at: Timestamp, zone: Tz) -> String {
+fn zone_time_text(at: Timestamp, zone: Tz) -> String {
     let Some(utc) = at.to_utc() else { return at.to_string() };
     let local = zone.from_utc_datetime(&utc.naive_utc());
     format!("{} {}", local.to_rfc3339_opts(SecondsFormat::Secs, false), local.format("%Z"))
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn local_times_name_their_zone() {
         let at = "2026-03-08T07:00:00Z".parse().unwrap();
-        assert_eq!(local(at, parse_zone("Asia/Shanghai").unwrap()), "2026-03-08T15:00:00+08:00 CST");
-        assert_eq!(local(at, Tz::UTC), "2026-03-08T07:00:00+00:00 UTC");
+        assert_eq!(zone_time_text(at, parse_zone("Asia/Shanghai").unwrap()), "2026-03-08T15:00:00+08:00 CST");
+        assert_eq!(zone_time_text(at, Tz::UTC), "2026-03-08T07:00:00+00:00 UTC");
     }
 }

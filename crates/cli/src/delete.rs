@@ -19,13 +19,13 @@ pub(crate) async fn delete(
     let queued = answer.value().ok().and_then(|answer| queued_sentence(&answer["queued"]));
     let sentence = queued.map_or_else(|| sentence.to_owned(), |queued| format!("{sentence}; {queued}"));
     match format.format {
-        Format::Name => output::names(path.last()),
+        Format::Name => output::print_names(path.last()),
         Format::Table | Format::Wide => {
-            output::message(&sentence);
+            output::print_message(&sentence);
             Ok(())
         }
         // The server's answer is empty, unless runs were queued.
         Format::Json | Format::Jsonl | Format::Yaml if answer.text().is_empty() => Ok(()),
-        Format::Json | Format::Jsonl | Format::Yaml => output::document(answer.text(), format.format),
+        Format::Json | Format::Jsonl | Format::Yaml => output::print_document(answer.text(), format.format),
     }
 }

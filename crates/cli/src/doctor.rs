@@ -16,10 +16,10 @@ use serde_json::{Value, json};
 use crate::client::{Call, Client, ClientArgs};
 use crate::config::{self, ConfigFileArgs, HttpSettings, OidcSettings, ServerConfig, ServerSettings};
 use crate::contexts::Contexts;
-use crate::exit::{Exit, Failure, after_output};
+use crate::exit::{Exit, Failure, output_or_verdict};
 use crate::format::{Format, FormatArgs};
 use crate::paint::{Ink, Paint};
-use crate::terminal::harmless;
+use crate::terminal::harmless_text;
 use crate::{clock, output};
 
 /// A clock further off than this makes displayed times misleading.
@@ -55,35 +55,35 @@ enum Verdict {
 struct Check {
     name: &'static str,
     verdict: Verdict,
-    /// What was found.
-    found: String,
+    /// What the check found.
+    finding: String,
     /// What to do about it.
     remedy: String,
 }
 
-fn passed_check(name: &'static str, found: impl Into<String>) -> Check {
-    Check { name, verdict: Verdict::Good, found: found.into(), remedy: String::new() }
+fn passed_check(name: &'static str, finding: impl Into<String>) -> Check {
+    Check { name, verdict: Verdict::Good, finding: finding.into(), remedy: String::new() }
 }
 
-fn warning(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Check {
-    Check { name, verdict: Verdict::Warning, found: found.into(), remedy: remedy.into() }
+fn warning(name: &'static str, finding: impl Into<String>, remedy: impl Into<String>) -> Check {
+    Check { name, verdict: Verdict::Warning, finding: finding.into(), remedy: remedy.into() }
 }
 
-fn failed_check(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Check {
-    Check { name, verdict: Verdict::Wrong, found: found.into(), remedy: remedy.into() }
+fn failed_check(name: &'static str, finding: impl Into<String>, remedy: impl Into<String>) -> Check {
+    Check { name, verdict: Verdict::Wrong, finding: finding.into(), remedy: remedy.into() }
 }
 
-/// A failed check. The failure's message has the finding before its `; ` and the remedy after it; `otherwise` is the
+/// A failed check. The failure's message has the finding before its `; ` and the remedy after it; `default_remedy` is the
 /// remedy for a message without one.
-fn failed(name: &'static str, failure: &Failure, otherwise: &str) -> Check {
-    let (found, remedy) = failure.message().split_once("; ").unwrap_or((failure.message(), otherwise));
-    failed_check(name, found, remedy)
+fn check_of_failure(name: &'static str, failure: &Failure, default_remedy: &str) -> Check {
+    let (finding, remedy) = failure.message().split_once("; ").unwrap_or((failure.message(), default_remedy));
+    failed_check(name, finding, remedy)
 }
 
 impl DoctorArgs {
     /// Runs the checks.
     pub(crate) async fn run(self) -> Result<(), Failure> {
-        let mut checks = vec![contexts()];
+        let mut checks = vec![check_contexts()];
         match self.client.client() {
             Ok(client) => checks.extend(check_server(&client).await),
             Err(failure) => {
@@ -98,11 +98,11 @@ impl DoctorArgs {
             0 => Ok(()),
             count => Err(Failure::new(Exit::Failed, format!("{count} of {} checks failed", checks.len()))),
         };
-        after_output(written, verdict)
+        output_or_verdict(written, verdict)
     }
 }
 
-fn contexts() -> Check {
+fn check_contexts() -> Check {
     match Contexts::read() {
         Ok(contexts) => match contexts.current() {
             Some(name) => passed_check("contexts", format!("{name} is in use")),
@@ -120,22 +120,26 @@ async fn check_server(client: &Client) -> Vec<Check> {
     let ready = match client.get_outside_api("readyz?verbose").await {
         Ok(answer) => answer,
         Err(failure) => {
-            return vec![failed("server", &failure, "start it, or name another one with --server")];
+            return vec![check_of_failure("server", &failure, "start it, or name another one with --server")];
         }
     };
     checks.push(passed_check("server", format!("{place} answers")));
-    checks.push(if ready.status.is_success() { passed_check("readiness", "ready") } else { not_ready(&ready.text) });
-    checks.extend(history(&ready.text));
-    checks.extend(ready.date.map(skew));
+    checks.push(if ready.status.is_success() {
+        passed_check("readiness", "ready")
+    } else {
+        unready_check(&ready.text)
+    });
+    checks.extend(check_history(&ready.text));
+    checks.extend(ready.date.map(check_skew));
     let call = Call { method: Method::GET, path: &["nodes"], query: &[], body: None, headers: &[] };
     match client.call(call).await {
         Ok(Ok(body)) => {
             checks.push(passed_check("token", "is good"));
-            checks.extend(body.value().ok().map(|nodes| versions(&nodes)));
+            checks.extend(body.value().ok().map(|nodes| check_versions(&nodes)));
             checks.extend(cluster::checks(client).await);
         }
         Ok(Err(refusal)) => {
-            checks.push(failed("token", &client.failure(&refusal), "ask for a token with the role viewer"))
+            checks.push(check_of_failure("token", &client.failure(&refusal), "ask for a token with the role viewer"))
         }
         Err(failure) => checks.push(failed_check("token", failure.message(), "see above")),
     }
@@ -143,7 +147,7 @@ async fn check_server(client: &Client) -> Vec<Check> {
 }
 
 /// The checks of the server that failed; without them, its whole answer, such as that of a proxy.
-fn not_ready(answer: &str) -> Check {
+fn unready_check(answer: &str) -> Check {
     let ready: Value = serde_json::from_str(answer).unwrap_or_default();
     let details = ready["details"].as_array().map(Vec::as_slice).unwrap_or_default();
     let is_failed = |detail: &&Value| detail["ok"] == false && detail["check"] != "history";
@@ -152,36 +156,36 @@ fn not_ready(answer: &str) -> Check {
         format!("{check}: {message}")
     };
     let failed: Vec<String> = details.iter().filter(is_failed).map(words).collect();
-    let found = if failed.is_empty() { answer.trim().to_owned() } else { failed.join("; ") };
+    let finding = if failed.is_empty() { answer.trim().to_owned() } else { failed.join("; ") };
     failed_check(
         "readiness",
-        found,
+        finding,
         "the server's log has the cause; rondel node activate NAME turns a switch on again",
     )
 }
 
 /// A warning if the server reports that its database went back in time.
-fn history(ready: &str) -> Option<Check> {
+fn check_history(ready: &str) -> Option<Check> {
     let ready: Value = serde_json::from_str(ready).ok()?;
     let details = ready["details"].as_array()?;
-    let found = details.iter().find(|detail| detail["check"] == "history" && detail["ok"] == false)?;
-    let found = found["message"].as_str().unwrap_or_default();
-    Some(warning("history", found, "compare the ledger with what your handlers wrote"))
+    let detail = details.iter().find(|detail| detail["check"] == "history" && detail["ok"] == false)?;
+    let message = detail["message"].as_str().unwrap_or_default();
+    Some(warning("history", message, "compare the ledger with what your handlers wrote"))
 }
 
 /// Compares the server's clock, from the answer's `Date` in whole seconds, with this machine's.
-fn skew(server: Timestamp) -> Check {
+fn check_skew(server: Timestamp) -> Check {
     let now = clock::now();
-    let apart = if server > now { server.since(now) } else { now.since(server) };
-    if apart <= SKEW_MAX {
+    let difference = if server > now { server.since(now) } else { now.since(server) };
+    if difference <= SKEW_MAX {
         passed_check("clock", "within 2s of the server's")
     } else {
-        let found = format!("{} apart from the server's", clock::rough(apart));
-        warning("clock", found, "times relative to now are off by that much; let NTP set both clocks")
+        let finding = format!("{} apart from the server's", clock::rough_text(difference));
+        warning("clock", finding, "times relative to now are off by that much; let NTP set both clocks")
     }
 }
 
-fn versions(nodes: &Value) -> Check {
+fn check_versions(nodes: &Value) -> Check {
     let own = env!("CARGO_PKG_VERSION");
     let items = nodes["items"].as_array().map(Vec::as_slice).unwrap_or_default();
     let mut others: Vec<&str> = items.iter().filter_map(|node| node["server_version"].as_str()).collect();
@@ -191,8 +195,8 @@ fn versions(nodes: &Value) -> Check {
         [one] if *one == own => passed_check("versions", format!("{own} here and there")),
         [] => warning("versions", "the server names no nodes", "is its lease held? see readiness"),
         several => {
-            let found = format!("{own} here, {} there", several.join(" and "));
-            warning("versions", found, "use the same version on both sides")
+            let finding = format!("{own} here, {} there", several.join(" and "));
+            warning("versions", finding, "use the same version on both sides")
         }
     }
 }
@@ -206,14 +210,14 @@ async fn check_config(file: &ConfigFileArgs) -> Vec<Check> {
         }
     };
     let mut checks = vec![passed_check("settings", "are right")];
-    checks.push(database(&config).await);
-    checks.push(disk(&config.settings.data_dir));
+    checks.push(check_database(&config).await);
+    checks.push(check_disk(&config.settings.data_dir));
     checks
 }
 
 /// The settings, read and checked as by a server that starts with this config file and this environment.
 fn server_config(file: &ConfigFileArgs) -> Result<ServerConfig, Failure> {
-    let (settings, oidc, http) = environment().map_err(|error| {
+    let (settings, oidc, http) = settings_of_environment().map_err(|error| {
         let text = error.to_string();
         Failure::refused(text.lines().next().unwrap_or_default().trim_start_matches("error: "))
     })?;
@@ -221,48 +225,48 @@ fn server_config(file: &ConfigFileArgs) -> Result<ServerConfig, Failure> {
 }
 
 /// The settings that the environment has.
-fn environment() -> Result<(ServerSettings, OidcSettings, HttpSettings), clap::Error> {
+fn settings_of_environment() -> Result<(ServerSettings, OidcSettings, HttpSettings), clap::Error> {
     let command = Command::new("server").no_binary_name(true);
     let command = HttpSettings::augment_args(OidcSettings::augment_args(ServerSettings::augment_args(command)));
-    let found = command.try_get_matches_from(std::iter::empty::<&str>())?;
+    let matches = command.try_get_matches_from(std::iter::empty::<&str>())?;
     Ok((
-        ServerSettings::from_arg_matches(&found)?,
-        OidcSettings::from_arg_matches(&found)?,
-        HttpSettings::from_arg_matches(&found)?,
+        ServerSettings::from_arg_matches(&matches)?,
+        OidcSettings::from_arg_matches(&matches)?,
+        HttpSettings::from_arg_matches(&matches)?,
     ))
 }
 
 /// Checks that the database's file or folder exists, or that a database server listens at its address. The database is not
 /// opened: that would migrate its tables.
-async fn database(config: &ServerConfig) -> Check {
-    let shown = config.database.to_string();
+async fn check_database(config: &ServerConfig) -> Check {
+    let database_text = config.database.to_string();
     if let Some(file) = config.database.0.sqlite_path() {
         let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         return match (file.is_file(), folder.is_dir()) {
-            (true, _) => passed_check("database", shown),
-            (false, true) => passed_check("database", format!("{shown} will be made at the first start")),
+            (true, _) => passed_check("database", database_text),
+            (false, true) => passed_check("database", format!("{database_text} will be made at the first start")),
             (false, false) => {
-                let found = format!("there is no folder {}", folder.display());
+                let finding = format!("there is no folder {}", folder.display());
                 // A start creates the data folder, but no other folder.
                 if folder == config.settings.data_dir {
-                    warning("database", found, "it is made at the first start; is the path right?")
+                    warning("database", finding, "it is made at the first start; is the path right?")
                 } else {
                     failed_check(
                         "database",
-                        found,
+                        finding,
                         "make it for the server's user, or correct the path in server.database",
                     )
                 }
             }
         };
     }
-    let Ok(url) = reqwest::Url::parse(&shown) else { return passed_check("database", shown) };
-    if let Some(socket) = socket(&url) {
+    let Ok(url) = reqwest::Url::parse(&database_text) else { return passed_check("database", database_text) };
+    if let Some(socket) = socket_path(&url) {
         return match Path::new(&socket).exists() {
-            true => passed_check("database", format!("{shown}, by the socket of this machine at {socket}")),
+            true => passed_check("database", format!("{database_text}, by the socket of this machine at {socket}")),
             false => failed_check(
                 "database",
-                format!("{shown}: there is no {socket}"),
+                format!("{database_text}: there is no {socket}"),
                 "does the database run on this machine?",
             ),
         };
@@ -270,14 +274,16 @@ async fn database(config: &ServerConfig) -> Check {
     let place = host_and_port(&url);
     let remedy = "check host, port and firewall of server.database, and whether the database runs";
     match tokio::time::timeout(DATABASE_TIMEOUT, tokio::net::TcpStream::connect(place)).await {
-        Ok(Ok(_)) => passed_check("database", format!("a server listens at {shown}")),
-        Ok(Err(error)) => failed_check("database", format!("{shown}: {error}"), remedy),
-        Err(_) => failed_check("database", format!("{shown} does not answer within {DATABASE_TIMEOUT:?}"), remedy),
+        Ok(Ok(_)) => passed_check("database", format!("a server listens at {database_text}")),
+        Ok(Err(error)) => failed_check("database", format!("{database_text}: {error}"), remedy),
+        Err(_) => {
+            failed_check("database", format!("{database_text} does not answer within {DATABASE_TIMEOUT:?}"), remedy)
+        }
     }
 }
 
 /// The local socket that a URL names in place of a host: MySQL's socket file, or the folder with PostgreSQL's socket.
-fn socket(url: &reqwest::Url) -> Option<String> {
+fn socket_path(url: &reqwest::Url) -> Option<String> {
     let named = url.query_pairs().find(|(key, _)| matches!(&**key, "host" | "socket"));
     let named = named.map(|(_, value)| value.into_owned());
     let encoded = || Some(url.host_str()?.replace("%2F", "/").replace("%2f", "/"));
@@ -298,19 +304,21 @@ fn host_and_port(url: &reqwest::Url) -> (String, u16) {
     (named("host").unwrap_or_else(in_url), port.unwrap_or(if is_postgres { 5432 } else { 3306 }))
 }
 
-fn disk(folder: &Path) -> Check {
-    let there = folder.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("."));
-    match rustix::fs::statvfs(there) {
+fn check_disk(folder: &Path) -> Check {
+    let existing_folder = folder.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("."));
+    match rustix::fs::statvfs(existing_folder) {
         Ok(stats) => {
             let free = stats.f_bavail.saturating_mul(stats.f_frsize);
-            let found = format!("{} MiB free at {}", free / 1024 / 1024, there.display());
+            let finding = format!("{} MiB free at {}", free / 1024 / 1024, existing_folder.display());
             if free >= DISK_MIN {
-                passed_check("disk", found)
+                passed_check("disk", finding)
             } else {
-                warning("disk", found, "make room, or move server.data_dir")
+                warning("disk", finding, "make room, or move server.data_dir")
             }
         }
-        Err(error) => warning("disk", format!("{}: {error}", there.display()), "can this user enter the folder?"),
+        Err(error) => {
+            warning("disk", format!("{}: {error}", existing_folder.display()), "can this user enter the folder?")
+        }
     }
 }
 
@@ -321,16 +329,16 @@ fn print(checks: &[Check], format: FormatArgs) -> Result<(), Failure> {
         Verdict::Wrong => "failed",
     };
     let values = checks.iter().map(|check| {
-        json!({ "name": check.name, "verdict": word(check.verdict), "found": check.found, "remedy": check.remedy })
+        json!({ "name": check.name, "verdict": word(check.verdict), "found": check.finding, "remedy": check.remedy })
     });
     match format.format {
         Format::Json | Format::Yaml => {
-            output::document(&json!({ "checks": values.collect::<Vec<_>>() }).to_string(), format.format)
+            output::print_document(&json!({ "checks": values.collect::<Vec<_>>() }).to_string(), format.format)
         }
-        Format::Jsonl => output::data(&values.map(|value| value.to_string()).collect::<Vec<_>>().join("\n")),
+        Format::Jsonl => output::print_lines(&values.map(|value| value.to_string()).collect::<Vec<_>>().join("\n")),
         Format::Name => {
             let named = checks.iter().filter(|check| check.verdict != Verdict::Good);
-            output::names(named.map(|check| check.name))
+            output::print_names(named.map(|check| check.name))
         }
         Format::Table | Format::Wide => {
             let paint = Paint::of_stdout();
@@ -344,11 +352,11 @@ fn print(checks: &[Check], format: FormatArgs) -> Result<(), Failure> {
                 let remedy = if check.remedy.is_empty() {
                     String::new()
                 } else {
-                    format!("\n{:22}-> {}", "", harmless(&check.remedy))
+                    format!("\n{:22}-> {}", "", harmless_text(&check.remedy))
                 };
-                format!("{verdict} {:<12} {}{remedy}", check.name, harmless(&check.found))
+                format!("{verdict} {:<12} {}{remedy}", check.name, harmless_text(&check.finding))
             };
-            output::data(&checks.iter().map(line).collect::<Vec<_>>().join("\n"))
+            output::print_lines(&checks.iter().map(line).collect::<Vec<_>>().join("\n"))
         }
     }
 }
@@ -361,8 +369,8 @@ mod tests {
     fn the_failed_checks_of_a_server_are_named() {
         let answer = r#"{"status": "not_ready", "checks": {"draining": false, "state": "draining"}, "details": [
             {"check": "lease", "ok": true}, {"check": "switch", "ok": false, "message": "the switch of this node: draining"}]}"#;
-        assert_eq!(not_ready(answer).found, "switch: the switch of this node: draining");
-        assert_eq!(not_ready("bad gateway\n").found, "bad gateway");
+        assert_eq!(unready_check(answer).finding, "switch: the switch of this node: draining");
+        assert_eq!(unready_check("bad gateway\n").finding, "bad gateway");
     }
 
     #[test]
@@ -374,7 +382,7 @@ mod tests {
             ("postgres://me@db.example.com/rondel?sslmode=require", None),
             ("postgres://me@[::1]/rondel", None),
         ] {
-            assert_eq!(socket(&url.parse().unwrap()).as_deref(), expected, "{url}");
+            assert_eq!(socket_path(&url.parse().unwrap()).as_deref(), expected, "{url}");
         }
     }
 

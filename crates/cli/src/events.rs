@@ -10,10 +10,10 @@ use crate::exit::{Exit, Failure};
 use crate::format::{Format, FormatArgs};
 use crate::output;
 use crate::retry::retry_while_unreachable;
-use crate::terminal::harmless;
+use crate::terminal::harmless_text;
 
 /// If the server ends the stream, it is opened again after this pause.
-const PAUSE: Duration = Duration::from_secs(1);
+const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
 /// Prints changes of runs, saved jobs, and executors and servers that come and go, until it is interrupted.
 #[derive(Debug, Args)]
@@ -43,7 +43,7 @@ impl EventsArgs {
             return Err(Failure::refused("events have no names: use -o table or jsonl"));
         }
         let client = self.client.client()?;
-        let (mut cursor, mut left) = (None::<String>, self.count);
+        let (mut cursor, mut remaining) = (None::<String>, self.count);
         let mut lines = self.open(&client, None).await?;
         loop {
             let reason = loop {
@@ -61,8 +61,8 @@ impl EventsArgs {
                     "end" => break text_of(&event["data"]["reason"]),
                     kind => {
                         self.print(kind, &line, &event["data"])?;
-                        left = left.map(|left| left - 1);
-                        if left == Some(0) {
+                        remaining = remaining.map(|remaining| remaining - 1);
+                        if remaining == Some(0) {
                             return Ok(());
                         }
                     }
@@ -73,16 +73,16 @@ impl EventsArgs {
                 // A new stream continues after the last event, also from another server.
                 end @ ("timeout" | "stopping" | "unavailable") => {
                     if end != "timeout" {
-                        output::message("the stream broke off; reconnecting");
+                        output::print_message("the stream broke off; reconnecting");
                     }
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(RECONNECT_DELAY).await;
                     lines = retry_while_unreachable(None, async || self.open(&client, cursor.as_deref()).await).await?;
                 }
                 "token_over" => {
                     return Err(Failure::new(Exit::Auth, "the token has ended, or may no longer view events"));
                 }
                 other => {
-                    let other = harmless(other);
+                    let other = harmless_text(other);
                     return Err(Failure::new(Exit::Unreachable, format!("the server ended the stream: {other}")));
                 }
             }
@@ -99,8 +99,8 @@ impl EventsArgs {
 
     fn print(&self, kind: &str, line: &str, data: &Value) -> Result<(), Failure> {
         match self.format.format {
-            Format::Table | Format::Wide => output::data(&event_line(kind, data)),
-            Format::Json | Format::Jsonl | Format::Yaml | Format::Name => output::json(line),
+            Format::Table | Format::Wide => output::print_lines(&event_line(kind, data)),
+            Format::Json | Format::Jsonl | Format::Yaml | Format::Name => output::print_json(line),
         }
     }
 }
@@ -108,7 +108,7 @@ impl EventsArgs {
 /// An event as a line: `2026-03-08T07:00:00.250Z run      report.daily 7301… running, attempt 2, on a-1`.
 fn event_line(kind: &str, data: &Value) -> String {
     let text = |key: &str| text_of(&data[key]);
-    let what = match kind {
+    let subject = match kind {
         "run" => {
             let reason = data["reason"].as_str().map(|reason| format!(": {reason}")).unwrap_or_default();
             let attempt = data["attempt"].as_i64().filter(|attempt| *attempt > 1);
@@ -121,7 +121,7 @@ fn event_line(kind: &str, data: &Value) -> String {
         "node" => format!("{} {}", text("name"), text("status")),
         _ => "events may be missing: read the lists again".to_owned(),
     };
-    format!("{:<24} {:<8} {}", harmless(&text("at")), harmless(kind), harmless(&what))
+    format!("{:<24} {:<8} {}", harmless_text(&text("at")), harmless_text(kind), harmless_text(&subject))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use rondel_core::Timestamp;
 use serde_json::{Value, json};
 
-use crate::client::{Client, ClientArgs, text_of, time_of};
+use crate::client::{Client, ClientArgs, text_of, time_text};
 use crate::exit::Failure;
 use crate::format::FormatArgs;
 use crate::list;
@@ -86,7 +86,7 @@ fn row(executor: &Value, now: Timestamp) -> Vec<String> {
         slots_text(executor),
         handlers.unwrap_or_default(),
         labels.unwrap_or_default(),
-        time_of(&executor["last_seen_at"], now),
+        time_text(&executor["last_seen_at"], now),
     ]
 }
 

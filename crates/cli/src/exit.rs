@@ -115,7 +115,7 @@ impl<E: Error + 'static> From<E> for Failure {
 
 /// The result of a command that has written its output. A failed write takes precedence over the verdict. A closed pipe
 /// is an exception: its exit code is 0, which must not turn a failed verdict into a success.
-pub(crate) fn after_output(written: Result<(), Failure>, verdict: Result<(), Failure>) -> Result<(), Failure> {
+pub(crate) fn output_or_verdict(written: Result<(), Failure>, verdict: Result<(), Failure>) -> Result<(), Failure> {
     match written {
         Err(failure) if failure.exit() != Exit::Success => Err(failure),
         Ok(()) | Err(_) => verdict,
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_closed_pipe_hides_no_failure() {
-        let end = |written, verdict| after_output(written, verdict).map_err(|failure: Failure| failure.exit());
+        let end = |written, verdict| output_or_verdict(written, verdict).map_err(|failure: Failure| failure.exit());
         let closed = || Err(Failure::silent(Exit::Success));
         assert_eq!(end(closed(), Err(Failure::silent(Exit::Changes))), Err(Exit::Changes));
         assert_eq!(end(closed(), Ok(())), Ok(()));

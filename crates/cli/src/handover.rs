@@ -40,18 +40,18 @@ impl std::fmt::Debug for Handover {
 impl Handover {
     /// Returns the token and the secrets from the environment. If the environment still holds them, restarts the
     /// program without them and does not return.
-    pub(crate) fn take() -> Result<Self, Failure> {
+    pub(crate) fn take_from_environment() -> Result<Self, Failure> {
         if std::env::var_os(HANDOVER_VARIABLE).is_some() {
-            return receive();
+            return receive_from_stdin();
         }
-        let found = Self::of_environment()?;
+        let found = Self::read_environment()?;
         if found.token.is_none() && found.secrets.is_empty() {
             return Ok(found);
         }
         Err(found.restart())
     }
 
-    fn of_environment() -> Result<Self, Failure> {
+    fn read_environment() -> Result<Self, Failure> {
         let token = token_file::from_environment()?.map(|token| token.reveal().to_owned());
         let mut secrets = BTreeMap::new();
         for (name, value) in std::env::vars_os() {
@@ -89,7 +89,7 @@ impl Handover {
     }
 
     fn write(&self) -> std::io::Result<File> {
-        let mut file = file_in_memory()?;
+        let mut file = create_memory_file()?;
         file.write_all(&serde_json::to_vec(self)?)?;
         file.rewind()?;
         Ok(file)
@@ -107,7 +107,7 @@ impl Handover {
     }
 }
 
-fn receive() -> Result<Handover, Failure> {
+fn receive_from_stdin() -> Result<Handover, Failure> {
     let failed = |error: &(dyn std::error::Error + 'static)| {
         Failure::of(
             format!("cannot read standard input, which {HANDOVER_VARIABLE} announces; unset that variable"),
@@ -126,13 +126,13 @@ fn receive() -> Result<Handover, Failure> {
 }
 
 #[cfg(target_os = "linux")]
-fn file_in_memory() -> std::io::Result<File> {
+fn create_memory_file() -> std::io::Result<File> {
     let memory = rustix::fs::memfd_create("rondel-agent", rustix::fs::MemfdFlags::CLOEXEC)?;
     Ok(File::from(memory))
 }
 
 #[cfg(not(target_os = "linux"))]
-fn file_in_memory() -> std::io::Result<File> {
+fn create_memory_file() -> std::io::Result<File> {
     tempfile::tempfile()
 }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::exit::Failure;
 
 /// Reads JSON from a flag.
-pub(crate) fn json(flag: &str, text: &str) -> Result<Value, Failure> {
+pub(crate) fn parse_json_flag(flag: &str, text: &str) -> Result<Value, Failure> {
     serde_json::from_str(text)
         .map_err(|error| Failure::refused(format!("{flag} is not JSON: {error}{}", hint_for_text(text))))
 }
@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn a_text_without_quotes_gets_a_hint() {
         for (text, has_hint) in [("region=us", true), ("", true), ("{a", false), ("\"region", false)] {
-            let message = json("--params", text).expect_err("it is not JSON").message().to_owned();
+            let message = parse_json_flag("--params", text).expect_err("it is not JSON").message().to_owned();
             assert_eq!(message.contains("double quotes"), has_hint, "{message}");
         }
     }

@@ -27,13 +27,13 @@ impl LangArgs {
         match self.lang {
             Some(Choice::En) => Lang::En,
             Some(Choice::Zh) => Lang::Zh,
-            None => of_locale(["LC_ALL", "LC_MESSAGES", "LANG"].map(std::env::var_os)),
+            None => lang_of_locale(["LC_ALL", "LC_MESSAGES", "LANG"].map(std::env::var_os)),
         }
     }
 }
 
 /// The first of these variables that is set decides, as in POSIX.
-fn of_locale(variables: [Option<OsString>; 3]) -> Lang {
+fn lang_of_locale(variables: [Option<OsString>; 3]) -> Lang {
     let locale = variables.into_iter().flatten().find(|value| !value.is_empty()).unwrap_or_default();
     if locale.to_string_lossy().starts_with("zh") { Lang::Zh } else { Lang::En }
 }
@@ -44,10 +44,11 @@ mod tests {
 
     #[test]
     fn the_first_variable_that_is_set_decides() {
-        let of = |all: &str, messages: &str, lang: &str| of_locale([all, messages, lang].map(|text| Some(text.into())));
+        let of =
+            |all: &str, messages: &str, lang: &str| lang_of_locale([all, messages, lang].map(|text| Some(text.into())));
         assert_eq!(of("", "", "zh_CN.UTF-8"), Lang::Zh);
         assert_eq!(of("", "de_DE", "zh_CN.UTF-8"), Lang::En);
         assert_eq!(of("zh_TW", "de_DE", "C"), Lang::Zh);
-        assert_eq!(of_locale([None, None, None]), Lang::En);
+        assert_eq!(lang_of_locale([None, None, None]), Lang::En);
     }
 }

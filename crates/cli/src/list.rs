@@ -30,12 +30,12 @@ pub(crate) struct BoundArgs {
 
 impl BoundArgs {
     /// The bounds of a list that is read to its end.
-    pub(crate) const fn everything() -> Self {
+    pub(crate) const fn unlimited() -> Self {
         Self { limit: 1, all: true }
     }
 
     /// The maximum number of items.
-    pub(crate) fn max(&self) -> usize {
+    pub(crate) fn count_max(&self) -> usize {
         if self.all { usize::MAX } else { usize::try_from(self.limit).unwrap_or(usize::MAX) }
     }
 }
@@ -51,7 +51,7 @@ pub(crate) async fn read(
     let body = read_at(client, &[collection], query, bounds).await?;
     let is_by_default = !bounds.all && bounds.limit == LIMIT_DEFAULT;
     if is_by_default && !BY_TIME.contains(&collection) && body.page()?.next_cursor.is_some() {
-        output::message(&format!("the first {LIMIT_DEFAULT} are shown; --all shows the others too"));
+        output::print_message(&format!("the first {LIMIT_DEFAULT} are shown; --all shows the others too"));
     }
     Ok(body)
 }
@@ -73,14 +73,14 @@ pub(crate) async fn read_in_pages(
     query: &[(&str, &str)],
     (bounds, page_len_max): (&BoundArgs, usize),
 ) -> Result<Body, Failure> {
-    let max = bounds.max();
-    let first = page(client, path, query, (max.min(page_len_max), None)).await?;
+    let max = bounds.count_max();
+    let first = request_page(client, path, query, (max.min(page_len_max), None)).await?;
     let (mut items, mut next) = parse_page(&first)?;
     let first_count = items.len();
     while items.len() < max {
         let Some(cursor) = &next else { break };
         let count = (max - items.len()).min(page_len_max);
-        let body = page(client, path, query, (count, Some(cursor))).await?;
+        let body = request_page(client, path, query, (count, Some(cursor))).await?;
         let (more, following) = parse_page(&body)?;
         items.extend(more);
         next = following;
@@ -119,7 +119,7 @@ fn parse_page(body: &Body) -> Result<PageItems, Failure> {
     Ok((page.items.into_iter().map(ToOwned::to_owned).collect(), page.next_cursor))
 }
 
-async fn page(
+async fn request_page(
     client: &Client,
     path: &[&str],
     query: &[(&str, &str)],

@@ -81,6 +81,6 @@ use clap::CommandFactory as _;
 use crate::args::Cli;
 
 fn main() -> ExitCode {
-    completion::answer(Cli::command);
+    completion::answer_shell(Cli::command);
     Cli::read().run()
 }

@@ -23,7 +23,7 @@ impl ManArgs {
         let wrong = |error: std::io::Error| Failure::of(format!("cannot write manual pages to {place}"), &error);
         std::fs::create_dir_all(&self.folder).map_err(wrong)?;
         clap_mangen::generate_to(command, &self.folder).map_err(wrong)?;
-        output::message(&format!("wrote the manual pages to {place}"));
+        output::print_message(&format!("wrote the manual pages to {place}"));
         Ok(())
     }
 }

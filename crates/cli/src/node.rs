@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use rondel_core::Timestamp;
 use serde_json::{Value, json};
 
-use crate::client::{ClientArgs, text_of, time_of};
+use crate::client::{ClientArgs, text_of, time_text};
 use crate::exit::Failure;
 use crate::format::FormatArgs;
 use crate::view::View;
@@ -25,15 +25,15 @@ enum NodeCommand {
     /// List the servers
     List,
     /// Move a server's jobs to the other servers, and give it no new ones; runs on executors continue
-    Drain(OneNode),
+    Drain(NodeNameArgs),
     /// Let a server take jobs again
-    Activate(OneNode),
+    Activate(NodeNameArgs),
     /// Drain a server, and send its executors to the other servers
-    Stop(OneNode),
+    Stop(NodeNameArgs),
 }
 
 #[derive(Debug, Args)]
-struct OneNode {
+struct NodeNameArgs {
     /// The server's name
     #[arg(value_name = "NAME")]
     name: String,
@@ -59,7 +59,7 @@ const VIEW: View = View {
 impl NodeArgs {
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let client = self.client.client()?;
-        let (OneNode { name }, state) = match self.command {
+        let (NodeNameArgs { name }, state) = match self.command {
             NodeCommand::List => return VIEW.print_list(&client.get(&["nodes"], &[]).await?, self.format),
             NodeCommand::Drain(node) => (node, "draining"),
             NodeCommand::Activate(node) => (node, "active"),
@@ -98,8 +98,8 @@ fn row(node: &Value, now: Timestamp) -> Vec<String> {
         status_text(node),
         text_of(&node["epoch"]),
         text_of(&node["server_version"]),
-        time_of(&node["started_at"], now),
-        time_of(&node["lease_until"], now),
+        time_text(&node["started_at"], now),
+        time_text(&node["lease_until"], now),
         signed_ms(&node["skew_ms"]),
         loops_text(&node["loops"]),
         text_of(&node["claim_strategy"]),

@@ -24,7 +24,7 @@ pub(crate) fn read_or_make(data_dir: &Path, startup_files: &mut StartupFiles) ->
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-            let made = format!("{}-{:08x}", as_name(&host), rand::rng().random::<u32>());
+            let made = format!("{}-{:08x}", sanitized_name(&host), rand::rng().random::<u32>());
             startup_files.write_secret_file(&path, &format!("{made}\n"))?;
             Ok(made)
         }
@@ -33,7 +33,7 @@ pub(crate) fn read_or_make(data_dir: &Path, startup_files: &mut StartupFiles) ->
 }
 
 /// Replaces every character of a host's name that a name cannot contain.
-fn as_name(host: &str) -> String {
+fn sanitized_name(host: &str) -> String {
     let mapped = host.chars().map(|c| match c.to_ascii_lowercase() {
         c if c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.' => c,
         _ => '-',
@@ -61,9 +61,9 @@ mod tests {
     #[test]
     fn hosts_become_names() {
         for (host, expected) in [("Web-01.Example.com", "web-01.example.com"), ("_ä_", "node"), ("", "node")] {
-            assert_eq!(as_name(host), expected);
-            assert_eq!(name::check(&as_name(host)), Ok(()));
+            assert_eq!(sanitized_name(host), expected);
+            assert_eq!(name::check(&sanitized_name(host)), Ok(()));
         }
-        assert!(name::check(&format!("{}-00000000", as_name(&"x".repeat(300)))).is_ok());
+        assert!(name::check(&format!("{}-00000000", sanitized_name(&"x".repeat(300)))).is_ok());
     }
 }

@@ -8,23 +8,23 @@ const RESERVE: usize = 128;
 
 /// Raises the soft limit to the hard limit. Systemd and most shells start programs with a soft limit of 1,024, for the
 /// sake of programs that use `select`. Returns how many files may be open now.
-pub(crate) fn raise() -> usize {
+pub(crate) fn raise_to_hard_limit() -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum {
-        set(Rlimit { current: maximum, maximum });
+        set_limit(Rlimit { current: maximum, maximum });
     }
-    open_max()
+    open_files_limit()
 }
 
 /// Raises the soft limit to this many files if it is lower, as far as the hard limit allows. Programs that this process
 /// starts inherit the limit, so it is raised no further than needed. Returns how many files may be open now.
-pub(crate) fn raise_to(wanted: usize) -> usize {
+pub(crate) fn raise_to_count(file_count: usize) -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
-    if let Some(raised) = limit_to_set((current, maximum), wanted) {
-        set(Rlimit { current: Some(raised), maximum });
+    let file_count = u64::try_from(file_count).unwrap_or(u64::MAX);
+    if let Some(raised) = limit_to_set((current, maximum), file_count) {
+        set_limit(Rlimit { current: Some(raised), maximum });
     }
-    open_max()
+    open_files_limit()
 }
 
 /// The soft limit to set; `None` if the current one is high enough, or cannot be raised.
@@ -33,7 +33,7 @@ fn limit_to_set((current, maximum): (Option<u64>, Option<u64>), wanted: u64) -> 
     current.filter(|current| *current < raised).map(|_| raised)
 }
 
-fn set(limit: Rlimit) {
+fn set_limit(limit: Rlimit) {
     let Rlimit { current, maximum } = limit;
     match setrlimit(Resource::Nofile, limit) {
         Ok(()) => tracing::debug!(?current, ?maximum, "raised the limit of open files"),
@@ -42,19 +42,19 @@ fn set(limit: Rlimit) {
 }
 
 /// How many files may be open.
-pub(crate) fn open_max() -> usize {
+pub(crate) fn open_files_limit() -> usize {
     getrlimit(Resource::Nofile).current.map_or(usize::MAX, |max| usize::try_from(max).unwrap_or(usize::MAX))
 }
 
 /// The limits on connections that this many open files allow. If the files are too few for `http.connections`, one
 /// address or one caller gets at most a quarter of the connections.
-pub(crate) fn limits_that_fit(limits: HttpLimits, open_max: usize) -> HttpLimits {
-    let room = open_max.saturating_sub(RESERVE).max(open_max / 2).max(4);
+pub(crate) fn limits_that_fit(limits: HttpLimits, open_files_limit: usize) -> HttpLimits {
+    let room = open_files_limit.saturating_sub(RESERVE).max(open_files_limit / 2).max(4);
     if limits.connections <= room {
         return limits;
     }
     tracing::warn!(
-        open_files_max = open_max,
+        open_files_max = open_files_limit,
         connections = room,
         "the limit of open files leaves room for fewer connections than http.connections = {}; raise it (LimitNOFILE, ulimit -n)",
         limits.connections
@@ -73,8 +73,8 @@ mod tests {
 
     #[test]
     fn connections_leave_files_for_everything_else() {
-        let fit = |open_max| {
-            let limits = limits_that_fit(HttpLimits::default(), open_max);
+        let fit = |open_files_limit| {
+            let limits = limits_that_fit(HttpLimits::default(), open_files_limit);
             (limits.connections, limits.connections_per_address, limits.connections_per_caller)
         };
         assert_eq!(fit(usize::MAX), (10_000, 512, 128));
@@ -96,9 +96,9 @@ mod tests {
     #[test]
     fn the_limit_is_raised_as_far_as_it_goes() {
         let before = getrlimit(Resource::Nofile);
-        let raised = raise();
+        let raised = raise_to_hard_limit();
         let after = getrlimit(Resource::Nofile);
         assert_eq!((after.current, after.maximum), (before.maximum, before.maximum));
-        assert_eq!(raised, open_max());
+        assert_eq!(raised, open_files_limit());
     }
 }

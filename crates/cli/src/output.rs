@@ -6,14 +6,14 @@ use std::process::ExitCode;
 
 use crate::exit::{Exit, Failure};
 use crate::format::Format;
-use crate::terminal::{harmless, harmless_lines, is_harmful};
+use crate::terminal::{harmless_lines, harmless_text, is_harmful};
 
 /// Writes data: one or more whole lines.
 ///
 /// # Errors
 /// If the reader has closed the pipe (`rondel run list | head -1`), a failure without a message and with exit code 0;
 /// otherwise the system's error.
-pub(crate) fn data(lines: &str) -> Result<(), Failure> {
+pub(crate) fn print_lines(lines: &str) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
     let end = if lines.ends_with('\n') || lines.is_empty() { "" } else { "\n" };
     let written = stdout
@@ -29,21 +29,21 @@ pub(crate) fn data(lines: &str) -> Result<(), Failure> {
 /// Writes the server's answer: unchanged, or as YAML.
 ///
 /// # Errors
-/// As [`data`], and if the answer is not JSON.
-pub(crate) fn document(json: &str, format: Format) -> Result<(), Failure> {
+/// As [`print_lines`], and if the answer is not JSON.
+pub(crate) fn print_document(json: &str, format: Format) -> Result<(), Failure> {
     if format != Format::Yaml {
-        return self::json(json);
+        return self::print_json(json);
     }
     let value: serde_json::Value =
         serde_json::from_str(json).map_err(|error| Failure::of("the server's answer is not understood", &error))?;
-    data(&rondel_web::yaml::write_value(&value))
+    print_lines(&rondel_web::yaml::write_value(&value))
 }
 
 /// Writes the text of a file: unchanged into files and pipes, made harmless for a terminal.
 ///
 /// # Errors
-/// As [`data`].
-pub(crate) fn raw(text: &str) -> Result<(), Failure> {
+/// As [`print_lines`].
+pub(crate) fn print_raw(text: &str) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
     let shown = if stdout.is_terminal() { harmless_lines(text) } else { text.to_owned() };
     let written = stdout.write_all(shown.as_bytes()).and_then(|()| stdout.flush());
@@ -56,33 +56,33 @@ pub(crate) fn raw(text: &str) -> Result<(), Failure> {
 /// Writes JSON, one value or one in each line.
 ///
 /// # Errors
-/// As [`data`].
-pub(crate) fn json(text: &str) -> Result<(), Failure> {
-    data(&escaped_json(text))
+/// As [`print_lines`].
+pub(crate) fn print_json(text: &str) -> Result<(), Failure> {
+    print_lines(&escaped_json(text))
 }
 
-/// Writes an answer of the server of any kind: JSON as [`json`] does; other text unchanged into files and pipes, and
+/// Writes an answer of the server of any kind: JSON as [`print_json`] does; other text unchanged into files and pipes, and
 /// made harmless for a terminal.
 ///
 /// # Errors
-/// As [`data`].
-pub(crate) fn answer(text: &str) -> Result<(), Failure> {
+/// As [`print_lines`].
+pub(crate) fn print_answer(text: &str) -> Result<(), Failure> {
     if text.trim_start().starts_with(['{', '[']) {
-        return json(text);
+        return print_json(text);
     }
     if !std::io::stdout().is_terminal() {
-        return data(text);
+        return print_lines(text);
     }
-    data(&harmless_lines(text))
+    print_lines(&harmless_lines(text))
 }
 
 /// Writes names, one a line, each harmless for a terminal.
 ///
 /// # Errors
-/// As [`data`].
-pub(crate) fn names<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> Result<(), Failure> {
-    let lines: Vec<_> = names.into_iter().map(|name| harmless(name.as_ref()).into_owned()).collect();
-    data(&lines.join("\n"))
+/// As [`print_lines`].
+pub(crate) fn print_names<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> Result<(), Failure> {
+    let lines: Vec<_> = names.into_iter().map(|name| harmless_text(name.as_ref()).into_owned()).collect();
+    print_lines(&lines.join("\n"))
 }
 
 /// Escapes the characters that a terminal would obey or that would reorder visible text: JSON itself does not escape
@@ -106,15 +106,15 @@ fn escaped_json(json: &str) -> Cow<'_, str> {
 }
 
 /// Prints a failure on stderr, and returns the exit code of the process.
-pub(crate) fn report(failure: &Failure) -> ExitCode {
+pub(crate) fn report_failure(failure: &Failure) -> ExitCode {
     if !failure.message().is_empty() {
-        message(&format!("error: {}", failure.message()));
+        print_message(&format!("error: {}", failure.message()));
     }
     failure.exit().into()
 }
 
 /// Prints a message on stderr, with terminal control characters escaped. A closed stderr is ignored.
-pub(crate) fn message(message: &str) {
+pub(crate) fn print_message(message: &str) {
     std::io::stderr().lock().write_all(harmless_lines(message).as_bytes()).ok();
 }
 

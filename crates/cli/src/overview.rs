@@ -5,11 +5,11 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 
-use crate::client::{Client, ClientArgs, text_of, time_of};
+use crate::client::{Client, ClientArgs, text_of, time_text};
 use crate::exit::Failure;
 use crate::format::{Format, FormatArgs};
 use crate::table::Table;
-use crate::terminal::harmless;
+use crate::terminal::harmless_text;
 use crate::{clock, output};
 
 /// How runs ended over time, with how long they took and how late they began.
@@ -72,11 +72,11 @@ impl StatsArgs {
         let query: Vec<(&str, &str)> =
             pairs.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?))).collect();
         let body = client.get(&["stats"], &query).await?.value()?;
-        clock::show_utc(self.format.utc);
+        clock::set_display_in_utc(self.format.utc);
         match self.format.format {
-            Format::Table | Format::Wide => output::data(&stats_table(&body, self.format.no_headers)),
-            Format::Name => output::names(items(&body["series"]).iter().map(|series| text_of(&series["name"]))),
-            form @ (Format::Json | Format::Jsonl | Format::Yaml) => output::document(&body.to_string(), form),
+            Format::Table | Format::Wide => output::print_lines(&stats_table(&body, self.format.no_headers)),
+            Format::Name => output::print_names(items(&body["series"]).iter().map(|series| text_of(&series["name"]))),
+            form @ (Format::Json | Format::Jsonl | Format::Yaml) => output::print_document(&body.to_string(), form),
         }
     }
 }
@@ -88,11 +88,11 @@ impl FiresArgs {
         let to = self.to.as_deref().map(|to| ("to", to));
         let query: Vec<(&str, &str)> = [("limit", limit.as_str())].into_iter().chain(to).collect();
         let body = client.get(&["fires"], &query).await?.value()?;
-        clock::show_utc(self.format.utc);
+        clock::set_display_in_utc(self.format.utc);
         match self.format.format {
-            Format::Table | Format::Wide => output::data(&fires_table(&body, self.format.no_headers)),
-            Format::Name => output::names(items(&body["items"]).iter().map(|fire| text_of(&fire["job"]))),
-            form @ (Format::Json | Format::Jsonl | Format::Yaml) => output::document(&body.to_string(), form),
+            Format::Table | Format::Wide => output::print_lines(&fires_table(&body, self.format.no_headers)),
+            Format::Name => output::print_names(items(&body["items"]).iter().map(|fire| text_of(&fire["job"]))),
+            form @ (Format::Json | Format::Jsonl | Format::Yaml) => output::print_document(&body.to_string(), form),
         }
     }
 }
@@ -104,9 +104,9 @@ fn items(list: &Value) -> &[Value] {
 fn stats_table(body: &Value, no_headers: bool) -> String {
     let mut table = Table::new(&["BUCKET", "NAME", "RUNS", "SUCCEEDED", "FAILED", "OTHER", "P50", "P95", "LATE P99"]);
     for series in items(&body["series"]) {
-        let name = series["name"].as_str().map_or_else(|| "-".to_owned(), |name| harmless(name).into_owned());
+        let name = series["name"].as_str().map_or_else(|| "-".to_owned(), |name| harmless_text(name).into_owned());
         for bucket in items(&series["buckets"]) {
-            table.add(bucket_row(bucket, time_of(&bucket["at"], clock::now()), name.clone()));
+            table.add(bucket_row(bucket, time_text(&bucket["at"], clock::now()), name.clone()));
         }
         table.add(bucket_row(&series["total"], "total".to_owned(), name));
     }
@@ -119,7 +119,7 @@ fn bucket_row(bucket: &Value, at: String, name: String) -> Vec<String> {
     let (succeeded, failed) = (count("succeeded"), count("failed"));
     let other = runs.saturating_sub(succeeded + failed);
     let length =
-        |value: &Value| value.as_u64().map_or_else(|| "-".to_owned(), |ms| quantile(Duration::from_millis(ms)));
+        |value: &Value| value.as_u64().map_or_else(|| "-".to_owned(), |ms| quantile_text(Duration::from_millis(ms)));
     let (took, late) = (&bucket["duration_ms"], &bucket["lateness_ms"]);
     let counts = [runs, succeeded, failed, other].map(|count| count.to_string());
     let lengths = [length(&took["p50"]), length(&took["p95"]), length(&late["p99"])];
@@ -127,23 +127,23 @@ fn bucket_row(bucket: &Value, at: String, name: String) -> Vec<String> {
 }
 
 /// A quantile of durations: `850ms`, `6.9s`, `3m5s`.
-fn quantile(length: Duration) -> String {
+fn quantile_text(length: Duration) -> String {
     match length.as_secs() {
         1..60 => format!("{:.1}s", length.as_secs_f64()),
-        _ => clock::rough(length),
+        _ => clock::rough_text(length),
     }
 }
 
 fn fires_table(body: &Value, no_headers: bool) -> String {
     let mut table = Table::new(&["AT", "JOB", "APP"]);
     for fire in items(&body["items"]) {
-        let plain = |value: &Value| harmless(&text_of(value)).into_owned();
+        let plain = |value: &Value| harmless_text(&text_of(value)).into_owned();
         let (job, app) = (plain(&fire["job"]), plain(&fire["app"]));
-        table.add(vec![time_of(&fire["at"], clock::now()), job, app]);
+        table.add(vec![time_text(&fire["at"], clock::now()), job, app]);
     }
     let count = body["count"].as_u64().unwrap_or(0);
     let peak = match body["peak"]["count"].as_u64() {
-        Some(most) if most > 1 => format!("; {most} at once at {}", time_of(&body["peak"]["at"], clock::now())),
+        Some(most) if most > 1 => format!("; {most} at once at {}", time_text(&body["peak"]["at"], clock::now())),
         _ => String::new(),
     };
     let noun = if count == 1 { "fire" } else { "fires" };

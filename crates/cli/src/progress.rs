@@ -7,13 +7,13 @@ pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
     /// A bar for this many steps.
-    pub(crate) fn new(count: usize, what: &'static str) -> Self {
+    pub(crate) fn new(count: usize, noun: &'static str) -> Self {
         let bar = ProgressBar::with_draw_target(Some(count as u64), ProgressDrawTarget::stderr());
         let style = ProgressStyle::with_template("{msg} [{bar:40}] {pos}/{len} {elapsed}");
         if let Ok(style) = style {
             bar.set_style(style.progress_chars("=> "));
         }
-        bar.set_message(what);
+        bar.set_message(noun);
         Self(bar)
     }
 

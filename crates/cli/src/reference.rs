@@ -24,7 +24,7 @@ fn document(mut root: Command) -> String {
         let names: Vec<String> = users.iter().map(|command| format!("`{}`", command.get_name())).collect();
         let flags: Vec<&Arg> =
             users.first().map(|user| user.get_arguments().filter(is_shared).collect()).unwrap_or_default();
-        text = text.replace(&format!("{{{{{part} commands}}}}"), &listed(&names));
+        text = text.replace(&format!("{{{{{part} commands}}}}"), &name_list(&names));
         text = text.replace(&format!("{{{{{part} flags}}}}"), table(&flags).trim_end());
     }
     let mut commands = String::new();
@@ -43,7 +43,7 @@ fn visible(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|command| command.get_name() != "help" && !command.is_hide_set())
 }
 
-fn listed(names: &[String]) -> String {
+fn name_list(names: &[String]) -> String {
     match names {
         [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
         _ => names.concat(),
@@ -59,15 +59,15 @@ fn section(command: &Command, level: usize, inherited: &[&Id], out: &mut String)
     let title = if is_group { name } else { usage };
     let about = command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default();
     writeln!(out, "{} `{title}`\n\n{}\n", "#".repeat(level), sentence(&about)).expect("write to a string");
-    let own: Vec<&Arg> = command.get_arguments().filter(|arg| is_own(arg, inherited)).collect();
-    if !own.is_empty() {
-        writeln!(out, "{}", table(&own)).expect("write to a string");
+    let own_arguments: Vec<&Arg> = command.get_arguments().filter(|arg| is_own(arg, inherited)).collect();
+    if !own_arguments.is_empty() {
+        writeln!(out, "{}", table(&own_arguments)).expect("write to a string");
     }
     if let Some(after) = command.get_after_help() {
         writeln!(out, "```text\n{}\n```\n", after.to_string().trim()).expect("write to a string");
     }
     for below in visible(command) {
-        let listed: Vec<&Id> = own.iter().map(|arg| arg.get_id()).chain(inherited.iter().copied()).collect();
+        let listed: Vec<&Id> = own_arguments.iter().map(|arg| arg.get_id()).chain(inherited.iter().copied()).collect();
         section(below, level + 1, &listed, out);
     }
 }

@@ -6,12 +6,12 @@ use clap::{Args, Subcommand};
 use rondel_core::Timestamp;
 use serde_json::{Value, json};
 
-use crate::client::{Body, Client, ClientArgs, text_of, time_of};
+use crate::client::{Body, Client, ClientArgs, text_of, time_text};
 use crate::delete::delete;
 use crate::exit::Failure;
 use crate::format::{Format, FormatArgs};
 use crate::table::Table;
-use crate::terminal::harmless;
+use crate::terminal::harmless_text;
 use crate::view::View;
 use crate::{clock, output};
 
@@ -55,7 +55,7 @@ struct ShowArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=400), conflicts_with_all = ["from", "to", "month"])]
     days: Option<u32>,
     /// A month, such as 2026-10
-    #[arg(long, value_name = "MONTH", value_parser = month, conflicts_with_all = ["from", "to"])]
+    #[arg(long, value_name = "MONTH", value_parser = parse_month, conflicts_with_all = ["from", "to"])]
     month: Option<NaiveDate>,
     /// The beginning; by default seven days before the end
     #[arg(long, value_name = "INSTANT")]
@@ -130,7 +130,7 @@ const SCHEDULE: View =
 
 const SENT: View = View { name: "channel", headers: &["SENT TO"], row: |sent, _| vec![text_of(&sent["channel"])] };
 
-fn month(text: &str) -> Result<NaiveDate, String> {
+fn parse_month(text: &str) -> Result<NaiveDate, String> {
     NaiveDate::parse_from_str(&format!("{text}-01"), "%Y-%m-%d")
         .map_err(|_| format!("{text:?} is not a month: expected YYYY-MM"))
 }
@@ -151,7 +151,7 @@ impl ShowArgs {
         let query: Vec<(&str, &str)> = query.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let body = client.get(&["reports"], &query).await?;
         if self.csv {
-            return output::data(body.text().trim_end());
+            return output::print_lines(body.text().trim_end());
         }
         match format.format {
             Format::Json | Format::Yaml | Format::Jsonl | Format::Name => VIEW.print_list(&body, format),
@@ -176,7 +176,7 @@ impl ShowArgs {
             let end = month.checked_add_months(Months::new(1)).map(midnight);
             (from, to) = (Some(midnight(month)), end.filter(|end| *end < now.to_string()));
         }
-        let given = [
+        let parameters = [
             ("app", self.app.clone()),
             ("job", self.job.clone()),
             ("label", self.label.clone()),
@@ -187,7 +187,7 @@ impl ShowArgs {
             ("limit", self.limit.map(|limit| limit.to_string())),
             ("format", self.csv.then(|| "csv".to_owned())),
         ];
-        query.extend(given.into_iter().filter_map(|(name, value)| Some((name, value?))));
+        query.extend(parameters.into_iter().filter_map(|(name, value)| Some((name, value?))));
         query
     }
 }
@@ -210,18 +210,18 @@ fn show(body: &Body, format: FormatArgs) -> Result<(), Failure> {
         for failure in failures {
             let message = text_of(&failure["message"]);
             let message =
-                if message.is_empty() { "(other messages)".to_owned() } else { harmless(&message).into_owned() };
+                if message.is_empty() { "(other messages)".to_owned() } else { harmless_text(&message).into_owned() };
             let jobs = failure["jobs"].as_array().map(Vec::as_slice).unwrap_or_default();
             let jobs: Vec<String> = jobs.iter().map(text_of).collect();
             table.add(vec![text_of(&failure["run_count"]), text_of(&failure["job_count"]), message, jobs.join(", ")]);
         }
-        output::data(&format!("\n{}", table.render(format.no_headers)))?;
+        output::print_lines(&format!("\n{}", table.render(format.no_headers)))?;
     }
     if report["is_cut"] == true {
-        output::message("not all apps or jobs could be counted: give a shorter range, or --app");
+        output::print_message("not all apps or jobs could be counted: give a shorter range, or --app");
     }
     if report["next_cursor"].is_string() {
-        output::message("there are more jobs: give --limit, up to 500, or --app");
+        output::print_message("there are more jobs: give --limit, up to 500, or --app");
     }
     Ok(())
 }
@@ -247,12 +247,12 @@ impl ScheduleArgs {
 fn row(item: &Value, now: Timestamp) -> Vec<String> {
     let count = |status: &str| item["counts"][status].as_u64().unwrap_or(0);
     let length = |value: &Value| {
-        value.as_u64().map(|millis| clock::rough(std::time::Duration::from_millis(millis))).unwrap_or_default()
+        value.as_u64().map(|millis| clock::rough_text(std::time::Duration::from_millis(millis))).unwrap_or_default()
     };
     vec![
         text_of(&item["name"]),
         text_of(&item["app"]),
-        time_of(&item["at"], now),
+        time_text(&item["at"], now),
         text_of(&item["run_count"]),
         (count("failed") + count("timed_out") + count("unknown")).to_string(),
         count("skipped").to_string(),
@@ -270,8 +270,8 @@ fn schedule_row(schedule: &Value, now: Timestamp) -> Vec<String> {
         text_of(&schedule["time"]),
         text_of(&schedule["zone"]),
         text_of(&schedule["channel"]),
-        time_of(&schedule["next_at"], now),
-        time_of(&schedule["sent_at"], now),
+        time_text(&schedule["next_at"], now),
+        time_text(&schedule["sent_at"], now),
     ]
 }
 

@@ -28,7 +28,7 @@ pub(crate) async fn retry_while_unreachable<T>(
             ended => return ended,
         };
         if !is_reported {
-            output::message(&format!("{}; trying again", failure.message()));
+            output::print_message(&format!("{}; trying again", failure.message()));
             is_reported = true;
         }
         tokio::time::sleep_until(end.min(Instant::now() + pause)).await;

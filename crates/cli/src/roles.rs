@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 use crate::exit::Failure;
 
 /// The roles in the form that the API takes.
-pub(crate) fn roles(words: &[String]) -> Result<Value, Failure> {
-    words.iter().map(|word| role(word)).collect::<Result<Vec<_>, _>>().map(Value::from)
+pub(crate) fn parse_roles(words: &[String]) -> Result<Value, Failure> {
+    words.iter().map(|word| parse_role(word)).collect::<Result<Vec<_>, _>>().map(Value::from)
 }
 
-fn role(word: &str) -> Result<Value, Failure> {
+fn parse_role(word: &str) -> Result<Value, Failure> {
     let (role, place) = match word.split_once(':') {
         Some((role, place)) => (role, Some(place)),
         None => (word, None),
@@ -59,10 +59,10 @@ mod tests {
     #[test]
     fn roles_are_read_as_they_are_written() {
         for word in ["viewer", "operator:default", "executor:default/billing"] {
-            assert_eq!(role_argument(&role(word).unwrap()), word);
+            assert_eq!(role_argument(&parse_role(word).unwrap()), word);
         }
         for word in ["root", "viewer:", "viewer:default/", "executor:/billing", "viewer:/"] {
-            assert!(role(word).is_err(), "{word}");
+            assert!(parse_role(word).is_err(), "{word}");
         }
         let failure = Failure::refused("/grants/0/namespace: there is no namespace \"billing\"");
         let hinted = with_place_hint(failure, &["executor:billing".to_owned()]);

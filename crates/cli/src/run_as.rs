@@ -53,7 +53,7 @@ pub(crate) struct ProbeAs {
 }
 
 /// The user with this name, and the commands that start programs as that user.
-pub(crate) fn find(name: &str, config: &AgentConfig) -> Result<RunAs, Failure> {
+pub(crate) fn find_user(name: &str, config: &AgentConfig) -> Result<RunAs, Failure> {
     let refused = |sentence: String| Failure::refused(format!("agent.run_as: {sentence}"));
     let own = uzers::get_effective_uid();
     if own != 0 {

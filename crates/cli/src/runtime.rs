@@ -32,7 +32,7 @@ where
                     if stop.is_cancelled() {
                         return Err(Failure::silent(exit));
                     }
-                    output::message("stopping; a second signal exits immediately");
+                    output::print_message("stopping; a second signal exits immediately");
                     stop.cancel();
                 }
             }
@@ -49,8 +49,8 @@ pub(crate) fn run(command: impl Future<Output = Result<(), Failure>>) -> Result<
     runtime.block_on(async {
         tokio::select! {
             ended = command => ended,
-            interrupted = interrupted() => {
-                interrupted?;
+            wait_for_interrupt = wait_for_interrupt() => {
+                wait_for_interrupt?;
                 Err(Failure::silent(Exit::Interrupted))
             }
         }
@@ -79,7 +79,7 @@ fn end_blocked_command() -> std::io::Result<()> {
 }
 
 /// Waits for a SIGINT that is meant for this program.
-async fn interrupted() -> std::io::Result<()> {
+async fn wait_for_interrupt() -> std::io::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     while interrupt.recv().await.is_some() && is_terminal_lent() {}
     Ok(())

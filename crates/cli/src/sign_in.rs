@@ -17,6 +17,6 @@ impl SignInLinkArgs {
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let client = self.client.client()?;
         let link = client.post(&["sign-in-links"], "{}").await?;
-        output::data(&format!("{}{}", client.server_url(), text_of(&link.value()?["path"])))
+        output::print_lines(&format!("{}{}", client.server_url(), text_of(&link.value()?["path"])))
     }
 }

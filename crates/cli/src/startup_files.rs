@@ -12,7 +12,7 @@ use crate::exit::Failure;
 /// What this start has created so far. If it is dropped before [`StartupFiles::commit`], it removes all of that.
 #[derive(Debug, Default)]
 pub(crate) struct StartupFiles {
-    made: Vec<PathBuf>,
+    created_paths: Vec<PathBuf>,
 }
 
 impl StartupFiles {
@@ -22,7 +22,7 @@ impl StartupFiles {
         let missing: Vec<_> = above.take_while(|path| std::fs::symlink_metadata(path).is_err()).collect();
         for folder in missing.into_iter().rev() {
             match DirBuilder::new().mode(0o700).create(folder) {
-                Ok(()) => self.made.push(folder.to_owned()),
+                Ok(()) => self.created_paths.push(folder.to_owned()),
                 // Another process created it first.
                 Err(_) if folder.is_dir() => {}
                 Err(error) => return Err(Failure::of(format!("cannot make the folder {}", folder.display()), &error)),
@@ -32,8 +32,8 @@ impl StartupFiles {
     }
 
     /// Adds a file that another part of this start created.
-    pub(crate) fn add(&mut self, path: PathBuf) {
-        self.made.push(path);
+    pub(crate) fn record_created(&mut self, path: PathBuf) {
+        self.created_paths.push(path);
     }
 
     /// Writes a file that only this user can read: completely or not at all, and never over an existing one.
@@ -49,19 +49,19 @@ impl StartupFiles {
             Ok(())
         };
         write().map_err(|error| Failure::of(format!("cannot write {}", path.display()), &error))?;
-        self.made.push(path.to_owned());
+        self.created_paths.push(path.to_owned());
         Ok(())
     }
 
     /// Keeps what was created, because the start has succeeded.
     pub(crate) fn commit(mut self) {
-        self.made.clear();
+        self.created_paths.clear();
     }
 }
 
 impl Drop for StartupFiles {
     fn drop(&mut self) {
-        for path in self.made.iter().rev() {
+        for path in self.created_paths.iter().rev() {
             // A folder with other files in it stays.
             if path.is_dir() {
                 std::fs::remove_dir(path).ok()
@@ -102,7 +102,7 @@ mod tests {
         let mut startup_files = StartupFiles::default();
         startup_files.write_secret_file(&root.path().join("new/token"), "secret").unwrap();
         startup_files.write_secret_file(&root.path().join("old/token"), "secret").unwrap();
-        startup_files.add(root.path().join("new/later"));
+        startup_files.record_created(root.path().join("new/later"));
         std::fs::write(root.path().join("new/later"), "").unwrap();
         drop(startup_files);
         let left: Vec<_> = std::fs::read_dir(root.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();

@@ -7,7 +7,7 @@ use clap::Args;
 use rondel_core::Timestamp;
 use serde_json::{Value, json};
 
-use crate::client::{Client, ClientArgs, text_of, time_of};
+use crate::client::{Client, ClientArgs, text_of, time_text};
 use crate::exit::Failure;
 use crate::format::{Format, FormatArgs};
 use crate::list::{OVERVIEW_PAGES_MAX, items};
@@ -15,7 +15,7 @@ use crate::node::status_text;
 use crate::paint::{Ink, Paint};
 use crate::run::cells;
 use crate::table::Table;
-use crate::terminal::harmless;
+use crate::terminal::harmless_text;
 use crate::{clock, output};
 
 /// The number of runs that are requested per page.
@@ -25,9 +25,9 @@ const COUNT_MAX: usize = 200 * OVERVIEW_PAGES_MAX;
 /// A run that has been due for longer than this and was not sent is overdue.
 const OVERDUE_AFTER: Duration = Duration::from_secs(3);
 /// How many failed runs, and how many skipped ones, are shown.
-const SHOWN_MAX: usize = 5;
+const SHOWN_RUNS_MAX: usize = 5;
 /// Runs that were skipped longer ago than this are not listed.
-const SKIPPED_WITHIN: Duration = Duration::from_secs(24 * 3600);
+const SKIP_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Reasons for skipping a run that should have run; other reasons follow from its job's definition.
 const SKIPPED_REASONS: [&str; 4] = ["no_executor", "misfire", "expired", "stopped"];
 
@@ -66,42 +66,42 @@ impl StatusArgs {
         let now = clock::now();
         let skipped = runs("skipped").await?;
         let is_skipped_cut = is_cut(&skipped, now);
-        let seen = StatusData {
+        let data = StatusData {
             nodes: items(&client, &["nodes"], &[]).await?,
             executors: items(&client, &["executors"], &[("limit", PAGE_LEN)]).await?,
             running: runs("running").await?,
             waiting: runs("waiting").await?,
-            overdue: pending_until(&client, now).await?.into_iter().filter(|run| is_overdue(run, now)).collect(),
-            failed: newest(&client, "failed,timed_out,unknown").await?,
-            skipped: skipped.into_iter().filter(|run| is_skipped_lately(run, now)).collect(),
+            overdue: pending_runs_until(&client, now).await?.into_iter().filter(|run| is_overdue(run, now)).collect(),
+            failed: newest_runs(&client, "failed,timed_out,unknown").await?,
+            skipped: skipped.into_iter().filter(|run| is_recent_skip(run, now)).collect(),
             is_skipped_cut,
         };
-        clock::show_utc(self.format.utc);
+        clock::set_display_in_utc(self.format.utc);
         match self.format.format {
-            Format::Table | Format::Wide => output::data(&seen.screen(&client, Paint::of_stdout())),
-            Format::Name => output::names(seen.nodes.iter().map(|node| text_of(&node["name"]))),
+            Format::Table | Format::Wide => output::print_lines(&data.screen(&client, Paint::of_stdout())),
+            Format::Name => output::print_names(data.nodes.iter().map(|node| text_of(&node["name"]))),
             form @ (Format::Json | Format::Jsonl | Format::Yaml) => {
-                let StatusData { nodes, executors, running, waiting, overdue, failed, skipped, .. } = seen;
+                let StatusData { nodes, executors, running, waiting, overdue, failed, skipped, .. } = data;
                 let whole = json!({
                     "server": client.server_url(), "nodes": nodes, "executors": executors, "running": running,
                     "waiting": waiting, "overdue": overdue, "failed": failed,
                     "skipped": skipped,
                 });
-                output::document(&whole.to_string(), form)
+                output::print_document(&whole.to_string(), form)
             }
         }
     }
 }
 
 /// The newest runs with one of these verdicts.
-async fn newest(client: &Client, statuses: &str) -> Result<Vec<Value>, Failure> {
+async fn newest_runs(client: &Client, statuses: &str) -> Result<Vec<Value>, Failure> {
     let body = client.get(&["runs"], &[("status", statuses), ("limit", PAGE_LEN)]).await?.value()?;
     Ok(body["items"].as_array().cloned().unwrap_or_default())
 }
 
 /// The pending runs of fires up to this instant. Later ones are left out: servers claim fires ahead, so there may be
 /// many of them.
-pub(crate) async fn pending_until(client: &Client, at: Timestamp) -> Result<Vec<Value>, Failure> {
+pub(crate) async fn pending_runs_until(client: &Client, at: Timestamp) -> Result<Vec<Value>, Failure> {
     let fires = format!("until:{at}");
     items(client, &["runs"], &[("status", "pending"), ("q", &fires), ("limit", PAGE_LEN)]).await
 }
@@ -114,21 +114,21 @@ pub(crate) fn is_overdue(run: &Value, now: Timestamp) -> bool {
 }
 
 /// Whether the run was skipped recently although its job wanted it to run.
-fn is_skipped_lately(run: &Value, now: Timestamp) -> bool {
+fn is_recent_skip(run: &Value, now: Timestamp) -> bool {
     let is_listed = run["reason"].as_str().is_some_and(|reason| SKIPPED_REASONS.contains(&reason));
     // The overlap policy let the run wait behind an earlier one, which did not end within the queue timeout.
     let has_waited_behind = run["reason"] == "overlap" && run["detail"]["waits_for"] == "run";
-    (is_listed || has_waited_behind) && ended_lately(run, now)
+    (is_listed || has_waited_behind) && has_recently_ended(run, now)
 }
 
-fn ended_lately(run: &Value, now: Timestamp) -> bool {
+fn has_recently_ended(run: &Value, now: Timestamp) -> bool {
     let finished_at = run["finished_at"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
-    finished_at.is_some_and(|at| at + SKIPPED_WITHIN > now)
+    finished_at.is_some_and(|at| at + SKIP_AGE_MAX > now)
 }
 
 /// Whether these runs, newest first, may lack older ones that also ended recently.
 fn is_cut(runs: &[Value], now: Timestamp) -> bool {
-    runs.len() >= COUNT_MAX && runs.last().is_some_and(|oldest| ended_lately(oldest, now))
+    runs.len() >= COUNT_MAX && runs.last().is_some_and(|oldest| has_recently_ended(oldest, now))
 }
 
 /// How many fires these runs stand for: one row may stand for several.
@@ -173,8 +173,8 @@ impl StatusData {
     fn node_lines(&self) -> String {
         let mut table = Table::new(&["  NAME", "STATUS", "VERSION", "STARTED"]);
         for node in &self.nodes {
-            let started = time_of(&node["started_at"], clock::now());
-            let name = format!("  {}", harmless(&text_of(&node["name"])));
+            let started = time_text(&node["started_at"], clock::now());
+            let name = format!("  {}", harmless_text(&text_of(&node["name"])));
             table.add(vec![name, status_text(node), text_of(&node["server_version"]), started]);
         }
         table.render(false)
@@ -202,27 +202,27 @@ impl StatusData {
         let mut table = Table::new(&["  APP", "ONLINE", "DRAINING", "OFFLINE", "BUSY"]);
         for (app, [online, draining, offline, busy, slots]) in apps {
             let cells = [online.to_string(), draining.to_string(), offline.to_string(), format!("{busy} of {slots}")];
-            table.add(std::iter::once(format!("  {}", harmless(&app))).chain(cells).collect());
+            table.add(std::iter::once(format!("  {}", harmless_text(&app))).chain(cells).collect());
         }
         table.render(false)
     }
 
     fn failed_lines(&self) -> String {
         let mut table = Table::new(&["  RUN", "JOB", "STATUS", "FINISHED", "MESSAGE"]);
-        for run in self.failed.iter().take(SHOWN_MAX) {
-            let finished = time_of(&run["finished_at"], clock::now());
+        for run in self.failed.iter().take(SHOWN_RUNS_MAX) {
+            let finished = time_text(&run["finished_at"], clock::now());
             let id = format!("  {}", text_of(&run["id"]));
-            table.add(vec![id, text_of(&run["job"]), text_of(&run["status"]), finished, cells::message(run)]);
+            table.add(vec![id, text_of(&run["job"]), text_of(&run["status"]), finished, cells::message_text(run)]);
         }
         table.render(false)
     }
 
     fn skipped_lines(&self) -> String {
         let mut table = Table::new(&["  RUN", "JOB", "FIRE AT", "REASON", "MESSAGE"]);
-        for run in self.skipped.iter().take(SHOWN_MAX) {
-            let fire = time_of(&run["fire_at"], clock::now());
+        for run in self.skipped.iter().take(SHOWN_RUNS_MAX) {
+            let fire = time_text(&run["fire_at"], clock::now());
             let id = format!("  {}", text_of(&run["id"]));
-            table.add(vec![id, text_of(&run["job"]), fire, text_of(&run["reason"]), cells::message(run)]);
+            table.add(vec![id, text_of(&run["job"]), fire, text_of(&run["reason"]), cells::message_text(run)]);
         }
         table.render(false)
     }
@@ -238,18 +238,18 @@ mod tests {
         let run = |reason: &str, at: &str, span: u64| json!({"reason": reason, "finished_at": at, "span_count": span});
         let (today, before) = ("2026-03-08T02:00:00Z", "2026-03-07T11:59:59Z");
         for reason in SKIPPED_REASONS {
-            assert!(is_skipped_lately(&run(reason, today, 1), now), "{reason}");
-            assert!(!is_skipped_lately(&run(reason, before, 1), now), "{reason}");
+            assert!(is_recent_skip(&run(reason, today, 1), now), "{reason}");
+            assert!(!is_recent_skip(&run(reason, before, 1), now), "{reason}");
         }
         for reason in ["overlap", "paused", "handler", "covered"] {
-            assert!(!is_skipped_lately(&run(reason, today, 1), now), "{reason}");
+            assert!(!is_recent_skip(&run(reason, today, 1), now), "{reason}");
         }
         let many = vec![run("overlap", today, 1); COUNT_MAX];
         assert!(is_cut(&many, now) && !is_cut(&many[1..], now));
         assert!(!is_cut(&[&many[1..], &[run("overlap", before, 1)]].concat(), now));
         let mut behind = run("overlap", today, 1);
         behind["detail"] = json!({"waits_for": "run", "waited_ms": 3_600_000});
-        assert!(is_skipped_lately(&behind, now));
+        assert!(is_recent_skip(&behind, now));
         assert_eq!(fire_count(&[run("misfire", today, 40), json!({"reason": "expired"})]), 41);
     }
 }

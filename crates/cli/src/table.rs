@@ -2,7 +2,7 @@
 
 use comfy_table::presets::NOTHING;
 
-use crate::terminal::harmless;
+use crate::terminal::harmless_text;
 
 /// A table under construction. Its cells are made harmless for the terminal.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl Table {
             table.set_header(self.headers.clone());
         }
         for row in &self.rows {
-            table.add_row(row.iter().map(|cell| harmless(cell).into_owned()));
+            table.add_row(row.iter().map(|cell| harmless_text(cell).into_owned()));
         }
         for column in table.column_iter_mut() {
             column.set_padding((0, 2));

@@ -7,26 +7,26 @@ use rondel_core::plain::is_invisible;
 
 /// Escapes the characters that a terminal would obey, that would reorder visible text, or that would make two texts look the
 /// same: control characters (ANSI escapes begin with one), and Unicode's invisible characters. A tab stays.
-pub(crate) fn harmless(text: &str) -> Cow<'_, str> {
+pub(crate) fn harmless_text(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_harmful) {
         return Cow::Borrowed(text);
     }
-    let mut safe = String::with_capacity(text.len() + 16);
+    let mut escaped = String::with_capacity(text.len() + 16);
     for c in text.chars() {
         match c {
-            '\n' => safe.push_str("\\n"),
-            '\r' => safe.push_str("\\r"),
-            c if !is_harmful(c) => safe.push(c),
-            c if c.is_ascii() => write!(safe, "\\x{:02x}", u32::from(c)).unwrap_or_default(),
-            c => write!(safe, "\\u{{{:x}}}", u32::from(c)).unwrap_or_default(),
+            '\n' => escaped.push_str("\\n"),
+            '\r' => escaped.push_str("\\r"),
+            c if !is_harmful(c) => escaped.push(c),
+            c if c.is_ascii() => write!(escaped, "\\x{:02x}", u32::from(c)).unwrap_or_default(),
+            c => write!(escaped, "\\u{{{:x}}}", u32::from(c)).unwrap_or_default(),
         }
     }
-    Cow::Owned(safe)
+    Cow::Owned(escaped)
 }
 
 /// Each line of a text made harmless.
 pub(crate) fn harmless_lines(text: &str) -> String {
-    text.lines().map(|line| harmless(line) + "\n").collect()
+    text.lines().map(|line| harmless_text(line) + "\n").collect()
 }
 
 /// Whether a terminal would obey the character, or it would reorder visible text, or it is invisible.
@@ -51,7 +51,7 @@ mod tests {
             ("soft\u{ad}hyphen \u{3164}", "soft\\u{ad}hyphen \\u{3164}"),
             ("tag \u{e0041}", "tag \\u{e0041}"),
         ] {
-            assert_eq!(harmless(text), safe);
+            assert_eq!(harmless_text(text), safe);
         }
     }
 
@@ -60,7 +60,7 @@ mod tests {
         let ranges =
             ['\u{200b}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2060}'..='\u{2069}', '\u{feff}'..='\u{feff}'];
         for c in ranges.into_iter().flatten() {
-            assert_eq!(harmless(&format!("a{c}b")), format!("a\\u{{{:x}}}b", u32::from(c)));
+            assert_eq!(harmless_text(&format!("a{c}b")), format!("a\\u{{{:x}}}b", u32::from(c)));
         }
     }
 

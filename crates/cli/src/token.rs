@@ -6,11 +6,11 @@ use clap::{Args, Subcommand, ValueEnum};
 use rondel_core::Timestamp;
 use serde_json::{Value, json};
 
-use crate::client::{Client, ClientArgs, text_of, time_of};
+use crate::client::{Client, ClientArgs, text_of, time_text};
 use crate::delete::delete;
 use crate::exit::{Exit, Failure};
 use crate::format::{Format, FormatArgs};
-use crate::roles::{role_argument, roles, with_place_hint};
+use crate::roles::{parse_roles, role_argument, with_place_hint};
 use crate::view::View;
 use crate::{list, output};
 
@@ -105,7 +105,7 @@ impl TokenArgs {
                 let found = list::read(&client, "tokens", query, &bounds).await?;
                 VIEW.print_list(&found, format)?;
                 if !everybody && found.page()?.items.is_empty() {
-                    output::message(
+                    output::print_message(
                         "no token belongs to your account; those of others and of no account: rondel token list --everybody",
                     );
                 }
@@ -113,27 +113,27 @@ impl TokenArgs {
             }
             TokenCommand::Create { name, kind, roles: wanted, expires_in, declares, no_declares: _ } => {
                 check_kind(kind, &wanted)?;
-                let new_apps = new_apps(&client, &wanted).await;
+                let new_apps = missing_apps(&client, &wanted).await;
                 let body = json!({
-                    "kind": kind.as_str(), "name": name, "grants": roles(&wanted)?, "expires_in": expires_in,
+                    "kind": kind.as_str(), "name": name, "grants": parse_roles(&wanted)?, "expires_in": expires_in,
                     "declares": declares,
                 });
-                let made = client.post(&["tokens"], &body.to_string()).await;
-                let made = made.map_err(|failure| with_place_hint(failure, &wanted))?;
+                let token = client.post(&["tokens"], &body.to_string()).await;
+                let token = token.map_err(|failure| with_place_hint(failure, &wanted))?;
                 for app in new_apps {
-                    output::message(&format!(
+                    output::print_message(&format!(
                         "note: app {app} was not there and was made; if the name is misspelt, no job will find its executors"
                     ));
                 }
-                print_secret(&made, format)
+                print_secret(&token, format)
             }
             TokenCommand::Rotate { id, overlap } => {
-                let id = id_of(&client, &id).await?;
+                let id = token_id(&client, &id).await?;
                 let body = json!({ "overlap": overlap }).to_string();
                 print_secret(&client.post(&["tokens", &id, "rotate"], &body).await?, format)
             }
             TokenCommand::Revoke { id } => {
-                let id = id_of(&client, &id).await?;
+                let id = token_id(&client, &id).await?;
                 let sentence =
                     format!("revoked {id}; what it opened, such as executors' streams, ends within a minute");
                 delete(&client, &["tokens", &id], &[], &sentence, format).await
@@ -143,11 +143,11 @@ impl TokenArgs {
 }
 
 /// The id of the requested token, which may be given by its name.
-async fn id_of(client: &Client, wanted: &str) -> Result<String, Failure> {
+async fn token_id(client: &Client, wanted: &str) -> Result<String, Failure> {
     if wanted.bytes().all(|byte| byte.is_ascii_digit()) {
         return Ok(wanted.to_owned());
     }
-    let found = list::read(client, "tokens", &[("all", "true")], &list::BoundArgs::everything()).await?.value()?;
+    let found = list::read(client, "tokens", &[("all", "true")], &list::BoundArgs::unlimited()).await?.value()?;
     let all = found["items"].as_array().map(Vec::as_slice).unwrap_or_default();
     let named: Vec<String> = all
         .iter()
@@ -188,35 +188,35 @@ fn check_kind(kind: Kind, wanted: &[String]) -> Result<(), Failure> {
 }
 
 /// The apps of these roles that do not exist yet, as far as the caller can see.
-async fn new_apps(client: &Client, wanted: &[String]) -> Vec<String> {
-    let mut found = Vec::new();
+async fn missing_apps(client: &Client, wanted: &[String]) -> Vec<String> {
+    let mut missing_apps = Vec::new();
     for place in wanted.iter().filter_map(|word| word.strip_prefix("executor:")) {
         let Some((namespace, app)) = place.split_once('/') else { continue };
         let known = client.in_namespace(namespace).get(&["apps"], &[]).await.and_then(|body| body.value());
         let is_new = known
             .is_ok_and(|known| known["items"].as_array().is_some_and(|all| all.iter().all(|one| one["name"] != app)));
         if is_new {
-            found.push(place.to_owned());
+            missing_apps.push(place.to_owned());
         }
     }
-    found
+    missing_apps
 }
 
 /// Prints the secret alone on stdout, so that it can be written to a file.
-fn print_secret(made: &crate::client::Body, format: FormatArgs) -> Result<(), Failure> {
+fn print_secret(token: &crate::client::Body, format: FormatArgs) -> Result<(), Failure> {
     if matches!(format.format, Format::Json | Format::Jsonl | Format::Yaml) {
-        return output::document(made.text(), format.format);
+        return output::print_document(token.text(), format.format);
     }
-    let value = made.value()?;
+    let value = token.value()?;
     for warning in value["warnings"].as_array().into_iter().flatten() {
-        output::message(&format!("warning: {}", text_of(warning)));
+        output::print_message(&format!("warning: {}", text_of(warning)));
     }
     let (id, name) = (text_of(&value["id"]), text_of(&value["name"]));
-    output::message(&match std::io::stdout().is_terminal() {
+    output::print_message(&match std::io::stdout().is_terminal() {
         true => format!("token {id} ({name}); it is not shown again:"),
         false => format!("token {id} ({name}): its secret goes to standard output, and is not shown again"),
     });
-    output::data(&text_of(&value["token"]))
+    output::print_lines(&text_of(&value["token"]))
 }
 
 fn row(token: &Value, now: Timestamp) -> Vec<String> {
@@ -228,13 +228,13 @@ fn row(token: &Value, now: Timestamp) -> Vec<String> {
         text_of(&token["kind"]),
         text_of(&token["prefix"]),
         roles.unwrap_or_default(),
-        time_of(&token["expires_at"], now),
-        time_of(&token["last_used_at"], now),
-        state(token, now).to_owned(),
+        time_text(&token["expires_at"], now),
+        time_text(&token["last_used_at"], now),
+        state_text(token, now).to_owned(),
     ]
 }
 
-fn state(token: &Value, now: Timestamp) -> &'static str {
+fn state_text(token: &Value, now: Timestamp) -> &'static str {
     let ends_at = token["expires_at"].as_str().and_then(|at| at.parse::<Timestamp>().ok());
     match (token["revoked_at"].is_null(), ends_at) {
         (false, _) => "revoked",
@@ -256,7 +256,7 @@ mod tests {
             (json!({"revoked_at": null, "expires_at": "1970-01-01T00:01:40Z"}), "expired"),
             (json!({"revoked_at": "1970-01-01T00:01:00Z", "expires_at": "1970-01-01T00:01:30Z"}), "revoked"),
         ] {
-            assert_eq!(state(&token, now), word, "{token}");
+            assert_eq!(state_text(&token, now), word, "{token}");
         }
     }
 

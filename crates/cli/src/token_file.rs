@@ -42,7 +42,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<Token>, Failure> {
              {LEN_MAX} visible characters"
         )));
     }
-    let token = parse(&text).ok_or_else(|| {
+    let token = parse_token(&text).ok_or_else(|| {
         Failure::from_text(format!(
             "the token file {place} holds no token: it must be one line of {LEN_MIN} to {LEN_MAX} visible characters"
         ))
@@ -71,23 +71,23 @@ pub(crate) fn read_or_make(path: &Path, startup_files: &mut StartupFiles) -> Res
 
 /// The token in the environment variable `RONDEL_TOKEN`.
 pub(crate) fn from_environment() -> Result<Option<Token>, Failure> {
-    let Some(text) = variable("RONDEL_TOKEN") else { return Ok(None) };
+    let Some(text) = env_variable("RONDEL_TOKEN") else { return Ok(None) };
     let token = text.to_str().and_then(parse);
     token.map(Some).ok_or_else(|| Failure::refused("the environment variable RONDEL_TOKEN holds no token"))
 }
 
 /// The file that the environment variable `RONDEL_TOKEN_FILE` names.
 pub(crate) fn path_from_environment() -> Option<PathBuf> {
-    variable("RONDEL_TOKEN_FILE").map(PathBuf::from)
+    env_variable("RONDEL_TOKEN_FILE").map(PathBuf::from)
 }
 
 /// Reads a variable without clap, which would add a flag for it: every user of the machine can see a flag's value.
-pub(crate) fn variable(name: &str) -> Option<OsString> {
+pub(crate) fn env_variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
 /// Parses a text as a token; `None` if it cannot be one.
-pub(crate) fn parse(text: &str) -> Option<Token> {
+pub(crate) fn parse_token(text: &str) -> Option<Token> {
     let text = text.trim_end_matches(['\n', '\r']);
     let is_token = (LEN_MIN..=LEN_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
     is_token.then(|| Token::from_text(text))
@@ -151,9 +151,9 @@ mod tests {
             "ünfzehn-und-mehr",
             &long,
         ] {
-            assert!(parse(text).is_none(), "{text}");
+            assert!(parse_token(text).is_none(), "{text}");
         }
-        assert!(parse("rondel_0123456789abcdef\r\n").is_some());
+        assert!(parse_token("rondel_0123456789abcdef\r\n").is_some());
         assert!(read(Path::new("/")).is_err());
         assert!(read(Path::new("/nowhere/token")).unwrap().is_none());
         let token = Token::generate();

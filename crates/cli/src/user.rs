@@ -6,11 +6,11 @@ use clap::{Args, Subcommand};
 use rondel_core::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::client::{ClientArgs, text_of, time_of};
+use crate::client::{ClientArgs, text_of, time_text};
 use crate::delete::delete;
 use crate::exit::Failure;
 use crate::format::FormatArgs;
-use crate::roles::{role_argument, roles, with_place_hint};
+use crate::roles::{parse_roles, role_argument, with_place_hint};
 use crate::view::View;
 use crate::{list, output};
 
@@ -99,17 +99,17 @@ impl UserArgs {
             UserCommand::List(bounds) => VIEW.print_list(&list::read(&client, "users", &[], &bounds).await?, format),
             UserCommand::Get(args) => VIEW.print_object(&client.get(&["users", &args.name], &[]).await?, format),
             UserCommand::Create { name, display_name, roles: wanted } => {
-                let body = json!({"name": name, "display_name": display_name, "grants": roles(&wanted)?});
-                let made = client.post(&["users"], &body.to_string()).await;
-                VIEW.print_row(&made.map_err(|failure| with_place_hint(failure, &wanted))?, format)?;
-                output::message(&format!("first sign-in, once, within 15 minutes: {}", link(&name).await?));
-                output::message(&format!("too late? rondel user link {name} prints another"));
+                let body = json!({"name": name, "display_name": display_name, "grants": parse_roles(&wanted)?});
+                let user = client.post(&["users"], &body.to_string()).await;
+                VIEW.print_row(&user.map_err(|failure| with_place_hint(failure, &wanted))?, format)?;
+                output::print_message(&format!("first sign-in, once, within 15 minutes: {}", link(&name).await?));
+                output::print_message(&format!("too late? rondel user link {name} prints another"));
                 Ok(())
             }
             UserCommand::Change { name, roles: wanted, disable, enable, provider_sign_in } => {
                 let mut body = Map::new();
                 if !wanted.is_empty() {
-                    body.insert("grants".to_owned(), roles(&wanted)?);
+                    body.insert("grants".to_owned(), parse_roles(&wanted)?);
                 }
                 if disable || enable {
                     body.insert("disabled".to_owned(), Value::from(disable));
@@ -124,18 +124,18 @@ impl UserArgs {
                 VIEW.print_row(&client.patch(&["users", &name], &Value::Object(body).to_string()).await?, format)
             }
             UserCommand::Password { name, keep_tokens } => {
-                let body = json!({"password": password(&name)?, "keep_tokens": keep_tokens});
+                let body = json!({"password": read_password(&name)?, "keep_tokens": keep_tokens});
                 client.post(&["users", &name, "password"], &body.to_string()).await?;
-                output::message(&format!("{name} has a new password; {}", ended(keep_tokens)));
+                output::print_message(&format!("{name} has a new password; {}", ended_sentence(keep_tokens)));
                 Ok(())
             }
             UserCommand::Link(NameArgs { name }) => {
                 let (url, user) = (link(&name).await?, client.get(&["users", &name], &[]).await?);
                 if user.value()?["disabled"] == true {
                     let until = format!("rondel user change {name} --enable");
-                    output::message(&format!("note: {name} is locked out; the link is refused until {until}"));
+                    output::print_message(&format!("note: {name} is locked out; the link is refused until {until}"));
                 }
-                output::data(&url)
+                output::print_lines(&url)
             }
             UserCommand::Delete(args) => {
                 delete(&client, &["users", &args.name], &[], &format!("deleted {}", args.name), format).await
@@ -145,10 +145,10 @@ impl UserArgs {
 }
 
 /// Reads the password from the first line of stdin: other users of the machine could read an argument.
-fn password(name: &str) -> Result<String, Failure> {
+fn read_password(name: &str) -> Result<String, Failure> {
     let stdin = std::io::stdin();
     if stdin.is_terminal() {
-        output::message(&format!("new password of {name}, which is shown as it is typed:"));
+        output::print_message(&format!("new password of {name}, which is shown as it is typed:"));
     }
     let mut line = String::new();
     stdin
@@ -163,7 +163,7 @@ fn password(name: &str) -> Result<String, Failure> {
     Ok(password.to_owned())
 }
 
-const fn ended(keep_tokens: bool) -> &'static str {
+const fn ended_sentence(keep_tokens: bool) -> &'static str {
     if keep_tokens { "the sign-ins ended" } else { "the sign-ins and tokens ended" }
 }
 
@@ -179,6 +179,6 @@ fn row(user: &Value, now: Timestamp) -> Vec<String> {
         text_of(&user["display_name"]),
         roles.unwrap_or_default(),
         state.to_owned(),
-        time_of(&user["created_at"], now),
+        time_text(&user["created_at"], now),
     ]
 }

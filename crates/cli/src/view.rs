@@ -3,7 +3,7 @@
 use rondel_core::Timestamp;
 use serde_json::Value;
 
-use crate::client::{Body, fields, text_of, time_of};
+use crate::client::{Body, object_fields, text_of, time_text};
 use crate::clock;
 use crate::exit::Failure;
 use crate::format::{Columns, Format, FormatArgs};
@@ -25,10 +25,10 @@ impl View {
     /// Prints a list that the server answered. JSON and YAML print the body of the answer unchanged.
     pub(crate) fn print_list(&self, body: &Body, format: FormatArgs) -> Result<(), Failure> {
         match format.format {
-            Format::Json | Format::Yaml => output::document(body.text(), format.format),
+            Format::Json | Format::Yaml => output::print_document(body.text(), format.format),
             Format::Jsonl => {
                 let items = body.page()?.items;
-                output::json(&items.iter().map(|item| item.get()).collect::<Vec<_>>().join("\n"))
+                output::print_json(&items.iter().map(|item| item.get()).collect::<Vec<_>>().join("\n"))
             }
             Format::Name | Format::Table | Format::Wide => {
                 let page = body.page()?;
@@ -42,7 +42,7 @@ impl View {
     /// Prints one object as a line of a list: the output of a command that changed it.
     pub(crate) fn print_row(&self, body: &Body, format: FormatArgs) -> Result<(), Failure> {
         match format.format {
-            Format::Json | Format::Jsonl | Format::Yaml => output::document(body.text(), format.format),
+            Format::Json | Format::Jsonl | Format::Yaml => output::print_document(body.text(), format.format),
             Format::Name | Format::Table | Format::Wide => self.print_items(&[body.value()?], format),
         }
     }
@@ -53,40 +53,40 @@ impl View {
     }
 
     /// Prints one object with all its fields. A field of an inner object has its path as its name, which `--columns`
-    /// takes too. `words` replaces some of the values.
+    /// takes too. `value_text` replaces some of the values.
     pub(crate) fn print_object_with(
         &self,
         body: &Body,
         format: FormatArgs,
-        words: impl Fn(&str, &Value) -> Option<String>,
+        value_text: impl Fn(&str, &Value) -> Option<String>,
     ) -> Result<(), Failure> {
         let is_whole = matches!(format.format, Format::Table | Format::Wide) && format.columns.is_none();
         if !is_whole {
             return self.print_row(body, format);
         }
-        clock::show_utc(format.utc);
+        clock::set_display_in_utc(format.utc);
         let mut table = Table::new(&["", ""]);
         let now = clock::now();
-        for (key, value) in fields(body.text())? {
-            match words(&key, &value) {
+        for (key, value) in object_fields(body.text())? {
+            match value_text(&key, &value) {
                 Some(text) => table.add(vec![key, text]),
-                None => lines(key, &value, now).into_iter().for_each(|(key, text)| table.add(vec![key, text])),
+                None => field_lines(key, &value, now).into_iter().for_each(|(key, text)| table.add(vec![key, text])),
             }
         }
-        output::data(&table.render(true))
+        output::print_lines(&table.render(true))
     }
 
     /// Prints these objects.
     pub(crate) fn print_items(&self, items: &[Value], format: FormatArgs) -> Result<(), Failure> {
         if format.format == Format::Name {
             let names: Vec<_> = items.iter().map(|item| text_of(&item[self.name])).collect();
-            return output::names(names);
+            return output::print_names(names);
         }
         if items.is_empty() {
-            output::message("nothing found");
+            output::print_message("nothing found");
             return Ok(());
         }
-        clock::show_utc(format.utc);
+        clock::set_display_in_utc(format.utc);
         let columns = self.columns(items, format)?;
         let mut table = Table::new(&columns.iter().map(Column::header).collect::<Vec<_>>());
         let now = clock::now();
@@ -94,7 +94,7 @@ impl View {
             let cells = (self.row)(item, now);
             table.add(columns.iter().map(|column| column.cell(item, &cells, now)).collect());
         }
-        output::data(&table.render(format.no_headers))
+        output::print_lines(&table.render(format.no_headers))
     }
 
     /// The requested columns; else those of the view and, with `wide`, the fields that these do not show.
@@ -115,7 +115,7 @@ impl View {
         if let Some(index) = self.headers.iter().position(|header| header.eq_ignore_ascii_case(&folded)) {
             return Ok(Column::Cell(index, self.headers[index]));
         }
-        if items.iter().any(|item| item.pointer(&pointer(name)).is_some()) {
+        if items.iter().any(|item| item.pointer(&json_pointer(name)).is_some()) {
             return Ok(Column::Field(name.to_owned()));
         }
         let mut known: Vec<String> =
@@ -145,15 +145,15 @@ impl View {
 const USER_JSON: [&str; 2] = ["params", "result"];
 
 /// The lines for a field, each a name and a text. An object has a line for each of its fields.
-fn lines(key: String, value: &Value, now: Timestamp) -> Vec<(String, String)> {
+fn field_lines(key: String, value: &Value, now: Timestamp) -> Vec<(String, String)> {
     match value {
         Value::Object(fields) if !fields.is_empty() && !USER_JSON.contains(&key.as_str()) => {
-            fields.iter().flat_map(|(name, value)| lines(format!("{key}.{name}"), value, now)).collect()
+            fields.iter().flat_map(|(name, value)| field_lines(format!("{key}.{name}"), value, now)).collect()
         }
         Value::Array(items) if !items.iter().any(|item| item.is_object() || item.is_array()) => {
             vec![(key, items.iter().map(text_of).collect::<Vec<_>>().join(", "))]
         }
-        _ if key.ends_with("_at") => vec![(key, time_of(value, now))],
+        _ if key.ends_with("_at") => vec![(key, time_text(value, now))],
         _ => vec![(key, text_of(value))],
     }
 }
@@ -177,8 +177,8 @@ impl Column {
     fn cell(&self, item: &Value, cells: &[String], now: Timestamp) -> String {
         match self {
             Self::Cell(index, _) => cells.get(*index).cloned().unwrap_or_default(),
-            Self::Field(name) => match item.pointer(&pointer(name)) {
-                Some(value) if name.ends_with("_at") => time_of(value, now),
+            Self::Field(name) => match item.pointer(&json_pointer(name)) {
+                Some(value) if name.ends_with("_at") => time_text(value, now),
                 Some(value) => text_of(value),
                 None => String::new(),
             },
@@ -186,7 +186,7 @@ impl Column {
     }
 }
 
-fn pointer(name: &str) -> String {
+fn json_pointer(name: &str) -> String {
     format!("/{}", name.replace('.', "/"))
 }
 
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn inner_objects_have_a_line_for_each_field() {
         let shown = |key: &str, value: Value| {
-            let lines = lines(key.to_owned(), &value, Timestamp::EPOCH);
+            let lines = field_lines(key.to_owned(), &value, Timestamp::EPOCH);
             lines.into_iter().map(|(key, text)| format!("{key}={text}")).collect::<Vec<_>>()
         };
         assert_eq!(shown("retry", json!({"max": 3, "backoff": "10s"})), ["retry.backoff=10s", "retry.max=3"]);

@@ -13,7 +13,7 @@ use crate::exit::Failure;
 use crate::format::{Format, FormatArgs};
 use crate::lang::LangArgs;
 use crate::output;
-use crate::terminal::harmless;
+use crate::terminal::harmless_text;
 
 /// Explains why a job ran or did not run.
 #[derive(Debug, Args)]
@@ -26,7 +26,7 @@ pub(crate) struct WhyArgs {
     #[command(flatten)]
     format: FormatArgs,
     /// The job's name, or the id of a run
-    #[arg(value_name = "JOB|RUN", add = crate::complete::jobs())]
+    #[arg(value_name = "JOB|RUN", add = crate::complete::job_names())]
     subject: String,
     /// The instant to explain: in RFC 3339, or 02:30, "yesterday 02:30" or "2026-03-08 02:30" on the clock of the job's time zone, or
     /// "3h ago"; without it, the open run, the last fire or the next one
@@ -49,14 +49,14 @@ impl WhyArgs {
             about_run => about_run,
         };
         let at = match &self.at {
-            Some(text) => Some(asked_instant(&client, &self.subject, text).await?),
+            Some(text) => Some(requested_instant(&client, &self.subject, text).await?),
             None => None,
         };
-        let (job, about) = match (&about_run, at.as_deref()) {
+        let (job, instant_or_run) = match (&about_run, at.as_deref()) {
             (Some(job), _) => (job.as_str(), Some(("run", self.subject.as_str()))),
             (None, at) => (self.subject.as_str(), at.map(|at| ("at", at))),
         };
-        explain(&client, job, about, self.lang, self.format).await
+        explain(&client, job, instant_or_run, self.lang, self.format).await
     }
 }
 
@@ -74,25 +74,25 @@ async fn job_of_run(client: &Client, subject: &str) -> Result<Option<String>, Fa
 }
 
 /// The instant in RFC 3339. A time without an offset is one on the clock of the job's time zone.
-async fn asked_instant(client: &Client, job: &str, text: &str) -> Result<String, Failure> {
+async fn requested_instant(client: &Client, job: &str, text: &str) -> Result<String, Failure> {
     if text.parse::<Timestamp>().is_ok() {
         return Ok(text.to_owned());
     }
     let job = client.get(&["jobs", job], &[]).await?.value()?;
-    let at = on_clock(zone_of(&job), text, clock::now());
+    let at = parse_on_clock(job_zone(&job), text, clock::now());
     let at = at.map_err(|message| Failure::refused(format!("--at: {message}")))?;
     Ok(at.to_string())
 }
 
 /// The time zone of a job's first schedule, or else UTC, as in the console.
-fn zone_of(job: &Value) -> Tz {
+fn job_zone(job: &Value) -> Tz {
     let schedule = &job["schedule"];
     let first = schedule.get(0).unwrap_or(schedule);
     first["time_zone"].as_str().and_then(|zone| zone.parse().ok()).unwrap_or(Tz::UTC)
 }
 
 /// The instant that the text means, or why it does not mean exactly one.
-fn on_clock(zone: Tz, text: &str, now: Timestamp) -> Result<Timestamp, String> {
+fn parse_on_clock(zone: Tz, text: &str, now: Timestamp) -> Result<Timestamp, String> {
     match asked_instants(zone, text, now).as_deref() {
         Some([at]) => Ok(*at),
         Some([]) => Err(format!("the clock of {zone} skips {text}")),
@@ -103,25 +103,25 @@ fn on_clock(zone: Tz, text: &str, now: Timestamp) -> Result<Timestamp, String> {
     }
 }
 
-/// Prints why a job ran or did not run at an instant, or why a run has its status. If `about` is `None`, prints why the
+/// Prints why a job ran or did not run at an instant, or why a run has its status. If `instant_or_run` is `None`, prints why the
 /// job's open run waits, or else how its last fire went.
 async fn explain(
     client: &Client,
     job: &str,
-    about: Option<(&str, &str)>,
+    instant_or_run: Option<(&str, &str)>,
     lang: LangArgs,
     format: FormatArgs,
 ) -> Result<(), Failure> {
-    let query: Vec<(&str, &str)> = about.into_iter().collect();
+    let query: Vec<(&str, &str)> = instant_or_run.into_iter().collect();
     let body = client.get(&["jobs", job, "why"], &query).await?;
     let language = lang.lang().as_str();
     match format.format {
-        Format::Json | Format::Jsonl | Format::Yaml => output::document(body.text(), format.format),
-        Format::Name => output::data(&text_of(&body.value()?["fire"]["run"])),
+        Format::Json | Format::Jsonl | Format::Yaml => output::print_document(body.text(), format.format),
+        Format::Name => output::print_lines(&text_of(&body.value()?["fire"]["run"])),
         Format::Table | Format::Wide => {
             let body = body.value()?;
-            output::data(&harmless(&text_of(&body["answer"][language])))?;
-            incident_line(&body["incident"]).map_or(Ok(()), |line| output::data(&harmless(&line)))
+            output::print_lines(&harmless_text(&text_of(&body["answer"][language])))?;
+            incident_line(&body["incident"]).map_or(Ok(()), |line| output::print_lines(&harmless_text(&line)))
         }
     }
 }
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn instants_are_taken_as_a_person_writes_them() {
         let now = "2026-10-26T09:00:00Z".parse().unwrap();
-        let found = |text| on_clock(Tz::Europe__Berlin, text, now).map(|at| at.to_string());
+        let found = |text| parse_on_clock(Tz::Europe__Berlin, text, now).map(|at| at.to_string());
         assert_eq!(found("02:30").as_deref(), Ok("2026-10-26T01:30:00Z"));
         assert_eq!(found("2026-10-24 02:30").as_deref(), Ok("2026-10-24T00:30:00Z"));
         assert_eq!(found("3h ago").as_deref(), Ok("2026-10-26T06:00:00Z"));
@@ -154,10 +154,10 @@ mod tests {
     #[test]
     fn the_clock_is_that_of_the_first_schedule() {
         let berlin = json!({"cron": "0 30 2 * * ?", "time_zone": "Europe/Berlin"});
-        assert_eq!(zone_of(&json!({"schedule": berlin})), Tz::Europe__Berlin);
-        assert_eq!(zone_of(&json!({"schedule": [berlin, {"every": "1h"}]})), Tz::Europe__Berlin);
-        assert_eq!(zone_of(&json!({"schedule": [{"every": "1h"}, berlin]})), Tz::UTC);
-        assert_eq!(zone_of(&json!({"schedule": null})), Tz::UTC);
+        assert_eq!(job_zone(&json!({"schedule": berlin})), Tz::Europe__Berlin);
+        assert_eq!(job_zone(&json!({"schedule": [berlin, {"every": "1h"}]})), Tz::Europe__Berlin);
+        assert_eq!(job_zone(&json!({"schedule": [{"every": "1h"}, berlin]})), Tz::UTC);
+        assert_eq!(job_zone(&json!({"schedule": null})), Tz::UTC);
     }
 
     #[test]

@@ -17,11 +17,11 @@ use rondel_store::access::AuthMethod;
 use crate::audit::{self, AuditContext, AuditNote};
 use crate::call::{Admitted, named_namespace, role_for, shown_namespace};
 use crate::caller::Caller;
-use crate::limits::{APPLY_LEN_MAX, APPLY_PATH, address};
+use crate::limits::{APPLY_LEN_MAX, APPLY_PATH, client_address};
 use crate::pages::own_namespace::namespace_into_path;
 use crate::problem::{Code, Problem};
 use crate::rate::{self, RateStatus};
-use crate::redirect::{pair, to};
+use crate::redirect::{query_pair, to};
 use crate::route_info::{METRICS_PATH, is_read_only_post};
 use crate::state::Web;
 use crate::{cookies, load, shares, trace};
@@ -54,9 +54,9 @@ fn is_change(gate: &Gate, request: &Request) -> bool {
 /// The fields of an audit entry that are known before the request is handled.
 fn audit_context(gate: &Gate, request: &Request) -> AuditContext {
     AuditContext {
-        action: audit::action(request.method(), gate.path),
-        object: audit::object(gate.path, request.uri().path()),
-        address: address(request),
+        action: audit::action_of_request(request.method(), gate.path),
+        object: audit::object_of_request(gate.path, request.uri().path()),
+        address: client_address(request),
         request_id: request.extensions().get::<RequestId>().map(|RequestId(id)| id.clone()),
     }
 }
@@ -69,10 +69,10 @@ pub(crate) async fn guard(State(gate): State<Gate>, request: Request, next: Next
     };
     let secret = gate.web.config.metrics_token.as_ref().filter(|_| gate.path == METRICS_PATH);
     if secret.is_some_and(|secret| has_secret(authorization.as_deref(), secret)) {
-        return pass(&gate, Caller::metrics_reader(), request, next).await;
+        return authorize_and_handle(&gate, Caller::metrics_reader(), request, next).await;
     }
-    match authenticate(&gate.web, authorization, address(&request)).await {
-        Ok(caller) => pass(&gate, caller, request, next).await,
+    match authenticate(&gate.web, authorization, client_address(&request)).await {
+        Ok(caller) => authorize_and_handle(&gate, caller, request, next).await,
         Err(problem) => problem.into_response(),
     }
 }
@@ -82,19 +82,19 @@ pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next:
     let is_safe = request.method().is_safe();
     let endpoint = gate.web.config.endpoint();
     if !is_safe && !endpoint.is_same(request.headers(), request.uri(), request.extensions()) {
-        return cross_origin(&gate.web).into_response();
+        return cross_origin_problem(&gate.web).into_response();
     }
     let cookie = cookies::session(request.headers(), gate.web.config.tls).map(str::to_owned);
     let uri = request.uri().clone();
-    let caller = match signed_in(&gate.web, cookie.as_deref(), address(&request)).await {
+    let caller = match caller_of_session(&gate.web, cookie.as_deref(), client_address(&request)).await {
         Ok(caller) => caller,
         Err(problem) => return problem.into_response(),
     };
     let Some(caller) = caller else {
         let is_whole = is_safe && !request.headers().contains_key("hx-request");
-        return if is_whole { to_sign_in(request.uri()) } else { signed_out().into_response() };
+        return if is_whole { redirect_to_sign_in(request.uri()) } else { missing_session_problem().into_response() };
     };
-    let mut response = pass(&gate, caller.clone(), request, next).await;
+    let mut response = authorize_and_handle(&gate, caller.clone(), request, next).await;
     // The problem page shows a namespace. If the request got none before it failed, this is the one that a page at this
     // URL would show.
     if response.extensions().get::<Problem>().is_some()
@@ -108,7 +108,7 @@ pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next:
 
 /// Checks the permission of an authenticated request and handles it; the audit entry of a change is written before the handler runs.
 /// Requests above the rate limit are refused first, so that they cost neither an audit entry nor a permit.
-async fn pass(gate: &Gate, caller: Caller, request: Request, next: Next) -> Response {
+async fn authorize_and_handle(gate: &Gate, caller: Caller, request: Request, next: Next) -> Response {
     trace::name_span(request.method(), gate.path);
     let note = AuditNote::default();
     let (mut response, counted) = match count_request(&gate.web, &caller) {
@@ -129,7 +129,7 @@ async fn pass(gate: &Gate, caller: Caller, request: Request, next: Next) -> Resp
 
 /// Counts a request against the rate limit of its caller.
 fn count_request(web: &Web, caller: &Caller) -> Result<Option<RateStatus>, (Problem, RateStatus)> {
-    rate::count(&web.engine, &web.buckets, web.config.rate, caller.key())
+    rate::count_request(&web.engine, &web.buckets, web.config.rate, caller.key())
 }
 
 async fn admit_and_handle(gate: &Gate, caller: &Caller, note: &AuditNote, request: Request, next: Next) -> Response {
@@ -145,7 +145,7 @@ async fn admit_and_handle(gate: &Gate, caller: &Caller, note: &AuditNote, reques
     let is_change = is_change(gate, &request);
     let turn = match is_change {
         true => None,
-        false => match shares::turn(web, caller.key()).await {
+        false => match shares::wait_for_turn(web, caller.key()).await {
             Ok(turn) => Some(turn),
             Err(problem) => return problem.into_response(),
         },
@@ -192,7 +192,7 @@ fn forbidden(caller: &Caller, needs: Permission) -> Problem {
 }
 
 /// The caller who signed in with this cookie; `None` without a valid session.
-pub(crate) async fn signed_in(
+pub(crate) async fn caller_of_session(
     web: &Web,
     cookie: Option<&str>,
     client: Option<IpAddr>,
@@ -203,7 +203,7 @@ pub(crate) async fn signed_in(
 }
 
 /// The refusal of a change that was requested from a page of another site.
-pub(crate) fn cross_origin(web: &Web) -> Problem {
+pub(crate) fn cross_origin_problem(web: &Web) -> Problem {
     let detail = match &web.config.advertised {
         Some(url) => {
             format!("the request does not come from {url}, which the server advertises; open that site")
@@ -218,13 +218,13 @@ pub(crate) fn cross_origin(web: &Web) -> Problem {
 }
 
 /// The refusal of a request for a page without a session.
-pub(crate) fn signed_out() -> Problem {
+pub(crate) fn missing_session_problem() -> Problem {
     Problem::new(Code::Unauthenticated, "there is no session; sign in, or create a link with rondel sign-in-link")
 }
 
-fn to_sign_in(uri: &Uri) -> Response {
+fn redirect_to_sign_in(uri: &Uri) -> Response {
     let wanted = namespace_into_path(uri.path_and_query().map_or("/", |path| path.as_str()));
-    to(&format!("/sign-in?{}", pair("next", &wanted)))
+    to(&format!("/sign-in?{}", query_pair("next", &wanted)))
 }
 
 /// Extension of a response: the caller, for the log line and the problem page.
@@ -240,7 +240,7 @@ pub(crate) struct CalledBy {
 async fn authenticate(web: &Web, authorization: Option<String>, client: Option<IpAddr>) -> Result<Caller, Problem> {
     let found = web.engine.bearer(authorization.as_deref(), client).await;
     let token = found.map_err(|error| lookup_problem(web, error, client))?;
-    token.map(Caller::from).ok_or_else(unauthenticated)
+    token.map(Caller::from).ok_or_else(unauthenticated_problem)
 }
 
 fn lookup_problem(web: &Web, error: LookupError, client: Option<IpAddr>) -> Problem {
@@ -265,7 +265,7 @@ pub(crate) async fn admit(
     if caller.may(permission) { Ok(caller) } else { Err(forbidden(&caller, permission)) }
 }
 
-pub(crate) fn unauthenticated() -> Problem {
+pub(crate) fn unauthenticated_problem() -> Problem {
     Problem::new(Code::Unauthenticated, "send a valid token as \"Authorization: Bearer …\"")
         .without_instance()
         .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"rondel\""))

@@ -5,7 +5,7 @@ use http::{HeaderValue, StatusCode};
 
 use crate::problem::{Code, Problem};
 
-pub(crate) fn json(status: StatusCode, body: &impl serde::Serialize) -> Result<Response, Problem> {
+pub(crate) fn json_response(status: StatusCode, body: &impl serde::Serialize) -> Result<Response, Problem> {
     let text = serde_json::to_vec(body).map_err(|error| {
         Problem::new(Code::Internal, "the log of the server has the cause under this request id")
             .with_cause(format!("an answer cannot be written as JSON: {error}"))

@@ -30,7 +30,7 @@ const GATEWAY_PATH: &str = "/rondel.v1.Gateway/{*method}";
 pub fn app(engine: Engine, config: WebConfig) -> Router {
     let gateway = engine.gateway();
     let web = Web::new(engine, config, openapi);
-    let gateway = from_fn_with_state(web.clone(), load::gateway).layer(gateway);
+    let gateway = from_fn_with_state(web.clone(), load::limit_gateway).layer(gateway);
     let own = routes().into_router(&web);
     let own = match &web.config.mounted {
         Some(mounted) => own.merge(mounted_routes::routes(mounted)),
@@ -39,7 +39,7 @@ pub fn app(engine: Engine, config: WebConfig) -> Router {
     let routed = own
         .layer(DefaultBodyLimit::max(web.config.body_len_max))
         .layer(from_fn_with_state(web.clone(), load::limit_requests))
-        .layer(CatchPanicLayer::custom(problem::panicked))
+        .layer(CatchPanicLayer::custom(problem::panic_response))
         .layer(from_fn_with_state(web, frame::outermost_layer))
         .layer(compression())
         .route_service(GATEWAY_PATH, gateway);

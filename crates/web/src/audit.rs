@@ -124,7 +124,7 @@ impl AuditContext {
     pub(crate) async fn refused(self, web: &Web, caller: &Caller, note: &AuditNote) {
         if web.denials.take(caller.key()) {
             let entry = AuditEntry { namespace: note.shown_namespace(), ..self.entry(web, caller, Verdict::Denied) };
-            add(web, &entry).await;
+            store_entry(web, &entry).await;
         }
     }
 }
@@ -150,7 +150,7 @@ impl PendingEntry {
                 ..self.0
             }
         };
-        complete(web, &entry).await;
+        complete_entry(web, &entry).await;
     }
 }
 
@@ -160,14 +160,14 @@ pub(crate) fn is_refusal(status: StatusCode, note: &AuditNote) -> bool {
 }
 
 /// Stores a complete entry. If that fails, the server log gets an error instead.
-pub(crate) async fn add(web: &Web, entry: &AuditEntry) {
+pub(crate) async fn store_entry(web: &Web, entry: &AuditEntry) {
     if let Err(error) = web.engine.store().add_audit(entry).await {
         log_failure(entry, &error);
     }
 }
 
 /// Adds the outcome to an entry that was stored as [`INCOMPLETE`]. If that fails, the server log gets an error instead.
-pub(crate) async fn complete(web: &Web, entry: &AuditEntry) {
+pub(crate) async fn complete_entry(web: &Web, entry: &AuditEntry) {
     if let Err(error) = web.engine.store().complete_audit(entry).await {
         log_failure(entry, &error);
     }
@@ -210,7 +210,7 @@ const ACTIONS_OF_FORMS: [(&str, &str); 26] = [
 ];
 
 /// The action of a request, as a noun and a verb: `POST /api/v1/jobs/{name}/pause` is `job.pause`.
-pub(crate) fn action(method: &Method, path: &str) -> String {
+pub(crate) fn action_of_request(method: &Method, path: &str) -> String {
     // In `jobs:bulk`, the part after the colon is a verb that applies to the whole collection.
     let path = path.trim_start_matches("/api/v1").trim_start_matches('/').replace(':', "/");
     let parts: Vec<&str> = path.split('/').collect();
@@ -235,7 +235,7 @@ pub(crate) fn action(method: &Method, path: &str) -> String {
 }
 
 /// The object of a request: the values of the path parameters in `template`, joined by `/`.
-pub(crate) fn object(template: &str, path: &str) -> String {
+pub(crate) fn object_of_request(template: &str, path: &str) -> String {
     let pairs = template.split('/').zip(path.split('/'));
     let named: Vec<String> =
         pairs.filter(|(part, _)| part.starts_with('{')).map(|(_, value)| percent_decode(value)).collect();
@@ -283,10 +283,10 @@ mod tests {
             (Method::GET, "/", "console.read"),
         ] {
             let (path, expected) = if path == "/" { (path, ".read") } else { (path, expected) };
-            assert_eq!(action(&method, path), expected, "{method} {path}");
+            assert_eq!(action_of_request(&method, path), expected, "{method} {path}");
         }
-        assert_eq!(object("/api/v1/jobs/{name}/pause", "/api/v1/jobs/a.b/pause"), "a.b");
-        assert_eq!(object("/api/v1/jobs", "/api/v1/jobs"), "");
+        assert_eq!(object_of_request("/api/v1/jobs/{name}/pause", "/api/v1/jobs/a.b/pause"), "a.b");
+        assert_eq!(object_of_request("/api/v1/jobs", "/api/v1/jobs"), "");
     }
 
     #[test]
@@ -300,7 +300,7 @@ mod tests {
             ("%ff", "%ff"),
             ("%2525", "%25"),
         ] {
-            assert_eq!(object("/api/v1/users/{user}", &format!("/api/v1/users/{part}")), expected);
+            assert_eq!(object_of_request("/api/v1/users/{user}", &format!("/api/v1/users/{part}")), expected);
         }
     }
 }

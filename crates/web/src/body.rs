@@ -109,7 +109,7 @@ impl FromRequest<Web> for TextBody {
     type Rejection = Problem;
 
     async fn from_request(request: Request, web: &Web) -> Result<Self, Problem> {
-        collect(request, web).await.map(Self)
+        collect_body(request, web).await.map(Self)
     }
 }
 
@@ -118,9 +118,9 @@ impl<T> FromRequest<Web> for JsonBody<T> {
 
     async fn from_request(request: Request, web: &Web) -> Result<Self, Problem> {
         if is_json(request.headers()) {
-            Ok(Self { bytes: collect(request, web).await?, body_type: PhantomData })
+            Ok(Self { bytes: collect_body(request, web).await?, body_type: PhantomData })
         } else {
-            Err(undeclared())
+            Err(undeclared_problem())
         }
     }
 }
@@ -130,16 +130,16 @@ impl<T> FromRequest<Web> for OptionalJsonBody<T> {
 
     async fn from_request(request: Request, web: &Web) -> Result<Self, Problem> {
         let is_json = is_json(request.headers());
-        let bytes = collect(request, web).await?;
+        let bytes = collect_body(request, web).await?;
         match (bytes.is_empty(), is_json) {
             (true, _) => Ok(Self { bytes: None, body_type: PhantomData }),
             (false, true) => Ok(Self { bytes: Some(bytes), body_type: PhantomData }),
-            (false, false) => Err(undeclared()),
+            (false, false) => Err(undeclared_problem()),
         }
     }
 }
 
-fn undeclared() -> Problem {
+fn undeclared_problem() -> Problem {
     Problem::new(Code::UnsupportedMediaType, "send \"Content-Type: application/json\"")
 }
 
@@ -151,7 +151,7 @@ pub(crate) fn is_json(headers: &HeaderMap) -> bool {
 }
 
 /// The bytes of the body. They have all arrived: the gate waits for them.
-async fn collect(request: Request, web: &Web) -> Result<Bytes, Problem> {
+async fn collect_body(request: Request, web: &Web) -> Result<Bytes, Problem> {
     collect_within(request, web.config.body_len_max).await
 }
 
@@ -202,13 +202,13 @@ pub(crate) async fn collect_up_to(
         return Err(too_large(len_max));
     }
     let timeout = web.config.limits.body_timeout;
-    tokio::time::timeout(timeout, pieces(request.into_body(), declared, web, bound)).await.unwrap_or_else(|_| {
+    tokio::time::timeout(timeout, read_pieces(request.into_body(), declared, web, bound)).await.unwrap_or_else(|_| {
         bound.report(web, Limit::BodyTimeout);
         Err(Problem::new(Code::RequestTimeout, "the body did not arrive in time"))
     })
 }
 
-async fn pieces(
+async fn read_pieces(
     mut body: Body,
     declared: Option<usize>,
     web: &Web,
@@ -263,7 +263,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Document, Problem> {
     if value_count(bytes) > NODE_COUNT_MAX {
         return Err(refuse_value("", format!("has more than {NODE_COUNT_MAX} values")));
     }
-    serde_json::from_slice(bytes).map_err(|error| syntax(&error))
+    serde_json::from_slice(bytes).map_err(|error| syntax_problem(&error))
 }
 
 /// Upper bound for the number of values in a JSON text, keys included. Values are counted before parsing, since a value of two bytes
@@ -286,13 +286,13 @@ fn value_count(bytes: &[u8]) -> usize {
 
 fn deserialize<T: DeserializeOwned + JsonSchema + 'static>(base: &str, document: Document) -> Result<T, Problem> {
     shape::read(document).map_err(|shape_errors| {
-        let complaints = shape_errors.errors.iter().map(|error| complaint(base, error)).collect();
+        let complaints = shape_errors.errors.iter().map(|error| shape_complaint(base, error)).collect();
         Problem::of_some_complaints(Code::InvalidBody, complaints, shape_errors.count)
     })
 }
 
 /// The API's complaint about a value that does not have the shape of its type.
-pub(crate) fn complaint(base: &str, error: &ShapeError) -> Complaint {
+pub(crate) fn shape_complaint(base: &str, error: &ShapeError) -> Complaint {
     Complaint::body(format!("{base}{}", error.pointer), error.kind.as_str(), error.message.as_str())
 }
 
@@ -301,13 +301,13 @@ pub(crate) fn refuse_value(pointer: &str, message: impl Into<String>) -> Problem
     Problem::of_complaints(Code::InvalidBody, vec![Complaint::body(pointer, "invalid_value", message)])
 }
 
-fn syntax(error: &serde_json::Error) -> Problem {
+fn syntax_problem(error: &serde_json::Error) -> Problem {
     let (line, column) = (error.line(), error.column());
-    Problem::new(Code::InvalidJson, format!("{} at line {line}, column {column}", reason(error)))
+    Problem::new(Code::InvalidJson, format!("{} at line {line}, column {column}", syntax_reason(error)))
 }
 
 /// The error's message without the position that `serde_json` appends.
-fn reason(error: &serde_json::Error) -> String {
+fn syntax_reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rfind(" at line ") {
         _ if text.starts_with("recursion limit exceeded") => "more than 127 arrays and objects are nested".to_owned(),

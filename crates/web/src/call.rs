@@ -158,7 +158,7 @@ impl<Q> Call<Q> {
             return Ok(known);
         }
         self.note.object(app);
-        Err(Problem::new(Code::Forbidden, format!("your roles do not cover app {}", quoted(app))))
+        Err(Problem::new(Code::Forbidden, format!("your roles do not cover app {}", quoted_input(app))))
     }
 
     /// Checks that the caller may save this definition: the caller needs the permission on the app, and must be able to see the parent
@@ -174,7 +174,7 @@ impl<Q> Call<Q> {
                 Err(_) => None,
             };
             if !known.is_some_and(|known| self.may_view(known.app)) {
-                let message = format!("there is no job {} that you may see", quoted(parent.name));
+                let message = format!("there is no job {} that you may see", quoted_input(parent.name));
                 return Err(refuse_value("/schedule", message));
             }
         }
@@ -318,7 +318,7 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Call<Q> {
 pub(crate) async fn namespace_by_name(engine: &Engine, wanted: &str) -> Result<Namespace, Problem> {
     // An invalid name is not looked up: the database never gets unchecked text from a caller.
     let found = if name::check(wanted).is_ok() { engine.store().namespace(wanted).await? } else { None };
-    found.ok_or_else(|| no_namespace(wanted))
+    found.ok_or_else(|| missing_namespace(wanted))
 }
 
 /// The namespace with this name. If the caller may not see anything in it, the answer is the same as for a missing namespace.
@@ -327,7 +327,7 @@ pub(crate) async fn visible_namespace(engine: &Engine, caller: &Caller, wanted: 
     if caller.rights.allow(Permission::View, found.id, None) {
         return Ok(found);
     }
-    Err(no_namespace(wanted))
+    Err(missing_namespace(wanted))
 }
 
 /// The namespaces in which the caller may see something.
@@ -364,8 +364,8 @@ async fn namespace_of_caller(engine: &Engine, caller: &Caller) -> Result<Namespa
     found.ok_or_else(|| Problem::new(Code::NamespaceNotFound, "there is no namespace that you may see"))
 }
 
-fn no_namespace(wanted: &str) -> Problem {
-    Problem::new(Code::NamespaceNotFound, format!("there is no namespace {}", quoted(wanted)))
+fn missing_namespace(wanted: &str) -> Problem {
+    Problem::new(Code::NamespaceNotFound, format!("there is no namespace {}", quoted_input(wanted)))
 }
 
 /// The refusal of an action on an object that the caller may see but not change.
@@ -386,7 +386,7 @@ pub(crate) const fn role_for(needs: Permission) -> &'static str {
 }
 
 /// Text from the caller for use in a message: cut, quoted, and with control characters escaped.
-pub(crate) fn quoted(text: &str) -> String {
+pub(crate) fn quoted_input(text: &str) -> String {
     let cut: String = text.chars().take(name::NAME_LEN_MAX).collect();
     format!("{cut:?}")
 }

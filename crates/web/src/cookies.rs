@@ -25,7 +25,7 @@ pub(crate) fn session(headers: &HeaderMap, is_tls: bool) -> Option<&str> {
 
 /// Sets the session cookie. An empty value with a lifetime of zero removes it.
 pub(crate) fn set_session(value: &str, lifetime: Duration, is_tls: bool) -> Option<HeaderValue> {
-    guarded(session_name(is_tls), value, lifetime, is_tls)
+    guarded_cookie(session_name(is_tls), value, lifetime, is_tls)
 }
 
 /// The name of the cookie that identifies a pending sign-in at the OIDC provider.
@@ -40,10 +40,10 @@ pub(crate) fn oidc_sign_in(headers: &HeaderMap, is_tls: bool) -> Option<&str> {
 
 /// Sets the cookie of a pending sign-in. An empty value with a lifetime of zero removes it.
 pub(crate) fn set_oidc_sign_in(value: &str, lifetime: Duration, is_tls: bool) -> Option<HeaderValue> {
-    guarded(oidc_sign_in_name(is_tls), value, lifetime, is_tls)
+    guarded_cookie(oidc_sign_in_name(is_tls), value, lifetime, is_tls)
 }
 
-fn guarded(name: &str, value: &str, lifetime: Duration, is_tls: bool) -> Option<HeaderValue> {
+fn guarded_cookie(name: &str, value: &str, lifetime: Duration, is_tls: bool) -> Option<HeaderValue> {
     let (secure, age) = (if is_tls { "; Secure" } else { "" }, lifetime.as_secs());
     HeaderValue::from_str(&format!("{name}={value}; Path=/; Max-Age={age}; HttpOnly; SameSite=Lax{secure}")).ok()
 }

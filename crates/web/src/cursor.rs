@@ -49,22 +49,22 @@ impl Listing {
     pub(crate) fn position_in<T: DeserializeOwned>(&self, name: &str, cursor: &str) -> Result<T, Problem> {
         let bytes = if cursor.len() <= CURSOR_LEN_MAX { URL_SAFE_NO_PAD.decode(cursor).ok() } else { None };
         let read = bytes.and_then(|bytes| serde_json::from_slice::<Cursor<T>>(&bytes).ok());
-        let Some(read) = read else { return Err(invalid_in(name, "is not a cursor of this API")) };
+        let Some(read) = read else { return Err(invalid_cursor_in(name, "is not a cursor of this API")) };
         if read.l == self.0 {
             Ok(read.a)
         } else {
-            Err(invalid_in(name, "belongs to another list or another filter; begin without a cursor"))
+            Err(invalid_cursor_in(name, "belongs to another list or another filter; begin without a cursor"))
         }
     }
 }
 
 /// The refusal of a cursor.
-pub(crate) fn invalid(message: &str) -> Problem {
-    invalid_in("cursor", message)
+pub(crate) fn invalid_cursor(message: &str) -> Problem {
+    invalid_cursor_in("cursor", message)
 }
 
 /// The refusal of the cursor that the parameter with this name has.
-pub(crate) fn invalid_in(name: &str, message: &str) -> Problem {
+pub(crate) fn invalid_cursor_in(name: &str, message: &str) -> Problem {
     Problem::of_complaints(Code::InvalidCursor, vec![Complaint::query(name, "invalid_value", message)])
 }
 

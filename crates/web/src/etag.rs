@@ -11,7 +11,7 @@ use crate::problem::{Code, Problem};
 use crate::state::Web;
 
 /// The entity tag of a version.
-pub(crate) fn tag(version: i64) -> HeaderValue {
+pub(crate) fn version_tag(version: i64) -> HeaderValue {
     HeaderValue::from_str(&format!("\"v{version}\"")).unwrap_or_else(|_| HeaderValue::from_static("\"v0\""))
 }
 
@@ -31,7 +31,7 @@ impl IfMatch {
         match self {
             Self::Any => Ok(None),
             Self::OneOf(versions) if versions.contains(&version) => Ok(Some(version)),
-            Self::OneOf(_) => Err(mismatch(version)),
+            Self::OneOf(_) => Err(mismatch_problem(version)),
         }
     }
 
@@ -42,14 +42,14 @@ impl IfMatch {
 }
 
 /// The refusal of a change, with the current version; 0 for an object that does not exist.
-pub(crate) fn mismatch(version: i64) -> Problem {
+pub(crate) fn mismatch_problem(version: i64) -> Problem {
     let detail = match version {
         0 => "nothing has this name now: leave out If-Match to create it".to_owned(),
         _ => format!("it has version {version} now: read it again and repeat the change"),
     };
     Problem::new(Code::VersionMismatch, detail)
         .with_current_version(version)
-        .with_header(http::header::ETAG, tag(version))
+        .with_header(http::header::ETAG, version_tag(version))
 }
 
 impl Input for IfMatch {
@@ -69,12 +69,12 @@ impl FromRequestParts<Web> for IfMatch {
         let mut is_given = false;
         for header in parts.headers.get_all(IF_MATCH) {
             is_given = true;
-            let text = header.to_str().map_err(|_| unreadable())?.trim();
+            let text = header.to_str().map_err(|_| unreadable_problem())?.trim();
             if text == "*" {
                 return Ok(Self::Any);
             }
             for tag in text.split(',') {
-                versions.extend(parse(tag.trim())?);
+                versions.extend(parse_tag(tag.trim())?);
             }
         }
         Ok(if is_given { Self::OneOf(versions) } else { Self::Any })
@@ -82,14 +82,14 @@ impl FromRequestParts<Web> for IfMatch {
 }
 
 /// The version of a tag. `None` for tags that never match: weak ones, and those that this API did not issue.
-fn parse(tag: &str) -> Result<Option<i64>, Problem> {
+fn parse_tag(tag: &str) -> Result<Option<i64>, Problem> {
     let strong = tag.strip_prefix("W/").unwrap_or(tag);
-    let opaque = strong.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).ok_or_else(unreadable)?;
+    let opaque = strong.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).ok_or_else(unreadable_problem)?;
     let version = opaque.strip_prefix('v').and_then(|digits| digits.parse().ok());
     Ok(version.filter(|_| strong == tag))
 }
 
-fn unreadable() -> Problem {
+fn unreadable_problem() -> Problem {
     Problem::new(Code::InvalidHeader, "If-Match is neither * nor a list of tags such as \"v3\"")
 }
 
@@ -100,10 +100,10 @@ mod tests {
     #[test]
     fn tags_are_read() {
         for (tag, version) in [("\"v3\"", Some(3)), ("W/\"v3\"", None), ("\"abc\"", None), ("\"\"", None)] {
-            assert_eq!(parse(tag).unwrap(), version, "{tag}");
+            assert_eq!(parse_tag(tag).unwrap(), version, "{tag}");
         }
         for tag in ["v3", "", "\"v3", "\""] {
-            assert!(parse(tag).is_err(), "{tag:?}");
+            assert!(parse_tag(tag).is_err(), "{tag:?}");
         }
     }
 }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
 use crate::access::{CalledBy, RequestId};
-use crate::limits::address;
+use crate::limits::client_address;
 use crate::pages;
 use crate::pages::zones::Zones;
 use crate::problem::{Problem, render};
@@ -36,7 +36,7 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
     let request_id = request_id(request.headers()).unwrap_or_else(|| format!("{:x}", web.engine.new_id()));
     let method = request.method().clone();
     let path = request.uri().path().chars().take(PATH_LEN_MAX).collect::<String>();
-    let client = address(&request);
+    let client = client_address(&request);
     let page = pages::problem::page_context(&request);
     let namespace = pages::own_namespace::of(&request);
     let zones = Zones::new(request.headers());
@@ -177,7 +177,7 @@ mod tests {
     use tower_http::catch_panic::CatchPanicLayer;
 
     use super::*;
-    use crate::problem::panicked;
+    use crate::problem::panic_response;
 
     async fn panics() -> &'static str {
         panic!("with a secret")

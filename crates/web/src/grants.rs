@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::body::refuse_value;
-use crate::call::quoted;
+use crate::call::quoted_input;
 use crate::caller::Caller;
 use crate::problem::{Code, Problem};
 
@@ -69,7 +69,9 @@ async fn read_grant(engine: &Engine, wanted: &GrantJson) -> Result<Result<Grant,
         Err(_) => Ok(None),
     };
     let found = match found {
-        Ok(found) => found.ok_or_else(|| ("namespace", format!("there is no namespace {}", quoted(namespace))))?,
+        Ok(found) => {
+            found.ok_or_else(|| ("namespace", format!("there is no namespace {}", quoted_input(namespace))))?
+        }
         Err(error) => return Ok(Err(error.into())),
     };
     let Some(app) = &wanted.app else {
@@ -90,7 +92,7 @@ async fn read_grant(engine: &Engine, wanted: &GrantJson) -> Result<Result<Grant,
     };
     match known {
         Ok(Some(app)) => Ok(Ok(Grant { role: wanted.role, namespace: Some(found.id), app: Some(app.id) })),
-        Ok(None) => Err(("app", format!("there is no app {} in namespace {namespace}", quoted(app)))),
+        Ok(None) => Err(("app", format!("there is no app {} in namespace {namespace}", quoted_input(app)))),
         Err(error) => Ok(Err(error.into())),
     }
 }

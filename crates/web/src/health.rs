@@ -11,7 +11,7 @@ use rondel_core::homes::Switch;
 use rondel_core::time::format_duration;
 use serde::Serialize;
 
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::problem::{Code, Problem};
 use crate::route_info::METRICS_PATH;
 use crate::routes::{OpenPath, Routes};
@@ -89,12 +89,12 @@ async fn ready(State(web): State<Web>, uri: Uri) -> Result<Response, Problem> {
     };
     let is_ready = checks.database && checks.lease_held && !checks.draining && state.switch == Switch::Active;
     let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let details = is_verbose.then(|| details(&state));
-    json(status, &Ready { status: if is_ready { "ready" } else { "not_ready" }, checks, details })
+    let details = is_verbose.then(|| check_details(&state));
+    json_response(status, &Ready { status: if is_ready { "ready" } else { "not_ready" }, checks, details })
 }
 
 /// The checks, each with a message if it fails.
-fn details(state: &Readiness) -> Vec<Detail> {
+fn check_details(state: &Readiness) -> Vec<Detail> {
     let detail = |check, trouble: Option<String>| Detail { check, ok: trouble.is_none(), message: trouble };
     let unless = |good: bool, words: &str| (!good).then(|| words.to_owned());
     let database = state.database.as_ref();
@@ -111,7 +111,7 @@ fn details(state: &Readiness) -> Vec<Detail> {
         ),
         detail("switch", unless(state.switch == Switch::Active, &switch)),
         detail("stopping", unless(!state.draining, "this node is stopping")),
-        detail("history", state.lost_history.as_ref().map(lost_history)),
+        detail("history", state.lost_history.as_ref().map(lost_history_message)),
         detail(
             "clock",
             state.quiet_until.map(|at| format!("the database's clock stepped back; jobs are quiet until {at}")),
@@ -121,7 +121,7 @@ fn details(state: &Readiness) -> Vec<Detail> {
 
 /// The message about a database that has lost committed transactions, for example because a backup was restored. The node stays ready: its
 /// work after the discovery is not affected.
-fn lost_history(found: &LostHistory) -> String {
+fn lost_history_message(found: &LostHistory) -> String {
     let by = found.by.map_or_else(
         || "this node's lease was missing".to_owned(),
         |by| format!("by at least {}", format_duration(by)),

@@ -25,7 +25,7 @@ pub(crate) struct IncidentRef {
 }
 
 /// The newest incident of the job to which a run belongs. `None` if the run succeeded or was cancelled.
-pub(crate) async fn of_run<Q>(call: &Call<Q>, run: &Run) -> Result<Option<IncidentRef>, Problem> {
+pub(crate) async fn incident_of_run<Q>(call: &Call<Q>, run: &Run) -> Result<Option<IncidentRef>, Problem> {
     match run.status {
         RunStatus::Succeeded | RunStatus::Cancelled => Ok(None),
         status => {
@@ -36,7 +36,11 @@ pub(crate) async fn of_run<Q>(call: &Call<Q>, run: &Run) -> Result<Option<Incide
 }
 
 /// The newest incident for the answer to a "why" question, which may be about a fire without a run.
-pub(crate) async fn of_answer<Q>(call: &Call<Q>, job: JobId, why: &Why) -> Result<Option<IncidentRef>, Problem> {
+pub(crate) async fn incident_of_answer<Q>(
+    call: &Call<Q>,
+    job: JobId,
+    why: &Why,
+) -> Result<Option<IncidentRef>, Problem> {
     let unsuccessful = |is_failure| UnsuccessfulFire { at: why.at, is_failure };
     let (fire, run) = match why.entry.as_ref().map(|entry| &entry.verdict) {
         Some(FireVerdict::Row { status: RunStatus::Succeeded | RunStatus::Cancelled, .. }) => return Ok(None),

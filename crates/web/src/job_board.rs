@@ -112,7 +112,7 @@ impl JobBoards {
         let now = engine.now();
         let mut board = match known {
             Some(known) => update_board(engine, namespace, known, now).await?,
-            None => read(engine, namespace, now).await?,
+            None => read_board(engine, namespace, now).await?,
         };
         if now.since(board.health_at) >= WATCH_PERIOD || board.health_at > now {
             let health = Arc::new(read_health(engine, namespace, now).await?);
@@ -135,7 +135,7 @@ impl JobBoards {
         let is_fresh = now.since(board.activity_at) < WATCH_PERIOD && board.activity_at <= now;
         if filter.needs_folded_states() && !is_fresh {
             let jobs: Vec<JobId> = board.entries.values().map(|entry| entry.id).collect();
-            let activity = Arc::new(job_states::activity(engine, &jobs).await?);
+            let activity = Arc::new(job_states::read_activity(engine, &jobs).await?);
             let copy = Arc::make_mut(&mut board);
             (copy.activity, copy.activity_at) = (activity, now);
             self.keep(namespace, &board);
@@ -157,7 +157,7 @@ impl JobBoards {
     }
 }
 
-async fn read(engine: &Engine, namespace: NamespaceId, now: Timestamp) -> Result<Arc<Board>, StoreError> {
+async fn read_board(engine: &Engine, namespace: NamespaceId, now: Timestamp) -> Result<Arc<Board>, StoreError> {
     let mut entries = BTreeMap::new();
     let mut query = JobQuery { limit: READ_COUNT, ..JobQuery::default() };
     let has_all_jobs = loop {
@@ -190,12 +190,12 @@ async fn update_board(
 ) -> Result<Arc<Board>, StoreError> {
     // An incomplete board from which many jobs were deleted has room for other jobs, so it is read again.
     if !board.has_all_jobs && board.entries.len() + REFILL_COUNT <= JOB_COUNT_MAX {
-        return read(engine, namespace, now).await;
+        return read_board(engine, namespace, now).await;
     }
     let since = board.saved_to.saturating_sub(SAVE_OVERLAP);
     let saved = engine.store().jobs_saved(since, SAVED_COUNT_MAX).await?;
     if saved.len() >= usize::try_from(SAVED_COUNT_MAX).unwrap_or(usize::MAX) || now < board.saved_to {
-        return read(engine, namespace, now).await;
+        return read_board(engine, namespace, now).await;
     }
     let own: Vec<_> = saved.into_iter().filter(|job| job.namespace == namespace).collect();
     let names: Vec<&str> = own.iter().filter(|job| !job.is_deleted).map(|job| job.name.as_str()).collect();
@@ -275,7 +275,7 @@ impl Board {
             JobState::Shadow => entry.is_shadow,
             JobState::Error | JobState::Running | JobState::Complete | JobState::Waiting => {
                 let activity = self.activity.get(&entry.id);
-                state.folded() == Some(job_states::fold(activity, (entry.enabled, entry.fires_by_time)))
+                state.folded() == Some(job_states::fold_state(activity, (entry.enabled, entry.fires_by_time)))
             }
         }
     }

@@ -145,7 +145,7 @@ fn deleted_problem(name: &str) -> Problem {
 
 /// The jobs that match a filter, in the order of their names. Refused if the board does not hold all jobs: the action would miss matching
 /// jobs, and yet appear complete.
-pub(crate) async fn matching<Q>(call: &Call<Q>, filter: &Filter) -> Result<Vec<Arc<BoardEntry>>, Problem> {
+pub(crate) async fn matching_jobs<Q>(call: &Call<Q>, filter: &Filter) -> Result<Vec<Arc<BoardEntry>>, Problem> {
     let board = call.web.boards.board_for(call.engine(), call.namespace.id, filter).await?;
     if !board.has_all_jobs() {
         let message = "the namespace has too many jobs to find all that match; give the name of each";
@@ -162,7 +162,7 @@ pub(crate) async fn select_matching<Q>(
     filter: &Filter,
     (bulk, after): (&BulkJobAction, Option<&str>),
 ) -> Result<SelectedJobs, Problem> {
-    let mut found = matching(call, filter).await?;
+    let mut found = matching_jobs(call, filter).await?;
     found.retain(|entry| after.is_none_or(|after| entry.name.as_str() > after));
     found.sort_by_key(|entry| bulk.is_without_effect_on(entry));
     let has_more = found.get(BULK_JOB_COUNT_MAX).is_some_and(|entry| !bulk.is_without_effect_on(entry));
@@ -199,12 +199,12 @@ pub(crate) struct JobsDone {
 
 /// How long one request applies an action to jobs or runs. At the timeout for all requests its answer, which names what it has done, would
 /// be lost.
-pub(crate) fn time_max<Q>(call: &Call<Q>) -> Duration {
+pub(crate) fn action_timeout<Q>(call: &Call<Q>) -> Duration {
     call.web.config.request_timeout * 2 / 3
 }
 
 /// The problem of a job or run that a request for many did not reach in time.
-pub(crate) fn not_reached() -> Problem {
+pub(crate) fn not_reached_problem() -> Problem {
     Problem::new(
         Code::TimedOut,
         "the time for one request was over before its turn came; nothing was done, repeat the request",
@@ -213,17 +213,17 @@ pub(crate) fn not_reached() -> Problem {
 
 /// Awaits the action on one job or run until shortly before the timeout for all requests. A call whose answer the database has lost is
 /// repeated for long.
-pub(crate) async fn in_time<Q, T>(
+pub(crate) async fn within_timeout<Q, T>(
     call: &Call<Q>,
     began: Instant,
     applied: impl Future<Output = Result<T, Problem>>,
 ) -> Result<T, Problem> {
     let until = began + call.web.config.request_timeout * 5 / 6;
-    tokio::time::timeout_at(until, applied).await.unwrap_or_else(|_| Err(unanswered()))
+    tokio::time::timeout_at(until, applied).await.unwrap_or_else(|_| Err(unanswered_problem()))
 }
 
 /// The problem of a job or run whose action the database did not answer in time.
-pub(crate) fn unanswered() -> Problem {
+pub(crate) fn unanswered_problem() -> Problem {
     Problem::new(
         Code::TimedOut,
         "the database did not answer in time; the action may have taken effect: look before you repeat it",
@@ -232,19 +232,19 @@ pub(crate) fn unanswered() -> Problem {
 
 /// Applies the action to each job. A job that cannot be changed does not stop the others. Several jobs are changed concurrently, since
 /// each change waits for the database. Jobs are deleted one at a time, since a job cannot be deleted before the jobs that follow from it.
-pub(crate) async fn perform<Q>(call: &Call<Q>, bulk: &BulkJobAction, names: &[String]) -> JobsDone {
+pub(crate) async fn apply_to_jobs<Q>(call: &Call<Q>, bulk: &BulkJobAction, names: &[String]) -> JobsDone {
     let mut done = JobsDone::default();
     let concurrent_max = if bulk.action == JobAction::Delete { 1 } else { CONCURRENT_MAX };
     let mut ended = Vec::with_capacity(names.len());
     let began = Instant::now();
     for part in names.chunks(concurrent_max) {
-        if began.elapsed() >= time_max(call) {
-            ended.extend(part.iter().map(|_| Err(not_reached())));
+        if began.elapsed() >= action_timeout(call) {
+            ended.extend(part.iter().map(|_| Err(not_reached_problem())));
             continue;
         }
         let mut changes = Vec::with_capacity(part.len());
         for name in part {
-            changes.push(in_time(call, began, Box::pin(apply_to_job(call, bulk, name))));
+            changes.push(within_timeout(call, began, Box::pin(apply_to_job(call, bulk, name))));
         }
         ended.extend(join_all(changes).await);
     }
@@ -279,7 +279,7 @@ async fn apply_to_job<Q>(call: &Call<Q>, bulk: &BulkJobAction, name: &str) -> Re
     for _ in 0..TRY_COUNT {
         let record = engine.store().job(call.namespace.id, name).await?.ok_or_else(gone)?;
         if !call.caller.rights.allow(bulk.action.needs(), record.namespace, Some(record.app)) {
-            return Err(if call.may_view(record.app) { forbidden() } else { gone() });
+            return Err(if call.may_view(record.app) { forbidden_problem() } else { gone() });
         }
         match try_apply(call, bulk, &record, author).await {
             Err(JobError::Conflict { .. }) => {}
@@ -321,6 +321,6 @@ async fn try_apply<Q>(
     }
 }
 
-fn forbidden() -> Problem {
+fn forbidden_problem() -> Problem {
     Problem::new(Code::Forbidden, "your roles do not allow this in the job's app")
 }

@@ -14,14 +14,14 @@ use rondel_store::rollups::JobActivity;
 const UNCOUNTED_WITHIN: Duration = Duration::from_secs(300);
 
 /// The facts about the runs of these jobs that determine their states.
-pub(crate) async fn activity(engine: &Engine, jobs: &[JobId]) -> Result<HashMap<JobId, JobActivity>, StoreError> {
+pub(crate) async fn read_activity(engine: &Engine, jobs: &[JobId]) -> Result<HashMap<JobId, JobActivity>, StoreError> {
     let since = engine.now().saturating_sub(UNCOUNTED_WITHIN);
     let found = engine.store().job_activity(jobs, since).await?;
     Ok(found.into_iter().map(|activity| (activity.job, activity)).collect())
 }
 
 /// The state of a job. A job without activity was saved or deleted just now, and has the state of a new job.
-pub(crate) fn fold(activity: Option<&JobActivity>, (is_enabled, fires_by_time): (bool, bool)) -> FoldedState {
+pub(crate) fn fold_state(activity: Option<&JobActivity>, (is_enabled, fires_by_time): (bool, bool)) -> FoldedState {
     FoldedState::fold(StateFacts {
         is_failing: activity.is_some_and(|activity| activity.is_failing),
         is_running: activity.is_some_and(|activity| activity.is_running),
@@ -32,14 +32,15 @@ pub(crate) fn fold(activity: Option<&JobActivity>, (is_enabled, fires_by_time): 
 }
 
 /// The states of these jobs, in their order.
-pub(crate) async fn states(engine: &Engine, records: &[JobRecord]) -> Result<Vec<FoldedState>, StoreError> {
+pub(crate) async fn job_states(engine: &Engine, records: &[JobRecord]) -> Result<Vec<FoldedState>, StoreError> {
     let ids: Vec<JobId> = records.iter().map(|record| record.id).collect();
-    let activity = activity(engine, &ids).await?;
-    let state = |record: &JobRecord| fold(activity.get(&record.id), (record.spec.enabled, record.spec.fires_by_time()));
+    let activity = read_activity(engine, &ids).await?;
+    let state =
+        |record: &JobRecord| fold_state(activity.get(&record.id), (record.spec.enabled, record.spec.fires_by_time()));
     Ok(records.iter().map(state).collect())
 }
 
-pub(crate) async fn state(engine: &Engine, record: &JobRecord) -> Result<FoldedState, StoreError> {
-    let activity = activity(engine, &[record.id]).await?;
-    Ok(fold(activity.get(&record.id), (record.spec.enabled, record.spec.fires_by_time())))
+pub(crate) async fn job_state(engine: &Engine, record: &JobRecord) -> Result<FoldedState, StoreError> {
+    let activity = read_activity(engine, &[record.id]).await?;
+    Ok(fold_state(activity.get(&record.id), (record.spec.enabled, record.spec.fires_by_time())))
 }

@@ -26,9 +26,9 @@ use tokio::sync::oneshot;
 use tracing::{Instrument as _, Span};
 
 use crate::body::collect_within;
-use crate::call::{Admitted, quoted};
+use crate::call::{Admitted, quoted_input};
 use crate::parameter::Parameter;
-use crate::problem::{Code, Problem, panicked};
+use crate::problem::{Code, Problem, panic_response};
 use crate::state::Web;
 
 /// The header `Idempotency-Key`, as the OpenAPI document describes it.
@@ -63,7 +63,7 @@ const STORED_HEADERS: [HeaderName; 3] = [CONTENT_TYPE, ETAG, LOCATION];
 
 /// Layer around a `POST` route, inside its gate: only callers with the route's permission can use a key.
 pub(crate) async fn apply_key(State(web): State<Web>, request: Request, next: Next) -> Response {
-    match key(request.headers()) {
+    match idempotency_key(request.headers()) {
         Ok(None) => next.run(request).await,
         Ok(Some(key)) => match run_once(&web, key, request, next).await {
             Ok(response) => response,
@@ -76,7 +76,7 @@ pub(crate) async fn apply_key(State(web): State<Web>, request: Request, next: Ne
 /// Layer around a change whose answers are not stored. Refuses the header: a client that relied on it would make the call twice.
 pub(crate) async fn refuse_key(request: Request, next: Next) -> Response {
     let Some(value) = request.headers().get(KEY) else { return next.run(request).await };
-    let value = quoted(&String::from_utf8_lossy(value.as_bytes()));
+    let value = quoted_input(&String::from_utf8_lossy(value.as_bytes()));
     let detail = format!(
         "Idempotency-Key {value}: {} {} stores no answers, so a repeated call would be made again; leave the header out",
         request.method(),
@@ -86,7 +86,7 @@ pub(crate) async fn refuse_key(request: Request, next: Next) -> Response {
 }
 
 /// The key, if the request has one: quoted as in the IETF draft, or bare as most clients send it.
-fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let wrong = || {
         let message = format!("Idempotency-Key is one value of 1 to {KEY_LEN_MAX} visible characters");
         Problem::new(Code::InvalidHeader, message)
@@ -122,7 +122,7 @@ async fn run_once(web: &Web, key: String, request: Request, next: Next) -> Resul
     let now = web.engine.now();
     match store.begin_call(call, now, now - ABANDONED_AFTER).await? {
         CallState::New => {}
-        CallState::Answered(kept) => return Ok(replay(kept)),
+        CallState::Answered(kept) => return Ok(replay_answer(kept)),
         CallState::InFlight => {
             let problem =
                 Problem::new(Code::KeyInFlight, "the same call is in progress; repeat it later to get its answer");
@@ -145,7 +145,7 @@ async fn run_once(web: &Web, key: String, request: Request, next: Next) -> Resul
         async move {
             let call = KeyedCall { scope: &scope, key: &key, fingerprint: &fingerprint };
             // Fails if the client has disconnected, which is fine.
-            answer.send(make(&web, call, request, next).await).ok();
+            answer.send(make_call(&web, call, request, next).await).ok();
             drop(held);
         }
     };
@@ -157,7 +157,7 @@ async fn run_once(web: &Web, key: String, request: Request, next: Next) -> Resul
 }
 
 /// Makes a call whose row is stored, and stores its end.
-async fn make(web: &Web, call: KeyedCall<'_>, request: Request, next: Next) -> Response {
+async fn make_call(web: &Web, call: KeyedCall<'_>, request: Request, next: Next) -> Response {
     let store = web.engine.store();
     let answered = async {
         let response = AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(panicked);
@@ -246,7 +246,7 @@ async fn to_stored(response: Response) -> (Response, Option<StoredAnswer>) {
     (Response::from_parts(parts, Body::from(bytes)), kept)
 }
 
-fn replay(kept: StoredAnswer) -> Response {
+fn replay_answer(kept: StoredAnswer) -> Response {
     let mut response = Response::new(Body::from(kept.body));
     *response.status_mut() = StatusCode::from_u16(kept.status).unwrap_or(StatusCode::OK);
     let headers: BTreeMap<String, String> = serde_json::from_str(&kept.headers).unwrap_or_default();
@@ -271,12 +271,12 @@ mod tests {
         let read = |value: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(KEY, HeaderValue::from_static(value));
-            key(&headers).ok().flatten()
+            idempotency_key(&headers).ok().flatten()
         };
         assert_eq!(read("\"8e03978e\"").as_deref(), Some("8e03978e"));
         assert_eq!(read("8e03978e").as_deref(), Some("8e03978e"));
         assert_eq!((read(""), read("\"\""), read("a b")), (None, None, None));
-        assert!(key(&HeaderMap::new()).is_ok_and(|key| key.is_none()));
+        assert!(idempotency_key(&HeaderMap::new()).is_ok_and(|key| key.is_none()));
     }
 
     fn no_answer() -> Ready<Result<(), StoreError>> {

@@ -171,7 +171,7 @@ impl<K: Ord + Copy> Drop for Share<K> {
 }
 
 /// The address that a request comes from.
-pub(crate) fn address(request: &Request) -> Option<IpAddr> {
+pub(crate) fn client_address(request: &Request) -> Option<IpAddr> {
     request.extensions().get::<Peer>().map(|Peer(address)| *address)
 }
 

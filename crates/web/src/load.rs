@@ -17,7 +17,7 @@ use rondel_core::TokenId;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::body::{BodyBound, collect_up_to};
-use crate::limits::{CallerKey, Share, address, network_of};
+use crate::limits::{CallerKey, Share, client_address, network_of};
 use crate::peers::{Connection, Waiting};
 use crate::permits::{LiveShare, StreamKind};
 use crate::problem::{Code, Problem};
@@ -59,8 +59,8 @@ impl RequestShare {
     }
 }
 
-fn client(request: &Request) -> IpAddr {
-    address(request).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+fn client_ip(request: &Request) -> IpAddr {
+    client_address(request).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
 }
 
 fn has_credentials(headers: &HeaderMap) -> bool {
@@ -71,7 +71,7 @@ fn has_credentials(headers: &HeaderMap) -> bool {
 pub(crate) async fn limit_requests(State(web): State<Web>, mut request: Request, next: Next) -> Response {
     let request_share = RequestShare::default();
     if !is_probe(request.uri().path()) {
-        let address = client(&request);
+        let address = client_ip(&request);
         let key = (network_of(address), has_credentials(request.headers()));
         let Some(share) = web.permits.by_address.take(key, 1, web.config.limits.requests_per_address) else {
             web.engine.limit_reached(Limit::RequestsPerAddress, &address);
@@ -126,7 +126,7 @@ pub(crate) async fn with_body_and_permits(
         false => with_body(web, request, (caller, len_max)).await?,
     };
     let busy = || {
-        web.engine.limit_reached(Limit::Requests, &client(&request));
+        web.engine.limit_reached(Limit::Requests, &client_ip(&request));
         Problem::overloaded("too many requests at the same time; try again", 1)
     };
     let unauthenticated = match caller {
@@ -142,7 +142,7 @@ async fn with_body(
     request: Request,
     (caller, len_max): (Option<CallerKey>, usize),
 ) -> Result<Request, Problem> {
-    let address = client(&request);
+    let address = client_ip(&request);
     let connection = request.extensions().get::<Connection>().cloned();
     let _waiting = Waiting::new(connection.as_ref());
     let (parts, body) = request.into_parts();
@@ -197,8 +197,8 @@ pub(crate) fn on_authenticated(request: &Request) -> OnAuthenticated {
 }
 
 /// Layer around the executors' gateway. A call counts for its address until its token is found valid.
-pub(crate) async fn gateway(State(web): State<Web>, mut request: Request, next: Next) -> Response {
-    let address = client(&request);
+pub(crate) async fn limit_gateway(State(web): State<Web>, mut request: Request, next: Next) -> Response {
+    let address = client_ip(&request);
     let max = web.config.limits.connections_per_address;
     let Some(share) = web.permits.gateway.take(network_of(address), 1, max) else {
         web.engine.limit_reached(Limit::RequestsPerAddress, &address);

@@ -10,7 +10,7 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderValue, StatusCode};
 
 use crate::frame::Routine;
-use crate::limits::address;
+use crate::limits::client_address;
 use crate::load;
 use crate::mounted::{Mounted, MountedAnswer, MountedCall};
 
@@ -23,7 +23,7 @@ pub(crate) fn routes(mounted: &Arc<dyn Mounted>) -> Router {
             for name in mounted.names() {
                 let named = Arc::clone(mounted);
                 let call =
-                    any(move |request: Request| async move { answer(&named, (*name).to_owned(), request).await });
+                    any(move |request: Request| async move { answer_call(&named, (*name).to_owned(), request).await });
                 router = router.route(&format!("{path}/{name}"), call);
             }
         } else {
@@ -38,13 +38,13 @@ pub(crate) fn routes(mounted: &Arc<dyn Mounted>) -> Router {
 }
 
 async fn call(State(mounted): State<Arc<dyn Mounted>>, Path(name): Path<String>, request: Request) -> Response {
-    answer(&mounted, name, request).await
+    answer_call(&mounted, name, request).await
 }
 
 async fn not_served(State(mounted): State<Arc<dyn Mounted>>, Path(rest): Path<String>, request: Request) -> Response {
     match name_among_slashes(&rest) {
-        Some(name) => answer(&mounted, name.to_owned(), request).await,
-        None => in_json(mounted.not_served(&rest)),
+        Some(name) => answer_call(&mounted, name.to_owned(), request).await,
+        None => json_response(mounted.not_served(&rest)),
     }
 }
 
@@ -57,19 +57,19 @@ fn name_among_slashes(rest: &str) -> Option<&str> {
     }
 }
 
-async fn answer(mounted: &Arc<dyn Mounted>, name: String, request: Request) -> Response {
-    let (client, on_authenticated) = (address(&request), load::on_authenticated(&request));
+async fn answer_call(mounted: &Arc<dyn Mounted>, name: String, request: Request) -> Response {
+    let (client, on_authenticated) = (client_address(&request), load::on_authenticated(&request));
     let (head, body) = request.into_parts();
     let len = head.headers.get(CONTENT_LENGTH).and_then(|len| len.to_str().ok()?.parse().ok());
     let call = MountedCall { name, method: head.method, headers: head.headers, client, len, on_authenticated, body };
-    let mut response = in_json(mounted.call(call).await);
+    let mut response = json_response(mounted.call(call).await);
     if response.status() == StatusCode::OK {
         response.extensions_mut().insert(Routine);
     }
     response
 }
 
-fn in_json((status, body): MountedAnswer) -> Response {
+fn json_response((status, body): MountedAnswer) -> Response {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let json = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
     (status, json, body).into_response()

@@ -13,7 +13,7 @@ use crate::problem::Problem;
 const FOLDED: char = '#';
 
 /// Conceals the names of jobs that the caller may not see, in these messages.
-pub(crate) async fn conceal<Q>(call: &Call<Q>, messages: Vec<&mut String>) -> Result<(), Problem> {
+pub(crate) async fn conceal_names<Q>(call: &Call<Q>, messages: Vec<&mut String>) -> Result<(), Problem> {
     if call.visible_apps().is_none() {
         return Ok(());
     }

@@ -19,24 +19,24 @@ pub(crate) fn contains_parent_data(params: &Value) -> bool {
     params
         .get(PARENTS)
         .and_then(Value::as_object)
-        .is_some_and(|parents| parents.values().any(|one| run_of(one).is_some()))
+        .is_some_and(|parents| parents.values().any(|one| parent_run(one).is_some()))
 }
 
 /// The parent run from which a value comes; `None` if the author of the job wrote the value.
-fn run_of(passed: &Value) -> Option<RunId> {
+fn parent_run(passed: &Value) -> Option<RunId> {
     passed.get("run_id")?.as_str()?.parse().ok()
 }
 
 /// The parameters without the data of parents that the caller may not see. Likely secrets in a parent's parameters are hidden from
 /// callers who may not edit the parent's app.
-pub(crate) async fn as_seen<Q>(call: &Call<Q>, mut params: Value) -> Result<Value, Problem> {
+pub(crate) async fn visible_params<Q>(call: &Call<Q>, mut params: Value) -> Result<Value, Problem> {
     let Some(parents) = params.get_mut(PARENTS).and_then(Value::as_object_mut) else { return Ok(params) };
-    let apps = apps(call, parents).await?;
+    let apps = parent_apps(call, parents).await?;
     let may_see_all = call.visible_apps().is_none();
     let mut shown = Map::new();
     for (name, mut passed) in std::mem::take(parents) {
         let app = apps.get(&name).copied();
-        if run_of(&passed).is_some() {
+        if parent_run(&passed).is_some() {
             if !(may_see_all || app.is_some_and(|app| call.may_view(app))) {
                 continue;
             }
@@ -52,15 +52,15 @@ pub(crate) async fn as_seen<Q>(call: &Call<Q>, mut params: Value) -> Result<Valu
 }
 
 /// The apps of the parents, by the names in the parameters: the app of the parent's run, or of its job if the run was deleted.
-async fn apps<Q>(call: &Call<Q>, parents: &Map<String, Value>) -> Result<HashMap<String, AppId>, Problem> {
-    let ids: Vec<RunId> = parents.values().filter_map(run_of).collect();
+async fn parent_apps<Q>(call: &Call<Q>, parents: &Map<String, Value>) -> Result<HashMap<String, AppId>, Problem> {
+    let ids: Vec<RunId> = parents.values().filter_map(parent_run).collect();
     let runs = call.engine().store().runs(&ids).await?;
     let runs: HashMap<RunId, AppId> =
         runs.into_iter().filter(|run| run.namespace == call.namespace.id).map(|run| (run.id, run.app)).collect();
     let mut apps = HashMap::new();
     let mut gone = Vec::new();
     for (name, passed) in parents {
-        match run_of(passed).map(|id| runs.get(&id)) {
+        match parent_run(passed).map(|id| runs.get(&id)) {
             Some(Some(app)) => {
                 apps.insert(name.clone(), *app);
             }

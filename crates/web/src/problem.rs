@@ -58,21 +58,21 @@ pub(crate) struct Complaint {
 impl Complaint {
     /// A complaint about the place in the body at `pointer`.
     pub(crate) fn body(pointer: impl Into<String>, code: &'static str, message: impl Into<String>) -> Self {
-        let pointer = cut(pointer.into(), PLACE_LEN_MAX);
-        let message = cut(message.into(), MESSAGE_LEN_MAX);
+        let pointer = cut_text(pointer.into(), PLACE_LEN_MAX);
+        let message = cut_text(message.into(), MESSAGE_LEN_MAX);
         Self { pointer: Some(pointer), parameter: None, code, message, indexes: Vec::new(), count: None }
     }
 
     /// A complaint about the query parameter `name`.
     pub(crate) fn query(name: impl Into<String>, code: &'static str, message: impl Into<String>) -> Self {
-        let name = cut(name.into(), PLACE_LEN_MAX);
-        let message = cut(message.into(), MESSAGE_LEN_MAX);
+        let name = cut_text(name.into(), PLACE_LEN_MAX);
+        let message = cut_text(message.into(), MESSAGE_LEN_MAX);
         Self { pointer: None, parameter: Some(name), code, message, indexes: Vec::new(), count: None }
     }
 }
 
 /// Cuts a text to `len_max` characters: messages repeat values from the caller, which may be long.
-fn cut(mut text: String, len_max: usize) -> String {
+fn cut_text(mut text: String, len_max: usize) -> String {
     if let Some((end, _)) = text.char_indices().nth(len_max) {
         text.truncate(end);
         text.push('…');
@@ -330,7 +330,7 @@ pub(crate) fn render(response: &mut Response, problem: &Problem, request_id: &st
 
 /// The problem for a panic in a handler.
 #[expect(clippy::needless_pass_by_value, reason = "tower-http's signature")]
-pub(crate) fn panicked(panic: Box<dyn Any + Send + 'static>) -> Response {
+pub(crate) fn panic_response(panic: Box<dyn Any + Send + 'static>) -> Response {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a text");
     Problem::new(Code::Internal, "the log of the server has the cause under this request id")

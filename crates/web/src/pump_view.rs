@@ -85,7 +85,7 @@ impl ItemView {
 }
 
 /// Reads the state of a pump job; `None` for jobs of other kinds.
-pub(crate) async fn read<Q>(call: &Call<Q>, record: &JobRecord) -> Result<Option<PumpView>, Problem> {
+pub(crate) async fn read_pump<Q>(call: &Call<Q>, record: &JobRecord) -> Result<Option<PumpView>, Problem> {
     let job = record.spec.compile().ok();
     let Some(pump) = job.as_ref().and_then(|job| job.pump.as_deref()) else { return Ok(None) };
     let store = call.engine().store();
@@ -93,12 +93,12 @@ pub(crate) async fn read<Q>(call: &Call<Q>, record: &JobRecord) -> Result<Option
     let mut roots = store.pump_roots(record.id, call.engine().now(), ROOT_COUNT).await?;
     // Runs from before the job moved to its current app belong to its previous app.
     roots.retain(|run| call.may_view(run.app));
-    let root = root_of(roots);
+    let root = root_run(roots);
     let groups = match &root {
         Some(root) => group_runs(call, root).await?,
         None => Vec::new(),
     };
-    let items = with_new(store.pump_items(record.id).await?, pump, record.updated_at);
+    let items = with_unsaved(store.pump_items(record.id).await?, pump, record.updated_at);
     let items = with_groups(call, items, &groups).await?;
     Ok(Some(PumpView {
         totals: Totals::of(items.iter().map(|one| &one.item)),
@@ -114,7 +114,7 @@ fn root_view(run: Run, pump: &Pump) -> RootView {
 }
 
 /// The root run to show. A root run that waits for another one to end has no groups yet.
-fn root_of(mut newest_first: Vec<Run>) -> Option<Run> {
+fn root_run(mut newest_first: Vec<Run>) -> Option<Run> {
     let has_groups = |run: &Run| !run.status.is_terminal() && run.shard_total.is_some();
     let is_open = |run: &Run| !run.status.is_terminal();
     let place = newest_first.iter().rposition(has_groups).or_else(|| newest_first.iter().rposition(is_open));
@@ -132,7 +132,7 @@ async fn group_runs<Q>(call: &Call<Q>, root: &Run) -> Result<Vec<Run>, Problem> 
 
 /// Adds the items of the definition that no server has stored yet, as free ones. Items that were removed from the definition remain
 /// stored for a while, in case they are added again. They are shown only while a group owns them.
-fn with_new(mut items: Vec<Item>, pump: &Pump, saved_at: Timestamp) -> Vec<Item> {
+fn with_unsaved(mut items: Vec<Item>, pump: &Pump, saved_at: Timestamp) -> Vec<Item> {
     items.retain(|item| item.owner.is_some() || pump.items.contains_key(&item.name));
     let known: BTreeSet<String> = items.iter().map(|item| item.name.clone()).collect();
     let new = pump.items.keys().filter(|name| !known.contains(*name));

@@ -101,7 +101,7 @@ pub(crate) struct RateStatus {
 }
 
 /// Counts a request for its caller. It does not matter how the caller's `Authorization` header is written.
-pub(crate) fn count(
+pub(crate) fn count_request(
     engine: &Engine,
     buckets: &Buckets,
     rate: Option<Rate>,

@@ -28,12 +28,12 @@ pub(crate) fn without_lang(path_and_query: &str) -> String {
 }
 
 /// `key=value` for a query, with the value percent-encoded.
-pub(crate) fn pair(key: &str, value: &str) -> String {
-    format!("{key}={}", encoded(value))
+pub(crate) fn query_pair(key: &str, value: &str) -> String {
+    format!("{key}={}", percent_encode(value))
 }
 
 /// Percent-encodes a text for a query.
-pub(crate) fn encoded(text: &str) -> String {
+pub(crate) fn percent_encode(text: &str) -> String {
     use std::fmt::Write as _;
     text.bytes().fold(String::new(), |mut encoded, byte| {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~' | b'/') {
@@ -69,6 +69,6 @@ mod tests {
 
     #[test]
     fn text_is_encoded() {
-        assert_eq!(pair("next", "/jobs?a=b&c=ä"), "next=/jobs%3Fa%3Db%26c%3D%C3%A4");
+        assert_eq!(query_pair("next", "/jobs?a=b&c=ä"), "next=/jobs%3Fa%3Db%26c%3D%C3%A4");
     }
 }

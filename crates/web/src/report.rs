@@ -13,8 +13,8 @@ use rondel_store::alerts::WatchedJob;
 use rondel_store::reports::FailureQuery;
 use rondel_store::rollups::PointKind;
 
-use crate::api::jobs::{find_app, instant, visible_from};
-use crate::call::{Call, quoted};
+use crate::api::jobs::{find_app, parse_instant, visible_from};
+use crate::call::{Call, quoted_input};
 use crate::cursor::Listing;
 use crate::named_jobs;
 use crate::parameter::Parameter;
@@ -103,10 +103,10 @@ impl FromQuery for ReportQuery {
                 Parameter::instant("from").about(
                     "The beginning; seven days before `to` if left out. Jobs and labels are counted by whole days in UTC, all else by hours.",
                 ),
-                instant,
+                parse_instant,
             ),
             to: reader
-                .parsed(Parameter::instant("to").about("The end, now if left out; at most 400 days after `from`."), instant),
+                .parsed(Parameter::instant("to").about("The end, now if left out; at most 400 days after `from`."), parse_instant),
             period: reader
                 .parsed(
                     Parameter::word("period", &Period::WORDS)
@@ -171,24 +171,25 @@ pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Resu
         Some(app) => Some(find_app(call, app).await?),
         None => None,
     };
-    let find = find(call, query, app, (kind, range, group_max));
+    let find = find_groups(call, query, app, (kind, range, group_max));
     let failures = async |jobs: Option<&[JobId]>| {
         let apps = visible_apps(call, app);
         let (namespace, from, to) = (call.namespace.id, range.from, range.to);
         let asked = FailureQuery { namespace, jobs, apps: apps.as_deref(), from, to, limit: FAILURE_ROWS };
         let mut found = reports::failures(call.engine().node(), asked).await?;
-        named_jobs::conceal(call, found.iter_mut().map(|failure| &mut failure.message).collect()).await?;
+        named_jobs::conceal_names(call, found.iter_mut().map(|failure| &mut failure.message).collect()).await?;
         Ok::<_, Problem>(found)
     };
     let (found, (rows, mut total), failures) = if query.job.is_some() || query.by == GroupBy::Label {
         let found = find.await?;
-        let (counts, failures) = try_join(counts(call, kind, range, &found), failures(found.jobs.as_deref())).await?;
+        let (counts, failures) =
+            try_join(count_rows(call, kind, range, &found), failures(found.jobs.as_deref())).await?;
         (found, counts, failures)
     } else {
         // Failures of whole apps do not need the list of jobs. They take longest to read, so they are read concurrently with the counts.
         let counted = async {
             let found = find.await?;
-            let counts = counts(call, kind, range, &found).await?;
+            let counts = count_rows(call, kind, range, &found).await?;
             Ok::<_, Problem>((found, counts))
         };
         let ((found, counts), failures) = try_join(counted, failures(None)).await?;
@@ -218,11 +219,11 @@ pub(crate) async fn whole_csv<Q: Sync>(call: &Call<Q>, query: ReportQuery, cut: 
         next_cursor = next.next_cursor;
     }
     let is_cut = is_cut || next_cursor.is_some();
-    Ok(csv_of(&lines, &total, is_cut.then_some(cut)))
+    Ok(csv_with_total(&lines, &total, is_cut.then_some(cut)))
 }
 
 /// The rows of the groups, and the total.
-async fn counts<Q>(
+async fn count_rows<Q>(
     call: &Call<Q>,
     kind: PointKind,
     range: ReportRange,
@@ -273,7 +274,7 @@ fn range(query: &ReportQuery, now: Timestamp) -> Result<ReportRange, Problem> {
     Ok(ReportRange { from, to, period: query.period, on_time_within })
 }
 
-async fn find<Q: Sync>(
+async fn find_groups<Q: Sync>(
     call: &Call<Q>,
     query: &ReportQuery,
     app: Option<AppId>,
@@ -305,14 +306,14 @@ async fn find<Q: Sync>(
             let groups = seen.into_iter().map(group).collect();
             Ok(ReportGroups { groups, all: Some(whole(&apps)), is_cut, ..ReportGroups::default() })
         }
-        GroupBy::Job => jobs(call, query, (app, range, group_max)).await.map(|found| {
+        GroupBy::Job => job_groups(call, query, (app, range, group_max)).await.map(|found| {
             let all = if query.job.is_some() { None } else { Some(whole(&apps)) };
             let jobs = query.job.as_ref().map(|_| owners_of(&found.groups));
             ReportGroups { all, jobs, ..found }
         }),
         GroupBy::Label => {
             debug_assert_eq!(kind, PointKind::Job, "labels belong to jobs");
-            let found = labels(call, query, (app, range, group_max)).await?;
+            let found = label_groups(call, query, (app, range, group_max)).await?;
             let jobs = Some(owners_of(&found.groups));
             Ok(ReportGroups { jobs, ..found })
         }
@@ -324,7 +325,7 @@ fn owners_of(groups: &[Group]) -> Vec<JobId> {
 }
 
 /// A page of jobs in the order of their names.
-async fn jobs<Q: Sync>(
+async fn job_groups<Q: Sync>(
     call: &Call<Q>,
     query: &ReportQuery,
     (app, range, group_max): (Option<AppId>, ReportRange, usize),
@@ -339,7 +340,7 @@ async fn jobs<Q: Sync>(
         let found = call.engine().store().jobs_named(call.namespace.id, &[job.as_str()]).await?;
         let is_its = |app_of: AppId| call.may_view(app_of) && app.is_none_or(|app| app == app_of);
         let Some(record) = found.into_iter().find(|record| is_its(record.app)) else {
-            let detail = format!("there is no job {} in namespace {}", quoted(job), call.namespace.name);
+            let detail = format!("there is no job {} in namespace {}", quoted_input(job), call.namespace.name);
             return Err(Problem::new(Code::JobNotFound, detail));
         };
         let from = visible_from(call, &record, range.from, range.to).await?;
@@ -384,7 +385,7 @@ async fn visible_since<Q: Sync>(
 }
 
 /// One group per value of a label.
-async fn labels<Q: Sync>(
+async fn label_groups<Q: Sync>(
     call: &Call<Q>,
     query: &ReportQuery,
     (app, range, group_max): (Option<AppId>, ReportRange, usize),
@@ -429,28 +430,28 @@ fn invalid_parameter(parameter: &'static str, message: String) -> Problem {
 
 /// A CSV file with one page of a report: its rows, then the total. If not everything was counted, its last line is `cut`.
 pub(crate) fn csv(report: &Report, cut: &str) -> String {
-    csv_of(&csv_lines(&report.rows), &report.total, report.is_cut.then_some(cut))
+    csv_with_total(&csv_lines(&report.rows), &report.total, report.is_cut.then_some(cut))
 }
 
 fn csv_lines(rows: &[Row]) -> String {
-    rows.iter().map(|row| line(row, &cell(&row.name))).collect()
+    rows.iter().map(|row| csv_line(row, &csv_cell(&row.name))).collect()
 }
 
-fn csv_of(lines: &str, total: &Row, cut: Option<&str>) -> String {
+fn csv_with_total(lines: &str, total: &Row, cut: Option<&str>) -> String {
     // With the byte order mark, spreadsheets read the file as UTF-8.
     let head = "\u{feff}name,app,at,runs,succeeded,failed,timed_out,unknown,skipped,cancelled,succeeded_percent,on_time_percent,\
                 duration_p50_ms,duration_p95_ms,duration_p99_ms,lateness_p50_ms,lateness_p95_ms,lateness_p99_ms\r\n";
-    let cut = cut.map(|words| format!("{}\r\n", cell(words))).unwrap_or_default();
-    format!("{head}{lines}{}{cut}", line(total, "(total)"))
+    let cut = cut.map(|words| format!("{}\r\n", csv_cell(words))).unwrap_or_default();
+    format!("{head}{lines}{}{cut}", csv_line(total, "(total)"))
 }
 
-fn line(row: &Row, name: &str) -> String {
+fn csv_line(row: &Row, name: &str) -> String {
     let counts = row.verdicts;
     let share = |share: Option<u32>| share.map(|share| format!("{}.{}", share / 10, share % 10)).unwrap_or_default();
     let length = |length: Option<Duration>| length.map(|length| length.as_millis().to_string()).unwrap_or_default();
     let quantiles = [&row.durations, &row.lateness].into_iter();
     let quantiles = quantiles.flat_map(|sketch| [500, 950, 990].map(|per_mille| length(sketch.quantile(per_mille))));
-    let mut cells = vec![name.to_owned(), cell(row.app.as_deref().unwrap_or_default()), row.at.to_string()];
+    let mut cells = vec![name.to_owned(), csv_cell(row.app.as_deref().unwrap_or_default()), row.at.to_string()];
     let numbers = [
         counts.total(),
         counts.succeeded,
@@ -467,7 +468,7 @@ fn line(row: &Row, name: &str) -> String {
 }
 
 /// A text as a cell of a CSV file. A text that begins like a formula gets an apostrophe, since spreadsheets would run it.
-fn cell(text: &str) -> String {
+fn csv_cell(text: &str) -> String {
     let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
     let text = if is_formula { format!("'{text}") } else { text.to_owned() };
     if text.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }

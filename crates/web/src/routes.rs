@@ -15,7 +15,7 @@ use rondel_core::access::Permission;
 
 use crate::access::{Gate, admit, authorization, guard, guard_page};
 use crate::keyed::{apply_key, refuse_key};
-use crate::limits::address;
+use crate::limits::client_address;
 use crate::load::limit_open_route;
 use crate::openapi::{self, Doc, Inputs, RouteDoc};
 use crate::pages::own_namespace::redirect_to_own_namespace;
@@ -230,7 +230,7 @@ async fn no_such_route(State(web): State<Web>, request: Request) -> Problem {
         Ok(authorization) => authorization,
         Err(problem) => return problem,
     };
-    match admit(&web, Permission::View, (authorization, address(&request))).await {
+    match admit(&web, Permission::View, (authorization, client_address(&request))).await {
         Ok(_) => Problem::new(Code::NotFound, "no endpoint has this path; docs/API.md lists them"),
         Err(problem) => problem,
     }

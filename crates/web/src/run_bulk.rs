@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::api::runs::retry_request;
 use crate::call::Call;
-use crate::job_bulk::{in_time, not_reached, time_max};
+use crate::job_bulk::{action_timeout, not_reached_problem, within_timeout};
 use crate::problem::{Code, Problem};
 use crate::run_filter::can_continue;
 
@@ -79,7 +79,7 @@ impl RunAction {
 }
 
 /// Finds the runs that an action applies to.
-pub(crate) async fn select<Q>(
+pub(crate) async fn select_runs<Q>(
     call: &Call<Q>,
     action: RunAction,
     chosen: RunSelection,
@@ -123,7 +123,7 @@ pub(crate) async fn select<Q>(
 }
 
 /// Applies the action to one run after the other, beginning with the oldest. A run that fails does not stop the others.
-pub(crate) async fn perform<Q>(
+pub(crate) async fn apply_to_runs<Q>(
     call: &Call<Q>,
     action: RunAction,
     runs: &[Run],
@@ -132,9 +132,9 @@ pub(crate) async fn perform<Q>(
     let mut done = RunsDone::default();
     let began = Instant::now();
     for run in runs {
-        let applied = match began.elapsed() < time_max(call) {
-            true => in_time(call, began, Box::pin(apply_to_run(call, action, run, (by, trigger)))).await,
-            false => Err(not_reached()),
+        let applied = match began.elapsed() < action_timeout(call) {
+            true => within_timeout(call, began, Box::pin(apply_to_run(call, action, run, (by, trigger)))).await,
+            false => Err(not_reached_problem()),
         };
         match applied {
             Ok(made) => {

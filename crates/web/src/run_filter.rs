@@ -24,7 +24,7 @@ pub(crate) const FILTER: Parameter = Parameter::text("q").about(
 pub(crate) const ORDERS: &[&str] = &["newest", "longest", "latest"];
 
 /// The order with this word.
-pub(crate) fn order(word: &str) -> Result<RunOrder, String> {
+pub(crate) fn parse_order(word: &str) -> Result<RunOrder, String> {
     match word {
         "" | "newest" => Ok(RunOrder::Newest),
         "longest" => Ok(RunOrder::Longest),
@@ -34,13 +34,13 @@ pub(crate) fn order(word: &str) -> Result<RunOrder, String> {
 }
 
 /// The problem for a filter that cannot be parsed.
-pub(crate) fn problem(error: &FilterError) -> Problem {
+pub(crate) fn filter_problem(error: &FilterError) -> Problem {
     Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("q", "invalid_value", error.to_string())])
 }
 
 /// Parses the filter of an API request.
-pub(crate) fn parse(text: &str, scope: Scope) -> Result<Filter, Problem> {
-    Filter::parse(text, scope).map_err(|error| problem(&error))
+pub(crate) fn parse_filter(text: &str, scope: Scope) -> Result<Filter, Problem> {
+    Filter::parse(text, scope).map_err(|error| filter_problem(&error))
 }
 
 /// A position in a list of runs, as it is stored in a cursor.
@@ -98,7 +98,7 @@ pub(crate) struct SearchedPage {
 }
 
 /// Reads a page of at most `limit` runs, and the positions for the previous and the next page.
-pub(crate) async fn page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u32) -> Result<SearchedPage, Problem> {
+pub(crate) async fn read_page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u32) -> Result<SearchedPage, Problem> {
     // Reads one run more than the page needs, to detect whether there are more.
     search.limit = limit + 1;
     let FoundRuns { mut runs, stopped_at } = call.engine().store().search_runs(call.namespace.id, &search).await?;
@@ -152,13 +152,13 @@ pub(crate) async fn build_search<Q>(
     let statuses = filter.statuses.of(rondel_core::RunStatus::ALL);
     let triggers = filter.triggers.of(rondel_core::Trigger::ALL);
     search.is_dead = filter.run_states.contains(&RunState::Dead);
-    search.apps = apps(call, filter).await?;
+    search.apps = matching_apps(call, filter).await?;
     // For the store, an empty list stands for all values. A filter that excludes every value must match nothing.
     if statuses.as_ref().is_some_and(Vec::is_empty) || triggers.as_ref().is_some_and(Vec::is_empty) {
         search.apps = Some(Vec::new());
     }
     (search.statuses, search.triggers) = (statuses.unwrap_or_default(), triggers.unwrap_or_default());
-    let named = jobs(call, &filter.jobs.any, false).await?;
+    let named = matching_jobs(call, &filter.jobs.any, false).await?;
     let labelled = labelled_jobs(call, filter).await?;
     search.jobs = match (named, labelled) {
         (Some(mut named), Some(labelled)) => {
@@ -167,7 +167,7 @@ pub(crate) async fn build_search<Q>(
         }
         (one, None) | (None, one) => one,
     };
-    search.other_than = jobs(call, &filter.jobs.none, true).await?.unwrap_or_default();
+    search.other_than = matching_jobs(call, &filter.jobs.none, true).await?.unwrap_or_default();
     search.executors = filter.executors.clone();
     search.since = filter.since.map(|since| since.first(now, zone));
     search.until = filter.until.map(|until| until.last(now, zone));
@@ -181,13 +181,13 @@ pub(crate) async fn build_search<Q>(
         search.texts.push(RunText { text: lower, is_not: text.is_not, jobs });
     }
     if let Some(seen) = call.visible_apps().filter(|_| !search.texts.is_empty()) {
-        search.visible_jobs = Some(Arc::new(board(call).await?.visible_jobs(&seen)));
+        search.visible_jobs = Some(Arc::new(read_board(call).await?.visible_jobs(&seen)));
     }
     Ok(search)
 }
 
 /// The apps that match the filter and that the caller may see; `None` for all apps.
-pub(crate) async fn apps<Q>(call: &Call<Q>, filter: &Filter) -> Result<Option<Vec<AppId>>, Problem> {
+pub(crate) async fn matching_apps<Q>(call: &Call<Q>, filter: &Filter) -> Result<Option<Vec<AppId>>, Problem> {
     let seen = call.visible_apps();
     if filter.apps.is_open() {
         return Ok(seen);
@@ -201,7 +201,7 @@ pub(crate) async fn apps<Q>(call: &Call<Q>, filter: &Filter) -> Result<Option<Ve
 /// The jobs to which these patterns refer, in the order of their ids. A pattern refers to the job with this name or, without such a job,
 /// to all jobs whose names contain it. With `is_not` the jobs are to be excluded: a pattern is refused if the namespace has too many jobs
 /// to find all of them.
-async fn jobs<Q>(call: &Call<Q>, patterns: &[Pattern], is_not: bool) -> Result<Option<Vec<JobId>>, Problem> {
+async fn matching_jobs<Q>(call: &Call<Q>, patterns: &[Pattern], is_not: bool) -> Result<Option<Vec<JobId>>, Problem> {
     if patterns.is_empty() {
         return Ok(None);
     }
@@ -224,7 +224,7 @@ async fn jobs<Q>(call: &Call<Q>, patterns: &[Pattern], is_not: bool) -> Result<O
         }
         let part = pattern.part().to_ascii_lowercase();
         if is_part(&part) {
-            if is_not && !board(call).await?.has_all_jobs() {
+            if is_not && !read_board(call).await?.has_all_jobs() {
                 return Err(too_many_jobs(pattern));
             }
             let mut jobs = jobs_containing(call, &part).await?;
@@ -250,10 +250,10 @@ fn is_part(text: &str) -> bool {
 }
 
 async fn jobs_containing<Q>(call: &Call<Q>, part: &str) -> Result<Vec<Arc<BoardEntry>>, Problem> {
-    Ok(board(call).await?.entries_named(|name| name.contains(part), call.visible_apps().as_deref()))
+    Ok(read_board(call).await?.entries_named(|name| name.contains(part), call.visible_apps().as_deref()))
 }
 
-async fn board<Q>(call: &Call<Q>) -> Result<Arc<Board>, Problem> {
+async fn read_board<Q>(call: &Call<Q>) -> Result<Arc<Board>, Problem> {
     Ok(call.web.boards.board(call.engine(), call.namespace.id).await?)
 }
 
@@ -262,7 +262,7 @@ async fn labelled_jobs<Q>(call: &Call<Q>, filter: &Filter) -> Result<Option<Vec<
     if filter.labels.is_empty() {
         return Ok(None);
     }
-    let mut found = board(call).await?.ids_labelled(filter, call.visible_apps().as_deref());
+    let mut found = read_board(call).await?.ids_labelled(filter, call.visible_apps().as_deref());
     found.sort_unstable();
     Ok(Some(found))
 }

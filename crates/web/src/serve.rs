@@ -94,7 +94,7 @@ pub async fn serve_on(listener: TcpListener, port: Port, app: Router, shutdown: 
             tokio::select! {
                 () = kill.cancelled() => {}
                 () = open.0.wait_for_eviction() => tracing::debug!(target: "http", %peer, "connection made room for another"),
-                ended = connection(stream, client, acceptor, app, shutdown) => {
+                ended = serve_connection(stream, client, acceptor, app, shutdown) => {
                     if let Err(error) = ended {
                         tracing::debug!(target: "http", %peer, error, "connection ended");
                     }
@@ -140,7 +140,7 @@ struct Client {
     peers: Arc<Peers>,
 }
 
-async fn connection(
+async fn serve_connection(
     stream: TcpStream,
     mut client: Client,
     acceptor: Option<TlsAcceptor>,
@@ -155,7 +155,8 @@ async fn connection(
     };
     let late = |_| client.late("TLS did not begin in time");
     let stream = shaken.map_err(late)?.map_err(|error| error.to_string())?;
-    client.names = stream.get_ref().1.peer_certificates().and_then(|certificates| certificates.first()).map(names);
+    client.names =
+        stream.get_ref().1.peer_certificates().and_then(|certificates| certificates.first()).map(certificate_names);
     serve_stream(stream, client, app, shutdown).await
 }
 
@@ -209,7 +210,7 @@ impl Client {
 }
 
 /// The DNS names in a verified certificate.
-fn names(certificate: &CertificateDer<'_>) -> PeerNames {
+fn certificate_names(certificate: &CertificateDer<'_>) -> PeerNames {
     let read = webpki::EndEntityCert::try_from(certificate);
     PeerNames(read.map(|one| one.valid_dns_names().map(str::to_owned).collect()).unwrap_or_default())
 }
@@ -224,7 +225,7 @@ where
     };
     let sniffed = sniffed.map_err(|_| client.late("nothing was sent in time"))?;
     let (stream, version) = sniffed.map_err(|error| error.to_string())?;
-    let builder = builder(version, &client.peers.limits);
+    let builder = connection_builder(version, &client.peers.limits);
     let Client { peer, connection: own, peers, .. } = client.clone();
     let answer = tower::service_fn(move |request| {
         let (client, app) = (client.clone(), app.clone());
@@ -260,7 +261,7 @@ where
     })
 }
 
-fn builder(version: Version, limits: &HttpLimits) -> Builder<TokioExecutor> {
+fn connection_builder(version: Version, limits: &HttpLimits) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http1()

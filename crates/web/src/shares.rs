@@ -77,7 +77,10 @@ pub(crate) async fn apply_room(web: &Web, caller: CallerKey, len: usize) -> Resu
     let own = semaphore_of(&rooms.own, caller, own_max).acquire_many_owned(size);
     let Ok(Ok(own)) = timeout_at(end, own).await else {
         web.engine.limit_reached(Limit::AppliesPerCaller, &caller);
-        return Err(too_many("lists of yours are being applied that take the memory for it; wait for one to end", 5));
+        return Err(too_many_problem(
+            "lists of yours are being applied that take the memory for it; wait for one to end",
+            5,
+        ));
     };
     let Ok(Ok(all)) = timeout_at(end, Arc::clone(&rooms.all).acquire_many_owned(size)).await else {
         web.engine.limit_reached(Limit::Applies, &caller);
@@ -89,7 +92,7 @@ pub(crate) async fn apply_room(web: &Web, caller: CallerKey, len: usize) -> Resu
 
 /// Waits for the caller's turn to read. Each caller may read with only a few requests concurrently, so that it cannot occupy all
 /// connections to the database.
-pub(crate) async fn turn(web: &Web, caller: CallerKey) -> Result<OwnedSemaphorePermit, Problem> {
+pub(crate) async fn wait_for_turn(web: &Web, caller: CallerKey) -> Result<OwnedSemaphorePermit, Problem> {
     let max = web.config.limits.reads_per_caller;
     let turns = web.permits.shares.turns(caller, max);
     match tokio::time::timeout(TURN_TIMEOUT, turns.acquire_owned()).await {
@@ -97,7 +100,7 @@ pub(crate) async fn turn(web: &Web, caller: CallerKey) -> Result<OwnedSemaphoreP
         Ok(Err(_)) | Err(_) => {
             web.engine.limit_reached(Limit::ReadsPerCaller, &caller);
             let detail = format!("a caller reads with {max} requests at the same time, and too many of yours wait");
-            Err(too_many(&detail, 2))
+            Err(too_many_problem(&detail, 2))
         }
     }
 }
@@ -118,7 +121,10 @@ pub(crate) fn take_heavy_work_share(web: &Web, what: HeavyWork, caller: CallerKe
     let tally = &web.permits.shares.heavy_work;
     let own = tally.take((what, Some(caller)), 1, own_max).ok_or_else(|| {
         web.engine.limit_reached(own_limit, &caller);
-        too_many(&format!("a caller may have {own_max} {words} on one server at the same time; wait for one to end"), 5)
+        too_many_problem(
+            &format!("a caller may have {own_max} {words} on one server at the same time; wait for one to end"),
+            5,
+        )
     })?;
     let all = tally.take((what, None), 1, all_max).ok_or_else(|| {
         web.engine.limit_reached(all_limit, &caller);
@@ -140,7 +146,7 @@ pub(crate) fn count_answer(web: &Web, caller: CallerKey, is_change: bool, mut re
     let Some(own) = answers.take(Some(caller), len, size / 2) else {
         web.engine.limit_reached(Limit::AnswerSize, &caller);
         let detail = "your unread answers take too much memory; read them first";
-        return too_many(detail, 2).into_response();
+        return too_many_problem(detail, 2).into_response();
     };
     let Some(all) = answers.take(None, len, size) else {
         web.engine.limit_reached(Limit::AnswerSize, &caller);
@@ -151,7 +157,7 @@ pub(crate) fn count_answer(web: &Web, caller: CallerKey, is_change: bool, mut re
     response
 }
 
-fn too_many(detail: &str, seconds: u64) -> Problem {
+fn too_many_problem(detail: &str, seconds: u64) -> Problem {
     Problem::new(Code::RateLimited, detail).with_header(RETRY_AFTER, HeaderValue::from(seconds))
 }
 

@@ -26,13 +26,13 @@ const PAGE_LEN: u32 = 200;
 /// Runs with the names of their jobs.
 pub(crate) async fn with_job_names<Q>(call: &Call<Q>, mut runs: Vec<Run>) -> Result<Vec<(String, Run)>, Problem> {
     call.conceal(&mut runs).await?;
-    let names = names(call, &runs).await?;
+    let names = job_names(call, &runs).await?;
     // A deleted job may have been purged with its name. Its runs then show its id.
     let name = |run: &Run| names.get(&run.job).cloned().unwrap_or_else(|| run.job.to_string());
     Ok(runs.into_iter().map(|run| (name(&run), run)).collect())
 }
 
-async fn names<Q>(call: &Call<Q>, runs: &[Run]) -> Result<HashMap<JobId, String>, Problem> {
+async fn job_names<Q>(call: &Call<Q>, runs: &[Run]) -> Result<HashMap<JobId, String>, Problem> {
     let mut ids: Vec<JobId> = runs.iter().map(|run| run.job).collect();
     ids.sort_unstable();
     ids.dedup();
@@ -43,7 +43,7 @@ async fn names<Q>(call: &Call<Q>, runs: &[Run]) -> Result<HashMap<JobId, String>
 }
 
 /// The attempts of a run in order, the current one last.
-pub(crate) async fn attempts<Q>(call: &Call<Q>, run: &Run) -> Result<Vec<Attempt>, Problem> {
+pub(crate) async fn read_attempts<Q>(call: &Call<Q>, run: &Run) -> Result<Vec<Attempt>, Problem> {
     let mut attempts = call.engine().store().attempts(run.id).await?;
     attempts.push(Attempt {
         attempt: run.attempt,
@@ -60,7 +60,7 @@ pub(crate) async fn attempts<Q>(call: &Call<Q>, run: &Run) -> Result<Vec<Attempt
 }
 
 /// The definition of the job in the version that the run uses.
-async fn definition<Q>(call: &Call<Q>, run: &Run) -> Result<Option<Definition>, Problem> {
+async fn run_definition<Q>(call: &Call<Q>, run: &Run) -> Result<Option<Definition>, Problem> {
     Ok(call.engine().store().definitions(&[(run.job, run.job_version)]).await?.pop())
 }
 
@@ -69,7 +69,7 @@ pub(crate) async fn shard_name<Q>(call: &Call<Q>, run: &Run) -> Result<Option<St
     if run.is_root() || !Part::may_be(run) {
         return Ok(None);
     }
-    let definition = definition(call, run).await?;
+    let definition = run_definition(call, run).await?;
     Ok(definition.and_then(|definition| definition.spec.shard(run.shard_index).map(|shard| shard.name.clone())))
 }
 
@@ -94,9 +94,9 @@ impl Parts {
 /// The parameters of a run as JSON text: its own or else those of its definition, with those of its shard merged over them. They may
 /// contain a secret that was removed from the job later, so likely secrets are shown only to callers who may edit the run's app. Data of
 /// parent runs is shown only to callers who may see those runs.
-pub(crate) async fn params<Q>(call: &Call<Q>, run: &Run) -> Result<Option<String>, Problem> {
+pub(crate) async fn run_params<Q>(call: &Call<Q>, run: &Run) -> Result<Option<String>, Problem> {
     let is_shard = Part::may_be(run) && !run.is_root();
-    let definition = if run.params.is_none() || is_shard { definition(call, run).await? } else { None };
+    let definition = if run.params.is_none() || is_shard { run_definition(call, run).await? } else { None };
     let of_fire = || definition.as_ref().map(|definition| definition.spec.params.to_string());
     let text = run.params.clone().or_else(of_fire);
     let shard = definition.as_ref().filter(|_| is_shard).and_then(|definition| definition.spec.shard(run.shard_index));
@@ -116,7 +116,7 @@ pub(crate) async fn params<Q>(call: &Call<Q>, run: &Run) -> Result<Option<String
         return Ok(text);
     }
     let params = if may_edit { params } else { params_for_viewer(params) };
-    let params = if has_parents { parent_params::as_seen(call, params).await? } else { params };
+    let params = if has_parents { parent_params::visible_params(call, params).await? } else { params };
     Ok(Some(params.to_string()))
 }
 

@@ -147,8 +147,8 @@ impl Tls {
     /// If a file cannot be used, the file and the reason.
     pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
         // Taken before the files are read: if they change during the read, the first check detects it.
-        let loaded = stamps(&files);
-        let (config, certs) = read(&files)?;
+        let loaded = file_stamps(&files);
+        let (config, certs) = read_files(&files)?;
         let served = ServedCertificate::new(certs.iter().map(|certificate| &**certificate));
         Ok(Self { files, config: RwLock::new(config), served, loaded })
     }
@@ -172,7 +172,7 @@ impl Tls {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(CHECK_PERIOD) => {}
             }
-            match watcher.check(stamps(&self.files), || read(&self.files)) {
+            match watcher.check(file_stamps(&self.files), || read_files(&self.files)) {
                 CheckResult::Changed((config, certs)) => {
                     *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
                     self.served.replace(certs.iter().map(|certificate| &**certificate));
@@ -187,7 +187,7 @@ impl Tls {
     }
 }
 
-fn stamps(files: &TlsFiles) -> Stamps {
+fn file_stamps(files: &TlsFiles) -> Stamps {
     let stamp = |path: &Path| -> io::Result<(SystemTime, u64)> {
         let found = fs::metadata(path)?;
         Ok((found.modified()?, found.len()))
@@ -199,9 +199,9 @@ fn stamps(files: &TlsFiles) -> Stamps {
 }
 
 /// Reads the files. Returns the configuration and its chain of certificates.
-fn read(files: &TlsFiles) -> Result<(Arc<ServerConfig>, Vec<CertificateDer<'static>>), TlsError> {
+fn read_files(files: &TlsFiles) -> Result<(Arc<ServerConfig>, Vec<CertificateDer<'static>>), TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let certs = certificates(&files.cert)?;
+    let certs = read_certificates(&files.cert)?;
     let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|source| match source {
         pem::Error::NoItemsFound => TlsError::NoKey { path: files.key.clone() },
         source => TlsError::Read { path: files.key.clone(), source },
@@ -217,7 +217,7 @@ fn read(files: &TlsFiles) -> Result<(Arc<ServerConfig>, Vec<CertificateDer<'stat
         Some(path) => {
             let wrong = |message: String| TlsError::ClientCa { path: path.clone(), message };
             let mut roots = RootCertStore::empty();
-            for certificate in certificates(path)? {
+            for certificate in read_certificates(path)? {
                 roots.add(certificate).map_err(|error| wrong(error.to_string()))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
@@ -230,7 +230,7 @@ fn read(files: &TlsFiles) -> Result<(Arc<ServerConfig>, Vec<CertificateDer<'stat
     Ok((Arc::new(config), certs))
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let failed = |source| TlsError::Read { path: path.to_owned(), source };
     let found = CertificateDer::pem_file_iter(path).map_err(failed)?;
     let found = found.collect::<Result<Vec<_>, _>>().map_err(failed)?;

@@ -34,7 +34,7 @@ pub(crate) fn begin(request_id: &str, method: &Method, headers: &HeaderMap) -> (
         otel.kind = Empty,
         otel.status_code = Empty,
     );
-    let caller = incoming(headers);
+    let caller = incoming_parent(headers);
     if span.set_parent(caller.map_or_else(Context::new, context_of)).is_err() {
         return (span, Trace(caller));
     }
@@ -95,6 +95,6 @@ impl HttpBody for InSpan {
 }
 
 /// The trace in the caller's header. An invalid header is ignored.
-fn incoming(headers: &HeaderMap) -> Option<TraceParent> {
+fn incoming_parent(headers: &HeaderMap) -> Option<TraceParent> {
     headers.get(HEADER)?.to_str().ok()?.parse().ok()
 }

@@ -9,7 +9,7 @@ use http::HeaderMap;
 use http::header::{IF_MATCH, IF_NONE_MATCH, IF_UNMODIFIED_SINCE};
 
 use crate::body::{collect_within, refuse_value};
-use crate::call::quoted;
+use crate::call::quoted_input;
 use crate::openapi::HandlerInputs;
 use crate::problem::{Code, Problem};
 
@@ -35,7 +35,7 @@ impl ReadInputs {
     fn check_conditions(&self, headers: &HeaderMap) -> Result<(), Problem> {
         for (name, is_read) in [(IF_MATCH, self.has_version), (IF_NONE_MATCH, false), (IF_UNMODIFIED_SINCE, false)] {
             let Some(value) = headers.get(&name).filter(|_| !is_read) else { continue };
-            let value = quoted(&String::from_utf8_lossy(value.as_bytes()));
+            let value = quoted_input(&String::from_utf8_lossy(value.as_bytes()));
             let detail =
                 format!("{name} {value}: this call does not read it and would change the object anyway; leave it out");
             return Err(Problem::new(Code::InvalidHeader, detail));

@@ -7,9 +7,9 @@ use rondel_core::Timestamp;
 use rondel_core::channel::{ChannelKind, REFERENCES};
 use serde_json::{Map, Value, json};
 
-use crate::client::{Client, text_of, time_of};
+use crate::client::{Client, text_of, time_text};
 use crate::delete::delete;
-use crate::exit::{Failure, after_output};
+use crate::exit::{Failure, output_or_verdict};
 use crate::format::FormatArgs;
 use crate::input::read_text;
 use crate::list;
@@ -68,7 +68,7 @@ struct SetArgs {
     #[arg(long, value_name = "LANG", value_parser = ["en", "zh"])]
     lang: Option<String>,
     /// A setting, such as host=smtp.example.com; an empty value removes it
-    #[arg(long = "set", value_name = "FIELD=VALUE", value_parser = pair)]
+    #[arg(long = "set", value_name = "FIELD=VALUE", value_parser = parse_pair)]
     settings: Vec<(String, String)>,
     /// Read the URL from stdin
     #[arg(long)]
@@ -77,10 +77,10 @@ struct SetArgs {
     #[arg(long, value_name = "FIELD", conflicts_with = "url_stdin")]
     secret_stdin: Option<String>,
     /// Read a secret from a file
-    #[arg(long = "secret-file", value_name = "FIELD=FILE", value_parser = pair)]
+    #[arg(long = "secret-file", value_name = "FIELD=FILE", value_parser = parse_pair)]
     secret_files: Vec<(String, String)>,
     /// Refer to a secret of the server: `file:NAME` in its `alert_secrets_dir`, or `env:NAME`
-    #[arg(long = "secret-ref", value_name = "FIELD=REFERENCE", value_parser = pair)]
+    #[arg(long = "secret-ref", value_name = "FIELD=REFERENCE", value_parser = parse_pair)]
     secret_references: Vec<(String, String)>,
     /// Send messages again
     #[arg(long, conflicts_with = "disable")]
@@ -90,7 +90,7 @@ struct SetArgs {
     disable: bool,
 }
 
-fn pair(text: &str) -> Result<(String, String), String> {
+fn parse_pair(text: &str) -> Result<(String, String), String> {
     let (field, value) = text.split_once('=').ok_or_else(|| format!("{text:?} is not FIELD=VALUE"))?;
     Ok((field.to_owned(), value.to_owned()))
 }
@@ -129,7 +129,7 @@ async fn test(client: &Client, name: &str, format: FormatArgs) -> Result<(), Fai
         return written;
     }
     let sentence = format!("the test was not delivered: {}", text_of(&delivery["error"]));
-    after_output(written, Err(Failure::from_text(sentence)))
+    output_or_verdict(written, Err(Failure::from_text(sentence)))
 }
 
 impl SetArgs {
@@ -147,22 +147,22 @@ impl SetArgs {
     }
 
     /// The channel to save: the stored one with the given flags applied.
-    fn document(&self, known: Option<&Value>) -> Result<Value, Failure> {
-        let kept = |field: &str| known.and_then(|known| known[field].as_str());
+    fn document(&self, stored: Option<&Value>) -> Result<Value, Failure> {
+        let stored_text = |field: &str| stored.and_then(|stored| stored[field].as_str());
         let kind =
-            self.kind.as_deref().or_else(|| kept("kind")).ok_or_else(|| {
+            self.kind.as_deref().or_else(|| stored_text("kind")).ok_or_else(|| {
                 Failure::refused(format!("there is no channel {}: give --kind for a new one", self.name))
             })?;
-        let is_same_kind = kept("kind") == Some(kind);
-        let settings = known.filter(|_| is_same_kind).and_then(|known| known["settings"].as_object());
+        let is_same_kind = stored_text("kind") == Some(kind);
+        let settings = stored.filter(|_| is_same_kind).and_then(|stored| stored["settings"].as_object());
         let mut settings = settings.cloned().unwrap_or_default();
         for (field, value) in &self.settings {
             settings.insert(field.clone(), json!(value));
         }
-        let is_enabled = known.and_then(|known| known["enabled"].as_bool()).unwrap_or(true);
+        let is_enabled = stored.and_then(|stored| stored["enabled"].as_bool()).unwrap_or(true);
         Ok(json!({
             "kind": kind,
-            "lang": self.lang.as_deref().or_else(|| kept("lang")).unwrap_or("en"),
+            "lang": self.lang.as_deref().or_else(|| stored_text("lang")).unwrap_or("en"),
             "enabled": self.enable || is_enabled && !self.disable,
             "settings": settings,
             "secrets": self.secrets()?,
@@ -196,13 +196,13 @@ fn row(channel: &Value, now: Timestamp) -> Vec<String> {
         text_of(&channel["lang"]),
         text_of(&channel["enabled"]),
         text_of(&last["verdict"]),
-        time_of(&last["at"], now),
+        time_text(&last["at"], now),
     ]
 }
 
 fn delivery_row(delivery: &Value, now: Timestamp) -> Vec<String> {
     vec![
-        time_of(&delivery["at"], now),
+        time_text(&delivery["at"], now),
         text_of(&delivery["kind"]),
         text_of(&delivery["subject"]),
         text_of(&delivery["incident_id"]),
@@ -226,18 +226,18 @@ mod tests {
         args: SetArgs,
     }
 
-    fn document(arguments: &[&str], known: Option<&Value>) -> Result<Value, String> {
+    fn document(arguments: &[&str], stored: Option<&Value>) -> Result<Value, String> {
         let parsed = Set::try_parse_from([["set", "ops"].as_slice(), arguments].concat());
-        parsed.map_err(|error| error.to_string())?.args.document(known).map_err(|failure| format!("{failure:?}"))
+        parsed.map_err(|error| error.to_string())?.args.document(stored).map_err(|failure| format!("{failure:?}"))
     }
 
     #[test]
     fn options_that_are_left_out_keep_their_values() {
-        let known = json!({
+        let stored = json!({
             "name": "ops", "kind": "ntfy", "lang": "zh", "enabled": false,
             "settings": {"url": "https://ntfy.example.com", "priority": "4"}, "secrets": {"topic": "set"},
         });
-        let changed = document(&["--set", "priority=5"], Some(&known)).unwrap();
+        let changed = document(&["--set", "priority=5"], Some(&stored)).unwrap();
         assert_eq!(
             changed,
             json!({
@@ -245,8 +245,8 @@ mod tests {
                 "settings": {"url": "https://ntfy.example.com", "priority": "5"},
             })
         );
-        assert_eq!(document(&["--enable"], Some(&known)).unwrap()["enabled"], true);
-        let other = document(&["--kind", "slack", "--secret-ref", "url=env:X"], Some(&known)).unwrap();
+        assert_eq!(document(&["--enable"], Some(&stored)).unwrap()["enabled"], true);
+        let other = document(&["--kind", "slack", "--secret-ref", "url=env:X"], Some(&stored)).unwrap();
         assert_eq!((&other["settings"], &other["secrets"]), (&json!({}), &json!({"url": "env:X"})));
         assert!(document(&[], None).unwrap_err().contains("--kind"));
         assert!(document(&["--kind", "slack", "--secret-ref", "url=https://x"], None).unwrap_err().contains("file:"));

@@ -83,7 +83,7 @@ pub(super) struct ConditionArgs {
 impl ConditionArgs {
     /// The condition of the given flags. Fields without a flag keep the values of `stored`, if that is a condition of the same kind.
     pub(super) fn document(&self, stored: &Value) -> Option<Value> {
-        let mut condition = self.given()?;
+        let mut condition = self.given_condition()?;
         for kind in ["failure_rate", "ledger_growth", "skipped", "not_succeeded_by", "no_executor"] {
             let Some(fields) = condition.get_mut(kind).and_then(Value::as_object_mut) else { continue };
             for (field, value) in stored[kind].as_object().into_iter().flatten() {
@@ -96,7 +96,7 @@ impl ConditionArgs {
         Some(condition)
     }
 
-    fn given(&self) -> Option<Value> {
+    fn given_condition(&self) -> Option<Value> {
         let length = |word: &str, field: &str, length: &Option<String>| {
             length.as_ref().map(|length| json!({ word: { field: length } }))
         };
@@ -106,16 +106,16 @@ impl ConditionArgs {
             .or_else(|| {
                 let percent = Some(json!(self.failure_rate?));
                 let min_runs = self.min_runs.map(|count| json!(count));
-                let fields = [("percent", percent), ("window", name(&self.window)), ("min_runs", min_runs)];
-                Some(json!({ "failure_rate": set(fields) }))
+                let fields = [("percent", percent), ("window", flag_value(&self.window)), ("min_runs", min_runs)];
+                Some(json!({ "failure_rate": fields_with_value(fields) }))
             })
-            .or_else(|| self.skipped.then(|| json!({ "skipped": set([("reasons", list(&self.reasons))]) })))
+            .or_else(|| self.skipped.then(|| json!({ "skipped": fields_with_value([("reasons", flag_values(&self.reasons))]) })))
             .or_else(|| length("late", "by", &self.late_by))
-            .or_else(|| self.deadline())
+            .or_else(|| self.deadline_condition())
             .or_else(|| length("no_success_for", "length", &self.no_success_for))
             .or_else(|| length("running_longer", "than", &self.running_longer))
             .or_else(|| self.running_longer_p95.map(|times| json!({"running_longer": {"times_p95": times}})))
-            .or_else(|| self.no_executor.then(|| json!({ "no_executor": set([("handler", name(&self.handler))]) })))
+            .or_else(|| self.no_executor.then(|| json!({ "no_executor": fields_with_value([("handler", flag_value(&self.handler))]) })))
             .or_else(|| flag("node_lost", self.node_lost))
             .or_else(|| length("loop_failing", "length", &self.loop_failing))
             .or_else(|| length("token_expiring", "within", &self.token_expiring))
@@ -123,7 +123,7 @@ impl ConditionArgs {
             .or_else(|| self.disk_low.as_ref().and_then(|condition| serde_json::to_value(condition).ok()))
             .or_else(|| {
                 let runs = Some(json!(self.ledger_growth?));
-                Some(json!({ "ledger_growth": set([("runs", runs), ("window", name(&self.window))]) }))
+                Some(json!({ "ledger_growth": fields_with_value([("runs", runs), ("window", flag_value(&self.window))]) }))
             })
     }
 
@@ -145,26 +145,26 @@ impl ConditionArgs {
         }
     }
 
-    fn deadline(&self) -> Option<Value> {
+    fn deadline_condition(&self) -> Option<Value> {
         let time = Some(json!(self.not_succeeded_by.as_ref()?));
-        let (weekdays, calendar) = (list(&self.weekdays), name(&self.calendar));
-        let fields = [("time", time), ("zone", name(&self.zone)), ("weekdays", weekdays), ("calendar", calendar)];
-        Some(json!({ "not_succeeded_by": set(fields) }))
+        let (weekdays, calendar) = (flag_values(&self.weekdays), flag_value(&self.calendar));
+        let fields = [("time", time), ("zone", flag_value(&self.zone)), ("weekdays", weekdays), ("calendar", calendar)];
+        Some(json!({ "not_succeeded_by": fields_with_value(fields) }))
     }
 }
 
 /// An object with the fields that have a value.
-fn set<const N: usize>(fields: [(&str, Option<Value>); N]) -> Map<String, Value> {
+fn fields_with_value<const N: usize>(fields: [(&str, Option<Value>); N]) -> Map<String, Value> {
     fields.into_iter().filter_map(|(field, value)| Some((field.to_owned(), value?))).collect()
 }
 
 /// The value of a flag, if it is given; an empty value is null.
-fn name(value: &Option<String>) -> Option<Value> {
+fn flag_value(value: &Option<String>) -> Option<Value> {
     value.as_ref().map(|name| if name.is_empty() { Value::Null } else { json!(name) })
 }
 
 /// The values of a flag, if it is given; an empty value is an empty list.
-fn list(values: &[String]) -> Option<Value> {
+fn flag_values(values: &[String]) -> Option<Value> {
     let named: Vec<&String> = values.iter().filter(|value| !value.is_empty()).collect();
     (!values.is_empty()).then(|| json!(named))
 }

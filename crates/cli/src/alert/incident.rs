@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use rondel_core::Timestamp;
 use serde_json::Value;
 
-use crate::client::{Client, text_of, time_of};
+use crate::client::{Client, text_of, time_text};
 use crate::exit::Failure;
 use crate::format::FormatArgs;
 use crate::list;
@@ -72,7 +72,7 @@ fn reported_text(incident: &Value, now: Timestamp) -> String {
     let (channels, missing) = (count("channels"), count("missing_channels"));
     match incident["fired_at"].is_string() {
         _ if channels == 0 => "console only".to_owned(),
-        true => time_of(&incident["fired_at"], now),
+        true => time_text(&incident["fired_at"], now),
         false if channels == missing => "no channel".to_owned(),
         false if incident["group"].is_string() => "by its group".to_owned(),
         false => "not yet".to_owned(),
@@ -85,7 +85,7 @@ fn row(incident: &Value, now: Timestamp) -> Vec<String> {
         text_of(&incident["severity"]),
         text_of(&incident["standing"]),
         text_of(&incident["summary"]),
-        time_of(&incident["started_at"], now),
+        time_text(&incident["started_at"], now),
         reported_text(incident, now),
         text_of(&incident["acknowledged_by"]),
     ]

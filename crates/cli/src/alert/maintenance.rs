@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use rondel_core::Timestamp;
 use serde_json::{Value, json};
 
-use crate::client::{Client, text_of, time_of};
+use crate::client::{Client, text_of, time_text};
 use crate::delete::delete;
 use crate::exit::Failure;
 use crate::format::FormatArgs;
@@ -72,8 +72,8 @@ fn row(window: &Value, now: Timestamp) -> Vec<String> {
     vec![
         text_of(&window["id"]),
         text_of(&window["app"]),
-        time_of(&window["starts_at"], now),
-        time_of(&window["ends_at"], now),
+        time_text(&window["starts_at"], now),
+        time_text(&window["ends_at"], now),
         text_of(&window["fires"]),
         text_of(&window["author"]),
         text_of(&window["reason"]),

@@ -8,7 +8,7 @@ use rondel_core::Timestamp;
 use serde_json::{Value, json};
 
 use super::condition::ConditionArgs;
-use super::rule_words::{dry_run_text, warn, with_flags};
+use super::rule_words::{dry_run_text, print_warnings, with_flags};
 use crate::client::{Body, Call, Client, JSON, text_of};
 use crate::delete::delete;
 use crate::exit::Failure;
@@ -149,7 +149,7 @@ impl SetArgs {
             let path = ["alert-rules", "preview"];
             let tried = self.call(client, (Method::POST, &path, &[]), document_text(&document)).await?.value()?;
             let items: Vec<Value> = tried["subjects"].as_array().cloned().unwrap_or_default();
-            crate::output::message(&dry_run_text(&tried));
+            crate::output::print_message(&dry_run_text(&tried));
             return SUBJECTS.print_items(&items, format);
         }
         let path = ["alert-rules", self.name.as_str()];
@@ -157,7 +157,7 @@ impl SetArgs {
         let headers: Vec<(&str, &str)> = tag.as_deref().map(|tag| ("if-match", tag)).into_iter().collect();
         let saved = self.call(client, (Method::PUT, &path, &headers), document_text(&document)).await?;
         VIEW.print_row(&saved, format)?;
-        warn(&saved.value()?);
+        print_warnings(&saved.value()?);
         Ok(())
     }
 

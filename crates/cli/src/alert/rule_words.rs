@@ -7,26 +7,26 @@ use serde_json::{Value, json};
 use crate::client::text_of;
 
 /// Prints the warnings about a rule that was saved.
-pub(super) fn warn(saved: &Value) {
+pub(super) fn print_warnings(saved: &Value) {
     for warning in saved["warnings"].as_array().into_iter().flatten() {
-        crate::output::message(&format!("warning: {}", text_of(warning)));
+        crate::output::print_message(&format!("warning: {}", text_of(warning)));
     }
 }
 
 /// Describes the result of a dry run: for how many subjects the rule would hold, and when it was evaluated.
-pub(super) fn dry_run_text(tried: &Value) -> String {
-    let warnings: Vec<String> = tried["warnings"].as_array().into_iter().flatten().map(text_of).collect();
+pub(super) fn dry_run_text(dry_run: &Value) -> String {
+    let warnings: Vec<String> = dry_run["warnings"].as_array().into_iter().flatten().map(text_of).collect();
     let mut lines = vec![match warnings.is_empty() {
-        true => format!("{}: would hold for {}", text_of(&tried["sentence"]), text_of(&tried["count"])),
-        false => format!("{}: {}", text_of(&tried["sentence"]), warnings.join("; ")),
+        true => format!("{}: would hold for {}", text_of(&dry_run["sentence"]), text_of(&dry_run["count"])),
+        false => format!("{}: {}", text_of(&dry_run["sentence"]), warnings.join("; ")),
     }];
-    let meant = &tried["deadline"];
+    let meant = &dry_run["deadline"];
     let zone = meant["zone"].as_str().unwrap_or("UTC");
     let at = |value: &Value| {
         let at = value.as_str().and_then(|text| text.parse::<Timestamp>().ok());
         at.and_then(|at| deadline::minute_in(zone, at)).unwrap_or_default()
     };
-    let evaluated = format!("evaluated at {} {zone}", at(&tried["evaluated_at"]));
+    let evaluated = format!("evaluated at {} {zone}", at(&dry_run["evaluated_at"]));
     lines.push(match meant.is_object() {
         true => format!(
             "{evaluated} as if that were the deadline: a success of a run planned from {} on counts",

@@ -5,7 +5,7 @@ use rondel_core::Timestamp;
 use rondel_core::time::parse_duration;
 use serde_json::{Value, json};
 
-use crate::client::{Client, text_of, time_of};
+use crate::client::{Client, text_of, time_text};
 use crate::clock;
 use crate::delete::delete;
 use crate::exit::Failure;
@@ -70,7 +70,7 @@ impl SilenceArgs {
                 let body = json!({"rule": rule, "job": job, "app": app, "ends_at": ends_at, "reason": reason.unwrap_or_default()});
                 let added = client.post(&["silences"], &body.to_string()).await?;
                 VIEW.print_row(&added, format)?;
-                super::rule_words::warn(&added.value()?);
+                super::rule_words::print_warnings(&added.value()?);
                 Ok(())
             }
             SilenceCommand::End { id } => {
@@ -86,7 +86,7 @@ fn row(silence: &Value, now: Timestamp) -> Vec<String> {
         text_of(&silence["rule"]),
         text_of(&silence["job"]),
         text_of(&silence["app"]),
-        time_of(&silence["ends_at"], now),
+        time_text(&silence["ends_at"], now),
         text_of(&silence["author"]),
         text_of(&silence["reason"]),
     ]

@@ -6,11 +6,11 @@ use clap::{Args, ValueEnum};
 use rondel_bench::{BenchError, PeerKind, PeerPlan, PeerSecret};
 use rondel_core::error_chain::chain_in_one_line;
 
-use super::facts;
+use super::name_value_lines;
 use crate::exit::{Exit, Failure};
 use crate::format::{Format, FormatArgs};
 use crate::input::read_text;
-use crate::token_file::variable;
+use crate::token_file::env_variable;
 use crate::{output, runtime};
 
 const USER: &str = "admin";
@@ -75,7 +75,7 @@ impl PeerArgs {
         let Some(url) = &self.peer_url else {
             // Clap does not check that these flags require --peer-url if another flag is given that conflicts with
             // --peer-url, such as --database.
-            let given = [
+            let given_flags = [
                 ("--peer-kind", self.peer_kind.is_some()),
                 ("--peer-console", self.peer_console.is_some()),
                 ("--peer-user", self.peer_user.is_some()),
@@ -83,7 +83,7 @@ impl PeerArgs {
                 ("--peer-token-file", self.peer_token_file.is_some()),
                 ("--peer-pid", !self.peer_pids.is_empty()),
             ];
-            let flag = given.into_iter().find(|(_, is_given)| *is_given).map(|(flag, _)| flag);
+            let flag = given_flags.into_iter().find(|(_, is_given)| *is_given).map(|(flag, _)| flag);
             return flag.map_or(Ok(None), |flag| Err(Failure::refused(format!("{flag} needs --peer-url"))));
         };
         let password = secret("--peer-password-file", self.peer_password_file.as_deref(), PASSWORD_VARIABLE)?;
@@ -124,7 +124,7 @@ fn secret(flag: &str, file: Option<&Path>, name: &str) -> Result<Option<PeerSecr
             }
             Some(line.to_owned())
         }
-        None => match variable(name).map(std::ffi::OsString::into_string) {
+        None => match env_variable(name).map(std::ffi::OsString::into_string) {
             Some(Ok(text)) => Some(text),
             Some(Err(_)) => return Err(Failure::refused(format!("the environment variable {name} is not UTF-8"))),
             None => None,
@@ -136,17 +136,17 @@ fn secret(flag: &str, file: Option<&Path>, name: &str) -> Result<Option<PeerSecr
 /// Measures another server, and prints the report.
 pub(super) fn measure(plan: &PeerPlan, format: FormatArgs) -> Result<Exit, Failure> {
     runtime::serve(|stop| async move {
-        let report = rondel_bench::run_peer(plan, &stop).await.map_err(not_measured)?;
+        let report = rondel_bench::run_peer(plan, &stop).await.map_err(measurement_failure)?;
         match format.format {
             Format::Json | Format::Jsonl | Format::Yaml => {
-                output::document(&serde_json::to_string(&report)?, format.format)
+                output::print_document(&serde_json::to_string(&report)?, format.format)
             }
-            Format::Table | Format::Wide | Format::Name => output::data(&facts(report.lines())),
+            Format::Table | Format::Wide | Format::Name => output::print_lines(&name_value_lines(report.lines())),
         }
     })
 }
 
-fn not_measured(error: BenchError) -> Failure {
+fn measurement_failure(error: BenchError) -> Failure {
     match error {
         BenchError::Refused { what } => Failure::refused(what),
         BenchError::Auth { what } => Failure::new(Exit::Auth, what),

@@ -4,7 +4,7 @@ use reqwest::StatusCode;
 use serde::Deserialize;
 
 use crate::exit::{Exit, Failure};
-use crate::terminal::harmless;
+use crate::terminal::harmless_text;
 
 /// The fields that are read from an `application/problem+json` document.
 #[derive(Debug, Deserialize)]
@@ -47,9 +47,9 @@ pub(crate) fn failure(status: StatusCode, body: &str, token_from: Option<&str>) 
     let message = match serde_json::from_str::<Problem>(body) {
         // The request id leads to the cause in the server's log.
         Ok(problem) if status.is_server_error() && !problem.request_id.is_empty() => {
-            format!("{} (request id {})", sentence(&problem), harmless(&problem.request_id))
+            format!("{} (request id {})", problem_sentence(&problem), harmless_text(&problem.request_id))
         }
-        Ok(problem) => sentence(&problem),
+        Ok(problem) => problem_sentence(&problem),
         Err(_) => format!("the server answered {status} without a reason"),
     };
     let hint = match (status, token_from) {
@@ -64,7 +64,7 @@ pub(crate) fn failure(status: StatusCode, body: &str, token_from: Option<&str>) 
         (StatusCode::TOO_MANY_REQUESTS, _) => "; wait a little and try again".to_owned(),
         _ => String::new(),
     };
-    let failure = Failure::new(exit(status), format!("{message}{hint}"));
+    let failure = Failure::new(exit_for_status(status), format!("{message}{hint}"));
     if is_temporary(status) { failure.temporary() } else { failure }
 }
 
@@ -78,14 +78,14 @@ pub(crate) fn findings(text: &str) -> Vec<Finding> {
     let problem: Option<Problem> = serde_json::from_str(text).ok();
     let finding = |error: ProblemError| Finding {
         pointer: error.pointer,
-        message: harmless(&error.message).into_owned(),
+        message: harmless_text(&error.message).into_owned(),
         indexes: error.indexes,
         count: error.count.unwrap_or(1),
     };
     problem.into_iter().flat_map(|problem| problem.errors).map(finding).collect()
 }
 
-fn exit(status: StatusCode) -> Exit {
+fn exit_for_status(status: StatusCode) -> Exit {
     match status {
         StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY | StatusCode::PAYLOAD_TOO_LARGE => Exit::Refused,
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Exit::Auth,
@@ -95,18 +95,18 @@ fn exit(status: StatusCode) -> Exit {
     }
 }
 
-fn sentence(problem: &Problem) -> String {
+fn problem_sentence(problem: &Problem) -> String {
     let error = |error: &ProblemError| {
         let separator = if error.pointer.is_empty() { "" } else { ": " };
-        harmless(&format!("{}{separator}{}", error.pointer, error.message)).into_owned()
+        harmless_text(&format!("{}{separator}{}", error.pointer, error.message)).into_owned()
     };
     match problem.errors.as_slice() {
-        [] if problem.detail.is_empty() => harmless(&problem.title).into_owned(),
-        [] => harmless(&problem.detail).into_owned(),
+        [] if problem.detail.is_empty() => harmless_text(&problem.title).into_owned(),
+        [] => harmless_text(&problem.detail).into_owned(),
         [only] => error(only),
         several => {
             let lines: Vec<_> = several.iter().map(|one| format!("  {}", error(one))).collect();
-            format!("{}:\n{}", harmless(&problem.title), lines.join("\n"))
+            format!("{}:\n{}", harmless_text(&problem.title), lines.join("\n"))
         }
     }
 }
@@ -123,7 +123,7 @@ mod tests {
         for (body, text) in
             [(one, "/schedule/cron: bad"), (two, "The body is invalid:\n  /a: x\n  b: y"), (none, "no job \"x\"")]
         {
-            assert_eq!(sentence(&serde_json::from_str(body).unwrap()), text);
+            assert_eq!(problem_sentence(&serde_json::from_str(body).unwrap()), text);
         }
     }
 
@@ -140,7 +140,7 @@ mod tests {
             (500, Exit::Failed),
             (503, Exit::Failed),
         ] {
-            assert_eq!(exit(StatusCode::from_u16(status).unwrap()), code, "{status}");
+            assert_eq!(exit_for_status(StatusCode::from_u16(status).unwrap()), code, "{status}");
         }
     }
 }

@@ -51,7 +51,7 @@ impl Body {
 }
 
 /// The fields of an object, in the order in which the server sent them.
-pub(crate) fn fields(text: &str) -> Result<Vec<(String, Value)>, Failure> {
+pub(crate) fn object_fields(text: &str) -> Result<Vec<(String, Value)>, Failure> {
     struct Fields(Vec<(String, Value)>);
     struct FieldsVisitor;
 
@@ -91,9 +91,9 @@ pub(crate) fn text_of(value: &Value) -> String {
 }
 
 /// An instant as a cell of a table: the instant, and how far away it is.
-pub(crate) fn time_of(value: &Value, now: Timestamp) -> String {
+pub(crate) fn time_text(value: &Value, now: Timestamp) -> String {
     match value.as_str().map(str::parse::<Timestamp>) {
-        Some(Ok(at)) => format!("{} ({})", clock::local_text(at), clock::relative(at, now)),
+        Some(Ok(at)) => format!("{} ({})", clock::local_text(at), clock::relative_text(at, now)),
         Some(Err(_)) | None => text_of(value),
     }
 }
@@ -104,9 +104,9 @@ mod tests {
 
     #[test]
     fn fields_keep_their_order() {
-        let names: Vec<_> = fields(r#"{"b":1,"a":[2]}"#).unwrap().into_iter().map(|(name, _)| name).collect();
+        let names: Vec<_> = object_fields(r#"{"b":1,"a":[2]}"#).unwrap().into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, ["b", "a"]);
-        assert!(fields("[]").is_err());
+        assert!(object_fields("[]").is_err());
     }
 
     #[test]

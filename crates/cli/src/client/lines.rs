@@ -9,7 +9,7 @@ use rondel_core::error_chain::chain_in_one_line;
 
 /// A stream that is silent for this long is treated as lost, because the server sends at least an empty line more often
 /// than that.
-const QUIET_MAX: Duration = Duration::from_secs(60);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum length of a line, in bytes: no log line is longer.
 const LINE_LEN_MAX: usize = 4 * 1024 * 1024;
 
@@ -36,7 +36,7 @@ impl Lines {
             if self.rest.len() > LINE_LEN_MAX {
                 return Err(Failure::from_text("the server sends a line without an end"));
             }
-            match tokio::time::timeout(QUIET_MAX, self.response.chunk()).await {
+            match tokio::time::timeout(SILENCE_TIMEOUT, self.response.chunk()).await {
                 Ok(Ok(Some(bytes))) => self.rest.extend_from_slice(&bytes),
                 Ok(Ok(None)) => return Ok(None),
                 Ok(Err(error)) => {

@@ -19,7 +19,7 @@ use rondel_core::Timestamp;
 pub(crate) use address::check_server;
 use address::{SERVER_DEFAULT, is_loopback, is_same_server};
 pub(crate) use answer::{Finding, findings};
-pub(crate) use body::{Body, fields, text_of, time_of};
+pub(crate) use body::{Body, object_fields, text_of, time_text};
 pub(crate) use lines::Lines;
 
 use crate::config::DATA_DIR;
@@ -37,14 +37,14 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(45);
 /// The server to call, and the credentials.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ClientArgs {
-    // `of_environment` reads the variables. If clap read them, its usage line would show a flag as required when its
+    // `from_environment` reads the variables. If clap read them, its usage line would show a flag as required when its
     // variable is set.
     /// The server's URL. Default, in this order: the URL of `--context`, `RONDEL_SERVER`, the URL of the current context, `http://127.0.0.1:8080`
     #[arg(long, global = true, value_name = "URL", help_heading = HEADING)]
     server: Option<String>,
     /// The context to use; by default `RONDEL_CONTEXT`, else the current context. With this flag, its server,
     /// namespace and token take precedence over environment variables; see rondel context
-    #[arg(long, global = true, value_name = "NAME", help_heading = HEADING, add = crate::complete::contexts())]
+    #[arg(long, global = true, value_name = "NAME", help_heading = HEADING, add = crate::complete::context_names())]
     context: Option<String>,
     /// The file with the API token. Default, in this order: the token that rondel login stored for `--context`,
     /// `RONDEL_TOKEN`, the file named by `RONDEL_TOKEN_FILE`, the token that rondel login stored for the current
@@ -106,33 +106,38 @@ pub(crate) struct Refusal {
 impl ClientArgs {
     /// The client that these flags describe. Nothing is sent yet.
     pub(crate) fn client(&self) -> Result<Client, Failure> {
-        self.client_of(&Contexts::read()?, Self::of_environment())
+        self.client_from_contexts(&Contexts::read()?, Self::from_environment())
     }
 
     /// The client for these flags and environment variables. A context named by a flag takes precedence over the variables,
     /// which may belong to another server.
-    fn client_of(&self, contexts: &Contexts, variables: Self) -> Result<Client, Failure> {
+    fn client_from_contexts(&self, contexts: &Contexts, variables: Self) -> Result<Client, Failure> {
         let is_named = self.context.is_some();
         let name = self.context.as_deref().or(variables.context.as_deref()).or(contexts.current());
         let context = name.map(|name| contexts.get(name)).transpose()?;
-        let known = context.map(|context| context.server.as_str());
-        let named = known.filter(|_| is_named);
+        let context_url = context.map(|context| context.server.as_str());
+        let named = context_url.filter(|_| is_named);
         let server =
-            self.server.as_deref().or(named).or(variables.server.as_deref()).or(known).unwrap_or(SERVER_DEFAULT);
+            self.server.as_deref().or(named).or(variables.server.as_deref()).or(context_url).unwrap_or(SERVER_DEFAULT);
         let base = check_server("--server", server)?;
         // A context's token and namespace are only for that context's server.
         let context = context.filter(|context| is_same_server(&context.server, server));
         let stored = name.filter(|_| context.is_some()).map(|name| contexts.token(name)).transpose()?.flatten();
         let stored = stored.map(|token| Credential { token, from: "stored by rondel login".to_owned() });
         let token = self.token(&base, stored)?;
-        let own = context.and_then(|context| context.namespace.clone());
-        let namespace = self.namespace.clone().or(own.clone().filter(|_| is_named)).or(variables.namespace).or(own);
+        let own_namespace = context.and_then(|context| context.namespace.clone());
+        let namespace = self
+            .namespace
+            .clone()
+            .or(own_namespace.clone().filter(|_| is_named))
+            .or(variables.namespace)
+            .or(own_namespace);
         let ca_file = self.ca_file.clone().or(variables.ca_file);
-        Self { namespace, ca_file, server: Some(server.to_owned()), ..self.clone() }.client_with(token)
+        Self { namespace, ca_file, server: Some(server.to_owned()), ..self.clone() }.client_with_token(token)
     }
 
     /// The flags as the environment variables set them.
-    fn of_environment() -> Self {
+    fn from_environment() -> Self {
         let variable = |name: &str| std::env::var_os(name)?.into_string().ok().filter(|value| !value.is_empty());
         let [server, context, namespace] = ["RONDEL_SERVER", "RONDEL_CONTEXT", "RONDEL_NAMESPACE"].map(variable);
         let ca_file = variable("RONDEL_CA_FILE").map(PathBuf::from);
@@ -140,14 +145,14 @@ impl ClientArgs {
     }
 
     /// The flags that select a context's server and namespace.
-    pub(crate) fn of_context(context: &Context) -> Self {
+    pub(crate) fn from_context(context: &Context) -> Self {
         Self { server: Some(context.server.clone()), namespace: context.namespace.clone(), ..Self::default() }
     }
 
     /// The flags that select a context's server, with the CA file of these flags, or else of the environment.
-    pub(crate) fn for_context(&self, context: &Context) -> Self {
-        let ca_file = self.ca_file.clone().or_else(|| Self::of_environment().ca_file);
-        Self { ca_file, ..Self::of_context(context) }
+    pub(crate) fn for_sign_in_to(&self, context: &Context) -> Self {
+        let ca_file = self.ca_file.clone().or_else(|| Self::from_environment().ca_file);
+        Self { ca_file, ..Self::from_context(context) }
     }
 
     /// Refuses flags that a sign-in to a context's server would ignore: the token must not go to another server than the user
@@ -168,12 +173,12 @@ impl ClientArgs {
 
     /// The name of the context to use: from the flag, else from the environment, else the current one.
     pub(crate) fn context_name(&self, contexts: &Contexts) -> Option<String> {
-        let named = self.context.clone().or_else(|| Self::of_environment().context);
+        let named = self.context.clone().or_else(|| Self::from_environment().context);
         named.or_else(|| contexts.current().map(str::to_owned))
     }
 
     /// A client with this token for `self.server`. Contexts and the environment are not consulted.
-    pub(crate) fn client_with(&self, token: Option<Credential>) -> Result<Client, Failure> {
+    pub(crate) fn client_with_token(&self, token: Option<Credential>) -> Result<Client, Failure> {
         let base = check_server("--server", self.server.as_deref().unwrap_or(SERVER_DEFAULT))?;
         // Fails if a provider is already installed. That one serves as well.
         rustls::crypto::ring::default_provider().install_default().ok();
@@ -185,15 +190,15 @@ impl ClientArgs {
         let builder = match &self.ca_file {
             None => builder,
             Some(path) => {
-                let wrong = |error: &dyn std::fmt::Display| {
+                let ca_failure = |error: &dyn std::fmt::Display| {
                     Failure::refused(format!("--ca-file: {} cannot be used: {error}", path.display()))
                 };
-                let pem = std::fs::read(path).map_err(|error| wrong(&error))?;
-                let found = reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| wrong(&error))?;
-                if found.is_empty() {
-                    return Err(wrong(&"it contains no certificate in PEM"));
+                let pem = std::fs::read(path).map_err(|error| ca_failure(&error))?;
+                let certificates = reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| ca_failure(&error))?;
+                if certificates.is_empty() {
+                    return Err(ca_failure(&"it contains no certificate in PEM"));
                 }
-                builder.tls_certs_merge(found)
+                builder.tls_certs_merge(certificates)
             }
         };
         let http = builder.build().map_err(|error| Failure::of("cannot make an HTTP client", &error))?;
@@ -253,7 +258,12 @@ impl Client {
     }
 
     /// POST of a JSON text, with a query.
-    pub(crate) async fn post_with(&self, path: &[&str], query: &[(&str, &str)], body: &str) -> Result<Body, Failure> {
+    pub(crate) async fn post_with_query(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+        body: &str,
+    ) -> Result<Body, Failure> {
         self.send(Method::POST, path, query, Some((JSON, body.to_owned()))).await
     }
 
@@ -264,7 +274,12 @@ impl Client {
 
     /// Sends a PUT with a JSON text, which is accepted only if the resource still has this version; `None` accepts
     /// every version.
-    pub(crate) async fn put_if(&self, path: &[&str], version: Option<u32>, body: &str) -> Result<Body, Failure> {
+    pub(crate) async fn put_if_version(
+        &self,
+        path: &[&str],
+        version: Option<u32>,
+        body: &str,
+    ) -> Result<Body, Failure> {
         let tag = version.map(|version| format!("\"v{version}\""));
         let headers: Vec<_> = tag.as_deref().map(|tag| ("if-match", tag)).into_iter().collect();
         let body = Some((JSON, body.to_owned()));
@@ -290,7 +305,7 @@ impl Client {
     /// Sends a GET whose answer may have no end, and returns the answer to be read line by line.
     pub(crate) async fn follow(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Lines, Failure> {
         let request = self.request(Method::GET, path, query)?.header("accept", "application/x-ndjson");
-        self.lines(request).await?.map_err(|refusal| self.failure(&refusal))
+        self.send_for_lines(request).await?.map_err(|refusal| self.failure(&refusal))
     }
 
     async fn send(
@@ -359,10 +374,10 @@ impl Client {
         body: String,
     ) -> Result<Result<Lines, Refusal>, Failure> {
         let request = self.request(Method::POST, path, query)?.header("accept", "application/x-ndjson");
-        self.lines(request.header("content-type", JSON).body(body)).await
+        self.send_for_lines(request.header("content-type", JSON).body(body)).await
     }
 
-    async fn lines(&self, request: RequestBuilder) -> Result<Result<Lines, Refusal>, Failure> {
+    async fn send_for_lines(&self, request: RequestBuilder) -> Result<Result<Lines, Refusal>, Failure> {
         let sentence = || format!("the server {} does not answer", self.server_url());
         let silent = || Failure::new(Exit::Unreachable, sentence()).temporary();
         let answered = tokio::time::timeout(ANSWER_TIMEOUT, request.send()).await.map_err(|_| silent())?;
@@ -444,7 +459,7 @@ mod tests {
 
     fn client(server: &str, namespace: Option<&str>) -> Client {
         let context = Context { server: server.to_owned(), namespace: namespace.map(str::to_owned) };
-        ClientArgs::of_context(&context).client_with(None).unwrap()
+        ClientArgs::from_context(&context).client_with_token(None).unwrap()
     }
 
     #[test]
@@ -465,7 +480,7 @@ mod tests {
             ca_file: Some(PathBuf::from("ca.pem")),
             ..ClientArgs::default()
         };
-        let flags = flags.for_context(&context);
+        let flags = flags.for_sign_in_to(&context);
         assert_eq!(flags.server.as_deref(), Some("https://rondel.example.com"));
         assert_eq!(flags.ca_file.as_deref(), Some(Path::new("ca.pem")));
     }

@@ -9,13 +9,13 @@ const COUNT_MAX: usize = 3;
 
 /// The names that are close to `wanted`, the nearest first.
 pub(super) fn similar<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    let mut found: Vec<(usize, &str)> = names
+    let mut distances: Vec<(usize, &str)> = names
         .filter(|name| *name != wanted)
         .map(|name| (if name.starts_with(wanted) { 1 } else { osa_distance(wanted, name) }, name))
         .filter(|(distance, _)| *distance <= DISTANCE_MAX.min(wanted.chars().count() / 2))
         .collect();
-    found.sort_unstable();
-    found.into_iter().take(COUNT_MAX).map(|(_, name)| name).collect()
+    distances.sort_unstable();
+    distances.into_iter().take(COUNT_MAX).map(|(_, name)| name).collect()
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use rondel::{LogLimit, agent};
 use rondel_core::name;
 use rondel_core::outgoing::AllowedAddresses;
 
-use super::check::{self, wrong};
+use super::check::{self, bad_setting};
 use super::layer::{Layer, settings};
 use super::values::{DurationText, Size};
 use crate::exit::Failure;
@@ -148,17 +148,21 @@ impl TryFrom<AgentSettings> for AgentConfig {
         if servers.is_empty() {
             let sentence = "is missing: give --server, RONDEL_AGENT_SERVERS or the config file's servers, such as \
                 http://127.0.0.1:8080";
-            return Err(wrong(SECTION, "servers", sentence));
+            return Err(bad_setting(SECTION, "servers", sentence));
         }
         let config = Self {
             servers,
-            app: settings.app.clone().ok_or_else(|| wrong(SECTION, "app", NO_APP))?,
+            app: settings.app.clone().ok_or_else(|| bad_setting(SECTION, "app", NO_APP))?,
             labels: settings.labels.iter().flatten().map(|label| split_label(label)).collect::<Result<_, _>>()?,
             certificate: match (settings.cert_file.clone(), settings.key_file.clone()) {
                 (Some(certificate), Some(key)) => Some((certificate, key)),
                 (None, None) => None,
-                (Some(_), None) => return Err(wrong(SECTION, "key_file", "is missing: the key of cert_file")),
-                (None, Some(_)) => return Err(wrong(SECTION, "cert_file", "is missing: the certificate of key_file")),
+                (Some(_), None) => {
+                    return Err(bad_setting(SECTION, "key_file", "is missing: the key of cert_file"));
+                }
+                (None, Some(_)) => {
+                    return Err(bad_setting(SECTION, "cert_file", "is missing: the certificate of key_file"));
+                }
             },
             outgoing_allow: check::parse_outgoing_allow(SECTION, settings.outgoing_allow.clone())?,
             log_limit: LogLimit { bytes: settings.log_size_max.as_usize(), lines: settings.log_lines_max as usize },
@@ -184,7 +188,7 @@ impl AgentConfig {
 
     fn check(&self) -> Result<(), Failure> {
         for url in &self.servers {
-            check::url(SECTION, "servers", url)?;
+            check::check_url(SECTION, "servers", url)?;
         }
         let names = [
             ("app", Some(&self.app)),
@@ -193,31 +197,31 @@ impl AgentConfig {
         ];
         for (key, value) in names {
             if let Some(value) = value {
-                name::check(value).map_err(|sentence| wrong(SECTION, key, sentence))?;
+                name::check(value).map_err(|sentence| bad_setting(SECTION, key, sentence))?;
             }
         }
-        check::within(SECTION, "slots", self.settings.slots, (1, 10_000))?;
-        check::within(SECTION, "weight", self.settings.weight, (0, 1_000_000))?;
+        check::check_range(SECTION, "slots", self.settings.slots, (1, 10_000))?;
+        check::check_range(SECTION, "weight", self.settings.weight, (0, 1_000_000))?;
         if let Some(folder) = self.settings.secrets_dir.as_ref().filter(|folder| !folder.is_dir()) {
-            return Err(wrong(SECTION, "secrets_dir", format!("{} is not a folder", folder.display())));
+            return Err(bad_setting(SECTION, "secrets_dir", format!("{} is not a folder", folder.display())));
         }
         let is_known = |name: &String| agent::languages().any(|language| language == name);
         if let Some(name) = self.settings.without_languages.iter().find(|name| !is_known(name)) {
             let known = agent::languages().collect::<Vec<_>>().join(", ");
-            return Err(wrong(SECTION, "without_languages", format!("{name:?} is none of {known}")));
+            return Err(bad_setting(SECTION, "without_languages", format!("{name:?} is none of {known}")));
         }
         let is_repeated = |(index, (key, value)): &(usize, &(String, String))| {
             self.labels[..*index].iter().any(|(earlier, other)| earlier == key && other != value)
         };
         if let Some((_, (key, value))) = self.labels.iter().enumerate().find(is_repeated) {
             let sentence = format!("\"{key}={value}\" is a second value of {key:?}; a label has one");
-            return Err(wrong(SECTION, "labels", sentence));
+            return Err(bad_setting(SECTION, "labels", sentence));
         }
         self.check_programs()?;
         if self.log_limit.bytes < LOG_SIZE_MIN || self.log_limit.lines == 0 {
-            return Err(wrong(SECTION, "log_size_max", "a log needs room for at least one line and 64KiB"));
+            return Err(bad_setting(SECTION, "log_size_max", "a log needs room for at least one line and 64KiB"));
         }
-        check::telemetry(SECTION, self.telemetry())
+        check::check_telemetry(SECTION, self.telemetry())
     }
 }
 
@@ -227,12 +231,12 @@ impl AgentConfig {
         {
             let sentence =
                 format!("{name:?} is not the name of a variable that runs can get: those of RONDEL_ are the agent's");
-            return Err(wrong(SECTION, "pass_env", sentence));
+            return Err(bad_setting(SECTION, "pass_env", sentence));
         }
         let is_program = |path: &&PathBuf| path.is_absolute() && path.is_file();
         if let Some(path) = self.settings.allow_programs.iter().flatten().find(|path| !is_program(path)) {
             let sentence = format!("{} is not the absolute path of a program on this host", path.display());
-            return Err(wrong(SECTION, "allow_programs", sentence));
+            return Err(bad_setting(SECTION, "allow_programs", sentence));
         }
         Ok(())
     }
@@ -241,15 +245,15 @@ impl AgentConfig {
 fn script_key(path: &Path) -> Result<agent::ScriptKey, Failure> {
     let text = std::fs::read_to_string(path);
     let text =
-        text.map_err(|error| wrong(SECTION, "script_keys", format!("cannot read {}: {error}", path.display())))?;
+        text.map_err(|error| bad_setting(SECTION, "script_keys", format!("cannot read {}: {error}", path.display())))?;
     agent::ScriptKey::from_pem(&text)
-        .map_err(|sentence| wrong(SECTION, "script_keys", format!("{} {sentence}", path.display())))
+        .map_err(|sentence| bad_setting(SECTION, "script_keys", format!("{} {sentence}", path.display())))
 }
 
 fn split_label(label: &str) -> Result<(String, String), Failure> {
     match label.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err(wrong(SECTION, "labels", format!("{label:?} is not of the form KEY=VALUE"))),
+        _ => Err(bad_setting(SECTION, "labels", format!("{label:?} is not of the form KEY=VALUE"))),
     }
 }
 

@@ -6,32 +6,42 @@ use crate::exit::Failure;
 use crate::telemetry::{self, TelemetrySettings};
 
 /// The failure for a wrong setting: its name and a sentence.
-pub(super) fn wrong(section: &str, key: &str, sentence: impl std::fmt::Display) -> Failure {
+pub(super) fn bad_setting(section: &str, key: &str, sentence: impl std::fmt::Display) -> Failure {
     Failure::refused(format!("setting {section}.{key}: {sentence}"))
 }
 
+/// A count as the number of a setting.
+pub(super) fn to_u32(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
 /// Refuses a number outside of its bounds. Clap has checked numbers from flags and variables, but not those from the file.
-pub(super) fn within(section: &str, key: &str, number: u32, (least, most): (u32, u32)) -> Result<(), Failure> {
-    if (least..=most).contains(&number) {
+pub(super) fn check_range(
+    section: &str,
+    key: &str,
+    number: u32,
+    (minimum, maximum): (u32, u32),
+) -> Result<(), Failure> {
+    if (minimum..=maximum).contains(&number) {
         return Ok(());
     }
-    Err(wrong(section, key, format!("{number} is not from {least} to {most}")))
+    Err(bad_setting(section, key, format!("{number} is not from {minimum} to {maximum}")))
 }
 
 /// Refuses a text that is not an http or https URL with a host.
-pub(super) fn url(section: &str, key: &str, url: &str) -> Result<(), Failure> {
+pub(super) fn check_url(section: &str, key: &str, url: &str) -> Result<(), Failure> {
     match reqwest::Url::parse(url) {
         Ok(parsed) if matches!(parsed.scheme(), "http" | "https") && parsed.has_host() => Ok(()),
-        _ => Err(wrong(section, key, format!("{url:?} is not a URL such as http://rondel.example.com:8080"))),
+        _ => Err(bad_setting(section, key, format!("{url:?} is not a URL such as http://rondel.example.com:8080"))),
     }
 }
 
 /// Refuses a URL with more than scheme, host and port: executors dial only such URLs.
-pub(super) fn address(section: &str, key: &str, text: &str) -> Result<(), Failure> {
-    url(section, key, text)?;
+pub(super) fn check_address(section: &str, key: &str, text: &str) -> Result<(), Failure> {
+    check_url(section, key, text)?;
     match reqwest::Url::parse(text) {
         Ok(parsed) if parsed.path() != "/" || parsed.query().is_some() => {
-            Err(wrong(section, key, format!("{text:?} has a path; give scheme, host and port alone")))
+            Err(bad_setting(section, key, format!("{text:?} has a path; give scheme, host and port alone")))
         }
         _ => Ok(()),
     }
@@ -39,9 +49,9 @@ pub(super) fn address(section: &str, key: &str, text: &str) -> Result<(), Failur
 
 /// Refuses an http URL for a port that only speaks TLS: executors could not reach it, and no browser would send the console's
 /// forms from that origin.
-pub(super) fn scheme(section: &str, key: &str, text: &str, is_tls: bool) -> Result<(), Failure> {
+pub(super) fn check_scheme(section: &str, key: &str, text: &str, is_tls: bool) -> Result<(), Failure> {
     match reqwest::Url::parse(text) {
-        Ok(parsed) if is_tls && parsed.scheme() == "http" => Err(wrong(
+        Ok(parsed) if is_tls && parsed.scheme() == "http" => Err(bad_setting(
             section,
             key,
             format!("{text:?} is plain HTTP, and with tls_cert the port speaks TLS alone: https"),
@@ -52,14 +62,14 @@ pub(super) fn scheme(section: &str, key: &str, text: &str, is_tls: bool) -> Resu
 
 /// Parses the addresses that requests may go to.
 pub(super) fn parse_outgoing_allow(section: &str, networks: Vec<String>) -> Result<AllowedAddresses, Failure> {
-    AllowedAddresses::parse(networks).map_err(|sentence| wrong(section, outgoing::SETTING, sentence))
+    AllowedAddresses::parse(networks).map_err(|sentence| bad_setting(section, outgoing::SETTING, sentence))
 }
 
 /// Checks the settings for the program's own logs and traces.
-pub(super) fn telemetry(section: &str, settings: TelemetrySettings<'_>) -> Result<(), Failure> {
+pub(super) fn check_telemetry(section: &str, settings: TelemetrySettings<'_>) -> Result<(), Failure> {
     if let Some(url) = settings.endpoint {
-        telemetry::check_endpoint(url).map_err(|sentence| wrong(section, "otlp_endpoint", sentence))?;
+        telemetry::check_endpoint(url).map_err(|sentence| bad_setting(section, "otlp_endpoint", sentence))?;
     }
-    telemetry::check_ratio(settings.ratio).map_err(|sentence| wrong(section, "trace_ratio", sentence))?;
-    telemetry::check(settings.filter).map_err(|sentence| wrong(section, "log_level", sentence))
+    telemetry::check_ratio(settings.ratio).map_err(|sentence| bad_setting(section, "trace_ratio", sentence))?;
+    telemetry::check_filter(settings.filter).map_err(|sentence| bad_setting(section, "log_level", sentence))
 }

@@ -133,7 +133,7 @@ fn without_password(url: &str) -> String {
 
 fn print(file: &ConfigFile) -> Result<(), Failure> {
     let text = toml::to_string(file).map_err(|error| Failure::of("cannot print the settings", &error))?;
-    output::data(&text)
+    output::print_lines(&text)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rondel_core::forwarded::TrustedProxies;
 use rondel_web::HttpLimits;
 
-use super::check::wrong;
+use super::check::{bad_setting, to_u32};
 use super::layer::{Layer, settings};
 use super::values::{DurationText, Size};
 use crate::exit::Failure;
@@ -32,36 +32,36 @@ settings! {
         trusted_proxies: Vec<String> = Vec::new();
         /// Maximum number of open connections
         #[arg(long = "http-connections", global = true, value_name = "N", env = "RONDEL_HTTP_CONNECTIONS")]
-        connections: u32 = number(HttpLimits::default().connections);
+        connections: u32 = to_u32(HttpLimits::default().connections);
         /// Maximum number of open connections of one address without an authenticated request; trusted proxies have no such limit
         #[arg(long = "http-connections-per-address", global = true, value_name = "N")]
         #[arg(env = "RONDEL_HTTP_CONNECTIONS_PER_ADDRESS")]
-        connections_per_address: u32 = number(HttpLimits::default().connections_per_address);
+        connections_per_address: u32 = to_u32(HttpLimits::default().connections_per_address);
         /// Maximum number of connections of one caller that count as authenticated; for the executors of one token, half of all connections
         #[arg(long = "http-connections-per-caller", global = true, value_name = "N")]
         #[arg(env = "RONDEL_HTTP_CONNECTIONS_PER_CALLER")]
-        connections_per_caller: u32 = number(HttpLimits::default().connections_per_caller);
+        connections_per_caller: u32 = to_u32(HttpLimits::default().connections_per_caller);
         /// Maximum number of concurrent requests on one HTTP/2 connection
         #[arg(long = "http-requests-per-connection", global = true, value_name = "N")]
         #[arg(env = "RONDEL_HTTP_REQUESTS_PER_CONNECTION")]
         requests_per_connection: u32 = HttpLimits::default().requests_per_connection;
         /// Maximum number of concurrent requests
         #[arg(long = "http-requests", global = true, value_name = "N", env = "RONDEL_HTTP_REQUESTS")]
-        requests: u32 = number(HttpLimits::default().requests);
+        requests: u32 = to_u32(HttpLimits::default().requests);
         /// How many concurrent requests are reserved for authenticated callers; requests of probes do not count
         #[arg(long = "http-requests-reserved", global = true, value_name = "N", env = "RONDEL_HTTP_REQUESTS_RESERVED")]
-        requests_reserved: u32 = number(HttpLimits::default().requests_reserved);
+        requests_reserved: u32 = to_u32(HttpLimits::default().requests_reserved);
         /// Maximum number of concurrent unauthenticated requests of one address
         #[arg(long = "http-requests-per-address", global = true, value_name = "N")]
         #[arg(env = "RONDEL_HTTP_REQUESTS_PER_ADDRESS")]
-        requests_per_address: u32 = number(HttpLimits::default().requests_per_address);
+        requests_per_address: u32 = to_u32(HttpLimits::default().requests_per_address);
         /// Maximum number of concurrent requests of one caller
         #[arg(long = "http-requests-per-caller", global = true, value_name = "N")]
         #[arg(env = "RONDEL_HTTP_REQUESTS_PER_CALLER")]
-        requests_per_caller: u32 = number(HttpLimits::default().requests_per_caller);
+        requests_per_caller: u32 = to_u32(HttpLimits::default().requests_per_caller);
         /// Maximum number of unauthenticated requests of one address that wait for their bodies
         #[arg(long = "http-bodies-per-address", global = true, value_name = "N", env = "RONDEL_HTTP_BODIES_PER_ADDRESS")]
-        bodies_per_address: u32 = number(HttpLimits::default().bodies_per_address);
+        bodies_per_address: u32 = to_u32(HttpLimits::default().bodies_per_address);
         /// Maximum memory for the bodies of requests; one caller has at most half of it
         #[arg(long = "http-body-size", global = true, value_name = "SIZE", env = "RONDEL_HTTP_BODY_SIZE")]
         body_size: Size = Size(HttpLimits::default().body_size as u64);
@@ -70,26 +70,26 @@ settings! {
         answer_size: Size = Size(HttpLimits::default().answer_size as u64);
         /// Maximum number of requests of one caller that read from the database concurrently; its other requests wait
         #[arg(long = "http-reads-per-caller", global = true, value_name = "N", env = "RONDEL_HTTP_READS_PER_CALLER")]
-        reads_per_caller: u32 = number(HttpLimits::default().reads_per_caller);
+        reads_per_caller: u32 = to_u32(HttpLimits::default().reads_per_caller);
         /// Maximum number of concurrent exports
         #[arg(long = "http-exports", global = true, value_name = "N", env = "RONDEL_HTTP_EXPORTS")]
-        exports: u32 = number(HttpLimits::default().exports);
+        exports: u32 = to_u32(HttpLimits::default().exports);
         /// Maximum number of concurrent exports of one caller
         #[arg(long = "http-exports-per-caller", global = true, value_name = "N", env = "RONDEL_HTTP_EXPORTS_PER_CALLER")]
-        exports_per_caller: u32 = number(HttpLimits::default().exports_per_caller);
+        exports_per_caller: u32 = to_u32(HttpLimits::default().exports_per_caller);
         /// Maximum number of lists of jobs that are read, compared and applied concurrently
         #[arg(long = "http-applies", global = true, value_name = "N", env = "RONDEL_HTTP_APPLIES")]
-        applies: u32 = number(HttpLimits::default().applies);
+        applies: u32 = to_u32(HttpLimits::default().applies);
         /// Maximum number of lists of jobs that are applied concurrently for one caller
         #[arg(long = "http-applies-per-caller", global = true, value_name = "N", env = "RONDEL_HTTP_APPLIES_PER_CALLER")]
-        applies_per_caller: u32 = number(HttpLimits::default().applies_per_caller);
+        applies_per_caller: u32 = to_u32(HttpLimits::default().applies_per_caller);
         /// Maximum number of concurrent event streams, and of followed logs
         #[arg(long = "http-live-streams", global = true, value_name = "N", env = "RONDEL_HTTP_LIVE_STREAMS")]
-        live_streams: u32 = number(HttpLimits::default().live_streams);
+        live_streams: u32 = to_u32(HttpLimits::default().live_streams);
         /// Maximum number of event streams of one caller, and of followed logs
         #[arg(long = "http-live-streams-per-caller", global = true, value_name = "N")]
         #[arg(env = "RONDEL_HTTP_LIVE_STREAMS_PER_CALLER")]
-        live_streams_per_caller: u32 = number(HttpLimits::default().live_streams_per_caller);
+        live_streams_per_caller: u32 = to_u32(HttpLimits::default().live_streams_per_caller);
         /// Time limit for a TLS handshake, and for the head of a request
         #[arg(long = "http-header-timeout", global = true, value_name = "DURATION", env = "RONDEL_HTTP_HEADER_TIMEOUT")]
         header_timeout: DurationText = DurationText(HttpLimits::default().header_timeout);
@@ -112,49 +112,45 @@ pub(crate) struct HttpConfig {
     pub(crate) limits: HttpLimits,
 }
 
-fn number(count: usize) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
-}
-
 impl HttpSettings {
     /// The effective settings, checked.
     pub(crate) fn checked(self) -> Result<HttpConfig, Failure> {
         let settings = self.values();
         let trusted_proxies = TrustedProxies::parse(settings.trusted_proxies)
-            .map_err(|sentence| wrong(SECTION, "trusted_proxies", sentence))?;
-        let connections = count("connections", settings.connections)?;
-        let requests = count("requests", settings.requests)?;
+            .map_err(|sentence| bad_setting(SECTION, "trusted_proxies", sentence))?;
+        let connections = checked_count("connections", settings.connections)?;
+        let requests = checked_count("requests", settings.requests)?;
         let limits = HttpLimits {
             connections,
-            connections_per_address: connection_limit(
+            connections_per_address: checked_connection_limit(
                 "connections_per_address",
                 settings.connections_per_address,
                 connections,
             )?,
-            connections_per_caller: connection_limit(
+            connections_per_caller: checked_connection_limit(
                 "connections_per_caller",
                 settings.connections_per_caller,
                 connections,
             )?,
             requests_per_connection: at_least_one("requests_per_connection", settings.requests_per_connection)?,
             requests,
-            requests_reserved: reserved(settings.requests_reserved, requests)?,
-            requests_per_address: count("requests_per_address", settings.requests_per_address)?,
-            requests_per_caller: count("requests_per_caller", settings.requests_per_caller)?,
-            bodies_per_address: count("bodies_per_address", settings.bodies_per_address)?,
-            body_size: size("body_size", settings.body_size, BODY_SIZE_MIN)?,
-            answer_size: size("answer_size", settings.answer_size, ANSWER_SIZE_MIN)?,
-            reads_per_caller: count("reads_per_caller", settings.reads_per_caller)?,
-            exports: count("exports", settings.exports)?,
-            exports_per_caller: count("exports_per_caller", settings.exports_per_caller)?,
-            applies: count("applies", settings.applies)?,
-            applies_per_caller: count("applies_per_caller", settings.applies_per_caller)?,
-            live_streams: count("live_streams", settings.live_streams)?,
-            live_streams_per_caller: count("live_streams_per_caller", settings.live_streams_per_caller)?,
-            header_timeout: timeout("header_timeout", settings.header_timeout, TIMEOUT_MIN)?,
-            body_timeout: timeout("body_timeout", settings.body_timeout, TIMEOUT_MIN)?,
-            idle_timeout: timeout("idle_timeout", settings.idle_timeout, TIMEOUT_MIN)?,
-            write_timeout: timeout("write_timeout", settings.write_timeout, WRITE_TIMEOUT_MIN)?,
+            requests_reserved: checked_reserve(settings.requests_reserved, requests)?,
+            requests_per_address: checked_count("requests_per_address", settings.requests_per_address)?,
+            requests_per_caller: checked_count("requests_per_caller", settings.requests_per_caller)?,
+            bodies_per_address: checked_count("bodies_per_address", settings.bodies_per_address)?,
+            body_size: checked_size("body_size", settings.body_size, BODY_SIZE_MIN)?,
+            answer_size: checked_size("answer_size", settings.answer_size, ANSWER_SIZE_MIN)?,
+            reads_per_caller: checked_count("reads_per_caller", settings.reads_per_caller)?,
+            exports: checked_count("exports", settings.exports)?,
+            exports_per_caller: checked_count("exports_per_caller", settings.exports_per_caller)?,
+            applies: checked_count("applies", settings.applies)?,
+            applies_per_caller: checked_count("applies_per_caller", settings.applies_per_caller)?,
+            live_streams: checked_count("live_streams", settings.live_streams)?,
+            live_streams_per_caller: checked_count("live_streams_per_caller", settings.live_streams_per_caller)?,
+            header_timeout: checked_timeout("header_timeout", settings.header_timeout, TIMEOUT_MIN)?,
+            body_timeout: checked_timeout("body_timeout", settings.body_timeout, TIMEOUT_MIN)?,
+            idle_timeout: checked_timeout("idle_timeout", settings.idle_timeout, TIMEOUT_MIN)?,
+            write_timeout: checked_timeout("write_timeout", settings.write_timeout, WRITE_TIMEOUT_MIN)?,
         };
         Ok(HttpConfig { trusted_proxies, limits })
     }
@@ -162,43 +158,47 @@ impl HttpSettings {
 
 fn at_least_one(key: &str, number: u32) -> Result<u32, Failure> {
     if number == 0 {
-        return Err(wrong(SECTION, key, "0 would admit nothing, the minimum is 1"));
+        return Err(bad_setting(SECTION, key, "0 would admit nothing, the minimum is 1"));
     }
     Ok(number)
 }
 
-fn count(key: &str, number: u32) -> Result<usize, Failure> {
+fn checked_count(key: &str, number: u32) -> Result<usize, Failure> {
     Ok(usize::try_from(at_least_one(key, number)?).unwrap_or(usize::MAX))
 }
 
-fn connection_limit(key: &str, number: u32, connections: usize) -> Result<usize, Failure> {
-    match count(key, number)? {
+fn checked_connection_limit(key: &str, number: u32, connections: usize) -> Result<usize, Failure> {
+    match checked_count(key, number)? {
         number if number > connections => {
-            Err(wrong(SECTION, key, format!("{number} is more than http.connections, which is {connections}")))
+            Err(bad_setting(SECTION, key, format!("{number} is more than http.connections, which is {connections}")))
         }
         number => Ok(number),
     }
 }
 
-fn reserved(number: u32, requests: usize) -> Result<usize, Failure> {
+fn checked_reserve(number: u32, requests: usize) -> Result<usize, Failure> {
     let number = usize::try_from(number).unwrap_or(usize::MAX);
     if number >= requests {
         let sentence = format!("{number} leaves none of http.requests = {requests} for signing in");
-        return Err(wrong(SECTION, "requests_reserved", sentence));
+        return Err(bad_setting(SECTION, "requests_reserved", sentence));
     }
     Ok(number)
 }
 
-fn size(key: &str, size: Size, least: u64) -> Result<usize, Failure> {
-    if size.0 < least {
-        return Err(wrong(SECTION, key, format!("{size} is too little, the minimum is {}", Size(least))));
+fn checked_size(key: &str, size: Size, minimum: u64) -> Result<usize, Failure> {
+    if size.0 < minimum {
+        return Err(bad_setting(SECTION, key, format!("{size} is too little, the minimum is {}", Size(minimum))));
     }
     Ok(size.as_usize())
 }
 
-fn timeout(key: &str, length: DurationText, least: Duration) -> Result<Duration, Failure> {
-    if length.0 < least {
-        return Err(wrong(SECTION, key, format!("{length} is too short, the minimum is {}", DurationText(least))));
+fn checked_timeout(key: &str, length: DurationText, minimum: Duration) -> Result<Duration, Failure> {
+    if length.0 < minimum {
+        return Err(bad_setting(
+            SECTION,
+            key,
+            format!("{length} is too short, the minimum is {}", DurationText(minimum)),
+        ));
     }
     Ok(length.0)
 }

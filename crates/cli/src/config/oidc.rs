@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use rondel_admin::oidc::OidcConfig;
 
-use super::check::wrong;
+use super::check::bad_setting;
 use super::layer::{Layer, settings};
 use super::values::GroupRoleText;
 use crate::exit::Failure;
@@ -58,19 +58,19 @@ impl OidcSettings {
     pub(crate) fn checked(self) -> Result<Option<OidcConfig>, Failure> {
         let settings = self.values();
         let Some(issuer) = settings.issuer else {
-            let alone = [
+            let dependent_settings = [
                 ("client_id", settings.client_id.is_some()),
                 ("client_secret_file", settings.client_secret_file.is_some()),
                 ("redirect_url", settings.redirect_url.is_some()),
                 ("group_roles", !settings.group_roles.is_empty()),
                 ("create_accounts", settings.create_accounts),
             ];
-            return match alone.iter().find(|(_, is_given)| *is_given) {
-                Some((key, _)) => Err(wrong(SECTION, key, "has no effect without issuer")),
+            return match dependent_settings.iter().find(|(_, is_given)| *is_given) {
+                Some((key, _)) => Err(bad_setting(SECTION, key, "has no effect without issuer")),
                 None => Ok(None),
             };
         };
-        let missing = |key: &str| wrong(SECTION, key, "is missing; issuer requires it");
+        let missing = |key: &str| bad_setting(SECTION, key, "is missing; issuer requires it");
         let config = OidcConfig {
             issuer,
             client_id: settings.client_id.ok_or_else(|| missing("client_id"))?,
@@ -81,7 +81,7 @@ impl OidcSettings {
             group_roles: settings.group_roles.into_iter().map(|text| text.0).collect(),
             create_accounts: settings.create_accounts,
         };
-        config.check().map_err(|(key, sentence)| wrong(SECTION, key, sentence))?;
+        config.check().map_err(|(key, sentence)| bad_setting(SECTION, key, sentence))?;
         Ok(Some(config))
     }
 }

@@ -16,7 +16,7 @@ use rondel_store::DatabaseUrl;
 use rondel_web::{Rate, TlsFiles};
 use rondel_xxl::XxlConfig;
 
-use super::check::{self, wrong};
+use super::check::{self, bad_setting, to_u32};
 use super::http::HttpConfig;
 use super::layer::{Layer, settings};
 use super::values::{Database, DatabaseParser, DurationText, ExecutorCertificates, Listen, Size};
@@ -178,7 +178,7 @@ settings! {
         alert_period: DurationText = DurationText(EngineConfig::default().alert_period);
         /// Maximum number of alert channels to which this server sends concurrently
         #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_ALERT_CONCURRENCY", value_parser = clap::value_parser!(u32).range(1..=500))]
-        alert_concurrency: u32 = streams_default(EngineConfig::default().alert_concurrency);
+        alert_concurrency: u32 = to_u32(EngineConfig::default().alert_concurrency);
         /// The folder with files that secrets of channels may name; without it there are none
         #[arg(long, global = true, value_name = "DIR", env = "RONDEL_SERVER_ALERT_SECRETS_DIR")]
         alert_secrets_dir: PathBuf, example "\"/etc/rondel/alert-secrets\"";
@@ -208,10 +208,10 @@ settings! {
         metrics_token_file: PathBuf, example "\"/etc/rondel/metrics.token\"";
         /// Maximum number of open streams of executors with one token on this server
         #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_EXECUTOR_STREAMS_PER_TOKEN")]
-        executor_streams_per_token: u32 = streams_default(EngineConfig::default().executor_streams_per_token);
+        executor_streams_per_token: u32 = to_u32(EngineConfig::default().executor_streams_per_token);
         /// Maximum number of open streams of executors at one address on this server
         #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_EXECUTOR_STREAMS_PER_ADDRESS")]
-        executor_streams_per_address: u32 = streams_default(EngineConfig::default().executor_streams_per_address);
+        executor_streams_per_address: u32 = to_u32(EngineConfig::default().executor_streams_per_address);
         /// How long a stopping server waits for open work
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_DRAIN_GRACE")]
         drain_grace: DurationText = DurationText(Duration::from_secs(30));
@@ -256,7 +256,7 @@ impl TryFrom<ServerSettings> for ServerConfig {
     fn try_from(settings: ServerSettings) -> Result<Self, Failure> {
         let settings = settings.values();
         let config = Self {
-            database: settings.database.clone().ok_or_else(|| wrong(SECTION, "database", NO_DATABASE))?,
+            database: settings.database.clone().ok_or_else(|| bad_setting(SECTION, "database", NO_DATABASE))?,
             admin_token_file: settings
                 .admin_token_file
                 .clone()
@@ -265,9 +265,12 @@ impl TryFrom<ServerSettings> for ServerConfig {
             executor_certificates: settings.executor_certificates.map_or(Certificates::Ignored, Certificates::from),
             api_rate: Rate::with_burst(settings.api_rate),
             outgoing_allow: check::parse_outgoing_allow(SECTION, settings.outgoing_allow.clone())?,
-            xxl: super::xxl::checked(&settings)?,
-            executor_streams_per_token: streams("executor_streams_per_token", settings.executor_streams_per_token)?,
-            executor_streams_per_address: streams(
+            xxl: super::xxl::xxl_config(&settings)?,
+            executor_streams_per_token: stream_limit(
+                "executor_streams_per_token",
+                settings.executor_streams_per_token,
+            )?,
+            executor_streams_per_address: stream_limit(
                 "executor_streams_per_address",
                 settings.executor_streams_per_address,
             )?,
@@ -280,14 +283,10 @@ impl TryFrom<ServerSettings> for ServerConfig {
     }
 }
 
-fn streams_default(count: usize) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
-}
-
 /// Checks a limit on the streams of executors.
-fn streams(key: &str, count: u32) -> Result<usize, Failure> {
+fn stream_limit(key: &str, count: u32) -> Result<usize, Failure> {
     if count == 0 {
-        return Err(wrong(SECTION, key, "0 would admit no executor, the minimum is 1"));
+        return Err(bad_setting(SECTION, key, "0 would admit no executor, the minimum is 1"));
     }
     Ok(usize::try_from(count).unwrap_or(usize::MAX))
 }
@@ -297,11 +296,11 @@ fn tls_files(settings: &ServerValues) -> Result<Option<TlsFiles>, Failure> {
     match (settings.tls_cert.clone(), settings.tls_key.clone()) {
         (Some(cert), Some(key)) => Ok(Some(TlsFiles { cert, key, client_ca })),
         (None, None) if client_ca.is_some() => {
-            Err(wrong(SECTION, "tls_client_ca", "has no effect without tls_cert and tls_key"))
+            Err(bad_setting(SECTION, "tls_client_ca", "has no effect without tls_cert and tls_key"))
         }
         (None, None) => Ok(None),
-        (Some(_), None) => Err(wrong(SECTION, "tls_key", "is missing: the key of tls_cert")),
-        (None, Some(_)) => Err(wrong(SECTION, "tls_cert", "is missing: the certificate of tls_key")),
+        (Some(_), None) => Err(bad_setting(SECTION, "tls_key", "is missing: the key of tls_cert")),
+        (None, Some(_)) => Err(bad_setting(SECTION, "tls_cert", "is missing: the certificate of tls_key")),
     }
 }
 
@@ -318,7 +317,7 @@ impl ServerConfig {
     }
 
     /// The settings of `rondel dev`: SQLite in the data folder, and outgoing requests to this machine allowed.
-    pub(crate) fn dev(data_dir: &Path, listen: Listen, insecure_http: bool) -> Result<Self, Failure> {
+    pub(crate) fn for_dev(data_dir: &Path, listen: Listen, insecure_http: bool) -> Result<Self, Failure> {
         let settings = ServerSettings {
             database: Some(Database(DatabaseUrl::sqlite_file(data_dir.join("rondel.db")))),
             listen: Some(listen),
@@ -341,11 +340,11 @@ impl ServerConfig {
                  tls_key, or insecure_http if something else keeps strangers out",
                 self.settings.listen
             );
-            return Err(wrong(SECTION, "listen", sentence));
+            return Err(bad_setting(SECTION, "listen", sentence));
         }
         let has_ca = self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
         if self.executor_certificates != Certificates::Ignored && !has_ca {
-            return Err(wrong(SECTION, "executor_certificates", "needs tls_client_ca, which checks them"));
+            return Err(bad_setting(SECTION, "executor_certificates", "needs tls_client_ca, which checks them"));
         }
         Ok(())
     }
@@ -353,40 +352,40 @@ impl ServerConfig {
     fn check(&self) -> Result<(), Failure> {
         self.check_port()?;
         if let Some(node_name) = &self.settings.node_name {
-            name::check(node_name).map_err(|sentence| wrong(SECTION, "node_name", sentence))?;
+            name::check(node_name).map_err(|sentence| bad_setting(SECTION, "node_name", sentence))?;
         }
         if let Some(url) = &self.settings.advertise {
-            check::address(SECTION, "advertise", url)?;
-            check::scheme(SECTION, "advertise", url, self.tls.is_some())?;
+            check::check_address(SECTION, "advertise", url)?;
+            check::check_scheme(SECTION, "advertise", url, self.tls.is_some())?;
         }
         self.check_lease()?;
         self.check_executors()?;
         for (key, length) in [("retention", self.settings.retention), ("log_retention", self.settings.log_retention)] {
             if length.0 < RETENTION_MIN {
                 let least = DurationText(RETENTION_MIN);
-                return Err(wrong(SECTION, key, format!("{length} is too short, the minimum is {least}")));
+                return Err(bad_setting(SECTION, key, format!("{length} is too short, the minimum is {least}")));
             }
         }
-        check::within(SECTION, "script_versions", self.settings.script_versions, (KEPT_VERSIONS_MIN, 10_000))?;
-        check::within(SECTION, "alert_concurrency", self.settings.alert_concurrency, (1, 500))?;
+        check::check_range(SECTION, "script_versions", self.settings.script_versions, (KEPT_VERSIONS_MIN, 10_000))?;
+        check::check_range(SECTION, "alert_concurrency", self.settings.alert_concurrency, (1, 500))?;
         self.check_alerts()?;
         let period = self.settings.alert_rules_period;
         if !(RULES_PERIOD_MIN..=RULES_PERIOD_MAX).contains(&period.0) {
             let (least, most) = (DurationText(RULES_PERIOD_MIN), DurationText(RULES_PERIOD_MAX));
-            return Err(wrong(SECTION, "alert_rules_period", format!("{period} is not from {least} to {most}")));
+            return Err(bad_setting(SECTION, "alert_rules_period", format!("{period} is not from {least} to {most}")));
         }
         if self.settings.metrics_job_max > METRICS_JOB_MAX {
             let sentence =
                 format!("{} jobs are too many series, the most is {METRICS_JOB_MAX}", self.settings.metrics_job_max);
-            return Err(wrong(SECTION, "metrics_job_max", sentence));
+            return Err(bad_setting(SECTION, "metrics_job_max", sentence));
         }
         self.check_metrics_labels()?;
-        check::telemetry(SECTION, self.telemetry())
+        check::check_telemetry(SECTION, self.telemetry())
     }
 
     fn check_metrics_labels(&self) -> Result<(), Failure> {
         let keys = &self.settings.metrics_labels;
-        let refuse = |sentence| Err(wrong(SECTION, "metrics_labels", sentence));
+        let refuse = |sentence| Err(bad_setting(SECTION, "metrics_labels", sentence));
         if keys.len() > METRICS_LABEL_COUNT_MAX {
             return refuse(format!("{} keys, the most is {METRICS_LABEL_COUNT_MAX}", keys.len()));
         }
@@ -410,25 +409,26 @@ impl ServerConfig {
         if period.0 < ALERT_PERIOD_MIN || period.0 > ALERT_PERIOD_MAX {
             let (least, most) = (DurationText(ALERT_PERIOD_MIN), DurationText(ALERT_PERIOD_MAX));
             let sentence = format!("{period} is not a period from {least} to {most}");
-            return Err(wrong(SECTION, "alert_period", sentence));
+            return Err(bad_setting(SECTION, "alert_period", sentence));
         }
         if let Some(folder) = self.settings.alert_secrets_dir.as_ref().filter(|folder| !folder.is_dir()) {
-            return Err(wrong(SECTION, "alert_secrets_dir", format!("{} is not a folder", folder.display())));
+            return Err(bad_setting(SECTION, "alert_secrets_dir", format!("{} is not a folder", folder.display())));
         }
         if let Some(url) = &self.settings.watchdog_url {
-            check::url(SECTION, "watchdog_url", url)?;
+            check::check_url(SECTION, "watchdog_url", url)?;
         }
         let period = self.settings.watchdog_period;
         if period.0 < WATCHDOG_PERIOD_MIN {
             let least = DurationText(WATCHDOG_PERIOD_MIN);
-            return Err(wrong(SECTION, "watchdog_period", format!("{period} is too short, the minimum is {least}")));
+            let sentence = format!("{period} is too short, the minimum is {least}");
+            return Err(bad_setting(SECTION, "watchdog_period", sentence));
         }
         // With an empty prefix, a channel could send any variable of the server anywhere.
         let prefix = self.settings.alert_secrets_env_prefix.as_ref();
         if prefix.is_some_and(|prefix| prefix.len() < ALERT_PREFIX_LEN_MIN) {
             let sentence =
                 format!("must have at least {ALERT_PREFIX_LEN_MIN} characters, such as RONDEL_ALERT_SECRET_");
-            return Err(wrong(SECTION, "alert_secrets_env_prefix", sentence));
+            return Err(bad_setting(SECTION, "alert_secrets_env_prefix", sentence));
         }
         Ok(())
     }
@@ -438,10 +438,10 @@ impl ServerConfig {
         let (lease, beat) = (self.settings.lease, self.settings.beat);
         if beat.0 < BEAT_MIN {
             let least = DurationText(BEAT_MIN);
-            return Err(wrong(SECTION, "beat", format!("{beat} is too short, the minimum is {least}")));
+            return Err(bad_setting(SECTION, "beat", format!("{beat} is too short, the minimum is {least}")));
         }
         if lease.0 < beat.0.saturating_mul(4) {
-            return Err(wrong(
+            return Err(bad_setting(
                 SECTION,
                 "lease",
                 format!("{lease} is too short, it must be at least 4 beats of {beat}"),
@@ -449,11 +449,11 @@ impl ServerConfig {
         }
         if lease.0 > LEASE_MAX {
             let most = DurationText(LEASE_MAX);
-            return Err(wrong(SECTION, "lease", format!("{lease} is too long, the longest is {most}")));
+            return Err(bad_setting(SECTION, "lease", format!("{lease} is too long, the longest is {most}")));
         }
         if self.settings.node_weight > WEIGHT_MAX {
             let weight = self.settings.node_weight;
-            return Err(wrong(SECTION, "node_weight", format!("{weight} is too much, the most is {WEIGHT_MAX}")));
+            return Err(bad_setting(SECTION, "node_weight", format!("{weight} is too much, the most is {WEIGHT_MAX}")));
         }
         Ok(())
     }
@@ -463,7 +463,7 @@ impl ServerConfig {
         let ServerValues { heartbeat, silence, lost_after, continue_max, .. } = self.settings;
         let too_short = |key, length: DurationText, least: Duration, what: &str| {
             let least = DurationText(least);
-            Err(wrong(SECTION, key, format!("{length} is too short, it must be at least {least}: {what}")))
+            Err(bad_setting(SECTION, key, format!("{length} is too short, it must be at least {least}: {what}")))
         };
         if heartbeat.0 < HEARTBEAT_MIN {
             return too_short("heartbeat", heartbeat, HEARTBEAT_MIN, "more often is only noise");
@@ -483,7 +483,7 @@ impl ServerConfig {
         }
         if continue_max.0 > CONTINUE_MAX {
             let most = DurationText(CONTINUE_MAX);
-            return Err(wrong(
+            return Err(bad_setting(
                 SECTION,
                 "continue_max",
                 format!("{continue_max} is too long, it must be at most {most}"),

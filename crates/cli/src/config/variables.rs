@@ -17,13 +17,13 @@ const PREFIXES: [&str; 4] = ["RONDEL_SERVER_", "RONDEL_HTTP_", "RONDEL_OIDC_", "
 /// The unknown variables of this process. The settings of both server and agent count as known, because the two may share an
 /// environment.
 fn unknown_variables() -> Vec<String> {
-    unknown_among(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))
+    unknown_settings_among(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))
 }
 
 /// Prints a warning for each unknown variable, when the settings are only checked.
 pub(crate) fn report_unknown_variables() {
     for variable in unknown_variables() {
-        output::message(&format!("warning: {variable} is named like a setting, but is not one"));
+        output::print_message(&format!("warning: {variable} is named like a setting, but is not one"));
     }
 }
 
@@ -37,18 +37,18 @@ pub(crate) fn warn_of_unknown_variables() {
     }
 }
 
-fn unknown_among(names: impl Iterator<Item = String>) -> Vec<String> {
-    let known = [
+fn unknown_settings_among(names: impl Iterator<Item = String>) -> Vec<String> {
+    let known_names = [
         variables_of_section::<ServerSettings>(),
         variables_of_section::<HttpSettings>(),
         variables_of_section::<OidcSettings>(),
         variables_of_section::<AgentSettings>(),
     ];
     let is_known =
-        |name: &String| known.iter().any(|section| section.contains(name)) || name == handover::HANDOVER_VARIABLE;
+        |name: &String| known_names.iter().any(|section| section.contains(name)) || name == handover::HANDOVER_VARIABLE;
     let is_like_one = |name: &String| PREFIXES.iter().any(|prefix| name.starts_with(prefix));
     let mut unknown: Vec<String> =
-        names.filter(|name| is_like_one(name) && !is_known(name) && !is_of_a_service(name)).collect();
+        names.filter(|name| is_like_one(name) && !is_known(name) && !is_kubernetes_service(name)).collect();
     unknown.sort();
     unknown
 }
@@ -60,7 +60,7 @@ fn variables_of_section<S: Args>() -> BTreeSet<String> {
 
 /// Whether Kubernetes may have set the variable: each pod gets variables with the addresses of the services in its namespace,
 /// such as a service named `rondel-server`.
-fn is_of_a_service(name: &str) -> bool {
+fn is_kubernetes_service(name: &str) -> bool {
     name.ends_with("_PORT") || ["_PORT_", "_SERVICE_HOST", "_SERVICE_PORT"].iter().any(|part| name.contains(part))
 }
 
@@ -84,7 +84,7 @@ mod tests {
             "RONDEL_SERVER_SERVICE_HOST",
             "RONDEL_SERVER_SERVICE_PORT_HTTP",
         ];
-        let unknown = unknown_among(names.into_iter().map(str::to_owned));
+        let unknown = unknown_settings_among(names.into_iter().map(str::to_owned));
         assert_eq!(unknown, ["RONDEL_AGENT_SERVER", "RONDEL_SERVER_TRUSTED_PROXIES"]);
     }
 }

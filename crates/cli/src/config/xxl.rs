@@ -5,7 +5,7 @@ use std::time::Duration;
 use rondel_core::outgoing::{AllowedAddresses, XXL_SETTING};
 use rondel_xxl::XxlConfig;
 
-use super::check::wrong;
+use super::check::bad_setting;
 use super::layer::Layer;
 use super::server::{ServerSettings, ServerValues};
 use super::values::DurationText;
@@ -18,10 +18,10 @@ const XXL_CALLBACK_MIN: Duration = Duration::from_secs(1);
 const XXL_CALLBACK_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// The settings for serving executors of XXL-JOB; `None` if no network is named.
-pub(super) fn checked(settings: &ServerValues) -> Result<Option<XxlConfig>, Failure> {
-    let refuse = |key, sentence: String| Err(wrong(SECTION, key, sentence));
+pub(super) fn xxl_config(settings: &ServerValues) -> Result<Option<XxlConfig>, Failure> {
+    let refuse = |key, sentence: String| Err(bad_setting(SECTION, key, sentence));
     let networks = AllowedAddresses::parse(settings.xxl_networks.clone());
-    let networks = networks.map_err(|sentence| wrong(SECTION, XXL_SETTING, sentence))?;
+    let networks = networks.map_err(|sentence| bad_setting(SECTION, XXL_SETTING, sentence))?;
     let timeout = settings.xxl_callback_timeout;
     if !(XXL_CALLBACK_MIN..=XXL_CALLBACK_MAX).contains(&timeout.0) {
         let (least, most) = (DurationText(XXL_CALLBACK_MIN), DurationText(XXL_CALLBACK_MAX));

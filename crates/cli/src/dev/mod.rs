@@ -60,13 +60,13 @@ impl DevArgs {
         let config = self.config()?;
         // An empty `RUST_LOG` counts as none.
         let filter = if self.log_level.trim().is_empty() { LOG_LEVEL } else { self.log_level.as_str() };
-        telemetry::check(filter).map_err(|sentence| Failure::refused(format!("--log-level: {sentence}")))?;
-        telemetry::start_with_runs(TelemetrySettings::lines(filter, self.log_format))?;
+        telemetry::check_filter(filter).map_err(|sentence| Failure::refused(format!("--log-level: {sentence}")))?;
+        telemetry::start_with_runs(TelemetrySettings::without_traces(filter, self.log_format))?;
         runtime::serve(|stop| self.serve(config, stop))
     }
 
     fn config(&self) -> Result<ServerConfig, Failure> {
-        let mut config = ServerConfig::dev(&self.data_dir, self.listen, self.insecure_http)?;
+        let mut config = ServerConfig::for_dev(&self.data_dir, self.listen, self.insecure_http)?;
         config.http.limits.connections = CONNECTIONS;
         Ok(config)
     }

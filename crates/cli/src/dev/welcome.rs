@@ -11,7 +11,7 @@ const URL_DEFAULT: &str = "http://127.0.0.1:8080";
 pub(super) fn lines(node: &Node, sign_in: String, data_dir: &Path, listen: Listen) -> Vec<String> {
     let program =
         std::env::args_os().next().map_or_else(|| "rondel".to_owned(), |name| name.to_string_lossy().into_owned());
-    let flags = flags(&node.url(), data_dir);
+    let flags = connection_flags(&node.url(), data_dir);
     let loopback = if listen.0.ip().is_loopback() { "" } else { " (on this machine)" };
     let token = data_dir.join("admin.token");
     vec![
@@ -32,7 +32,7 @@ pub(super) fn lines(node: &Node, sign_in: String, data_dir: &Path, listen: Liste
 }
 
 /// The flags that commands need to reach this server, where their defaults do not fit.
-fn flags(url: &str, data_dir: &Path) -> String {
+fn connection_flags(url: &str, data_dir: &Path) -> String {
     let mut flags = String::new();
     if url != URL_DEFAULT {
         flags.push_str(&format!(" --server {url}"));
@@ -49,8 +49,8 @@ mod tests {
 
     #[test]
     fn only_flags_that_differ_from_the_defaults_are_named() {
-        assert_eq!(flags(URL_DEFAULT, Path::new("./rondel-data")), "");
+        assert_eq!(connection_flags(URL_DEFAULT, Path::new("./rondel-data")), "");
         let expected = " --server http://127.0.0.1:9 --token-file /tmp/x/admin.token";
-        assert_eq!(flags("http://127.0.0.1:9", Path::new("/tmp/x")), expected);
+        assert_eq!(connection_flags("http://127.0.0.1:9", Path::new("/tmp/x")), expected);
     }
 }

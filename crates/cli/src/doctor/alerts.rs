@@ -6,15 +6,15 @@ use reqwest::Method;
 use rondel_core::spec::EXPECT_CHANNEL;
 use serde_json::Value;
 
-use super::names::listed;
+use super::names::first_names;
 use crate::client::{Call, Client, text_of};
 use crate::list::items;
 
 /// A report that reaches no reader.
 #[derive(Debug)]
 pub(super) struct Finding {
-    /// What was found.
-    pub(super) found: String,
+    /// The problem.
+    pub(super) finding: String,
     /// What to do about it.
     pub(super) remedy: String,
 }
@@ -40,7 +40,8 @@ impl Alerts {
     }
 
     pub(super) fn checks(&self, jobs: &BTreeMap<String, Vec<Value>>) -> Vec<Finding> {
-        let known: BTreeSet<&str> = self.channels.iter().filter_map(|channel| channel["name"].as_str()).collect();
+        let channel_names: BTreeSet<&str> =
+            self.channels.iter().filter_map(|channel| channel["name"].as_str()).collect();
         let remedy = |channel: &str| {
             format!(
                 "set it up with rondel alert channel set {channel} --kind KIND, or name one of rondel alert channel list"
@@ -50,10 +51,10 @@ impl Alerts {
         for rule in self.rules.iter().filter(|rule| rule["enabled"] == true) {
             let escalation = rule["escalate"].get("channel");
             let named = rule["channels"].as_array().into_iter().flatten().chain(escalation).filter_map(Value::as_str);
-            for channel in named.filter(|channel| !known.contains(channel)) {
-                let found =
+            for channel in named.filter(|channel| !channel_names.contains(channel)) {
+                let finding =
                     format!("alert rule {} reports to channel {channel}, which does not exist", text_of(&rule["name"]));
-                checks.push(Finding { found, remedy: remedy(channel) });
+                checks.push(Finding { finding, remedy: remedy(channel) });
             }
         }
         let mut expecting: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -61,22 +62,22 @@ impl Alerts {
             let channels = job["expect"]["channels"].as_array().map(Vec::as_slice).unwrap_or_default();
             let named: Vec<&str> = channels.iter().filter_map(Value::as_str).collect();
             let named = if named.is_empty() { vec![EXPECT_CHANNEL] } else { named };
-            for channel in named.into_iter().filter(|channel| !known.contains(channel)) {
+            for channel in named.into_iter().filter(|channel| !channel_names.contains(channel)) {
                 expecting.entry(channel).or_default().push(job["name"].as_str().unwrap_or_default());
             }
         }
         for (channel, names) in expecting {
             let noun = if names.len() == 1 { "job" } else { "jobs" };
-            let found = format!(
+            let finding = format!(
                 "the expectations of {noun} {} are reported to channel {channel}, which does not exist",
-                listed(&names)
+                first_names(&names)
             );
-            checks.push(Finding { found, remedy: remedy(channel) });
+            checks.push(Finding { finding, remedy: remedy(channel) });
         }
         let report = self.report.as_ref().and_then(|report| report["channel"].as_str());
-        if let Some(channel) = report.filter(|channel| !known.contains(channel)) {
-            let found = format!("the weekly report is sent to channel {channel}, which does not exist");
-            checks.push(Finding { found, remedy: remedy(channel) });
+        if let Some(channel) = report.filter(|channel| !channel_names.contains(channel)) {
+            let finding = format!("the weekly report is sent to channel {channel}, which does not exist");
+            checks.push(Finding { finding, remedy: remedy(channel) });
         }
         checks
     }
@@ -88,8 +89,8 @@ impl Alerts {
         let is_used = |channel: &str| {
             let names = |document: &Value| {
                 let escalation = document["escalate"]["channel"].as_str();
-                let listed = document["channels"].as_array().into_iter().flatten().filter_map(Value::as_str);
-                listed.chain(escalation).any(|name| name == channel)
+                let first_names = document["channels"].as_array().into_iter().flatten().filter_map(Value::as_str);
+                first_names.chain(escalation).any(|name| name == channel)
             };
             let is_default = |expect: &Value| expect["channels"].as_array().is_none_or(Vec::is_empty);
             rules.clone().any(names)
@@ -99,7 +100,7 @@ impl Alerts {
         let disabled = self.channels.iter().filter(|channel| channel["enabled"] == false);
         let used = disabled.filter_map(|channel| channel["name"].as_str()).filter(|channel| is_used(channel));
         used.map(|channel| Finding {
-            found: format!("channel {channel} is disabled: the messages of alerts for it are dropped"),
+            finding: format!("channel {channel} is disabled: the messages of alerts for it are dropped"),
             remedy: format!("rondel alert channel set {channel} --enable"),
         })
         .collect()
@@ -132,9 +133,9 @@ mod tests {
             job("d", Value::Null),
         ];
         let checks = alerts.checks(&BTreeMap::from([("billing".to_owned(), jobs)]));
-        let found: Vec<&str> = checks.iter().map(|check| check.found.as_str()).collect();
+        let findings: Vec<&str> = checks.iter().map(|check| check.finding.as_str()).collect();
         assert_eq!(
-            found,
+            findings,
             [
                 "alert rule half reports to channel gone, which does not exist",
                 "the expectations of job c are reported to channel default, which does not exist",
@@ -165,8 +166,8 @@ mod tests {
             report: Some(json!({"channel": "mail"})),
         };
         let jobs = vec![json!({"name": "b", "expect": {"late": "1m"}}), json!({"name": "c", "expect": null})];
-        let found = alerts.disabled_channels(&BTreeMap::from([("billing".to_owned(), jobs)]));
-        let remedies: Vec<&str> = found.iter().map(|one| one.remedy.as_str()).collect();
+        let findings = alerts.disabled_channels(&BTreeMap::from([("billing".to_owned(), jobs)]));
+        let remedies: Vec<&str> = findings.iter().map(|finding| finding.remedy.as_str()).collect();
         let enable = ["duty", "default", "mail"].map(|name| format!("rondel alert channel set {name} --enable"));
         assert_eq!(remedies, enable);
     }

@@ -12,7 +12,7 @@ use crate::client::{Client, text_of};
 use crate::clock;
 use crate::exit::Failure;
 use crate::list::items;
-use crate::status::pending_until;
+use crate::status::pending_runs_until;
 
 /// Maximum number of apps whose jobs and problems are read; the others are only counted.
 const APP_COUNT_MAX: usize = 50;
@@ -48,17 +48,17 @@ impl ClusterState {
             executors: items(client, &["executors"], &[("limit", "200")]).await?,
             apps: items(client, &["apps"], &[]).await?,
             alerts: Alerts::read(client).await,
-            pending: pending_until(client, clock::now()).await?,
+            pending: pending_runs_until(client, clock::now()).await?,
             ..Self::default()
         };
         let names: Vec<String> = cluster.apps.iter().map(|app| text_of(&app["name"])).collect();
         for app in names.into_iter().take(APP_COUNT_MAX) {
             if cluster.is_served(&app) {
-                let found = items(client, &["apps", &app, "declaration-problems"], &[]).await?;
-                cluster.problems.insert(app.clone(), found);
+                let problems = items(client, &["apps", &app, "declaration-problems"], &[]).await?;
+                cluster.problems.insert(app.clone(), problems);
             }
-            let found = items(client, &["jobs"], &[("app", &app), ("limit", "200")]).await?;
-            cluster.jobs.insert(app, found);
+            let jobs = items(client, &["jobs"], &[("app", &app), ("limit", "200")]).await?;
+            cluster.jobs.insert(app, jobs);
         }
         Ok(cluster)
     }
@@ -70,23 +70,23 @@ impl ClusterState {
         checks.extend(self.check_switched_apps());
         checks.extend(Jobs { executors: &self.executors, jobs: &self.jobs, pending: &self.pending }.checks(now));
         checks.extend(self.check_declarations());
-        let found = self.alerts.iter().flat_map(|alerts| alerts.checks(&self.jobs));
-        checks.extend(found.map(|one| failed_check("alerts", one.found, one.remedy)));
+        let alerts = self.alerts.iter().flat_map(|alerts| alerts.checks(&self.jobs));
+        checks.extend(alerts.map(|problem| failed_check("alerts", problem.finding, problem.remedy)));
         let disabled = self.alerts.iter().flat_map(|alerts| alerts.disabled_channels(&self.jobs));
-        checks.extend(disabled.map(|one| warning("alerts", one.found, one.remedy)));
+        checks.extend(disabled.map(|problem| warning("alerts", problem.finding, problem.remedy)));
         if self.apps.len() > APP_COUNT_MAX {
-            let found = format!("{APP_COUNT_MAX} of {} apps were checked", self.apps.len());
-            checks.push(warning("apps", found, "rondel status shows the executors of all"));
+            let finding = format!("{APP_COUNT_MAX} of {} apps were checked", self.apps.len());
+            checks.push(warning("apps", finding, "rondel status shows the executors of all"));
         }
         checks
     }
 
     fn check_nodes(&self, now: Timestamp) -> Vec<Check> {
-        let (mut checks, mut left) = (Vec::new(), Vec::new());
+        let (mut checks, mut summaries) = (Vec::new(), Vec::new());
         for node in &self.nodes {
             let name = text_of(&node["name"]);
             match node["status"].as_str().unwrap_or_default() {
-                "dead" if node["has_left"] == true => left.push(format!("{name} stopped in order")),
+                "dead" if node["has_left"] == true => summaries.push(format!("{name} stopped in order")),
                 "dead" => checks.extend(dead_node(&name, node, now)),
                 status @ ("draining" | "stopped") => {
                     let remedy = format!("rondel node activate {name}, once it may take jobs again");
@@ -97,10 +97,10 @@ impl ClusterState {
             }
         }
         if checks.is_empty() {
-            left.insert(0, format!("{} active", self.nodes.len() - left.len()));
+            summaries.insert(0, format!("{} active", self.nodes.len() - summaries.len()));
         }
-        if !left.is_empty() {
-            checks.push(passed_check("nodes", left.join(", ")));
+        if !summaries.is_empty() {
+            checks.push(passed_check("nodes", summaries.join(", ")));
         }
         checks
     }
@@ -115,14 +115,14 @@ impl ClusterState {
             ),
             (online, 0) => passed_check("executors", format!("{online} online")),
             (online, draining) => {
-                let found = format!("{online} online, {draining} draining");
-                warning("executors", found, "draining executors take no new runs; they end when theirs have ended")
+                let finding = format!("{online} online, {draining} draining");
+                warning("executors", finding, "draining executors take no new runs; they end when theirs have ended")
             }
         }
     }
 
     fn check_switched_apps(&self) -> Vec<Check> {
-        let switched = self.apps.iter().filter(|app| app["state"].as_str().is_some_and(|state| state != "active"));
+        let switched_apps = self.apps.iter().filter(|app| app["state"].as_str().is_some_and(|state| state != "active"));
         let check = |app: &Value| {
             let (name, state) = (text_of(&app["name"]), text_of(&app["state"]));
             let effect =
@@ -130,7 +130,7 @@ impl ClusterState {
             let remedy = format!("rondel app activate {name}, once it may run again");
             warning("apps", format!("app {name} is {state}: {effect}"), remedy)
         };
-        switched.map(check).collect()
+        switched_apps.map(check).collect()
     }
 
     /// Whether an executor of the app is online.
@@ -144,10 +144,10 @@ impl ClusterState {
             let (job, pointer, message) =
                 (text_of(&problem["job"]), text_of(&problem["pointer"]), text_of(&problem["message"]));
             let separator = if pointer.is_empty() { "" } else { ": " };
-            let found = format!("job {job:?} as the code of app {app} declares it: {pointer}{separator}{message}");
+            let finding = format!("job {job:?} as the code of app {app} declares it: {pointer}{separator}{message}");
             failed_check(
                 "declarations",
-                found,
+                finding,
                 "correct the declaration, or the server's side of it; the server retries it",
             )
         };
@@ -160,25 +160,25 @@ fn silent_executor(executor: &Value, now: Timestamp) -> Option<Check> {
     let silent = executor.get("unanswered_triggers").filter(|silent| silent.is_object())?;
     let (name, app) = (text_of(&executor["name"]), text_of(&executor["app"]));
     let since = silent["since"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
-    let since = since.map(|at| format!(" since {}", clock::relative(at, now))).unwrap_or_default();
+    let since = since.map(|at| format!(" since {}", clock::relative_text(at, now))).unwrap_or_default();
     let count = text_of(&silent["count"]);
-    let found = format!("{name} of app {app} is connected and does not answer triggers: {count} in a row{since}");
+    let finding = format!("{name} of app {app} is connected and does not answer triggers: {count} in a row{since}");
     let remedy = "look at its log and restart it; until it answers, runs go to the other executors of its app first";
-    Some(warning("executors", found, remedy))
+    Some(warning("executors", finding, remedy))
 }
 
 /// A server without a lease. If it is the one that answers, it is alive and cannot renew its lease.
 fn dead_node(name: &str, node: &Value, now: Timestamp) -> Vec<Check> {
     let until = node["lease_until"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
-    let since = until.map(|at| format!(" since {}", clock::relative(at, now))).unwrap_or_default();
+    let since = until.map(|at| format!(" since {}", clock::relative_text(at, now))).unwrap_or_default();
     if node["is_this"] != true {
         let remedy = "start it again, or look at its log; its jobs run on the other nodes";
         return vec![warning("nodes", format!("{name} is dead{since}"), remedy)];
     }
-    let found =
+    let finding =
         format!("{name} answers, and has had no lease{since}: it cannot write to its database, and runs nothing");
     let remedy = "look at its database (locked, full, read-only or away) and at its log";
-    let mut checks = vec![failed_check("nodes", found, remedy)];
+    let mut checks = vec![failed_check("nodes", finding, remedy)];
     checks.extend(failing_loops(name, &node["loops"], now));
     checks
 }
@@ -189,9 +189,9 @@ fn failing_loops(node: &str, loops: &Value, now: Timestamp) -> Vec<Check> {
     let check = |one: &Value| {
         let (name, error) = (text_of(&one["name"]), text_of(&one["last_error"]));
         let since = one["failing_since"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
-        let since = since.map(|at| format!(" since {}", clock::relative(at, now))).unwrap_or_default();
-        let found = format!("{node}: the loop {name} fails{since}: {error}");
-        failed_check("nodes", found, "look at the log of that server, and at its database")
+        let since = since.map(|at| format!(" since {}", clock::relative_text(at, now))).unwrap_or_default();
+        let finding = format!("{node}: the loop {name} fails{since}: {error}");
+        failed_check("nodes", finding, "look at the log of that server, and at its database")
     };
     failing.map(check).collect()
 }
@@ -203,9 +203,9 @@ mod tests {
     use super::*;
     use crate::doctor::Verdict;
 
-    fn found(cluster: &ClusterState) -> Vec<(Verdict, String)> {
+    fn findings(cluster: &ClusterState) -> Vec<(Verdict, String)> {
         let checks = cluster.checks("2026-01-01T00:10:00Z".parse().unwrap());
-        checks.into_iter().map(|check| (check.verdict, format!("{}: {}", check.name, check.found))).collect()
+        checks.into_iter().map(|check| (check.verdict, format!("{}: {}", check.name, check.finding))).collect()
     }
 
     #[test]
@@ -218,7 +218,7 @@ mod tests {
             ..ClusterState::default()
         };
         let good = |text: &str| (Verdict::Good, text.to_owned());
-        assert_eq!(found(&cluster), [good("nodes: 1 active"), good("executors: 1 online")]);
+        assert_eq!(findings(&cluster), [good("nodes: 1 active"), good("executors: 1 online")]);
     }
 
     #[test]
@@ -232,11 +232,11 @@ mod tests {
         let cluster =
             ClusterState { nodes: vec![active, with(dead("n2"), "has_left", json!(true))], ..ClusterState::default() };
         let expected = (Verdict::Good, "nodes: 1 active, n2 stopped in order".to_owned());
-        assert_eq!(found(&cluster)[0], expected);
+        assert_eq!(findings(&cluster)[0], expected);
 
         let failing = json!([{"name": "beat", "status": "failing", "last_error": "database is locked"}]);
         let this = with(with(dead("n1"), "is_this", json!(true)), "loops", failing);
-        let lines = found(&ClusterState { nodes: vec![this], ..ClusterState::default() });
+        let lines = findings(&ClusterState { nodes: vec![this], ..ClusterState::default() });
         assert!(
             matches!(&lines[0], (Verdict::Wrong, text) if text.contains("cannot write to its database")),
             "{lines:?}"
@@ -274,7 +274,7 @@ mod tests {
                 vec![json!({"job": "j", "pointer": "/schedule/cron", "message": "is not a cron expression"})],
             )]),
         };
-        let found = found(&cluster);
+        let findings = findings(&cluster);
         for (verdict, part) in [
             (Verdict::Wrong, "n1: the loop alert fails since 1m ago: disk full"),
             (Verdict::Warning, "n2 is dead since"),
@@ -286,8 +286,8 @@ mod tests {
             (Verdict::Warning, "app c has no executor online and 2 jobs with a schedule; 1 overdue run of c1 waits"),
             (Verdict::Wrong, "job \"j\" as the code of app a declares it: /schedule/cron: is not a cron"),
         ] {
-            assert!(found.iter().any(|(is, text)| *is == verdict && text.contains(part)), "{part}: {found:#?}");
+            assert!(findings.iter().any(|(is, text)| *is == verdict && text.contains(part)), "{part}: {findings:#?}");
         }
-        assert_eq!(found.len(), 9, "{found:#?}");
+        assert_eq!(findings.len(), 9, "{findings:#?}");
     }
 }

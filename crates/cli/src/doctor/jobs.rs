@@ -11,7 +11,7 @@ use rondel_core::words::counted;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use super::names::{NAME_COUNT_MAX, listed};
+use super::names::{NAME_COUNT_MAX, first_names};
 use super::{Check, warning};
 use crate::clock;
 use crate::status::is_overdue;
@@ -41,15 +41,15 @@ impl<'a> Jobs<'a> {
         let mut checks = Vec::new();
         let mut explained = BTreeSet::new();
         for (app, jobs) in self.jobs {
-            let online: Vec<&Value> = self.online(app).collect();
+            let online: Vec<&Value> = self.online_executors(app).collect();
             if online.is_empty() {
                 checks.extend(check_unserved_app(app, jobs, &overdue));
-                explained.extend(jobs.iter().filter_map(name));
+                explained.extend(jobs.iter().filter_map(job_name));
                 continue;
             }
             let mut obstacles: BTreeMap<Obstacle, Vec<&str>> = BTreeMap::new();
             for job in jobs {
-                let Some(name) = name(job).filter(|name| is_scheduled(job) || overdue.contains_key(name)) else {
+                let Some(name) = job_name(job).filter(|name| is_scheduled(job) || overdue.contains_key(name)) else {
                     continue;
                 };
                 if let Some(obstacle) = obstacle(app, job, &online) {
@@ -66,12 +66,12 @@ impl<'a> Jobs<'a> {
         checks
     }
 
-    fn online(&self, app: &str) -> impl Iterator<Item = &'a Value> {
+    fn online_executors(&self, app: &str) -> impl Iterator<Item = &'a Value> {
         self.executors.iter().filter(move |executor| executor["app"] == *app && executor["status"] == "online")
     }
 }
 
-fn name(job: &Value) -> Option<&str> {
+fn job_name(job: &Value) -> Option<&str> {
     job["name"].as_str()
 }
 
@@ -85,21 +85,25 @@ fn check_unserved_app(app: &str, jobs: &[Value], overdue: &Overdue<'_>) -> Optio
         return None;
     }
     let scheduled_count = jobs.iter().filter(|job| is_scheduled(job)).count();
-    let late: Vec<&str> = jobs.iter().filter_map(name).filter(|job| overdue.contains_key(job)).collect();
-    let mut found = format!("app {app} has no executor online");
-    found.push_str(&match (scheduled_count, jobs.len()) {
-        (0, _) if !late.is_empty() => String::new(),
+    let late_jobs: Vec<&str> = jobs.iter().filter_map(job_name).filter(|job| overdue.contains_key(job)).collect();
+    let mut finding = format!("app {app} has no executor online");
+    finding.push_str(&match (scheduled_count, jobs.len()) {
+        (0, _) if !late_jobs.is_empty() => String::new(),
         (0, 1) => " and 1 job, which is paused or runs only when triggered".to_owned(),
         (0, count) => format!(" and {count} jobs, which are paused or run only when triggered"),
         (count, _) => format!(" and {} with a schedule", counted(count, "job")),
     });
-    let run_count = run_count(&late, overdue);
+    let run_count = run_count(&late_jobs, overdue);
     if run_count > 0 {
         let wait = if run_count == 1 { "waits" } else { "wait" };
-        found.push_str(&format!("; {} of {} {wait} for one", counted(run_count, "overdue run"), listed(&late)));
+        finding.push_str(&format!(
+            "; {} of {} {wait} for one",
+            counted(run_count, "overdue run"),
+            first_names(&late_jobs)
+        ));
     }
     let remedy = format!("is the app's name right? start one: rondel agent --server URL --app {app}");
-    Some(warning("apps", found, remedy))
+    Some(warning("apps", finding, remedy))
 }
 
 /// Why no online executor can run the job; `None` if one can.
@@ -109,8 +113,8 @@ fn obstacle(app: &str, job: &Value, online: &[&Value]) -> Option<Obstacle> {
         let handlers = executor["handlers"].as_array().into_iter().flatten().filter_map(Value::as_str);
         takes_handler(handlers, handler)
     };
-    let able: Vec<&Value> = online.iter().copied().filter(has_handler).collect();
-    if able.is_empty() {
+    let executors_with_handler: Vec<&Value> = online.iter().copied().filter(has_handler).collect();
+    if executors_with_handler.is_empty() {
         let remedy = format!(
             "start an executor with this handler, or correct the job; rondel app handlers {app} lists the handlers online"
         );
@@ -122,53 +126,53 @@ fn obstacle(app: &str, job: &Value, online: &[&Value]) -> Option<Obstacle> {
         let labels = BTreeMap::deserialize(&executor["labels"]).unwrap_or_default();
         select.admits(given_name(executor["name"].as_str().unwrap_or_default()), &labels)
     };
-    let admitted: Vec<&Value> = able.into_iter().filter(is_admitted).collect();
+    let admitted: Vec<&Value> = executors_with_handler.into_iter().filter(is_admitted).collect();
     let is_switched_off = |executor: &&Value| executor["state"].as_str().is_some_and(|state| state != "active");
     if !admitted.is_empty() {
-        let names: Vec<&str> = admitted.iter().copied().filter_map(name).collect();
-        let found = format!("the executors online that may take it are switched off: {}", listed(&names));
+        let names: Vec<&str> = admitted.iter().copied().filter_map(job_name).collect();
+        let finding = format!("the executors online that may take it are switched off: {}", first_names(&names));
         let remedy = format!("rondel executor activate NAME --app {app}, once they may run again");
-        return admitted.iter().all(is_switched_off).then_some((found, remedy));
+        return admitted.iter().all(is_switched_off).then_some((finding, remedy));
     }
-    let mut wanted = Vec::new();
+    let mut criteria = Vec::new();
     if !spec.labels.is_empty() {
-        wanted.push(format!("has labels {}", spec.labels.join(", ")));
+        criteria.push(format!("has labels {}", spec.labels.join(", ")));
     }
     if !spec.executors.is_empty() {
-        wanted.push(format!("is named {}", spec.executors.join(" or ")));
+        criteria.push(format!("is named {}", spec.executors.join(" or ")));
     }
-    let found = format!("no executor online with handler {handler:?} {}", wanted.join(" and "));
-    Some((found, "start such an executor, or change the job's select".to_owned()))
+    let finding = format!("no executor online with handler {handler:?} {}", criteria.join(" and "));
+    Some((finding, "start such an executor, or change the job's select".to_owned()))
 }
 
 fn check_of_obstacle(app: &str, jobs: &[&str], (obstacle, remedy): Obstacle, overdue: &Overdue<'_>) -> Check {
     let noun = if jobs.len() == 1 { "job" } else { "jobs" };
-    let mut found = format!("{noun} {} of app {app} cannot run: {obstacle}", listed(jobs));
+    let mut finding = format!("{noun} {} of app {app} cannot run: {obstacle}", first_names(jobs));
     let run_count = run_count(jobs, overdue);
     if run_count > 0 {
-        found.push_str(&format!("; {}", counted(run_count, "overdue run")));
+        finding.push_str(&format!("; {}", counted(run_count, "overdue run")));
     }
-    warning("jobs", found, remedy)
+    warning("jobs", finding, remedy)
 }
 
 /// Runs that are overdue although an executor could take them.
 fn check_overdue(overdue: &Overdue<'_>, now: Timestamp) -> Vec<Check> {
     let check = |(job, runs): (&&str, &Vec<&Value>)| {
         let due = runs.iter().filter_map(|run| run["due_at"].as_str()?.parse::<Timestamp>().ok()).min();
-        let due = due.map(|due| format!(", the oldest due {}", clock::relative(due, now))).unwrap_or_default();
-        let found = format!("job {job} has {}{due}", counted(runs.len(), "overdue run"));
-        warning("runs", found, format!("rondel why {job} explains what the run waits for"))
+        let due = due.map(|due| format!(", the oldest due {}", clock::relative_text(due, now))).unwrap_or_default();
+        let finding = format!("job {job} has {}{due}", counted(runs.len(), "overdue run"));
+        warning("runs", finding, format!("rondel why {job} explains what the run waits for"))
     };
     let mut checks: Vec<Check> = overdue.iter().take(NAME_COUNT_MAX).map(check).collect();
-    let others: Vec<&str> = overdue.keys().skip(NAME_COUNT_MAX).copied().collect();
-    if !others.is_empty() {
-        let have = if others.len() == 1 { "has" } else { "have" };
-        let found = format!(
+    let other_jobs: Vec<&str> = overdue.keys().skip(NAME_COUNT_MAX).copied().collect();
+    if !other_jobs.is_empty() {
+        let have = if other_jobs.len() == 1 { "has" } else { "have" };
+        let finding = format!(
             "{} {have} {}",
-            counted(others.len(), "more job"),
-            counted(run_count(&others, overdue), "overdue run")
+            counted(other_jobs.len(), "more job"),
+            counted(run_count(&other_jobs, overdue), "overdue run")
         );
-        checks.push(warning("runs", found, "rondel run list --status pending --all shows them"));
+        checks.push(warning("runs", finding, "rondel run list --status pending --all shows them"));
     }
     checks
 }
@@ -185,10 +189,10 @@ mod tests {
 
     const NOW: &str = "2026-01-01T00:10:00Z";
 
-    fn found(executors: &[Value], jobs: Vec<Value>, pending: &[Value]) -> Vec<(String, String)> {
+    fn findings(executors: &[Value], jobs: Vec<Value>, pending: &[Value]) -> Vec<(String, String)> {
         let jobs = BTreeMap::from([("billing".to_owned(), jobs)]);
         let checks = Jobs { executors, jobs: &jobs, pending }.checks(NOW.parse().unwrap());
-        checks.into_iter().map(|check| (format!("{}: {}", check.name, check.found), check.remedy)).collect()
+        checks.into_iter().map(|check| (format!("{}: {}", check.name, check.finding), check.remedy)).collect()
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "callers write them as literals")]
@@ -202,13 +206,14 @@ mod tests {
         json!({"job": job, "due_at": "2026-01-01T00:00:00Z"})
     }
 
-    fn online(name: &str, handlers: &[&str], labels: &Value) -> Value {
+    fn online_executors(name: &str, handlers: &[&str], labels: &Value) -> Value {
         json!({"name": name, "app": "billing", "status": "online", "handlers": handlers, "labels": labels})
     }
 
     #[test]
     fn jobs_that_no_executor_online_can_run_are_named() {
-        let executors = [online("w1", &["send"], &json!({"zone": "eu"})), online("w2", &["sum"], &json!({}))];
+        let executors =
+            [online_executors("w1", &["send"], &json!({"zone": "eu"})), online_executors("w2", &["sum"], &json!({}))];
         let jobs = vec![
             job("fits", "send", json!({"select": {"labels": ["zone=eu"], "executors": []}})),
             job("gone", "report", json!({})),
@@ -218,8 +223,8 @@ mod tests {
             job("off", "report", json!({"enabled": false})),
             job("by.hand", "report", json!({"schedule": null})),
         ];
-        let found = found(&executors, jobs, &[overdue("gone"), json!({"job": "gone", "due_at": NOW})]);
-        let texts: Vec<&str> = found.iter().map(|(found, _)| found.as_str()).collect();
+        let findings = findings(&executors, jobs, &[overdue("gone"), json!({"job": "gone", "due_at": NOW})]);
+        let texts: Vec<&str> = findings.iter().map(|(finding, _)| finding.as_str()).collect();
         assert_eq!(
             texts,
             [
@@ -228,44 +233,47 @@ mod tests {
                 "jobs: job named of app billing cannot run: no executor online with handler \"sum\" is named w7",
             ]
         );
-        assert!(found[0].1.contains("rondel app handlers billing"), "{found:#?}");
+        assert!(findings[0].1.contains("rondel app handlers billing"), "{findings:#?}");
     }
 
     #[test]
     fn jobs_whose_executors_are_all_switched_off_are_named() {
         let switched = |name: &str, state: &str| {
-            let mut executor = online(name, &["send"], &json!({}));
+            let mut executor = online_executors(name, &["send"], &json!({}));
             executor["state"] = json!(state);
             executor
         };
         let jobs = vec![job("mail", "send", json!({}))];
         let executors = [switched("w1", "draining"), switched("w2", "stopped")];
-        let problems = found(&executors, jobs.clone(), &[]);
+        let problems = findings(&executors, jobs.clone(), &[]);
         let expected =
             "jobs: job mail of app billing cannot run: the executors online that may take it are switched off: w1, w2";
         assert_eq!(problems[0].0, expected);
         assert!(problems[0].1.starts_with("rondel executor activate NAME --app billing"), "{problems:#?}");
-        assert_eq!(found(&[switched("w1", "draining"), switched("w2", "active")], jobs, &[]), []);
+        assert_eq!(findings(&[switched("w1", "draining"), switched("w2", "active")], jobs, &[]), []);
     }
 
     /// The server adds a suffix to the name of a second executor with the same name; jobs select it by the name that it gave itself.
     #[test]
     fn an_executor_is_selected_by_its_own_name() {
         let select = json!({"select": {"labels": [], "executors": ["w1"]}});
-        assert_eq!(found(&[online("w1~2", &["send"], &json!({}))], vec![job("mail", "send", select)], &[]), []);
+        assert_eq!(
+            findings(&[online_executors("w1~2", &["send"], &json!({}))], vec![job("mail", "send", select)], &[]),
+            []
+        );
     }
 
     #[test]
     fn executors_that_announce_no_handlers_take_all() {
-        let executors = [online("10.0.0.5-9999", &["*"], &json!({}))];
-        assert_eq!(found(&executors, vec![job("poll", "pollHandler", json!({}))], &[]), []);
+        let executors = [online_executors("10.0.0.5-9999", &["*"], &json!({}))];
+        assert_eq!(findings(&executors, vec![job("poll", "pollHandler", json!({}))], &[]), []);
     }
 
     #[test]
     fn overdue_runs_are_named_with_their_job() {
-        let executors = [online("w1", &["send"], &json!({}))];
+        let executors = [online_executors("w1", &["send"], &json!({}))];
         let busy = vec![job("busy", "send", json!({})), job("calm", "send", json!({}))];
-        let problems = found(&executors, busy.clone(), &[overdue("busy"), overdue("busy"), overdue("elsewhere")]);
+        let problems = findings(&executors, busy.clone(), &[overdue("busy"), overdue("busy"), overdue("elsewhere")]);
         let remedies: Vec<&str> = problems.iter().map(|(_, remedy)| remedy.as_str()).collect();
         assert_eq!(
             remedies,
@@ -273,9 +281,9 @@ mod tests {
         );
         assert!(problems[0].0.starts_with("runs: job busy has 2 overdue runs, the oldest due "), "{problems:#?}");
         assert!(problems[1].0.starts_with("runs: job elsewhere has 1 overdue run, the oldest due "), "{problems:#?}");
-        assert_eq!(found(&executors, busy, &[]), []);
+        assert_eq!(findings(&executors, busy, &[]), []);
         let many: Vec<Value> = (0..7).map(|index| overdue(&format!("j{index}"))).collect();
-        let problems = found(&executors, vec![], &many);
+        let problems = findings(&executors, vec![], &many);
         assert_eq!((problems.len(), problems[5].0.as_str()), (6, "runs: 2 more jobs have 2 overdue runs"));
     }
 
@@ -283,8 +291,8 @@ mod tests {
     fn an_app_without_executors_is_one_line() {
         let jobs = |names: &[&str]| names.iter().map(|name| job(name, "h", json!({}))).collect::<Vec<_>>();
         let text = |jobs: Vec<Value>, pending: &[Value]| {
-            let found = found(&[], jobs, pending);
-            found.into_iter().map(|(found, _)| found).collect::<Vec<_>>()
+            let findings = findings(&[], jobs, pending);
+            findings.into_iter().map(|(finding, _)| finding).collect::<Vec<_>>()
         };
         assert_eq!(text(jobs(&["a"]), &[]), ["apps: app billing has no executor online and 1 job with a schedule"]);
         assert_eq!(

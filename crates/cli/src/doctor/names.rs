@@ -3,7 +3,7 @@
 /// How many names one line lists, and how many jobs with overdue runs get a line of their own.
 pub(super) const NAME_COUNT_MAX: usize = 5;
 
-pub(super) fn listed(names: &[&str]) -> String {
+pub(super) fn first_names(names: &[&str]) -> String {
     let more = if names.len() > NAME_COUNT_MAX { ", …" } else { "" };
     format!("{}{more}", names.iter().take(NAME_COUNT_MAX).copied().collect::<Vec<_>>().join(", "))
 }

@@ -24,7 +24,7 @@ pub(super) fn read(source: &mut dyn BufRead, tables: &[&str]) -> Result<BTreeMap
             "is compressed: unpack it first, such as with gunzip -c FILE | rondel import xxl-job --dump -".to_owned()
         );
     }
-    let mut found: BTreeMap<String, Vec<Row>> = BTreeMap::new();
+    let mut rows_by_table: BTreeMap<String, Vec<Row>> = BTreeMap::new();
     let mut columns: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut statements = Statements { source, line: 1, tables };
     while let Some((line, text)) = statements.next()? {
@@ -32,7 +32,7 @@ pub(super) fn read(source: &mut dyn BufRead, tables: &[&str]) -> Result<BTreeMap
         match Statement::read(&text).map_err(wrong)? {
             Statement::Create(table, names) => {
                 columns.insert(table.clone(), names);
-                found.entry(table).or_default();
+                rows_by_table.entry(table).or_default();
             }
             Statement::Insert(table, named, rows) => {
                 let names = if named.is_empty() { columns.get(&table) } else { Some(&named) };
@@ -42,23 +42,23 @@ pub(super) fn read(source: &mut dyn BufRead, tables: &[&str]) -> Result<BTreeMap
                          --complete-insert, or without --no-create-info"
                     )));
                 };
-                let kept = found.entry(table.clone()).or_default();
+                let table_rows = rows_by_table.entry(table.clone()).or_default();
                 for values in rows {
                     if values.len() != names.len() {
                         let counts = format!("{} values for {} columns", values.len(), names.len());
                         return Err(wrong(format!("a row of {table} has {counts}")));
                     }
                     let pairs = names.iter().cloned().zip(values);
-                    kept.push(pairs.filter_map(|(name, value)| Some((name, value?))).collect());
+                    table_rows.push(pairs.filter_map(|(name, value)| Some((name, value?))).collect());
                 }
-                if kept.len() > ROW_COUNT_MAX {
+                if table_rows.len() > ROW_COUNT_MAX {
                     return Err(wrong(format!("{table} has more than {ROW_COUNT_MAX} rows")));
                 }
             }
             Statement::Other => {}
         }
     }
-    Ok(found)
+    Ok(rows_by_table)
 }
 
 /// Splits a dump into statements: at the semicolons outside of quoted texts and comments.
@@ -84,20 +84,20 @@ impl Statements<'_> {
     /// The next statement for one of the tables, without comments, and the line in which it begins.
     fn next(&mut self) -> Result<Option<(u64, String)>, String> {
         let mut text: Vec<u8> = Vec::new();
-        let (mut state, mut line, mut is_kept) = (ScanState::Statement, self.line, true);
+        let (mut state, mut line, mut is_stored) = (ScanState::Statement, self.line, true);
         while let Some(byte) = self.byte()? {
             let before = text.last().copied();
             match state {
                 ScanState::Statement => match byte {
                     b';' => {
-                        if is_kept && self.is_wanted(&text) {
+                        if is_stored && self.is_wanted(&text) {
                             let text = String::from_utf8(text).map_err(|_| {
                                 format!("line {line}: is not UTF-8: dump with --default-character-set=utf8mb4")
                             })?;
                             return Ok(Some((line, text)));
                         }
                         text.clear();
-                        is_kept = true;
+                        is_stored = true;
                         continue;
                     }
                     b'\'' | b'"' | b'`' => state = ScanState::Quoted(byte),
@@ -119,9 +119,9 @@ impl Statements<'_> {
                     _ => {}
                 },
                 ScanState::Quoted(quote) if byte == b'\\' && quote != b'`' => {
-                    push(&mut text, byte, is_kept);
+                    push(&mut text, byte, is_stored);
                     if let Some(next) = self.byte()? {
-                        push(&mut text, next, is_kept);
+                        push(&mut text, next, is_stored);
                     }
                     continue;
                 }
@@ -144,9 +144,9 @@ impl Statements<'_> {
             if state == ScanState::LineComment {
                 continue;
             }
-            push(&mut text, byte, is_kept);
-            if is_kept && text.len() == PREFIX_LEN && !self.is_wanted(&text) {
-                is_kept = false;
+            push(&mut text, byte, is_stored);
+            if is_stored && text.len() == PREFIX_LEN && !self.is_wanted(&text) {
+                is_stored = false;
             }
             if text.len() > STATEMENT_LEN_MAX {
                 return Err(format!("line {line}: a statement has more than {} MiB", STATEMENT_LEN_MAX >> 20));
@@ -194,9 +194,9 @@ impl Statements<'_> {
 /// The name of a statement's table is within this many bytes.
 const PREFIX_LEN: usize = 200;
 
-/// Appends a byte. If `is_kept` is false, the statement is skipped: only its beginning and its last byte are kept.
-fn push(text: &mut Vec<u8>, byte: u8, is_kept: bool) {
-    if is_kept || text.len() < PREFIX_LEN {
+/// Appends a byte. If `is_stored` is false, the statement is skipped: only its beginning and its last byte are kept.
+fn push(text: &mut Vec<u8>, byte: u8, is_stored: bool) {
+    if is_stored || text.len() < PREFIX_LEN {
         text.push(byte);
     } else if let Some(last) = text.last_mut() {
         *last = byte;
@@ -222,30 +222,33 @@ enum Token {
 impl Statement {
     fn read(text: &str) -> Result<Self, String> {
         let mut tokens = Tokens { rest: text.chars().peekable(), peeked: None };
-        let verb = tokens.word()?;
+        let verb = tokens.read_word()?;
         match verb.as_str() {
-            "insert" | "replace" => Self::insert(&mut tokens),
-            "create" => Self::create(&mut tokens),
+            "insert" | "replace" => Self::parse_insert(&mut tokens),
+            "create" => Self::parse_create(&mut tokens),
             _ => Ok(Self::Other),
         }
     }
 
-    fn insert(tokens: &mut Tokens<'_>) -> Result<Self, String> {
-        let mut word = tokens.word()?;
+    fn parse_insert(tokens: &mut Tokens<'_>) -> Result<Self, String> {
+        let mut word = tokens.read_word()?;
         while matches!(word.as_str(), "into" | "ignore" | "low_priority" | "delayed") {
-            word = tokens.word()?;
+            word = tokens.read_word()?;
         }
-        let table = tokens.table(word)?;
+        let table = tokens.read_table_name(word)?;
         let mut names = Vec::new();
         let mut token = tokens.next()?;
         if token == Some(Token::Sign('(')) {
             loop {
-                names.push(tokens.word()?);
+                names.push(tokens.read_word()?);
                 match tokens.next()? {
                     Some(Token::Sign(',')) if names.len() < COLUMN_COUNT_MAX => {}
                     Some(Token::Sign(')')) => break,
                     other => {
-                        return Err(unexpected(other.as_ref(), "a comma or a bracket behind the name of a column"));
+                        return Err(unexpected_token_text(
+                            other.as_ref(),
+                            "a comma or a bracket behind the name of a column",
+                        ));
                     }
                 }
             }
@@ -253,7 +256,7 @@ impl Statement {
         }
         match token {
             Some(Token::Word(word)) if word.eq_ignore_ascii_case("values") => {}
-            other => return Err(unexpected(other.as_ref(), "VALUES")),
+            other => return Err(unexpected_token_text(other.as_ref(), "VALUES")),
         }
         let mut rows = Vec::new();
         loop {
@@ -261,22 +264,22 @@ impl Statement {
             match tokens.next()? {
                 Some(Token::Sign(',')) => {}
                 None => return Ok(Self::Insert(table, names, rows)),
-                other => return Err(unexpected(other.as_ref(), "a comma or the end behind a row")),
+                other => return Err(unexpected_token_text(other.as_ref(), "a comma or the end behind a row")),
             }
         }
     }
 
     /// The names of the columns: the first word or backquoted name of each line at the first level of the brackets.
-    fn create(tokens: &mut Tokens<'_>) -> Result<Self, String> {
-        let mut word = tokens.word()?;
+    fn parse_create(tokens: &mut Tokens<'_>) -> Result<Self, String> {
+        let mut word = tokens.read_word()?;
         if word != "table" {
             return Ok(Self::Other);
         }
-        word = tokens.word()?;
+        word = tokens.read_word()?;
         while matches!(word.as_str(), "if" | "not" | "exists") {
-            word = tokens.word()?;
+            word = tokens.read_word()?;
         }
-        let table = tokens.table(word)?;
+        let table = tokens.read_table_name(word)?;
         if tokens.next()? != Some(Token::Sign('(')) {
             return Ok(Self::Other);
         }
@@ -321,8 +324,8 @@ impl Tokens<'_> {
         while self.rest.next_if(|c| c.is_whitespace()).is_some() {}
         let Some(first) = self.rest.next() else { return Ok(None) };
         Ok(Some(match first {
-            '\'' | '"' => Token::Text(self.quoted(first, true)?),
-            '`' => Token::Name(self.quoted('`', false)?),
+            '\'' | '"' => Token::Text(self.read_quoted(first, true)?),
+            '`' => Token::Name(self.read_quoted('`', false)?),
             c if is_word_char(c) => {
                 let mut word = String::from(c);
                 while let Some(next) = self.rest.next_if(|c| is_word_char(*c)) {
@@ -334,7 +337,7 @@ impl Tokens<'_> {
         }))
     }
 
-    fn quoted(&mut self, quote: char, has_escapes: bool) -> Result<String, String> {
+    fn read_quoted(&mut self, quote: char, has_escapes: bool) -> Result<String, String> {
         let mut text = String::new();
         loop {
             match self.rest.next() {
@@ -361,19 +364,19 @@ impl Tokens<'_> {
     }
 
     /// A word or a name, in lower case.
-    fn word(&mut self) -> Result<String, String> {
+    fn read_word(&mut self) -> Result<String, String> {
         match self.next()? {
             Some(Token::Word(word) | Token::Name(word)) => Ok(word.to_ascii_lowercase()),
-            other => Err(unexpected(other.as_ref(), "a name")),
+            other => Err(unexpected_token_text(other.as_ref(), "a name")),
         }
     }
 
     /// The name of the table, without that of its database.
-    fn table(&mut self, first: String) -> Result<String, String> {
+    fn read_table_name(&mut self, first: String) -> Result<String, String> {
         let mut name = first;
         loop {
             match self.next()? {
-                Some(Token::Sign('.')) => name = self.word()?,
+                Some(Token::Sign('.')) => name = self.read_word()?,
                 other => {
                     self.peeked = other;
                     return Ok(name.rsplit('.').next().unwrap_or_default().to_owned());
@@ -386,7 +389,7 @@ impl Tokens<'_> {
         let mut values = Vec::new();
         match self.next()? {
             Some(Token::Sign('(')) => {}
-            other => return Err(unexpected(other.as_ref(), "a bracket before a row")),
+            other => return Err(unexpected_token_text(other.as_ref(), "a bracket before a row")),
         }
         loop {
             let mut token = self.next()?;
@@ -399,18 +402,18 @@ impl Tokens<'_> {
                 // A character set before a text, such as _utf8mb4.
                 Some(Token::Word(word)) if word.starts_with('_') => match self.next()? {
                     Some(Token::Text(text)) => Some(text),
-                    other => return Err(unexpected(other.as_ref(), "a text")),
+                    other => return Err(unexpected_token_text(other.as_ref(), "a text")),
                 },
                 Some(Token::Word(word)) if word.starts_with(|c: char| c.is_ascii_digit()) => {
                     Some(format!("{sign}{word}"))
                 }
                 Some(Token::Text(text)) => Some(text),
-                other => return Err(unexpected(other.as_ref(), "NULL, a number or a text")),
+                other => return Err(unexpected_token_text(other.as_ref(), "NULL, a number or a text")),
             });
             match self.next()? {
                 Some(Token::Sign(',')) if values.len() < COLUMN_COUNT_MAX => {}
                 Some(Token::Sign(')')) => return Ok(values),
-                other => return Err(unexpected(other.as_ref(), "a comma or a bracket behind a value")),
+                other => return Err(unexpected_token_text(other.as_ref(), "a comma or a bracket behind a value")),
             }
         }
     }
@@ -420,15 +423,15 @@ const fn is_word_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '$' | '+')
 }
 
-fn unexpected(token: Option<&Token>, expected: &str) -> String {
-    let found = match token {
+fn unexpected_token_text(token: Option<&Token>, expected: &str) -> String {
+    let token_text = match token {
         None => "the end".to_owned(),
         Some(Token::Word(text) | Token::Name(text) | Token::Text(text)) => {
             format!("{:?}", text.chars().take(40).collect::<String>())
         }
         Some(Token::Sign(sign)) => format!("{sign:?}"),
     };
-    format!("{found} where {expected} is expected")
+    format!("{token_text} where {expected} is expected")
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use rondel_web::yaml;
 use serde_json::{Map, Value, json};
 
-use super::result::{Entry, ImportResult, RETRY_MAX, labels};
+use super::result::{Entry, ImportResult, RETRY_MAX, origin_labels};
 
 /// The default of Kubernetes for `backoffLimit`.
 const BACKOFF_LIMIT: u64 = 6;
@@ -16,7 +16,7 @@ const BACKOFF_LIMIT: u64 = 6;
 ///
 /// # Errors
 /// A sentence, if the text is not YAML.
-pub(super) fn read(text: &str, file: &str, app: &str, found: &mut ImportResult) -> Result<(), String> {
+pub(super) fn read(text: &str, file: &str, app: &str, result: &mut ImportResult) -> Result<(), String> {
     let documents =
         yaml::documents(text).map_err(|error| format!("{file}:{}:{}: {}", error.line, error.column, error.message))?;
     let values: Vec<Value> = documents.iter().map(|document| document.value()).collect();
@@ -24,37 +24,37 @@ pub(super) fn read(text: &str, file: &str, app: &str, found: &mut ImportResult) 
         values.iter().flat_map(|value| value["items"].as_array().map_or(std::slice::from_ref(value), Vec::as_slice));
     let cron_jobs: Vec<&Value> = items.filter(|item| item["kind"] == "CronJob").collect();
     if cron_jobs.is_empty() {
-        found.remarks.push(format!("{file} has no CronJob"));
+        result.remarks.push(format!("{file} has no CronJob"));
     }
     let namespaces: BTreeSet<Option<&str>> =
         cron_jobs.iter().map(|item| item.pointer("/metadata/namespace").and_then(Value::as_str)).collect();
-    cron_jobs.iter().for_each(|item| read_one(item, namespaces.len() > 1, app, found));
+    cron_jobs.iter().for_each(|item| read_one(item, namespaces.len() > 1, app, result));
     Ok(())
 }
 
 /// Reads a cron job. If the cron jobs are of several namespaces, the name of the job includes its namespace.
-fn read_one(object: &Value, is_of_several: bool, app: &str, found: &mut ImportResult) {
+fn read_one(object: &Value, is_of_several: bool, app: &str, result: &mut ImportResult) {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let (name, namespace) = (text("/metadata/name"), text("/metadata/namespace"));
     let title = if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
     let mut entry = Entry::new(format!("CronJob {title}"), name);
     let spec = &object["spec"];
     if let Some(why) = zone_in_schedule(spec) {
-        return found.leave_out(entry, why);
+        return result.leave_out(entry, why);
     }
     let job_spec = &spec["jobTemplate"]["spec"];
     let pod = &job_spec["template"]["spec"];
     let containers = pod["containers"].as_array().map(Vec::as_slice).unwrap_or_default();
     let [container] = containers else {
         let why = format!("has {} containers: a run is one program", containers.len());
-        return found.leave_out(entry, why);
+        return result.leave_out(entry, why);
     };
     let words = |field: &str| container[field].as_array().cloned().unwrap_or_default();
     let argv: Vec<Value> = words("command").into_iter().chain(words("args")).collect();
     let env = environment(container, &mut entry);
     let argv: Vec<Value> = argv.into_iter().map(|word| expand_variables(&word, &env, &mut entry)).collect();
     if words("command").is_empty() {
-        return found
+        return result
             .leave_out(entry, "has no command: what its image starts by itself is not known here; give it one");
     }
     let mut params = json!({"argv": argv});
@@ -66,44 +66,45 @@ fn read_one(object: &Value, is_of_several: bool, app: &str, found: &mut ImportRe
     }
     let mut job = Map::new();
     let image = container["image"].as_str().unwrap_or("its image");
-    entry.changed(format!(
+    entry.note_change(format!(
         "ran in {image}: it runs where the agent is, which must have its programs (an agent in that image has)"
     ));
     let mut set = |field: &str, value: Value| drop(job.insert(field.to_owned(), value));
     let slug = if is_of_several { title.replace('/', "-") } else { name.to_owned() };
-    set("name", found.names.make(&slug, &[&title]).into());
+    set("name", result.names.unique_name(&slug, &[&title]).into());
     set("app", app.into());
     set("handler", "shell".into());
     set("description", format!("From the CronJob {title} of Kubernetes.").into());
-    set("labels", labels(&[("kubernetes-namespace", namespace), ("kubernetes-name", name)]).into());
+    set("labels", origin_labels(&[("kubernetes-namespace", namespace), ("kubernetes-name", name)]).into());
     set("params", params);
     let zone = spec["timeZone"].as_str().unwrap_or("UTC");
     if spec["timeZone"].is_null() {
-        entry
-            .changed("names no timeZone: it is read in UTC, as most clusters do; the controller's own zone may differ");
+        entry.note_change(
+            "names no timeZone: it is read in UTC, as most clusters do; the controller's own zone may differ",
+        );
     }
-    set("schedule", json!({"cron": schedule(spec), "time_zone": zone}));
-    set("overlap", json!({"policy": overlap(spec["concurrencyPolicy"].as_str())}));
+    set("schedule", json!({"cron": cron_schedule(spec), "time_zone": zone}));
+    set("overlap", json!({"policy": overlap_policy(spec["concurrencyPolicy"].as_str())}));
     if spec["concurrencyPolicy"] == "Forbid" {
-        entry.changed(
+        entry.note_change(
             "concurrencyPolicy Forbid made up for a start that fell into a run once that run had ended: here it is skipped, and with \
              overlap.policy serial it waits",
         );
     }
-    set("misfire", misfire(spec, &mut entry));
+    set("misfire", misfire_policy(spec, &mut entry));
     set("enabled", (spec["suspend"] != true).into());
-    set("retry", json!({"max": retries(job_spec, &mut entry), "backoff": "10s..6m"}));
+    set("retry", json!({"max": retry_count(job_spec, &mut entry), "backoff": "10s..6m"}));
     if let Some(seconds) = job_spec["activeDeadlineSeconds"].as_u64() {
         set("timeout", format!("{seconds}s").into());
-        entry.changed("activeDeadlineSeconds held for all attempts together: timeout is that of one");
+        entry.note_change("activeDeadlineSeconds held for all attempts together: timeout is that of one");
     }
-    if let Some(shards) = shards(job_spec, &mut entry) {
+    if let Some(shards) = shard_count(job_spec, &mut entry) {
         set("shards", shards.into());
     }
     note_volumes(pod, &mut entry);
     note_bounds(pod, container, &mut entry);
     note_containers(pod, job_spec, &mut entry);
-    found.add(entry, job);
+    result.add(entry, job);
 }
 
 /// Expands a word as the kubelet does: `$(NAME)` becomes the value in `env`, unknown names stay, and `$$(` becomes
@@ -124,7 +125,7 @@ fn expand_variables(word: &Value, env: &Map<String, Value>, entry: &mut Entry) -
                 match env.get(name).and_then(Value::as_str) {
                     Some(value) => whole.push_str(value),
                     None => {
-                        entry.not_supported(format!("$({name}) is not in env, and stays as it is: write its value"));
+                        entry.note_unsupported(format!("$({name}) is not in env, and stays as it is: write its value"));
                         write!(whole, "$({name})").ok();
                     }
                 }
@@ -146,22 +147,22 @@ fn note_containers(pod: &Value, job_spec: &Value, entry: &mut Entry) {
     };
     let first = names("initContainers");
     if !first.is_empty() {
-        entry.not_supported(format!(
+        entry.note_unsupported(format!(
             "initContainers ({}): they ran before the command, or beside it as sidecars: let the command do their work, or make a job of \
              each that this one follows from",
             first.join(", ")
         ));
     }
     if job_spec["podFailurePolicy"].is_object() {
-        entry.not_supported("podFailurePolicy: each failure is tried again up to retry.max");
+        entry.note_unsupported("podFailurePolicy: each failure is tried again up to retry.max");
     }
 }
 
 /// Why a schedule with a zone in it is left out: Kubernetes never documented that form, and refuses it in new objects.
 fn zone_in_schedule(spec: &Value) -> Option<String> {
     let schedule = spec["schedule"].as_str()?.trim();
-    let given = schedule.strip_prefix("CRON_TZ=").or_else(|| schedule.strip_prefix("TZ="))?;
-    let (zone, cron) = given.split_once(char::is_whitespace).unwrap_or((given, ""));
+    let zone_and_cron = schedule.strip_prefix("CRON_TZ=").or_else(|| schedule.strip_prefix("TZ="))?;
+    let (zone, cron) = zone_and_cron.split_once(char::is_whitespace).unwrap_or((zone_and_cron, ""));
     Some(format!(
         "schedule: {schedule:?} has a zone in it, for which timeZone is meant: write timeZone: {zone} and schedule: {:?}",
         cron.trim()
@@ -171,7 +172,7 @@ fn zone_in_schedule(spec: &Value) -> Option<String> {
 /// The schedule in cron's terms. The controller of Kubernetes reads `?` as `*`, and a day field with a step, such as
 /// `*/2`, as a list of days: a day then has to match only one of the two day fields. Cron requires a match of both day
 /// fields if one begins with `*`. Therefore a `*` before a step is replaced by a range.
-fn schedule(spec: &Value) -> Value {
+fn cron_schedule(spec: &Value) -> Value {
     let Some(text) = spec["schedule"].as_str() else { return spec["schedule"].clone() };
     let plain = |field: &str| if field == "?" { "*".to_owned() } else { field.to_owned() };
     let mut fields: Vec<String> = text.split_whitespace().map(plain).collect();
@@ -197,10 +198,10 @@ fn with_range(field: &str, range: &str) -> String {
     field.split(',').map(item).collect::<Vec<_>>().join(",")
 }
 
-fn retries(job_spec: &Value, entry: &mut Entry) -> u64 {
+fn retry_count(job_spec: &Value, entry: &mut Entry) -> u64 {
     let limit = job_spec["backoffLimit"].as_u64().unwrap_or(BACKOFF_LIMIT);
     if limit > RETRY_MAX {
-        entry.changed(format!("backoffLimit {limit}: retry.max is {RETRY_MAX}, which is the most"));
+        entry.note_change(format!("backoffLimit {limit}: retry.max is {RETRY_MAX}, which is the most"));
     }
     limit.min(RETRY_MAX)
 }
@@ -209,7 +210,7 @@ fn retries(job_spec: &Value, entry: &mut Entry) -> u64 {
 /// its agent.
 fn note_bounds(pod: &Value, container: &Value, entry: &mut Entry) {
     if [pod, container].iter().any(|it| it["securityContext"].as_object().is_some_and(|it| !it.is_empty())) {
-        entry.not_supported("securityContext: runs have the agent's user and rights (its --run-as)");
+        entry.note_unsupported("securityContext: runs have the agent's user and rights (its --run-as)");
     }
     let limits = container.pointer("/resources/limits").and_then(Value::as_object);
     let words = |(name, value): (&String, &Value)| match value.as_str() {
@@ -218,14 +219,14 @@ fn note_bounds(pod: &Value, container: &Value, entry: &mut Entry) {
     };
     let limits: Vec<String> = limits.into_iter().flatten().map(words).collect();
     if !limits.is_empty() {
-        entry.not_supported(format!(
+        entry.note_unsupported(format!(
             "resources.limits ({}): a run may use what the agent may; bound the agent where it is started",
             limits.join(", ")
         ));
     }
 }
 
-fn overlap(policy: Option<&str>) -> &'static str {
+fn overlap_policy(policy: Option<&str>) -> &'static str {
     match policy {
         Some("Forbid") => "discard",
         Some("Replace") => "cover",
@@ -233,11 +234,11 @@ fn overlap(policy: Option<&str>) -> &'static str {
     }
 }
 
-fn misfire(spec: &Value, entry: &mut Entry) -> Value {
+fn misfire_policy(spec: &Value, entry: &mut Entry) -> Value {
     match spec["startingDeadlineSeconds"].as_u64() {
         None => json!({"policy": "once"}),
         Some(seconds) => {
-            entry.changed(format!(
+            entry.note_change(format!(
                 "a start that was missed by up to {seconds} s was made up for: here a fire runs that is up to {seconds} s late, and is skipped beyond"
             ));
             json!({"policy": "skip", "tolerance": format!("{}s", seconds.max(1))})
@@ -262,48 +263,48 @@ fn environment(container: &Value, entry: &mut Entry) -> Map<String, Value> {
             );
             let known = place.replace(|c: char| !c.is_ascii_alphanumeric(), "_").to_uppercase();
             env.insert(name.to_owned(), format!("{{{{secret.{known}}}}}").into());
-            entry.changed(format!("{name} comes from the secret {place}: give the agent the secret {known}"));
+            entry.note_change(format!("{name} comes from the secret {place}: give the agent the secret {known}"));
         } else if variable["valueFrom"].is_null() {
             env.insert(name.to_owned(), "".into());
         } else {
-            entry.not_supported(format!("{name} comes from the cluster (valueFrom): give it a value in params.env"));
+            entry.note_unsupported(format!("{name} comes from the cluster (valueFrom): give it a value in params.env"));
         }
     }
     if container["envFrom"].is_array() {
-        entry.not_supported("envFrom: its variables are not known here; write them into params.env");
+        entry.note_unsupported("envFrom: its variables are not known here; write them into params.env");
     }
     env
 }
 
 /// Indexed jobs become shards. The program finds its index in a variable whose name differs from that in Kubernetes.
-fn shards(job_spec: &Value, entry: &mut Entry) -> Option<u64> {
+fn shard_count(job_spec: &Value, entry: &mut Entry) -> Option<u64> {
     let parallelism = job_spec["parallelism"].as_u64().unwrap_or(1);
     if job_spec["completions"].is_null() && parallelism > 1 {
-        entry.not_supported(format!(
+        entry.note_unsupported(format!(
             "parallelism {parallelism} without completions: that many pods shared the work, and here is one run; shards makes several"
         ));
     }
     let count = job_spec["completions"].as_u64().filter(|count| *count > 1)?;
     if job_spec["completionMode"] == "Indexed" {
-        entry.changed("its index is in RONDEL_SHARD_INDEX, in the place of JOB_COMPLETION_INDEX");
+        entry.note_change("its index is in RONDEL_SHARD_INDEX, in the place of JOB_COMPLETION_INDEX");
     } else {
-        entry.changed(format!("{count} completions became {count} shards, each of which runs once"));
+        entry.note_change(format!("{count} completions became {count} shards, each of which runs once"));
     }
     if parallelism < count {
-        entry.not_supported("parallelism: all shards may run concurrently; concurrency limits them");
+        entry.note_unsupported("parallelism: all shards may run concurrently; concurrency limits them");
     }
     Some(count)
 }
 
 fn note_volumes(pod: &Value, entry: &mut Entry) {
     if pod["volumes"].as_array().is_some_and(|volumes| !volumes.is_empty()) {
-        entry.not_supported("volumes: the agent needs what is mounted in them");
+        entry.note_unsupported("volumes: the agent needs what is mounted in them");
     }
     if pod["serviceAccountName"].is_string() {
-        entry.not_supported("serviceAccountName: runs have the agent's rights");
+        entry.note_unsupported("serviceAccountName: runs have the agent's rights");
     }
     if pod["nodeSelector"].is_object() || pod["affinity"].is_object() {
-        entry.not_supported("nodeSelector and affinity: give agents labels, and the job select.labels");
+        entry.note_unsupported("nodeSelector and affinity: give agents labels, and the job select.labels");
     }
 }
 
@@ -320,9 +321,9 @@ mod tests {
 
     #[test]
     fn a_cron_job_becomes_a_job() {
-        let mut found = ImportResult::default();
-        read(CRON_JOB, "x.yaml", "shop", &mut found).unwrap();
-        let job = found.entries[0].job.as_ref().unwrap_or_else(|| panic!("{found:?}"));
+        let mut result = ImportResult::default();
+        read(CRON_JOB, "x.yaml", "shop", &mut result).unwrap();
+        let job = result.entries[0].job.as_ref().unwrap_or_else(|| panic!("{result:?}"));
         let wanted = json!({
             "name": "nightly-close", "app": "shop", "handler": "shell", "description": "From the CronJob prod/nightly-close of Kubernetes.",
             "labels": {"kubernetes-namespace": "prod", "kubernetes-name": "nightly-close"},
@@ -332,7 +333,7 @@ mod tests {
             "timeout": "600s", "shards": 4,
         });
         assert_eq!(job, &wanted);
-        let report = found.text("x.yaml");
+        let report = result.text("x.yaml");
         for expected in [
             "shop/close:7",
             "SHOP_DB_URL",
@@ -355,16 +356,16 @@ mod tests {
                 "env": [{"name": "HOST", "value": "db"}, {"name": "DB_URL", "value": "pg://$(HOST)/x"}],
             }]}}}}}})
         };
-        let mut found = ImportResult::default();
-        read(&json!({"items": [job("one"), job("two")]}).to_string(), "-", "shop", &mut found).unwrap();
-        let names: Vec<&str> = found.entries.iter().map(Entry::name).collect();
+        let mut result = ImportResult::default();
+        read(&json!({"items": [job("one"), job("two")]}).to_string(), "-", "shop", &mut result).unwrap();
+        let names: Vec<&str> = result.entries.iter().map(Entry::name).collect();
         assert_eq!(names, ["one-a", "two-a"]);
-        let params = &found.entries[0].job.as_ref().unwrap()["params"];
+        let params = &result.entries[0].job.as_ref().unwrap()["params"];
         assert_eq!(
             params["argv"],
             json!(["sh", "-c", "echo $HOME $(date) $5", "--db", "pg://db/x", "$(NOPE)$", "$(open"])
         );
-        let text = found.text("-");
+        let text = result.text("-");
         for expected in ["initContainers (migrate)", "$(NOPE) is not in env", "podFailurePolicy"] {
             assert!(text.contains(expected), "{expected}: {text}");
         }
@@ -381,17 +382,17 @@ mod tests {
             {"kind": "CronJob", "metadata": {"name": "c"}},
             {"kind": "Service"},
         ]});
-        let mut found = ImportResult::default();
-        read(&list.to_string(), "-", "shop", &mut found).unwrap();
-        let taken: Vec<bool> = found.entries.iter().map(|entry| entry.job.is_some()).collect();
+        let mut result = ImportResult::default();
+        read(&list.to_string(), "-", "shop", &mut result).unwrap();
+        let taken: Vec<bool> = result.entries.iter().map(|entry| entry.job.is_some()).collect();
         assert_eq!(taken, [true, false, false]);
-        let job = found.entries[0].job.as_ref().unwrap();
+        let job = result.entries[0].job.as_ref().unwrap();
         assert_eq!(
             (&job["overlap"]["policy"], &job["misfire"]["policy"], &job["retry"]["max"]),
             (&json!("allow"), &json!("once"), &json!(6))
         );
-        assert!(found.text("-").contains("what its image starts by itself"));
-        assert!(read("a: [", "x.yaml", "shop", &mut found).unwrap_err().starts_with("x.yaml:"));
+        assert!(result.text("-").contains("what its image starts by itself"));
+        assert!(read("a: [", "x.yaml", "shop", &mut result).unwrap_err().starts_with("x.yaml:"));
     }
     /// A cron job with these fields of its spec, of its pod's job and of its container.
     fn cron_job(spec: &Value, job_spec: &Value, container: &Value) -> String {
@@ -411,12 +412,12 @@ mod tests {
 
     #[test]
     fn bounds_of_the_container_are_named_and_a_large_limit_of_retries_is_capped() {
-        let mut found = ImportResult::default();
+        let mut result = ImportResult::default();
         let limits = json!({"resources": {"limits": {"memory": "512Mi", "cpu": 1}}});
-        read(&cron_job(&json!({}), &json!({"backoffLimit": 250}), &limits), "-", "shop", &mut found).unwrap();
-        let job = found.entries[0].job.as_ref().unwrap_or_else(|| panic!("{found:?}"));
+        read(&cron_job(&json!({}), &json!({"backoffLimit": 250}), &limits), "-", "shop", &mut result).unwrap();
+        let job = result.entries[0].job.as_ref().unwrap_or_else(|| panic!("{result:?}"));
         assert_eq!(job["retry"]["max"], 100);
-        let text = found.text("-");
+        let text = result.text("-");
         for expected in [
             "backoffLimit 250: retry.max is 100",
             "securityContext: runs have",
@@ -429,11 +430,11 @@ mod tests {
     #[test]
     fn a_zone_in_a_schedule_is_refused_with_the_field_that_is_meant() {
         for prefix in ["CRON_TZ=Europe/Berlin ", "TZ=Europe/Berlin  "] {
-            let mut found = ImportResult::default();
+            let mut result = ImportResult::default();
             let schedule = format!("{prefix}30 2 * * *");
-            read(&cron_job(&json!({"schedule": schedule}), &json!({}), &json!({})), "-", "shop", &mut found).unwrap();
+            read(&cron_job(&json!({"schedule": schedule}), &json!({}), &json!({})), "-", "shop", &mut result).unwrap();
             let expected = "write timeZone: Europe/Berlin and schedule: \"30 2 * * *\"";
-            assert!(found.entries[0].job.is_none() && found.text("-").contains(expected), "{}", found.text("-"));
+            assert!(result.entries[0].job.is_none() && result.text("-").contains(expected), "{}", result.text("-"));
         }
     }
 
@@ -448,50 +449,50 @@ mod tests {
             ("0 0 ? * 1", "0 0 * * 1"),
             ("@daily", "@daily"),
         ] {
-            let mut found = ImportResult::default();
+            let mut result = ImportResult::default();
             let spec = json!({"schedule": given});
-            read(&cron_job(&spec, &json!({}), &json!({})), "-", "shop", &mut found).unwrap();
-            let job = found.entries[0].job.as_ref().unwrap_or_else(|| panic!("{given}: {found:?}"));
+            read(&cron_job(&spec, &json!({}), &json!({})), "-", "shop", &mut result).unwrap();
+            let job = result.entries[0].job.as_ref().unwrap_or_else(|| panic!("{given}: {result:?}"));
             assert_eq!(job["schedule"]["cron"], expected, "{given}");
         }
     }
 
     #[test]
     fn lost_parallelism_is_named_and_a_variable_may_be_empty() {
-        let mut found = ImportResult::default();
+        let mut result = ImportResult::default();
         let env = json!({"args": ["[$(EMPTY)]"], "env": [{"name": "EMPTY"}]});
         read(
             &cron_job(&json!({"concurrencyPolicy": "Forbid"}), &json!({"parallelism": 4}), &env),
             "-",
             "shop",
-            &mut found,
+            &mut result,
         )
         .unwrap();
-        let job = found.entries[0].job.as_ref().unwrap_or_else(|| panic!("{found:?}"));
+        let job = result.entries[0].job.as_ref().unwrap_or_else(|| panic!("{result:?}"));
         assert_eq!(job["params"], json!({"argv": ["a", "[]"], "env": {"EMPTY": ""}}));
-        let text = found.text("-");
+        let text = result.text("-");
         for expected in ["parallelism 4 without completions", "Forbid made up for a start"] {
             assert!(text.contains(expected), "{expected}: {text}");
         }
         assert!(!text.contains("EMPTY"), "{text}");
         for completions in [1, 4] {
-            let mut found = ImportResult::default();
+            let mut result = ImportResult::default();
             let job_spec = json!({"parallelism": 4, "completions": completions});
-            read(&cron_job(&json!({}), &job_spec, &json!({})), "-", "shop", &mut found).unwrap();
-            assert!(!found.text("-").contains("parallelism"), "{}", found.text("-"));
+            read(&cron_job(&json!({}), &job_spec, &json!({})), "-", "shop", &mut result).unwrap();
+            assert!(!result.text("-").contains("parallelism"), "{}", result.text("-"));
         }
     }
 
     #[test]
     fn equal_names_of_two_files_end_in_a_hash_and_a_file_without_cron_jobs_is_named() {
-        let mut found = ImportResult::with_prefix("k8s-");
+        let mut result = ImportResult::with_prefix("k8s-");
         let one = cron_job(&json!({}), &json!({}), &json!({}));
         for file in ["one.yaml", "two.yaml"] {
-            read(&one, file, "shop", &mut found).unwrap();
+            read(&one, file, "shop", &mut result).unwrap();
         }
-        read("kind: Service\n", "three.yaml", "shop", &mut found).unwrap();
-        assert_eq!(found.entries[0].name(), "k8s-a");
-        assert!(found.entries[1].name().starts_with("k8s-a-"), "{}", found.entries[1].name());
-        assert!(found.text("-").contains("three.yaml has no CronJob"), "{}", found.text("-"));
+        read("kind: Service\n", "three.yaml", "shop", &mut result).unwrap();
+        assert_eq!(result.entries[0].name(), "k8s-a");
+        assert!(result.entries[1].name().starts_with("k8s-a-"), "{}", result.entries[1].name());
+        assert!(result.text("-").contains("three.yaml has no CronJob"), "{}", result.text("-"));
     }
 }

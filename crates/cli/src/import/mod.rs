@@ -189,7 +189,7 @@ impl ImportArgs {
 
 impl NameArgs {
     /// The prefix; empty without the flag.
-    fn checked(&self) -> Result<&str, Failure> {
+    fn checked_prefix(&self) -> Result<&str, Failure> {
         let Some(prefix) = self.name_prefix.as_deref() else { return Ok("") };
         names::check_prefix(prefix).map_err(|message| Failure::refused(format!("--name-prefix: {message}")))?;
         Ok(prefix)
@@ -198,13 +198,13 @@ impl NameArgs {
 
 impl InitialStateArgs {
     /// Applies `--disabled` or `--shadow`. Without these flags, warns that the jobs would fire in both schedulers.
-    fn apply(&self, found: &mut ImportResult, source: &str) {
+    fn apply(&self, result: &mut ImportResult, source: &str) {
         if self.disabled {
-            found.disable();
+            result.disable();
         } else if self.shadow {
-            found.put_in_shadow();
-        } else if found.has_active() {
-            found.remarks.push(format!(
+            result.put_in_shadow();
+        } else if result.has_active() {
+            result.remarks.push(format!(
                 "the jobs are active: while {source} runs them too, they run twice; --disabled writes them paused, --shadow in shadow mode, in which nothing is sent"
             ));
         }
@@ -219,31 +219,37 @@ impl CrontabArgs {
         let (app, zone, executor) = (self.app.as_str(), self.time_zone.as_deref(), self.executor.as_deref());
         let from = source_name(&self.file);
         let file = Some(from.as_str()).filter(|_| self.file.as_os_str() != "-");
-        let source =
-            crontab::CrontabSource { app, zone, executor, file, prefix: self.name.checked()?, has_user: self.system };
-        let mut found = crontab::read(&read_text(&self.file)?, &source).map_err(Failure::refused)?;
-        self.initial_state.apply(&mut found, "cron");
-        finish(&found, &from, &self.report)
+        let source = crontab::CrontabSource {
+            app,
+            zone,
+            executor,
+            file,
+            prefix: self.name.checked_prefix()?,
+            has_user: self.system,
+        };
+        let mut result = crontab::read(&read_text(&self.file)?, &source).map_err(Failure::refused)?;
+        self.initial_state.apply(&mut result, "cron");
+        finish(&result, &from, &self.report)
     }
 }
 
 impl KubernetesArgs {
     fn run(&self) -> Result<(), Failure> {
         check_name("--app", &self.app)?;
-        let mut found = ImportResult::with_prefix(self.name.checked()?);
+        let mut result = ImportResult::with_prefix(self.name.checked_prefix()?);
         for file in &self.files {
             let name = source_name(file);
-            kubernetes::read(&read_text(file)?, &name, &self.app, &mut found).map_err(Failure::refused)?;
+            kubernetes::read(&read_text(file)?, &name, &self.app, &mut result).map_err(Failure::refused)?;
         }
         let from: Vec<String> = self.files.iter().map(|file| source_name(file)).collect();
         let from = from.join(", ");
-        if found.entries.is_empty() {
+        if result.entries.is_empty() {
             let detail =
                 format!("{from}: no CronJob of Kubernetes is in it; give what kubectl get cronjobs -A -o yaml prints");
             return Err(Failure::refused(detail));
         }
-        self.initial_state.apply(&mut found, "Kubernetes");
-        finish(&found, &from, &self.report)
+        self.initial_state.apply(&mut result, "Kubernetes");
+        finish(&result, &from, &self.report)
     }
 }
 
@@ -251,7 +257,7 @@ impl QuartzArgs {
     async fn run(&self) -> Result<(), Failure> {
         check_name("--app", &self.app)?;
         check_zone(&self.time_zone)?;
-        let prefix = self.name.checked()?;
+        let prefix = self.name.checked_prefix()?;
         if self.prefix.len() > 50 || !self.prefix.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '$')) {
             let detail = format!(
                 "--prefix: {:?} is no beginning of the names of tables: up to 50 letters, digits and '_'",
@@ -263,10 +269,10 @@ impl QuartzArgs {
         if let Some(scheduler) = &self.scheduler {
             tables.keep_only(scheduler).map_err(|message| Failure::refused(format!("--scheduler: {message}")))?;
         }
-        let options = quartz::Options { app: &self.app, zone: &self.time_zone, prefix, now: clock::now() };
-        let mut found = quartz::convert(&tables, &options);
-        self.initial_state.apply(&mut found, "Quartz");
-        finish(&found, "Quartz", &self.report)
+        let options = quartz::ImportOptions { app: &self.app, zone: &self.time_zone, prefix, now: clock::now() };
+        let mut result = quartz::convert(&tables, &options);
+        self.initial_state.apply(&mut result, "Quartz");
+        finish(&result, "Quartz", &self.report)
     }
 }
 
@@ -274,11 +280,11 @@ impl XxlJobArgs {
     async fn run(&self) -> Result<(), Failure> {
         check_zone(&self.time_zone)?;
         check_name("--namespace", &self.namespace)?;
-        let prefix = self.name.checked()?;
+        let prefix = self.name.checked_prefix()?;
         let tables = match (&self.dump, &self.database) {
             (Some(path), _) => {
-                let mut source = open(path)?;
-                xxl_job::Tables::of_dump(&mut source, &source_name(path))?
+                let mut source = open_dump(path)?;
+                xxl_job::Tables::from_dump(&mut source, &source_name(path))?
             }
             (None, Some(url)) => xxl_job::Tables::read(url).await?,
             (None, None) => return Err(Failure::refused("--database or --dump is missing")),
@@ -286,30 +292,30 @@ impl XxlJobArgs {
         let (zone, namespace) = (self.time_zone.as_str(), self.namespace.as_str());
         let (scripts, history) = (self.scripts, self.history.as_deref());
         let options = xxl_job::ImportOptions { zone, namespace, prefix, scripts, history };
-        let mut found = xxl_job::convert(&tables, options);
+        let mut result = xxl_job::convert(&tables, options);
         if self.shadow {
-            found.put_in_shadow();
-        } else if found.has_active() {
+            result.put_in_shadow();
+        } else if result.has_active() {
             let remark = "the jobs are active: while XXL-JOB runs them too, they run twice; --shadow writes jobs that send nothing until they are promoted";
-            found.remarks.push(remark.to_owned());
+            result.remarks.push(remark.to_owned());
         }
         if let Some(folder) = &self.history {
-            let count = xxl_job::write_history(&tables, options).map_err(|error| cannot_write(folder, &error))?;
-            output::message(&format!("{} in {}", counted(count, "earlier script"), folder.display()));
+            let count = xxl_job::write_history(&tables, options).map_err(|error| write_failure(folder, &error))?;
+            output::print_message(&format!("{} in {}", counted(count, "earlier script"), folder.display()));
         }
-        if self.commands.is_none() && !found.script().is_empty() {
+        if self.commands.is_none() && !result.script().is_empty() {
             let remark =
                 "tokens, fixed addresses, alarm mail and users are commands for a shell: --commands FILE writes them";
-            found.remarks.push(remark.to_owned());
+            result.remarks.push(remark.to_owned());
         }
         if let Some(path) = &self.commands {
-            std::fs::write(path, found.script()).map_err(|error| cannot_write(path, &error))?;
+            std::fs::write(path, result.script()).map_err(|error| write_failure(path, &error))?;
         }
-        finish(&found, "XXL-JOB", &self.report)
+        finish(&result, "XXL-JOB", &self.report)
     }
 }
 
-fn open(path: &Path) -> Result<Box<dyn BufRead>, Failure> {
+fn open_dump(path: &Path) -> Result<Box<dyn BufRead>, Failure> {
     if path.as_os_str() == "-" {
         return Ok(Box::new(BufReader::new(std::io::stdin())));
     }
@@ -318,7 +324,7 @@ fn open(path: &Path) -> Result<Box<dyn BufRead>, Failure> {
     Ok(Box::new(BufReader::new(file)))
 }
 
-fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
+fn write_failure(path: &Path, error: &std::io::Error) -> Failure {
     Failure::refused(format!("cannot write {}: {error}", path.display()))
 }
 
@@ -327,21 +333,21 @@ fn source_name(file: &Path) -> String {
     if file.as_os_str() == "-" { "stdin".to_owned() } else { file.display().to_string() }
 }
 
-fn check_name(flag: &str, given: &str) -> Result<(), Failure> {
-    name::check(given).map_err(|message| Failure::refused(format!("{flag}: {message}")))
+fn check_name(flag: &str, value: &str) -> Result<(), Failure> {
+    name::check(value).map_err(|message| Failure::refused(format!("{flag}: {message}")))
 }
 
-fn check_zone(given: &str) -> Result<(), Failure> {
-    parse_zone(given).map(drop).map_err(|error| Failure::refused(format!("--time-zone: {error}")))
+fn check_zone(value: &str) -> Result<(), Failure> {
+    parse_zone(value).map(drop).map_err(|error| Failure::refused(format!("--time-zone: {error}")))
 }
 
-fn finish(found: &ImportResult, from: &str, to: &ReportArgs) -> Result<(), Failure> {
+fn finish(result: &ImportResult, from: &str, to: &ReportArgs) -> Result<(), Failure> {
     for path in &to.report {
         let is_page = path.extension().is_some_and(|extension| extension == "html" || extension == "htm");
-        let report = if is_page { found.page(from) } else { found.json() };
-        std::fs::write(path, report).map_err(|error| cannot_write(path, &error))?;
+        let report = if is_page { result.page(from) } else { result.json() };
+        std::fs::write(path, report).map_err(|error| write_failure(path, &error))?;
     }
-    output::data(&found.yaml())?;
-    output::message(&found.text(from));
+    output::print_lines(&result.yaml())?;
+    output::print_message(&result.text(from));
     Ok(())
 }

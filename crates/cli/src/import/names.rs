@@ -13,9 +13,9 @@ const PREFIX_LEN_MAX: usize = 40;
 #[derive(Debug, Default)]
 pub(super) struct Names {
     prefix: String,
-    taken: BTreeSet<String>,
+    used_names: BTreeSet<String>,
     /// The first identities of the jobs that have a name.
-    known: BTreeSet<String>,
+    named_identities: BTreeSet<String>,
 }
 
 /// Checks that names can begin with this text.
@@ -43,24 +43,24 @@ impl Names {
     /// that distinguish the job from others in its source. If the name is taken or cut, a hash of the first identity is
     /// appended, so that the name does not depend on other jobs. If another job has the same first identity, the hash
     /// of the next one is used. A number is appended only if all of these are taken.
-    pub(super) fn make(&mut self, text: &str, identities: &[&str]) -> String {
+    pub(super) fn unique_name(&mut self, text: &str, identities: &[&str]) -> String {
         let room = self.free_len();
         let stem = format!("{}{}", self.prefix, cut(&slug(text), room));
         let hashed: Vec<String> = identities.iter().map(|identity| format!("{stem}-{:08x}", hash(identity))).collect();
-        let is_known = identities.first().is_some_and(|identity| !self.known.insert((*identity).to_owned()));
+        let is_known = identities.first().is_some_and(|identity| !self.named_identities.insert((*identity).to_owned()));
         let skipped = usize::from(is_known && identities.len() > 1);
         let last = hashed.last().unwrap_or(&stem).clone();
         let is_whole = text.trim().chars().count() <= room;
         let plain = is_whole.then_some(stem);
         let numbered = (2_u32..).map(|number| format!("{last}-{number}"));
         let mut candidates = plain.into_iter().chain(hashed.into_iter().skip(skipped)).chain(numbered);
-        candidates.find(|name| self.taken.insert(name.clone())).unwrap_or_default()
+        candidates.find(|name| self.used_names.insert(name.clone())).unwrap_or_default()
     }
 
     /// The name of a job that has its own id: the text, cut if it is long, and the id.
-    pub(super) fn make_with_id(&mut self, text: &str, id: &str) -> String {
+    pub(super) fn unique_name_with_id(&mut self, text: &str, id: &str) -> String {
         let room = self.free_len().saturating_sub(id.len() + 1);
-        self.make(&format!("{}-{id}", cut(&slug(text), room)), &[id])
+        self.unique_name(&format!("{}-{id}", cut(&slug(text), room)), &[id])
     }
 
     const fn free_len(&self) -> usize {
@@ -109,7 +109,7 @@ mod tests {
             (&"a".repeat(300), &format!("{}-HASH", "a".repeat(90))),
         ] {
             let expected = name.replace("HASH", &format!("{:08x}", hash(text)));
-            let given = names.make(text, &[text]);
+            let given = names.unique_name(text, &[text]);
             assert_eq!(given, expected, "{text:?}");
             assert!(given.len() <= NAME_LEN_MAX, "{given}");
         }
@@ -118,7 +118,8 @@ mod tests {
     #[test]
     fn a_second_identity_counts_only_where_the_first_is_equal() {
         let mut names = Names::default();
-        let given = [["a", "1"], ["a", "1"], ["b", "1"], ["a", "2"], ["a", "2"]].map(|both| names.make("x", &both));
+        let given =
+            [["a", "1"], ["a", "1"], ["b", "1"], ["a", "2"], ["a", "2"]].map(|both| names.unique_name("x", &both));
         let hashed = |text: &str| format!("x-{:08x}", hash(text));
         assert_eq!(given, ["x".to_owned(), hashed("1"), hashed("b"), hashed("2"), format!("{}-2", hashed("2"))]);
     }
@@ -126,10 +127,14 @@ mod tests {
     #[test]
     fn a_prefix_is_before_each_name_and_leaves_room_for_it() {
         let mut names = Names::new("web1-");
-        assert_eq!([names.make("x", &["x"]), names.make_with_id("y", "7")], ["web1-x", "web1-y-7"]);
+        assert_eq!([names.unique_name("x", &["x"]), names.unique_name_with_id("y", "7")], ["web1-x", "web1-y-7"]);
         let long = "a".repeat(300);
         let mut names = Names::new(&"p".repeat(PREFIX_LEN_MAX));
-        for name in [names.make(&long, &["1"]), names.make(&long, &["2"]), names.make_with_id(&long, "2147483647")] {
+        for name in [
+            names.unique_name(&long, &["1"]),
+            names.unique_name(&long, &["2"]),
+            names.unique_name_with_id(&long, "2147483647"),
+        ] {
             rondel_core::name::check(&name).unwrap();
         }
         check_prefix("web1-").unwrap();
@@ -143,12 +148,12 @@ mod tests {
     fn long_names_keep_the_id_whatever_else_is_there() {
         let long = "a".repeat(95);
         let mut both = Names::default();
-        let names = [both.make_with_id(&long, "1"), both.make_with_id(&long, "2147483647")];
-        assert_eq!(Names::default().make_with_id(&long, "2147483647"), names[1], "without the first one, too");
+        let names = [both.unique_name_with_id(&long, "1"), both.unique_name_with_id(&long, "2147483647")];
+        assert_eq!(Names::default().unique_name_with_id(&long, "2147483647"), names[1], "without the first one, too");
         assert!(names[0].ends_with("a-1") && names[1].ends_with("a-2147483647"), "{names:?}");
         for name in names {
             rondel_core::name::check(&name).unwrap();
         }
-        assert_eq!(Names::default().make_with_id("数据", "7"), "job-7");
+        assert_eq!(Names::default().unique_name_with_id("数据", "7"), "job-7");
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::result::{Entry, ImportResult, Outcome};
-use crate::terminal::harmless;
+use crate::terminal::harmless_text;
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;--ink:#1c2430;--faint:#5b6675;--paper:#fff;--line:#d5dbe3;--raised:#f4f6f9;--kept:#1a7f4b;--changed:#8a5a00;--gone:#b3261e}
@@ -33,7 +33,7 @@ impl ImportResult {
             escape(from)
         )
         .ok();
-        writeln!(page, "<p>{}.</p>", escape(&self.sums())).ok();
+        writeln!(page, "<p>{}.</p>", escape(&self.counts_text())).ok();
         if !self.remarks.is_empty() {
             page.push_str("<h2>Not read, and what else to know</h2>\n<ul>");
             self.remarks.iter().for_each(|remark| write!(page, "<li>{}</li>", escape(remark)).unwrap_or_default());
@@ -74,7 +74,7 @@ fn write_entry(page: &mut String, entry: &Entry) {
     if !entry.notes.is_empty() {
         page.push_str("<ul>");
         for note in &entry.notes {
-            let (class, word) = entry.word(note);
+            let (class, word) = entry.class_and_word(note);
             write!(page, "<li><span class=\"{class}\">{word}</span>: {}</li>", escape(&note.text)).ok();
         }
         page.push_str("</ul>");
@@ -97,7 +97,7 @@ fn write_entry(page: &mut String, entry: &Entry) {
                 escape(&field.name),
                 escape(&field.value),
                 field.outcome.words(),
-                escape(&field.here)
+                escape(&field.counterpart)
             )
             .ok();
         }
@@ -108,18 +108,18 @@ fn write_entry(page: &mut String, entry: &Entry) {
 
 /// Escapes a text, so that nothing in it is markup.
 fn escape(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in harmless(text).chars() {
+    let mut escaped = String::with_capacity(text.len());
+    for c in harmless_text(text).chars() {
         match c {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            '\'' => safe.push_str("&#39;"),
-            c => safe.push(c),
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            c => escaped.push(c),
         }
     }
-    safe
+    escaped
 }
 
 fn escape_lines(text: &str) -> String {
@@ -135,16 +135,16 @@ mod tests {
     #[test]
     fn hostile_texts_are_texts() {
         let hostile = "</pre><script>alert('\"&')</script>\u{202e}";
-        let mut found = ImportResult::default();
+        let mut result = ImportResult::default();
         let mut entry = Entry::new(hostile, hostile);
-        entry.field(hostile, hostile, Outcome::Changed, hostile);
+        entry.record_field(hostile, hostile, Outcome::Changed, hostile);
         entry.commands.push(format!("# {hostile}"));
-        found.add(entry, json!({"name": "n", "app": "a", "handler": "h"}).as_object().cloned().unwrap());
+        result.add(entry, json!({"name": "n", "app": "a", "handler": "h"}).as_object().cloned().unwrap());
         let mut other = Entry::new("job 2", hostile);
-        other.field("a", "b", Outcome::NotNeeded, "c");
-        found.leave_out(other, hostile);
-        found.remarks.push(hostile.to_owned());
-        let page = found.page(hostile);
+        other.record_field("a", "b", Outcome::NotNeeded, "c");
+        result.leave_out(other, hostile);
+        result.remarks.push(hostile.to_owned());
+        let page = result.page(hostile);
         assert!(!page.contains("<script") && !page.contains('\u{202e}') && !page.contains("alert('"), "{page}");
         assert!(page.contains("&lt;script&gt;alert(&#39;&quot;&amp;&#39;)"), "{page}");
         for words in ["<h2>Left out</h2>", "<h2>With notes</h2>", "not needed", "prefers-color-scheme:dark"] {

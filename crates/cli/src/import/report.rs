@@ -6,12 +6,12 @@ use std::fmt::Write as _;
 use rondel_core::words::counted;
 
 use super::result::{Entry, ImportResult, Subject};
-use crate::terminal::harmless;
+use crate::terminal::harmless_text;
 
 /// If more than this many jobs have the same note, the report prints it once.
-const EQUAL_MAX: usize = 3;
+const SAME_NOTE_MAX: usize = 3;
 /// Maximum number of jobs that the line of such a note names.
-const NAMED_MAX: usize = 3;
+const NAME_COUNT_MAX: usize = 3;
 
 /// The names of the jobs with each note, by the kind and the text of the note.
 type Notes<'a> = BTreeMap<(&'static str, &'a str), Vec<&'a str>>;
@@ -23,7 +23,7 @@ impl ImportResult {
     }
 
     /// Counts the entries of each kind.
-    pub(super) fn sums(&self) -> String {
+    pub(super) fn counts_text(&self) -> String {
         let jobs = || self.entries.iter().filter(|entry| entry.is_job());
         let left_out = jobs().filter(|entry| entry.is_left_out()).count();
         let noted = jobs().filter(|entry| !entry.is_left_out() && !entry.notes.is_empty()).count();
@@ -44,23 +44,29 @@ impl ImportResult {
     /// The report as text: the sums, the remarks, a line for each note and, at the end, one line for each note that many
     /// jobs have.
     pub(super) fn text(&self, from: &str) -> String {
-        let mut text = self.sums().replacen(':', &format!(" from {}:", harmless(from)), 1) + "\n";
+        let mut text = self.counts_text().replacen(':', &format!(" from {}:", harmless_text(from)), 1) + "\n";
         for remark in &self.remarks {
-            writeln!(text, "  {}", harmless(remark)).ok();
+            writeln!(text, "  {}", harmless_text(remark)).ok();
         }
         let shared = self.shared_notes();
         for entry in &self.entries {
             for note in &entry.notes {
-                let (_, word) = entry.word(note);
+                let (_, word) = entry.class_and_word(note);
                 if !shared.contains_key(&(word, &note.text)) {
-                    let (name, from) = (harmless(entry.name()), harmless(&entry.from));
-                    writeln!(text, "  {name} ({from}): {word}: {}", harmless(&note.text)).ok();
+                    let (name, from) = (harmless_text(entry.name()), harmless_text(&entry.from));
+                    writeln!(text, "  {name} ({from}): {word}: {}", harmless_text(&note.text)).ok();
                 }
             }
         }
         for ((word, note), jobs) in shared {
-            writeln!(text, "  {} ({}): {word}: {}", counted(jobs.len(), "job"), first_names(&jobs), harmless(note))
-                .ok();
+            writeln!(
+                text,
+                "  {} ({}): {word}: {}",
+                counted(jobs.len(), "job"),
+                first_names(&jobs),
+                harmless_text(note)
+            )
+            .ok();
         }
         text.push_str(
             "compare the definitions with a server by rondel job plan -f FILE, save them by rondel job apply -f FILE",
@@ -74,22 +80,22 @@ impl ImportResult {
         let is_imported = |entry: &&Entry| entry.is_job() && !entry.is_left_out();
         for entry in self.entries.iter().filter(is_imported) {
             for note in &entry.notes {
-                let (_, word) = entry.word(note);
+                let (_, word) = entry.class_and_word(note);
                 let jobs = notes.entry((word, &note.text)).or_default();
                 if jobs.last() != Some(&entry.name()) {
                     jobs.push(entry.name());
                 }
             }
         }
-        notes.retain(|_, jobs| jobs.len() > EQUAL_MAX);
+        notes.retain(|_, jobs| jobs.len() > SAME_NOTE_MAX);
         notes
     }
 }
 
 /// The first names of a list.
 fn first_names(names: &[&str]) -> String {
-    let more = if names.len() > NAMED_MAX { ", …" } else { "" };
-    let first: Vec<_> = names.iter().take(NAMED_MAX).map(|name| harmless(name)).collect();
+    let more = if names.len() > NAME_COUNT_MAX { ", …" } else { "" };
+    let first: Vec<_> = names.iter().take(NAME_COUNT_MAX).map(|name| harmless_text(name)).collect();
     first.join(", ") + more
 }
 
@@ -101,23 +107,23 @@ mod tests {
 
     #[test]
     fn a_note_that_many_jobs_have_is_one_line_of_the_text_and_whole_in_the_json() {
-        let mut found = ImportResult::default();
+        let mut result = ImportResult::default();
         for name in ["a", "b", "c", "d"] {
             let mut entry = Entry::new(format!("line {name}"), name);
-            entry.changed("its zone");
+            entry.note_change("its zone");
             if name != "d" {
-                entry.changed("its user");
+                entry.note_change("its user");
             }
             let job = json!({"name": name, "app": "x", "handler": "h"});
-            found.add(entry, job.as_object().cloned().unwrap());
+            result.add(entry, job.as_object().cloned().unwrap());
         }
         for line in 0..5 {
-            found.leave_out(Entry::new(format!("line {line}"), "gone"), "has no command");
+            result.leave_out(Entry::new(format!("line {line}"), "gone"), "has no command");
         }
-        let text = found.text("x");
+        let text = result.text("x");
         assert!(text.contains("  4 jobs (a, b, c, …): changed: its zone\n"), "{text}");
         assert_eq!((text.matches("its zone").count(), text.matches("its user").count()), (1, 3), "{text}");
         assert_eq!(text.matches("left out: has no command").count(), 5, "each has its line: {text}");
-        assert_eq!(found.json().matches("its zone").count(), 4);
+        assert_eq!(result.json().matches("its zone").count(), 4);
     }
 }

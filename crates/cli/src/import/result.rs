@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::names::Names;
 use crate::clock;
-use crate::terminal::harmless;
+use crate::terminal::harmless_text;
 
 /// Maximum number of retries of a definition.
 pub(super) const RETRY_MAX: u64 = 100;
@@ -65,7 +65,8 @@ pub(super) struct Field {
     pub(super) value: String,
     pub(super) outcome: Outcome,
     /// The counterpart in Rondel, or why there is none.
-    pub(super) here: String,
+    #[serde(rename = "here")]
+    pub(super) counterpart: String,
 }
 
 /// Maximum number of characters of a value in a report.
@@ -127,20 +128,20 @@ impl Entry {
         }
     }
 
-    pub(super) fn of(subject: Subject, from: impl Into<String>, title: impl Into<String>) -> Self {
+    pub(super) fn with_subject(subject: Subject, from: impl Into<String>, title: impl Into<String>) -> Self {
         Self { subject, ..Self::new(from, title) }
     }
 
     /// Records the outcome for a field. A field that is changed or not supported gets a note too.
-    pub(super) fn field(&mut self, name: &str, value: &str, outcome: Outcome, here: impl Into<String>) {
-        let here = here.into();
+    pub(super) fn record_field(&mut self, name: &str, value: &str, outcome: Outcome, counterpart: impl Into<String>) {
+        let counterpart = counterpart.into();
         match outcome {
-            Outcome::Changed => self.changed(format!("{name}: {here}")),
-            Outcome::NotSupported => self.not_supported(format!("{name}: {here}")),
+            Outcome::Changed => self.note_change(format!("{name}: {counterpart}")),
+            Outcome::NotSupported => self.note_unsupported(format!("{name}: {counterpart}")),
             Outcome::Kept | Outcome::NotNeeded => {}
         }
         let value = value.chars().take(VALUE_LEN_MAX).collect();
-        self.fields.push(Field { name: name.to_owned(), value, outcome, here });
+        self.fields.push(Field { name: name.to_owned(), value, outcome, counterpart });
     }
 
     pub(super) fn is_job(&self) -> bool {
@@ -157,7 +158,7 @@ impl Entry {
     }
 
     /// The CSS class of a note, and its word in reports.
-    pub(super) fn word(&self, note: &Note) -> (&'static str, &'static str) {
+    pub(super) fn class_and_word(&self, note: &Note) -> (&'static str, &'static str) {
         match note.kind {
             _ if self.is_left_out() => ("gone", "left out"),
             Kind::Changed => ("changed", "changed"),
@@ -165,11 +166,11 @@ impl Entry {
         }
     }
 
-    pub(super) fn changed(&mut self, text: impl Into<String>) {
+    pub(super) fn note_change(&mut self, text: impl Into<String>) {
         self.notes.push(Note { kind: Kind::Changed, text: text.into() });
     }
 
-    pub(super) fn not_supported(&mut self, text: impl Into<String>) {
+    pub(super) fn note_unsupported(&mut self, text: impl Into<String>) {
         self.notes.push(Note { kind: Kind::NotSupported, text: text.into() });
     }
 }
@@ -194,7 +195,7 @@ impl ImportResult {
         let errors = definition_errors(&job);
         if errors.is_empty() {
             if never_fires(&job) {
-                entry.changed("its schedule has no instant from now on: it never fires");
+                entry.note_change("its schedule has no instant from now on: it never fires");
             }
             entry.job = Some(job);
         } else {
@@ -302,18 +303,18 @@ fn never_fires(job: &Value) -> bool {
 }
 
 /// Labels that name a job's origin. A value that no label can have is left out.
-pub(super) fn labels(pairs: &[(&str, &str)]) -> Map<String, Value> {
+pub(super) fn origin_labels(pairs: &[(&str, &str)]) -> Map<String, Value> {
     let valid = pairs.iter().filter(|(_, value)| check_value(value).is_ok());
     valid.map(|(key, value)| ((*key).to_owned(), Value::from(*value))).collect()
 }
 
 /// Quotes any text as one word of a shell.
-pub(super) fn quoted(text: &str) -> String {
+pub(super) fn shell_quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
     if !text.is_empty() && text.chars().all(is_plain) {
         return text.to_owned();
     }
-    format!("'{}'", harmless(text).replace('\'', "'\\''"))
+    format!("'{}'", harmless_text(text).replace('\'', "'\\''"))
 }
 
 #[cfg(test)]
@@ -328,14 +329,14 @@ mod tests {
 
     #[test]
     fn invalid_definitions_are_left_out_and_reported() {
-        let mut found = ImportResult::default();
-        found.add(Entry::new("line 1", "good"), job("good"));
-        found.add(Entry::new("line 2", "Bad"), job("Bad"));
+        let mut result = ImportResult::default();
+        result.add(Entry::new("line 1", "good"), job("good"));
+        result.add(Entry::new("line 2", "Bad"), job("Bad"));
         let mut noted = Entry::new("line 3", "noted");
-        noted.changed("something");
-        found.add(noted, job("noted"));
-        assert_eq!(found.yaml().matches("- name:").count(), 2);
-        let text = found.text("a\u{1b}file");
+        noted.note_change("something");
+        result.add(noted, job("noted"));
+        assert_eq!(result.yaml().matches("- name:").count(), 2);
+        let text = result.text("a\u{1b}file");
         assert!(
             text.starts_with("3 jobs from ") && text.contains("1 as they were, 1 with notes, 1 left out"),
             "{text}"
@@ -345,7 +346,7 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("noted (line 3): changed: something"), "{text}");
-        let json: Value = serde_json::from_str(&found.json()).unwrap();
+        let json: Value = serde_json::from_str(&result.json()).unwrap();
         assert_eq!(json["entries"][1]["notes"][0]["kind"], "not_supported");
     }
 }

@@ -12,18 +12,18 @@ use serde::Deserialize;
 use super::files::{Entry, read_all};
 use super::planned::{Item, Summary, lines};
 use crate::client::{Body, Call, Client, Finding, Refusal, findings};
-use crate::exit::{Exit, Failure, after_output};
+use crate::exit::{Exit, Failure, output_or_verdict};
 use crate::format::{Format, FormatArgs};
 use crate::paint::Paint;
 use crate::progress::Progress;
-use crate::terminal::harmless;
+use crate::terminal::harmless_text;
 use crate::{clock, output};
 
 const PATH: [&str; 2] = ["jobs", "apply"];
 /// How many errors are listed.
 const FINDINGS_MAX: usize = 20;
 /// How many other jobs with the same error are named.
-const OTHERS_MAX: usize = 10;
+const OTHER_JOBS_MAX: usize = 10;
 /// How many different warnings are shown.
 const WARNINGS_MAX: usize = 10;
 
@@ -94,26 +94,27 @@ impl FileArgs {
     async fn plan(&self, client: &Client, entries: &[Entry]) -> Result<Body, Failure> {
         let mut query = self.query();
         query.push(("dry_run", "true"));
-        let body = Some(("application/json", document(entries)));
+        let body = Some(("application/json", request_body(entries)));
         let answer = client.call(Call { method: Method::POST, path: &PATH, query: &query, body, headers: &[] }).await?;
         answer.map_err(|refusal| refusal_failure(client, entries, &refusal))
     }
 }
 
-fn document(entries: &[Entry]) -> String {
+fn request_body(entries: &[Entry]) -> String {
     let texts: Vec<&str> = entries.iter().map(|entry| &*entry.text).collect();
     format!("[{}]", texts.join(","))
 }
 
 /// The failure for a refusal, with places in the files instead of pointers into the list.
 fn refusal_failure(client: &Client, entries: &[Entry], refusal: &Refusal) -> Failure {
-    let found = findings(&refusal.text);
-    if refusal.status != StatusCode::UNPROCESSABLE_ENTITY || found.is_empty() {
+    let refusal_findings = findings(&refusal.text);
+    if refusal.status != StatusCode::UNPROCESSABLE_ENTITY || refusal_findings.is_empty() {
         return client.failure(refusal);
     }
-    let mut lines_shown: Vec<String> = found.iter().take(FINDINGS_MAX).map(|finding| line(entries, finding)).collect();
-    if found.len() > FINDINGS_MAX {
-        lines_shown.push(format!("and {} more", found.len() - FINDINGS_MAX));
+    let mut lines_shown: Vec<String> =
+        refusal_findings.iter().take(FINDINGS_MAX).map(|finding| finding_line(entries, finding)).collect();
+    if refusal_findings.len() > FINDINGS_MAX {
+        lines_shown.push(format!("and {} more", refusal_findings.len() - FINDINGS_MAX));
     }
     match lines_shown.as_slice() {
         [only] => Failure::refused(format!("{only}; nothing was saved")),
@@ -122,18 +123,18 @@ fn refusal_failure(client: &Client, entries: &[Entry], refusal: &Refusal) -> Fai
 }
 
 /// An error with its place, `jobs.yaml:4:11: /schedule/cron: …`, and the other jobs with the same error.
-fn line(entries: &[Entry], finding: &Finding) -> String {
+fn finding_line(entries: &[Entry], finding: &Finding) -> String {
     let message = &finding.message;
     let Some((place, pointer)) = locate(entries, &finding.pointer) else { return message.clone() };
     let mut line = format!("{place}: {pointer}{}{message}", if pointer.is_empty() { "" } else { ": " });
     if finding.count > 1 {
-        let others = finding.indexes.iter().skip(1).take(OTHERS_MAX);
+        let others = finding.indexes.iter().skip(1).take(OTHER_JOBS_MAX);
         let names = others.filter_map(|index| Some(entries.get(*index)?.label(*index))).collect::<Vec<_>>();
         let more = if finding.count > names.len() + 1 { ", …" } else { "" };
         line.push_str(&format!(
             "; the same in {}: {}{more}",
             counted(finding.count - 1, "other job"),
-            harmless(&names.join(", "))
+            harmless_text(&names.join(", "))
         ));
     }
     line
@@ -156,13 +157,13 @@ impl PlanArgs {
         if matches!(format.format, Format::Table | Format::Wide) {
             match answer.summary {
                 summary if summary.has_no_changes() => {
-                    output::message(&format!("nothing to change: {}", summary.words()))
+                    output::print_message(&format!("nothing to change: {}", summary.words()))
                 }
-                summary => output::message(&format!("applied, this would make {}", summary.words())),
+                summary => output::print_message(&format!("applied, this would make {}", summary.words())),
             }
         }
         let has_changes = self.exit_code && !answer.summary.has_no_changes();
-        after_output(written, if has_changes { Err(Failure::silent(Exit::Changes)) } else { Ok(()) })
+        output_or_verdict(written, if has_changes { Err(Failure::silent(Exit::Changes)) } else { Ok(()) })
     }
 }
 
@@ -172,41 +173,41 @@ fn parse_answer<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Failure> {
 
 fn print(body: &Body, answer: &ApplyReport, format: FormatArgs) -> Result<(), Failure> {
     match format.format {
-        Format::Json | Format::Yaml => output::document(body.text(), format.format),
+        Format::Json | Format::Yaml => output::print_document(body.text(), format.format),
         Format::Jsonl => {
             let page = body.page()?;
-            output::json(&page.items.iter().map(|item| item.get()).collect::<Vec<_>>().join("\n"))
+            output::print_json(&page.items.iter().map(|item| item.get()).collect::<Vec<_>>().join("\n"))
         }
         Format::Name => {
             let moved = answer.items.iter().filter(|item| item.action != "unchanged");
-            output::names(moved.map(|item| &item.name))
+            output::print_names(moved.map(|item| &item.name))
         }
         Format::Table | Format::Wide => {
             let (paint, now) = (Paint::of_stdout(), clock::now());
-            warn(answer.items.iter());
-            output::data(&answer.items.iter().map(|item| lines(item, paint, now)).collect::<String>())
+            print_warnings(answer.items.iter());
+            output::print_lines(&answer.items.iter().map(|item| lines(item, paint, now)).collect::<String>())
         }
     }
 }
 
 /// Prints each warning once, with the number of jobs that have it.
-fn warn<'a>(items: impl Iterator<Item = &'a Item>) {
-    let mut found: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+fn print_warnings<'a>(items: impl Iterator<Item = &'a Item>) {
+    let mut jobs_by_warning: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for item in items {
         for warning in &item.warnings {
-            found.entry(warning).or_default().push(&item.name);
+            jobs_by_warning.entry(warning).or_default().push(&item.name);
         }
     }
-    let count = found.len();
-    for (warning, jobs) in found.into_iter().take(WARNINGS_MAX) {
+    let count = jobs_by_warning.len();
+    for (warning, jobs) in jobs_by_warning.into_iter().take(WARNINGS_MAX) {
         let jobs = match jobs.as_slice() {
             [one] => (*one).to_owned(),
             several => format!("{} jobs", several.len()),
         };
-        output::message(&format!("warning: {}: {}", harmless(&jobs), harmless(warning)));
+        output::print_message(&format!("warning: {}: {}", harmless_text(&jobs), harmless_text(warning)));
     }
     if count > WARNINGS_MAX {
-        output::message(&format!("and {} more warnings", count - WARNINGS_MAX));
+        output::print_message(&format!("and {} more warnings", count - WARNINGS_MAX));
     }
 }
 
@@ -214,12 +215,12 @@ impl ApplyArgs {
     pub(super) async fn run(&self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
         let entries = read_all(&self.files.files)?;
         if self.files.prune_app.is_some() && !self.yes {
-            self.ask(client, &entries).await?;
+            self.ask_for_consent(client, &entries).await?;
         }
         if matches!(format.format, Format::Json | Format::Yaml) {
-            return self.in_one_piece(client, &entries, format).await;
+            return self.apply_at_once(client, &entries, format).await;
         }
-        let answer = client.post_for_lines(&PATH, &self.files.query(), document(&entries)).await?;
+        let answer = client.post_for_lines(&PATH, &self.files.query(), request_body(&entries)).await?;
         let mut answer = answer.map_err(|refusal| refusal_failure(client, &entries, &refusal))?;
         let progress = Progress::new(entries.len(), "applying");
         let (mut items, mut summary) = (Vec::new(), None);
@@ -228,7 +229,7 @@ impl ApplyArgs {
                 Line::End { summary: sent } => summary = Some(sent),
                 Line::Ended { ended } => {
                     drop(progress);
-                    return Err(Failure::new(Exit::Failed, harmless(&ended.message).to_string()));
+                    return Err(Failure::new(Exit::Failed, harmless_text(&ended.message).to_string()));
                 }
                 Line::Job(item) => {
                     progress.step();
@@ -242,28 +243,28 @@ impl ApplyArgs {
             return Err(Failure::new(Exit::Unreachable, message));
         };
         items.sort_by_key(|(item, _)| item.index.unwrap_or(usize::MAX));
-        let written = report(&items, format);
+        let written = report_items(&items, format);
         if matches!(format.format, Format::Table | Format::Wide) {
-            output::message(&if summary.has_no_changes() {
+            output::print_message(&if summary.has_no_changes() {
                 format!("nothing changed: {}", summary.words())
             } else {
                 summary.words()
             });
         }
-        after_output(written, check_failures(items.iter().map(|(item, _)| item)))
+        output_or_verdict(written, check_failures(items.iter().map(|(item, _)| item)))
     }
 
     /// Applies all jobs, and prints the server's answer unchanged.
-    async fn in_one_piece(&self, client: &Client, entries: &[Entry], format: FormatArgs) -> Result<(), Failure> {
-        let (query, body) = (self.files.query(), Some(("application/json", document(entries))));
+    async fn apply_at_once(&self, client: &Client, entries: &[Entry], format: FormatArgs) -> Result<(), Failure> {
+        let (query, body) = (self.files.query(), Some(("application/json", request_body(entries))));
         let answer = client.call(Call { method: Method::POST, path: &PATH, query: &query, body, headers: &[] }).await?;
         let body = answer.map_err(|refusal| refusal_failure(client, entries, &refusal))?;
-        let written = output::document(body.text(), format.format);
-        after_output(written, check_failures(parse_answer::<ApplyReport>(body.text())?.items.iter()))
+        let written = output::print_document(body.text(), format.format);
+        output_or_verdict(written, check_failures(parse_answer::<ApplyReport>(body.text())?.items.iter()))
     }
 
     /// Shows which jobs would be removed, and asks for consent; refuses if there is no terminal.
-    async fn ask(&self, client: &Client, entries: &[Entry]) -> Result<(), Failure> {
+    async fn ask_for_consent(&self, client: &Client, entries: &[Entry]) -> Result<(), Failure> {
         let app = self.files.prune_app.as_deref().unwrap_or_default();
         if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
             return Err(Failure::refused(format!(
@@ -273,12 +274,13 @@ impl ApplyArgs {
         }
         let body = self.files.plan(client, entries).await?;
         let answer: ApplyReport = parse_answer(body.text())?;
-        let gone: Vec<_> =
-            answer.items.iter().filter(|item| item.action == "removed").map(|item| harmless(&item.name)).collect();
-        if gone.is_empty() {
+        let removed_jobs: Vec<_> =
+            answer.items.iter().filter(|item| item.action == "removed").map(|item| harmless_text(&item.name)).collect();
+        if removed_jobs.is_empty() {
             return Ok(());
         }
-        write!(std::io::stderr(), "remove {}: {}? [y/N] ", counted(gone.len(), "job"), gone.join(", ")).ok();
+        write!(std::io::stderr(), "remove {}: {}? [y/N] ", counted(removed_jobs.len(), "job"), removed_jobs.join(", "))
+            .ok();
         let mut line = String::new();
         std::io::stdin().read_line(&mut line)?;
         match line.trim() {
@@ -288,19 +290,19 @@ impl ApplyArgs {
     }
 }
 
-fn report(items: &[(Item, String)], format: FormatArgs) -> Result<(), Failure> {
+fn report_items(items: &[(Item, String)], format: FormatArgs) -> Result<(), Failure> {
     let (paint, now) = (Paint::of_stdout(), clock::now());
     match format.format {
         Format::Json | Format::Jsonl | Format::Yaml => {
-            output::json(&items.iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>().join("\n"))
+            output::print_json(&items.iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>().join("\n"))
         }
         Format::Name => {
             let moved = items.iter().filter(|(item, _)| item.action != "unchanged");
-            output::names(moved.map(|(item, _)| &item.name))
+            output::print_names(moved.map(|(item, _)| &item.name))
         }
         Format::Table | Format::Wide => {
-            warn(items.iter().map(|(item, _)| item));
-            output::data(&items.iter().map(|(item, _)| lines(item, paint, now)).collect::<String>())
+            print_warnings(items.iter().map(|(item, _)| item));
+            output::print_lines(&items.iter().map(|(item, _)| lines(item, paint, now)).collect::<String>())
         }
     }
 }
@@ -314,18 +316,18 @@ fn check_failures<'a>(items: impl Iterator<Item = &'a Item>) -> Result<(), Failu
         _ => Exit::Failed,
     };
     let more = if failed.len() > 1 { format!(" (the first of {})", failed.len()) } else { String::new() };
-    let (name, message) = (harmless(&item.name), harmless(&error.message));
+    let (name, message) = (harmless_text(&item.name), harmless_text(&error.message));
     Err(Failure::new(exit, format!("{name} was not saved{more}: {message}; the others were: apply again")))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::files::of_yaml;
+    use super::super::files::entries_of_yaml;
     use super::*;
 
     #[test]
     fn a_pointer_becomes_a_place_in_the_file() {
-        let entries = of_yaml("- name: a\n- name: b\n  schedule:\n    cron: x\n", "jobs.yaml").unwrap();
+        let entries = entries_of_yaml("- name: a\n- name: b\n  schedule:\n    cron: x\n", "jobs.yaml").unwrap();
         assert_eq!(locate(&entries, "/1/schedule/cron"), Some(("jobs.yaml:4:11".to_owned(), "/schedule/cron")));
         assert_eq!(locate(&entries, "/0"), Some(("jobs.yaml:1:3".to_owned(), "")));
         assert_eq!(locate(&entries, "/7/name"), None);

@@ -115,7 +115,7 @@ impl DefinitionArgs {
             document.insert("schedule".to_owned(), schedule);
         }
         if let Some(params) = &self.params {
-            document.insert("params".to_owned(), input::json("--params", params)?);
+            document.insert("params".to_owned(), input::parse_json_flag("--params", params)?);
         }
         match self.overrides.as_slice() {
             [] => {}
@@ -128,7 +128,7 @@ impl DefinitionArgs {
         if let Some(max) = self.retries {
             document.insert("retry".to_owned(), json!({ "max": max }));
         }
-        if let Some(expect) = self.expect() {
+        if let Some(expect) = self.expectations() {
             document.insert("expect".to_owned(), expect);
         }
         if self.disabled {
@@ -137,7 +137,7 @@ impl DefinitionArgs {
         Ok(Value::Object(document))
     }
 
-    fn expect(&self) -> Option<Value> {
+    fn expectations(&self) -> Option<Value> {
         let mut expect = Map::new();
         if let Some(time) = &self.success_by {
             let by = match &self.success_by_zone {

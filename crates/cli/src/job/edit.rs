@@ -8,7 +8,7 @@ use std::path::Path;
 use clap::Args;
 use reqwest::{Method, StatusCode};
 
-use super::files::{Entry, of_yaml};
+use super::files::{Entry, entries_of_yaml};
 use super::print_saved;
 use crate::client::{Body, Call, Client, Finding, findings};
 use crate::exit::Failure;
@@ -23,7 +23,7 @@ use crate::runtime::LentTerminal;
 )]
 pub(super) struct EditArgs {
     /// The job's name
-    #[arg(value_name = "JOB", add = crate::complete::jobs())]
+    #[arg(value_name = "JOB", add = crate::complete::job_names())]
     name: String,
 }
 
@@ -50,22 +50,22 @@ impl EditArgs {
                 }
             };
             if edited == original {
-                output::message("nothing changed");
+                output::print_message("nothing changed");
                 return Ok(());
             }
             if edited == text {
                 let failure = Failure::refused(format!("left as it was; nothing was saved: {}", remarks.join("; ")));
                 return Err(with_kept_file(failure, folder, &file));
             }
-            let wrong = match of_yaml(&edited, "the file") {
+            let errors = match entries_of_yaml(&edited, "the file") {
                 Err(failure) => vec![failure.message().to_owned()],
                 Ok(entries) => match self.put(client, &entries, &tag).await {
                     Ok(Ok(job)) => return print_saved(&job, format),
-                    Ok(Err(wrong)) => wrong,
+                    Ok(Err(errors)) => errors,
                     Err(failure) => return Err(with_kept_file(failure, folder, &file)),
                 },
             };
-            (remarks, text) = (wrong, edited);
+            (remarks, text) = (errors, edited);
         }
     }
 
@@ -117,7 +117,7 @@ fn without_remarks(text: &str) -> String {
 async fn edit(file: &Path) -> Result<(), Failure> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let editor = set("VISUAL").or_else(|| set("EDITOR")).unwrap_or_else(|| "vi".into());
-    let shown = editor.to_string_lossy().into_owned();
+    let editor_text = editor.to_string_lossy().into_owned();
     let mut script = editor;
     script.push(" \"$@\"");
     let lent = LentTerminal::lend();
@@ -125,8 +125,10 @@ async fn edit(file: &Path) -> Result<(), Failure> {
     drop(lent);
     match status {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(Failure::from_text(format!("the editor {shown:?} ended with {status}; nothing was saved"))),
-        Err(error) => Err(Failure::of(format!("cannot start the editor {shown:?}; set EDITOR"), &error)),
+        Ok(status) => {
+            Err(Failure::from_text(format!("the editor {editor_text:?} ended with {status}; nothing was saved")))
+        }
+        Err(error) => Err(Failure::of(format!("cannot start the editor {editor_text:?}; set EDITOR"), &error)),
     }
 }
 

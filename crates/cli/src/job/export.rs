@@ -13,7 +13,7 @@ use crate::output;
 )]
 pub(super) struct ExportArgs {
     /// Only this job
-    #[arg(value_name = "JOB", add = crate::complete::jobs())]
+    #[arg(value_name = "JOB", add = crate::complete::job_names())]
     name: Option<String>,
     /// Only jobs of this app
     #[arg(long, value_name = "NAME", conflicts_with = "name")]
@@ -32,6 +32,6 @@ impl ExportArgs {
         };
         let given = [("name", self.name.as_deref()), ("app", self.app.as_deref()), ("format", Some(form))];
         let query: Vec<_> = given.iter().filter_map(|(name, value)| Some((*name, (*value)?))).collect();
-        output::answer(client.get(&["jobs", "export"], &query).await?.text())
+        output::print_answer(client.get(&["jobs", "export"], &query).await?.text())
     }
 }

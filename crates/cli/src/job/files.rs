@@ -55,7 +55,7 @@ pub(super) fn read_all(paths: &[PathBuf]) -> Result<Vec<Entry>, Failure> {
     for path in paths {
         if path.as_os_str() != "-" && path.is_dir() {
             let before = files.len();
-            collect(path, 0, &mut files)?;
+            collect_files(path, 0, &mut files)?;
             if files.len() == before {
                 let message = format!("{}: contains no .yaml, .yml or .json file", path.display());
                 return Err(Failure::refused(message));
@@ -83,23 +83,23 @@ pub(super) fn read_all(paths: &[PathBuf]) -> Result<Vec<Entry>, Failure> {
 }
 
 /// The files of a folder and of its subfolders, by name; hidden ones are skipped.
-fn collect(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
+fn collect_files(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
     let wrong = |error: std::io::Error| Failure::refused(format!("cannot read {}: {error}", folder.display()));
-    let mut found = Vec::new();
+    let mut entries = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(wrong)? {
-        found.push(entry.map_err(wrong)?.path());
+        entries.push(entry.map_err(wrong)?.path());
     }
-    found.sort();
-    for path in found {
+    entries.sort();
+    for path in entries {
         let is_hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
         if is_hidden {
             continue;
         }
         if path.is_dir() {
             if depth < DEPTH_MAX {
-                collect(&path, depth + 1, files)?;
+                collect_files(&path, depth + 1, files)?;
             }
-        } else if kind_of(&path).is_some() {
+        } else if file_kind(&path).is_some() {
             files.push(path);
         }
     }
@@ -112,7 +112,7 @@ enum Kind {
     Yaml,
 }
 
-fn kind_of(path: &Path) -> Option<Kind> {
+fn file_kind(path: &Path) -> Option<Kind> {
     match path.extension()?.to_ascii_lowercase().to_str()? {
         "json" => Some(Kind::Json),
         "yaml" | "yml" => Some(Kind::Yaml),
@@ -124,15 +124,15 @@ fn read(path: &Path) -> Result<Vec<Entry>, Failure> {
     let text = read_document(path)?;
     let file = if path.as_os_str() == "-" { "stdin".to_owned() } else { path.display().to_string() };
     let begins = text.trim_start().starts_with(['{', '[']);
-    if kind_of(path) == Some(Kind::Json) || (begins && kind_of(path).is_none()) {
-        return of_json(&text, &file);
+    if file_kind(path) == Some(Kind::Json) || (begins && file_kind(path).is_none()) {
+        return entries_of_json(&text, &file);
     }
-    of_yaml(&text, &file)
+    entries_of_yaml(&text, &file)
 }
 
-fn of_json(text: &str, file: &str) -> Result<Vec<Entry>, Failure> {
+fn entries_of_json(text: &str, file: &str) -> Result<Vec<Entry>, Failure> {
     let value: Value = serde_json::from_str(text).map_err(|error| {
-        Failure::refused(format!("{file}:{}:{}: is not JSON: {}", error.line(), error.column(), reason(&error)))
+        Failure::refused(format!("{file}:{}:{}: is not JSON: {}", error.line(), error.column(), reason_text(&error)))
     })?;
     let whole: Rc<str> = text.into();
     let entry = |value: Value, text: &str, root: String| {
@@ -150,13 +150,13 @@ fn of_json(text: &str, file: &str) -> Result<Vec<Entry>, Failure> {
 }
 
 /// The message without the place at its end.
-fn reason(error: &serde_json::Error) -> String {
+fn reason_text(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rfind(" at line ").map_or_else(|| text.clone(), |end| text[..end].to_owned())
 }
 
 /// The jobs of a YAML text; `file` is its name in errors.
-pub(super) fn of_yaml(text: &str, file: &str) -> Result<Vec<Entry>, Failure> {
+pub(super) fn entries_of_yaml(text: &str, file: &str) -> Result<Vec<Entry>, Failure> {
     let found = documents(text)
         .map_err(|error| Failure::refused(format!("{file}:{}:{}: {}", error.line, error.column, error.message)))?;
     let entry = |node: Node| {
@@ -208,7 +208,7 @@ mod tests {
     fn duplicate_keys_of_a_json_file_reach_the_server() {
         let twice = r#"{"name": "a", "timeout": "5m", "timeout": "1m"}"#;
         for text in [twice.to_owned(), format!("[{twice}, {{}}]")] {
-            let entries = of_json(&text, "jobs.json").unwrap();
+            let entries = entries_of_json(&text, "jobs.json").unwrap();
             assert_eq!((&*entries[0].text, entries[0].label(0).as_str()), (twice, "a"), "{text}");
         }
     }

@@ -7,7 +7,7 @@ use rondel_core::words::Lang;
 use rondel_core::{RunStatus, Timestamp};
 use serde_json::Value;
 
-use crate::client::{Client, text_of, time_of};
+use crate::client::{Client, text_of, time_text};
 use crate::exit::Failure;
 use crate::format::FormatArgs;
 use crate::list;
@@ -19,7 +19,7 @@ use crate::view::View;
 )]
 pub(super) struct FiresArgs {
     /// The job's name
-    #[arg(value_name = "JOB", add = crate::complete::jobs())]
+    #[arg(value_name = "JOB", add = crate::complete::job_names())]
     name: String,
     /// From this RFC 3339 instant on, for two days without --to; without both, the last and the next 24 hours
     #[arg(long, value_name = "INSTANT")]
@@ -43,7 +43,7 @@ impl FiresArgs {
 }
 
 /// The reason as a sentence if it has parameters, otherwise its code.
-fn reason(fire: &Value) -> String {
+fn reason_text(fire: &Value) -> String {
     let code = text_of(&fire["reason"]);
     let detail: ReasonDetail = serde_json::from_value(fire["detail"].clone()).unwrap_or_default();
     match (code.parse::<Reason>(), text_of(&fire["verdict"]).parse::<RunStatus>()) {
@@ -56,11 +56,11 @@ fn reason(fire: &Value) -> String {
 }
 
 fn row(fire: &Value, now: Timestamp) -> Vec<String> {
-    let first = time_of(&fire["fire_at"], now);
+    let first = time_text(&fire["fire_at"], now);
     let last = fire["last_fire_at"].as_str().map(|last| format!(" .. {last}")).unwrap_or_default();
     let calendar = &fire["calendar"];
     let reason = match (&calendar["day"], &calendar["moved_to"]) {
-        _ if calendar.is_null() => reason(fire),
+        _ if calendar.is_null() => reason_text(fire),
         (Value::Null, Value::Null) => text_of(&calendar["name"]),
         (day, Value::Null) => format!("{}: {}", text_of(&calendar["name"]), text_of(day)),
         (_, moved_to) => format!("{}: moved to {}", text_of(&calendar["name"]), text_of(moved_to)),

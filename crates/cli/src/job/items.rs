@@ -9,7 +9,7 @@ use rondel_core::Timestamp;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::client::{Body, Client, text_of, time_of};
+use crate::client::{Body, Client, text_of, time_text};
 use crate::config::DurationText;
 use crate::exit::Failure;
 use crate::format::{Format, FormatArgs};
@@ -17,7 +17,7 @@ use crate::list::{BoundArgs, PAGE_LEN_MAX};
 use crate::paint::{Ink, Paint};
 use crate::retry::retry_while_unreachable;
 use crate::table::Table;
-use crate::terminal::harmless;
+use crate::terminal::harmless_text;
 use crate::view::View;
 use crate::{clock, output};
 
@@ -32,7 +32,7 @@ const PERIOD_MIN: Duration = Duration::from_millis(500);
 )]
 pub(super) struct ItemsArgs {
     /// The job's name
-    #[arg(value_name = "JOB", add = crate::complete::jobs())]
+    #[arg(value_name = "JOB", add = crate::complete::job_names())]
     name: String,
     /// Only items in these states, with commas between them: free, dealt, releasing
     #[arg(long, value_name = "STATES")]
@@ -72,39 +72,39 @@ impl ItemsArgs {
             return Err(Failure::refused("--watch shows tables; without it, -o json prints the present state"));
         }
         let period = self.every.as_ref().map_or(PERIOD_DEFAULT, |DurationText(period)| (*period).max(PERIOD_MIN));
-        clock::show_utc(format.utc);
-        let mut before = None;
+        clock::set_display_in_utc(format.utc);
+        let mut previous = None;
         loop {
-            let body = match before {
+            let body = match previous {
                 None => self.read(client).await?,
                 Some(_) => retry_while_unreachable(None, async || self.read(client).await).await?,
             };
             if !is_table {
                 return VIEW.print_list(&body, format);
             }
-            let seen = Snapshot { view: body.value()?, at: Instant::now() };
+            let snapshot = Snapshot { view: body.value()?, at: Instant::now() };
             if self.watch && std::io::stdout().is_terminal() {
-                output::data(CLEAR)?;
+                output::print_lines(CLEAR)?;
             }
-            seen.print(before.as_ref(), format)?;
+            snapshot.print_snapshot(previous.as_ref(), format)?;
             if !self.watch {
                 return Ok(());
             }
-            before = Some(seen);
+            previous = Some(snapshot);
             tokio::time::sleep(period).await;
         }
     }
 
     /// The first page as the server sent it. If the caller wants more items, those of further pages are added.
     async fn read(&self, client: &Client) -> Result<Body, Failure> {
-        let first = self.page(client, (0, None)).await?;
+        let first = self.request_page(client, (0, None)).await?;
         let mut whole = first.value()?;
-        if self.bounds.max() <= PAGE_LEN_MAX || whole["next_cursor"].is_null() {
+        if self.bounds.count_max() <= PAGE_LEN_MAX || whole["next_cursor"].is_null() {
             return Ok(first);
         }
         let mut items = whole["items"].take().as_array().cloned().unwrap_or_default();
-        while let Some(cursor) = whole["next_cursor"].as_str().filter(|_| items.len() < self.bounds.max()) {
-            let mut page = self.page(client, (items.len(), Some(cursor))).await?.value()?;
+        while let Some(cursor) = whole["next_cursor"].as_str().filter(|_| items.len() < self.bounds.count_max()) {
+            let mut page = self.request_page(client, (items.len(), Some(cursor))).await?.value()?;
             items.extend(page["items"].as_array().into_iter().flatten().cloned());
             whole["next_cursor"] = page["next_cursor"].take();
         }
@@ -112,8 +112,12 @@ impl ItemsArgs {
         Ok(Body::new(whole.to_string()))
     }
 
-    async fn page(&self, client: &Client, (read_count, cursor): (usize, Option<&str>)) -> Result<Body, Failure> {
-        let limit = (self.bounds.max() - read_count).min(PAGE_LEN_MAX).to_string();
+    async fn request_page(
+        &self,
+        client: &Client,
+        (read_count, cursor): (usize, Option<&str>),
+    ) -> Result<Body, Failure> {
+        let limit = (self.bounds.count_max() - read_count).min(PAGE_LEN_MAX).to_string();
         let mut query = vec![("limit", limit.as_str())];
         query.extend(self.state.as_deref().map(|states| ("state", states)));
         query.extend(cursor.map(|cursor| ("cursor", cursor)));
@@ -128,31 +132,31 @@ struct Snapshot {
 }
 
 impl Snapshot {
-    fn print(&self, before: Option<&Self>, format: FormatArgs) -> Result<(), Failure> {
+    fn print_snapshot(&self, previous: Option<&Self>, format: FormatArgs) -> Result<(), Failure> {
         if format.columns.is_none() && !format.no_headers {
-            output::data(&format!("{}\n\n", self.head(before, Paint::of_stdout())))?;
+            output::print_lines(&format!("{}\n\n", self.summary_lines(previous, Paint::of_stdout())))?;
             if self.view["groups"].as_array().is_some_and(|groups| !groups.is_empty()) {
-                output::data(&format!("{}\n\n", self.groups()))?;
+                output::print_lines(&format!("{}\n\n", self.groups_text()))?;
             }
         }
         let items = self.view["items"].as_array().cloned().unwrap_or_default();
-        match before {
-            Some(before) => {
-                View { row: row_of_watch, headers: WATCH_HEADERS, ..VIEW }.print_items(&self.with_rates(before), format)
+        match previous {
+            Some(previous) => {
+                View { row: watch_row, headers: WATCH_HEADERS, ..VIEW }.print_items(&self.with_rates(previous), format)
             }
             None => VIEW.print_items(&items, format),
         }?;
         if self.view["next_cursor"].is_string() {
-            output::message(&format!("{} items are shown; --all shows the others too", items.len()));
+            output::print_message(&format!("{} items are shown; --all shows the others too", items.len()));
         }
         Ok(())
     }
 
     /// A summary of the run, the items and the rows in three lines.
-    fn head(&self, before: Option<&Self>, paint: Paint) -> String {
+    fn summary_lines(&self, previous: Option<&Self>, paint: Paint) -> String {
         let totals = &self.view["totals"];
         let count = |key: &str| totals[key].as_u64().unwrap_or_default();
-        let rate = match before.and_then(|before| self.rate(&before.view["totals"], totals, before.at)) {
+        let rate = match previous.and_then(|previous| self.rate_text(&previous.view["totals"], totals, previous.at)) {
             Some(rate) => format!("{rate} a second"),
             None => format!("{} in the last minute", count("per_minute")),
         };
@@ -163,7 +167,7 @@ impl Snapshot {
         };
         let title = |text: &str| paint.ink(Ink::Bold, text);
         [
-            format!("{}   {}", title("Run"), self.root()),
+            format!("{}   {}", title("Run"), self.root_run_text()),
             format!(
                 "{} {} dealt, {} releasing, {} free; {} dry",
                 title("Items"),
@@ -177,7 +181,7 @@ impl Snapshot {
         .join("\n")
     }
 
-    fn root(&self) -> String {
+    fn root_run_text(&self) -> String {
         let (root, now) = (&self.view["root"], clock::now());
         if root.is_null() {
             return "none yet".to_owned();
@@ -186,19 +190,22 @@ impl Snapshot {
         let ending = if root["is_ending"] == true { ", ending" } else { "" };
         let ends = match &root["ends_at"] {
             Value::Null => String::new(),
-            at => format!(", ends {}", time_of(at, now)),
+            at => format!(", ends {}", time_text(at, now)),
         };
         let (run, status) = (text_of(&root["run"]), text_of(&root["status"]));
-        harmless(&format!("{run} {status}{ending}{reason}, planned for {}{ends}", time_of(&root["fire_at"], now)))
-            .into_owned()
+        harmless_text(&format!(
+            "{run} {status}{ending}{reason}, planned for {}{ends}",
+            time_text(&root["fire_at"], now)
+        ))
+        .into_owned()
     }
 
-    fn groups(&self) -> String {
+    fn groups_text(&self) -> String {
         let mut table = Table::new(&["GROUP", "STATUS", "EXECUTOR", "ATTEMPT", "ITEMS", "ROWS/MIN", "STARTED", "RUN"]);
         for group in self.view["groups"].as_array().into_iter().flatten() {
             let keys = ["index", "status", "executor", "attempt", "item_count", "per_minute"];
             let mut cells: Vec<String> = keys.iter().map(|key| text_of(&group[key])).collect();
-            cells.push(time_of(&group["started_at"], clock::now()));
+            cells.push(time_text(&group["started_at"], clock::now()));
             cells.push(text_of(&group["run"]));
             table.add(cells);
         }
@@ -206,26 +213,26 @@ impl Snapshot {
     }
 
     /// The items with their rows per second since the previous answer.
-    fn with_rates(&self, before: &Self) -> Vec<Value> {
+    fn with_rates(&self, previous: &Self) -> Vec<Value> {
         let items = |view: &Value| view["items"].as_array().cloned().unwrap_or_default();
         let known: HashMap<String, Value> =
-            items(&before.view).into_iter().map(|item| (text_of(&item["name"]), item)).collect();
-        let mut rated = items(&self.view);
-        for item in &mut rated {
-            let rate = known.get(&text_of(&item["name"])).and_then(|known| self.rate(known, item, before.at));
+            items(&previous.view).into_iter().map(|item| (text_of(&item["name"]), item)).collect();
+        let mut items = items(&self.view);
+        for item in &mut items {
+            let rate = known.get(&text_of(&item["name"])).and_then(|known| self.rate_text(known, item, previous.at));
             item["rows_per_second"] = rate.into();
         }
-        rated
+        items
     }
 
     /// Rows done per second between two answers, with one decimal.
-    fn rate(&self, earlier: &Value, later: &Value, since: Instant) -> Option<String> {
-        rate(earlier["done"].as_u64()?, later["done"].as_u64()?, self.at.duration_since(since))
+    fn rate_text(&self, earlier: &Value, later: &Value, since: Instant) -> Option<String> {
+        rate_text(earlier["done"].as_u64()?, later["done"].as_u64()?, self.at.duration_since(since))
     }
 }
 
-fn rate(earlier: u64, later: u64, took: Duration) -> Option<String> {
-    let millis = u64::try_from(took.as_millis()).ok().filter(|millis| *millis > 0)?;
+fn rate_text(earlier: u64, later: u64, interval: Duration) -> Option<String> {
+    let millis = u64::try_from(interval.as_millis()).ok().filter(|millis| *millis > 0)?;
     let tenths = later.saturating_sub(earlier).saturating_mul(10_000) / millis;
     Some(format!("{}.{}", tenths / 10, tenths % 10))
 }
@@ -237,7 +244,7 @@ fn row(item: &Value, _now: Timestamp) -> Vec<String> {
     cells(item, &item["per_minute"])
 }
 
-fn row_of_watch(item: &Value, _now: Timestamp) -> Vec<String> {
+fn watch_row(item: &Value, _now: Timestamp) -> Vec<String> {
     cells(item, &item["rows_per_second"])
 }
 
@@ -254,7 +261,7 @@ fn cells(item: &Value, rate: &Value) -> Vec<String> {
 }
 
 fn age_text(age_ms: u64) -> String {
-    clock::rough(Duration::from_millis(age_ms))
+    clock::rough_text(Duration::from_millis(age_ms))
 }
 
 #[cfg(test)]
@@ -264,9 +271,9 @@ mod tests {
     #[test]
     fn rows_per_second_come_from_two_looks() {
         let seconds = Duration::from_secs;
-        assert_eq!(rate(100, 125, seconds(2)).as_deref(), Some("12.5"));
-        assert_eq!(rate(100, 100, seconds(2)).as_deref(), Some("0.0"));
-        assert_eq!(rate(100, 40, seconds(2)).as_deref(), Some("0.0"), "the item was forgotten and made anew");
-        assert_eq!(rate(1, 2, Duration::ZERO), None);
+        assert_eq!(rate_text(100, 125, seconds(2)).as_deref(), Some("12.5"));
+        assert_eq!(rate_text(100, 100, seconds(2)).as_deref(), Some("0.0"));
+        assert_eq!(rate_text(100, 40, seconds(2)).as_deref(), Some("0.0"), "the item was forgotten and made anew");
+        assert_eq!(rate_text(1, 2, Duration::ZERO), None);
     }
 }

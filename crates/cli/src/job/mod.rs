@@ -20,12 +20,12 @@ use rondel_core::words::counted;
 use serde_json::Value;
 
 use crate::bulk::{self, Bulk, BulkArgs};
-use crate::client::{Body, Client, ClientArgs, text_of, time_of};
+use crate::client::{Body, Client, ClientArgs, text_of, time_text};
 use crate::delete::delete;
 use crate::exit::{Exit, Failure};
 use crate::format::{Format, FormatArgs};
 use crate::run::{self, WaitArgs};
-use crate::terminal::harmless;
+use crate::terminal::harmless_text;
 use crate::view::View;
 use crate::{input, list, output};
 
@@ -87,7 +87,7 @@ enum JobCommand {
 #[derive(Debug, Args)]
 struct NameArgs {
     /// The job's name
-    #[arg(value_name = "JOB", add = crate::complete::jobs())]
+    #[arg(value_name = "JOB", add = crate::complete::job_names())]
     name: String,
 }
 
@@ -97,7 +97,7 @@ struct OneOrManyArgs {
     /// The job's name
     #[arg(
         value_name = "JOB", required_unless_present = "filter", conflicts_with_all = bulk::FLAGS_FOR_MANY,
-        add = crate::complete::jobs()
+        add = crate::complete::job_names()
     )]
     name: Option<String>,
     #[command(flatten)]
@@ -176,13 +176,13 @@ impl OneOrManyArgs {
 async fn run_bulk(
     bulk: &BulkArgs,
     client: &Client,
-    (action, done, more): (&str, &str, Value),
+    (action, done, extra_fields): (&str, &str, Value),
     format: FormatArgs,
 ) -> Result<(), Failure> {
     if bulk.filter.is_none() {
         return Err(Failure::refused(format!("which jobs are to be {done}? name them by --filter 'app:orders'")));
     }
-    bulk.run(client, &Bulk { collection: "jobs", noun: "job", action, participle: done, more }, format).await
+    bulk.run(client, &Bulk { collection: "jobs", noun: "job", action, participle: done, extra_fields }, format).await
 }
 
 #[derive(Debug, Args)]
@@ -191,7 +191,7 @@ async fn run_bulk(
 )]
 struct ListArgs {
     /// Only jobs of this app
-    #[arg(long, value_name = "NAME", add = crate::complete::apps())]
+    #[arg(long, value_name = "NAME", add = crate::complete::app_names())]
     app: Option<String>,
     /// A filter as in the console, such as 'is:failing,late label:team=pay'; other words are parts of names
     #[arg(long, value_name = "FILTER")]
@@ -206,13 +206,13 @@ struct ListArgs {
 )]
 struct TriggerArgs {
     /// The job's name
-    #[arg(value_name = "JOB", add = crate::complete::jobs())]
+    #[arg(value_name = "JOB", add = crate::complete::job_names())]
     name: String,
     /// Parameters of this run alone, as JSON
     #[arg(long, value_name = "JSON")]
     params: Option<String>,
     /// The executor that the run goes to, whatever the job's route; while it is offline, the run is queued
-    #[arg(long, value_name = "NAME", add = crate::complete::executors())]
+    #[arg(long, value_name = "NAME", add = crate::complete::executor_names())]
     executor: Option<String>,
     /// When it is to run: an instant such as 2026-03-08T07:00:00Z, or a time from now such as +10m
     #[arg(long, value_name = "TIME")]
@@ -233,7 +233,7 @@ struct TriggerArgs {
 )]
 struct CancelArgs {
     /// The job's name
-    #[arg(value_name = "JOB", add = crate::complete::jobs())]
+    #[arg(value_name = "JOB", add = crate::complete::job_names())]
     name: String,
     /// Only the runs of this planned instant, 2026-03-08T07:00:00Z
     #[arg(long, value_name = "TIME")]
@@ -270,7 +270,7 @@ impl JobArgs {
             }
             JobCommand::Get(args) => {
                 let job = client.get(&["jobs", &args.name], &[]).await?;
-                VIEW.print_object_with(&job, format, |key, value| pump::summary(value).filter(|_| key == "pump"))
+                VIEW.print_object_with(&job, format, |key, value| pump::summary_text(value).filter(|_| key == "pump"))
             }
             JobCommand::Versions(args) => versions::list(&client, &args, format).await,
             JobCommand::Diff(args) => versions::diff(&client, &args, format).await,
@@ -323,10 +323,10 @@ fn label_change(label: &str) -> (&str, &str, &str) {
 
 async fn pause(client: &Client, name: &str, queued: Option<&str>, format: FormatArgs) -> Result<(), Failure> {
     let query: Vec<(&str, &str)> = queued.map(|what| ("queued", what)).into_iter().collect();
-    let job = client.post_with(&["jobs", name, "pause"], &query, "{}").await?;
+    let job = client.post_with_query(&["jobs", name, "pause"], &query, "{}").await?;
     let queued = &job.value()?["queued"];
     if let Some(sentence) = queued_sentence(queued) {
-        output::message(&sentence);
+        output::print_message(&sentence);
     }
     VIEW.print_row(&job, format)
 }
@@ -346,7 +346,7 @@ pub(crate) fn queued_sentence(queued: &Value) -> Option<String> {
 /// Prints a saved job, with the warnings for its author.
 fn print_saved(job: &Body, format: FormatArgs) -> Result<(), Failure> {
     for warning in job.value()?["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        output::message(&format!("warning: {}", harmless(warning)));
+        output::print_message(&format!("warning: {}", harmless_text(warning)));
     }
     VIEW.print_row(job, format)
 }
@@ -358,13 +358,13 @@ fn with_existing_job_hint(failure: Failure, document: &str) -> Failure {
         return failure;
     }
     let hint = format!(": {name}; to change it: rondel job edit {name}, or rondel job apply -f FILE");
-    failure.with_hint(&harmless(&hint))
+    failure.with_hint(&harmless_text(&hint))
 }
 
 async fn trigger(client: &Client, args: &TriggerArgs, format: FormatArgs) -> Result<(), Failure> {
     let mut body = serde_json::Map::new();
     if let Some(text) = &args.params {
-        body.insert("params".to_owned(), input::json("--params", text)?);
+        body.insert("params".to_owned(), input::parse_json_flag("--params", text)?);
     }
     let given = [("executor", &args.executor), ("at", &args.at), ("key", &args.key), ("if_open", &args.if_open)];
     for (name, value) in given {
@@ -372,21 +372,21 @@ async fn trigger(client: &Client, args: &TriggerArgs, format: FormatArgs) -> Res
             body.insert(name.to_owned(), value.as_str().into());
         }
     }
-    let made = client.post(&["jobs", &args.name, "runs"], &Value::Object(body).to_string()).await?;
-    run::print_or_wait(client, made, &args.wait, format).await
+    let run_body = client.post(&["jobs", &args.name, "runs"], &Value::Object(body).to_string()).await?;
+    run::print_or_wait(client, run_body, &args.wait, format).await
 }
 
 async fn cancel(client: &Client, args: &CancelArgs, format: FormatArgs) -> Result<(), Failure> {
     let body = serde_json::json!({ "fire_at": args.fire_at, "reason": args.reason }).to_string();
-    let asked = client.post(&["jobs", &args.name, "cancel"], &body).await?;
+    let cancel_result = client.post(&["jobs", &args.name, "cancel"], &body).await?;
     match format.format {
-        Format::Json | Format::Jsonl | Format::Yaml => output::document(asked.text(), format.format),
-        Format::Name => output::data(&args.name),
+        Format::Json | Format::Jsonl | Format::Yaml => output::print_document(cancel_result.text(), format.format),
+        Format::Name => output::print_lines(&args.name),
         Format::Table | Format::Wide => {
-            let answer = asked.value()?;
+            let answer = cancel_result.value()?;
             let more = if answer["has_more"] == true { "; more are open: repeat the command" } else { "" };
             let asked_count = answer["asked"].as_u64().unwrap_or_default();
-            output::message(&format!("asked {} of {} to end{more}", counted(asked_count, "run"), args.name));
+            output::print_message(&format!("asked {} of {} to end{more}", counted(asked_count, "run"), args.name));
             Ok(())
         }
     }
@@ -397,10 +397,10 @@ fn row(job: &Value, now: Timestamp) -> Vec<String> {
         text_of(&job["name"]),
         text_of(&job["app"]),
         text_of(&job["handler"]),
-        pump::schedule(&job["pump"], schedule(&job["schedule"])),
+        pump::schedule_text(&job["pump"], schedule_text(&job["schedule"])),
         text_of(&job["state"]),
         enabled_text(job),
-        time_of(&job["next_fire_at"], now),
+        time_text(&job["next_fire_at"], now),
     ]
 }
 
@@ -411,7 +411,7 @@ fn enabled_text(job: &Value) -> String {
 }
 
 /// A schedule in short form: `0/10 * * * * ? Asia/Shanghai`, `every 5s`.
-fn schedule(value: &Value) -> String {
+fn schedule_text(value: &Value) -> String {
     let one = |schedule: &Value| {
         let text = |value: &Value| match value {
             Value::Array(names) => names.iter().map(text_of).collect::<Vec<_>>().join(", "),
@@ -456,7 +456,7 @@ mod tests {
             (json!({"cron": null, "every": "5s"}), "every 5s"),
             (json!([{"cron": "@daily"}, {"at": "2026-01-01T00:00:00Z"}]), "@daily, at 2026-01-01T00:00:00Z"),
         ] {
-            assert_eq!(schedule(&value), text);
+            assert_eq!(schedule_text(&value), text);
         }
     }
 }

@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use crate::clock;
 use crate::paint::{Ink, Paint};
-use crate::terminal::harmless;
+use crate::terminal::harmless_text;
 
 /// How many fires of each kind are shown.
-const SHOWN_MAX: usize = 5;
+const SHOWN_FIRES_MAX: usize = 5;
 
 /// A job in an answer.
 #[derive(Debug, Deserialize)]
@@ -95,7 +95,7 @@ impl Summary {
 }
 
 /// The lines about one job; none if it is unchanged.
-pub(super) fn lines(item: &Item, paint: Paint, now: Timestamp) -> String {
+pub(super) fn lines_of_item(item: &Item, paint: Paint, now: Timestamp) -> String {
     let (sign, ink) = match item.action.as_str() {
         "created" => ("+", Ink::Green),
         "changed" => ("~", Ink::Yellow),
@@ -103,10 +103,10 @@ pub(super) fn lines(item: &Item, paint: Paint, now: Timestamp) -> String {
         "failed" => ("!", Ink::Red),
         _ => return String::new(),
     };
-    let mut shown = paint.ink(ink, &format!("{sign} {} {}", harmless(&item.name), item.action));
-    shown.push('\n');
+    let mut lines = paint.ink(ink, &format!("{sign} {} {}", harmless_text(&item.name), item.action));
+    lines.push('\n');
     if let Some(error) = &item.error {
-        writeln!(shown, "    {}", paint.ink(Ink::Red, &harmless(&error.message))).ok();
+        writeln!(lines, "    {}", paint.ink(Ink::Red, &harmless_text(&error.message))).ok();
     }
     let changes: Vec<Change> = item
         .changes
@@ -120,12 +120,12 @@ pub(super) fn lines(item: &Item, paint: Paint, now: Timestamp) -> String {
             Some(b'/') => Ink::Bold,
             _ => Ink::Dim,
         };
-        writeln!(shown, "    {}", paint.ink(ink, &harmless(line))).ok();
+        writeln!(lines, "    {}", paint.ink(ink, &harmless_text(line))).ok();
     }
     if let Some(fires) = &item.fires {
-        shown.push_str(&fires.lines(paint, now));
+        lines.push_str(&fires.lines(paint, now));
     }
-    shown
+    lines
 }
 
 impl Fires {
@@ -135,20 +135,19 @@ impl Fires {
         } else {
             format!("up to {} (there are too many to look further)", self.to)
         };
-        let mut shown =
-            format!("    fires {until}: {} vanish, {} appear\n", self.vanishing.count, self.appearing.count);
+        let mut text = format!("    fires {until}: {} vanish, {} appear\n", self.vanishing.count, self.appearing.count);
         for (sign, ink, kind) in [("-", Ink::Red, &self.vanishing), ("+", Ink::Green, &self.appearing)] {
-            for at in kind.first.iter().take(SHOWN_MAX) {
+            for at in kind.first.iter().take(SHOWN_FIRES_MAX) {
                 let line = paint.ink(ink, &format!("{sign} {at}"));
-                writeln!(shown, "      {line} ({})", clock::relative(*at, now)).ok();
+                writeln!(text, "      {line} ({})", clock::relative_text(*at, now)).ok();
             }
-            let shown_count = kind.first.len().min(SHOWN_MAX) as u64;
+            let shown_count = kind.first.len().min(SHOWN_FIRES_MAX) as u64;
             if kind.count > shown_count {
                 let line = paint.ink(ink, &format!("{sign} and {} more", kind.count - shown_count));
-                writeln!(shown, "      {line}").ok();
+                writeln!(text, "      {line}").ok();
             }
         }
-        shown
+        text
     }
 }
 
@@ -174,7 +173,7 @@ mod tests {
         let expected = "~ report changed\n    /schedule/cron\n    - \"0 0 2 * * ?\"\n    + \"0 0 3 * * ?\"\n    \
             fires in the next week: 7 vanish, 1 appear\n      - 2026-11-21T02:00:00Z (in 15h)\n      - and 6 more\n      \
             + 2026-11-21T03:00:00Z (in 16h)\n";
-        assert_eq!(lines(&item, Paint::OFF, now), expected);
+        assert_eq!(lines_of_item(&item, Paint::OFF, now), expected);
     }
 
     #[test]

@@ -6,26 +6,26 @@ use serde_json::Value;
 use crate::client::text_of;
 
 /// A pump in short form: `16 items in 8 groups, until 0 0 6 * * ?`.
-pub(super) fn summary(pump: &Value) -> Option<String> {
+pub(super) fn summary_text(pump: &Value) -> Option<String> {
     let count = match &pump["items"] {
         Value::Array(items) => u64::try_from(items.len()).ok(),
         count => count.as_u64().or_else(|| count["count"].as_u64()),
     };
     let (items, groups) = (counted(count?, "item"), counted(pump["groups"].as_u64()?, "group"));
-    let until = until(pump).unwrap_or_else(|| "until it is paused or cancelled".to_owned());
+    let until = end_text(pump).unwrap_or_else(|| "until it is paused or cancelled".to_owned());
     Some(format!("{items} in {groups}, {until}"))
 }
 
 /// The schedule of a job, with the end of a pump's window; `always` for a pump without a schedule.
-pub(super) fn schedule(pump: &Value, schedule: String) -> String {
+pub(super) fn schedule_text(pump: &Value, schedule: String) -> String {
     if pump.is_null() {
         return schedule;
     }
     let start = if schedule.is_empty() { "always".to_owned() } else { schedule };
-    std::iter::once(start).chain(until(pump)).collect::<Vec<_>>().join(" ")
+    std::iter::once(start).chain(end_text(pump)).collect::<Vec<_>>().join(" ")
 }
 
-fn until(pump: &Value) -> Option<String> {
+fn end_text(pump: &Value) -> Option<String> {
     match &pump["until"] {
         Value::Null => None,
         Value::String(word) => Some(format!("until {word}")),
@@ -45,14 +45,14 @@ mod tests {
     #[test]
     fn a_pump_in_few_words() {
         let always = json!({"items": {"count": 16}, "groups": 8});
-        assert_eq!(summary(&always).unwrap(), "16 items in 8 groups, until it is paused or cancelled");
-        assert_eq!(schedule(&always, String::new()), "always");
-        assert_eq!(summary(&json!({"items": 16, "groups": 8})), summary(&always));
+        assert_eq!(summary_text(&always).unwrap(), "16 items in 8 groups, until it is paused or cancelled");
+        assert_eq!(schedule_text(&always, String::new()), "always");
+        assert_eq!(summary_text(&json!({"items": 16, "groups": 8})), summary_text(&always));
         let nightly = json!({"items": [{"name": "eu"}], "groups": 1, "until": {"cron": "0 0 6 * * ?"}});
-        assert_eq!(summary(&nightly).unwrap(), "1 item in 1 group, until 0 0 6 * * ?");
-        assert_eq!(schedule(&nightly, "0 0 22 * * ?".to_owned()), "0 0 22 * * ? until 0 0 6 * * ?");
+        assert_eq!(summary_text(&nightly).unwrap(), "1 item in 1 group, until 0 0 6 * * ?");
+        assert_eq!(schedule_text(&nightly, "0 0 22 * * ?".to_owned()), "0 0 22 * * ? until 0 0 6 * * ?");
         let dry = json!({"items": {"count": 2}, "groups": 2, "until": "empty"});
-        assert_eq!(schedule(&dry, "@daily".to_owned()), "@daily until empty");
-        assert_eq!(schedule(&Value::Null, "@daily".to_owned()), "@daily");
+        assert_eq!(schedule_text(&dry, "@daily".to_owned()), "@daily until empty");
+        assert_eq!(schedule_text(&Value::Null, "@daily".to_owned()), "@daily");
     }
 }

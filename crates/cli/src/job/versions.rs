@@ -4,17 +4,17 @@ use clap::Args;
 use rondel_core::Timestamp;
 use serde_json::Value;
 
-use crate::client::{Body, Client, text_of, time_of};
+use crate::client::{Body, Client, text_of, time_text};
 use crate::exit::Failure;
 use crate::format::{Format, FormatArgs};
-use crate::terminal::harmless;
+use crate::terminal::harmless_text;
 use crate::view::View;
 use crate::{list, output};
 
 #[derive(Debug, Args)]
 pub(super) struct VersionsArgs {
     /// The job's name
-    #[arg(value_name = "JOB", add = crate::complete::jobs())]
+    #[arg(value_name = "JOB", add = crate::complete::job_names())]
     name: String,
     #[command(flatten)]
     bounds: list::BoundArgs,
@@ -24,7 +24,7 @@ pub(super) struct VersionsArgs {
 #[command(after_help = "Examples:\n  rondel job diff report.daily\n  rondel job diff report.daily --from 3 --to 7")]
 pub(super) struct DiffArgs {
     /// The job's name
-    #[arg(value_name = "JOB", add = crate::complete::jobs())]
+    #[arg(value_name = "JOB", add = crate::complete::job_names())]
     name: String,
     /// From this version; by default the previous one
     #[arg(long, value_name = "N")]
@@ -62,16 +62,16 @@ pub(super) async fn diff(client: &Client, args: &DiffArgs, format: FormatArgs) -
     let query: Vec<_> = given.iter().filter_map(|(name, value)| Some((*name, (*value)?))).collect();
     let body = client.get(&["jobs", &args.name, "versions", "diff"], &query).await?;
     match format.format {
-        Format::Json | Format::Jsonl | Format::Yaml => output::document(body.text(), format.format),
+        Format::Json | Format::Jsonl | Format::Yaml => output::print_document(body.text(), format.format),
         Format::Table | Format::Wide | Format::Name => {
             let value = body.value()?;
             let text = text_of(&value["text"]);
-            let lines: Vec<_> = text.lines().map(|line| harmless(line).to_string()).collect();
+            let lines: Vec<_> = text.lines().map(|line| harmless_text(line).to_string()).collect();
             if lines.is_empty() {
-                output::message(&format!("versions {} and {} are the same", value["from"], value["to"]));
+                output::print_message(&format!("versions {} and {} are the same", value["from"], value["to"]));
                 return Ok(());
             }
-            output::data(&lines.join("\n"))
+            output::print_lines(&lines.join("\n"))
         }
     }
 }
@@ -83,5 +83,5 @@ pub(super) async fn restore(client: &Client, args: &RestoreArgs) -> Result<Body,
 }
 
 fn row(version: &Value, now: Timestamp) -> Vec<String> {
-    vec![text_of(&version["version"]), time_of(&version["created_at"], now), text_of(&version["author"])]
+    vec![text_of(&version["version"]), time_text(&version["created_at"], now), text_of(&version["author"])]
 }

@@ -3,8 +3,8 @@
 use rondel_core::Timestamp;
 use serde_json::Value;
 
-use super::cells::{duration_text, message};
-use crate::client::{Body, text_of, time_of};
+use super::cells::{duration_text, message_text};
+use crate::client::{Body, text_of, time_text};
 use crate::exit::Failure;
 use crate::format::{Format, FormatArgs};
 use crate::output;
@@ -23,7 +23,7 @@ pub(super) fn print(run: &Body, format: FormatArgs) -> Result<(), Failure> {
     if attempts.len() < 2 {
         return Ok(());
     }
-    output::data("\n")?;
+    output::print_lines("\n")?;
     VIEW.print_items(attempts, format)
 }
 
@@ -33,9 +33,9 @@ fn row(attempt: &Value, now: Timestamp) -> Vec<String> {
         text_of(&attempt["status"]),
         text_of(&attempt["reason"]),
         text_of(&attempt["executor"]),
-        time_of(&attempt["started_at"], now),
+        time_text(&attempt["started_at"], now),
         duration_text(attempt, now),
-        message(attempt),
+        message_text(attempt),
     ]
 }
 

@@ -19,13 +19,13 @@ pub(super) fn duration_text(run: &Value, now: Timestamp) -> String {
     let instant = |key: &str| run[key].as_str().and_then(|text| text.parse::<Timestamp>().ok());
     let Some(started) = instant("started_at") else { return String::new() };
     let took: Duration = instant("finished_at").unwrap_or(now).since(started);
-    if took < Duration::from_secs(1) { format!("{}ms", took.as_millis()) } else { clock::rough(took) }
+    if took < Duration::from_secs(1) { format!("{}ms", took.as_millis()) } else { clock::rough_text(took) }
 }
 
 /// The message of a run or attempt, or its reason in words if it has no message, cut to the width of a cell.
-pub(crate) fn message(run: &Value) -> String {
+pub(crate) fn message_text(run: &Value) -> String {
     let text =
-        Some(text_of(&run["message"])).filter(|text| !text.is_empty()).or_else(|| reason(run)).unwrap_or_default();
+        Some(text_of(&run["message"])).filter(|text| !text.is_empty()).or_else(|| reason_text(run)).unwrap_or_default();
     match text.char_indices().nth(MESSAGE_LEN_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
@@ -33,7 +33,7 @@ pub(crate) fn message(run: &Value) -> String {
 }
 
 /// The reason in words: why a run ended, or what it waits for.
-fn reason(run: &Value) -> Option<String> {
+fn reason_text(run: &Value) -> Option<String> {
     let status: RunStatus = run["status"].as_str()?.parse().ok()?;
     let reason: Option<Reason> = run["reason"].as_str().and_then(|code| code.parse().ok());
     let detail: ReasonDetail = serde_json::from_value(run["detail"].clone()).unwrap_or_default();

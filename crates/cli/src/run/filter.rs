@@ -51,20 +51,20 @@ impl FilterArgs {
         ];
         let given = flags.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?)));
         let given = given.chain(self.label.iter().map(|label| ("label", label.as_str()))).chain(more);
-        let mut terms: Vec<String> = given.map(|(key, value)| format!("{key}:{}", values(value))).collect();
-        terms.extend(self.text.as_deref().map(quoted));
+        let mut terms: Vec<String> = given.map(|(key, value)| format!("{key}:{}", quoted_values(value))).collect();
+        terms.extend(self.text.as_deref().map(in_quotes));
         terms.extend(self.filter.clone());
         (!terms.is_empty()).then(|| terms.join(" "))
     }
 }
 
 /// Values separated by commas, each in quotes if it has blanks.
-fn values(text: &str) -> String {
-    let one = |value: &str| if value.contains(char::is_whitespace) { quoted(value) } else { value.to_owned() };
+fn quoted_values(text: &str) -> String {
+    let one = |value: &str| if value.contains(char::is_whitespace) { in_quotes(value) } else { value.to_owned() };
     text.split(',').map(one).collect::<Vec<_>>().join(",")
 }
 
-fn quoted(text: &str) -> String {
+fn in_quotes(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 

@@ -13,12 +13,12 @@ use crate::format::{Format, FormatArgs};
 use crate::list::PAGE_LEN_MAX;
 use crate::output;
 use crate::retry::retry_while_unreachable;
-use crate::terminal::harmless;
+use crate::terminal::harmless_text;
 
 /// Maximum number of lines in one answer of the server.
 const PAGE_LEN: &str = "5000";
 /// If the stream ends before the log does, it is opened again after this pause.
-const PAUSE: Duration = Duration::from_secs(1);
+const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub(super) struct LogsArgs {
@@ -81,7 +81,7 @@ pub(super) async fn print(client: &Client, args: &LogsArgs, format: FormatArgs) 
     }
     let id = match (&args.id, &args.job) {
         (Some(id), _) => id.clone(),
-        (None, Some(job)) => newest_of(client, job).await?,
+        (None, Some(job)) => newest_begun_run(client, job).await?,
         (None, None) => return Err(Failure::refused("name a run, or a job with --job")),
     };
     let attempt = args.attempt.map(|attempt| attempt.to_string());
@@ -96,7 +96,7 @@ pub(super) async fn print(client: &Client, args: &LogsArgs, format: FormatArgs) 
     if args.follow {
         log.follow().await?
     } else {
-        log.pages().await?
+        log.print_pages().await?
     }
     if log.is_plain() { explain_missing_log(client, &id).await } else { Ok(()) }
 }
@@ -106,14 +106,16 @@ async fn explain_missing_log(client: &Client, id: &str) -> Result<(), Failure> {
     let run = client.get(&["runs", id], &[]).await?.value()?;
     if run["started_at"].is_null() && !run["finished_at"].is_null() {
         let (status, message) = (text_of(&run["status"]), text_of(&run["message"]));
-        output::message(&harmless(&format!("the run never began, so it wrote nothing; {status}: {message}")));
+        output::print_message(&harmless_text(&format!(
+            "the run never began, so it wrote nothing; {status}: {message}"
+        )));
     }
     Ok(())
 }
 
 /// The newest run of a job that has begun. It may be on any page of the list, because newer runs may be waiting or
 /// skipped.
-async fn newest_of(client: &Client, job: &str) -> Result<String, Failure> {
+async fn newest_begun_run(client: &Client, job: &str) -> Result<String, Failure> {
     let limit = PAGE_LEN_MAX.to_string();
     let mut cursor: Option<String> = None;
     loop {
@@ -142,29 +144,29 @@ struct Log<'a> {
 
 impl Log<'_> {
     /// Prints the lines written so far.
-    async fn pages(&self) -> Result<(), Failure> {
-        let mut body = self.page(None).await?;
+    async fn print_pages(&self) -> Result<(), Failure> {
+        let mut body = self.request_page(None).await?;
         let mut asked = None;
-        if !self.searches() && self.format == Format::Json && !has_more(&body)? {
-            return output::json(body.text());
+        if !self.is_search() && self.format == Format::Json && !has_more(&body)? {
+            return output::print_json(body.text());
         }
         let mut items = Vec::new();
         loop {
-            let page: Page<'_> = read(body.text())?;
+            let page: Page<'_> = parse_json(body.text())?;
             let (count, next) = (page.items.len(), page.next_cursor);
             for item in page.items {
                 match self.format {
                     Format::Json => items.push(item.get().to_owned()),
                     Format::Table | Format::Wide | Format::Jsonl | Format::Yaml | Format::Name => {
-                        self.line(item.get())?
+                        self.print_line(item.get())?
                     }
                 }
             }
             match next {
                 // A page of a search may be empty although more lines follow. The search then continues, but only if
                 // the cursor is a new one.
-                Some(cursor) if count > 0 || (self.searches() && asked.as_ref() != Some(&cursor)) => {
-                    body = self.page(Some(&cursor)).await?;
+                Some(cursor) if count > 0 || (self.is_search() && asked.as_ref() != Some(&cursor)) => {
+                    body = self.request_page(Some(&cursor)).await?;
                     asked = Some(cursor);
                 }
                 next => return self.write_document(&items, next.as_deref()),
@@ -177,7 +179,7 @@ impl Log<'_> {
         matches!(self.format, Format::Table | Format::Wide)
     }
 
-    fn searches(&self) -> bool {
+    fn is_search(&self) -> bool {
         self.query.iter().any(|(name, _)| matches!(*name, "level" | "contains" | "severity"))
     }
 
@@ -191,13 +193,13 @@ impl Log<'_> {
                 };
                 match serde_json::from_str::<End>(&line) {
                     Ok(end) => break end,
-                    Err(_) => self.line(&line)?,
+                    Err(_) => self.print_line(&line)?,
                 }
             };
             match end {
                 // The server stops, or the stream has reached its maximum duration.
                 End { complete: false, next_cursor: Some(next) } => {
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(RECONNECT_DELAY).await;
                     lines = retry_while_unreachable(None, async || self.open(Some(&next)).await).await?;
                 }
                 End { .. } => return Ok(()),
@@ -213,7 +215,7 @@ impl Log<'_> {
         self.client.follow(&self.path, &query).await
     }
 
-    async fn page(&self, after: Option<&str>) -> Result<Body, Failure> {
+    async fn request_page(&self, after: Option<&str>) -> Result<Body, Failure> {
         let mut query = self.query.clone();
         query.push(("limit", PAGE_LEN));
         query.extend(self.start_param(after));
@@ -226,10 +228,10 @@ impl Log<'_> {
         after.map(|after| ("after", after)).or_else(first)
     }
 
-    fn line(&self, json: &str) -> Result<(), Failure> {
+    fn print_line(&self, json: &str) -> Result<(), Failure> {
         match self.format {
-            Format::Json | Format::Jsonl | Format::Yaml | Format::Name => output::json(json),
-            Format::Table | Format::Wide => output::data(&log_line(&read(json)?)),
+            Format::Json | Format::Jsonl | Format::Yaml | Format::Name => output::print_json(json),
+            Format::Table | Format::Wide => output::print_lines(&log_line(&parse_json(json)?)),
         }
     }
 
@@ -239,22 +241,22 @@ impl Log<'_> {
             return Ok(());
         }
         let next = serde_json::to_string(&next)?;
-        output::json(&format!("{{\"items\":[{}],\"next_cursor\":{next}}}", items.join(",")))
+        output::print_json(&format!("{{\"items\":[{}],\"next_cursor\":{next}}}", items.join(",")))
     }
 }
 
 /// Whether another page follows this one at present.
 fn has_more(body: &Body) -> Result<bool, Failure> {
-    let page: Page<'_> = read(body.text())?;
+    let page: Page<'_> = parse_json(body.text())?;
     Ok(page.next_cursor.is_some() && !page.items.is_empty())
 }
 
 /// A line of a log, with terminal control characters escaped: `2026-03-08T07:00:00.250Z info   text`.
 fn log_line(line: &Line) -> String {
-    format!("{:<24} {:<6} {}", harmless(&line.at), harmless(&line.level), harmless(&line.line))
+    format!("{:<24} {:<6} {}", harmless_text(&line.at), harmless_text(&line.level), harmless_text(&line.line))
 }
 
-fn read<'a, T: Deserialize<'a>>(json: &'a str) -> Result<T, Failure> {
+fn parse_json<'a, T: Deserialize<'a>>(json: &'a str) -> Result<T, Failure> {
     serde_json::from_str(json).map_err(|error| Failure::of("the server's answer is not understood", &error))
 }
 
@@ -266,7 +268,7 @@ mod tests {
     fn log_lines_and_the_end_are_distinguished() {
         let line = r#"{"seq":1,"at":"2026-03-08T07:00:00Z","level":"stdout","line":"\u001b[2Jboo","attempt":1}"#;
         assert!(serde_json::from_str::<End>(line).is_err());
-        assert_eq!(log_line(&read(line).unwrap()), "2026-03-08T07:00:00Z     stdout \\x1b[2Jboo");
+        assert_eq!(log_line(&parse_json(line).unwrap()), "2026-03-08T07:00:00Z     stdout \\x1b[2Jboo");
         let end = r#"{"complete":false,"status":"running","next_cursor":"abc"}"#;
         assert!(serde_json::from_str::<Line>(end).is_err());
         assert_eq!(serde_json::from_str::<End>(end).unwrap().next_cursor.as_deref(), Some("abc"));

@@ -14,14 +14,14 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 use crate::bulk::{self, Bulk, BulkArgs};
-use crate::client::{Body, ClientArgs, text_of, time_of};
+use crate::client::{Body, ClientArgs, text_of, time_text};
 use crate::exit::Failure;
 use crate::format::FormatArgs;
 use crate::list;
-use crate::terminal::harmless;
+use crate::terminal::harmless_text;
 use crate::view::View;
 use crate::{clock, output};
-use cells::{duration_text, message};
+use cells::{duration_text, message_text};
 use logs::LogsArgs;
 pub(crate) use wait::{WaitArgs, print_or_wait};
 
@@ -154,13 +154,18 @@ impl RunArgs {
             RunCommand::Wait(args) => args.run(&client, format).await,
             RunCommand::Logs(args) => logs::print(&client, &args, format).await,
             RunCommand::Cancel(args) => {
-                let more = serde_json::json!({ "reason": args.reason });
+                let extra_fields = serde_json::json!({ "reason": args.reason });
                 let Some(id) = &args.id else {
-                    let bulk =
-                        Bulk { collection: "runs", noun: "run", action: "cancel", participle: "asked to end", more };
+                    let bulk = Bulk {
+                        collection: "runs",
+                        noun: "run",
+                        action: "cancel",
+                        participle: "asked to end",
+                        extra_fields,
+                    };
                     return args.bulk.run(&client, &bulk, format).await;
                 };
-                VIEW.print_row(&client.post(&["runs", id, "cancel"], &more.to_string()).await?, format)
+                VIEW.print_row(&client.post(&["runs", id, "cancel"], &extra_fields.to_string()).await?, format)
             }
             RunCommand::Ack(args) => {
                 let bulk = Bulk {
@@ -168,7 +173,7 @@ impl RunArgs {
                     noun: "run",
                     action: "acknowledge",
                     participle: "acknowledged",
-                    more: Value::Null,
+                    extra_fields: Value::Null,
                 };
                 match &args.id {
                     Some(id) => bulk.apply_to_one(&client, id, format).await,
@@ -187,7 +192,7 @@ impl RunArgs {
                         noun: "run",
                         action: "retry",
                         participle: "retried",
-                        more: Value::Null,
+                        extra_fields: Value::Null,
                     };
                     return args.bulk.run(&client, &bulk, format).await;
                 };
@@ -205,9 +210,9 @@ fn report_deleted_job(runs: &Body) -> Result<(), Failure> {
     let first: Value = serde_json::from_str(first.get())?;
     if let Some(at) = first["job_deleted_at"].as_str() {
         let job = text_of(&first["job"]);
-        output::message(&format!(
+        output::print_message(&format!(
             "job {} was deleted at {at}; its runs are kept until their retention ends",
-            harmless(&job)
+            harmless_text(&job)
         ));
     }
     Ok(())
@@ -232,18 +237,18 @@ fn row(run: &Value, now: Timestamp) -> Vec<String> {
     vec![
         text_of(&run["id"]),
         text_of(&run["job"]),
-        status(run),
-        time_of(&run["fire_at"], now),
+        status_text(run),
+        time_text(&run["fire_at"], now),
         duration_text(run, now),
-        shard(run),
+        shard_text(run),
         text_of(&run["executor"]),
         text_of(&run["trigger"]),
-        message(run),
+        message_text(run),
     ]
 }
 
 /// The status with the reason or the attempt: `skipped: no_executor`, `failed (attempt 2)`.
-fn status(run: &Value) -> String {
+fn status_text(run: &Value) -> String {
     let (status, reason) = (text_of(&run["status"]), text_of(&run["reason"]));
     let attempt = run["attempt"].as_i64().filter(|attempt| *attempt > 1);
     let attempt = attempt.map(|attempt| format!(" (attempt {attempt})")).unwrap_or_default();
@@ -252,7 +257,7 @@ fn status(run: &Value) -> String {
 
 /// The shard or the part of a run, counted from 1 as on the pages of the console: `1 of 2`, `all 2`, `group 1 of 2`, `root of 2`; empty
 /// if the fire has only one run.
-fn shard(run: &Value) -> String {
+fn shard_text(run: &Value) -> String {
     let part = run["part"].as_str().filter(|part| ["root", "group"].contains(part));
     match (run["shard_index"].as_i64(), run["shard_total"].as_i64()) {
         (_, total) if part == Some("root") => {
@@ -279,24 +284,24 @@ mod tests {
             "shard_total": 3, "started_at": "1970-01-01T00:00:10Z", "finished_at": "1970-01-01T00:00:10.250Z",
             "message": "é".repeat(100),
         });
-        assert_eq!(status(&run), "skipped: no_executor (attempt 2)");
+        assert_eq!(status_text(&run), "skipped: no_executor (attempt 2)");
         assert_eq!(duration_text(&run, now), "250ms");
         assert_eq!(duration_text(&json!({"started_at": "1970-01-01T00:00:10Z", "finished_at": null}), now), "1m30s");
-        assert_eq!(shard(&run), "2 of 3");
-        assert_eq!(shard(&json!({"shard_index": 0, "shard_total": 1})), "");
-        assert_eq!(shard(&json!({"shard_index": 0, "shard_total": 1, "part": "group"})), "group 1 of 1");
-        assert_eq!(shard(&json!({"shard_index": null, "shard_total": 4, "part": "root"})), "root of 4");
-        assert_eq!(shard(&json!({"shard_index": 1, "shard_total": 4, "part": "shard"})), "2 of 4");
+        assert_eq!(shard_text(&run), "2 of 3");
+        assert_eq!(shard_text(&json!({"shard_index": 0, "shard_total": 1})), "");
+        assert_eq!(shard_text(&json!({"shard_index": 0, "shard_total": 1, "part": "group"})), "group 1 of 1");
+        assert_eq!(shard_text(&json!({"shard_index": null, "shard_total": 4, "part": "root"})), "root of 4");
+        assert_eq!(shard_text(&json!({"shard_index": 1, "shard_total": 4, "part": "shard"})), "2 of 4");
         assert_eq!(value_text("trace", &json!({"route": "lru", "of": ["a"]})).as_deref(), Some("lru; only a eligible"));
         assert_eq!(value_text("trace", &Value::Null), None);
         assert_eq!(value_text("children", &json!([{"id": "1"}])).as_deref(), Some("1"));
-        assert_eq!(message(&run).chars().count(), cells::MESSAGE_LEN_MAX + 1);
+        assert_eq!(message_text(&run).chars().count(), cells::MESSAGE_LEN_MAX + 1);
         let waits = json!({"status": "pending", "attempt": 1, "reason": null, "message": null,
             "detail": {"waits_for": "executor", "app": "ghost"}});
-        assert_eq!(message(&waits), "Waits for an executor of app ghost (none online).");
+        assert_eq!(message_text(&waits), "Waits for an executor of app ghost (none online).");
         let skipped = json!({"status": "skipped", "attempt": 1, "reason": "no_executor", "message": null,
             "detail": {"app": "work", "waited_ms": 300_000}});
-        assert_eq!(message(&skipped), "no executor of app work was online for 5 min");
-        assert_eq!(message(&json!({"status": "succeeded", "attempt": 1, "reason": null, "message": null})), "");
+        assert_eq!(message_text(&skipped), "no executor of app work was online for 5 min");
+        assert_eq!(message_text(&json!({"status": "succeeded", "attempt": 1, "reason": null, "message": null})), "");
     }
 }

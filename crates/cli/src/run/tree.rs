@@ -4,12 +4,12 @@ use rondel_core::Timestamp;
 use serde_json::Value;
 
 use super::cells::duration_text;
-use super::{shard, status};
+use super::{shard_text, status_text};
 use crate::client::{Body, Client, text_of};
 use crate::exit::Failure;
 use crate::format::{Format, FormatArgs};
 use crate::output;
-use crate::terminal::harmless;
+use crate::terminal::harmless_text;
 
 /// Prints the tree that a run belongs to, if it has more than one run; only in tables.
 pub(super) async fn print(client: &Client, run: &str, format: FormatArgs, now: Timestamp) -> Result<(), Failure> {
@@ -27,7 +27,7 @@ pub(super) async fn print(client: &Client, run: &str, format: FormatArgs, now: T
     if tree["has_more"] == true {
         drawn.push("… and more".to_owned());
     }
-    output::data(&drawn.join("\n"))
+    output::print_lines(&drawn.join("\n"))
 }
 
 /// A line for each run, with its branches in front; the requested run has a mark.
@@ -37,12 +37,12 @@ fn lines(items: &[Value], shown: &str, now: Timestamp) -> Vec<String> {
         let cells = [
             text_of(&item["id"]),
             text_of(&item["job"]),
-            status_text(item),
+            tree_status_text(item),
             duration_text(item, now),
             text_of(&item["executor"]),
         ];
         let cells: Vec<String> =
-            cells.iter().filter(|cell| !cell.is_empty()).map(|cell| harmless(cell).into_owned()).collect();
+            cells.iter().filter(|cell| !cell.is_empty()).map(|cell| harmless_text(cell).into_owned()).collect();
         let mark = if item["id"] == shown { "  ←" } else { "" };
         format!("{}{}{mark}", branches(&depths, place), cells.join("  "))
     };
@@ -54,10 +54,10 @@ fn depth(item: &Value) -> usize {
 }
 
 /// The status, and how the run belongs to the tree: `succeeded, shard 1 of 2`, `pending, after b, c`.
-fn status_text(item: &Value) -> String {
+fn tree_status_text(item: &Value) -> String {
     let after: Vec<String> = item["after"].as_array().into_iter().flatten().map(text_of).collect();
-    let mut words = vec![status(item)];
-    match (item["kind"].as_str(), shard(item)) {
+    let mut words = vec![status_text(item)];
+    match (item["kind"].as_str(), shard_text(item)) {
         (Some("shard"), group) if group.starts_with("group ") => words.push(group),
         (Some("shard"), shard) if !shard.is_empty() => words.push(format!("shard {shard}")),
         (Some("retry"), _) => words.push("run again".to_owned()),
@@ -96,9 +96,9 @@ mod tests {
     fn a_group_of_a_pump_is_not_called_a_shard() {
         let mut item =
             json!({"status": "running", "kind": "shard", "part": "group", "shard_index": 0, "shard_total": 2});
-        assert_eq!(status_text(&item), "running, group 1 of 2");
+        assert_eq!(tree_status_text(&item), "running, group 1 of 2");
         item["part"] = json!("shard");
-        assert_eq!(status_text(&item), "running, shard 1 of 2");
+        assert_eq!(tree_status_text(&item), "running, shard 1 of 2");
     }
 
     #[test]

@@ -11,11 +11,11 @@ use super::VIEW;
 use super::cells::MESSAGE_LEN_MAX;
 use crate::client::{Body, Client, text_of};
 use crate::config::DurationText;
-use crate::exit::{Exit, Failure, after_output};
+use crate::exit::{Exit, Failure, output_or_verdict};
 use crate::format::{Format, FormatArgs};
 use crate::output;
 use crate::retry::retry_while_unreachable;
-use crate::terminal::harmless;
+use crate::terminal::harmless_text;
 
 /// The first period between requests for the run; it doubles up to [`POLL_MAX`].
 const POLL_MIN: Duration = Duration::from_millis(100);
@@ -75,16 +75,16 @@ impl WaitForArgs {
 /// Prints a run that was just made; with `--wait`, once its verdict is known.
 pub(crate) async fn print_or_wait(
     client: &Client,
-    made: Body,
+    created: Body,
     args: &WaitArgs,
     format: FormatArgs,
 ) -> Result<(), Failure> {
     if !args.is_given() {
-        return VIEW.print_row(&made, format);
+        return VIEW.print_row(&created, format);
     }
-    let id = text_of(&made.value()?["id"]);
+    let id = text_of(&created.value()?["id"]);
     let deadline = args.wait_timeout.and_then(|DurationText(timeout)| Instant::now().checked_add(timeout));
-    let mut body = made;
+    let mut body = created;
     let mut period = POLL_MIN;
     let mut shown = String::new();
     let mut not_running_since = Some(Instant::now());
@@ -92,17 +92,17 @@ pub(crate) async fn print_or_wait(
         let status = status_of(&body)?;
         let now = progress_text(&body.value()?);
         if args.watch && now != shown {
-            output::message(&now);
+            output::print_message(&now);
             shown = now;
             period = POLL_MIN;
         }
         if status.is_terminal() {
             let written = VIEW.print_row(&body, format);
-            if let Some(message) = whole_message(&body.value()?, format.format) {
-                output::message(&message);
+            if let Some(message) = uncut_message(&body.value()?, format.format) {
+                output::print_message(&message);
             }
             let succeeded = status == RunStatus::Succeeded;
-            return after_output(written, if succeeded { Ok(()) } else { Err(Failure::silent(Exit::RunFailed)) });
+            return output_or_verdict(written, if succeeded { Ok(()) } else { Err(Failure::silent(Exit::RunFailed)) });
         }
         if status == RunStatus::Running {
             not_running_since = None;
@@ -135,17 +135,17 @@ pub(crate) async fn print_or_wait(
 }
 
 /// The whole message, if the table had to cut it: its end often has the remedy.
-fn whole_message(run: &Value, format: Format) -> Option<String> {
+fn uncut_message(run: &Value, format: Format) -> Option<String> {
     let message = text_of(&run["message"]);
     let is_cut = format == Format::Table && message.chars().count() > MESSAGE_LEN_MAX;
-    is_cut.then(|| harmless(&message).into_owned())
+    is_cut.then(|| harmless_text(&message).into_owned())
 }
 
 /// Reports, once, that the app of the job has no executor online.
 async fn report_missing_executor(client: &Client, run: &Value) {
     let job = text_of(&run["job"]);
     if let Some(app) = app_without_executors(client, &job).await {
-        output::message(&format!(
+        output::print_message(&format!(
             "still waiting: app {app} of job {job} has no executor online (rondel executor list); Ctrl-C ends the waiting, \
              the run continues"
         ));
@@ -173,7 +173,7 @@ fn progress_text(run: &Value) -> String {
     if let (Some(done), Some(total)) = (run["progress"]["done"].as_u64(), run["progress"]["total"].as_u64()) {
         words.push_str(&if total > 0 { format!(", {done} of {total}") } else { format!(", {done}") });
     }
-    harmless(&words).into_owned()
+    harmless_text(&words).into_owned()
 }
 
 /// The status of a run in an answer.
@@ -194,9 +194,9 @@ mod tests {
     fn a_message_that_a_table_cuts_is_printed_in_full() {
         let run = |message: &str| json!({"status": "failed", "message": message});
         let long = "x".repeat(MESSAGE_LEN_MAX + 1);
-        assert_eq!(whole_message(&run(&long), Format::Table), Some(long.clone()));
-        assert_eq!(whole_message(&run(&long), Format::Json), None);
-        assert_eq!(whole_message(&run("short"), Format::Table), None);
+        assert_eq!(uncut_message(&run(&long), Format::Table), Some(long.clone()));
+        assert_eq!(uncut_message(&run(&long), Format::Json), None);
+        assert_eq!(uncut_message(&run("short"), Format::Table), None);
     }
 
     #[test]

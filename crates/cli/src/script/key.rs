@@ -43,14 +43,14 @@ impl SigningKey {
 }
 
 /// Makes a pair of keys, and prints the public one and its path.
-pub(super) fn make(path: &Path) -> Result<(), Failure> {
-    let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new());
+pub(super) fn make_key_pair(path: &Path) -> Result<(), Failure> {
+    let key_pair_der = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new());
     let failed = |_| Failure::from_text("the host gave no random numbers");
-    let made = made.map_err(failed)?;
-    let pair =
-        Ed25519KeyPair::from_pkcs8(made.as_ref()).map_err(|_| Failure::from_text("the new key cannot be read"))?;
+    let key_pair_der = key_pair_der.map_err(failed)?;
+    let pair = Ed25519KeyPair::from_pkcs8(key_pair_der.as_ref())
+        .map_err(|_| Failure::from_text("the new key cannot be read"))?;
     // Writes only the seed: older programs cannot read a file that also has the public part.
-    let seed = made.as_ref().get(SECRET_PREFIX.len()..SECRET_PREFIX.len() + 32).unwrap_or_default();
+    let seed = key_pair_der.as_ref().get(SECRET_PREFIX.len()..SECRET_PREFIX.len() + 32).unwrap_or_default();
     let mut public_path = path.as_os_str().to_owned();
     public_path.push(".pub");
     let public_path = Path::new(&public_path);
@@ -59,8 +59,8 @@ pub(super) fn make(path: &Path) -> Result<(), Failure> {
     let public = pem(PUBLIC, &[&PUBLIC_PREFIX, pair.public_key().as_ref()].concat());
     files.write_secret_file(public_path, &public)?;
     files.commit();
-    output::message(&format!("for agents: --script-key {}", public_path.display()));
-    output::data(public.trim_end())
+    output::print_message(&format!("for agents: --script-key {}", public_path.display()));
+    output::print_lines(public.trim_end())
 }
 
 fn pem(kind: &str, der: &[u8]) -> String {
@@ -81,13 +81,13 @@ mod tests {
     fn a_key_that_was_made_signs() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("release.key");
-        make(&path).unwrap();
+        make_key_pair(&path).unwrap();
         let key = SigningKey::read(&path).unwrap();
         let signature = key.sign("default", "a", "shell", "date").unwrap();
         assert_ne!(signature, key.sign("other", "a", "shell", "date").unwrap());
         let public = std::fs::read_to_string(folder.path().join("release.key.pub")).unwrap();
         assert!(rondel::agent::ScriptKey::from_pem(&public).is_ok());
-        assert!(make(&path).is_err(), "a key is not written over");
+        assert!(make_key_pair(&path).is_err(), "a key is not written over");
         assert!(SigningKey::read(&folder.path().join("release.key.pub")).is_err());
     }
 }

@@ -9,11 +9,11 @@ use clap::{Args, Subcommand};
 use rondel_core::Timestamp;
 use serde_json::{Value, json};
 
-use crate::client::{Client, ClientArgs, text_of, time_of};
+use crate::client::{Client, ClientArgs, text_of, time_text};
 use crate::delete::delete;
 use crate::exit::Failure;
 use crate::format::{Format, FormatArgs};
-use crate::terminal::harmless;
+use crate::terminal::harmless_text;
 use crate::view::View;
 use crate::{list, output};
 
@@ -127,7 +127,7 @@ const JOBS: View = View { name: "name", headers: &["NAME"], row: |job, _| vec![t
 impl ScriptArgs {
     pub(crate) async fn run(self) -> Result<(), Failure> {
         if let ScriptCommand::Key(args) = &self.command {
-            return key::make(&args.file);
+            return key::make_key_pair(&args.file);
         }
         let (client, format) = (self.client.client()?, self.format);
         match self.command {
@@ -156,7 +156,7 @@ impl ScriptArgs {
                 delete(&client, &["scripts", &args.name], &[], &format!("deleted {}", args.name), format).await
             }
             ScriptCommand::Sign(args) => args.run(client.namespace()),
-            ScriptCommand::Key(args) => key::make(&args.file),
+            ScriptCommand::Key(args) => key::make_key_pair(&args.file),
         }
     }
 }
@@ -171,7 +171,7 @@ impl ShowArgs {
         }
         // Unchanged, so that stdout redirected to a file is the script; for a terminal it is made harmless.
         let source = text_of(&body.value()?["source"]);
-        output::raw(&source)
+        output::print_raw(&source)
     }
 }
 
@@ -182,16 +182,16 @@ impl DiffArgs {
         let query: Vec<_> = given.iter().filter_map(|(name, value)| Some((*name, (*value)?))).collect();
         let body = client.get(&["scripts", &self.name, "diff"], &query).await?;
         if let Format::Json | Format::Jsonl | Format::Yaml = format.format {
-            return output::document(body.text(), format.format);
+            return output::print_document(body.text(), format.format);
         }
         let value = body.value()?;
         let text = text_of(&value["text"]);
-        let lines: Vec<_> = text.lines().map(|line| harmless(line).to_string()).collect();
+        let lines: Vec<_> = text.lines().map(|line| harmless_text(line).to_string()).collect();
         if lines.is_empty() {
-            output::message(&format!("versions {} and {} have the same source", value["from"], value["to"]));
+            output::print_message(&format!("versions {} and {} have the same source", value["from"], value["to"]));
             return Ok(());
         }
-        output::data(&lines.join("\n"))
+        output::print_lines(&lines.join("\n"))
     }
 }
 
@@ -200,7 +200,7 @@ fn row(script: &Value, now: Timestamp) -> Vec<String> {
         text_of(&script["name"]),
         text_of(&script["language"]),
         text_of(&script["version"]),
-        time_of(&script["updated_at"], now),
+        time_text(&script["updated_at"], now),
         text_of(&script["author"]),
         text_of(&script["note"]),
     ]
@@ -209,7 +209,7 @@ fn row(script: &Value, now: Timestamp) -> Vec<String> {
 fn version_row(version: &Value, now: Timestamp) -> Vec<String> {
     vec![
         text_of(&version["version"]),
-        time_of(&version["updated_at"], now),
+        time_text(&version["updated_at"], now),
         text_of(&version["author"]),
         if version["signature"].is_string() { "yes" } else { "no" }.to_owned(),
         text_of(&version["note"]),

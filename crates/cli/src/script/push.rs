@@ -107,7 +107,7 @@ impl PushArgs {
         if let Some(note) = &self.note {
             body["note"] = note.as_str().into();
         }
-        client.put_if(&["scripts", &self.script.name], self.if_version, &body.to_string()).await
+        client.put_if_version(&["scripts", &self.script.name], self.if_version, &body.to_string()).await
     }
 }
 
@@ -122,7 +122,7 @@ async fn namespace_of(client: &Client) -> Result<String, Failure> {
     let namespace = me["namespace"].as_str().ok_or_else(|| {
         Failure::refused("--sign-key signs the namespace, and the server does not name the token's: give --namespace")
     })?;
-    output::message(&format!(
+    output::print_message(&format!(
         "signing for the namespace {namespace}, which the server named; --namespace names it here"
     ));
     Ok(namespace.to_owned())
@@ -133,7 +133,7 @@ impl SignArgs {
     pub(super) fn run(&self, namespace: Option<&str>) -> Result<(), Failure> {
         name::check(&self.script.name).map_err(Failure::refused)?;
         let source = read_text(&self.script.file)?;
-        output::data(&self.script.signature(&self.key, namespace.unwrap_or("default"), &source)?)
+        output::print_lines(&self.script.signature(&self.key, namespace.unwrap_or("default"), &source)?)
     }
 }
 

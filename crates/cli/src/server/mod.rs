@@ -62,7 +62,7 @@ impl ServerArgs {
 
 async fn serve(config: ServerConfig, stop: CancellationToken) -> Result<(), Failure> {
     config::warn_of_unknown_variables();
-    open_files::raise();
+    open_files::raise_to_hard_limit();
     let mut startup_files = StartupFiles::default();
     let node = Node::start(&config, &mut startup_files).await?;
     let entry = match node.entry_line().await {
@@ -74,7 +74,7 @@ async fn serve(config: ServerConfig, stop: CancellationToken) -> Result<(), Fail
     };
     startup_files.commit();
     node.announce(&[]);
-    output::message(&entry);
+    output::print_message(&entry);
     node.wait_for_stop(&stop).await;
     node.drain(config.settings.drain_grace.0).await
 }

@@ -58,7 +58,7 @@ impl Node {
         let listener = listen(config.settings.listen.0)?;
         let address = listener.local_addr()?;
         let metrics_token = config.settings.metrics_token_file.as_deref().map(token_file::read_existing).transpose()?;
-        let store = open(config, startup_files).await?;
+        let store = open_store(config, startup_files).await?;
         let token = token_file::read_or_make(&config.admin_token_file, startup_files)?;
         let node_name = match &config.settings.node_name {
             Some(name) => name.clone(),
@@ -133,7 +133,7 @@ impl Node {
 
     fn serve(&self, listener: TcpListener, tls: Option<Arc<Tls>>) {
         let is_https = self.advertise.as_ref().is_some_and(|url| url.to_ascii_lowercase().starts_with("https://"));
-        let limits = open_files::limits_that_fit(self.http.limits.clone(), open_files::open_max());
+        let limits = open_files::limits_that_fit(self.http.limits.clone(), open_files::open_files_limit());
         let config = WebConfig {
             tls: tls.is_some() || is_https,
             advertised: self.advertise.clone(),
@@ -206,7 +206,7 @@ impl Node {
         }
         let listening = format!("listening on {}://{}", self.scheme(), self.address);
         let text = std::iter::once(listening).chain(lines.iter().cloned()).collect::<Vec<_>>().join("\n");
-        if output::data(&text).is_err() {
+        if output::print_lines(&text).is_err() {
             tracing::warn!("stdout is closed");
         }
         tracing::info!(address = %self.address, "listening");
@@ -268,7 +268,7 @@ fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
     })
 }
 
-async fn open(config: &ServerConfig, startup_files: &mut StartupFiles) -> Result<Arc<SqlStore>, Failure> {
+async fn open_store(config: &ServerConfig, startup_files: &mut StartupFiles) -> Result<Arc<SqlStore>, Failure> {
     let file = config.database.0.sqlite_path();
     if let Some(folder) = file.and_then(Path::parent)
         && folder == config.settings.data_dir
@@ -295,7 +295,7 @@ async fn open(config: &ServerConfig, startup_files: &mut StartupFiles) -> Result
     if !matches!(opened, Err(OpenError::InUse { .. })) {
         key_of_old.commit();
         for path in missing {
-            startup_files.add(path);
+            startup_files.record_created(path);
         }
     }
     Ok(Arc::new(opened?))
@@ -360,7 +360,7 @@ mod tests {
     fn a_data_folder_that_is_not_there_is_not_watched() {
         let root = tempfile::tempdir().unwrap();
         let data_dir = root.path().join("data");
-        let config = ServerConfig::dev(&data_dir, "127.0.0.1:0".parse().unwrap(), false).unwrap();
+        let config = ServerConfig::for_dev(&data_dir, "127.0.0.1:0".parse().unwrap(), false).unwrap();
         assert!(watched_host(&config, None).folders.is_empty());
         std::fs::create_dir(&data_dir).unwrap();
         assert_eq!(watched_host(&config, None).folders, [data_dir]);

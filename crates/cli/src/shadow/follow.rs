@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::jobs;
 use crate::client::Client;
 use crate::exit::{Exit, Failure};
-use crate::terminal::harmless;
+use crate::terminal::harmless_text;
 use crate::{clock, output};
 
 /// Maximum number of rows of the log in one query.
@@ -44,9 +44,9 @@ const NOT_SCHEDULED: [&str; 12] = [
     "Api trigger",
 ];
 /// Maximum difference between clocks. A row that is further in the future was written in another zone.
-const AHEAD_MAX: Duration = Duration::from_secs(300);
+const CLOCK_AHEAD_MAX: Duration = Duration::from_secs(300);
 /// New rows that are older than this were written in another zone.
-const BEHIND_MAX: Duration = Duration::from_secs(1_800);
+const CLOCK_BEHIND_MAX: Duration = Duration::from_secs(1_800);
 /// How many unknown trigger types are reported.
 const UNKNOWN_COUNT_MAX: usize = 20;
 /// Maximum length of a trigger type in a report.
@@ -77,12 +77,12 @@ pub(super) struct FollowArgs {
 impl FollowArgs {
     pub(super) async fn run(self, client: &Client) -> Result<(), Failure> {
         let zone = parse_zone(&self.time_zone).map_err(|error| Failure::refused(format!("--time-zone: {error}")))?;
-        let mut database = jobs::open(&self.source).await?;
+        let mut database = jobs::open_database(&self.source).await?;
         let known = client.get(&["shadow", "fires"], &[("source", &self.name)]).await?.value()?;
         let mut after = match known["last_id"].as_i64() {
             Some(last) => last,
             None => {
-                let since = local(&zone, clock::now().saturating_sub(self.since));
+                let since = xxl_time_text(&zone, clock::now().saturating_sub(self.since));
                 database.xxl_log_before(&since).await.map_err(|error| jobs::database_failure(&error))?
             }
         };
@@ -92,16 +92,16 @@ impl FollowArgs {
         loop {
             match self.read_page(client, &mut database, &zone, &mut names, (&mut after, &mut unknown)).await {
                 Ok(PageResult { stored, is_last, newest }) => {
-                    let is_old = newest.is_some_and(|at| at < clock::now().saturating_sub(BEHIND_MAX));
+                    let is_old = newest.is_some_and(|at| at < clock::now().saturating_sub(CLOCK_BEHIND_MAX));
                     if has_read_all && is_old && !std::mem::replace(&mut was_warned, true) {
-                        output::message(&format!(
+                        output::print_message(&format!(
                             "new rows of the log are hours old by --time-zone {}: is that the zone of XXL-JOB's servers?",
                             self.time_zone
                         ));
                     }
                     has_read_all |= is_last;
                     if stored > 0 {
-                        output::message(&format!("{stored} fires of {} stored, up to number {after}", self.name));
+                        output::print_message(&format!("{stored} fires of {} stored, up to number {after}", self.name));
                     }
                     if !is_last {
                         continue;
@@ -109,8 +109,8 @@ impl FollowArgs {
                 }
                 Err(failure) if self.once || !is_temporary(&failure) => return Err(failure),
                 Err(failure) => {
-                    output::message(&format!("{}; trying again", failure.message()));
-                    if let Ok(again) = jobs::open(&self.source).await {
+                    output::print_message(&format!("{}; trying again", failure.message()));
+                    if let Ok(again) = jobs::open_database(&self.source).await {
                         database = again;
                     }
                 }
@@ -137,7 +137,7 @@ impl FollowArgs {
         let rows = database.xxl_logs(*after, PAGE_LEN).await.map_err(|error| jobs::database_failure(&error))?;
         let now = clock::now();
         if let Some((row, at)) =
-            rows.iter().find_map(|row| Some((row, instant(zone, row)?)).filter(|(_, at)| *at > now + AHEAD_MAX))
+            rows.iter().find_map(|row| Some((row, fired_at(zone, row)?)).filter(|(_, at)| *at > now + CLOCK_AHEAD_MAX))
         {
             return Err(Failure::refused(format!(
                 "row {} of xxl_job_log was sent at {at}, and it is {now}: --time-zone {} is not that of XXL-JOB's servers, or a clock is wrong",
@@ -145,30 +145,31 @@ impl FollowArgs {
             )));
         }
         let settled = now.saturating_sub(self.settle);
-        let is_settled = |row: &&LogRow| instant(zone, row).is_none_or(|at| at <= settled);
-        let ready: Vec<&LogRow> = rows.iter().take_while(is_settled).collect();
-        for title in ready.iter().filter_map(|row| unknown_trigger_type(row)) {
+        let is_settled = |row: &&LogRow| fired_at(zone, row).is_none_or(|at| at <= settled);
+        let settled_rows: Vec<&LogRow> = rows.iter().take_while(is_settled).collect();
+        for title in settled_rows.iter().filter_map(|row| unknown_trigger_type(row)) {
             if unknown.len() < UNKNOWN_COUNT_MAX && unknown.insert(title.clone()) {
-                output::message(&format!(
+                output::print_message(&format!(
                     "the log has runs with the trigger type {:?}, which no known version has: they count as fires of the schedule",
-                    harmless(&title)
+                    harmless_text(&title)
                 ));
             }
         }
-        if ready.iter().any(|row| names.may_lack(row.job, instant(zone, row))) {
+        if settled_rows.iter().any(|row| names.may_lack(row.job, fired_at(zone, row))) {
             *names = Names::read(client).await?;
         }
-        let fires: Vec<Value> = ready.iter().filter_map(|row| fire_report(zone, &names.by_number, row)).collect();
+        let fires: Vec<Value> =
+            settled_rows.iter().filter_map(|row| fire_report(zone, &names.by_number, row)).collect();
         let mut stored = 0;
         if !fires.is_empty() {
             let body = json!({"source": self.name, "fires": fires}).to_string();
             stored = client.post(&["shadow", "fires"], &body).await?.value()?["stored"].as_u64().unwrap_or_default();
         }
-        if let Some(last) = ready.last() {
+        if let Some(last) = settled_rows.last() {
             *after = last.id;
         }
-        let newest = ready.iter().filter_map(|row| instant(zone, row)).max();
-        Ok(PageResult { stored, is_last: ready.len() < PAGE_LEN as usize, newest })
+        let newest = settled_rows.iter().filter_map(|row| fired_at(zone, row)).max();
+        Ok(PageResult { stored, is_last: settled_rows.len() < PAGE_LEN as usize, newest })
     }
 }
 
@@ -181,13 +182,13 @@ struct Names {
 impl Names {
     async fn read(client: &Client) -> Result<Self, Failure> {
         let read_at = clock::now();
-        Ok(Self { by_number: jobs::by_number(client).await?, read_at })
+        Ok(Self { by_number: jobs::names_by_number(client).await?, read_at })
     }
 
     /// Whether the job of a row may have been imported since the names were read. If the row is much older than the
     /// names, its job was not imported when it fired.
     fn may_lack(&self, number: i64, fired_at: Option<Timestamp>) -> bool {
-        !self.by_number.contains_key(&number) && fired_at.is_some_and(|at| at + AHEAD_MAX > self.read_at)
+        !self.by_number.contains_key(&number) && fired_at.is_some_and(|at| at + CLOCK_AHEAD_MAX > self.read_at)
     }
 }
 
@@ -207,14 +208,14 @@ fn is_temporary(failure: &Failure) -> bool {
 /// The report of a row; `None` for jobs that were not imported, for shards after the first, and for runs that no
 /// schedule fired.
 fn fire_report<Z: TimeZone>(zone: &Z, names: &BTreeMap<i64, String>, row: &LogRow) -> Option<Value> {
-    let (job, at) = (names.get(&row.job)?, instant(zone, row)?);
+    let (job, at) = (names.get(&row.job)?, fired_at(zone, row)?);
     let is_first_shard = row.sharding.split('/').next().is_none_or(|shard| shard.is_empty() || shard == "0");
     if !is_first_shard || NOT_SCHEDULED.iter().any(|known| known.eq_ignore_ascii_case(trigger_type(row))) {
         return None;
     }
     let executor: String = row.executor.chars().take(255).collect();
     Some(json!({
-        "job": job, "source_id": row.id, "started_at": at, "executor": executor, "outcome": outcome(row).as_str(),
+        "job": job, "source_id": row.id, "started_at": at, "executor": executor, "outcome": outcome_of_row(row).as_str(),
     }))
 }
 
@@ -231,7 +232,7 @@ fn unknown_trigger_type(row: &LogRow) -> Option<String> {
     (!title.is_empty() && !is_known).then(|| title.chars().take(TRIGGER_TYPE_LEN_MAX).collect())
 }
 
-fn outcome(row: &LogRow) -> OldOutcome {
+fn outcome_of_row(row: &LogRow) -> OldOutcome {
     match (row.trigger_code, row.handle_code) {
         (_, 200) => OldOutcome::Succeeded,
         (0 | 200, 0) => OldOutcome::Started,
@@ -239,14 +240,14 @@ fn outcome(row: &LogRow) -> OldOutcome {
     }
 }
 
-fn instant<Z: TimeZone>(zone: &Z, row: &LogRow) -> Option<Timestamp> {
+fn fired_at<Z: TimeZone>(zone: &Z, row: &LogRow) -> Option<Timestamp> {
     let local = NaiveDateTime::parse_from_str(row.trigger_time.as_deref()?, "%Y-%m-%d %H:%M:%S%.f").ok()?;
     let at = zone.from_local_datetime(&local).earliest()?;
     Some(Timestamp::from_secs(at.timestamp()))
 }
 
 /// An instant in the form in which XXL-JOB writes it.
-fn local<Z: TimeZone>(zone: &Z, at: Timestamp) -> String {
+fn xxl_time_text<Z: TimeZone>(zone: &Z, at: Timestamp) -> String {
     let utc = at.to_utc().unwrap_or_default();
     utc.with_timezone(zone).naive_local().format("%Y-%m-%d %H:%M:%S").to_string()
 }

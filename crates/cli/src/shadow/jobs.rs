@@ -15,18 +15,18 @@ use crate::list::{self, BoundArgs};
 pub(super) const LABEL: &str = "xxl-job-id";
 
 /// The names of the jobs by their numbers in XXL-JOB.
-pub(super) async fn by_number(client: &Client) -> Result<BTreeMap<i64, String>, Failure> {
-    let body = list::read(client, "jobs", &[], &BoundArgs::everything()).await?.value()?;
+pub(super) async fn names_by_number(client: &Client) -> Result<BTreeMap<i64, String>, Failure> {
+    let body = list::read(client, "jobs", &[], &BoundArgs::unlimited()).await?.value()?;
     let jobs = body["items"].as_array().into_iter().flatten();
-    Ok(jobs.filter_map(|job| Some((number(job)?, job["name"].as_str()?.to_owned()))).collect())
+    Ok(jobs.filter_map(|job| Some((xxl_number(job)?, job["name"].as_str()?.to_owned()))).collect())
 }
 
 /// The number of a job in XXL-JOB.
-pub(super) fn number(job: &Value) -> Option<i64> {
+pub(super) fn xxl_number(job: &Value) -> Option<i64> {
     job["labels"][LABEL].as_str()?.parse().ok()
 }
 
-pub(super) async fn open(source: &str) -> Result<XxlDatabase, Failure> {
+pub(super) async fn open_database(source: &str) -> Result<XxlDatabase, Failure> {
     foreign_url::check(source)?;
     XxlDatabase::open(source).await.map_err(|error| database_failure(&error))
 }

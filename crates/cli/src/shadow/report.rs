@@ -9,11 +9,11 @@ use crate::exit::Failure;
 use crate::format::{Format, FormatArgs};
 use crate::list::{self, BoundArgs};
 use crate::output;
-use crate::terminal::harmless;
+use crate::terminal::harmless_text;
 use crate::view::View;
 
 /// How many differences a table lists; JSON has all of them.
-const NAMED_MAX: usize = 50;
+const LINE_COUNT_MAX: usize = 50;
 
 #[derive(Debug, Args)]
 #[command(
@@ -76,7 +76,7 @@ impl ReportArgs {
         let own = [("source", self.source), ("tolerance", self.tolerance), ("late", self.late)];
         let query: Vec<(&str, String)> = given.chain(own).collect();
         let query: Vec<(&str, &str)> = query.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        let body = list::read_at(client, &["shadow", "report"], &query, &BoundArgs::everything()).await?;
+        let body = list::read_at(client, &["shadow", "report"], &query, &BoundArgs::unlimited()).await?;
         VIEW.print_list(&body, format)?;
         if matches!(format.format, Format::Table | Format::Wide) {
             let report = body.value()?;
@@ -84,7 +84,7 @@ impl ReportArgs {
                 true => client.get(&["shadow", "fires"], &[("source", &source)]).await?.value()?,
                 false => Value::Null,
             };
-            output::message(&differences_text(&report, &observed));
+            output::print_message(&differences_text(&report, &observed));
         }
         Ok(())
     }
@@ -109,7 +109,7 @@ fn row(day: &Value, _: Timestamp) -> Vec<String> {
 }
 
 /// Why nothing was compared; `observed` is the state of the source.
-fn why_nothing_compared(observed: &Value) -> String {
+fn reason_nothing_compared(observed: &Value) -> String {
     match observed["last_at"].as_str() {
         None => "nothing was compared: no fires of this source are stored; rondel shadow follow stores them".to_owned(),
         Some(last) => format!(
@@ -127,19 +127,19 @@ fn differences_text(report: &Value, observed: &Value) -> String {
         let job = text_of(&day["job"]);
         let each = day["differences"].as_array().cloned().unwrap_or_default();
         each.into_iter()
-            .map(move |one| format!("{} {job}: {}", text_of(&one["at"]), sentence(&one)))
+            .map(move |difference| format!("{} {job}: {}", text_of(&difference["at"]), sentence(&difference)))
             .collect::<Vec<_>>()
     };
     let all: Vec<String> = days().flat_map(of_day).collect();
-    let more: u64 = days().filter_map(|day| day["differences_more"].as_u64()).sum();
-    let count = u64::try_from(all.len()).unwrap_or(u64::MAX) + more;
+    let omitted_count: u64 = days().filter_map(|day| day["differences_more"].as_u64()).sum();
+    let count = u64::try_from(all.len()).unwrap_or(u64::MAX) + omitted_count;
     if days().next().is_none() {
-        return why_nothing_compared(observed);
+        return reason_nothing_compared(observed);
     }
     if count == 0 {
         return "no differences".to_owned();
     }
-    let mut lines: Vec<String> = all.iter().take(NAMED_MAX).map(|line| harmless(line).into_owned()).collect();
+    let mut lines: Vec<String> = all.iter().take(LINE_COUNT_MAX).map(|line| harmless_text(line).into_owned()).collect();
     let rest = count - u64::try_from(lines.len()).unwrap_or(0);
     if rest > 0 {
         lines.push(format!("and {rest} more"));
@@ -147,16 +147,20 @@ fn differences_text(report: &Value, observed: &Value) -> String {
     lines.join("\n")
 }
 
-fn sentence(one: &Value) -> String {
-    let late = || format!("{} ms late", text_of(&one["late_ms"]));
-    match one["kind"].as_str().unwrap_or_default() {
-        "only_old" => format!("only the old scheduler fired (log {})", text_of(&one["source_id"])),
+fn sentence(difference: &Value) -> String {
+    let lateness = || format!("{} ms late", text_of(&difference["late_ms"]));
+    match difference["kind"].as_str().unwrap_or_default() {
+        "only_old" => format!("only the old scheduler fired (log {})", text_of(&difference["source_id"])),
         "only_rondel" => "the old scheduler did not fire".to_owned(),
-        "twice" => format!("the old scheduler fired again (log {})", text_of(&one["source_id"])),
-        "old_late" => format!("the old scheduler was {}", late()),
-        "rondel_late" => format!("Rondel was {}", late()),
+        "twice" => format!("the old scheduler fired again (log {})", text_of(&difference["source_id"])),
+        "old_late" => format!("the old scheduler was {}", lateness()),
+        "rondel_late" => format!("Rondel was {}", lateness()),
         "other_executor" => {
-            format!("the old scheduler chose {}, Rondel {}", text_of(&one["old_executor"]), text_of(&one["executor"]))
+            format!(
+                "the old scheduler chose {}, Rondel {}",
+                text_of(&difference["old_executor"]),
+                text_of(&difference["executor"])
+            )
         }
         other => other.to_owned(),
     }
@@ -179,9 +183,9 @@ mod tests {
 
     #[test]
     fn another_executor_is_named_with_both() {
-        let one =
+        let difference =
             json!({"kind": "other_executor", "at": "2026-11-23T10:00:00Z", "executor": "a-1", "old_executor": "b-1"});
-        let report = json!({"items": [{"job": "report-17", "differences": [one], "differences_more": 0}]});
+        let report = json!({"items": [{"job": "report-17", "differences": [difference], "differences_more": 0}]});
         let text = differences_text(&report, &Value::Null);
         assert_eq!(text, "2026-11-23T10:00:00Z report-17: the old scheduler chose b-1, Rondel a-1");
     }

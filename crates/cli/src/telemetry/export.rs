@@ -46,7 +46,7 @@ pub(crate) fn check_ratio(ratio: f64) -> Result<(), String> {
 
 impl Export {
     /// Exports traces to this collector. For a trace that another program began, the decision of that program holds.
-    pub(super) fn to(endpoint: &str, ratio: f64, service: &'static str) -> Result<Self, Failure> {
+    pub(super) fn to_collector(endpoint: &str, ratio: f64, service: &'static str) -> Result<Self, Failure> {
         let mut exporter = SpanExporter::builder().with_tonic().with_endpoint(endpoint);
         // The exporter's own settings for https trust no authority, and so reach no collector.
         if is_https(endpoint) {
@@ -62,7 +62,7 @@ impl Export {
         let provider = SdkTracerProvider::builder()
             .with_batch_exporter(exporter)
             .with_sampler(Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(ratio))))
-            .with_id_generator(Ids::default())
+            .with_id_generator(OtelIds::default())
             .with_resource(resource.build())
             .build();
         global::set_tracer_provider(provider.clone());
@@ -95,9 +95,9 @@ impl Export {
 
 /// Gives traces of fires the ids that belong to their runs, and all others random ids.
 #[derive(Debug, Default)]
-struct Ids(RandomIdGenerator);
+struct OtelIds(RandomIdGenerator);
 
-impl IdGenerator for Ids {
+impl IdGenerator for OtelIds {
     fn new_trace_id(&self) -> TraceId {
         rondel_admin::trace::take_next_trace().map_or_else(|| self.0.new_trace_id(), TraceId::from)
     }

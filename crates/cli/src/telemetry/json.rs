@@ -20,7 +20,7 @@ use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::LookupSpan;
 
 /// Fields with this prefix are for traces, and of no use in a line.
-const OF_TRACES: &str = "otel.";
+const TRACE_FIELD_PREFIX: &str = "otel.";
 
 type Fields = BTreeMap<&'static str, Value>;
 
@@ -61,7 +61,7 @@ where
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         let mut fields = Fields::new();
-        attributes.record(&mut Gather(&mut fields));
+        attributes.record(&mut FieldVisitor(&mut fields));
         if let Some(span) = context.span(id) {
             span.extensions_mut().insert(SpanFields(fields));
         }
@@ -71,7 +71,7 @@ where
         if let Some(span) = context.span(id)
             && let Some(SpanFields(fields)) = span.extensions_mut().get_mut()
         {
-            values.record(&mut Gather(fields));
+            values.record(&mut FieldVisitor(fields));
         }
     }
 
@@ -83,20 +83,20 @@ where
                 fields.extend(of_span.iter().map(|(name, value)| (*name, value.clone())));
             }
         }
-        event.record(&mut Gather(&mut fields));
+        event.record(&mut FieldVisitor(&mut fields));
         if let Some((trace_id, span_id)) = context.event_span(event).and_then(|span| self.trace_of(&span.id())) {
             fields.entry("trace_id").or_insert_with(|| trace_id.into());
             fields.entry("span_id").or_insert_with(|| span_id.into());
         }
         let meta = event.metadata();
-        if let Ok(line) = line(meta.level().as_str(), meta.target(), fields) {
+        if let Ok(line) = json_line(meta.level().as_str(), meta.target(), fields) {
             // A failed write is ignored: a closed stderr has no reader.
             drop(self.writer.make_writer_for(meta).write_all(&line));
         }
     }
 }
 
-fn line(level: &str, target: &str, mut fields: Fields) -> serde_json::Result<Vec<u8>> {
+fn json_line(level: &str, target: &str, mut fields: Fields) -> serde_json::Result<Vec<u8>> {
     let mut at = String::new();
     SystemTime.format_time(&mut Writer::new(&mut at)).map_err(serde::ser::Error::custom)?;
     let mut line = Vec::with_capacity(256);
@@ -120,39 +120,39 @@ fn line(level: &str, target: &str, mut fields: Fields) -> serde_json::Result<Vec
 }
 
 /// Collects fields, except those for traces.
-struct Gather<'a>(&'a mut Fields);
+struct FieldVisitor<'a>(&'a mut Fields);
 
-impl Gather<'_> {
-    fn put(&mut self, field: &Field, value: impl Into<Value>) {
-        if !field.name().starts_with(OF_TRACES) {
+impl FieldVisitor<'_> {
+    fn insert_field(&mut self, field: &Field, value: impl Into<Value>) {
+        if !field.name().starts_with(TRACE_FIELD_PREFIX) {
             self.0.insert(field.name(), value.into());
         }
     }
 }
 
-impl Visit for Gather<'_> {
+impl Visit for FieldVisitor<'_> {
     fn record_f64(&mut self, field: &Field, value: f64) {
-        self.put(field, value);
+        self.insert_field(field, value);
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.put(field, value);
+        self.insert_field(field, value);
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.put(field, value);
+        self.insert_field(field, value);
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.put(field, value);
+        self.insert_field(field, value);
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.put(field, value);
+        self.insert_field(field, value);
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.put(field, format!("{value:?}"));
+        self.insert_field(field, format!("{value:?}"));
     }
 }
 

@@ -45,14 +45,14 @@ pub(crate) struct TelemetrySettings<'a> {
 
 impl<'a> TelemetrySettings<'a> {
     /// Settings for log lines, without traces.
-    pub(crate) const fn lines(filter: &'a str, format: LogFormat) -> Self {
+    pub(crate) const fn without_traces(filter: &'a str, format: LogFormat) -> Self {
         Self { filter, format, endpoint: None, ratio: RATIO_DEFAULT, service: "rondel" }
     }
 }
 
 /// Hides PostgreSQL's notices, for example that a table already exists: at each start they look like failures. A filter
 /// that names the target overrides this one.
-const QUIET: &str = "sqlx::postgres::notice=warn";
+const QUIET_FILTER: &str = "sqlx::postgres::notice=warn";
 
 /// The export of traces; `None` if no traces are exported. It must be ended, so that the last traces are sent.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ pub(crate) struct Telemetry(Option<Export>);
 
 /// Checks whether a text is a level or a list of filters. A word that is no level would be the name of a part of the
 /// program: without a level beside it, such a filter hides all lines of the other parts, also errors.
-pub(crate) fn check(filter: &str) -> Result<(), String> {
+pub(crate) fn check_filter(filter: &str) -> Result<(), String> {
     let wrong = |reason: String| format!("{filter:?} is not a log filter such as info: {reason}");
     EnvFilter::try_new(filter).map_err(|error| wrong(error.to_string()))?;
     let is_level = |word: &&str| word.parse::<LevelFilter>().is_ok();
@@ -75,20 +75,22 @@ pub(crate) fn check(filter: &str) -> Result<(), String> {
 
 /// Starts telemetry for a program that runs no handlers. It must be called inside a runtime, on which traces are sent.
 pub(crate) fn start(settings: TelemetrySettings<'_>) -> Result<Telemetry, Failure> {
-    begin(settings, false)
+    start_exporting(settings, false)
 }
 
 /// Starts telemetry for a program with an executor in it.
 pub(crate) fn start_with_runs(settings: TelemetrySettings<'_>) -> Result<Telemetry, Failure> {
-    begin(settings, true)
+    start_exporting(settings, true)
 }
 
-fn begin(settings: TelemetrySettings<'_>, has_runs: bool) -> Result<Telemetry, Failure> {
-    let export =
-        settings.endpoint.map(|endpoint| Export::to(endpoint, settings.ratio, settings.service)).transpose()?;
+fn start_exporting(settings: TelemetrySettings<'_>, has_runs: bool) -> Result<Telemetry, Failure> {
+    let export = settings
+        .endpoint
+        .map(|endpoint| Export::to_collector(endpoint, settings.ratio, settings.service))
+        .transpose()?;
     // Whatever the filter for stderr is, a run's log has the events of its handler from level `info` up.
     let runs = has_runs.then(|| rondel::log_layer().with_filter(LevelFilter::INFO));
-    let all = tracing_subscriber::registry().with(lines(settings.filter, settings.format)?).with(runs);
+    let all = tracing_subscriber::registry().with(log_layer(settings.filter, settings.format)?).with(runs);
     match &export {
         // The layer itself, because an `Option` or a list of layers would not inform it of its subscriber.
         Some(export) => all.with(export.layer()).try_init(),
@@ -110,10 +112,10 @@ impl Telemetry {
 fn env_filter(filter: &str) -> Result<EnvFilter, Failure> {
     // Without a setting, only errors are logged.
     let filter = if filter.is_empty() { "error" } else { filter };
-    EnvFilter::try_new(format!("{QUIET},{filter}")).map_err(|error| Failure::refused(error.to_string()))
+    EnvFilter::try_new(format!("{QUIET_FILTER},{filter}")).map_err(|error| Failure::refused(error.to_string()))
 }
 
-fn lines<S>(filter: &str, format: LogFormat) -> Result<Box<dyn Layer<S> + Send + Sync>, Failure>
+fn log_layer<S>(filter: &str, format: LogFormat) -> Result<Box<dyn Layer<S> + Send + Sync>, Failure>
 where
     S: Subscriber + for<'span> LookupSpan<'span>,
 {
@@ -135,10 +137,10 @@ mod tests {
     #[test]
     fn a_word_that_is_no_level_does_not_hide_all_lines() {
         for filter in ["warn", "INFO", "off", "3", "info,sqlx=debug", "sqlx=debug", "info, h2", "rondel::server", ""] {
-            assert_eq!(check(filter), Ok(()), "{filter}");
+            assert_eq!(check_filter(filter), Ok(()), "{filter}");
         }
         for (filter, word) in [("warning", "warning"), ("verbose,sqlx=debug", "verbose"), (" info", " info")] {
-            let error = check(filter).unwrap_err();
+            let error = check_filter(filter).unwrap_err();
             assert!(error.contains(&format!("{word:?} is no level")), "{error}");
         }
     }
@@ -146,7 +148,7 @@ mod tests {
     #[test]
     fn notices_of_the_driver_are_logged_only_on_request() {
         for (filter, is_quiet) in [("info", true), ("sqlx=debug", true), ("info,sqlx::postgres::notice=info", false)] {
-            assert_eq!(env_filter(filter).unwrap().to_string().contains(QUIET), is_quiet, "{filter}");
+            assert_eq!(env_filter(filter).unwrap().to_string().contains(QUIET_FILTER), is_quiet, "{filter}");
         }
     }
 }

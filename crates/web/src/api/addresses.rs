@@ -13,9 +13,9 @@ use serde_json::json;
 
 use super::jobs::find_app;
 use super::page::Page;
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::body::{JsonBody, refuse_value};
-use crate::call::{Call, quoted};
+use crate::call::{Call, quoted_input};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::path::{self, Named};
@@ -97,21 +97,21 @@ pub(super) fn routes() -> Routes {
 }
 
 /// The addresses that are registered by hand for the app `name`.
-pub(crate) async fn of_app<Q>(call: &Call<Q>, name: &str) -> Result<Vec<AddressJson>, Problem> {
+pub(crate) async fn addresses_of_app<Q>(call: &Call<Q>, name: &str) -> Result<Vec<AddressJson>, Problem> {
     let app = find_app(call, name).await?;
     let found = call.engine().store().xxl_registered_by_hand(Some(app), BY_HAND_COUNT_MAX).await?;
-    Ok(found.iter().map(|one| show(call, one)).collect())
+    Ok(found.iter().map(|one| address_json(call, one)).collect())
 }
 
 async fn list(call: Call, Named(name, ..): Named<path::App>) -> Result<Response, Problem> {
-    let items = of_app(&call, &name).await?;
-    json(StatusCode::OK, &Page { items, next_cursor: None })
+    let items = addresses_of_app(&call, &name).await?;
+    json_response(StatusCode::OK, &Page { items, next_cursor: None })
 }
 
 async fn add(call: Call, Named(name, ..): Named<path::App>, body: JsonBody<NewAddress>) -> Result<Response, Problem> {
     // Checks the permission before the body is read, so that a caller without it gets no errors about the body.
     find_app(&call, &name).await?;
-    json(StatusCode::CREATED, &register_address(&call, &name, body.read()?).await?)
+    json_response(StatusCode::CREATED, &register_address(&call, &name, body.read()?).await?)
 }
 
 /// Registers an executor by hand and records it in the audit log.
@@ -124,7 +124,7 @@ pub(crate) async fn register_address<Q>(call: &Call<Q>, name: &str, new: NewAddr
         refused @ (ByHandError::NotServed | ByHandError::TooMany) => refuse_value("/address", refused.to_string()),
     })?;
     call.note.changed_to(&json!({"address": executor.address}));
-    Ok(show(call, &executor))
+    Ok(address_json(call, &executor))
 }
 
 async fn remove(call: Call<AddressQuery>, Named(name, ..): Named<path::App>) -> Result<Response, Problem> {
@@ -137,7 +137,7 @@ async fn remove(call: Call<AddressQuery>, Named(name, ..): Named<path::App>) -> 
 pub(crate) async fn remove_address<Q>(call: &Call<Q>, name: &str, address: &str) -> Result<(), Problem> {
     let app = app(call, name).await?;
     if address.trim().is_empty() || address.contains('\0') {
-        let detail = format!("address: {} is not an address; write it as http://10.0.0.5:9999/", quoted(address));
+        let detail = format!("address: {} is not an address; write it as http://10.0.0.5:9999/", quoted_input(address));
         return Err(Problem::new(Code::InvalidQuery, detail));
     }
     call.note.before(&json!({"address": address}));
@@ -150,7 +150,7 @@ async fn app<Q>(call: &Call<Q>, name: &str) -> Result<App, Problem> {
     Ok(App { id, namespace: call.namespace.id, name: name.to_owned() })
 }
 
-fn show<Q>(call: &Call<Q>, one: &XxlExecutor) -> AddressJson {
+fn address_json<Q>(call: &Call<Q>, one: &XxlExecutor) -> AddressJson {
     let online = call.engine().online_names().iter().any(|online| online.id == one.id);
     AddressJson {
         address: one.address.clone(),

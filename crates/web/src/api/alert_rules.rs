@@ -14,10 +14,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::page::Page;
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::body::{JsonBody, parse, read_document, refuse_value};
-use crate::call::{Call, forbidden, quoted};
-use crate::etag::{IfMatch, mismatch, tag};
+use crate::call::{Call, forbidden, quoted_input};
+use crate::etag::{IfMatch, mismatch_problem, version_tag};
 use crate::openapi::{Doc, Unnamed};
 use crate::path::{self, Named};
 use crate::problem::{Code, Complaint, Problem};
@@ -142,9 +142,9 @@ async fn list(call: Call) -> Result<Response, Problem> {
     let records = visible_rules(&call).await?;
     let mut items = Vec::with_capacity(records.len());
     for record in &records {
-        items.push(show(&call, record).await?);
+        items.push(rule_json(&call, record).await?);
     }
-    json(StatusCode::OK, &Page { items, next_cursor: None })
+    json_response(StatusCode::OK, &Page { items, next_cursor: None })
 }
 
 /// The rules that the caller may see. A caller who may see only some apps does not see rules about others.
@@ -165,7 +165,7 @@ pub(crate) async fn visible_rules<Q>(call: &Call<Q>) -> Result<Vec<RuleRecord>, 
 
 async fn get(call: Call, Named(name, ..): Named<path::AlertRule>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
-    answer(&call, StatusCode::OK, &record).await
+    rule_response(&call, StatusCode::OK, &record).await
 }
 
 async fn put(
@@ -180,14 +180,17 @@ async fn put(
     }
     let spec: RuleSpec = read_document(document)?;
     if spec.name != name {
-        return Err(refuse_value("/name", format!("{} is not the name in the path: it stays", quoted(&spec.name))));
+        return Err(refuse_value(
+            "/name",
+            format!("{} is not the name in the path: it stays", quoted_input(&spec.name)),
+        ));
     }
     call.check(None, forbidden)?;
     let existing = call.engine().store().alert_rules(call.namespace.id).await?;
     let existing = existing.into_iter().find(|record| record.spec.name == name);
     let expected = match &existing {
         Some(record) => if_match.against(record.version)?,
-        None if if_match.is_given() => return Err(mismatch(0)),
+        None if if_match.is_given() => return Err(mismatch_problem(0)),
         None => None,
     };
     if let Some(record) = &existing {
@@ -196,7 +199,7 @@ async fn put(
     let SavedRule { record, is_new, .. } =
         rules::save_rule(call.engine(), call.namespace.id, (&spec, expected), call.caller.name()).await?;
     call.note.changed_to(&record.spec);
-    answer(&call, if is_new { StatusCode::CREATED } else { StatusCode::OK }, &record).await
+    rule_response(&call, if is_new { StatusCode::CREATED } else { StatusCode::OK }, &record).await
 }
 
 async fn delete(call: Call, Named(name, ..): Named<path::AlertRule>) -> Result<Response, Problem> {
@@ -220,7 +223,7 @@ async fn preview(call: Call, body: JsonBody<RuleSpec>) -> Result<Response, Probl
         deadline: deadline.map(|ResolvedDeadline { zone, counts_from, next }| DeadlineJson { zone, counts_from, next }),
         warnings,
     };
-    json(StatusCode::OK, &body)
+    json_response(StatusCode::OK, &body)
 }
 
 /// Evaluates a rule as of now without saving it. The caller must see the whole namespace.
@@ -235,7 +238,7 @@ pub(crate) async fn try_rule<Q>(call: &Call<Q>, spec: &RuleSpec) -> Result<DryRu
 /// The rule with this name, if the caller may see it.
 pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<RuleRecord, Problem> {
     let missing = || {
-        let detail = format!("there is no alert rule {} in namespace {}", quoted(wanted), call.namespace.name);
+        let detail = format!("there is no alert rule {} in namespace {}", quoted_input(wanted), call.namespace.name);
         Problem::new(Code::AlertRuleNotFound, detail)
     };
     if name::check(wanted).is_err() {
@@ -246,7 +249,7 @@ pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<RuleRecord, 
     Ok(found)
 }
 
-async fn show<'a, Q: Sync>(call: &'a Call<Q>, record: &'a RuleRecord) -> Result<RuleJson<'a>, Problem> {
+async fn rule_json<'a, Q: Sync>(call: &'a Call<Q>, record: &'a RuleRecord) -> Result<RuleJson<'a>, Problem> {
     Ok(RuleJson {
         warnings: rules::rule_warnings(call.engine(), call.namespace.id, &record.spec).await?,
         spec: &record.spec,
@@ -260,9 +263,9 @@ async fn show<'a, Q: Sync>(call: &'a Call<Q>, record: &'a RuleRecord) -> Result<
     })
 }
 
-async fn answer<Q: Sync>(call: &Call<Q>, status: StatusCode, record: &RuleRecord) -> Result<Response, Problem> {
-    let mut response = json(status, &show(call, record).await?)?;
-    response.headers_mut().insert(ETAG, tag(record.version));
+async fn rule_response<Q: Sync>(call: &Call<Q>, status: StatusCode, record: &RuleRecord) -> Result<Response, Problem> {
+    let mut response = json_response(status, &rule_json(call, record).await?)?;
+    response.headers_mut().insert(ETAG, version_tag(record.version));
     Ok(response)
 }
 
@@ -272,7 +275,7 @@ impl From<RuleError> for Problem {
             RuleError::Invalid(errors) => {
                 Self::of_complaints(Code::InvalidBody, errors.into_iter().map(Complaint::from).collect())
             }
-            RuleError::Conflict { version } => mismatch(version),
+            RuleError::Conflict { version } => mismatch_problem(version),
             error @ RuleError::TooMany { .. } => Self::new(Code::TooManyAlerts, error.to_string()),
             RuleError::NotFound("incident") => Self::new(Code::IncidentNotFound, "there is no such incident"),
             error @ RuleError::NotFound("maintenance window") => {

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::jobs::find_app;
 use super::nodes::NewState;
 use super::page::Page;
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::body::{JsonBody, refuse_value};
 use crate::call::Call;
 use crate::openapi::Doc;
@@ -128,8 +128,8 @@ async fn list(call: Call) -> Result<Response, Problem> {
     let switches = call.engine().store().switches().await?;
     let state = |app: AppId| switches.of_app(app);
     let item = |app: App| (state(app.id), count(app.id), app);
-    let items = apps.into_iter().map(item).map(|(state, count, app)| show(&call, app, state, count)).collect();
-    json(StatusCode::OK, &Page { items, next_cursor: None })
+    let items = apps.into_iter().map(item).map(|(state, count, app)| app_json(&call, app, state, count)).collect();
+    json_response(StatusCode::OK, &Page { items, next_cursor: None })
 }
 
 /// Creates an app. If it exists, it is returned unchanged.
@@ -146,9 +146,9 @@ async fn create(call: Call, body: JsonBody<NewApp>) -> Result<Response, Problem>
         AppError::TooMany => refuse_value("/name", error.to_string()),
     })?;
     let status = if app.id == id { StatusCode::CREATED } else { StatusCode::OK };
-    let (state, count) = (state_of(&call, app.id).await?, executor_count(&call, app.id));
+    let (state, count) = (switch_of_app(&call, app.id).await?, executor_count(&call, app.id));
     call.note.changed_to(&serde_json::json!({"name": app.name, "is_new": status == StatusCode::CREATED}));
-    json(status, &show(&call, app, state, count))
+    json_response(status, &app_json(&call, app, state, count))
 }
 
 /// Sets the switch of an app. Every node reads it at its next beat.
@@ -159,16 +159,16 @@ async fn set_state(
 ) -> Result<Response, Problem> {
     let switch = body.read()?.state;
     let id = find_app(&call, &name).await?;
-    call.note.before(&serde_json::json!({"state": state_of(&call, id).await?.as_str()}));
+    call.note.before(&serde_json::json!({"state": switch_of_app(&call, id).await?.as_str()}));
     call.note.changed_to(&serde_json::json!({"state": switch.as_str()}));
     call.engine().store().set_app_switch(id, switch).await?;
     call.engine().poke_beat();
     let app = App { id, namespace: call.namespace.id, name };
     let count = executor_count(&call, id);
-    json(StatusCode::OK, &show(&call, app, switch, count))
+    json_response(StatusCode::OK, &app_json(&call, app, switch, count))
 }
 
-async fn state_of(call: &Call, app: AppId) -> Result<Switch, Problem> {
+async fn switch_of_app(call: &Call, app: AppId) -> Result<Switch, Problem> {
     Ok(call.engine().store().switches().await?.of_app(app))
 }
 
@@ -185,7 +185,7 @@ async fn handlers(call: Call, Named(app, ..): Named<path::App>) -> Result<Respon
         executors: &handler.executors,
         params_schema: handler.params_schema.as_ref().map(|schema| schema.document()),
     });
-    json(StatusCode::OK, &Page { items: items.collect(), next_cursor: None })
+    json_response(StatusCode::OK, &Page { items: items.collect(), next_cursor: None })
 }
 
 /// The errors in the jobs that the app's executors declare in their code. Only executors that are online at this node count.
@@ -197,10 +197,10 @@ async fn declaration_problems(call: Call, Named(app, ..): Named<path::App>) -> R
         pointer: &problem.pointer,
         message: &problem.message,
     });
-    json(StatusCode::OK, &Page { items: items.collect(), next_cursor: None })
+    json_response(StatusCode::OK, &Page { items: items.collect(), next_cursor: None })
 }
 
-fn show(call: &Call, app: App, switch: Switch, executor_count: usize) -> AppJson {
+fn app_json(call: &Call, app: App, switch: Switch, executor_count: usize) -> AppJson {
     let state = switch.as_str();
     AppJson { id: app.id, name: app.name, namespace: call.namespace.name.clone(), state, executor_count }
 }

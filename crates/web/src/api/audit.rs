@@ -21,7 +21,7 @@ use serde_json::value::RawValue;
 use super::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
 use super::page_builder::PageBuilder;
 use crate::call::GlobalCall;
-use crate::cursor::{Listing, invalid};
+use crate::cursor::{Listing, invalid_cursor};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::permits::HeavyWork;
@@ -43,7 +43,7 @@ const FILTER_LEN_MAX: usize = 255;
 
 const VERDICTS: [&str; 3] = ["allowed", "denied", "failed"];
 
-const fn filter(name: &'static str) -> Parameter {
+const fn filter_parameter(name: &'static str) -> Parameter {
     Parameter::pattern(name, r"^[^\u0000]{1,255}$")
 }
 
@@ -63,10 +63,11 @@ impl FromQuery for ReadAudit {
         let instant = |text: &str| text.parse::<Timestamp>().map_err(|error| error.to_string());
         Self {
             wanted: AuditQuery {
-                actor: reader.parsed(filter("actor").about("Only entries of this caller."), text),
-                action: reader.parsed(filter("action").about("Only this action, such as `job.change`."), text),
-                object: reader.parsed(filter("object").about("Only actions on this object."), text),
-                namespace: reader.parsed(filter("in").about("Only in this namespace."), text),
+                actor: reader.parsed(filter_parameter("actor").about("Only entries of this caller."), text),
+                action: reader
+                    .parsed(filter_parameter("action").about("Only this action, such as `job.change`."), text),
+                object: reader.parsed(filter_parameter("object").about("Only actions on this object."), text),
+                namespace: reader.parsed(filter_parameter("in").about("Only in this namespace."), text),
                 verdict: reader
                     .parsed(Parameter::word("verdict", &VERDICTS).about("Only with this outcome."), |word| {
                         word.parse::<Verdict>()
@@ -147,7 +148,7 @@ async fn list(call: GlobalCall<ReadAudit>, headers: HeaderMap) -> Result<Respons
     let listing = Listing::new("audit", AuditQuery { limit: 0, ..wanted.clone() });
     let after = cursor.as_deref().map(|cursor| listing.position::<AuditId>(cursor)).transpose()?;
     if after.is_some_and(|after| after.get() <= 0) {
-        return Err(invalid("does not hold an id"));
+        return Err(invalid_cursor("does not hold an id"));
     }
     let query = AuditQuery { after, ..wanted.clone() };
     let wants_lines = headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes().starts_with(b"application/x-ndjson"));
@@ -212,7 +213,7 @@ impl Export {
         if let Some(loss) = self.caller.access_loss_unless(&self.web, may).await {
             return Err(loss.problem("so the export ends here"));
         }
-        let _turn = shares::turn(&self.web, self.caller.caller().key()).await?;
+        let _turn = shares::wait_for_turn(&self.web, self.caller.caller().key()).await?;
         self.web.engine.store().audit(query).await.map_err(|error| {
             tracing::warn!(target: "http", error = chain(&error), "the export of the audit log was aborted");
             Problem::new(Code::Unavailable, "the database did not answer, so the export ends here")

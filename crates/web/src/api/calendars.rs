@@ -14,11 +14,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::page::{Page, PageQuery};
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::body::{JsonBody, TextBody, parse, read_document, refuse_value};
-use crate::call::{Call, forbidden, quoted};
-use crate::cursor::{Listing, invalid};
-use crate::etag::{IfMatch, mismatch, tag};
+use crate::call::{Call, forbidden, quoted_input};
+use crate::cursor::{Listing, invalid_cursor};
+use crate::etag::{IfMatch, mismatch_problem, version_tag};
 use crate::openapi::{Doc, Either, Unnamed};
 use crate::parameter::Parameter;
 use crate::path::{self, Named};
@@ -43,12 +43,12 @@ impl FromQuery for ImportQuery {
         let format = |text: &str| match text {
             "ics" => Ok(ImportFormat::Ics),
             "csv" => Ok(ImportFormat::Csv),
-            _ => Err(format!("{} is neither ics nor csv", quoted(text))),
+            _ => Err(format!("{} is neither ics nor csv", quoted_input(text))),
         };
         let wanted = |text: &str| match text {
             "days" => Ok(ImportAs::Days),
             "workdays" => Ok(ImportAs::Workdays),
-            _ => Err(format!("{} is neither days nor workdays", quoted(text))),
+            _ => Err(format!("{} is neither days nor workdays", quoted_input(text))),
         };
         Self {
             format: reader
@@ -63,7 +63,7 @@ impl FromQuery for ImportQuery {
             years: reader.parsed(
                 Parameter::pattern("years", "^[0-9]{4}([.][.][0-9]{4})?$")
                     .about("Of events that repeat each year: `2026` or `2026..2030`."),
-                years,
+                parse_years,
             ),
             dry_run: reader.flag("dry_run", "Returns the calendar without saving it."),
         }
@@ -71,13 +71,13 @@ impl FromQuery for ImportQuery {
 }
 
 /// Parses `2026` or `2026..2030`.
-pub(crate) fn years(text: &str) -> Result<(i32, i32), String> {
+pub(crate) fn parse_years(text: &str) -> Result<(i32, i32), String> {
     let (first, last) = text.split_once("..").unwrap_or((text, text));
     let year = |text: &str| text.parse().ok().filter(|year| (1970..=2199).contains(year));
     year(first)
         .zip(year(last))
         .filter(|(first, last)| first <= last)
-        .ok_or_else(|| format!("{} is neither a year such as 2026 nor a span 2026..2030", quoted(text)))
+        .ok_or_else(|| format!("{} is neither a year such as 2026 nor a span 2026..2030", quoted_input(text)))
 }
 
 /// A calendar in a list.
@@ -180,11 +180,11 @@ async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
     let listing = Listing::new("calendars", call.namespace.id);
     let after = call.query.cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
     if after.as_deref().is_some_and(|after| name::check(after).is_err()) {
-        return Err(invalid("does not hold a name"));
+        return Err(invalid_cursor("does not hold a name"));
     }
     let limit = call.query.limit;
     let mut records = call.engine().store().calendars(call.namespace.id, after.as_deref(), limit + 1).await?;
-    let next_cursor = cut(&mut records, limit).map(|last: &CalendarRecord| listing.cursor(&last.spec.name));
+    let next_cursor = cut_to_page(&mut records, limit).map(|last: &CalendarRecord| listing.cursor(&last.spec.name));
     let items = records.iter().map(|record| CalendarItem {
         name: &record.spec.name,
         description: &record.spec.description,
@@ -193,11 +193,11 @@ async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
         created_at: record.created_at,
         updated_at: record.updated_at,
     });
-    json(StatusCode::OK, &Page { items: items.collect(), next_cursor })
+    json_response(StatusCode::OK, &Page { items: items.collect(), next_cursor })
 }
 
 /// Removes the extra item that was read to detect a next page. If there is a next page, returns the last item of this one.
-fn cut<T>(items: &mut Vec<T>, limit: u32) -> Option<&T> {
+fn cut_to_page<T>(items: &mut Vec<T>, limit: u32) -> Option<&T> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let has_more = items.len() > limit;
     items.truncate(limit);
@@ -206,7 +206,7 @@ fn cut<T>(items: &mut Vec<T>, limit: u32) -> Option<&T> {
 
 async fn get(call: Call, Named(name, ..): Named<path::Calendar>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
-    answer(&call, StatusCode::OK, &record)
+    calendar_response(&call, StatusCode::OK, &record)
 }
 
 async fn put(
@@ -242,7 +242,7 @@ async fn import_file(
     if dry_run {
         calendars::check(call.engine(), call.namespace.id, &spec).await?;
         call.note.dry_run();
-        return json(StatusCode::OK, &spec);
+        return json_response(StatusCode::OK, &spec);
     }
     save(&call, existing.as_ref(), &if_match, &spec).await
 }
@@ -266,19 +266,19 @@ async fn list_dependents(call: Call<PageQuery>, Named(name, ..): Named<path::Cal
         CalendarDependent::Calendar(name) | CalendarDependent::Job(name) => name::check(name).is_ok(),
     };
     if !after.iter().all(is_name) {
-        return Err(invalid("does not hold a name"));
+        return Err(invalid_cursor("does not hold a name"));
     }
     let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
     let seen = call.visible_apps();
     let mut dependents =
         calendars::dependents(call.engine(), &record, seen.as_deref(), after.as_ref(), limit + 1).await?;
-    let next = cut(&mut dependents, call.query.limit).cloned();
+    let next = cut_to_page(&mut dependents, call.query.limit).cloned();
     let show = |user: CalendarDependent| match user {
         CalendarDependent::Calendar(name) => CalendarUserJson { kind: "calendar".to_owned(), name },
         CalendarDependent::Job(name) => CalendarUserJson { kind: "job".to_owned(), name },
     };
     let next_cursor = next.map(|user| listing.cursor(show(user)));
-    json(StatusCode::OK, &Page { items: dependents.into_iter().map(show).collect(), next_cursor })
+    json_response(StatusCode::OK, &Page { items: dependents.into_iter().map(show).collect(), next_cursor })
 }
 
 /// Parses a calendar. The name may be left out; if it is given, it must equal the name in the path.
@@ -291,7 +291,7 @@ pub(crate) fn parse_named(bytes: &[u8], name: &str) -> Result<CalendarSpec, Prob
     if spec.name == name {
         Ok(spec)
     } else {
-        Err(refuse_value("/name", format!("{} is not the name in the path: it stays", quoted(&spec.name))))
+        Err(refuse_value("/name", format!("{} is not the name in the path: it stays", quoted_input(&spec.name))))
     }
 }
 
@@ -306,15 +306,15 @@ async fn save<Q>(
     }
     let expected = match existing {
         Some(record) => if_match.against(record.version)?,
-        None if if_match.is_given() => return Err(mismatch(0)),
+        None if if_match.is_given() => return Err(mismatch_problem(0)),
         None => None,
     };
     let saved = calendars::save(call.engine(), call.namespace.id, spec, expected, call.caller.name()).await?;
     let SavedCalendar { record, is_new } = saved;
-    answer(call, if is_new { StatusCode::CREATED } else { StatusCode::OK }, &record)
+    calendar_response(call, if is_new { StatusCode::CREATED } else { StatusCode::OK }, &record)
 }
 
-fn answer<Q>(call: &Call<Q>, status: StatusCode, record: &CalendarRecord) -> Result<Response, Problem> {
+fn calendar_response<Q>(call: &Call<Q>, status: StatusCode, record: &CalendarRecord) -> Result<Response, Problem> {
     call.note.changed_to(&record.spec);
     let body = CalendarJson {
         spec: &record.spec,
@@ -323,15 +323,15 @@ fn answer<Q>(call: &Call<Q>, status: StatusCode, record: &CalendarRecord) -> Res
         created_at: record.created_at,
         updated_at: record.updated_at,
     };
-    let mut response = json(status, &body)?;
-    response.headers_mut().insert(ETAG, tag(record.version));
+    let mut response = json_response(status, &body)?;
+    response.headers_mut().insert(ETAG, version_tag(record.version));
     Ok(response)
 }
 
 /// The calendar with this name in the namespace of the call.
 pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<CalendarRecord, Problem> {
     let found = calendars::find(call.engine(), call.namespace.id, wanted).await?;
-    let detail = || format!("there is no calendar {} in namespace {}", quoted(wanted), call.namespace.name);
+    let detail = || format!("there is no calendar {} in namespace {}", quoted_input(wanted), call.namespace.name);
     let missing = || Problem::new(Code::CalendarNotFound, detail());
     let found = found.ok_or_else(missing)?;
     call.check(None, missing)?;
@@ -345,7 +345,7 @@ impl From<CalendarError> for Problem {
             CalendarError::Invalid(errors) => {
                 Self::of_complaints(Code::InvalidBody, errors.into_iter().map(Complaint::from).collect())
             }
-            CalendarError::Conflict { version } => mismatch(version),
+            CalendarError::Conflict { version } => mismatch_problem(version),
             CalendarError::Used { calendars, jobs, job_count } => in_use_problem(&calendars, &jobs, job_count),
             error @ CalendarError::TooMany => Self::new(Code::TooManyCalendars, error.to_string()),
             CalendarError::NotFound => Self::new(Code::CalendarNotFound, "the calendar was deleted meanwhile"),

@@ -9,9 +9,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::runs::{find, missing};
+use super::runs::{find, missing_run};
 use super::{jobs, run_json};
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::body::{OptionalJsonBody, refuse_value};
 use crate::call::Call;
 use crate::openapi::Doc;
@@ -82,18 +82,20 @@ async fn run(call: Call, path: Named<path::Run>, body: OptionalJsonBody<CancelRu
     let body = body.read()?;
     let by = cancel_message(call.caller.name(), body.reason.as_deref())?;
     let run = find(&call, &path).await?;
-    note_run(&call, &run, body.reason.as_deref());
+    audit_run(&call, &run, body.reason.as_deref());
     match call.engine().cancel_run(run.id, &by).await? {
-        CancelOutcome::Requested(run) => json(StatusCode::ACCEPTED, &run_json::show(&call, run.for_reader()).await?),
+        CancelOutcome::Requested(run) => {
+            json_response(StatusCode::ACCEPTED, &run_json::run_json(&call, run.for_reader()).await?)
+        }
         // Cancelling a run twice is no error.
         CancelOutcome::AlreadyEnded(RunStatus::Cancelled) => {
             let run = find(&call, &path).await?;
-            json(StatusCode::OK, &run_json::show(&call, run).await?)
+            json_response(StatusCode::OK, &run_json::run_json(&call, run).await?)
         }
         CancelOutcome::AlreadyEnded(status) => {
             Err(Problem::new(Code::RunFinished, format!("the run has ended: {status}")))
         }
-        CancelOutcome::NotFound => Err(missing(&call, &path)),
+        CancelOutcome::NotFound => Err(missing_run(&call, &path)),
     }
 }
 
@@ -117,11 +119,11 @@ async fn job(
     let cancelled = call.engine().cancel_runs(&record, fire_at, &by, app).await?;
     let answer = CancelledJson { asked: cancelled.asked, has_more: cancelled.has_more };
     call.note.changed_to(&serde_json::json!({"fire_at": fire_at, "reason": body.reason, "cancelled": answer}));
-    json(StatusCode::ACCEPTED, &answer)
+    json_response(StatusCode::ACCEPTED, &answer)
 }
 
 /// Records in the audit log the reason, and the state of the run at the time of the request.
-pub(crate) fn note_run<Q>(call: &Call<Q>, run: &Run, reason: Option<&str>) {
+pub(crate) fn audit_run<Q>(call: &Call<Q>, run: &Run, reason: Option<&str>) {
     call.note.before(&serde_json::json!({"job": run.job, "status": run.status, "attempt": run.attempt}));
     call.note.changed_to(&serde_json::json!({"cancel_asked": true, "reason": reason}));
 }

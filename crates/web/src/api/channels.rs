@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::page::{Page, PageQuery};
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::body::JsonBody;
-use crate::call::{Call, forbidden, quoted};
+use crate::call::{Call, forbidden, quoted_input};
 use crate::cursor::Listing;
 use crate::openapi::Doc;
 use crate::path::{self, Named};
@@ -169,15 +169,15 @@ async fn list(call: Call) -> Result<Response, Problem> {
     let last = store.last_deliveries(call.namespace.id).await?;
     let channels = store.channels(call.namespace.id).await?;
     let items = channels.iter().map(|channel| ChannelJson {
-        last_delivery: last.iter().find(|delivery| delivery.channel == channel.id).cloned().map(show_delivery),
-        ..show(&call, channel)
+        last_delivery: last.iter().find(|delivery| delivery.channel == channel.id).cloned().map(delivery_json),
+        ..channel_json(&call, channel)
     });
-    json(StatusCode::OK, &Page { items: items.collect(), next_cursor: None })
+    json_response(StatusCode::OK, &Page { items: items.collect(), next_cursor: None })
 }
 
 async fn get(call: Call, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
     let channel = find(&call, &name).await?;
-    json(StatusCode::OK, &show(&call, &channel))
+    json_response(StatusCode::OK, &channel_json(&call, &channel))
 }
 
 async fn put(
@@ -189,26 +189,26 @@ async fn put(
     let NewChannelJson { kind, lang, enabled, settings, secrets } = body.read()?;
     let new = NewChannel { name, kind, settings, secrets, lang, is_enabled: enabled };
     let (status, channel) = save(&call, new).await?;
-    json(status, &channel)
+    json_response(status, &channel)
 }
 
 /// Saves a channel, and records its state before and after the change in the audit log.
 async fn save(call: &Call, new: NewChannel) -> Result<(StatusCode, ChannelJson), Problem> {
     if let Some(before) = channels::find(call.engine(), call.namespace.id, &new.name).await? {
-        call.note.before(&show(call, &before));
+        call.note.before(&channel_json(call, &before));
     }
     let saved = channels::save(call.engine(), &call.namespace, new).await?;
-    call.note.changed_to(&show(call, &saved.channel));
+    call.note.changed_to(&channel_json(call, &saved.channel));
     let status = if saved.is_new { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, ChannelJson { signing_key: saved.signing_key, ..show(call, &saved.channel) }))
+    Ok((status, ChannelJson { signing_key: saved.signing_key, ..channel_json(call, &saved.channel) }))
 }
 
 async fn delete(call: Call, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
     let channel = find(&call, &name).await?;
-    call.note.before(&show(&call, &channel));
+    call.note.before(&channel_json(&call, &channel));
     match call.engine().store().delete_channel(call.namespace.id, &name).await? {
         ChannelDeleted::Deleted => Ok(StatusCode::NO_CONTENT.into_response()),
-        ChannelDeleted::NotFound => Err(missing(&call, &name)),
+        ChannelDeleted::NotFound => Err(missing_channel(&call, &name)),
         ChannelDeleted::Used(users) => Err(in_use_problem(&name, &users)),
     }
 }
@@ -234,7 +234,8 @@ fn in_use_problem(channel: &str, users: &[ChannelUse]) -> Problem {
         parts.push("the weekly report".to_owned());
     }
     let more = if is_cut { ", and more" } else { "" };
-    let detail = format!("{} is used by {}{more}; give them another channel first", quoted(channel), parts.join(", "));
+    let detail =
+        format!("{} is used by {}{more}; give them another channel first", quoted_input(channel), parts.join(", "));
     Problem::new(Code::ChannelUsed, detail)
 }
 
@@ -242,7 +243,7 @@ async fn test(call: Call, Named(name, ..): Named<path::Channel>) -> Result<Respo
     let channel = find(&call, &name).await?;
     let delivery = channels::test(call.engine(), &call.namespace, &channel, call.caller.name()).await?;
     call.note.changed_to(&delivery_for_audit(&delivery));
-    json(StatusCode::OK, &show_delivery(delivery))
+    json_response(StatusCode::OK, &delivery_json(delivery))
 }
 
 /// The result of a test, for the audit log.
@@ -259,17 +260,17 @@ async fn deliveries(call: Call<PageQuery>, Named(name, ..): Named<path::Channel>
     let has_more = found.len() > limit;
     found.truncate(limit);
     let next_cursor = found.last().filter(|_| has_more).map(|last| listing.cursor(last.id));
-    let subjects = subjects(&call, &found).await?;
+    let subjects = message_subjects(&call, &found).await?;
     let show = |delivery: Delivery| {
         let subject = subjects.get(&delivery.message).cloned();
-        DeliveryJson { subject, ..show_delivery(delivery) }
+        DeliveryJson { subject, ..delivery_json(delivery) }
     };
-    json(StatusCode::OK, &Page { items: found.into_iter().map(show).collect(), next_cursor })
+    json_response(StatusCode::OK, &Page { items: found.into_iter().map(show).collect(), next_cursor })
 }
 
 /// The subjects of the deliveries' messages, as far as the messages are still stored. A caller who may see only some apps gets `…` for
 /// every subject other than these apps, their jobs and the namespace.
-pub(crate) async fn subjects<Q>(
+pub(crate) async fn message_subjects<Q>(
     call: &Call<Q>,
     deliveries: &[Delivery],
 ) -> Result<BTreeMap<MessageId, String>, Problem> {
@@ -293,17 +294,17 @@ pub(crate) async fn subjects<Q>(
 /// The channel with this name in the namespace of the call.
 pub(crate) async fn find<Q>(call: &Call<Q>, name: &str) -> Result<Channel, Problem> {
     let found = channels::find(call.engine(), call.namespace.id, name).await?;
-    let found = found.ok_or_else(|| missing(call, name))?;
-    call.check(None, || missing(call, name))?;
+    let found = found.ok_or_else(|| missing_channel(call, name))?;
+    call.check(None, || missing_channel(call, name))?;
     Ok(found)
 }
 
-fn missing<Q>(call: &Call<Q>, name: &str) -> Problem {
-    let detail = format!("there is no channel {} in namespace {}", quoted(name), call.namespace.name);
+fn missing_channel<Q>(call: &Call<Q>, name: &str) -> Problem {
+    let detail = format!("there is no channel {} in namespace {}", quoted_input(name), call.namespace.name);
     Problem::new(Code::ChannelNotFound, detail)
 }
 
-fn show<Q>(call: &Call<Q>, channel: &Channel) -> ChannelJson {
+fn channel_json<Q>(call: &Call<Q>, channel: &Channel) -> ChannelJson {
     let ChannelView { settings, secrets, host } = channels::view(channel);
     ChannelJson {
         name: channel.name.clone(),
@@ -321,7 +322,7 @@ fn show<Q>(call: &Call<Q>, channel: &Channel) -> ChannelJson {
     }
 }
 
-fn show_delivery(delivery: Delivery) -> DeliveryJson {
+fn delivery_json(delivery: Delivery) -> DeliveryJson {
     DeliveryJson {
         id: delivery.id,
         message_id: delivery.message,

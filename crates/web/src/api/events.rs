@@ -316,7 +316,7 @@ impl Stream {
             }),
             EventKind::Job(job) => json!({
                 "at": at, "namespace": namespace, "app": app, "name": job.name, "version": job.version,
-                "change": change(job.is_deleted, job.version), "changed_at": job.at,
+                "change": change_word(job.is_deleted, job.version), "changed_at": job.at,
             }),
             EventKind::Executor { id, name, is_online, .. } => json!({
                 "at": at, "namespace": namespace, "app": app, "id": id, "name": name,
@@ -328,7 +328,7 @@ impl Stream {
     }
 }
 
-const fn change(is_deleted: bool, version: i64) -> &'static str {
+const fn change_word(is_deleted: bool, version: i64) -> &'static str {
     match (is_deleted, version) {
         (true, _) => "deleted",
         (false, 1) => "created",

@@ -17,9 +17,9 @@ use serde_json::json;
 
 use super::page::{Page, PageQuery};
 use super::page_builder::PageBuilder;
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::body::{JsonBody, refuse_value};
-use crate::call::{Call, quoted};
+use crate::call::{Call, quoted_input};
 use crate::cursor::Listing;
 use crate::openapi::Doc;
 use crate::path::{self, Named};
@@ -125,7 +125,7 @@ async fn set_state(
 ) -> Result<Response, Problem> {
     let NewExecutorState { app, state } = body.read()?;
     let (executor, _) = set_switch(&call, (&name, app.as_deref()), state).await?;
-    json(StatusCode::OK, &executor)
+    json_response(StatusCode::OK, &executor)
 }
 
 async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
@@ -152,8 +152,8 @@ pub(crate) async fn set_switch<Q>(
     let given = given_name(name);
     let missing = || {
         let detail = match app {
-            Some(app) => format!("there is no executor {} of app {}", quoted(name), quoted(app)),
-            None => format!("there is no executor {}", quoted(name)),
+            Some(app) => format!("there is no executor {} of app {}", quoted_input(name), quoted_input(app)),
+            None => format!("there is no executor {}", quoted_input(name)),
         };
         Problem::new(Code::NotFound, detail)
     };
@@ -287,7 +287,7 @@ pub(crate) async fn find<Q>(
 }
 
 /// The stable names of the executors of an app, in order.
-pub(super) async fn names<Q>(call: &Call<Q>, app: &str) -> Result<Vec<String>, Problem> {
+pub(super) async fn executor_names<Q>(call: &Call<Q>, app: &str) -> Result<Vec<String>, Problem> {
     let switches = call.engine().store().switches().await?;
     let all = listed_executors(call, &switches, call.engine().now() - SHOWN_FOR).await?;
     let of_app = all.iter().filter(|one| one.position.0 == app);

@@ -88,7 +88,7 @@ struct End {
     next_cursor: Option<String>,
 }
 
-pub(super) fn answer(web: &Web, caller: Caller, follow: FollowRequest) -> Result<Response, Problem> {
+pub(super) fn log_response(web: &Web, caller: Caller, follow: FollowRequest) -> Result<Response, Problem> {
     let share = load::take_live_share(web, StreamKind::Log, caller.key())?;
     let content_type = match follow.format {
         Format::Lines => "application/x-ndjson",
@@ -140,7 +140,7 @@ impl LogStream {
             }
             // Each read waits for a turn, as each request does: a caller could otherwise search whole logs in many streams at once, for
             // text that no line has.
-            let Ok(turn) = shares::turn(&self.web, self.caller.caller().key()).await else {
+            let Ok(turn) = shares::wait_for_turn(&self.web, self.caller.caller().key()).await else {
                 self.last_sent_at = Instant::now();
                 return Some(self.keep_alive());
             };

@@ -18,9 +18,9 @@ use serde_json::json;
 use super::alert_rules::SubjectJson;
 use super::jobs;
 use super::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::body::JsonBody;
-use crate::call::{Call, quoted};
+use crate::call::{Call, quoted_input};
 use crate::cursor::Listing;
 use crate::named_jobs;
 use crate::openapi::Doc;
@@ -45,7 +45,7 @@ impl FromQuery for IncidentsQuery {
         let standing = |text: &str| match text {
             "firing" => Ok(true),
             "resolved" => Ok(false),
-            _ => Err(format!("{} is neither firing nor resolved", quoted(text))),
+            _ => Err(format!("{} is neither firing nor resolved", quoted_input(text))),
         };
         Self {
             is_open: reader.parsed(
@@ -233,26 +233,26 @@ async fn list(call: Call<IncidentsQuery>) -> Result<Response, Problem> {
     let has_more = records.len() > limit;
     records.truncate(limit);
     let next_cursor = records.last().filter(|_| has_more).map(|last| listing.cursor(last.incident.id));
-    conceal(&call, &mut records).await?;
+    conceal_jobs(&call, &mut records).await?;
     let channels = channel_names(&call).await?;
-    let items = records.into_iter().map(|record| show(record, &channels)).collect();
-    json(StatusCode::OK, &Page { items, next_cursor })
+    let items = records.into_iter().map(|record| incident_json(record, &channels)).collect();
+    json_response(StatusCode::OK, &Page { items, next_cursor })
 }
 
 /// Conceals the names of jobs that the caller may not see, in the samples of these incidents.
-pub(crate) async fn conceal<Q>(call: &Call<Q>, records: &mut [IncidentRecord]) -> Result<(), Problem> {
+pub(crate) async fn conceal_jobs<Q>(call: &Call<Q>, records: &mut [IncidentRecord]) -> Result<(), Problem> {
     let samples = records.iter_mut().flat_map(|record| &mut record.incident.samples);
-    named_jobs::conceal(call, samples.map(|sample| &mut sample.message).collect()).await
+    named_jobs::conceal_names(call, samples.map(|sample| &mut sample.message).collect()).await
 }
 
 async fn get(call: Call, Named(id, ..): Named<path::Incident>) -> Result<Response, Problem> {
     let record = find(&call, &id).await?;
     let messages = call.engine().store().incident_messages(record.incident.id, INCIDENT_MESSAGE_COUNT_MAX).await?;
     let shown = IncidentJson {
-        messages: Some(messages.into_iter().map(show_message).collect()),
-        ..show(record, &channel_names(&call).await?)
+        messages: Some(messages.into_iter().map(message_json).collect()),
+        ..incident_json(record, &channel_names(&call).await?)
     };
-    json(StatusCode::OK, &shown)
+    json_response(StatusCode::OK, &shown)
 }
 
 pub(crate) async fn channel_names<Q>(call: &Call<Q>) -> Result<BTreeSet<String>, Problem> {
@@ -265,7 +265,7 @@ pub(crate) fn missing_channels(spec: &RuleSpec, channels: &BTreeSet<String>) -> 
     spec.channels.iter().filter(|name| !channels.contains(*name)).cloned().collect()
 }
 
-fn show_message(message: IncidentMessage) -> MessageJson {
+fn message_json(message: IncidentMessage) -> MessageJson {
     let IncidentMessage { id, channel, kind, state, try_count, created_at, at, error } = message;
     MessageJson { id, channel, kind, state, try_count, created_at, at, error }
 }
@@ -274,8 +274,8 @@ async fn acknowledge(call: Call, Named(id, ..): Named<path::Incident>) -> Result
     let record = find(&call, &id).await?;
     let incident = acknowledge_incident(&call, &record).await?;
     let mut record = IncidentRecord { incident, ..record };
-    conceal(&call, std::slice::from_mut(&mut record)).await?;
-    json(StatusCode::OK, &show(record, &channel_names(&call).await?))
+    conceal_jobs(&call, std::slice::from_mut(&mut record)).await?;
+    json_response(StatusCode::OK, &incident_json(record, &channel_names(&call).await?))
 }
 
 /// Acknowledges an incident and records it in the audit log.
@@ -293,7 +293,7 @@ fn audit_view(incident: &Incident) -> serde_json::Value {
 
 /// The incident with this id, if the caller may see it and has the route's permission on it.
 pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<IncidentRecord, Problem> {
-    let missing = || Problem::new(Code::IncidentNotFound, format!("there is no incident {}", quoted(wanted)));
+    let missing = || Problem::new(Code::IncidentNotFound, format!("there is no incident {}", quoted_input(wanted)));
     let id = wanted.parse::<IncidentId>().map_err(|_| missing())?;
     let mut record = call.engine().store().incident(call.namespace.id, id).await?.ok_or_else(missing)?;
     let subject = &record.incident.subject;
@@ -306,11 +306,11 @@ pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<IncidentReco
         return Err(missing());
     }
     call.check(app, missing)?;
-    conceal(call, std::slice::from_mut(&mut record)).await?;
+    conceal_jobs(call, std::slice::from_mut(&mut record)).await?;
     Ok(record)
 }
 
-fn show(record: IncidentRecord, known: &BTreeSet<String>) -> IncidentJson {
+fn incident_json(record: IncidentRecord, known: &BTreeSet<String>) -> IncidentJson {
     let IncidentRecord { incident, spec, .. } = record;
     let (summary, _) = sentence::incident(&spec, &incident);
     let sample = |one: RunSample| SampleJson { run: one.run, job: one.job, fire_at: one.fire_at, message: one.message };
@@ -342,8 +342,8 @@ fn show(record: IncidentRecord, known: &BTreeSet<String>) -> IncidentJson {
 async fn silences(call: Call) -> Result<Response, Problem> {
     let silences = visible_silences(&call).await?;
     let warnings = silence_warnings(&call, &silences).await?;
-    let items = silences.into_iter().zip(warnings).map(show_silence).collect();
-    json(StatusCode::OK, &Page { items, next_cursor: None })
+    let items = silences.into_iter().zip(warnings).map(silence_json).collect();
+    json_response(StatusCode::OK, &Page { items, next_cursor: None })
 }
 
 /// The silences that the caller may see. A caller who may see only some apps does not see silences about others.
@@ -367,7 +367,7 @@ async fn add_silence(call: Call, body: JsonBody<NewSilence>) -> Result<Response,
     let spec = SilenceSpec { rule: new.rule, job: new.job, app: new.app };
     let silence = create_silence(&call, SilenceRequest { spec, reason: new.reason, ends_at: new.ends_at }).await?;
     let warnings = read_again(|| Box::pin(silence_warnings(&call, std::slice::from_ref(&silence)))).await?;
-    json(StatusCode::CREATED, &show_silence((silence, warnings.concat())))
+    json_response(StatusCode::CREATED, &silence_json((silence, warnings.concat())))
 }
 
 /// The warnings for the authors of these silences, one list per silence.
@@ -382,7 +382,7 @@ pub(crate) async fn silence_warnings<Q>(
 /// Adds a silence if the caller's roles allow it, and records it in the audit log.
 pub(crate) async fn create_silence<Q>(call: &Call<Q>, request: SilenceRequest) -> Result<SilenceRecord, Problem> {
     // A hidden job or app is refused in the same words as one that does not exist.
-    let app = app_of(call, &request.spec).await?.filter(|app| call.may_view(*app));
+    let app = silence_app(call, &request.spec).await?.filter(|app| call.may_view(*app));
     call.check(app, crate::call::forbidden)?;
     let silence = rules::add_silence(call.engine(), call.namespace.id, request, call.caller.name()).await?;
     call.note.object(silence.id.to_string());
@@ -391,7 +391,7 @@ pub(crate) async fn create_silence<Q>(call: &Call<Q>, request: SilenceRequest) -
 }
 
 /// The app that a silence is limited to; `None` for the whole namespace.
-pub(crate) async fn app_of<Q>(call: &Call<Q>, spec: &SilenceSpec) -> Result<Option<AppId>, Problem> {
+pub(crate) async fn silence_app<Q>(call: &Call<Q>, spec: &SilenceSpec) -> Result<Option<AppId>, Problem> {
     let store = call.engine().store();
     Ok(match (&spec.job, &spec.app) {
         (Some(job), _) if name::check(job).is_ok() => store.job(call.namespace.id, job).await?.map(|job| job.app),
@@ -407,11 +407,12 @@ async fn end_silence(call: Call, Named(id, ..): Named<path::Silence>) -> Result<
 
 /// Ends a silence if the caller's roles allow it, and records it in the audit log.
 pub(crate) async fn end_silence_by_id<Q>(call: &Call<Q>, wanted: &str) -> Result<(), Problem> {
-    let missing =
-        || Problem::new(Code::SilenceNotFound, format!("there is no silence {} that has not ended", quoted(wanted)));
+    let missing = || {
+        Problem::new(Code::SilenceNotFound, format!("there is no silence {} that has not ended", quoted_input(wanted)))
+    };
     let id = wanted.parse::<SilenceId>().map_err(|_| missing())?;
     let silence = visible_silences(call).await?.into_iter().find(|one| one.id == id).ok_or_else(missing)?;
-    call.check(app_of(call, &silence.spec).await?, missing)?;
+    call.check(silence_app(call, &silence.spec).await?, missing)?;
     call.note.before(&audited_silence(&silence));
     Ok(rules::end_silence(call.engine(), call.namespace.id, id).await?)
 }
@@ -423,7 +424,7 @@ fn audited_silence(silence: &SilenceRecord) -> serde_json::Value {
     })
 }
 
-fn show_silence((silence, warnings): (SilenceRecord, Vec<String>)) -> SilenceJson {
+fn silence_json((silence, warnings): (SilenceRecord, Vec<String>)) -> SilenceJson {
     let SilenceRecord { id, spec, author, reason, created_at, ends_at, .. } = silence;
     SilenceJson { id, rule: spec.rule, job: spec.job, app: spec.app, author, reason, created_at, ends_at, warnings }
 }

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::lines::{self, LEVELS, LineFilter};
 use super::logs::chosen_attempt;
 use super::runs;
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::call::Call;
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
@@ -36,7 +36,7 @@ pub(crate) struct SearchLog {
 
 impl FromQuery for SearchLog {
     fn from_query(reader: &mut Reader) -> Self {
-        Self { attempt: super::logs::attempt(reader), wanted: LineFilter::from_query(reader) }
+        Self { attempt: super::logs::attempt_parameter(reader), wanted: LineFilter::from_query(reader) }
     }
 }
 
@@ -84,7 +84,7 @@ async fn get(call: Call<SearchLog>, path: Named<path::Run>) -> Result<Response, 
     let run = runs::find(&call, &path).await?;
     let attempt = chosen_attempt(call.query.attempt, &run)?;
     let found = search(call.engine().store(), &run, attempt, &call.query.wanted, call.engine().now()).await?;
-    json(StatusCode::OK, &found)
+    json_response(StatusCode::OK, &found)
 }
 
 /// Searches the log of an attempt.

@@ -13,9 +13,9 @@ use super::follow::{self, FollowRequest, Format};
 use super::lines::{self, Line, LineFilter, Part, Position};
 use super::log_seek::{Extent, Seek, Window, check_start};
 use super::runs;
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::call::Call;
-use crate::cursor::{Listing, invalid_in};
+use crate::cursor::{Listing, invalid_cursor_in};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::path::{self, Named};
@@ -42,7 +42,7 @@ impl FromQuery for ReadLog {
         Self {
             after: reader.single(Parameter::cursor_in("after").about("`next_cursor` of the page before.")),
             limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
-            attempt: attempt(reader),
+            attempt: attempt_parameter(reader),
             follow: reader.flag("follow", "Continues until the run has ended and its log is complete."),
             seek: Seek::from_query(reader),
             wanted: LineFilter::from_query(reader),
@@ -51,7 +51,7 @@ impl FromQuery for ReadLog {
 }
 
 /// The attempt that a query names.
-pub(crate) fn attempt(reader: &mut Reader) -> Option<i32> {
+pub(crate) fn attempt_parameter(reader: &mut Reader) -> Option<i32> {
     let parse = |text: &str| match text.parse::<i32>() {
         Ok(attempt) if attempt >= 1 => Ok(attempt),
         _ => Err(format!("{text:?} is not the number of an attempt")),
@@ -101,7 +101,7 @@ async fn get(call: Call<ReadLog>, path: Named<path::Run>, headers: HeaderMap) ->
     let run = runs::find(&call, &path).await?;
     let listing = Listing::new("logs", run.id);
     let last_event = headers.get("last-event-id").and_then(|id| id.to_str().ok()).filter(|id| !id.is_empty());
-    let mut position = position(&call.query, &run, &listing, last_event)?;
+    let mut position = start_position(&call.query, &run, &listing, last_event)?;
     let format = requested_format(&headers);
     let streams = call.query.follow || format == Format::Text;
     check_start(call.query.seek, call.query.after.is_some(), streams)?;
@@ -115,12 +115,12 @@ async fn get(call: Call<ReadLog>, path: Named<path::Run>, headers: HeaderMap) ->
     }
     match (call.query.follow, format) {
         (false, Format::Lines | Format::Events) => {
-            page(&call, &run, &listing, Window { from: position, limit }, line_count).await
+            log_page(&call, &run, &listing, Window { from: position, limit }, line_count).await
         }
         (waits_for_lines, format) => {
             let ends_with_attempt = call.query.attempt.is_some();
             let wanted = call.query.wanted;
-            follow::answer(
+            follow::log_response(
                 &call.web,
                 call.caller,
                 FollowRequest { run, listing, position, wanted, format, waits_for_lines, ends_with_attempt },
@@ -129,7 +129,7 @@ async fn get(call: Call<ReadLog>, path: Named<path::Run>, headers: HeaderMap) ->
     }
 }
 
-async fn page(
+async fn log_page(
     call: &Call<ReadLog>,
     run: &Run,
     listing: &Listing,
@@ -146,7 +146,7 @@ async fn page(
     .await?;
     let complete = found.is_drained && lines::is_settled(run, from.attempt, now);
     let next_cursor = (!complete).then(|| listing.cursor(found.position));
-    json(StatusCode::OK, &LogPage { items: found.lines, next_cursor, complete, line_count })
+    json_response(StatusCode::OK, &LogPage { items: found.lines, next_cursor, complete, line_count })
 }
 
 /// The attempt that the caller names, or else the newest.
@@ -163,7 +163,12 @@ pub(crate) fn chosen_attempt(attempt: Option<i32>, run: &Run) -> Result<i32, Pro
 
 /// The position to begin at: that of `Last-Event-ID` or of the cursor. Without either, the start of the attempt that the caller names, or
 /// of the newest attempt.
-fn position(query: &ReadLog, run: &Run, listing: &Listing, last_event: Option<&str>) -> Result<Position, Problem> {
+fn start_position(
+    query: &ReadLog,
+    run: &Run,
+    listing: &Listing,
+    last_event: Option<&str>,
+) -> Result<Position, Problem> {
     let attempt = chosen_attempt(query.attempt, run)?;
     let (name, cursor) = match (last_event, query.after.as_deref()) {
         (Some(cursor), _) => (LAST_EVENT.name, cursor),
@@ -173,13 +178,13 @@ fn position(query: &ReadLog, run: &Run, listing: &Listing, last_event: Option<&s
     let position = listing.position_in::<Position>(name, cursor)?;
     let fits = query.attempt.is_none_or(|attempt| attempt == position.attempt);
     let is_good = fits && position.is_plausible(run.attempt);
-    if is_good { Ok(position) } else { Err(invalid_in(name, "belongs to another attempt")) }
+    if is_good { Ok(position) } else { Err(invalid_cursor_in(name, "belongs to another attempt")) }
 }
 
 /// The whole log of an attempt as text.
-pub(crate) fn text<Q>(call: &Call<Q>, run: Run, attempt: i32) -> Result<Response, Problem> {
+pub(crate) fn text_response<Q>(call: &Call<Q>, run: Run, attempt: i32) -> Result<Response, Problem> {
     let (listing, position) = (Listing::new("logs", run.id), Position::start(attempt));
-    follow::answer(
+    follow::log_response(
         &call.web,
         call.caller.clone(),
         FollowRequest {

@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::page::Page;
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::body::{JsonBody, refuse_value};
-use crate::call::{Call, quoted};
+use crate::call::{Call, quoted_input};
 use crate::openapi::Doc;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
@@ -115,8 +115,8 @@ pub(crate) fn is_visible<Q>(call: &Call<Q>, record: &MaintenanceRecord) -> bool 
 
 async fn list(call: Call) -> Result<Response, Problem> {
     let now = call.engine().now();
-    let items = visible_windows(&call).await?.into_iter().map(|record| show(record, now)).collect();
-    json(StatusCode::OK, &Page::<MaintenanceJson> { items, next_cursor: None })
+    let items = visible_windows(&call).await?.into_iter().map(|record| window_json(record, now)).collect();
+    json_response(StatusCode::OK, &Page::<MaintenanceJson> { items, next_cursor: None })
 }
 
 async fn add(call: Call, body: JsonBody<NewMaintenance>) -> Result<Response, Problem> {
@@ -124,8 +124,9 @@ async fn add(call: Call, body: JsonBody<NewMaintenance>) -> Result<Response, Pro
     let end = match (ends_at, length) {
         (Some(ends_at), None) => WindowEnd::At(ends_at),
         (None, Some(length)) => {
-            let wrong =
-                |error| refuse_value("/length", format!("{} is not a length: {error}; such as 2h", quoted(&length)));
+            let wrong = |error| {
+                refuse_value("/length", format!("{} is not a length: {error}; such as 2h", quoted_input(&length)))
+            };
             WindowEnd::After(parse_duration(&length).map_err(wrong)?)
         }
         (Some(_), Some(_)) => return Err(refuse_value("/length", "cannot be combined with ends_at; give one of them")),
@@ -133,7 +134,7 @@ async fn add(call: Call, body: JsonBody<NewMaintenance>) -> Result<Response, Pro
     };
     let record = add_window(&call, (app, fires), (starts_at, end), reason).await?;
     let now = call.engine().now();
-    json(StatusCode::CREATED, &show(record, now))
+    json_response(StatusCode::CREATED, &window_json(record, now))
 }
 
 /// Plans a window if the caller's roles allow it, and records it in the audit log.
@@ -148,7 +149,7 @@ pub(crate) async fn add_window<Q>(
         Some(wanted) => {
             name::check(&wanted).map_err(|message| refuse_value("/app", message))?;
             let missing = || {
-                let detail = format!("there is no app {} in namespace {}", quoted(&wanted), call.namespace.name);
+                let detail = format!("there is no app {} in namespace {}", quoted_input(&wanted), call.namespace.name);
                 Problem::new(Code::AppNotFound, detail)
             };
             let app = call.engine().store().app(call.namespace.id, &wanted).await?.filter(|app| call.may_view(app.id));
@@ -172,7 +173,7 @@ async fn end(call: Call, Named(id, ..): Named<path::Maintenance>) -> Result<Resp
 /// Ends a window if the caller's roles allow it, and records it in the audit log.
 pub(crate) async fn end_window<Q>(call: &Call<Q>, wanted: &str) -> Result<(), Problem> {
     let missing = || {
-        let detail = format!("there is no maintenance window {}", quoted(wanted));
+        let detail = format!("there is no maintenance window {}", quoted_input(wanted));
         Problem::new(Code::MaintenanceNotFound, detail)
     };
     let id = wanted.parse::<MaintenanceId>().map_err(|_| missing())?;
@@ -193,7 +194,7 @@ fn audit_view(record: &MaintenanceRecord) -> serde_json::Value {
     })
 }
 
-fn show(record: MaintenanceRecord, now: Timestamp) -> MaintenanceJson {
+fn window_json(record: MaintenanceRecord, now: Timestamp) -> MaintenanceJson {
     let MaintenanceRecord { window, app_name, reason, author, created_at } = record;
     MaintenanceJson {
         open: window.has(now),

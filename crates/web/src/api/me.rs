@@ -9,8 +9,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::page::Page;
-use crate::answer::json;
-use crate::call::{GlobalCall, quoted, shown_namespace};
+use crate::answer::json_response;
+use crate::call::{GlobalCall, quoted_input, shown_namespace};
 use crate::grants::{GrantJson, GrantNames};
 use crate::openapi::Doc;
 use crate::path::{self, Named};
@@ -65,7 +65,10 @@ async fn get(call: GlobalCall) -> Result<Response, Problem> {
     let names = GrantNames::of(call.engine(), caller.rights.grants().iter()).await?;
     let grants = names.show(caller.rights.grants());
     let namespace = shown_namespace(call.engine(), caller, None).await;
-    json(StatusCode::OK, &MeJson { name: caller.name(), means: caller.means().as_str(), account, grants, namespace })
+    json_response(
+        StatusCode::OK,
+        &MeJson { name: caller.name(), means: caller.means().as_str(), account, grants, namespace },
+    )
 }
 
 /// A sign-in as its owner sees it.
@@ -87,8 +90,8 @@ async fn sessions(call: GlobalCall) -> Result<Response, Problem> {
         Some(account) => call.engine().store().sign_ins(account).await?,
         None => Vec::new(),
     };
-    let show = |session: WebSession| show(&call, session);
-    json(StatusCode::OK, &Page { items: found.into_iter().map(show).collect(), next_cursor: None })
+    let show = |session: WebSession| session_json(&call, session);
+    json_response(StatusCode::OK, &Page { items: found.into_iter().map(show).collect(), next_cursor: None })
 }
 
 /// The account whose sign-ins the caller may see and end. `None` for a caller without an account, or if its token has fewer rights than
@@ -103,7 +106,7 @@ pub(crate) async fn account_of_sign_ins<Q>(call: &GlobalCall<Q>) -> Result<Optio
     Ok(account.map(|account| account.id))
 }
 
-fn show<Q>(call: &GlobalCall<Q>, session: WebSession) -> SessionJson {
+fn session_json<Q>(call: &GlobalCall<Q>, session: WebSession) -> SessionJson {
     SessionJson {
         id: session.id,
         created_at: session.created_at,
@@ -116,19 +119,19 @@ fn show<Q>(call: &GlobalCall<Q>, session: WebSession) -> SessionJson {
 }
 
 /// Records in the audit log the sign-in that the caller is about to end.
-pub(crate) async fn note_session<Q>(call: &GlobalCall<Q>, account: AccountId, id: SessionId) -> Result<(), Problem> {
+pub(crate) async fn audit_session<Q>(call: &GlobalCall<Q>, account: AccountId, id: SessionId) -> Result<(), Problem> {
     let own = call.engine().store().sign_ins(account).await?;
     if let Some(session) = own.into_iter().find(|session| session.id == id) {
-        call.note.before(&show(call, session));
+        call.note.before(&session_json(call, session));
     }
     Ok(())
 }
 
 async fn end_session(call: GlobalCall, Named(id, ..): Named<path::SignIn>) -> Result<Response, Problem> {
-    let missing = || Problem::new(Code::SessionNotFound, format!("you have no sign-in {}", quoted(&id)));
+    let missing = || Problem::new(Code::SessionNotFound, format!("you have no sign-in {}", quoted_input(&id)));
     let wanted = id.parse::<SessionId>().ok();
     let (Some(account), Some(wanted)) = (account_of_sign_ins(&call).await?, wanted) else { return Err(missing()) };
-    note_session(&call, account, wanted).await?;
+    audit_session(&call, account, wanted).await?;
     if call.engine().store().end_sign_in(wanted, Some(account)).await? {
         Ok(StatusCode::NO_CONTENT.into_response())
     } else {

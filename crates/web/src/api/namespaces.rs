@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::page::Page;
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::body::{JsonBody, refuse_value};
 use crate::call::{GlobalCall, namespace_by_name, visible_namespaces};
 use crate::openapi::Doc;
@@ -66,7 +66,7 @@ pub(super) fn routes() -> Routes {
 async fn list(call: GlobalCall) -> Result<Response, Problem> {
     let seen = visible_namespaces(call.engine(), &call.caller).await?;
     let items = seen.into_iter().map(|namespace| NamespaceJson { id: namespace.id, name: namespace.name }).collect();
-    json(StatusCode::OK, &Page { items, next_cursor: None })
+    json_response(StatusCode::OK, &Page { items, next_cursor: None })
 }
 
 async fn create(call: GlobalCall, body: JsonBody<NewNamespace>) -> Result<Response, Problem> {
@@ -80,7 +80,7 @@ async fn create(call: GlobalCall, body: JsonBody<NewNamespace>) -> Result<Respon
     }
     let made = NamespaceJson { id: made.id, name: made.name };
     call.note.changed_to(&made);
-    json(StatusCode::CREATED, &made)
+    json_response(StatusCode::CREATED, &made)
 }
 
 async fn delete(call: GlobalCall, Named(name, ..): Named<path::Namespace>) -> Result<Response, Problem> {

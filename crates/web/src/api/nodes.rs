@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::page::Page;
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::body::JsonBody;
-use crate::call::{Call, quoted};
+use crate::call::{Call, quoted_input};
 use crate::openapi::Doc;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
@@ -162,8 +162,8 @@ pub(super) fn routes() -> Routes {
 
 async fn list(call: Call) -> Result<Response, Problem> {
     let nodes = call.engine().store().nodes().await?;
-    let items = nodes.into_iter().map(|node| show(&call, node)).collect();
-    json(StatusCode::OK, &Page { items, next_cursor: None })
+    let items = nodes.into_iter().map(|node| node_json(&call, node)).collect();
+    json_response(StatusCode::OK, &Page { items, next_cursor: None })
 }
 
 /// Sets the switch of a node; every node reads it at its next beat.
@@ -173,7 +173,7 @@ async fn set_state(
     body: JsonBody<NewState>,
 ) -> Result<Response, Problem> {
     let switch = body.read()?.state;
-    let missing = || Problem::new(Code::NodeNotFound, format!("no node is called {}", quoted(&name)));
+    let missing = || Problem::new(Code::NodeNotFound, format!("no node is called {}", quoted_input(&name)));
     // An invalid name is not looked up: the database never gets unchecked text from a caller.
     name::check(&name).map_err(|_| missing())?;
     let store = call.engine().store();
@@ -184,10 +184,10 @@ async fn set_state(
     let node = store.nodes().await?.into_iter().find(|node| is_known && node.name == name);
     let node = node.ok_or_else(missing)?;
     call.engine().poke_beat();
-    json(StatusCode::OK, &show(&call, node))
+    json_response(StatusCode::OK, &node_json(&call, node))
 }
 
-fn show(call: &Call, node: Node) -> NodeJson {
+fn node_json(call: &Call, node: Node) -> NodeJson {
     let status = node.status(call.engine().now());
     let is_this = node.name == call.engine().node_name();
     let report = node.report;

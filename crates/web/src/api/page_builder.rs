@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::page::Page;
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::problem::{Code, Problem};
 
 /// Maximum bytes of items in a page. A page has at least one item, however long.
@@ -68,7 +68,7 @@ impl PageBuilder {
 
     /// The page as a response.
     pub(crate) fn answer(self, next_cursor: Option<String>) -> Result<Response, Problem> {
-        json(StatusCode::OK, &Page { items: self.items, next_cursor })
+        json_response(StatusCode::OK, &Page { items: self.items, next_cursor })
     }
 }
 

@@ -16,9 +16,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::body::JsonBody;
-use crate::call::{Call, forbidden, quoted};
+use crate::call::{Call, forbidden, quoted_input};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
@@ -271,12 +271,12 @@ async fn get(call: Call<FormattedReportQuery>) -> Result<Response, Problem> {
         is_cut,
         next_cursor,
     };
-    json(StatusCode::OK, &body)
+    json_response(StatusCode::OK, &body)
 }
 
 async fn schedule(call: Call) -> Result<Response, Problem> {
     let found = call.engine().store().report_schedule(call.namespace.id).await?.ok_or_else(|| no_schedule(&call))?;
-    json(StatusCode::OK, &show(&call, &found))
+    json_response(StatusCode::OK, &schedule_json(&call, &found))
 }
 
 async fn put_schedule(call: Call, body: JsonBody<ReportSchedule>) -> Result<Response, Problem> {
@@ -287,7 +287,7 @@ async fn put_schedule(call: Call, body: JsonBody<ReportSchedule>) -> Result<Resp
     }
     let (saved, is_new) = save_schedule(call.engine(), call.namespace.id, &spec, call.caller.name()).await?;
     call.note.changed_to(&saved.spec);
-    json(if is_new { StatusCode::CREATED } else { StatusCode::OK }, &show(&call, &saved))
+    json_response(if is_new { StatusCode::CREATED } else { StatusCode::OK }, &schedule_json(&call, &saved))
 }
 
 async fn delete_schedule(call: Call) -> Result<Response, Problem> {
@@ -299,7 +299,7 @@ async fn delete_schedule(call: Call) -> Result<Response, Problem> {
 }
 
 async fn send(call: Call) -> Result<Response, Problem> {
-    json(StatusCode::OK, &SentJson { channel: send_weekly_report(&call).await? })
+    json_response(StatusCode::OK, &SentJson { channel: send_weekly_report(&call).await? })
 }
 
 /// Sends the weekly report now, and returns its channel.
@@ -312,7 +312,7 @@ pub(crate) async fn send_weekly_report<Q>(call: &Call<Q>) -> Result<String, Prob
         }
         SendNowResult::NoSchedule => Err(no_schedule(call)),
         SendNowResult::NoChannel(channel) => {
-            let detail = format!("the channel {} of the weekly report does not exist", quoted(&channel));
+            let detail = format!("the channel {} of the weekly report does not exist", quoted_input(&channel));
             Err(Problem::new(Code::ChannelNotFound, detail))
         }
     }
@@ -322,7 +322,7 @@ fn no_schedule<Q>(call: &Call<Q>) -> Problem {
     Problem::new(Code::ReportScheduleNotFound, format!("no weekly report of namespace {} is sent", call.namespace.name))
 }
 
-fn show<'a, Q>(call: &'a Call<Q>, found: &'a ScheduledReport) -> ScheduleJson<'a> {
+fn schedule_json<'a, Q>(call: &'a Call<Q>, found: &'a ScheduledReport) -> ScheduleJson<'a> {
     ScheduleJson {
         spec: &found.spec,
         namespace: &call.namespace.name,

@@ -9,15 +9,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::cancels::cancel_message;
-use super::run_list::search_of;
-use super::runs::trigger_of;
-use crate::answer::json;
+use super::run_list::parse_search;
+use super::runs::trigger_of_client;
+use crate::answer::json_response;
 use crate::body::{JsonBody, refuse_value};
 use crate::call::Call;
 use crate::openapi::Doc;
 use crate::problem::Problem;
 use crate::routes::Routes;
-use crate::run_bulk::{BULK_RUN_COUNT_MAX, RunAction, RunProblem, RunSelection, perform, select};
+use crate::run_bulk::{BULK_RUN_COUNT_MAX, RunAction, RunProblem, RunSelection, apply_to_runs, select_runs};
 
 /// An action, and the runs to which it applies.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -95,12 +95,12 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkRuns>) -> Resul
         }
         (Some(ids), None) => RunSelection::Ids(ids.clone()),
         (None, Some(q)) => {
-            let search = search_of(&call, q).await.map_err(|problem| problem.in_body("q"))?;
+            let search = parse_search(&call, q).await.map_err(|problem| problem.in_body("q"))?;
             RunSelection::Matching(Box::new(search), body.after)
         }
         _ => return Err(refuse_value("/q", "give either ids or q")),
     };
-    let selected = select(&call, body.action, chosen).await?;
+    let selected = select_runs(&call, body.action, chosen).await?;
     let matched = selected.runs.len();
     if body.expected_count.is_some_and(|expected| matched > expected) {
         let message = format!("{matched} runs match now, more than expected; count them again");
@@ -111,7 +111,7 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkRuns>) -> Resul
             call.note.dry_run();
             Default::default()
         }
-        false => perform(&call, body.action, &selected.runs, (&by, trigger_of(&headers))).await,
+        false => apply_to_runs(&call, body.action, &selected.runs, (&by, trigger_of_client(&headers))).await,
     };
     let answer = BulkRunsJson {
         matched,
@@ -122,5 +122,5 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkRuns>) -> Resul
         made: done.made,
         problems: done.problems,
     };
-    json(StatusCode::OK, &answer)
+    json_response(StatusCode::OK, &answer)
 }

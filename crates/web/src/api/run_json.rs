@@ -17,7 +17,7 @@ use super::run_tree::ChildJson;
 use super::schedules::Sentence;
 use crate::call::Call;
 use crate::problem::Problem;
-use crate::shown_runs::{Parts, attempts, params, rows_of_groups, shard_name, shard_runs, with_job_names};
+use crate::shown_runs::{Parts, read_attempts, rows_of_groups, run_params, shard_name, shard_runs, with_job_names};
 
 /// A run in a list.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -193,7 +193,7 @@ impl From<Attempt> for AttemptJson {
 }
 
 /// Runs with the names of their jobs, for a list.
-pub(crate) async fn items<Q>(call: &Call<Q>, runs: Vec<Run>) -> Result<Vec<RunItem>, Problem> {
+pub(crate) async fn run_items<Q>(call: &Call<Q>, runs: Vec<Run>) -> Result<Vec<RunItem>, Problem> {
     let parts = Parts::among(call, runs.iter()).await?;
     let item = |(name, run): (String, Run)| {
         let part = parts.of(&run);
@@ -203,19 +203,19 @@ pub(crate) async fn items<Q>(call: &Call<Q>, runs: Vec<Run>) -> Result<Vec<RunIt
 }
 
 /// A run with its attempts, its shards, and its parameters.
-pub(super) async fn show<Q>(call: &Call<Q>, mut run: Run) -> Result<RunJson, Problem> {
+pub(super) async fn run_json<Q>(call: &Call<Q>, mut run: Run) -> Result<RunJson, Problem> {
     call.conceal(std::slice::from_mut(&mut run)).await?;
-    let attempts = attempts(call, &run).await?.into_iter().map(AttemptJson::from).collect();
+    let attempts = read_attempts(call, &run).await?.into_iter().map(AttemptJson::from).collect();
     let shards = if run.shard_index == ROOT_SHARD { Some(shard_runs(call, &run).await?) } else { None };
     let rows = match &shards {
         Some(groups) if run.status.is_terminal() => rows_of_groups(call, groups).await?.map(RowsJson::from),
         _ => None,
     };
     let shards = match shards {
-        Some(shards) => Some(items(call, shards).await?),
+        Some(shards) => Some(run_items(call, shards).await?),
         None => None,
     };
-    let (params, shard_name) = (params(call, &run).await?, shard_name(call, &run).await?);
+    let (params, shard_name) = (run_params(call, &run).await?, shard_name(call, &run).await?);
     let (job_version, parent) = (run.job_version, run.parent);
     let root = run.fire_root();
     let (children, has_more_children) = run_tree::children(call, &run).await?;
@@ -224,15 +224,15 @@ pub(super) async fn show<Q>(call: &Call<Q>, mut run: Run) -> Result<RunJson, Pro
     let (trace, only_executor, key) = (run.trace.clone(), run.only_executor.clone(), run.trigger_key.clone());
     let sentence = |lang| sentence(RunStatusFacts::of(&run), lang);
     let why = sentence(Lang::En).zip(sentence(Lang::Zh)).map(|(en, zh)| Sentence { en, zh });
-    let item = items(call, vec![run]).await?.pop();
+    let item = run_items(call, vec![run]).await?.pop();
     let item = item.ok_or_else(|| Problem::new(crate::problem::Code::RunNotFound, "the run is gone"))?;
     Ok(RunJson {
         item,
         namespace: call.namespace.name.clone(),
         job_version,
         shard_name,
-        params: params.and_then(raw),
-        result: result.and_then(raw),
+        params: params.and_then(raw_json),
+        result: result.and_then(raw_json),
         parent,
         root,
         children,
@@ -243,13 +243,13 @@ pub(super) async fn show<Q>(call: &Call<Q>, mut run: Run) -> Result<RunJson, Pro
         why,
         progress,
         rows,
-        trace: trace.and_then(raw),
+        trace: trace.and_then(raw_json),
         attempts,
         shards,
     })
 }
 
 /// The JSON text, unchanged; `None` if it is invalid.
-fn raw(text: String) -> Option<Box<RawValue>> {
+fn raw_json(text: String) -> Option<Box<RawValue>> {
     RawValue::from_string(text).ok()
 }

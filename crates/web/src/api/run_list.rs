@@ -15,9 +15,9 @@ use super::jobs::find_for_runs;
 use super::page::{LIMIT_DEFAULT, LIMIT_MAX};
 use super::page_builder::PageBuilder;
 use super::run_json;
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::call::Call;
-use crate::cursor::{Listing, invalid};
+use crate::cursor::{Listing, invalid_cursor};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
@@ -42,7 +42,7 @@ impl FromQuery for ListRuns {
             "The order: the newest first; the longest first; those that began the latest after their planned instants first. The last two \
              consider only the newest 10,000 runs of the period.",
         );
-        let order = reader.parsed(sort, run_filter::order);
+        let order = reader.parsed(sort, run_filter::parse_order);
         let filter = reader.parsed(FILTER, |text| Filter::parse(text, Scope::Runs).map_err(|error| error.to_string()));
         Self {
             job: reader.single(Parameter::name("job").about("Only runs of this job, which may have been deleted.")),
@@ -89,7 +89,7 @@ pub(super) fn routes() -> Routes {
 async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
     let query = &call.query;
     if let Some(job) = query.job.as_deref().filter(|_| query.filter.is_empty() && query.order.is_none()) {
-        return of_job(&call, job).await;
+        return runs_of_job(&call, job).await;
     }
     let order = query.order.unwrap_or_default();
     let listing = Listing::new("run search", (call.namespace.id, &query.job, &query.statuses, &query.filter, order));
@@ -114,10 +114,10 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
     if let Some(place) = place {
         place.apply(&mut search);
     }
-    let page = run_filter::page(&call, search.clone(), query.limit).await?;
+    let page = run_filter::read_page(&call, search.clone(), query.limit).await?;
     let ids: Vec<RunId> = page.runs.iter().map(|run| run.id).collect();
     let copies = page.runs.clone();
-    let items = run_json::items(&call, page.runs.into_iter().map(Run::for_reader).collect()).await?;
+    let items = run_json::run_items(&call, page.runs.into_iter().map(Run::for_reader).collect()).await?;
     let mut builder = PageBuilder::new(query.limit);
     // A page that has too many bytes drops runs at its end. If the list is read backwards, it drops them at its beginning.
     let is_backward = place.is_some_and(RunPosition::is_backward);
@@ -152,16 +152,16 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
         prev_cursor: before.map(|place| listing.cursor(place)),
         searched_to: page.searched_to.filter(|_| !is_cut),
     };
-    json(StatusCode::OK, &answer)
+    json_response(StatusCode::OK, &answer)
 }
 
 /// The runs of one job, in the order of its fires.
-async fn of_job(call: &Call<ListRuns>, job: &str) -> Result<Response, Problem> {
+async fn runs_of_job(call: &Call<ListRuns>, job: &str) -> Result<Response, Problem> {
     let query = &call.query;
     let listing = Listing::new("runs", (call.namespace.id, job, &query.statuses));
     let after = query.cursor.as_deref().map(|cursor| listing.position::<RunId>(cursor)).transpose()?;
     if after.is_some_and(|after| after.get() <= 0) {
-        return Err(invalid("does not hold an id"));
+        return Err(invalid_cursor("does not hold an id"));
     }
     let job = find_for_runs(call, job).await?;
     let (within, statuses) = (call.visible_apps(), query.statuses.clone());
@@ -169,7 +169,7 @@ async fn of_job(call: &Call<ListRuns>, job: &str) -> Result<Response, Problem> {
     let mut page = PageBuilder::new(query.limit);
     let answer = |page: PageBuilder, next_cursor| {
         let page = RunPage { items: page.into_items(), next_cursor, prev_cursor: None, searched_to: None };
-        json(StatusCode::OK, &page)
+        json_response(StatusCode::OK, &page)
     };
     while let Some(count) = page.next_row_count() {
         // Reads one run more than the page needs, to detect whether there are more.
@@ -179,7 +179,7 @@ async fn of_job(call: &Call<ListRuns>, job: &str) -> Result<Response, Problem> {
         let has_more = runs.len() > count;
         runs.truncate(count);
         let ids: Vec<RunId> = runs.iter().map(|run| run.id).collect();
-        let items = run_json::items(call, runs.into_iter().map(Run::for_reader).collect()).await?;
+        let items = run_json::run_items(call, runs.into_iter().map(Run::for_reader).collect()).await?;
         for (id, item) in ids.into_iter().zip(items) {
             if !page.add(&item.of_job_deleted_at(job.deleted_at))? {
                 return answer(page, wanted.after.map(|last| listing.cursor(last)));
@@ -194,8 +194,8 @@ async fn of_job(call: &Call<ListRuns>, job: &str) -> Result<Response, Problem> {
 }
 
 /// The search for the runs that match the filter of a bulk request.
-pub(crate) async fn search_of<Q>(call: &Call<Q>, text: &str) -> Result<RunSearch, Problem> {
-    let filter = run_filter::parse(text, Scope::Runs)?;
+pub(crate) async fn parse_search<Q>(call: &Call<Q>, text: &str) -> Result<RunSearch, Problem> {
+    let filter = run_filter::parse_filter(text, Scope::Runs)?;
     run_filter::build_search(call, &filter, RunOrder::Newest, Tz::UTC).await
 }
 

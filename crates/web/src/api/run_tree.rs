@@ -8,9 +8,9 @@ use rondel_core::{Run, RunId};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::run_json::{RunItem, items};
+use super::run_json::{RunItem, run_items};
 use super::runs::find;
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::call::Call;
 use crate::openapi::Doc;
 use crate::path::{self, Named};
@@ -86,8 +86,8 @@ async fn get(call: Call, path: Named<path::Run>) -> Result<Response, Problem> {
         after: branch.after,
         item,
     };
-    let items = branches.into_iter().zip(items(&call, runs).await?).map(shown).collect();
-    json(StatusCode::OK, &TreeJson { items, has_more })
+    let items = branches.into_iter().zip(run_items(&call, runs).await?).map(shown).collect();
+    json_response(StatusCode::OK, &TreeJson { items, has_more })
 }
 
 /// The tree of a run's fire, limited to runs that the caller may see. If the root run was deleted, or the caller may not see it, the tree
@@ -104,7 +104,7 @@ pub(crate) async fn read<Q>(call: &Call<Q>, run: Run) -> Result<Tree, Problem> {
     let (mut found, mut level, mut has_more) = (Vec::new(), vec![root.id], false);
     for _ in 0..DEPTH_MAX {
         let room = BRANCH_COUNT_MAX - 1 - found.len();
-        let (mut next, is_cut) = children_of(call, &level, room).await?;
+        let (mut next, is_cut) = children_of_runs(call, &level, room).await?;
         level = next.iter().map(|run| run.id).collect();
         found.append(&mut next);
         has_more = is_cut;
@@ -117,16 +117,16 @@ pub(crate) async fn read<Q>(call: &Call<Q>, run: Run) -> Result<Tree, Problem> {
 
 /// The direct children of a run, at most `CHILD_COUNT_MAX`, and whether there are more.
 pub(super) async fn children<Q>(call: &Call<Q>, run: &Run) -> Result<(Vec<ChildJson>, bool), Problem> {
-    let (mut runs, has_more) = children_of(call, &[run.id], CHILD_COUNT_MAX).await?;
+    let (mut runs, has_more) = children_of_runs(call, &[run.id], CHILD_COUNT_MAX).await?;
     runs.sort_by_key(|one| one.place_below(run));
     let kinds: Vec<Link> = runs.iter().map(|one| one.link_to(run)).collect();
     let runs = runs.into_iter().map(Run::for_reader).collect();
-    let children = kinds.into_iter().zip(items(call, runs).await?).map(|(kind, item)| ChildJson { kind, item });
+    let children = kinds.into_iter().zip(run_items(call, runs).await?).map(|(kind, item)| ChildJson { kind, item });
     Ok((children.collect(), has_more))
 }
 
 /// At most `max` children of these runs, and whether there are more.
-async fn children_of<Q>(call: &Call<Q>, parents: &[RunId], max: usize) -> Result<(Vec<Run>, bool), Problem> {
+async fn children_of_runs<Q>(call: &Call<Q>, parents: &[RunId], max: usize) -> Result<(Vec<Run>, bool), Problem> {
     let limit = u32::try_from(max + 1).unwrap_or(u32::MAX);
     let mut runs = call.engine().store().runs_below(parents, limit).await?;
     let is_cut = runs.len() > max;

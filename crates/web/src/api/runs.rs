@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 
 use super::jobs::find as find_job;
 use super::run_json;
-use super::trigger_executor::only_executor;
-use crate::answer::json;
+use super::trigger_executor::checked_executor;
+use crate::answer::json_response;
 use crate::body::{OptionalJsonBody, refuse_value};
-use crate::call::{Call, quoted};
+use crate::call::{Call, quoted_input};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::path::{self, Named};
@@ -127,14 +127,15 @@ async fn trigger(
         None => None,
     };
     let executor = match &body.executor {
-        Some(name) => Some(only_executor(&call, &record, ("/executor", name)).await?),
+        Some(name) => Some(checked_executor(&call, &record, ("/executor", name)).await?),
         None => None,
     };
     let key = checked_key(("/key", body.key.as_deref()), body.if_open)?;
     let if_open = key.as_ref().map(|(_, if_open)| *if_open);
     let at = body.at.as_deref().map(|text| planned_at(text, call.engine().now())).transpose();
     let at = at.map_err(|message| refuse_value("/at", message))?;
-    let wanted = RunRequest { params, executor, key, at, trace: call.trace, ..RunRequest::by(trigger_of(&headers)) };
+    let wanted =
+        RunRequest { params, executor, key, at, trace: call.trace, ..RunRequest::by(trigger_of_client(&headers)) };
     match jobs::request_run(call.engine(), &record, wanted).await {
         Err(JobError::KeyInUse(open)) if if_open == Some(IfOpen::Keep) && !open.is_asked_to_end() => {
             answer_open_run(&call, *open).await
@@ -161,12 +162,12 @@ pub(crate) fn checked_key(
 /// Answers with the open run that has the key of a trigger.
 async fn answer_open_run(call: &Call, open: Run) -> Result<Response, Problem> {
     call.check(Some(open.app), || Problem::new(Code::RunNotFound, "the run is gone"))?;
-    json(StatusCode::OK, &run_json::show(call, open.for_reader()).await?)
+    json_response(StatusCode::OK, &run_json::run_json(call, open.for_reader()).await?)
 }
 
 async fn get(call: Call, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&call, &path).await?;
-    json(StatusCode::OK, &run_json::show(&call, run).await?)
+    json_response(StatusCode::OK, &run_json::run_json(&call, run).await?)
 }
 
 async fn retry(
@@ -177,15 +178,17 @@ async fn retry(
 ) -> Result<Response, Problem> {
     let body = body.read()?;
     let run = find(&call, &path).await?;
-    let (record, again) = retry_request(&call, &run, trigger_of(&headers)).await?;
+    let (record, again) = retry_request(&call, &run, trigger_of_client(&headers)).await?;
     match body.only {
-        Some(RetryOnly::Failed) => answer_created(&call, &failed_shards(&call, (&record, &run), again).await?).await,
-        None => request(&call, &record, again).await,
+        Some(RetryOnly::Failed) => {
+            answer_created(&call, &retry_failed_shards(&call, (&record, &run), again).await?).await
+        }
+        None => create_run(&call, &record, again).await,
     }
 }
 
 /// Repeats the shards of a broadcast that did not succeed.
-pub(crate) async fn failed_shards<Q>(
+pub(crate) async fn retry_failed_shards<Q>(
     call: &Call<Q>,
     of: (&JobRecord, &Run),
     request: RunRequest,
@@ -209,11 +212,11 @@ pub(crate) async fn retry_request<Q>(
         let message = format!("this is one shard of run {whole}: retry that run, all of it or only its failed shards");
         return Err(Problem::new(Code::ShardOfBroadcast, message));
     }
-    let record = job_of(call, run).await?;
+    let record = job_of_run(call, run).await?;
     // The new run has the parameters of the old run, even if the job was edited since.
     let params = jobs::params_of_repetition(call.engine(), &record, run).await?;
     let executor = match &run.only_executor {
-        Some(name) => Some(only_executor(call, &record, ("/executor", name)).await?),
+        Some(name) => Some(checked_executor(call, &record, ("/executor", name)).await?),
         None => None,
     };
     let key = run.trigger_key.clone().map(|key| (key, IfOpen::Refuse));
@@ -222,7 +225,7 @@ pub(crate) async fn retry_request<Q>(
     Ok((record, again))
 }
 
-async fn request(call: &Call, record: &JobRecord, request: RunRequest) -> Result<Response, Problem> {
+async fn create_run(call: &Call, record: &JobRecord, request: RunRequest) -> Result<Response, Problem> {
     answer_created(call, &jobs::request_run(call.engine(), record, request).await?).await
 }
 
@@ -230,8 +233,8 @@ async fn answer_created(call: &Call, run: &Run) -> Result<Response, Problem> {
     trace::record_run(run.id);
     call.note.changed_to(&serde_json::json!({"run": run.id}));
     let location = call.link(&format!("/api/v1/runs/{}", run.id));
-    let shown = read_again(|| Box::pin(run_json::show(call, run.clone()))).await?;
-    let mut response = json(StatusCode::CREATED, &shown)?;
+    let shown = read_again(|| Box::pin(run_json::run_json(call, run.clone()))).await?;
+    let mut response = json_response(StatusCode::CREATED, &shown)?;
     if let Ok(location) = HeaderValue::from_str(&location) {
         response.headers_mut().insert(LOCATION, location);
     }
@@ -245,15 +248,15 @@ pub(crate) async fn find<Q>(call: &Call<Q>, path: &Named<path::Run>) -> Result<R
         Some(id) => call.engine().store().runs(&[id]).await?.pop(),
         None => None,
     };
-    let mut found = found.filter(|run| run.namespace == call.namespace.id).ok_or_else(|| missing(call, path))?;
-    call.check(Some(found.app), || missing(call, path))?;
+    let mut found = found.filter(|run| run.namespace == call.namespace.id).ok_or_else(|| missing_run(call, path))?;
+    call.check(Some(found.app), || missing_run(call, path))?;
     trace::record_run(found.id);
     call.conceal(std::slice::from_mut(&mut found)).await?;
     Ok(found.for_reader())
 }
 
-pub(super) fn missing<Q>(call: &Call<Q>, path: &Named<path::Run>) -> Problem {
-    let detail = format!("there is no run {} in namespace {}", quoted(&path.0), call.namespace.name);
+pub(super) fn missing_run<Q>(call: &Call<Q>, path: &Named<path::Run>) -> Problem {
+    let detail = format!("there is no run {} in namespace {}", quoted_input(&path.0), call.namespace.name);
     Problem::new(Code::RunNotFound, detail)
 }
 
@@ -266,7 +269,7 @@ pub(crate) async fn broadcast_of_shard<Q>(call: &Call<Q>, run: &Run) -> Result<O
 }
 
 /// The job of a run, in its current definition.
-pub(crate) async fn job_of<Q>(call: &Call<Q>, run: &Run) -> Result<JobRecord, Problem> {
+pub(crate) async fn job_of_run<Q>(call: &Call<Q>, run: &Run) -> Result<JobRecord, Problem> {
     let store = call.engine().store();
     let name = store.job_names(&[run.job]).await?.pop().map(|(_, name)| name);
     let record = match name {
@@ -282,7 +285,7 @@ pub(crate) async fn job_of<Q>(call: &Call<Q>, run: &Run) -> Result<JobRecord, Pr
     Ok(record)
 }
 
-pub(crate) fn trigger_of(headers: &HeaderMap) -> Trigger {
+pub(crate) fn trigger_of_client(headers: &HeaderMap) -> Trigger {
     match headers.get(CLIENT_HEADER).map(HeaderValue::as_bytes) {
         Some(b"cli" | b"console") => Trigger::Manual,
         _ => Trigger::Api,

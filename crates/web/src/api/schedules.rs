@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::jobs::body;
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::body::{JsonBody, refuse_value};
 use crate::call::Call;
 use crate::openapi::Doc;
@@ -116,7 +116,7 @@ async fn post(call: Call, body: JsonBody<PreviewBody>) -> Result<Response, Probl
         count: usize::try_from(count).unwrap_or(usize::MAX),
         per_day_max: PER_DAY_MAX,
     };
-    json(StatusCode::OK, &answer(ask))
+    json_response(StatusCode::OK, &preview_json(ask))
 }
 
 /// Compiles a job definition that has only this schedule and this calendar.
@@ -139,7 +139,7 @@ pub(crate) async fn compile<Q>(call: &Call<Q>, schedule: Value, calendar: Value)
     spec.compile_with(calendar).map_err(|errors| JobError::Invalid(errors).into())
 }
 
-fn answer(ask: PreviewRequest<'_>) -> PreviewJson {
+fn preview_json(ask: PreviewRequest<'_>) -> PreviewJson {
     let [en, zh] = [Lang::En, Lang::Zh].map(|lang| words::timetable(ask.timetable, lang));
     let found = preview(ask);
     PreviewJson {
@@ -147,7 +147,7 @@ fn answer(ask: PreviewRequest<'_>) -> PreviewJson {
         dialects: ask.timetable.schedules.iter().map(dialect).collect(),
         time_zone: found.zone.name(),
         fires: found.fires.into_iter().map(|fire| FireJson { at: fire.at, local: fire.local }).collect(),
-        warnings: found.warnings.into_iter().map(warning).collect(),
+        warnings: found.warnings.into_iter().map(warning_json).collect(),
     }
 }
 
@@ -158,6 +158,6 @@ fn dialect(schedule: &Schedule) -> Option<rondel_core::cron::Dialect> {
     }
 }
 
-fn warning(Warning { code, at, en, zh }: Warning) -> WarningJson {
+fn warning_json(Warning { code, at, en, zh }: Warning) -> WarningJson {
     WarningJson { code: code.as_str(), at, sentence: Sentence { en, zh } }
 }

@@ -14,11 +14,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::page::{Page, PageQuery};
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::body::JsonBody;
-use crate::call::{Call, forbidden, quoted};
-use crate::cursor::{Listing, invalid};
-use crate::etag::{IfMatch, mismatch, tag};
+use crate::call::{Call, forbidden, quoted_input};
+use crate::cursor::{Listing, invalid_cursor};
+use crate::etag::{IfMatch, mismatch_problem, version_tag};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::path::{self, Named};
@@ -32,7 +32,7 @@ pub(super) struct VersionQuery(Option<i64>);
 
 impl FromQuery for VersionQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        Self(reader.parsed(number("version", "The newest if left out."), version))
+        Self(reader.parsed(version_parameter("version", "The newest if left out."), parse_version))
     }
 }
 
@@ -46,17 +46,17 @@ pub(super) struct DiffQuery {
 impl FromQuery for DiffQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self {
-            from: reader.parsed(number("from", "The one before `to` if left out."), version),
-            to: reader.parsed(number("to", "The newest if left out."), version),
+            from: reader.parsed(version_parameter("from", "The one before `to` if left out."), parse_version),
+            to: reader.parsed(version_parameter("to", "The newest if left out."), parse_version),
         }
     }
 }
 
-fn number(name: &'static str, about: &'static str) -> Parameter {
+fn version_parameter(name: &'static str, about: &'static str) -> Parameter {
     Parameter::number(name, 1..=i32::MAX.unsigned_abs()).about(about)
 }
 
-pub(crate) fn version(text: &str) -> Result<i64, String> {
+pub(crate) fn parse_version(text: &str) -> Result<i64, String> {
     match text.parse::<i64>() {
         Ok(version) if (1..=i64::from(i32::MAX)).contains(&version) => Ok(version),
         _ => Err(format!("{text:?} is not the number of a version")),
@@ -182,10 +182,10 @@ pub(super) fn routes() -> Routes {
                 .empty("It was deleted.")
                 .refuses(&[Code::ScriptUsed]),
         );
-    versions(routes)
+    add_version_routes(routes)
 }
 
-fn versions(routes: Routes) -> Routes {
+fn add_version_routes(routes: Routes) -> Routes {
     routes
         .get(
             "/api/v1/scripts/{name}/versions",
@@ -228,28 +228,28 @@ async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
     let after = name_after(&call, &listing)?;
     let limit = call.query.limit;
     let mut records = call.engine().store().scripts(call.namespace.id, after.as_deref(), limit + 1).await?;
-    let next_cursor = cut(&mut records, limit).map(|last: &ScriptRecord| listing.cursor(&last.name));
-    let items = records.iter().map(|record| item(&call, record, &record.newest)).collect();
-    json(StatusCode::OK, &Page { items, next_cursor })
+    let next_cursor = cut_to_page(&mut records, limit).map(|last: &ScriptRecord| listing.cursor(&last.name));
+    let items = records.iter().map(|record| script_item(&call, record, &record.newest)).collect();
+    json_response(StatusCode::OK, &Page { items, next_cursor })
 }
 
 fn name_after(call: &Call<PageQuery>, listing: &Listing) -> Result<Option<String>, Problem> {
     let after = call.query.cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
     match after {
-        Some(after) if name::check(&after).is_err() => Err(invalid("does not hold a name")),
+        Some(after) if name::check(&after).is_err() => Err(invalid_cursor("does not hold a name")),
         after => Ok(after),
     }
 }
 
 /// Removes the extra item that was read to detect a next page. If there is a next page, returns the last item of this one.
-fn cut<T>(items: &mut Vec<T>, limit: u32) -> Option<&T> {
+fn cut_to_page<T>(items: &mut Vec<T>, limit: u32) -> Option<&T> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let has_more = items.len() > limit;
     items.truncate(limit);
     items.last().filter(|_| has_more)
 }
 
-fn item<'a, Q>(call: &'a Call<Q>, record: &'a ScriptRecord, version: &'a ScriptVersion) -> ScriptItem<'a> {
+fn script_item<'a, Q>(call: &'a Call<Q>, record: &'a ScriptRecord, version: &'a ScriptVersion) -> ScriptItem<'a> {
     ScriptItem {
         name: &record.name,
         namespace: &call.namespace.name,
@@ -262,8 +262,8 @@ fn item<'a, Q>(call: &'a Call<Q>, record: &'a ScriptRecord, version: &'a ScriptV
 async fn get(call: Call<VersionQuery>, Named(name, ..): Named<path::Script>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let (version, source) =
-        of_query(&call, &record, ("version", call.query.0.unwrap_or(record.newest.version))).await?;
-    answer(&call, StatusCode::OK, &record, (&version, &source))
+        version_in_query(&call, &record, ("version", call.query.0.unwrap_or(record.newest.version))).await?;
+    script_response(&call, StatusCode::OK, &record, (&version, &source))
 }
 
 async fn put(
@@ -280,7 +280,7 @@ async fn put(
             call.note.before(&audit_view(record));
             if_match.against(record.newest.version)?
         }
-        None if if_match.is_given() => return Err(mismatch(0)),
+        None if if_match.is_given() => return Err(mismatch_problem(0)),
         None => None,
     };
     let place = (call.namespace.id, name.as_str());
@@ -331,9 +331,9 @@ async fn list_versions(call: Call<PageQuery>, Named(name, ..): Named<path::Scrip
     let before = call.query.cursor.as_deref().map(|cursor| listing.position::<i64>(cursor)).transpose()?;
     let limit = call.query.limit;
     let mut versions = call.engine().store().script_versions(record.id, before, limit + 1).await?;
-    let next_cursor = cut(&mut versions, limit).map(|last: &ScriptVersion| listing.cursor(last.version));
+    let next_cursor = cut_to_page(&mut versions, limit).map(|last: &ScriptVersion| listing.cursor(last.version));
     let items = versions.iter().map(VersionJson::from).collect();
-    json(StatusCode::OK, &Page { items, next_cursor })
+    json_response(StatusCode::OK, &Page { items, next_cursor })
 }
 
 async fn diff(
@@ -348,7 +348,7 @@ async fn diff(
     if headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes().starts_with(b"text/plain")) {
         return Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response());
     }
-    json(StatusCode::OK, &DiffJson { from, to, text })
+    json_response(StatusCode::OK, &DiffJson { from, to, text })
 }
 
 /// The differences between the sources of two versions.
@@ -358,8 +358,8 @@ pub(crate) async fn diff_versions<Q>(
     from: i64,
     to: i64,
 ) -> Result<Vec<Change>, Problem> {
-    let (_, before) = of_query(call, record, ("from", from)).await?;
-    let (_, after) = of_query(call, record, ("to", to)).await?;
+    let (_, before) = version_in_query(call, record, ("from", from)).await?;
+    let (_, after) = version_in_query(call, record, ("to", to)).await?;
     Ok(diff::changes(&json!({"source": before}), &json!({"source": after})))
 }
 
@@ -371,12 +371,15 @@ async fn jobs(call: Call<PageQuery>, Named(name, ..): Named<path::Script>) -> Re
     let store = call.engine().store();
     let mut jobs =
         store.jobs_with_script(record.namespace, &name, seen.as_deref(), after.as_deref(), limit + 1).await?;
-    let next_cursor = cut(&mut jobs, limit).map(|last| listing.cursor(last));
-    json(StatusCode::OK, &Page { items: jobs.into_iter().map(|name| ScriptUserJson { name }).collect(), next_cursor })
+    let next_cursor = cut_to_page(&mut jobs, limit).map(|last| listing.cursor(last));
+    json_response(
+        StatusCode::OK,
+        &Page { items: jobs.into_iter().map(|name| ScriptUserJson { name }).collect(), next_cursor },
+    )
 }
 
 /// The version whose number is in this query parameter, and its source.
-async fn of_query<Q>(
+async fn version_in_query<Q>(
     call: &Call<Q>,
     record: &ScriptRecord,
     (parameter, version): (&'static str, i64),
@@ -393,17 +396,17 @@ async fn of_query<Q>(
 fn answer_saved<Q>(call: &Call<Q>, saved: &SavedScript, source: &str) -> Result<Response, Problem> {
     call.note.changed_to(&audit_view(&saved.record));
     let status = if saved.is_new { StatusCode::CREATED } else { StatusCode::OK };
-    answer(call, status, &saved.record, (&saved.record.newest, source))
+    script_response(call, status, &saved.record, (&saved.record.newest, source))
 }
 
-fn answer<Q>(
+fn script_response<Q>(
     call: &Call<Q>,
     status: StatusCode,
     record: &ScriptRecord,
     (version, source): (&ScriptVersion, &str),
 ) -> Result<Response, Problem> {
-    let mut response = json(status, &ScriptJson { item: item(call, record, version), source })?;
-    response.headers_mut().insert(ETAG, tag(record.newest.version));
+    let mut response = json_response(status, &ScriptJson { item: script_item(call, record, version), source })?;
+    response.headers_mut().insert(ETAG, version_tag(record.newest.version));
     Ok(response)
 }
 
@@ -428,7 +431,7 @@ pub(crate) fn audit_view(record: &ScriptRecord) -> AuditedScript<'_> {
 /// The script with this name in the namespace of the call.
 pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<ScriptRecord, Problem> {
     let found = scripts::find(call.engine(), call.namespace.id, wanted).await?;
-    let detail = || format!("there is no script {} in namespace {}", quoted(wanted), call.namespace.name);
+    let detail = || format!("there is no script {} in namespace {}", quoted_input(wanted), call.namespace.name);
     let missing = || Problem::new(Code::ScriptNotFound, detail());
     let found = found.ok_or_else(missing)?;
     call.check(None, missing)?;
@@ -442,7 +445,7 @@ impl From<ScriptError> for Problem {
             ScriptError::Invalid(errors) => {
                 Self::of_complaints(Code::InvalidBody, errors.into_iter().map(Complaint::from).collect())
             }
-            ScriptError::Conflict { version } => mismatch(version),
+            ScriptError::Conflict { version } => mismatch_problem(version),
             ScriptError::Used { ref jobs, job_count } => {
                 let is_all = u64::try_from(jobs.len()).is_ok_and(|count| count == job_count);
                 let more = if is_all { "" } else { ", …" };

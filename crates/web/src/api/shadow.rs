@@ -15,10 +15,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::jobs::{find, instant};
-use crate::answer::json;
+use super::jobs::{find, parse_instant};
+use crate::answer::json_response;
 use crate::body::{JsonBody, refuse_value};
-use crate::call::{Call, quoted};
+use crate::call::{Call, quoted_input};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
@@ -113,7 +113,7 @@ pub(super) struct SourceQuery {
 
 impl FromQuery for SourceQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        Self { source: source_of(reader) }
+        Self { source: source_parameter(reader) }
     }
 }
 
@@ -133,13 +133,15 @@ pub(crate) struct ShadowReportQuery {
 impl FromQuery for ShadowReportQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self {
-            source: source_of(reader),
+            source: source_parameter(reader),
             from: reader.parsed(
                 Parameter::instant("from").about("The first instant; seven days before `to` if left out."),
-                instant,
+                parse_instant,
             ),
-            to: reader
-                .parsed(Parameter::instant("to").about("The end, now if left out; at most 31 days later."), instant),
+            to: reader.parsed(
+                Parameter::instant("to").about("The end, now if left out; at most 31 days later."),
+                parse_instant,
+            ),
             job: reader.single(Parameter::name("job").about("Only this job.")),
             tolerance: reader
                 .parsed(
@@ -160,7 +162,7 @@ impl FromQuery for ShadowReportQuery {
     }
 }
 
-fn source_of(reader: &mut Reader) -> String {
+fn source_parameter(reader: &mut Reader) -> String {
     let parameter = Parameter::text("source").about("Which scheduler; `xxl-job` if left out.");
     reader.parsed(parameter, |text| check_source(text).map(|()| text.to_owned())).unwrap_or_else(source)
 }
@@ -171,7 +173,7 @@ fn check_source(text: &str) -> Result<(), String> {
     let complaint = || {
         format!(
             "{} is not the name of a source: 1 to {SHADOW_SOURCE_LEN_MAX} of a-z, A-Z, 0-9, '.', '_' and '-'",
-            quoted(text)
+            quoted_input(text)
         )
     };
     if is_fine { Ok(()) } else { Err(complaint()) }
@@ -180,7 +182,7 @@ fn check_source(text: &str) -> Result<(), String> {
 fn parse_delay(text: &str) -> Result<Duration, String> {
     let length = parse_duration(text).map_err(|error| error.to_string())?;
     let is_fine = (Duration::from_secs(1)..=DELAY_MAX).contains(&length);
-    if is_fine { Ok(length) } else { Err(format!("{} is not from 1s to 1h", quoted(text))) }
+    if is_fine { Ok(length) } else { Err(format!("{} is not from 1s to 1h", quoted_input(text))) }
 }
 
 /// A report, or a page of it.
@@ -270,7 +272,7 @@ async fn add(call: Call, body: JsonBody<NewFires>) -> Result<Response, Problem> 
         observed.push(check_fire(&call, index, fire, &jobs)?);
     }
     let stored = call.engine().store().add_shadow_fires(call.namespace.id, &source, &observed).await?;
-    json(StatusCode::OK, &StoredJson { stored })
+    json_response(StatusCode::OK, &StoredJson { stored })
 }
 
 async fn jobs_of_fires(call: &Call, fires: &[NewFire]) -> Result<BTreeMap<String, (JobId, AppId)>, Problem> {
@@ -291,7 +293,7 @@ fn check_fire(
     let missing = || {
         let detail = format!(
             "fire {index} is of the job {}, which namespace {} does not have",
-            quoted(&fire.job),
+            quoted_input(&fire.job),
             call.namespace.name
         );
         Problem::new(Code::JobNotFound, detail)
@@ -323,7 +325,7 @@ async fn observed(call: Call<SourceQuery>) -> Result<Response, Problem> {
         last_at: span.map(|span| span.last_at),
         last_id: span.map(|span| span.last_id),
     };
-    json(StatusCode::OK, &answer)
+    json_response(StatusCode::OK, &answer)
 }
 
 async fn show(call: Call<ShadowReportQuery>) -> Result<Response, Problem> {
@@ -337,7 +339,7 @@ async fn show(call: Call<ShadowReportQuery>) -> Result<Response, Problem> {
         items: found.rows.into_iter().map(RowJson::from).collect(),
         next_cursor: found.next,
     };
-    json(StatusCode::OK, &answer)
+    json_response(StatusCode::OK, &answer)
 }
 
 /// The report for a query, limited to jobs that the caller may see.

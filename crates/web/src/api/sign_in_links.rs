@@ -8,7 +8,7 @@ use rondel_core::access::Permission::SignedIn;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::call::GlobalCall;
 use crate::openapi::Doc;
 use crate::problem::{Code, Problem};
@@ -43,5 +43,5 @@ async fn create(call: GlobalCall) -> Result<Response, Problem> {
     let secret = sign_in::link(call.engine().store(), SignInOwner::Token(token), now).await?;
     call.note.changed_to(&serde_json::json!({"expires_at": now + LINK_LIFETIME}));
     let path = format!("/sign-in?token={}", secret.reveal());
-    json(StatusCode::CREATED, &LinkJson { path, expires_at: now + LINK_LIFETIME })
+    json_response(StatusCode::CREATED, &LinkJson { path, expires_at: now + LINK_LIFETIME })
 }

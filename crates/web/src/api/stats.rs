@@ -13,8 +13,8 @@ use rondel_store::rollups::{PointKind, StatPoint, Verdicts};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::jobs::{find_app, instant, visible_from};
-use crate::answer::json;
+use super::jobs::{find_app, parse_instant, visible_from};
+use crate::answer::json_response;
 use crate::call::Call;
 use crate::openapi::Doc;
 use crate::overview::series::{self, BUCKET_COUNT_MAX, Bucket, BucketRange};
@@ -55,8 +55,8 @@ impl FromQuery for StatsQuery {
         };
         Self {
             from: reader
-                .parsed(Parameter::instant("from").about("The first bucket; a day before `to` if left out."), instant),
-            to: reader.parsed(Parameter::instant("to").about("The end; now if left out."), instant),
+                .parsed(Parameter::instant("from").about("The first bucket; a day before `to` if left out."), parse_instant),
+            to: reader.parsed(Parameter::instant("to").about("The end; now if left out."), parse_instant),
             step: reader.parsed(
                 Parameter::word("step", &STEPS)
                     .about("The length of a bucket; if left out, one that fits the range. Jobs have `1h` and `1d`, others `1m`, `15m` and `1h`."),
@@ -190,11 +190,11 @@ async fn get(call: Call<StatsQuery>) -> Result<Response, Problem> {
     let is_of_jobs = !query.jobs.is_empty();
     let kind = if is_of_jobs { PointKind::Job } else { PointKind::App };
     let steps = kind.steps();
-    let default_step = series::kept_step(kind, series::fitting_step(to.since(from)), (from, call.engine().now()));
+    let default_step = series::stored_step(kind, series::fitting_step(to.since(from)), (from, call.engine().now()));
     let step = query.step.unwrap_or(default_step);
     if !steps.contains(&step) {
-        let words = steps.iter().map(|step| word(*step)).collect::<Vec<_>>().join(", ");
-        return Err(invalid_parameter("step", format!("{} is not counted here; there are {words}", word(step))));
+        let words = steps.iter().map(|step| step_word(*step)).collect::<Vec<_>>().join(", ");
+        return Err(invalid_parameter("step", format!("{} is not counted here; there are {words}", step_word(step))));
     }
     let span = BucketRange::new(step, from, to);
     if span.bucket_count() > BUCKET_COUNT_MAX {
@@ -203,12 +203,12 @@ async fn get(call: Call<StatsQuery>) -> Result<Response, Problem> {
             format!("the range has {} buckets; at most {BUCKET_COUNT_MAX} are possible", span.bucket_count()),
         ));
     }
-    let (groups, is_cut) = groups(&call, kind, span).await?;
+    let (groups, is_cut) = stats_groups(&call, kind, span).await?;
     let series = match groups {
-        None => vec![series_of(None, &series::of_namespace(&call, span).await?)],
-        Some(groups) => of_groups(&call, kind, (&groups, span)).await?,
+        None => vec![series_of(None, &series::namespace_buckets(&call, span).await?)],
+        Some(groups) => series_of_groups(&call, kind, (&groups, span)).await?,
     };
-    json(StatusCode::OK, &StatsJson { from: span.from, to, step: word(step), series, is_cut })
+    json_response(StatusCode::OK, &StatsJson { from: span.from, to, step: step_word(step), series, is_cut })
 }
 
 /// An app or a job.
@@ -220,7 +220,7 @@ struct Group {
 }
 
 /// The groups that the query asks for, or `None` for the whole namespace; and whether there are more groups.
-async fn groups(
+async fn stats_groups(
     call: &Call<StatsQuery>,
     kind: PointKind,
     span: BucketRange,
@@ -264,16 +264,16 @@ async fn groups(
     Ok((Some(seen), is_cut))
 }
 
-async fn of_groups(
+async fn series_of_groups(
     call: &Call<StatsQuery>,
     kind: PointKind,
     (groups, span): (&[Group], BucketRange),
 ) -> Result<Vec<SeriesJson>, Problem> {
     let is_grouped = call.query.group.is_some();
     let (mut found, mut sum) = (Vec::new(), series::buckets_of(&[], span));
-    for groups in groups.chunks(series::owner_count(span)) {
+    for groups in groups.chunks(series::owner_count_max(span)) {
         let owners: Vec<i64> = groups.iter().map(|group| group.id).collect();
-        let points = series::read(call, kind, &owners, span).await?;
+        let points = series::read_points(call, kind, &owners, span).await?;
         for group in groups {
             let is_its = |point: &&StatPoint| point.owner == group.id && point.at >= group.from;
             let own: Vec<StatPoint> = points.iter().filter(is_its).cloned().collect();
@@ -281,7 +281,7 @@ async fn of_groups(
             if is_grouped {
                 found.push(series_of(Some(group.name.clone()), &buckets));
             } else {
-                series::add(&mut sum, &buckets);
+                series::add_buckets(&mut sum, &buckets);
             }
         }
     }
@@ -292,12 +292,12 @@ async fn of_groups(
 }
 
 fn series_of(name: Option<String>, buckets: &[Bucket]) -> SeriesJson {
-    let total = BucketJson::from(&series::total(buckets));
+    let total = BucketJson::from(&series::sum_buckets(buckets));
     let with_runs = buckets.iter().filter(|bucket| bucket.verdicts.total() > 0);
     SeriesJson { name, total, buckets: with_runs.map(BucketJson::from).collect() }
 }
 
-const fn word(step: Step) -> &'static str {
+const fn step_word(step: Step) -> &'static str {
     match step {
         Step::Minute => STEPS[0],
         Step::Quarter => STEPS[1],

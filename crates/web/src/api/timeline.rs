@@ -10,8 +10,8 @@ use rondel_core::{RunId, RunStatus, Timestamp, name};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::jobs::{find_app, instant};
-use crate::answer::json;
+use super::jobs::{find_app, parse_instant};
+use crate::answer::json_response;
 use crate::call::Call;
 use crate::openapi::Doc;
 use crate::overview::lanes::{LANE_COUNT_MAX, Lane, LaneKind, MARK_COUNT_MAX, Mark, TimelineRequest, timeline};
@@ -54,11 +54,13 @@ impl FromQuery for TimelineQuery {
                 .ok_or_else(|| format!("{text:?} is not a part of a name: a-z, 0-9, '.', '_' and '-'"))
         };
         Self {
-            from: reader
-                .parsed(Parameter::instant("from").about("The first instant; a day before `to` if left out."), instant),
+            from: reader.parsed(
+                Parameter::instant("from").about("The first instant; a day before `to` if left out."),
+                parse_instant,
+            ),
             to: reader.parsed(
                 Parameter::instant("to").about("The end, now if left out; at most 31 days later. It may lie ahead."),
-                instant,
+                parse_instant,
             ),
             by: reader
                 .parsed(Parameter::word("by", &LaneKind::WORDS).about("What a lane is about; `job` if left out."), by)
@@ -81,8 +83,10 @@ pub(super) struct ComingQuery {
 impl FromQuery for ComingQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self {
-            to: reader
-                .parsed(Parameter::instant("to").about("The end; in 24 hours if left out, and at most."), instant),
+            to: reader.parsed(
+                Parameter::instant("to").about("The end; in 24 hours if left out, and at most."),
+                parse_instant,
+            ),
             limit: reader.limit(FIRE_COUNT_DEFAULT, FIRE_COUNT_MAX),
         }
     }
@@ -230,7 +234,7 @@ async fn get(call: Call<TimelineQuery>) -> Result<Response, Problem> {
     let (query, now) = (&call.query, call.engine().now());
     let to = query.to.unwrap_or(now);
     let from = query.from.unwrap_or(to.saturating_sub(DAY));
-    check(from, to, DAY * DAYS_MAX)?;
+    check_range(from, to, DAY * DAYS_MAX)?;
     let app = match &query.app {
         Some(name) => Some(find_app(&call, name).await?),
         None => None,
@@ -247,13 +251,13 @@ async fn get(call: Call<TimelineQuery>) -> Result<Response, Problem> {
         is_cut: found.is_cut,
         mark_count_max: MARK_COUNT_MAX,
     };
-    json(StatusCode::OK, &answer)
+    json_response(StatusCode::OK, &answer)
 }
 
 async fn list_upcoming_fires(call: Call<ComingQuery>) -> Result<Response, Problem> {
     let now = call.engine().now();
     let to = call.query.to.unwrap_or(now + DAY);
-    check(now, to, DAY)?;
+    check_range(now, to, DAY)?;
     let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
     let ask = ForecastRange { from: now, to, step: DENSITY_STEP, limit };
     let within = call.visible_apps();
@@ -268,10 +272,10 @@ async fn list_upcoming_fires(call: Call<ComingQuery>) -> Result<Response, Proble
         peak: found.peak.map(density),
         is_cut: found.is_cut,
     };
-    json(StatusCode::OK, &answer)
+    json_response(StatusCode::OK, &answer)
 }
 
-fn check(from: Timestamp, to: Timestamp, longest: Duration) -> Result<(), Problem> {
+fn check_range(from: Timestamp, to: Timestamp, longest: Duration) -> Result<(), Problem> {
     let wrong = if from >= to {
         format!("{to} is not after the beginning, which is {from}")
     } else if to.since(from) > longest {

@@ -5,7 +5,7 @@ use rondel_admin::lineage::{self, Descent, GENERATION_MAX};
 use rondel_core::{Timestamp, TokenId};
 use rondel_store::access::TokenRecord;
 
-use crate::access::unauthenticated;
+use crate::access::unauthenticated_problem;
 use crate::body::refuse_value;
 use crate::call::GlobalCall;
 use crate::problem::{Code, Problem};
@@ -24,7 +24,7 @@ pub(super) struct TokenDescent {
 }
 
 /// The descent of a new token. Refused if the caller asks for an expiry later than that of the caller's own token.
-pub(super) async fn of_new<Q>(
+pub(super) async fn descent_of_new<Q>(
     call: &GlobalCall<Q>,
     wanted: Option<Timestamp>,
     is_asked: bool,
@@ -40,11 +40,11 @@ pub(super) async fn of_new<Q>(
     };
     let ancestors = lineage::ancestors(call.engine().store(), token).await?;
     if ancestors.len() > GENERATION_MAX {
-        return Err(too_long());
+        return Err(too_long_problem());
     }
-    let parent = ancestors.first().ok_or_else(unauthenticated)?;
+    let parent = ancestors.first().ok_or_else(unauthenticated_problem)?;
     let (line, end) = (lineage::line_of_child(parent), parent.expires_at);
-    let expires_at = earlier_of(wanted, end);
+    let expires_at = earlier_instant(wanted, end);
     match end {
         Some(end) if is_asked && expires_at != wanted => Err(refuse_value(
             "/expires_in",
@@ -64,7 +64,7 @@ pub(super) async fn of_new<Q>(
 
 /// The descent of the token that replaces `old`. If the caller is an account, the new token gets the lifetime of the old one, counted from
 /// now. If the caller is a token, the new one expires no later than the caller's token and the old one.
-pub(super) async fn of_replacement<Q>(
+pub(super) async fn descent_of_replacement<Q>(
     call: &GlobalCall<Q>,
     old: &TokenRecord,
     now: Timestamp,
@@ -74,7 +74,7 @@ pub(super) async fn of_replacement<Q>(
     let (minted_by, is_same_series) = match lineage::of_replacement(store, old, caller, now).await? {
         Descent::From(token) => (token, false),
         Descent::SameSeries => (old.minted_by, true),
-        Descent::TooLong => return Err(too_long()),
+        Descent::TooLong => return Err(too_long_problem()),
         Descent::Reversed => {
             let detail = "your own token was created by this one, and cannot replace it";
             return Err(Problem::new(Code::Forbidden, detail));
@@ -87,8 +87,8 @@ pub(super) async fn of_replacement<Q>(
     let mut line = None;
     // Within a series, the token that made the old one may have ended already, so the expiry of the old token is the limit instead.
     for token in [caller, minted_by.filter(|_| !is_same_series)].into_iter().flatten() {
-        let token = store.token_by_id(token).await?.ok_or_else(unauthenticated)?;
-        expires_at = earlier_of(expires_at, token.expires_at);
+        let token = store.token_by_id(token).await?.ok_or_else(unauthenticated_problem)?;
+        expires_at = earlier_instant(expires_at, token.expires_at);
         // A caller that did not make the old token counts as the maker of the new one. The new token then joins the caller's line.
         let is_maker = caller == minted_by && minted_by == Some(token.id) && old.minted_by != minted_by;
         line = line.or_else(|| lineage::line_of_child(&token).filter(|_| is_maker && !is_same_series));
@@ -102,14 +102,14 @@ pub(super) async fn of_replacement<Q>(
     })
 }
 
-fn earlier_of(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
+fn earlier_instant(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),
     }
 }
 
-fn too_long() -> Problem {
+fn too_long_problem() -> Problem {
     let detail = format!(
         "this token is the last of a chain of {GENERATION_MAX} tokens; use one that was created in the console"
     );

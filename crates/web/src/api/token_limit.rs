@@ -29,7 +29,7 @@ pub(super) async fn check<Q>(call: &GlobalCall<Q>, token: &TokenRecord) -> Resul
 }
 
 /// The scope of the tokens that the caller may manage; `None` for all tokens.
-pub(super) async fn scope<Q>(call: &GlobalCall<Q>) -> Result<Option<TokenScope>, Problem> {
+pub(super) async fn manageable_scope<Q>(call: &GlobalCall<Q>) -> Result<Option<TokenScope>, Problem> {
     let rights = &call.caller.rights;
     if rights.allow_somewhere(Permission::Cluster) {
         return Ok(None);

@@ -6,7 +6,7 @@ use rondel_core::plain::check_line;
 use unicode_security::{RestrictionLevel, RestrictionLevelDetection as _};
 
 use crate::body::refuse_value;
-use crate::call::quoted;
+use crate::call::quoted_input;
 use crate::problem::Problem;
 
 const LEN_MAX: usize = 100;
@@ -16,12 +16,14 @@ const LEN_MAX: usize = 100;
 pub(super) fn check(name: &str) -> Result<(), Problem> {
     check_line(name, LEN_MAX).map_err(|message| refuse_value("/name", message))?;
     if is_reserved_token_name(name) {
-        let message = format!("{} is the name of a token of the server itself; choose another one", quoted(name));
+        let message = format!("{} is the name of a token of the server itself; choose another one", quoted_input(name));
         return Err(refuse_value("/name", message));
     }
     if name.to_ascii_lowercase().starts_with(TOKEN_MARK) {
-        let message =
-            format!("{} begins with {TOKEN_MARK}, which marks every token that is shown; leave it out", quoted(name));
+        let message = format!(
+            "{} begins with {TOKEN_MARK}, which marks every token that is shown; leave it out",
+            quoted_input(name)
+        );
         return Err(refuse_value("/name", message));
     }
     // Spaces and punctuation are not checked: they belong to every script.
@@ -30,7 +32,7 @@ pub(super) fn check(name: &str) -> Result<(), Problem> {
         let message = format!(
             "{} has letters of several scripts, or rare ones, which look like others; use the letters of one script: Latin \
              letters may stand beside Chinese, Japanese or Korean ones",
-            quoted(name)
+            quoted_input(name)
         );
         return Err(refuse_value("/name", message));
     }

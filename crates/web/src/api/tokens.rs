@@ -19,12 +19,12 @@ use serde_json::json;
 use super::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
 use super::token_descent::{self, TokenDescent};
 use super::{token_limit, token_name};
-use crate::access::unauthenticated;
-use crate::answer::json;
+use crate::access::unauthenticated_problem;
+use crate::answer::json_response;
 use crate::body::{JsonBody, OptionalJsonBody, refuse_value};
-use crate::call::{GlobalCall, quoted, visible_namespace};
+use crate::call::{GlobalCall, quoted_input, visible_namespace};
 use crate::caller::Caller;
-use crate::cursor::{Listing, invalid};
+use crate::cursor::{Listing, invalid_cursor};
 use crate::grants::{GrantJson, GrantNames, check_covered, read_grants};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
@@ -205,14 +205,14 @@ async fn list(call: GlobalCall<ListTokens>) -> Result<Response, Problem> {
     let listing = Listing::new("tokens", (call.query.all, caller.account));
     let after = call.query.cursor.as_deref().map(|cursor| listing.position::<TokenId>(cursor)).transpose()?;
     if after.is_some_and(|after| after.get() <= 0) {
-        return Err(invalid("does not hold an id"));
+        return Err(invalid_cursor("does not hold an id"));
     }
     let limit = call.query.limit;
     let (mut found, has_more) = page(&call, after, limit).await?;
     found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     let next_cursor = found.last().filter(|_| has_more).map(|last| listing.cursor(last.id));
-    let items = show_all(&call, &found).await?;
-    json(StatusCode::OK, &Page { items, next_cursor })
+    let items = tokens_json(&call, &found).await?;
+    json_response(StatusCode::OK, &Page { items, next_cursor })
 }
 
 /// A page of the tokens that the query asks for, and whether there are more.
@@ -237,7 +237,7 @@ pub(crate) async fn manageable_tokens<Q>(
         return Ok((Vec::new(), false));
     }
     let (limit, store) = (usize::try_from(limit).unwrap_or(usize::MAX), call.engine().store());
-    let scope = if owner.is_none() { token_limit::scope(call).await? } else { None };
+    let scope = if owner.is_none() { token_limit::manageable_scope(call).await? } else { None };
     let mut found = Vec::new();
     while found.len() <= limit {
         let batch = store.tokens(&TokenQuery { owner, scope: scope.clone(), after, limit: BATCH }).await?;
@@ -268,14 +268,14 @@ pub(crate) async fn own_tokens<Q>(call: &GlobalCall<Q>, limit: u32) -> Result<Ve
 }
 
 /// Tokens as the API shows them.
-pub(crate) async fn show_all<Q>(call: &GlobalCall<Q>, found: &[TokenRecord]) -> Result<Vec<TokenJson>, Problem> {
+pub(crate) async fn tokens_json<Q>(call: &GlobalCall<Q>, found: &[TokenRecord]) -> Result<Vec<TokenJson>, Problem> {
     let names = GrantNames::of(call.engine(), found.iter().flat_map(|token| &token.grants)).await?;
     Ok(found.iter().map(|token| TokenJson::new(token, &names)).collect())
 }
 
 async fn create(call: GlobalCall, body: JsonBody<NewToken>) -> Result<Response, Problem> {
     let made = create_token(&call, body.read()?).await?;
-    json(StatusCode::CREATED, &made)
+    json_response(StatusCode::CREATED, &made)
 }
 
 /// Creates a token. An API token belongs to its creator and never has more rights than the creator. A token for executors belongs to the
@@ -300,12 +300,12 @@ pub(crate) async fn create_token<Q>(call: &GlobalCall<Q>, new: NewToken) -> Resu
     // Checks the roles before it creates an app by its name: only a caller who may grant the role in the whole namespace may do that.
     let grants = covered_grants(call, &new.grants).await?;
     let now = engine.now();
-    let expires_at = expiry(kind, new.expires_in.as_deref(), now)?;
-    let descent = token_descent::of_new(call, expires_at, new.expires_in.is_some()).await?;
+    let expires_at = parse_expiry(kind, new.expires_in.as_deref(), now)?;
+    let descent = token_descent::descent_of_new(call, expires_at, new.expires_in.is_some()).await?;
     let TokenDescent { minted_by, line, expires_at, is_inherited, .. } = descent;
     let secret = Token::generate_for(kind);
     let owner = call.caller.account.filter(|_| kind == TokenKind::Api);
-    let namespace = namespace.or_else(|| only_namespace(&grants));
+    let namespace = namespace.or_else(|| default_namespace(&grants));
     let record = secret.record(engine.new_id(), kind, now);
     let (name, declares) = (new.name, new.declares);
     let line = line.unwrap_or(record.id);
@@ -314,7 +314,7 @@ pub(crate) async fn create_token<Q>(call: &GlobalCall<Q>, new: NewToken) -> Resu
     let names = GrantNames::of(engine, record.grants.iter()).await?;
     // Adding fails if the caller's own token has ended since it was checked.
     if !engine.store().add_token(&record).await? {
-        return Err(unauthenticated());
+        return Err(unauthenticated_problem());
     }
     Ok(with_secret(call, (&record, &names), (&secret, is_inherited)))
 }
@@ -372,7 +372,7 @@ async fn check_known_app<Q>(call: &GlobalCall<Q>, wanted: &GrantJson) -> Result<
     };
     match known {
         Some(app) if call.caller.rights.allow(Permission::View, namespace.id, Some(app.id)) => Ok(()),
-        _ => Err(Problem::new(Code::Forbidden, format!("your roles do not cover app {}", quoted(app)))),
+        _ => Err(Problem::new(Code::Forbidden, format!("your roles do not cover app {}", quoted_input(app)))),
     }
 }
 
@@ -394,12 +394,12 @@ fn check_roles(kind: TokenKind, grants: &[GrantJson]) -> Result<(), Problem> {
 }
 
 /// The default namespace of a token: the namespace of its grants, if they are all in the same one.
-fn only_namespace(grants: &[rondel_core::access::Grant]) -> Option<NamespaceId> {
+fn default_namespace(grants: &[rondel_core::access::Grant]) -> Option<NamespaceId> {
     let first = grants.first()?.namespace?;
     grants.iter().all(|grant| grant.namespace == Some(first)).then_some(first)
 }
 
-fn expiry(kind: TokenKind, wanted: Option<&str>, now: Timestamp) -> Result<Option<Timestamp>, Problem> {
+fn parse_expiry(kind: TokenKind, wanted: Option<&str>, now: Timestamp) -> Result<Option<Timestamp>, Problem> {
     match (kind, wanted) {
         (_, Some("never")) | (TokenKind::Executor | TokenKind::Xxl, None) => Ok(None),
         (TokenKind::Api, None) => Ok(Some(now + LIFETIME_DEFAULT)),
@@ -414,7 +414,7 @@ fn expiry(kind: TokenKind, wanted: Option<&str>, now: Timestamp) -> Result<Optio
     }
 }
 
-fn overlap(wanted: Option<&str>) -> Result<Duration, Problem> {
+fn parse_overlap(wanted: Option<&str>) -> Result<Duration, Problem> {
     let Some(text) = wanted else { return Ok(OVERLAP_DEFAULT) };
     let overlap = parse_duration(text).map_err(|error| refuse_value("/overlap", error.to_string()))?;
     if overlap > OVERLAP_MAX {
@@ -430,12 +430,12 @@ async fn rotate(
     body: OptionalJsonBody<Rotate>,
 ) -> Result<Response, Problem> {
     let old = find(&call, &id).await?;
-    let overlap = overlap(body.read()?.overlap.as_deref())?;
-    json(StatusCode::CREATED, &replace(&call, old, overlap).await?)
+    let overlap = parse_overlap(body.read()?.overlap.as_deref())?;
+    json_response(StatusCode::CREATED, &replace(&call, old, overlap).await?)
 }
 
 /// Replaces a token; the old one keeps working for the default overlap.
-pub(crate) async fn rotate_one<Q>(call: &GlobalCall<Q>, id: &str) -> Result<TokenJson, Problem> {
+pub(crate) async fn rotate_token<Q>(call: &GlobalCall<Q>, id: &str) -> Result<TokenJson, Problem> {
     let old = find(call, id).await?;
     replace(call, old, OVERLAP_DEFAULT).await
 }
@@ -444,7 +444,7 @@ async fn replace<Q>(call: &GlobalCall<Q>, old: TokenRecord, overlap: Duration) -
     let (engine, now) = (call.engine(), call.engine().now());
     let secret = Token::generate_for(old.kind);
     let fresh = secret.record(engine.new_id(), old.kind, now);
-    let descent = token_descent::of_replacement(call, &old, now).await?;
+    let descent = token_descent::descent_of_replacement(call, &old, now).await?;
     let TokenDescent { minted_by, line, is_same_series, expires_at, is_inherited } = descent;
     let record = TokenRecord {
         id: fresh.id,
@@ -467,12 +467,12 @@ async fn replace<Q>(call: &GlobalCall<Q>, old: TokenRecord, overlap: Duration) -
 }
 
 async fn revoke(call: GlobalCall, Named(id, ..): Named<path::Token>) -> Result<Response, Problem> {
-    revoke_one(&call, &id).await?;
+    revoke_token(&call, &id).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 /// Revokes a token. Revoking it twice is no error.
-pub(crate) async fn revoke_one<Q>(call: &GlobalCall<Q>, id: &str) -> Result<(), Problem> {
+pub(crate) async fn revoke_token<Q>(call: &GlobalCall<Q>, id: &str) -> Result<(), Problem> {
     let found = find(call, id).await?;
     let now = call.engine().now();
     call.note.changed_to(&serde_json::json!({"revoked_at": now}));
@@ -492,7 +492,8 @@ async fn find<Q>(call: &GlobalCall<Q>, id: &str) -> Result<TokenRecord, Problem>
     if is_there && found.is_none() {
         call.note.denied();
     }
-    let found = found.ok_or_else(|| Problem::new(Code::TokenNotFound, format!("there is no token {}", quoted(id))))?;
+    let found =
+        found.ok_or_else(|| Problem::new(Code::TokenNotFound, format!("there is no token {}", quoted_input(id))))?;
     call.note.object(&found.name);
     let names = GrantNames::of(call.engine(), found.grants.iter()).await?;
     call.note.before(&TokenJson::new(&found, &names));

@@ -5,9 +5,9 @@ use rondel_core::near::near_misses;
 use rondel_core::select::Select;
 use rondel_store::catalog::JobRecord;
 
-use super::executors::{find, names};
+use super::executors::{executor_names, find};
 use crate::body::refuse_value;
-use crate::call::{Call, quoted};
+use crate::call::{Call, quoted_input};
 use crate::problem::Problem;
 
 /// Maximum number of executor names that a refusal lists.
@@ -19,7 +19,7 @@ const NAME_COUNT_MAX: usize = 20;
 /// # Errors
 /// A complaint about the field at `pointer` if no executor of the job's app has the name, if its switch keeps runs away from it, or if it
 /// cannot run any fire of this job.
-pub(crate) async fn only_executor<Q>(
+pub(crate) async fn checked_executor<Q>(
     call: &Call<Q>,
     record: &JobRecord,
     (pointer, name): (&str, &str),
@@ -31,12 +31,12 @@ pub(crate) async fn only_executor<Q>(
     }
     let (app, stable) = (record.spec.app.as_str(), given_name(name));
     let Some((_, executor)) = find(call, stable, Some(app)).await? else {
-        return Err(refuse(unknown(name, app, names(call, app).await?)));
+        return Err(refuse(unknown_executor_text(name, app, executor_names(call, app).await?)));
     };
     if executor.state != "active" {
         return Err(refuse(format!(
             "executor {} is switched to {}: activate it first, or name another one",
-            quoted(stable),
+            quoted_input(stable),
             executor.state
         )));
     }
@@ -45,22 +45,26 @@ pub(crate) async fn only_executor<Q>(
     }
     let handler = &record.spec.handler;
     if !rondel_core::name::takes_handler(executor.handlers.iter().map(String::as_str), handler) {
-        return Err(refuse(format!("executor {} does not have handler {}", quoted(stable), quoted(handler))));
+        return Err(refuse(format!(
+            "executor {} does not have handler {}",
+            quoted_input(stable),
+            quoted_input(handler)
+        )));
     }
     // The conditions were checked when the job was saved, so they have no errors here.
     match Select::new(&record.spec.select).unwrap_or_default().unmet_condition(stable, &executor.labels) {
         None => Ok(stable.to_owned()),
         Some(_) => Err(refuse(format!(
             "executor {} does not meet the conditions of the job (select); name one that does",
-            quoted(stable)
+            quoted_input(stable)
         ))),
     }
 }
 
 /// The complaint about a name that no executor of the app has. It lists the existing names, the most similar ones first.
-fn unknown(name: &str, app: &str, mut names: Vec<String>) -> String {
+fn unknown_executor_text(name: &str, app: &str, mut names: Vec<String>) -> String {
     if names.is_empty() {
-        return format!("app {app} has no executor {}, nor any other one", quoted(name));
+        return format!("app {app} has no executor {}, nor any other one", quoted_input(name));
     }
     let near: Vec<String> =
         near_misses(name, names.iter().map(String::as_str), NAME_COUNT_MAX).into_iter().map(str::to_owned).collect();
@@ -70,5 +74,5 @@ fn unknown(name: &str, app: &str, mut names: Vec<String>) -> String {
     if count > NAME_COUNT_MAX {
         names.push(format!("{} more", count - NAME_COUNT_MAX));
     }
-    format!("app {app} has no executor {}; it has {}", quoted(name), names.join(", "))
+    format!("app {app} has no executor {}; it has {}", quoted_input(name), names.join(", "))
 }

@@ -14,10 +14,10 @@ use serde_json::json;
 
 use super::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
 use super::sign_in_links::LinkJson;
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::body::{JsonBody, refuse_value};
-use crate::call::{GlobalCall, quoted};
-use crate::cursor::{Listing, invalid};
+use crate::call::{GlobalCall, quoted_input};
+use crate::cursor::{Listing, invalid_cursor};
 use crate::grants::{GrantJson, GrantNames, read_grants_of_user};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
@@ -189,14 +189,14 @@ async fn list(call: GlobalCall<ListUsers>) -> Result<Response, Problem> {
     let listing = Listing::new("users", ());
     let after = call.query.cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
     if after.as_deref().is_some_and(|after| name::check_account(after).is_err()) {
-        return Err(invalid("does not hold a name"));
+        return Err(invalid_cursor("does not hold a name"));
     }
     let limit = call.query.limit;
     let mut items = page(&call, after.as_deref(), limit + 1).await?;
     let has_more = items.len() > usize::try_from(limit).unwrap_or(usize::MAX);
     items.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     let next_cursor = items.last().filter(|_| has_more).map(|last| listing.cursor(&last.name));
-    json(StatusCode::OK, &Page { items, next_cursor })
+    json_response(StatusCode::OK, &Page { items, next_cursor })
 }
 
 /// A page of users in the order of their names, as the API shows them.
@@ -208,7 +208,7 @@ pub(crate) async fn page<Q>(call: &GlobalCall<Q>, after: Option<&str>, limit: u3
 
 async fn create(call: GlobalCall, body: JsonBody<NewUser>) -> Result<Response, Problem> {
     let account = create_user(&call, body.read()?).await?;
-    json(StatusCode::CREATED, &read_again(|| Box::pin(show(&call, &account))).await?)
+    json_response(StatusCode::CREATED, &read_again(|| Box::pin(user_json(&call, &account))).await?)
 }
 
 pub(crate) async fn create_user<Q>(call: &GlobalCall<Q>, new: NewUser) -> Result<Account, Problem> {
@@ -234,7 +234,7 @@ pub(crate) async fn create_user<Q>(call: &GlobalCall<Q>, new: NewUser) -> Result
         grants,
     };
     // Read before the account is stored: after an error the call would be repeated, and find that the user exists.
-    let shown = show(call, &account).await?;
+    let shown = user_json(call, &account).await?;
     if engine.store().create_account(&account).await? {
         call.note.changed_to(&shown);
         Ok(account)
@@ -260,7 +260,7 @@ fn checked_display(text: &str) -> Result<String, Problem> {
 
 async fn get(call: GlobalCall, Named(name, ..): Named<path::User>) -> Result<Response, Problem> {
     let account = find(&call, &name).await?;
-    json(StatusCode::OK, &show(&call, &account).await?)
+    json_response(StatusCode::OK, &user_json(&call, &account).await?)
 }
 
 async fn change(
@@ -270,12 +270,12 @@ async fn change(
 ) -> Result<Response, Problem> {
     // Checked first, so that a missing user is reported before errors in the body.
     find(&call, &name).await?;
-    json(StatusCode::OK, &apply(&call, &name, body.read()?).await?)
+    json_response(StatusCode::OK, &apply_change(&call, &name, body.read()?).await?)
 }
 
-pub(crate) async fn apply<Q>(call: &GlobalCall<Q>, name: &str, wanted: ChangeUser) -> Result<UserJson, Problem> {
+pub(crate) async fn apply_change<Q>(call: &GlobalCall<Q>, name: &str, wanted: ChangeUser) -> Result<UserJson, Problem> {
     let account = find(call, name).await?;
-    call.note.before(&show(call, &account).await?);
+    call.note.before(&user_json(call, &account).await?);
     let grants = match &wanted.grants {
         None => None,
         Some(grants) => Some(read_grants_of_user(call.engine(), grants).await?),
@@ -292,7 +292,7 @@ pub(crate) async fn apply<Q>(call: &GlobalCall<Q>, name: &str, wanted: ChangeUse
     });
     let change = AccountChange { display_name, disabled: wanted.disabled, grants, provider_link };
     check_changed(call.engine().store().change_account(account.id, &change).await?, name)?;
-    let shown = show(call, &find(call, name).await?).await?;
+    let shown = user_json(call, &find(call, name).await?).await?;
     call.note.changed_to(&shown);
     Ok(shown)
 }
@@ -319,12 +319,16 @@ pub(crate) async fn reset_password<Q>(call: &GlobalCall<Q>, name: &str, new: New
     let hash = hash_password(&call.web, &new.password, name).await?;
     let now = call.engine().now();
     let kept = KeptAccess { session: None, tokens: new.keep_tokens };
-    note_password(call, &account, (now, new.keep_tokens));
-    if call.engine().store().set_password(account.id, &hash, kept, now).await? { Ok(()) } else { Err(missing(name)) }
+    audit_password(call, &account, (now, new.keep_tokens));
+    if call.engine().store().set_password(account.id, &hash, kept, now).await? {
+        Ok(())
+    } else {
+        Err(missing_user(name))
+    }
 }
 
 /// Records in the audit log that a password was changed.
-pub(crate) fn note_password<Q>(call: &GlobalCall<Q>, account: &Account, (now, keep_tokens): (Timestamp, bool)) {
+pub(crate) fn audit_password<Q>(call: &GlobalCall<Q>, account: &Account, (now, keep_tokens): (Timestamp, bool)) {
     call.note.object(&account.name);
     call.note.before(&serde_json::json!({"changed_at": account.password_changed_at}));
     call.note.changed_to(&serde_json::json!({"changed_at": now, "keep_tokens": keep_tokens}));
@@ -332,12 +336,12 @@ pub(crate) fn note_password<Q>(call: &GlobalCall<Q>, account: &Account, (now, ke
 
 /// Creates a link that signs a user in once, for the first sign-in or after a forgotten password.
 async fn link(call: GlobalCall, Named(name, ..): Named<path::User>) -> Result<Response, Problem> {
-    let (path, expires_at) = new_link(&call, &name).await?;
-    json(StatusCode::CREATED, &LinkJson { path, expires_at })
+    let (path, expires_at) = create_sign_in_link(&call, &name).await?;
+    json_response(StatusCode::CREATED, &LinkJson { path, expires_at })
 }
 
 /// Creates a link that signs the user in. Returns its path and its expiry.
-pub(crate) async fn new_link<Q>(call: &GlobalCall<Q>, name: &str) -> Result<(String, Timestamp), Problem> {
+pub(crate) async fn create_sign_in_link<Q>(call: &GlobalCall<Q>, name: &str) -> Result<(String, Timestamp), Problem> {
     let account = find(call, name).await?;
     if !call.caller.actor().may_change_sign_in_of(account.id) {
         let detail = "a token cannot create a link that signs in as its own account; POST /api/v1/sign-in-links creates one with the token's rights";
@@ -361,21 +365,21 @@ async fn delete(call: GlobalCall, Named(name, ..): Named<path::User>) -> Result<
 /// Deletes a user and the user's tokens.
 pub(crate) async fn remove<Q>(call: &GlobalCall<Q>, name: &str) -> Result<(), Problem> {
     let account = find(call, name).await?;
-    call.note.before(&show(call, &account).await?);
+    call.note.before(&user_json(call, &account).await?);
     check_changed(call.engine().store().delete_account(account.id).await?, name)
 }
 
 fn check_changed(outcome: AccountChanged, name: &str) -> Result<(), Problem> {
     match outcome {
         AccountChanged::Done => Ok(()),
-        AccountChanged::NotFound => Err(missing(name)),
+        AccountChanged::NotFound => Err(missing_user(name)),
         AccountChanged::LastAdmin => {
             Err(Problem::new(Code::LastAdmin, "no user who can sign in would be left who may do everything"))
         }
     }
 }
 
-async fn show<Q>(call: &GlobalCall<Q>, account: &Account) -> Result<UserJson, Problem> {
+async fn user_json<Q>(call: &GlobalCall<Q>, account: &Account) -> Result<UserJson, Problem> {
     Ok(UserJson::new(account, &GrantNames::of(call.engine(), account.grants.iter()).await?))
 }
 
@@ -384,9 +388,9 @@ pub(crate) async fn find<Q>(call: &GlobalCall<Q>, wanted: &str) -> Result<Accoun
         Ok(()) => call.engine().store().account_by_name(wanted).await?,
         Err(_) => None,
     };
-    found.ok_or_else(|| missing(wanted))
+    found.ok_or_else(|| missing_user(wanted))
 }
 
-fn missing(name: &str) -> Problem {
-    Problem::new(Code::UserNotFound, format!("there is no user {}", quoted(name)))
+fn missing_user(name: &str) -> Problem {
+    Problem::new(Code::UserNotFound, format!("there is no user {}", quoted_input(name)))
 }

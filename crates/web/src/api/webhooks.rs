@@ -11,9 +11,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::body::{JsonBody, refuse_value};
-use crate::call::{Call, forbidden, quoted, visible_namespace};
+use crate::call::{Call, forbidden, quoted_input, visible_namespace};
 use crate::openapi::Doc;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
@@ -100,8 +100,8 @@ pub(super) fn routes() -> Routes {
 
 async fn get(call: Call, Named(name, ..): Named<path::Namespace>) -> Result<Response, Problem> {
     let namespace = administered_namespace(&call, &name).await?;
-    let webhook = call.engine().store().failure_webhook(namespace.id).await?.ok_or_else(|| missing(&name))?;
-    json(StatusCode::OK, &show(namespace.name, webhook, None))
+    let webhook = call.engine().store().failure_webhook(namespace.id).await?.ok_or_else(|| missing_webhook(&name))?;
+    json_response(StatusCode::OK, &webhook_json(namespace.name, webhook, None))
 }
 
 /// Creates the namespace's webhook with a new secret. If the namespace has a webhook, only its URL changes.
@@ -117,11 +117,14 @@ async fn put(
     match call.engine().put_failure_webhook(namespace.id, &new.url).await {
         Ok(SavedWebhook::Created(webhook)) => {
             let secret = Some(webhook.secret.clone());
-            json(StatusCode::CREATED, &show(namespace.name, webhook, secret))
+            json_response(StatusCode::CREATED, &webhook_json(namespace.name, webhook, secret))
         }
         Ok(SavedWebhook::Changed) => {
             let changed = call.engine().store().failure_webhook(namespace.id).await?;
-            json(StatusCode::OK, &show(namespace.name, changed.ok_or_else(|| missing(&name))?, None))
+            json_response(
+                StatusCode::OK,
+                &webhook_json(namespace.name, changed.ok_or_else(|| missing_webhook(&name))?, None),
+            )
         }
         Err(WebhookError::Url(sentence)) => Err(refuse_value("/url", sentence)),
         Err(WebhookError::Store(error)) => Err(error.into()),
@@ -133,18 +136,19 @@ async fn delete(call: Call, Named(name, ..): Named<path::Namespace>) -> Result<R
     audit_before(&call, namespace.id, &name).await?;
     match call.engine().store().delete_failure_webhook(namespace.id).await? {
         true => Ok(StatusCode::NO_CONTENT.into_response()),
-        false => Err(missing(&name)),
+        false => Err(missing_webhook(&name)),
     }
 }
 
 async fn test(call: Call, Named(name, ..): Named<path::Namespace>) -> Result<Response, Problem> {
     let namespace = administered_namespace(&call, &name).await?;
     call.note.namespace(&name);
-    let sent = call.engine().test_failure_webhook((namespace.id, &name)).await?.ok_or_else(|| missing(&name))?;
+    let sent =
+        call.engine().test_failure_webhook((namespace.id, &name)).await?.ok_or_else(|| missing_webhook(&name))?;
     call.note.changed_to(&json!({"status": sent.status}));
     let latency_ms = u64::try_from(sent.took.as_millis()).unwrap_or(u64::MAX);
     let (status, error) = (sent.status, sent.error);
-    json(StatusCode::OK, &TestJson { is_delivered: error.is_none(), status, latency_ms, error })
+    json_response(StatusCode::OK, &TestJson { is_delivered: error.is_none(), status, latency_ms, error })
 }
 
 /// Records the namespace and the current URL in the audit log.
@@ -162,11 +166,11 @@ async fn administered_namespace(call: &Call, name: &str) -> Result<Namespace, Pr
     if call.caller.rights.allow(Admin, namespace.id, None) { Ok(namespace) } else { Err(forbidden()) }
 }
 
-fn show(namespace: String, webhook: FailureWebhook, secret: Option<String>) -> WebhookJson {
+fn webhook_json(namespace: String, webhook: FailureWebhook, secret: Option<String>) -> WebhookJson {
     let FailureWebhook { url, created_at, updated_at, .. } = webhook;
     WebhookJson { namespace, url, secret, created_at, updated_at }
 }
 
-fn missing(name: &str) -> Problem {
-    Problem::new(Code::WebhookNotFound, format!("namespace {} has no failure webhook", quoted(name)))
+fn missing_webhook(name: &str) -> Problem {
+    Problem::new(Code::WebhookNotFound, format!("namespace {} has no failure webhook", quoted_input(name)))
 }

@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 pub(crate) use self::derived_bodies::{Either, Listed, Patch, Unnamed};
 pub(crate) use self::doc::Doc;
 pub(crate) use self::inputs::{HandlerInputs, Input, Inputs, RequestBodyDoc, schema_of};
-use self::operation::{headers, operation, responses};
+use self::operation::{answer_headers, operation, shared_responses};
 use self::schemas::Schemas;
 use crate::problem;
 use crate::route_info::RouteInfo;
@@ -108,8 +108,8 @@ pub(crate) fn document<'r>(routes: impl Iterator<Item = (&'r RouteInfo, &'r Rout
                     "description": "A token of the API, `rondel_pat_…`. An executor's token opens sessions of executors, and is refused here.",
                 },
             },
-            "headers": headers(),
-            "responses": responses(&problem),
+            "headers": answer_headers(),
+            "responses": shared_responses(&problem),
             "schemas": renamed.schemas,
         }),
     };

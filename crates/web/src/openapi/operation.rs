@@ -31,7 +31,7 @@ const SHARED: [(u16, &str); 5] =
     [(401, "Unauthenticated"), (403, "Forbidden"), (429, "RateLimited"), (500, "Internal"), (503, "Unavailable")];
 
 /// The word of a permission in `x-permission`.
-const fn word(permission: Permission) -> &'static str {
+const fn permission_word(permission: Permission) -> &'static str {
     match permission {
         Permission::SignedIn => "own",
         Permission::View => "view",
@@ -62,14 +62,14 @@ pub(super) fn operation(info: &RouteInfo, route: &RouteDoc, schemas: &mut Schema
     refusals.extend(&inputs.refusals);
     refusals.extend(&doc.refusals);
     let mut operation = Map::new();
-    operation.insert("operationId".to_owned(), json!(id(&info.method, info.path)));
-    operation.insert("tags".to_owned(), json!([nouns(info.path).next().unwrap_or_default()]));
+    operation.insert("operationId".to_owned(), json!(operation_id(&info.method, info.path)));
+    operation.insert("tags".to_owned(), json!([path_nouns(info.path).next().unwrap_or_default()]));
     operation.insert("summary".to_owned(), json!(doc.summary));
     operation.insert("description".to_owned(), json!(doc.about));
     if let Access::Needs(permission) = info.access {
-        operation.insert("x-permission".to_owned(), json!(word(permission)));
+        operation.insert("x-permission".to_owned(), json!(permission_word(permission)));
     }
-    let parameters = parameters(&inputs);
+    let parameters = parameter_values(&inputs);
     if !parameters.is_empty() {
         operation.insert("parameters".to_owned(), Value::Array(parameters));
     }
@@ -85,26 +85,26 @@ pub(super) fn operation(info: &RouteInfo, route: &RouteDoc, schemas: &mut Schema
         }
         operation.insert("requestBody".to_owned(), json!({"required": body.is_required, "content": content}));
     }
-    let answers = doc.answers.iter().map(|one| (one.status.to_string(), answer(one, info, schemas)));
+    let answers = doc.answers.iter().map(|one| (one.status.to_string(), answer_response(one, info, schemas)));
     let mut all: Map<String, Value> = answers.collect();
-    all.extend(problems(&refusals).into_iter().map(|(status, value)| (status.to_string(), value)));
+    all.extend(problem_responses(&refusals).into_iter().map(|(status, value)| (status.to_string(), value)));
     operation.insert("responses".to_owned(), Value::Object(all));
     Value::Object(operation)
 }
 
 /// The parts of a path that are not parameters.
-fn nouns(path: &str) -> impl Iterator<Item = &str> {
+fn path_nouns(path: &str) -> impl Iterator<Item = &str> {
     path.trim_start_matches("/api/v1/").split(['/', ':']).filter(|part| !part.starts_with('{'))
 }
 
 /// The operation id: `GET /api/v1/jobs/{name}/fires` has `get_jobs_name_fires`.
-fn id(method: &Method, path: &str) -> String {
+fn operation_id(method: &Method, path: &str) -> String {
     let parts = path.trim_start_matches("/api/v1/").split('/').map(|part| part.trim_matches(['{', '}']));
     let words: Vec<String> = parts.map(|part| part.replace(['-', '.', ':'], "_")).collect();
     format!("{}_{}", method.as_str().to_ascii_lowercase(), words.join("_"))
 }
 
-fn parameters(inputs: &HandlerInputs) -> Vec<Value> {
+fn parameter_values(inputs: &HandlerInputs) -> Vec<Value> {
     let show = |place: &str, parameter: &Parameter| {
         json!({
             "name": parameter.name,
@@ -119,13 +119,13 @@ fn parameters(inputs: &HandlerInputs) -> Vec<Value> {
     path.chain(query).chain(inputs.headers.iter().map(|parameter| show("header", parameter))).collect()
 }
 
-fn answer(answer: &ResponseDoc, info: &RouteInfo, schemas: &mut Schemas) -> Value {
+fn answer_response(answer: &ResponseDoc, info: &RouteInfo, schemas: &mut Schemas) -> Value {
     let mut names = vec!["X-Request-Id", "RateLimit", "RateLimit-Policy"];
     names.extend(&answer.headers);
     if info.is_keyed() {
         names.push("Idempotency-Replayed");
     }
-    let mut shown = json!({"description": answer.about, "headers": references(&names)});
+    let mut shown = json!({"description": answer.about, "headers": header_references(&names)});
     if !answer.bodies.is_empty() {
         let mut content = Map::new();
         for (media, kind) in &answer.bodies {
@@ -141,13 +141,13 @@ fn answer(answer: &ResponseDoc, info: &RouteInfo, schemas: &mut Schemas) -> Valu
     shown
 }
 
-fn references(names: &[&str]) -> Map<String, Value> {
+fn header_references(names: &[&str]) -> Map<String, Value> {
     let one = |name: &&str| ((*name).to_owned(), json!({"$ref": format!("#/components/headers/{name}")}));
     names.iter().map(one).collect()
 }
 
 /// The headers that answers have.
-pub(super) fn headers() -> Value {
+pub(super) fn answer_headers() -> Value {
     let header = |about: &str, is_required: bool, example: &str| json!({"description": about, "required": is_required, "schema": {"type": "string"}, "example": example});
     json!({
         "X-Request-Id": header("The id of the request in the server's log: the one that the client sent, or a generated one.", true, "6f1d0c2a"),
@@ -162,7 +162,7 @@ pub(super) fn headers() -> Value {
 }
 
 /// The responses with the problems that are the same for every operation.
-pub(super) fn responses(problem: &Value) -> Value {
+pub(super) fn shared_responses(problem: &Value) -> Value {
     let mut shared = Map::new();
     for (status, name) in SHARED {
         let codes: Vec<Code> = COMMON_REFUSALS.into_iter().filter(|code| code.status() == status).collect();
@@ -172,12 +172,12 @@ pub(super) fn responses(problem: &Value) -> Value {
             503 => &["X-Request-Id", "Retry-After"],
             _ => &["X-Request-Id"],
         };
-        shared.insert(name.to_owned(), refusal(&codes, problem, headers));
+        shared.insert(name.to_owned(), refusal_response(&codes, problem, headers));
     }
     Value::Object(shared)
 }
 
-fn problems(refusals: &[Code]) -> Vec<(u16, Value)> {
+fn problem_responses(refusals: &[Code]) -> Vec<(u16, Value)> {
     let mut by_status: BTreeMap<u16, Vec<Code>> = BTreeMap::new();
     for code in Code::ALL.iter().filter(|code| refusals.contains(code)) {
         by_status.entry(code.status()).or_default().push(*code);
@@ -185,20 +185,20 @@ fn problems(refusals: &[Code]) -> Vec<(u16, Value)> {
     let problem = json!({"$ref": "#/components/schemas/Problem"});
     let show = |(status, codes): (u16, Vec<Code>)| match SHARED.iter().find(|(shared, _)| *shared == status) {
         Some((_, name)) => (status, json!({"$ref": format!("#/components/responses/{name}")})),
-        None if status == 412 => (status, refusal(&codes, &problem, &["X-Request-Id", "ETag"])),
-        None => (status, refusal(&codes, &problem, &["X-Request-Id"])),
+        None if status == 412 => (status, refusal_response(&codes, &problem, &["X-Request-Id", "ETag"])),
+        None => (status, refusal_response(&codes, &problem, &["X-Request-Id"])),
     };
     by_status.into_iter().map(show).collect()
 }
 
 /// The response with a problem that has one of these codes.
-fn refusal(codes: &[Code], problem: &Value, headers: &[&str]) -> Value {
+fn refusal_response(codes: &[Code], problem: &Value, headers: &[&str]) -> Value {
     let lines: Vec<String> = codes.iter().map(|code| format!("`{}`: {}.", code.as_str(), code.title())).collect();
     let words: Vec<&str> = codes.iter().map(|code| code.as_str()).collect();
     let schema = json!({"allOf": [problem, {"properties": {"code": {"enum": words}}}]});
     json!({
         "description": lines.join("\n\n"),
-        "headers": references(headers),
+        "headers": header_references(headers),
         "content": {"application/problem+json": {"schema": schema}},
     })
 }

@@ -55,7 +55,7 @@ impl Schemas {
     pub(super) fn finish(mut self) -> MergedSchemas {
         let requests = self.requests.take_definitions(true);
         let mut schemas = self.answers.take_definitions(true);
-        schemas.values_mut().for_each(open);
+        schemas.values_mut().for_each(allow_more_fields);
         let alike = MergedSchemas { schemas: Map::new(), names: BTreeSet::new() };
         let differs = |name: &String| {
             let mut request = requests[name].clone();
@@ -65,7 +65,7 @@ impl Schemas {
         let mut names: BTreeSet<String> = requests.keys().filter(|name| differs(name)).cloned().collect();
         // A schema also differs if it refers to a schema that differs.
         loop {
-            let holds = |name: &&String| !names.contains(*name) && references(&requests[*name], &names);
+            let holds = |name: &&String| !names.contains(*name) && refers_to(&requests[*name], &names);
             let more: Vec<String> = requests.keys().filter(holds).cloned().collect();
             let more: Vec<String> = more.into_iter().filter(|name| schemas.contains_key(name)).collect();
             if more.is_empty() {
@@ -104,28 +104,28 @@ impl MergedSchemas {
 }
 
 /// Allows additional fields in answers, since later versions may add fields.
-fn open(value: &mut Value) {
+fn allow_more_fields(value: &mut Value) {
     match value {
         Value::Object(map) => {
             if map.get("additionalProperties") == Some(&Value::Bool(false)) {
                 map.remove("additionalProperties");
             }
-            map.values_mut().for_each(open);
+            map.values_mut().for_each(allow_more_fields);
         }
-        Value::Array(items) => items.iter_mut().for_each(open),
+        Value::Array(items) => items.iter_mut().for_each(allow_more_fields),
         _ => {}
     }
 }
 
 /// Whether a request schema refers to one of these names.
-fn references(value: &Value, names: &BTreeSet<String>) -> bool {
+fn refers_to(value: &Value, names: &BTreeSet<String>) -> bool {
     match value {
         Value::Object(map) => {
             let here =
                 map.get("$ref").and_then(Value::as_str).and_then(|reference| reference.strip_prefix(OF_REQUESTS));
-            here.is_some_and(|name| names.contains(name)) || map.values().any(|value| references(value, names))
+            here.is_some_and(|name| names.contains(name)) || map.values().any(|value| refers_to(value, names))
         }
-        Value::Array(items) => items.iter().any(|item| references(item, names)),
+        Value::Array(items) => items.iter().any(|item| refers_to(item, names)),
         _ => false,
     }
 }

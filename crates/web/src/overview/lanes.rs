@@ -11,7 +11,7 @@ use rondel_store::ledger::RunQuery;
 use rondel_store::rollups::{ChartRun, NewestOutcomes, PointKind, StatPoint, Verdicts};
 
 use super::recent_failures::{RecentFailures, SHARED_COUNT};
-use super::series::{BucketRange, fitting_step, kept_step, summed_verdicts};
+use super::series::{BucketRange, fitting_step, stored_step, summed_verdicts};
 use crate::api::jobs::visible_from;
 use crate::call::Call;
 use crate::problem::Problem;
@@ -118,13 +118,13 @@ pub(crate) async fn timeline<Q: Sync>(
     failures: &RecentFailures,
 ) -> Result<Timeline, Problem> {
     match request.by {
-        LaneKind::Job => by_job(call, request, failures).await,
-        LaneKind::App => by_app(call, request).await,
-        LaneKind::Executor => by_executor(call, request).await,
+        LaneKind::Job => lanes_by_job(call, request, failures).await,
+        LaneKind::App => lanes_by_app(call, request).await,
+        LaneKind::Executor => lanes_by_executor(call, request).await,
     }
 }
 
-async fn by_job<Q: Sync>(
+async fn lanes_by_job<Q: Sync>(
     call: &Call<Q>,
     request: &TimelineRequest,
     failures: &RecentFailures,
@@ -151,12 +151,12 @@ async fn by_job<Q: Sync>(
     let now = call.engine().now();
     let mut plans = lane_plans(call.engine().node(), &keys, (request.from, request.to), now).await?;
     // In a long range, single runs would overlap, so fewer of them are drawn.
-    let share = if joined_length(request) > Step::Hour.length() { 8 } else { 1 };
+    let share = if stretch_length(request) > Step::Hour.length() { 8 } else { 1 };
     let mark_count = (MARK_COUNT_MAX / share / jobs.len().max(1)).min(LANE_MARK_COUNT_MAX);
     let mut drawn = read_lane_data(call, &jobs, (request, mark_count)).await?;
     let lanes = jobs.iter().map(|job| {
         let plan = plans.remove(&job.id).unwrap_or_default();
-        job_lane(job, plan, drawn.remove(&job.id).unwrap_or_default(), (now, joined_length(request)))
+        job_lane(job, plan, drawn.remove(&job.id).unwrap_or_default(), (now, stretch_length(request)))
     });
     Ok(Timeline { lanes: lanes.collect(), has_more, is_cut: false })
 }
@@ -184,7 +184,7 @@ async fn read_lane_data<Q: Sync>(
     for mark in call.engine().store().chart_runs(&ids, request.from, request.to, limit).await? {
         drawn.entry(mark.job).or_default().marks.push(mark);
     }
-    let length = joined_length(request);
+    let length = stretch_length(request);
     for LaneData { marks, cut, .. } in drawn.values_mut() {
         // Runs up to the end of the newest joined stretch are part of the stretches, so only later ones are drawn one by one.
         let oldest = marks.last().filter(|_| marks.len() > mark_count);
@@ -285,11 +285,11 @@ fn job_lane(job: &JobRecord, plan: LanePlan, drawn: LaneData, (now, length): (Ti
     // A run that is claimed ahead of its instant is drawn as a planned fire until that instant.
     let claimed: BTreeSet<Timestamp> = marks.iter().filter(|mark| is_ahead(mark)).map(|mark| mark.fire_at).collect();
     marks.retain(|mark| !is_ahead(mark) || mark.fire_at <= now);
-    let of_marks = marks.iter().fold(Verdicts::default(), |sum, mark| sum.plus(verdict(mark)));
+    let of_marks = marks.iter().fold(Verdicts::default(), |sum, mark| sum.plus(verdict_of_run(mark)));
     let joined = || stretches.iter().map(|stretch| &stretch.verdicts);
     let run_count = u64::try_from(marks.len()).unwrap_or(u64::MAX) + joined().map(Verdicts::total).sum::<u64>();
     let trouble_count = of_marks.failure_count() + joined().map(Verdicts::failure_count).sum::<u64>();
-    let of_stretches = stretches.iter().flat_map(|stretch| marks_of(stretch, length));
+    let of_stretches = stretches.iter().flat_map(|stretch| marks_of_stretch(stretch, length));
     let mut fires: Vec<Timestamp> = plan.fires;
     fires.extend(claimed.into_iter().filter(|at| *at > now));
     fires.sort_unstable();
@@ -312,7 +312,7 @@ const fn is_ahead(mark: &ChartRun) -> bool {
     matches!(mark.status, RunStatus::Pending | RunStatus::Waiting)
 }
 
-fn verdict(mark: &ChartRun) -> Verdicts {
+fn verdict_of_run(mark: &ChartRun) -> Verdicts {
     let count = u64::try_from(mark.span_count).unwrap_or(1);
     let none = Verdicts::default();
     match mark.status {
@@ -324,7 +324,7 @@ fn verdict(mark: &ChartRun) -> Verdicts {
 }
 
 /// The length of the stretches of time into which runs are joined.
-fn joined_length(request: &TimelineRequest) -> Duration {
+fn stretch_length(request: &TimelineRequest) -> Duration {
     let hours = match request.to.since(request.from).as_secs() / 3_600 {
         0..=48 => 1,
         49..=240 => 4,
@@ -334,7 +334,7 @@ fn joined_length(request: &TimelineRequest) -> Duration {
 }
 
 /// The marks of a joined stretch: one for each kind of verdict.
-fn marks_of(stretch: &StatPoint, length: Duration) -> Vec<Mark> {
+fn marks_of_stretch(stretch: &StatPoint, length: Duration) -> Vec<Mark> {
     let (at, Verdicts { succeeded, failed, timed_out, cancelled, unknown, skipped }) = (stretch.at, stretch.verdicts);
     let of = |status, count| Mark { from: at, to: Some(at + length), status, run: None, count };
     let parts = [
@@ -361,7 +361,7 @@ impl From<&ChartRun> for Mark {
     }
 }
 
-async fn by_app<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Timeline, Problem> {
+async fn lanes_by_app<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Timeline, Problem> {
     let mut apps = call.engine().store().apps(call.namespace.id).await?;
     apps.retain(|app| call.may_view(app.id) && request.app.is_none_or(|wanted| wanted == app.id));
     let lane_count = usize::try_from(request.lane_count).unwrap_or(usize::MAX);
@@ -369,10 +369,10 @@ async fn by_app<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Timeline
     apps.truncate(lane_count);
     // Apps are counted in steps of at most an hour.
     let fitting = fitting_step(request.to.since(request.from)).min(Step::Hour).max(Step::Quarter);
-    let step = kept_step(PointKind::App, fitting, (request.from, call.engine().now()));
+    let step = stored_step(PointKind::App, fitting, (request.from, call.engine().now()));
     let ids: Vec<i64> = apps.iter().map(|app| app.id.get()).collect();
     // In a long range, short stretches would overlap, so runs are joined into longer ones.
-    let length = if step == Step::Hour { joined_length(request) } else { step.length() };
+    let length = if step == Step::Hour { stretch_length(request) } else { step.length() };
     let span = BucketRange::new(step, request.from, request.to);
     let stretches = summed_verdicts(call, (PointKind::App, &ids), span, length).await?;
     let lane = |app: rondel_store::catalog::App| {
@@ -382,7 +382,7 @@ async fn by_app<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Timeline
             name: app.name,
             run_count: sum.total(),
             trouble_count: sum.failure_count(),
-            marks: own().flat_map(|stretch| marks_of(stretch, length)).collect(),
+            marks: own().flat_map(|stretch| marks_of_stretch(stretch, length)).collect(),
             is_joined: true,
             ..Lane::default()
         }
@@ -392,7 +392,7 @@ async fn by_app<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Timeline
     Ok(Timeline { lanes, has_more, is_cut: false })
 }
 
-async fn by_executor<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Timeline, Problem> {
+async fn lanes_by_executor<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Timeline, Problem> {
     let ids = (RunId::new(IdGen::first_at(request.from)), RunId::new(IdGen::first_at(request.to)));
     let limit = u32::try_from(MARK_COUNT_MAX).unwrap_or(u32::MAX).saturating_add(1);
     let mut marks = call.engine().store().chart_runs_of_namespace(call.namespace.id, ids, limit).await?;
@@ -413,7 +413,10 @@ async fn by_executor<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Tim
         name,
         app: apps.get(&app).cloned(),
         run_count: u64::try_from(marks.len()).unwrap_or(u64::MAX),
-        trouble_count: marks.iter().fold(Verdicts::default(), |sum, mark| sum.plus(verdict(mark))).failure_count(),
+        trouble_count: marks
+            .iter()
+            .fold(Verdicts::default(), |sum, mark| sum.plus(verdict_of_run(mark)))
+            .failure_count(),
         marks: marks.iter().rev().map(Mark::from).collect(),
         ..Lane::default()
     };

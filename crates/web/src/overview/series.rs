@@ -57,51 +57,51 @@ impl Bucket {
 }
 
 /// The runs of the namespace that the caller may see, in all buckets of the span.
-pub(crate) async fn of_namespace<Q>(call: &Call<Q>, span: BucketRange) -> Result<Vec<Bucket>, Problem> {
-    of_seen(call, span, PointDetail::Whole).await
+pub(crate) async fn namespace_buckets<Q>(call: &Call<Q>, span: BucketRange) -> Result<Vec<Bucket>, Problem> {
+    visible_buckets(call, span, PointDetail::Whole).await
 }
 
-/// Like [`of_namespace`], but reads only the verdicts.
-pub(crate) async fn verdicts_of_namespace<Q>(call: &Call<Q>, span: BucketRange) -> Result<Vec<Bucket>, Problem> {
-    of_seen(call, span, PointDetail::Verdicts).await
+/// Like [`namespace_buckets`], but reads only the verdicts.
+pub(crate) async fn namespace_verdicts<Q>(call: &Call<Q>, span: BucketRange) -> Result<Vec<Bucket>, Problem> {
+    visible_buckets(call, span, PointDetail::Verdicts).await
 }
 
-async fn of_seen<Q>(call: &Call<Q>, span: BucketRange, detail: PointDetail) -> Result<Vec<Bucket>, Problem> {
+async fn visible_buckets<Q>(call: &Call<Q>, span: BucketRange, detail: PointDetail) -> Result<Vec<Bucket>, Problem> {
     let (kind, owners) = match call.visible_apps() {
         None => (PointKind::Namespace, vec![call.namespace.id.get()]),
         Some(apps) => (PointKind::App, apps.iter().map(|app| app.get()).collect()),
     };
     let mut buckets = buckets_of(&[], span);
-    for owners in owners.chunks(owner_count(span)) {
-        add(&mut buckets, &buckets_of(&points(call, (kind, owners), span, detail).await?, span));
+    for owners in owners.chunks(owner_count_max(span)) {
+        add_buckets(&mut buckets, &buckets_of(&query_points(call, (kind, owners), span, detail).await?, span));
     }
     Ok(buckets)
 }
 
 /// How many owners one read may have at most, so that its limit drops no points.
-pub(crate) fn owner_count(span: BucketRange) -> usize {
+pub(crate) fn owner_count_max(span: BucketRange) -> usize {
     let count = u128::from(POINT_COUNT_MAX) / span.bucket_count().max(1);
     usize::try_from(count).unwrap_or(usize::MAX).max(1)
 }
 
 /// The runs of these owners, added up in each bucket of the span.
-pub(crate) async fn of<Q>(
+pub(crate) async fn owner_buckets<Q>(
     call: &Call<Q>,
     kind: PointKind,
     owners: &[i64],
     span: BucketRange,
 ) -> Result<Vec<Bucket>, Problem> {
-    Ok(buckets_of(&read(call, kind, owners, span).await?, span))
+    Ok(buckets_of(&read_points(call, kind, owners, span).await?, span))
 }
 
-/// The points of these owners. With more than [`owner_count`] owners, points may be missing.
-pub(crate) async fn read<Q>(
+/// The points of these owners. With more than [`owner_count_max`] owners, points may be missing.
+pub(crate) async fn read_points<Q>(
     call: &Call<Q>,
     kind: PointKind,
     owners: &[i64],
     span: BucketRange,
 ) -> Result<Vec<StatPoint>, Problem> {
-    points(call, (kind, owners), span, PointDetail::Whole).await
+    query_points(call, (kind, owners), span, PointDetail::Whole).await
 }
 
 /// The verdicts of each of these owners, summed up in stretches of `length`. Uses as few reads as the limit of one read allows.
@@ -112,13 +112,13 @@ pub(crate) async fn summed_verdicts<Q>(
     length: Duration,
 ) -> Result<Vec<StatPoint>, Problem> {
     let mut found = Vec::new();
-    for chunk in owners.chunks(owner_count(span)) {
-        found.append(&mut points(call, (kind, chunk), span, PointDetail::VerdictsPer(length)).await?);
+    for chunk in owners.chunks(owner_count_max(span)) {
+        found.append(&mut query_points(call, (kind, chunk), span, PointDetail::VerdictsPer(length)).await?);
     }
     Ok(found)
 }
 
-async fn points<Q>(
+async fn query_points<Q>(
     call: &Call<Q>,
     (kind, owners): (PointKind, &[i64]),
     span: BucketRange,
@@ -143,7 +143,7 @@ pub(crate) fn buckets_of(points: &[StatPoint], span: BucketRange) -> Vec<Bucket>
 }
 
 /// Adds the buckets of other owners in the same span.
-pub(crate) fn add(buckets: &mut [Bucket], others: &[Bucket]) {
+pub(crate) fn add_buckets(buckets: &mut [Bucket], others: &[Bucket]) {
     for (bucket, other) in buckets.iter_mut().zip(others) {
         bucket.verdicts = bucket.verdicts.plus(other.verdicts);
         bucket.durations.merge(&other.durations);
@@ -152,7 +152,7 @@ pub(crate) fn add(buckets: &mut [Bucket], others: &[Bucket]) {
 }
 
 /// The sum of a whole series.
-pub(crate) fn total(buckets: &[Bucket]) -> Bucket {
+pub(crate) fn sum_buckets(buckets: &[Bucket]) -> Bucket {
     let mut total = Bucket::empty(buckets.first().map_or(Timestamp::EPOCH, |bucket| bucket.at));
     for bucket in buckets {
         total.verdicts = total.verdicts.plus(bucket.verdicts);
@@ -173,7 +173,7 @@ pub(crate) fn fitting_step(length: Duration) -> Step {
 }
 
 /// The shortest step of at least `fitting` whose counts are stored for these owners as far back as `from`.
-pub(crate) fn kept_step(kind: PointKind, fitting: Step, (from, now): (Timestamp, Timestamp)) -> Step {
+pub(crate) fn stored_step(kind: PointKind, fitting: Step, (from, now): (Timestamp, Timestamp)) -> Step {
     let is_kept = |step: &Step| *step >= fitting && from >= now.saturating_sub(kind.kept_for(*step));
     let steps = kind.steps();
     steps.iter().copied().find(is_kept).or(steps.last().copied()).unwrap_or(Step::Hour)
@@ -187,7 +187,7 @@ mod tests {
     fn a_range_long_ago_has_a_step_that_is_kept() {
         let now = Timestamp::from_secs(1_900_000_800);
         let step = |kind, fitting, days: u32| {
-            kept_step(kind, fitting, (now.saturating_sub(Duration::from_secs(24 * 3_600) * days), now))
+            stored_step(kind, fitting, (now.saturating_sub(Duration::from_secs(24 * 3_600) * days), now))
         };
         assert_eq!(
             [0, 1, 2, 16].map(|days| step(PointKind::App, Step::Minute, days)),
@@ -201,8 +201,8 @@ mod tests {
     fn a_read_has_no_more_owners_than_its_limit_has_points_for() {
         let at = Timestamp::from_secs(1_900_000_800);
         let day = BucketRange::new(Step::Minute, at, at + Duration::from_secs(24 * 3_600));
-        assert_eq!(owner_count(day), 34);
-        assert_eq!(owner_count(BucketRange { to: day.from, ..day }), 50_000);
+        assert_eq!(owner_count_max(day), 34);
+        assert_eq!(owner_count_max(BucketRange { to: day.from, ..day }), 50_000);
     }
 
     #[test]
@@ -219,9 +219,9 @@ mod tests {
         let buckets = buckets_of(&[point(span.from), point(span.from), point(at + Duration::from_secs(86_400))], span);
         let counts: Vec<u64> = buckets.iter().map(|bucket| bucket.verdicts.total()).collect();
         assert_eq!(counts, [4, 0, 0, 0], "an hour has four quarters");
-        assert_eq!(total(&buckets).verdicts.succeeded, 4);
+        assert_eq!(sum_buckets(&buckets).verdicts.succeeded, 4);
         let mut sum = buckets.clone();
-        add(&mut sum, &buckets);
-        assert_eq!((sum.len(), total(&sum).verdicts.succeeded), (4, 8));
+        add_buckets(&mut sum, &buckets);
+        assert_eq!((sum.len(), sum_buckets(&sum).verdicts.succeeded), (4, 8));
     }
 }

@@ -12,7 +12,7 @@ use rondel_store::access::{Account, KeptAccess, WebSession};
 
 use super::form::Fields;
 use super::grants_form::{
-    Choices, GrantPicker, GrantRow, grant_text, mark_wrong_rows, rows_of, sent_grants, sent_rows,
+    Choices, GrantPicker, GrantRow, grant_text, mark_wrong_rows, rows_of_grants, sent_grants, sent_rows,
 };
 use super::moment::Moment;
 use super::prefs::Prefs;
@@ -20,7 +20,7 @@ use super::sentences::localized;
 use super::shell::{LIMIT, Nav, NoQuery, Shell, User, WithLang, html};
 use super::sign_in::{add_cookie, sign_in_problem, too_many_attempts};
 use super::texts::Texts;
-use crate::api::me::{account_of_sign_ins, note_session};
+use crate::api::me::{account_of_sign_ins, audit_session};
 use crate::api::tokens::{self, NewToken, TokenJson};
 use crate::api::users::{self, hash_password};
 use crate::body::{read_value, refuse_value};
@@ -107,7 +107,7 @@ type PageCall = GlobalCall<WithLang<NoQuery>>;
 
 /// A grant as text: `operator default/billing`.
 #[cfg(test)]
-pub(super) fn line(grant: &GrantJson) -> String {
+pub(super) fn grant_line(grant: &GrantJson) -> String {
     match (&grant.namespace, &grant.app) {
         (Some(namespace), Some(app)) => format!("{} {namespace}/{app}", grant.role),
         (Some(namespace), None) => format!("{} {namespace}", grant.role),
@@ -185,7 +185,7 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
         has_password: account.as_ref().is_some_and(|account| account.password.is_some()),
         is_admin: caller.may(Permission::Cluster),
         sessions: sessions.into_iter().map(session).collect(),
-        tokens: tokens::show_all(call, &found).await?.into_iter().map(token).collect(),
+        tokens: tokens::tokens_json(call, &found).await?.into_iter().map(token).collect(),
         living_count,
         new_token,
         error: state.error,
@@ -197,7 +197,7 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
 }
 
 /// The signed-in account. A sign-in by a token is refused, even if the account owns the token: tokens cannot set passwords.
-async fn signed_in(call: &PageCall) -> Result<(Account, SessionId), Problem> {
+async fn signed_in_account(call: &PageCall) -> Result<(Account, SessionId), Problem> {
     let caller = &call.caller;
     let refuse = |detail: &str| Problem::new(Code::Forbidden, detail);
     let (Some(id), Some(session)) = (caller.account, caller.session) else {
@@ -220,7 +220,7 @@ pub(super) async fn password(
     headers: HeaderMap,
     fields: Fields,
 ) -> Result<Response, Problem> {
-    let (account, session) = signed_in(&call).await?;
+    let (account, session) = signed_in_account(&call).await?;
     let (store, now) = (call.engine().store(), call.engine().now());
     if account.password.is_some() {
         let current = fields.raw("current");
@@ -251,11 +251,12 @@ pub(super) async fn password(
         }
     };
     let keep_tokens = fields.get("keep_tokens") == "1";
-    users::note_password(&call, &account, (now, keep_tokens));
+    users::audit_password(&call, &account, (now, keep_tokens));
     store.set_password(account.id, &hash, KeptAccess { session: None, tokens: keep_tokens }, now).await?;
     let agent = headers.get(http::header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
     let place = SignInClient { address: None, user_agent: agent.to_owned() };
-    let cookie = sign_in::begin(store, call.engine().new_id(), SignInOwner::Account(account.id), &place, now).await?;
+    let cookie =
+        sign_in::begin_session(store, call.engine().new_id(), SignInOwner::Account(account.id), &place, now).await?;
     let mut response = to("/account");
     add_cookie(&mut response, cookies::set_session(cookie.reveal(), SESSION_LIFETIME, call.web.config.tls));
     Ok(response)
@@ -268,7 +269,7 @@ pub(super) async fn end_session(call: PageCall, Named(id, ..): Named<path::SignI
     let account = account_of_sign_ins(&call).await?.ok_or_else(refused)?;
     // Ending a sign-in twice is no error.
     if let Ok(id) = id.parse::<SessionId>() {
-        note_session(&call, account, id).await?;
+        audit_session(&call, account, id).await?;
         call.engine().store().end_sign_in(id, Some(account)).await?;
     }
     Ok(to("/account"))
@@ -278,7 +279,7 @@ pub(super) async fn make_token(call: PageCall, prefs: Prefs, fields: Fields) -> 
     let created = create_token(&call, &fields).await;
     let typed = match sent_rows(&fields) {
         Some(rows) => rows,
-        None => parse_grant_lines(fields.get("grants")).map(|grants| rows_of(&grants)).unwrap_or_default(),
+        None => parse_grant_lines(fields.get("grants")).map(|grants| rows_of_grants(&grants)).unwrap_or_default(),
     };
     render_new_token(&call, prefs, created, (typed, TokenForm::from_fields(&fields))).await
 }
@@ -289,7 +290,7 @@ pub(super) async fn rotate_token(
     prefs: Prefs,
     Named(id, ..): Named<path::Token>,
 ) -> Result<Response, Problem> {
-    let created = tokens::rotate_one(&call, &id).await;
+    let created = tokens::rotate_token(&call, &id).await;
     render_new_token(&call, prefs, created, (Vec::new(), TokenForm::default())).await
 }
 
@@ -352,7 +353,7 @@ pub(super) async fn revoke_token(
     Named(id, ..): Named<path::Token>,
     fields: Fields,
 ) -> Result<Response, Problem> {
-    tokens::revoke_one(&call, &id).await?;
+    tokens::revoke_token(&call, &id).await?;
     Ok(own_path(fields.get("back")).map_or_else(|| to("/account"), to))
 }
 
@@ -364,7 +365,7 @@ mod tests {
     fn roles_in_lines_are_read_as_they_are_written() {
         let text = "viewer\n operator default \n\neditor default/billing";
         let found = parse_grant_lines(text).unwrap();
-        let again: Vec<String> = found.iter().map(line).collect();
+        let again: Vec<String> = found.iter().map(grant_line).collect();
         assert_eq!(again, ["viewer", "operator default", "editor default/billing"]);
         assert_eq!(parse_grant_lines("root").unwrap_err().complaints()[0].pointer.as_deref(), Some("/grants/0/role"));
     }

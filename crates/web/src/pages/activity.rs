@@ -10,7 +10,7 @@ use rondel_core::{AuditId, Timestamp, words};
 use rondel_store::access::{AuditEntry, AuditQuery, Verdict};
 
 use super::activity_rows::{ActivityFormatter, ActivityRow, action_words};
-use super::as_code::{AsCode, quoted};
+use super::as_code::{AsCode, shell_quoted};
 use super::prefs::Prefs;
 use super::shell::{LIMIT, Nav, Page, Shell, User, WithLang, html};
 use super::texts::Texts;
@@ -18,11 +18,11 @@ use super::zones;
 use crate::api::audit::{ReadAudit, export as export_of};
 use crate::api::jobs::find;
 use crate::call::GlobalCall;
-use crate::cursor::{Listing, invalid};
+use crate::cursor::{Listing, invalid_cursor};
 use crate::path::{self, Named};
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
-use crate::redirect::pair;
+use crate::redirect::query_pair;
 
 /// Maximum length of a filter, in bytes.
 const FILTER_LEN_MAX: usize = 255;
@@ -150,7 +150,7 @@ impl Filters {
             ("from", &self.from),
             ("to", &self.to),
         ];
-        pairs.into_iter().filter(|(_, value)| !value.is_empty()).map(|(key, value)| pair(key, value)).collect()
+        pairs.into_iter().filter(|(_, value)| !value.is_empty()).map(|(key, value)| query_pair(key, value)).collect()
     }
 
     fn is_empty(&self) -> bool {
@@ -172,7 +172,7 @@ fn api_pairs(query: &AuditQuery) -> Vec<(&'static str, String)> {
     pairs.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
 }
 
-fn url_with(path: &str, pairs: &[String]) -> String {
+fn url_with_pairs(path: &str, pairs: &[String]) -> String {
     if pairs.is_empty() { path.to_owned() } else { format!("{path}?{}", pairs.join("&")) }
 }
 
@@ -202,7 +202,7 @@ type PageCall = GlobalCall<WithLang<Filters>>;
 pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Problem> {
     let (engine, filters) = (call.engine(), call.query.0.clone());
     let (t, now) = (prefs.lang.texts(), engine.now());
-    let here = url_with("/activity", &filters.pairs());
+    let here = url_with_pairs("/activity", &filters.pairs());
     let shell = Shell::new(prefs, Nav::Activity, Some(User::of_global_call(&call).await), &here);
     let (query, error) = match filters.query(now, t) {
         Ok(query) => (query, None),
@@ -212,7 +212,7 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
     let listing = Listing::new("activity", filters.pairs());
     let after = filters.cursor.as_deref().map(|cursor| listing.position::<AuditId>(cursor)).transpose()?;
     if after.is_some_and(|after| after.get() <= 0) {
-        return Err(invalid("does not hold an id"));
+        return Err(invalid_cursor("does not hold an id"));
     }
     let found = match &error {
         None => engine.store().audit(&AuditQuery { after, limit: LIMIT + 1, ..query.clone() }).await?,
@@ -221,12 +221,12 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
     let has_more = found.len() > LIMIT as usize;
     let shown = &found[..found.len().min(LIMIT as usize)];
     let next = shown.last().filter(|_| has_more).map(|last| {
-        let cursor = pair("cursor", &listing.cursor(last.id));
-        url_with("/activity", &[filters.pairs(), vec![cursor]].concat())
+        let cursor = query_pair("cursor", &listing.cursor(last.id));
+        url_with_pairs("/activity", &[filters.pairs(), vec![cursor]].concat())
     });
     let wanted = api_pairs(&query);
-    let flags = wanted.iter().map(|(key, value)| format!(" --{key} {}", quoted(value))).collect::<String>();
-    let wanted: Vec<String> = wanted.iter().map(|(key, value)| pair(key, value)).collect();
+    let flags = wanted.iter().map(|(key, value)| format!(" --{key} {}", shell_quoted(value))).collect::<String>();
+    let wanted: Vec<String> = wanted.iter().map(|(key, value)| query_pair(key, value)).collect();
     let formatter = ActivityFormatter { t, now, may_see_secrets: true, may_see_origin: true };
     let status = if error.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
     let template = ActivityPage {
@@ -235,10 +235,14 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
         rows: shown.iter().map(|entry| formatter.row(entry)).collect(),
         first: here,
         next,
-        export: url_with("/activity.ndjson", &wanted),
+        export: url_with_pairs("/activity.ndjson", &wanted),
         is_first: filters.cursor.is_none(),
         is_filtered: !filters.is_empty(),
-        code: AsCode::without_namespace(("GET", &url_with("/api/v1/audit", &wanted)), None, &format!("audit{flags}")),
+        code: AsCode::without_namespace(
+            ("GET", &url_with_pairs("/api/v1/audit", &wanted)),
+            None,
+            &format!("audit{flags}"),
+        ),
         error,
         filters,
         shell,
@@ -268,7 +272,7 @@ struct JobActivityPage {
 
 /// Selects the entries about this job from the entries about all objects with its name, the newest first. Entries of an earlier, deleted
 /// job are left out.
-fn about_job(mut entries: Vec<AuditEntry>) -> Vec<AuditEntry> {
+fn entries_about_job(mut entries: Vec<AuditEntry>) -> Vec<AuditEntry> {
     let is_end = |entry: &AuditEntry| entry.action == "job.delete" && entry.verdict == Verdict::Allowed;
     entries.truncate(entries.iter().position(is_end).unwrap_or(entries.len()));
     entries.retain(|entry| entry.action.starts_with("job."));
@@ -288,7 +292,7 @@ pub(super) async fn of_job(page: Page, Named(name, ..): Named<path::Job>) -> Res
         limit: JOB_ENTRY_READ_COUNT,
         ..AuditQuery::default()
     };
-    let found = about_job(page.engine().store().audit(&query).await?);
+    let found = entries_about_job(page.engine().store().audit(&query).await?);
     let rights = &page.call.caller.rights;
     let may_see_all = rights.allow_somewhere(Cluster);
     let formatter = ActivityFormatter {
@@ -297,13 +301,13 @@ pub(super) async fn of_job(page: Page, Named(name, ..): Named<path::Job>) -> Res
         may_see_secrets: rights.allow(Edit, page.call.namespace.id, Some(record.app)),
         may_see_origin: may_see_all,
     };
-    let wanted = [pair("object", &name), pair("in", &page.call.namespace.name)];
+    let wanted = [query_pair("object", &name), query_pair("in", &page.call.namespace.name)];
     let command = format!("audit --object {name} --in {}", page.call.namespace.name);
     let template = JobActivityPage {
         shell: page.shell(Nav::Jobs),
         t: page.t,
         rows: found.iter().map(|entry| formatter.row(entry)).collect(),
-        code: AsCode::without_namespace(("GET", &url_with("/api/v1/audit", &wanted)), None, &command),
+        code: AsCode::without_namespace(("GET", &url_with_pairs("/api/v1/audit", &wanted)), None, &command),
         may_see_all,
         name,
     };

@@ -73,7 +73,7 @@ impl ActivityFormatter {
         let (before, after) = (document(&entry.before), document(&entry.after));
         let is_dry_run = after.as_ref().is_some_and(|after| after.get("dry_run").is_some());
         let (before, after) = match (entry.action.as_str(), after) {
-            ("job.apply", Some(Value::Object(after))) => by_job(before.as_ref(), after),
+            ("job.apply", Some(Value::Object(after))) => documents_by_job(before.as_ref(), after),
             (_, after) => (before, after),
         };
         let note = match entry.after.as_deref() {
@@ -100,7 +100,7 @@ impl ActivityFormatter {
             request: entry.request_id.clone().filter(|_| self.may_see_origin),
             words: action_words(t, &entry.action),
             action: entry.action.clone(),
-            link: link(entry),
+            link: object_link(entry),
             object: entry.object.clone(),
             namespace: entry.namespace.clone(),
             verdict: match entry.verdict {
@@ -127,7 +127,7 @@ impl ActivityFormatter {
 }
 
 /// The documents of an applied list. For each job they have the changed fields, or one word such as `created`.
-fn by_job(before: Option<&Value>, after: Map<String, Value>) -> (Option<Value>, Option<Value>) {
+fn documents_by_job(before: Option<&Value>, after: Map<String, Value>) -> (Option<Value>, Option<Value>) {
     let fields = |of: &Value| -> Option<Value> {
         let fields = of["fields"].as_object().filter(|fields| !fields.is_empty())?;
         let named =
@@ -154,7 +154,7 @@ fn has_no_field_of(before: &Value, after: &Value) -> bool {
 /// A changed field in readable form.
 pub(super) fn change_row(change: &Change) -> ChangeRow {
     let is_long =
-        |value: &Option<Value>| value.as_ref().is_some_and(|value| text(value).chars().count() > VALUE_LEN_MAX);
+        |value: &Option<Value>| value.as_ref().is_some_and(|value| value_text(value).chars().count() > VALUE_LEN_MAX);
     let has_lines =
         |value: &Option<Value>| value.as_ref().and_then(Value::as_str).is_some_and(|text| text.contains('\n'));
     let is_long = [&change.from, &change.to].into_iter().any(|value| is_long(value) || has_lines(value));
@@ -162,7 +162,7 @@ pub(super) fn change_row(change: &Change) -> ChangeRow {
     // The first line is left out because it repeats the name of the field.
     let lines =
         lines.map(|lines| lines.split_once('\n').map_or_else(String::new, |(_, rest)| rest.trim_end().to_owned()));
-    let shown = |value: &Option<Value>| value.as_ref().filter(|_| !is_long).map(text);
+    let shown = |value: &Option<Value>| value.as_ref().filter(|_| !is_long).map(value_text);
     ChangeRow {
         field: change.pointer.trim_start_matches('/').replace('/', "."),
         from: shown(&change.from),
@@ -171,7 +171,7 @@ pub(super) fn change_row(change: &Change) -> ChangeRow {
     }
 }
 
-fn text(value: &Value) -> String {
+fn value_text(value: &Value) -> String {
     match value {
         Value::Null => "–".to_owned(),
         Value::String(text) => format!("“{text}”"),
@@ -180,7 +180,7 @@ fn text(value: &Value) -> String {
 }
 
 /// The path of the page about an entry's object.
-fn link(entry: &AuditEntry) -> Option<String> {
+fn object_link(entry: &AuditEntry) -> Option<String> {
     if entry.object.is_empty() || entry.object.contains('/') || entry.action.ends_with(".delete") {
         return None;
     }
@@ -193,7 +193,7 @@ fn link(entry: &AuditEntry) -> Option<String> {
         "user" => return Some("/users".to_owned()),
         _ => return None,
     };
-    let name = crate::redirect::encoded(&entry.object);
+    let name = crate::redirect::percent_encode(&entry.object);
     let namespace = entry.namespace.as_ref().map(|namespace| format!("?namespace={namespace}")).unwrap_or_default();
     Some(format!("{path}/{name}{namespace}"))
 }
@@ -273,7 +273,7 @@ mod tests {
 
     use super::super::texts::Lang;
     use super::*;
-    use crate::audit::action;
+    use crate::audit::action_of_request;
     use crate::route_info::{Access, is_read_only_post};
 
     #[test]
@@ -298,7 +298,7 @@ mod tests {
         let changes = crate::route_table().into_iter().filter(|route| !route.method.is_safe());
         let names = changes
             .filter(|route| route.access != Access::Open && !is_read_only_post(route.path))
-            .map(|route| action(&route.method, route.path));
+            .map(|route| action_of_request(&route.method, route.path));
         let wordless: BTreeSet<String> = names.filter(|name| action_words(Lang::Zh.texts(), name).is_none()).collect();
         assert_eq!(wordless, BTreeSet::new());
     }
@@ -311,7 +311,7 @@ mod tests {
             "b": {"action": "changed", "fields": {"/retry/max": 3, "/timeout": "5s"}},
             "...": 7,
         });
-        let (from, to) = by_job(Some(&before), after.as_object().cloned().unwrap());
+        let (from, to) = documents_by_job(Some(&before), after.as_object().cloned().unwrap());
         assert_eq!(from, Some(json!({"b": {"retry.max": 1}})));
         let expected = json!({"a": "created", "b": {"retry.max": 3, "timeout": "5s"}, "...": 7});
         assert_eq!(to, Some(expected));

@@ -230,12 +230,12 @@ impl RuleForm {
         };
         let repeat = match self.repeat.as_str() {
             "" => None,
-            text => Some(length("/repeat", text)?),
+            text => Some(parse_length("/repeat", text)?),
         };
         let escalate = match self.escalate_to.as_str() {
             "" => None,
             channel => {
-                let after = length("/escalate/after", &self.escalate_after)?;
+                let after = parse_length("/escalate/after", &self.escalate_after)?;
                 Some(Escalation { channel: channel.to_owned(), after })
             }
         };
@@ -247,21 +247,21 @@ impl RuleForm {
             severity: if self.severity == "critical" { Severity::Critical } else { Severity::Warning },
             channels: self.channels.clone(),
             repeat,
-            digest: length("/digest", &self.digest)?,
-            group_over: number("/group_over", &self.group_over)?,
+            digest: parse_length("/digest", &self.digest)?,
+            group_over: parse_number("/group_over", &self.group_over)?,
             escalate,
             enabled: self.enabled,
         })
     }
 
     fn condition(&self) -> Result<Condition, Problem> {
-        let of_length = || length("/condition/length", &self.length);
+        let of_length = || parse_length("/condition/length", &self.length);
         Ok(match self.condition.as_str() {
-            "failures_in_row" => Condition::FailuresInRow { count: number("/condition/count", &self.count)? },
+            "failures_in_row" => Condition::FailuresInRow { count: parse_number("/condition/count", &self.count)? },
             "failure_rate" => Condition::FailureRate {
-                percent: number("/condition/percent", &self.percent)?,
-                window: length("/condition/window", &self.window)?,
-                min_runs: number("/condition/min_runs", &self.min_runs)?,
+                percent: parse_number("/condition/percent", &self.percent)?,
+                window: parse_length("/condition/window", &self.window)?,
+                min_runs: parse_number("/condition/min_runs", &self.min_runs)?,
             },
             "skipped" => {
                 let words = self.reasons.split([',', ' ', '，', '、']).filter(|word| !word.is_empty());
@@ -284,7 +284,7 @@ impl RuleForm {
             "no_success_for" => Condition::NoSuccessFor { length: of_length()? },
             "running_longer" if self.length.is_empty() => Condition::RunningLonger {
                 than: None,
-                times_p95: Some(number("/condition/times_p95", &self.times_p95)?),
+                times_p95: Some(parse_number("/condition/times_p95", &self.times_p95)?),
             },
             "running_longer" => Condition::RunningLonger { than: Some(of_length()?), times_p95: None },
             "no_executor" => {
@@ -298,8 +298,8 @@ impl RuleForm {
                 disk::parse(&self.free).map_err(|message| refuse_value("/condition/disk_low/free", message))?
             }
             "ledger_growth" => Condition::LedgerGrowth {
-                runs: number("/condition/runs", &self.runs)?,
-                window: length("/condition/window", &self.window)?,
+                runs: parse_number("/condition/runs", &self.runs)?,
+                window: parse_length("/condition/window", &self.window)?,
             },
             _ => Condition::Failed {},
         })
@@ -313,12 +313,13 @@ impl RuleForm {
     }
 }
 
-fn length(pointer: &str, text: &str) -> Result<std::time::Duration, Problem> {
+fn parse_length(pointer: &str, text: &str) -> Result<std::time::Duration, Problem> {
     parse_duration(text).map_err(|error| refuse_value(pointer, error.to_string()))
 }
 
-fn number<N: FromStr>(pointer: &str, text: &str) -> Result<N, Problem> {
-    text.parse().map_err(|_| refuse_value(pointer, format!("{} is not a whole number", crate::call::quoted(text))))
+fn parse_number<N: FromStr>(pointer: &str, text: &str) -> Result<N, Problem> {
+    text.parse()
+        .map_err(|_| refuse_value(pointer, format!("{} is not a whole number", crate::call::quoted_input(text))))
 }
 
 pub(super) async fn new(page: Page<NewRule>) -> Result<Response, Problem> {
@@ -471,13 +472,13 @@ async fn render_page<Q>(
         calendars,
         channels: channels.collect(),
         jobs: jobs.into_iter().map(|job| job.spec.name).collect(),
-        conditions: conditions(t),
+        conditions: condition_choices(t),
         missing: page.missing(None),
     };
     html(status, &template)
 }
 
-fn conditions(t: &Texts) -> Vec<(&'static str, &'static str)> {
+fn condition_choices(t: &Texts) -> Vec<(&'static str, &'static str)> {
     vec![
         ("failed", t.alerts_when_failed),
         ("failures_in_row", t.alerts_when_in_row),

@@ -21,14 +21,14 @@ use super::moment::Moment;
 use super::sentences::localized;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
-use super::view::visible;
+use super::view::visible_text;
 use super::zones;
 use crate::api::{alert_rules, incidents};
 use crate::body::refuse_value;
 use crate::call::Call;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::redirect::{own_path, pair, to};
+use crate::redirect::{own_path, query_pair, to};
 
 /// Maximum number of open incidents on the page.
 const OPEN_COUNT: u32 = 100;
@@ -216,8 +216,8 @@ pub(super) async fn render_page(
     let mut open = open_incidents(&page.call, query).await?;
     open.sort_by_key(|record| (record.spec.severity != Severity::Critical, record.incident.started_at));
     let mut resolved = store.incidents(IncidentQuery { is_open: Some(false), limit: RESOLVED_COUNT, ..query }).await?;
-    incidents::conceal(&page.call, &mut open).await?;
-    incidents::conceal(&page.call, &mut resolved).await?;
+    incidents::conceal_jobs(&page.call, &mut open).await?;
+    incidents::conceal_jobs(&page.call, &mut resolved).await?;
     let channels = incidents::channel_names(&page.call).await?;
     let missing_roles = MissingRoleByApp::read(page).await?;
     let row = |record| incident_row(record, (&silences, &channels, &missing_roles), now, t);
@@ -225,8 +225,11 @@ pub(super) async fn render_page(
     let warnings = incidents::silence_warnings(&page.call, &silences).await?;
     let mut silence_rows = Vec::new();
     for (silence, warnings) in silences.iter().zip(&warnings) {
-        let app =
-            if missing_roles.whole.is_none() { None } else { incidents::app_of(&page.call, &silence.spec).await? };
+        let app = if missing_roles.whole.is_none() {
+            None
+        } else {
+            incidents::silence_app(&page.call, &silence.spec).await?
+        };
         silence_rows.push(silence_row((silence, page.missing(app).operator), warnings, now, t));
     }
     let window =
@@ -286,14 +289,14 @@ fn incident_row(
         id: sample.run.to_string(),
         job: sample.job,
         fire_at: Moment::new(sample.fire_at, now, t),
-        message: visible(&sample.message),
+        message: visible_text(&sample.message),
     };
     IncidentRow {
         id: incident.id.to_string(),
         is_critical: spec.severity == Severity::Critical,
         is_open: incident.standing == IncidentState::Firing,
         summary: if t.lang() == Lang::En { en } else { zh },
-        href: href(&incident.subject),
+        href: subject_url(&incident.subject),
         rule: spec.name.clone(),
         since: Moment::new(incident.started_at, now, t),
         resolved_at: incident.resolved_at.map(|at| Moment::new(at, now, t)),
@@ -311,7 +314,7 @@ fn incident_row(
 
 /// The open incidents about a job, for its page. An incident is hidden if the job belonged at that time to an app that the caller does not
 /// see.
-pub(super) async fn of_job<Q>(page: &Page<Q>, record: &JobRecord) -> Result<Vec<IncidentRow>, Problem> {
+pub(super) async fn incident_rows_of_job<Q>(page: &Page<Q>, record: &JobRecord) -> Result<Vec<IncidentRow>, Problem> {
     let now = page.engine().now();
     let within = page.call.visible_app_names().await?;
     let query = IncidentQuery {
@@ -326,7 +329,7 @@ pub(super) async fn of_job<Q>(page: &Page<Q>, record: &JobRecord) -> Result<Vec<
     if found.is_empty() {
         return Ok(Vec::new());
     }
-    incidents::conceal(&page.call, &mut found).await?;
+    incidents::conceal_jobs(&page.call, &mut found).await?;
     let silences = incidents::visible_silences(&page.call).await?;
     let channels = incidents::channel_names(&page.call).await?;
     let missing_roles = MissingRoleByApp::read(page).await?;
@@ -337,18 +340,18 @@ pub(super) async fn of_job<Q>(page: &Page<Q>, record: &JobRecord) -> Result<Vec<
 }
 
 /// The URL of the page about a subject.
-fn href(subject: &Subject) -> Option<String> {
+fn subject_url(subject: &Subject) -> Option<String> {
     let name = &subject.name;
     match subject.kind {
         SubjectKind::Job => Some(format!("/jobs/{name}")),
-        SubjectKind::App => Some(format!("/jobs?{}", pair("q", &format!("app:{name}")))),
+        SubjectKind::App => Some(format!("/jobs?{}", query_pair("q", &format!("app:{name}")))),
         SubjectKind::Node => Some("/executors".to_owned()),
         SubjectKind::Token => Some("/settings/tokens".to_owned()),
         SubjectKind::Namespace | SubjectKind::Group => None,
     }
 }
 
-fn channels_of(spec: &RuleSpec, t: &Texts) -> String {
+fn channels_text(spec: &RuleSpec, t: &Texts) -> String {
     if spec.channels.is_empty() { t.alerts_nobody.to_owned() } else { spec.channels.join(t.list_separator) }
 }
 
@@ -356,7 +359,7 @@ fn rule_row(record: &RuleRecord, now: Timestamp, t: &Texts) -> RuleRow {
     let RuleSpec { name, channels, severity, enabled, .. } = &record.spec;
     RuleRow {
         name: name.clone(),
-        sentence: heading(&record.spec, t.lang()),
+        sentence: rule_heading(&record.spec, t.lang()),
         channels: channels.join(t.list_separator),
         is_critical: *severity == Severity::Critical,
         enabled: *enabled,
@@ -365,7 +368,7 @@ fn rule_row(record: &RuleRecord, now: Timestamp, t: &Texts) -> RuleRow {
 }
 
 /// The sentence of a rule. Its first letter is capitalized, unless the sentence begins with the name of a job.
-fn heading(spec: &RuleSpec, lang: Lang) -> String {
+fn rule_heading(spec: &RuleSpec, lang: Lang) -> String {
     let sentence = sentence::rule(spec, lang);
     if matches!(spec.scope, Scope::Job(_)) && !spec.condition.is_about_servers() {
         return sentence;
@@ -406,12 +409,12 @@ pub(super) async fn incident(page: Page, Named(id, ..): Named<path::Incident>) -
         SubjectKind::Group => page.engine().store().incidents_of_group(record.incident.id, OPEN_COUNT).await?,
         _ => Vec::new(),
     };
-    incidents::conceal(&page.call, &mut members).await?;
+    incidents::conceal_jobs(&page.call, &mut members).await?;
     let template = IncidentPage {
         shell: page.shell(Nav::Alerts),
         t,
         description: record.spec.description.clone(),
-        facts: facts(&record, now, t),
+        facts: incident_facts(&record, now, t),
         back: format!("/alerts/incidents/{id}"),
         messages: incident_parts::messages(&page, &record).await?,
         covered_runs: incident_parts::covered_runs(&page, &record).await?,
@@ -421,7 +424,7 @@ pub(super) async fn incident(page: Page, Named(id, ..): Named<path::Incident>) -
     html(StatusCode::OK, &template)
 }
 
-fn facts(record: &IncidentRecord, now: Timestamp, t: &Texts) -> Vec<(&'static str, String)> {
+fn incident_facts(record: &IncidentRecord, now: Timestamp, t: &Texts) -> Vec<(&'static str, String)> {
     let incident = &record.incident;
     let at = |at: Timestamp| {
         let moment = Moment::new(at, now, t);
@@ -433,7 +436,7 @@ fn facts(record: &IncidentRecord, now: Timestamp, t: &Texts) -> Vec<(&'static st
         (t.alerts_since, at(incident.started_at)),
         (t.alerts_seen, at(incident.seen_at)),
         (t.alerts_count, incident.count.to_string()),
-        (t.alerts_channels, channels_of(&record.spec, t)),
+        (t.alerts_channels, channels_text(&record.spec, t)),
     ];
     facts.extend(incident.resolved_at.map(|resolved| (t.alerts_resolved_at, at(resolved))));
     facts.extend(incident.fired_at.map(|fired| (t.alerts_fired, at(fired))));
@@ -458,14 +461,14 @@ pub(super) async fn silence(page: Page, fields: Fields) -> Result<Response, Prob
     let done = match request {
         Ok(request) => incidents::create_silence(&page.call, request).await.map(|_| ()),
         Err(problem) => {
-            let app = incidents::app_of(&page.call, &form.spec()).await?.filter(|app| page.call.may_view(*app));
+            let app = incidents::silence_app(&page.call, &form.spec()).await?.filter(|app| page.call.may_view(*app));
             page.call.check(app, crate::call::forbidden).and(Err(problem))
         }
     };
     match done {
         Ok(()) => Ok(redirect_back(&fields)),
         Err(problem) if matches!(problem.code(), Code::InvalidBody | Code::TooManyAlerts) => {
-            let errors = super::calendar_form::messages(&problem, page.t.lang());
+            let errors = super::calendar_form::error_lines(&problem, page.t.lang());
             let forms = Forms { silence: form, ..Forms::default() };
             render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, (forms, errors)).await
         }
@@ -492,7 +495,7 @@ mod tests {
 
     #[test]
     fn the_subject_of_an_incident_is_a_link_to_its_page() {
-        let of = |kind| href(&Subject { kind, id: 1, name: "orders".to_owned(), app: None });
+        let of = |kind| subject_url(&Subject { kind, id: 1, name: "orders".to_owned(), app: None });
         assert_eq!(of(SubjectKind::Job).as_deref(), Some("/jobs/orders"));
         assert_eq!(of(SubjectKind::App).as_deref(), Some("/jobs?q=app%3Aorders"));
         assert_eq!(of(SubjectKind::Group), None);

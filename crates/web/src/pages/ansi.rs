@@ -69,7 +69,7 @@ impl Writer {
             '"' => self.html.push_str("&quot;"),
             '\'' => self.html.push_str("&#39;"),
             '\t' => self.html.push('\t'),
-            c => match visible(c) {
+            c => match visible_char(c) {
                 Some(shown) => self.html.push_str(&format!("<span class=\"ctl\">{shown}</span>")),
                 None => self.html.push(c),
             },
@@ -85,7 +85,7 @@ impl Writer {
 }
 
 /// Visible text for a character that is invisible or would move other characters; `None` for all others.
-fn visible(c: char) -> Option<String> {
+fn visible_char(c: char) -> Option<String> {
     let code = u32::from(c);
     match c {
         // In the notation of terminals: ^G for a bell, ^[ for escape.

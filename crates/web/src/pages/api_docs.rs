@@ -9,14 +9,14 @@ use axum::response::Response;
 use http::StatusCode;
 use serde_json::Value;
 
-use super::as_code::{AsCode, quoted};
+use super::as_code::{AsCode, shell_quoted};
 use super::prefs::Prefs;
 use super::shell::{Nav, Shell, User, WithLang, html};
 use super::texts::{Lang, Texts};
 use crate::call::GlobalCall;
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
-use crate::redirect::pair;
+use crate::redirect::query_pair;
 
 /// Maximum depth to which nested fields of a body are shown.
 const DEPTH_MAX: usize = 3;
@@ -77,7 +77,7 @@ struct AnswerDoc {
 }
 
 /// Splits a text at its backticks. The flag marks the parts that are code.
-pub(super) fn parts(text: &str) -> impl Iterator<Item = (bool, &str)> {
+pub(super) fn split_at_code(text: &str) -> impl Iterator<Item = (bool, &str)> {
     text.split('`').enumerate().map(|(place, part)| (place % 2 == 1, part)).filter(|(_, part)| !part.is_empty())
 }
 
@@ -88,21 +88,21 @@ const CHINESE: &str = include_str!("../../../../web/locales/zh-api.json");
 fn operations(document: fn() -> &'static str, lang: Lang) -> &'static [Operation] {
     static ENGLISH: OnceLock<Vec<Operation>> = OnceLock::new();
     static IN_CHINESE: OnceLock<Vec<Operation>> = OnceLock::new();
-    let english = ENGLISH.get_or_init(|| read(&serde_json::from_str(document()).unwrap_or_default()));
+    let english = ENGLISH.get_or_init(|| read_operations(&serde_json::from_str(document()).unwrap_or_default()));
     if lang == Lang::En {
         return english;
     }
     IN_CHINESE.get_or_init(|| {
         let mut root: Value = serde_json::from_str(document()).unwrap_or_default();
         translate(&mut root, &serde_json::from_str(CHINESE).unwrap_or_default());
-        let mut all = read(&root);
+        let mut all = read_operations(&root);
         // Searches on the Chinese page also match the English words.
         all.iter_mut().zip(english).for_each(|(one, same)| one.text.push_str(&same.text));
         all
     })
 }
 
-fn read(root: &Value) -> Vec<Operation> {
+fn read_operations(root: &Value) -> Vec<Operation> {
     let read = Document(root);
     let paths = root["paths"].as_object().into_iter().flatten();
     let all = paths.flat_map(|(path, methods)| {
@@ -338,17 +338,17 @@ pub(super) async fn page(call: GlobalCall<WithLang<DocsQuery>>, prefs: Prefs) ->
     let found = all.iter().filter(|operation| words.iter().all(|word| operation.text.contains(word)));
     let mut groups: BTreeMap<&str, Vec<EntryRow>> = BTreeMap::new();
     for operation in found {
-        let query = if q.is_empty() { String::new() } else { format!("&{}", pair("q", q)) };
+        let query = if q.is_empty() { String::new() } else { format!("&{}", query_pair("q", q)) };
         groups.entry(&operation.tag).or_default().push(EntryRow {
             method: &operation.method,
             path: operation.path.trim_start_matches("/api/v1"),
             summary: &operation.summary,
-            link: format!("/api-docs?{}{query}", pair("op", &operation.id)),
+            link: format!("/api-docs?{}{query}", query_pair("op", &operation.id)),
             is_shown: op.as_deref() == Some(&operation.id),
         });
     }
     let shown = op.as_deref().and_then(|op| all.iter().find(|operation| operation.id == op));
-    let here = op.as_ref().map_or_else(|| "/api-docs".to_owned(), |op| format!("/api-docs?{}", pair("op", op)));
+    let here = op.as_ref().map_or_else(|| "/api-docs".to_owned(), |op| format!("/api-docs?{}", query_pair("op", op)));
     let shell = Shell::new(prefs, Nav::Api, Some(User::of_global_call(&call).await), &here);
     let template = DocsPage {
         t: shell.t,
@@ -364,8 +364,8 @@ pub(super) async fn page(call: GlobalCall<WithLang<DocsQuery>>, prefs: Prefs) ->
 fn shown_operation(operation: &'static Operation) -> ShownOperation {
     let example = operation.body.as_ref().and_then(|body| body.example.as_ref());
     let path = operation.path.trim_start_matches("/api/v1");
-    let data = example.map(|example| format!(" -d {}", quoted(&example.to_string()))).unwrap_or_default();
-    let command = format!("api {} {}{data}", operation.method, quoted(path));
+    let data = example.map(|example| format!(" -d {}", shell_quoted(&example.to_string()))).unwrap_or_default();
+    let command = format!("api {} {}{data}", operation.method, shell_quoted(path));
     ShownOperation {
         operation,
         example: example.map(|example| serde_json::to_string_pretty(example).unwrap_or_default()),
@@ -381,18 +381,18 @@ mod tests {
 
     use super::*;
 
-    fn texts<'d>(value: &'d Value, found: &mut BTreeSet<&'d str>) {
+    fn collect_texts<'d>(value: &'d Value, found: &mut BTreeSet<&'d str>) {
         match value {
             Value::Object(fields) => {
                 for (name, field) in fields {
                     match field {
                         Value::String(text) if is_text(name) => drop(found.insert(text)),
                         _ if is_example(name) => {}
-                        _ => texts(field, found),
+                        _ => collect_texts(field, found),
                     }
                 }
             }
-            Value::Array(items) => items.iter().for_each(|item| texts(item, found)),
+            Value::Array(items) => items.iter().for_each(|item| collect_texts(item, found)),
             _ => {}
         }
     }
@@ -401,7 +401,7 @@ mod tests {
     fn every_text_of_the_document_is_there_in_chinese() {
         let root: Value = serde_json::from_str(crate::openapi()).unwrap();
         let mut english = BTreeSet::new();
-        texts(&root, &mut english);
+        collect_texts(&root, &mut english);
         let chinese: BTreeMap<String, String> = serde_json::from_str(CHINESE).unwrap();
         let missing: Vec<_> = english.iter().filter(|text| !chinese.contains_key(**text)).collect();
         assert!(missing.is_empty(), "web/locales/zh-api.json lacks {missing:#?}");

@@ -17,8 +17,8 @@ impl AsCode {
     pub(crate) fn new(namespace: &str, (method, path): (&str, &str), body: Option<&Value>, command: &str) -> Self {
         let method = if method == "GET" { String::new() } else { format!("-X {method} ") };
         let joint = if path.contains('?') { '&' } else { '?' };
-        let body =
-            body.map(|body| format!(" \\\n  -H 'Content-Type: application/json' -d {}", quoted(&body.to_string())));
+        let body = body
+            .map(|body| format!(" \\\n  -H 'Content-Type: application/json' -d {}", shell_quoted(&body.to_string())));
         let body = body.unwrap_or_default();
         Self {
             curl: format!(
@@ -44,8 +44,8 @@ impl AsCode {
     /// An action that belongs to no namespace.
     pub(crate) fn without_namespace((method, path): (&str, &str), body: Option<&Value>, command: &str) -> Self {
         let method = if method == "GET" { String::new() } else { format!("-X {method} ") };
-        let body =
-            body.map(|body| format!(" \\\n  -H 'Content-Type: application/json' -d {}", quoted(&body.to_string())));
+        let body = body
+            .map(|body| format!(" \\\n  -H 'Content-Type: application/json' -d {}", shell_quoted(&body.to_string())));
         Self {
             curl: format!(
                 "curl {method}-H \"Authorization: Bearer $RONDEL_TOKEN\" \\\n  \"$RONDEL_SERVER{path}\"{}",
@@ -57,7 +57,7 @@ impl AsCode {
 }
 
 /// Quotes a text as one word of a shell.
-pub(crate) fn quoted(text: &str) -> String {
+pub(crate) fn shell_quoted(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@,+=%".contains(&byte);
     if !text.is_empty() && text.bytes().all(is_plain) {
         text.to_owned()
@@ -80,7 +80,7 @@ mod tests {
         assert!(code.curl.contains("\"$RONDEL_SERVER/api/v1/jobs/a/runs?namespace=ops\""), "{}", code.curl);
         assert!(code.curl.ends_with("-d '{\"reason\":\"it'\\''s late\"}'"), "{}", code.curl);
         assert_eq!(code.command, "rondel job trigger a --namespace ops");
-        assert_eq!(quoted("$(date)"), "'$(date)'");
+        assert_eq!(shell_quoted("$(date)"), "'$(date)'");
         let code = AsCode::with_document("ops", ("PUT", "/x"), &json!({"a": "'"}), ("job apply", "- a: \"'$(x)\"\n"));
         assert_eq!(code.command, "rondel job apply -f - --namespace ops <<'END'\n- a: \"'$(x)\"\nEND");
         assert!(code.curl.contains("-X PUT") && code.curl.ends_with("-d '{\"a\":\"'\\''\"}'"), "{}", code.curl);

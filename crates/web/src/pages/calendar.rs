@@ -8,7 +8,7 @@ use rondel_core::calendar::{Calendar, CalendarSpec};
 use rondel_store::calendars::CalendarRecord;
 
 use super::as_code::AsCode;
-use super::calendar_form::{CalendarForm, Month, Trial, messages, months, this_year, trial};
+use super::calendar_form::{CalendarForm, Month, Trial, error_lines, month_tables, this_year, try_calendar};
 use super::form::Fields;
 use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
@@ -67,14 +67,14 @@ struct CalendarPage {
     code: AsCode,
 }
 
-fn code_of<Q>(page: &Page<Q>, spec: &CalendarSpec) -> AsCode {
+fn calendar_code<Q>(page: &Page<Q>, spec: &CalendarSpec) -> AsCode {
     let document = serde_json::to_value(spec).unwrap_or_default();
     let path = format!("/api/v1/calendars/{}", spec.name);
     AsCode::with_document(
         &page.call.namespace.name,
         ("PUT", &path),
         &document,
-        ("calendar apply", &super::job::pretty(&document)),
+        ("calendar apply", &super::job::pretty_json(&document)),
     )
 }
 
@@ -103,7 +103,7 @@ pub(super) async fn save(
         }
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => Err(problem),
         Err(problem) => {
-            let state = PageState { errors: messages(&problem, page.t.lang()), ..PageState::default() };
+            let state = PageState { errors: error_lines(&problem, page.t.lang()), ..PageState::default() };
             render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, &record, form, state).await
         }
     }
@@ -113,7 +113,7 @@ pub(super) async fn save(
 async fn save_or_try(page: &Page, record: &CalendarRecord, form: &CalendarForm) -> Result<Option<Trial>, Problem> {
     let spec = form.spec(&record.spec.description)?;
     if form.is_trial {
-        return trial(page, &spec, this_year(page.engine().now())).await.map(Some);
+        return try_calendar(page, &spec, this_year(page.engine().now())).await.map(Some);
     }
     let author = page.call.caller.name();
     let saved = calendars::save(page.engine(), record.namespace, &spec, Some(record.version), author).await?;
@@ -152,7 +152,7 @@ async fn render_page<Q>(
         missing: page.missing(None),
         description: record.spec.description.clone(),
         year,
-        months: months(&calendar, year),
+        months: month_tables(&calendar, year),
         dependents: dependents.into_iter().map(address).collect(),
         has_more_dependents,
         form,
@@ -161,7 +161,7 @@ async fn render_page<Q>(
         version: Some(state.conflict.unwrap_or(record.version)),
         conflict: state.conflict,
         action: format!("/calendars/{name}"),
-        code: code_of(page, &record.spec),
+        code: calendar_code(page, &record.spec),
         name,
     };
     html(status, &template)

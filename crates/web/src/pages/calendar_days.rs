@@ -45,19 +45,19 @@ impl CalendarDays {
         if let Rule::Any(parts) = rest
             && let [inner, Rule::Days(added)] = &parts[..]
         {
-            days.added = lines(added);
+            days.added = day_lines(added);
             rest = inner;
         }
         if let Rule::All(parts) = rest
             && let [inner, Rule::Not(removed)] = &parts[..]
             && let Rule::Days(removed) = &**removed
         {
-            days.removed = lines(removed);
+            days.removed = day_lines(removed);
             rest = inner;
         }
         match rest {
             Rule::Weekdays(weekdays) => days.weekdays.clone_from(weekdays),
-            Rule::Days(added) if days.added.is_empty() && days.removed.is_empty() => days.added = lines(added),
+            Rule::Days(added) if days.added.is_empty() && days.removed.is_empty() => days.added = day_lines(added),
             _ => return None,
         }
         Some(days)
@@ -111,7 +111,7 @@ impl CalendarDays {
     }
 }
 
-fn lines(days: &[Day]) -> String {
+fn day_lines(days: &[Day]) -> String {
     let line = |day: &Day| match day {
         Day::Date(date) => date.clone(),
         Day::Named { date, name } => format!("{date} {name}"),
@@ -119,7 +119,7 @@ fn lines(days: &[Day]) -> String {
     days.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-fn days(text: &str) -> Vec<Day> {
+fn parse_days(text: &str) -> Vec<Day> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let day = |line: &str| match line.split_once(char::is_whitespace) {
         Some((date, name)) => Day::Named { date: date.to_owned(), name: name.trim().to_owned() },

@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use super::calendar_days::CalendarDays;
 use super::form::Fields;
-use super::job::pretty;
+use super::job::pretty_json;
 use super::sentences::localized;
 use super::shell::Page;
-use crate::api::calendars::{parse_named, years};
+use crate::api::calendars::{parse_named, parse_years};
 use crate::body::refuse_value;
 use crate::problem::Problem;
 use rondel_core::words::Lang;
@@ -32,7 +32,7 @@ pub(super) struct CalendarForm {
 
 impl CalendarForm {
     pub(super) fn new(name: &str, spec: Option<&CalendarSpec>) -> Self {
-        let text = spec.map(|spec| pretty(&serde_json::to_value(spec).unwrap_or_default())).unwrap_or_default();
+        let text = spec.map(|spec| pretty_json(&serde_json::to_value(spec).unwrap_or_default())).unwrap_or_default();
         let own = str::to_owned;
         // The form of a new calendar begins with the fields for days, which are empty.
         let days = spec.map_or_else(|| Some(CalendarDays::default()), |spec| CalendarDays::of(&spec.rule));
@@ -75,7 +75,7 @@ impl CalendarForm {
         let wanted = if self.wanted == "workdays" { ImportAs::Workdays } else { ImportAs::Days };
         let span = match self.years.as_str() {
             "" => None,
-            text => Some(years(text).map_err(|message| refuse_value("/years", message))?),
+            text => Some(parse_years(text).map_err(|message| refuse_value("/years", message))?),
         };
         let rule = import(format, self.text.as_bytes(), wanted, span);
         let rule = rule.map_err(|error| refuse_value("", error.to_string()))?;
@@ -84,7 +84,7 @@ impl CalendarForm {
 }
 
 /// The errors of a problem as lines, each with its pointer.
-pub(super) fn messages(problem: &Problem, lang: Lang) -> Vec<String> {
+pub(super) fn error_lines(problem: &Problem, lang: Lang) -> Vec<String> {
     let line = |pointer: Option<&str>, message: &str| match pointer {
         None | Some("") => localized(lang, message).into_owned(),
         Some(pointer) => format!("{pointer}: {}", localized(lang, message)),
@@ -106,7 +106,7 @@ pub(super) struct Trial {
 }
 
 /// Checks a calendar like a save does, and returns its preview.
-pub(super) async fn trial<Q>(page: &Page<Q>, spec: &CalendarSpec, year: i32) -> Result<Trial, Problem> {
+pub(super) async fn try_calendar<Q>(page: &Page<Q>, spec: &CalendarSpec, year: i32) -> Result<Trial, Problem> {
     let namespace = page.call.namespace.id;
     calendars::check(page.engine(), namespace, spec).await?;
     let mut parts = Vec::new();
@@ -117,8 +117,8 @@ pub(super) async fn trial<Q>(page: &Page<Q>, spec: &CalendarSpec, year: i32) -> 
     }
     let find = |wanted: &str| parts.iter().find(|part| part.name == wanted).cloned();
     let calendar = Calendar::compile(spec, find).map_err(CalendarError::Invalid)?;
-    let text = pretty(&serde_json::to_value(spec).unwrap_or(Value::Null));
-    Ok(Trial { text, months: months(&calendar, year) })
+    let text = pretty_json(&serde_json::to_value(spec).unwrap_or(Value::Null));
+    Ok(Trial { text, months: month_tables(&calendar, year) })
 }
 
 pub(super) struct Month {
@@ -134,7 +134,7 @@ pub(super) struct Cell {
     pub(super) name: Option<String>,
 }
 
-pub(super) fn months(calendar: &Calendar, wanted: i32) -> Vec<Month> {
+pub(super) fn month_tables(calendar: &Calendar, wanted: i32) -> Vec<Month> {
     let days = year(calendar, wanted);
     let month = |month: u32| {
         let mut cells: Vec<Option<Cell>> = Vec::new();

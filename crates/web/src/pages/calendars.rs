@@ -8,16 +8,16 @@ use rondel_core::{Timestamp, name};
 use rondel_store::calendars::CalendarRecord;
 
 use super::as_code::AsCode;
-use super::calendar_form::{CalendarForm, Trial, messages, this_year, trial};
+use super::calendar_form::{CalendarForm, Trial, error_lines, this_year, try_calendar};
 use super::form::Fields;
 use super::moment::Moment;
 use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::call::forbidden;
-use crate::cursor::{Listing, invalid};
+use crate::cursor::{Listing, invalid_cursor};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::redirect::{pair, to};
+use crate::redirect::{query_pair, to};
 
 /// The cursor of the list.
 #[derive(Debug)]
@@ -66,8 +66,14 @@ pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Probl
         Ok(found) => render_page(&page, StatusCode::OK, None, form, (Vec::new(), found)).await,
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => Err(problem),
         Err(problem) => {
-            render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, None, form, (messages(&problem, page.t.lang()), None))
-                .await
+            render_page(
+                &page,
+                StatusCode::UNPROCESSABLE_ENTITY,
+                None,
+                form,
+                (error_lines(&problem, page.t.lang()), None),
+            )
+            .await
         }
     }
 }
@@ -77,7 +83,7 @@ async fn create_or_try(page: &Page, form: &CalendarForm) -> Result<Option<Trial>
     let namespace = page.call.namespace.id;
     let spec = form.spec("")?;
     if form.is_trial {
-        return trial(page, &spec, this_year(page.engine().now())).await.map(Some);
+        return try_calendar(page, &spec, this_year(page.engine().now())).await.map(Some);
     }
     if calendars::find(page.engine(), namespace, &spec.name).await?.is_some() {
         return Err(Problem::new(Code::EditConflict, page.t.calendar_exists));
@@ -99,13 +105,13 @@ async fn render_page<Q>(
     let listing = Listing::new("calendars page", namespace);
     let after = cursor.map(|cursor| listing.position::<String>(cursor)).transpose()?;
     if after.as_deref().is_some_and(|after| name::check(after).is_err()) {
-        return Err(invalid("does not hold a name"));
+        return Err(invalid_cursor("does not hold a name"));
     }
     let mut records = page.engine().store().calendars(namespace, after.as_deref(), LIMIT + 1).await?;
     let has_more = records.len() > LIMIT as usize;
     records.truncate(LIMIT as usize);
     let last = records.last().filter(|_| has_more);
-    let next = last.map(|last| format!("/calendars?{}", pair("cursor", &listing.cursor(&last.spec.name))));
+    let next = last.map(|last| format!("/calendars?{}", query_pair("cursor", &listing.cursor(&last.spec.name))));
     let template = CalendarsPage {
         shell: page.shell(Nav::Calendars),
         t: page.t,

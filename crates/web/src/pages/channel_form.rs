@@ -59,12 +59,12 @@ impl ChannelForm {
         let mut form = Self {
             kind,
             kind_name: kind_name(kind, t),
-            help: help(kind, t),
+            help: kind_help(kind, t),
             name: channel.map(|channel| channel.name.clone()).unwrap_or_default(),
             name_error: None,
             lang: channel.map_or(t.lang(), |channel| channel.lang).as_str(),
             is_enabled: channel.is_none_or(|channel| channel.is_enabled),
-            inputs: fields(kind).iter().map(|field| input(field, value(field), t)).collect(),
+            inputs: fields(kind).iter().map(|field| form_input(field, value(field), t)).collect(),
             errors: Vec::new(),
         };
         if let Some(channel) = channel {
@@ -146,7 +146,7 @@ impl ChannelForm {
     }
 }
 
-fn input(field: &Field, value: String, t: &Texts) -> Input {
+fn form_input(field: &Field, value: String, t: &Texts) -> Input {
     let choice = |word: &'static str| {
         let name = match word {
             "starttls" => t.channels_starttls,
@@ -169,7 +169,7 @@ fn input(field: &Field, value: String, t: &Texts) -> Input {
     let secret = field.is_secret.then_some(SecretState { is_set: false, is_optional: !field.is_required });
     Input {
         name: field.name,
-        label: label(field.name, t),
+        label: field_label(field.name, t),
         hint,
         value,
         example: if field.name == "port" { t.channels_port_example } else { field.default },
@@ -196,7 +196,7 @@ pub(super) const fn kind_name(kind: ChannelKind, t: &Texts) -> &'static str {
     }
 }
 
-const fn help(kind: ChannelKind, t: &Texts) -> &'static str {
+const fn kind_help(kind: ChannelKind, t: &Texts) -> &'static str {
     match kind {
         ChannelKind::Email => t.channel_email_help,
         ChannelKind::Webhook => t.channel_webhook_help,
@@ -210,7 +210,7 @@ const fn help(kind: ChannelKind, t: &Texts) -> &'static str {
     }
 }
 
-fn label(name: &'static str, t: &Texts) -> &'static str {
+fn field_label(name: &'static str, t: &Texts) -> &'static str {
     match name {
         "host" => t.channel_field_host,
         "security" => t.channel_field_security,

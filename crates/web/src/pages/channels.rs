@@ -19,12 +19,12 @@ use super::moment::Moment;
 use super::sentences::localized;
 use super::shell::{LIMIT, Nav, Page, Shell, html};
 use super::texts::Texts;
-use crate::api::channels::{delivery_for_audit, find, subjects};
+use crate::api::channels::{delivery_for_audit, find, message_subjects};
 use crate::cursor::Listing;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::redirect::{pair, to};
+use crate::redirect::{query_pair, to};
 
 /// The query of the form for a new channel: the service to use.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ struct ChannelsPage {
 }
 
 /// Why the caller may not change channels; `None` if the caller may.
-fn missing<Q>(page: &Page<Q>) -> Option<&'static str> {
+fn missing_role<Q>(page: &Page<Q>) -> Option<&'static str> {
     let may = page.call.caller.rights.allow(Permission::Admin, page.call.namespace.id, None);
     (!may).then_some(page.t.channels_needs_admin)
 }
@@ -106,7 +106,7 @@ pub(super) async fn list(page: Page) -> Result<Response, Problem> {
     let template = ChannelsPage {
         rows: channels.iter().map(row).collect(),
         kinds: ChannelKind::ALL.iter().map(|kind| (kind.as_str(), kind_name(*kind, t))).collect(),
-        missing: missing(&page),
+        missing: missing_role(&page),
         code: AsCode::new(&page.call.namespace.name, ("GET", "/api/v1/channels"), None, "alert channel list"),
         t,
         shell: page.shell(Nav::Alerts),
@@ -322,11 +322,12 @@ async fn render_page<Q>(
         let has_more = found.len() > LIMIT as usize;
         found.truncate(LIMIT as usize);
         let last = found.last().filter(|_| has_more);
-        let address =
-            |last: &Delivery| format!("/alerts/channels/{}?{}", channel.name, pair("cursor", &listing.cursor(last.id)));
+        let address = |last: &Delivery| {
+            format!("/alerts/channels/{}?{}", channel.name, query_pair("cursor", &listing.cursor(last.id)))
+        };
         next = last.map(address);
     }
-    let subjects = subjects(&page.call, &found).await?;
+    let subjects = message_subjects(&page.call, &found).await?;
     let saved = channel.map(|channel| SavedChannel {
         name: channel.name.clone(),
         kind: kind_name(channel.kind, t),
@@ -334,10 +335,10 @@ async fn render_page<Q>(
         is_enabled: channel.is_enabled,
     });
     let template = ChannelPage {
-        code: code(&page.call.namespace.name, &form),
+        code: channel_code(&page.call.namespace.name, &form),
         channel: saved,
         form,
-        missing: missing(page),
+        missing: missing_role(page),
         tested: state.tested.as_ref().map(|delivery| delivery_row(delivery, now, t)),
         dependents: state.users.iter().take(CHANNEL_USE_COUNT_MAX).map(|one| user_link(one, t)).collect(),
         has_more_dependents: state.users.len() > CHANNEL_USE_COUNT_MAX,
@@ -359,7 +360,7 @@ async fn render_page<Q>(
 }
 
 /// The form as an API request and as a command, both without secrets.
-fn code(namespace: &str, form: &ChannelForm) -> AsCode {
+fn channel_code(namespace: &str, form: &ChannelForm) -> AsCode {
     let name = if form.name.is_empty() { "NAME" } else { &form.name };
     let new = form.to_channel();
     let secrets: Values = fields(form.kind)
@@ -372,7 +373,7 @@ fn code(namespace: &str, form: &ChannelForm) -> AsCode {
     let body = json!({"kind": form.kind, "lang": new.lang, "settings": settings, "secrets": secrets});
     let given = settings.iter().filter(|(name, _)| !name.ends_with("_template"));
     let given: Vec<String> = given
-        .map(|(name, value)| super::as_code::quoted(&format!("{name}={value}")))
+        .map(|(name, value)| super::as_code::shell_quoted(&format!("{name}={value}")))
         .map(|it| format!(" --set {it}"))
         .collect();
     let secret = secrets.keys().next().map(|field| format!(" --secret-stdin {field}")).unwrap_or_default();

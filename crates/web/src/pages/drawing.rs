@@ -6,11 +6,11 @@ use chrono::Offset as _;
 use rondel_core::cron::Tz;
 use rondel_core::{RunStatus, Timestamp};
 
-use super::moment::length;
+use super::moment::length_text;
 use super::texts::Texts;
 use super::zones;
 use crate::overview::lanes::{Lane, LaneKind, Mark};
-use crate::redirect::{encoded, pair};
+use crate::redirect::{percent_encode, query_pair};
 
 /// The width of a drawing in its own unit.
 pub(crate) const WIDTH: u32 = 10_000;
@@ -74,7 +74,7 @@ pub(crate) fn axis(scale: Scale) -> Vec<AxisLabel> {
         if offset_ms(round, zone) == its { round } else { at }
     });
     let label = |at: Timestamp| {
-        let (day, time, _) = zones::parts(at, zone);
+        let (day, time, _) = zones::time_parts(at, zone);
         let is_midnight = time.starts_with("00:00");
         let text = if every >= 1_440 || is_midnight { day.get(5..) } else { time.get(..5) };
         AxisLabel { x: scale.x(at), text: text.unwrap_or_default().to_owned() }
@@ -90,8 +90,8 @@ fn offset_ms(at: Timestamp, zone: Tz) -> i64 {
 }
 
 /// An instant as a short text: without the day if that is today.
-pub(crate) fn stamp(at: Timestamp, now: Timestamp, zone: Tz) -> String {
-    let ((day, time, _), (today, ..)) = (zones::parts(at, zone), zones::parts(now, zone));
+pub(crate) fn short_time_text(at: Timestamp, now: Timestamp, zone: Tz) -> String {
+    let ((day, time, _), (today, ..)) = (zones::time_parts(at, zone), zones::time_parts(now, zone));
     if day == today { time } else { format!("{day} {time}") }
 }
 
@@ -178,7 +178,7 @@ pub(crate) fn runs_between(from: Timestamp, to: Timestamp, only: Option<(&str, &
     // `until` in a filter includes its instant.
     let last = to.saturating_sub(Duration::from_millis(1));
     let only = only.map(|(key, name)| format!("{key}:{name} ")).unwrap_or_default();
-    format!("/runs?{}", pair("q", &format!("{only}since:{from} until:{last}")))
+    format!("/runs?{}", query_pair("q", &format!("{only}since:{from} until:{last}")))
 }
 
 /// How a mark is drawn.
@@ -215,7 +215,7 @@ impl Shape {
 }
 
 /// Drops ticks that are too close to the previous one.
-fn space_out(ticks: impl Iterator<Item = Tick>) -> Vec<Tick> {
+fn drop_close_ticks(ticks: impl Iterator<Item = Tick>) -> Vec<Tick> {
     let mut kept: Vec<Tick> = Vec::new();
     for tick in ticks {
         if kept.last().is_none_or(|last| tick.x >= last.x + DISTANCE_MIN) {
@@ -241,8 +241,8 @@ impl LaneRenderer {
         let t = self.t;
         let href = match self.by {
             LaneKind::Job => format!("/jobs/{}", lane.name),
-            LaneKind::App => format!("/runs?{}", pair("q", &format!("app:{}", lane.name))),
-            LaneKind::Executor => format!("/runs?{}", pair("q", &format!("executor:{}", lane.name))),
+            LaneKind::App => format!("/runs?{}", query_pair("q", &format!("app:{}", lane.name))),
+            LaneKind::Executor => format!("/runs?{}", query_pair("q", &format!("executor:{}", lane.name))),
         };
         let is_point = |mark: &&Mark| mark.status == RunStatus::Skipped && mark.run.is_some();
         let drawn = |mark: &&Mark| mark.from <= self.scale.to && mark.to.unwrap_or(self.now) >= self.scale.from;
@@ -253,12 +253,12 @@ impl LaneRenderer {
             runs: t.lane_runs(lane.run_count),
             trouble: (lane.trouble_count > 0).then(|| t.lane_failed(lane.trouble_count)),
             bars: self.bars(lane, lane.marks.iter().filter(|mark| !is_point(mark)).filter(drawn)),
-            crosses: space_out(lane.marks.iter().filter(is_point).filter(drawn).map(|mark| self.cross(mark))),
-            fires: space_out(lane.fires.iter().map(|at| self.tick(*at, t.verdict_planned, None))),
+            crosses: drop_close_ticks(lane.marks.iter().filter(is_point).filter(drawn).map(|mark| self.cross(mark))),
+            fires: drop_close_ticks(lane.fires.iter().map(|at| self.tick(*at, t.verdict_planned, None))),
             removed: lane.removed.iter().map(|at| self.tick(*at, t.verdict_calendar, self.why(lane, *at))).collect(),
             changes: lane.clock_changes.iter().map(|at| self.tick(*at, t.lane_clock, self.why(lane, *at))).collect(),
             is_joined: lane.is_joined && self.by == LaneKind::Job,
-            runs_of: format!("/runs?{}", pair("q", &format!("{}:{} ", self.by.word(), lane.name))),
+            runs_of: format!("/runs?{}", query_pair("q", &format!("{}:{} ", self.by.word(), lane.name))),
             gaps: (self.by == LaneKind::Job).then(|| format!("/jobs/{}/gaps", lane.name)),
             why: (self.by == LaneKind::Job).then(|| format!("/jobs/{}/fires?zone=UTC&at=", lane.name)),
         }
@@ -301,9 +301,9 @@ impl LaneRenderer {
         let end = mark.to.unwrap_or(self.now);
         let (x, _) = self.ends(mark);
         let gap = if shape == Shape::Run { 0 } else { 8 };
-        let (word, when) = (t.status(mark.status), stamp(mark.from, self.now, self.zone));
+        let (word, when) = (t.status(mark.status), short_time_text(mark.from, self.now, self.zone));
         let title = match mark.run {
-            Some(_) => format!("{when} · {word} · {}", length(end.since(mark.from), t)),
+            Some(_) => format!("{when} · {word} · {}", length_text(end.since(mark.from), t)),
             None => format!("{when} · {word} · {}", t.lane_runs(mark.count)),
         };
         let (y, height) = shape.place();
@@ -321,18 +321,18 @@ impl LaneRenderer {
     }
 
     fn tick(&self, at: Timestamp, word: &str, href: Option<String>) -> Tick {
-        Tick { x: self.scale.x(at), title: format!("{} · {word}", stamp(at, self.now, self.zone)), href }
+        Tick { x: self.scale.x(at), title: format!("{} · {word}", short_time_text(at, self.now, self.zone)), href }
     }
 
     fn why(&self, lane: &Lane, at: Timestamp) -> Option<String> {
         let text = at.to_string();
-        let asked = encoded(text.trim_end_matches('Z'));
+        let asked = percent_encode(text.trim_end_matches('Z'));
         (self.by == LaneKind::Job).then(|| format!("/jobs/{}/fires?zone=UTC&at={asked}", lane.name))
     }
 }
 
 /// The length of a time range as text for a chart.
-pub(crate) fn span_words(span: Duration, t: &Texts) -> String {
+pub(crate) fn span_text(span: Duration, t: &Texts) -> String {
     match span.as_secs() / 3_600 {
         0..=47 => format!("{} {}", span.as_secs() / 3_600, t.unit_h),
         hours => format!("{} {}", hours / 24, t.unit_d),

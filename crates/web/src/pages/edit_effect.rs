@@ -60,9 +60,9 @@ impl EditEffect {
     ) -> Result<Self, Problem> {
         let now = call.engine().now();
         let anchor = before.map_or_else(|| now.ceil_second(), |record| record.anchor);
-        let new = compiled(call, after).await?;
+        let new = compile_job(call, after).await?;
         let old = match before {
-            Some(record) => Some(compiled(call, &record.spec).await?),
+            Some(record) => Some(compile_job(call, &record.spec).await?),
             None => None,
         };
         let next = |job: &Job| -> (Tz, BTreeSet<Timestamp>) {
@@ -105,7 +105,7 @@ impl EditEffect {
     }
 }
 
-async fn compiled<Q>(call: &Call<Q>, spec: &JobSpec) -> Result<Job, Problem> {
+async fn compile_job<Q>(call: &Call<Q>, spec: &JobSpec) -> Result<Job, Problem> {
     let document = |value: serde_json::Result<Value>| value.unwrap_or_default();
     let schedule = document(serde_json::to_value(&spec.schedule));
     let calendar = spec.calendar.as_ref().map_or(Value::Null, |used| document(serde_json::to_value(used)));

@@ -15,11 +15,11 @@ use super::shell::{MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::toast::{self, Toast};
 use crate::api::executors::{find, set_switch};
-use crate::call::quoted;
+use crate::call::quoted_input;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::redirect::{own_path, pair};
+use crate::redirect::{own_path, query_pair};
 
 /// How many handlers the page shows.
 const HANDLER_COUNT: usize = 500;
@@ -52,7 +52,7 @@ struct ExecutorPage {
 }
 
 pub(super) async fn page(page: Page<AppQuery>, Named(name, ..): Named<path::Executor>) -> Result<Response, Problem> {
-    let missing = || Problem::new(Code::NotFound, format!("there is no executor {}", quoted(&name)));
+    let missing = || Problem::new(Code::NotFound, format!("there is no executor {}", quoted_input(&name)));
     name::check(given_name(&name)).map_err(|_| missing())?;
     let (app, found) = find(&page.call, &name, page.query().0.as_deref()).await?.ok_or_else(missing)?;
     let (now, t) = (page.engine().now(), page.t);
@@ -85,7 +85,7 @@ pub(super) async fn drain(
     Named(name, ..): Named<path::Executor>,
     fields: Fields,
 ) -> Result<Response, Problem> {
-    switch(&page, &name, Switch::Draining, &fields).await
+    switch_executor(&page, &name, Switch::Draining, &fields).await
 }
 
 /// Stops the executor: it gets no new runs, and its runs are cancelled.
@@ -94,7 +94,7 @@ pub(super) async fn stop(
     Named(name, ..): Named<path::Executor>,
     fields: Fields,
 ) -> Result<Response, Problem> {
-    switch(&page, &name, Switch::Stopped, &fields).await
+    switch_executor(&page, &name, Switch::Stopped, &fields).await
 }
 
 /// Activates the executor: it gets new runs again.
@@ -103,10 +103,10 @@ pub(super) async fn activate(
     Named(name, ..): Named<path::Executor>,
     fields: Fields,
 ) -> Result<Response, Problem> {
-    switch(&page, &name, Switch::Active, &fields).await
+    switch_executor(&page, &name, Switch::Active, &fields).await
 }
 
-async fn switch(page: &Page<AppQuery>, name: &str, to: Switch, fields: &Fields) -> Result<Response, Problem> {
+async fn switch_executor(page: &Page<AppQuery>, name: &str, to: Switch, fields: &Fields) -> Result<Response, Problem> {
     let (executor, before) = set_switch(&page.call, (name, page.query().0.as_deref()), to).await?;
     let text = match to {
         Switch::Active => page.t.toast_exec_active(name),
@@ -118,7 +118,7 @@ async fn switch(page: &Page<AppQuery>, name: &str, to: Switch, fields: &Fields) 
         Switch::Draining => "drain",
         Switch::Stopped => "stop",
     };
-    let undo = (before != to).then(|| format!("/executors/{name}/{verb}?{}", pair("app", &executor.app)));
+    let undo = (before != to).then(|| format!("/executors/{name}/{verb}?{}", query_pair("app", &executor.app)));
     let back = own_path(fields.get("back")).unwrap_or("/executors");
-    toast::answer(page, Toast { text, undo, link: None }, back)
+    toast::toast_response(page, Toast { text, undo, link: None }, back)
 }

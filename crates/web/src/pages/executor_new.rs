@@ -6,8 +6,8 @@ use axum::response::Response;
 use http::{HeaderMap, StatusCode};
 use rondel_core::name;
 
-use super::as_code::quoted;
-use super::calendar_form::messages;
+use super::as_code::shell_quoted;
+use super::calendar_form::error_lines;
 use super::form::Fields;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
@@ -15,7 +15,7 @@ use crate::api::addresses::{self, AddressJson, NewAddress};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::redirect::{pair, to};
+use crate::redirect::{query_pair, to};
 
 /// Maximum length of a server URL that is used in the snippets.
 const SERVER_LEN_MAX: usize = 200;
@@ -78,9 +78,9 @@ pub(super) async fn add_address(
 ) -> Result<Response, Problem> {
     let (address, token) = (fields.get("address").to_owned(), fields.get("token").to_owned());
     match addresses::register_address(&page.call, &app, NewAddress { address: address.clone(), token }).await {
-        Ok(_) => Ok(to(&format!("/executors/new?{}", pair("app", &app)))),
+        Ok(_) => Ok(to(&format!("/executors/new?{}", query_pair("app", &app)))),
         Err(problem) if matches!(problem.code(), Code::InvalidBody) => {
-            let errors = messages(&problem, page.t.lang());
+            let errors = error_lines(&problem, page.t.lang());
             let wanted = SnippetQuery { app: Some(app), server: None };
             let mut response = render_page(&page, &headers, (wanted, address, errors)).await?;
             *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
@@ -97,7 +97,7 @@ pub(super) async fn remove_address(
     fields: Fields,
 ) -> Result<Response, Problem> {
     addresses::remove_address(&page.call, &app, fields.get("address")).await?;
-    Ok(to(&format!("/executors/new?{}", pair("app", &app))))
+    Ok(to(&format!("/executors/new?{}", query_pair("app", &app))))
 }
 
 async fn render_page<Q>(
@@ -116,9 +116,9 @@ async fn render_page<Q>(
         _ => own_address(page, headers).await?,
     };
     let namespace = &page.call.namespace.name;
-    let address = quoted(&server);
+    let address = shell_quoted(&server);
     let by_hand = match apps.contains(&typed) {
-        true => Some(addresses::of_app(&page.call, &typed).await?),
+        true => Some(addresses::addresses_of_app(&page.call, &typed).await?),
         false => None,
     };
     let app_id = page.engine().store().app(page.call.namespace.id, app).await?.map(|app| app.id);

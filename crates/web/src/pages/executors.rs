@@ -20,12 +20,12 @@ use super::texts::Texts;
 use crate::api::executors::{Fleet, Position, page as page_of};
 use crate::api::jobs::find_app;
 use crate::body::refuse_value;
-use crate::call::quoted;
+use crate::call::quoted_input;
 use crate::cursor::Listing;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::redirect::{own_path, pair, to};
+use crate::redirect::{own_path, query_pair, to};
 
 /// The cursor of the list.
 #[derive(Debug)]
@@ -85,32 +85,32 @@ pub(super) async fn list(page: Page<ExecutorsCursor>) -> Result<Response, Proble
     let (found, next) = page_of(&page.call, after.clone(), LIMIT).await?;
     let app_of = |position: &Position| position.0.clone();
     let between = (after.as_ref().map(app_of), next.as_ref().map(app_of));
-    let next = next.map(|last| format!("/executors?{}", pair("cursor", &listing.cursor(last))));
+    let next = next.map(|last| format!("/executors?{}", query_pair("cursor", &listing.cursor(last))));
     let is_empty = found.is_empty();
     let mut by_app: BTreeMap<String, Vec<ExecutorRow>> = BTreeMap::new();
     for one in found {
         by_app.entry(one.app.clone()).or_default().push(executor_row(one, None, now, t));
     }
-    let apps = apps(&page, by_app, between).await?;
+    let apps = app_rows(&page, by_app, between).await?;
     let namespace = &page.call.namespace.name;
     let template = ExecutorsPage {
         shell: page.shell(Nav::Executors),
         here: page.here().to_owned(),
-        nodes: if is_first { nodes(&page).await? } else { Vec::new() },
+        nodes: if is_first { node_rows(&page).await? } else { Vec::new() },
         missing_node: (!page.call.caller.rights.allow_somewhere(Permission::Cluster)).then_some(t.needs_admin),
         is_emptying: apps.iter().flat_map(|app| &app.rows).any(|row| row.is_emptying),
         apps,
         is_empty,
         next,
         is_first,
-        problems: problems(&page).await?,
+        problems: declaration_problems(&page).await?,
         code: AsCode::new(namespace, ("GET", "/api/v1/executors"), None, "executor list"),
         t,
     };
     html(StatusCode::OK, &template)
 }
 
-async fn nodes<Q>(page: &Page<Q>) -> Result<Vec<NodeRow>, Problem> {
+async fn node_rows<Q>(page: &Page<Q>) -> Result<Vec<NodeRow>, Problem> {
     let (engine, t) = (page.engine(), page.t);
     let now = engine.now();
     let found = engine.store().nodes().await?;
@@ -124,7 +124,7 @@ async fn nodes<Q>(page: &Page<Q>) -> Result<Vec<NodeRow>, Problem> {
 /// The apps on this page of the list. An app without executors is on the page to which its name belongs: the name comes after `previous`,
 /// the app of the last executor on the previous page (`None` on the first page), and before `last`, the app of the last executor on this
 /// page (`None` on the last page).
-async fn apps(
+async fn app_rows(
     page: &Page<ExecutorsCursor>,
     mut by_app: BTreeMap<String, Vec<ExecutorRow>>,
     (previous, last): (Option<String>, Option<String>),
@@ -165,7 +165,7 @@ async fn apps(
     Ok(rows)
 }
 
-async fn problems(page: &Page<ExecutorsCursor>) -> Result<Vec<(String, Vec<DeclarationProblem>)>, Problem> {
+async fn declaration_problems(page: &Page<ExecutorsCursor>) -> Result<Vec<(String, Vec<DeclarationProblem>)>, Problem> {
     let apps = page.engine().store().apps(page.call.namespace.id).await?;
     let seen = apps.into_iter().filter(|app| page.call.may_view(app.id));
     let in_words = |problem: DeclarationProblem| {
@@ -179,7 +179,7 @@ async fn problems(page: &Page<ExecutorsCursor>) -> Result<Vec<(String, Vec<Decla
     Ok(declared.filter(|(_, problems)| !problems.is_empty()).collect())
 }
 
-fn switch(fields: &Fields) -> Result<Switch, Problem> {
+fn parse_switch(fields: &Fields) -> Result<Switch, Problem> {
     fields.get("state").parse().map_err(|message: String| refuse_value("/state", message))
 }
 
@@ -193,7 +193,7 @@ pub(super) async fn switch_app(
     Named(app, ..): Named<path::App>,
     fields: Fields,
 ) -> Result<Response, Problem> {
-    let switch = switch(&fields)?;
+    let switch = parse_switch(&fields)?;
     let id = find_app(&page.call, &app).await?;
     let store = page.engine().store();
     page.call.note.before(&json!({"state": store.switches().await?.of_app(id).as_str()}));
@@ -209,8 +209,8 @@ pub(super) async fn switch_node(
     Named(node, ..): Named<path::Node>,
     fields: Fields,
 ) -> Result<Response, Problem> {
-    let switch = switch(&fields)?;
-    let missing = || Problem::new(Code::NodeNotFound, format!("no node is called {}", quoted(&node)));
+    let switch = parse_switch(&fields)?;
+    let missing = || Problem::new(Code::NodeNotFound, format!("no node is called {}", quoted_input(&node)));
     name::check(&node).map_err(|_| missing())?;
     let store = page.engine().store();
     let before = store.nodes().await?.into_iter().find(|one| one.name == node).map(|node| node.switch);

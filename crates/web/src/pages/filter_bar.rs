@@ -11,7 +11,7 @@ use super::shell::{Page, html};
 use super::texts::Texts;
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
-use crate::redirect::pair;
+use crate::redirect::query_pair;
 
 /// How many names of each kind are read for the suggestions.
 const KNOWN_COUNT_MAX: usize = 200;
@@ -96,9 +96,9 @@ impl Fault {
 pub(super) fn list_url(action: &str, filter: &str, kept: &[(&'static str, String)]) -> String {
     let mut pairs: Vec<String> = Vec::new();
     if !filter.is_empty() {
-        pairs.push(pair("q", filter));
+        pairs.push(query_pair("q", filter));
     }
-    pairs.extend(kept.iter().map(|(key, value)| pair(key, value)));
+    pairs.extend(kept.iter().map(|(key, value)| query_pair(key, value)));
     if pairs.is_empty() { action.to_owned() } else { format!("{action}?{}", pairs.join("&")) }
 }
 

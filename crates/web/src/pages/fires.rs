@@ -14,16 +14,16 @@ use rondel_store::StoreError;
 use rondel_store::catalog::JobRecord;
 
 use super::moment::Moment;
-use super::run_links::{Piece, pieces};
+use super::run_links::{Piece, split_at_runs};
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
-use super::view::{own_message, visible};
+use super::view::{own_message, visible_text};
 use super::zones::{self, zone_of};
 use crate::api::jobs::find;
 use crate::path::{self, Named};
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
-use crate::redirect::pair;
+use crate::redirect::query_pair;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// How many entries of the past the page shows.
@@ -137,7 +137,7 @@ struct FiresPage {
     has_more: bool,
     /// The URL of the page with earlier fires.
     earlier: String,
-    /// Whether `past` reaches up to now, because the user chose no other end. Only then the page reloads its lists.
+    /// Whether `past_day` reaches up to now, because the user chose no other end. Only then the page reloads its lists.
     is_live: bool,
 }
 
@@ -208,7 +208,7 @@ impl FireFormatter<'_> {
         });
         InstantAnswer {
             when: self.when(at),
-            sentence: pieces(&visible(why.sentence(self.t.lang()))),
+            sentence: split_at_runs(&visible_text(why.sentence(self.t.lang()))),
             class: verdict.map_or("skipped", |verdict| class_and_word(verdict, self.t).0),
             run,
             before: why.before.map(|at| self.when(at)),
@@ -238,7 +238,7 @@ struct Question {
     zone: Tz,
 }
 
-fn question(at: &str, zone: &str, t: &Texts) -> Result<Question, String> {
+fn parse_question(at: &str, zone: &str, t: &Texts) -> Result<Question, String> {
     let zone = parse_zone(zone).map_err(|error| t.why_bad_zone(error.name))?;
     let instants = words::instants(zone, at).ok_or_else(|| t.why_bad_time.to_owned())?;
     Ok(Question { instants, zone })
@@ -259,7 +259,7 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
     } else if let Some(at) = query.at.as_deref() {
         let zone = query.zone.as_deref().unwrap_or(formatter.zone.name());
         form = form.with_question(at, zone);
-        match question(at, zone, t) {
+        match parse_question(at, zone, t) {
             Ok(Question { instants, zone }) => {
                 for at in &instants {
                     answers.push(formatter.answer(*at, &page.engine().why(&record, *at, within.as_deref()).await?));
@@ -274,8 +274,8 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
         }
     }
     let to = query.to.unwrap_or(now);
-    let (from, history) = past(&page, &record, to).await?;
-    let messages = messages(&page, &history).await?;
+    let (from, history) = past_day(&page, &record, to).await?;
+    let messages = failure_messages(&page, &history).await?;
     let coming = Range { from: now + Duration::from_millis(1), to: now + DAY, limit: AHEAD_COUNT };
     let coming = page.engine().fires(&record, coming, within.as_deref()).await?;
     let status = if error.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
@@ -292,14 +292,21 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
         past: history.entries.iter().rev().map(|entry| formatter.row(entry, &messages)).collect(),
         ahead: coming.entries.iter().map(|entry| formatter.row(entry, &messages)).collect(),
         has_more: coming.next.is_some(),
-        earlier: format!("/jobs/{}/fires?{}", record.spec.name, pair("to", &before(from).to_string())),
+        earlier: format!(
+            "/jobs/{}/fires?{}",
+            record.spec.name,
+            query_pair("to", &millisecond_before(from).to_string())
+        ),
         is_live: query.to.is_none(),
     };
     html(status, &template)
 }
 
 /// The messages of the runs that did not succeed: a failure is explained by its message, not by a reason of the server.
-async fn messages(page: &Page<FiresQuery>, history: &FireHistory) -> Result<HashMap<RunId, String>, StoreError> {
+async fn failure_messages(
+    page: &Page<FiresQuery>,
+    history: &FireHistory,
+) -> Result<HashMap<RunId, String>, StoreError> {
     let failed = |entry: &Entry| match &entry.verdict {
         FireVerdict::Row { run, status, .. } => {
             (*status != RunStatus::Succeeded && status.is_terminal()).then_some(*run)
@@ -318,13 +325,13 @@ async fn messages(page: &Page<FiresQuery>, history: &FireHistory) -> Result<Hash
     Ok(page.engine().store().runs(&ids).await?.iter().filter_map(message).collect())
 }
 
-fn before(at: Timestamp) -> Timestamp {
+fn millisecond_before(at: Timestamp) -> Timestamp {
     at.saturating_sub(Duration::from_millis(1)).max(Timestamp::EPOCH)
 }
 
 /// The history of the day up to `to`, and where its range begins. If the day has more fires than a page shows, the range is shorter. The
 /// history always has the newest entries: if the fires become much denser towards the end of the day, ever shorter ranges are read.
-async fn past(
+async fn past_day(
     page: &Page<FiresQuery>,
     record: &JobRecord,
     to: Timestamp,
@@ -332,26 +339,26 @@ async fn past(
     let mut length = DAY;
     loop {
         let from = to.saturating_sub(length).max(Timestamp::EPOCH);
-        let history = read(page, record, from, to).await?;
+        let history = read_history(page, record, from, to).await?;
         match history.next.filter(|next| *next <= to) {
             None => return Ok((from, history)),
             // The read ended at `next`. Most jobs fire evenly, so the end of the day should fit into one page if it is no longer than the
             // part that was read.
             Some(next) if length > SHORTEST_RANGE => length = (length / 2).min(next.since(from)).max(SHORTEST_RANGE),
-            Some(next) => return newest(page, record, (next, to), history).await,
+            Some(next) => return newest_entries(page, record, (next, to), history).await,
         }
     }
 }
 
 /// The newest entries of a range that is as short as possible and still has more entries than a page shows.
-async fn newest(
+async fn newest_entries(
     page: &Page<FiresQuery>,
     record: &JobRecord,
     (mut from, to): (Timestamp, Timestamp),
     mut history: FireHistory,
 ) -> Result<(Timestamp, FireHistory), StoreError> {
     for _ in 0..FURTHER_PAGE_COUNT_MAX {
-        let mut more = read(page, record, from, to).await?;
+        let mut more = read_history(page, record, from, to).await?;
         history.entries.append(&mut more.entries);
         history.next = more.next;
         match history.next.filter(|next| *next <= to && *next > from) {
@@ -363,7 +370,7 @@ async fn newest(
     Ok((history.entries.first().map_or(from, |entry| entry.first), history))
 }
 
-async fn read(
+async fn read_history(
     page: &Page<FiresQuery>,
     record: &JobRecord,
     from: Timestamp,

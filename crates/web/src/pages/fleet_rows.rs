@@ -7,7 +7,7 @@ use rondel_core::{AppId, RunId, RunStatus, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::cluster::{LoopReport, Node};
 
-use super::moment::{Moment, length};
+use super::moment::{Moment, length_text};
 use super::shell::Page;
 use super::texts::Texts;
 use crate::api::executors::ExecutorJson;
@@ -134,12 +134,12 @@ pub(super) fn node_row(node: Node, this: Option<Vec<LoopReport>>, now: Timestamp
         class,
         word,
         status,
-        lease: (!is_dead).then(|| length(node.lease_until.since(now), t)),
+        lease: (!is_dead).then(|| length_text(node.lease_until.since(now), t)),
         dead_at: is_dead.then(|| Moment::new(node.lease_until, now, t)),
         has_left: is_dead && node.report.is_leaving,
         job_count: node.report.job_count,
         skew_ms: node.report.skew_ms,
-        lateness: lateness.map(|ms| format!("≤ {}", length(Duration::from_millis(ms), t))),
+        lateness: lateness.map(|ms| format!("≤ {}", length_text(Duration::from_millis(ms), t))),
         is_late: lateness.is_some_and(|ms| ms > LATE_MS),
         version: node.server_version,
         started_at: Moment::new(node.started_at, now, t),
@@ -165,7 +165,7 @@ fn loop_row(report: LoopReport, now: Timestamp, t: &Texts) -> LoopRow {
 
 pub(super) fn executor_row(one: ExecutorJson, handler_count: Option<usize>, now: Timestamp, t: &Texts) -> ExecutorRow {
     let shown = handler_count.unwrap_or(HANDLER_COUNT);
-    let (countdown, is_emptying) = countdown(&one, now, t);
+    let (countdown, is_emptying) = open_runs_text(&one, now, t);
     let (status, word) = match (one.status, one.state) {
         ("online" | "draining", "draining") | ("draining", "active") => ("draining", t.executor_draining),
         ("online" | "draining", "stopped") => ("cancelled", t.switch_stopped),
@@ -194,7 +194,7 @@ pub(super) fn executor_row(one: ExecutorJson, handler_count: Option<usize>, now:
 }
 
 /// The runs that a switched-off executor still has, as text, and whether their number can still change.
-fn countdown(one: &ExecutorJson, now: Timestamp, t: &Texts) -> (Option<String>, bool) {
+fn open_runs_text(one: &ExecutorJson, now: Timestamp, t: &Texts) -> (Option<String>, bool) {
     let is_settled = one.state_since.is_some_and(|since| since + SETTLED_AFTER <= now);
     let words = match (one.state, one.run_count) {
         ("draining", 0) if is_settled || one.status == "offline" => t.exec_empty.to_owned(),
@@ -222,7 +222,7 @@ pub(super) async fn held_runs<Q>(page: &Page<Q>, app: AppId, executor: &str) -> 
         job: names.get(&run.job).cloned().unwrap_or_default(),
         status: run.status,
         word: t.status(run.status),
-        took: run.started_at.map(|at| length(now.since(at), t)),
+        took: run.started_at.map(|at| length_text(now.since(at), t)),
         since: run.started_at.map(|at| Moment::new(at, now, t)),
         attempt: run.attempt,
     });

@@ -10,12 +10,12 @@ use rondel_core::reason::words::{RunStatusFacts, sentence};
 use rondel_core::{RunStatus, Timestamp, words};
 use serde::Serialize;
 
-use super::drawing::stamp;
+use super::drawing::short_time_text;
 use super::fires::class_and_word;
 use super::shell::Page;
 use super::texts::Texts;
 use super::zones;
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::api::jobs::find;
 use crate::body::refuse_value;
 use crate::path::{self, Named};
@@ -95,8 +95,8 @@ pub(super) async fn of_job(page: Page<GapsQuery>, Named(name, ..): Named<path::J
         from = to.saturating_sub(length).max(from);
     }
     let until = history.next.map_or(to, |next| next.min(to));
-    let gaps = gaps(&history, (begin, until), (now, page.t));
-    json(StatusCode::OK, &Gaps { gaps })
+    let gaps = find_gaps(&history, (begin, until), (now, page.t));
+    json_response(StatusCode::OK, &Gaps { gaps })
 }
 
 /// Why the lane is empty between an entry and the next one.
@@ -108,7 +108,11 @@ enum Cause {
     NotRun(String),
 }
 
-fn gaps(history: &FireHistory, (from, to): (Timestamp, Timestamp), (now, t): (Timestamp, &'static Texts)) -> Vec<Gap> {
+fn find_gaps(
+    history: &FireHistory,
+    (from, to): (Timestamp, Timestamp),
+    (now, t): (Timestamp, &'static Texts),
+) -> Vec<Gap> {
     let zone = zones::clock_and_zone().1;
     let mut found: Vec<Gap> = Vec::new();
     let mut last: Option<Cause> = None;
@@ -124,15 +128,16 @@ fn gaps(history: &FireHistory, (from, to): (Timestamp, Timestamp), (now, t): (Ti
     }
     for (index, entry) in past.iter().enumerate() {
         let end = past.get(index + 1).map_or(to, |next| next.first);
-        let cause = cause(entry, t);
+        let cause = gap_cause(entry, t);
         match found.last_mut() {
             Some(gap) if last.as_ref() == Some(&cause) => gap.to_ms = end.as_millis(),
             _ => {
                 let (at_ms, text) = match &cause {
                     Cause::Between => (None, t.gap_between.to_owned()),
-                    Cause::NotRun(words) => {
-                        (Some(entry.first.as_millis()), format!("{} · {words}", stamp(entry.first, now, zone)))
-                    }
+                    Cause::NotRun(words) => (
+                        Some(entry.first.as_millis()),
+                        format!("{} · {words}", short_time_text(entry.first, now, zone)),
+                    ),
                 };
                 found.push(Gap { from_ms: entry.first.as_millis(), to_ms: end.as_millis(), at_ms, text });
             }
@@ -142,7 +147,7 @@ fn gaps(history: &FireHistory, (from, to): (Timestamp, Timestamp), (now, t): (Ti
     found
 }
 
-fn cause(entry: &Entry, t: &'static Texts) -> Cause {
+fn gap_cause(entry: &Entry, t: &'static Texts) -> Cause {
     let (_, word) = class_and_word(&entry.verdict, t);
     match &entry.verdict {
         FireVerdict::Row { status: RunStatus::Skipped, reason, detail, .. }
@@ -196,7 +201,7 @@ mod tests {
             entry(60, calendar),
         ];
         let history = FireHistory { entries, next: None };
-        let found = gaps(&history, (at(0), at(70)), (at(70), Lang::En.texts()));
+        let found = find_gaps(&history, (at(0), at(70)), (at(70), Lang::En.texts()));
         let spans: Vec<(i64, i64, bool)> = found
             .iter()
             .map(|gap| {
@@ -208,7 +213,7 @@ mod tests {
         assert!(found[2].text.ends_with("paused") || found[2].text.contains("aused"), "{}", found[2].text);
         assert!(found[4].text.contains("holidays · <b>New Year"), "{}", found[4].text);
         let nothing =
-            gaps(&FireHistory { entries: Vec::new(), next: None }, (at(0), at(70)), (at(70), Lang::En.texts()));
+            find_gaps(&FireHistory { entries: Vec::new(), next: None }, (at(0), at(70)), (at(70), Lang::En.texts()));
         assert_eq!(nothing.len(), 1, "a job without fires has one gap");
     }
 }

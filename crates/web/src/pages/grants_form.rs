@@ -53,7 +53,7 @@ impl Choices {
             }
         }
         places.truncate(PLACE_COUNT_MAX);
-        Ok(Self { roles: roles(t).to_vec(), places })
+        Ok(Self { roles: role_choices(t).to_vec(), places })
     }
 
     /// Leaves out the role that only tokens can have.
@@ -79,7 +79,7 @@ impl Choices {
 }
 
 /// The roles with their names.
-pub(super) const fn roles(t: &Texts) -> [(&'static str, &'static str); 5] {
+pub(super) const fn role_choices(t: &Texts) -> [(&'static str, &'static str); 5] {
     [
         (Role::Viewer.as_str(), t.role_viewer),
         (Role::Operator.as_str(), t.role_operator),
@@ -91,14 +91,14 @@ pub(super) const fn roles(t: &Texts) -> [(&'static str, &'static str); 5] {
 
 /// A grant as text.
 pub(super) fn grant_text(grant: &GrantJson, t: &Texts) -> String {
-    let role = roles(t).into_iter().find(|(word, _)| *word == grant.role.as_str()).map_or("", |(_, name)| name);
-    match place(grant).as_str() {
+    let role = role_choices(t).into_iter().find(|(word, _)| *word == grant.role.as_str()).map_or("", |(_, name)| name);
+    match place_text(grant).as_str() {
         "" => format!("{role} · {}", t.place_everywhere),
         place => format!("{role} · {place}"),
     }
 }
 
-fn place(grant: &GrantJson) -> String {
+fn place_text(grant: &GrantJson) -> String {
     match (&grant.namespace, &grant.app) {
         (Some(namespace), Some(app)) => format!("{namespace}/{app}"),
         (Some(namespace), None) => namespace.clone(),
@@ -106,8 +106,8 @@ fn place(grant: &GrantJson) -> String {
     }
 }
 
-pub(super) fn rows_of(grants: &[GrantJson]) -> Vec<GrantRow> {
-    let row = |grant: &GrantJson| GrantRow { role: grant.role.to_string(), place: place(grant), is_wrong: false };
+pub(super) fn rows_of_grants(grants: &[GrantJson]) -> Vec<GrantRow> {
+    let row = |grant: &GrantJson| GrantRow { role: grant.role.to_string(), place: place_text(grant), is_wrong: false };
     grants.iter().map(row).collect()
 }
 
@@ -171,7 +171,7 @@ mod tests {
         ]);
         let grants = sent_grants(&fields).unwrap().unwrap();
         assert_eq!(
-            grants.iter().map(super::super::account::line).collect::<Vec<_>>(),
+            grants.iter().map(super::super::account::grant_line).collect::<Vec<_>>(),
             ["operator default/billing", "viewer"]
         );
         assert_eq!(sent_grants(&Fields::from([])).unwrap().map(|grants| grants.len()), None);

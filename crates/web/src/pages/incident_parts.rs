@@ -12,7 +12,7 @@ use super::moment::Moment;
 use super::sentences::localized;
 use super::shell::Page;
 use crate::problem::Problem;
-use crate::redirect::pair;
+use crate::redirect::query_pair;
 
 /// How many messages the page shows.
 const MESSAGE_COUNT: u32 = 30;
@@ -100,7 +100,7 @@ pub(super) async fn covered_runs<Q>(page: &Page<Q>, record: &IncidentRecord) -> 
     };
     let fires = format!("/jobs/{}/fires", incident.subject.name);
     let fires = match incident.resolved_at {
-        Some(until) => format!("{fires}?{}", pair("to", &until.to_string())),
+        Some(until) => format!("{fires}?{}", query_pair("to", &until.to_string())),
         None => fires,
     };
     let seen = marks.into_iter().filter(|mark| page.call.may_view(mark.app));

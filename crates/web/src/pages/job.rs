@@ -37,15 +37,15 @@ use super::view::{Bar, RunRow, StateWord, bars};
 use super::zones;
 use crate::api::jobs::{find, remove, reset_to_declared};
 use crate::api::runs::checked_key;
-use crate::api::trigger_executor::only_executor;
+use crate::api::trigger_executor::checked_executor;
 use crate::body::refuse_value;
-use crate::cursor::{Listing, invalid};
+use crate::cursor::{Listing, invalid_cursor};
 use crate::etag::IfMatch;
 use crate::job_states;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::redirect::{own_path, pair, to};
+use crate::redirect::{own_path, query_pair, to};
 
 /// Maximum number of executors that the form for a run suggests.
 const SUGGESTION_COUNT_MAX: usize = 200;
@@ -136,29 +136,29 @@ pub(super) async fn page(page: Page<RunsCursor>, Named(name, ..): Named<path::Jo
     zones::set_job(&record.spec);
     let (now, t) = (page.engine().now(), page.t);
     let recent = RecentRuns::read(&page.call, &record, now).await?;
-    let (rows, next) = runs(&page, &record, now).await?;
+    let (rows, next) = run_rows(&page, &record, now).await?;
     let spec = &record.spec;
     let template = JobPage {
         shell: page.shell(Nav::Jobs),
         t,
         missing: page.missing(Some(record.app)),
         missing_for_rule: page.missing(None).editor,
-        alerts: alerts::of_job(&page, &record).await?,
+        alerts: alerts::incident_rows_of_job(&page, &record).await?,
         name: spec.name.clone(),
         description: spec.description.clone(),
-        labels: spec.labels.iter().map(|(key, value)| label(key, value)).collect(),
+        labels: spec.labels.iter().map(|(key, value)| label_link(key, value)).collect(),
         links: JobLinks::read(&page.call, &record, t).await?,
         enabled: spec.enabled,
         is_pump: spec.pump.is_some(),
-        state: StateWord::new(job_states::state(page.engine(), &record).await?, t),
+        state: StateWord::new(job_states::job_state(page.engine(), &record).await?, t),
         mode: mode_mark(spec, t),
-        schedules: schedule_text::of_job(spec, t),
+        schedules: schedule_text::schedule_texts(spec, t),
         next_fire: recent.next_fire_at.map(|at| Moment::new(at, now, t)),
         last: recent.past.first().map(|run| RunRow::new(run, String::new(), now, t)),
         bars: bars(&recent.past, now, t),
         charts: job_charts::read(&page.call, &record, (now, t)).await?,
-        facts: facts(&record, t),
-        params: text_of(&spec.params),
+        facts: job_facts(&record, t),
+        params: params_text(&spec.params),
         run_with: run_form(&page, &record),
         warnings: jobs::warnings(page.engine(), record.namespace, spec)
             .iter()
@@ -186,13 +186,14 @@ fn run_form(page: &Page<RunsCursor>, record: &JobRecord) -> RunForm {
     let (spec, t) = (&record.spec, page.t);
     let overrides = spec.effective_overrides();
     let schema = jobs::params_schema(page.engine(), record.namespace, &spec.app, &spec.handler);
-    let mut fields = schema.map(|schema| params_form::fields(schema.document(), &spec.params)).unwrap_or_default();
+    let mut fields =
+        schema.map(|schema| params_form::param_fields(schema.document(), &spec.params)).unwrap_or_default();
     fields.retain(|field| overrides.covers(&field.pointer()));
     RunForm {
         takes_params: *overrides != Overrides::None,
         executors: online_names(page, record),
         takes_executor: record.spec.pump.is_none(),
-        params: text_of(&overrides.replaceable_part(&spec.params)),
+        params: params_text(&overrides.replaceable_part(&spec.params)),
         fields,
         hint: match &*overrides {
             Overrides::Only(pointers) => t.job_run_params_only(pointers.join(", ")),
@@ -209,7 +210,7 @@ fn online_names(page: &Page<RunsCursor>, record: &JobRecord) -> Vec<String> {
 }
 
 /// A page of the job's runs, and the URL of the next page.
-async fn runs(
+async fn run_rows(
     page: &Page<RunsCursor>,
     record: &JobRecord,
     now: Timestamp,
@@ -217,7 +218,7 @@ async fn runs(
     let listing = Listing::new("job page", record.id);
     let after = page.query().0.as_deref().map(|cursor| listing.position::<RunId>(cursor)).transpose()?;
     if after.is_some_and(|after| after.get() <= 0) {
-        return Err(invalid("does not hold an id"));
+        return Err(invalid_cursor("does not hold an id"));
     }
     let within = page.call.visible_apps();
     let query = RunQuery { job: Some(record.id), within, after, limit: LIMIT + 1, ..RunQuery::default() };
@@ -228,14 +229,14 @@ async fn runs(
     let next = runs
         .last()
         .filter(|_| has_more)
-        .map(|run| format!("/jobs/{}?{}", record.spec.name, pair("cursor", &listing.cursor(run.id))));
+        .map(|run| format!("/jobs/{}?{}", record.spec.name, query_pair("cursor", &listing.cursor(run.id))));
     let is_pump = record.spec.pump.is_some();
     let row = |run| RunRow::new(run, record.spec.name.clone(), now, page.t).with_part(Part::of(run, is_pump), page.t);
     Ok((runs.iter().map(row).collect(), next))
 }
 
 /// A label, and the URL of the list of jobs that have it.
-fn label(key: &str, value: &str) -> (String, String) {
+fn label_link(key: &str, value: &str) -> (String, String) {
     let pattern = LabelTest { key: key.to_owned(), value: Some(value.to_owned()) };
     let labels = vec![LabelTerm { any: vec![pattern], is_not: false }];
     let filter = Filter { labels, ..Filter::default() };
@@ -252,11 +253,11 @@ fn mode_mark(spec: &JobSpec, t: &Texts) -> Option<String> {
     }
 }
 
-fn facts(record: &JobRecord, t: &'static Texts) -> Vec<(&'static str, String)> {
+fn job_facts(record: &JobRecord, t: &'static Texts) -> Vec<(&'static str, String)> {
     let spec = &record.spec;
     let mut facts = vec![(t.field_app, spec.app.clone()), (t.field_handler, spec.handler.clone())];
     match &spec.pump {
-        Some(pump) => facts.extend(pump_facts::facts(pump, t)),
+        Some(pump) => facts.extend(pump_facts::pump_facts(pump, t)),
         None => facts.extend([
             (t.field_route, t.route(spec.route).to_owned()),
             (t.field_overlap, t.overlap(spec.overlap.policy).to_owned()),
@@ -282,25 +283,33 @@ fn facts(record: &JobRecord, t: &'static Texts) -> Vec<(&'static str, String)> {
 }
 
 /// The parameters as JSON; empty if there are none.
-fn text_of(params: &Value) -> String {
-    if params.is_null() { String::new() } else { pretty(params) }
+fn params_text(params: &Value) -> String {
+    if params.is_null() { String::new() } else { pretty_json(params) }
 }
 
 /// JSON on several lines.
-pub(super) fn pretty(value: &Value) -> String {
+pub(super) fn pretty_json(value: &Value) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default()
 }
 
 pub(super) async fn pause(page: Page, Named(name, ..): Named<path::Job>, fields: Fields) -> Result<Response, Problem> {
-    switch(&page, &name, false).await?;
+    switch_job(&page, &name, false).await?;
     let undo = Some(format!("/jobs/{name}/resume"));
-    toast::answer(&page, Toast { text: page.t.toast_paused(&name), undo, link: None }, &return_path(&fields, &name))
+    toast::toast_response(
+        &page,
+        Toast { text: page.t.toast_paused(&name), undo, link: None },
+        &return_path(&fields, &name),
+    )
 }
 
 pub(super) async fn resume(page: Page, Named(name, ..): Named<path::Job>, fields: Fields) -> Result<Response, Problem> {
-    switch(&page, &name, true).await?;
+    switch_job(&page, &name, true).await?;
     let undo = Some(format!("/jobs/{name}/pause"));
-    toast::answer(&page, Toast { text: page.t.toast_resumed(&name), undo, link: None }, &return_path(&fields, &name))
+    toast::toast_response(
+        &page,
+        Toast { text: page.t.toast_resumed(&name), undo, link: None },
+        &return_path(&fields, &name),
+    )
 }
 
 /// The path to return to: the page that has the form, or the page of the job.
@@ -308,7 +317,7 @@ fn return_path(fields: &Fields, name: &str) -> String {
     own_path(fields.get("back")).map_or_else(|| format!("/jobs/{name}"), str::to_owned)
 }
 
-async fn switch(page: &Page, name: &str, enabled: bool) -> Result<(), Problem> {
+async fn switch_job(page: &Page, name: &str, enabled: bool) -> Result<(), Problem> {
     for _ in 0..TRY_COUNT {
         let record = find(&page.call, name).await?;
         match jobs::set_enabled(page.engine(), &record, enabled, page.call.caller.name()).await {
@@ -346,7 +355,7 @@ pub(super) async fn trigger(
     let params = chosen_params(&page, &fields, &record)?;
     let executor = match fields.get("executor").trim() {
         "" => None,
-        name => Some(only_executor(&page.call, &record, ("/executor", name)).await?),
+        name => Some(checked_executor(&page.call, &record, ("/executor", name)).await?),
     };
     let given = |name: &str| Some(fields.get(name).trim()).filter(|text| !text.is_empty()).map(str::to_owned);
     let if_open = given("if_open").filter(|_| given("key").is_some());
@@ -368,7 +377,7 @@ pub(super) async fn trigger(
     let is_planned = run.status == RunStatus::Waiting;
     let link = Some((format!("#{name} · {}", at.time), address.clone()));
     let back = own_path(fields.get("back")).map_or(address, str::to_owned);
-    toast::answer(
+    toast::toast_response(
         &page,
         Toast {
             text: if is_planned { page.t.toast_planned } else { page.t.toast_started }.to_owned(),

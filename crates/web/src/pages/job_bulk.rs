@@ -12,7 +12,8 @@ use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::body::refuse_value;
 use crate::job_bulk::{
-    BULK_JOB_COUNT_MAX, BulkJobAction, JobAction, JobProblem, SelectedJobs, perform, select_matching, select_named,
+    BULK_JOB_COUNT_MAX, BulkJobAction, JobAction, JobProblem, SelectedJobs, apply_to_jobs, select_matching,
+    select_named,
 };
 use crate::problem::Problem;
 use crate::redirect::{own_path, to};
@@ -63,7 +64,7 @@ struct BulkPage {
 
 pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem> {
     let t = page.t;
-    let (word, action) = action(fields.get("do"))?;
+    let (word, action) = parse_action(fields.get("do"))?;
     let bulk = BulkJobAction::new(action, fields.get("label"), Trigger::Manual)?;
     let names: Vec<String> = fields.with_prefix("job").map(|(_, name)| name.to_owned()).collect();
     let filter = fields.get("q").to_owned();
@@ -80,7 +81,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let after = fields.get("after").to_owned();
     let chosen = match is_all {
         true => {
-            let filter = Filter::parse(&filter, Scope::Jobs).map_err(|error| run_filter::problem(&error))?;
+            let filter = Filter::parse(&filter, Scope::Jobs).map_err(|error| run_filter::filter_problem(&error))?;
             select_matching(&page.call, &filter, (&bulk, Some(after.as_str()))).await?
         }
         false => select_named(&page.call, &names).await?,
@@ -96,7 +97,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     // If more jobs match than were counted, nothing is changed: the page shows the new count and asks again.
     let is_confirmed = expected.is_some_and(|expected| count <= expected && count > 0);
     let done = if is_confirmed {
-        perform(&page.call, &bulk, &chosen).await
+        apply_to_jobs(&page.call, &bulk, &chosen).await
     } else {
         page.call.note.dry_run();
         Default::default()
@@ -114,7 +115,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let template = BulkPage {
         shell: page.shell(Nav::Jobs),
         t,
-        title: title(action, is_confirmed, if is_confirmed { done.changed.len() } else { count }, t),
+        title: bulk_title(action, is_confirmed, if is_confirmed { done.changed.len() } else { count }, t),
         action: word,
         label: fields.get("label").to_owned(),
         names,
@@ -137,7 +138,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     html(StatusCode::OK, &template)
 }
 
-fn action(word: &str) -> Result<(&'static str, JobAction), Problem> {
+fn parse_action(word: &str) -> Result<(&'static str, JobAction), Problem> {
     let known = [
         ("pause", JobAction::Pause),
         ("resume", JobAction::Resume),
@@ -150,7 +151,7 @@ fn action(word: &str) -> Result<(&'static str, JobAction), Problem> {
     found.ok_or_else(|| refuse_value("/do", format!("{word:?} is none of pause, resume, run, label, unlabel, delete")))
 }
 
-fn title(action: JobAction, is_done: bool, count: usize, t: &Texts) -> String {
+fn bulk_title(action: JobAction, is_done: bool, count: usize, t: &Texts) -> String {
     match (action, is_done) {
         (JobAction::Pause, false) => t.bulk_pause_ask(count),
         (JobAction::Pause, true) => t.bulk_pause_done(count),

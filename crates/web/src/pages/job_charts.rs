@@ -11,7 +11,7 @@ use rondel_store::catalog::JobRecord;
 use rondel_store::rollups::{PointKind, Verdicts};
 
 use super::drawing::{WIDTH, runs_between};
-use super::moment::{Moment, length};
+use super::moment::{Moment, length_text};
 use super::texts::Texts;
 use super::zones;
 use crate::api::jobs::visible_from;
@@ -75,7 +75,7 @@ pub(super) async fn read<Q>(
 ) -> Result<JobCharts, Problem> {
     let end = Step::Day.floor(now) + DAY;
     let year = BucketRange::new(Step::Day, end - DAY * (WEEKS * 7), end);
-    let mut buckets = series::of(call, PointKind::Job, &[record.id.get()], year).await?;
+    let mut buckets = series::owner_buckets(call, PointKind::Job, &[record.id.get()], year).await?;
     // If the job moved to another app, only runs of apps that the caller sees are counted.
     let from = visible_from(call, record, year.from, year.to).await?;
     buckets.iter_mut().filter(|bucket| bucket.at < from).for_each(|bucket| *bucket = Bucket::empty(bucket.at));
@@ -88,15 +88,15 @@ pub(super) async fn read<Q>(
     let newest = buckets.len().saturating_sub(usize::try_from(BAND_DAYS).unwrap_or(0));
     Ok(JobCharts {
         t,
-        days: days(&buckets, &record.spec.name, (now, t)),
+        days: day_cells(&buckets, &record.spec.name, (now, t)),
         width: usize::try_from(WEEKS + 1).unwrap_or(0) * CELL,
-        band: band(buckets.get(newest..).unwrap_or_default(), t),
+        band: duration_band(buckets.get(newest..).unwrap_or_default(), t),
         next: fires.into_iter().take(NEXT_COUNT).map(|at| Moment::new(at, now, t)).collect(),
     })
 }
 
 /// The cells of the year map, one per day. Columns are weeks that begin on Monday.
-fn days(buckets: &[Bucket], job: &str, (now, t): (Timestamp, &'static Texts)) -> Vec<DayCell> {
+fn day_cells(buckets: &[Bucket], job: &str, (now, t): (Timestamp, &'static Texts)) -> Vec<DayCell> {
     // 1970 began on a Thursday.
     let weekday = |at: Timestamp| usize::try_from((at.second() / 86_400 + 3).rem_euclid(7)).unwrap_or(0);
     let first = buckets.first().map_or(0, |bucket| weekday(bucket.at));
@@ -104,7 +104,7 @@ fn days(buckets: &[Bucket], job: &str, (now, t): (Timestamp, &'static Texts)) ->
         let place = number + first;
         let verdicts = bucket.verdicts;
         // The days are days in UTC, whatever clock the user chose.
-        let (day, ..) = zones::parts(bucket.at, Tz::UTC);
+        let (day, ..) = zones::time_parts(bucket.at, Tz::UTC);
         let trouble = verdicts.failure_count();
         let failed = if trouble > 0 { format!(" · {}", t.lane_failed(trouble)) } else { String::new() };
         DayCell {
@@ -130,7 +130,7 @@ const fn day_class(verdicts: Verdicts) -> &'static str {
 }
 
 /// The chart of durations, for days with runs; `None` if no day has any.
-fn band(buckets: &[Bucket], t: &'static Texts) -> Option<Band> {
+fn duration_band(buckets: &[Bucket], t: &'static Texts) -> Option<Band> {
     let of_day = |(day, bucket): (usize, &Bucket)| {
         let (p50, p95) = (bucket.durations.quantile(500)?, bucket.durations.quantile(950)?);
         Some((day, p50, p95))
@@ -157,9 +157,9 @@ fn band(buckets: &[Bucket], t: &'static Texts) -> Option<Band> {
         area: format!("M{area}Z"),
         p50: path(&p50),
         p95: path(&p95),
-        newest_p50: length(newest_p50, t),
-        newest_p95: length(newest_p95, t),
-        most: length(most, t),
+        newest_p50: length_text(newest_p50, t),
+        newest_p95: length_text(newest_p95, t),
+        most: length_text(most, t),
     })
 }
 
@@ -193,7 +193,7 @@ mod tests {
         let t = Lang::En.texts();
         // 5 January 1970 was a Monday.
         let buckets: Vec<Bucket> = (4..13).map(|day| bucket(day, Verdicts::default(), &[])).collect();
-        let cells = days(&buckets, "job", (Timestamp::from_secs(20 * 86_400), t));
+        let cells = day_cells(&buckets, "job", (Timestamp::from_secs(20 * 86_400), t));
         let places: Vec<(usize, usize)> = cells.iter().map(|cell| (cell.x / CELL, cell.y / CELL)).collect();
         assert_eq!((places[0], places[6], places[7]), ((0, 0), (0, 6), (1, 0)));
     }
@@ -203,7 +203,7 @@ mod tests {
         let cookie = HeaderMap::from_iter([(COOKIE, HeaderValue::from_static("rondel_zone=America/New_York"))]);
         let buckets = [bucket(4, Verdicts::default(), &[])];
         let cells = Zones::new(&cookie)
-            .scope(async { days(&buckets, "job", (Timestamp::from_secs(20 * 86_400), Lang::En.texts())) })
+            .scope(async { day_cells(&buckets, "job", (Timestamp::from_secs(20 * 86_400), Lang::En.texts())) })
             .await;
         assert!(cells[0].title.starts_with("1970-01-05 · "), "{}", cells[0].title);
     }
@@ -211,14 +211,16 @@ mod tests {
     #[test]
     fn durations_are_a_band_where_there_are_any() {
         let t = Lang::En.texts();
-        assert!(band(&[bucket(0, Verdicts::default(), &[])], t).is_none());
+        assert!(duration_band(&[bucket(0, Verdicts::default(), &[])], t).is_none());
         let found =
-            band(&[bucket(0, Verdicts::default(), &[10, 20]), bucket(1, Verdicts::default(), &[30])], t).unwrap();
+            duration_band(&[bucket(0, Verdicts::default(), &[10, 20]), bucket(1, Verdicts::default(), &[30])], t)
+                .unwrap();
         assert!(found.area.starts_with("M0 ") && found.area.ends_with('Z'));
         assert!(found.p50.contains(&format!("{WIDTH} ")), "{}", found.p50);
         assert!(!found.most.is_empty());
         // With one day at the end, a short line ends there, so that it stays within the chart.
-        let last = band(&[bucket(0, Verdicts::default(), &[]), bucket(1, Verdicts::default(), &[30])], t).unwrap();
+        let last =
+            duration_band(&[bucket(0, Verdicts::default(), &[]), bucket(1, Verdicts::default(), &[30])], t).unwrap();
         assert!(last.p50.starts_with(&format!("M{WIDTH} ")) && last.p50.ends_with("h-300"), "{}", last.p50);
     }
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::activity_rows::{ChangeRow, change_row};
 use super::as_code::AsCode;
-use super::calendar_form::messages;
+use super::calendar_form::error_lines;
 use super::form::Fields;
 use super::job_form::{Errors, JobForm};
 use super::job_new::FieldSuggestions;
@@ -85,12 +85,12 @@ impl EditInput {
             return self.form.spec(base, t).map_err(|errors| self.errors = errors).ok();
         };
         let parsed = parse_definition(definition_text, &record.spec.name);
-        parsed.map_err(|problem| self.definition_errors = messages(&problem, t.lang())).ok()
+        parsed.map_err(|problem| self.definition_errors = error_lines(&problem, t.lang())).ok()
     }
 
     fn add_problem(&mut self, problem: &Problem, t: &Texts) {
         if self.definition_text.is_some() {
-            self.definition_errors = messages(problem, t.lang());
+            self.definition_errors = error_lines(problem, t.lang());
         } else {
             self.form.add_problem(&mut self.errors, problem, t);
         }
@@ -118,15 +118,15 @@ impl EditInput {
 }
 
 /// A definition as a YAML list of one item, with its fields in the order of the API.
-fn as_list(spec: &JobSpec) -> String {
+fn definition_as_list(spec: &JobSpec) -> String {
     let document = spec.document();
     let fields: Vec<(&str, &Value)> = document.fields.iter().map(|(name, value)| (*name, value)).collect();
     yaml::write(&[fields])
 }
 
 /// A definition as YAML.
-pub(super) fn as_yaml(spec: &JobSpec) -> String {
-    let lines = as_list(spec);
+pub(super) fn definition_as_yaml(spec: &JobSpec) -> String {
+    let lines = definition_as_list(spec);
     lines.lines().map(|line| line.get(2..).unwrap_or_default()).collect::<Vec<_>>().join("\n") + "\n"
 }
 
@@ -149,11 +149,11 @@ fn parse_definition(text: &str, name: &str) -> Result<JobSpec, Problem> {
 }
 
 /// The API request and the command that save a definition: of a new job, or of the job `current_name`.
-fn code_of(page: &Page, current_name: Option<&str>, spec: &JobSpec) -> AsCode {
+fn job_code(page: &Page, current_name: Option<&str>, spec: &JobSpec) -> AsCode {
     let path = current_name.map(|name| format!("/api/v1/jobs/{name}"));
     let request = path.as_deref().map_or(("POST", "/api/v1/jobs"), |path| ("PUT", path));
     let document = serde_json::to_value(spec.document()).unwrap_or_default();
-    AsCode::with_document(&page.call.namespace.name, request, &document, ("job apply", &as_list(spec)))
+    AsCode::with_document(&page.call.namespace.name, request, &document, ("job apply", &definition_as_list(spec)))
 }
 
 #[derive(Template)]
@@ -168,7 +168,7 @@ struct CodePart {
 pub(super) async fn code_part(page: Page, fields: Fields) -> Result<Response, Problem> {
     let (current_name, parsed) = edited_job(&page, &fields).await;
     let part = match parsed {
-        Ok(spec) => CodePart { t: page.t, code: Some(code_of(&page, current_name.as_deref(), &spec)), error: None },
+        Ok(spec) => CodePart { t: page.t, code: Some(job_code(&page, current_name.as_deref(), &spec)), error: None },
         Err(errors) => CodePart { t: page.t, code: None, error: Some(errors.all().join("; ")) },
     };
     html(StatusCode::OK, &part)
@@ -200,7 +200,7 @@ struct YamlPart {
 pub(super) async fn yaml_part(page: Page, fields: Fields) -> Result<Response, Problem> {
     let (_, parsed) = edited_job(&page, &fields).await;
     let (definition_text, error) = match parsed {
-        Ok(spec) => (as_yaml(&spec), None),
+        Ok(spec) => (definition_as_yaml(&spec), None),
         Err(errors) => (String::new(), Some(errors.all().join("; "))),
     };
     html(StatusCode::OK, &YamlPart { t: page.t, definition_text, error })
@@ -283,10 +283,10 @@ async fn render_page(
         version: typed.conflict.unwrap_or(record.version),
         conflict: typed.conflict,
         definition_is_open: typed.definition_text.is_some(),
-        definition_text: typed.definition_text.unwrap_or_else(|| as_yaml(&record.spec)),
+        definition_text: typed.definition_text.unwrap_or_else(|| definition_as_yaml(&record.spec)),
         definition_errors: typed.definition_errors,
         conflict_changes,
-        code: code_of(page, Some(&record.spec.name), &record.spec),
+        code: job_code(page, Some(&record.spec.name), &record.spec),
     };
     html(status, &template)
 }

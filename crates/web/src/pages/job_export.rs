@@ -9,9 +9,9 @@ use rondel_core::filter::{Filter, Scope};
 use rondel_core::name;
 
 use super::shell::Page;
-use crate::api::jobs::as_yaml;
+use crate::api::jobs::jobs_as_yaml;
 use crate::body::refuse_value;
-use crate::job_bulk::{BULK_JOB_COUNT_MAX, matching};
+use crate::job_bulk::{BULK_JOB_COUNT_MAX, matching_jobs};
 use crate::parameter::Parameter;
 use crate::permits::HeavyWork;
 use crate::problem::{Code, Problem};
@@ -67,7 +67,7 @@ pub(super) async fn yaml(page: Page<ChosenJobs>) -> Result<Response, Problem> {
         return Ok(to(own_path(&page.query().back).unwrap_or("/jobs")));
     }
     let _share = shares::take_heavy_work_share(&call.web, HeavyWork::Export, call.caller.key())?;
-    let chosen = chosen(&page).await?;
+    let chosen = chosen_names(&page).await?;
     let mut text = String::new();
     for names in chosen.chunks(READ_COUNT) {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -79,7 +79,7 @@ pub(super) async fn yaml(page: Page<ChosenJobs>) -> Result<Response, Problem> {
             return Err(Problem::new(Code::JobNotFound, detail));
         }
         found.sort_by(|one, other| one.spec.name.cmp(&other.spec.name));
-        text.push_str(&as_yaml(&found));
+        text.push_str(&jobs_as_yaml(&found));
         if text.len() > FILE_LEN_MAX {
             let max = FILE_LEN_MAX / 1024 / 1024;
             return Err(refuse_value(
@@ -89,7 +89,7 @@ pub(super) async fn yaml(page: Page<ChosenJobs>) -> Result<Response, Problem> {
         }
     }
     if chosen.is_empty() {
-        text = as_yaml(&[]);
+        text = jobs_as_yaml(&[]);
     }
     let headers = [
         (CONTENT_TYPE, "application/yaml".to_owned()),
@@ -100,11 +100,11 @@ pub(super) async fn yaml(page: Page<ChosenJobs>) -> Result<Response, Problem> {
 
 /// The names of the selected jobs, in order. If more jobs match than a file may have, this is an error: a file with only some would be
 /// wrong.
-async fn chosen(page: &Page<ChosenJobs>) -> Result<Vec<String>, Problem> {
+async fn chosen_names(page: &Page<ChosenJobs>) -> Result<Vec<String>, Problem> {
     let query = page.query();
     if query.is_all {
-        let filter = Filter::parse(&query.filter, Scope::Jobs).map_err(|error| run_filter::problem(&error))?;
-        let found = matching(&page.call, &filter).await?;
+        let filter = Filter::parse(&query.filter, Scope::Jobs).map_err(|error| run_filter::filter_problem(&error))?;
+        let found = matching_jobs(&page.call, &filter).await?;
         return match found.len() > BULK_JOB_COUNT_MAX {
             false => Ok(found.iter().map(|entry| entry.name.clone()).collect()),
             true => Err(refuse_value(

@@ -10,7 +10,7 @@ use rondel_core::time::format_duration;
 use serde_json::{Map, Value, json};
 
 use super::form::Fields;
-use super::job::pretty;
+use super::job::pretty_json;
 use super::job_leaf_fields::{LeafFields, leaf_at};
 use super::label_rows::LabelRows;
 use super::params_form;
@@ -172,7 +172,7 @@ impl JobForm {
             description: spec.description.clone(),
             app: spec.app.clone(),
             handler: spec.handler.clone(),
-            params: if spec.params.is_null() { String::new() } else { pretty(&spec.params) },
+            params: if spec.params.is_null() { String::new() } else { pretty_json(&spec.params) },
             overrides: match &spec.overrides {
                 None => String::new(),
                 Some(Overrides::None) => "none".to_owned(),
@@ -190,7 +190,7 @@ impl JobForm {
             retry_max: spec.retry.max.to_string(),
             retry_backoff: spec.retry.backoff.clone(),
             enabled: spec.enabled,
-            pump: spec.pump.as_ref().map(|pump| pretty(&serde_json::to_value(pump).unwrap_or_default())),
+            pump: spec.pump.as_ref().map(|pump| pretty_json(&serde_json::to_value(pump).unwrap_or_default())),
             labels: LabelRows::of(&spec.labels),
             leaf_fields: LeafFields::of(&serde_json::to_value(spec).unwrap_or_default()),
             ..Self::default()
@@ -208,7 +208,7 @@ impl JobForm {
         let document = serde_json::to_value(&spec.schedule).unwrap_or_default();
         let text = |key: &str| document.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         let at = text("at");
-        let is_plain_at = instant(at.trim_end_matches('Z')) == at;
+        let is_plain_at = instant_text(at.trim_end_matches('Z')) == at;
         let kind = match document.as_object() {
             None if document.is_null() => "none",
             None => "json",
@@ -225,7 +225,7 @@ impl JobForm {
             "cron" => (self.cron, self.time_zone) = (text("cron"), text("time_zone")),
             "every" => self.every = text("every"),
             "at" => at.trim_end_matches('Z').clone_into(&mut self.at),
-            "json" => self.schedule_json = pretty(&document),
+            "json" => self.schedule_json = pretty_json(&document),
             _ => {}
         }
         self
@@ -332,7 +332,7 @@ impl JobForm {
                 }
             }
             "every" => drop(schedule.insert("every".to_owned(), Value::from(self.every.as_str()))),
-            "at" => drop(schedule.insert("at".to_owned(), Value::from(instant(&self.at)))),
+            "at" => drop(schedule.insert("at".to_owned(), Value::from(instant_text(&self.at)))),
             // Fields of the form replace these empty placeholders below. A placeholder that stays empty is refused, with a pointer to it.
             "delay" => drop(schedule.insert("delay".to_owned(), Value::from(""))),
             "after" => drop(schedule.insert("after".to_owned(), Value::Array(Vec::new()))),
@@ -384,7 +384,7 @@ fn sent_params(fields: &Fields) -> (String, Option<String>) {
     match params_form::from_fields(fields, &before) {
         Ok(None) => (typed, None),
         Ok(Some(Value::Null)) => (String::new(), None),
-        Ok(Some(params)) => (pretty(&params), None),
+        Ok(Some(params)) => (pretty_json(&params), None),
         Err(problem) => {
             let complaint = problem.complaints().first().map(|one| one.message.clone());
             (typed, Some(complaint.unwrap_or_else(|| problem.detail().to_owned())))
@@ -404,7 +404,7 @@ fn json_text(field: &'static str, text: &str, errors: &mut Errors, t: &Texts) ->
 }
 
 /// Converts the value of a browser's date and time field into an instant in UTC. Any other text is returned unchanged.
-fn instant(text: &str) -> String {
+fn instant_text(text: &str) -> String {
     let is_local = text.len() >= 16 && text.as_bytes().get(10) == Some(&b'T') && !text.ends_with('Z');
     match (is_local, text.len()) {
         (true, 16) => format!("{text}:00Z"),

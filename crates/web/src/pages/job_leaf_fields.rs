@@ -28,53 +28,53 @@ struct LeafField {
     kind: Kind,
 }
 
-const fn leaf(field: &'static str, pointer: &'static str, kind: Kind) -> LeafField {
+const fn leaf_field(field: &'static str, pointer: &'static str, kind: Kind) -> LeafField {
     LeafField { field, pointer, kind }
 }
 
 const LEAVES: [LeafField; 28] = [
-    leaf("misfire_max", "/misfire/max", Kind::Number),
-    leaf("misfire_keep", "/misfire/keep", Kind::Text),
-    leaf("misfire_tolerance", "/misfire/tolerance", Kind::Text),
-    leaf("overlap_scope", "/overlap/scope", Kind::Text),
-    leaf("overlap_max", "/overlap/max", Kind::Number),
-    leaf("select_labels", "/select/labels", Kind::List),
-    leaf("select_executors", "/select/executors", Kind::List),
-    leaf("queue_timeout", "/queue_timeout", Kind::Text),
-    leaf("priority", "/priority", Kind::Number),
-    leaf("shards", "/shards", Kind::Shards),
-    leaf("concurrency_key", "/concurrency/key", Kind::Text),
-    leaf("concurrency_max", "/concurrency/max", Kind::Number),
-    leaf("rate_key", "/rate/key", Kind::Text),
-    leaf("rate_max", "/rate/max", Kind::Number),
-    leaf("rate_per", "/rate/per", Kind::Text),
-    leaf("over", "/over", Kind::Text),
-    leaf("mode", "/mode", Kind::Text),
-    leaf("mode_from", "/mode_from", Kind::Text),
-    leaf("expect_time", "/expect/success_by/time", Kind::Text),
-    leaf("expect_zone", "/expect/success_by/zone", Kind::Text),
-    leaf("expect_weekdays", "/expect/success_by/weekdays", Kind::List),
-    leaf("expect_calendar", "/expect/success_by/calendar", Kind::Text),
-    leaf("expect_no_success_for", "/expect/no_success_for", Kind::Text),
-    leaf("expect_longer_than", "/expect/longer_than", Kind::Text),
-    leaf("expect_late", "/expect/late", Kind::Text),
-    leaf("expect_channels", "/expect/channels", Kind::List),
-    leaf("expect_severity", "/expect/severity", Kind::Text),
-    leaf(NOTIFY, "/notify/skipped", Kind::List),
+    leaf_field("misfire_max", "/misfire/max", Kind::Number),
+    leaf_field("misfire_keep", "/misfire/keep", Kind::Text),
+    leaf_field("misfire_tolerance", "/misfire/tolerance", Kind::Text),
+    leaf_field("overlap_scope", "/overlap/scope", Kind::Text),
+    leaf_field("overlap_max", "/overlap/max", Kind::Number),
+    leaf_field("select_labels", "/select/labels", Kind::List),
+    leaf_field("select_executors", "/select/executors", Kind::List),
+    leaf_field("queue_timeout", "/queue_timeout", Kind::Text),
+    leaf_field("priority", "/priority", Kind::Number),
+    leaf_field("shards", "/shards", Kind::Shards),
+    leaf_field("concurrency_key", "/concurrency/key", Kind::Text),
+    leaf_field("concurrency_max", "/concurrency/max", Kind::Number),
+    leaf_field("rate_key", "/rate/key", Kind::Text),
+    leaf_field("rate_max", "/rate/max", Kind::Number),
+    leaf_field("rate_per", "/rate/per", Kind::Text),
+    leaf_field("over", "/over", Kind::Text),
+    leaf_field("mode", "/mode", Kind::Text),
+    leaf_field("mode_from", "/mode_from", Kind::Text),
+    leaf_field("expect_time", "/expect/success_by/time", Kind::Text),
+    leaf_field("expect_zone", "/expect/success_by/zone", Kind::Text),
+    leaf_field("expect_weekdays", "/expect/success_by/weekdays", Kind::List),
+    leaf_field("expect_calendar", "/expect/success_by/calendar", Kind::Text),
+    leaf_field("expect_no_success_for", "/expect/no_success_for", Kind::Text),
+    leaf_field("expect_longer_than", "/expect/longer_than", Kind::Text),
+    leaf_field("expect_late", "/expect/late", Kind::Text),
+    leaf_field("expect_channels", "/expect/channels", Kind::List),
+    leaf_field("expect_severity", "/expect/severity", Kind::Text),
+    leaf_field(NOTIFY, "/notify/skipped", Kind::List),
 ];
 
 /// The fields that belong to a schedule. Their places are relative to the schedule.
 const SCHEDULE_LEAVES: [LeafField; 10] = [
-    leaf("delay", "/delay", Kind::Text),
-    leaf("after", "/after", Kind::List),
-    leaf("after_on", "/on", Kind::Text),
-    leaf("dst_gap", "/dst/gap", Kind::Text),
-    leaf("dst_overlap", "/dst/overlap", Kind::Text),
-    leaf("if_past", "/if_past", Kind::Text),
-    leaf("start_at", "/start_at", Kind::Text),
-    leaf("end_at", "/end_at", Kind::Text),
-    leaf("jitter_max", "/jitter/max", Kind::Text),
-    leaf("jitter_by", "/jitter/by", Kind::Text),
+    leaf_field("delay", "/delay", Kind::Text),
+    leaf_field("after", "/after", Kind::List),
+    leaf_field("after_on", "/on", Kind::Text),
+    leaf_field("dst_gap", "/dst/gap", Kind::Text),
+    leaf_field("dst_overlap", "/dst/overlap", Kind::Text),
+    leaf_field("if_past", "/if_past", Kind::Text),
+    leaf_field("start_at", "/start_at", Kind::Text),
+    leaf_field("end_at", "/end_at", Kind::Text),
+    leaf_field("jitter_max", "/jitter/max", Kind::Text),
+    leaf_field("jitter_by", "/jitter/by", Kind::Text),
 ];
 
 /// The kinds of schedule to which each of these fields applies.
@@ -158,7 +158,7 @@ impl LeafFields {
             if let Some(text) = self.0.get(leaf.field) {
                 // An empty list reports nothing; without the list, the default applies. So the empty list is kept.
                 let is_kept = leaf.field == NOTIFY;
-                put(document, leaf, text, is_kept).unwrap_or_else(|()| wrong.push(leaf.field));
+                put_leaf(document, leaf, text, is_kept).unwrap_or_else(|()| wrong.push(leaf.field));
             }
         }
         let by = document.pointer("/expect/success_by");
@@ -183,7 +183,7 @@ impl LeafFields {
                 _ => false,
             };
             if let Some(text) = self.0.get(leaf.field).filter(|text| has && !is_idle && !text.is_empty()) {
-                let put = put(schedule, leaf, text, false);
+                let put = put_leaf(schedule, leaf, text, false);
                 debug_assert!(put.is_ok(), "schedules have no numbers");
             }
         }
@@ -237,7 +237,7 @@ fn field_text(value: Option<&Value>) -> String {
     }
 }
 
-fn put(document: &mut Value, leaf: &LeafField, text: &str, is_kept: bool) -> Result<(), ()> {
+fn put_leaf(document: &mut Value, leaf: &LeafField, text: &str, is_kept: bool) -> Result<(), ()> {
     let value = match leaf.kind {
         Kind::Text if text.is_empty() => None,
         Kind::Text => Some(Value::from(text)),

@@ -53,7 +53,7 @@ pub(super) async fn fields_with_input(
         // Invalid JSON is edited as text. `false` is not an object, so it gets no fields.
         text => serde_json::from_str(text).unwrap_or(Value::Bool(false)),
     };
-    let mut fields = params_form::fields(schema.document(), &params);
+    let mut fields = params_form::param_fields(schema.document(), &params);
     // If one field is refused, `params` are those before the edit. The other fields are therefore filled in with their own input.
     for field in &mut fields {
         if let Some((_, typed)) = sent.and_then(|sent| sent.with_prefix(&field.id).find(|(id, _)| *id == field.id)) {

@@ -20,7 +20,7 @@ use rondel_store::rollups::ChartRun;
 use rondel_store::saved_filters::FilteredList;
 
 use super::filter_bar::{FilterBar, Preset, list_url};
-use super::moment::{Moment, length};
+use super::moment::{Moment, length_text};
 use super::outcomes::{OUTCOME_COUNT, Outcomes};
 use super::saved_filters::SavedBar;
 use super::schedule_text;
@@ -28,7 +28,7 @@ use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::{BAR_COUNT, StateWord};
 use crate::call::Call;
-use crate::cursor::{Listing, invalid};
+use crate::cursor::{Listing, invalid_cursor};
 use crate::job_board::{Board, BoardEntry, JobOrder, OfferedHandlers};
 use crate::job_bulk::BULK_JOB_COUNT_MAX;
 use crate::job_states;
@@ -148,7 +148,7 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
     let listing = Listing::new("jobs page", (namespace, &text, query.order));
     let after = query.cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
     if after.as_deref().is_some_and(|after| rondel_core::name::check(after).is_err()) {
-        return Err(invalid("does not hold a name"));
+        return Err(invalid_cursor("does not hold a name"));
     }
     let wanted = filter.clone().unwrap_or_default();
     let board = page.call.web.boards.board_for(page.engine(), namespace, &wanted).await?;
@@ -161,7 +161,7 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
     page.call.web.ranks.sort(page.engine(), (namespace, &board), query.order, &mut found).await?;
     let total = found.len();
     let presets = state_presets(&page, (&*board, &filter, seen.as_deref()), &mut offers);
-    let slice = slice(&found, after.as_deref());
+    let slice = page_slice(&found, after.as_deref());
     let at = |entry: &Arc<BoardEntry>| {
         let cursor = vec![("cursor", listing.cursor(&entry.name))];
         list_url("/jobs", &text, &[query.other_parameters(), cursor].concat())
@@ -174,7 +174,7 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
         (Some(entry), false) => Some(at(entry)),
         (None, false) => Some(first.clone()),
     };
-    let rows = rows(&page, (&*board, &found[..]), slice.entries, &mut offers).await?;
+    let rows = job_rows(&page, (&*board, &found[..]), slice.entries, &mut offers).await?;
     let sort = |word: &'static str, name: &'static str| Preset {
         name: name.to_owned(),
         href: list_url("/jobs", &text, &if word.is_empty() { Vec::new() } else { vec![("sort", word.to_owned())] }),
@@ -211,7 +211,7 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
 
 /// The page of jobs after the job `after`, in the order of the list, and where the previous page begins. If `after` no longer exists, the
 /// page begins with the next job by name.
-fn slice(found: &[Arc<BoardEntry>], after: Option<&str>) -> Slice {
+fn page_slice(found: &[Arc<BoardEntry>], after: Option<&str>) -> Slice {
     let limit = usize::try_from(LIMIT).unwrap_or(usize::MAX);
     let start = after.map_or(0, |after| {
         let place = found.iter().position(|entry| entry.name == after).map(|place| place + 1);
@@ -267,7 +267,7 @@ const fn state_name(state: JobState, t: &Texts) -> &'static str {
 }
 
 /// The rows of a page. Definitions and runs are read from the store.
-async fn rows(
+async fn job_rows(
     page: &Page<ListJobs>,
     (board, found): (&Board, &[Arc<BoardEntry>]),
     entries: Vec<Arc<BoardEntry>>,
@@ -290,7 +290,7 @@ async fn rows(
         let marks = marks_of.remove(&record.id).unwrap_or_default();
         row((record, state), page.missing(Some(record.app)), marks, (now, t))
     };
-    let states = job_states::states(page.engine(), &records).await?;
+    let states = job_states::job_states(page.engine(), &records).await?;
     let mut rows: Vec<JobRow> = records.iter().zip(states).map(row).collect();
     let mut app = String::new();
     for row in &mut rows {
@@ -318,7 +318,7 @@ async fn rows(
 }
 
 /// A row of the list, with the newest runs of the job.
-fn row(
+fn job_row(
     (record, state): (&JobRecord, FoldedState),
     missing: MissingRoles,
     mut marks: Vec<ChartRun>,
@@ -330,7 +330,7 @@ fn row(
     let next_fire_at = claimed.into_iter().chain(record.next_fire_at).min();
     marks.retain(|mark| mark.fire_at <= now);
     marks.truncate(OUTCOME_COUNT);
-    let schedules = schedule_text::of_job(&record.spec, t);
+    let schedules = schedule_text::schedule_texts(&record.spec, t);
     let words: Vec<&str> = schedules.iter().map(|schedule| schedule.words.as_str()).collect();
     let code: Vec<&str> = schedules.iter().filter_map(|schedule| schedule.code.as_deref()).collect();
     JobRow {
@@ -345,7 +345,7 @@ fn row(
         words: (!words.is_empty()).then(|| words.join(" · ")),
         code: code.join("\n"),
         next_fire: next_fire_at.map(|at| Moment::of_job(at, now, t, &record.spec)),
-        p95: p95(&marks).map(|took| length(took, t)),
+        p95: p95(&marks).map(|took| length_text(took, t)),
         outcomes: Outcomes::new(&marks, t),
         state: StateWord::new(state, t),
         marks: Vec::new(),

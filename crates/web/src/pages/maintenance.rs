@@ -66,7 +66,7 @@ pub(super) async fn add(page: Page, fields: Fields) -> Result<Response, Problem>
     match done {
         Ok(()) => Ok(redirect_back(&fields)),
         Err(problem) if matches!(problem.code(), Code::InvalidBody | Code::TooManyAlerts | Code::AppNotFound) => {
-            let errors = super::calendar_form::messages(&problem, page.t.lang());
+            let errors = super::calendar_form::error_lines(&problem, page.t.lang());
             let forms = Forms { window: form, ..Forms::default() };
             render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, (forms, errors)).await
         }

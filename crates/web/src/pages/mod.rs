@@ -225,10 +225,10 @@ pub(crate) fn routes() -> Routes {
         .open(OpenPath::SetUp, sign_in::set_up)
         .open_post(OpenPath::SetUp, sign_in::set_up_account)
         .open(OpenPath::SignIn, sign_in::page)
-        .open_post(OpenPath::SignIn, sign_in::enter)
+        .open_post(OpenPath::SignIn, sign_in::submit_sign_in)
         .open(OpenPath::Oidc, oidc::redirect_to_provider)
         .open(OpenPath::OidcBack, oidc::return_from_provider)
-        .open_post(OpenPath::SignOut, sign_in::leave)
-        .open_post(OpenPath::Preferences, sign_in::prefer)
+        .open_post(OpenPath::SignOut, sign_in::sign_out)
+        .open_post(OpenPath::Preferences, sign_in::set_preference)
         .open(OpenPath::Static, assets::get)
 }

@@ -38,7 +38,7 @@ impl Moment {
     /// An instant of a job, for a list of many jobs. If the user chose the job's clock, it is shown in the job's zone and names the zone.
     pub(crate) fn of_job(at: Timestamp, now: Timestamp, t: &Texts, spec: &JobSpec) -> Self {
         let (page, own) = (zones::clock_and_zone().1, zones::shown_for(spec));
-        let zone_note = (own != page).then(|| zones::short(own));
+        let zone_note = (own != page).then(|| zones::short_zone_name(own));
         Self { zone_note, ..Self::in_zone(at, now, t, own) }
     }
 
@@ -53,8 +53,8 @@ impl Moment {
     }
 
     fn in_zone(at: Timestamp, now: Timestamp, t: &Texts, zone: Tz) -> Self {
-        let (day, time, millis) = zones::parts(at, zone);
-        let is_today = zones::parts(now, zone).0 == day;
+        let (day, time, millis) = zones::time_parts(at, zone);
+        let is_today = zones::time_parts(now, zone).0 == day;
         let date = if is_today { String::new() } else { day.clone() };
         Self {
             iso: at.to_string(),
@@ -65,13 +65,13 @@ impl Moment {
             title: zones::in_all_zones(at),
             zone: zone.name(),
             zone_note: None,
-            relative: relative(at, now, t),
+            relative: relative_text(at, now, t),
         }
     }
 }
 
 /// `in 5 s`, `5 s ago`.
-fn relative(at: Timestamp, now: Timestamp, t: &Texts) -> String {
+fn relative_text(at: Timestamp, now: Timestamp, t: &Texts) -> String {
     if at > now { t.rel_in(in_largest_unit(at.since(now), t)) } else { t.rel_ago(in_largest_unit(now.since(at), t)) }
 }
 
@@ -88,7 +88,7 @@ fn in_largest_unit(length: Duration, t: &Texts) -> String {
 }
 
 /// A duration in its two largest units.
-pub(crate) fn length(length: Duration, t: &Texts) -> String {
+pub(crate) fn length_text(length: Duration, t: &Texts) -> String {
     let (millis, seconds) = (length.as_millis(), length.as_secs());
     let two = |first: u64, unit: &str, second: u64, unit_of_second: &str| match second {
         0 => format!("{first} {unit}"),
@@ -121,7 +121,7 @@ mod tests {
             (7_260_000, "2 h 1 min"),
             (90_000_000, "1 d 1 h"),
         ] {
-            assert_eq!(length(Duration::from_millis(millis), t), expected);
+            assert_eq!(length_text(Duration::from_millis(millis), t), expected);
         }
     }
 

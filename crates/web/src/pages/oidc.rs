@@ -14,7 +14,7 @@ use rondel_core::name::NAME_LEN_MAX;
 use rondel_store::access::{AttemptDecision, AuditEntry, AuthMethod, INCOMPLETE, Verdict};
 use serde_json::json;
 
-use super::sign_in::{Browser, add_cookie, begin, too_many_attempts};
+use super::sign_in::{Browser, add_cookie, begin_session, too_many_attempts};
 use crate::grants::GrantNames;
 use crate::problem::{Code, Problem};
 use crate::query::Reader;
@@ -27,7 +27,7 @@ pub(super) async fn redirect_to_provider(State(web): State<Web>, uri: Uri) -> Re
     let mut reader = Reader::new(&uri);
     let (next, _) = (reader.single("next"), reader.single("lang"));
     reader.finish()?;
-    let oidc = provider(&web)?;
+    let oidc = configured_provider(&web)?;
     let next = next.as_deref().and_then(own_path).unwrap_or("/");
     let departure =
         oidc.begin(web.engine.store(), next, web.engine.now()).await.map_err(|error| oidc_problem(&error))?;
@@ -48,7 +48,7 @@ pub(super) async fn return_from_provider(
     uri: Uri,
     browser: Browser,
 ) -> Result<Response, Problem> {
-    let oidc = provider(&web)?;
+    let oidc = configured_provider(&web)?;
     let is_tls = oidc.config().is_tls();
     let pending_cookie = cookies::oidc_sign_in(&headers, is_tls);
     // Without a pending sign-in, the attempt is refused before it is counted: another site can send a browser here, and must not be able
@@ -62,7 +62,7 @@ pub(super) async fn return_from_provider(
     }
     // The cookie is removed, whatever the outcome.
     let spent = cookies::set_oidc_sign_in("", Duration::ZERO, is_tls);
-    match resolve_account(&web, oidc, (pending_cookie, browser.address()), &callback(&uri)).await {
+    match resolve_account(&web, oidc, (pending_cookie, browser.address()), &parse_callback(&uri)).await {
         Ok((identity, arrival, next)) => {
             let name = arrival.account.name.clone();
             let change = begin_change(&web, &browser, oidc, &identity, &arrival).await?;
@@ -72,12 +72,12 @@ pub(super) async fn return_from_provider(
             }
             let account = stored.map_err(|error| oidc_problem(&error))?.account;
             audit_sign_in(&web, &browser, oidc, &name).await?;
-            let mut response = begin(&web, &browser, SignInOwner::Account(account), &next).await?;
+            let mut response = begin_session(&web, &browser, SignInOwner::Account(account), &next).await?;
             add_cookie(&mut response, spent);
             Ok(response)
         }
         Err(OidcError::Refused(refusal)) => {
-            let mut response = refuse(&web, &browser, oidc, &refusal).await?.into_response();
+            let mut response = record_refusal(&web, &browser, oidc, &refusal).await?.into_response();
             add_cookie(&mut response, spent);
             Ok(response)
         }
@@ -101,13 +101,13 @@ async fn count_arrival(web: &Web, browser: &Browser) -> Result<AttemptDecision, 
     Ok(sign_in::count_arrival(web.engine.store(), browser.address(), web.engine.now()).await?)
 }
 
-fn provider(web: &Web) -> Result<&Oidc, Problem> {
+fn configured_provider(web: &Web) -> Result<&Oidc, Problem> {
     let missing = "this server has no provider of sign-ins; sign in with a password";
     web.config.oidc.as_deref().ok_or_else(|| Problem::new(Code::NotFound, missing))
 }
 
 /// The provider's answer, from the query. Unknown parameters of providers are ignored.
-fn callback(uri: &Uri) -> Callback {
+fn parse_callback(uri: &Uri) -> Callback {
     let mut reader = Reader::new(uri);
     Callback {
         state: reader.single("state"),
@@ -118,15 +118,15 @@ fn callback(uri: &Uri) -> Callback {
 }
 
 /// Records a refused sign-in, and returns its problem. After too many refusals from one address, further attempts are blocked.
-async fn refuse(web: &Web, browser: &Browser, oidc: &Oidc, refusal: &Refusal) -> Result<Problem, Problem> {
+async fn record_refusal(web: &Web, browser: &Browser, oidc: &Oidc, refusal: &Refusal) -> Result<Problem, Problem> {
     let (store, now) = (web.engine.store(), web.engine.now());
     if let AttemptDecision::Blocked(until) = sign_in::count_from(store, browser.address(), now).await? {
         return Err(too_many_attempts(until, now));
     }
     let after = json!({"by": oidc.config().issuer, "refused": refusal.to_string()});
     let name = refusal.who().unwrap_or_default();
-    let entry = entry(web, browser, (name, AuthMethod::Anonymous), ("session.create", Verdict::Denied));
-    audit::add(web, &AuditEntry { after: Some(after.to_string()), ..entry }).await;
+    let entry = audit_entry(web, browser, (name, AuthMethod::Anonymous), ("session.create", Verdict::Denied));
+    audit::store_entry(web, &AuditEntry { after: Some(after.to_string()), ..entry }).await;
     Ok(Problem::new(Code::SignInRefused, refusal.to_string()))
 }
 
@@ -153,7 +153,7 @@ async fn begin_change(
     } else {
         ("user.change", Some(json!({"grants": names.show(before)}).to_string()))
     };
-    let entry = entry(web, browser, (&account.name, AuthMethod::Session), (action, Verdict::Allowed));
+    let entry = audit_entry(web, browser, (&account.name, AuthMethod::Session), (action, Verdict::Allowed));
     let entry = AuditEntry { object: account.name.clone(), before, after: Some(after.to_string()), ..entry };
     web.engine.store().add_audit(&AuditEntry { after: Some(INCOMPLETE.to_owned()), ..entry.clone() }).await?;
     Ok(Some(entry))
@@ -162,17 +162,17 @@ async fn begin_change(
 /// Stores the outcome of a change in its audit entry.
 async fn end_change(web: &Web, entry: AuditEntry, is_made: bool) {
     let entry = if is_made { entry } else { AuditEntry { verdict: Verdict::Failed, after: None, ..entry } };
-    audit::complete(web, &entry).await;
+    audit::complete_entry(web, &entry).await;
 }
 
 /// Records the sign-in in the audit log. If that fails, the user is not signed in.
 async fn audit_sign_in(web: &Web, browser: &Browser, oidc: &Oidc, name: &str) -> Result<(), Problem> {
-    let entry = entry(web, browser, (name, AuthMethod::Session), ("session.create", Verdict::Allowed));
+    let entry = audit_entry(web, browser, (name, AuthMethod::Session), ("session.create", Verdict::Allowed));
     let after = json!({"by": oidc.config().issuer}).to_string();
     Ok(web.engine.store().add_audit(&AuditEntry { after: Some(after), ..entry }).await?)
 }
 
-fn entry(
+fn audit_entry(
     web: &Web,
     browser: &Browser,
     (actor, means): (&str, AuthMethod),

@@ -8,7 +8,7 @@ use rondel_store::rollups::Verdicts;
 use super::drawing::{AxisLabel, Scale, WIDTH, axis, runs_between};
 use super::moment::Moment;
 use super::texts::Texts;
-use crate::overview::series::{Bucket, BucketRange, total};
+use crate::overview::series::{Bucket, BucketRange, sum_buckets};
 
 /// The height above the axis, in the units of the drawing.
 const UP: u64 = 96;
@@ -64,17 +64,17 @@ impl OutcomeChart {
             OutcomeBar {
                 x,
                 width: right.saturating_sub(x).saturating_sub(16).clamp(16, WIDTH),
-                parts: parts(bucket.verdicts, (largest, worst)),
+                parts: bar_parts(bucket.verdicts, (largest, worst)),
                 href: runs_between(bucket.at, end, None),
-                title: title(bucket, now, t),
+                title: bar_title(bucket, now, t),
             }
         };
         let has_runs = |bucket: &&Bucket| bucket.verdicts.total() > 0;
         Self {
             bars: buckets.iter().filter(has_runs).map(bar).collect(),
             axis: axis(scale),
-            rows: rows(buckets, now, t),
-            total: total(buckets).verdicts,
+            rows: table_rows(buckets, now, t),
+            total: sum_buckets(buckets).verdicts,
         }
     }
 }
@@ -84,7 +84,7 @@ const fn count_above_axis(verdicts: Verdicts) -> u64 {
 }
 
 /// The parts of a bar, first those above the axis from the axis up, then those below it from the axis down.
-fn parts(verdicts: Verdicts, (largest, worst): (u64, u64)) -> Vec<Part> {
+fn bar_parts(verdicts: Verdicts, (largest, worst): (u64, u64)) -> Vec<Part> {
     let height = |count: u64, whole: u64, of: u64| if count == 0 { 0 } else { (count * of / whole).max(HEIGHT_MIN) };
     let mut parts = Vec::new();
     let mut y = UP;
@@ -107,7 +107,7 @@ fn parts(verdicts: Verdicts, (largest, worst): (u64, u64)) -> Vec<Part> {
     parts
 }
 
-fn title(bucket: &Bucket, now: Timestamp, t: &Texts) -> String {
+fn bar_title(bucket: &Bucket, now: Timestamp, t: &Texts) -> String {
     let at = Moment::new(bucket.at, now, t);
     let Verdicts { succeeded, failed, timed_out, cancelled, unknown, skipped } = bucket.verdicts;
     let counts = [
@@ -123,7 +123,7 @@ fn title(bucket: &Bucket, now: Timestamp, t: &Texts) -> String {
     format!("{time} · {}", words.collect::<Vec<_>>().join(" · "))
 }
 
-fn rows(buckets: &[Bucket], now: Timestamp, t: &Texts) -> Vec<OutcomeRow> {
+fn table_rows(buckets: &[Bucket], now: Timestamp, t: &Texts) -> Vec<OutcomeRow> {
     let hour = Duration::from_secs(3_600);
     let mut rows: Vec<(Timestamp, Verdicts)> = Vec::new();
     for bucket in buckets.iter().filter(|bucket| bucket.verdicts.total() > 0) {

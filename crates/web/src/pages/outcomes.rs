@@ -29,7 +29,7 @@ pub(super) struct Outcomes {
 }
 
 /// The top and bottom of a mark, measured from the top of the chart. Successes are short; failures are tall and reach below the line.
-const fn extent(status: RunStatus) -> (usize, usize) {
+const fn mark_extent(status: RunStatus) -> (usize, usize) {
     match status {
         RunStatus::Succeeded => (7, 13),
         RunStatus::Failed => (1, 18),
@@ -54,7 +54,7 @@ impl Outcomes {
                 continue;
             }
             words.push(format!("{} {}", places.len(), t.status(*status)));
-            let (top, bottom) = extent(*status);
+            let (top, bottom) = mark_extent(*status);
             let mark = |place: &usize| format!("M{} {top}v{}", (OUTCOME_COUNT - 1 - place) * STEP + 1, bottom - top);
             shapes.push(Shape { class: status.as_str(), path: places.iter().map(mark).collect() });
         }

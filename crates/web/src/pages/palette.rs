@@ -63,24 +63,24 @@ pub(super) async fn page(page: Page<PaletteQuery>) -> Result<Response, Problem> 
     let words: Vec<&str> = typed.split_whitespace().collect();
     let verb = Verb::of(&words, page.t);
     let rest = if verb.is_some() { &words[1..] } else { &words[..] };
-    let jobs = jobs(&page, rest).await?;
+    let jobs = find_jobs(&page, rest).await?;
     let mut hits = Vec::new();
     match verb {
         Some(verb) => {
             // Sentences name a run by these words.
             if matches!(verb, Verb::Run) {
-                hits.extend(run(&page, rest).await?);
+                hits.extend(find_run(&page, rest).await?);
             }
             hits.extend(jobs.iter().map(|job| verb.to_hit(&page, job)));
         }
         None => {
-            hits.extend(run(&page, &words).await?);
+            hits.extend(find_run(&page, &words).await?);
             hits.extend(
                 jobs.iter()
                     .map(|job| Hit::link(&job.spec.name, page.t.palette_job, &format!("/jobs/{}", job.spec.name))),
             );
             let is_admin = page.call.caller.may(Permission::Cluster);
-            let named = pages(page.t, is_admin).filter(|(name, path)| is_named(name, path, &words));
+            let named = page_names(page.t, is_admin).filter(|(name, path)| matches_name(name, path, &words));
             hits.extend(named.map(|(name, path)| Hit::link(name, page.t.palette_page, path)));
             if let Some(job) = jobs.first() {
                 let switch = if job.spec.enabled { Verb::Pause } else { Verb::Resume };
@@ -93,7 +93,7 @@ pub(super) async fn page(page: Page<PaletteQuery>) -> Result<Response, Problem> 
 }
 
 /// The run whose id was typed.
-async fn run(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Option<Hit>, Problem> {
+async fn find_run(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Option<Hit>, Problem> {
     let [word] = words else { return Ok(None) };
     let Ok(id) = word.parse::<RunId>() else { return Ok(None) };
     let found = page.engine().store().runs(&[id]).await?.pop();
@@ -102,7 +102,7 @@ async fn run(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Option<Hit>, P
 }
 
 /// The jobs that have every word in their names.
-async fn jobs(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Vec<JobRecord>, Problem> {
+async fn find_jobs(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Vec<JobRecord>, Problem> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
     let Some(first) = words.first().filter(|_| words.iter().all(|word| word.chars().all(plain))) else {
         return Ok(Vec::new());
@@ -128,7 +128,7 @@ async fn jobs(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Vec<JobRecord
 }
 
 /// The pages that the palette offers, with their names.
-fn pages(t: &'static Texts, is_admin: bool) -> impl Iterator<Item = (&'static str, &'static str)> {
+fn page_names(t: &'static Texts, is_admin: bool) -> impl Iterator<Item = (&'static str, &'static str)> {
     let parts = Nav::bar().chain(Nav::more()).filter(move |entry| is_admin || !entry.nav.is_for_admins());
     let parts = parts.map(move |entry| (entry.name(t), entry.path));
     parts.chain([
@@ -142,7 +142,7 @@ fn pages(t: &'static Texts, is_admin: bool) -> impl Iterator<Item = (&'static st
 }
 
 /// Whether every word is part of the page's name, in the reader's language or in English.
-fn is_named(name: &str, path: &str, words: &[&str]) -> bool {
+fn matches_name(name: &str, path: &str, words: &[&str]) -> bool {
     let name = name.to_lowercase();
     words.iter().all(|word| name.contains(word) || path.contains(word))
 }

@@ -54,12 +54,12 @@ pub(super) enum FieldKind {
 }
 
 /// The fields for `params`. Empty if the schema does not describe an object, or describes one with too many fields.
-pub(super) fn fields(schema: &Value, params: &Value) -> Vec<ParamField> {
+pub(super) fn param_fields(schema: &Value, params: &Value) -> Vec<ParamField> {
     let known = schema["properties"].as_object().filter(|known| known.len() <= FIELD_COUNT_MAX);
     let Some(known) = known.filter(|_| params.is_null() || params.is_object()) else { return Vec::new() };
     let is_required = |name: &str| schema["required"].as_array().is_some_and(|all| all.iter().any(|one| one == name));
     let field = |(name, property): (&String, &Value)| {
-        let kind = kind(schema, property);
+        let kind = field_kind(schema, property);
         let value = params.get(name).filter(|value| !value.is_null());
         // A value of another kind is shown as JSON, such as the name of a secret in place of a number.
         let kind = if value.is_some_and(|value| !can_show(&kind, value)) { FieldKind::Json } else { kind };
@@ -71,7 +71,7 @@ pub(super) fn fields(schema: &Value, params: &Value) -> Vec<ParamField> {
         ParamField {
             id: format!("{prefix}{name}"),
             name: name.clone(),
-            hint: hint(schema, property).to_owned(),
+            hint: param_description(schema, property).to_owned(),
             is_required: is_required(name),
             value,
             kind,
@@ -81,8 +81,8 @@ pub(super) fn fields(schema: &Value, params: &Value) -> Vec<ParamField> {
 }
 
 /// The description of the property, else that of the schema to which it refers.
-fn hint<'a>(schema: &'a Value, property: &'a Value) -> &'a str {
-    let found = [property, resolve(schema, property)].into_iter().find_map(|one| one["description"].as_str());
+fn param_description<'a>(schema: &'a Value, property: &'a Value) -> &'a str {
+    let found = [property, resolve_reference(schema, property)].into_iter().find_map(|one| one["description"].as_str());
     found.unwrap_or_default()
 }
 
@@ -99,9 +99,9 @@ fn can_show(kind: &FieldKind, value: &Value) -> bool {
     }
 }
 
-fn kind(schema: &Value, property: &Value) -> FieldKind {
-    let property = resolve(schema, property);
-    if let Some(choices) = choices(property) {
+fn field_kind(schema: &Value, property: &Value) -> FieldKind {
+    let property = resolve_reference(schema, property);
+    if let Some(choices) = enum_choices(property) {
         return choices;
     }
     if is_text_or_json(schema, property) {
@@ -128,13 +128,14 @@ fn kind(schema: &Value, property: &Value) -> FieldKind {
 /// Whether the values are either texts, or objects or lists. With other types, such as numbers, the input `5` would be ambiguous.
 fn is_text_or_json(schema: &Value, property: &Value) -> bool {
     let several = property["anyOf"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let types: Vec<_> = several.iter().map(|one| resolve(schema, one)["type"].as_str().unwrap_or_default()).collect();
+    let types: Vec<_> =
+        several.iter().map(|one| resolve_reference(schema, one)["type"].as_str().unwrap_or_default()).collect();
     let is_known = |one: &&str| ["string", "object", "array", "null"].contains(one);
     types.contains(&"string") && types.iter().all(is_known) && types.iter().any(|one| ["object", "array"].contains(one))
 }
 
 /// Follows a reference. `anyOf` with one schema and null counts as a reference to that schema.
-fn resolve<'a>(schema: &'a Value, mut property: &'a Value) -> &'a Value {
+fn resolve_reference<'a>(schema: &'a Value, mut property: &'a Value) -> &'a Value {
     for _ in 0..REFERENCE_DEPTH_MAX {
         let reference = property["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
         let found = match (reference, property["anyOf"].as_array().map(Vec::as_slice)) {
@@ -151,7 +152,7 @@ fn resolve<'a>(schema: &'a Value, mut property: &'a Value) -> &'a Value {
 }
 
 /// The values of an enumeration, given by `enum` or by `oneOf` with constants.
-fn choices(property: &Value) -> Option<FieldKind> {
+fn enum_choices(property: &Value) -> Option<FieldKind> {
     let constant = |one: &Value| one.get("const").cloned();
     let values = match (property["enum"].as_array(), property["oneOf"].as_array()) {
         (Some(values), _) => values.clone(),
@@ -238,7 +239,7 @@ mod tests {
 
     #[test]
     fn each_kind_has_its_field() {
-        let drawn = fields(&schema(), &json!({"mode": "delta", "rows": "{{secret.rows}}", "table": "a\nb"}));
+        let drawn = param_fields(&schema(), &json!({"mode": "delta", "rows": "{{secret.rows}}", "table": "a\nb"}));
         let choice = |words: [&str; 2], as_json: [&str; 2]| {
             FieldKind::Choice(as_json.into_iter().map(str::to_owned).zip(words.map(str::to_owned)).collect())
         };
@@ -256,7 +257,7 @@ mod tests {
         for (schema, params) in
             [(json!(true), json!({})), (json!({"type": "string"}), json!("x")), (schema(), json!([1]))]
         {
-            assert_eq!(fields(&schema, &params), []);
+            assert_eq!(param_fields(&schema, &params), []);
         }
     }
 
@@ -293,7 +294,7 @@ mod tests {
             },
         });
         let params = json!({"args": "[1]", "script": "[ -f a ] &&\n  date", "size": "5"});
-        let drawn = fields(&schema, &params);
+        let drawn = param_fields(&schema, &params);
         let found: Vec<_> = drawn.iter().map(|one| (one.id.as_str(), one.value.as_str(), &one.kind)).collect();
         let expected = [
             ("param.either.args", "\"[1]\"", &FieldKind::TextOrJson),
@@ -321,6 +322,6 @@ mod tests {
     #[test]
     fn a_reference_to_itself_ends() {
         let schema = json!({"properties": {"a": {"$ref": "#/properties/a"}}});
-        assert_eq!(fields(&schema, &json!({}))[0].kind, FieldKind::Json);
+        assert_eq!(param_fields(&schema, &json!({}))[0].kind, FieldKind::Json);
     }
 }

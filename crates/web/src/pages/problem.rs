@@ -75,7 +75,7 @@ impl ProblemPageContext {
             title,
             hint,
             detail: localized(t.lang(), problem.detail()),
-            complaints: problem.complaints().iter().map(|one| complaint(one, t.lang())).collect(),
+            complaints: problem.complaints().iter().map(|one| place_and_message(one, t.lang())).collect(),
             request_id,
             how_to_sign_in: matches!(problem.code(), Code::Unauthenticated | Code::LinkSpent) && !is_spent_set_up,
             sign_in_again: is_spent_set_up
@@ -87,6 +87,6 @@ impl ProblemPageContext {
 }
 
 /// The place of a complaint, and its message.
-fn complaint(one: &Complaint, lang: Lang) -> (Option<&str>, Cow<'_, str>) {
+fn place_and_message(one: &Complaint, lang: Lang) -> (Option<&str>, Cow<'_, str>) {
     (one.parameter.as_deref().or(one.pointer.as_deref()), localized(lang, &one.message))
 }

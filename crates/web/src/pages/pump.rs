@@ -13,13 +13,13 @@ use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::Status;
 use super::zones;
-use crate::api::jobs::{find, no_pump};
+use crate::api::jobs::{find, no_pump_problem};
 use crate::cursor::Listing;
 use crate::path::{self, Named};
 use crate::problem::Problem;
 use crate::pump_view::{self, GroupView, ItemView, PumpView, RootView};
 use crate::query::{FromQuery, Reader};
-use crate::redirect::pair;
+use crate::redirect::query_pair;
 
 /// How many items the page shows.
 const ITEM_COUNT: u32 = 100;
@@ -114,7 +114,7 @@ struct PumpPage {
 
 pub(super) async fn page(page: Page<ItemsQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
-    let view = pump_view::read(&page.call, &record).await?.ok_or_else(|| no_pump(&name))?;
+    let view = pump_view::read_pump(&page.call, &record).await?.ok_or_else(|| no_pump_problem(&name))?;
     zones::set_job(&record.spec);
     let (now, t) = (page.engine().now(), page.t);
     let ItemsQuery { state, cursor } = page.query();
@@ -136,7 +136,7 @@ pub(super) async fn page(page: Page<ItemsQuery>, Named(name, ..): Named<path::Jo
         oldest: totals.oldest_at.map(|at| Moment::new(at, now, t)),
         groups: groups.iter().take(GROUP_COUNT).map(|group| group_row(group, now, t)).collect(),
         hidden_count: groups.len().saturating_sub(GROUP_COUNT),
-        choices: choices(&name, *state, t),
+        choices: state_choices(&name, *state, t),
         items: items.into_iter().map(|item| item_row(&page, &record, item, now)).collect(),
         is_first: after.is_none(),
         first,
@@ -148,12 +148,13 @@ pub(super) async fn page(page: Page<ItemsQuery>, Named(name, ..): Named<path::Jo
 }
 
 fn items_url(name: &str, state: Option<ItemState>, cursor: Option<&str>) -> String {
-    let given = [state.map(|state| pair("state", state.as_str())), cursor.map(|cursor| pair("cursor", cursor))];
+    let given =
+        [state.map(|state| query_pair("state", state.as_str())), cursor.map(|cursor| query_pair("cursor", cursor))];
     let query = given.into_iter().flatten().collect::<Vec<_>>().join("&");
     format!("/jobs/{name}/pump{}{query}", if query.is_empty() { "" } else { "?" })
 }
 
-fn choices(name: &str, chosen: Option<ItemState>, t: &Texts) -> Vec<Choice> {
+fn state_choices(name: &str, chosen: Option<ItemState>, t: &Texts) -> Vec<Choice> {
     let states = std::iter::once(None).chain(ItemState::ALL.iter().copied().map(Some));
     let choice = |state: Option<ItemState>| Choice {
         word: state.map_or(t.pump_state_all, |state| class_and_word(state, t).1),

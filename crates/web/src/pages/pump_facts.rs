@@ -8,7 +8,7 @@ use super::schedule_text::schedules;
 use super::texts::Texts;
 
 /// Names and values for the list of facts.
-pub(super) fn facts(pump: &PumpSpec, t: &'static Texts) -> Vec<(&'static str, String)> {
+pub(super) fn pump_facts(pump: &PumpSpec, t: &'static Texts) -> Vec<(&'static str, String)> {
     let items = pump.items.count().to_string();
     let mode = match pump.mode {
         PumpMode::Sleep => t.pump_mode_sleep,
@@ -30,7 +30,7 @@ pub(super) fn facts(pump: &PumpSpec, t: &'static Texts) -> Vec<(&'static str, St
 }
 
 /// The text about the end of a pump job, which is appended to the text about its start; `None` for other jobs.
-pub(super) fn until(spec: &JobSpec, t: &Texts) -> Option<String> {
+pub(super) fn end_text(spec: &JobSpec, t: &Texts) -> Option<String> {
     let pump = spec.pump.as_ref()?;
     Some(match &pump.until {
         None => t.pump_until_stopped.to_owned(),

@@ -16,17 +16,17 @@ use rondel_core::sketch::{Sketch, Step};
 use rondel_core::words::Lang;
 use rondel_core::{RunStatus, Timestamp};
 
-use super::as_code::{AsCode, quoted};
+use super::as_code::{AsCode, shell_quoted};
 use super::form::Fields;
-use super::moment::{Moment, length};
+use super::moment::{Moment, length_text};
 use super::sentences::localized;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
-use super::view::visible;
+use super::view::visible_text;
 use super::zones;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::redirect::{pair, to};
+use crate::redirect::{query_pair, to};
 use crate::report::{GroupBy, ReportQuery, report, whole_csv};
 
 /// The ranges to select from, in days.
@@ -71,7 +71,7 @@ impl ReportChoices {
         let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let by =
             GroupBy::from_word(&self.by).unwrap_or(if self.label.is_empty() { GroupBy::App } else { GroupBy::Label });
-        let (mut from, to) = (instant(&self.from, false, t)?, instant(&self.to, true, t)?);
+        let (mut from, to) = (parse_instant(&self.from, false, t)?, parse_instant(&self.to, true, t)?);
         let days: Option<u32> = self.days.parse().ok().filter(|days| (1..=400).contains(days));
         if let Some(days) = days.filter(|_| from.is_none()) {
             // The last day is today, or the last day that the query covers.
@@ -104,13 +104,13 @@ impl ReportChoices {
             ("label", &self.label),
         ];
         let own = own.into_iter().filter(|(_, value)| !value.is_empty()).map(|(key, value)| (key, value.as_str()));
-        let pairs: Vec<String> = own.chain(more.iter().copied()).map(|(key, value)| pair(key, value)).collect();
+        let pairs: Vec<String> = own.chain(more.iter().copied()).map(|(key, value)| query_pair(key, value)).collect();
         if pairs.is_empty() { path.to_owned() } else { format!("{path}?{}", pairs.join("&")) }
     }
 }
 
 /// Parses an instant or a day. A day stands for its beginning, or for its end if `is_end`.
-fn instant(text: &str, is_end: bool, t: &Texts) -> Result<Option<Timestamp>, String> {
+fn parse_instant(text: &str, is_end: bool, t: &Texts) -> Result<Option<Timestamp>, String> {
     if text.is_empty() {
         return Ok(None);
     }
@@ -294,12 +294,12 @@ async fn render_page<Q: Sync>(
         kinds: GroupBy::WORDS.iter().map(|word| (*word, kind_name(word, t))).collect(),
         ranges: DAYS.iter().map(|days| (days.to_string(), t.report_days(*days))).collect(),
         periods: vec![("total", t.report_total), ("day", t.report_by_day), ("month", t.report_by_month)],
-        range: computed.as_ref().map(|computed| range(computed.range.from, computed.range.to)).unwrap_or_default(),
+        range: computed.as_ref().map(|computed| range_text(computed.range.from, computed.range.to)).unwrap_or_default(),
         total: computed.as_ref().map(|computed| shown(&computed.total)),
         rows: computed.as_ref().map(|computed| computed.rows.iter().map(shown).collect()).unwrap_or_default(),
         failures: computed
             .as_ref()
-            .map(|computed| computed.failures.iter().map(|one| failure(one, t)).collect())
+            .map(|computed| computed.failures.iter().map(|one| shown_failure(one, t)).collect())
             .unwrap_or_default(),
         is_cut: computed.as_ref().is_some_and(|computed| computed.is_cut),
         in_parts,
@@ -320,7 +320,7 @@ async fn render_page<Q: Sync>(
         channels: channels.into_iter().map(|channel| channel.name).collect(),
         form_errors,
         missing: (!may).then_some(t.channels_needs_admin),
-        code: code(&page.call.namespace.name, &report_query),
+        code: report_code(&page.call.namespace.name, &report_query),
         error,
         choices,
         t,
@@ -357,7 +357,7 @@ fn day_name(day: Weekday, t: &Texts) -> &'static str {
 }
 
 /// The days in UTC that a report covers. If it ends at midnight, the day that begins then is not included.
-fn range(from: Timestamp, to: Timestamp) -> String {
+fn range_text(from: Timestamp, to: Timestamp) -> String {
     let day = |at: Timestamp| at.to_utc().map(|at| at.format("%Y-%m-%d").to_string()).unwrap_or_default();
     let (first, last) = (day(from), day(to.saturating_sub(Duration::from_millis(1))));
     if first == last { first } else { format!("{first} – {last}") }
@@ -365,12 +365,12 @@ fn range(from: Timestamp, to: Timestamp) -> String {
 
 fn shown_row(row: &Row, (by, period): (GroupBy, Period), t: &Texts) -> ShownRow {
     let quantile =
-        |sketch: &Sketch, per_mille| sketch.quantile(per_mille).map_or("–".to_owned(), |one| length(one, t));
+        |sketch: &Sketch, per_mille| sketch.quantile(per_mille).map_or("–".to_owned(), |one| length_text(one, t));
     let at =
         row.at.to_utc().map(|at| at.format(if period == Period::Month { "%Y-%m" } else { "%Y-%m-%d" }).to_string());
     let href = match by {
         GroupBy::Job => Some(format!("/jobs/{}", row.name)),
-        GroupBy::App => Some(format!("/jobs?{}", pair("q", &format!("app:{}", row.name)))),
+        GroupBy::App => Some(format!("/jobs?{}", query_pair("q", &format!("app:{}", row.name)))),
         GroupBy::Namespace | GroupBy::Label => None,
     };
     ShownRow {
@@ -381,22 +381,22 @@ fn shown_row(row: &Row, (by, period): (GroupBy, Period), t: &Texts) -> ShownRow 
         runs: row.verdicts.total(),
         failed: row.verdicts.failure_count(),
         skipped: row.verdicts.skipped,
-        succeeded: percent(row.shares.succeeded),
-        on_time: percent(row.shares.on_time),
+        succeeded: percent_text(row.shares.succeeded),
+        on_time: percent_text(row.shares.on_time),
         p50: quantile(&row.durations, 500),
         p95: quantile(&row.durations, 950),
         late: quantile(&row.lateness, 990),
     }
 }
 
-fn failure(failure: &Failure, t: &Texts) -> ShownFailure {
+fn shown_failure(failure: &Failure, t: &Texts) -> ShownFailure {
     let message = match (failure.message.as_str(), failure.message.parse::<RunStatus>()) {
         ("", _) => t.report_other_messages.to_owned(),
         // Runs without a message are grouped by their outcome, which is stored in place of the message.
         (_, Ok(outcome)) => t.status(outcome).to_owned(),
         (message, Err(_)) => {
             let translated = (t.lang() == Lang::Zh).then(|| in_chinese(message)).flatten();
-            visible(translated.as_deref().unwrap_or(message))
+            visible_text(translated.as_deref().unwrap_or(message))
         }
     };
     ShownFailure {
@@ -408,12 +408,12 @@ fn failure(failure: &Failure, t: &Texts) -> ShownFailure {
     }
 }
 
-fn percent(per_mille: Option<u32>) -> String {
+fn percent_text(per_mille: Option<u32>) -> String {
     per_mille.map_or_else(|| "–".to_owned(), |share| format!("{}.{} %", share / 10, share % 10))
 }
 
 /// The report as an API request and as a command.
-fn code(namespace: &str, query: &ReportQuery) -> AsCode {
+fn report_code(namespace: &str, query: &ReportQuery) -> AsCode {
     let at = |at: Option<Timestamp>| at.map(|at| at.to_string());
     let period = Some(query.period).filter(|period| *period != Period::Total).map(|period| period.as_str().to_owned());
     let given = [
@@ -425,8 +425,8 @@ fn code(namespace: &str, query: &ReportQuery) -> AsCode {
         ("label", query.label.clone()),
     ];
     let given: Vec<(&str, String)> = given.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
-    let pairs: Vec<String> = given.iter().map(|(key, value)| pair(key, value)).collect();
-    let flags: Vec<String> = given.iter().map(|(key, value)| format!(" --{key} {}", quoted(value))).collect();
+    let pairs: Vec<String> = given.iter().map(|(key, value)| query_pair(key, value)).collect();
+    let flags: Vec<String> = given.iter().map(|(key, value)| format!(" --{key} {}", shell_quoted(value))).collect();
     let path = format!("/api/v1/reports?{}", pairs.join("&"));
     AsCode::new(namespace, ("GET", &path), None, &format!("report show{}", flags.concat()))
 }

@@ -23,7 +23,7 @@ impl RuleErrors {
         for complaint in problem.complaints() {
             let message = localized(lang, &complaint.message);
             let pointer = complaint.pointer.as_deref().unwrap_or_default();
-            match field(pointer, t) {
+            match form_field(pointer, t) {
                 Some((name, label)) => errors.add((name, label), &message, lang),
                 None => errors.lines.push(message.into_owned()),
             }
@@ -57,7 +57,7 @@ impl RuleErrors {
 }
 
 /// The field of the form that shows this place in the document, and its label.
-fn field<'t>(pointer: &str, t: &'t Texts) -> Option<(&'static str, &'t str)> {
+fn form_field<'t>(pointer: &str, t: &'t Texts) -> Option<(&'static str, &'t str)> {
     let mut parts = pointer.trim_start_matches('/').split('/');
     let last = pointer.rsplit('/').next().unwrap_or_default();
     Some(match (parts.next()?, last) {

@@ -22,7 +22,7 @@ impl Trial {
     pub(super) fn new(spec: &RuleSpec, run: DryRun, t: &Texts) -> Self {
         Self {
             sentence: sentence::rule(spec, t.lang()),
-            evaluated: evaluated(&run, t),
+            evaluated: evaluation_text(&run, t),
             count: run.count,
             subjects: run.subjects.into_iter().map(|one| one.name).collect(),
             looked_at: run.looked_at,
@@ -36,7 +36,7 @@ pub(super) fn localized_all(sentences: &[String], t: &Texts) -> Vec<String> {
 }
 
 /// The instant of a trial, and the instant that the rule's time of day means. Both are shown on the clock of the rule's zone.
-fn evaluated(run: &DryRun, t: &Texts) -> String {
+fn evaluation_text(run: &DryRun, t: &Texts) -> String {
     let at = |zone: &str, at| deadline::minute_in(zone, at).unwrap_or_default();
     let Some(meant) = &run.deadline else {
         let zone = zones::clock_and_zone().1.name();
@@ -75,12 +75,12 @@ mod tests {
             warnings: Vec::new(),
         };
         assert_eq!(
-            evaluated(&run, Lang::En.texts()),
+            evaluation_text(&run, Lang::En.texts()),
             "Evaluated at 2026-11-22 02:00 Europe/Berlin as if that were the deadline: a success of a run planned from \
              2026-11-21 06:00 on counts. The next deadline is 2026-11-23 06:00."
         );
         assert_eq!(
-            evaluated(&run, Lang::Zh.texts()),
+            evaluation_text(&run, Lang::Zh.texts()),
             "评估时刻：2026-11-22 02:00（Europe/Berlin），视为截止时刻；2026-11-21 06:00 起计划的运行成功才算数。 下一个截止时刻：2026-11-23 06:00。"
         );
     }

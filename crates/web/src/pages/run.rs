@@ -17,9 +17,9 @@ use rondel_store::ledger::CancelOutcome;
 use serde_json::Value;
 
 use super::form::Fields;
-use super::job::pretty;
-use super::moment::{Moment, length};
-use super::run_log::{LogCard, Search, card};
+use super::job::pretty_json;
+use super::moment::{Moment, length_text};
+use super::run_log::{LogCard, Search, log_card};
 use super::run_neighbours::Neighbours;
 use super::run_timeline::RunTimeline;
 use super::run_tree::RunTree;
@@ -27,15 +27,15 @@ use super::shell::{MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::{RunRow, Status, own_message};
 use super::zones;
-use crate::api::cancels::{REASON_LEN_MAX, cancel_message, note_run};
+use crate::api::cancels::{REASON_LEN_MAX, audit_run, cancel_message};
 use crate::api::logs::{self, chosen_attempt};
-use crate::api::runs::{broadcast_of_shard, failed_shards, find, retry_request};
+use crate::api::runs::{broadcast_of_shard, find, retry_failed_shards, retry_request};
 use crate::incident_of_fire::{self, IncidentRef};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::to;
-use crate::shown_runs::{Parts, attempts, params, rows_of_groups, shard_name, shard_runs, with_job_names};
+use crate::shown_runs::{Parts, read_attempts, rows_of_groups, run_params, shard_name, shard_runs, with_job_names};
 
 /// The query of the page: the attempt whose log is shown, and the text to search in the log.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl FromQuery for RunPageQuery {
             _ => Err(format!("{text:?} is not the number of a line")),
         };
         Self {
-            attempt: logs::attempt(reader),
+            attempt: logs::attempt_parameter(reader),
             line: reader.parsed("line", line),
             search: Search::from_query(reader),
             is_part: reader.single("part").is_some(),
@@ -134,7 +134,7 @@ struct RouteFacts {
 impl RouteFacts {
     fn new(trace: &str, t: &'static Texts) -> Option<Self> {
         let trace: Trace = serde_json::from_str(trace).ok()?;
-        let waited = |length: Duration| (!length.is_zero()).then(|| super::moment::length(length, t));
+        let waited = |length: Duration| (!length.is_zero()).then(|| super::moment::length_text(length, t));
         let refused = trace.refused.iter().map(|(name, why)| format!("{name} ({})", t.refusal(why))).collect();
         let list = |mut names: Vec<String>, more: usize| {
             names.extend((more > 0).then(|| format!("+{more}")));
@@ -177,25 +177,25 @@ pub(super) async fn page(page: Page<RunPageQuery>, path: Named<path::Run>) -> Re
     let job = with_job_names(&page.call, vec![run.clone()]).await?.pop().map(|(job, _)| job).unwrap_or_default();
     let is_broadcast = run.shard_index == ROOT_SHARD;
     let shards = if is_broadcast { shard_runs(&page.call, &run).await? } else { Vec::new() };
-    let tried = attempts(&page.call, &run).await?;
-    let params = params(&page.call, &run).await?.filter(|params| params != "null");
+    let tried = read_attempts(&page.call, &run).await?;
+    let params = run_params(&page.call, &run).await?.filter(|params| params != "null");
     let broadcast = broadcast_of_shard(&page.call, &run).await?;
     let is_part = page.query().is_part;
-    let log = if is_broadcast || is_part { None } else { Some(card(&page, &run, shown_attempt).await?) };
+    let log = if is_broadcast || is_part { None } else { Some(log_card(&page, &run, shown_attempt).await?) };
     let rows = if run.status.is_terminal() { rows_of_groups(&page.call, &shards).await? } else { None };
     let part = Parts::among(&page.call, std::iter::once(&run)).await?.of(&run);
     let template = RunPage {
         shell: page.shell(Nav::Runs),
         t,
         missing: page.missing(Some(run.app)),
-        incident: incident_of_fire::of_run(&page.call, &run).await?,
-        steps: steps(&run, now, t),
+        incident: incident_of_fire::incident_of_run(&page.call, &run).await?,
+        steps: run_steps(&run, now, t),
         timeline: RunTimeline::new(&run, &tried, &shards, now, t),
         neighbours: Neighbours::read(&page, &run).await?,
         failed_shards: shards.iter().filter(|shard| jobs::is_unsuccessful(shard)).count(),
         attempts: attempt_rows(tried, &run, now, t),
         retried_run: broadcast.unwrap_or(run.id).to_string(),
-        commands: commands(&page, &run, broadcast),
+        commands: shell_commands(&page, &run, broadcast),
         tree: RunTree::read(&page, &run).await?,
         is_broadcast,
         parent: run.parent.map(|parent| parent.to_string()),
@@ -218,7 +218,7 @@ pub(super) async fn page(page: Page<RunPageQuery>, path: Named<path::Run>) -> Re
 }
 
 /// Shell commands for the data and the actions of the page.
-fn commands<Q>(page: &Page<Q>, run: &Run, broadcast: Option<RunId>) -> Vec<String> {
+fn shell_commands<Q>(page: &Page<Q>, run: &Run, broadcast: Option<RunId>) -> Vec<String> {
     let namespace = &page.call.namespace.name;
     let command = |verb: &str, id: RunId| format!("rondel run {verb} {id} --namespace {namespace}");
     let (verb, id) = if run.status.is_terminal() { ("retry", broadcast.unwrap_or(run.id)) } else { ("cancel", run.id) };
@@ -230,11 +230,11 @@ fn commands<Q>(page: &Page<Q>, run: &Run, broadcast: Option<RunId>) -> Vec<Strin
 
 /// Formats JSON on several lines. Any other text is returned unchanged.
 fn indent_json(text: String) -> String {
-    serde_json::from_str::<Value>(&text).map_or(text, |value| pretty(&value))
+    serde_json::from_str::<Value>(&text).map_or(text, |value| pretty_json(&value))
 }
 
 /// The steps of a run: planned, due, started, finished. Steps that are still to come have no instant.
-fn steps(run: &Run, now: Timestamp, t: &'static Texts) -> Vec<Step> {
+fn run_steps(run: &Run, now: Timestamp, t: &'static Texts) -> Vec<Step> {
     let is_over = run.status.is_terminal();
     let end_class = if is_over { run.status.as_str() } else { "ahead" };
     // The due instant, the start and the end are those of the last attempt.
@@ -252,7 +252,7 @@ fn steps(run: &Run, now: Timestamp, t: &'static Texts) -> Vec<Step> {
         if at.is_none() && (place == 1 || (place == 2 && is_over)) {
             continue;
         }
-        let delta = at.zip(before).map(|(at, before)| format!("+{}", length(at.since(before), t)));
+        let delta = at.zip(before).map(|(at, before)| format!("+{}", length_text(at.since(before), t)));
         before = at.or(before);
         steps.push(Step { name, at: at.map(|at| Moment::new(at, now, t)), delta, class });
     }
@@ -268,7 +268,7 @@ fn attempt_rows(tried: Vec<Attempt>, run: &Run, now: Timestamp, t: &'static Text
         message: own_message(attempt.message.as_deref(), attempt.reason, attempt.detail.as_deref(), t.lang()),
         executor: attempt.executor,
         started_at: attempt.started_at.map(|at| Moment::new(at, now, t)),
-        length: attempt.started_at.zip(attempt.finished_at).map(|(start, end)| length(end.since(start), t)),
+        length: attempt.started_at.zip(attempt.finished_at).map(|(start, end)| length_text(end.since(start), t)),
     };
     tried.into_iter().rev().map(row).collect()
 }
@@ -283,7 +283,7 @@ fn attempt_reason(attempt: &Attempt, run: &Run, t: &Texts) -> Option<String> {
 
 pub(super) async fn cancel(page: Page, path: Named<path::Run>, fields: Fields) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
-    note_run(&page.call, &run, Some(fields.get("reason")));
+    audit_run(&page.call, &run, Some(fields.get("reason")));
     let by = cancel_message(page.call.caller.name(), Some(fields.get("reason")))?;
     match page.engine().cancel_run(run.id, &by).await? {
         CancelOutcome::Requested(_) | CancelOutcome::AlreadyEnded(RunStatus::Cancelled) => {
@@ -308,7 +308,7 @@ pub(super) async fn retry(page: Page, path: Named<path::Run>) -> Result<Response
 pub(super) async fn retry_failed(page: Page, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
     let (record, request) = retry_request(&page.call, &run, Trigger::Manual).await?;
-    let run = failed_shards(&page.call, (&record, &run), request).await?;
+    let run = retry_failed_shards(&page.call, (&record, &run), request).await?;
     page.call.note.changed_to(&serde_json::json!({"run": run.id}));
     Ok(to(&format!("/runs/{}", run.id)))
 }

@@ -21,7 +21,9 @@ use crate::api::cancels::cancel_message;
 use crate::body::refuse_value;
 use crate::problem::Problem;
 use crate::redirect::{own_path, to};
-use crate::run_bulk::{BULK_RUN_COUNT_MAX, RunAction, RunProblem, RunSelection, SelectedRuns, perform, select};
+use crate::run_bulk::{
+    BULK_RUN_COUNT_MAX, RunAction, RunProblem, RunSelection, SelectedRuns, apply_to_runs, select_runs,
+};
 use crate::run_filter;
 use crate::shown_runs::{Parts, with_job_names};
 
@@ -92,14 +94,14 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let after = fields.get("after").parse::<RunId>().ok();
     let chosen = match is_all {
         true => {
-            let filter = Filter::parse(&filter, Scope::Runs).map_err(|error| run_filter::problem(&error))?;
+            let filter = Filter::parse(&filter, Scope::Runs).map_err(|error| run_filter::filter_problem(&error))?;
             let zone = zones::clock_and_zone().1;
             let search = run_filter::build_search(&page.call, &filter, RunOrder::Newest, zone).await?;
             RunSelection::Matching(Box::new(search), after)
         }
         false => RunSelection::Ids(ids.clone()),
     };
-    let SelectedRuns { runs, left_out, has_more, after: next } = select(&page.call, action, chosen).await?;
+    let SelectedRuns { runs, left_out, has_more, after: next } = select_runs(&page.call, action, chosen).await?;
     // The confirmation names the runs that were shown, since other runs may match by now, and the run after which the rest begins.
     let has_more = has_more || !fields.get("more").is_empty();
     let next = next.or_else(|| fields.get("rest").parse().ok());
@@ -111,7 +113,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let (mut done, mut problems) = (count, Vec::new());
     if is_confirmed {
         let by = cancel_message(page.call.caller.name(), Some(fields.get("reason")))?;
-        let result = perform(&page.call, action, &runs, (&by, Trigger::Manual)).await;
+        let result = apply_to_runs(&page.call, action, &runs, (&by, Trigger::Manual)).await;
         done = result.done;
         problems = group_by_message(result.problems, t.lang());
     } else {

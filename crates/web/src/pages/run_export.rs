@@ -38,20 +38,20 @@ pub(super) async fn csv(page: Page<ExportQuery>) -> Result<Response, Problem> {
     let head = "\u{feff}id,job,status,planned,due,started,finished,duration_ms,late_ms,attempt,shard,trigger,executor,reason,message\r\n";
     let mut text = head.to_owned();
     let mut search = search(&page).await?;
-    while let Some(runs) = next(&page, &mut search).await? {
+    while let Some(runs) = next_runs(&page, &mut search).await? {
         for (job, run) in with_job_names(&page.call, runs).await? {
-            text.push_str(&line(&job, &run));
+            text.push_str(&csv_line(&job, &run));
         }
     }
-    text.extend(search.missing(page.t).map(|words| format!("{}\r\n", cell(&words))));
-    Ok(file(text, "text/csv; charset=utf-8", "runs.csv"))
+    text.extend(search.missing(page.t).map(|words| format!("{}\r\n", csv_cell(&words))));
+    Ok(file_response(text, "text/csv; charset=utf-8", "runs.csv"))
 }
 
 pub(super) async fn json_lines(page: Page<ExportQuery>) -> Result<Response, Problem> {
     let mut text = String::new();
     let mut search = search(&page).await?;
-    while let Some(runs) = next(&page, &mut search).await? {
-        for item in run_json::items(&page.call, runs.into_iter().map(Run::for_reader).collect()).await? {
+    while let Some(runs) = next_runs(&page, &mut search).await? {
+        for item in run_json::run_items(&page.call, runs.into_iter().map(Run::for_reader).collect()).await? {
             let line = serde_json::to_string(&item).map_err(|error| {
                 Problem::new(Code::Internal, "the log of the server has the cause under this request id")
                     .with_cause(format!("a run cannot be written as JSON: {error}"))
@@ -61,7 +61,7 @@ pub(super) async fn json_lines(page: Page<ExportQuery>) -> Result<Response, Prob
         }
     }
     text.extend(search.missing(page.t).map(|words| format!("{}\n", json!({ "ended": { "message": words } }))));
-    Ok(file(text, "application/x-ndjson", "runs.jsonl"))
+    Ok(file_response(text, "application/x-ndjson", "runs.jsonl"))
 }
 
 /// A running export: its search, and how many more runs the file can take.
@@ -128,13 +128,13 @@ impl Export {
 }
 
 async fn search(page: &Page<ExportQuery>) -> Result<Export, Problem> {
-    let filter = Filter::parse(&page.query().0, Scope::Runs).map_err(|error| run_filter::problem(&error))?;
+    let filter = Filter::parse(&page.query().0, Scope::Runs).map_err(|error| run_filter::filter_problem(&error))?;
     let search = run_filter::build_search(&page.call, &filter, RunOrder::Newest, zones::clock_and_zone().1).await?;
     Ok(Export::new(search))
 }
 
 /// The next runs; `None` at the end.
-async fn next(page: &Page<ExportQuery>, export: &mut Export) -> Result<Option<Vec<Run>>, Problem> {
+async fn next_runs(page: &Page<ExportQuery>, export: &mut Export) -> Result<Option<Vec<Run>>, Problem> {
     while export.end.is_none() {
         export.search.limit = export.limit();
         let found = page.engine().store().search_runs(page.call.namespace.id, &export.search).await?;
@@ -146,18 +146,18 @@ async fn next(page: &Page<ExportQuery>, export: &mut Export) -> Result<Option<Ve
     Ok(None)
 }
 
-fn file(text: String, kind: &'static str, name: &str) -> Response {
+fn file_response(text: String, kind: &'static str, name: &str) -> Response {
     let headers = [(CONTENT_TYPE, kind.to_owned()), (CONTENT_DISPOSITION, format!("attachment; filename=\"{name}\""))];
     (headers, text).into_response()
 }
 
-fn line(job: &str, run: &Run) -> String {
+fn csv_line(job: &str, run: &Run) -> String {
     let at = |at: Option<rondel_core::Timestamp>| at.map(|at| at.to_string()).unwrap_or_default();
     let took = run.started_at.zip(run.finished_at).map(|(start, end)| end.since(start).as_millis().to_string());
     let late = lateness(run).map(|late| late.as_millis().to_string());
     let cells = [
         run.id.to_string(),
-        cell(job),
+        csv_cell(job),
         run.shown_status().to_string(),
         run.fire_at.to_string(),
         run.due_at.to_string(),
@@ -168,15 +168,15 @@ fn line(job: &str, run: &Run) -> String {
         run.attempt.to_string(),
         run.shard_index.to_string(),
         run.trigger.to_string(),
-        cell(run.executor.as_deref().unwrap_or_default()),
+        csv_cell(run.executor.as_deref().unwrap_or_default()),
         run.reason.map(|reason| reason.to_string()).unwrap_or_default(),
-        cell(run.message.as_deref().unwrap_or_default()),
+        csv_cell(run.message.as_deref().unwrap_or_default()),
     ];
     format!("{}\r\n", cells.join(","))
 }
 
 /// A text as a cell of a CSV file. A text that begins like a formula gets an apostrophe, since spreadsheets would run it.
-fn cell(text: &str) -> String {
+fn csv_cell(text: &str) -> String {
     let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
     let text = if is_formula { format!("'{text}") } else { text.to_owned() };
     if text.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
@@ -225,7 +225,7 @@ mod tests {
             ("=1+1", "'=1+1"),
             ("支付", "支付"),
         ] {
-            assert_eq!(cell(text), expected);
+            assert_eq!(csv_cell(text), expected);
         }
     }
 }

@@ -3,7 +3,7 @@
 use rondel_core::part::Part;
 use rondel_core::{Run, RunId, Timestamp};
 
-use super::moment::{Moment, length};
+use super::moment::{Moment, length_text};
 use super::texts::Texts;
 use super::view::RunRow;
 
@@ -32,7 +32,7 @@ impl RunLine {
             name: format!("{job} · {at}"),
             at,
             planned,
-            queued: began.map(|at| length(at.since(run.due_at), t)),
+            queued: began.map(|at| length_text(at.since(run.due_at), t)),
             row: RunRow::new(run, job, now, t).with_part(part, t),
         }
     }

@@ -17,7 +17,7 @@ pub(crate) struct Piece {
 
 /// Takes a sentence apart at the ids of runs. A message in the sentence may name a run too: the page of that run checks whether the
 /// caller may see it.
-pub(crate) fn pieces(sentence: &str) -> Vec<Piece> {
+pub(crate) fn split_at_runs(sentence: &str) -> Vec<Piece> {
     let mut found = Vec::new();
     let (mut begin, mut at) = (0, 0);
     while let Some(start) = sentence[at..].find(|c: char| c.is_ascii_digit()).map(|offset| at + offset) {
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     fn linked(sentence: &str) -> Vec<String> {
-        let found = pieces(sentence);
+        let found = split_at_runs(sentence);
         let whole: String = found.iter().map(|piece| piece.text.as_str()).collect();
         assert_eq!(whole, sentence);
         found.into_iter().filter(|piece| piece.run.is_some()).map(|piece| piece.text).collect()

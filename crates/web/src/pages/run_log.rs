@@ -21,17 +21,17 @@ use super::run::RunPageQuery;
 use super::shell::{Page, html};
 use super::texts::Texts;
 use super::zones;
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::api::lines::{self, Line, LineFilter, Part, Position};
 use crate::api::log_search;
 use crate::api::log_seek::{Extent, Seek, Window, check_start};
 use crate::api::logs::{self, chosen_attempt};
 use crate::api::runs::find;
-use crate::cursor::{Listing, invalid};
+use crate::cursor::{Listing, invalid_cursor};
 use crate::path::{self, Named};
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
-use crate::shown_runs::attempts;
+use crate::shown_runs::read_attempts;
 
 /// How many lines a page shows at first; further ones are loaded on demand.
 const FIRST_COUNT: usize = 200;
@@ -55,7 +55,7 @@ pub(crate) struct LogWindow {
 impl FromQuery for LogWindow {
     fn from_query(reader: &mut Reader) -> Self {
         Self {
-            attempt: logs::attempt(reader),
+            attempt: logs::attempt_parameter(reader),
             after: reader.single("after"),
             seek: Seek::from_query(reader),
             limit: reader.limit(STEP_COUNT, STEP_COUNT),
@@ -72,7 +72,7 @@ pub(crate) struct LogFind {
 
 impl FromQuery for LogFind {
     fn from_query(reader: &mut Reader) -> Self {
-        Self { attempt: logs::attempt(reader), wanted: LineFilter::from_query(reader) }
+        Self { attempt: logs::attempt_parameter(reader), wanted: LineFilter::from_query(reader) }
     }
 }
 
@@ -140,13 +140,13 @@ pub(super) struct LogCard {
 }
 
 /// The log of an attempt, as the page of its run first shows it.
-pub(super) async fn card(page: &Page<RunPageQuery>, run: &Run, attempt: i32) -> Result<LogCard, Problem> {
+pub(super) async fn log_card(page: &Page<RunPageQuery>, run: &Run, attempt: i32) -> Result<LogCard, Problem> {
     let query = page.query();
     let line_url = format!("/runs/{}?attempt={attempt}", run.id);
     let is_search = !query.search.text.is_empty();
     let part = if is_search {
         let window = Window { from: Position::start(attempt), limit: AROUND_COUNT };
-        let mut part = read(page, run, LinesToRead::At(window), &query.search.wanted).await?;
+        let mut part = read_part(page, run, LinesToRead::At(window), &query.search.wanted).await?;
         part.line_url = line_url;
         part
     } else {
@@ -155,7 +155,7 @@ pub(super) async fn card(page: &Page<RunPageQuery>, run: &Run, attempt: i32) -> 
             Some(line) => (Seek::Around(line), AROUND_COUNT),
             None => (Seek::Tail(FIRST_COUNT as u64), FIRST_COUNT),
         };
-        let part = read(page, run, LinesToRead::At(extent.window(seek, limit)), &LineFilter::default()).await?;
+        let part = read_part(page, run, LinesToRead::At(extent.window(seek, limit)), &LineFilter::default()).await?;
         LogPart { total: extent.line_count.max(part.last), ..part }
     };
     let half = AROUND_COUNT as u64 / 2;
@@ -163,7 +163,7 @@ pub(super) async fn card(page: &Page<RunPageQuery>, run: &Run, attempt: i32) -> 
     Ok(LogCard {
         levels: [("error", t.log_error), ("warn", t.log_warn), ("info", t.log_info), ("debug", t.log_debug)],
         attempt,
-        note: note(page, run, attempt, &part, is_search).await?,
+        note: empty_log_note(page, run, attempt, &part, is_search).await?,
         earlier: (!is_search && part.first > 1).then(|| part.first.saturating_sub(half).max(1)),
         later: (!is_search && part.last < part.total).then(|| (part.last + half).min(part.total)),
         search: query.search.text.clone(),
@@ -182,7 +182,7 @@ pub(super) async fn window(page: Page<LogWindow>, path: Named<path::Run>) -> Res
         Some(cursor) => {
             let from = listing(&run).position::<Position>(cursor)?;
             if !from.is_plausible(run.attempt) {
-                return Err(invalid("belongs to another attempt"));
+                return Err(invalid_cursor("belongs to another attempt"));
             }
             (LinesToRead::New(Window { from, limit }), 0)
         }
@@ -191,7 +191,7 @@ pub(super) async fn window(page: Page<LogWindow>, path: Named<path::Run>) -> Res
             (LinesToRead::At(extent.window(query.seek.unwrap_or(Seek::From(1)), limit)), extent.line_count)
         }
     };
-    let part = read(&page, &run, place, &LineFilter::default()).await?;
+    let part = read_part(&page, &run, place, &LineFilter::default()).await?;
     html(StatusCode::OK, &LogPart { total: total.max(part.last), ..part })
 }
 
@@ -200,7 +200,7 @@ pub(super) async fn search(page: Page<LogFind>, path: Named<path::Run>) -> Resul
     let run = find(&page.call, &path).await?;
     let attempt = chosen_attempt(page.query().attempt, &run)?;
     let (store, now) = (page.engine().store(), page.engine().now());
-    json(StatusCode::OK, &log_search::search(store, &run, attempt, &page.query().wanted, now).await?)
+    json_response(StatusCode::OK, &log_search::search(store, &run, attempt, &page.query().wanted, now).await?)
 }
 
 /// Downloads the log of an attempt.
@@ -208,7 +208,7 @@ pub(super) async fn text(page: Page<RunPageQuery>, path: Named<path::Run>) -> Re
     let run = find(&page.call, &path).await?;
     let attempt = page.query().attempt.unwrap_or(run.attempt).min(run.attempt);
     let name = format!("attachment; filename=\"run-{}-attempt-{attempt}.log\"", run.id);
-    let mut response = logs::text(&page.call, run, attempt)?;
+    let mut response = logs::text_response(&page.call, run, attempt)?;
     if let Ok(name) = HeaderValue::from_str(&name) {
         response.headers_mut().insert(CONTENT_DISPOSITION, name);
     }
@@ -228,7 +228,7 @@ fn listing(run: &Run) -> Listing {
     Listing::new("log page", run.id)
 }
 
-async fn read<Q>(page: &Page<Q>, run: &Run, place: LinesToRead, wanted: &LineFilter) -> Result<LogPart, Problem> {
+async fn read_part<Q>(page: &Page<Q>, run: &Run, place: LinesToRead, wanted: &LineFilter) -> Result<LogPart, Problem> {
     let now = page.engine().now();
     let (Window { from, limit }, is_new) = match place {
         LinesToRead::At(window) => (window, false),
@@ -249,21 +249,21 @@ async fn read<Q>(page: &Page<Q>, run: &Run, place: LinesToRead, wanted: &LineFil
 
 impl LogLine {
     fn new(line: &Line, zone: Tz, t: &Texts) -> Self {
-        let (_, time, millis) = zones::parts(line.at, zone);
+        let (_, time, millis) = zones::time_parts(line.at, zone);
         let ours = translate(&line.level, &line.line, t.lang());
         let text = ours.as_deref().unwrap_or_else(|| line.line.strip_suffix('\r').unwrap_or(&line.line));
         Self {
             seq: line.seq,
             time: format!("{time}{millis}"),
             iso: line.at.to_string(),
-            class: class(line),
+            class: line_classes(line),
             html: ansi::html(text),
         }
     }
 }
 
 /// The CSS classes of a line, which show its severity and whether it was printed to stderr.
-fn class(line: &Line) -> &'static str {
+fn line_classes(line: &Line) -> &'static str {
     let is_stderr = line.level == "stderr";
     match line.severity.parse() {
         Ok(LineSeverity::Error) if is_stderr => "error stderr",
@@ -277,7 +277,7 @@ fn class(line: &Line) -> &'static str {
 }
 
 /// Why no lines are shown; `None` if there are some.
-async fn note(
+async fn empty_log_note(
     page: &Page<RunPageQuery>,
     run: &Run,
     attempt: i32,
@@ -292,7 +292,7 @@ async fn note(
         return Ok(None);
     }
     if attempt < run.attempt || run.status.is_terminal() {
-        let tried = attempts(&page.call, run).await?;
+        let tried = read_attempts(&page.call, run).await?;
         let text = match tried.iter().find(|one| one.attempt == attempt) {
             Some(one) if is_unconfirmed(one) => t.log_unconfirmed,
             Some(one) if one.started_at.is_none() => t.log_never_began,

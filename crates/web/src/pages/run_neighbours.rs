@@ -7,12 +7,12 @@ use rondel_core::{Run, RunId, RunStatus, Timestamp};
 use rondel_store::ledger::RunQuery;
 use serde_json::Value;
 
-use super::job::pretty;
-use super::moment::{Moment, length};
+use super::job::pretty_json;
+use super::moment::{Moment, length_text};
 use super::shell::Page;
 use super::texts::Texts;
 use crate::problem::Problem;
-use crate::shown_runs::params;
+use crate::shown_runs::run_params;
 
 /// How many earlier runs are searched for the last one that succeeded.
 const LOOKED_AT_COUNT: u32 = 100;
@@ -105,15 +105,15 @@ async fn broadcasts_before<Q>(page: &Page<Q>, run: &Run) -> Result<Vec<Run>, Pro
 impl Comparison {
     async fn read<Q>(page: &Page<Q>, run: &Run, good: Run) -> Result<Self, Problem> {
         let (t, now) = (page.t, page.engine().now());
-        let sides = (params(&page.call, run).await?, params(&page.call, &good).await?);
-        let is_equal = json(sides.0.as_deref()) == json(sides.1.as_deref());
+        let sides = (run_params(&page.call, run).await?, run_params(&page.call, &good).await?);
+        let is_equal = parse_json(sides.0.as_deref()) == parse_json(sides.1.as_deref());
         let facts = [
             Difference {
                 name: t.run_version,
                 this: format!("v{}", run.job_version),
                 that: format!("v{}", good.job_version),
             },
-            Difference { name: t.col_executor, this: executor(run), that: executor(&good) },
+            Difference { name: t.col_executor, this: executor_text(run), that: executor_text(&good) },
             Difference { name: t.run_attempts, this: run.attempt.to_string(), that: good.attempt.to_string() },
         ];
         let (mut differing, same): (Vec<_>, Vec<_>) = facts.into_iter().partition(|fact| fact.this != fact.that);
@@ -121,7 +121,11 @@ impl Comparison {
         if is_equal {
             same.push(t.run_params);
         }
-        differing.push(Difference { name: t.col_duration, this: took(run, t), that: took(&good, t) });
+        differing.push(Difference {
+            name: t.col_duration,
+            this: run_length_text(run, t),
+            that: run_length_text(&good, t),
+        });
         let readable = |text: Option<String>| text.map_or_else(|| "–".to_owned(), |text| pretty_text(&text));
         Ok(Self {
             id: good.id.to_string(),
@@ -133,19 +137,19 @@ impl Comparison {
     }
 }
 
-fn json(text: Option<&str>) -> Value {
+fn parse_json(text: Option<&str>) -> Value {
     text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null)
 }
 
 fn pretty_text(text: &str) -> String {
-    serde_json::from_str::<Value>(text).map_or_else(|_| text.to_owned(), |value| pretty(&value))
+    serde_json::from_str::<Value>(text).map_or_else(|_| text.to_owned(), |value| pretty_json(&value))
 }
 
-fn executor(run: &Run) -> String {
+fn executor_text(run: &Run) -> String {
     run.executor.clone().unwrap_or_else(|| "–".to_owned())
 }
 
-fn took(run: &Run, t: &Texts) -> String {
-    let both = |start: Timestamp| run.finished_at.map(|end| length(end.since(start), t));
+fn run_length_text(run: &Run, t: &Texts) -> String {
+    let both = |start: Timestamp| run.finished_at.map(|end| length_text(end.since(start), t));
     run.started_at.and_then(both).unwrap_or_else(|| "–".to_owned())
 }

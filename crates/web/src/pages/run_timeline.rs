@@ -10,7 +10,7 @@ use rondel_core::route::trace::Trace;
 use rondel_core::run::Attempt;
 use rondel_core::{Run, RunStatus, Timestamp};
 
-use super::moment::length;
+use super::moment::length_text;
 use super::texts::Texts;
 use super::view::Status;
 
@@ -137,8 +137,11 @@ fn ticks(scale: Scale, t: &Texts) -> Vec<Tick> {
     let whole = scale.to.since(scale.from);
     let tick = |part: u64| {
         let share = u32::try_from(part).unwrap_or(0);
-        let label =
-            if part == 0 { "0".to_owned() } else { length(whole * share / u32::try_from(TICK_COUNT).unwrap_or(1), t) };
+        let label = if part == 0 {
+            "0".to_owned()
+        } else {
+            length_text(whole * share / u32::try_from(TICK_COUNT).unwrap_or(1), t)
+        };
         let anchor = match part {
             0 => "start",
             TICK_COUNT => "end",
@@ -166,7 +169,7 @@ fn queue_row(run: &Run, (until, queued): (Timestamp, Duration), scale: Scale, t:
             if wait.is_zero() {
                 continue;
             }
-            let text = format!("{name} {}", length(wait, t));
+            let text = format!("{name} {}", length_text(wait, t));
             let end = (at + wait).min(until);
             if at >= scale.from {
                 bars.push(scale.bar((at, end), class, text.clone()));
@@ -181,7 +184,7 @@ fn queue_row(run: &Run, (until, queued): (Timestamp, Duration), scale: Scale, t:
         status: None,
         sub: parts.join(" · "),
         bars,
-        length: length(queued, t),
+        length: length_text(queued, t),
     }
 }
 
@@ -194,12 +197,12 @@ fn attempt_rows(run: &Run, drawn: &[DrawnAttempt<'_>], scale: Scale, t: &'static
         let mut bars = Vec::new();
         let mut sub = one.attempt.executor.clone().unwrap_or_default();
         if let Some(last) = before {
-            let waited = t.way_backoff(length(start.since(last), t));
+            let waited = t.way_backoff(length_text(start.since(last), t));
             bars.push(scale.bar((last, start), "pause", waited.clone()));
             sub = if sub.is_empty() { waited } else { format!("{sub} · {waited}") };
         }
         // Of an attempt that never started, or whose start was not reported, no length is known.
-        let took = one.attempt.started_at.map(|_| length(end.since(start), t));
+        let took = one.attempt.started_at.map(|_| length_text(end.since(start), t));
         let title = took.as_ref().map_or_else(|| status.word.to_owned(), |took| format!("{} · {took}", status.word));
         bars.push(scale.bar((start, end), status.class, title));
         let label = if run.attempt > 1 { t.way_attempt(one.attempt.attempt) } else { t.way_run.to_owned() };
@@ -213,7 +216,7 @@ fn attempt_rows(run: &Run, drawn: &[DrawnAttempt<'_>], scale: Scale, t: &'static
 
 /// The row of the next attempt, which is still pending.
 fn pause_row(attempt: i32, (last, due): (Timestamp, Timestamp), scale: Scale, t: &'static Texts) -> TimelineRow {
-    let waited = t.way_backoff(length(due.since(last), t));
+    let waited = t.way_backoff(length_text(due.since(last), t));
     TimelineRow {
         label: t.way_attempt(attempt),
         href: None,
@@ -240,7 +243,7 @@ fn shard_rows(
         let status = Status::new(shard.shown_status(), t);
         let executor = shard.present_executor().unwrap_or_default().to_owned();
         let end = shard.finished_at.filter(|_| shard.status.is_terminal()).unwrap_or(now);
-        let took = shard.started_at.map(|start| length(end.since(start), t)).unwrap_or_default();
+        let took = shard.started_at.map(|start| length_text(end.since(start), t)).unwrap_or_default();
         let number = format!("{}/{}", shard.shard_index + 1, shard.shard_total.unwrap_or(1));
         if rows.len() >= SHARD_COUNT_MAX {
             others.push((shard.id.to_string(), format!("{number} · {} · {executor} · {took}", status.word)));

@@ -18,7 +18,7 @@ use super::zones;
 use crate::cursor::Listing;
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
-use crate::redirect::pair;
+use crate::redirect::query_pair;
 use crate::run_bulk::BULK_RUN_COUNT_MAX;
 use crate::run_filter::{self, RunPosition, SearchedPage};
 use crate::shown_runs::{Parts, with_job_names};
@@ -45,7 +45,7 @@ impl FromQuery for ListRuns {
         };
         let statuses = reader.parsed("status", statuses).unwrap_or_default();
         let job = reader.single("job").map(|job| job.trim().to_owned()).filter(|job| !job.is_empty());
-        let sort = reader.parsed("sort", |word| run_filter::order(word).map(|order| (word.to_owned(), order)));
+        let sort = reader.parsed("sort", |word| run_filter::parse_order(word).map(|order| (word.to_owned(), order)));
         let (sort, order) = sort.unwrap_or_default();
         let mut terms: Vec<String> = reader.single("q").map(|text| text.trim().to_owned()).into_iter().collect();
         terms.extend(statuses.iter().map(|status| format!("status:{status}")));
@@ -118,7 +118,7 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
             if let Some(place) = place {
                 place.apply(&mut search);
             }
-            run_filter::page(&page.call, search, LIMIT).await?
+            run_filter::read_page(&page.call, search, LIMIT).await?
         }
         None => SearchedPage { runs: Vec::new(), before: None, after: None, searched_to: None },
     };
@@ -140,7 +140,7 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
         shell: page.shell(Nav::Runs),
         t,
         bar,
-        presets: with_dead(&page, presets("/runs", &text, &presets_of(t)), &text).await?,
+        presets: with_dead_preset(&page, presets("/runs", &text, &run_presets(t)), &text).await?,
         saved: SavedBar::read(&page, FilteredList::Runs, &text).await?,
         sorts: [sort(RunOrder::Newest, ""), sort(RunOrder::Longest, "longest"), sort(RunOrder::Latest, "latest")],
         here: page.here().to_owned(),
@@ -150,7 +150,7 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
         next,
         first: list_url("/runs", &text, &kept),
         is_first: place.is_none(),
-        notes: notes(&page, filter.as_ref(), found.searched_to).await?,
+        notes: list_notes(&page, filter.as_ref(), found.searched_to).await?,
         no_bulk: page
             .call
             .apps_with(Permission::Operate)
@@ -158,12 +158,12 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
             .then_some(t.needs_operator),
         bulk_max: BULK_RUN_COUNT_MAX,
         exports: [("CSV", "csv"), ("JSON", "jsonl")]
-            .map(|(name, kind)| (name, format!("/export/runs.{kind}?{}", pair("q", &text)))),
+            .map(|(name, kind)| (name, format!("/export/runs.{kind}?{}", query_pair("q", &text)))),
     };
     html(status, &template)
 }
 
-const fn presets_of(t: &Texts) -> [(&'static str, &'static str); 6] {
+const fn run_presets(t: &Texts) -> [(&'static str, &'static str); 6] {
     [
         (t.runs_all, ""),
         (t.preset_failed, "status:failed,timed_out,unknown since:1d"),
@@ -176,7 +176,7 @@ const fn presets_of(t: &Texts) -> [(&'static str, &'static str); 6] {
 
 /// Adds a preset for failures that are not acknowledged, with their number. The number includes all apps, so it is not shown to callers
 /// who may see only some apps.
-async fn with_dead(page: &Page<ListRuns>, mut presets: Vec<Preset>, text: &str) -> Result<Vec<Preset>, Problem> {
+async fn with_dead_preset(page: &Page<ListRuns>, mut presets: Vec<Preset>, text: &str) -> Result<Vec<Preset>, Problem> {
     let count = match page.call.visible_apps() {
         Some(_) => 0,
         None => page.engine().store().dead_letter_count(page.call.namespace.id, DEAD_COUNT_MAX).await?,
@@ -191,7 +191,7 @@ async fn with_dead(page: &Page<ListRuns>, mut presets: Vec<Preset>, text: &str) 
 }
 
 /// Notes about the list: that its job was deleted, and that the search ended early.
-async fn notes(
+async fn list_notes(
     page: &Page<ListRuns>,
     filter: Option<&Filter>,
     searched_to: Option<Timestamp>,

@@ -48,7 +48,7 @@ impl SavedBar {
     /// The caller's filters for this list. `text` is the current filter.
     pub(super) async fn read<Q>(page: &Page<Q>, list: FilteredList, text: &str) -> Result<Self, Problem> {
         let t = page.t;
-        let owner = owner(&page.call.caller);
+        let owner = filter_owner(&page.call.caller);
         let all = match owner {
             Some(owner) => page.engine().store().saved_filters(owner).await?,
             None => Vec::new(),
@@ -59,7 +59,7 @@ impl SavedBar {
             Some(_) => None,
         };
         let chip = |one: SavedFilter| SavedChip {
-            href: list_url(action(list), &one.filter, &[]),
+            href: list_url(list_path(list), &one.filter, &[]),
             is_current: one.filter == text,
             name: one.name,
             filter: one.filter,
@@ -72,7 +72,7 @@ impl SavedBar {
     }
 }
 
-const fn action(list: FilteredList) -> &'static str {
+const fn list_path(list: FilteredList) -> &'static str {
     match list {
         FilteredList::Jobs => "/jobs",
         FilteredList::Runs => "/runs",
@@ -80,7 +80,7 @@ const fn action(list: FilteredList) -> &'static str {
 }
 
 /// The owner of a caller's filters: the caller's account or, without an account, the line of its token.
-fn owner(caller: &Caller) -> Option<FilterOwner> {
+fn filter_owner(caller: &Caller) -> Option<FilterOwner> {
     let of_token = || caller.line.map(FilterOwner::Token);
     caller.account.map(FilterOwner::Account).or_else(of_token)
 }
@@ -90,7 +90,7 @@ fn read_target(page: &Page, fields: &Fields) -> Result<(FilterOwner, FilteredLis
     let list = fields.get("list").parse().map_err(|message: String| refuse_value("/list", message))?;
     let name = fields.get("name").to_owned();
     plain::check_line(&name, NAME_LEN_MAX).map_err(|message| refuse_value("/name", message))?;
-    let owner = owner(&page.call.caller).ok_or_else(|| Problem::new(Code::Forbidden, page.t.filter_no_owner))?;
+    let owner = filter_owner(&page.call.caller).ok_or_else(|| Problem::new(Code::Forbidden, page.t.filter_no_owner))?;
     page.call.note.object(&name);
     Ok((owner, list, name))
 }
@@ -102,7 +102,7 @@ pub(super) async fn save(page: Page, fields: Fields) -> Result<Response, Problem
         FilteredList::Jobs => Scope::Jobs,
         FilteredList::Runs => Scope::Runs,
     };
-    let filter = Filter::parse(fields.get("q"), scope).map_err(|error| run_filter::problem(&error))?.to_string();
+    let filter = Filter::parse(fields.get("q"), scope).map_err(|error| run_filter::filter_problem(&error))?.to_string();
     let len = filter.chars().count();
     if len == 0 || len > FILTER_LEN_MAX {
         return Err(refuse_value("/q", format!("{len} characters; a filter has 1 to {FILTER_LEN_MAX}")));
@@ -112,7 +112,7 @@ pub(super) async fn save(page: Page, fields: Fields) -> Result<Response, Problem
         return Err(refuse_value("/name", page.t.filters_full(SAVED_FILTER_COUNT_MAX)));
     }
     page.call.note.changed_to(&json!({"list": list.as_str(), "filter": saved.filter}));
-    done(&page, page.t.filter_saved(&saved.name), list, &fields)
+    redirect_to_list(&page, page.t.filter_saved(&saved.name), list, &fields)
 }
 
 /// Deletes a filter of the caller. Deleting a filter that no longer exists is no error.
@@ -120,10 +120,10 @@ pub(super) async fn delete(page: Page, fields: Fields) -> Result<Response, Probl
     let (owner, list, name) = read_target(&page, &fields)?;
     page.call.note.before(&json!({"list": list.as_str()}));
     page.engine().store().delete_filter(owner, list, &name).await?;
-    done(&page, page.t.filter_deleted(&name), list, &fields)
+    redirect_to_list(&page, page.t.filter_deleted(&name), list, &fields)
 }
 
-fn done(page: &Page, text: String, list: FilteredList, fields: &Fields) -> Result<Response, Problem> {
-    let back = own_path(fields.get("back")).unwrap_or_else(|| action(list));
-    toast::answer(page, Toast { text, ..Toast::default() }, back)
+fn redirect_to_list(page: &Page, text: String, list: FilteredList, fields: &Fields) -> Result<Response, Problem> {
+    let back = own_path(fields.get("back")).unwrap_or_else(|| list_path(list));
+    toast::toast_response(page, Toast { text, ..Toast::default() }, back)
 }

@@ -3,7 +3,7 @@
 use rondel_core::spec::{OneOrMany, ScheduleSpec};
 use rondel_core::{JobSpec, words};
 
-use super::pump_facts::until;
+use super::pump_facts::end_text;
 use super::texts::Texts;
 
 #[derive(Clone, Debug)]
@@ -13,11 +13,11 @@ pub(crate) struct ScheduleText {
 }
 
 /// Every schedule of a job. Empty for a job that runs only when triggered.
-pub(crate) fn of_job(spec: &JobSpec, t: &Texts) -> Vec<ScheduleText> {
+pub(crate) fn schedule_texts(spec: &JobSpec, t: &Texts) -> Vec<ScheduleText> {
     let calendar = spec.calendar.as_ref().map(|used| words::calendar(&used.name, used.rule, t.lang()));
     let mut texts: Vec<ScheduleText> =
-        schedules(spec).iter().map(|schedule| of_schedule(schedule, calendar.as_deref(), t)).collect();
-    if let Some(until) = until(spec, t) {
+        schedules(spec).iter().map(|schedule| schedule_text(schedule, calendar.as_deref(), t)).collect();
+    if let Some(until) = end_text(spec, t) {
         let start = texts.pop().unwrap_or_else(|| ScheduleText { words: t.pump_always.to_owned(), code: None });
         texts.push(ScheduleText { words: format!("{} · {until}", start.words), ..start });
     }
@@ -33,7 +33,7 @@ pub(crate) fn schedules(spec: &JobSpec) -> &[ScheduleSpec] {
     }
 }
 
-fn of_schedule(schedule: &ScheduleSpec, calendar: Option<&str>, t: &Texts) -> ScheduleText {
+fn schedule_text(schedule: &ScheduleSpec, calendar: Option<&str>, t: &Texts) -> ScheduleText {
     let zone = schedule.time_zone.as_deref().unwrap_or("UTC");
     let code = schedule.cron.as_ref().map(|cron| format!("{cron} · {zone}"));
     let sentence = words::schedule_spec(schedule, t.lang()).or(schedule.cron.clone()).unwrap_or_default();
@@ -57,7 +57,7 @@ mod tests {
                 pump["until"] = until;
             }
             let spec = json!({"name": "a", "app": "b", "handler": "c", "schedule": schedule, "pump": pump});
-            of_job(&serde_json::from_value::<JobSpec>(spec).unwrap(), lang.texts()).remove(0).words
+            schedule_texts(&serde_json::from_value::<JobSpec>(spec).unwrap(), lang.texts()).remove(0).words
         };
         let always = "always, from when it is saved · until it is paused or cancelled";
         assert_eq!(words("", json!(null), Lang::En), always);
@@ -74,7 +74,7 @@ mod tests {
         }))
         .unwrap();
         let shown = |lang: Lang| -> Vec<(String, Option<String>)> {
-            of_job(&spec, lang.texts()).into_iter().map(|text| (text.words, text.code)).collect()
+            schedule_texts(&spec, lang.texts()).into_iter().map(|text| (text.words, text.code)).collect()
         };
         let code = Some("0 30 2 * * ? · Asia/Shanghai".to_owned());
         let en = [

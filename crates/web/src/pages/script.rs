@@ -10,14 +10,14 @@ use serde_json::json;
 
 use super::activity_rows::{ChangeRow, change_row};
 use super::as_code::AsCode;
-use super::calendar_form::messages;
+use super::calendar_form::error_lines;
 use super::form::Fields;
 use super::moment::Moment;
 use super::script_form::ScriptForm;
 use super::script_try;
 use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
-use crate::api::scripts::{audit_view, diff_versions, find, restore_version, version};
+use crate::api::scripts::{audit_view, diff_versions, find, parse_version, restore_version};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
@@ -37,9 +37,9 @@ pub(super) struct ScriptQuery {
 impl FromQuery for ScriptQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self {
-            from: reader.parsed("from", version),
-            to: reader.parsed("to", version),
-            before: reader.parsed("before", version),
+            from: reader.parsed("from", parse_version),
+            to: reader.parsed("to", parse_version),
+            before: reader.parsed("before", parse_version),
         }
     }
 }
@@ -160,7 +160,7 @@ pub(super) async fn save(
             render_page(&page, StatusCode::CONFLICT, &record, form, state).await
         }
         _ => {
-            let state = PageState { errors: messages(&problem, page.t.lang()), ..PageState::default() };
+            let state = PageState { errors: error_lines(&problem, page.t.lang()), ..PageState::default() };
             render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, &record, form, state).await
         }
     }
@@ -172,7 +172,8 @@ pub(super) async fn restore(
     fields: Fields,
 ) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
-    let wanted = version(fields.get("version")).map_err(|message| crate::body::refuse_value("/version", message))?;
+    let wanted =
+        parse_version(fields.get("version")).map_err(|message| crate::body::refuse_value("/version", message))?;
     // A version that was saved since the page was shown is not replaced unseen.
     restore_version(&page.call, &record, (wanted, None), fields.get("newest").parse().ok()).await?;
     Ok(to(&format!("/scripts/{name}")))
@@ -193,7 +194,7 @@ pub(super) async fn try_it(
     };
     let (_, source) = scripts::version_of(page.engine(), &record, record.newest.version).await?;
     let form = ScriptForm::new(&name, &record.language, source);
-    let state = PageState { trouble: messages(&problem, page.t.lang()), ..PageState::default() };
+    let state = PageState { trouble: error_lines(&problem, page.t.lang()), ..PageState::default() };
     render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, &record, form, state).await
 }
 
@@ -229,10 +230,10 @@ async fn render_page<Q>(
         newest,
         jobs,
         has_more_jobs,
-        apps: script_try::apps(page, &record.language).await?,
+        apps: script_try::apps_for_language(page, &record.language).await?,
         has_check: script_try::has_check(&record.language),
         trouble: state.trouble,
-        rows: versions.into_iter().map(|version| row(page, version, pair)).collect(),
+        rows: versions.into_iter().map(|version| version_row(page, version, pair)).collect(),
         older,
         comparison: state.comparison,
         form,
@@ -251,7 +252,7 @@ async fn render_page<Q>(
     html(status, &template)
 }
 
-fn row<Q>(page: &Page<Q>, version: ScriptVersion, (from, to): (i64, i64)) -> VersionRow {
+fn version_row<Q>(page: &Page<Q>, version: ScriptVersion, (from, to): (i64, i64)) -> VersionRow {
     VersionRow {
         version: version.version,
         author: version.author,

@@ -21,7 +21,7 @@ const EXECUTOR_COUNT: u32 = 200;
 const SUFFIX: &str = ".try";
 
 /// The apps whose executors run scripts in this language, and which the caller may see.
-pub(super) async fn apps<Q>(page: &Page<Q>, language: &str) -> Result<Vec<String>, Problem> {
+pub(super) async fn apps_for_language<Q>(page: &Page<Q>, language: &str) -> Result<Vec<String>, Problem> {
     let executors = executors::page(&page.call, None, EXECUTOR_COUNT).await?.0;
     let fit = executors.into_iter().filter(|one| one.handlers.iter().any(|handler| handler == language));
     let mut apps: Vec<String> = fit.map(|one| one.app).collect();
@@ -41,7 +41,7 @@ pub(super) async fn start(page: &Page, script: &ScriptRecord, fields: &Fields) -
     if app.is_empty() {
         return Err(refuse_value("/app", "is missing: an app whose executors run the script"));
     }
-    let job = job(page, script, app).await?;
+    let job = trial_job(page, script, app).await?;
     let mut params = json!({});
     if fields.get("do") == "check" {
         params["check"] = true.into();
@@ -57,7 +57,7 @@ pub(super) async fn start(page: &Page, script: &ScriptRecord, fields: &Fields) -
 }
 
 /// The job that tries the script in this app. It is created if it does not exist.
-async fn job(page: &Page, script: &ScriptRecord, app: &str) -> Result<JobRecord, Problem> {
+async fn trial_job(page: &Page, script: &ScriptRecord, app: &str) -> Result<JobRecord, Problem> {
     let name = format!("{}{SUFFIX}", script.name);
     let (namespace, author) = (page.call.namespace.id, page.call.caller.name());
     if let Some(existing) = page.engine().store().job(namespace, &name).await? {

@@ -8,7 +8,7 @@ use rondel_core::{Timestamp, name};
 use rondel_store::scripts::ScriptRecord;
 
 use super::as_code::AsCode;
-use super::calendar_form::messages;
+use super::calendar_form::error_lines;
 use super::form::Fields;
 use super::moment::Moment;
 use super::script_form::ScriptForm;
@@ -16,10 +16,10 @@ use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::scripts::audit_view;
 use crate::call::forbidden;
-use crate::cursor::{Listing, invalid};
+use crate::cursor::{Listing, invalid_cursor};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::redirect::{pair, to};
+use crate::redirect::{query_pair, to};
 
 /// The cursor of the list.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Probl
         Ok(()) => Ok(to(&format!("/scripts/{}", form.name))),
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => Err(problem),
         Err(problem) => {
-            let errors = messages(&problem, page.t.lang());
+            let errors = error_lines(&problem, page.t.lang());
             render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, None, form, errors).await
         }
     }
@@ -99,13 +99,13 @@ async fn render_page<Q>(
     let listing = Listing::new("scripts page", namespace);
     let after = cursor.map(|cursor| listing.position::<String>(cursor)).transpose()?;
     if after.as_deref().is_some_and(|after| name::check(after).is_err()) {
-        return Err(invalid("does not hold a name"));
+        return Err(invalid_cursor("does not hold a name"));
     }
     let mut records = page.engine().store().scripts(namespace, after.as_deref(), LIMIT + 1).await?;
     let has_more = records.len() > LIMIT as usize;
     records.truncate(LIMIT as usize);
     let last = records.last().filter(|_| has_more);
-    let next = last.map(|last| format!("/scripts?{}", pair("cursor", &listing.cursor(&last.name))));
+    let next = last.map(|last| format!("/scripts?{}", query_pair("cursor", &listing.cursor(&last.name))));
     let template = ScriptsPage {
         shell: page.shell(Nav::Scripts),
         t: page.t,

@@ -33,7 +33,7 @@ static SENTENCES: LazyLock<Vec<Sentence>> = LazyLock::new(|| {
 pub(super) fn localized(lang: Lang, sentence: &str) -> Cow<'_, str> {
     match lang {
         Lang::En => Cow::Borrowed(sentence),
-        Lang::Zh => chinese(sentence, false, DEPTH_MAX).map_or(Cow::Borrowed(sentence), Cow::Owned),
+        Lang::Zh => to_chinese(sentence, false, DEPTH_MAX).map_or(Cow::Borrowed(sentence), Cow::Owned),
     }
 }
 
@@ -44,7 +44,7 @@ fn pairs() -> impl Iterator<Item = (&'static str, &'static str)> {
     })
 }
 
-fn chinese(text: &str, is_part: bool, depth: usize) -> Option<String> {
+fn to_chinese(text: &str, is_part: bool, depth: usize) -> Option<String> {
     SENTENCES.iter().filter(|sentence| sentence.is_part == is_part).find_map(|sentence| sentence.translate(text, depth))
 }
 
@@ -71,7 +71,7 @@ impl Sentence {
             let (number, after) = after.split_once('}')?;
             let index = number.parse::<usize>().ok()?.checked_sub(1)?;
             let (value, is_part) = (*values.get(index)?, *self.gaps.get(index)?);
-            let part = if is_part { chinese(value, true, depth.checked_sub(1)?) } else { None };
+            let part = if is_part { to_chinese(value, true, depth.checked_sub(1)?) } else { None };
             if part.is_none() && is_part && self.is_part {
                 return None;
             }

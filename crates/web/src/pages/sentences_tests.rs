@@ -261,9 +261,9 @@ fn complaints_about_calendars_are_in_chinese() {
 #[test]
 fn refusals_of_forms_are_in_chinese() {
     let refusals = [
-        crate::etag::mismatch(6).detail().to_owned(),
-        crate::job_bulk::not_reached().detail().to_owned(),
-        crate::job_bulk::unanswered().detail().to_owned(),
+        crate::etag::mismatch_problem(6).detail().to_owned(),
+        crate::job_bulk::not_reached_problem().detail().to_owned(),
+        crate::job_bulk::unanswered_problem().detail().to_owned(),
     ];
     for english in refusals {
         assert!(!zh(&english).is_ascii(), "{english}");

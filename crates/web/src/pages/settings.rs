@@ -11,20 +11,20 @@ use serde_json::json;
 
 use super::as_code::AsCode;
 use super::form::Fields;
-use super::grants_form::{Choices, GrantPicker, grant_text, roles};
-use super::moment::{Moment, length};
+use super::grants_form::{Choices, GrantPicker, grant_text, role_choices};
+use super::moment::{Moment, length_text};
 use super::prefs::Prefs;
 use super::sentences::localized;
 use super::shell::{LIMIT, Nav, NoQuery, Page, Shell, User, WithLang, html};
 use super::texts::Texts;
 use super::toast::{self, Toast};
-use crate::api::tokens::{manageable_tokens, show_all};
+use crate::api::tokens::{manageable_tokens, tokens_json};
 use crate::call::{GlobalCall, forbidden, visible_namespace, visible_namespaces};
-use crate::cursor::{Listing, invalid};
+use crate::cursor::{Listing, invalid_cursor};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::redirect::{pair, to};
+use crate::redirect::{query_pair, to};
 
 /// A token that expires within this time is marked.
 const ENDS_SOON: std::time::Duration = std::time::Duration::from_secs(7 * 86_400);
@@ -65,7 +65,7 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
     let template = SettingsPage {
         t,
         is_admin: is_admin(&call),
-        roles: roles(t).into_iter().map(of).collect(),
+        roles: role_choices(t).into_iter().map(of).collect(),
         columns: [t.permit_view, t.permit_operate, t.permit_edit, t.permit_admin, t.permit_executor],
         own: names.show(grants).iter().map(|grant| grant_text(grant, t)).collect(),
         shell,
@@ -120,14 +120,14 @@ pub(super) async fn tokens(call: PageCall<TokensCursor>, prefs: Prefs) -> Result
     let cursor = call.query.0.0.as_deref();
     let after = cursor.map(|cursor| listing.position::<TokenId>(cursor)).transpose()?;
     if after.is_some_and(|after| after.get() <= 0) {
-        return Err(invalid("does not hold an id"));
+        return Err(invalid_cursor("does not hold an id"));
     }
     let is_first = cursor.is_none();
     let (mut found, has_more) = manageable_tokens(&call, true, after, LIMIT).await?;
     found.truncate(LIMIT as usize);
     let next = found.last().filter(|_| has_more);
-    let next = next.map(|last| format!("/settings/tokens?{}", pair("cursor", &listing.cursor(last.id))));
-    let shown = show_all(&call, &found).await?;
+    let next = next.map(|last| format!("/settings/tokens?{}", query_pair("cursor", &listing.cursor(last.id))));
+    let shown = tokens_json(&call, &found).await?;
     let row = |(record, shown): (&TokenRecord, crate::api::tokens::TokenJson)| {
         let is_over = !record.is_valid(now);
         let ends_soon = record.expires_at.is_some_and(|end| end <= now + ENDS_SOON);
@@ -286,14 +286,14 @@ pub(super) async fn test_webhook(page: Page, Named(name, ..): Named<path::Namesp
     let sent = engine.test_failure_webhook((namespace.id, &name)).await?;
     let sent = sent.ok_or_else(|| Problem::new(Code::WebhookNotFound, t.webhooks_none))?;
     page.call.note.changed_to(&json!({"status": sent.status}));
-    let took = length(sent.took, t);
+    let took = length_text(sent.took, t);
     let text = match (sent.status, sent.error) {
         (Some(status), None) => t.webhook_test_good(status, took),
         (Some(status), Some(_)) => t.webhook_test_refused(status, took),
         (None, error) => t.webhook_test_failed(error.unwrap_or_default(), took),
     };
     if page.is_part() {
-        return toast::answer(&page, Toast { text, ..Toast::default() }, "/settings/webhooks");
+        return toast::toast_response(&page, Toast { text, ..Toast::default() }, "/settings/webhooks");
     }
     render_webhooks(&page, StatusCode::OK, WebhookOutcome::Tested(name, text)).await
 }

@@ -6,13 +6,13 @@ use http::StatusCode;
 use rondel_admin::shadow::ShadowRow;
 use rondel_core::shadow::compare::{Difference, DifferenceKind};
 
-use super::moment::{Moment, length};
+use super::moment::{Moment, length_text};
 use super::reports::error_text;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::shadow::{ShadowReportQuery, read_shadow_report};
 use crate::problem::{Code, Problem};
-use crate::redirect::pair;
+use crate::redirect::query_pair;
 
 /// Maximum number of differences that are listed for a day.
 const NAMED_MAX: usize = 10;
@@ -88,7 +88,8 @@ pub(super) async fn page(page: Page<ShadowReportQuery>) -> Result<Response, Prob
         job: job.unwrap_or_default(),
         error,
         observed: span.map(|span| (Moment::new(span.first_at, now, t), Moment::new(span.last_at, now, t))),
-        next: next.map(|after| format!("/shadow?{}&{}", pair("source", &query.source), pair("cursor", after))),
+        next: next
+            .map(|after| format!("/shadow?{}&{}", query_pair("source", &query.source), query_pair("cursor", after))),
         rows: found.into_iter().flat_map(|report| report.rows).map(|row| to_day_row(row, &page)).collect(),
     };
     html(StatusCode::OK, &template)
@@ -96,10 +97,10 @@ pub(super) async fn page(page: Page<ShadowReportQuery>) -> Result<Response, Prob
 
 fn to_day_row(row: ShadowRow, page: &Page<ShadowReportQuery>) -> DayRow {
     let (now, t, both) = (page.engine().now(), page.t, row.comparison);
-    let took = |ms| length(std::time::Duration::from_millis(ms), t);
+    let took = |ms| length_text(std::time::Duration::from_millis(ms), t);
     let name = |one: &Difference| DifferenceRow {
         at: Moment::new(one.at, now, t),
-        words: words(one, t),
+        words: difference_text(one, t),
         run: one.run.map(|run| run.to_string()),
     };
     let more = both.differences.len().saturating_sub(NAMED_MAX) as u64 + both.differences_more;
@@ -121,8 +122,8 @@ fn to_day_row(row: ShadowRow, page: &Page<ShadowReportQuery>) -> DayRow {
     }
 }
 
-fn words(one: &Difference, t: &Texts) -> String {
-    let late = || length(std::time::Duration::from_millis(one.late_ms.unwrap_or(0)), t);
+fn difference_text(one: &Difference, t: &Texts) -> String {
+    let late = || length_text(std::time::Duration::from_millis(one.late_ms.unwrap_or(0)), t);
     match one.kind {
         DifferenceKind::OnlyOld => t.shadow_fire_only_old.to_owned(),
         DifferenceKind::OnlyRondel => t.shadow_fire_only_rondel.to_owned(),

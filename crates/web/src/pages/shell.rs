@@ -21,7 +21,7 @@ use super::zones::{self, Clock};
 use crate::call::{Call, GlobalCall};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::redirect::{pair, without_lang};
+use crate::redirect::{query_pair, without_lang};
 use crate::state::Web;
 
 /// Pages have no inline scripts or styles; both are loaded from `/static`.
@@ -123,7 +123,7 @@ impl Shell {
         Clock::ALL.map(|clock| {
             // If the job's zone is UTC, its button would have the same label as the one for UTC.
             let zone = zone.filter(|zone| clock == Clock::Job && *zone != Tz::UTC);
-            (clock, zone.map_or_else(|| clock.name(self.t).to_owned(), zones::short))
+            (clock, zone.map_or_else(|| clock.name(self.t).to_owned(), zones::short_zone_name))
         })
     }
 
@@ -235,7 +235,7 @@ impl<Q> Page<Q> {
         let windows = open.iter().map(|record| window_row(record, now, self.t)).collect();
         let here = match self.is_at_page {
             true => self.here.clone(),
-            false => format!("{}?{}", nav.path(), pair("namespace", &self.call.namespace.name)),
+            false => format!("{}?{}", nav.path(), query_pair("namespace", &self.call.namespace.name)),
         };
         Shell { windows, ..Shell::new(self.prefs, nav, Some(user), &here) }
     }

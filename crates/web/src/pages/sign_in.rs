@@ -24,11 +24,11 @@ use super::sentences::localized;
 use super::shell::{Nav, Shell, html};
 use super::texts::{Lang, Texts};
 use super::zones::{Clock, TIMES_COOKIE};
-use crate::access::{RequestId, cross_origin, signed_in};
+use crate::access::{RequestId, caller_of_session, cross_origin_problem};
 use crate::api::users::hash_password;
 use crate::problem::{Code, Problem};
 use crate::query::Reader;
-use crate::redirect::{own_path, pair, to};
+use crate::redirect::{own_path, query_pair, to};
 use crate::state::Web;
 use crate::{audit, cookies};
 
@@ -88,7 +88,7 @@ impl FromRequestParts<Web> for Browser {
 
 impl Browser {
     fn check_origin(&self, web: &Web) -> Result<(), Problem> {
-        if self.is_same_origin { Ok(()) } else { Err(cross_origin(web)) }
+        if self.is_same_origin { Ok(()) } else { Err(cross_origin_problem(web)) }
     }
 
     pub(super) const fn address(&self) -> Option<IpAddr> {
@@ -111,15 +111,15 @@ pub(super) async fn page(
     if let Some(token) = &token
         && !sign_in::is_link_valid(store, token, LinkPurpose::SignIn, now).await?
     {
-        return Err(link_spent());
+        return Err(spent_link_problem());
     }
-    if token.is_none() && signed_in(&web, browser.cookie.as_deref(), browser.client.address).await?.is_some() {
+    if token.is_none() && caller_of_session(&web, browser.cookie.as_deref(), browser.client.address).await?.is_some() {
         return Ok(to(next.unwrap_or("/")));
     }
     let was_sent_here = next.is_some() && token.is_none();
     let here = match (&token, next) {
-        (Some(token), _) => format!("/sign-in?{}", pair("token", token)),
-        (None, Some(next)) => format!("/sign-in?{}", pair("next", next)),
+        (Some(token), _) => format!("/sign-in?{}", query_pair("token", token)),
+        (None, Some(next)) => format!("/sign-in?{}", query_pair("next", next)),
         (None, None) => "/sign-in".to_owned(),
     };
     let shell = Shell::new(prefs, Nav::None, None, &here);
@@ -131,11 +131,11 @@ pub(super) async fn page(
 }
 
 fn oidc_link(web: &Web, next: &str) -> Option<String> {
-    web.config.oidc.as_ref().map(|_| format!("/sign-in/oidc?{}", pair("next", next)))
+    web.config.oidc.as_ref().map(|_| format!("/sign-in/oidc?{}", query_pair("next", next)))
 }
 
 /// Signs a user in by a link, which is thereby used up, or by name and password.
-pub(super) async fn enter(
+pub(super) async fn submit_sign_in(
     State(web): State<Web>,
     prefs: Prefs,
     browser: Browser,
@@ -144,16 +144,16 @@ pub(super) async fn enter(
     browser.check_origin(&web)?;
     let next = own_path(fields.get("next")).unwrap_or("/");
     if !fields.get("token").is_empty() {
-        let link = by_link(&web, &browser, fields.get("token")).await?;
-        let whose = SignInOwner::of_link(&link).ok_or_else(link_spent)?;
-        let name = sign_in::name_of(web.engine.store(), whose).await?.ok_or_else(link_spent)?;
+        let link = check_link(&web, &browser, fields.get("token")).await?;
+        let whose = SignInOwner::of_link(&link).ok_or_else(spent_link_problem)?;
+        let name = sign_in::name_of(web.engine.store(), whose).await?.ok_or_else(spent_link_problem)?;
         if is_locked(&web, link.account).await? {
-            let entry = entry(&web, &browser, &name, AuthMethod::Anonymous);
-            audit::add(&web, &AuditEntry { verdict: Verdict::Denied, ..entry }).await;
+            let entry = audit_entry(&web, &browser, &name, AuthMethod::Anonymous);
+            audit::store_entry(&web, &AuditEntry { verdict: Verdict::Denied, ..entry }).await;
             return Err(Problem::new(Code::Forbidden, Refusal::Disabled(name).to_string()));
         }
         record_sign_in(&web, &browser, &name).await?;
-        return begin(&web, &browser, whose, next).await;
+        return begin_session(&web, &browser, whose, next).await;
     }
     let (name, password) = (fields.get("name"), fields.raw("password"));
     let (store, now) = (web.engine.store(), web.engine.now());
@@ -163,7 +163,7 @@ pub(super) async fn enter(
             record_sign_in(&web, &browser, &account.name).await?;
             let (id, at) = (web.engine.new_id(), web.engine.now());
             match sign_in::begin_by_password(store, id, &account, &browser.client, at).await? {
-                Some(cookie) => welcome(&web, &browser, &cookie, next).await,
+                Some(cookie) => finish_sign_in(&web, &browser, &cookie, next).await,
                 None => show_wrong_password(&web, prefs, &browser, (name, next)).await,
             }
         }
@@ -180,9 +180,9 @@ async fn show_wrong_password(
     (name, next): (&str, &str),
 ) -> Result<Response, Problem> {
     // Names of accounts have no colon, so a reader of the audit log cannot mistake the typed name for an account.
-    let entry = entry(web, browser, &format!("typed:{}", plain::cleaned(name)), AuthMethod::Anonymous);
-    audit::add(web, &AuditEntry { verdict: Verdict::Denied, ..entry }).await;
-    let shell = Shell::new(prefs, Nav::None, None, &format!("/sign-in?{}", pair("next", next)));
+    let entry = audit_entry(web, browser, &format!("typed:{}", plain::cleaned(name)), AuthMethod::Anonymous);
+    audit::store_entry(web, &AuditEntry { verdict: Verdict::Denied, ..entry }).await;
+    let shell = Shell::new(prefs, Nav::None, None, &format!("/sign-in?{}", query_pair("next", next)));
     let t = shell.t;
     let (next, name, error) = (next.to_owned(), name.to_owned(), Some(t.sign_in_wrong.to_owned()));
     let oidc = oidc_link(web, &next);
@@ -192,7 +192,7 @@ async fn show_wrong_password(
     html(StatusCode::UNAUTHORIZED, &page)
 }
 
-async fn by_link(web: &Web, browser: &Browser, secret: &str) -> Result<SignInLink, Problem> {
+async fn check_link(web: &Web, browser: &Browser, secret: &str) -> Result<SignInLink, Problem> {
     let (store, now) = (web.engine.store(), web.engine.now());
     let link = sign_in::redeem(store, secret, LinkPurpose::SignIn, now).await?;
     if link.is_none()
@@ -200,7 +200,7 @@ async fn by_link(web: &Web, browser: &Browser, secret: &str) -> Result<SignInLin
     {
         return Err(too_many_attempts(until, now));
     }
-    link.ok_or_else(link_spent)
+    link.ok_or_else(spent_link_problem)
 }
 
 async fn is_locked(web: &Web, account: Option<AccountId>) -> Result<bool, Problem> {
@@ -209,14 +209,19 @@ async fn is_locked(web: &Web, account: Option<AccountId>) -> Result<bool, Proble
 }
 
 /// Begins a new session, and ends the one that the browser had before.
-pub(super) async fn begin(web: &Web, browser: &Browser, whose: SignInOwner, next: &str) -> Result<Response, Problem> {
+pub(super) async fn begin_session(
+    web: &Web,
+    browser: &Browser,
+    whose: SignInOwner,
+    next: &str,
+) -> Result<Response, Problem> {
     let (id, now) = (web.engine.new_id(), web.engine.now());
     let cookie = sign_in::begin(web.engine.store(), id, whose, &browser.client, now).await?;
-    welcome(web, browser, &cookie, next).await
+    finish_sign_in(web, browser, &cookie, next).await
 }
 
 /// Sets the cookie of the browser's new session, and ends the session that the browser had before.
-async fn welcome(web: &Web, browser: &Browser, cookie: &Token, next: &str) -> Result<Response, Problem> {
+async fn finish_sign_in(web: &Web, browser: &Browser, cookie: &Token, next: &str) -> Result<Response, Problem> {
     if let Some(before) = &browser.cookie {
         sign_in::end(web.engine.store(), before).await?;
     }
@@ -225,7 +230,7 @@ async fn welcome(web: &Web, browser: &Browser, cookie: &Token, next: &str) -> Re
     Ok(response)
 }
 
-pub(super) async fn leave(State(web): State<Web>, browser: Browser) -> Result<Response, Problem> {
+pub(super) async fn sign_out(State(web): State<Web>, browser: Browser) -> Result<Response, Problem> {
     browser.check_origin(&web)?;
     if let Some(cookie) = &browser.cookie {
         sign_in::end(web.engine.store(), cookie).await?;
@@ -242,9 +247,9 @@ pub(super) async fn set_up(State(web): State<Web>, prefs: Prefs, uri: Uri) -> Re
     reader.finish()?;
     let (store, now) = (web.engine.store(), web.engine.now());
     if !sign_in::is_link_valid(store, &token, LinkPurpose::Setup, now).await? || store.has_admin_account().await? {
-        return Err(link_spent());
+        return Err(spent_link_problem());
     }
-    let shell = Shell::new(prefs, Nav::None, None, &format!("/set-up?{}", pair("token", &token)));
+    let shell = Shell::new(prefs, Nav::None, None, &format!("/set-up?{}", query_pair("token", &token)));
     let t = shell.t;
     html(StatusCode::OK, &SetUpPage { shell, t, token, name: String::new(), error: None })
 }
@@ -264,7 +269,7 @@ pub(super) async fn set_up_account(
         if let AttemptDecision::Blocked(until) = sign_in::count_from(store, browser.address(), now).await? {
             return Err(too_many_attempts(until, now));
         }
-        return Err(link_spent());
+        return Err(spent_link_problem());
     }
     let is_taken = name::check_account(name).is_ok() && store.account_by_name(name).await?.is_some();
     let taken =
@@ -272,7 +277,7 @@ pub(super) async fn set_up_account(
     let complaint =
         name::check_account(name).and_then(|()| taken()).and_then(|()| passwords::check(password, name)).err();
     if let Some(error) = complaint {
-        let shell = Shell::new(prefs, Nav::None, None, &format!("/set-up?{}", pair("token", token)));
+        let shell = Shell::new(prefs, Nav::None, None, &format!("/set-up?{}", query_pair("token", token)));
         let (t, token, name) = (shell.t, token.to_owned(), name.to_owned());
         let error = Some(localized(t.lang(), &error).into_owned());
         return html(StatusCode::UNPROCESSABLE_ENTITY, &SetUpPage { shell, t, token, name, error });
@@ -289,21 +294,25 @@ pub(super) async fn set_up_account(
         grants: vec![Grant::everywhere(Role::Admin)],
     };
     if sign_in::redeem(store, token, LinkPurpose::Setup, now).await?.is_none() {
-        return Err(link_spent());
+        return Err(spent_link_problem());
     }
-    let entry = entry(&web, &browser, name, AuthMethod::Anonymous);
+    let entry = audit_entry(&web, &browser, name, AuthMethod::Anonymous);
     let entry = AuditEntry { action: "user.create".to_owned(), object: name.to_owned(), ..entry };
     store.add_audit(&entry).await?;
     // Another link was used in the meantime: every start of a server prints a link.
     if !store.create_first_admin(&account).await? {
-        return Err(link_spent());
+        return Err(spent_link_problem());
     }
     record_sign_in(&web, &browser, name).await?;
-    begin(&web, &browser, SignInOwner::Account(account.id), "/").await
+    begin_session(&web, &browser, SignInOwner::Account(account.id), "/").await
 }
 
 /// Stores a language, theme or clock in a cookie, and returns to the page with the form.
-pub(super) async fn prefer(State(web): State<Web>, browser: Browser, fields: Fields) -> Result<Response, Problem> {
+pub(super) async fn set_preference(
+    State(web): State<Web>,
+    browser: Browser,
+    fields: Fields,
+) -> Result<Response, Problem> {
     browser.check_origin(&web)?;
     let lang = Lang::from_word(fields.get("lang")).map(|lang| (LANG_COOKIE, lang.word()));
     let theme = Theme::from_word(fields.get("theme")).map(|theme| (THEME_COOKIE, theme.word()));
@@ -321,10 +330,10 @@ pub(super) async fn prefer(State(web): State<Web>, browser: Browser, fields: Fie
 
 /// Records a sign-in in the audit log. If this fails, the user is not signed in.
 async fn record_sign_in(web: &Web, browser: &Browser, actor: &str) -> Result<(), Problem> {
-    Ok(web.engine.store().add_audit(&entry(web, browser, actor, AuthMethod::Session)).await?)
+    Ok(web.engine.store().add_audit(&audit_entry(web, browser, actor, AuthMethod::Session)).await?)
 }
 
-fn entry(web: &Web, browser: &Browser, actor: &str, means: AuthMethod) -> AuditEntry {
+fn audit_entry(web: &Web, browser: &Browser, actor: &str, means: AuthMethod) -> AuditEntry {
     AuditEntry {
         id: AuditId::new(web.engine.new_id()),
         at: web.engine.now(),
@@ -368,6 +377,6 @@ pub(super) fn sign_in_problem(error: SignInError) -> Problem {
     }
 }
 
-fn link_spent() -> Problem {
+fn spent_link_problem() -> Problem {
     Problem::new(Code::LinkSpent, "a link works once, and not for long")
 }

@@ -11,7 +11,7 @@ use rondel_core::cron::Tz;
 use rondel_core::sketch::Step;
 use rondel_core::{Timestamp, name};
 
-use super::drawing::{AxisLabel, Drawing, Scale, WIDTH, axis, runs_between, span_words, stamp};
+use super::drawing::{AxisLabel, Drawing, Scale, WIDTH, axis, runs_between, short_time_text, span_text};
 use super::moment::Moment;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
@@ -21,7 +21,7 @@ use crate::overview::recent_failures::RecentFailures;
 use crate::overview::series::{self, Bucket, BucketRange};
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
-use crate::redirect::pair;
+use crate::redirect::query_pair;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
@@ -110,11 +110,12 @@ impl TimelineQuery {
     }
 
     fn url(&self, by: LaneKind, zoom: usize, to: Option<Timestamp>) -> String {
-        let mut pairs = vec![pair("by", by.word()), pair("zoom", ZOOMS.get(zoom).map_or("24h", |(name, _)| name))];
-        pairs.extend(to.map(|to| pair("to", &to.to_string())));
-        pairs.extend((!self.contains.is_empty()).then(|| pair("q", &self.contains)));
-        pairs.extend(self.app.as_deref().map(|app| pair("app", app)));
-        pairs.extend(self.has_many.then(|| pair("lanes", MANY_LANES.0)));
+        let mut pairs =
+            vec![query_pair("by", by.word()), query_pair("zoom", ZOOMS.get(zoom).map_or("24h", |(name, _)| name))];
+        pairs.extend(to.map(|to| query_pair("to", &to.to_string())));
+        pairs.extend((!self.contains.is_empty()).then(|| query_pair("q", &self.contains)));
+        pairs.extend(self.app.as_deref().map(|app| query_pair("app", app)));
+        pairs.extend(self.has_many.then(|| query_pair("lanes", MANY_LANES.0)));
         format!("/timeline?{}", pairs.join("&"))
     }
 }
@@ -195,13 +196,13 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
     };
     let end = Step::Day.floor(now) + DAY;
     let week = BucketRange::new(Step::Hour, end - DAY * HEAT_DAYS, end);
-    let hours = series::verdicts_of_namespace(&page.call, week);
+    let hours = series::namespace_verdicts(&page.call, week);
     let failures = RecentFailures::default();
     let (timeline, hours) = try_join(lanes::timeline(&page.call, &request, &failures), hours).await?;
-    let heat = heat(&hours, now, t);
+    let heat = heat_rows(&hours, now, t);
     let step = query.length() / 2;
     let choice_by = |by: LaneKind| Choice {
-        word: by_name(by, t).to_owned(),
+        word: lane_kind_name(by, t).to_owned(),
         href: query.url(by, query.zoom, query.to),
         is_on: by == query.by,
     };
@@ -233,12 +234,12 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
         hours: (0..24).step_by(3).collect(),
         lane_max: query.lane_count(),
         more_lanes: (timeline.has_more && !query.has_many)
-            .then(|| format!("{}&{}", query.url(query.by, query.zoom, query.to), pair("lanes", MANY_LANES.0))),
+            .then(|| format!("{}&{}", query.url(query.by, query.zoom, query.to), query_pair("lanes", MANY_LANES.0))),
     };
     html(StatusCode::OK, &template)
 }
 
-const fn by_name(by: LaneKind, t: &Texts) -> &'static str {
+const fn lane_kind_name(by: LaneKind, t: &Texts) -> &'static str {
     match by {
         LaneKind::Job => t.timeline_jobs,
         LaneKind::App => t.timeline_apps,
@@ -259,7 +260,7 @@ const fn heat_class(count: u64, usual: u64) -> usize {
 }
 
 /// The usual number of failures in an hour with runs, which is the median.
-fn usual_trouble(buckets: &[Bucket]) -> u64 {
+fn median_failure_count(buckets: &[Bucket]) -> u64 {
     let busy = buckets.iter().filter(|bucket| bucket.verdicts.total() > 0);
     let mut counts: Vec<u64> = busy.map(|bucket| bucket.verdicts.failure_count()).collect();
     counts.sort_unstable();
@@ -273,16 +274,16 @@ const fn is_unusual(trouble: u64, usual: u64) -> bool {
 }
 
 /// The table of hours: days in UTC with their hours, the newest day first.
-fn heat(buckets: &[Bucket], now: Timestamp, t: &'static Texts) -> Vec<HeatRow> {
+fn heat_rows(buckets: &[Bucket], now: Timestamp, t: &'static Texts) -> Vec<HeatRow> {
     let mut counts: Vec<u64> =
         buckets.iter().map(|bucket| bucket.verdicts.total()).filter(|count| *count > 0).collect();
     counts.sort_unstable();
     let usual = counts.get(counts.len() / 2).copied().unwrap_or(1).max(1);
-    let usual_trouble = usual_trouble(buckets);
+    let usual_trouble = median_failure_count(buckets);
     let cell = |(hour, bucket): (usize, &Bucket)| {
         let (count, trouble) = (bucket.verdicts.total(), bucket.verdicts.failure_count());
         let class = heat_class(count, usual);
-        let (day, time, _) = zones::parts(bucket.at, Tz::UTC);
+        let (day, time, _) = zones::time_parts(bucket.at, Tz::UTC);
         let failed = if trouble > 0 { format!(" · {}", t.lane_failed(trouble)) } else { String::new() };
         HeatCell {
             x: u32::try_from(hour).unwrap_or(0) * 30,
@@ -295,7 +296,7 @@ fn heat(buckets: &[Bucket], now: Timestamp, t: &'static Texts) -> Vec<HeatRow> {
     let day = |hours: &[Bucket]| HeatRow {
         day: hours
             .first()
-            .map(|first| zones::parts(first.at, Tz::UTC).0.get(5..).unwrap_or_default().to_owned())
+            .map(|first| zones::time_parts(first.at, Tz::UTC).0.get(5..).unwrap_or_default().to_owned())
             .unwrap_or_default(),
         cells: hours.iter().enumerate().filter(|(_, bucket)| bucket.at <= now).map(cell).collect(),
     };
@@ -343,7 +344,7 @@ pub(super) async fn ahead(page: Page) -> Result<Response, Problem> {
     let peak = found
         .peak
         .filter(|(_, count)| *count > 1)
-        .map(|(at, count)| t.ahead_peak(count, stamp(at, now, zones::clock_and_zone().1)));
+        .map(|(at, count)| t.ahead_peak(count, short_time_text(at, now, zones::clock_and_zone().1)));
     let fire = |fire: &rondel_admin::forecast::ComingFire| AheadFire {
         at: Moment::new(fire.at, now, t),
         job: fire.name.clone(),
@@ -382,7 +383,7 @@ fn ahead_bars(found: &Forecast, scale: Scale, now: Timestamp, t: &'static Texts)
 impl AheadPage {
     /// The length of the forecast as text.
     fn span(&self) -> String {
-        span_words(DAY, self.t)
+        span_text(DAY, self.t)
     }
 }
 
@@ -400,7 +401,7 @@ mod tests {
         let cookie = HeaderMap::from_iter([(COOKIE, HeaderValue::from_static("rondel_zone=America/New_York"))]);
         let buckets: Vec<Bucket> = (96..120).map(|hour| Bucket::empty(Timestamp::from_secs(hour * 3_600))).collect();
         let now = Timestamp::from_secs(120 * 3_600);
-        let rows = Zones::new(&cookie).scope(async { heat(&buckets, now, Lang::En.texts()) }).await;
+        let rows = Zones::new(&cookie).scope(async { heat_rows(&buckets, now, Lang::En.texts()) }).await;
         assert_eq!(rows[0].day, "01-05");
         assert!(rows[0].cells[3].title.starts_with("1970-01-05 03:00 · "), "{}", rows[0].cells[3].title);
     }

@@ -28,6 +28,6 @@ struct ToastPart {
 }
 
 /// Answers a form. The script gets the message; a browser without the script is redirected to `back`.
-pub(super) fn answer<Q>(page: &Page<Q>, toast: Toast, back: &str) -> Result<Response, Problem> {
+pub(super) fn toast_response<Q>(page: &Page<Q>, toast: Toast, back: &str) -> Result<Response, Problem> {
     if page.is_part() { html(StatusCode::OK, &ToastPart { t: page.t, toast }) } else { Ok(to(back)) }
 }

@@ -6,10 +6,10 @@ use http::{HeaderMap, StatusCode};
 use rondel_core::name;
 use serde_json::json;
 
-use super::as_code::{AsCode, quoted};
+use super::as_code::{AsCode, shell_quoted};
 use super::form::Fields;
 use super::grants_form::{
-    Choices, GrantPicker, GrantRow, grant_text, mark_wrong_rows, rows_of, sent_grants, sent_rows,
+    Choices, GrantPicker, GrantRow, grant_text, mark_wrong_rows, rows_of_grants, sent_grants, sent_rows,
 };
 use super::prefs::Prefs;
 use super::sentences::localized;
@@ -17,11 +17,11 @@ use super::shell::{Nav, Shell, User, WithLang, html};
 use super::texts::Texts;
 use crate::api::users::{self, ChangeUser, NewPassword, NewUser, UserJson};
 use crate::call::GlobalCall;
-use crate::cursor::{Listing, invalid};
+use crate::cursor::{Listing, invalid_cursor};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::redirect::{encoded, pair, to};
+use crate::redirect::{percent_encode, query_pair, to};
 
 /// How many users a page shows.
 const COUNT: u32 = 200;
@@ -100,7 +100,7 @@ type PageCall = GlobalCall<WithLang<UsersCursor>>;
 
 /// The query that leads back to this page; empty for the first page.
 fn query_of(call: &PageCall) -> String {
-    call.query.0.0.as_deref().map_or_else(String::new, |cursor| format!("?{}", pair("cursor", cursor)))
+    call.query.0.0.as_deref().map_or_else(String::new, |cursor| format!("?{}", query_pair("cursor", cursor)))
 }
 
 /// The users on this page, and the URL of the next page.
@@ -108,13 +108,13 @@ async fn read_page(call: &PageCall) -> Result<(Vec<UserJson>, Option<String>), P
     let listing = Listing::new("users page", ());
     let after = call.query.0.0.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
     if after.as_deref().is_some_and(|after| name::check_account(after).is_err()) {
-        return Err(invalid("does not hold a name"));
+        return Err(invalid_cursor("does not hold a name"));
     }
     let mut found = users::page(call, after.as_deref(), COUNT + 1).await?;
     let has_more = found.len() > COUNT as usize;
     found.truncate(COUNT as usize);
     let next = found.last().filter(|_| has_more);
-    let next = next.map(|last| format!("/users?{}", pair("cursor", &listing.cursor(&last.name))));
+    let next = next.map(|last| format!("/users?{}", query_pair("cursor", &listing.cursor(&last.name))));
     Ok((found, next))
 }
 
@@ -134,7 +134,7 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
     let is_new = state.user.is_none();
     let row = |user: UserJson| {
         let is_open = state.user.as_ref() == Some(&user.name);
-        let rows = if is_open && !typed.is_empty() { typed.clone() } else { rows_of(&user.grants) };
+        let rows = if is_open && !typed.is_empty() { typed.clone() } else { rows_of_grants(&user.grants) };
         UserRow {
             code: change_code(&user),
             is_own: Some(user.id) == call.caller.account,
@@ -162,11 +162,11 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
             display_name: if is_new { typed_of("display_name") } else { String::new() },
             picker: choices.picker(new_rows),
         },
-        error: state.problem.map(|problem| error(&problem, is_marked, t)),
+        error: state.problem.map(|problem| error_of_problem(&problem, is_marked, t)),
         link: state.link,
         shell,
         code: AsCode::without_namespace(("GET", "/api/v1/users"), None, "user list --all"),
-        new_code: new_code(),
+        new_code: create_code(),
     };
     html(status, &template)
 }
@@ -175,7 +175,7 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
 const EXAMPLE: &str = "maria";
 
 /// The API request and the command that create a user.
-fn new_code() -> AsCode {
+fn create_code() -> AsCode {
     let body = json!({"name": EXAMPLE, "grants": [{"role": "operator", "namespace": "default"}]});
     let command = format!("user create {EXAMPLE} --role operator:default");
     AsCode::without_namespace(("POST", "/api/v1/users"), Some(&body), &command)
@@ -184,18 +184,22 @@ fn new_code() -> AsCode {
 /// The API request and the command that set the roles of a user, and whether it is disabled, with the current values.
 fn change_code(user: &UserJson) -> AsCode {
     let body = json!({"grants": user.grants, "disabled": user.disabled});
-    let mut command = format!("user change {}", quoted(&user.name));
+    let mut command = format!("user change {}", shell_quoted(&user.name));
     for grant in &user.grants {
         let place = [&grant.namespace, &grant.app].into_iter().flatten().map(String::as_str).collect::<Vec<_>>();
         let place = if place.is_empty() { String::new() } else { format!(":{}", place.join("/")) };
-        command.push_str(&format!(" --role {}", quoted(&format!("{}{place}", grant.role))));
+        command.push_str(&format!(" --role {}", shell_quoted(&format!("{}{place}", grant.role))));
     }
     command.push_str(if user.disabled { " --disable" } else { " --enable" });
-    AsCode::without_namespace(("PATCH", &format!("/api/v1/users/{}", encoded(&user.name))), Some(&body), &command)
+    AsCode::without_namespace(
+        ("PATCH", &format!("/api/v1/users/{}", percent_encode(&user.name))),
+        Some(&body),
+        &command,
+    )
 }
 
 /// The error of a problem, in the words of this page.
-fn error(problem: &Problem, is_marked: bool, t: &Texts) -> Error {
+fn error_of_problem(problem: &Problem, is_marked: bool, t: &Texts) -> Error {
     let pointer = problem.complaints().first().and_then(|one| one.pointer.clone()).unwrap_or_default();
     let (field, message) = match (problem.code(), pointer.as_str()) {
         _ if is_marked => ("grants", t.user_error_grants),
@@ -268,7 +272,7 @@ pub(super) async fn change(
         Ok(grants) => {
             let disabled = fields.get_if_sent("disabled").map(|sent| sent == "1");
             let change = ChangeUser { display_name: None, disabled, grants, provider_sign_in: None };
-            users::apply(&call, &name, change).await.map(drop)
+            users::apply_change(&call, &name, change).await.map(drop)
         }
     };
     respond(&call, prefs, outcome, (Some(fields), Some(name))).await
@@ -307,7 +311,7 @@ pub(super) async fn link(
 }
 
 async fn render_new_link(call: &PageCall, prefs: Prefs, headers: &HeaderMap, name: &str) -> Result<Response, Problem> {
-    match users::new_link(call, name).await {
+    match users::create_sign_in_link(call, name).await {
         Ok((path, _)) => {
             let host = headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
             let scheme = if call.web.config.tls { "https" } else { "http" };

@@ -98,7 +98,7 @@ pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path:
         at: Moment::new(one.created_at, now, page.t),
         summary: found
             .get(index + 1)
-            .map(|before| summary(&diff::changes(&before.definition, &one.definition), page.t)),
+            .map(|before| changes_summary(&diff::changes(&before.definition, &one.definition), page.t)),
         is_from: one.version == from,
         is_to: one.version == to,
     });
@@ -154,7 +154,7 @@ async fn compare(page: &Page<VersionsQuery>, record: &JobRecord, from: i64, to: 
 }
 
 /// The fields that an edit changed, in one line.
-fn summary(changes: &[Change], t: &Texts) -> String {
+fn changes_summary(changes: &[Change], t: &Texts) -> String {
     let mut fields: Vec<&str> = changes
         .iter()
         .map(|change| change.pointer.trim_start_matches('/').split('/').next().unwrap_or_default())

@@ -10,8 +10,8 @@ use rondel_core::words::Lang;
 use rondel_core::{Run, RunId, RunStatus, Timestamp};
 use rondel_store::ledger::lateness;
 
-use super::moment::{Moment, length};
-use super::run_links::{Piece, pieces};
+use super::moment::{Moment, length_text};
+use super::run_links::{Piece, split_at_runs};
 use super::texts::Texts;
 
 /// A status with a shape, a colour and a word.
@@ -91,7 +91,7 @@ impl RunRow {
             status: Status::of_run(run, t),
             fire_at: Moment::new(run.fire_at, now, t),
             length: run_length(run, now, t),
-            late: lateness(run).map(|late| length(late, t)),
+            late: lateness(run).map(|late| length_text(late, t)),
             trigger: t.trigger(run.trigger),
             reason: sentence(RunStatusFacts::of(run), t.lang()),
             attempt: run.attempt,
@@ -121,7 +121,7 @@ impl RunRow {
 
 /// A text of a handler or a user as pages show it: characters that cannot be seen, or that would turn the text around them, are
 /// replaced. Line breaks, those of Windows too, and tabs stay, and so do the joiners that some languages need.
-pub(crate) fn visible(text: &str) -> String {
+pub(crate) fn visible_text(text: &str) -> String {
     let stays = |c: char| matches!(c, '\n' | '\r' | '\t') || is_joiner(c) || !is_unseen(c);
     text.chars().map(|c| if stays(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
 }
@@ -139,13 +139,13 @@ pub(crate) fn own_message(
         |message: &&str| reason.is_some_and(|reason| *message == because(reason, detail.unwrap_or(&none), Lang::En));
     let message = message.filter(|message| !is_server(message))?;
     let translated = (lang == Lang::Zh).then(|| in_chinese(message)).flatten();
-    Some(visible(translated.as_deref().unwrap_or(message)))
+    Some(visible_text(translated.as_deref().unwrap_or(message)))
 }
 
 /// How long a run took, or has been running.
 fn run_length(run: &Run, now: Timestamp, t: &Texts) -> Option<String> {
     let end = if run.status.is_terminal() { run.finished_at? } else { now };
-    Some(length(end.since(run.started_at?), t))
+    Some(length_text(end.since(run.started_at?), t))
 }
 
 /// The bar of a run.

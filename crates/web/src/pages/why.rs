@@ -15,18 +15,18 @@ use rondel_core::shadow::ModeFrom;
 use rondel_core::{RunId, Timestamp, name, words};
 use rondel_store::catalog::{JobQuery, JobRecord};
 
-use super::as_code::{AsCode, quoted};
+use super::as_code::{AsCode, shell_quoted};
 use super::fires::class_and_word;
 use super::moment::Moment;
-use super::run_links::{Piece, pieces};
+use super::run_links::{Piece, split_at_runs};
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
-use super::view::visible;
+use super::view::visible_text;
 use super::zones::{self, zone_of};
 use crate::incident_of_fire::{self, IncidentRef};
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
-use crate::redirect::pair;
+use crate::redirect::query_pair;
 
 /// How many job names the box suggests.
 const JOB_COUNT: u32 = 300;
@@ -59,8 +59,8 @@ impl FromQuery for WhyQuery {
 /// The URL of a question.
 pub(super) fn question_url(job: &str, at: Option<Timestamp>) -> String {
     match at {
-        None => format!("/why?{}", pair("job", job)),
-        Some(at) => format!("/why?{}&{}", pair("job", job), pair("at", &at.to_string())),
+        None => format!("/why?{}", query_pair("job", job)),
+        Some(at) => format!("/why?{}&{}", query_pair("job", job), query_pair("at", &at.to_string())),
     }
 }
 
@@ -147,11 +147,11 @@ pub(super) async fn page(page: Page<WhyQuery>) -> Result<Response, Problem> {
                 status = StatusCode::UNPROCESSABLE_ENTITY;
             }
         }
-        None if query.job.is_empty() => shown.jobs = names(&page, JOB_COUNT).await?,
+        None if query.job.is_empty() => shown.jobs = job_names(&page, JOB_COUNT).await?,
         None => {
-            let known = names(&page, SEARCH_COUNT).await?;
+            let known = job_names(&page, SEARCH_COUNT).await?;
             let near = near_misses(&query.job, known.iter().map(String::as_str), NEAR_COUNT);
-            let link = |name: &&str| format!("{}&{}", question_url(name, None), pair("at", &query.at));
+            let link = |name: &&str| format!("{}&{}", question_url(name, None), query_pair("at", &query.at));
             shown.near = near.iter().map(|name| ((*name).to_owned(), link(name))).collect();
             shown.error = Some(t.why_no_job(&query.job));
             shown.jobs = known.into_iter().take(JOB_COUNT as usize).collect();
@@ -161,7 +161,7 @@ pub(super) async fn page(page: Page<WhyQuery>) -> Result<Response, Problem> {
     html(status, &shown)
 }
 
-async fn names(page: &Page<WhyQuery>, limit: u32) -> Result<Vec<String>, Problem> {
+async fn job_names(page: &Page<WhyQuery>, limit: u32) -> Result<Vec<String>, Problem> {
     let query = JobQuery { app: None, within: page.call.visible_apps(), name_contains: None, after_name: None, limit };
     let found = page.engine().store().jobs(page.call.namespace.id, &query).await?;
     Ok(found.into_iter().map(|record| record.spec.name).collect())
@@ -204,7 +204,7 @@ async fn fill_in_answers(page: &Page<WhyQuery>, record: &JobRecord, shown: &mut 
         }
     }
     for why in &found {
-        let run = run_of(why);
+        let run = run_of_answer(why);
         let row = match run {
             Some(run) => page.engine().store().runs(&[run]).await?.pop(),
             None => None,
@@ -214,20 +214,20 @@ async fn fill_in_answers(page: &Page<WhyQuery>, record: &JobRecord, shown: &mut 
             let app = if run.app == record.app { format!("?app={}", record.spec.app) } else { String::new() };
             Some((name.to_owned(), format!("/executors/{name}{app}")))
         });
-        let incident = incident_of_fire::of_answer(&page.call, record.id, why).await?;
+        let incident = incident_of_fire::incident_of_answer(&page.call, record.id, why).await?;
         shown.answers.push(Answer { incident, ..formatter.answer(why, run, executor) });
     }
     shown.checks = checks(page, record).await?;
     let at = found.first().filter(|_| !shown.at.is_empty()).map(|why| why.at.to_string());
     let path = format!("/api/v1/jobs/{}/why", record.spec.name);
-    let path = at.as_ref().map_or_else(|| path.clone(), |at| format!("{path}?{}", pair("at", at)));
-    let flag = at.map(|at| format!(" --at {}", quoted(&at))).unwrap_or_default();
+    let path = at.as_ref().map_or_else(|| path.clone(), |at| format!("{path}?{}", query_pair("at", at)));
+    let flag = at.map(|at| format!(" --at {}", shell_quoted(&at))).unwrap_or_default();
     let command = format!("why {}{flag}", record.spec.name);
     shown.code = Some(AsCode::new(&page.call.namespace.name, ("GET", &path), None, &command));
     Ok(true)
 }
 
-fn run_of(why: &Why) -> Option<RunId> {
+fn run_of_answer(why: &Why) -> Option<RunId> {
     match why.entry.as_ref().map(|entry| &entry.verdict)? {
         FireVerdict::Row { run, .. } | FireVerdict::Span { run, .. } => Some(*run),
         FireVerdict::Calendar { .. }
@@ -260,8 +260,8 @@ impl AnswerFormatter<'_> {
     fn answer(&self, why: &Why, run: Option<RunId>, executor: Option<(String, String)>) -> Answer {
         let nothing = ("skipped", self.t.why_nothing_planned);
         let (class, word) = why.entry.as_ref().map_or(nothing, |entry| class_and_word(&entry.verdict, self.t));
-        let sentences = sentences(&visible(why.sentence(self.t.lang())));
-        let mut parts = sentences.iter().map(|sentence| pieces(sentence));
+        let sentences = sentences(&visible_text(why.sentence(self.t.lang())));
+        let mut parts = sentences.iter().map(|sentence| split_at_runs(sentence));
         let verdict = parts.next().unwrap_or_default();
         Answer {
             when: self.when(why.at),

@@ -123,12 +123,12 @@ pub(crate) fn job_zone() -> Option<Tz> {
 }
 
 /// The last part of a zone's name, as users write it.
-pub(crate) fn short(zone: Tz) -> String {
+pub(crate) fn short_zone_name(zone: Tz) -> String {
     zone.name().rsplit('/').next().unwrap_or_default().replace('_', " ")
 }
 
 /// An instant in a zone: date, time of day and milliseconds.
-pub(crate) fn parts(at: Timestamp, zone: Tz) -> (String, String, String) {
+pub(crate) fn time_parts(at: Timestamp, zone: Tz) -> (String, String, String) {
     let Some(local) = at.to_utc().map(|at| at.with_timezone(&zone)) else { return Default::default() };
     // Formats without chrono's format strings: a page has thousands of instants, and parsing the format takes a tenth of the page's time.
     let date = format!("{:04}-{:02}-{:02}", local.year(), local.month(), local.day());
@@ -146,7 +146,7 @@ pub(crate) fn in_all_zones(at: Timestamp) -> String {
         }
     }
     let line = |zone: &Tz| {
-        let (date, time, millis) = parts(at, *zone);
+        let (date, time, millis) = time_parts(at, *zone);
         format!("{date} {time}{millis} {zone}")
     };
     known.iter().map(line).collect::<Vec<_>>().join("\n")
@@ -178,7 +178,7 @@ mod tests {
         let at: Timestamp = "2026-03-01T23:02:03.004Z".parse().unwrap();
         let zone = parse_zone("Asia/Kathmandu").unwrap();
         let expected = ("2026-03-02".to_owned(), "04:47:03".to_owned(), ".004".to_owned());
-        assert_eq!(parts(at, zone), expected);
+        assert_eq!(time_parts(at, zone), expected);
     }
 
     #[test]
@@ -228,6 +228,6 @@ mod tests {
             "2027-01-15 16:00:00.123 Asia/Shanghai\n2027-01-15 09:00:00.123 Europe/Berlin\n2027-01-15 08:00:00.123 UTC"
         );
         assert_eq!(in_all_zones(at), "2027-01-15 08:00:00.123 UTC");
-        assert_eq!(short(parse_zone("America/New_York").unwrap()), "New York");
+        assert_eq!(short_zone_name(parse_zone("America/New_York").unwrap()), "New York");
     }
 }

@@ -226,7 +226,7 @@ impl Loader<'_> {
             }
             match open.last_mut() {
                 None => return Ok(node),
-                Some(parent) => add(parent, node, at)?,
+                Some(parent) => add_child(parent, node, at)?,
             }
         }
     }
@@ -279,7 +279,7 @@ impl Loader<'_> {
 }
 
 fn node_at(at: Marker, content: Content, size: Size) -> Node {
-    let (line, column) = place(at);
+    let (line, column) = line_and_column(at);
     Node { line, column, content, size }
 }
 
@@ -288,7 +288,7 @@ fn too_deep(at: Marker) -> YamlError {
 }
 
 /// Adds a node to a list, or to a map as a key or value.
-fn add(parent: &mut Open, node: Node, at: Marker) -> Result<(), YamlError> {
+fn add_child(parent: &mut Open, node: Node, at: Marker) -> Result<(), YamlError> {
     match parent {
         Open::List { items, .. } => items.push(node),
         Open::Map { at: begin, fields, key, .. } => match key.take() {
@@ -353,12 +353,12 @@ fn check_tag(tag: Option<&Tag>, at: Marker) -> Result<(), YamlError> {
     }
 }
 
-fn place(at: Marker) -> (usize, usize) {
+fn line_and_column(at: Marker) -> (usize, usize) {
     (at.line(), at.col() + 1)
 }
 
 fn error_at(at: Marker, message: impl Into<String>) -> YamlError {
-    let (line, column) = place(at);
+    let (line, column) = line_and_column(at);
     YamlError { line, column, message: message.into() }
 }
 

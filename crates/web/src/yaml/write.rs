@@ -15,7 +15,7 @@ pub fn write(items: &[Vec<(&str, &Value)>]) -> String {
     for item in items {
         for (index, (key, value)) in item.iter().enumerate() {
             out.push_str(if index == 0 { "- " } else { "  " });
-            field(&mut out, key, value, 2);
+            write_field(&mut out, key, value, 2);
         }
     }
     out
@@ -28,17 +28,17 @@ pub fn write_value(value: &Value) -> String {
     match value {
         Value::Object(fields) if !fields.is_empty() => {
             for (key, value) in fields {
-                field(&mut out, key, value, 0);
+                write_field(&mut out, key, value, 0);
             }
         }
         Value::Array(items) if !items.is_empty() => {
             for item in items {
                 out.push_str("- ");
-                entry(&mut out, item, 2);
+                write_entry(&mut out, item, 2);
             }
         }
         other => {
-            inline(&mut out, other, None);
+            write_inline(&mut out, other, None);
             out.push('\n');
         }
     }
@@ -46,60 +46,60 @@ pub fn write_value(value: &Value) -> String {
 }
 
 /// Writes `key: value` at the current position, which is already indented by `indent`.
-fn field(out: &mut String, key: &str, value: &Value, indent: usize) {
-    text(out, key, None);
+fn write_field(out: &mut String, key: &str, value: &Value, indent: usize) {
+    write_text(out, key, None);
     out.push(':');
     match value {
         Value::Object(fields) if !fields.is_empty() => {
             out.push('\n');
             for (key, value) in fields {
-                pad(out, indent + 2);
-                field(out, key, value, indent + 2);
+                write_indent(out, indent + 2);
+                write_field(out, key, value, indent + 2);
             }
         }
         Value::Array(items) if !items.is_empty() && items.iter().any(|item| item.is_object() || item.is_array()) => {
             out.push('\n');
             for item in items {
-                pad(out, indent + 2);
+                write_indent(out, indent + 2);
                 out.push_str("- ");
-                entry(out, item, indent + 4);
+                write_entry(out, item, indent + 4);
             }
         }
         other => {
             out.push(' ');
-            inline(out, other, Some(indent + 2));
+            write_inline(out, other, Some(indent + 2));
             out.push('\n');
         }
     }
 }
 
 /// Writes an entry of a list, after its `- `.
-fn entry(out: &mut String, value: &Value, indent: usize) {
+fn write_entry(out: &mut String, value: &Value, indent: usize) {
     match value {
         Value::Object(fields) if !fields.is_empty() => {
             for (index, (key, value)) in fields.iter().enumerate() {
                 if index > 0 {
-                    pad(out, indent);
+                    write_indent(out, indent);
                 }
-                field(out, key, value, indent);
+                write_field(out, key, value, indent);
             }
         }
         other => {
-            inline(out, other, None);
+            write_inline(out, other, None);
             out.push('\n');
         }
     }
 }
 
 /// Writes a value on one line. If `block` has an indentation, a text of several lines is written as a block instead.
-fn inline(out: &mut String, value: &Value, block: Option<usize>) {
+fn write_inline(out: &mut String, value: &Value, block: Option<usize>) {
     match value {
-        Value::String(it) => text(out, it, block),
+        Value::String(it) => write_text(out, it, block),
         Value::Array(items) => {
             out.push('[');
             for (index, item) in items.iter().enumerate() {
                 out.push_str(if index > 0 { ", " } else { "" });
-                inline(out, item, None);
+                write_inline(out, item, None);
             }
             out.push(']');
         }
@@ -107,9 +107,9 @@ fn inline(out: &mut String, value: &Value, block: Option<usize>) {
             out.push('{');
             for (index, (key, value)) in fields.iter().enumerate() {
                 out.push_str(if index > 0 { ", " } else { "" });
-                text(out, key, None);
+                write_text(out, key, None);
                 out.push_str(": ");
-                inline(out, value, None);
+                write_inline(out, value, None);
             }
             out.push('}');
         }
@@ -117,21 +117,21 @@ fn inline(out: &mut String, value: &Value, block: Option<usize>) {
     }
 }
 
-fn text(out: &mut String, it: &str, block: Option<usize>) {
+fn write_text(out: &mut String, it: &str, block: Option<usize>) {
     match block {
-        Some(indent) if is_block(it) => lines(out, it, indent),
+        Some(indent) if is_block(it) => write_block(out, it, indent),
         _ if is_plain(it) => out.push_str(it),
-        _ => quoted(out, it),
+        _ => write_quoted(out, it),
     }
 }
 
-fn lines(out: &mut String, it: &str, indent: usize) {
+fn write_block(out: &mut String, it: &str, indent: usize) {
     let body = it.strip_suffix('\n');
     out.push_str(if body.is_some() { "|" } else { "|-" });
     for line in body.unwrap_or(it).split('\n') {
         out.push('\n');
         if !line.is_empty() {
-            pad(out, indent);
+            write_indent(out, indent);
             out.push_str(line);
         }
     }
@@ -164,7 +164,7 @@ fn is_plain(it: &str) -> bool {
 }
 
 /// Writes a text in double quotes. Escapes are those of JSON, except for characters beyond 16 bits, which are escaped as in YAML.
-fn quoted(out: &mut String, it: &str) {
+fn write_quoted(out: &mut String, it: &str) {
     out.push('"');
     for c in it.chars() {
         match c {
@@ -183,7 +183,7 @@ fn quoted(out: &mut String, it: &str) {
     out.push('"');
 }
 
-fn pad(out: &mut String, indent: usize) {
+fn write_indent(out: &mut String, indent: usize) {
     out.extend(std::iter::repeat_n(' ', indent));
 }
 

@@ -9,7 +9,7 @@ use rondel_core::cron::CronExpr;
 use serde_json::{Map, Value, json};
 
 use self::subject::subject;
-use super::result::{Entry, ImportResult, labels};
+use super::result::{Entry, ImportResult, origin_labels};
 
 /// Where a crontab is from, and the app of its jobs.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +40,7 @@ struct Variables {
 /// # Errors
 /// A sentence, if the zone is not known.
 pub(super) fn read(text: &str, source: &CrontabSource<'_>) -> Result<ImportResult, String> {
-    let mut found = ImportResult::with_prefix(source.prefix);
+    let mut result = ImportResult::with_prefix(source.prefix);
     let mut variables = Variables::default();
     for (index, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -50,16 +50,16 @@ pub(super) fn read(text: &str, source: &CrontabSource<'_>) -> Result<ImportResul
         if let Some((name, value)) = assignment(line) {
             variables.set(name, value);
             if name == "TZ" {
-                found.remarks.push(format!(
+                result.remarks.push(format!(
                     "line {}: TZ is the zone of the commands: as in cron, schedules are read in that of CRON_TZ, else of --time-zone",
                     index + 1
                 ));
             }
             continue;
         }
-        read_line(line, index + 1, source, &variables, &mut found)?;
+        read_line(line, index + 1, source, &variables, &mut result)?;
     }
-    Ok(found)
+    Ok(result)
 }
 
 /// A line with a command.
@@ -91,14 +91,14 @@ impl<'a> Line<'a> {
             Some((user, command)) if has_user => (Some(user), command),
             _ => (None, rest),
         };
-        if let Some(user) = user.as_deref().filter(|user| !is_user(user)) {
+        if let Some(user) = user.as_deref().filter(|user| !may_be_user(user)) {
             let why = format!(
                 "its user is {user:?}, which is not a name: a line has five fields of time, the user, and the command"
             );
             return Err((why, line));
         }
         let first = command.split_whitespace().next().unwrap_or_default();
-        if is_time(first) {
+        if is_time_field(first) {
             let why = format!("its command begins with {first:?}: a line has five fields of time, and not six");
             return Err((why, line));
         }
@@ -110,14 +110,14 @@ impl<'a> Line<'a> {
 }
 
 /// Whether a word can be a user's name and is not a time field.
-fn is_user(word: &str) -> bool {
+fn may_be_user(word: &str) -> bool {
     word.contains(char::is_alphabetic) && !word.contains(['*', '?', '='])
 }
 
 /// Whether a word is a time field and cannot be a program.
-fn is_time(word: &str) -> bool {
-    let is_of_time = |c: char| c.is_ascii_digit() || matches!(c, '*' | '?' | '/' | ',' | '-');
-    word.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '*' | '?')) && word.chars().all(is_of_time)
+fn is_time_field(word: &str) -> bool {
+    let is_time_char = |c: char| c.is_ascii_digit() || matches!(c, '*' | '?' | '/' | ',' | '-');
+    word.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '*' | '?')) && word.chars().all(is_time_char)
 }
 
 fn read_line(
@@ -125,7 +125,7 @@ fn read_line(
     number: usize,
     source: &CrontabSource<'_>,
     variables: &Variables,
-    found: &mut ImportResult,
+    result: &mut ImportResult,
 ) -> Result<(), String> {
     let place = format!("line {number}");
     // A title is one line without tabs.
@@ -133,7 +133,7 @@ fn read_line(
     let line = match Line::read(text, source.has_user) {
         Ok(line) => line,
         Err((why, part)) => {
-            found.leave_out(entry(if part.is_empty() { text } else { part }), why);
+            result.leave_out(entry(if part.is_empty() { text } else { part }), why);
             return Ok(());
         }
     };
@@ -145,7 +145,7 @@ fn read_line(
     let (command, stdin) = split_input(line.command);
     // The identity leaves out the schedule, so that a job keeps its name when its schedule changes.
     let identity = format!("{} {}", line.user.as_deref().unwrap_or_default(), line.command);
-    let name = found.names.make(&subject(&command), &[&identity, &format!("{identity} {}", line.cron)]);
+    let name = result.names.unique_name(&subject(&command), &[&identity, &format!("{identity} {}", line.cron)]);
     let mut entry = entry(&command);
     add_notes(&mut entry, &command, line.user.as_deref(), variables);
     let mut job = Map::new();
@@ -163,35 +163,35 @@ fn read_line(
         job.insert(field.to_owned(), value);
     }
     let sources = [("cron-user", line.user.as_deref()), ("cron-file", source.file), ("cron-host", source.executor)];
-    let labels = labels(&sources.map(|(key, value)| (key, value.unwrap_or_default())));
+    let labels = origin_labels(&sources.map(|(key, value)| (key, value.unwrap_or_default())));
     if !labels.is_empty() {
         job.insert("labels".to_owned(), Value::Object(labels));
     }
     if let Some(executor) = source.executor {
         job.insert("select".to_owned(), json!({"executors": [executor]}));
     }
-    found.add(entry, job);
+    result.add(entry, job);
     Ok(())
 }
 
 fn add_notes(entry: &mut Entry, command: &str, user: Option<&str>, variables: &Variables) {
     if let Some(user) = user {
-        entry.changed(format!("ran as user {user}: runs have the agent's user (its --run-as)"));
+        entry.note_change(format!("ran as user {user}: runs have the agent's user (its --run-as)"));
     }
     if let Some(mail_to) = &variables.mail_to {
-        entry.changed(format!("its output was mailed to {mail_to}: it is in the run's log"));
+        entry.note_change(format!("its output was mailed to {mail_to}: it is in the run's log"));
     }
     if command.contains("/dev/null") {
-        entry.changed("its output goes to /dev/null: without that it would be in the run's log");
+        entry.note_change("its output goes to /dev/null: without that it would be in the run's log");
     }
     if command.split_whitespace().any(|word| word == "flock" || word.ends_with("/flock")) {
-        entry.changed(
+        entry.note_change(
             "flock still keeps its runs apart, on one host: to keep them apart on all hosts, set overlap.policy to discard, \
              which also shows as skipped what did not run",
         );
     }
     if variables.home.is_none() {
-        entry.changed(
+        entry.note_change(
             "began in the user's home folder: runs begin in an empty folder of their own; params.cwd sets another",
         );
     }

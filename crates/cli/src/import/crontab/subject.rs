@@ -22,25 +22,35 @@ enum Inline {
 struct Launcher {
     names: &'static [&'static str],
     /// The options with a value.
-    valued: &'static [&'static str],
+    options_with_value: &'static [&'static str],
     /// The number of arguments before the program that is started.
-    skipped: usize,
+    argument_count: usize,
     /// The options whose value is the command or code to start.
     inline: (&'static [&'static str], Inline),
     /// Whether it starts any program, and not only scripts.
     is_wrapper: bool,
 }
 
-const fn wrapper(names: &'static [&'static str], valued: &'static [&'static str], skipped: usize) -> Launcher {
-    Launcher { names, valued, skipped, inline: (&["-c", "--command"], Inline::Command), is_wrapper: true }
+const fn wrapper(
+    names: &'static [&'static str],
+    options_with_value: &'static [&'static str],
+    argument_count: usize,
+) -> Launcher {
+    Launcher {
+        names,
+        options_with_value,
+        argument_count,
+        inline: (&["-c", "--command"], Inline::Command),
+        is_wrapper: true,
+    }
 }
 
 const fn interpreter(
     names: &'static [&'static str],
-    valued: &'static [&'static str],
+    options_with_value: &'static [&'static str],
     inline: (&'static [&'static str], Inline),
 ) -> Launcher {
-    Launcher { names, valued, skipped: 0, inline, is_wrapper: false }
+    Launcher { names, options_with_value, argument_count: 0, inline, is_wrapper: false }
 }
 
 const NO_INLINE: (&[&str], Inline) = (&[], Inline::Code);
@@ -81,17 +91,17 @@ const LAUNCHERS: [Launcher; 19] = [
 
 /// The word after which a job with this command line is named.
 pub(super) fn subject(line: &str) -> String {
-    let commands = commands(line);
-    let first = || commands.first().and_then(|words| words.first()).map(|word| base(word).to_owned());
-    commands.iter().find_map(|words| program(words)).or_else(first).unwrap_or_else(|| line.to_owned())
+    let commands = split_commands(line);
+    let first = || commands.first().and_then(|words| words.first()).map(|word| base_name(word).to_owned());
+    commands.iter().find_map(|words| program_name(words)).or_else(first).unwrap_or_else(|| line.to_owned())
 }
 
 /// The program or script that words start; `None` if they only prepare a command, or run code without a name.
-fn program(mut words: &[String]) -> Option<String> {
+fn program_name(mut words: &[String]) -> Option<String> {
     loop {
         let (first, rest) = words.split_first()?;
         words = rest;
-        let name = base(first);
+        let name = base_name(first);
         if is_assignment(first) || KEYWORDS.contains(&first.as_str()) {
             continue;
         }
@@ -101,9 +111,9 @@ fn program(mut words: &[String]) -> Option<String> {
         let Some(launcher) = LAUNCHERS.iter().find(|launcher| launcher.names.contains(&name)) else {
             return Some(name.to_owned());
         };
-        match launched(launcher, rest) {
+        match read_launched(launcher, rest) {
             Launched::Words(more) if launcher.is_wrapper && !more.is_empty() => words = more,
-            Launched::Words([script, ..]) => return Some(base(script).to_owned()),
+            Launched::Words([script, ..]) => return Some(base_name(script).to_owned()),
             Launched::Command(text) => return Some(subject(text)),
             Launched::Words([]) => return Some(name.to_owned()),
             Launched::Code => return None,
@@ -118,9 +128,9 @@ enum Launched<'a> {
 }
 
 /// What a launcher launches: the words after its options and arguments, or the value of an option.
-fn launched<'a>(launcher: &Launcher, mut words: &'a [String]) -> Launched<'a> {
+fn read_launched<'a>(launcher: &Launcher, mut words: &'a [String]) -> Launched<'a> {
     let (options, inline) = launcher.inline;
-    let mut skipped = launcher.skipped;
+    let mut argument_count = launcher.argument_count;
     let mut takes_options = true;
     while let Some((word, rest)) = words.split_first() {
         if let (true, Some(text)) = (options.contains(&word.as_str()), rest.first()) {
@@ -128,15 +138,15 @@ fn launched<'a>(launcher: &Launcher, mut words: &'a [String]) -> Launched<'a> {
         }
         if word == "--" && takes_options {
             takes_options = false;
-        } else if takes_options && launcher.valued.contains(&word.as_str()) {
+        } else if takes_options && launcher.options_with_value.contains(&word.as_str()) {
             words = rest.get(1..).unwrap_or_default();
             continue;
         } else if takes_options && word.starts_with('-') {
             // An option, or the minus by which su starts a login shell.
-        } else if skipped == 0 {
+        } else if argument_count == 0 {
             break;
         } else {
-            skipped -= 1;
+            argument_count -= 1;
         }
         words = rest;
     }
@@ -144,7 +154,7 @@ fn launched<'a>(launcher: &Launcher, mut words: &'a [String]) -> Launched<'a> {
 }
 
 /// The last part of a path.
-fn base(word: &str) -> &str {
+fn base_name(word: &str) -> &str {
     word.rsplit('/').find(|part| !part.is_empty()).unwrap_or(word)
 }
 
@@ -156,7 +166,7 @@ fn is_assignment(word: &str) -> bool {
 }
 
 /// The commands of a line, each as its words, without quotes and redirections.
-fn commands(line: &str) -> Vec<Vec<String>> {
+fn split_commands(line: &str) -> Vec<Vec<String>> {
     let (mut split, mut chars) = (Splitter::default(), line.chars().peekable());
     let mut quote = None;
     while let Some(c) = chars.next() {
@@ -165,7 +175,7 @@ fn commands(line: &str) -> Vec<Vec<String>> {
             '\\' if quote != Some('\'') => split.word.extend(chars.next()),
             _ if quote.is_some() => split.word.push(c),
             '\'' | '"' | '`' => quote = Some(c),
-            '$' if chars.peek() == Some(&'(') => split.word.push_str(&substitution(&mut chars)),
+            '$' if chars.peek() == Some(&'(') => split.word.push_str(&read_substitution(&mut chars)),
             '>' | '<' => {
                 split.redirect();
                 while chars.next_if(|c| matches!(c, '>' | '<' | '&')).is_some() {}
@@ -182,7 +192,7 @@ fn commands(line: &str) -> Vec<Vec<String>> {
 }
 
 /// Reads the rest of `$(…)`, up to the closing bracket.
-fn substitution(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) -> String {
+fn read_substitution(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) -> String {
     let (mut text, mut depth) = ("$".to_owned(), 0_usize);
     for c in chars.by_ref() {
         text.push(c);
@@ -202,7 +212,7 @@ struct Splitter {
     words: Vec<String>,
     word: String,
     /// Whether the next word is the file of a redirection.
-    is_target: bool,
+    is_redirect_target: bool,
 }
 
 impl Splitter {
@@ -211,7 +221,7 @@ impl Splitter {
             return;
         }
         let word = std::mem::take(&mut self.word);
-        if !std::mem::take(&mut self.is_target) {
+        if !std::mem::take(&mut self.is_redirect_target) {
             self.words.push(word);
         }
     }
@@ -222,12 +232,12 @@ impl Splitter {
             self.word.clear();
         }
         self.end_word();
-        self.is_target = true;
+        self.is_redirect_target = true;
     }
 
     fn end_command(&mut self) {
         self.end_word();
-        self.is_target = false;
+        self.is_redirect_target = false;
         if !self.words.is_empty() {
             self.commands.push(std::mem::take(&mut self.words));
         }

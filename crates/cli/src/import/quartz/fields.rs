@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Options;
+use super::ImportOptions;
 use super::naming::Naming;
-use super::properties::{self, Data};
+use super::properties::{self, JobData};
 use crate::import::dump::Row;
 use crate::import::result::Outcome::{Changed, Kept, NotNeeded, NotSupported};
 use crate::import::result::{Entry, ImportResult, Outcome};
@@ -20,7 +20,7 @@ pub(super) struct Source<'a> {
     pub(super) timing: Option<&'a Row>,
     /// Whether the job has no other trigger.
     pub(super) is_only_trigger: bool,
-    pub(super) options: &'a Options<'a>,
+    pub(super) options: &'a ImportOptions<'a>,
 }
 
 /// A definition under construction, and the report on it.
@@ -31,9 +31,9 @@ pub(super) struct Draft<'a> {
     pub(super) is_enabled: bool,
 }
 
-pub(super) fn add(source: &Source<'_>, found: &mut ImportResult) {
+pub(super) fn add(source: &Source<'_>, result: &mut ImportResult) {
     let naming = Naming::new(source);
-    let name = naming.make(found);
+    let name = naming.make(result);
     let entry = Entry::new(naming.place(), naming.title());
     let mut draft = Draft { source, entry, job: Map::new(), is_enabled: true };
     draft.set("name", name.clone());
@@ -46,8 +46,8 @@ pub(super) fn add(source: &Source<'_>, found: &mut ImportResult) {
     draft.record_rest(if scheduled.is_ok() { "has no counterpart" } else { "is left out with its trigger" });
     draft.set("enabled", draft.is_enabled);
     match scheduled {
-        Ok(()) => found.add(draft.entry, draft.job),
-        Err(why) => found.leave_out(draft.entry, why),
+        Ok(()) => result.add(draft.entry, draft.job),
+        Err(why) => result.leave_out(draft.entry, why),
     }
 }
 
@@ -56,18 +56,18 @@ impl Draft<'_> {
         self.job.insert(field.to_owned(), value.into());
     }
 
-    pub(super) fn record(&mut self, row: Option<&Row>, column: &str, outcome: Outcome, here: impl Into<String>) {
+    pub(super) fn record(&mut self, row: Option<&Row>, column: &str, outcome: Outcome, counterpart: impl Into<String>) {
         if let Some(value) = row.and_then(|row| row.get(column)) {
-            self.entry.field(column, value, outcome, here);
+            self.entry.record_field(column, value, outcome, counterpart);
         }
     }
 
-    fn record_job(&mut self, column: &str, outcome: Outcome, here: impl Into<String>) {
-        self.record(Some(self.source.job), column, outcome, here);
+    fn record_job(&mut self, column: &str, outcome: Outcome, counterpart: impl Into<String>) {
+        self.record(Some(self.source.job), column, outcome, counterpart);
     }
 
-    pub(super) fn record_trigger(&mut self, column: &str, outcome: Outcome, here: impl Into<String>) {
-        self.record(self.source.trigger, column, outcome, here);
+    pub(super) fn record_trigger(&mut self, column: &str, outcome: Outcome, counterpart: impl Into<String>) {
+        self.record(self.source.trigger, column, outcome, counterpart);
     }
 
     fn job_text(&self, column: &str) -> String {
@@ -93,7 +93,7 @@ impl Draft<'_> {
         for column in ["trigger_name", "trigger_group"] {
             self.record_trigger(column, Kept, format!("name {name}"));
         }
-        let labels = naming.labels();
+        let labels = naming.origin_labels();
         if labels.contains_key("quartz-scheduler") {
             self.record_job("sched_name", Kept, "the label quartz-scheduler");
         } else {
@@ -105,20 +105,24 @@ impl Draft<'_> {
     fn set_handler(&mut self) {
         let class = self.job_text("job_class_name");
         let handler = class.replace('$', ".");
-        let (outcome, here) = match handler == class {
+        let (outcome, counterpart) = match handler == class {
             true => (Kept, format!("handler {handler}")),
             false => (Changed, format!("the handler is called {handler}: a name has no $")),
         };
-        self.record_job("job_class_name", outcome, here);
+        self.record_job("job_class_name", outcome, counterpart);
         self.set("handler", handler);
-        let (own, of_trigger) = (self.job_text("description"), self.trigger_text("description"));
+        let (job_description, trigger_description) = (self.job_text("description"), self.trigger_text("description"));
         self.record_job("description", Kept, "description");
-        if own.is_empty() || of_trigger.is_empty() || own == of_trigger {
+        if job_description.is_empty() || trigger_description.is_empty() || job_description == trigger_description {
             self.record_trigger("description", Kept, "description");
         } else {
-            self.record_trigger("description", NotSupported, format!("{of_trigger:?} is dropped: the job has its own"));
+            self.record_trigger(
+                "description",
+                NotSupported,
+                format!("{trigger_description:?} is dropped: the job has its own"),
+            );
         }
-        self.set("description", if own.is_empty() { of_trigger } else { own });
+        self.set("description", if job_description.is_empty() { trigger_description } else { job_description });
     }
 
     /// Sets the parameters. If some cannot be read, the job is not enabled, because a run without them would do
@@ -127,13 +131,13 @@ impl Draft<'_> {
         let mut params = Map::new();
         for (row, whose) in [(Some(self.source.job), "the job"), (self.source.trigger, "the trigger")] {
             let Some(hex) = row.and_then(|row| row.get("job_data")) else { continue };
-            let (outcome, here) = match properties::read(hex) {
-                Data::Nothing => (NotNeeded, "is empty"),
-                Data::Texts(more) => {
+            let (outcome, counterpart) = match properties::read(hex) {
+                JobData::Nothing => (NotNeeded, "is empty"),
+                JobData::Texts(more) => {
                     params.extend(more);
                     (Kept, "params, those of the trigger over those of the job")
                 }
-                Data::Other => {
+                JobData::Other => {
                     self.is_enabled = false;
                     (
                         NotSupported,
@@ -141,7 +145,7 @@ impl Draft<'_> {
                     )
                 }
             };
-            self.entry.field("job_data", &format!("of {whose}: {} bytes", hex.len() / 2), outcome, here);
+            self.entry.record_field("job_data", &format!("of {whose}: {} bytes", hex.len() / 2), outcome, counterpart);
         }
         if !params.is_empty() {
             self.set("params", params);
@@ -151,13 +155,13 @@ impl Draft<'_> {
     fn set_policies(&mut self) {
         let is_alone = self.is_set("is_nonconcurrent");
         let policy = if is_alone { "serial" } else { "allow" };
-        let here = format!("overlap.policy {policy}");
+        let counterpart = format!("overlap.policy {policy}");
         if is_alone && self.source.trigger.is_some() && !self.source.is_only_trigger {
             let more = "which keeps the runs of this trigger apart: each trigger of the job is a job of its own here, and Quartz kept the runs of \
                         all of them apart; for that, give these jobs the same concurrency.key, with concurrency.max 1";
-            self.record_job("is_nonconcurrent", Changed, format!("{here}, {more}"));
+            self.record_job("is_nonconcurrent", Changed, format!("{counterpart}, {more}"));
         } else {
-            self.record_job("is_nonconcurrent", Kept, here);
+            self.record_job("is_nonconcurrent", Kept, counterpart);
         }
         self.set("overlap", json!({"policy": policy}));
         let recovers = self.is_set("requests_recovery");
@@ -165,11 +169,11 @@ impl Draft<'_> {
         self.record_job("requests_recovery", Kept, format!("delivery {delivery}"));
         self.set("delivery", delivery);
         self.record_job("is_durable", NotNeeded, "a job stays until it is deleted");
-        let (outcome, here) = match self.is_set("is_update_data") {
+        let (outcome, counterpart) = match self.is_set("is_update_data") {
             true => (NotSupported, "a run cannot change the params of the next one"),
             false => (NotNeeded, "runs do not change their data"),
         };
-        self.record_job("is_update_data", outcome, here);
+        self.record_job("is_update_data", outcome, counterpart);
         let priority = Self::number(self.source.trigger, "priority");
         let kept = priority.clamp(0, PRIORITY_MAX);
         self.record_trigger("priority", if kept == priority { Kept } else { Changed }, format!("priority {kept}"));
@@ -187,26 +191,27 @@ impl Draft<'_> {
             _ => "skip",
         };
         if self.source.trigger.is_some() {
-            let here = format!("misfire.policy {policy}, with Quartz's default threshold of 60 s as the tolerance");
+            let counterpart =
+                format!("misfire.policy {policy}, with Quartz's default threshold of 60 s as the tolerance");
             // After a late fire of a simple trigger, Quartz plans the next fires from the moment of that fire.
             match is_simple && count != 0 && (matches!(instruction, 1..=3) || (instruction == 0 && count > 0)) {
                 true => self.record_trigger(
                     "misfire_instr",
                     Changed,
-                    format!("{here}; Quartz also moves all later instants by the delay, and here they stay"),
+                    format!("{counterpart}; Quartz also moves all later instants by the delay, and here they stay"),
                 ),
-                false => self.record_trigger("misfire_instr", Kept, here),
+                false => self.record_trigger("misfire_instr", Kept, counterpart),
             }
             self.set("misfire", json!({"policy": policy, "tolerance": "60s"}));
         }
     }
 
     /// Records the outcome for the columns that no other step has recorded.
-    fn record_rest(&mut self, here: &str) {
+    fn record_rest(&mut self, counterpart: &str) {
         for row in [Some(self.source.job), self.source.trigger, self.source.timing].into_iter().flatten() {
             for (column, value) in row {
                 if !self.entry.fields.iter().any(|field| field.name == *column) {
-                    self.entry.field(column, value, NotSupported, here);
+                    self.entry.record_field(column, value, NotSupported, counterpart);
                 }
             }
         }

@@ -50,7 +50,7 @@ impl Tables {
 }
 
 impl Tables {
-    fn all(&mut self) -> [&mut Vec<Row>; 4] {
+    fn all_mut(&mut self) -> [&mut Vec<Row>; 4] {
         [&mut self.jobs, &mut self.triggers, &mut self.crons, &mut self.simples]
     }
 
@@ -68,22 +68,22 @@ impl Tables {
         let known = self.schedulers();
         if !known.contains(scheduler) {
             let known: Vec<&str> = known.into_iter().collect();
-            return Err(format!("{scheduler:?} has no jobs in the tables; those of {} are there", listed(&known)));
+            return Err(format!("{scheduler:?} has no jobs in the tables; those of {} are there", name_list(&known)));
         }
-        for rows in self.all() {
+        for rows in self.all_mut() {
             rows.retain(|row| row.get("sched_name").is_some_and(|name| name == scheduler));
         }
         Ok(())
     }
 }
 
-fn listed(names: &[&str]) -> String {
+fn name_list(names: &[&str]) -> String {
     if names.is_empty() { "no scheduler".to_owned() } else { names.join(", ") }
 }
 
 /// The options of an import.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Options<'a> {
+pub(super) struct ImportOptions<'a> {
     pub(super) app: &'a str,
     /// The zone of cron triggers that have none of their own.
     pub(super) zone: &'a str,
@@ -96,51 +96,51 @@ pub(super) struct Options<'a> {
 /// A scheduler, a group and a name.
 type Key = (String, String, String);
 
-fn key(row: &Row, what: &str) -> Key {
+fn row_key(row: &Row, what: &str) -> Key {
     let of = |column: &str| row.get(column).cloned().unwrap_or_default();
     (of("sched_name"), of(&format!("{what}_group")), of(&format!("{what}_name")))
 }
 
 /// The definitions of all triggers, and of jobs without one.
-pub(super) fn convert(tables: &Tables, options: &Options<'_>) -> ImportResult {
-    let mut found = ImportResult::with_prefix(options.prefix);
-    let crons: BTreeMap<Key, &Row> = tables.crons.iter().map(|row| (key(row, "trigger"), row)).collect();
-    let simples: BTreeMap<Key, &Row> = tables.simples.iter().map(|row| (key(row, "trigger"), row)).collect();
+pub(super) fn convert(tables: &Tables, options: &ImportOptions<'_>) -> ImportResult {
+    let mut result = ImportResult::with_prefix(options.prefix);
+    let crons: BTreeMap<Key, &Row> = tables.crons.iter().map(|row| (row_key(row, "trigger"), row)).collect();
+    let simples: BTreeMap<Key, &Row> = tables.simples.iter().map(|row| (row_key(row, "trigger"), row)).collect();
     let mut triggers: BTreeMap<Key, Vec<&Row>> = BTreeMap::new();
     for row in &tables.triggers {
-        triggers.entry(key(row, "job")).or_default().push(row);
+        triggers.entry(row_key(row, "job")).or_default().push(row);
     }
     for job in &tables.jobs {
-        let own = triggers.remove(&key(job, "job")).unwrap_or_default();
+        let own = triggers.remove(&row_key(job, "job")).unwrap_or_default();
         let is_complete = |row: &&&Row| row.get("trigger_state").is_some_and(|state| state == "COMPLETE");
         let is_only_trigger = own.iter().filter(|row| !is_complete(row)).count() == 1;
         let bare = fields::Source { job, trigger: None, timing: None, is_only_trigger, options };
         if own.is_empty() {
-            fields::add(&bare, &mut found);
+            fields::add(&bare, &mut result);
         }
         for trigger in own {
-            let key = key(trigger, "trigger");
+            let key = row_key(trigger, "trigger");
             let timing = crons.get(&key).or_else(|| simples.get(&key)).copied();
-            fields::add(&fields::Source { trigger: Some(trigger), timing, ..bare }, &mut found);
+            fields::add(&fields::Source { trigger: Some(trigger), timing, ..bare }, &mut result);
         }
     }
     for row in triggers.into_values().flatten() {
-        let (_, group, name) = key(row, "trigger");
-        found.leave_out(Entry::new(format!("trigger {group}.{name}"), name), "its job is not there");
+        let (_, group, name) = row_key(row, "trigger");
+        result.leave_out(Entry::new(format!("trigger {group}.{name}"), name), "its job is not there");
     }
-    add_remarks(tables, &mut found);
-    found
+    add_remarks(tables, &mut result);
+    result
 }
 
-fn add_remarks(tables: &Tables, found: &mut ImportResult) {
+fn add_remarks(tables: &Tables, result: &mut ImportResult) {
     let schedulers: Vec<&str> = tables.schedulers().into_iter().collect();
     if schedulers.len() > 1 {
-        found.remarks.push(format!(
+        result.remarks.push(format!(
             "the tables have {} schedulers ({}), and all are read: --scheduler NAME reads one",
             schedulers.len(),
             schedulers.join(", ")
         ));
     }
-    found.remarks.push("not read: CALENDARS, SIMPROP_TRIGGERS, BLOB_TRIGGERS (Java objects, and triggers of kinds that are left out), FIRED_TRIGGERS, \
+    result.remarks.push("not read: CALENDARS, SIMPROP_TRIGGERS, BLOB_TRIGGERS (Java objects, and triggers of kinds that are left out), FIRED_TRIGGERS, \
                         PAUSED_TRIGGER_GRPS, SCHEDULER_STATE, LOCKS (the state of the running scheduler)".to_owned());
 }

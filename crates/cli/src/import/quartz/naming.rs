@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::fields::Source;
 use crate::import::dump::Row;
 use crate::import::names::hash;
-use crate::import::result::{ImportResult, labels};
+use crate::import::result::{ImportResult, origin_labels};
 
 /// The columns that identify a trigger without a name of its own.
 const TIMING: [&str; 4] = ["cron_expression", "time_zone_id", "repeat_count", "repeat_interval"];
@@ -43,7 +43,7 @@ impl Naming {
     }
 
     /// Makes the job's name in Rondel.
-    pub(super) fn make(&self, found: &mut ImportResult) -> String {
+    pub(super) fn make(&self, result: &mut ImportResult) -> String {
         let place = if self.group == "DEFAULT" { String::new() } else { format!("{}-", self.group) };
         let job = &self.job;
         let stem = match self.trigger.as_str() {
@@ -56,7 +56,7 @@ impl Naming {
         // A random name changes when the application creates its trigger anew, so the schedule identifies the trigger.
         let trigger = if self.is_random { &self.timing } else { &self.trigger };
         let identity = [&self.scheduler, &self.group, job, &self.trigger_group, trigger].map(String::as_str);
-        found.names.make(&format!("{place}{stem}"), &[&identity.join("\0")])
+        result.names.unique_name(&format!("{place}{stem}"), &[&identity.join("\0")])
     }
 
     /// The name in the report.
@@ -72,9 +72,9 @@ impl Naming {
         format!("trigger {trigger_group}.{trigger} of job {group}.{job}")
     }
 
-    pub(super) fn labels(&self) -> Map<String, Value> {
+    pub(super) fn origin_labels(&self) -> Map<String, Value> {
         let trigger = if self.is_random { "" } else { &self.trigger };
-        labels(&[
+        origin_labels(&[
             ("quartz-scheduler", &self.scheduler),
             ("quartz-group", &self.group),
             ("quartz-job", &self.job),

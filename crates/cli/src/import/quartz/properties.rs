@@ -6,7 +6,7 @@ use super::serialized;
 
 /// The kinds of job data.
 #[derive(Debug, PartialEq)]
-pub(super) enum Data {
+pub(super) enum JobData {
     Nothing,
     /// Texts by their keys.
     Texts(Map<String, Value>),
@@ -15,7 +15,7 @@ pub(super) enum Data {
 }
 
 /// Reads hexadecimal digits, before which PostgreSQL writes `\x`.
-pub(super) fn read(hex: &str) -> Data {
+pub(super) fn read(hex: &str) -> JobData {
     let digits = hex.strip_prefix("\\x").unwrap_or(hex);
     let pairs = digits.as_bytes().chunks(2);
     let bytes: Option<Vec<u8>> =
@@ -23,19 +23,19 @@ pub(super) fn read(hex: &str) -> Data {
     let texts = match bytes.as_deref() {
         Some([]) => Some(Map::new()),
         // Properties begin with a comment; a serialized object with 0xac 0xed.
-        Some(bytes @ [b'#', ..]) if bytes.is_ascii() => Some(properties(&String::from_utf8_lossy(bytes))),
-        Some(bytes) => serialized::texts(bytes),
+        Some(bytes @ [b'#', ..]) if bytes.is_ascii() => Some(parse_properties(&String::from_utf8_lossy(bytes))),
+        Some(bytes) => serialized::parse_text_map(bytes),
         None => None,
     };
     match texts {
-        Some(texts) if texts.is_empty() => Data::Nothing,
-        Some(texts) => Data::Texts(texts),
-        None => Data::Other,
+        Some(texts) if texts.is_empty() => JobData::Nothing,
+        Some(texts) => JobData::Texts(texts),
+        None => JobData::Other,
     }
 }
 
-fn properties(text: &str) -> Map<String, Value> {
-    let (mut found, mut lines) = (Map::new(), text.lines());
+fn parse_properties(text: &str) -> Map<String, Value> {
+    let (mut result, mut lines) = (Map::new(), text.lines());
     while let Some(line) = lines.next() {
         let mut line = line.trim_start().to_owned();
         if line.is_empty() || line.starts_with(['#', '!']) {
@@ -46,14 +46,14 @@ fn properties(text: &str) -> Map<String, Value> {
             let Some(next) = lines.next() else { break };
             line.push_str(next.trim_start());
         }
-        let (key, value) = split(&line);
-        found.insert(unescaped(key), unescaped(value).into());
+        let (key, value) = split_line(&line);
+        result.insert(unescape(key), unescape(value).into());
     }
-    found
+    result
 }
 
 /// Splits at the first `=`, `:` or blank without a backslash before it.
-fn split(line: &str) -> (&str, &str) {
+fn split_line(line: &str) -> (&str, &str) {
     let mut is_escaped = false;
     for (at, c) in line.char_indices() {
         match c {
@@ -69,7 +69,7 @@ fn split(line: &str) -> (&str, &str) {
     (line, "")
 }
 
-fn unescaped(text: &str) -> String {
+fn unescape(text: &str) -> String {
     let (mut units, mut chars) = (Vec::new(), text.chars());
     let push = |units: &mut Vec<u16>, c: char| units.extend_from_slice(c.encode_utf16(&mut [0; 2]));
     while let Some(c) = chars.next() {
@@ -105,11 +105,13 @@ mod tests {
         let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
         let text = "#\n#Mon Nov 23 10:00:00 CST 2026\nto=a\\=b\\:c\nname\\ x : \\u7ed3\\u7b97\nlong=1\\\n  2\nempty\n";
         let expected = json!({"to": "a=b:c", "name x": "结算", "long": "12", "empty": ""});
-        assert_eq!(Some(&read(&hex(text))), expected.as_object().cloned().map(Data::Texts).as_ref());
-        assert_eq!(read(&format!("\\x{}", hex("#\n#now\n"))), Data::Nothing);
-        assert_eq!((read(""), read("aced0005"), read("zz")), (Data::Nothing, Data::Other, Data::Other));
+        assert_eq!(Some(&read(&hex(text))), expected.as_object().cloned().map(JobData::Texts).as_ref());
+        assert_eq!(read(&format!("\\x{}", hex("#\n#now\n"))), JobData::Nothing);
+        assert_eq!((read(""), read("aced0005"), read("zz")), (JobData::Nothing, JobData::Other, JobData::Other));
         let (empty, number) = (serialized::tests::empty(), serialized::tests::with_number());
-        assert_eq!((read(&empty), read(&number.to_uppercase())), (Data::Nothing, Data::Other));
-        assert!(matches!(read(&format!("\\x{}", serialized::tests::filled())), Data::Texts(texts) if texts.len() == 3));
+        assert_eq!((read(&empty), read(&number.to_uppercase())), (JobData::Nothing, JobData::Other));
+        assert!(
+            matches!(read(&format!("\\x{}", serialized::tests::filled())), JobData::Texts(texts) if texts.len() == 3)
+        );
     }
 }

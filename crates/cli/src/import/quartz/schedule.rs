@@ -27,12 +27,12 @@ impl<'a> Draft<'a> {
         if self.source.trigger.is_none() {
             return Ok(());
         }
-        let timing = self.timing()?;
-        let (start, end) = (self.instant("start_time"), self.end(timing));
-        self.check_not_over(timing, end)?;
+        let timing = self.read_timing()?;
+        let (start, end) = (self.instant_of("start_time"), self.last_fire(timing));
+        self.check_not_ended(timing, end)?;
         let mut schedule = match timing {
-            Timing::Cron(row) => self.cron(row),
-            Timing::Once | Timing::Every { .. } => self.simple(timing, start),
+            Timing::Cron(row) => self.cron_schedule(row),
+            Timing::Once | Timing::Every { .. } => self.simple_schedule(timing, start),
         };
         self.record_trigger(
             "trigger_type",
@@ -49,12 +49,12 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    fn instant(&self, column: &str) -> Option<Timestamp> {
+    fn instant_of(&self, column: &str) -> Option<Timestamp> {
         Some(Self::number(self.source.trigger, column)).filter(|ms| *ms > 0).map(Timestamp::from_millis)
     }
 
-    fn timing(&mut self) -> Result<Timing<'a>, String> {
-        let row = self.source.timing;
+    fn read_timing(&mut self) -> Result<Timing<'a>, String> {
+        let row = self.source.read_timing;
         match (self.trigger_text("trigger_type").as_str(), row) {
             ("CRON", Some(row)) => Ok(Timing::Cron(row)),
             ("SIMPLE", Some(_)) => {
@@ -77,10 +77,10 @@ impl<'a> Draft<'a> {
     }
 
     /// The last instant at which the trigger may fire: its end, or the last of a number of fires.
-    fn end(&self, timing: Timing<'_>) -> Option<Timestamp> {
-        let end = self.instant("end_time");
+    fn last_fire(&self, timing: Timing<'_>) -> Option<Timestamp> {
+        let end = self.instant_of("end_time");
         let Timing::Every { ms, count } = timing else { return end };
-        let Some(start) = self.instant("start_time") else { return end };
+        let Some(start) = self.instant_of("start_time") else { return end };
         // At its end instant a simple trigger no longer fires, but a job does. If a fire falls on that instant, the
         // job's end is the fire before it.
         let is_fire = |end: Timestamp| end.as_millis().saturating_sub(start.as_millis()) % ms == 0;
@@ -91,7 +91,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Refuses a trigger that will not fire again: the server would refuse a whole file with such a job.
-    fn check_not_over(&self, timing: Timing<'_>, end: Option<Timestamp>) -> Result<(), String> {
+    fn check_not_ended(&self, timing: Timing<'_>, end: Option<Timestamp>) -> Result<(), String> {
         if self.trigger_text("trigger_state") == "COMPLETE" {
             return Err("is complete in Quartz: it has fired for the last time".to_owned());
         }
@@ -105,21 +105,21 @@ impl<'a> Draft<'a> {
         }
     }
 
-    fn cron(&mut self, row: &Row) -> Map<String, Value> {
+    fn cron_schedule(&mut self, row: &Row) -> Map<String, Value> {
         let own = row.get("time_zone_id");
-        let zone = own.map_or_else(|| self.source.options.zone.to_owned(), |zone| zone::of_java(zone));
-        let (outcome, here) = match own.and_then(|own| zone::of_short_id(own)) {
+        let zone = own.map_or_else(|| self.source.options.zone.to_owned(), |zone| zone::zone_of_java(zone));
+        let (outcome, counterpart) = match own.and_then(|own| zone::zone_of_short_id(own)) {
             Some(meant) => (Changed, format!("schedule.time_zone {meant}, which this short id of Java means")),
             None => (Kept, format!("schedule.time_zone {zone}")),
         };
         self.record(Some(row), "cron_expression", Kept, "schedule.cron");
-        self.record(Some(row), "time_zone_id", outcome, here);
+        self.record(Some(row), "time_zone_id", outcome, counterpart);
         let cron = row.get("cron_expression").cloned().unwrap_or_default();
         Map::from_iter([("cron".to_owned(), cron.into()), ("time_zone".to_owned(), zone.into())])
     }
 
-    fn simple(&mut self, timing: Timing<'_>, start: Option<Timestamp>) -> Map<String, Value> {
-        let row = self.source.timing;
+    fn simple_schedule(&mut self, timing: Timing<'_>, start: Option<Timestamp>) -> Map<String, Value> {
+        let row = self.source.read_timing;
         let (count, schedule) = match timing {
             Timing::Every { ms, count } => {
                 (count, Map::from_iter([("every".to_owned(), format!("{}s", ms / 1000).into())]))
@@ -129,21 +129,21 @@ impl<'a> Draft<'a> {
                 (0, Map::from_iter([("at".to_owned(), at.into()), ("if_past".to_owned(), "run".into())]))
             }
         };
-        let here = match count {
+        let counterpart = match count {
             0 => "schedule.at: once",
             1.. => "schedule.end_at: the instant of the last one",
             _ => "no end",
         };
         self.record(row, "repeat_interval", Kept, "schedule.every, from start_at on");
-        self.record(row, "repeat_count", Kept, here);
+        self.record(row, "repeat_count", Kept, counterpart);
         self.record(row, "times_triggered", NotNeeded, "follows from the instants");
         schedule
     }
 
     fn set_bounds(&mut self, bounds: [(&str, &str, Option<Timestamp>); 2], schedule: &mut Map<String, Value>) {
         for (column, field, at) in bounds {
-            let here = at.map_or_else(|| "no bound".to_owned(), |at| format!("schedule.{field} {at}"));
-            self.record_trigger(column, Kept, here);
+            let counterpart = at.map_or_else(|| "no bound".to_owned(), |at| format!("schedule.{field} {at}"));
+            self.record_trigger(column, Kept, counterpart);
             if let Some(at) = at {
                 schedule.insert(field.to_owned(), at.to_string().into());
             }
@@ -173,7 +173,7 @@ impl<'a> Draft<'a> {
         for column in ["next_fire_time", "prev_fire_time"] {
             self.record_trigger(column, NotNeeded, "follows from the schedule; the past stays there");
         }
-        let (outcome, here) = match self.trigger_text("trigger_state").as_str() {
+        let (outcome, counterpart) = match self.trigger_text("trigger_state").as_str() {
             "PAUSED" | "PAUSED_BLOCKED" => {
                 self.is_enabled = false;
                 (Kept, "not enabled")
@@ -184,7 +184,7 @@ impl<'a> Draft<'a> {
             }
             _ => (Kept, "not paused"),
         };
-        self.record_trigger("trigger_state", outcome, here);
+        self.record_trigger("trigger_state", outcome, counterpart);
         if !self.trigger_text("calendar_name").is_empty() {
             self.is_enabled = false;
             self.record_trigger(

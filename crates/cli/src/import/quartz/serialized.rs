@@ -30,15 +30,15 @@ const MAP: [Class; 1] =
     [Class { name: "java.util.HashMap", flags: 3, fields: &[(b'F', "loadFactor"), (b'I', "threshold")] }];
 
 /// The texts of a map by their keys; `None` for anything else.
-pub(super) fn texts(bytes: &[u8]) -> Option<Map<String, Value>> {
+pub(super) fn parse_text_map(bytes: &[u8]) -> Option<Map<String, Value>> {
     let mut stream = Stream { rest: bytes, handles: Vec::new() };
     stream.expect(&STREAM)?;
-    stream.object(&JOB_DATA)?;
-    stream.take(1)?; // dirty
-    stream.object(&MAP)?;
-    stream.take(8)?; // loadFactor, threshold
-    let entries = stream.entries()?;
-    stream.take(1)?; // allowsTransientData
+    stream.read_object_header(&JOB_DATA)?;
+    stream.take_bytes(1)?; // dirty
+    stream.read_object_header(&MAP)?;
+    stream.take_bytes(8)?; // loadFactor, threshold
+    let entries = stream.read_entries()?;
+    stream.take_bytes(1)?; // allowsTransientData
     stream.rest.is_empty().then_some(entries)
 }
 
@@ -49,83 +49,83 @@ struct Stream<'a> {
 }
 
 impl<'a> Stream<'a> {
-    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+    fn take_bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.rest.split_at_checked(count)?;
         self.rest = rest;
         Some(taken)
     }
 
     fn expect(&mut self, bytes: &[u8]) -> Option<()> {
-        (self.take(bytes.len())? == bytes).then_some(())
+        (self.take_bytes(bytes.len())? == bytes).then_some(())
     }
 
-    fn number(&mut self) -> Option<u32> {
-        Some(u32::from_be_bytes(self.take(4)?.try_into().ok()?))
+    fn read_number(&mut self) -> Option<u32> {
+        Some(u32::from_be_bytes(self.take_bytes(4)?.try_into().ok()?))
     }
 
     /// Reads a text after its length. Java encodes NUL and characters outside of the basic plane differently from UTF-8:
     /// texts with these are refused.
-    fn text(&mut self) -> Option<&'a str> {
-        let len = u16::from_be_bytes(self.take(2)?.try_into().ok()?);
-        std::str::from_utf8(self.take(usize::from(len))?).ok()
+    fn read_text(&mut self) -> Option<&'a str> {
+        let len = u16::from_be_bytes(self.take_bytes(2)?.try_into().ok()?);
+        std::str::from_utf8(self.take_bytes(usize::from(len))?).ok()
     }
 
     /// Reads the header of an object: its class, and the classes that this class extends.
-    fn object(&mut self, classes: &[Class]) -> Option<()> {
+    fn read_object_header(&mut self, classes: &[Class]) -> Option<()> {
         self.expect(&[OBJECT])?;
         for class in classes {
-            self.class(class)?;
+            self.read_class(class)?;
         }
         self.expect(&[NULL])?;
         self.handles.push(None);
         Some(())
     }
 
-    fn class(&mut self, class: &Class) -> Option<()> {
+    fn read_class(&mut self, class: &Class) -> Option<()> {
         self.expect(&[CLASS])?;
-        let name = self.text()?;
-        self.take(8)?; // serialVersionUID
+        let name = self.read_text()?;
+        self.take_bytes(8)?; // serialVersionUID
         self.handles.push(None);
         self.expect(&[class.flags])?;
-        let count = u16::from_be_bytes(self.take(2)?.try_into().ok()?);
+        let count = u16::from_be_bytes(self.take_bytes(2)?.try_into().ok()?);
         if name != class.name || usize::from(count) != class.fields.len() {
             return None;
         }
         for (kind, name) in class.fields {
             self.expect(&[*kind])?;
-            if self.text()? != *name {
+            if self.read_text()? != *name {
                 return None;
             }
             if *kind == b'L' {
-                self.string()?; // its type
+                self.read_string()?; // its type
             }
         }
         self.expect(&[END])
     }
 
     /// Reads a text, or a reference to an earlier one.
-    fn string(&mut self) -> Option<String> {
-        match self.take(1)? {
+    fn read_string(&mut self) -> Option<String> {
+        match self.take_bytes(1)? {
             [STRING] => {
-                let text = self.text()?.to_owned();
+                let text = self.read_text()?.to_owned();
                 self.handles.push(Some(text.clone()));
                 Some(text)
             }
             [REFERENCE] => {
-                let index = self.number()?.checked_sub(FIRST_HANDLE)?;
+                let index = self.read_number()?.checked_sub(FIRST_HANDLE)?;
                 self.handles.get(usize::try_from(index).ok()?)?.clone()
             }
             _ => None,
         }
     }
 
-    fn entries(&mut self) -> Option<Map<String, Value>> {
+    fn read_entries(&mut self) -> Option<Map<String, Value>> {
         self.expect(&[BLOCK, 8])?;
-        self.number()?; // capacity
-        let count = self.number()?;
+        self.read_number()?; // capacity
+        let count = self.read_number()?;
         let mut entries = Map::new();
         for _ in 0..count {
-            let (key, value) = (self.string()?, self.string()?);
+            let (key, value) = (self.read_string()?, self.read_string()?);
             entries.insert(key, value.into());
         }
         self.expect(&[END])?;
@@ -175,26 +175,26 @@ pub(super) mod tests {
     #[test]
     fn maps_of_texts_are_read_and_nothing_else() {
         assert_eq!(bytes(&empty()).len(), 273);
-        assert_eq!(texts(&bytes(&empty())), Some(Map::new()));
+        assert_eq!(parse_text_map(&bytes(&empty())), Some(Map::new()));
         let expected = json!({"from": "ops", "to": "ops", "结算": "a"});
-        assert_eq!(texts(&bytes(&filled())).as_ref(), expected.as_object());
-        assert_eq!(texts(&bytes(&with_number())), None);
+        assert_eq!(parse_text_map(&bytes(&filled())).as_ref(), expected.as_object());
+        assert_eq!(parse_text_map(&bytes(&with_number())), None);
         // A plain `HashMap` instead of a `JobDataMap`.
-        assert_eq!(texts(&bytes(&format!("aced0005{MAP_HEAD}007708000000100000000078"))), None);
+        assert_eq!(parse_text_map(&bytes(&format!("aced0005{MAP_HEAD}007708000000100000000078"))), None);
     }
 
     #[test]
     fn a_stream_that_is_cut_or_changed_is_not_read() {
         let whole = bytes(&filled());
         for len in 0..whole.len() {
-            assert_eq!(texts(&whole[..len]), None, "{len}");
+            assert_eq!(parse_text_map(&whole[..len]), None, "{len}");
         }
-        assert_eq!(texts(&[&whole[..], &[0]].concat()), None, "something follows");
+        assert_eq!(parse_text_map(&[&whole[..], &[0]].concat()), None, "something follows");
         for at in 0..whole.len() {
             let mut changed = whole.clone();
             changed[at] ^= 0xff;
             // The changed bytes may be another valid map. Reading them must not panic.
-            drop(texts(&changed));
+            drop(parse_text_map(&changed));
         }
     }
 }

@@ -6,8 +6,8 @@ use super::*;
 use crate::import::result::Outcome::{Changed, Kept};
 
 /// 2026-11-20, before the instants of the triggers below.
-const OPTIONS: Options<'_> =
-    Options { app: "billing", zone: "UTC", prefix: "", now: Timestamp::from_millis(1_795_132_800_000) };
+const OPTIONS: ImportOptions<'_> =
+    ImportOptions { app: "billing", zone: "UTC", prefix: "", now: Timestamp::from_millis(1_795_132_800_000) };
 
 fn row(fields: &[(&str, &str)]) -> Row {
     fields.iter().map(|(column, value)| ((*column).to_owned(), (*value).to_owned())).collect()
@@ -50,7 +50,7 @@ fn timing(name: &str, more: &[(&str, &str)]) -> Row {
     row(&[&[("sched_name", "main"), ("trigger_name", name), ("trigger_group", "T")], more].concat())
 }
 
-fn found() -> ImportResult {
+fn result() -> ImportResult {
     let cron = [("cron_expression", "0 30 2 ? * MON-FRI"), ("time_zone_id", "GMT+08:00")];
     let tables = Tables {
         jobs: vec![
@@ -89,10 +89,10 @@ fn found() -> ImportResult {
 
 #[test]
 fn triggers_become_definitions() {
-    let found = found();
+    let result = result();
     let job = |name: &str| -> Value {
-        let jobs = found.entries.iter().filter_map(|entry| entry.job.clone());
-        jobs.into_iter().find(|job| job["name"] == name).unwrap_or_else(|| panic!("{name}: {}", found.text("x")))
+        let jobs = result.entries.iter().filter_map(|entry| entry.job.clone());
+        jobs.into_iter().find(|job| job["name"] == name).unwrap_or_else(|| panic!("{name}: {}", result.text("x")))
     };
     let nightly = job("report-nightly");
     let zoned = json!({"cron": "0 30 2 ? * MON-FRI", "time_zone": "Etc/GMT-8", "start_at": "2026-11-22T16:00:00Z"});
@@ -111,7 +111,7 @@ fn triggers_become_definitions() {
     assert_eq!(job("report-few")["misfire"]["policy"], "all");
     assert_eq!(job("report-some")["misfire"]["policy"], "once", "a finite trigger fires now by the smart policy");
     let misfire = |name: &str| {
-        let entry = found.entries.iter().find(|entry| entry.name() == name).unwrap();
+        let entry = result.entries.iter().find(|entry| entry.name() == name).unwrap();
         entry.fields.iter().find(|field| field.name == "misfire_instr").unwrap().outcome
     };
     let outcomes = ["report-rate", "report-few", "report-once", "report-some", "report-again"].map(misfire);
@@ -127,8 +127,8 @@ fn triggers_become_definitions() {
 
 #[test]
 fn fields_without_a_counterpart_are_in_the_report() {
-    let found = found();
-    let text = found.text("x");
+    let result = result();
+    let text = result.text("x");
     for expected in [
         "left out: it fires each 500 ms",
         "triggers of the kind \"CAL_INT\" have no counterpart",
@@ -138,9 +138,9 @@ fn fields_without_a_counterpart_are_in_the_report() {
         "cannot change the params",
         "GMT",
     ] {
-        assert!(text.contains(expected) || found.json().contains(expected), "{expected}: {text}");
+        assert!(text.contains(expected) || result.json().contains(expected), "{expected}: {text}");
     }
-    for entry in found.entries.iter().filter(|entry| entry.job.is_some()) {
+    for entry in result.entries.iter().filter(|entry| entry.job.is_some()) {
         for column in ["job_class_name", "is_durable", "is_update_data", "requests_recovery", "sched_name"] {
             assert!(entry.fields.iter().any(|field| field.name == column), "{column}: {entry:?}");
         }
@@ -174,8 +174,8 @@ fn triggers_that_fire_no_more_are_left_out_each_with_one_reason() {
         ("overdue", &once),
         ("paused", &once),
     ];
-    let found = read(job("report", &[]), triggers, timings.map(|(name, more)| timing(name, more)).into());
-    let text = found.text("x");
+    let result = read(job("report", &[]), triggers, timings.map(|(name, more)| timing(name, more)).into());
+    let text = result.text("x");
     for expected in [
         "report-complete (trigger T.complete of job DEFAULT.report): left out: is complete in Quartz",
         "report-ended (trigger T.ended of job DEFAULT.report): left out: fires no more: its end was 2026-11-19T",
@@ -188,7 +188,7 @@ fn triggers_that_fire_no_more_are_left_out_each_with_one_reason() {
         assert!(text.contains(expected), "{expected}: {text}");
     }
     assert_eq!(text.matches("left out: ").count(), 5, "one line for each: {text}");
-    assert!(found.entries.iter().all(|entry| entry.fields.len() > 15), "the JSON has each column");
+    assert!(result.entries.iter().all(|entry| entry.fields.len() > 15), "the JSON has each column");
 }
 
 #[test]
@@ -199,9 +199,9 @@ fn a_trigger_without_a_name_of_its_own_is_named_after_its_job() {
     let names = |ids: &[&str], crons: &[&str]| -> Vec<String> {
         let triggers = ids.iter().map(|id| trigger("report", id, "CRON", &[])).collect();
         let timings = ids.iter().zip(crons).map(|(id, cron)| timing(id, &[("cron_expression", cron)])).collect();
-        let found = read(job("report", &[]), triggers, timings);
-        assert!(!found.yaml().contains("6da64b5bd2ee"), "{}", found.yaml());
-        let mut names: Vec<String> = found.entries.iter().map(|entry| entry.name().to_owned()).collect();
+        let result = read(job("report", &[]), triggers, timings);
+        assert!(!result.yaml().contains("6da64b5bd2ee"), "{}", result.yaml());
+        let mut names: Vec<String> = result.entries.iter().map(|entry| entry.name().to_owned()).collect();
         names.sort_unstable();
         names
     };
@@ -221,12 +221,12 @@ fn texts_of_serialized_data_and_descriptions_are_reported_as_they_are_used() {
         trigger("report", "b", "CRON", &[("job_data", &serialized::tests::with_number())]),
     ];
     let pst = [("cron_expression", "0 0 2 * * ?"), ("time_zone_id", "PST")];
-    let found = read(job, triggers, vec![timing("a", &pst), timing("b", &pst)]);
-    let jobs: Vec<&Value> = found.entries.iter().filter_map(|entry| entry.job.as_ref()).collect();
+    let result = read(job, triggers, vec![timing("a", &pst), timing("b", &pst)]);
+    let jobs: Vec<&Value> = result.entries.iter().filter_map(|entry| entry.job.as_ref()).collect();
     assert_eq!(jobs[0]["params"], json!({"from": "ops", "to": "ops", "结算": "a"}));
     assert_eq!((&jobs[0]["enabled"], &jobs[1]["enabled"]), (&json!(true), &json!(false)));
     assert_eq!(jobs[0]["schedule"]["time_zone"], "America/Los_Angeles");
-    let text = found.text("x");
+    let text = result.text("x");
     for expected in [
         "report-a (trigger T.a of job DEFAULT.report): not supported: description: \"of the trigger\" is dropped",
         "report-b (trigger T.b of job DEFAULT.report): not supported: job_data: is a serialized object",
@@ -256,8 +256,8 @@ fn a_simple_trigger_does_not_fire_at_its_end() {
     let ends = |end: &str, count: &str| {
         let triggers = vec![trigger("report", "until", "SIMPLE", &[("end_time", end)])];
         let timings = vec![timing("until", &[("repeat_count", count), ("repeat_interval", "60000")])];
-        let found = read(job("report", &[]), triggers, timings);
-        found.entries[0].job.as_ref().unwrap_or_else(|| panic!("{found:?}"))["schedule"]["end_at"].clone()
+        let result = read(job("report", &[]), triggers, timings);
+        result.entries[0].job.as_ref().unwrap_or_else(|| panic!("{result:?}"))["schedule"]["end_at"].clone()
     };
     // The trigger starts at 16:00:00.
     assert_eq!(ends("1795363320000", "-1"), "2026-11-22T16:01:00Z");
@@ -267,8 +267,8 @@ fn a_simple_trigger_does_not_fire_at_its_end() {
     assert_eq!(ends("0", "-1"), Value::Null);
     let cron = [("cron_expression", "0 * * * * ?")];
     let triggers = vec![trigger("report", "until", "CRON", &[("end_time", "1795363320000")])];
-    let found = read(job("report", &[]), triggers, vec![timing("until", &cron)]);
-    let until = found.entries[0].job.as_ref().unwrap_or_else(|| panic!("{found:?}"));
+    let result = read(job("report", &[]), triggers, vec![timing("until", &cron)]);
+    let until = result.entries[0].job.as_ref().unwrap_or_else(|| panic!("{result:?}"));
     assert_eq!(until["schedule"]["end_at"], "2026-11-22T16:02:00Z", "a cron trigger does");
 }
 

@@ -33,13 +33,13 @@ const SHORT_IDS: [(&str, &str); 28] = [
 ];
 
 /// The zone that a short id of Java means.
-pub(super) fn of_short_id(zone: &str) -> Option<&'static str> {
+pub(super) fn zone_of_short_id(zone: &str) -> Option<&'static str> {
     SHORT_IDS.iter().find(|(id, _)| *id == zone).map(|(_, zone)| *zone)
 }
 
 /// Converts a zone of Java: its `GMT+08:00` is `Etc/GMT-8` elsewhere.
-pub(super) fn of_java(zone: &str) -> String {
-    if let Some(meant) = of_short_id(zone) {
+pub(super) fn zone_of_java(zone: &str) -> String {
+    if let Some(meant) = zone_of_short_id(zone) {
         return meant.to_owned();
     }
     let of = |sign: char| {
@@ -71,7 +71,7 @@ mod tests {
             ("GMT+00:00", "UTC"),
             ("Europe/Berlin", "Europe/Berlin"),
         ] {
-            assert_eq!(of_java(java), zone);
+            assert_eq!(zone_of_java(java), zone);
         }
         for (id, zone) in SHORT_IDS {
             parse_zone(zone).unwrap_or_else(|error| panic!("{id}: {error}"));

@@ -10,7 +10,7 @@ use super::tables::{Tables, text};
 use crate::import::dump::Row;
 use crate::import::names::{hash, slug};
 use crate::import::result::Outcome::{Changed, Kept, NotNeeded, NotSupported};
-use crate::import::result::{Entry, ImportResult, Subject, quoted};
+use crate::import::result::{Entry, ImportResult, Subject, shell_quoted};
 
 /// Maximum number of recipients of one channel.
 const RECIPIENT_COUNT_MAX: usize = 20;
@@ -28,9 +28,9 @@ pub(super) struct Alarm {
 }
 
 /// The alarm for a list of addresses; `None` if it has no address.
-pub(super) fn alarm(given: &str) -> Option<Alarm> {
+pub(super) fn parse_alarm(address_list: &str) -> Option<Alarm> {
     let mut recipients: Vec<String> =
-        given.split([',', ';']).map(|one| one.trim().to_owned()).filter(|one| one.contains('@')).collect();
+        address_list.split([',', ';']).map(|one| one.trim().to_owned()).filter(|one| one.contains('@')).collect();
     recipients.sort();
     recipients.dedup();
     let all = recipients.join("-");
@@ -52,12 +52,12 @@ const SMTP_OPTIONS: &str = "--set security=\"${SMTP_SECURITY:-starttls}\" ${SMTP
 
 /// Adds a channel for each list of recipients, with two rules: one for failed runs and one for fires without an executor. XXL-JOB sends
 /// mail about both. If the namespace has no room for two rules per list, the rules for failed runs come first.
-pub(super) fn add_alarms(parts: &[JobDraft<'_>], options: ImportOptions<'_>, found: &mut ImportResult) {
-    found.commands.push(format!("export RONDEL_NAMESPACE={}", quoted(options.namespace)));
-    let all: BTreeMap<String, Vec<String>> = parts
+pub(super) fn add_alarms(drafts: &[JobDraft<'_>], options: ImportOptions<'_>, result: &mut ImportResult) {
+    result.commands.push(format!("export RONDEL_NAMESPACE={}", shell_quoted(options.namespace)));
+    let all: BTreeMap<String, Vec<String>> = drafts
         .iter()
-        .filter(|part| part.job.is_ok())
-        .filter_map(|part| alarm(text(part.row, "alarm_email")?))
+        .filter(|draft| draft.job.is_ok())
+        .filter_map(|draft| parse_alarm(text(draft.row, "alarm_email")?))
         .map(|alarm| (alarm.name, alarm.recipients))
         .collect();
     if all.is_empty() {
@@ -65,7 +65,7 @@ pub(super) fn add_alarms(parts: &[JobDraft<'_>], options: ImportOptions<'_>, fou
     }
     if all.len() > RULE_COUNT_MAX {
         let left_out: Vec<&str> = all.keys().skip(RULE_COUNT_MAX).map(String::as_str).collect();
-        found.remarks.push(format!(
+        result.remarks.push(format!(
             "alarm mail: {} different lists of recipients, and a namespace has at most {RULE_COUNT_MAX} rules: make fewer lists of them. The commands make \
              no rule for {}",
             all.len(),
@@ -74,35 +74,35 @@ pub(super) fn add_alarms(parts: &[JobDraft<'_>], options: ImportOptions<'_>, fou
     }
     let has_room_for_both = all.len() * 2 <= RULE_COUNT_MAX;
     if !has_room_for_both {
-        found.remarks.push(format!(
+        result.remarks.push(format!(
             "alarm mail: with {} lists of recipients there is no room for rules about fires that no executor takes (skipped: no_executor), about which \
              XXL-JOB mails too: make one for all jobs, rondel alert rule set no-executor --skipped --reason no_executor --channel NAME",
             all.len()
         ));
     }
     // The script checks these variables before it creates anything.
-    found.commands.push(": \"${SMTP_HOST:?set it to spring.mail.host of XXL-JOB}\" \"${SMTP_FROM:?set it to spring.mail.from of XXL-JOB}\"".to_owned());
+    result.commands.push(": \"${SMTP_HOST:?set it to spring.mail.host of XXL-JOB}\" \"${SMTP_FROM:?set it to spring.mail.from of XXL-JOB}\"".to_owned());
     for (name, recipients) in all.into_iter().take(RULE_COUNT_MAX) {
         if recipients.len() > RECIPIENT_COUNT_MAX {
-            found.remarks.push(format!(
+            result.remarks.push(format!(
                 "alarm mail: {name} has {} recipients, and a channel at most {RECIPIENT_COUNT_MAX}",
                 recipients.len()
             ));
         }
         let to: Vec<String> = recipients.into_iter().take(RECIPIENT_COUNT_MAX).collect();
-        let shown = quoted(&name);
-        found.last_commands.push(format!(
-            "rondel alert channel set {shown} --kind email --set host=\"$SMTP_HOST\" --set from=\"$SMTP_FROM\" {SMTP_OPTIONS} --set {}",
-            quoted(&format!("to={}", to.join(",")))
+        let shell_name = shell_quoted(&name);
+        result.last_commands.push(format!(
+            "rondel alert channel set {shell_name} --kind email --set host=\"$SMTP_HOST\" --set from=\"$SMTP_FROM\" {SMTP_OPTIONS} --set {}",
+            shell_quoted(&format!("to={}", to.join(",")))
         ));
-        found
-            .last_commands
-            .push(format!("rondel alert rule set {shown} --label xxl-alarm={shown} --failed --channel {shown}"));
+        result.last_commands.push(format!(
+            "rondel alert rule set {shell_name} --label xxl-alarm={shell_name} --failed --channel {shell_name}"
+        ));
         if has_room_for_both {
-            let (rule, condition) = (quoted(&format!("{name}-no-executor")), "--skipped --reason no_executor");
-            found
-                .last_commands
-                .push(format!("rondel alert rule set {rule} --label xxl-alarm={shown} {condition} --channel {shown}"));
+            let (rule, condition) = (shell_quoted(&format!("{name}-no-executor")), "--skipped --reason no_executor");
+            result.last_commands.push(format!(
+                "rondel alert rule set {rule} --label xxl-alarm={shell_name} {condition} --channel {shell_name}"
+            ));
         }
     }
 }
@@ -110,38 +110,42 @@ pub(super) fn add_alarms(parts: &[JobDraft<'_>], options: ImportOptions<'_>, fou
 /// The name of a group's app: its `app_name` in lower case, as its executors register. If that is no name in Rondel, a similar name with
 /// the group's id. `None` if the group has none.
 pub(super) fn app_name(row: &Row) -> Option<String> {
-    let given = text(row, "app_name")?;
-    let lower = given.trim().to_lowercase();
+    let group_name = text(row, "app_name")?;
+    let lower = group_name.trim().to_lowercase();
     let is_name = name::check(&lower).is_ok();
-    Some(if is_name { lower } else { format!("{}-{}", slug(given), text(row, "id").unwrap_or_default()) })
+    Some(if is_name { lower } else { format!("{}-{}", slug(group_name), text(row, "id").unwrap_or_default()) })
 }
 
 /// The name of a user's account: the name in lower case, or a similar one.
-fn account_name(given: &str, id: &str) -> String {
-    let lower = given.trim().to_lowercase();
+fn account_name(user_name: &str, id: &str) -> String {
+    let lower = user_name.trim().to_lowercase();
     if name::check_account(&lower).is_ok() {
         lower
-    } else if given.contains(|c: char| c.is_ascii_alphanumeric()) {
-        slug(given)
+    } else if user_name.contains(|c: char| c.is_ascii_alphanumeric()) {
+        slug(user_name)
     } else {
         format!("user-{id}")
     }
 }
 
 /// Converts a group, and adds the commands for its app, its token and its executors with fixed addresses.
-pub(super) fn group(row: &Row, options: ImportOptions<'_>) -> Entry {
-    let (id, given) = (text(row, "id").unwrap_or("?"), text(row, "app_name").unwrap_or_default());
+pub(super) fn convert_group(row: &Row, options: ImportOptions<'_>) -> Entry {
+    let (id, group_name) = (text(row, "id").unwrap_or("?"), text(row, "app_name").unwrap_or_default());
     let title = text(row, "title").or_else(|| text(row, "name")).unwrap_or_default();
-    let mut entry = Entry::of(Subject::Group, format!("group {id}"), if given.is_empty() { title } else { given });
+    let mut entry = Entry::with_subject(
+        Subject::Group,
+        format!("group {id}"),
+        if group_name.is_empty() { title } else { group_name },
+    );
     let (app, is_manual) = (app_name(row).unwrap_or_default(), text(row, "address_type") == Some("1"));
-    let is_registered_as = given.trim().to_lowercase() == app;
+    let is_registered_as = group_name.trim().to_lowercase() == app;
     for (column, value) in row {
-        let (outcome, here) = match column.as_str() {
+        let (outcome, counterpart) = match column.as_str() {
             "id" => (NotNeeded, "stands for the app in its jobs".to_owned()),
-            "app_name" if given.is_empty() => {
+            "app_name" if group_name.is_empty() => {
                 (NotSupported, "is empty: the jobs of this group are left out".to_owned())
             }
-            "app_name" if app == given => (Kept, format!("app {app}")),
+            "app_name" if app == group_name => (Kept, format!("app {app}")),
             "app_name" if is_manual || is_registered_as => (Changed, format!("the app is called {app} here")),
             "app_name" => (
                 Changed,
@@ -159,31 +163,32 @@ pub(super) fn group(row: &Row, options: ImportOptions<'_>) -> Entry {
             "update_time" | "order" => (NotNeeded, "belongs to XXL-JOB's console".to_owned()),
             _ => (NotSupported, NO_COLUMN.to_owned()),
         };
-        entry.field(column, value, outcome, here);
+        entry.record_field(column, value, outcome, counterpart);
     }
-    if given.is_empty() {
+    if group_name.is_empty() {
         return entry;
     }
     let token = format!("{app}-xxl");
-    let (file, place) = (quoted(&format!("{token}.token")), quoted(&format!("executor:{}/{app}", options.namespace)));
+    let (file, place) =
+        (shell_quoted(&format!("{token}.token")), shell_quoted(&format!("executor:{}/{app}", options.namespace)));
     entry.commands.push(format!(
         "# {} for the executors of {app}: configure them with it",
         if is_manual { "Token" } else { "Token, where there is none yet," }
     ));
     entry.commands.push(format!(
         "[ -s {file} ] || {{ (umask 077; rondel token create {} --kind xxl --role {place} > {file}); echo {} >&2; }}",
-        quoted(&token),
-        quoted(&format!("the secret of token {token} is in the file {token}.token"))
+        shell_quoted(&token),
+        shell_quoted(&format!("the secret of token {token} is in the file {token}.token"))
     ));
     if is_manual {
         let addresses = text(row, "address_list").unwrap_or_default();
         for address in addresses.split(',').map(str::trim).filter(|address| !address.is_empty()) {
-            let failed = quoted(&format!("not added: the address {address} of app {app}"));
+            let failed = shell_quoted(&format!("not added: the address {address} of app {app}"));
             // If the server refuses an address, the script continues with the other addresses and the later commands.
             entry.commands.push(format!(
                 "rondel app address add {} {} --executor-token-file {file} || {{ echo {failed} >&2; failed=1; }}",
-                quoted(&app),
-                quoted(address)
+                shell_quoted(&app),
+                shell_quoted(address)
             ));
         }
     }
@@ -191,10 +196,10 @@ pub(super) fn group(row: &Row, options: ImportOptions<'_>) -> Entry {
 }
 
 /// Converts a user, and adds the command that creates the account with the roles for the user's groups.
-pub(super) fn user(row: &Row, context: &ImportContext<'_>) -> Entry {
-    let (id, given) = (text(row, "id").unwrap_or("?"), text(row, "username").unwrap_or_default());
-    let mut entry = Entry::of(Subject::User, format!("user {id}"), given);
-    let here = account_name(given, id);
+pub(super) fn convert_user(row: &Row, context: &ImportContext<'_>) -> Entry {
+    let (id, user_name) = (text(row, "id").unwrap_or("?"), text(row, "username").unwrap_or_default());
+    let mut entry = Entry::with_subject(Subject::User, format!("user {id}"), user_name);
+    let account = account_name(user_name, id);
     let (namespace, is_admin) = (context.options.namespace, text(row, "role") == Some("1"));
     let groups: Vec<&str> =
         text(row, "permission").unwrap_or_default().split(',').map(str::trim).filter(|id| !id.is_empty()).collect();
@@ -203,8 +208,8 @@ pub(super) fn user(row: &Row, context: &ImportContext<'_>) -> Entry {
     for (column, value) in row {
         let (outcome, words) = match column.as_str() {
             "id" => (NotNeeded, "a user has a new one".to_owned()),
-            "username" if here == given => (Kept, format!("user {here}; {EXISTING}")),
-            "username" => (Changed, format!("is called {here} here; {EXISTING}")),
+            "username" if account == user_name => (Kept, format!("user {account}; {EXISTING}")),
+            "username" => (Changed, format!("is called {account} here; {EXISTING}")),
             "role" if is_admin => (Kept, format!("admin of the namespace {namespace}")),
             "role" => (Kept, "editor of the apps of their groups".to_owned()),
             "permission" if is_admin => (NotNeeded, "an admin has all groups".to_owned()),
@@ -212,20 +217,27 @@ pub(super) fn user(row: &Row, context: &ImportContext<'_>) -> Entry {
             "permission" => (NotSupported, format!("there is no group {}", unknown.join(", "))),
             _ => (NotSupported, NO_COLUMN.to_owned()),
         };
-        entry.field(column, value, outcome, words);
+        entry.record_field(column, value, outcome, words);
     }
-    entry.field("password", "", Changed, "is not taken: the user sets a new one by the link that the command prints");
+    entry.record_field(
+        "password",
+        "",
+        Changed,
+        "is not taken: the user sets a new one by the link that the command prints",
+    );
     let roles: Vec<String> = match is_admin {
         true => vec![format!("admin:{namespace}")],
         false => apps.iter().map(|app| format!("editor:{namespace}/{app}")).collect(),
     };
-    let name = quoted(&here);
+    let name = shell_quoted(&account);
     let mut given_roles = String::new();
-    roles.iter().for_each(|role| write!(given_roles, " --role {}", quoted(role)).unwrap_or_default());
+    roles.iter().for_each(|role| write!(given_roles, " --role {}", shell_quoted(role)).unwrap_or_default());
     entry.commands.push(format!("# Prints a link to set a password, for 15 minutes; later: rondel user link {name}"));
     entry.commands.push(format!(
         "if rondel user get {name} >/dev/null 2>&1; then echo {} >&2; else rondel user create {name}{given_roles}; fi",
-        quoted(&format!("user {here} is there already and stays as it is; its rights in XXL-JOB:{given_roles}"))
+        shell_quoted(&format!(
+            "user {account} is there already and stays as it is; its rights in XXL-JOB:{given_roles}"
+        ))
     ));
     entry
 }
@@ -244,15 +256,15 @@ const NO_COLUMN: &str = "is no column of XXL-JOB 2.x or 3.x: of a version of you
 pub(super) fn record_unknown_columns(row: &Row, entry: &mut Entry) {
     let known: Vec<String> = entry.fields.iter().map(|field| field.name.clone()).collect();
     for (column, value) in row.iter().filter(|(column, _)| !known.contains(column)) {
-        entry.field(column, value, NotSupported, NO_COLUMN);
+        entry.record_field(column, value, NotSupported, NO_COLUMN);
     }
 }
 
-pub(super) fn add_remarks(tables: &Tables, found: &mut ImportResult) {
-    found.remarks.extend(tables.missing.iter().cloned());
+pub(super) fn add_remarks(tables: &Tables, result: &mut ImportResult) {
+    result.remarks.extend(tables.missing.iter().cloned());
     let is_serial = |row: &Row| text(row, "executor_block_strategy") == Some("SERIAL_EXECUTION");
     if tables.jobs.iter().any(is_serial) {
-        found.remarks.push(SERIAL_WAIT.to_owned());
+        result.remarks.push(SERIAL_WAIT.to_owned());
     }
-    found.remarks.push("not read: xxl_job_log and xxl_job_log_report (the runs of XXL-JOB stay there), xxl_job_registry (executors register anew), xxl_job_lock".to_owned());
+    result.remarks.push("not read: xxl_job_log and xxl_job_log_report (the runs of XXL-JOB stay there), xxl_job_registry (executors register anew), xxl_job_lock".to_owned());
 }

@@ -12,37 +12,37 @@ use crate::import::result::Outcome::{self, Changed, Kept, NotNeeded, NotSupporte
 use crate::import::result::definition_errors;
 
 /// Sets the parents of children, and records the outcome for `child_jobid` and `trigger_status`.
-pub(super) fn set_parents(parts: &mut [JobDraft<'_>], context: &ImportContext<'_>) {
-    let index: HashMap<&str, usize> = parts.iter().enumerate().map(|(index, part)| (part.id, index)).collect();
-    let is_accepted: Vec<bool> = parts
+pub(super) fn set_parents(drafts: &mut [JobDraft<'_>], context: &ImportContext<'_>) {
+    let index: HashMap<&str, usize> = drafts.iter().enumerate().map(|(index, draft)| (draft.id, index)).collect();
+    let is_accepted: Vec<bool> = drafts
         .iter()
-        .map(|part| part.job.as_ref().is_ok_and(|job| definition_errors(&Value::Object(job.clone())).is_empty()))
+        .map(|draft| draft.job.as_ref().is_ok_and(|job| definition_errors(&Value::Object(job.clone())).is_empty()))
         .collect();
     // Parents by the index of their child.
     let mut parents: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for parent in 0..parts.len() {
-        let Some(given) = parts[parent].row.get("child_jobid").cloned() else { continue };
+    for parent in 0..drafts.len() {
+        let Some(child_ids) = drafts[parent].row.get("child_jobid").cloned() else { continue };
         let mut lines: Vec<(Outcome, String)> = Vec::new();
-        for id in given.split(',').map(str::trim).filter(|id| !id.is_empty()) {
+        for id in child_ids.split(',').map(str::trim).filter(|id| !id.is_empty()) {
             lines.push(match index.get(id).copied() {
                 None => (NotNeeded, format!("{id}: there is no such job, and XXL-JOB skips it")),
                 Some(child) if child == parent => (NotNeeded, format!("{id}: itself, which XXL-JOB skips")),
                 Some(child) => {
                     let name = context.names.get(id).map_or("", String::as_str);
-                    let known = parents.get(&child).map_or(&[][..], Vec::as_slice);
+                    let child_parents = parents.get(&child).map_or(&[][..], Vec::as_slice);
                     if !is_accepted[child] || !is_accepted[parent] {
                         (NotSupported, format!("{id}: one of the two jobs is left out"))
-                    } else if has_own_schedule(&parts[child]) {
-                        (NotSupported, own_schedule(parts[child].row, name))
-                    } else if known.contains(&parent) {
+                    } else if has_own_schedule(&drafts[child]) {
+                        (NotSupported, own_schedule_text(drafts[child].row, name))
+                    } else if child_parents.contains(&parent) {
                         (NotNeeded, format!("{id}: named twice"))
                     } else if follows(&parents, parent, child) {
                         (NotSupported, format!("{name} would close a circle of jobs"))
-                    } else if known.len() >= PARENT_COUNT_MAX {
+                    } else if child_parents.len() >= PARENT_COUNT_MAX {
                         (NotSupported, format!("{name} follows from {PARENT_COUNT_MAX} jobs already"))
                     } else {
                         parents.entry(child).or_default().push(parent);
-                        link(&parts[parent], name)
+                        link_outcome(&drafts[parent], name)
                     }
                 }
             });
@@ -50,22 +50,23 @@ pub(super) fn set_parents(parts: &mut [JobDraft<'_>], context: &ImportContext<'_
         let worst =
             [NotSupported, Changed, Kept, NotNeeded].into_iter().find(|kind| lines.iter().any(|(of, _)| of == kind));
         let words: Vec<String> = lines.into_iter().map(|(_, words)| words).collect();
-        let here = if words.is_empty() { "names no job".to_owned() } else { words.join("; ") };
-        parts[parent].entry.field("child_jobid", &given, worst.unwrap_or(NotNeeded), here);
+        let counterpart = if words.is_empty() { "names no job".to_owned() } else { words.join("; ") };
+        drafts[parent].entry.record_field("child_jobid", &child_ids, worst.unwrap_or(NotNeeded), counterpart);
     }
-    let names: Vec<String> = parts.iter().map(|part| context.names.get(part.id).cloned().unwrap_or_default()).collect();
-    for (child, part) in parts.iter_mut().enumerate() {
+    let names: Vec<String> =
+        drafts.iter().map(|draft| context.names.get(draft.id).cloned().unwrap_or_default()).collect();
+    for (child, draft) in drafts.iter_mut().enumerate() {
         let after: Vec<&str> =
             parents.get(&child).into_iter().flatten().map(|parent| names[*parent].as_str()).collect();
-        set_parents_of(part, &after);
+        set_job_parents(draft, &after);
     }
-    leave_promoted(parts, &parents);
+    leave_out_promoted(drafts, &parents);
 }
 
 /// Leaves out the jobs that `rondel shadow promote` has switched over, and the jobs that follow them. They are stopped
 /// in XXL-JOB because they run in Rondel. Their imported definitions would stop them in Rondel too.
-fn leave_promoted(parts: &mut [JobDraft<'_>], parents: &BTreeMap<usize, Vec<usize>>) {
-    let mut promoted: BTreeSet<usize> = (0..parts.len()).filter(|index| is_promoted(parts[*index].row)).collect();
+fn leave_out_promoted(drafts: &mut [JobDraft<'_>], parents: &BTreeMap<usize, Vec<usize>>) {
+    let mut promoted: BTreeSet<usize> = (0..drafts.len()).filter(|index| is_promoted(drafts[*index].row)).collect();
     loop {
         let follows =
             |(child, of): (&usize, &Vec<usize>)| of.iter().any(|parent| promoted.contains(parent)).then_some(*child);
@@ -77,9 +78,9 @@ fn leave_promoted(parts: &mut [JobDraft<'_>], parents: &BTreeMap<usize, Vec<usiz
         promoted.extend(more);
     }
     for index in promoted {
-        let part = &mut parts[index];
-        if part.job.is_ok() {
-            part.job = Err("it was switched over by rondel shadow promote, and stays as it is here".to_owned());
+        let draft = &mut drafts[index];
+        if draft.job.is_ok() {
+            draft.job = Err("it was switched over by rondel shadow promote, and stays as it is here".to_owned());
         }
     }
 }
@@ -97,13 +98,13 @@ fn is_running(row: &Row) -> bool {
 
 /// Whether a job has a schedule in addition to its parents. Before version 2.3 every job had to have one. In such a
 /// version the schedule of a stopped job does not count, because XXL-JOB does not fire the job by it.
-fn has_own_schedule(part: &JobDraft<'_>) -> bool {
-    let is_formal = !is_running(part.row) && !part.row.contains_key("schedule_type");
-    !is_formal && part.job.as_ref().is_ok_and(|job| job.contains_key("schedule"))
+fn has_own_schedule(draft: &JobDraft<'_>) -> bool {
+    let is_formal = !is_running(draft.row) && !draft.row.contains_key("schedule_type");
+    !is_formal && draft.job.as_ref().is_ok_and(|job| job.contains_key("schedule"))
 }
 
 /// What to do about a child with a schedule.
-fn own_schedule(row: &Row, name: &str) -> String {
+fn own_schedule_text(row: &Row, name: &str) -> String {
     match is_running(row) {
         true => format!(
             "{name} has a schedule of its own, and a job has a schedule or follows from others: make two jobs of it"
@@ -115,7 +116,7 @@ fn own_schedule(row: &Row, name: &str) -> String {
     }
 }
 
-fn link(parent: &JobDraft<'_>, name: &str) -> (Outcome, String) {
+fn link_outcome(parent: &JobDraft<'_>, name: &str) -> (Outcome, String) {
     if text(parent.row, "executor_route_strategy") == Some("SHARDING_BROADCAST") {
         return (Changed, format!("{name} ran after each shard that succeeded: here once, after all of them"));
     }
@@ -123,32 +124,32 @@ fn link(parent: &JobDraft<'_>, name: &str) -> (Outcome, String) {
 }
 
 /// Sets the parents of a job, and whether it is enabled.
-fn set_parents_of(part: &mut JobDraft<'_>, after: &[&str]) {
-    let (given, is_on) = (part.row.get("trigger_status").cloned(), is_running(part.row));
+fn set_job_parents(draft: &mut JobDraft<'_>, after: &[&str]) {
+    let (status, is_on) = (draft.row.get("trigger_status").cloned(), is_running(draft.row));
     // XXL-JOB cannot start a job without a schedule, but still triggers it by hand.
-    let has_clock = part.job.as_ref().is_ok_and(|job| job.contains_key("schedule"));
-    let (outcome, here) = match (is_on, after.is_empty()) {
+    let has_schedule = draft.job.as_ref().is_ok_and(|job| job.contains_key("schedule"));
+    let (outcome, counterpart) = match (is_on, after.is_empty()) {
         (true, _) => (Kept, "enabled"),
         // XXL-JOB ignores the status of a child.
         (false, false) => (Changed, "enabled: a stopped child runs after its parents there, too"),
-        (false, true) if !has_clock => {
+        (false, true) if !has_schedule => {
             (Kept, "enabled: without a schedule it only runs when it is triggered, as there")
         }
         (false, true) => (Kept, "not enabled"),
     };
     if after.len() > 1 {
-        part.entry.changed(format!(
+        draft.entry.note_change(format!(
             "ran after each of {}: here once for each fire that they share, after all of them",
             after.join(", ")
         ));
     }
-    if let Ok(job) = &mut part.job {
-        job.insert("enabled".to_owned(), (is_on || !after.is_empty() || !has_clock).into());
+    if let Ok(job) = &mut draft.job {
+        job.insert("enabled".to_owned(), (is_on || !after.is_empty() || !has_schedule).into());
         if !after.is_empty() {
             let replaced = job.insert("schedule".to_owned(), json!({"after": after, "on": "success"}));
-            if let (Some(_), Some(cron)) = (replaced, part.row.get("job_cron")) {
-                part.entry.fields.retain(|field| field.name != "job_cron");
-                part.entry.field(
+            if let (Some(_), Some(cron)) = (replaced, draft.row.get("job_cron")) {
+                draft.entry.fields.retain(|field| field.name != "job_cron");
+                draft.entry.record_field(
                     "job_cron",
                     cron,
                     Changed,
@@ -157,8 +158,8 @@ fn set_parents_of(part: &mut JobDraft<'_>, after: &[&str]) {
             }
         }
     }
-    if let Some(given) = given {
-        part.entry.field("trigger_status", &given, outcome, here);
+    if let Some(status) = status {
+        draft.entry.record_field("trigger_status", &status, outcome, counterpart);
     }
 }
 

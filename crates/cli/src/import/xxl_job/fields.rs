@@ -62,9 +62,9 @@ impl<'a> Draft<'a> {
     }
 
     /// Records the outcome for a column, if the row has it.
-    fn record(&mut self, column: &str, outcome: Outcome, here: impl Into<String>) {
+    fn record(&mut self, column: &str, outcome: Outcome, counterpart: impl Into<String>) {
         if let Some(value) = self.row.get(column) {
-            self.entry.field(column, value, outcome, here);
+            self.entry.record_field(column, value, outcome, counterpart);
         }
     }
 
@@ -79,14 +79,14 @@ impl<'a> Draft<'a> {
 
 fn set_app(draft: &mut Draft<'_>, context: &ImportContext<'_>) -> Result<(), String> {
     let group = draft.text("job_group").unwrap_or("?").to_owned();
-    let Some(here) = context.apps.get(group.as_str()).cloned() else {
+    let Some(app) = context.apps.get(group.as_str()).cloned() else {
         draft.record("job_group", NotSupported, "there is no such group");
         return Err(format!("its group {group} is not there"));
     };
     // The outcome is `Kept` even if the app has another name in Rondel: the entry of the group reports the new name
     // once.
-    draft.record("job_group", Kept, format!("app {here}"));
-    draft.set("app", here);
+    draft.record("job_group", Kept, format!("app {app}"));
+    draft.set("app", app);
     Ok(())
 }
 
@@ -110,7 +110,7 @@ fn set_handler(draft: &mut Draft<'_>, context: &ImportContext<'_>, id: &str) -> 
     draft.record("glue_updatetime", NotNeeded, "a script's version follows from its text");
     let count = context.versions.get(id).copied().unwrap_or_default();
     if count > 0 {
-        let (outcome, here) = match context.options.history {
+        let (outcome, counterpart) = match context.options.history {
             Some(folder) => {
                 (Kept, format!("files in {}/{}", folder.display(), context.names.get(id).map_or("", String::as_str)))
             }
@@ -119,7 +119,7 @@ fn set_handler(draft: &mut Draft<'_>, context: &ImportContext<'_>, id: &str) -> 
                 "a definition has the newest script; --history FOLDER writes all of them to files".to_owned(),
             ),
         };
-        draft.entry.field("xxl_job_logglue", &format!("versions of the script: {count}"), outcome, here);
+        draft.entry.record_field("xxl_job_logglue", &format!("versions of the script: {count}"), outcome, counterpart);
     }
     let known = match kind {
         "GLUE_SHELL" => Some("shell"),
@@ -179,13 +179,13 @@ fn set_labels(draft: &mut Draft<'_>, id: &str) {
     } else {
         draft.record("author", NotSupported, "has signs that no label can have");
     }
-    match draft.text("alarm_email").and_then(commands::alarm) {
+    match draft.text("alarm_email").and_then(commands::parse_alarm) {
         Some(alarm) => {
-            let here = format!(
+            let counterpart = format!(
                 "the label xxl-alarm: a failure is mailed by the rule {} once the commands of the report have made it",
                 alarm.name
             );
-            draft.record("alarm_email", Changed, here);
+            draft.record("alarm_email", Changed, counterpart);
             labels["xxl-alarm"] = alarm.name.into();
         }
         None => draft.record("alarm_email", NotNeeded, "names no address"),
@@ -269,7 +269,7 @@ fn set_policies(draft: &mut Draft<'_>) {
         "SHARDING_BROADCAST" => ("broadcast", Kept),
         _ => ("round", NotSupported),
     };
-    let here = match (outcome, route) {
+    let counterpart = match (outcome, route) {
         (NotSupported, _) => "there is no such route: round takes its place".to_owned(),
         (Changed, _) => format!(
             "route {route}, in the order of the executors' names: XXL-JOB orders their addresses, so that another executor may be chosen"
@@ -279,7 +279,7 @@ fn set_policies(draft: &mut Draft<'_>) {
         }
         _ => format!("route {route}"),
     };
-    draft.record("executor_route_strategy", outcome, here);
+    draft.record("executor_route_strategy", outcome, counterpart);
     draft.set("route", route);
 
     let (policy, outcome) = match draft.text("executor_block_strategy").unwrap_or_default() {
@@ -288,12 +288,12 @@ fn set_policies(draft: &mut Draft<'_>) {
         "COVER_EARLY" => ("cover", Kept),
         _ => ("serial", NotSupported),
     };
-    let here = if outcome == Kept {
+    let counterpart = if outcome == Kept {
         format!("overlap {policy} on each executor, as there")
     } else {
         "there is no such strategy: serial takes its place".to_owned()
     };
-    draft.record("executor_block_strategy", outcome, here);
+    draft.record("executor_block_strategy", outcome, counterpart);
     draft.set("overlap", json!({"policy": policy, "scope": "executor"}));
 
     let misfire = draft.text("misfire_strategy").unwrap_or("DO_NOTHING");
@@ -302,12 +302,12 @@ fn set_policies(draft: &mut Draft<'_>) {
         "FIRE_ONCE_NOW" => ("once", Kept),
         _ => ("skip", NotSupported),
     };
-    let here = if outcome == Kept {
+    let counterpart = if outcome == Kept {
         format!("misfire.policy {policy}, with 5 s of tolerance as there")
     } else {
         "there is no such strategy: skip takes its place".to_owned()
     };
-    draft.record("misfire_strategy", outcome, here);
+    draft.record("misfire_strategy", outcome, counterpart);
     draft.set("misfire", json!({"policy": policy}));
 
     let (timeout, retries) = (draft.number("executor_timeout"), draft.number("executor_fail_retry_count"));

@@ -22,7 +22,7 @@ pub(super) fn write(tables: &Tables, names: &HashMap<&str, String>, folder: &Pat
         for row in rows {
             // The id is a number, so no other text becomes a part of a path.
             let Some(id) = text(row, "id").and_then(|id| id.parse::<i64>().ok()) else { continue };
-            let file = format!("{id}.{}", ending(text(row, "glue_type").unwrap_or_default()));
+            let file = format!("{id}.{}", file_extension(text(row, "glue_type").unwrap_or_default()));
             std::fs::write(folder.join(&file), row.get("glue_source").map_or("", String::as_str))?;
             let plain = |column: &str| text(row, column).unwrap_or_default().replace(|c: char| c.is_control(), " ");
             writeln!(list, "{file}\t{}\t{}", plain("add_time"), plain("glue_remark")).ok();
@@ -33,7 +33,7 @@ pub(super) fn write(tables: &Tables, names: &HashMap<&str, String>, folder: &Pat
     Ok(count)
 }
 
-fn ending(kind: &str) -> &'static str {
+fn file_extension(kind: &str) -> &'static str {
     match kind {
         "GLUE_SHELL" => "sh",
         "GLUE_PYTHON" | "GLUE_PYTHON2" => "py",

@@ -21,22 +21,22 @@ use super::result::ImportResult;
 
 /// Converts the tables into definitions and commands.
 pub(super) fn convert(tables: &Tables, options: ImportOptions<'_>) -> ImportResult {
-    let mut found = ImportResult::with_prefix(options.prefix);
-    let context = import_context(tables, options, &mut found);
-    let mut parts: Vec<JobDraft<'_>> = tables.jobs.iter().map(|row| fields::convert_row(row, &context)).collect();
-    family::set_parents(&mut parts, &context);
-    commands::add_alarms(&parts, options, &mut found);
-    for mut part in parts {
-        commands::record_unknown_columns(part.row, &mut part.entry);
-        match part.job {
-            Ok(job) => found.add(part.entry, job),
-            Err(why) => found.leave_out(part.entry, why),
+    let mut result = ImportResult::with_prefix(options.prefix);
+    let context = import_context(tables, options, &mut result);
+    let mut drafts: Vec<JobDraft<'_>> = tables.jobs.iter().map(|row| fields::convert_row(row, &context)).collect();
+    family::set_parents(&mut drafts, &context);
+    commands::add_alarms(&drafts, options, &mut result);
+    for mut draft in drafts {
+        commands::record_unknown_columns(draft.row, &mut draft.entry);
+        match draft.job {
+            Ok(job) => result.add(draft.entry, job),
+            Err(why) => result.leave_out(draft.entry, why),
         }
     }
-    tables.groups.iter().for_each(|row| found.entries.push(commands::group(row, options)));
-    tables.users.iter().for_each(|row| found.entries.push(commands::user(row, &context)));
-    commands::add_remarks(tables, &mut found);
-    found
+    tables.groups.iter().for_each(|row| result.entries.push(commands::convert_group(row, options)));
+    tables.users.iter().for_each(|row| result.entries.push(commands::convert_user(row, &context)));
+    commands::add_remarks(tables, &mut result);
+    result
 }
 
 /// Writes each earlier script to a file of its own; returns their number.
@@ -49,7 +49,7 @@ pub(super) fn write_history(tables: &Tables, options: ImportOptions<'_>) -> std:
     )
 }
 
-fn import_context<'a>(tables: &'a Tables, options: ImportOptions<'a>, found: &mut ImportResult) -> ImportContext<'a> {
+fn import_context<'a>(tables: &'a Tables, options: ImportOptions<'a>, result: &mut ImportResult) -> ImportContext<'a> {
     let mut versions: BTreeMap<&str, usize> = BTreeMap::new();
     for row in &tables.versions {
         *versions.entry(text(row, "job_id").unwrap_or_default()).or_default() += 1;
@@ -57,16 +57,16 @@ fn import_context<'a>(tables: &'a Tables, options: ImportOptions<'a>, found: &mu
     ImportContext {
         options,
         apps: tables.groups.iter().filter_map(|row| Some((text(row, "id")?, commands::app_name(row)?))).collect(),
-        names: tables.jobs.iter().filter_map(|row| Some((text(row, "id")?, name_of(row, found)))).collect(),
+        names: tables.jobs.iter().filter_map(|row| Some((text(row, "id")?, job_name(row, result)))).collect(),
         versions,
     }
 }
 
-fn name_of(row: &Row, found: &mut ImportResult) -> String {
+fn job_name(row: &Row, result: &mut ImportResult) -> String {
     let (id, glue) = (text(row, "id").unwrap_or_default(), text(row, "glue_type").unwrap_or("BEAN"));
     let stem = match text(row, "executor_handler") {
         Some(handler) if glue == "BEAN" => handler,
         _ => glue,
     };
-    found.names.make_with_id(stem, id)
+    result.names.unique_name_with_id(stem, id)
 }

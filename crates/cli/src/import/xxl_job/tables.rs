@@ -49,7 +49,7 @@ impl Tables {
         Ok(tables)
     }
 
-    pub(in crate::import) fn of_dump(source: &mut dyn BufRead, name: &str) -> Result<Self, Failure> {
+    pub(in crate::import) fn from_dump(source: &mut dyn BufRead, name: &str) -> Result<Self, Failure> {
         let mut read = dump::read(source, &[GROUPS, JOBS, VERSIONS, USERS])
             .map_err(|why| Failure::refused(format!("--dump: {name}: {why}")))?;
         for rows in read.values_mut() {
@@ -58,7 +58,7 @@ impl Tables {
         let mut tables = Self::default();
         for (table, rows) in [(VERSIONS, &mut tables.versions), (USERS, &mut tables.users)] {
             match read.remove(table) {
-                Some(found) => *rows = found,
+                Some(table_rows) => *rows = table_rows,
                 None => tables.missing.push(format!("{table} is left out: the dump does not have it")),
             }
         }

@@ -34,8 +34,8 @@ fn tables(jobs: Vec<Row>) -> Tables {
     }
 }
 
-fn jobs(found: &ImportResult) -> Vec<&Value> {
-    found.entries.iter().filter_map(|entry| entry.job.as_ref()).collect()
+fn jobs(result: &ImportResult) -> Vec<&Value> {
+    result.entries.iter().filter_map(|entry| entry.job.as_ref()).collect()
 }
 
 #[test]
@@ -64,15 +64,15 @@ fn every_strategy_has_its_counterpart() {
             ])
         })
         .collect();
-    let found = convert(&tables(all), ImportOptions { zone: "Asia/Shanghai", ..OPTIONS });
-    let taken = jobs(&found);
+    let result = convert(&tables(all), ImportOptions { zone: "Asia/Shanghai", ..OPTIONS });
+    let taken = jobs(&result);
     let is: Vec<&str> = taken.iter().map(|job| job["route"].as_str().unwrap()).collect();
     assert_eq!(
         is,
         ["first", "last", "round", "random", "consistent_hash", "lfu", "lru", "failover", "busyover", "broadcast"]
     );
     let of_routes =
-        found.entries.iter().flat_map(|entry| &entry.fields).filter(|field| field.name == "executor_route_strategy");
+        result.entries.iter().flat_map(|entry| &entry.fields).filter(|field| field.name == "executor_route_strategy");
     let changed: Vec<&str> =
         of_routes.filter(|field| field.outcome == Outcome::Changed).map(|field| field.value.as_str()).collect();
     assert_eq!(changed, ["FIRST", "LAST", "FAILOVER", "BUSYOVER"], "the executors have another order here");
@@ -86,7 +86,7 @@ fn every_strategy_has_its_counterpart() {
 
 #[test]
 fn scripts_rates_timeouts_and_children_are_kept() {
-    let found = convert(
+    let result = convert(
         &tables(vec![
             row(&[
                 ("id", "1"),
@@ -120,8 +120,8 @@ fn scripts_rates_timeouts_and_children_are_kept() {
         ]),
         OPTIONS,
     );
-    let taken = jobs(&found);
-    assert_eq!(taken.len(), 4, "{}", found.text("x"));
+    let taken = jobs(&result);
+    assert_eq!(taken.len(), 4, "{}", result.text("x"));
     assert!(taken[3].get("schedule").is_none(), "{}", taken[3]);
     assert_eq!(
         (&taken[0]["params"], &taken[0]["description"], &taken[0]["labels"]["author"]),
@@ -138,7 +138,7 @@ fn scripts_rates_timeouts_and_children_are_kept() {
         (&rate["enabled"], &rate["misfire"]["policy"], &rate["delivery"]),
         (&json!(false), &json!("once"), &Value::Null)
     );
-    let report = found.text("x");
+    let report = result.text("x");
     assert!(!report.contains("no kind of schedule") && report.contains("longer than queue_timeout"), "{report}");
     for expected in [
         "GLUE_GROOVY",
@@ -158,19 +158,19 @@ fn versions_before_2_3_have_their_cron_in_another_column() {
     for column in ["schedule_type", "schedule_conf", "misfire_strategy"] {
         old.remove(column);
     }
-    let found = convert(&tables(vec![old]), OPTIONS);
-    assert_eq!(jobs(&found)[0]["schedule"]["cron"], "0 0 3 * * ?");
+    let result = convert(&tables(vec![old]), OPTIONS);
+    assert_eq!(jobs(&result)[0]["schedule"]["cron"], "0 0 3 * * ?");
 }
 
-fn named<'a>(found: &'a ImportResult, from: &str) -> &'a Entry {
-    found.entries.iter().find(|entry| entry.from == from).unwrap()
+fn named<'a>(result: &'a ImportResult, from: &str) -> &'a Entry {
+    result.entries.iter().find(|entry| entry.from == from).unwrap()
 }
 
 #[test]
 fn children_fire_though_stopped_and_circles_are_cut() {
     let none = [("schedule_type", "NONE"), ("trigger_status", "0")];
     let child = |fields: &[(&str, &str)]| row(&[&none[..], fields].concat());
-    let found = convert(
+    let result = convert(
         &tables(vec![
             row(&[("id", "1"), ("child_jobid", "2, 3,4,2"), ("executor_route_strategy", "SHARDING_BROADCAST")]),
             child(&[("id", "2"), ("child_jobid", "3")]),
@@ -180,7 +180,7 @@ fn children_fire_though_stopped_and_circles_are_cut() {
         ]),
         OPTIONS,
     );
-    let job = |from: &str| named(&found, from).job.clone().unwrap();
+    let job = |from: &str| named(&result, from).job.clone().unwrap();
     assert_eq!(job("job 2")["schedule"]["after"], json!(["demojobhandler-1"]));
     assert_eq!(job("job 3")["schedule"]["after"], json!(["demojobhandler-1", "demojobhandler-2"]));
     assert_eq!(
@@ -188,7 +188,7 @@ fn children_fire_though_stopped_and_circles_are_cut() {
         (&json!(true), &json!(true)),
         "no schedule fires them"
     );
-    let text = found.text("x");
+    let text = result.text("x");
     for expected in [
         "demojobhandler-2 would close a circle of jobs",
         "after each shard that succeeded",
@@ -209,7 +209,7 @@ fn a_schedule_that_is_stopped_makes_no_job_of_an_old_version_an_orphan() {
         old
     };
     let stopped = ("trigger_status", "0");
-    let found = convert(
+    let result = convert(
         &tables(vec![
             old(&[("id", "1"), ("child_jobid", "2,3")]),
             old(&[("id", "2"), stopped]),
@@ -220,7 +220,7 @@ fn a_schedule_that_is_stopped_makes_no_job_of_an_old_version_an_orphan() {
         ]),
         OPTIONS,
     );
-    let job = |from: &str| named(&found, from).job.clone().unwrap();
+    let job = |from: &str| named(&result, from).job.clone().unwrap();
     let (child, clocked, alone) = (job("job 2"), job("job 3"), job("job 4"));
     assert_eq!(child["schedule"], json!({"after": ["demojobhandler-1"], "on": "success"}));
     assert_eq!(
@@ -230,9 +230,9 @@ fn a_schedule_that_is_stopped_makes_no_job_of_an_old_version_an_orphan() {
     for job in [&clocked, &alone, &job("job 6")] {
         assert!(job["schedule"]["cron"].is_string(), "{job}");
     }
-    let columns = named(&found, "job 2").fields.iter().filter(|field| field.name == "job_cron");
+    let columns = named(&result, "job 2").fields.iter().filter(|field| field.name == "job_cron");
     assert_eq!(columns.map(|field| field.outcome).collect::<Vec<_>>(), [Outcome::Changed]);
-    let text = found.text("x");
+    let text = result.text("x");
     for expected in [
         "demojobhandler-3 has a schedule of its own",
         "demojobhandler-6 has a schedule, which is stopped there",
@@ -245,11 +245,11 @@ fn a_schedule_that_is_stopped_makes_no_job_of_an_old_version_an_orphan() {
 #[test]
 fn scripts_stay_on_their_executors_and_groovy_with_them() {
     let glue = [("glue_type", "GLUE_GROOVY"), ("glue_source", "class A {}"), ("executor_param", "p")];
-    let found = convert(
+    let result = convert(
         &tables(vec![row(&[&glue[..], &[("id", "1")]].concat())]),
         ImportOptions { scripts: Scripts::Executors, ..OPTIONS },
     );
-    let job = named(&found, "job 1").job.clone().unwrap();
+    let job = named(&result, "job 1").job.clone().unwrap();
     assert_eq!(
         (&job["handler"], &job["params"]),
         (&json!("GLUE_GROOVY"), &json!({"source": "class A {}", "param": "p"}))
@@ -262,21 +262,21 @@ fn every_column_is_accounted_for_once() {
         tables(vec![row(&[("id", "1"), ("own_column", "x"), ("author", "a\u{202e}"), ("alarm_email", "none")])]);
     let user = [("id", "1"), ("username", "Ann B"), ("role", "0"), ("permission", "1,9")];
     tables.users = vec![user.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect()];
-    let found = convert(&tables, OPTIONS);
+    let result = convert(&tables, OPTIONS);
     let all = [("job 1", &tables.jobs[0], 0), ("group 1", &tables.groups[0], 0), ("user 1", &tables.users[0], 1)];
     for (from, row, more) in all {
-        let fields = &named(&found, from).fields;
+        let fields = &named(&result, from).fields;
         for column in row.keys() {
             assert_eq!(fields.iter().filter(|field| field.name == *column).count(), 1, "{from} {column}");
         }
         assert_eq!(fields.len(), row.len() + more, "{from}: {fields:?}");
     }
-    let user = named(&found, "user 1");
+    let user = named(&result, "user 1");
     assert!(
         user.commands.iter().any(|line| line.contains("ann-b --role 'editor:default/xxl-job-executor-sample'")),
         "{user:?}"
     );
-    assert!(found.text("x").contains("there is no group 9"), "{}", found.text("x"));
+    assert!(result.text("x").contains("there is no group 9"), "{}", result.text("x"));
 }
 
 #[test]
@@ -285,10 +285,10 @@ fn an_app_has_the_name_that_its_executors_register_with() {
     let mut tables = tables(vec![row(&[("id", "1"), ("job_group", "8")]), row(&[("id", "2"), ("job_group", "9")])]);
     tables.groups = vec![group("7", "Order--Service"), group("8", "order service"), group("9", "订单")];
     tables.users = vec![row(&[("id", "3"), ("username", "王芳"), ("role", "0"), ("permission", "7,9")])];
-    let found = convert(&tables, OPTIONS);
-    let app = |from: &str| named(&found, from).job.clone().unwrap()["app"].clone();
+    let result = convert(&tables, OPTIONS);
+    let app = |from: &str| named(&result, from).job.clone().unwrap()["app"].clone();
     assert_eq!((app("job 1"), app("job 2")), (json!("order-service-8"), json!("job-9")));
-    let (script, text) = (found.script(), found.text("x"));
+    let (script, text) = (result.script(), result.text("x"));
     for token in ["order--service-xxl --kind xxl", "order-service-8-xxl --kind xxl", "job-9-xxl --kind xxl"] {
         assert_eq!(script.matches(token).count(), 1, "{token}: {script}");
     }
@@ -311,10 +311,10 @@ fn alarms_and_addresses_are_lines_for_a_shell() {
     for (column, value) in [("address_type", "1"), ("address_list", "http://10.0.0.5:9999/, http://10.0.0.6:9999/")] {
         tables.groups[0].insert(column.to_owned(), value.to_owned());
     }
-    let found = convert(&tables, OPTIONS);
-    let alarm = |from: &str| named(&found, from).job.clone().unwrap()["labels"]["xxl-alarm"].clone();
+    let result = convert(&tables, OPTIONS);
+    let alarm = |from: &str| named(&result, from).job.clone().unwrap()["labels"]["xxl-alarm"].clone();
     assert_eq!(alarm("job 1"), alarm("job 2"));
-    let script = found.script();
+    let script = result.script();
     for expected in [
         "--set 'to=a@x.org,b@x.org'",
         "'to=o'\\''$(id)@x'",
@@ -336,10 +336,10 @@ fn more_alarms_than_a_namespace_has_rules_are_named_and_stop_nothing_else() {
     let all = (0..103).map(|id| row(&[("id", &id.to_string()), ("alarm_email", &format!("ops-{id:03}@x.org"))]));
     let mut tables = tables(all.collect());
     tables.users = vec![row(&[("id", "1"), ("username", "ann"), ("role", "1")])];
-    let found = convert(&tables, OPTIONS);
-    let script = found.script();
+    let result = convert(&tables, OPTIONS);
+    let script = result.script();
     assert_eq!(script.matches("alert rule set").count(), 100);
-    let text = found.text("x");
+    let text = result.text("x");
     assert!(text.contains("no room for rules about fires that no executor takes"), "{text}");
     assert!(text.contains("no rule for mail-ops-100-x.org, mail-ops-101-x.org, mail-ops-102-x.org"), "{text}");
     let place = |part: &str| script.find(part).unwrap_or_else(|| panic!("{part}: {script}"));
@@ -354,9 +354,9 @@ fn more_alarms_than_a_namespace_has_rules_are_named_and_stop_nothing_else() {
 fn a_fixed_rate_keeps_its_phase_whenever_it_is_imported() {
     let start = |next: &str, seconds: &str| {
         let rate = [("schedule_type", "FIX_RATE"), ("schedule_conf", seconds), ("trigger_next_time", next)];
-        let found = convert(&tables(vec![row(&[&rate[..], &[("id", "1")]].concat())]), OPTIONS);
-        let job = jobs(&found)[0].clone();
-        (job["schedule"]["start_at"].clone(), found.text("x"))
+        let result = convert(&tables(vec![row(&[&rate[..], &[("id", "1")]].concat())]), OPTIONS);
+        let job = jobs(&result)[0].clone();
+        (job["schedule"]["start_at"].clone(), result.text("x"))
     };
     // 2026-11-23T10:00:17.4Z, and 30 s after it.
     let (first, text) = start("1795428017400", "30");
@@ -372,9 +372,9 @@ fn a_job_that_is_left_out_has_its_reason_first_and_no_changes() {
     let rate = [("schedule_type", "FIX_RATE"), ("schedule_conf", "30"), ("trigger_status", "0")];
     let promoted = [&rate[..], &[("id", "1"), ("trigger_next_time", "1795444681000")]].concat();
     let lost = [&rate[..], &[("id", "2"), ("job_group", "77")]].concat();
-    let found = convert(&tables(vec![row(&promoted), row(&lost)]), OPTIONS);
+    let result = convert(&tables(vec![row(&promoted), row(&lost)]), OPTIONS);
     for (from, reason) in [("job 1", "it was switched over"), ("job 2", "its group 77 is not there")] {
-        let notes = &named(&found, from).notes;
+        let notes = &named(&result, from).notes;
         assert!(
             notes[0].text.starts_with(reason) && !notes.iter().any(|note| note.text.contains("counts")),
             "{notes:?}"
@@ -396,9 +396,9 @@ fn jobs_that_were_switched_over_are_left_as_they_are() {
     let stopped = [("id", "4"), ("trigger_status", "0"), ("trigger_next_time", "0")];
     let running = [("id", "5"), ("trigger_next_time", "1795444681000")];
     let rows = [&promoted[..], &child, &grandchild, &stopped, &running].map(row);
-    let found = convert(&tables(rows.into()), OPTIONS);
-    let names: Vec<&str> = jobs(&found).iter().filter_map(|job| job["name"].as_str()).collect();
+    let result = convert(&tables(rows.into()), OPTIONS);
+    let names: Vec<&str> = jobs(&result).iter().filter_map(|job| job["name"].as_str()).collect();
     assert_eq!(names, ["demojobhandler-4", "demojobhandler-5"]);
     let why = |entry: &Entry| entry.notes.iter().any(|note| note.text.contains("rondel shadow promote"));
-    assert_eq!(found.entries.iter().filter(|entry| why(entry)).count(), 3);
+    assert_eq!(result.entries.iter().filter(|entry| why(entry)).count(), 3);
 }

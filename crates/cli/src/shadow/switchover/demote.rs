@@ -13,7 +13,7 @@ use rondel_store::foreign::xxl_job::{StartOutcome, XxlDatabase};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::job::{CALL_COUNT_MAX, HOLDS_AFTER, Job, Switchover};
+use super::job::{CALL_COUNT_MAX, HOLD_DELAY, Job, Switchover};
 use super::outcome::{Outcome, Outcomes, RunsIn};
 use super::quiet;
 use super::relatives;
@@ -58,19 +58,19 @@ pub(super) async fn demote(
         }
     }
     let is_open = |job: &&Job| !refused.contains_key(&job.name);
-    let (mut open, quiet): (VecDeque<&Job>, VecDeque<&Job>) =
+    let (mut open_jobs, quiet): (VecDeque<&Job>, VecDeque<&Job>) =
         switch.jobs.iter().filter(is_open).filter(|job| !job.is_follower()).partition(|job| job.is_firing());
-    let numbers: Vec<i64> = open.iter().chain(&quiet).map(|job| job.number).collect();
+    let numbers: Vec<i64> = open_jobs.iter().chain(&quiet).map(|job| job.number).collect();
     let mut obstacle = why_not_writable(database, &numbers).await;
     if obstacle.is_none() {
         obstacle = quiet::stop(switch, database, &quiet, &mut outcomes).await;
     }
-    while !open.is_empty() && obstacle.is_none() {
-        let batch: Vec<&Job> = open.drain(..pace.batch().min(open.len())).collect();
+    while !open_jobs.is_empty() && obstacle.is_none() {
+        let batch: Vec<&Job> = open_jobs.drain(..pace.batch().min(open_jobs.len())).collect();
         let began = Instant::now();
         let ahead = SEAM_LEAD + pace.allowance();
-        let ended = join_all(batch.iter().map(|job| stop(switch, job, ahead))).await;
-        pace.measured(began.elapsed());
+        let ended = join_all(batch.iter().map(|job| stop_in_rondel(switch, job, ahead))).await;
+        pace.record_measured(began.elapsed());
         let mut stopped = Vec::new();
         for (job, end) in batch.iter().zip(ended) {
             match end {
@@ -78,11 +78,11 @@ pub(super) async fn demote(
                 Err(outcome) => drop(outcomes.insert(job.name.clone(), outcome)),
             }
         }
-        obstacle = start(switch, database, stopped, &mut outcomes).await;
+        obstacle = start_in_xxl_job(switch, database, stopped, &mut outcomes).await;
     }
     if let Some(why) = obstacle {
         let result = format!("nothing was changed: the database of XXL-JOB cannot be changed ({why})");
-        for job in open.into_iter().chain(quiet) {
+        for job in open_jobs.into_iter().chain(quiet) {
             let unchanged = || Outcome::unchanged(switch.runs_in(job), &result);
             outcomes.entry(job.name.clone()).or_insert_with(unchanged);
         }
@@ -101,12 +101,12 @@ async fn why_not_writable(database: &mut XxlDatabase, numbers: &[i64]) -> Option
 }
 
 /// Puts a job in shadow mode: from the seam on, Rondel no longer runs it.
-async fn stop<'a>(switch: &Switchover<'_>, job: &'a Job, ahead: Duration) -> Result<StoppedJob<'a>, Outcome> {
+async fn stop_in_rondel<'a>(switch: &Switchover<'_>, job: &'a Job, ahead: Duration) -> Result<StoppedJob<'a>, Outcome> {
     let is_running = switch.xxl_status.get(&job.number).is_some_and(|status| status.is_running);
     if job.is_shadow && is_running {
         return Err(Outcome::done(RunsIn::XxlJob, job.mode_from, "was switched before"));
     }
-    if switch.was_stopped_there(job) {
+    if switch.was_stopped_in_xxl_job(job) {
         return Err(Outcome::done(RunsIn::Neither, None, STAYS_STOPPED));
     }
     if job.is_shadow {
@@ -144,14 +144,14 @@ async fn with_first_fire<'a>(
     (seam, from): (Timestamp, Timestamp),
     gap: Option<String>,
 ) -> Result<StoppedJob<'a>, Outcome> {
-    let found = match first_fire(switch, job, from).await {
-        Ok(found) => found,
+    let first_fire = match first_fire(switch, job, from).await {
+        Ok(first_fire) => first_fire,
         Err(failure) => return Err(not_started_outcome(seam, failure.message()).repeatable()),
     };
-    let until = found.first.unwrap_or_else(clock::now);
-    let missed = found.missed.map(|missed| neither_side_text(job, missed, until));
+    let until = first_fire.first.unwrap_or_else(clock::now);
+    let missed = first_fire.missed.map(|missed| neither_side_text(job, missed, until));
     let gap = [gap, missed].into_iter().flatten().reduce(|all, one| format!("{all}; {one}"));
-    match found.first {
+    match first_fire.first {
         Some(first) => Ok(StoppedJob { job, seam, first, gap }),
         None => {
             let result = "no longer runs here; it has no fire to start with there: start it in XXL-JOB if it is to run";
@@ -166,57 +166,60 @@ fn not_started_outcome(seam: Timestamp, why: &str) -> Outcome {
 }
 
 /// Starts jobs in XXL-JOB. If its database cannot be used, returns the reason.
-async fn start<'a>(
+async fn start_in_xxl_job<'a>(
     switch: &Switchover<'_>,
     database: &mut XxlDatabase,
-    mut open: Vec<StoppedJob<'a>>,
+    mut open_jobs: Vec<StoppedJob<'a>>,
     outcomes: &mut Outcomes,
 ) -> Option<String> {
     for round in 1..=START_COUNT_MAX {
-        if open.is_empty() {
+        if open_jobs.is_empty() {
             return None;
         }
-        let starts: Vec<(i64, i64)> = open.iter().map(|one| (one.job.number, one.first.as_millis())).collect();
+        let starts: Vec<(i64, i64)> = open_jobs.iter().map(|one| (one.job.number, one.first.as_millis())).collect();
         let started = match database.xxl_start(&starts, || clock::now().as_millis()).await {
             Ok(started) => started,
             Err(error) => {
                 let why = chain_in_one_line(&error);
-                for one in open {
+                for stopped in open_jobs {
                     let result =
                         format!("stopped here at the seam, and not known whether XXL-JOB has started it ({why})");
-                    let outcome =
-                        Outcome::half_done(RunsIn::Unknown, one.seam, result).repeatable().with_gap(one.gap.as_deref());
-                    outcomes.insert(one.job.name.clone(), outcome);
+                    let outcome = Outcome::half_done(RunsIn::Unknown, stopped.seam, result)
+                        .repeatable()
+                        .with_gap(stopped.gap.as_deref());
+                    outcomes.insert(stopped.job.name.clone(), outcome);
                 }
                 return Some(why);
             }
         };
         let committed_at = clock::now();
         let mut too_late = Vec::new();
-        for one in open {
-            let outcome = match started.get(&one.job.number) {
+        for stopped in open_jobs {
+            let outcome = match started.get(&stopped.job.number) {
                 Some(StartOutcome::TooLate) if round < START_COUNT_MAX => {
-                    too_late.push(one);
+                    too_late.push(stopped);
                     continue;
                 }
                 Some(StartOutcome::TooLate) => {
-                    not_started_outcome(one.seam, "its first fire had passed each time").repeatable()
+                    not_started_outcome(stopped.seam, "its first fire had passed each time").repeatable()
                 }
-                None => not_started_outcome(one.seam, "XXL-JOB does not have it any more"),
-                Some(StartOutcome::From(_)) => started_outcome(switch, &one, committed_at),
+                None => not_started_outcome(stopped.seam, "XXL-JOB does not have it any more"),
+                Some(StartOutcome::From(_)) => started_outcome(switch, &stopped, committed_at),
                 Some(StartOutcome::AlreadyRunning(_)) => {
                     let gap = "its fires until the seam ran on both sides";
                     let result = "stopped here at the seam; it ran in XXL-JOB already, and continues to";
-                    Outcome::done(RunsIn::XxlJob, Some(one.seam), result).with_gap(Some(gap))
+                    Outcome::done(RunsIn::XxlJob, Some(stopped.seam), result).with_gap(Some(gap))
                 }
             };
-            outcomes.insert(one.job.name.clone(), outcome);
+            outcomes.insert(stopped.job.name.clone(), outcome);
         }
-        let again = join_all(too_late.into_iter().map(async |one| (one.job, with_later_fire(switch, one).await))).await;
-        open = Vec::new();
+        let again =
+            join_all(too_late.into_iter().map(async |stopped| (stopped.job, with_later_fire(switch, stopped).await)))
+                .await;
+        open_jobs = Vec::new();
         for (job, end) in again {
             match end {
-                Ok(one) => open.push(one),
+                Ok(stopped) => open_jobs.push(stopped),
                 Err(outcome) => drop(outcomes.insert(job.name.clone(), outcome)),
             }
         }
@@ -225,46 +228,46 @@ async fn start<'a>(
 }
 
 /// Finds a later fire to start with: the first one had passed when XXL-JOB released its lock.
-async fn with_later_fire<'a>(switch: &Switchover<'_>, one: StoppedJob<'a>) -> Result<StoppedJob<'a>, Outcome> {
-    let soon = clock::now() + FIRST_FIRE_LEAD_MIN;
-    let gap = [one.gap, Some(neither_side_text(one.job, one.first, soon))]
+async fn with_later_fire<'a>(switch: &Switchover<'_>, stopped: StoppedJob<'a>) -> Result<StoppedJob<'a>, Outcome> {
+    let first_allowed_at = clock::now() + FIRST_FIRE_LEAD_MIN;
+    let gap = [stopped.gap, Some(neither_side_text(stopped.job, stopped.first, first_allowed_at))]
         .into_iter()
         .flatten()
         .collect::<Vec<_>>()
         .join("; ");
-    with_first_fire(switch, one.job, (one.seam, soon), Some(gap)).await
+    with_first_fire(switch, stopped.job, (stopped.seam, first_allowed_at), Some(gap)).await
 }
 
 /// The outcome for a job that XXL-JOB runs again.
-fn started_outcome(switch: &Switchover<'_>, one: &StoppedJob<'_>, committed_at: Timestamp) -> Outcome {
-    let first = one.first;
+fn started_outcome(switch: &Switchover<'_>, stopped: &StoppedJob<'_>, committed_at: Timestamp) -> Outcome {
+    let first = stopped.first;
     let is_near = first < committed_at + ON_TIME_LEAD_MIN;
-    let hurried = is_near.then(|| {
+    let near_note = is_near.then(|| {
         format!(
             "XXL-JOB may have its fire of {first} up to 5 s late, and leave out others in that time: look at its log"
         )
     });
-    let gap: Vec<String> = [one.gap.clone(), hurried].into_iter().flatten().collect();
-    let left = relatives::children_left_behind(switch, one.job).map(|text| format!("; {text}")).unwrap_or_default();
+    let gap: Vec<String> = [stopped.gap.clone(), near_note].into_iter().flatten().collect();
+    let left = relatives::children_left_behind(switch, stopped.job).map(|text| format!("; {text}")).unwrap_or_default();
     let result = format!("runs in XXL-JOB from {first} on{left}");
     let gap = (!gap.is_empty()).then(|| gap.join("; "));
-    Outcome::done(RunsIn::XxlJob, Some(one.seam), result).with_gap(gap.as_deref())
+    Outcome::done(RunsIn::XxlJob, Some(stopped.seam), result).with_gap(gap.as_deref())
 }
 
 /// Puts the jobs that only follow others in shadow mode, from the last seam of their parents on.
-async fn stop_children(switch: &Switchover<'_>, mut open: Vec<&Job>, outcomes: &mut Outcomes) {
+async fn stop_children(switch: &Switchover<'_>, mut open_jobs: Vec<&Job>, outcomes: &mut Outcomes) {
     let clocked = outcomes.values().filter(|one| one.is_done).filter_map(|one| one.seam);
     // The seam must not precede the instant at which the last edit of a parent takes effect.
-    let holds_from = clock::now() + HOLDS_AFTER;
+    let holds_from = clock::now() + HOLD_DELAY;
     let seam = clocked.max().map_or(holds_from, |seam| seam.max(holds_from));
     // A child may be a parent of other children.
-    while !open.is_empty() {
-        let names: Vec<String> = open.iter().map(|job| job.name.clone()).collect();
+    while !open_jobs.is_empty() {
+        let names: Vec<String> = open_jobs.iter().map(|job| job.name.clone()).collect();
         let (mut step, rest): (Vec<&Job>, Vec<&Job>) =
-            open.into_iter().partition(|job| !job.parents.iter().any(|parent| names.contains(parent)));
-        open = rest;
+            open_jobs.into_iter().partition(|job| !job.parents.iter().any(|parent| names.contains(parent)));
+        open_jobs = rest;
         if step.is_empty() {
-            step = std::mem::take(&mut open);
+            step = std::mem::take(&mut open_jobs);
         }
         for chunk in step.chunks(CALL_COUNT_MAX) {
             let ended = join_all(chunk.iter().map(|job| demote_child(switch, job, seam, outcomes))).await;
@@ -304,27 +307,27 @@ struct FirstFire {
 
 /// Finds the first planned fire of a job from an instant on.
 async fn first_fire(switch: &Switchover<'_>, job: &Job, mut from: Timestamp) -> Result<FirstFire, Failure> {
-    let mut found = FirstFire::default();
+    let mut first_fire = FirstFire::default();
     for _ in 0..READ_COUNT_MAX {
-        let fires = fires(switch, job, from).await?;
+        let fires = planned_fires(switch, job, from).await?;
         let instant = |fire: &Value| fire["fire_at"].as_str()?.parse().ok();
         let verdict = |fire: &Value| fire["verdict"].as_str().map(str::to_owned).unwrap_or_default();
         let is_meant =
             |fire: &&Value| matches!(verdict(fire).as_str(), "planned" | "undecided" | "pending" | "waiting");
-        found.first = fires.iter().find(is_meant).and_then(instant);
+        first_fire.first = fires.iter().find(is_meant).and_then(instant);
         let is_missed = |fire: &&Value| fire["reason"] == "shadow";
         let missed = fires.iter().take_while(|fire| !is_meant(fire)).find(is_missed).and_then(instant);
-        found.missed = found.missed.or(missed);
-        if found.first.is_some() || missed.is_none() {
+        first_fire.missed = first_fire.missed.or(missed);
+        if first_fire.first.is_some() || missed.is_none() {
             break;
         }
         // All listed fires have passed, so the list is read again from now on.
         from = clock::now();
     }
-    Ok(found)
+    Ok(first_fire)
 }
 
-async fn fires(switch: &Switchover<'_>, job: &Job, from: Timestamp) -> Result<Vec<Value>, Failure> {
+async fn planned_fires(switch: &Switchover<'_>, job: &Job, from: Timestamp) -> Result<Vec<Value>, Failure> {
     let to = from + Duration::from_secs(366 * 24 * 3_600);
     let (from, to) = (from.to_string(), to.to_string());
     let query = [("from", from.as_str()), ("to", to.as_str()), ("limit", "50")];

@@ -12,7 +12,7 @@ use crate::client::Client;
 use crate::shadow::jobs;
 
 /// A saved definition applies to all fires that are due at least this long after the save.
-pub(super) const HOLDS_AFTER: Duration = Duration::from_secs(1);
+pub(super) const HOLD_DELAY: Duration = Duration::from_secs(1);
 /// Maximum number of concurrent calls of the API.
 pub(super) const CALL_COUNT_MAX: usize = 20;
 
@@ -54,7 +54,7 @@ impl Job {
             name: job["name"].as_str()?.to_owned(),
             app: job["app"].as_str()?.to_owned(),
             handler: job["handler"].as_str()?.to_owned(),
-            number: jobs::number(job)?,
+            number: jobs::xxl_number(job)?,
             is_shadow: job["mode"] == "shadow",
             is_enabled: job["enabled"] == true,
             mode_from: instant("mode_from"),
@@ -89,7 +89,7 @@ pub(super) struct Switchover<'a> {
 impl Switchover<'_> {
     /// Whether a user stopped the job in XXL-JOB. Its row there then has no mark of a promotion, and no command has
     /// demoted it at a seam.
-    pub(super) fn was_stopped_there(&self, job: &Job) -> bool {
+    pub(super) fn was_stopped_in_xxl_job(&self, job: &Job) -> bool {
         let is_stopped = |status: &JobStatus| !status.is_running && status.next_ms == 0;
         job.is_shadow && job.mode_from.is_none() && self.xxl_status.get(&job.number).is_some_and(is_stopped)
     }

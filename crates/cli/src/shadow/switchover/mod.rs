@@ -80,21 +80,21 @@ impl SwitchoverArgs {
         format: FormatArgs,
     ) -> Result<(), Failure> {
         let mut pace = Pace::default();
-        let found = select::jobs(client, &self.jobs, self.app.as_deref(), &mut pace).await?;
-        let mut database = jobs::open(&self.source).await?;
-        let denied = database.xxl_check_rights().await.err().map(|error| chain_in_one_line(&error));
-        let numbers: Vec<i64> = found.iter().map(|job| job.number).collect();
+        let jobs = select::read_jobs(client, &self.jobs, self.app.as_deref(), &mut pace).await?;
+        let mut database = jobs::open_database(&self.source).await?;
+        let rights_failure = database.xxl_check_rights().await.err().map(|error| chain_in_one_line(&error));
+        let numbers: Vec<i64> = jobs.iter().map(|job| job.number).collect();
         let xxl_status = database.xxl_jobs(&numbers).await.map_err(|error| jobs::database_failure(&error))?;
-        let others = relatives::read(client, &found).await?;
-        let switch = Switchover { client, jobs: found, others, xxl_status };
+        let others = relatives::read(client, &jobs).await?;
+        let switch = Switchover { client, jobs, others, xxl_status };
         let mut refused = relatives::refusals(direction, &switch);
         if direction == Direction::Promote && !is_forced {
             ready::refuse_unready(&switch, &mut database, &mut refused).await?;
-            relatives::propagate(direction, &switch.jobs, &mut refused);
+            relatives::propagate_refusals(direction, &switch.jobs, &mut refused);
         }
         let outcomes = if self.yes {
-            for job in switch.jobs.iter().filter(|_| denied.is_some()) {
-                let why = denied.as_deref().unwrap_or_default();
+            for job in switch.jobs.iter().filter(|_| rights_failure.is_some()) {
+                let why = rights_failure.as_deref().unwrap_or_default();
                 refused.entry(job.name.clone()).or_insert_with(|| format!("nothing was changed: {why}"));
             }
             match direction {
@@ -106,7 +106,7 @@ impl SwitchoverArgs {
         };
         report(&switch, &outcomes, (self.yes, format))?;
         if !self.yes {
-            let why = denied.map(|why| format!("; it would be refused: {why}")).unwrap_or_default();
+            let why = rights_failure.map(|why| format!("; it would be refused: {why}")).unwrap_or_default();
             return Err(Failure::refused(format!("nothing was done: add --yes to switch them{why}")));
         }
         outcome::command_result(&outcomes)
@@ -114,17 +114,17 @@ impl SwitchoverArgs {
 }
 
 fn report(switch: &Switchover<'_>, outcomes: &Outcomes, (is_done, format): (bool, FormatArgs)) -> Result<(), Failure> {
-    let shown = |job: &Job| {
+    let outcome_json = |job: &Job| {
         let outcome = outcomes.get(&job.name)?;
         Some(json!({
             "job": job.name, "seam": outcome.seam, "runs": outcome.runs.as_str(), "result": outcome.result,
             "done": outcome.is_done, "gap": outcome.has_gap,
         }))
     };
-    let items: Vec<Value> = switch.jobs.iter().filter_map(shown).collect();
+    let items: Vec<Value> = switch.jobs.iter().filter_map(outcome_json).collect();
     match format.format {
         Format::Json | Format::Jsonl | Format::Yaml => {
-            output::document(&json!({"items": items}).to_string(), format.format)
+            output::print_document(&json!({"items": items}).to_string(), format.format)
         }
         Format::Name | Format::Table | Format::Wide if is_done => VIEW.print_items(&items, format),
         Format::Name | Format::Table | Format::Wide => PLAN.print_items(&items, format),
@@ -137,12 +137,12 @@ const GLUE: &str = "GLUE_";
 const PLAN: View = View { name: "job", headers: &["JOB", "RUNS NOW", "RESULT"], row: planned_row };
 const VIEW: View = View { name: "job", headers: &["JOB", "SEAM", "RUNS", "RESULT"], row };
 
-fn row(one: &Value, _: Timestamp) -> Vec<String> {
-    ["job", "seam", "runs", "result"].iter().map(|key| text_of(&one[*key])).collect()
+fn row(outcome: &Value, _: Timestamp) -> Vec<String> {
+    ["job", "seam", "runs", "result"].iter().map(|key| text_of(&outcome[*key])).collect()
 }
 
-fn planned_row(one: &Value, _: Timestamp) -> Vec<String> {
-    ["job", "runs", "result"].iter().map(|key| text_of(&one[*key])).collect()
+fn planned_row(outcome: &Value, _: Timestamp) -> Vec<String> {
+    ["job", "runs", "result"].iter().map(|key| text_of(&outcome[*key])).collect()
 }
 
 /// Describes what the command would do.
@@ -175,7 +175,7 @@ fn plan_outcomes(direction: Direction, switch: &Switchover<'_>, refused: &BTreeM
                 "would run in XXL-JOB when it is triggered there".to_owned()
             }
             (None, Direction::Demote) if is_running => "runs in XXL-JOB: would run there only".to_owned(),
-            (None, Direction::Demote) if switch.was_stopped_there(job) => {
+            (None, Direction::Demote) if switch.was_stopped_in_xxl_job(job) => {
                 "was never switched over, and would stay stopped in XXL-JOB".to_owned()
             }
             (None, Direction::Demote) => {

@@ -13,7 +13,7 @@ use rondel_store::foreign::ForeignError;
 use rondel_store::foreign::xxl_job::{JobStatus, StartOutcome, StopOutcome, XxlDatabase};
 use tokio::time::Instant;
 
-use super::job::{CALL_COUNT_MAX, Direction, HOLDS_AFTER, Job, Switchover, millis};
+use super::job::{CALL_COUNT_MAX, Direction, HOLD_DELAY, Job, Switchover, millis};
 use super::outcome::{Outcome, Outcomes, RunsIn};
 use super::relatives;
 use super::save::{Pace, Saved, save};
@@ -41,22 +41,22 @@ pub(super) async fn promote(
             outcomes.insert(job.name.clone(), Outcome::unchanged(switch.runs_in(job), reason));
         }
     }
-    let mut open: VecDeque<&Job> =
+    let mut open_jobs: VecDeque<&Job> =
         switch.jobs.iter().filter(|job| !job.is_follower() && !refused.contains_key(&job.name)).collect();
-    while !open.is_empty() {
-        let mut later = VecDeque::new();
-        while !open.is_empty() {
-            let batch: Vec<&Job> = open.drain(..pace.batch().min(open.len())).collect();
+    while !open_jobs.is_empty() {
+        let mut retry_jobs = VecDeque::new();
+        while !open_jobs.is_empty() {
+            let batch: Vec<&Job> = open_jobs.drain(..pace.batch().min(open_jobs.len())).collect();
             let numbers: Vec<i64> = batch.iter().map(|job| job.number).collect();
             let allowance = pace.allowance();
-            let not_before = || (clock::now() + HOLDS_AFTER + allowance).as_millis();
+            let not_before = || (clock::now() + HOLD_DELAY + allowance).as_millis();
             let stopped = match database.xxl_stop(&numbers, not_before).await {
                 Ok(stopped) => stopped,
                 Err(error) => {
                     let why = chain_in_one_line(&error);
                     let is_known = matches!(error, ForeignError::NoLock);
                     let (unclear, unlocked) = if is_known { (&[][..], &batch[..]) } else { (&batch[..], &[][..]) };
-                    let unchanged = unlocked.iter().chain(&open).chain(&later).copied();
+                    let unchanged = unlocked.iter().chain(&open_jobs).chain(&retry_jobs).copied();
                     outcomes.extend(unreachable_database_outcomes(switch, unclear, unchanged, &why, !is_known));
                     return with_children(switch, outcomes, &refused);
                 }
@@ -65,12 +65,12 @@ pub(super) async fn promote(
             let (waiting, batch): (Vec<&Job>, Vec<&Job>) = batch
                 .into_iter()
                 .partition(|job| is_waiting && matches!(stopped.get(&job.number), Some(StopOutcome::TooNear(_))));
-            later.extend(waiting);
+            retry_jobs.extend(waiting);
             let began = Instant::now();
             let ended =
                 join_all(batch.iter().map(|job| promote_one(switch, job, stopped.get(&job.number), allowance))).await;
             if !batch.is_empty() {
-                pace.measured(began.elapsed());
+                pace.record_measured(began.elapsed());
             }
             for (job, end) in batch.iter().zip(ended) {
                 let outcome = match end {
@@ -81,8 +81,8 @@ pub(super) async fn promote(
             }
             mark(database, &batch, &stopped, &mut outcomes).await;
         }
-        open = later;
-        if !open.is_empty() {
+        open_jobs = retry_jobs;
+        if !open_jobs.is_empty() {
             tokio::time::sleep(RECHECK_PAUSE).await;
         }
     }
@@ -91,12 +91,12 @@ pub(super) async fn promote(
 
 /// Makes the jobs that only follow others active. If that fails for a job, its parents stay unchanged.
 async fn save_children(switch: &Switchover<'_>, refused: &mut BTreeMap<String, String>) {
-    let open: Vec<&Job> = switch
+    let followers: Vec<&Job> = switch
         .jobs
         .iter()
         .filter(|job| job.is_follower() && job.is_shadow && !refused.contains_key(&job.name))
         .collect();
-    for chunk in open.chunks(CALL_COUNT_MAX) {
+    for chunk in followers.chunks(CALL_COUNT_MAX) {
         // The current time is before the seam of any parent.
         let from = clock::now();
         let saved = join_all(chunk.iter().map(|job| save(switch.client, job, "active", from))).await;
@@ -106,18 +106,18 @@ async fn save_children(switch: &Switchover<'_>, refused: &mut BTreeMap<String, S
             }
         }
     }
-    relatives::propagate(Direction::Promote, &switch.jobs, refused);
+    relatives::propagate_refusals(Direction::Promote, &switch.jobs, refused);
 }
 
 /// Adds where the children run, once that is known for their parents.
 fn with_children(switch: &Switchover<'_>, mut outcomes: Outcomes, refused: &BTreeMap<String, String>) -> Outcomes {
-    let mut open: Vec<&Job> =
+    let mut followers: Vec<&Job> =
         switch.jobs.iter().filter(|job| job.is_follower() && !refused.contains_key(&job.name)).collect();
     // A child may be a parent of other children.
     while let Some(place) =
-        open.iter().position(|job| !job.parents.iter().any(|name| open.iter().any(|one| one.name == *name)))
+        followers.iter().position(|job| !job.parents.iter().any(|name| followers.iter().any(|one| one.name == *name)))
     {
-        let job = open.swap_remove(place);
+        let job = followers.swap_remove(place);
         let parents = job.parents.iter().filter_map(|name| Some((name, outcomes.get(name)?)));
         let missing: Vec<(&String, &Outcome)> = parents.filter(|(_, outcome)| !outcome.is_done).collect();
         let outcome = match missing.first() {
@@ -260,7 +260,7 @@ async fn start_again(database: &mut XxlDatabase, job: &Job, seam: Timestamp, fai
 /// Switches a job that had already been stopped in XXL-JOB. Either an earlier run of this command stopped it and left
 /// the next instant in its row, or a user stopped it and XXL-JOB set that instant to 0.
 async fn take_over_stopped(switch: &Switchover<'_>, job: &Job, status: JobStatus, allowance: Duration) -> Outcome {
-    let soon = clock::now() + HOLDS_AFTER + allowance;
+    let soon = clock::now() + HOLD_DELAY + allowance;
     let stopped_at = (status.next_ms > 0).then(|| seam_at(status.next_ms));
     let seam = stopped_at.map_or(soon, |at| soon.max(at));
     match save(switch.client, job, "active", seam).await {
@@ -295,7 +295,7 @@ fn earlier_switch_outcome(job: &Job, status: JobStatus) -> Outcome {
     }
     let outcome = Outcome::done(RunsIn::Rondel, job.mode_from, "was switched before");
     let (Some(seam), Some(saved_at)) = (job.mode_from, job.updated_at) else { return outcome };
-    let holds_from = saved_at + HOLDS_AFTER;
+    let holds_from = saved_at + HOLD_DELAY;
     let is_late = seam_at(status.next_ms) == seam && holds_from > seam && saved_at < seam + SAME_SWITCH_WITHIN;
     outcome.with_gap(is_late.then(|| neither_side_text(job, seam, holds_from)).as_deref())
 }
@@ -319,7 +319,7 @@ fn too_near_text(at: i64, allowance: Duration) -> String {
             "XXL-JOB has not taken up its fire of {at}: its servers do not run, or are behind; nothing was changed"
         );
     }
-    let ahead = (allowance + HOLDS_AFTER).as_secs_f64();
+    let ahead = (allowance + HOLD_DELAY).as_secs_f64();
     format!(
         "its next fire in XXL-JOB, {at}, never was {ahead:.1} s ahead, which is what saving it here may take: use a faster connection to the \
          server, or a longer --wait; nothing was changed"

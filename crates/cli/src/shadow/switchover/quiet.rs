@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use rondel_core::error_chain::chain_in_one_line;
 use rondel_store::foreign::xxl_job::XxlDatabase;
 
-use super::job::{CALL_COUNT_MAX, HOLDS_AFTER, Job, Switchover};
+use super::job::{CALL_COUNT_MAX, HOLD_DELAY, Job, Switchover};
 use super::outcome::{Outcome, Outcomes, RunsIn};
 use super::save::{Saved, save};
 use crate::clock;
@@ -53,7 +53,7 @@ async fn demote_one(switch: &Switchover<'_>, job: &Job) -> Outcome {
     if job.is_shadow {
         return Outcome::done(runs, job.mode_from, "was switched before");
     }
-    let seam = clock::now() + HOLDS_AFTER;
+    let seam = clock::now() + HOLD_DELAY;
     match save(switch.client, job, "shadow", seam).await {
         Saved::HoldsFrom(_) => Outcome::done(runs, Some(seam), result),
         Saved::Refused(failure) => {

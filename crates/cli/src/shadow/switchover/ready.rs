@@ -12,7 +12,7 @@ use crate::client::Client;
 use crate::exit::Failure;
 use crate::list;
 use crate::shadow::jobs;
-use crate::terminal::harmless;
+use crate::terminal::harmless_text;
 
 /// The kind of XXL-JOB's jobs that name a handler.
 const BEAN: &str = "BEAN";
@@ -27,7 +27,7 @@ pub(super) async fn refuse_unready(
     let there = database.xxl_handlers(&numbers).await.map_err(|error| jobs::database_failure(&error))?;
     let online = OnlineHandlers::read(switch.client, &switch.jobs).await?;
     for job in switch.jobs.iter().filter(|job| job.is_shadow) {
-        let reason = other_handler(job, there.get(&job.number)).or_else(|| online.obstacle(job));
+        let reason = handler_difference(job, there.get(&job.number)).or_else(|| online.obstacle(job));
         if let Some(reason) = reason {
             refused.entry(job.name.clone()).or_insert_with(|| format!("{reason}; --force promotes it anyway"));
         }
@@ -37,13 +37,13 @@ pub(super) async fn refuse_unready(
 
 /// Why the job's number in XXL-JOB seems to belong to another job: the handler there differs. The number may be from
 /// another database, or the job was edited in XXL-JOB.
-fn other_handler(job: &Job, there: Option<&XxlHandler>) -> Option<String> {
+fn handler_difference(job: &Job, there: Option<&XxlHandler>) -> Option<String> {
     let there = there.filter(|there| there.kind == BEAN && !there.name.trim().is_empty())?;
     (there.name.trim() != job.handler).then(|| {
-        let (number, name) = (job.number, harmless(&there.name));
+        let (number, name) = (job.number, harmless_text(&there.name));
         format!(
             "job {number} of XXL-JOB has the handler {name}, and the job here {}: is it the same job?",
-            harmless(&job.handler)
+            harmless_text(&job.handler)
         )
     })
 }
@@ -54,13 +54,13 @@ struct OnlineHandlers(BTreeMap<String, BTreeSet<String>>);
 impl OnlineHandlers {
     async fn read(client: &Client, jobs: &[Job]) -> Result<Self, Failure> {
         let mut apps: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        let found = list::items(client, &["executors"], &[]).await?;
+        let executors = list::items(client, &["executors"], &[]).await?;
         for app in jobs.iter().map(|job| job.app.clone()).collect::<BTreeSet<_>>() {
             let is_online = |executor: &&Value| executor["app"] == app.as_str() && executor["status"] == "online";
-            let handlers = found.iter().filter(is_online).flat_map(|executor| executor["handlers"].as_array());
+            let handlers = executors.iter().filter(is_online).flat_map(|executor| executor["handlers"].as_array());
             let names = handlers.flatten().filter_map(|handler| Some(handler.as_str()?.to_owned()));
             let names: BTreeSet<String> = names.collect();
-            if found.iter().any(|executor| is_online(&executor)) {
+            if executors.iter().any(|executor| is_online(&executor)) {
                 apps.insert(app, names);
             }
         }
@@ -74,7 +74,8 @@ impl OnlineHandlers {
             return Some(format!("no executor of app {app} is online here: start one first"));
         };
         let takes = takes_handler(handlers.iter().map(String::as_str), &job.handler);
-        (!takes).then(|| format!("no executor of app {app} that is online has the handler {}", harmless(&job.handler)))
+        (!takes)
+            .then(|| format!("no executor of app {app} that is online has the handler {}", harmless_text(&job.handler)))
     }
 }
 
@@ -102,9 +103,13 @@ mod tests {
             ("BEAN", "", false),
             ("GLUE_SHELL", "bill", false),
         ] {
-            assert_eq!(other_handler(&job("close"), Some(&there(kind, name))).is_some(), is_other, "{kind} {name}");
+            assert_eq!(
+                handler_difference(&job("close"), Some(&there(kind, name))).is_some(),
+                is_other,
+                "{kind} {name}"
+            );
         }
-        assert_eq!(other_handler(&job("close"), None), None);
+        assert_eq!(handler_difference(&job("close"), None), None);
     }
 
     #[test]

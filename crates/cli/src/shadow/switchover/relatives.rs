@@ -16,7 +16,7 @@ use crate::exit::{Exit, Failure};
 use crate::shadow::jobs::{self, LABEL};
 
 /// How many names a sentence lists.
-const NAMED_MAX: usize = 10;
+const NAME_COUNT_MAX: usize = 10;
 
 /// The parents and children of these jobs, without the jobs themselves.
 pub(super) async fn read(client: &Client, found: &[Job]) -> Result<BTreeMap<String, Relative>, Failure> {
@@ -24,33 +24,33 @@ pub(super) async fn read(client: &Client, found: &[Job]) -> Result<BTreeMap<Stri
     let related = found.iter().flat_map(|job| job.parents.iter().chain(&job.children));
     let names: BTreeSet<&String> = related.filter(|name| !named.contains(name)).collect();
     let names: Vec<&String> = names.into_iter().collect();
-    let mut others = BTreeMap::new();
+    let mut relatives = BTreeMap::new();
     for chunk in names.chunks(CALL_COUNT_MAX) {
-        for (name, relative) in chunk.iter().zip(join_all(chunk.iter().map(|name| relative(client, name))).await) {
-            others.extend(relative?.map(|relative| ((*name).clone(), relative)));
+        for (name, relative) in chunk.iter().zip(join_all(chunk.iter().map(|name| read_relative(client, name))).await) {
+            relatives.extend(relative?.map(|relative| ((*name).clone(), relative)));
         }
     }
-    Ok(others)
+    Ok(relatives)
 }
 
-async fn relative(client: &Client, name: &str) -> Result<Option<Relative>, Failure> {
+async fn read_relative(client: &Client, name: &str) -> Result<Option<Relative>, Failure> {
     let job: Value = match client.get(&["jobs", name], &[]).await {
         Ok(body) => body.value()?,
         Err(failure) if failure.exit() == Exit::NotFound => return Ok(None),
         Err(failure) => return Err(failure.with_hint("; nothing was changed")),
     };
-    Ok(Some(Relative { is_shadow: job["mode"] == "shadow", is_imported: jobs::number(&job).is_some() }))
+    Ok(Some(Relative { is_shadow: job["mode"] == "shadow", is_imported: jobs::xxl_number(&job).is_some() }))
 }
 
 /// The jobs that are not switched, with the reason.
 pub(super) fn refusals(direction: Direction, switch: &Switchover<'_>) -> BTreeMap<String, String> {
-    let mut refused = BTreeMap::new();
+    let mut refusals = BTreeMap::new();
     for job in &switch.jobs {
         let reason = own_reason(direction, switch, job).or_else(|| relatives_reason(direction, switch, job));
-        refused.extend(reason.map(|reason| (job.name.clone(), reason)));
+        refusals.extend(reason.map(|reason| (job.name.clone(), reason)));
     }
-    propagate(direction, &switch.jobs, &mut refused);
-    refused
+    propagate_refusals(direction, &switch.jobs, &mut refusals);
+    refusals
 }
 
 /// Why a job is not switched, regardless of its relatives.
@@ -81,7 +81,7 @@ fn own_reason(direction: Direction, switch: &Switchover<'_>, job: &Job) -> Optio
         return Some(format!(
             "it has a schedule of its own, and follows from {}, which {verb} in XXL-JOB: no instant is right for both. Take one of the \
              two away",
-            list(&parents)
+            name_list(&parents)
         ));
     }
     schedule_reason(direction, job, *status)
@@ -111,36 +111,39 @@ fn schedule_reason(direction: Direction, job: &Job, status: JobStatus) -> Option
 
 /// Why a job is not switched without some of its relatives.
 fn relatives_reason(direction: Direction, switch: &Switchover<'_>, job: &Job) -> Option<String> {
-    let of = |names: &'_ [String], is: &dyn Fn(Relative) -> bool| -> Vec<String> {
+    let names_where = |names: &'_ [String], is: &dyn Fn(Relative) -> bool| -> Vec<String> {
         names.iter().filter(|name| switch.others.get(*name).is_some_and(|one| is(*one))).cloned().collect()
     };
-    let parents = |is_shadow: bool| of(&job.parents, &|one| one.is_shadow == is_shadow);
+    let parents = |is_shadow: bool| names_where(&job.parents, &|one| one.is_shadow == is_shadow);
     match direction {
         Direction::Promote => {
-            let imported = of(&job.children, &|one| one.is_shadow && one.is_imported);
-            let own = of(&job.children, &|one| one.is_shadow && !one.is_imported);
+            let imported = names_where(&job.children, &|one| one.is_shadow && one.is_imported);
+            let own = names_where(&job.children, &|one| one.is_shadow && !one.is_imported);
             let parents = parents(true);
             if !imported.is_empty() {
                 Some(format!(
                     "{} in shadow mode: without {} they would fire on neither side; name them too",
-                    children(&imported),
+                    children_text(&imported),
                     if imported.len() == 1 { "it" } else { "them" }
                 ))
             } else if !own.is_empty() {
-                Some(format!("{} in shadow mode, and not of XXL-JOB: set mode: active there first", children(&own)))
+                Some(format!(
+                    "{} in shadow mode, and not of XXL-JOB: set mode: active there first",
+                    children_text(&own)
+                ))
             } else if job.is_follower() && !parents.is_empty() {
-                Some(format!("it follows from {}, which XXL-JOB runs: name all of these too", list(&parents)))
+                Some(format!("it follows from {}, which XXL-JOB runs: name all of these too", name_list(&parents)))
             } else {
                 None
             }
         }
         Direction::Demote => {
-            let imported = of(&job.children, &|one| !one.is_shadow && one.is_imported);
+            let imported = names_where(&job.children, &|one| !one.is_shadow && one.is_imported);
             let parents = parents(false);
             if !imported.is_empty() {
-                Some(format!("{} active here, and XXL-JOB would run them: name them too", children(&imported)))
+                Some(format!("{} active here, and XXL-JOB would run them: name them too", children_text(&imported)))
             } else if job.is_follower() && !parents.is_empty() {
-                Some(format!("it follows from {}, which runs here: name all of these too", list(&parents)))
+                Some(format!("it follows from {}, which runs here: name all of these too", name_list(&parents)))
             } else {
                 None
             }
@@ -149,9 +152,9 @@ fn relatives_reason(direction: Direction, switch: &Switchover<'_>, job: &Job) ->
 }
 
 /// Refuses also the jobs whose parent is not switched and, in a promotion, those whose child is not.
-pub(super) fn propagate(direction: Direction, jobs: &[Job], refused: &mut BTreeMap<String, String>) {
+pub(super) fn propagate_refusals(direction: Direction, jobs: &[Job], refused: &mut BTreeMap<String, String>) {
     loop {
-        let mut more = BTreeMap::new();
+        let mut new_refusals = BTreeMap::new();
         for job in jobs.iter().filter(|job| !refused.contains_key(&job.name)) {
             let is_open = |name: &&String| refused.contains_key(*name);
             let parent = job.parents.iter().find(is_open).filter(|_| job.is_follower());
@@ -161,12 +164,12 @@ pub(super) fn propagate(direction: Direction, jobs: &[Job], refused: &mut BTreeM
                 (None, Some(child)) => format!("its child {child} is not switched"),
                 (None, None) => continue,
             };
-            more.insert(job.name.clone(), reason);
+            new_refusals.insert(job.name.clone(), reason);
         }
-        if more.is_empty() {
+        if new_refusals.is_empty() {
             return;
         }
-        refused.extend(more);
+        refused.extend(new_refusals);
     }
 }
 
@@ -174,17 +177,18 @@ pub(super) fn propagate(direction: Direction, jobs: &[Job], refused: &mut BTreeM
 pub(super) fn children_left_behind(switch: &Switchover<'_>, job: &Job) -> Option<String> {
     let is_own = |name: &&String| switch.others.get(*name).is_some_and(|one| !one.is_shadow && !one.is_imported);
     let own: Vec<&String> = job.children.iter().filter(is_own).collect();
-    (!own.is_empty()).then(|| format!("XXL-JOB does not have its children {}: these do not run meanwhile", list(&own)))
+    (!own.is_empty())
+        .then(|| format!("XXL-JOB does not have its children {}: these do not run meanwhile", name_list(&own)))
 }
 
-fn children(names: &[String]) -> String {
+fn children_text(names: &[String]) -> String {
     let (noun, verb) = if names.len() == 1 { ("child", "is") } else { ("children", "are") };
-    format!("its {noun} {} {verb}", list(names))
+    format!("its {noun} {} {verb}", name_list(names))
 }
 
-fn list<T: AsRef<str>>(names: &[T]) -> String {
-    let shown: Vec<&str> = names.iter().take(NAMED_MAX).map(AsRef::as_ref).collect();
-    let more = names.len().saturating_sub(NAMED_MAX);
+fn name_list<T: AsRef<str>>(names: &[T]) -> String {
+    let shown: Vec<&str> = names.iter().take(NAME_COUNT_MAX).map(AsRef::as_ref).collect();
+    let more = names.len().saturating_sub(NAME_COUNT_MAX);
     let rest = if more == 0 { String::new() } else { format!(" and {more} more") };
     format!("{}{rest}", shown.join(", "))
 }

@@ -6,16 +6,16 @@ use rondel_core::Timestamp;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::job::{HOLDS_AFTER, Job};
+use super::job::{HOLD_DELAY, Job};
 use crate::client::Client;
 use crate::clock;
 use crate::exit::{Exit, Failure};
 
 /// How long an edit is retried while its result is not certain.
-const TRY_FOR: Duration = Duration::from_secs(10);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(300);
 /// Minimum time allowed for saving.
-const SAVE_WITHIN: Duration = Duration::from_secs(3);
+const SAVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum number of jobs switched in one step.
 const BATCH_MAX: usize = 20;
 /// If saving a batch takes longer than this, the next one is smaller.
@@ -34,11 +34,11 @@ pub(super) enum Saved {
 /// Saves a mode that applies from the seam on.
 pub(super) async fn save(client: &Client, job: &Job, mode: &str, seam: Timestamp) -> Saved {
     let body = json!({"mode": mode, "mode_from": seam}).to_string();
-    let began = Instant::now();
+    let began_at = Instant::now();
     let mut was_unclear = false;
     loop {
         let Err(failure) = client.patch(&["jobs", &job.name], &body).await else {
-            return Saved::HoldsFrom(clock::now() + HOLDS_AFTER);
+            return Saved::HoldsFrom(clock::now() + HOLD_DELAY);
         };
         let is_certain = matches!(failure.exit(), Exit::Refused | Exit::Auth | Exit::NotFound | Exit::Conflict);
         if is_certain && !was_unclear {
@@ -47,9 +47,9 @@ pub(super) async fn save(client: &Client, job: &Job, mode: &str, seam: Timestamp
         was_unclear = true;
         // The edit may have been saved although a proxy answered or an error was returned.
         if is_saved(client, job, mode, seam).await {
-            return Saved::HoldsFrom(clock::now() + HOLDS_AFTER);
+            return Saved::HoldsFrom(clock::now() + HOLD_DELAY);
         }
-        if is_certain || began.elapsed() >= TRY_FOR {
+        if is_certain || began_at.elapsed() >= RETRY_TIMEOUT {
             return Saved::Unclear(failure);
         }
         tokio::time::sleep(PAUSE).await;
@@ -83,19 +83,19 @@ impl Pace {
     }
 
     /// Expects saving to take at least this long, until a batch is measured.
-    pub(super) fn expect(&mut self, took: Duration) {
-        self.slowest = self.slowest.max(took);
+    pub(super) fn expect_at_least(&mut self, duration: Duration) {
+        self.slowest = self.slowest.max(duration);
     }
 
     /// Adjusts the pace to the measured time of a batch.
-    pub(super) fn measured(&mut self, took: Duration) {
-        self.batch = if took > SLOW_AFTER { (self.batch / 2).max(1) } else { (self.batch * 2).min(BATCH_MAX) };
-        self.slowest = took;
+    pub(super) fn record_measured(&mut self, duration: Duration) {
+        self.batch = if duration > SLOW_AFTER { (self.batch / 2).max(1) } else { (self.batch * 2).min(BATCH_MAX) };
+        self.slowest = duration;
     }
 
     /// How long saving the next batch may take: twice as long as the last one, because it may have twice as many jobs.
     pub(super) fn allowance(self) -> Duration {
-        SAVE_WITHIN.max(self.slowest * 2)
+        SAVE_TIMEOUT.max(self.slowest * 2)
     }
 }
 
@@ -108,17 +108,17 @@ mod tests {
         let mut pace = Pace::default();
         let sizes: Vec<usize> = (0..6)
             .map(|_| {
-                pace.measured(Duration::from_millis(50));
+                pace.record_measured(Duration::from_millis(50));
                 pace.batch()
             })
             .collect();
         assert_eq!(sizes, [2, 4, 8, 16, 20, 20]);
-        assert_eq!(pace.allowance(), SAVE_WITHIN);
-        pace.measured(Duration::from_secs(4));
+        assert_eq!(pace.allowance(), SAVE_TIMEOUT);
+        pace.record_measured(Duration::from_secs(4));
         assert_eq!((pace.batch(), pace.allowance()), (10, Duration::from_secs(8)));
         let mut slow = Pace::default();
-        slow.expect(Duration::from_secs(5));
-        slow.expect(Duration::from_secs(1));
+        slow.expect_at_least(Duration::from_secs(5));
+        slow.expect_at_least(Duration::from_secs(1));
         assert_eq!(slow.allowance(), Duration::from_secs(10));
     }
 }

@@ -11,10 +11,10 @@ use crate::client::Client;
 use crate::exit::{Exit, Failure};
 use crate::list::{self, BoundArgs};
 use crate::shadow::jobs::{self, LABEL};
-use crate::terminal::harmless;
+use crate::terminal::harmless_text;
 
 /// Reads the jobs. For an app, their parents and children are included if they were imported from XXL-JOB.
-pub(super) async fn jobs(
+pub(super) async fn read_jobs(
     client: &Client,
     named: &[String],
     app: Option<&str>,
@@ -23,61 +23,61 @@ pub(super) async fn jobs(
     let mut names = BTreeSet::new();
     let mut open: Vec<String> = named.iter().filter(|name| names.insert((*name).clone())).cloned().collect();
     if let Some(app) = app {
-        open.extend(of_app(client, app).await?.into_iter().filter(|name| names.insert(name.clone())));
+        open.extend(job_names_of_app(client, app).await?.into_iter().filter(|name| names.insert(name.clone())));
     }
-    let mut found = read(client, &open, pace).await?;
+    let mut jobs = read(client, &open, pace).await?;
     let mut first = 0;
-    while app.is_some() && first < found.len() {
-        let related = found[first..].iter().flat_map(|job| job.parents.iter().chain(&job.children));
+    while app.is_some() && first < jobs.len() {
+        let related = jobs[first..].iter().flat_map(|job| job.parents.iter().chain(&job.children));
         let more: Vec<String> = related.filter(|name| names.insert((*name).clone())).cloned().collect();
-        first = found.len();
+        first = jobs.len();
         for chunk in more.chunks(CALL_COUNT_MAX) {
-            for job in join_all(chunk.iter().map(|name| relative(client, name))).await {
-                found.extend(job?);
+            for job in join_all(chunk.iter().map(|name| read_relative(client, name))).await {
+                jobs.extend(job?);
             }
         }
     }
-    Ok(found)
+    Ok(jobs)
 }
 
 /// The jobs of an app that are from XXL-JOB.
-async fn of_app(client: &Client, app: &str) -> Result<Vec<String>, Failure> {
-    let body = match list::read(client, "jobs", &[("app", app)], &BoundArgs::everything()).await {
+async fn job_names_of_app(client: &Client, app: &str) -> Result<Vec<String>, Failure> {
+    let body = match list::read(client, "jobs", &[("app", app)], &BoundArgs::unlimited()).await {
         Ok(body) => body.value()?,
         Err(failure) if failure.exit() == Exit::NotFound => Value::Null,
         Err(failure) => return Err(failure.with_hint("; nothing was changed")),
     };
-    let all = body["items"].as_array().into_iter().flatten().filter(|job| jobs::number(job).is_some());
+    let all = body["items"].as_array().into_iter().flatten().filter(|job| jobs::xxl_number(job).is_some());
     let names: Vec<String> = all.filter_map(|job| Some(job["name"].as_str()?.to_owned())).collect();
     if names.is_empty() {
-        let app = harmless(app);
+        let app = harmless_text(app);
         return Err(Failure::refused(format!("--app: no job of app {app} has the label {LABEL}; nothing was changed")));
     }
     Ok(names)
 }
 
 async fn read(client: &Client, names: &[String], pace: &mut Pace) -> Result<Vec<Job>, Failure> {
-    let mut found = Vec::new();
+    let mut jobs = Vec::new();
     for chunk in names.chunks(CALL_COUNT_MAX) {
         let began = tokio::time::Instant::now();
-        for job in join_all(chunk.iter().map(|name| job(client, name))).await {
-            found.push(job.map_err(|failure| failure.with_hint("; nothing was changed"))?);
+        for job in join_all(chunk.iter().map(|name| read_job(client, name))).await {
+            jobs.push(job.map_err(|failure| failure.with_hint("; nothing was changed"))?);
         }
-        pace.expect(began.elapsed());
+        pace.expect_at_least(began.elapsed());
     }
-    Ok(found)
+    Ok(jobs)
 }
 
-async fn job(client: &Client, name: &str) -> Result<Job, Failure> {
+async fn read_job(client: &Client, name: &str) -> Result<Job, Failure> {
     let job = client.get(&["jobs", name], &[]).await?.value()?;
     Job::read(&job).ok_or_else(|| {
-        let name = harmless(name);
+        let name = harmless_text(name);
         Failure::refused(format!("job {name} has no label {LABEL}: the number of the job in XXL-JOB is expected there"))
     })
 }
 
 /// A parent or child; `None` if it does not exist, or XXL-JOB does not have it.
-async fn relative(client: &Client, name: &str) -> Result<Option<Job>, Failure> {
+async fn read_relative(client: &Client, name: &str) -> Result<Option<Job>, Failure> {
     let job: Value = match client.get(&["jobs", name], &[]).await {
         Ok(body) => body.value()?,
         Err(failure) if failure.exit() == Exit::NotFound => return Ok(None),

@@ -99,7 +99,7 @@ impl Item {
     pub(super) fn planned(job: PlannedJob) -> Self {
         Self {
             name: job.name,
-            action: word(job.action),
+            action: action_word(job.action),
             index: job.index,
             version: job.version,
             changes: job.changes.into_iter().map(ChangeJson::from).collect(),
@@ -125,7 +125,7 @@ impl Item {
 }
 
 /// The word for an action on a job.
-pub(super) const fn word(action: Action) -> &'static str {
+pub(super) const fn action_word(action: Action) -> &'static str {
     match action {
         Action::Create => "created",
         Action::Change => "changed",

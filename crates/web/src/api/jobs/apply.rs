@@ -17,13 +17,13 @@ use rondel_core::shape::{self, Document};
 use rondel_core::{AppId, JobSpec, NamespaceId};
 use serde_json::{Map, Value};
 
-use super::applied::{ApplyReport, Item, Summary, word};
+use super::applied::{ApplyReport, Item, Summary, action_word};
 use super::applied_body::Items;
 use super::body;
 use super::find::find_app;
 use super::list_errors::{ListErrors, split};
 use crate::body::{collect_within, is_json, parse};
-use crate::call::{Admitted, Call, quoted};
+use crate::call::{Admitted, Call, quoted_input};
 use crate::limits::{APPLY_LEN_MAX, APPLY_PATH};
 use crate::openapi::{Doc, HandlerInputs, Input, Listed, RequestBodyDoc, schema_of};
 use crate::parameter::Parameter;
@@ -170,7 +170,7 @@ fn read_specs(documents: impl Iterator<Item = Document>, nodes: &[Node]) -> Resu
                 indexes.push(index);
             }
             Err(shape_errors) => {
-                let (complaints, count) = body::complaints(&shape_errors);
+                let (complaints, count) = body::shape_complaints(&shape_errors);
                 errors.add(index, complaints, count);
             }
         }
@@ -188,11 +188,11 @@ fn read_specs(documents: impl Iterator<Item = Document>, nodes: &[Node]) -> Resu
 }
 
 fn refuse_list(errors: ListErrors, nodes: &[Node]) -> Problem {
-    errors.into_problem(|pointer| place(nodes, pointer))
+    errors.into_problem(|pointer| position_of_pointer(nodes, pointer))
 }
 
 /// The line and column that a pointer into the list refers to.
-fn place(nodes: &[Node], pointer: &str) -> Option<(usize, usize)> {
+fn position_of_pointer(nodes: &[Node], pointer: &str) -> Option<(usize, usize)> {
     let (index, below) = split(pointer)?;
     Some(nodes.get(index)?.place(below))
 }
@@ -225,14 +225,14 @@ async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -
     let apps = check_apps(&call, &specs).await?;
     let wanted = ApplyRequest { namespace: call.namespace.id, specs, prune };
     if call.query.is_dry_run {
-        return try_list(&call, &body, wanted).await;
+        return plan_list(&call, &body, wanted).await;
     }
     let plan = match jobs::plan(call.engine(), wanted).await {
         Ok(plan) => plan,
         Err(error) => return Err(plan_problem(&call, &body, error).await?),
     };
     plan.jobs().try_for_each(|job| check_existing(&call, job))?;
-    note_plan(&call, &plan);
+    audit_plan(&call, &plan);
     let plan_len = plan.jobs().len();
     let apps = apps.into_iter().chain(plan.jobs().filter_map(|job| job.app).map(Some)).collect();
     let applying = Applying {
@@ -246,7 +246,7 @@ async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -
         _permits: std::mem::take(&mut body.permits),
     };
     if headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes() == b"application/x-ndjson") {
-        let mut response = Response::new(Body::from_stream(lines(applying).fuse()));
+        let mut response = Response::new(Body::from_stream(saved_job_lines(applying).fuse()));
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
         return Ok(response);
     }
@@ -254,7 +254,7 @@ async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -
 }
 
 /// Answers with the plan of a list. Each planned job is serialized immediately and then dropped.
-async fn try_list(call: &Call<ApplyQuery>, body: &Documents, wanted: ApplyRequest) -> Result<Response, Problem> {
+async fn plan_list(call: &Call<ApplyQuery>, body: &Documents, wanted: ApplyRequest) -> Result<Response, Problem> {
     let (mut items, mut hidden) = (Items::default(), None);
     let report = |job: PlannedJob| {
         hidden = hidden.take().or_else(|| check_existing(call, &job).err());
@@ -282,14 +282,14 @@ async fn plan_problem(call: &Call<ApplyQuery>, body: &Documents, error: ApplyErr
 /// Checks that the caller may change the existing job with this name, if there is one.
 fn check_existing(call: &Call<ApplyQuery>, job: &PlannedJob) -> Result<(), Problem> {
     let taken = || {
-        let name = quoted(&job.name);
+        let name = quoted_input(&job.name);
         Problem::new(Code::JobExists, format!("the name {name} is taken by a job that you may not see"))
     };
     job.app.map_or(Ok(()), |app| call.check(Some(app), taken))
 }
 
 /// Records the planned changes in the audit log, field by field. The whole definitions are stored as versions of the jobs.
-fn note_plan(call: &Call<ApplyQuery>, plan: &ApplyPlan) {
+fn audit_plan(call: &Call<ApplyQuery>, plan: &ApplyPlan) {
     let (mut before, mut after) = (Map::new(), Map::new());
     let mut noted: Vec<_> = plan.jobs().filter(|job| job.action != Action::Keep).collect();
     noted.sort_by_key(|job| job.action == Action::Create);
@@ -300,7 +300,7 @@ fn note_plan(call: &Call<ApplyQuery>, plan: &ApplyPlan) {
         if let Some(version) = job.version {
             before.insert(job.name.clone(), serde_json::json!({"version": version, "fields": from}));
         }
-        after.insert(job.name.clone(), serde_json::json!({"action": word(job.action), "fields": to}));
+        after.insert(job.name.clone(), serde_json::json!({"action": action_word(job.action), "fields": to}));
     }
     call.note.by_name(before, after, more);
 }
@@ -320,7 +320,7 @@ async fn check_apps(call: &Call<ApplyQuery>, specs: &[JobSpec]) -> Result<Vec<Op
     for (index, spec) in specs.iter().enumerate() {
         for parent in spec.parents() {
             if !listed.contains(parent.name) && !call.may_view_job(parent.name).await? {
-                let message = format!("there is no job {} that you may see", quoted(parent.name));
+                let message = format!("there is no job {} that you may see", quoted_input(parent.name));
                 return Err(refuse_at(&format!("/{index}{}", parent.pointer), message));
             }
         }
@@ -368,28 +368,28 @@ async fn save_all(mut applying: Applying) -> Result<Items, Problem> {
 
 /// Streams the jobs as they are saved, one per line. The last line has the summary, or the reason for an early end. If the client
 /// disconnects, saving stops after the current jobs.
-fn lines(applying: Applying) -> impl Stream<Item = Result<Bytes, Infallible>> {
+fn saved_job_lines(applying: Applying) -> impl Stream<Item = Result<Bytes, Infallible>> {
     unfold(Some((applying, Summary::default())), async |state| {
         let (mut applying, mut summary) = state?;
         let saved = match applying.next().await {
             Ok(Some(saved)) => saved,
-            Ok(None) => return Some((Ok(line(&serde_json::json!({ "summary": summary }))), None)),
+            Ok(None) => return Some((Ok(json_line(&serde_json::json!({ "summary": summary }))), None)),
             Err(problem) => {
                 let (code, message) = (problem.code().as_str(), problem.detail());
                 let ended = serde_json::json!({ "ended": { "code": code, "message": message } });
-                return Some((Ok(line(&ended)), None));
+                return Some((Ok(json_line(&ended)), None));
             }
         };
         let mut bytes = Vec::new();
         for item in saved.into_iter().map(Item::saved) {
             summary.add(&item);
-            bytes.extend_from_slice(&line(&item));
+            bytes.extend_from_slice(&json_line(&item));
         }
         Some((Ok(bytes.into()), Some((applying, summary))))
     })
 }
 
-fn line(value: &impl serde::Serialize) -> Bytes {
+fn json_line(value: &impl serde::Serialize) -> Bytes {
     let mut text = serde_json::to_vec(value).unwrap_or_default();
     text.push(b'\n');
     text.into()

@@ -4,7 +4,7 @@ use rondel_core::JobSpec;
 use rondel_core::shape::{self, Document, ShapeErrors};
 use serde_json::{Map, Value};
 
-use crate::body::{complaint, parse as parse_json, refuse_value};
+use crate::body::{parse as parse_json, refuse_value, shape_complaint};
 use crate::problem::{Code, Complaint, Problem};
 
 /// Parses a whole definition.
@@ -22,13 +22,13 @@ pub(crate) fn parse_named(bytes: &[u8], name: &str) -> Result<JobSpec, Problem> 
 }
 
 /// `spec` with a JSON merge patch (RFC 7396) applied to it.
-pub(super) fn patched(spec: &JobSpec, bytes: &[u8]) -> Result<JobSpec, Problem> {
+pub(super) fn apply_patch(spec: &JobSpec, bytes: &[u8]) -> Result<JobSpec, Problem> {
     let Document { value: patch, duplicates } = parse_json(bytes)?;
     if !patch.is_object() {
         return Err(refuse_value("", "expected an object: the fields of the job to change"));
     }
     let mut value = serde_json::to_value(spec).unwrap_or_default();
-    merge(&mut value, patch);
+    merge_patch(&mut value, patch);
     from_document(Document { value, duplicates })
 }
 
@@ -38,14 +38,14 @@ pub(crate) fn from_value(value: Value) -> Result<JobSpec, Problem> {
 
 fn from_document(document: Document) -> Result<JobSpec, Problem> {
     shape::read(document).map_err(|shape_errors| {
-        let (complaints, count) = complaints(&shape_errors);
+        let (complaints, count) = shape_complaints(&shape_errors);
         Problem::of_some_complaints(Code::InvalidBody, complaints, count)
     })
 }
 
 /// All errors of a definition: wrong fields or types, and values that break a rule.
-pub(super) fn complaints(shape_errors: &ShapeErrors<JobSpec>) -> (Vec<Complaint>, usize) {
-    let mut complaints: Vec<Complaint> = shape_errors.errors.iter().map(|error| complaint("", error)).collect();
+pub(super) fn shape_complaints(shape_errors: &ShapeErrors<JobSpec>) -> (Vec<Complaint>, usize) {
+    let mut complaints: Vec<Complaint> = shape_errors.errors.iter().map(|error| shape_complaint("", error)).collect();
     let shape_count = complaints.len();
     let broken_rules = shape_errors.repaired.as_ref().and_then(|spec| spec.compile().err()).unwrap_or_default();
     complaints.extend(shape_errors.independent(broken_rules).map(Complaint::from));
@@ -53,7 +53,7 @@ pub(super) fn complaints(shape_errors: &ShapeErrors<JobSpec>) -> (Vec<Complaint>
     (complaints, count)
 }
 
-fn merge(target: &mut Value, patch: Value) {
+fn merge_patch(target: &mut Value, patch: Value) {
     let Value::Object(patch) = patch else {
         *target = patch;
         return;
@@ -66,7 +66,7 @@ fn merge(target: &mut Value, patch: Value) {
         if value.is_null() {
             target.remove(&key);
         } else {
-            merge(target.entry(key).or_insert(Value::Null), value);
+            merge_patch(target.entry(key).or_insert(Value::Null), value);
         }
     }
 }
@@ -90,7 +90,7 @@ mod tests {
             (json!({"e": null}), json!({"a": 1}), json!({"e": null, "a": 1})),
         ] {
             let mut merged = target;
-            merge(&mut merged, patch);
+            merge_patch(&mut merged, patch);
             assert_eq!(merged, result);
         }
     }

@@ -9,12 +9,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::answer::json;
-use crate::api::runs::trigger_of;
+use crate::answer::json_response;
+use crate::api::runs::trigger_of_client;
 use crate::body::{JsonBody, refuse_value};
 use crate::call::Call;
 use crate::job_bulk::{
-    BULK_JOB_COUNT_MAX, BulkJobAction, JobAction, JobProblem, JobsDone, perform, select_matching, select_named,
+    BULK_JOB_COUNT_MAX, BulkJobAction, JobAction, JobProblem, JobsDone, apply_to_jobs, select_matching, select_named,
 };
 use crate::openapi::Doc;
 use crate::problem::Problem;
@@ -86,7 +86,7 @@ pub(super) fn routes() -> Routes {
 
 async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkJobs>) -> Result<Response, Problem> {
     let body = body.read()?;
-    let bulk = BulkJobAction::new(body.action, body.label.as_deref().unwrap_or_default(), trigger_of(&headers))?;
+    let bulk = BulkJobAction::new(body.action, body.label.as_deref().unwrap_or_default(), trigger_of_client(&headers))?;
     let chosen = match (&body.names, &body.q) {
         (Some(names), None) if names.len() > BULK_JOB_COUNT_MAX => {
             return Err(refuse_value("/names", format!("{} jobs; at most {BULK_JOB_COUNT_MAX} at once", names.len())));
@@ -96,7 +96,7 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkJobs>) -> Resul
         }
         (Some(names), None) => select_named(&call, names).await?,
         (None, Some(q)) => {
-            let filter = run_filter::parse(q, Scope::Jobs).map_err(|problem| problem.in_body("q"))?;
+            let filter = run_filter::parse_filter(q, Scope::Jobs).map_err(|problem| problem.in_body("q"))?;
             let selected = select_matching(&call, &filter, (&bulk, body.after.as_deref())).await;
             selected.map_err(|problem| problem.in_body("q"))?
         }
@@ -112,10 +112,10 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkJobs>) -> Resul
             call.note.dry_run();
             JobsDone { changed: chosen.names, ..JobsDone::default() }
         }
-        false => perform(&call, &bulk, &chosen.names).await,
+        false => apply_to_jobs(&call, &bulk, &chosen.names).await,
     };
     let JobsDone { changed: jobs, unchanged, runs, mut problems } = done;
     problems.extend(chosen.missing);
     let (has_more, after) = (chosen.has_more, chosen.after);
-    json(StatusCode::OK, &BulkJobsJson { matched, has_more, after, jobs, unchanged, runs, problems })
+    json_response(StatusCode::OK, &BulkJobsJson { matched, has_more, after, jobs, unchanged, runs, problems })
 }

@@ -7,9 +7,9 @@ use rondel_core::JobSpec;
 use rondel_store::catalog::JobRecord;
 
 use super::find::find;
-use super::job_json::answer;
+use super::job_json::job_response;
 use crate::call::Call;
-use crate::etag::{IfMatch, mismatch};
+use crate::etag::{IfMatch, mismatch_problem};
 use crate::problem::{Code, Problem};
 
 /// The codes with which a change of a definition can be refused, in addition to those that any body can get.
@@ -27,7 +27,7 @@ pub(super) async fn change(
 ) -> Result<Response, Problem> {
     let edit = |record: &JobRecord| Ok(Some(edit(record)?).filter(|spec| *spec != record.spec));
     let saved = save_edit(call, name, if_match, edit).await?;
-    answer(call, StatusCode::OK, &saved, None).await
+    job_response(call, StatusCode::OK, &saved, None).await
 }
 
 /// Reads the job, applies `edit`, checks the result, and saves it over the version that was read. After a conflict it tries again
@@ -66,7 +66,7 @@ pub(super) fn changed_too_often() -> Problem {
 
 pub(super) async fn edit_problem<Q>(call: &Call<Q>, error: JobError) -> Problem {
     match error {
-        JobError::Conflict { version } => mismatch(version),
+        JobError::Conflict { version } => mismatch_problem(version),
         error => call.job_problem(error).await,
     }
 }

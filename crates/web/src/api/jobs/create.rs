@@ -9,7 +9,7 @@ use rondel_core::access::Permission::Edit;
 use serde_json::json;
 
 use super::body;
-use super::job_json::{JobJson, answer};
+use super::job_json::{JobJson, job_response};
 use crate::body::JsonBody;
 use crate::call::Call;
 use crate::openapi::Doc;
@@ -47,7 +47,7 @@ async fn create(call: Call, body: JsonBody<JobSpec>) -> Result<Response, Problem
         Ok(record) => record,
         Err(error) => return Err(call.job_problem(error).await),
     };
-    let mut response = read_again(|| Box::pin(answer(&call, StatusCode::CREATED, &record, None))).await?;
+    let mut response = read_again(|| Box::pin(job_response(&call, StatusCode::CREATED, &record, None))).await?;
     let location = call.link(&format!("/api/v1/jobs/{}", record.spec.name));
     if let Ok(location) = HeaderValue::from_str(&location) {
         response.headers_mut().insert(LOCATION, location);

@@ -7,9 +7,9 @@ use rondel_core::access::Permission::Edit;
 use rondel_core::queued::QueuedRunsPolicy;
 
 use super::change::{TRY_COUNT, changed_too_often, edit_problem};
-use super::find::{JobOfRuns, find, find_for_runs, missing};
+use super::find::{JobOfRuns, find, find_for_runs, missing_job};
 use super::queued::DeletedJson;
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::call::Call;
 use crate::etag::IfMatch;
 use crate::openapi::Doc;
@@ -59,7 +59,7 @@ async fn delete(
     if runs.dropped == 0 && runs.kept == 0 {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    json(StatusCode::OK, &DeletedJson { queued: runs.into() })
+    json_response(StatusCode::OK, &DeletedJson { queued: runs.into() })
 }
 
 /// Deletes a job if it still has the version for which the caller's permission was checked. After a conflict with another change it tries
@@ -84,7 +84,7 @@ pub(crate) async fn remove<Q>(
         if_match.against(record.version)?;
         match jobs::delete(call.engine(), &record, Some(record.version), is_forced, queued).await {
             Ok(Some(runs)) => return Ok(runs),
-            Ok(None) => return Err(missing(call, name)),
+            Ok(None) => return Err(missing_job(call, name)),
             Err(JobError::Conflict { .. }) if !if_match.is_given() => {}
             Err(error) => return Err(edit_problem(call, error).await),
         }

@@ -105,7 +105,7 @@ async fn get(call: Call<ExportQuery>) -> Result<Response, Problem> {
     let format = call.query.format;
     if let Some(name) = &call.query.name {
         let record = find(&call, name).await?;
-        return Ok(answer(format, Body::from(format.document(&[record]))));
+        return Ok(export_response(format, Body::from(format.document(&[record]))));
     }
     let mut exporter = Exporter {
         web: call.web.clone(),
@@ -122,10 +122,10 @@ async fn get(call: Call<ExportQuery>) -> Result<Response, Problem> {
     // Reads the first page before the answer begins, so that a failure of the database is still answered with a problem.
     let first = exporter.page().await?;
     // The stream is fused because compression polls it once more after its end.
-    Ok(answer(format, Body::from_stream(stream(exporter, first).fuse())))
+    Ok(export_response(format, Body::from_stream(stream(exporter, first).fuse())))
 }
 
-fn answer(format: Format, body: Body) -> Response {
+fn export_response(format: Format, body: Body) -> Response {
     let mut response = Response::new(body);
     let kind = match format {
         Format::Json => "application/json",
@@ -148,8 +148,8 @@ impl Format {
 
     fn document(self, records: &[JobRecord]) -> String {
         match self {
-            Self::Json => as_json(records, true, true),
-            Self::Yaml => as_yaml(records),
+            Self::Json => jobs_as_json(records, true, true),
+            Self::Yaml => jobs_as_yaml(records),
         }
     }
 }
@@ -186,7 +186,7 @@ impl Exporter {
         if let Some(loss) = self.caller.access_loss_unless(&self.web, may).await {
             return Err(loss.problem("so the export ends here"));
         }
-        let _turn = shares::turn(&self.web, self.caller.caller().key()).await?;
+        let _turn = shares::wait_for_turn(&self.web, self.caller.caller().key()).await?;
         self.page().await.map_err(|error| {
             tracing::warn!(target: "http", error = chain(&error), "the export of jobs was aborted");
             Problem::new(Code::Unavailable, "the database did not answer, so the export ends here")
@@ -210,23 +210,23 @@ impl Exporter {
         self.after_name = records.last().map(|record| record.spec.name.clone());
         let is_first = !std::mem::replace(&mut self.has_begun, true);
         let text = match self.format {
-            Format::Json => as_json(&records, is_first, self.is_over),
+            Format::Json => jobs_as_json(&records, is_first, self.is_over),
             // Only an export without any jobs writes an empty list.
             Format::Yaml if records.is_empty() && !is_first => String::new(),
-            Format::Yaml => as_yaml(&records),
+            Format::Yaml => jobs_as_yaml(&records),
         };
-        self.page = next_count(records.len(), text.len());
+        self.page = next_page_count(records.len(), text.len());
         Ok(text.into())
     }
 }
 
 /// How many jobs to read next, after a page of `count` jobs with `len` bytes. Assumes that the mean length stays the same.
-fn next_count(count: usize, len: usize) -> u32 {
+fn next_page_count(count: usize, len: usize) -> u32 {
     let count = PAGE_LEN.saturating_mul(count) / len.max(1);
     u32::try_from(count).unwrap_or(PAGE_JOB_COUNT_MAX).clamp(1, PAGE_JOB_COUNT_MAX)
 }
 
-fn as_json(records: &[JobRecord], is_first: bool, is_last: bool) -> String {
+fn jobs_as_json(records: &[JobRecord], is_first: bool, is_last: bool) -> String {
     let mut text = if is_first { "[".to_owned() } else { String::new() };
     for (index, record) in records.iter().enumerate() {
         text.push_str(if is_first && index == 0 { "\n" } else { ",\n" });
@@ -239,7 +239,7 @@ fn as_json(records: &[JobRecord], is_first: bool, is_last: bool) -> String {
 }
 
 /// The jobs as a YAML list that `apply` accepts.
-pub(crate) fn as_yaml(records: &[JobRecord]) -> String {
+pub(crate) fn jobs_as_yaml(records: &[JobRecord]) -> String {
     let documents: Vec<_> = records.iter().map(|record| record.spec.document()).collect();
     let items: Vec<Vec<_>> =
         documents.iter().map(|document| document.fields.iter().map(|(name, value)| (*name, value)).collect()).collect();

@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::find::find;
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::api::page::Page;
 use crate::api::page_builder::PageBuilder;
 use crate::api::schedules::Sentence;
@@ -54,13 +54,13 @@ impl FromQuery for FiresQuery {
         Self {
             from: reader.parsed(
                 Parameter::instant("from").about("The first instant; a day ago if both are left out."),
-                instant,
+                parse_instant,
             ),
             to: reader.parsed(
                 Parameter::instant("to").about(
                     "The last instant; at most 366 days later. If one end is left out, the range is two days long.",
                 ),
-                instant,
+                parse_instant,
             ),
             limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
             cursor: reader.single(Parameter::cursor()),
@@ -82,17 +82,17 @@ impl FromQuery for WhyQuery {
                 Parameter::instant("at").about(
                     "The instant that is asked about; without it, the job's open run, its last fire or its next one.",
                 ),
-                instant,
+                parse_instant,
             ),
             run: reader.parsed(
                 Parameter::id("run").about("The run of the job that is asked about, instead of an instant."),
-                run_id,
+                parse_run_id,
             ),
         }
     }
 }
 
-fn run_id(text: &str) -> Result<RunId, String> {
+fn parse_run_id(text: &str) -> Result<RunId, String> {
     let id = text.parse::<RunId>().ok().filter(|id| id.get() > 0);
     id.ok_or_else(|| format!("{text:?} is not the id of a run"))
 }
@@ -114,7 +114,7 @@ impl FromQuery for VersionsQuery {
 }
 
 /// Parses an instant of the years 1970 to 2199.
-pub(crate) fn instant(text: &str) -> Result<Timestamp, String> {
+pub(crate) fn parse_instant(text: &str) -> Result<Timestamp, String> {
     let at: Timestamp = text.parse().map_err(|error: rondel_core::TimeError| error.to_string())?;
     let last = Timestamp::from_secs(7_258_118_400);
     if (Timestamp::EPOCH..last).contains(&at) { Ok(at) } else { Err(format!("{at} is outside the years 1970 to 2199")) }
@@ -224,7 +224,7 @@ async fn list(call: Call<FiresQuery>, Named(name, ..): Named<path::Job>) -> Resu
             let (from, to) = listing.position::<(i64, i64)>(cursor)?;
             (Timestamp::from_millis(from), Timestamp::from_millis(to))
         }
-        None => range(query, call.engine().now())?,
+        None => query_range(query, call.engine().now())?,
     };
     let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
     let history = call.engine().fires(&record, Range { from, to, limit }, call.visible_apps().as_deref()).await?;
@@ -240,7 +240,7 @@ async fn list(call: Call<FiresQuery>, Named(name, ..): Named<path::Job>) -> Resu
 }
 
 /// The range of a query. The default is one day before and after now. If only one end is given, the range is two days long.
-fn range(query: &FiresQuery, now: Timestamp) -> Result<(Timestamp, Timestamp), Problem> {
+fn query_range(query: &FiresQuery, now: Timestamp) -> Result<(Timestamp, Timestamp), Problem> {
     let (from, to) = match (query.from, query.to) {
         (None, None) => (now - DAY, now + DAY),
         (Some(from), None) => (from, from + 2 * DAY),
@@ -276,30 +276,30 @@ async fn why(call: Call<WhyQuery>, Named(name, ..): Named<path::Job>) -> Result<
     let record = find(&call, &name).await?;
     let within = call.visible_apps();
     let why = match (call.query.at, call.query.run) {
-        (Some(_), Some(_)) => return Err(refused_run("is given together with at")),
+        (Some(_), Some(_)) => return Err(invalid_run("is given together with at")),
         (Some(at), None) => call.engine().why(&record, at, within.as_deref()).await?,
         (None, Some(id)) => {
             let found = call.engine().store().runs(&[id]).await?.pop();
             let found = found.filter(|run| run.job == record.id && call.may_view(run.app));
             let run = found.ok_or_else(|| {
-                refused_run(format!("run {id} does not belong to the job that is named {} now", record.spec.name))
+                invalid_run(format!("run {id} does not belong to the job that is named {} now", record.spec.name))
             })?;
             call.engine().why_run(&record, &run, within.as_deref()).await?
         }
         (None, None) => call.engine().why_now(&record, within.as_deref()).await?,
     };
     let body = WhyJson {
-        incident: incident_of_fire::of_answer(&call, record.id, &why).await?,
+        incident: incident_of_fire::incident_of_answer(&call, record.id, &why).await?,
         at: why.at,
         answer: Sentence { en: why.en, zh: why.zh },
         fire: why.entry.map(EntryJson::from),
         previous_fire_at: why.before,
         next_fire_at: why.after,
     };
-    json(StatusCode::OK, &body)
+    json_response(StatusCode::OK, &body)
 }
 
-fn refused_run(why: impl Into<String>) -> Problem {
+fn invalid_run(why: impl Into<String>) -> Problem {
     Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("run", "invalid_value", why)])
 }
 
@@ -326,7 +326,7 @@ pub(crate) async fn versions_before<Q>(
         i64::MAX => Timestamp::MAX,
         _ => call.engine().now(),
     };
-    let found = older(call, job, (before, to), count).await?;
+    let found = older_versions(call, job, (before, to), count).await?;
     Ok(versions_for_caller(call, found).await?.into_iter().filter_map(|(_, version)| version).collect())
 }
 
@@ -340,7 +340,7 @@ async fn versions(call: Call<VersionsQuery>, Named(name, ..): Named<path::Job>) 
     let mut is_first = call.query.cursor.is_none();
     while let Some(count) = page.next_row_count() {
         let count = usize::try_from(count).unwrap_or(usize::MAX);
-        let mut found = older(&call, record.id, last, count + 1).await?;
+        let mut found = older_versions(&call, record.id, last, count + 1).await?;
         let has_more = found.len() > count;
         found.truncate(count);
         let shown = versions_for_caller(&call, found).await?;
@@ -361,7 +361,7 @@ async fn versions(call: Call<VersionsQuery>, Named(name, ..): Named<path::Job>) 
 
 /// The newest `count` versions before the version `before`, the newest first. The store selects versions by when they were saved, so it
 /// can also return the version `before` and later ones. If these leave too few, more versions are read.
-async fn older<Q>(
+async fn older_versions<Q>(
     call: &Call<Q>,
     job: JobId,
     (before, to): (i64, Timestamp),

@@ -9,7 +9,7 @@ use rondel_store::catalog::JobRecord;
 use rondel_store::ledger::RunQuery;
 
 use super::find::find;
-use super::job_json::{JobJson, LastRun, answer};
+use super::job_json::{JobJson, LastRun, job_response};
 use crate::call::Call;
 use crate::openapi::Doc;
 use crate::path::{self, Named};
@@ -33,7 +33,7 @@ pub(super) fn routes() -> Routes {
 async fn get(call: Call, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let last = last_run(&call, &record).await?;
-    answer(&call, StatusCode::OK, &record, Some(last)).await
+    job_response(&call, StatusCode::OK, &record, Some(last)).await
 }
 
 /// The newest run that is due. For a broadcast it is the root row, which stands for all shards.

@@ -11,10 +11,10 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::find::find;
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::api::page::{LIMIT_DEFAULT, LIMIT_MAX};
 use crate::api::page_builder::PageBuilder;
-use crate::call::{Call, quoted};
+use crate::call::{Call, quoted_input};
 use crate::cursor::Listing;
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
@@ -168,15 +168,15 @@ pub(super) fn routes() -> Routes {
 
 async fn list(call: Call<ItemsQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
-    let view = pump_view::read(&call, &record).await?.ok_or_else(|| no_pump(&name))?;
+    let view = pump_view::read_pump(&call, &record).await?.ok_or_else(|| no_pump_problem(&name))?;
     let ItemsQuery { states, limit, cursor } = &call.query;
     let listing = Listing::new("items", (record.id, states));
     let after = cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
     let found = view.page(after.as_deref(), states, limit + 1);
-    let (items, next) = fill(&call, &record, &found)?;
+    let (items, next) = fill_page(&call, &record, &found)?;
     let now = call.engine().now();
     let PumpView { root, groups, totals, .. } = &view;
-    json(
+    json_response(
         StatusCode::OK,
         &ItemsJson {
             root: root.as_ref().map(RootJson::from),
@@ -189,7 +189,7 @@ async fn list(call: Call<ItemsQuery>, Named(name, ..): Named<path::Job>) -> Resu
 }
 
 /// The items that fit into the page. Also returns the last of them if there are more.
-fn fill(
+fn fill_page(
     call: &Call<ItemsQuery>,
     record: &JobRecord,
     found: &[&ItemView],
@@ -205,8 +205,11 @@ fn fill(
 }
 
 /// The refusal of a request for items if the job is not a pump job.
-pub(crate) fn no_pump(name: &str) -> Problem {
-    Problem::new(Code::NotAPump, format!("job {} has no `pump` in its definition, so it has no items", quoted(name)))
+pub(crate) fn no_pump_problem(name: &str) -> Problem {
+    Problem::new(
+        Code::NotAPump,
+        format!("job {} has no `pump` in its definition, so it has no items", quoted_input(name)),
+    )
 }
 
 impl From<&RootView> for RootJson {

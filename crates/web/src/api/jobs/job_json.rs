@@ -12,9 +12,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::queued::QueuedJson;
-use crate::answer::json;
+use crate::answer::json_response;
 use crate::call::Call;
-use crate::etag::tag;
+use crate::etag::version_tag;
 use crate::job_states;
 use crate::problem::Problem;
 
@@ -102,17 +102,17 @@ impl<'a> JobJson<'a> {
 
 /// Answers with a job. The answer shows `last_run` if it is given. After a change `last_run` is `None`, and the answer has the warnings
 /// for the job's author instead.
-pub(super) async fn answer(
+pub(super) async fn job_response(
     call: &Call,
     status: StatusCode,
     record: &JobRecord,
     last_run: Option<Option<LastRun>>,
 ) -> Result<Response, Problem> {
-    answer_with(call, status, record, (last_run, None)).await
+    job_response_with_queued(call, status, record, (last_run, None)).await
 }
 
-/// Like `answer`, and reports what happened to the job's open runs.
-pub(super) async fn answer_with<Q>(
+/// Like `job_response`, and reports what happened to the job's open runs.
+pub(super) async fn job_response_with_queued<Q>(
     call: &Call<Q>,
     status: StatusCode,
     record: &JobRecord,
@@ -121,20 +121,20 @@ pub(super) async fn answer_with<Q>(
     call.note.changed_to(&record.spec);
     let next = jobs::next_fires(call.engine(), std::slice::from_ref(record)).await?.into_iter().next().flatten();
     let parents = Some(record.spec.parents().into_iter().map(|parent| parent.name).collect());
-    let children = Some(children(call, record).await?);
+    let children = Some(follower_names(call, record).await?);
     let warnings =
         || jobs::warnings(call.engine(), record.namespace, &record.spec).iter().map(ToString::to_string).collect();
     let warnings = last_run.is_none().then(warnings);
-    let state = job_states::state(call.engine(), record).await?;
+    let state = job_states::job_state(call.engine(), record).await?;
     let whole = JobJson::new(record, &call.namespace.name, (state, next));
     let body = JobJson { parents, children, last_run, queued, warnings, ..whole };
-    let mut response = json(status, &body)?;
-    response.headers_mut().insert(ETAG, tag(record.version));
+    let mut response = json_response(status, &body)?;
+    response.headers_mut().insert(ETAG, version_tag(record.version));
     Ok(response)
 }
 
 /// The jobs that follow from this one, without those that the caller may not see.
-pub(super) async fn children<Q>(call: &Call<Q>, record: &JobRecord) -> Result<Vec<String>, Problem> {
+pub(super) async fn follower_names<Q>(call: &Call<Q>, record: &JobRecord) -> Result<Vec<String>, Problem> {
     let mut children = call.engine().store().child_names(record.id).await?;
     let hidden = call.hidden_jobs(&children).await?;
     children.retain(|name| !hidden.contains(name));

@@ -14,7 +14,7 @@ use super::job_json::JobJson;
 use crate::api::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
 use crate::api::page_builder::PageBuilder;
 use crate::call::Call;
-use crate::cursor::{Listing, invalid};
+use crate::cursor::{Listing, invalid_cursor};
 use crate::job_board::{BoardEntry, JobOrder, OfferedHandlers};
 use crate::job_states;
 use crate::openapi::Doc;
@@ -65,7 +65,7 @@ async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
         Some(cursor) => Some(listing.position::<String>(cursor)?),
     };
     if after_name.as_deref().is_some_and(|after| name::check(after).is_err()) {
-        return Err(invalid("does not hold a name"));
+        return Err(invalid_cursor("does not hold a name"));
     }
     let app = match &query.app {
         None => None,
@@ -87,7 +87,7 @@ async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
             return page.answer(None);
         }
         let fires = jobs::next_fires(call.engine(), &records).await?;
-        let states = job_states::states(call.engine(), &records).await?;
+        let states = job_states::job_states(call.engine(), &records).await?;
         for ((record, next), state) in records.iter().zip(fires).zip(states) {
             if !page.add(&JobJson::new(record, &call.namespace.name, (state, next)))? {
                 return page.answer(cursor(&last));

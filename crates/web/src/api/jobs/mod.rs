@@ -31,11 +31,11 @@ mod switch;
 mod versions;
 
 pub(crate) use delete::remove;
-pub(crate) use export::as_yaml;
+pub(crate) use export::jobs_as_yaml;
 pub(crate) use find::{find, find_app, find_for_runs};
-pub(crate) use fires::instant;
+pub(crate) use fires::parse_instant;
 pub(crate) use fires::versions_before;
-pub(crate) use items::no_pump;
+pub(crate) use items::no_pump_problem;
 pub(crate) use reset::reset_to_declared;
 pub(crate) use stats::visible_from;
 pub(crate) use versions::{diff_versions, restore_version, version_spec};

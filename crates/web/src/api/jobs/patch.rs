@@ -40,7 +40,7 @@ async fn patch(
     body: PatchBody<JobSpec>,
 ) -> Result<Response, Problem> {
     change(&call, &name, &if_match, |record| {
-        let mut spec = body::patched(&record.spec, &body.bytes)?;
+        let mut spec = body::apply_patch(&record.spec, &body.bytes)?;
         // An `at` schedule in the past must not run again if the client repeats the request.
         jobs::keep_run_instants(call.engine(), &mut spec, &record.spec);
         Ok(spec)

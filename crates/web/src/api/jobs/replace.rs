@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::body;
 use super::change::{EDIT_REFUSALS, save_edit};
-use super::job_json::{JobJson, answer};
+use super::job_json::{JobJson, job_response};
 use crate::body::JsonBody;
 use crate::call::Call;
 use crate::etag::IfMatch;
@@ -47,5 +47,5 @@ async fn replace(
         Ok(Some(spec))
     })
     .await?;
-    answer(&call, StatusCode::OK, &saved, None).await
+    job_response(&call, StatusCode::OK, &saved, None).await
 }

@@ -7,7 +7,7 @@ use rondel_core::access::Permission::Edit;
 use rondel_store::catalog::JobRecord;
 
 use super::change::{EDIT_REFUSALS, save_edit};
-use super::job_json::{JobJson, answer};
+use super::job_json::{JobJson, job_response};
 use crate::call::Call;
 use crate::etag::IfMatch;
 use crate::openapi::Doc;
@@ -33,7 +33,7 @@ pub(super) fn routes() -> Routes {
 
 async fn reset(call: Call, Named(name, ..): Named<path::Job>, if_match: IfMatch) -> Result<Response, Problem> {
     let saved = reset_to_declared(&call, &name, &if_match).await?;
-    answer(&call, StatusCode::OK, &saved, None).await
+    job_response(&call, StatusCode::OK, &saved, None).await
 }
 
 /// Gives a job the definition that code declares. Does nothing if the job already has it.

@@ -14,8 +14,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::find::find;
-use super::fires::instant;
-use crate::answer::json;
+use super::fires::parse_instant;
+use crate::answer::json_response;
 use crate::api::page::Page;
 use crate::call::Call;
 use crate::openapi::Doc;
@@ -42,10 +42,14 @@ pub(super) struct StatsQuery {
 impl FromQuery for StatsQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self {
-            from: reader
-                .parsed(Parameter::instant("from").about("The first hour; a day before `to` if left out."), instant),
-            to: reader
-                .parsed(Parameter::instant("to").about("The end, now if left out; at most 92 days later."), instant),
+            from: reader.parsed(
+                Parameter::instant("from").about("The first hour; a day before `to` if left out."),
+                parse_instant,
+            ),
+            to: reader.parsed(
+                Parameter::instant("to").about("The end, now if left out; at most 92 days later."),
+                parse_instant,
+            ),
         }
     }
 }
@@ -77,10 +81,10 @@ pub(super) fn routes() -> Routes {
 
 async fn get(call: Call<StatsQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
-    let (from, to) = range(&call.query, call.engine().now())?;
+    let (from, to) = query_range(&call.query, call.engine().now())?;
     let from = visible_from(&call, &record, from, to).await?;
     let stats = call.engine().store().job_stats(record.id, from, to).await?;
-    json(StatusCode::OK, &Page { items: by_hour(&stats), next_cursor: None })
+    json_response(StatusCode::OK, &Page { items: hourly_counts(&stats), next_cursor: None })
 }
 
 /// The instant from which all of the job's counts belong to apps that the caller sees. Counts are stored per job and hour, not per app:
@@ -124,7 +128,7 @@ fn next_hour(at: Timestamp) -> Timestamp {
 }
 
 /// The range of a query. It begins at a full hour.
-fn range(query: &StatsQuery, now: Timestamp) -> Result<(Timestamp, Timestamp), Problem> {
+fn query_range(query: &StatsQuery, now: Timestamp) -> Result<(Timestamp, Timestamp), Problem> {
     let to = query.to.unwrap_or(now);
     let from = query.from.unwrap_or(to - DAY);
     check_range(from, to)?;
@@ -142,7 +146,7 @@ fn check_range(from: Timestamp, to: Timestamp) -> Result<(), Problem> {
     Err(Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("to", "invalid_value", wrong)]))
 }
 
-fn by_hour(stats: &[JobStat]) -> Vec<HourJson> {
+fn hourly_counts(stats: &[JobStat]) -> Vec<HourJson> {
     let mut hours: BTreeMap<Timestamp, Vec<&JobStat>> = BTreeMap::new();
     for stat in stats {
         hours.entry(stat.hour).or_default().push(stat);
@@ -181,7 +185,7 @@ mod tests {
             stat(at, RunStatus::Succeeded, 3, 8),
             stat(at + Duration::from_secs(3600), RunStatus::Skipped, 2, 0),
         ];
-        let hours = serde_json::to_value(by_hour(&stats)).unwrap();
+        let hours = serde_json::to_value(hourly_counts(&stats)).unwrap();
         let expected = serde_json::json!([
             {"hour": "1970-01-01T02:00:00Z", "run_count": 11, "counts": {"failed": 1, "skipped": 7, "succeeded": 3},
              "mean_duration_ms": 3000},
@@ -194,7 +198,7 @@ mod tests {
     fn the_hour_of_the_first_instant_is_in_the_range() {
         let at = Timestamp::from_secs;
         let range = |from: Option<i64>, to: Option<i64>| {
-            range(&StatsQuery { from: from.map(at), to: to.map(at) }, at(90_000)).ok()
+            query_range(&StatsQuery { from: from.map(at), to: to.map(at) }, at(90_000)).ok()
         };
         assert_eq!(range(Some(5_400), Some(5_700)), Some((at(3_600), at(5_700))));
         assert_eq!(range(Some(3_600), None), Some((at(3_600), at(90_000))));

@@ -8,7 +8,7 @@ use rondel_core::access::Permission::Operate;
 
 use super::change::{EDIT_REFUSALS, TRY_COUNT, change, changed_too_often, edit_problem};
 use super::find::find;
-use super::job_json::{JobJson, answer_with};
+use super::job_json::{JobJson, job_response_with_queued};
 use super::queued::QueuedQuery;
 use crate::call::Call;
 use crate::etag::IfMatch;
@@ -51,7 +51,9 @@ async fn pause(
         let record = find(&call, &name).await?;
         if_match.against(record.version)?;
         match jobs::pause(call.engine(), &record, call.caller.name(), call.query.queued).await {
-            Ok((paused, runs)) => return answer_with(&call, StatusCode::OK, &paused, (None, Some(runs.into()))).await,
+            Ok((paused, runs)) => {
+                return job_response_with_queued(&call, StatusCode::OK, &paused, (None, Some(runs.into()))).await;
+            }
             Err(JobError::Conflict { .. }) if !if_match.is_given() => {}
             Err(error) => return Err(edit_problem(&call, error).await),
         }

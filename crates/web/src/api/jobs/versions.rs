@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 
 use super::change::{EDIT_REFUSALS, save_edit};
 use super::find::find;
-use super::job_json::{JobJson, answer};
-use crate::answer::json;
+use super::job_json::{JobJson, job_response};
+use crate::answer::json_response;
 use crate::body::{JsonBody, refuse_value};
 use crate::call::Call;
 use crate::etag::IfMatch;
@@ -122,7 +122,7 @@ async fn diff(
         return Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response());
     }
     let changes = changes.into_iter().map(ChangeJson::from).collect();
-    json(StatusCode::OK, &DiffJson { from, to, changes, text })
+    json_response(StatusCode::OK, &DiffJson { from, to, changes, text })
 }
 
 /// The differences between two versions, limited to values that the caller may see.
@@ -157,7 +157,7 @@ async fn restore(
 ) -> Result<Response, Problem> {
     let wanted = body.read()?;
     let saved = restore_version(&call, &name, &if_match, wanted.version).await?;
-    answer(&call, StatusCode::OK, &saved, None).await
+    job_response(&call, StatusCode::OK, &saved, None).await
 }
 
 /// Saves an earlier version as the newest one, for the API and the console. Does nothing if the job already has that definition.
@@ -168,7 +168,7 @@ pub(crate) async fn restore_version<Q>(
     version: i64,
 ) -> Result<JobRecord, Problem> {
     let record = find(call, name).await?;
-    let old = of_version(call, &record, version).await?;
+    let old = spec_of_version(call, &record, version).await?;
     let old = old.map_err(|message| refuse_value("/version", message))?;
     save_edit(call, name, if_match, |record| {
         let spec = JobSpec { name: record.spec.name.clone(), enabled: record.spec.enabled, ..old.clone() };
@@ -179,7 +179,7 @@ pub(crate) async fn restore_version<Q>(
 
 /// The definition of a version that the caller may see.
 pub(crate) async fn version_spec<Q>(call: &Call<Q>, record: &JobRecord, version: i64) -> Result<JobSpec, Problem> {
-    let found = of_version(call, record, version).await?;
+    let found = spec_of_version(call, record, version).await?;
     found.map_err(|message| {
         Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("from", "invalid_value", message)])
     })
@@ -190,7 +190,7 @@ async fn definition<Q>(
     record: &JobRecord,
     (parameter, version): (&'static str, i64),
 ) -> Result<Value, Problem> {
-    let found = of_version(call, record, version).await?;
+    let found = spec_of_version(call, record, version).await?;
     let spec = found.map_err(|message| {
         Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query(parameter, "invalid_value", message)])
     })?;
@@ -199,7 +199,11 @@ async fn definition<Q>(
 
 /// The definition of a version, or a message that it does not exist. A version counts as missing if the job belonged at that time to an
 /// app that the caller does not see.
-async fn of_version<Q>(call: &Call<Q>, record: &JobRecord, version: i64) -> Result<Result<JobSpec, String>, Problem> {
+async fn spec_of_version<Q>(
+    call: &Call<Q>,
+    record: &JobRecord,
+    version: i64,
+) -> Result<Result<JobSpec, String>, Problem> {
     let found = call.engine().store().definitions(&[(record.id, version)]).await?.pop();
     let missing = || format!("there is no version {version}; the newest is {}", record.version);
     let Some(spec) = found.map(|found| found.spec) else { return Ok(Err(missing())) };

@@ -84,8 +84,9 @@ pub(crate) async fn read<Q: Sync>(
     let (engine, now) = (call.engine(), call.engine().now());
     let nodes = async { engine.store().nodes().await.map_err(Problem::from) };
     let idle = async { Ok(engine.store().idle_jobs(call.namespace.id, now - PAUSED_FOR, JOB_COUNT).await?) };
-    let problems = try_join5(failures.read(call), failures.failing(call), idle, tokens(call, now), lateness(call, now));
-    let health = try_join(health(call, now), longest_running(call, now));
+    let problems =
+        try_join5(failures.read(call), failures.failing(call), idle, token_ends(call, now), lateness_p99(call, now));
+    let health = try_join(read_health(call, now), longest_running(call, now));
     let ((mut health, under_way), nodes, (troubled, pulses, idle, tokens, lateness)) =
         try_join3(health, nodes, problems).await?;
     health.count_nodes(&nodes, (engine.token().node, now));
@@ -95,14 +96,14 @@ pub(crate) async fn read<Q: Sync>(
     let ids = ids.chain(under_way.iter().map(|run| run.job)).chain(idle.iter().map(|(job, ..)| *job));
     let jobs = Jobs::read(call, ids).await?;
     let (failing, under_way) =
-        try_join(failing(call, (pulses, troubled), (&jobs, lang)), under_way_runs(call, &under_way, (&jobs, now)))
+        try_join(failing_jobs(call, (pulses, troubled), (&jobs, lang)), under_way_runs(call, &under_way, (&jobs, now)))
             .await?;
     let facts = AttentionFacts {
         failing,
-        without_executor: without_executor(call, &skipped_without_executor, &jobs).await?,
+        without_executor: jobs_without_executor(call, &skipped_without_executor, &jobs).await?,
         under_way,
         lateness,
-        paused: paused(&idle, &jobs),
+        paused: paused_jobs(&idle, &jobs),
         tokens,
         lost_nodes: nodes
             .iter()
@@ -129,7 +130,7 @@ fn failing_loops(nodes: &[Node], now: Timestamp) -> Vec<(String, String, Timesta
 }
 
 /// Reads the numbers of executors and runs.
-async fn health<Q: Sync>(call: &Call<Q>, now: Timestamp) -> Result<Health, Problem> {
+async fn read_health<Q: Sync>(call: &Call<Q>, now: Timestamp) -> Result<Health, Problem> {
     let open = |status| open(call, status);
     let runs = try_join3(open(RunStatus::Running), open(RunStatus::Pending), open(RunStatus::Waiting));
     let ((executors, _), (running, pending, waiting), next_fire_at) =
@@ -142,8 +143,8 @@ async fn health<Q: Sync>(call: &Call<Q>, now: Timestamp) -> Result<Health, Probl
         online_count: online().count(),
         slot_count: online().map(|one| u64::from(one.slots)).sum(),
         busy_count: online().filter_map(|one| one.running).map(u64::from).sum(),
-        queue_count: counted(due_count, pending.is_cut || waiting.is_cut),
-        running_count: counted(running.marks.len(), running.is_cut),
+        queue_count: count_text(due_count, pending.is_cut || waiting.is_cut),
+        running_count: count_text(running.marks.len(), running.is_cut),
         next_fire_at,
         ..Health::default()
     })
@@ -162,7 +163,7 @@ async fn next_fire<Q>(call: &Call<Q>, now: Timestamp) -> Result<Option<Timestamp
 }
 
 /// A number of runs as text, with a plus sign if not all runs were read.
-fn counted(count: usize, is_cut: bool) -> String {
+fn count_text(count: usize, is_cut: bool) -> String {
     format!("{count}{}", if is_cut { "+" } else { "" })
 }
 
@@ -182,7 +183,7 @@ struct OpenRuns {
     is_cut: bool,
 }
 
-async fn open<Q: Sync>(call: &Call<Q>, status: RunStatus) -> Result<OpenRuns, Problem> {
+async fn read_open_runs<Q: Sync>(call: &Call<Q>, status: RunStatus) -> Result<OpenRuns, Problem> {
     let mut marks = call.engine().store().open_chart_runs(call.namespace.id, status, OPEN_COUNT + 1).await?;
     let count = usize::try_from(OPEN_COUNT).unwrap_or(usize::MAX);
     let is_cut = marks.len() > count;
@@ -192,9 +193,9 @@ async fn open<Q: Sync>(call: &Call<Q>, status: RunStatus) -> Result<OpenRuns, Pr
 }
 
 /// The 99th percentile of the lateness within [`LATE_WITHIN`].
-async fn lateness<Q>(call: &Call<Q>, now: Timestamp) -> Result<Option<Duration>, Problem> {
-    let buckets = series::of_namespace(call, BucketRange::new(Step::Minute, now - LATE_WITHIN, now)).await?;
-    Ok(series::total(&buckets).lateness.quantile(990))
+async fn lateness_p99<Q>(call: &Call<Q>, now: Timestamp) -> Result<Option<Duration>, Problem> {
+    let buckets = series::namespace_buckets(call, BucketRange::new(Step::Minute, now - LATE_WITHIN, now)).await?;
+    Ok(series::sum_buckets(&buckets).lateness.quantile(990))
 }
 
 /// The jobs that were read, by id. Deleted jobs, and those that the caller may not see, are left out.
@@ -208,7 +209,7 @@ impl Jobs {
     }
 }
 
-async fn failing<Q>(
+async fn failing_jobs<Q>(
     call: &Call<Q>,
     (pulses, troubled): (&[NewestOutcomes], &[UnsuccessfulRuns]),
     (jobs, lang): (&Jobs, Lang),
@@ -248,7 +249,7 @@ fn skipped_without_executor(troubled: &[UnsuccessfulRuns]) -> Vec<&UnsuccessfulR
 }
 
 /// The jobs that still have no executor: no executor offers the handler, or none of those that do may get the job's runs.
-async fn without_executor<Q>(
+async fn jobs_without_executor<Q>(
     call: &Call<Q>,
     skipped_without_executor: &[&UnsuccessfulRuns],
     jobs: &Jobs,
@@ -303,7 +304,8 @@ async fn under_way_runs<Q>(
 ) -> Result<Vec<RunUnderWay>, Problem> {
     let owners: Vec<i64> = running.iter().map(|run| run.job.get()).collect();
     let points =
-        series::read(call, PointKind::Job, &owners, BucketRange::new(Step::Day, now - USUAL_WITHIN, now)).await?;
+        series::read_points(call, PointKind::Job, &owners, BucketRange::new(Step::Day, now - USUAL_WITHIN, now))
+            .await?;
     let mut usual: HashMap<i64, Sketch> = HashMap::new();
     points.iter().for_each(|point| usual.entry(point.owner).or_default().merge(&point.durations));
     let fact = |run: &Run| {
@@ -314,7 +316,7 @@ async fn under_way_runs<Q>(
     Ok(running.iter().filter_map(fact).collect())
 }
 
-fn paused(idle: &[(JobId, i64, Timestamp)], jobs: &Jobs) -> Vec<(String, Timestamp)> {
+fn paused_jobs(idle: &[(JobId, i64, Timestamp)], jobs: &Jobs) -> Vec<(String, Timestamp)> {
     let since = |(job, _, at): &(JobId, i64, Timestamp)| {
         let job = jobs.0.get(job).filter(|job| !job.spec.enabled)?;
         Some((job.spec.name.clone(), *at))
@@ -324,7 +326,7 @@ fn paused(idle: &[(JobId, i64, Timestamp)], jobs: &Jobs) -> Vec<(String, Timesta
 
 /// The names and ends of tokens: of all tokens for an admin of the cluster, of their own tokens for other callers, as far as these may
 /// read them.
-async fn tokens<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<(String, Timestamp)>, Problem> {
+async fn token_ends<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<(String, Timestamp)>, Problem> {
     let is_admin = call.caller.rights.allow(Permission::Cluster, call.namespace.id, None);
     if !is_admin && call.caller.account.is_none() {
         return Ok(Vec::new());
@@ -351,6 +353,6 @@ mod tests {
 
     #[test]
     fn a_number_that_is_a_lower_bound_has_a_plus_sign() {
-        assert_eq!((counted(0, false), counted(2_000, true)), ("0".to_owned(), "2000+".to_owned()));
+        assert_eq!((count_text(0, false), count_text(2_000, true)), ("0".to_owned(), "2000+".to_owned()));
     }
 }

@@ -16,7 +16,7 @@ use rondel_store::catalog::JobQuery;
 use self::facts::Health;
 use super::alerts;
 use super::drawing::{Drawing, Scale};
-use super::moment::{Moment, length};
+use super::moment::{Moment, length_text};
 use super::outcome_bars::OutcomeChart;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
@@ -25,7 +25,7 @@ use crate::overview::lanes::{self, LaneKind, TimelineRequest};
 use crate::overview::recent_failures::RecentFailures;
 use crate::overview::series::{self, BucketRange};
 use crate::problem::Problem;
-use crate::redirect::pair;
+use crate::redirect::query_pair;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 /// The range of the bar chart.
@@ -95,13 +95,13 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
     // These four reads run concurrently. They are independent, except that two share `failures`.
     let failures = RecentFailures::default();
     let known = facts::read(&page.call, &failures, t.lang());
-    let buckets = series::verdicts_of_namespace(&page.call, span);
+    let buckets = series::namespace_verdicts(&page.call, span);
     let lanes = lanes::timeline(&page.call, &request, &failures);
     let (known, buckets, timeline, alert_count) =
         try_join4(known, buckets, lanes, alerts::open_count(&page.call)).await?;
     let whole = BucketRange { to: Step::Quarter.floor(now) + Step::Quarter.length(), ..span };
     let chart = OutcomeChart::new(&buckets, whole, (now, t));
-    let health = health(known.health, &known.facts, (now, t));
+    let health = health_row(known.health, &known.facts, (now, t));
     let findings = list_findings(known.facts, now);
     let more_count = findings.len().saturating_sub(FINDING_COUNT_MAX);
     let one = JobQuery { within: page.call.visible_apps(), limit: 1, ..JobQuery::default() };
@@ -113,7 +113,7 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
         health,
         alert_count,
         chart,
-        findings: findings.iter().take(FINDING_COUNT_MAX).map(|finding| row(finding, now, t)).collect(),
+        findings: findings.iter().take(FINDING_COUNT_MAX).map(|finding| finding_row(finding, now, t)).collect(),
         more_count,
         drawing: Drawing::new(scale, LaneKind::Job, &timeline.lanes, (now, t)),
         is_new,
@@ -126,7 +126,7 @@ fn namespace_option(namespace: &str) -> String {
     if namespace == DEFAULT_NAMESPACE { String::new() } else { format!(" --namespace {namespace}") }
 }
 
-fn health(
+fn health_row(
     of: Health,
     facts: &rondel_core::attention::AttentionFacts,
     (now, t): (Timestamp, &'static Texts),
@@ -141,9 +141,9 @@ fn health(
     HealthRow {
         class,
         word,
-        lease: length(of.lease_left, t),
-        lateness: of.lateness.map(|lateness| length(lateness, t)),
-        objective: length(LATENESS_OBJECTIVE, t),
+        lease: length_text(of.lease_left, t),
+        lateness: of.lateness.map(|lateness| length_text(lateness, t)),
+        objective: length_text(LATENESS_OBJECTIVE, t),
         is_late,
         next: of.next_fire_at.map(|at| Moment::new(at, now, t)),
         of,
@@ -151,8 +151,8 @@ fn health(
 }
 
 /// A finding as a row, with a link to the page on which to act.
-fn row(finding: &Finding, now: Timestamp, t: &'static Texts) -> FindingRow {
-    let since = |at: Timestamp| length(now.since(at), t);
+fn finding_row(finding: &Finding, now: Timestamp, t: &'static Texts) -> FindingRow {
+    let since = |at: Timestamp| length_text(now.since(at), t);
     let job = |name: &str| format!("/jobs/{name}");
     let (name, href, text) = match finding {
         Finding::NodeLost(name, at) => (name.clone(), "/executors".to_owned(), t.now_node_lost(since(*at))),
@@ -166,7 +166,7 @@ fn row(finding: &Finding, now: Timestamp, t: &'static Texts) -> FindingRow {
                 (Some(_), count) => t.now_fails(count, since(failing.since)),
             };
             let words = [Some(words), failing.message.clone()].into_iter().flatten();
-            let runs = pair("q", &format!("job:{} status:failed,timed_out,unknown", failing.job));
+            let runs = query_pair("q", &format!("job:{} status:failed,timed_out,unknown", failing.job));
             (failing.job.clone(), format!("/runs?{runs}"), words.collect::<Vec<_>>().join(" · "))
         }
         Finding::NoExecutor(without_executor) => {
@@ -177,11 +177,11 @@ fn row(finding: &Finding, now: Timestamp, t: &'static Texts) -> FindingRow {
             (without_executor.job.clone(), format!("/jobs/{}/fires?at=", without_executor.job), text)
         }
         Finding::Late(lateness) => {
-            let text = t.now_late(length(*lateness, t), length(LATENESS_OBJECTIVE, t));
+            let text = t.now_late(length_text(*lateness, t), length_text(LATENESS_OBJECTIVE, t));
             (t.now_late_name.to_owned(), "/timeline".to_owned(), text)
         }
         Finding::Long(run) => {
-            let usual = run.usual.map(|usual| length(usual, t)).unwrap_or_default();
+            let usual = run.usual.map(|usual| length_text(usual, t)).unwrap_or_default();
             (run.job.clone(), format!("/runs/{}", run.run), t.now_long(since(run.since), usual))
         }
         Finding::TokenEnds(name, at) => {
