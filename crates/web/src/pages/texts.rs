@@ -180,6 +180,7 @@ impl Texts {
             JobWarning::LeavesShadow => self.warning_leaves_shadow.to_owned(),
             JobWarning::MovesApp { from, to } => self.warning_moves_app(from, to),
             JobWarning::NeverFires => self.warning_never_fires.to_owned(),
+            JobWarning::CalendarRemovesAll { calendar } => self.warning_calendar_removes_all(calendar),
         }
     }
 
