@@ -1,6 +1,7 @@
 //! The texts of the console in each language. `build.rs` generates `Texts` from `web/locales`.
 
 use rondel_admin::jobs::JobWarning;
+use rondel_core::alert::SubjectKind;
 use rondel_core::folded_state::FoldedState;
 use rondel_core::spec::{Delivery, MisfirePolicy, OnSilence, OverlapPolicy};
 use rondel_core::tree::Link;
@@ -170,6 +171,14 @@ impl Texts {
     pub(crate) fn route(&self, route: Route) -> &'static str {
         let words = self.routes().into_iter().find(|(one, _)| *one == route).map(|(_, words)| words);
         words.unwrap_or(route.as_str())
+    }
+
+    /// The label of an incident's count. A group counts its subjects, however often each of them fails.
+    pub(crate) const fn incident_count(&self, kind: SubjectKind) -> &'static str {
+        match kind {
+            SubjectKind::Group => self.alerts_total,
+            _ => self.alerts_count,
+        }
     }
 
     /// A warning to the author of a job.
