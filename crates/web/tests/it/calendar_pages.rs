@@ -69,7 +69,7 @@ async fn a_calendar_whose_days_have_passed_is_named_with_its_jobs() {
     }
     server.with_body("PUT", "/api/v1/calendars/year", calendar("2002-01-01..2055-12-31")).await.expect(200);
     assert!(!visitor.get("/calendars/year").await.text().contains("days-passed"));
-    assert!(!visitor.get("/jobs/j").await.text().contains("日历 year"));
+    assert!(!visitor.get("/jobs/j").await.text().contains("从现在起会排除"));
 }
 
 #[tokio::test]
