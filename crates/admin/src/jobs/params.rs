@@ -36,6 +36,11 @@ pub enum JobWarning {
     },
     /// The job has cron expressions alone, and none of them has an instant ahead.
     NeverFires,
+    /// The calendar of the job removes all fires of its schedule, such as one whose days have all passed.
+    CalendarRemovesAll {
+        /// The calendar.
+        calendar: String,
+    },
 }
 
 impl std::fmt::Display for JobWarning {
@@ -56,6 +61,9 @@ impl std::fmt::Display for JobWarning {
                 "leaves shadow mode, and runs here from its next fire on, also while another scheduler runs it: rondel shadow promote stops it there",
             ),
             Self::NeverFires => f.write_str("its schedule never fires from now on"),
+            Self::CalendarRemovesAll { calendar } => {
+                write!(f, "its calendar {calendar} removes every fire of its schedule from now on")
+            }
         }
     }
 }
@@ -83,9 +91,14 @@ pub(super) fn check_params(node: &Node, namespace: NamespaceId, spec: &JobSpec, 
     }
 }
 
-/// The warnings for the author of a valid definition.
+/// The warnings for the author of a valid definition with this next fire.
 #[must_use]
-pub fn warnings(node: &Node, namespace: NamespaceId, spec: &JobSpec) -> Vec<JobWarning> {
+pub fn warnings(
+    node: &Node,
+    namespace: NamespaceId,
+    spec: &JobSpec,
+    next_fire_at: Option<Timestamp>,
+) -> Vec<JobWarning> {
     let (app, handler) = (&spec.app, &spec.handler);
     let mut warnings = Vec::new();
     if spec.enabled && spec.mode == Mode::Shadow {
@@ -94,19 +107,22 @@ pub fn warnings(node: &Node, namespace: NamespaceId, spec: &JobSpec) -> Vec<JobW
     if !is_offered(node, namespace, app, handler) {
         warnings.push(JobWarning::NoHandler { app: app.clone(), handler: handler.clone() });
     }
-    if never_fires(spec, node.now()) {
-        warnings.push(JobWarning::NeverFires);
-    }
+    warnings.extend(schedule_warning(spec, node.now(), next_fire_at));
     warnings
 }
 
-/// Whether a definition has cron expressions alone, and none of them has an instant ahead, such as one for 31 February. Its calendar is
-/// left out, since a later version of it may have other days.
-fn never_fires(spec: &JobSpec, now: Timestamp) -> bool {
-    let Ok(job) = spec.compile() else { return false };
-    let is_cron = |schedule: &Schedule| matches!(schedule.kind, Kind::Cron { .. });
-    let schedules = &job.timetable.schedules;
-    !schedules.is_empty() && schedules.iter().all(is_cron) && job.timetable.next_after(now, now).is_none()
+/// A warning about a definition that plans no fires: because it has cron expressions alone, and none of them has an instant ahead, such as
+/// one for 31 February; or because of its calendar.
+fn schedule_warning(spec: &JobSpec, now: Timestamp, next_fire_at: Option<Timestamp>) -> Option<JobWarning> {
+    // The instants of the schedules without the calendar.
+    let timetable = spec.compile().ok()?.timetable;
+    if timetable.next_after(now, now).is_none() {
+        let is_cron = |schedule: &Schedule| matches!(schedule.kind, Kind::Cron { .. });
+        let schedules = &timetable.schedules;
+        return (!schedules.is_empty() && schedules.iter().all(is_cron)).then_some(JobWarning::NeverFires);
+    }
+    let calendar = spec.calendar.as_ref().filter(|_| spec.enabled && next_fire_at.is_none())?;
+    Some(JobWarning::CalendarRemovesAll { calendar: calendar.name.clone() })
 }
 
 /// Whether an executor connected to this node offers a handler.
