@@ -1,5 +1,6 @@
 //! Alert channels, through the API and on pages.
 
+use axum::body::Body;
 use rondel_core::channel::ChannelKind;
 use serde_json::{Value, json};
 
@@ -204,4 +205,20 @@ async fn a_used_channel_is_not_deleted() {
     server.bare("DELETE", "/api/v1/jobs/nightly-close").await.expect(204);
     server.bare("DELETE", "/api/v1/reports/schedule").await.expect(204);
     server.bare("DELETE", PATH).await.expect(204);
+}
+
+/// A caller who read an older version would otherwise undo the change of another one unseen.
+#[tokio::test]
+async fn a_rule_is_deleted_in_the_version_that_the_caller_names() {
+    let server = Server::start().await;
+    let path = "/api/v1/alert-rules/failing";
+    for (severity, status) in [("warning", 201), ("critical", 200)] {
+        let rule = json!({"condition": {"failed": {}}, "severity": severity});
+        server.with_body("PUT", path, rule).await.expect(status);
+    }
+    let delete = async |version: &str| {
+        server.send(server.request("DELETE", path).header("if-match", version).body(Body::empty()).unwrap()).await
+    };
+    assert_eq!(delete("\"v1\"").await.expect(412)["current_version"], 2);
+    assert_eq!(delete("\"v2\"").await.status, 204);
 }
