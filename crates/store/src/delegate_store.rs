@@ -327,7 +327,7 @@ macro_rules! delegate_store {
             $crate::delegate_store!(@$wrapper, Channels {
                 fn channel(namespace: NamespaceId, name: &str) -> Option<Channel>;
                 fn channels(namespace: NamespaceId) -> Vec<Channel>;
-                fn save_channel(channel: &Channel) -> ChannelSaved;
+                fn save_channel(channel: &Channel, expected: Option<Timestamp>) -> ChannelSaved;
                 fn delete_channel(namespace: NamespaceId, name: &str) -> ChannelDeleted;
                 fn write_messages(messages: &[NewMessage]) -> u64;
                 fn lease_channels(lease: LeaseChannels<'_>) -> Vec<LeasedChannel>;

@@ -17,7 +17,7 @@ use crate::reports::{ReportChange, ReportSaved};
 
 async fn channel(store: &dyn Store, namespace: NamespaceId, name: &str) {
     let made = channel_in(namespace, store.now().await.unwrap());
-    store.save_channel(&Channel { name: name.to_owned(), ..made }).await.unwrap();
+    store.save_channel(&Channel { name: name.to_owned(), ..made }, None).await.unwrap();
 }
 
 async fn save_rule(store: &dyn Store, namespace: NamespaceId, name: &str, more: Value) -> RuleSaved {

@@ -26,7 +26,7 @@ async fn channel(server: &Server, name: &str) {
         created_at: now,
         updated_at: now,
     };
-    assert!(matches!(server.engine.store().save_channel(&channel).await.unwrap(), ChannelSaved::Created(_)));
+    assert!(matches!(server.engine.store().save_channel(&channel, None).await.unwrap(), ChannelSaved::Created(_)));
 }
 
 /// Two jobs, one with two successful runs and one with a failed run. The runs are already counted.
