@@ -108,7 +108,8 @@ macro_rules! delegate_store {
             };
             use $crate::changes::{RunSnapshot, SavedJob};
             use $crate::alerts::{
-                AlertEvent, AlertWrite, ExpectCheck, IncidentQuery, IncidentRecord, MaintenanceRecord, OpenRunExpectations, RuleChange, RuleDeleted, RuleRecord, RuleSaved, SilenceRecord, WatchedJob,
+                AlertEvent, AlertWrite, ExpectCheck, IncidentQuery, IncidentRecord, MaintenanceRecord, OpenRunExpectations,
+                RuleChange, RuleDeleted, RuleRecord, RuleSaved, SilenceRecord, WatchedJob,
             };
             use $crate::channels::{AfterTry, Channel, ChannelDeleted, ChannelSaved, Delivery, IncidentMessage, LeaseChannels, LeasedChannel, NewMessage};
             use $crate::cluster::{

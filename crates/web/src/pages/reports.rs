@@ -85,7 +85,7 @@ impl ReportChoices {
         let (mut from, to) = (instant(&self.from, false, t)?, instant(&self.to, true, t)?);
         let days: Option<u32> = match self.days.as_str() {
             "" => None,
-            text => match text.parse() {
+            text => match text.parse::<u32>() {
                 Ok(days) if (1..=DAY_COUNT_MAX).contains(&days) => Some(days),
                 _ => return Err(in_words(format!("{text:?} is not a number from 1 to {DAY_COUNT_MAX}"))),
             },
