@@ -240,11 +240,11 @@ async fn a_channel_is_saved_in_the_version_that_the_caller_read() {
     let shown =
         page.split("name=\"version\" value=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap().to_owned();
     assert_eq!(format!("\"v{shown}\""), first);
-    let second = put(Some(&first)).await.headers["etag"].to_str().unwrap().to_owned();
+    let second = put(Some(first.as_str())).await.headers["etag"].to_str().unwrap().to_owned();
     assert_ne!(second, first);
-    put(Some(&first)).await.expect(412);
+    put(Some(first.as_str())).await.expect(412);
     let form = |version: &str| form(&[("kind", "slack"), ("lang", "en"), ("version", version)]);
-    let stale = visitor.post("/alerts/channels/ops", &form(&shown)).await;
+    let stale = visitor.post("/alerts/channels/ops", &form(shown.as_str())).await;
     assert!(stale.status == 409 && stale.text().contains("The channel was changed meanwhile"), "{}", stale.text());
     let newest = second.trim_matches(['"', 'v']);
     assert_eq!(visitor.post("/alerts/channels/ops", &form(newest)).await.status, 303);
