@@ -147,7 +147,7 @@ async fn a_call_continues_after_its_client_hung_up() {
     assert_eq!(runs["items"].as_array().unwrap().len(), 1, "{runs}");
 }
 
-/// The run, job, window or silence is stored, but its client would repeat the call after an error.
+/// The run, job, window, user or silence is stored, but its client would repeat the call after an error.
 #[tokio::test]
 async fn a_run_is_created_once_though_the_database_loses_its_answer() {
     let store = Arc::new(Losing { inner: MemStore::new(Arc::new(clock)), calls: Mutex::default() });
@@ -175,6 +175,8 @@ async fn a_run_is_created_once_though_the_database_loses_its_answer() {
     let body = json!({"length": "2h", "fires": "hold", "reason": "moving"}).to_string();
     post(&server, "/api/v1/maintenance", "k4", &body).await.expect(201);
     assert_eq!(server.get("/api/v1/maintenance").await.expect(200)["items"].as_array().unwrap().len(), 1);
+    lose(&["create_account"]);
+    server.with_body("POST", "/api/v1/users", json!({"name": "ann", "grants": []})).await.expect(201);
     lose(&["add_silence", "jobs_named"]);
     let ends_at = (server.engine.now() + Duration::from_secs(3_600)).to_string();
     let body = json!({"job": "a", "ends_at": ends_at}).to_string();
