@@ -147,7 +147,7 @@ async fn a_call_continues_after_its_client_hung_up() {
     assert_eq!(runs["items"].as_array().unwrap().len(), 1, "{runs}");
 }
 
-/// The run, job, window, user or silence is stored, but its client would repeat the call after an error.
+/// The run, job, window, user, token or silence is stored, but its client would repeat the call after an error.
 #[tokio::test]
 async fn a_run_is_created_once_though_the_database_loses_its_answer() {
     let store = Arc::new(Losing { inner: MemStore::new(Arc::new(clock)), calls: Mutex::default() });
@@ -177,6 +177,15 @@ async fn a_run_is_created_once_though_the_database_loses_its_answer() {
     assert_eq!(server.get("/api/v1/maintenance").await.expect(200)["items"].as_array().unwrap().len(), 1);
     lose(&["create_account"]);
     server.with_body("POST", "/api/v1/users", json!({"name": "ann", "grants": []})).await.expect(201);
+    lose(&["add_token", "rotate_token"]);
+    let token = json!({"kind": "api", "name": "once", "grants": [{"role": "viewer"}]});
+    let mut made = server.with_body("POST", "/api/v1/tokens", token).await.expect(201);
+    for overlap in ["0s", "1h"] {
+        let path = format!("/api/v1/tokens/{}/rotate", made["id"].as_str().unwrap());
+        made = server.with_body("POST", &path, json!({"overlap": overlap})).await.expect(201);
+        assert!(made["token"].is_string(), "{made}");
+        lose(&["rotate_token"]);
+    }
     lose(&["add_silence", "jobs_named"]);
     let ends_at = (server.engine.now() + Duration::from_secs(3_600)).to_string();
     let body = json!({"job": "a", "ends_at": ends_at}).to_string();
