@@ -33,6 +33,7 @@ use crate::routes::Routes;
 pub(super) struct ChannelJson {
     name: String,
     namespace: String,
+    version: i64,
     kind: ChannelKind,
     /// The language of its messages.
     lang: Lang,
@@ -325,6 +326,7 @@ fn show<Q>(call: &Call<Q>, channel: &Channel) -> ChannelJson {
     ChannelJson {
         name: channel.name.clone(),
         namespace: call.namespace.name.clone(),
+        version: version(channel),
         kind: channel.kind,
         lang: channel.lang,
         enabled: channel.is_enabled,
