@@ -7,7 +7,7 @@ use rondel_core::overrides::Overrides;
 use rondel_core::schedule::{Kind, Schedule};
 use rondel_core::shadow::Mode;
 use rondel_core::spec::{ItemSpec, ItemsSpec, with_params_of_shard};
-use rondel_core::{AppId, FieldError, JobSpec, NamespaceId, Timestamp, agent_handlers};
+use rondel_core::{AppId, FieldError, JobSpec, NamespaceId, Timestamp, agent_handlers, glue};
 use serde_json::Value;
 
 use crate::node::Node;
@@ -82,6 +82,9 @@ pub fn params_schema(node: &Node, namespace: NamespaceId, app: &str, handler: &s
 
 /// The errors that the handler of a job would find in these parameters.
 pub(super) fn check_params(node: &Node, namespace: NamespaceId, spec: &JobSpec, params: &Value) -> Vec<FieldError> {
+    if let Some(missing) = glue::missing_script(&spec.handler, params) {
+        return vec![missing];
+    }
     let is_follower = !spec.parents().is_empty();
     match node.shared().registry.params_schema(namespace, &spec.app, &spec.handler) {
         Some(schema) => schema.map_or_else(Vec::new, |schema| schema.errors(params, is_follower)),

@@ -10,6 +10,7 @@ use rondel_core::alert::{
 };
 use rondel_core::calendar::Calendar;
 use rondel_core::notice::RunSample;
+use rondel_core::time::earlier_of;
 use rondel_core::{AppId, JobId, NamespaceId, RunId, RunStatus, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::alerts::{AlertEvent, IncidentRecord, PAGE_MAX, RuleCheck, RuleProgress, RuleRecord, WatchedJob};
@@ -396,13 +397,6 @@ pub(super) async fn observe_page(
         seen.push(Observation { subject: subject(job), state, samples: Vec::new() });
     }
     Ok((seen, next))
-}
-
-fn earlier_of(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    }
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ async fn channel(server: &Server, name: &str) {
         created_at: now,
         updated_at: now,
     };
-    assert!(matches!(server.engine.store().save_channel(&channel).await.unwrap(), ChannelSaved::Created(_)));
+    assert!(matches!(server.engine.store().save_channel(&channel, None).await.unwrap(), ChannelSaved::Created(_)));
 }
 
 /// The open incident of a failed job, under a rule with this name.
