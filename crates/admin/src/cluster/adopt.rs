@@ -42,7 +42,7 @@ pub(crate) struct AdoptLoop {
     rounds: u32,
     /// The lease for which the dispatcher was notified that all earlier open runs are adopted.
     adopted: Option<LeaseToken>,
-    /// Whether jobs whose runs are being taken over have been announced to the dispatcher.
+    /// Whether the dispatcher was notified that runs are being taken over.
     is_announced: bool,
     /// Whether the answer to an adoption may have been lost; if so, this round looks for running runs that are not in memory.
     is_interrupted: bool,
@@ -171,6 +171,11 @@ impl AdoptLoop {
         let now = self.shared.clock.now();
         let ended = self.shared.membership.adoptable(now, self.shared.config.lease);
         let dead: Vec<NodeId> = ended.iter().map(|(node, _)| *node).collect();
+        if !self.shared.membership.has_adopted(&ended) {
+            // The fence makes this node the home of their limits, even if its answer is lost. Their open runs may have places under these limits.
+            self.is_announced = true;
+            drop(self.shared.events.send(Event::Adopting(Vec::new())).await);
+        }
         let limit = self.shared.config.adopt_jobs_max.max(1);
         let (mut is_first, mut taken_over) = (true, 0);
         loop {

@@ -9,11 +9,11 @@ use rondel_core::reason::WaitFor;
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body as Up;
 use rondel_proto::v1::result_ack::Kind;
-use rondel_store::{MemStore, Result, Store, StoreError};
+use rondel_store::{Cluster as _, MemStore, Result, Store, StoreError};
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::world::{LIMIT, World, create, hello, request, runs, store};
+use super::world::{LIMIT, World, create, hello, request, runs, store, succeeded};
 
 /// A store that performs the first adoption without an answer. It may also fail the first read of a roll call.
 #[derive(Debug)]
@@ -133,4 +133,80 @@ async fn a_retry_keeps_its_turn_though_its_roll_call_came_too_late() {
     assert!(timeout(LIMIT, later_run_waits(&world, run_id)).await.is_ok(), "the later run does not wait");
     assert!(lost.has_failed.load(Ordering::SeqCst));
     world.die().await;
+}
+
+/// A store whose answers about fences are lost while `loses` is set.
+#[derive(Debug)]
+struct LostFences {
+    inner: Arc<MemStore>,
+    loses: AtomicBool,
+}
+
+impl LostFences {
+    fn inner(&self) -> &MemStore {
+        &self.inner
+    }
+
+    async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        let done = effect.await;
+        if name == "orphaned_jobs" && self.loses.load(Ordering::SeqCst) {
+            return Err(StoreError::no_answer(name));
+        }
+        done
+    }
+}
+
+rondel_store::delegate_store!(LostFences);
+
+/// The fence makes the server the home of a dead server's limits. Until it knows the runs that have places under them, it starts none.
+#[tokio::test]
+async fn a_shared_limit_holds_though_the_answer_to_a_fence_was_lost() {
+    let config = |name: &str| EngineConfig {
+        node_name: name.to_owned(),
+        lease: Duration::from_secs(1),
+        beat: Duration::from_millis(200),
+        ..EngineConfig::default()
+    };
+    let inner = store();
+    let a = World::start_on(Arc::clone(&inner), config("a")).await;
+    let lost = Arc::new(LostFences { inner: Arc::clone(&inner), loses: AtomicBool::new(false) });
+    let b = World::start_behind(Arc::clone(&inner), Arc::clone(&lost) as Arc<dyn Store>, config("b")).await;
+    let limited = |name: &str| json!({"name": name, "handler": name, "concurrency": {"key": "db", "max": 1}});
+    let with_handler = |handler: &str, hello: v1::Hello| v1::Hello { handlers: vec![handler.to_owned()], ..hello };
+    let mut x = a.dial(Some(&a.token), with_handler("first", hello("x", 1))).await.unwrap().beat();
+    request(&a, &create(&a, limited("first")).await).await;
+    let first = x.trigger().await;
+    let begun = async {
+        while !b.engine.readiness().knows_open_runs {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    assert!(timeout(LIMIT, begun).await.is_ok(), "server b takes over nothing");
+
+    let dead = a.engine.token();
+    lost.loses.store(true, Ordering::SeqCst);
+    a.die().await;
+    let fenced = async {
+        while !inner.nodes().await.unwrap().iter().any(|node| node.id == dead.node && node.epoch > dead.epoch) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    assert!(timeout(LIMIT, fenced).await.is_ok(), "server a is not fenced");
+    let mut y = b.dial(Some(&b.token), with_handler("second", hello("y", 2))).await.unwrap().beat();
+    let second = create(&b, limited("second")).await;
+    request(&b, &second).await;
+    assert!(timeout(Duration::from_secs(4), y.trigger()).await.is_err(), "the first run has the only place");
+
+    lost.loses.store(false, Ordering::SeqCst);
+    let x = b.dial(Some(&b.token), with_handler("first", hello("x", 1))).await.unwrap().beat();
+    let begins = async {
+        loop {
+            x.send(succeeded(&first)).await;
+            if let Ok(trigger) = timeout(Duration::from_millis(200), y.trigger()).await {
+                return trigger.job_id;
+            }
+        }
+    };
+    assert_eq!(timeout(LIMIT, begins).await.ok(), Some(second.id.get()));
+    b.die().await;
 }
