@@ -129,6 +129,8 @@ impl AdoptLoop {
             }
             self.is_interrupted = false;
         }
+        // Runs that were held back and are to end must not start first.
+        end_requests::forward(&self.shared, &held).await?;
         // All open runs are known now, including those of jobs whose adoption was interrupted.
         if self.adopted.replace(held.token) != Some(held.token) || std::mem::take(&mut self.is_announced) {
             self.shared.note_all_adopted(held.token);
@@ -137,7 +139,6 @@ impl AdoptLoop {
             self.shared.scan_poke.notify_one();
         }
         self.take_strays(&held).await?;
-        end_requests::forward(&self.shared, &held).await?;
         self.relay_fences(&held).await?;
         Ok(taken_over)
     }
