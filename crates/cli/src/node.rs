@@ -28,7 +28,7 @@ enum NodeCommand {
     Drain(NodeNameArgs),
     /// Let a server take jobs again
     Activate(NodeNameArgs),
-    /// Drain a server, and send its executors to the other servers
+    /// Drain a server, and send its executors to the other servers; its process keeps running
     Stop(NodeNameArgs),
 }
 

@@ -134,10 +134,12 @@ async fn test(client: &Client, name: &str, format: FormatArgs) -> Result<(), Fai
 
 impl SetArgs {
     async fn run(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
-        let known = client.get(&["channels"], &[]).await?.value()?;
-        let known = known["items"].as_array().and_then(|items| items.iter().find(|item| item["name"] == self.name));
-        let document = self.document(known)?;
-        let saved = client.put(&["channels", &self.name], &document.to_string()).await?;
+        let stored = client.get(&["channels"], &[]).await?.value()?;
+        let stored = stored["items"].as_array().and_then(|items| items.iter().find(|item| item["name"] == self.name));
+        let document = self.document(stored)?;
+        // What another caller saved meanwhile is not undone.
+        let version = stored.and_then(|stored| stored["version"].as_i64());
+        let saved = client.put_if_version(&["channels", &self.name], version, &document.to_string()).await?;
         // Only this answer contains a generated signing key, so all fields are printed.
         if saved.value()?["signing_key"].is_string() {
             VIEW.print_object(&saved, format)

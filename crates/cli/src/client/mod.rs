@@ -277,7 +277,7 @@ impl Client {
     pub(crate) async fn put_if_version(
         &self,
         path: &[&str],
-        version: Option<u32>,
+        version: Option<i64>,
         body: &str,
     ) -> Result<Body, Failure> {
         let tag = version.map(|version| format!("\"v{version}\""));

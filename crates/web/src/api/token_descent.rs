@@ -2,6 +2,7 @@
 //! expires.
 
 use rondel_admin::lineage::{self, Descent, GENERATION_MAX};
+use rondel_core::time::earlier_of;
 use rondel_core::{Timestamp, TokenId};
 use rondel_store::access::TokenRecord;
 
@@ -44,7 +45,7 @@ pub(super) async fn descent_of_new<Q>(
     }
     let parent = ancestors.first().ok_or_else(unauthenticated_problem)?;
     let (line, end) = (lineage::line_of_child(parent), parent.expires_at);
-    let expires_at = earlier_instant(wanted, end);
+    let expires_at = earlier_of(wanted, end);
     match end {
         Some(end) if is_asked && expires_at != wanted => Err(refuse_value(
             "/expires_in",
@@ -88,7 +89,7 @@ pub(super) async fn descent_of_replacement<Q>(
     // Within a series, the token that made the old one may have ended already, so the expiry of the old token is the limit instead.
     for token in [caller, minted_by.filter(|_| !is_same_series)].into_iter().flatten() {
         let token = store.token_by_id(token).await?.ok_or_else(unauthenticated_problem)?;
-        expires_at = earlier_instant(expires_at, token.expires_at);
+        expires_at = earlier_of(expires_at, token.expires_at);
         // A caller that did not make the old token counts as the maker of the new one. The new token then joins the caller's line.
         let is_maker = caller == minted_by && minted_by == Some(token.id) && old.minted_by != minted_by;
         line = line.or_else(|| lineage::line_of_child(&token).filter(|_| is_maker && !is_same_series));
@@ -100,13 +101,6 @@ pub(super) async fn descent_of_replacement<Q>(
         expires_at,
         is_inherited: caller.is_some() && expires_at.is_some(),
     })
-}
-
-fn earlier_instant(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    }
 }
 
 fn too_long_problem() -> Problem {
