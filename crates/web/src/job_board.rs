@@ -50,7 +50,7 @@ pub(crate) struct BoardEntry {
     pub(crate) app: AppId,
     pub(crate) app_name: String,
     pub(crate) handler: String,
-    pub(crate) enabled: bool,
+    pub(crate) is_enabled: bool,
     pub(crate) is_shadow: bool,
     /// Whether some of its fires are in shadow mode: because of its mode, or because they are before the instant at which the job becomes
     /// active.
@@ -68,7 +68,7 @@ impl From<&JobRecord> for BoardEntry {
             app: record.app,
             app_name: record.spec.app.clone(),
             handler: record.spec.handler.clone(),
-            enabled: record.spec.enabled,
+            is_enabled: record.spec.enabled,
             is_shadow: record.spec.mode == Mode::Shadow,
             has_shadows: has_shadow_fires(&record.spec),
             fires_by_time: record.spec.fires_by_time(),
@@ -82,7 +82,7 @@ impl From<&JobRecord> for BoardEntry {
 struct JobHealth {
     failing: HashSet<JobId>,
     never_succeeded: HashSet<JobId>,
-    late: HashSet<JobId>,
+    late_jobs: HashSet<JobId>,
 }
 
 /// The facts about the jobs of a namespace.
@@ -221,10 +221,10 @@ async fn read_health(engine: &Engine, namespace: NamespaceId, now: Timestamp) ->
             health.never_succeeded.insert(pulse.job);
         }
     }
-    let mut late = RunSearch::new(now, WATCHED_RUN_COUNT);
-    late.since = Some(now.saturating_sub(LATE_WITHIN));
-    late.late.over = Some(rondel_core::filter::Bound { length: LATE_AFTER, is_inclusive: true });
-    health.late = store.search_runs(namespace, &late).await?.runs.into_iter().map(|run| run.job).collect();
+    let mut late_search = RunSearch::new(now, WATCHED_RUN_COUNT);
+    late_search.since = Some(now.saturating_sub(LATE_WITHIN));
+    late_search.late.over = Some(rondel_core::filter::Bound { length: LATE_AFTER, is_inclusive: true });
+    health.late_jobs = store.search_runs(namespace, &late_search).await?.runs.into_iter().map(|run| run.job).collect();
     Ok(health)
 }
 
@@ -269,13 +269,13 @@ impl Board {
         match state {
             JobState::Failing => self.health.failing.contains(&entry.id),
             JobState::NeverSucceeded => self.health.never_succeeded.contains(&entry.id),
-            JobState::NoExecutor => entry.enabled && !offers.has(entry),
-            JobState::Paused => !entry.enabled,
-            JobState::Late => self.health.late.contains(&entry.id),
+            JobState::NoExecutor => entry.is_enabled && !offers.has(entry),
+            JobState::Paused => !entry.is_enabled,
+            JobState::Late => self.health.late_jobs.contains(&entry.id),
             JobState::Shadow => entry.is_shadow,
             JobState::Error | JobState::Running | JobState::Complete | JobState::Waiting => {
                 let activity = self.activity.get(&entry.id);
-                state.folded() == Some(job_states::fold_state(activity, (entry.enabled, entry.fires_by_time)))
+                state.folded() == Some(job_states::fold_state(activity, (entry.is_enabled, entry.fires_by_time)))
             }
         }
     }

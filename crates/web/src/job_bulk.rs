@@ -88,8 +88,8 @@ impl BulkJobAction {
     /// Whether the action would leave this job unchanged, by the job's entry on the board.
     fn is_without_effect_on(&self, entry: &BoardEntry) -> bool {
         match (self.action, &self.label) {
-            (JobAction::Pause, _) => !entry.enabled,
-            (JobAction::Resume, _) => entry.enabled,
+            (JobAction::Pause, _) => !entry.is_enabled,
+            (JobAction::Resume, _) => entry.is_enabled,
             (JobAction::Label, Some((key, value))) => entry.labels.get(key) == Some(value),
             (JobAction::Unlabel, Some((key, _))) => !entry.labels.contains_key(key),
             (JobAction::Label | JobAction::Unlabel | JobAction::Run | JobAction::Delete, _) => false,

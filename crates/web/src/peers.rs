@@ -25,10 +25,10 @@ pub(crate) struct Peers {
     pub(crate) limits: HttpLimits,
     pub(crate) trusted: TrustedProxies,
     engine: Option<Engine>,
-    open: Mutex<ConnectionTable>,
+    connections: Mutex<ConnectionTable>,
     authenticated: Tally<CallerKey>,
     /// Notified when a connection has ended.
-    ended: Notify,
+    connection_ended: Notify,
     /// When a connection that could not be accepted was last logged.
     logged_at: Mutex<Option<Instant>>,
 }
@@ -56,7 +56,7 @@ struct Inner {
     /// Requests that the server works on: their bodies have arrived, and their answers have not begun.
     busy: AtomicUsize,
     /// Requests whose answers have not ended.
-    open: AtomicUsize,
+    open_request_count: AtomicUsize,
     has_served: AtomicBool,
     /// Requests whose answers are being sent, except for executors' streams.
     answering: AtomicUsize,
@@ -75,10 +75,10 @@ pub(crate) struct OpenConnection(pub(crate) Connection);
 impl Drop for OpenConnection {
     fn drop(&mut self) {
         let Connection(inner) = &self.0;
-        let mut open = inner.peers.open();
-        open.count = open.count.saturating_sub(1);
-        open.forget(inner.network, inner.number);
-        inner.peers.ended.notify_waiters();
+        let mut connections = inner.peers.lock_connections();
+        connections.count = connections.count.saturating_sub(1);
+        connections.forget(inner.network, inner.number);
+        inner.peers.connection_ended.notify_waiters();
     }
 }
 
@@ -116,15 +116,15 @@ impl Peers {
             limits,
             trusted,
             engine,
-            open: Mutex::default(),
+            connections: Mutex::default(),
             authenticated: Tally::default(),
-            ended: Notify::new(),
+            connection_ended: Notify::new(),
             logged_at: Mutex::default(),
         })
     }
 
-    fn open(&self) -> MutexGuard<'_, ConnectionTable> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_connections(&self) -> MutexGuard<'_, ConnectionTable> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn report(&self, limit: Limit, address: IpAddr) {
@@ -136,44 +136,44 @@ impl Peers {
     /// Registers a new connection. `None` if the limits are reached and no unauthenticated connection can be closed.
     pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<OpenConnection> {
         let network = network_of(address);
-        let mut open = self.open();
-        let own = open.unauthenticated.get(&network).map_or(0, BTreeMap::len);
+        let mut connections = self.lock_connections();
+        let own = connections.unauthenticated.get(&network).map_or(0, BTreeMap::len);
         if own >= self.limits.connections_per_address && !self.trusted.contains(address) {
             self.report(Limit::ConnectionsPerAddress, address);
-            if !open.evict(network) {
+            if !connections.evict(network) {
                 return None;
             }
         }
-        if open.count >= self.limits.connections {
+        if connections.count >= self.limits.connections {
             self.report(Limit::Connections, address);
-            let fullest = open.fullest(&self.trusted)?;
-            if !open.evict(fullest) {
+            let fullest = connections.fullest(&self.trusted)?;
+            if !connections.evict(fullest) {
                 return None;
             }
         }
-        open.number += 1;
-        open.count += 1;
+        connections.number += 1;
+        connections.count += 1;
         let connection = Connection(Arc::new(Inner {
             peers: Arc::clone(self),
-            number: open.number,
+            number: connections.number,
             network,
             busy: AtomicUsize::new(0),
-            open: AtomicUsize::new(0),
+            open_request_count: AtomicUsize::new(0),
             has_served: AtomicBool::new(false),
             answering: AtomicUsize::new(0),
             progressed_at: Mutex::new(Instant::now()),
             evicted: CancellationToken::new(),
             authenticated: Mutex::new(None),
         }));
-        open.unauthenticated.entry(network).or_default().insert(connection.0.number, connection.clone());
-        drop(open);
+        connections.unauthenticated.entry(network).or_default().insert(connection.0.number, connection.clone());
+        drop(connections);
         Some(OpenConnection(connection))
     }
 
     /// Makes room after the system had no file handle left for a new connection: closes an unauthenticated one, and waits up to `delay`
     /// until any connection has ended.
     pub(crate) async fn make_room(&self, delay: Duration) {
-        let mut ended = std::pin::pin!(self.ended.notified());
+        let mut ended = std::pin::pin!(self.connection_ended.notified());
         // Registers for the notification first: the connection may end immediately after it is asked to.
         ended.as_mut().enable();
         self.evict_fullest();
@@ -182,10 +182,10 @@ impl Peers {
     }
 
     fn evict_fullest(&self) {
-        let mut open = self.open();
-        if let Some(fullest) = open.fullest(&self.trusted) {
+        let mut connections = self.lock_connections();
+        if let Some(fullest) = connections.fullest(&self.trusted) {
             self.report(Limit::Connections, fullest);
-            open.evict(fullest);
+            connections.evict(fullest);
         }
     }
 
@@ -215,7 +215,7 @@ impl Connection {
         };
         *held = peers.authenticated.take(caller, 1, max);
         if held.is_some() {
-            peers.open().forget(*network, *number);
+            peers.lock_connections().forget(*network, *number);
         }
     }
 
@@ -239,7 +239,7 @@ impl Connection {
         loop {
             let progressed_at = *self.0.progressed_at.lock().unwrap_or_else(PoisonError::into_inner);
             let quiet = progressed_at.elapsed();
-            let (stalled, timeout) = match self.0.open.load(Ordering::Relaxed) {
+            let (stalled, timeout) = match self.0.open_request_count.load(Ordering::Relaxed) {
                 0 => (Stalled::Idle, idle_timeout),
                 _ => (Stalled::Answer, write_timeout),
             };
@@ -280,7 +280,7 @@ enum Stage {
 impl OpenRequest {
     pub(crate) fn new(connection: Connection) -> Self {
         connection.0.busy.fetch_add(1, Ordering::Relaxed);
-        connection.0.open.fetch_add(1, Ordering::Relaxed);
+        connection.0.open_request_count.fetch_add(1, Ordering::Relaxed);
         connection.0.has_served.store(true, Ordering::Relaxed);
         connection.note_progress();
         Self { connection, stage: Stage::Working }
@@ -304,13 +304,13 @@ impl OpenRequest {
 
 impl Drop for OpenRequest {
     fn drop(&mut self) {
-        let Inner { busy, open, answering, .. } = &*self.connection.0;
+        let Inner { busy, open_request_count, answering, .. } = &*self.connection.0;
         match self.stage {
             Stage::Working => busy.fetch_sub(1, Ordering::Relaxed),
             Stage::Answering => answering.fetch_sub(1, Ordering::Relaxed),
             Stage::Session => 0,
         };
-        open.fetch_sub(1, Ordering::Relaxed);
+        open_request_count.fetch_sub(1, Ordering::Relaxed);
         self.connection.note_progress();
     }
 }
@@ -385,8 +385,8 @@ mod tests {
         assert!(is_evicted(&first), "one token has half of all connections");
         assert!(!executors.iter().any(is_evicted) && !is_evicted(&second));
         drop((executors, first, second));
-        let open = peers.open();
-        assert_eq!((open.count, open.unauthenticated.len()), (0, 0));
+        let connections = peers.lock_connections();
+        assert_eq!((connections.count, connections.unauthenticated.len()), (0, 0));
     }
 
     #[test]

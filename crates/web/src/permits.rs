@@ -69,13 +69,13 @@ pub(crate) struct Shares {
 /// Memory for the job lists of apply requests, in KiB: for all callers together, and for each caller.
 #[derive(Clone, Debug)]
 pub(crate) struct ApplyRooms {
-    pub(crate) all: Arc<Semaphore>,
-    pub(crate) own: Arc<Mutex<BTreeMap<CallerKey, Weak<Semaphore>>>>,
+    pub(crate) all_callers: Arc<Semaphore>,
+    pub(crate) by_caller: Arc<Mutex<BTreeMap<CallerKey, Weak<Semaphore>>>>,
 }
 
 impl Default for ApplyRooms {
     fn default() -> Self {
-        Self { all: Arc::new(Semaphore::new(APPLY_ROOM_LEN / 1024)), own: Arc::default() }
+        Self { all_callers: Arc::new(Semaphore::new(APPLY_ROOM_LEN / 1024)), by_caller: Arc::default() }
     }
 }
 

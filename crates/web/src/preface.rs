@@ -22,7 +22,7 @@ pub(crate) struct Prefixed<S> {
     /// The bytes that were read to detect the protocol.
     prefix: Vec<u8>,
     /// How many of them the reader has got.
-    taken: usize,
+    read_count: usize,
     stream: S,
 }
 
@@ -39,21 +39,21 @@ pub(crate) async fn sniff<S: AsyncRead + Unpin>(mut stream: S) -> io::Result<(Pr
     }
     prefix.truncate(filled);
     let version = if prefix == HTTP2_PREFACE { Version::Http2 } else { Version::Http1 };
-    Ok((Prefixed { prefix, taken: 0, stream }, version))
+    Ok((Prefixed { prefix, read_count: 0, stream }, version))
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Prefixed<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let left = self.prefix.len() - self.taken;
+        let left = self.prefix.len() - self.read_count;
         if left == 0 || buffer.remaining() == 0 {
             return Pin::new(&mut self.stream).poll_read(cx, buffer);
         }
         let count = left.min(buffer.remaining());
-        buffer.put_slice(&self.prefix[self.taken..self.taken + count]);
-        self.taken += count;
-        if self.taken == self.prefix.len() {
+        buffer.put_slice(&self.prefix[self.read_count..self.read_count + count]);
+        self.read_count += count;
+        if self.read_count == self.prefix.len() {
             self.prefix = Vec::new();
-            self.taken = 0;
+            self.read_count = 0;
         }
         Poll::Ready(Ok(()))
     }

@@ -13,7 +13,7 @@ use crate::problem::{Code, Complaint, Problem};
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     pairs: Vec<(String, String)>,
-    known: Vec<Parameter>,
+    declared: Vec<Parameter>,
     errors: Vec<Complaint>,
 }
 
@@ -32,14 +32,14 @@ impl Reader {
             Ok(Query(pairs)) => (pairs, Vec::new()),
             Err(error) => (Vec::new(), vec![Complaint::query("", "invalid_value", error.body_text())]),
         };
-        Self { pairs, known: Vec::new(), errors }
+        Self { pairs, declared: Vec::new(), errors }
     }
 
     /// The parameters that `Q` reads.
     pub(crate) fn parameters_of<Q: FromQuery>() -> Vec<Parameter> {
         let mut reader = Self::default();
         Q::from_query(&mut reader);
-        reader.known
+        reader.declared
     }
 
     /// Whether the query has a parameter with this name.
@@ -51,7 +51,7 @@ impl Reader {
     pub(crate) fn single(&mut self, parameter: impl Into<Parameter>) -> Option<String> {
         let parameter = parameter.into();
         let name = parameter.name;
-        self.known.push(parameter);
+        self.declared.push(parameter);
         let mut values = self.pairs.iter().filter(|(key, _)| key == name).map(|(_, value)| value);
         let first = values.next().cloned();
         if values.next().is_some() {
@@ -75,7 +75,7 @@ impl Reader {
     /// Words in repeated parameters or separated by commas, without duplicates.
     pub(crate) fn words<T: FromStr<Err = String> + Ord>(&mut self, parameter: Parameter) -> Vec<T> {
         let name = parameter.name;
-        self.known.push(parameter);
+        self.declared.push(parameter);
         let values = self.pairs.iter().filter(|(key, _)| key == name);
         let read: Vec<Result<T, String>> = values.flat_map(|(_, value)| value.split(',')).map(str::parse).collect();
         let mut good = Vec::new();
@@ -114,12 +114,12 @@ impl Reader {
     /// Refuses the query if a value was invalid, or if it has a parameter that the endpoint does not read.
     pub(crate) fn finish(mut self) -> Result<(), Problem> {
         let mut unknown: Vec<&str> = self.pairs.iter().map(|(key, _)| key.as_str()).collect();
-        let known: Vec<&str> = self.known.iter().map(|parameter| parameter.name).collect();
-        unknown.retain(|key| !known.contains(key));
+        let declared: Vec<&str> = self.declared.iter().map(|parameter| parameter.name).collect();
+        unknown.retain(|key| !declared.contains(key));
         unknown.dedup();
-        let known = known.join(", ");
+        let declared = declared.join(", ");
         for key in unknown {
-            let message = format!("is not a parameter of this endpoint, which has {known}");
+            let message = format!("is not a parameter of this endpoint, which has {declared}");
             self.errors.push(Complaint::query(key, "unknown_parameter", message));
         }
         if self.errors.is_empty() { Ok(()) } else { Err(Problem::of_complaints(Code::InvalidQuery, self.errors)) }

@@ -46,8 +46,8 @@ pub(crate) struct Buckets {
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     /// How many requests were left at the instant `at`.
-    left: f64,
-    /// The instant at which `left` was computed.
+    remaining: f64,
+    /// The instant at which `remaining` was computed.
     at: Instant,
 }
 
@@ -55,7 +55,7 @@ struct Bucket {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct BucketState {
     /// How many requests are left after this one.
-    left: u32,
+    remaining: u32,
     /// The time until the next request is allowed; `None` if this one was.
     wait: Option<Duration>,
 }
@@ -69,35 +69,35 @@ impl Buckets {
                 by_caller.clear();
             }
         }
-        let bucket = by_caller.entry(caller).or_insert(Bucket { left: f64::from(rate.burst), at: now });
-        let left = bucket.tokens_at(rate, now);
-        if left < 1.0 {
-            *bucket = Bucket { left, at: now };
-            let wait = Duration::from_secs_f64((1.0 - left) / f64::from(rate.per_second.max(1)));
-            return BucketState { left: 0, wait: Some(wait) };
+        let bucket = by_caller.entry(caller).or_insert(Bucket { remaining: f64::from(rate.burst), at: now });
+        let remaining = bucket.tokens_at(rate, now);
+        if remaining < 1.0 {
+            *bucket = Bucket { remaining, at: now };
+            let wait = Duration::from_secs_f64((1.0 - remaining) / f64::from(rate.per_second.max(1)));
+            return BucketState { remaining: 0, wait: Some(wait) };
         }
-        *bucket = Bucket { left: left - 1.0, at: now };
-        BucketState { left: whole_tokens(left - 1.0), wait: None }
+        *bucket = Bucket { remaining: remaining - 1.0, at: now };
+        BucketState { remaining: whole_tokens(remaining - 1.0), wait: None }
     }
 }
 
 impl Bucket {
     fn tokens_at(self, rate: Rate, now: Instant) -> f64 {
         let added = now.saturating_duration_since(self.at).as_secs_f64() * f64::from(rate.per_second);
-        (self.left + added).min(f64::from(rate.burst))
+        (self.remaining + added).min(f64::from(rate.burst))
     }
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and the burst")]
-fn whole_tokens(left: f64) -> u32 {
-    left as u32
+fn whole_tokens(remaining: f64) -> u32 {
+    remaining as u32
 }
 
 /// The outcome of counting a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RateStatus {
     rate: Rate,
-    found: BucketState,
+    state: BucketState,
 }
 
 /// Counts a request for its caller. It does not matter how the caller's `Authorization` header is written.
@@ -108,9 +108,9 @@ pub(crate) fn count_request(
     caller: CallerKey,
 ) -> Result<Option<RateStatus>, (Problem, RateStatus)> {
     let Some(rate) = rate else { return Ok(None) };
-    let found = buckets.take(caller, rate, Instant::now());
-    let counted = RateStatus { rate, found };
-    let Some(wait) = found.wait else { return Ok(Some(counted)) };
+    let state = buckets.take(caller, rate, Instant::now());
+    let counted = RateStatus { rate, state };
+    let Some(wait) = state.wait else { return Ok(Some(counted)) };
     engine.limit_reached(Limit::ApiRate, &caller);
     let seconds = wait.as_secs() + 1;
     let message = format!("this caller may make {} requests a second; try again in {seconds}s", rate.per_second);
@@ -121,11 +121,11 @@ pub(crate) fn count_request(
 impl RateStatus {
     /// Adds the headers with the state of the bucket, as defined by the IETF draft.
     pub(crate) fn describe(self, headers: &mut HeaderMap) {
-        let Self { rate, found } = self;
+        let Self { rate, state } = self;
         let window = u64::from(rate.burst.div_ceil(rate.per_second.max(1)).max(1));
         let policy = format!("\"token\";q={};w={window}", rate.burst);
-        let reset = found.wait.map_or(0, |wait| wait.as_secs() + 1);
-        let limit = format!("\"token\";r={};t={reset}", found.left);
+        let reset = state.wait.map_or(0, |wait| wait.as_secs() + 1);
+        let limit = format!("\"token\";r={};t={reset}", state.remaining);
         for (name, text) in [(POLICY, policy), (LIMIT, limit)] {
             if let Ok(value) = HeaderValue::try_from(text) {
                 headers.insert(name, value);
@@ -148,13 +148,13 @@ mod tests {
         let take = |token, at_ms| {
             buckets.take(CallerKey::Token(TokenId::new(token)), RATE, start + Duration::from_millis(at_ms))
         };
-        let left: Vec<u32> = (0..3).map(|_| take(1, 0).left).collect();
-        assert_eq!(left, [2, 1, 0]);
+        let remaining: Vec<u32> = (0..3).map(|_| take(1, 0).remaining).collect();
+        assert_eq!(remaining, [2, 1, 0]);
         assert_eq!(take(1, 0).wait, Some(Duration::from_millis(100)));
-        assert_eq!(take(2, 0), BucketState { left: 2, wait: None });
+        assert_eq!(take(2, 0), BucketState { remaining: 2, wait: None });
         assert!(take(1, 50).wait.is_some());
-        assert_eq!(take(1, 100), BucketState { left: 0, wait: None });
-        assert_eq!(take(1, 60_000), BucketState { left: 2, wait: None });
+        assert_eq!(take(1, 100), BucketState { remaining: 0, wait: None });
+        assert_eq!(take(1, 60_000), BucketState { remaining: 2, wait: None });
     }
 
     #[test]

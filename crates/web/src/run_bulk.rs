@@ -63,8 +63,8 @@ pub(crate) struct RunProblem {
 /// The outcome for all runs.
 #[derive(Debug, Default)]
 pub(crate) struct RunsDone {
-    pub(crate) done: usize,
-    pub(crate) made: Vec<RunId>,
+    pub(crate) done_count: usize,
+    pub(crate) new_runs: Vec<RunId>,
     pub(crate) problems: Vec<RunProblem>,
 }
 
@@ -137,9 +137,9 @@ pub(crate) async fn apply_to_runs<Q>(
             false => Err(not_reached_problem()),
         };
         match applied {
-            Ok(made) => {
-                done.done += 1;
-                done.made.extend(made);
+            Ok(new_runs) => {
+                done.done_count += 1;
+                done.new_runs.extend(new_runs);
             }
             Err(problem) => {
                 let (code, message) = (problem.code().as_str(), problem.detail().to_owned());
@@ -149,7 +149,7 @@ pub(crate) async fn apply_to_runs<Q>(
     }
     call.note.changed_to(&serde_json::json!({
         "action": action,
-        "done": done.done,
+        "done": done.done_count,
         "problems": done.problems.len(),
         "runs": runs.iter().map(|run| run.id).collect::<Vec<_>>(),
     }));

@@ -74,7 +74,7 @@ pub(crate) async fn apply_room(web: &Web, caller: CallerKey, len: usize) -> Resu
     let own_max = APPLY_LEN_MAX / 1024;
     let size = u32::try_from(len.div_ceil(1024).clamp(1, own_max)).unwrap_or(u32::MAX);
     let end = Instant::now() + TURN_TIMEOUT;
-    let own = semaphore_of(&rooms.own, caller, own_max).acquire_many_owned(size);
+    let own = semaphore_of(&rooms.by_caller, caller, own_max).acquire_many_owned(size);
     let Ok(Ok(own)) = timeout_at(end, own).await else {
         web.engine.limit_reached(Limit::AppliesPerCaller, &caller);
         return Err(too_many_problem(
@@ -82,7 +82,7 @@ pub(crate) async fn apply_room(web: &Web, caller: CallerKey, len: usize) -> Resu
             5,
         ));
     };
-    let Ok(Ok(all)) = timeout_at(end, Arc::clone(&rooms.all).acquire_many_owned(size)).await else {
+    let Ok(Ok(all)) = timeout_at(end, Arc::clone(&rooms.all_callers).acquire_many_owned(size)).await else {
         web.engine.limit_reached(Limit::Applies, &caller);
         let detail = "lists are being applied that take the memory for it; try again, or send a shorter list";
         return Err(Problem::overloaded(detail, 5));

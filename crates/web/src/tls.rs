@@ -98,7 +98,7 @@ type Stamps = Vec<Option<(SystemTime, u64)>>;
 #[derive(Debug)]
 struct FileWatcher {
     /// The files from which the certificates in use were read.
-    in_use: Stamps,
+    used_stamps: Stamps,
     /// Why newer files cannot be used, as last logged.
     error: Option<String>,
 }
@@ -115,14 +115,14 @@ enum CheckResult<T> {
 }
 
 impl FileWatcher {
-    const fn new(in_use: Stamps) -> Self {
-        Self { in_use, error: None }
+    const fn new(used_stamps: Stamps) -> Self {
+        Self { used_stamps, error: None }
     }
 
     /// Reads the files, unless they are the ones in use. Files that cannot be used are read again at each check, since the cause may
     /// disappear without a change of the files.
     fn check<T>(&mut self, found: Stamps, read: impl FnOnce() -> Result<T, TlsError>) -> CheckResult<T> {
-        if found == self.in_use {
+        if found == self.used_stamps {
             self.error = None;
             return CheckResult::Nothing;
         }

@@ -87,7 +87,7 @@ pub(super) struct DeliveryJson {
 pub(super) struct NewChannelJson {
     kind: ChannelKind,
     /// The language of its messages; `en` if left out.
-    #[serde(default = "english")]
+    #[serde(default = "default_lang")]
     lang: Lang,
     /// `true` if left out.
     #[serde(default = "default_true")]
@@ -100,7 +100,7 @@ pub(super) struct NewChannelJson {
     secrets: Values,
 }
 
-const fn english() -> Lang {
+const fn default_lang() -> Lang {
     Lang::En
 }
 

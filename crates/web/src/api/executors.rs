@@ -189,33 +189,34 @@ pub(crate) async fn set_switch<Q>(
 /// The switches of executors, and how many runs each executor holds.
 pub(crate) struct Fleet {
     pub(crate) switches: Switches,
-    held: HashMap<AppId, HashMap<String, u64>>,
+    held_run_counts: HashMap<AppId, HashMap<String, u64>>,
 }
 
 impl Fleet {
     pub(crate) async fn read<Q>(call: &Call<Q>) -> Result<Self, Problem> {
         let store = call.engine().store();
-        let mut held: HashMap<AppId, HashMap<String, u64>> = HashMap::new();
+        let mut held_run_counts: HashMap<AppId, HashMap<String, u64>> = HashMap::new();
         let (counts, switches) = try_join(store.count_held(call.namespace.id), store.switches()).await?;
         for one in counts {
-            held.entry(one.app).or_default().insert(one.executor, one.count);
+            held_run_counts.entry(one.app).or_default().insert(one.executor, one.count);
         }
-        Ok(Self { switches, held })
+        Ok(Self { switches, held_run_counts })
     }
 
     /// How many runs the executors of an app hold.
     pub(crate) fn held_by_app(&self, app: AppId) -> u64 {
-        self.held.get(&app).map_or(0, |held| held.values().sum())
+        self.held_run_counts.get(&app).map_or(0, |counts| counts.values().sum())
     }
 
     /// Adds the executor's switch, and the number of runs that it holds.
     fn with_switch_and_runs(&self, executor: ExecutorJson, app: AppId) -> ExecutorJson {
-        let held = self.held.get(&app).and_then(|held| held.get(&executor.name)).copied().unwrap_or(0);
+        let run_counts = self.held_run_counts.get(&app);
+        let held_count = run_counts.and_then(|counts| counts.get(&executor.name)).copied().unwrap_or(0);
         let switch = self.switches.of_executor(app, given_name(&executor.name));
         ExecutorJson {
             state: switch.map_or(Switch::Active, |one| one.switch).as_str(),
             state_since: switch.map(|one| one.set_at),
-            run_count: held.max(executor.running.map_or(0, u64::from)),
+            run_count: held_count.max(executor.running.map_or(0, u64::from)),
             last_seen_at: match switch {
                 Some(switch) if executor.id == NO_INCARNATION => switch.set_at,
                 _ => executor.last_seen_at,

@@ -58,7 +58,7 @@ pub(super) struct FollowRequest {
     pub(super) run: Run,
     pub(super) listing: Listing,
     pub(super) position: Position,
-    pub(super) wanted: LineFilter,
+    pub(super) line_filter: LineFilter,
     pub(super) format: Format,
     /// Whether to wait for lines that are not written yet.
     pub(super) waits_for_lines: bool,
@@ -193,8 +193,12 @@ impl LogStream {
         }
         let now = self.web.engine.now();
         let is_settled = lines::is_settled(&self.follow.run, self.follow.position.attempt, now);
-        let part =
-            Part { from: self.follow.position, wanted: &self.follow.wanted, limit: LINE_COUNT, bytes_max: PIECE_LEN };
+        let part = Part {
+            from: self.follow.position,
+            line_filter: &self.follow.line_filter,
+            limit: LINE_COUNT,
+            bytes_max: PIECE_LEN,
+        };
         Ok((lines::read(store, &self.follow.run, part, now).await?, is_settled))
     }
 

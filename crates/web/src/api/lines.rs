@@ -158,7 +158,7 @@ pub(crate) fn is_settled(run: &Run, attempt: i32, now: Timestamp) -> bool {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part<'a> {
     pub(crate) from: Position,
-    pub(crate) wanted: &'a LineFilter,
+    pub(crate) line_filter: &'a LineFilter,
     /// Maximum number of lines.
     pub(crate) limit: usize,
     /// Maximum bytes of text.
@@ -168,7 +168,7 @@ pub(crate) struct Part<'a> {
 /// Reads at most `limit` lines and `bytes_max` bytes of text. If few lines match the filter, a call may end before it has found one; then
 /// `is_drained` is false and the caller continues at `position`.
 pub(crate) async fn read(store: &dyn Store, run: &Run, part: Part<'_>, now: Timestamp) -> Result<Lines, StoreError> {
-    let Part { from, wanted, limit, bytes_max } = part;
+    let Part { from, line_filter, limit, bytes_max } = part;
     let mut searched = 0;
     let is_settled = is_settled(run, from.attempt, now);
     let mut found = Lines { lines: Vec::new(), position: from, is_drained: false, text_bytes: 0 };
@@ -185,11 +185,11 @@ pub(crate) async fn read(store: &dyn Store, run: &Run, part: Part<'_>, now: Time
                 found.is_drained = true;
                 return Ok(found);
             }
-            if !found.add_chunk(chunk, wanted, (limit, bytes_max)) {
+            if !found.add_chunk(chunk, line_filter, (limit, bytes_max)) {
                 return Ok(found);
             }
             searched += 1;
-            if searched >= SEARCHED_CHUNKS_MAX && !wanted.matches_all() {
+            if searched >= SEARCHED_CHUNKS_MAX && !line_filter.matches_all() {
                 return Ok(found);
             }
         }
@@ -210,7 +210,7 @@ pub(super) fn is_fresh(chunk: &LogChunk, now: Timestamp) -> bool {
 
 impl Lines {
     /// Adds the lines of a chunk. `false` means that a limit was reached before the end of the chunk.
-    fn add_chunk(&mut self, chunk: LogChunk, wanted: &LineFilter, (limit, bytes_max): (usize, usize)) -> bool {
+    fn add_chunk(&mut self, chunk: LogChunk, line_filter: &LineFilter, (limit, bytes_max): (usize, usize)) -> bool {
         if self.position.is_before_gap(&chunk) {
             // Moves the position past the missing chunks: even if the page ends within this chunk, the next call does not wait for them
             // again.
@@ -221,7 +221,7 @@ impl Lines {
             if self.lines.len() >= limit {
                 return false;
             }
-            let is_wanted = wanted.matches(&line);
+            let is_wanted = line_filter.matches(&line);
             let text_bytes = self.text_bytes.saturating_add(line.text.len());
             if is_wanted && text_bytes > bytes_max && !self.lines.is_empty() {
                 return false;

@@ -31,12 +31,12 @@ const SEARCHED_BYTES_MAX: usize = 64 * 1024 * 1024;
 #[derive(Debug)]
 pub(crate) struct SearchLog {
     attempt: Option<i32>,
-    wanted: LineFilter,
+    line_filter: LineFilter,
 }
 
 impl FromQuery for SearchLog {
     fn from_query(reader: &mut Reader) -> Self {
-        Self { attempt: super::logs::attempt_parameter(reader), wanted: LineFilter::from_query(reader) }
+        Self { attempt: super::logs::attempt_parameter(reader), line_filter: LineFilter::from_query(reader) }
     }
 }
 
@@ -83,7 +83,7 @@ pub(super) fn routes() -> Routes {
 async fn get(call: Call<SearchLog>, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = runs::find(&call, &path).await?;
     let attempt = chosen_attempt(call.query.attempt, &run)?;
-    let found = search(call.engine().store(), &run, attempt, &call.query.wanted, call.engine().now()).await?;
+    let found = search(call.engine().store(), &run, attempt, &call.query.line_filter, call.engine().now()).await?;
     json_response(StatusCode::OK, &found)
 }
 
@@ -92,7 +92,7 @@ pub(crate) async fn search(
     store: &dyn Store,
     run: &Run,
     attempt: i32,
-    wanted: &LineFilter,
+    line_filter: &LineFilter,
     now: Timestamp,
 ) -> Result<LogSearch, StoreError> {
     let is_settled = lines::is_settled(run, attempt, now);
@@ -111,7 +111,7 @@ pub(crate) async fn search(
             last = chunk.sequence;
             for line in &chunk.lines {
                 bytes += line.text.len();
-                found.count_line(line, wanted);
+                found.count_line(line, line_filter);
             }
         }
         if bytes >= SEARCHED_BYTES_MAX {
@@ -122,7 +122,7 @@ pub(crate) async fn search(
 }
 
 impl LogSearch {
-    fn count_line(&mut self, line: &rondel_store::logs::LogLine, wanted: &LineFilter) {
+    fn count_line(&mut self, line: &rondel_store::logs::LogLine, line_filter: &LineFilter) {
         self.line_count += 1;
         let count = match LineSeverity::of(&line.level, &line.text) {
             LineSeverity::Error => &mut self.severities.error,
@@ -132,7 +132,7 @@ impl LogSearch {
         };
         *count += 1;
         self.has_gaps |= missing_lines(&line.level, &line.text).is_some();
-        if wanted.matches_all() || !wanted.matches(line) {
+        if line_filter.matches_all() || !line_filter.matches(line) {
             return;
         }
         self.hit_count += 1;

@@ -34,7 +34,7 @@ pub(crate) struct ReadLog {
     attempt: Option<i32>,
     follow: bool,
     seek: Option<Seek>,
-    wanted: LineFilter,
+    line_filter: LineFilter,
 }
 
 impl FromQuery for ReadLog {
@@ -45,7 +45,7 @@ impl FromQuery for ReadLog {
             attempt: attempt_parameter(reader),
             follow: reader.flag("follow", "Continues until the run has ended and its log is complete."),
             seek: Seek::from_query(reader),
-            wanted: LineFilter::from_query(reader),
+            line_filter: LineFilter::from_query(reader),
         }
     }
 }
@@ -119,11 +119,11 @@ async fn get(call: Call<ReadLog>, path: Named<path::Run>, headers: HeaderMap) ->
         }
         (waits_for_lines, format) => {
             let ends_with_attempt = call.query.attempt.is_some();
-            let wanted = call.query.wanted;
+            let line_filter = call.query.line_filter;
             follow::log_response(
                 &call.web,
                 call.caller,
-                FollowRequest { run, listing, position, wanted, format, waits_for_lines, ends_with_attempt },
+                FollowRequest { run, listing, position, line_filter, format, waits_for_lines, ends_with_attempt },
             )
         }
     }
@@ -140,7 +140,7 @@ async fn log_page(
     let found = lines::read(
         call.engine().store(),
         run,
-        Part { from, wanted: &call.query.wanted, limit, bytes_max: lines::TEXT_BYTES_MAX },
+        Part { from, line_filter: &call.query.line_filter, limit, bytes_max: lines::TEXT_BYTES_MAX },
         now,
     )
     .await?;
@@ -191,7 +191,7 @@ pub(crate) fn text_response<Q>(call: &Call<Q>, run: Run, attempt: i32) -> Result
             run,
             listing,
             position,
-            wanted: LineFilter::default(),
+            line_filter: LineFilter::default(),
             format: Format::Text,
             waits_for_lines: false,
             ends_with_attempt: true,

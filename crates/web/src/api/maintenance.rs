@@ -39,14 +39,14 @@ pub(super) struct NewMaintenance {
     #[serde(default)]
     length: Option<String>,
     /// What happens to the fires inside.
-    #[serde(default = "skip")]
+    #[serde(default = "default_fires")]
     fires: FiresInside,
     /// Why; shown on every page of the console.
     #[schemars(length(min = 1, max = 1000))]
     reason: String,
 }
 
-const fn skip() -> FiresInside {
+const fn default_fires() -> FiresInside {
     FiresInside::Skip
 }
 

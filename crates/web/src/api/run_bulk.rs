@@ -118,8 +118,8 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkRuns>) -> Resul
         left_out: selected.left_out,
         has_more: selected.has_more,
         after: selected.after,
-        done: done.done,
-        made: done.made,
+        done: done.done_count,
+        made: done.new_runs,
         problems: done.problems,
     };
     json_response(StatusCode::OK, &answer)

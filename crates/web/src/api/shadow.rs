@@ -45,7 +45,7 @@ const DELAY_MAX: Duration = Duration::from_secs(3_600);
 #[schemars(rename = "ShadowFires")]
 struct NewFires {
     /// Which scheduler; `xxl-job` if left out.
-    #[serde(default = "source")]
+    #[serde(default = "default_source")]
     #[schemars(length(max = 64))]
     source: String,
     /// At most 1,000.
@@ -53,7 +53,7 @@ struct NewFires {
     fires: Vec<NewFire>,
 }
 
-fn source() -> String {
+fn default_source() -> String {
     SOURCE.to_owned()
 }
 
@@ -77,11 +77,11 @@ struct NewFire {
     #[schemars(length(max = 255))]
     executor: String,
     /// How it ended, as far as known; `started` if left out.
-    #[serde(default = "started")]
+    #[serde(default = "default_outcome")]
     outcome: OldOutcome,
 }
 
-const fn started() -> OldOutcome {
+const fn default_outcome() -> OldOutcome {
     OldOutcome::Started
 }
 

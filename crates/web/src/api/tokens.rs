@@ -483,19 +483,19 @@ pub(crate) async fn revoke_token<Q>(call: &GlobalCall<Q>, id: &str) -> Result<()
 /// The token with this id, if the caller may manage it.
 async fn find<Q>(call: &GlobalCall<Q>, id: &str) -> Result<TokenRecord, Problem> {
     let caller = &call.caller;
-    let found = match id.parse::<TokenId>().ok().filter(|id| id.get() > 0) {
+    let stored = match id.parse::<TokenId>().ok().filter(|id| id.get() > 0) {
         Some(id) => call.engine().store().token_by_id(id).await?,
         None => None,
     };
-    let is_there = found.is_some();
-    let found = found.filter(|found| may_manage(caller, found));
-    if is_there && found.is_none() {
-        call.note.denied();
-    }
-    let found =
-        found.ok_or_else(|| Problem::new(Code::TokenNotFound, format!("there is no token {}", quoted_input(id))))?;
-    call.note.object(&found.name);
-    let names = GrantNames::of(call.engine(), found.grants.iter()).await?;
-    call.note.before(&TokenJson::new(&found, &names));
-    Ok(found)
+    let is_stored = stored.is_some();
+    let Some(token) = stored.filter(|token| may_manage(caller, token)) else {
+        if is_stored {
+            call.note.denied();
+        }
+        return Err(Problem::new(Code::TokenNotFound, format!("there is no token {}", quoted_input(id))));
+    };
+    call.note.object(&token.name);
+    let names = GrantNames::of(call.engine(), token.grants.iter()).await?;
+    call.note.before(&TokenJson::new(&token, &names));
+    Ok(token)
 }

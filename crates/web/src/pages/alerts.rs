@@ -131,7 +131,7 @@ struct IncidentPage {
 
 /// Why the caller may not operate the whole namespace or single apps. A role on an app covers its incidents, silences and windows.
 struct MissingRoleByApp {
-    whole: Option<&'static str>,
+    for_namespace: Option<&'static str>,
     /// The apps by name; empty if the caller may operate the whole namespace.
     apps: BTreeMap<String, Option<&'static str>>,
 }
@@ -139,21 +139,21 @@ struct MissingRoleByApp {
 impl MissingRoleByApp {
     async fn read<Q>(page: &Page<Q>) -> Result<Self, Problem> {
         let missing = |app| page.missing(app).operator;
-        let whole = missing(None);
-        let apps = match whole {
+        let for_namespace = missing(None);
+        let apps = match for_namespace {
             None => Vec::new(),
             Some(_) => page.engine().store().apps(page.call.namespace.id).await?,
         };
-        Ok(Self { whole, apps: apps.into_iter().map(|app| (app.name, missing(Some(app.id)))).collect() })
+        Ok(Self { for_namespace, apps: apps.into_iter().map(|app| (app.name, missing(Some(app.id)))).collect() })
     }
 
     fn of(&self, app: Option<&str>) -> Option<&'static str> {
-        app.and_then(|app| self.apps.get(app)).copied().unwrap_or(self.whole)
+        app.and_then(|app| self.apps.get(app)).copied().unwrap_or(self.for_namespace)
     }
 
     /// Whether the caller may operate at least one app.
     fn allows_some(&self) -> bool {
-        self.whole.is_none() || self.apps.values().any(Option::is_none)
+        self.for_namespace.is_none() || self.apps.values().any(Option::is_none)
     }
 }
 
@@ -225,11 +225,8 @@ pub(super) async fn render_page(
     let warnings = incidents::silence_warnings(&page.call, &silences).await?;
     let mut silence_rows = Vec::new();
     for (silence, warnings) in silences.iter().zip(&warnings) {
-        let app = if missing_roles.whole.is_none() {
-            None
-        } else {
-            incidents::silence_app(&page.call, &silence.spec).await?
-        };
+        let may_operate_all = missing_roles.for_namespace.is_none();
+        let app = if may_operate_all { None } else { incidents::silence_app(&page.call, &silence.spec).await? };
         silence_rows.push(silence_row((silence, page.missing(app).operator), warnings, now, t));
     }
     let window =
@@ -239,7 +236,7 @@ pub(super) async fn render_page(
         t,
         no_edit: page.missing(None).editor,
         may_operate: missing_roles.allows_some(),
-        needs_app: missing_roles.whole.is_some(),
+        needs_app: missing_roles.for_namespace.is_some(),
         open: open.into_iter().map(row).collect(),
         resolved: resolved.into_iter().map(row).collect(),
         rules: rules.iter().map(|record| rule_row(record, now, t)).collect(),

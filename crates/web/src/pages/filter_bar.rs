@@ -50,7 +50,7 @@ pub(super) struct FilterBar {
     pub(super) label: &'static str,
     pub(super) hint: &'static str,
     /// Further parameters to keep in the URL of the list.
-    pub(super) kept: Vec<(&'static str, String)>,
+    pub(super) other_parameters: Vec<(&'static str, String)>,
     pub(super) chips: Vec<Chip>,
     pub(super) fault: Option<Fault>,
 }
@@ -59,13 +59,13 @@ impl FilterBar {
     pub(super) fn new(
         (action, suggest): (&'static str, &'static str),
         (text, filter): (&str, &Result<Filter, FilterError>),
-        kept: Vec<(&'static str, String)>,
+        other_parameters: Vec<(&'static str, String)>,
         t: &'static Texts,
     ) -> Self {
         let terms = filter.as_ref().map(Filter::terms).unwrap_or_default();
         let without = |index: usize| {
             let others = terms.iter().enumerate().filter(|(place, _)| *place != index).map(|(_, term)| term.as_str());
-            list_url(action, &others.collect::<Vec<_>>().join(" "), &kept)
+            list_url(action, &others.collect::<Vec<_>>().join(" "), &other_parameters)
         };
         let chips = terms.iter().enumerate().map(|(index, term)| Chip { term: term.clone(), href: without(index) });
         Self {
@@ -75,7 +75,7 @@ impl FilterBar {
             label: t.filter_label,
             hint: if action == "/jobs" { t.filter_hint_jobs } else { t.filter_hint },
             chips: chips.collect(),
-            kept,
+            other_parameters,
             fault: filter.as_ref().err().map(|error| Fault::new(text, error, t)),
         }
     }
@@ -93,12 +93,12 @@ impl Fault {
 }
 
 /// The URL of a list with a filter.
-pub(super) fn list_url(action: &str, filter: &str, kept: &[(&'static str, String)]) -> String {
+pub(super) fn list_url(action: &str, filter: &str, other_parameters: &[(&'static str, String)]) -> String {
     let mut pairs: Vec<String> = Vec::new();
     if !filter.is_empty() {
         pairs.push(query_pair("q", filter));
     }
-    pairs.extend(kept.iter().map(|(key, value)| query_pair(key, value)));
+    pairs.extend(other_parameters.iter().map(|(key, value)| query_pair(key, value)));
     if pairs.is_empty() { action.to_owned() } else { format!("{action}?{}", pairs.join("&")) }
 }
 

@@ -309,7 +309,7 @@ async fn job_rows(
             row.group = Some(Group {
                 app: app.clone(),
                 count: of_app().count(),
-                paused: of_app().filter(|entry| !entry.enabled).count(),
+                paused: of_app().filter(|entry| !entry.is_enabled).count(),
                 filter: filter.to_string(),
             });
         }

@@ -114,7 +114,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     if is_confirmed {
         let by = cancel_message(page.call.caller.name(), Some(fields.get("reason")))?;
         let result = apply_to_runs(&page.call, action, &runs, (&by, Trigger::Manual)).await;
-        done = result.done;
+        done = result.done_count;
         problems = group_by_message(result.problems, t.lang());
     } else {
         page.call.note.dry_run();

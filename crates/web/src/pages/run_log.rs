@@ -67,12 +67,12 @@ impl FromQuery for LogWindow {
 #[derive(Debug)]
 pub(crate) struct LogFind {
     attempt: Option<i32>,
-    wanted: LineFilter,
+    line_filter: LineFilter,
 }
 
 impl FromQuery for LogFind {
     fn from_query(reader: &mut Reader) -> Self {
-        Self { attempt: logs::attempt_parameter(reader), wanted: LineFilter::from_query(reader) }
+        Self { attempt: logs::attempt_parameter(reader), line_filter: LineFilter::from_query(reader) }
     }
 }
 
@@ -80,7 +80,7 @@ impl FromQuery for LogFind {
 #[derive(Debug, Default)]
 pub(crate) struct Search {
     text: String,
-    wanted: LineFilter,
+    line_filter: LineFilter,
 }
 
 impl Search {
@@ -89,7 +89,7 @@ impl Search {
             "" => Ok(Self::default()),
             text => {
                 let contains = Some(LineFilter::parse_contains(text)?);
-                Ok(Self { text: text.to_owned(), wanted: LineFilter { contains, ..LineFilter::default() } })
+                Ok(Self { text: text.to_owned(), line_filter: LineFilter { contains, ..LineFilter::default() } })
             }
         };
         reader.parsed("contains", read).unwrap_or_default()
@@ -146,7 +146,7 @@ pub(super) async fn log_card(page: &Page<RunPageQuery>, run: &Run, attempt: i32)
     let is_search = !query.search.text.is_empty();
     let part = if is_search {
         let window = Window { from: Position::start(attempt), limit: AROUND_COUNT };
-        let mut part = read_part(page, run, LinesToRead::At(window), &query.search.wanted).await?;
+        let mut part = read_part(page, run, LinesToRead::At(window), &query.search.line_filter).await?;
         part.line_url = line_url;
         part
     } else {
@@ -200,7 +200,7 @@ pub(super) async fn search(page: Page<LogFind>, path: Named<path::Run>) -> Resul
     let run = find(&page.call, &path).await?;
     let attempt = chosen_attempt(page.query().attempt, &run)?;
     let (store, now) = (page.engine().store(), page.engine().now());
-    json_response(StatusCode::OK, &log_search::search(store, &run, attempt, &page.query().wanted, now).await?)
+    json_response(StatusCode::OK, &log_search::search(store, &run, attempt, &page.query().line_filter, now).await?)
 }
 
 /// Downloads the log of an attempt.
@@ -228,7 +228,12 @@ fn listing(run: &Run) -> Listing {
     Listing::new("log page", run.id)
 }
 
-async fn read_part<Q>(page: &Page<Q>, run: &Run, place: LinesToRead, wanted: &LineFilter) -> Result<LogPart, Problem> {
+async fn read_part<Q>(
+    page: &Page<Q>,
+    run: &Run,
+    place: LinesToRead,
+    line_filter: &LineFilter,
+) -> Result<LogPart, Problem> {
     let now = page.engine().now();
     let (Window { from, limit }, is_new) = match place {
         LinesToRead::At(window) => (window, false),
@@ -236,7 +241,7 @@ async fn read_part<Q>(page: &Page<Q>, run: &Run, place: LinesToRead, wanted: &Li
     };
     // Checks whether the log is settled before it reads lines. Lines that arrive in between are then part of the next poll.
     let is_settled = lines::is_settled(run, from.attempt, now);
-    let part = Part { from, wanted, limit, bytes_max: lines::TEXT_BYTES_MAX };
+    let part = Part { from, line_filter, limit, bytes_max: lines::TEXT_BYTES_MAX };
     let found = lines::read(page.engine().store(), run, part, now).await?;
     // A run that has ended can have more last lines than fit into one part.
     let poll_cursor = (!is_settled || (is_new && !found.is_drained)).then(|| listing(run).cursor(found.position));

@@ -82,7 +82,8 @@ impl Size {
 /// # Errors
 /// The text is not YAML, or contains something that JSON cannot express.
 pub fn documents(text: &str) -> Result<Vec<Node>, YamlError> {
-    let mut loader = Loader { parser: Parser::new_from_str(text), anchors: HashMap::new(), used: Size::default() };
+    let mut loader =
+        Loader { parser: Parser::new_from_str(text), anchors: HashMap::new(), total_size: Size::default() };
     let mut documents = Vec::new();
     loop {
         match loader.next()? {
@@ -179,7 +180,7 @@ struct Loader<'a> {
     parser: Parser<Chars<'a>>,
     anchors: HashMap<usize, Node>,
     /// The size of all nodes read so far. Its depth is not used.
-    used: Size,
+    total_size: Size,
 }
 
 impl Loader<'_> {
@@ -233,12 +234,12 @@ impl Loader<'_> {
 
     /// Adds the size of a single node, or of everything that an alias stands for, and checks the limits.
     fn charge(&mut self, size: Size, at: Marker) -> Result<(), YamlError> {
-        self.used = self.used.with(size);
-        if self.used.node_count > NODE_COUNT_MAX {
+        self.total_size = self.total_size.with(size);
+        if self.total_size.node_count > NODE_COUNT_MAX {
             let message = format!("has more than {NODE_COUNT_MAX} values, with those that aliases repeat");
             return Err(error_at(at, message));
         }
-        if self.used.text_len > TEXT_LEN_MAX {
+        if self.total_size.text_len > TEXT_LEN_MAX {
             let message = format!("has more than {TEXT_LEN_MAX} bytes of text, with those that aliases repeat");
             return Err(error_at(at, message));
         }

@@ -13,7 +13,7 @@ const INDEX_COUNT_MAX: usize = 100;
 #[derive(Debug, Default)]
 pub(super) struct ListErrors {
     /// The index of each error in `complaints`, by its pointer, code and message.
-    known: HashMap<(Option<String>, &'static str, String), usize>,
+    error_indexes: HashMap<(Option<String>, &'static str, String), usize>,
     complaints: Vec<Complaint>,
     /// How many errors the items have in all, those without an entry in `complaints` included.
     count: usize,
@@ -29,13 +29,13 @@ impl ListErrors {
         self.count += count;
         for complaint in complaints {
             let key = (complaint.pointer.clone(), complaint.code, complaint.message.clone());
-            if let Some(known) = self.known.get(&key).and_then(|at| self.complaints.get_mut(*at)) {
-                known.count = known.count.map(|count| count + 1);
-                if known.indexes.len() < INDEX_COUNT_MAX {
-                    known.indexes.push(index);
+            if let Some(error) = self.error_indexes.get(&key).and_then(|at| self.complaints.get_mut(*at)) {
+                error.count = error.count.map(|count| count + 1);
+                if error.indexes.len() < INDEX_COUNT_MAX {
+                    error.indexes.push(index);
                 }
             } else if self.complaints.len() < ERROR_COUNT_MAX {
-                self.known.insert(key, self.complaints.len());
+                self.error_indexes.insert(key, self.complaints.len());
                 let pointer = Some(format!("/{index}{}", complaint.pointer.as_deref().unwrap_or_default()));
                 self.complaints.push(Complaint { pointer, indexes: vec![index], count: Some(1), ..complaint });
             }
