@@ -116,13 +116,13 @@ async fn authorize_and_handle(gate: &Gate, caller: Caller, request: Request, nex
         Err((problem, counted)) => (problem.into_response(), Some(counted)),
     };
     // Only callers with the permission get rate-limit headers: to others, a refusal looks the same whether the path exists or not.
-    if let Some(counted) = counted.filter(|_| caller.may(gate.permission)) {
+    if let Some(counted) = counted.filter(|_| caller.may_anywhere(gate.permission)) {
         counted.describe(response.headers_mut());
     }
     response.extensions_mut().insert(CalledBy {
         name: caller.name().to_owned(),
         namespace: note.shown_namespace(),
-        is_admin: caller.may(Permission::Cluster),
+        is_admin: caller.may_anywhere(Permission::Cluster),
     });
     response
 }
@@ -138,7 +138,7 @@ async fn admit_and_handle(gate: &Gate, caller: &Caller, note: &AuditNote, reques
     if let Err(problem) = load::admit_caller(web, &request, caller.key()) {
         return problem.into_response();
     }
-    if !caller.may(gate.permission) {
+    if !caller.may_anywhere(gate.permission) {
         asked.refused(web, caller, note).await;
         return forbidden(caller, gate.permission).into_response();
     }
@@ -181,7 +181,7 @@ async fn admit_and_handle(gate: &Gate, caller: &Caller, note: &AuditNote, reques
 
 fn forbidden(caller: &Caller, needs: Permission) -> Problem {
     let role = role_for(needs);
-    let detail = match caller.means() {
+    let detail = match caller.auth_method() {
         AuthMethod::Executor => "this token does not allow it: an executor's token opens sessions only".to_owned(),
         AuthMethod::Session => format!("your roles do not allow it anywhere: it needs the role {role}"),
         AuthMethod::Token | AuthMethod::System | AuthMethod::Anonymous => {
@@ -262,7 +262,7 @@ pub(crate) async fn admit(
 ) -> Result<Caller, Problem> {
     let caller = authenticate(web, authorization, client).await?;
     count_request(web, &caller).map_err(|(problem, _)| problem)?;
-    if caller.may(permission) { Ok(caller) } else { Err(forbidden(&caller, permission)) }
+    if caller.may_anywhere(permission) { Ok(caller) } else { Err(forbidden(&caller, permission)) }
 }
 
 pub(crate) fn unauthenticated_problem() -> Problem {

@@ -66,19 +66,20 @@ impl AuditNote {
         self.fields().after = serde_json::to_value(document).ok().map(for_audit);
     }
 
-    /// Records several documents before and after the change, by name. `more` is the number of documents that are left out.
-    pub(crate) fn by_name(&self, before: Map<String, Value>, after: Map<String, Value>, more: usize) {
+    /// Records several documents before and after the change, by name. `omitted_count` is the number of documents that are left out.
+    pub(crate) fn record_documents(&self, before: Map<String, Value>, after: Map<String, Value>, omitted_count: usize) {
         let mut fields = self.fields();
-        (fields.before, fields.after) = (Some(for_audit_by_name(before, 0)), Some(for_audit_by_name(after, more)));
+        (fields.before, fields.after) =
+            (Some(for_audit_by_name(before, 0)), Some(for_audit_by_name(after, omitted_count)));
     }
 
     /// Records that the request was a dry run and changed nothing.
-    pub(crate) fn dry_run(&self) {
+    pub(crate) fn mark_dry_run(&self) {
         self.changed_to(&serde_json::json!({"dry_run": true}));
     }
 
     /// Marks the request as refused for the audit log, for a handler whose answer does not show the refusal.
-    pub(crate) fn denied(&self) {
+    pub(crate) fn mark_denied(&self) {
         self.fields().is_denied = true;
     }
 }
@@ -100,7 +101,7 @@ impl AuditContext {
             id: AuditId::new(web.engine.new_id()),
             at: web.engine.now(),
             actor: caller.name().to_owned(),
-            means: caller.means(),
+            means: caller.auth_method(),
             token: caller.token,
             address: self.address.map(|address| address.to_string()),
             request_id: self.request_id,

@@ -128,15 +128,15 @@ impl<Q> Call<Q> {
         if may(self.needs) {
             Ok(())
         } else if may(Permission::View) {
-            Err(self.too_weak(app))
+            Err(self.missing_role_problem(app))
         } else {
-            self.note.denied();
+            self.note.mark_denied();
             Err(missing())
         }
     }
 
     /// The refusal of a caller who may see the object, with the role that the call needs.
-    fn too_weak(&self, app: Option<AppId>) -> Problem {
+    fn missing_role_problem(&self, app: Option<AppId>) -> Problem {
         let role = role_for(self.needs);
         let detail = if app.is_some() {
             format!("your roles let you view it, but do not allow this: it needs the role {role} for its app")

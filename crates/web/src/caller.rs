@@ -112,7 +112,7 @@ impl Caller {
         &self.name
     }
 
-    pub(crate) const fn means(&self) -> AuthMethod {
+    pub(crate) const fn auth_method(&self) -> AuthMethod {
         self.means
     }
 
@@ -143,7 +143,7 @@ impl Caller {
 
     /// Whether the caller has the permission for at least one namespace or app. Executors' tokens never have it: an executor can
     /// only open its gRPC stream with such a token.
-    pub(crate) fn may(&self, permission: Permission) -> bool {
+    pub(crate) fn may_anywhere(&self, permission: Permission) -> bool {
         self.means != AuthMethod::Executor && self.rights.allow_somewhere(permission)
     }
 }

@@ -30,7 +30,7 @@ pub(crate) struct UnreadBody(Arc<Mutex<Option<Incoming>>>);
 
 impl UnreadBody {
     /// Wraps the body of a request so that its unread rest can be handled. Also returns whether the client waits for `100 Continue`.
-    pub(crate) fn of(request: Request<Incoming>) -> (Request<DrainableBody>, Self, bool) {
+    pub(crate) fn wrap(request: Request<Incoming>) -> (Request<DrainableBody>, Self, bool) {
         let rest = Self::default();
         // A client that waits for `100 Continue` never sends its body after a refusal.
         let waits_for_continue = request.headers().contains_key(EXPECT);

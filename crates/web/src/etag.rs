@@ -27,7 +27,7 @@ pub(crate) enum IfMatch {
 impl IfMatch {
     /// Checks the current version against the header. Returns the version that must still be current when the change is saved; `None` for
     /// any.
-    pub(crate) fn against(&self, version: i64) -> Result<Option<i64>, Problem> {
+    pub(crate) fn expected_version(&self, version: i64) -> Result<Option<i64>, Problem> {
         match self {
             Self::Any => Ok(None),
             Self::OneOf(versions) if versions.contains(&version) => Ok(Some(version)),

@@ -38,7 +38,7 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
     let path = request.uri().path().chars().take(PATH_LEN_MAX).collect::<String>();
     let client = client_address(&request);
     let page = pages::problem::page_context(&request);
-    let namespace = pages::own_namespace::of(&request);
+    let namespace = pages::own_namespace::own_namespace_of(&request);
     let zones = Zones::new(request.headers());
     request.extensions_mut().insert(RequestId(request_id.clone()));
     // Probes are frequent and cause no work, so they have no span.

@@ -117,7 +117,7 @@ pub(crate) struct GrantNames {
 
 impl GrantNames {
     /// Reads the names that these grants need.
-    pub(crate) async fn of<'g>(engine: &Engine, grants: impl Iterator<Item = &'g Grant>) -> Result<Self, Problem> {
+    pub(crate) async fn read<'g>(engine: &Engine, grants: impl Iterator<Item = &'g Grant>) -> Result<Self, Problem> {
         let store = engine.store();
         let all = store.namespaces().await?;
         let namespaces = all.into_iter().map(|namespace| (namespace.id, namespace.name)).collect();
@@ -133,7 +133,7 @@ impl GrantNames {
     }
 
     /// The grants with names. A namespace or app that no longer exists is shown by its id.
-    pub(crate) fn show(&self, grants: &[Grant]) -> Vec<GrantJson> {
+    pub(crate) fn to_json(&self, grants: &[Grant]) -> Vec<GrantJson> {
         let namespace = |id: NamespaceId| self.namespaces.get(&id).cloned().unwrap_or_else(|| id.to_string());
         let app = |id: AppId| self.apps.get(&id).cloned().unwrap_or_else(|| id.to_string());
         let show = |grant: &Grant| GrantJson {

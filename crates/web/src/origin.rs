@@ -42,7 +42,7 @@ pub(crate) struct ProxiedOrigin {
 impl ProxiedOrigin {
     /// Reads the headers of a trusted proxy. The proxy appends its value to each header, so only the last value counts. If two headers
     /// disagree, one of them came from the client, and neither is used.
-    pub(crate) fn of(headers: &HeaderMap) -> Self {
+    pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
         let last = |name: &HeaderName| {
             let line = headers.get_all(name).iter().next_back()?.to_str().ok()?;
             Some(line.rsplit(',').next().unwrap_or_default().trim())
@@ -191,7 +191,7 @@ mod tests {
             let mut all = headers.clone();
             all.extend([("host", "inner"), ("origin", origin)]);
             let mut extensions = Extensions::new();
-            extensions.insert(ProxiedOrigin::of(&map(&headers)));
+            extensions.insert(ProxiedOrigin::from_headers(&map(&headers)));
             let endpoint = PublicEndpoint { advertised: None, is_tls: false };
             assert_eq!(endpoint.is_same(&map(&all), &Uri::from_static("/x"), &extensions), expected, "{all:?}");
         }

@@ -127,7 +127,7 @@ impl Peers {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn report(&self, limit: Limit, address: IpAddr) {
+    pub(crate) fn log_limit(&self, limit: Limit, address: IpAddr) {
         if let Some(engine) = &self.engine {
             engine.limit_reached(limit, &address);
         }
@@ -139,13 +139,13 @@ impl Peers {
         let mut connections = self.lock_connections();
         let own = connections.unauthenticated.get(&network).map_or(0, BTreeMap::len);
         if own >= self.limits.connections_per_address && !self.trusted.contains(address) {
-            self.report(Limit::ConnectionsPerAddress, address);
+            self.log_limit(Limit::ConnectionsPerAddress, address);
             if !connections.evict(network) {
                 return None;
             }
         }
         if connections.count >= self.limits.connections {
-            self.report(Limit::Connections, address);
+            self.log_limit(Limit::Connections, address);
             let fullest = connections.fullest(&self.trusted)?;
             if !connections.evict(fullest) {
                 return None;
@@ -184,7 +184,7 @@ impl Peers {
     fn evict_fullest(&self) {
         let mut connections = self.lock_connections();
         if let Some(fullest) = connections.fullest(&self.trusted) {
-            self.report(Limit::Connections, fullest);
+            self.log_limit(Limit::Connections, fullest);
             connections.evict(fullest);
         }
     }

@@ -168,7 +168,7 @@ impl Client {
 
     /// The host and scheme that the browser used for the trusted proxy; `None` without such a proxy.
     fn proxied_origin(&self, headers: &HeaderMap) -> Option<ProxiedOrigin> {
-        self.peers.trusted.contains(self.peer).then(|| ProxiedOrigin::of(headers))
+        self.peers.trusted.contains(self.peer).then(|| ProxiedOrigin::from_headers(headers))
     }
 
     /// The address of a request's client. Behind a trusted proxy, the proxy's headers name it.
@@ -184,7 +184,7 @@ impl Client {
 
     async fn answer(self, app: Router, request: Request<Incoming>) -> Response<SendingBody> {
         let open = OpenRequest::new(self.connection.clone());
-        let (request, rest, waits_for_continue) = UnreadBody::of(request);
+        let (request, rest, waits_for_continue) = UnreadBody::wrap(request);
         let is_http1 = request.version() < http::Version::HTTP_2;
         let mut request = request.map(Body::new);
         let is_session = request.uri().path() == SESSION_PATH;

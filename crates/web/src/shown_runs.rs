@@ -78,7 +78,7 @@ pub(crate) async fn shard_name<Q>(call: &Call<Q>, run: &Run) -> Result<Option<St
 pub(crate) struct Parts(BTreeSet<JobId>);
 
 impl Parts {
-    pub(crate) async fn among<'r, Q>(call: &Call<Q>, runs: impl Iterator<Item = &'r Run>) -> Result<Self, Problem> {
+    pub(crate) async fn read<'r, Q>(call: &Call<Q>, runs: impl Iterator<Item = &'r Run>) -> Result<Self, Problem> {
         let mut runs = runs;
         if !runs.any(Part::may_be) {
             return Ok(Self(BTreeSet::new()));

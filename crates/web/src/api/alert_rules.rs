@@ -189,7 +189,7 @@ async fn put(
     let existing = call.engine().store().alert_rules(call.namespace.id).await?;
     let existing = existing.into_iter().find(|record| record.spec.name == name);
     let expected = match &existing {
-        Some(record) => if_match.against(record.version)?,
+        Some(record) => if_match.expected_version(record.version)?,
         None if if_match.is_given() => return Err(mismatch_problem(0)),
         None => None,
     };
@@ -204,7 +204,7 @@ async fn put(
 
 async fn delete(call: Call, Named(name, ..): Named<path::AlertRule>, if_match: IfMatch) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
-    let expected = if_match.against(record.version)?;
+    let expected = if_match.expected_version(record.version)?;
     call.note.before(&record.spec);
     rules::delete_rule(call.engine(), call.namespace.id, &name, expected).await?;
     Ok(StatusCode::NO_CONTENT.into_response())

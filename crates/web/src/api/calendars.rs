@@ -241,7 +241,7 @@ async fn import_file(
     let spec = CalendarSpec { name, description, rule };
     if dry_run {
         calendars::check(call.engine(), call.namespace.id, &spec).await?;
-        call.note.dry_run();
+        call.note.mark_dry_run();
         return json_response(StatusCode::OK, &spec);
     }
     save(&call, existing.as_ref(), &if_match, &spec).await
@@ -249,7 +249,7 @@ async fn import_file(
 
 async fn delete(call: Call, Named(name, ..): Named<path::Calendar>, if_match: IfMatch) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
-    let expected = if_match.against(record.version)?;
+    let expected = if_match.expected_version(record.version)?;
     calendars::delete(call.engine(), call.namespace.id, &name, expected).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -305,7 +305,7 @@ async fn save<Q>(
         call.note.before(&record.spec);
     }
     let expected = match existing {
-        Some(record) => if_match.against(record.version)?,
+        Some(record) => if_match.expected_version(record.version)?,
         None if if_match.is_given() => return Err(mismatch_problem(0)),
         None => None,
     };

@@ -195,7 +195,7 @@ async fn put(
     let NewChannelJson { kind, lang, enabled, settings, secrets } = body.read()?;
     let before = channels::find(call.engine(), call.namespace.id, &name).await?;
     let expected = match &before {
-        Some(before) => if_match.against(version(before))?.map(Timestamp::from_millis),
+        Some(before) => if_match.expected_version(version(before))?.map(Timestamp::from_millis),
         None if if_match.is_given() => return Err(mismatch_problem(0)),
         None => None,
     };

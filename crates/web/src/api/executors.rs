@@ -182,7 +182,7 @@ pub(crate) async fn set_switch<Q>(
     match find(call, name, Some(&app_name)).await? {
         Some((_, executor)) => Ok((executor, before)),
         // The executor was listed only because it was switched off. Now that it is active, it is no longer listed.
-        None => Ok((ExecutorJson::absent(given.to_owned(), app_name, call.engine().now()), before)),
+        None => Ok((ExecutorJson::of_switch(given.to_owned(), app_name, call.engine().now()), before)),
     }
 }
 
@@ -253,7 +253,7 @@ pub(crate) async fn page<Q>(
         // An executor that went offline after the list was read is left out.
         let found = match one.is_here {
             true => call.engine().online_executor(id).map(ExecutorJson::from),
-            false if id == NO_INCARNATION => Some(ExecutorJson::absent(name, app, call.engine().now())),
+            false if id == NO_INCARNATION => Some(ExecutorJson::of_switch(name, app, call.engine().now())),
             false => records.remove(&id).map(|record| from_record(record, app, one.is_elsewhere)),
         };
         found.map(|found| fleet.with_switch_and_runs(found, one.app))
@@ -278,7 +278,7 @@ pub(crate) async fn find<Q>(
     let (app, name, id) = one.position;
     let found = match one.is_here {
         true => call.engine().online_executor(id).map(ExecutorJson::from),
-        false if id == NO_INCARNATION => Some(ExecutorJson::absent(name, app, call.engine().now())),
+        false if id == NO_INCARNATION => Some(ExecutorJson::of_switch(name, app, call.engine().now())),
         false => {
             let record = store.executors_by_id(&[id], since).await?.pop();
             record.map(|record| from_record(record, app, one.is_elsewhere))
@@ -381,7 +381,7 @@ impl From<OnlineExecutor> for ExecutorJson {
 
 impl ExecutorJson {
     /// An executor that was not seen for so long that only its switch is known.
-    fn absent(name: String, app: String, now: Timestamp) -> Self {
+    fn of_switch(name: String, app: String, now: Timestamp) -> Self {
         Self {
             id: NO_INCARNATION,
             name,

@@ -165,7 +165,7 @@ impl LogStream {
                 if self.follow.ends_with_attempt || self.follow.position.attempt >= self.follow.run.attempt {
                     return self.end(true);
                 }
-                self.follow.position = Position::start(self.follow.position.attempt + 1);
+                self.follow.position = Position::before_first_line(self.follow.position.attempt + 1);
             } else if !self.follow.waits_for_lines || self.must_end() {
                 return self.end(false);
             } else if self.last_sent_at.elapsed() >= QUIET_MAX {

@@ -112,7 +112,7 @@ pub(crate) struct Lines {
 
 impl Position {
     /// The position before the first line of an attempt.
-    pub(crate) const fn start(attempt: i32) -> Self {
+    pub(crate) const fn before_first_line(attempt: i32) -> Self {
         Self { attempt, chunk: -1, skip: 0, seq: 0 }
     }
 

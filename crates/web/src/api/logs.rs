@@ -173,7 +173,7 @@ fn start_position(
     let (name, cursor) = match (last_event, query.after.as_deref()) {
         (Some(cursor), _) => (LAST_EVENT.name, cursor),
         (None, Some(cursor)) => ("after", cursor),
-        (None, None) => return Ok(Position::start(attempt)),
+        (None, None) => return Ok(Position::before_first_line(attempt)),
     };
     let position = listing.position_in::<Position>(name, cursor)?;
     let fits = query.attempt.is_none_or(|attempt| attempt == position.attempt);
@@ -183,7 +183,7 @@ fn start_position(
 
 /// The whole log of an attempt as text.
 pub(crate) fn text_response<Q>(call: &Call<Q>, run: Run, attempt: i32) -> Result<Response, Problem> {
-    let (listing, position) = (Listing::new("logs", run.id), Position::start(attempt));
+    let (listing, position) = (Listing::new("logs", run.id), Position::before_first_line(attempt));
     follow::log_response(
         &call.web,
         call.caller.clone(),

@@ -62,12 +62,12 @@ async fn get(call: GlobalCall) -> Result<Response, Problem> {
         Some(id) => call.engine().store().account(id).await?.map(|account| account.name),
         None => None,
     };
-    let names = GrantNames::of(call.engine(), caller.rights.grants().iter()).await?;
-    let grants = names.show(caller.rights.grants());
+    let names = GrantNames::read(call.engine(), caller.rights.grants().iter()).await?;
+    let grants = names.to_json(caller.rights.grants());
     let namespace = shown_namespace(call.engine(), caller, None).await;
     json_response(
         StatusCode::OK,
-        &MeJson { name: caller.name(), means: caller.means().as_str(), account, grants, namespace },
+        &MeJson { name: caller.name(), means: caller.auth_method().as_str(), account, grants, namespace },
     )
 }
 
@@ -101,7 +101,7 @@ pub(crate) async fn account_of_sign_ins<Q>(call: &GlobalCall<Q>) -> Result<Optio
     let account = call.engine().store().account(id).await?;
     let account = account.filter(|account| call.caller.actor().may_manage_sign_ins(&account.grants));
     if account.is_none() {
-        call.note.denied();
+        call.note.mark_denied();
     }
     Ok(account.map(|account| account.id))
 }

@@ -108,7 +108,7 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkRuns>) -> Resul
     }
     let done = match body.dry_run {
         true => {
-            call.note.dry_run();
+            call.note.mark_dry_run();
             Default::default()
         }
         false => apply_to_runs(&call, body.action, &selected.runs, (&by, trigger_of_client(&headers))).await,

@@ -172,7 +172,7 @@ impl RunItem {
 
 impl RunItem {
     /// Adds the instant at which the job was deleted, for a list of the runs of one job.
-    pub(super) fn of_job_deleted_at(self, job_deleted_at: Option<Timestamp>) -> Self {
+    pub(super) fn with_job_deleted_at(self, job_deleted_at: Option<Timestamp>) -> Self {
         Self { job_deleted_at, ..self }
     }
 }
@@ -194,7 +194,7 @@ impl From<Attempt> for AttemptJson {
 
 /// Runs with the names of their jobs, for a list.
 pub(crate) async fn run_items<Q>(call: &Call<Q>, runs: Vec<Run>) -> Result<Vec<RunItem>, Problem> {
-    let parts = Parts::among(call, runs.iter()).await?;
+    let parts = Parts::read(call, runs.iter()).await?;
     let item = |(name, run): (String, Run)| {
         let part = parts.of(&run);
         RunItem::new(run, &name, part)

@@ -129,7 +129,7 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
     let mut kept = Vec::new();
     for place in places {
         let Some(item) = items.get_mut(place).and_then(Option::take) else { continue };
-        if !builder.add(&item.of_job_deleted_at(deleted_at))? {
+        if !builder.add(&item.with_job_deleted_at(deleted_at))? {
             break;
         }
         kept.push(place);
@@ -181,7 +181,7 @@ async fn runs_of_job(call: &Call<ListRuns>, job: &str) -> Result<Response, Probl
         let ids: Vec<RunId> = runs.iter().map(|run| run.id).collect();
         let items = run_json::run_items(call, runs.into_iter().map(Run::for_reader).collect()).await?;
         for (id, item) in ids.into_iter().zip(items) {
-            if !page.add(&item.of_job_deleted_at(job.deleted_at))? {
+            if !page.add(&item.with_job_deleted_at(job.deleted_at))? {
                 return answer(page, wanted.after.map(|last| listing.cursor(last)));
             }
             wanted.after = Some(id);

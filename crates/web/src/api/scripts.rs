@@ -278,7 +278,7 @@ async fn put(
     let expected = match &existing {
         Some(record) => {
             call.note.before(&audit_view(record));
-            if_match.against(record.newest.version)?
+            if_match.expected_version(record.newest.version)?
         }
         None if if_match.is_given() => return Err(mismatch_problem(0)),
         None => None,
@@ -296,7 +296,7 @@ async fn restore(
 ) -> Result<Response, Problem> {
     let Restore { version, note } = body.read()?;
     let record = find(&call, &name).await?;
-    let expected = if_match.against(record.newest.version)?;
+    let expected = if_match.expected_version(record.newest.version)?;
     let saved = restore_version(&call, &record, (version, note), expected).await?;
     let (_, source) = scripts::version_of(call.engine(), &saved.record, saved.record.newest.version).await?;
     answer_saved(&call, &saved, &source)
@@ -320,7 +320,7 @@ pub(crate) async fn restore_version<Q>(
 
 async fn delete(call: Call, Named(name, ..): Named<path::Script>, if_match: IfMatch) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
-    let expected = if_match.against(record.newest.version)?;
+    let expected = if_match.expected_version(record.newest.version)?;
     scripts::delete(call.engine(), (call.namespace.id, &name), expected).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -138,7 +138,7 @@ impl TokenJson {
             kind: record.kind.as_str(),
             name: record.name.clone(),
             prefix: record.prefix.clone(),
-            grants: names.show(&record.grants),
+            grants: names.to_json(&record.grants),
             declares: record.declares,
             minted_by: record.minted_by,
             series: record.series,
@@ -269,7 +269,7 @@ pub(crate) async fn own_tokens<Q>(call: &GlobalCall<Q>, limit: u32) -> Result<Ve
 
 /// Tokens as the API shows them.
 pub(crate) async fn tokens_json<Q>(call: &GlobalCall<Q>, found: &[TokenRecord]) -> Result<Vec<TokenJson>, Problem> {
-    let names = GrantNames::of(call.engine(), found.iter().flat_map(|token| &token.grants)).await?;
+    let names = GrantNames::read(call.engine(), found.iter().flat_map(|token| &token.grants)).await?;
     Ok(found.iter().map(|token| TokenJson::new(token, &names)).collect())
 }
 
@@ -311,7 +311,7 @@ pub(crate) async fn create_token<Q>(call: &GlobalCall<Q>, new: NewToken) -> Resu
     let line = line.unwrap_or(record.id);
     let record = TokenRecord { name, owner, namespace, minted_by, line, declares, expires_at, grants, ..record };
     token_limit::check(call, &record).await?;
-    let names = GrantNames::of(engine, record.grants.iter()).await?;
+    let names = GrantNames::read(engine, record.grants.iter()).await?;
     // Adding fails if the caller's own token has ended since it was checked.
     if !auth::add(engine.store(), &record).await? {
         return Err(unauthenticated_problem());
@@ -459,7 +459,7 @@ async fn replace<Q>(call: &GlobalCall<Q>, old: TokenRecord, overlap: Duration) -
         ..old.clone()
     };
     token_limit::check(call, &record).await?;
-    let names = GrantNames::of(engine, record.grants.iter()).await?;
+    let names = GrantNames::read(engine, record.grants.iter()).await?;
     if !auth::rotate(engine.store(), old.id, now + overlap, &record).await? {
         return Err(Problem::new(Code::TokenOver, "the token was revoked or has expired; create a new one"));
     }
@@ -482,20 +482,19 @@ pub(crate) async fn revoke_token<Q>(call: &GlobalCall<Q>, id: &str) -> Result<()
 
 /// The token with this id, if the caller may manage it.
 async fn find<Q>(call: &GlobalCall<Q>, id: &str) -> Result<TokenRecord, Problem> {
-    let caller = &call.caller;
     let stored = match id.parse::<TokenId>().ok().filter(|id| id.get() > 0) {
         Some(id) => call.engine().store().token_by_id(id).await?,
         None => None,
     };
     let is_stored = stored.is_some();
-    let Some(token) = stored.filter(|token| may_manage(caller, token)) else {
+    let Some(token) = stored.filter(|token| may_manage(&call.caller, token)) else {
         if is_stored {
-            call.note.denied();
+            call.note.mark_denied();
         }
         return Err(Problem::new(Code::TokenNotFound, format!("there is no token {}", quoted_input(id))));
     };
     call.note.object(&token.name);
-    let names = GrantNames::of(call.engine(), token.grants.iter()).await?;
+    let names = GrantNames::read(call.engine(), token.grants.iter()).await?;
     call.note.before(&TokenJson::new(&token, &names));
     Ok(token)
 }

@@ -70,7 +70,7 @@ impl UserJson {
             disabled: account.disabled,
             has_password: account.password.is_some(),
             provider_sign_in: account.password.is_none() || account.provider_linked_at.is_some(),
-            grants: names.show(&account.grants),
+            grants: names.to_json(&account.grants),
             created_at: account.created_at,
             password_changed_at: account.password_changed_at,
         }
@@ -202,7 +202,7 @@ async fn list(call: GlobalCall<ListUsers>) -> Result<Response, Problem> {
 /// A page of users in the order of their names, as the API shows them.
 pub(crate) async fn page<Q>(call: &GlobalCall<Q>, after: Option<&str>, limit: u32) -> Result<Vec<UserJson>, Problem> {
     let found = call.engine().store().accounts(after, limit).await?;
-    let names = GrantNames::of(call.engine(), found.iter().flat_map(|account| &account.grants)).await?;
+    let names = GrantNames::read(call.engine(), found.iter().flat_map(|account| &account.grants)).await?;
     Ok(found.iter().map(|account| UserJson::new(account, &names)).collect())
 }
 
@@ -380,7 +380,7 @@ fn check_changed(outcome: AccountChanged, name: &str) -> Result<(), Problem> {
 }
 
 async fn user_json<Q>(call: &GlobalCall<Q>, account: &Account) -> Result<UserJson, Problem> {
-    Ok(UserJson::new(account, &GrantNames::of(call.engine(), account.grants.iter()).await?))
+    Ok(UserJson::new(account, &GrantNames::read(call.engine(), account.grants.iter()).await?))
 }
 
 pub(crate) async fn find<Q>(call: &GlobalCall<Q>, wanted: &str) -> Result<Account, Problem> {

@@ -158,7 +158,7 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
         None => Vec::new(),
     };
     let found = tokens::own_tokens(call, LIMIT).await?;
-    let names = GrantNames::of(engine, caller.rights.grants().iter()).await?;
+    let names = GrantNames::read(engine, caller.rights.grants().iter()).await?;
     let session = |one: WebSession| SessionRow {
         id: one.id.to_string(),
         is_this: Some(one.id) == caller.session,
@@ -179,11 +179,11 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
     let template = AccountPage {
         t,
         name: caller.name().to_owned(),
-        grants: names.show(caller.rights.grants()).iter().map(|grant| grant_text(grant, t)).collect(),
+        grants: names.to_json(caller.rights.grants()).iter().map(|grant| grant_text(grant, t)).collect(),
         is_account: account.is_some() && caller.token.is_none(),
         has_sign_ins: of_sign_ins.is_some(),
         has_password: account.as_ref().is_some_and(|account| account.password.is_some()),
-        is_admin: caller.may(Permission::Cluster),
+        is_admin: caller.may_anywhere(Permission::Cluster),
         sessions: sessions.into_iter().map(session).collect(),
         tokens: tokens::tokens_json(call, &found).await?.into_iter().map(token).collect(),
         living_count,
@@ -230,7 +230,7 @@ pub(super) async fn password(
             PasswordCheck::Blocked(until) => return Err(too_many_attempts(until, now)),
             PasswordCheck::Wrong => {
                 let error = Some(prefs.lang.texts().password_wrong.to_owned());
-                call.note.denied();
+                call.note.mark_denied();
                 return render_page(&call, prefs, StatusCode::FORBIDDEN, PageState { error, ..PageState::default() })
                     .await;
             }

@@ -121,7 +121,7 @@ impl RuleForm {
         }
     }
 
-    fn of(spec: &RuleSpec) -> Self {
+    fn from_spec(spec: &RuleSpec) -> Self {
         let length = |length: Option<std::time::Duration>| length.map(format_duration).unwrap_or_default();
         let (scope, scope_name) = match &spec.scope {
             Scope::All => ("all", String::new()),
@@ -334,7 +334,7 @@ pub(super) async fn edit(page: Page, Named(name, ..): Named<path::AlertRule>) ->
     let warnings = rules::rule_warnings(page.engine(), record.namespace, &record.spec).await?;
     let (action, version) = (format!("/alerts/rules/{name}"), Some(record.version));
     let state = PageState { action, version, warnings: localized_all(&warnings, page.t), ..PageState::default() };
-    render_page(&page, StatusCode::OK, RuleForm::of(&record.spec), state).await
+    render_page(&page, StatusCode::OK, RuleForm::from_spec(&record.spec), state).await
 }
 
 pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Problem> {
@@ -392,7 +392,7 @@ async fn save_or_try(
 ) -> Result<RuleOutcome, Problem> {
     let spec = form.spec()?;
     if is_trial {
-        page.call.note.dry_run();
+        page.call.note.mark_dry_run();
         let run = try_rule(&page.call, &spec).await?;
         return Ok(RuleOutcome::Tried(Box::new(Trial::new(&spec, run, page.t))));
     }

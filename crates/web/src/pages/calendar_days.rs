@@ -33,7 +33,7 @@ impl CalendarDays {
     }
 
     /// The field values of a rule; `None` if the rule does not fit the fields.
-    pub(super) fn of(rule: &Rule) -> Option<Self> {
+    pub(super) fn from_rule(rule: &Rule) -> Option<Self> {
         let mut days = Self::default();
         let mut rest = rule;
         if let Rule::All(parts) = rest
@@ -145,11 +145,11 @@ mod tests {
             json!({"all": [{"weekdays": ["sat", "sun"]}, {"times": ["22:00-06:00"]}]}),
         ] {
             let read: Rule = serde_json::from_value(rule.clone()).unwrap();
-            let days = CalendarDays::of(&read).unwrap();
+            let days = CalendarDays::from_rule(&read).unwrap();
             assert_eq!(serde_json::to_value(days.rule()).unwrap(), rule);
         }
         let other = serde_json::from_value(json!({"not": {"weekdays": ["sun"]}})).unwrap();
-        assert_eq!(CalendarDays::of(&other), None);
+        assert_eq!(CalendarDays::from_rule(&other), None);
     }
 
     #[test]

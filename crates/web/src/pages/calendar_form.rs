@@ -35,7 +35,7 @@ impl CalendarForm {
         let text = spec.map(|spec| pretty_json(&serde_json::to_value(spec).unwrap_or_default())).unwrap_or_default();
         let own = str::to_owned;
         // The form of a new calendar begins with the fields for days, which are empty.
-        let days = spec.map_or_else(|| Some(CalendarDays::default()), |spec| CalendarDays::of(&spec.rule));
+        let days = spec.map_or_else(|| Some(CalendarDays::default()), |spec| CalendarDays::from_rule(&spec.rule));
         Self {
             name: own(name),
             format: own(if days.is_some() { "days" } else { "json" }),

@@ -195,7 +195,7 @@ enum Shape {
 }
 
 impl Shape {
-    const fn of(mark: &Mark) -> Self {
+    const fn from_mark(mark: &Mark) -> Self {
         match (mark.run, mark.status) {
             (Some(_), _) => Self::Run,
             (None, RunStatus::Succeeded) => Self::Succeeded,
@@ -270,7 +270,7 @@ impl LaneRenderer {
         // piece.
         let mut pieces: Vec<(Mark, Shape, u32)> = Vec::new();
         for mark in marks {
-            let shape = Shape::of(mark);
+            let shape = Shape::from_mark(mark);
             let (x, right) = self.ends(mark);
             match pieces.last_mut() {
                 Some((last, Shape::Run, end))

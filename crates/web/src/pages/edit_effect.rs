@@ -52,7 +52,7 @@ impl EditEffect {
     }
 
     /// The fires of a job under its current definition and under the edited one. `before` is `None` for a new job.
-    pub(super) async fn of<Q>(
+    pub(super) async fn compare<Q>(
         call: &Call<Q>,
         before: Option<&JobRecord>,
         after: &JobSpec,

@@ -99,7 +99,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let done = if is_confirmed {
         apply_to_jobs(&page.call, &bulk, &chosen).await
     } else {
-        page.call.note.dry_run();
+        page.call.note.mark_dry_run();
         Default::default()
     };
     let undo = match action {

@@ -67,7 +67,7 @@ struct EditInput {
 
 impl EditInput {
     fn unchanged(record: &JobRecord) -> Self {
-        let form = JobForm::of(&record.spec);
+        let form = JobForm::from_spec(&record.spec);
         Self {
             form,
             sent: None,
@@ -107,7 +107,7 @@ impl EditInput {
         if let Ok(spec) = from_value(merged)
             && self.definition_text.is_none()
         {
-            self.form = JobForm::of(&spec);
+            self.form = JobForm::from_spec(&spec);
             self.sent = None;
         }
     }
@@ -235,7 +235,7 @@ pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: 
     };
     if fields.get("do") == "fields" {
         // Converts the text into fields without saving it.
-        let converted = EditInput { form: JobForm::of(&spec), ..EditInput::unchanged(&record) };
+        let converted = EditInput { form: JobForm::from_spec(&spec), ..EditInput::unchanged(&record) };
         return render_page(&page, StatusCode::OK, &record, converted).await;
     }
     if spec == record.spec {

@@ -120,7 +120,7 @@ impl Default for JobForm {
             enabled: true,
             pump: None,
             labels: LabelRows::default(),
-            leaf_fields: LeafFields::of(&Value::Null),
+            leaf_fields: LeafFields::from_document(&Value::Null),
         }
     }
 }
@@ -164,7 +164,7 @@ impl From<&Fields> for JobForm {
 
 impl JobForm {
     /// The form of an existing job.
-    pub(super) fn of(spec: &JobSpec) -> Self {
+    pub(super) fn from_spec(spec: &JobSpec) -> Self {
         let duration = |length: Option<Duration>| length.map_or_else(String::new, format_duration);
         let calendar = spec.calendar.as_ref();
         let form = Self {
@@ -191,8 +191,8 @@ impl JobForm {
             retry_backoff: spec.retry.backoff.clone(),
             enabled: spec.enabled,
             pump: spec.pump.as_ref().map(|pump| pretty_json(&serde_json::to_value(pump).unwrap_or_default())),
-            labels: LabelRows::of(&spec.labels),
-            leaf_fields: LeafFields::of(&serde_json::to_value(spec).unwrap_or_default()),
+            labels: LabelRows::from_labels(&spec.labels),
+            leaf_fields: LeafFields::from_document(&serde_json::to_value(spec).unwrap_or_default()),
             ..Self::default()
         };
         form.with_schedule(spec)

@@ -41,7 +41,7 @@ fn a_pump_is_kept_changed_and_taken_away() {
         form.spec(base.clone(), Lang::En.texts())
     };
     assert_eq!(made(None).unwrap().pump, saved.pump, "a form without the field leaves it alone");
-    let shown = JobForm::of(&saved).pump.unwrap();
+    let shown = JobForm::from_spec(&saved).pump.unwrap();
     assert_eq!(made(Some(&shown)).unwrap().pump, saved.pump);
     assert_eq!(made(Some(r#"{"items": {"count": 8}, "groups": 4}"#)).unwrap().pump.unwrap().groups, 4);
     assert_eq!(made(Some("")).unwrap().pump, None);
@@ -121,6 +121,6 @@ fn an_emptied_field_gets_its_default_and_a_missing_one_stays() {
     let errors = made(Some("soon"), Some("ten")).unwrap_err();
     assert!(errors.of("priority").is_some(), "{errors:?}");
     assert!(made(Some("soon"), None).unwrap_err().of("queue_timeout").is_some());
-    let shown = JobForm::of(&saved).leaf_fields;
+    let shown = JobForm::from_spec(&saved).leaf_fields;
     assert_eq!((shown.get("queue_timeout"), shown.get("priority")), ("5m", "8"));
 }

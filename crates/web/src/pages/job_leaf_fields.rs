@@ -138,7 +138,7 @@ impl LeafFields {
     }
 
     /// The fields of a definition.
-    pub(super) fn of(document: &Value) -> Self {
+    pub(super) fn from_document(document: &Value) -> Self {
         let schedule = &document["schedule"];
         let own = LEAVES.iter().map(|leaf| (leaf.field, field_text(document.pointer(leaf.pointer))));
         let of_schedule = SCHEDULE_LEAVES.iter().map(|leaf| (leaf.field, field_text(schedule.pointer(leaf.pointer))));
@@ -339,7 +339,7 @@ mod tests {
             "select": {"labels": ["zone=eu", "!old"], "executors": []}, "rate": {"max": 2, "per": "1m"},
             "notify": {"skipped": ["misfire"]}, "expect": {"success_by": {"time": "06:00", "weekdays": ["mon"]}, "late": "5m"},
             "schedule": {"cron": "x", "jitter": {"max": "5s", "by": "fire"}}});
-        let leaves = LeafFields::of(&document);
+        let leaves = LeafFields::from_document(&document);
         assert_eq!((leaves.get("select_labels"), leaves.get("rate_max")), ("zone=eu !old", "2"));
         let mut made = json!({"misfire": {"policy": "all"}});
         assert!(leaves.put(&mut made).is_empty());
@@ -363,7 +363,7 @@ mod tests {
         assert_eq!(leaf_at("/schedule/jitter/max"), Some("jitter_max"));
         let listed = json!({"shards": [{"name": "eu", "params": {"schema": "eu"}}, {"name": "us"}]});
         let mut again = json!({});
-        assert_eq!(LeafFields::of(&listed).put(&mut again), Vec::<&str>::new());
+        assert_eq!(LeafFields::from_document(&listed).put(&mut again), Vec::<&str>::new());
         assert_eq!(again["shards"], listed["shards"], "shards with names stay as they are");
         let wrong = LeafFields::from_fields(&Fields::from([("shards", "many")]));
         assert_eq!(wrong.put(&mut made), ["shards"]);

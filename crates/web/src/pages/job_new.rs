@@ -219,7 +219,7 @@ async fn edit_effect(
         document["calendar"] = calendar;
     }
     let spec = from_value(document).ok()?;
-    EditEffect::of(&page.call, Some(&record), &spec, page.t).await.ok()
+    EditEffect::compare(&page.call, Some(&record), &spec, page.t).await.ok()
 }
 
 fn preview_part(job: &Job, now: Timestamp, t: &'static Texts) -> PreviewPart {

@@ -28,7 +28,7 @@ pub(super) struct LabelRows(Option<Vec<LabelRow>>);
 
 impl LabelRows {
     /// The rows for the labels of a definition.
-    pub(super) fn of(labels: &Labels) -> Self {
+    pub(super) fn from_labels(labels: &Labels) -> Self {
         let row = |(key, value): (&String, &String)| LabelRow { key: key.clone(), value: value.clone(), fault: None };
         Self(Some(labels.iter().map(row).collect()))
     }

@@ -144,14 +144,14 @@ async fn begin_change(
     }
     let account = &arrival.account;
     let before = arrival.grants_before.as_deref().unwrap_or_default();
-    let names = GrantNames::of(&web.engine, before.iter().chain(&account.grants)).await?;
+    let names = GrantNames::read(&web.engine, before.iter().chain(&account.grants)).await?;
     let by = &oidc.config().issuer;
-    let mut after = json!({"by": by, "groups": identity.groups, "grants": names.show(&account.grants)});
+    let mut after = json!({"by": by, "groups": identity.groups, "grants": names.to_json(&account.grants)});
     let (action, before) = if arrival.is_new {
         after["display_name"] = json!(account.display_name);
         ("user.create", None)
     } else {
-        ("user.change", Some(json!({"grants": names.show(before)}).to_string()))
+        ("user.change", Some(json!({"grants": names.to_json(before)}).to_string()))
     };
     let entry = audit_entry(web, browser, (&account.name, AuthMethod::Session), (action, Verdict::Allowed));
     let entry = AuditEntry { object: account.name.clone(), before, after: Some(after.to_string()), ..entry };

@@ -114,7 +114,7 @@ pub(crate) async fn redirect_to_own_namespace(State(web): State<Web>, request: R
 }
 
 /// The namespace in the URL of a request for a page; `None` if it has none.
-pub(crate) fn of(request: &Request) -> Option<OwnNamespace> {
+pub(crate) fn own_namespace_of(request: &Request) -> Option<OwnNamespace> {
     let path = request.uri().path();
     let named = (!has_no_namespace(path)).then(|| named_namespace(request.uri())).flatten();
     named.filter(|named| name::check(named).is_ok()).map(OwnNamespace)

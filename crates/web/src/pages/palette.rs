@@ -61,7 +61,7 @@ struct PalettePage {
 pub(super) async fn page(page: Page<PaletteQuery>) -> Result<Response, Problem> {
     let typed = page.query().0.trim().to_lowercase();
     let words: Vec<&str> = typed.split_whitespace().collect();
-    let verb = Verb::of(&words, page.t);
+    let verb = Verb::from_words(&words, page.t);
     let rest = if verb.is_some() { &words[1..] } else { &words[..] };
     let jobs = find_jobs(&page, rest).await?;
     let mut hits = Vec::new();
@@ -79,7 +79,7 @@ pub(super) async fn page(page: Page<PaletteQuery>) -> Result<Response, Problem> 
                 jobs.iter()
                     .map(|job| Hit::link(&job.spec.name, page.t.palette_job, &format!("/jobs/{}", job.spec.name))),
             );
-            let is_admin = page.call.caller.may(Permission::Cluster);
+            let is_admin = page.call.caller.may_anywhere(Permission::Cluster);
             let named = page_names(page.t, is_admin).filter(|(name, path)| matches_name(name, path, &words));
             hits.extend(named.map(|(name, path)| Hit::link(name, page.t.palette_page, path)));
             if let Some(job) = jobs.first() {
@@ -158,7 +158,7 @@ impl Verb {
     const ALL: [Self; 3] = [Self::Run, Self::Pause, Self::Resume];
 
     /// The verb with which the words begin, if other words follow.
-    fn of(words: &[&str], t: &Texts) -> Option<Self> {
+    fn from_words(words: &[&str], t: &Texts) -> Option<Self> {
         let (first, rest) = words.split_first()?;
         let is = |verb: &Self| *first == verb.word() || *first == verb.local(t);
         Self::ALL.into_iter().find(|verb| !rest.is_empty() && is(verb))

@@ -117,11 +117,11 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         done = result.done_count;
         problems = group_by_message(result.problems, t.lang());
     } else {
-        page.call.note.dry_run();
+        page.call.note.mark_dry_run();
     }
     let now = page.engine().now();
     let shown: Vec<_> = runs.into_iter().rev().take(SHOWN_COUNT_MAX).collect();
-    let parts = Parts::among(&page.call, shown.iter()).await?;
+    let parts = Parts::read(&page.call, shown.iter()).await?;
     let line = |(job, run): (String, Run)| RunLine::new(&run, job, parts.of(&run), now, t);
     let rows: Vec<RunLine> = with_job_names(&page.call, shown).await?.into_iter().map(line).collect();
     let is_retry = action == RunAction::Retry;

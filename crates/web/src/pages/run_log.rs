@@ -145,7 +145,7 @@ pub(super) async fn log_card(page: &Page<RunPageQuery>, run: &Run, attempt: i32)
     let line_url = format!("/runs/{}?attempt={attempt}", run.id);
     let is_search = !query.search.text.is_empty();
     let part = if is_search {
-        let window = Window { from: Position::start(attempt), limit: AROUND_COUNT };
+        let window = Window { from: Position::before_first_line(attempt), limit: AROUND_COUNT };
         let mut part = read_part(page, run, LinesToRead::At(window), &query.search.line_filter).await?;
         part.line_url = line_url;
         part

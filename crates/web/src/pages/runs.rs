@@ -129,7 +129,7 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
         list_url("/runs", &text, &[kept.clone(), vec![("cursor", cursor)]].concat())
     };
     let (previous, next) = (found.before.map(at), found.after.map(at));
-    let parts = Parts::among(&page.call, found.runs.iter()).await?;
+    let parts = Parts::read(&page.call, found.runs.iter()).await?;
     let rows = with_job_names(&page.call, found.runs).await?;
     let rows = rows.into_iter().map(|(job, run)| RunLine::new(&run, job, parts.of(&run), now, t)).collect();
     let sort = |order: RunOrder, word: &str| Sort {

@@ -32,7 +32,7 @@ const ENDS_SOON: std::time::Duration = std::time::Duration::from_secs(7 * 86_400
 type PageCall<Q = NoQuery> = GlobalCall<WithLang<Q>>;
 
 fn is_admin<Q>(call: &GlobalCall<Q>) -> bool {
-    call.caller.may(Permission::Cluster)
+    call.caller.may_anywhere(Permission::Cluster)
 }
 
 #[derive(Template)]
@@ -53,7 +53,7 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
     let shell = Shell::new(prefs, Nav::Settings, Some(User::of_global_call(&call).await), "/settings");
     let t = shell.t;
     let grants = call.caller.rights.grants();
-    let names = crate::grants::GrantNames::of(call.engine(), grants.iter()).await?;
+    let names = crate::grants::GrantNames::read(call.engine(), grants.iter()).await?;
     let permits = |role: Role| {
         use Permission::{Admin, Edit, Operate, View};
         let mut cells: Vec<bool> =
@@ -67,7 +67,7 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
         is_admin: is_admin(&call),
         roles: role_choices(t).into_iter().map(of).collect(),
         columns: [t.permit_view, t.permit_operate, t.permit_edit, t.permit_admin, t.permit_executor],
-        own: names.show(grants).iter().map(|grant| grant_text(grant, t)).collect(),
+        own: names.to_json(grants).iter().map(|grant| grant_text(grant, t)).collect(),
         shell,
     };
     html(StatusCode::OK, &template)
@@ -269,7 +269,7 @@ async fn render_webhooks(page: &Page, status: StatusCode, outcome: WebhookOutcom
             namespace: namespace.name,
         });
     }
-    let is_admin = page.call.caller.may(Permission::Cluster);
+    let is_admin = page.call.caller.may_anywhere(Permission::Cluster);
     let secret = if let WebhookOutcome::Secret(secret) = outcome { Some(secret) } else { None };
     html(status, &WebhooksPage { shell: page.shell(Nav::Settings), t, is_admin, rows, secret })
 }

@@ -47,7 +47,7 @@ const HUE_COUNT: u32 = 6;
 impl User {
     /// The user of a page that belongs to no namespace. Links on the page keep the namespace in its URL.
     pub(crate) async fn of_global_call<Q>(call: &GlobalCall<Q>) -> Self {
-        let is_admin = call.caller.may(Permission::Cluster);
+        let is_admin = call.caller.may_anywhere(Permission::Cluster);
         Self { name: call.caller.name().to_owned(), namespace: call.shown_namespace().await, is_admin }
     }
 }
@@ -227,7 +227,7 @@ impl<Q> Page<Q> {
         let user = User {
             name: self.call.caller.name().to_owned(),
             namespace: Some(self.call.namespace.name.clone()),
-            is_admin: self.call.caller.may(Permission::Cluster),
+            is_admin: self.call.caller.may_anywhere(Permission::Cluster),
         };
         let (call, now) = (&self.call, self.engine().now());
         let mut open = rondel_admin::rules::near_maintenance(call.engine(), call.namespace.id);

@@ -136,7 +136,7 @@ async fn compare(page: &Page<VersionsQuery>, record: &JobRecord, from: i64, to: 
             spec.enabled = record.spec.enabled;
             // The older version may use a calendar that no longer exists. Its fires cannot be computed, but the rest of the comparison is
             // shown.
-            EditEffect::of(&page.call, Some(record), &spec, page.t).await.ok()
+            EditEffect::compare(&page.call, Some(record), &spec, page.t).await.ok()
         }
     };
     Ok(Comparison {

@@ -266,7 +266,7 @@ async fn plan_list(call: &Call<ApplyQuery>, body: &Documents, wanted: ApplyReque
     if let Some(problem) = hidden {
         return Err(problem);
     }
-    call.note.dry_run();
+    call.note.mark_dry_run();
     let mut response = items.into_response(true);
     response.extensions_mut().insert(DryRunAnswer);
     Ok(response)
@@ -302,7 +302,7 @@ fn audit_plan(call: &Call<ApplyQuery>, plan: &ApplyPlan) {
         }
         after.insert(job.name.clone(), serde_json::json!({"action": action_word(job.action), "fields": to}));
     }
-    call.note.by_name(before, after, more);
+    call.note.record_documents(before, after, more);
 }
 
 /// Checks that the caller has the permission on the apps of all definitions, and may see the parent jobs outside of the list. Returns the

@@ -109,7 +109,7 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkJobs>) -> Resul
     }
     let done = match body.dry_run {
         true => {
-            call.note.dry_run();
+            call.note.mark_dry_run();
             JobsDone { changed: chosen.names, ..JobsDone::default() }
         }
         false => apply_to_jobs(&call, &bulk, &chosen.names).await,

@@ -41,7 +41,7 @@ pub(super) async fn save_edit<Q>(
 ) -> Result<JobRecord, Problem> {
     for _ in 0..TRY_COUNT {
         let record = find(call, name).await?;
-        if_match.against(record.version)?;
+        if_match.expected_version(record.version)?;
         let Some(spec) = edit(&record)? else {
             jobs::end_queued_of_paused(call.engine(), &record, call.caller.name()).await?;
             return Ok(record);

@@ -81,7 +81,7 @@ pub(crate) async fn remove<Q>(
                 return Err(problem);
             }
         };
-        if_match.against(record.version)?;
+        if_match.expected_version(record.version)?;
         match jobs::delete(call.engine(), &record, Some(record.version), is_forced, queued).await {
             Ok(Some(runs)) => return Ok(runs),
             Ok(None) => return Err(missing_job(call, name)),

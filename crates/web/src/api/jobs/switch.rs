@@ -49,7 +49,7 @@ async fn pause(
 ) -> Result<Response, Problem> {
     for _ in 0..TRY_COUNT {
         let record = find(&call, &name).await?;
-        if_match.against(record.version)?;
+        if_match.expected_version(record.version)?;
         match jobs::pause(call.engine(), &record, call.caller.name(), call.query.queued).await {
             Ok((paused, runs)) => {
                 return job_response_with_queued(&call, StatusCode::OK, &paused, (None, Some(runs.into()))).await;
