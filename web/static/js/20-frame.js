@@ -2,20 +2,20 @@
 (() => {
   "use strict";
 
-  const open = () => document.querySelectorAll("details.menu[open]");
+  const openMenus = () => document.querySelectorAll("details.menu[open]");
 
   document.addEventListener("click", (event) => {
-    for (const menu of open()) if (!menu.contains(event.target)) menu.open = false;
+    for (const menu of openMenus()) if (!menu.contains(event.target)) menu.open = false;
   });
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
-    for (const menu of open()) {
+    for (const menu of openMenus()) {
       menu.open = false;
       menu.querySelector("summary").focus();
     }
   });
 
-  async function fill(place) {
+  async function loadMenu(place) {
     const address = place.dataset.load;
     delete place.dataset.load;
     const answer = await fetch(address, { headers: { accept: "text/html" } });
@@ -29,9 +29,9 @@
   document.addEventListener("toggle", (event) => {
     const menu = event.target;
     if (!menu.open || !menu.matches?.("details.menu")) return;
-    for (const other of open()) if (other !== menu) other.open = false;
+    for (const other of openMenus()) if (other !== menu) other.open = false;
     const place = menu.querySelector("[data-load]");
-    if (place) fill(place).catch(() => {});
+    if (place) loadMenu(place).catch(() => {});
     else menu.querySelector("input")?.focus();
   }, true);
 

@@ -9,23 +9,23 @@
   const KINDS = ["run", "job", "executor", "node"];
   const GAP_MS = 1000, POLL_MS = 15000, LOST_MS = 6000;
   const { stream: address } = document.body.dataset;
-  const dot = document.getElementById("pulse");
+  const indicator = document.getElementById("pulse");
   const banner = document.getElementById("stale");
   const states = new WeakMap();
   const postponed = new Map();
-  let stream = null, lastId = "", openedAt = 0, downSince = Date.now(), polledAt = 0, freshAt = Date.now(), failed = false;
+  let stream = null, lastId = "", openedAt = 0, disconnectedSince = Date.now(), lastPollAt = 0, lastAnswerAt = Date.now(), failed = false;
 
   const regions = () => document.querySelectorAll("[data-live]");
 
-  const gapOf = (region) => Math.max(GAP_MS, (Number(region.dataset.liveGap) || 0) * 1000);
+  const minGapMs = (region) => Math.max(GAP_MS, (Number(region.dataset.liveGap) || 0) * 1000);
 
-  function stateOf(region) {
-    if (!states.has(region)) states.set(region, { last: Date.now(), gap: gapOf(region), timer: 0 });
+  function regionState(region) {
+    if (!states.has(region)) states.set(region, { last: Date.now(), gap: minGapMs(region), timer: 0 });
     return states.get(region);
   }
 
   function refresh(region, delay) {
-    const state = stateOf(region);
+    const state = regionState(region);
     if (state.timer || document.hidden) return;
     const wait = Math.max(delay ?? 0, state.last + state.gap - Date.now(), 0);
     state.timer = setTimeout(() => {
@@ -38,7 +38,7 @@
 
   function refreshAll() {
     for (const region of regions()) {
-      stateOf(region).last = 0;
+      regionState(region).last = 0;
       refresh(region);
     }
   }
@@ -57,7 +57,7 @@
     }
   }
 
-  function listen() {
+  function openStream() {
     if (stream || document.hidden || !address || !window.EventSource) return;
     openedAt = Date.now();
     const query = lastId ? `${address.includes("?") ? "&" : "?"}after=${encodeURIComponent(lastId)}` : "";
@@ -65,33 +65,33 @@
     for (const kind of KINDS) stream.addEventListener(kind, handleEvent);
     stream.addEventListener("ready", (event) => {
       lastId = event.lastEventId || lastId;
-      downSince = 0;
-      freshAt = Date.now();
+      disconnectedSince = 0;
+      lastAnswerAt = Date.now();
       if (!regions().length) failed = false;
-      show();
+      showConnection();
     });
     stream.addEventListener("gap", refreshAll);
     stream.addEventListener("error", () => {
-      downSince ||= Date.now();
+      disconnectedSince ||= Date.now();
       if (stream?.readyState === EventSource.CLOSED) stream = null;
     });
   }
 
-  function disconnect() {
+  function closeStream() {
     stream?.close();
     stream = null;
   }
 
-  function show() {
-    if (!dot) return;
-    const isDown = downSince && Date.now() - downSince > LOST_MS;
-    const isStale = failed && Date.now() - freshAt > LOST_MS;
-    dot.dataset.state = isStale ? "lost" : isDown ? "slow" : "live";
-    dot.lastElementChild.textContent = dot.getAttribute(`data-word-${dot.dataset.state}`);
+  function showConnection() {
+    if (!indicator) return;
+    const isDown = disconnectedSince && Date.now() - disconnectedSince > LOST_MS;
+    const isStale = failed && Date.now() - lastAnswerAt > LOST_MS;
+    indicator.dataset.state = isStale ? "lost" : isDown ? "slow" : "live";
+    indicator.lastElementChild.textContent = indicator.getAttribute(`data-word-${indicator.dataset.state}`);
     if (banner.hidden !== isStale) return;
     banner.hidden = !isStale;
     // Shows the time in the time zone of the page.
-    const at = new Date(freshAt).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", timeZone: document.body.dataset.zone });
+    const at = new Date(lastAnswerAt).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", timeZone: document.body.dataset.zone });
     if (isStale) banner.firstElementChild.textContent = banner.dataset.words.replace("#", at);
   }
 
@@ -100,16 +100,16 @@
     const now = Date.now();
     for (const region of regions()) {
       const period = Number(region.dataset.liveEvery);
-      if (period && now - stateOf(region).last >= period * 1000 - 50) refresh(region);
+      if (period && now - regionState(region).last >= period * 1000 - 50) refresh(region);
     }
-    const isDown = downSince && now - downSince > LOST_MS;
-    if (address && (isDown || failed) && now - polledAt > POLL_MS) {
-      polledAt = now;
+    const isDown = disconnectedSince && now - disconnectedSince > LOST_MS;
+    if (address && (isDown || failed) && now - lastPollAt > POLL_MS) {
+      lastPollAt = now;
       refreshAll();
       if (isDown && !regions().length) failed = true;
-      if (!stream && now - openedAt > POLL_MS) listen();
+      if (!stream && now - openedAt > POLL_MS) openStream();
     }
-    show();
+    showConnection();
   }
 
   document.addEventListener("htmx:before:request", (event) => {
@@ -118,17 +118,17 @@
       const ctx = event.detail.ctx;
       if (ctx?.sourceElement) postponed.set(ctx.sourceElement, ctx.request.action);
       event.preventDefault();
-    } else if (region.dataset?.live !== undefined) stateOf(region).began = Date.now();
+    } else if (region.dataset?.live !== undefined) regionState(region).began = Date.now();
   });
   document.addEventListener("htmx:after:request", (event) => {
     const region = event.target;
     if (region.dataset?.live === undefined) return;
-    const state = stateOf(region);
+    const state = regionState(region);
     // A region that takes long to render is reloaded less often.
-    state.gap = Math.max(gapOf(region), 5 * (Date.now() - (state.began ?? Date.now())));
+    state.gap = Math.max(minGapMs(region), 5 * (Date.now() - (state.began ?? Date.now())));
     const status = event.detail.ctx?.response?.status ?? 0;
     failed = status === 0 || status >= 500;
-    if (!failed) freshAt = Date.now();
+    if (!failed) lastAnswerAt = Date.now();
     if (status === 401) location.reload();
   });
   document.addEventListener("htmx:error", (event) => {
@@ -136,15 +136,15 @@
   });
 
   document.addEventListener("visibilitychange", () => {
-    if (document.hidden) return disconnect();
-    downSince = Date.now();
-    listen();
+    if (document.hidden) return closeStream();
+    disconnectedSince = Date.now();
+    openStream();
     refreshAll();
     for (const [element, action] of postponed) if (element.isConnected && element.dataset.live === undefined) htmx.ajax("GET", action, { source: element });
     postponed.clear();
   });
-  addEventListener("pagehide", disconnect);
-  addEventListener("pageshow", listen);
-  listen();
+  addEventListener("pagehide", closeStream);
+  addEventListener("pageshow", openStream);
+  openStream();
   setInterval(tick, 1000);
 })();

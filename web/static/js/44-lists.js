@@ -6,25 +6,25 @@
 
   function addSuggestions(input) {
     const box = input.parentElement.querySelector(".suggestions");
-    let asked = 0, timer = 0;
+    let requestCount = 0, timer = 0;
     const items = () => [...box.querySelectorAll("[role=option]")];
     const active = () => items().findIndex((item) => item.getAttribute("aria-selected") === "true");
     const close = () => {
       clearTimeout(timer);
-      asked++;
+      requestCount++;
       box.hidden = true;
       input.setAttribute("aria-expanded", "false");
       input.removeAttribute("aria-activedescendant");
     };
     async function loadSuggestions() {
-      const turn = ++asked;
+      const turn = ++requestCount;
       const url = new URL(input.getAttribute("hx-get"), location.href);
       url.searchParams.set("q", input.value);
       url.searchParams.set("at", [...input.value.slice(0, input.selectionStart)].length);
       const answer = await fetch(url, { headers: { accept: "text/html" } });
-      if (!answer.ok || turn !== asked) return;
+      if (!answer.ok || turn !== requestCount) return;
       const list = parse(await answer.text()).querySelector("ul");
-      if (turn !== asked || !list || !list.children.length || document.activeElement !== input) return close();
+      if (turn !== requestCount || !list || !list.children.length || document.activeElement !== input) return close();
       box.replaceChildren(document.adoptNode(list));
       box.hidden = false;
       input.setAttribute("aria-expanded", "true");
@@ -37,7 +37,7 @@
       input.setAttribute("aria-activedescendant", all[place].id);
       all[place].scrollIntoView({ block: "nearest" });
     }
-    function take(item) {
+    function accept(item) {
       input.value = item.dataset.text;
       const at = [...input.value].slice(0, item.dataset.cursor).join("").length;
       input.setSelectionRange(at, at);
@@ -53,14 +53,14 @@
       if (event.key === "ArrowDown") move(1);
       else if (event.key === "ArrowUp") move(-1);
       else if (event.key === "Escape") close();
-      else if ((event.key === "Enter" || event.key === "Tab") && active() >= 0) take(items()[active()]);
+      else if ((event.key === "Enter" || event.key === "Tab") && active() >= 0) accept(items()[active()]);
       else { if (event.key === "Enter") close(); return; }
       event.preventDefault();
       event.stopPropagation();
     });
     box.addEventListener("mousedown", (event) => {
       const item = event.target.closest("[role=option]");
-      if (item) { event.preventDefault(); take(item); }
+      if (item) { event.preventDefault(); accept(item); }
     });
   }
 

@@ -5,13 +5,13 @@
 
   const ROW_COUNT_MAX = 60;
 
-  function watch(list) {
+  function watchRows(list) {
     const rows = () => [...list.querySelectorAll("[data-row]")];
     const adder = list.querySelector("[data-row-add]");
     const fields = (row) => [...row.querySelectorAll("input, select")];
-    let number = rows().length;
+    let nextNumber = rows().length;
 
-    function empty(row) {
+    function clearRow(row) {
       row.classList.remove("invalid");
       for (const note of row.querySelectorAll(".error")) note.remove();
       for (const field of fields(row)) {
@@ -26,19 +26,19 @@
       if (unused) return void fields(unused)[0].focus();
       if (all.length >= ROW_COUNT_MAX) return;
       const row = all.at(-1).cloneNode(true);
-      empty(row);
-      for (const field of fields(row)) field.name = field.name.replace(/\.\d+\./, `.${number}.`);
-      number += 1;
+      clearRow(row);
+      for (const field of fields(row)) field.name = field.name.replace(/\.\d+\./, `.${nextNumber}.`);
+      nextNumber += 1;
       all.at(-1).after(row);
       fields(row)[0].focus();
     }
 
     function remove(row) {
       const all = rows();
-      const place = all.indexOf(row);
-      if (all.length === 1) empty(row);
+      const index = all.indexOf(row);
+      if (all.length === 1) clearRow(row);
       else row.remove();
-      const next = rows()[Math.min(place, rows().length - 1)];
+      const next = rows()[Math.min(index, rows().length - 1)];
       fields(next)[0].focus();
     }
 
@@ -51,5 +51,5 @@
     });
   }
 
-  for (const list of document.querySelectorAll("[data-rows]")) watch(list);
+  for (const list of document.querySelectorAll("[data-rows]")) watchRows(list);
 })();

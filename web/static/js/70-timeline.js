@@ -21,8 +21,8 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     const track = event.target.closest('.track')
     if (!track) return null
     const box = track.getBoundingClientRect()
-    const part = Math.min(1, Math.max(0, (event.clientX - box.left) / box.width))
-    return { track, box, time: new Date(+this.dataset.from + part * (this.dataset.to - this.dataset.from)) }
+    const fraction = Math.min(1, Math.max(0, (event.clientX - box.left) / box.width))
+    return { track, box, time: new Date(+this.dataset.from + fraction * (this.dataset.to - this.dataset.from)) }
   }
 
   hide() {
@@ -64,30 +64,30 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     if (!key) return
     const track = key.closest('.lane').querySelector('.track')
     await this.load(track).catch(() => {})
-    if (document.activeElement === key) this.show(track, this.leftOut(track).length - 1)
+    if (document.activeElement === key) this.show(track, this.skippedGaps(track).length - 1)
   }
 
   // The gaps of a lane in which a fire was left out.
-  leftOut(track) {
+  skippedGaps(track) {
     return (this.loadedGaps(track) ?? []).filter(gap => gap.at_ms !== null)
   }
 
   show(track, index) {
-    const all = this.leftOut(track), gap = all[index]
+    const all = this.skippedGaps(track), gap = all[index]
     this.index = index
     this.tip.hidden = false
     this.tip.textContent = gap ? `${index + 1}/${all.length} · ${gap.text}` : this.dataset.noGap
-    const [own, box] = [this.getBoundingClientRect(), track.getBoundingClientRect()]
+    const [ownRect, box] = [this.getBoundingClientRect(), track.getBoundingClientRect()]
     const { from, to } = this.dataset
-    const part = gap ? Math.min(1, Math.max(0, ((gap.at_ms + gap.to_ms) / 2 - from) / (to - from))) : 0
+    const fraction = gap ? Math.min(1, Math.max(0, ((gap.at_ms + gap.to_ms) / 2 - from) / (to - from))) : 0
     this.line.hidden = !gap
-    this.place(own, box, box.left - own.left + part * box.width)
+    this.place(ownRect, box, box.left - ownRect.left + fraction * box.width)
   }
 
-  place(own, box, x) {
-    this.line.style.cssText = `left:${x}px;top:0;height:${own.height}px`
-    const left = Math.min(x + 10, own.width - this.tip.offsetWidth - 4)
-    this.tip.style.cssText = `left:${Math.max(0, left)}px;top:${box.top - own.top - 24}px`
+  place(ownRect, box, x) {
+    this.line.style.cssText = `left:${x}px;top:0;height:${ownRect.height}px`
+    const left = Math.min(x + 10, ownRect.width - this.tip.offsetWidth - 4)
+    this.tip.style.cssText = `left:${Math.max(0, left)}px;top:${box.top - ownRect.top - 24}px`
   }
 
   // Moves from gap to gap by keys. Returns whether the key was handled.
@@ -96,48 +96,48 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key]
     if (!key || (!step && event.key !== 'Enter')) return false
     const track = key.closest('.lane').querySelector('.track')
-    const all = this.leftOut(track)
+    const all = this.skippedGaps(track)
     event.preventDefault()
     if (step && all.length) this.show(track, (this.index + step + all.length) % all.length)
-    if (!step && all[this.index]) this.why(track, all[this.index].at_ms)
+    if (!step && all[this.index]) this.explainGap(track, all[this.index].at_ms)
     return true
   }
 
-  why(track, ms) {
+  explainGap(track, ms) {
     location.href = track.dataset.href + encodeURIComponent(new Date(ms).toISOString().slice(0, 19))
   }
 
   move(event) {
-    const found = this.locate(event)
-    this.pointer = found && event
-    this.tip.hidden = this.line.hidden = !found
-    if (!found) return clearTimeout(this.timer)
-    const own = this.getBoundingClientRect()
+    const lanePoint = this.locate(event)
+    this.pointer = lanePoint && event
+    this.tip.hidden = this.line.hidden = !lanePoint
+    if (!lanePoint) return clearTimeout(this.timer)
+    const ownRect = this.getBoundingClientRect()
     // The lane itself has no title: its first one would be the title of a mark.
-    const mark = event.target === found.track || event.target.matches('.base') ? null : event.target
+    const mark = event.target === lanePoint.track || event.target.matches('.base') ? null : event.target
     const title = mark && (mark.closest('a, g, path')?.querySelector('title') || mark.querySelector('title'))
-    const x = event.clientX - own.left
-    const gap = !title && found.track.dataset.href && found.time <= Date.now()
-    const iso = found.time.toISOString()
-    if (gap) this.loadSoon(found.track)
-    const reason = gap && this.gap(found.track, +found.time)?.text
+    const x = event.clientX - ownRect.left
+    const gap = !title && lanePoint.track.dataset.href && lanePoint.time <= Date.now()
+    const iso = lanePoint.time.toISOString()
+    if (gap) this.loadSoon(lanePoint.track)
+    const reason = gap && this.gap(lanePoint.track, +lanePoint.time)?.text
     this.tip.textContent = title ? title.textContent : iso.slice(5, 16).replace('T', ' ') + ' UTC' + (gap ? ' · ' + (reason ?? this.dataset.why) : '')
-    this.place(own, found.box, x)
+    this.place(ownRect, lanePoint.box, x)
   }
 
   activate(event) {
-    const found = this.locate(event)
+    const lanePoint = this.locate(event)
     const key = event.target.closest('.gap-key')
     if (key) return void key.focus()
-    if (found && event.target.matches('rect.all')) return this.list(found.track, event.target)
-    if (!found || event.target.closest('a') || !found.track.dataset.href || found.time > Date.now()) return
+    if (lanePoint && event.target.matches('rect.all')) return this.openRunList(lanePoint.track, event.target)
+    if (!lanePoint || event.target.closest('a') || !lanePoint.track.dataset.href || lanePoint.time > Date.now()) return
     // A click into a gap leads to the explanation of the fire that was left out.
-    this.why(found.track, this.gap(found.track, +found.time)?.at_ms ?? +found.time)
+    this.explainGap(lanePoint.track, this.gap(lanePoint.track, +lanePoint.time)?.at_ms ?? +lanePoint.time)
   }
 
   // Opens the list of the runs in a bar that stands for several runs. A bar of a stretch begins and ends at a full quarter of an hour.
   // A bar of touching runs need not, and its runs begin a little after their planned instants, so the list begins a minute earlier.
-  list(track, rect) {
+  openRunList(track, rect) {
     const quarter = 900000, minute = 60000, { from, to } = this.dataset
     const instant = x => Math.round(+from + x / 10000 * (to - from))
     const at = x => Math.round(instant(x) / quarter) * quarter
@@ -152,14 +152,14 @@ customElements.define('rondel-timeline', class extends HTMLElement {
 
   zoomOrPan(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return
-    const zooms = [...document.querySelectorAll('[data-zoom]')]
-    const on = zooms.findIndex(link => link.hasAttribute('aria-current'))
+    const zoomLinks = [...document.querySelectorAll('[data-zoom]')]
+    const currentIndex = zoomLinks.findIndex(link => link.hasAttribute('aria-current'))
     const link = {
       ArrowLeft: () => document.querySelector('[data-pan=earlier]'),
       ArrowRight: () => document.querySelector('[data-pan=later]'),
       Home: () => document.querySelector('[data-pan=now]'),
-      '+': () => zooms[on - 1],
-      '-': () => zooms[on + 1],
+      '+': () => zoomLinks[currentIndex - 1],
+      '-': () => zoomLinks[currentIndex + 1],
     }[event.key]?.()
     if (!link) return
     event.preventDefault()
