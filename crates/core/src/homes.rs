@@ -11,13 +11,13 @@ mod recent;
 pub use recent::{DECAY_STEPS, DECAY_WHOLE, HALF_LIFE, JobShare, NodeShare, RecentFires};
 
 word_enum! {
-    /// Where a job without a living home goes.
+    /// Which server becomes the new home of a job whose home is not alive.
     ClaimStrategy {
-        /// To the node that claims it first.
+        /// The node that claims it first.
         Default = "default",
-        /// To the living node that the hash of the job's id chooses.
+        /// The living node that the hash of the job's id selects.
         IdHash = "id_hash",
-        /// To the node whose jobs have the fewest recent fires.
+        /// The node whose jobs have the fewest recent fires.
         LeastCount = "least_count",
         /// As `id_hash`, but each node gets a share of the jobs in proportion to its weight.
         Weight = "weight",
