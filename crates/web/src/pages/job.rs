@@ -160,7 +160,7 @@ pub(super) async fn page(page: Page<RunsCursor>, Named(name, ..): Named<path::Jo
         facts: facts(&record, t),
         params: text_of(&spec.params),
         run_with: run_form(&page, &record),
-        warnings: jobs::warnings(page.engine(), record.namespace, spec)
+        warnings: jobs::warnings(page.engine(), record.namespace, spec, recent.next_fire_at)
             .iter()
             .map(|warning| t.warning(warning))
             .collect(),
