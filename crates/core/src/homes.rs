@@ -13,21 +13,21 @@ pub use recent::{DECAY_STEPS, DECAY_WHOLE, HALF_LIFE, JobShare, NodeShare, Recen
 word_enum! {
     /// Which server becomes the new home of a job whose home is not alive.
     ClaimStrategy {
-        /// The node that claims it first.
+        /// The server that claims it first.
         Default = "default",
-        /// The living node that the hash of the job's id selects.
+        /// The living server that the hash of the job's id selects.
         IdHash = "id_hash",
-        /// The node whose jobs have the fewest recent fires.
+        /// The server whose jobs have the fewest recent fires.
         LeastCount = "least_count",
-        /// As `id_hash`, but each node gets a share of the jobs in proportion to its weight.
+        /// As `id_hash`, but each server gets a share of the jobs in proportion to its weight.
         Weight = "weight",
     }
 }
 
 word_enum! {
-    /// The switch of a node, or of an app.
+    /// The switch of a server, an app or an executor.
     Switch {
-        /// It works.
+        /// It works normally.
         Active = "active",
         /// It finishes the runs that it has, and takes no new ones.
         Draining = "draining",

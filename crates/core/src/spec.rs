@@ -149,7 +149,7 @@ pub struct JobSpec {
     /// Whether its runs are sent to executors.
     #[serde(default, skip_serializing_if = "is_active")]
     pub mode: Mode,
-    /// The planned instant from which `mode` holds: fires before it have the other mode. Left out for all fires.
+    /// The planned instant from which `mode` applies; earlier fires have the other mode. If left out, it applies to all fires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub mode_from: Option<String>,

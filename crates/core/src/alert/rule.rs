@@ -300,7 +300,7 @@ pub struct RuleSpec {
     #[serde(default, with = "crate::spec::optional_duration", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<DurationText>")]
     pub repeat: Option<Duration>,
-    /// The time after a message about an incident in which further occurrences are collected, before they are reported together.
+    /// After a message about an incident, further occurrences are collected for this time and then reported together.
     #[serde(default = "digest", with = "duration_text")]
     #[schemars(with = "DurationText")]
     pub digest: Duration,

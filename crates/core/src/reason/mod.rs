@@ -232,7 +232,8 @@ pub struct ReasonDetail {
     /// The only executor that may have the run, if its caller named one and the run waits or waited for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub only_executor: Option<String>,
-    /// The attempt's timeout, in milliseconds, if it passed and the executor reported no end. The verdict is `unknown`, without a code.
+    /// The attempt's timeout, in milliseconds, if it passed and the executor reported no end. The verdict is then `unknown`, without a
+    /// reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreported_after_ms: Option<u64>,
     /// How long no server had answered the executor when it stopped the attempt, in milliseconds.

@@ -34,7 +34,7 @@ pub(super) struct AppJson {
     /// The state of its switch.
     #[schemars(with = "Switch")]
     state: &'static str,
-    /// How many of its executors are connected to this node.
+    /// How many of its executors are connected to this server.
     executor_count: usize,
 }
 

@@ -52,7 +52,7 @@ pub(crate) struct ExecutorJson {
     pub(crate) running: Option<u32>,
     pub(crate) handlers: Vec<String>,
     pub(crate) sdk_version: String,
-    /// When its stream to this node was opened.
+    /// When its stream to this server was opened.
     pub(crate) connected_at: Option<Timestamp>,
     /// When it was last heard from; for an executor that is listed only for its switch, when the switch was set.
     pub(crate) last_seen_at: Timestamp,
@@ -63,8 +63,8 @@ pub(crate) struct ExecutorJson {
     pub(crate) state_since: Option<Timestamp>,
     /// How many runs it has, according to the database or to its last heartbeat, whichever is greater.
     pub(crate) run_count: u64,
-    /// Triggers that the executor has not answered although it sends heartbeats: runs go to other executors first. Null if it
-    /// answers, or if it has no stream to this node.
+    /// Triggers that the executor has not answered although it sends heartbeats: runs go to other executors first. Null if it answers,
+    /// or if it has no stream to this server.
     pub(crate) unanswered_triggers: Option<UnansweredJson>,
 }
 

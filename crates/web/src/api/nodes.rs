@@ -32,10 +32,10 @@ pub(super) struct NodeJson {
     /// `dead`, `leaving`, or its switch.
     #[schemars(extend("enum" = ["dead", "leaving", "active", "draining", "stopped"]))]
     status: &'static str,
-    /// Its switch, which stays set while the node is dead.
+    /// Its switch, which stays set while the server is dead.
     #[schemars(with = "Switch")]
     state: &'static str,
-    /// Whether it is the node that answers this request.
+    /// Whether it is the server that answers this request.
     is_this: bool,
     /// Whether it is dead because of an orderly shutdown.
     has_left: bool,

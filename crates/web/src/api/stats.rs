@@ -125,7 +125,7 @@ struct BucketJson {
     counts: BTreeMap<&'static str, u64>,
     /// How long the last attempts took.
     duration_ms: QuantilesJson,
-    /// How much later than planned first attempts of scheduled fires began.
+    /// How much later than planned the first attempts of scheduled fires began.
     lateness_ms: QuantilesJson,
 }
 

@@ -119,14 +119,14 @@ struct LaneJson {
     run_count: u64,
     /// Runs that failed, timed out, or have an unknown outcome.
     trouble_count: u64,
-    /// Whether the earlier runs of this lane are joined into one mark per stretch of time.
+    /// Whether the earlier runs of this lane are joined by hour.
     is_joined: bool,
     marks: Vec<MarkJson>,
     /// Upcoming planned instants.
     fires: Vec<Timestamp>,
     /// Instants that the job's calendar removes or moves.
     removed: Vec<Timestamp>,
-    /// Changes of the clock of the job's zone that touch a fire.
+    /// Clock changes in the job's zone that affect a fire.
     clock_changes: Vec<Timestamp>,
 }
 

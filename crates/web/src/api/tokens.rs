@@ -126,7 +126,7 @@ pub(crate) struct TokenJson {
     /// Shown once, to the caller that creates it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) token: Option<String>,
-    /// Only together with the secret: warnings for its user.
+    /// Warnings for the token's user; only in an answer that shows its secret.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) warnings: Vec<String>,
 }

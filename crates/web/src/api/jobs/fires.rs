@@ -312,7 +312,7 @@ fn refused_run(why: impl Into<String>) -> Problem {
 pub(crate) struct VersionJson {
     pub(crate) version: i64,
     pub(crate) author: String,
-    /// Since when this definition applied.
+    /// Since when this definition applies.
     pub(crate) created_at: Timestamp,
     #[schemars(with = "JobSpec")]
     pub(crate) definition: Value,
