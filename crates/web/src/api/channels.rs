@@ -166,7 +166,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/channels/{name}/deliveries",
             View,
             deliveries,
-            Doc::new("List deliveries", "Each try to deliver a message, the latest first.")
+            Doc::new("List a channel's deliveries", "Each try to deliver a message, the latest first.")
                 .json::<Page<DeliveryJson>>(200, "A page of deliveries."),
         )
 }

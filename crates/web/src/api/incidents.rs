@@ -193,7 +193,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/silences",
             View,
             silences,
-            Doc::new("List silences", "Those that have not ended, in the order of their ends.")
+            Doc::new("List silences", "Silences that have not ended, in the order of their ends.")
                 .json::<Page<SilenceJson>>(200, "The silences."),
         )
         .post(

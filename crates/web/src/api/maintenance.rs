@@ -72,7 +72,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/maintenance",
             View,
             list,
-            Doc::new("List maintenance windows", "Those that have not ended, in the order of their ends.")
+            Doc::new("List maintenance windows", "Maintenance windows that have not ended, in the order of their ends.")
                 .json::<Page<MaintenanceJson>>(200, "The windows."),
         )
         .post(

@@ -215,7 +215,8 @@ pub(super) fn routes() -> Routes {
             put_schedule,
             Doc::new(
                 "Set the schedule of the weekly report",
-                "It covers the seven days before the day on which it is sent, and is sent once, through a channel of the namespace.",
+                "Each report is sent once, through a channel of the namespace, and covers the seven days before the day on \
+                 which it is sent.",
             )
             .json::<ScheduleJson<'static>>(200, "The changed schedule.")
             .json::<ScheduleJson<'static>>(201, "The new schedule.")

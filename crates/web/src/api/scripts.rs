@@ -221,7 +221,7 @@ fn versions(routes: Routes) -> Routes {
             "/api/v1/scripts/{name}/jobs",
             View,
             jobs,
-            Doc::new("List the jobs that use a script", "By name.")
+            Doc::new("List the jobs that use a script", "The jobs by name.")
                 .json::<Page<ScriptUserJson>>(200, "A page of jobs."),
         )
 }

@@ -142,7 +142,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/users/{user}",
             Cluster,
             get,
-            Doc::new("Get a user", "With the user's roles.").json::<UserJson>(200, "The user."),
+            Doc::new("Get a user", "The user with all roles.").json::<UserJson>(200, "The user."),
         )
         .patch(
             "/api/v1/users/{user}",
