@@ -111,10 +111,13 @@ pub(super) fn routes() -> Routes {
             "/api/v1/apps/{app}/state",
             Operate,
             set_state,
-            Doc::new("Set the state of an app", "`draining`: its executors get no new runs, due runs wait. `stopped`: due runs are skipped, and running runs \
-                 are cancelled. Every server applies it within a second.")
-                .json::<AppJson>(200, "The app.")
-                .example(json!({"state": "active"})),
+            Doc::new(
+                "Set the state of an app",
+                "`draining`: its executors get no new runs, due runs wait. `stopped`: due runs are skipped, and running runs \
+                 are cancelled. Every server applies it within a second.",
+            )
+            .json::<AppJson>(200, "The app.")
+            .example(json!({"state": "active"})),
         )
 }
 

@@ -154,10 +154,13 @@ pub(super) fn routes() -> Routes {
             "/api/v1/nodes/{name}/state",
             Cluster,
             set_state,
-            Doc::new("Set the state of a server", "`draining`: the server hands its jobs over to other servers; runs on executors continue. `stopped`: it also \
-                 sends its executors to other servers. Every server applies it within a second.")
-                .json::<NodeJson>(200, "The server.")
-                .example(json!({"state": "active"})),
+            Doc::new(
+                "Set the state of a server",
+                "`draining`: the server hands its jobs over to other servers; runs on executors continue. `stopped`: it also \
+                 sends its executors to other servers. Every server applies it within a second.",
+            )
+            .json::<NodeJson>(200, "The server.")
+            .example(json!({"state": "active"})),
         )
 }
 
