@@ -78,7 +78,8 @@ pub struct JobSpec {
     #[serde(default)]
     pub params: Value,
     /// Which parameters a caller may replace for one run. The default is `none` for the agent's handlers (`shell`, `python`,
-    /// `node`, `php`, `powershell`, `http`, `pump`) and `all` for others.
+    /// `node`, `php`, `powershell`, `http`, `pump`), `["/param"]` for the scripts of XXL-JOB's executors (`GLUE_SHELL` and
+    /// the like), and `all` for others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overrides: Option<Overrides>,
     /// When it fires: null (only when it is triggered), one schedule, or a list of schedules.
