@@ -11,7 +11,7 @@ mod recent;
 pub use recent::{DECAY_STEPS, DECAY_WHOLE, HALF_LIFE, JobShare, NodeShare, RecentFires};
 
 word_enum! {
-    /// Which server becomes the new home of a job whose home is not alive.
+    /// Which server becomes the home of a job that has no living home.
     ClaimStrategy {
         /// The server that claims it first.
         Default = "default",

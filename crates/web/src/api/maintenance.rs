@@ -96,7 +96,7 @@ pub(super) fn routes() -> Routes {
             end,
             Doc::new(
                 "End a maintenance window",
-                "Jobs fire again within about a minute. A window that has not begun is removed. Ending a window again changes \
+                "Jobs fire again within about a minute. A window that has not begun will not begin. Ending a window again changes \
                  nothing.",
             )
             .empty("It has ended."),
