@@ -134,12 +134,12 @@ fn count_request(web: &Web, caller: &Caller) -> Result<Option<RateStatus>, (Prob
 
 async fn admit_and_handle(gate: &Gate, caller: &Caller, note: &AuditNote, request: Request, next: Next) -> Response {
     let web = &gate.web;
-    let asked = audit_context(gate, &request);
+    let context = audit_context(gate, &request);
     if let Err(problem) = load::admit_caller(web, &request, caller.key()) {
         return problem.into_response();
     }
     if !caller.may_anywhere(gate.permission) {
-        asked.refused(web, caller, note).await;
+        context.refused(web, caller, note).await;
         return forbidden(caller, gate.permission).into_response();
     }
     let is_change = is_change(gate, &request);
@@ -160,7 +160,7 @@ async fn admit_and_handle(gate: &Gate, caller: &Caller, note: &AuditNote, reques
     request.extensions_mut().insert(Arc::clone(&work));
     request.extensions_mut().insert(Admitted { caller: caller.clone(), needs: gate.permission, note: note.clone() });
     let response = if is_change {
-        match asked.begin(web, caller).await {
+        match context.begin(web, caller).await {
             Err(problem) => problem.into_response(),
             Ok(begun) => {
                 let response = next.run(request).await;
@@ -171,7 +171,7 @@ async fn admit_and_handle(gate: &Gate, caller: &Caller, note: &AuditNote, reques
     } else {
         let response = next.run(request).await;
         if audit::is_refusal(response.status(), note) {
-            asked.refused(web, caller, note).await;
+            context.refused(web, caller, note).await;
         }
         response
     };

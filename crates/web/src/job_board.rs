@@ -288,22 +288,22 @@ impl Board {
         order: JobOrder,
         offers: &mut OfferedHandlers<'_>,
     ) -> Vec<Arc<BoardEntry>> {
-        let mut found = Vec::new();
+        let mut matches = Vec::new();
         for entry in self.entries.values() {
             if visible.is_none_or(|visible| visible.contains(&entry.app)) && self.admits(filter, entry, offers) {
-                found.push(Arc::clone(entry));
+                matches.push(Arc::clone(entry));
             }
         }
         match order {
             // The entries are already in the order of their names. The sort keys of the other two orders are not on the board.
             JobOrder::Name | JobOrder::NextFire | JobOrder::Longest => {}
-            JobOrder::App => found.sort_by(|a, b| (&a.app_name, &a.name).cmp(&(&b.app_name, &b.name))),
-            JobOrder::Trouble => found.sort_by_key(|entry| {
+            JobOrder::App => matches.sort_by(|a, b| (&a.app_name, &a.name).cmp(&(&b.app_name, &b.name))),
+            JobOrder::Trouble => matches.sort_by_key(|entry| {
                 let states = [JobState::NeverSucceeded, JobState::Failing, JobState::NoExecutor, JobState::Late];
                 states.iter().position(|state| self.is_in_state(*state, entry, offers)).unwrap_or(states.len())
             }),
         }
-        found
+        matches
     }
 
     /// Whether the board holds all jobs of its namespace.

@@ -235,20 +235,20 @@ pub(crate) fn unanswered_problem() -> Problem {
 pub(crate) async fn apply_to_jobs<Q>(call: &Call<Q>, bulk: &BulkJobAction, names: &[String]) -> JobsDone {
     let mut done = JobsDone::default();
     let concurrent_max = if bulk.action == JobAction::Delete { 1 } else { CONCURRENT_MAX };
-    let mut ended = Vec::with_capacity(names.len());
+    let mut outcomes = Vec::with_capacity(names.len());
     let began = Instant::now();
     for part in names.chunks(concurrent_max) {
         if began.elapsed() >= action_timeout(call) {
-            ended.extend(part.iter().map(|_| Err(not_reached_problem())));
+            outcomes.extend(part.iter().map(|_| Err(not_reached_problem())));
             continue;
         }
         let mut changes = Vec::with_capacity(part.len());
         for name in part {
             changes.push(within_timeout(call, began, Box::pin(apply_to_job(call, bulk, name))));
         }
-        ended.extend(join_all(changes).await);
+        outcomes.extend(join_all(changes).await);
     }
-    for (name, changed) in names.iter().zip(ended) {
+    for (name, changed) in names.iter().zip(outcomes) {
         match changed {
             Ok(ChangeOutcome::Unchanged) => done.unchanged += 1,
             Ok(ChangeOutcome::Changed(run)) => {

@@ -87,19 +87,19 @@ pub(crate) async fn refuse_key(request: Request, next: Next) -> Response {
 
 /// The key, if the request has one: quoted as in the IETF draft, or bare as most clients send it.
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
-    let wrong = || {
+    let invalid_key = || {
         let message = format!("Idempotency-Key is one value of 1 to {KEY_LEN_MAX} visible characters");
         Problem::new(Code::InvalidHeader, message)
     };
     let mut values = headers.get_all(KEY).iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
-        return Err(wrong());
+        return Err(invalid_key());
     }
-    let text = value.to_str().map_err(|_| wrong())?.trim();
+    let text = value.to_str().map_err(|_| invalid_key())?.trim();
     let key = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(text);
     let is_good = (1..=KEY_LEN_MAX).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic());
-    if is_good { Ok(Some(key.to_owned())) } else { Err(wrong()) }
+    if is_good { Ok(Some(key.to_owned())) } else { Err(invalid_key()) }
 }
 
 async fn run_once(web: &Web, key: String, request: Request, next: Next) -> Result<Response, Problem> {
@@ -137,7 +137,7 @@ async fn run_once(web: &Web, key: String, request: Request, next: Next) -> Resul
     }
     // The task holds the shares and permits of the request until the call ends. Otherwise clients could exceed their limits by
     // disconnecting.
-    let held = parts.extensions.clone();
+    let extensions = parts.extensions.clone();
     let request = Request::from_parts(parts, Body::from(body));
     let (answer, answered) = oneshot::channel();
     let task = {
@@ -146,7 +146,7 @@ async fn run_once(web: &Web, key: String, request: Request, next: Next) -> Resul
             let call = KeyedCall { scope: &scope, key: &key, fingerprint: &fingerprint };
             // Fails if the client has disconnected, which is fine.
             answer.send(make_call(&web, call, request, next).await).ok();
-            drop(held);
+            drop(extensions);
         }
     };
     web.engine.spawn("keyed call", task.instrument(Span::current()));

@@ -58,18 +58,18 @@ async fn parent_apps<Q>(call: &Call<Q>, parents: &Map<String, Value>) -> Result<
     let runs: HashMap<RunId, AppId> =
         runs.into_iter().filter(|run| run.namespace == call.namespace.id).map(|run| (run.id, run.app)).collect();
     let mut apps = HashMap::new();
-    let mut gone = Vec::new();
+    let mut missing_names = Vec::new();
     for (name, passed) in parents {
         match parent_run(passed).map(|id| runs.get(&id)) {
             Some(Some(app)) => {
                 apps.insert(name.clone(), *app);
             }
-            Some(None) if rondel_core::name::check(name).is_ok() => gone.push(name.as_str()),
+            Some(None) if rondel_core::name::check(name).is_ok() => missing_names.push(name.as_str()),
             Some(None) | None => {}
         }
     }
-    if !gone.is_empty() {
-        let jobs = call.engine().store().jobs_named(call.namespace.id, &gone).await?;
+    if !missing_names.is_empty() {
+        let jobs = call.engine().store().jobs_named(call.namespace.id, &missing_names).await?;
         apps.extend(jobs.into_iter().map(|job| (job.spec.name, job.app)));
     }
     Ok(apps)

@@ -205,16 +205,16 @@ impl Connection {
     /// connections, this one remains unauthenticated.
     pub(crate) fn count_for_caller(&self, caller: CallerKey) {
         let Inner { peers, network, number, authenticated, .. } = &*self.0;
-        let mut held = authenticated.lock().unwrap_or_else(PoisonError::into_inner);
-        if held.is_some() {
+        let mut caller_share = authenticated.lock().unwrap_or_else(PoisonError::into_inner);
+        if caller_share.is_some() {
             return;
         }
         let max = match caller {
             CallerKey::Executor(_) => peers.limits.connections / 2,
             _ => peers.limits.connections_per_caller,
         };
-        *held = peers.authenticated.take(caller, 1, max);
-        if held.is_some() {
+        *caller_share = peers.authenticated.take(caller, 1, max);
+        if caller_share.is_some() {
             peers.lock_connections().forget(*network, *number);
         }
     }

@@ -78,16 +78,16 @@ impl Reader {
         self.declared.push(parameter);
         let values = self.pairs.iter().filter(|(key, _)| key == name);
         let read: Vec<Result<T, String>> = values.flat_map(|(_, value)| value.split(',')).map(str::parse).collect();
-        let mut good = Vec::new();
+        let mut valid_words = Vec::new();
         for word in read {
             match word {
-                Ok(word) => good.push(word),
+                Ok(word) => valid_words.push(word),
                 Err(message) => self.errors.push(Complaint::query(name, "invalid_value", message)),
             }
         }
-        good.sort();
-        good.dedup();
-        good
+        valid_words.sort();
+        valid_words.dedup();
+        valid_words
     }
 
     /// `limit`, from 1 to `max`.

@@ -85,7 +85,7 @@ impl RefusedLines {
 
     /// The requests without a line in the period that has just ended, the largest counts first. Empty while the period lasts.
     pub(crate) fn take_unlogged(&self) -> Vec<UnloggedRequests> {
-        let ended = {
+        let ended_period = {
             let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             if counts.since.elapsed() < PERIOD {
                 return Vec::new();
@@ -96,7 +96,7 @@ impl RefusedLines {
             let count = total.saturating_sub(logged);
             (count > 0).then_some(UnloggedRequests { client, status, count })
         };
-        let mut found: Vec<UnloggedRequests> = ended.by_client.into_iter().filter_map(left_out).collect();
+        let mut found: Vec<UnloggedRequests> = ended_period.by_client.into_iter().filter_map(left_out).collect();
         found.sort_by_key(|one| std::cmp::Reverse(one.count));
         let mut others = BTreeMap::<u16, u64>::new();
         for one in found.drain(SUMMARY_COUNT_MAX.min(found.len())..) {

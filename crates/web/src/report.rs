@@ -295,16 +295,16 @@ async fn find_groups<Q: Sync>(
             Ok(ReportGroups { groups: vec![group], is_cut, ..ReportGroups::default() })
         }
         GroupBy::App => {
-            let mut seen = store.apps(call.namespace.id).await?;
-            seen.retain(|one| call.may_view(one.id) && app.is_none_or(|app| app == one.id));
-            let is_cut = seen.len() > group_max.min(usize::try_from(LIMIT_MAX).unwrap_or(usize::MAX));
-            seen.truncate(group_max.min(usize::try_from(LIMIT_MAX).unwrap_or(usize::MAX)));
+            let mut visible_apps = store.apps(call.namespace.id).await?;
+            visible_apps.retain(|one| call.may_view(one.id) && app.is_none_or(|app| app == one.id));
+            let is_cut = visible_apps.len() > group_max.min(usize::try_from(LIMIT_MAX).unwrap_or(usize::MAX));
+            visible_apps.truncate(group_max.min(usize::try_from(LIMIT_MAX).unwrap_or(usize::MAX)));
             let group = |one: rondel_store::catalog::App| Group {
                 owners: vec![(one.id.get(), Timestamp::EPOCH)],
                 name: one.name,
                 app: None,
             };
-            let groups = seen.into_iter().map(group).collect();
+            let groups = visible_apps.into_iter().map(group).collect();
             Ok(ReportGroups { groups, all: Some(whole(&apps)), is_cut, ..ReportGroups::default() })
         }
         GroupBy::Job => job_groups(call, query, (app, range, group_max)).await.map(|found| {
@@ -392,7 +392,7 @@ async fn label_groups<Q: Sync>(
     (app, range, group_max): (Option<AppId>, ReportRange, usize),
 ) -> Result<ReportGroups, Problem> {
     let label = query.label.as_deref().unwrap_or_default();
-    let (key, wanted) = label.split_once('=').map_or((label, None), |(key, value)| (key, Some(value)));
+    let (key, wanted_value) = label.split_once('=').map_or((label, None), |(key, value)| (key, Some(value)));
     let (mut found, mut after, mut looked_at) = (Vec::new(), String::new(), 0);
     let mut is_cut = false;
     loop {
@@ -401,7 +401,7 @@ async fn label_groups<Q: Sync>(
         looked_at += page.len();
         after = page.last().map_or(after, |last| last.name.clone());
         let has = |job: &WatchedJob| {
-            job.labels.get(key).is_some_and(|value| wanted.is_none_or(|wanted| wanted == value))
+            job.labels.get(key).is_some_and(|value| wanted_value.is_none_or(|wanted_value| wanted_value == value))
                 && call.may_view(job.app)
         };
         found.extend(page.into_iter().filter(has));

@@ -162,15 +162,15 @@ async fn apply_to_run<Q>(
     run: &Run,
     (by, trigger): (&str, Trigger),
 ) -> Result<Option<RunId>, Problem> {
-    let gone = || Problem::new(Code::RunNotFound, "the run is gone");
-    call.check(Some(run.app), gone)?;
+    let gone_problem = || Problem::new(Code::RunNotFound, "the run is gone");
+    call.check(Some(run.app), gone_problem)?;
     match action {
         RunAction::Cancel => match call.engine().cancel_run(run.id, by).await? {
             CancelOutcome::Requested(_) | CancelOutcome::AlreadyEnded(RunStatus::Cancelled) => Ok(None),
             CancelOutcome::AlreadyEnded(status) => {
                 Err(Problem::new(Code::RunFinished, format!("the run has ended: {status}")))
             }
-            CancelOutcome::NotFound => Err(gone()),
+            CancelOutcome::NotFound => Err(gone_problem()),
         },
         RunAction::Retry => {
             let (record, again) = retry_request(call, run, trigger).await?;

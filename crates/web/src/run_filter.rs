@@ -206,7 +206,7 @@ async fn matching_jobs<Q>(call: &Call<Q>, patterns: &[Pattern], is_not: bool) ->
         return Ok(None);
     }
     let store = call.engine().store();
-    let mut found = Vec::new();
+    let mut job_ids = Vec::new();
     for pattern in patterns {
         let named = match pattern.is_name() && name::check(&pattern.0).is_ok() {
             true => match store.job(call.namespace.id, &pattern.0).await? {
@@ -219,7 +219,7 @@ async fn matching_jobs<Q>(call: &Call<Q>, patterns: &[Pattern], is_not: bool) ->
             false => None,
         };
         if let Some(job) = named {
-            found.push(job);
+            job_ids.push(job);
             continue;
         }
         let part = pattern.part().to_ascii_lowercase();
@@ -229,12 +229,12 @@ async fn matching_jobs<Q>(call: &Call<Q>, patterns: &[Pattern], is_not: bool) ->
             }
             let mut jobs = jobs_containing(call, &part).await?;
             jobs.retain(|job| pattern.is_name() || pattern.matches(&job.name));
-            found.extend(jobs.into_iter().map(|job| job.id));
+            job_ids.extend(jobs.into_iter().map(|job| job.id));
         }
     }
-    found.sort_unstable();
-    found.dedup();
-    Ok(Some(found))
+    job_ids.sort_unstable();
+    job_ids.dedup();
+    Ok(Some(job_ids))
 }
 
 fn too_many_jobs(pattern: &Pattern) -> Problem {

@@ -233,8 +233,8 @@ where
     });
     let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(answer));
     let mut connection = std::pin::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
+    let result = tokio::select! {
+        result = connection.as_mut() => result,
         () = shutdown.cancelled() => {
             connection.as_mut().graceful_shutdown();
             connection.await
@@ -250,7 +250,7 @@ where
             }
         }
     };
-    ended.map_err(|error| {
+    result.map_err(|error| {
         // The header timeout also closes kept-alive connections that send no further request, so it is reported only if there was no
         // request at all.
         let is_late = error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_timeout);

@@ -52,19 +52,19 @@ impl Shares {
 }
 
 fn semaphore_of(
-    known: &Mutex<BTreeMap<CallerKey, Weak<Semaphore>>>,
+    semaphores: &Mutex<BTreeMap<CallerKey, Weak<Semaphore>>>,
     caller: CallerKey,
     count: usize,
 ) -> Arc<Semaphore> {
-    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(found) = known.get(&caller).and_then(Weak::upgrade) {
+    let mut semaphores = semaphores.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(found) = semaphores.get(&caller).and_then(Weak::upgrade) {
         return found;
     }
-    if known.len() >= QUEUE_COUNT_MAX {
-        known.retain(|_, semaphore| semaphore.strong_count() > 0);
+    if semaphores.len() >= QUEUE_COUNT_MAX {
+        semaphores.retain(|_, semaphore| semaphore.strong_count() > 0);
     }
     let new = Arc::new(Semaphore::new(count));
-    known.insert(caller, Arc::downgrade(&new));
+    semaphores.insert(caller, Arc::downgrade(&new));
     new
 }
 

@@ -151,7 +151,7 @@ async fn list(call: Call) -> Result<Response, Problem> {
 
 /// The rules that the caller may see. A caller who may see only some apps does not see rules about others.
 pub(crate) async fn visible_rules<Q>(call: &Call<Q>) -> Result<Vec<RuleRecord>, Problem> {
-    let mut shown = Vec::new();
+    let mut visible_rules = Vec::new();
     for record in call.engine().store().alert_rules(call.namespace.id).await? {
         let is_seen = match &record.spec.scope {
             Scope::Job(job) => call.may_view_job(job).await?,
@@ -159,10 +159,10 @@ pub(crate) async fn visible_rules<Q>(call: &Call<Q>) -> Result<Vec<RuleRecord>, 
             Scope::All | Scope::Label(_) => true,
         };
         if is_seen {
-            shown.push(record);
+            visible_rules.push(record);
         }
     }
-    Ok(shown)
+    Ok(visible_rules)
 }
 
 async fn get(call: Call, Named(name, ..): Named<path::AlertRule>) -> Result<Response, Problem> {

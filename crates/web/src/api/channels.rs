@@ -277,16 +277,16 @@ async fn deliveries(call: Call<PageQuery>, Named(name, ..): Named<path::Channel>
     let listing = Listing::new("deliveries", channel.id);
     let before = call.query.cursor.as_deref().map(|cursor| listing.position::<DeliveryId>(cursor)).transpose()?;
     let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
-    let mut found = call.engine().store().deliveries(channel.id, before, call.query.limit + 1).await?;
-    let has_more = found.len() > limit;
-    found.truncate(limit);
-    let next_cursor = found.last().filter(|_| has_more).map(|last| listing.cursor(last.id));
-    let subjects = message_subjects(&call, &found).await?;
+    let mut deliveries = call.engine().store().deliveries(channel.id, before, call.query.limit + 1).await?;
+    let has_more = deliveries.len() > limit;
+    deliveries.truncate(limit);
+    let next_cursor = deliveries.last().filter(|_| has_more).map(|last| listing.cursor(last.id));
+    let subjects = message_subjects(&call, &deliveries).await?;
     let show = |delivery: Delivery| {
         let subject = subjects.get(&delivery.message).cloned();
         DeliveryJson { subject, ..delivery_json(delivery) }
     };
-    json_response(StatusCode::OK, &Page { items: found.into_iter().map(show).collect(), next_cursor })
+    json_response(StatusCode::OK, &Page { items: deliveries.into_iter().map(show).collect(), next_cursor })
 }
 
 /// The subjects of the deliveries' messages, as far as the messages are still stored. A caller who may see only some apps gets `…` for

@@ -239,13 +239,13 @@ pub(crate) async fn page<Q>(
     let fleet = Fleet::read(call).await?;
     let mut all = listed_executors(call, &fleet.switches, since).await?;
     all.sort_by(|a, b| a.position.cmp(&b.position));
-    let mut chosen: Vec<ListedExecutor> =
+    let mut page_rows: Vec<ListedExecutor> =
         all.into_iter().filter(|one| after.as_ref().is_none_or(|after| one.position > *after)).collect();
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let has_more = chosen.len() > limit;
-    chosen.truncate(limit);
-    let next = chosen.last().filter(|_| has_more).map(|last| last.position.clone());
-    let ids: Vec<ExecutorId> = chosen.iter().filter(|one| !one.is_here).map(|one| one.position.2).collect();
+    let has_more = page_rows.len() > limit;
+    page_rows.truncate(limit);
+    let next = page_rows.last().filter(|_| has_more).map(|last| last.position.clone());
+    let ids: Vec<ExecutorId> = page_rows.iter().filter(|one| !one.is_here).map(|one| one.position.2).collect();
     let records = store.executors_by_id(&ids, since).await?;
     let mut records: HashMap<ExecutorId, ExecutorRecord> =
         records.into_iter().map(|record| (record.id, record)).collect();
@@ -259,7 +259,7 @@ pub(crate) async fn page<Q>(
         };
         found.map(|found| fleet.with_switch_and_runs(found, one.app))
     };
-    Ok((chosen.into_iter().filter_map(item).collect(), next))
+    Ok((page_rows.into_iter().filter_map(item).collect(), next))
 }
 
 /// The executor with this name: the one online, else the one seen last. Searches only `app` if it is given. Also returns the executor's

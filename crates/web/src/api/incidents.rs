@@ -354,7 +354,7 @@ async fn silences(call: Call) -> Result<Response, Problem> {
 
 /// The silences that the caller may see. A caller who may see only some apps does not see silences about others.
 pub(crate) async fn visible_silences<Q>(call: &Call<Q>) -> Result<Vec<SilenceRecord>, Problem> {
-    let mut shown = Vec::new();
+    let mut visible_silences = Vec::new();
     for silence in call.engine().store().silences(call.namespace.id, call.engine().now()).await? {
         let is_seen = match (&silence.spec.job, &silence.spec.app) {
             (Some(job), _) => call.may_view_job(job).await?,
@@ -362,10 +362,10 @@ pub(crate) async fn visible_silences<Q>(call: &Call<Q>) -> Result<Vec<SilenceRec
             (None, None) => true,
         };
         if is_seen {
-            shown.push(silence);
+            visible_silences.push(silence);
         }
     }
-    Ok(shown)
+    Ok(visible_silences)
 }
 
 async fn add_silence(call: Call, body: JsonBody<NewSilence>) -> Result<Response, Problem> {

@@ -171,26 +171,26 @@ pub(crate) async fn read(store: &dyn Store, run: &Run, part: Part<'_>, now: Time
     let Part { from, line_filter, limit, bytes_max } = part;
     let mut searched = 0;
     let is_settled = is_settled(run, from.attempt, now);
-    let mut found = Lines { lines: Vec::new(), position: from, is_drained: false, text_bytes: 0 };
+    let mut page = Lines { lines: Vec::new(), position: from, is_drained: false, text_bytes: 0 };
     let mut chunk_count = 1;
     loop {
-        let chunks = store.log_chunks(run.id, from.attempt, found.position.chunk, chunk_count).await?;
+        let chunks = store.log_chunks(run.id, from.attempt, page.position.chunk, chunk_count).await?;
         if chunks.is_empty() {
-            found.is_drained = true;
-            return Ok(found);
+            page.is_drained = true;
+            return Ok(page);
         }
         chunk_count = next_count(&chunks, bytes_max);
         for chunk in chunks {
-            if found.position.is_before_gap(&chunk) && !is_settled && is_fresh(&chunk, now) {
-                found.is_drained = true;
-                return Ok(found);
+            if page.position.is_before_gap(&chunk) && !is_settled && is_fresh(&chunk, now) {
+                page.is_drained = true;
+                return Ok(page);
             }
-            if !found.add_chunk(chunk, line_filter, (limit, bytes_max)) {
-                return Ok(found);
+            if !page.add_chunk(chunk, line_filter, (limit, bytes_max)) {
+                return Ok(page);
             }
             searched += 1;
             if searched >= SEARCHED_CHUNKS_MAX && !line_filter.matches_all() {
-                return Ok(found);
+                return Ok(page);
             }
         }
     }

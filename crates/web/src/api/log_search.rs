@@ -96,27 +96,27 @@ pub(crate) async fn search(
     now: Timestamp,
 ) -> Result<LogSearch, StoreError> {
     let is_settled = lines::is_settled(run, attempt, now);
-    let mut found = LogSearch { complete: is_settled, ..LogSearch::default() };
+    let mut result = LogSearch { complete: is_settled, ..LogSearch::default() };
     let (mut last, mut count, mut bytes) = (-1_i64, 1, 0);
     loop {
         let chunks = store.log_chunks(run.id, attempt, last, count).await?;
         if chunks.is_empty() {
-            return Ok(found);
+            return Ok(result);
         }
         count = lines::next_count(&chunks, lines::TEXT_BYTES_MAX);
         for chunk in chunks {
-            if is_gap_before(chunk.sequence, last, found.line_count) && !is_settled && lines::is_fresh(&chunk, now) {
-                return Ok(found);
+            if is_gap_before(chunk.sequence, last, result.line_count) && !is_settled && lines::is_fresh(&chunk, now) {
+                return Ok(result);
             }
             last = chunk.sequence;
             for line in &chunk.lines {
                 bytes += line.text.len();
-                found.count_line(line, line_filter);
+                result.count_line(line, line_filter);
             }
         }
         if bytes >= SEARCHED_BYTES_MAX {
-            found.complete = false;
-            return Ok(found);
+            result.complete = false;
+            return Ok(result);
         }
     }
 }

@@ -85,16 +85,16 @@ async fn create(call: GlobalCall, body: JsonBody<NewNamespace>) -> Result<Respon
 
 async fn delete(call: GlobalCall, Named(name, ..): Named<path::Namespace>) -> Result<Response, Problem> {
     let found = namespace_by_name(call.engine(), &name).await?;
-    let used = |detail: &str| Err(Problem::new(Code::NamespaceUsed, detail));
+    let in_use_problem = |detail: &str| Err(Problem::new(Code::NamespaceUsed, detail));
     if found.name == "default" {
-        return used("the namespace default cannot be deleted");
+        return in_use_problem("the namespace default cannot be deleted");
     }
     call.note.before(&NamespaceJson { id: found.id, name: found.name });
     match call.engine().store().delete_namespace(found.id).await? {
         NamespaceDeleted::Done => Ok(StatusCode::NO_CONTENT.into_response()),
         NamespaceDeleted::NotFound => Err(Problem::new(Code::NamespaceNotFound, "it was removed meanwhile")),
         NamespaceDeleted::Used => {
-            used("it has jobs, calendars or scripts, or had jobs, whose runs and versions are kept")
+            in_use_problem("it has jobs, calendars or scripts, or had jobs, whose runs and versions are kept")
         }
     }
 }

@@ -35,16 +35,16 @@ impl PageBuilder {
 
     /// How many rows to read next, if the mean length stays the same. `None` if the page is full.
     pub(crate) fn next_row_count(&self) -> Option<u32> {
-        let left = self.limit.saturating_sub(self.count());
-        if left == 0 || (self.len >= PAGE_LEN_MAX && self.count() > 0) {
+        let remaining = self.limit.saturating_sub(self.count());
+        if remaining == 0 || (self.len >= PAGE_LEN_MAX && self.count() > 0) {
             return None;
         }
         if self.items.is_empty() {
-            return Some(left.min(FIRST_COUNT));
+            return Some(remaining.min(FIRST_COUNT));
         }
         let mean = (self.len / self.items.len()).max(1);
         let fitting = u32::try_from((PAGE_LEN_MAX - self.len) / mean).unwrap_or(u32::MAX);
-        Some(fitting.saturating_add(1).min(left))
+        Some(fitting.saturating_add(1).min(remaining))
     }
 
     /// Adds an item. `false` means that the page has no room for it and is complete.

@@ -127,21 +127,21 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
         places.reverse();
     }
     let mut items: Vec<Option<run_json::RunItem>> = items.into_iter().map(Some).collect();
-    let mut kept = Vec::new();
+    let mut kept_runs = Vec::new();
     for place in places {
         let Some(item) = items.get_mut(place).and_then(Option::take) else { continue };
         if !builder.add(&item.with_job_deleted_at(deleted_at))? {
             break;
         }
-        kept.push(place);
+        kept_runs.push(place);
     }
-    let is_cut = kept.len() < ids.len();
+    let is_cut = kept_runs.len() < ids.len();
     let edge = |place: Option<&usize>| place.and_then(|place| copies.get(*place));
     let (mut before, mut after) = (page.before, page.after);
     if is_cut && is_backward {
-        before = edge(kept.last()).map(|run| RunPosition::before(&search, run));
+        before = edge(kept_runs.last()).map(|run| RunPosition::before(&search, run));
     } else if is_cut {
-        after = edge(kept.last()).map(|run| RunPosition::of_run(&search, run));
+        after = edge(kept_runs.last()).map(|run| RunPosition::of_run(&search, run));
     }
     let mut items = builder.into_items();
     if is_backward {
@@ -166,7 +166,7 @@ async fn runs_of_job(call: &Call<ListRuns>, job: &str) -> Result<Response, Probl
     }
     let job = find_for_runs(call, job).await?;
     let (within, statuses) = (call.visible_apps(), query.statuses.clone());
-    let mut wanted = RunQuery { job: Some(job.id), within, statuses, after, ..RunQuery::default() };
+    let mut run_query = RunQuery { job: Some(job.id), within, statuses, after, ..RunQuery::default() };
     let mut page = PageBuilder::new(query.limit);
     let answer = |page: PageBuilder, next_cursor| {
         let page = RunPage { items: page.into_items(), next_cursor, prev_cursor: None, searched_to: None };
@@ -174,8 +174,8 @@ async fn runs_of_job(call: &Call<ListRuns>, job: &str) -> Result<Response, Probl
     };
     while let Some(count) = page.next_row_count() {
         // Reads one run more than the page needs, to detect whether there are more.
-        wanted.limit = count + 1;
-        let mut runs = call.engine().store().list_runs(call.namespace.id, &wanted).await?;
+        run_query.limit = count + 1;
+        let mut runs = call.engine().store().list_runs(call.namespace.id, &run_query).await?;
         let count = usize::try_from(count).unwrap_or(usize::MAX);
         let has_more = runs.len() > count;
         runs.truncate(count);
@@ -183,15 +183,15 @@ async fn runs_of_job(call: &Call<ListRuns>, job: &str) -> Result<Response, Probl
         let items = run_json::run_items(call, runs.into_iter().map(Run::for_reader).collect()).await?;
         for (id, item) in ids.into_iter().zip(items) {
             if !page.add(&item.with_job_deleted_at(job.deleted_at))? {
-                return answer(page, wanted.after.map(|last| listing.cursor(last)));
+                return answer(page, run_query.after.map(|last| listing.cursor(last)));
             }
-            wanted.after = Some(id);
+            run_query.after = Some(id);
         }
         if !has_more {
             return answer(page, None);
         }
     }
-    answer(page, wanted.after.map(|last| listing.cursor(last)))
+    answer(page, run_query.after.map(|last| listing.cursor(last)))
 }
 
 /// The search for the runs that match the filter of a bulk request.

@@ -101,18 +101,18 @@ pub(crate) async fn read<Q>(call: &Call<Q>, run: Run) -> Result<Tree, Problem> {
         }
     };
     call.conceal(std::slice::from_mut(&mut root)).await?;
-    let (mut found, mut level, mut has_more) = (Vec::new(), vec![root.id], false);
+    let (mut descendants, mut level, mut has_more) = (Vec::new(), vec![root.id], false);
     for _ in 0..DEPTH_MAX {
-        let room = BRANCH_COUNT_MAX - 1 - found.len();
+        let room = BRANCH_COUNT_MAX - 1 - descendants.len();
         let (mut next, is_cut) = children_of_runs(call, &level, room).await?;
         level = next.iter().map(|run| run.id).collect();
-        found.append(&mut next);
+        descendants.append(&mut next);
         has_more = is_cut;
         if level.is_empty() || has_more {
             break;
         }
     }
-    Ok(Tree { branches: arrange(root, found), has_more })
+    Ok(Tree { branches: arrange(root, descendants), has_more })
 }
 
 /// The direct children of a run, at most `CHILD_COUNT_MAX`, and whether there are more.

@@ -276,7 +276,7 @@ async fn series_of_groups(
     (groups, span): (&[Group], BucketRange),
 ) -> Result<Vec<SeriesJson>, Problem> {
     let is_grouped = call.query.group.is_some();
-    let (mut found, mut sum) = (Vec::new(), series::buckets_of(&[], span));
+    let (mut series_list, mut sum) = (Vec::new(), series::buckets_of(&[], span));
     for groups in groups.chunks(series::owner_count_max(span)) {
         let owners: Vec<i64> = groups.iter().map(|group| group.id).collect();
         let points = series::read_points(call, kind, &owners, span).await?;
@@ -285,16 +285,16 @@ async fn series_of_groups(
             let own: Vec<StatPoint> = points.iter().filter(is_its).cloned().collect();
             let buckets = series::buckets_of(&own, span);
             if is_grouped {
-                found.push(series_of(Some(group.name.clone()), &buckets));
+                series_list.push(series_of(Some(group.name.clone()), &buckets));
             } else {
                 series::add_buckets(&mut sum, &buckets);
             }
         }
     }
     if !is_grouped {
-        found.push(series_of(None, &sum));
+        series_list.push(series_of(None, &sum));
     }
-    Ok(found)
+    Ok(series_list)
 }
 
 fn series_of(name: Option<String>, buckets: &[Bucket]) -> SeriesJson {

@@ -238,18 +238,18 @@ pub(crate) async fn manageable_tokens<Q>(
     }
     let (limit, store) = (usize::try_from(limit).unwrap_or(usize::MAX), call.engine().store());
     let scope = if owner.is_none() { token_limit::manageable_scope(call).await? } else { None };
-    let mut found = Vec::new();
-    while found.len() <= limit {
+    let mut tokens = Vec::new();
+    while tokens.len() <= limit {
         let batch = store.tokens(&TokenQuery { owner, scope: scope.clone(), after, limit: BATCH }).await?;
         let is_last = batch.len() < usize::try_from(BATCH).unwrap_or(usize::MAX);
         after = batch.last().map(|last| last.id);
-        found.extend(batch.into_iter().filter(|token| may_manage(&call.caller, token)));
+        tokens.extend(batch.into_iter().filter(|token| may_manage(&call.caller, token)));
         if is_last {
             break;
         }
     }
-    let has_more = found.len() > limit;
-    Ok((found, has_more))
+    let has_more = tokens.len() > limit;
+    Ok((tokens, has_more))
 }
 
 /// Whether the caller may read, rotate and revoke a token.

@@ -125,7 +125,7 @@ fn answer_response(answer: &ResponseDoc, info: &RouteInfo, schemas: &mut Schemas
     if info.is_keyed() {
         names.push("Idempotency-Replayed");
     }
-    let mut shown = json!({"description": answer.about, "headers": header_references(&names)});
+    let mut response = json!({"description": answer.about, "headers": header_references(&names)});
     if !answer.bodies.is_empty() {
         let mut content = Map::new();
         for (media, kind) in &answer.bodies {
@@ -136,9 +136,9 @@ fn answer_response(answer: &ResponseDoc, info: &RouteInfo, schemas: &mut Schemas
             };
             content.insert((*media).to_owned(), body);
         }
-        shown["content"] = Value::Object(content);
+        response["content"] = Value::Object(content);
     }
-    shown
+    response
 }
 
 fn header_references(names: &[&str]) -> Map<String, Value> {

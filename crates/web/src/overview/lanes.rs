@@ -131,10 +131,10 @@ async fn lanes_by_job<Q: Sync>(
 ) -> Result<Timeline, Problem> {
     let lane_count = usize::try_from(request.lane_count).unwrap_or(usize::MAX);
     let mut jobs = worst_jobs(call, request, failures).await?;
-    let known: BTreeSet<JobId> = jobs.iter().map(|job| job.id).collect();
+    let listed_ids: BTreeSet<JobId> = jobs.iter().map(|job| job.id).collect();
     if jobs.len() <= lane_count {
         let within = call.visible_apps();
-        let limit = request.lane_count + u32::try_from(known.len()).unwrap_or(0) + 1;
+        let limit = request.lane_count + u32::try_from(listed_ids.len()).unwrap_or(0) + 1;
         let query = JobQuery {
             app: request.app,
             within,
@@ -143,7 +143,7 @@ async fn lanes_by_job<Q: Sync>(
             ..JobQuery::default()
         };
         let others = call.engine().store().jobs(call.namespace.id, &query).await?;
-        jobs.extend(others.into_iter().filter(|job| !known.contains(&job.id)));
+        jobs.extend(others.into_iter().filter(|job| !listed_ids.contains(&job.id)));
     }
     let has_more = jobs.len() > lane_count;
     jobs.truncate(lane_count);
@@ -180,27 +180,27 @@ async fn read_lane_data<Q: Sync>(
 ) -> Result<BTreeMap<JobId, LaneData>, Problem> {
     let limit = u32::try_from(mark_count).unwrap_or(u32::MAX).saturating_add(1);
     let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
-    let mut drawn: BTreeMap<JobId, LaneData> = BTreeMap::new();
+    let mut data_by_job: BTreeMap<JobId, LaneData> = BTreeMap::new();
     for mark in call.engine().store().chart_runs(&ids, request.from, request.to, limit).await? {
-        drawn.entry(mark.job).or_default().marks.push(mark);
+        data_by_job.entry(mark.job).or_default().marks.push(mark);
     }
     let length = stretch_length(request);
-    for LaneData { marks, cut, .. } in drawn.values_mut() {
+    for LaneData { marks, cut, .. } in data_by_job.values_mut() {
         // Runs up to the end of the newest joined stretch are part of the stretches, so only later ones are drawn one by one.
         let oldest = marks.last().filter(|_| marks.len() > mark_count);
         *cut = oldest.map(|oldest| oldest.fire_at.floor(length) + length);
         let cut = *cut;
         marks.retain(|mark| call.may_view(mark.app) && cut.is_none_or(|cut| mark.fire_at >= cut));
     }
-    let before = drawn.values().filter_map(|its| its.cut).max().unwrap_or(request.from);
+    let before = data_by_job.values().filter_map(|its| its.cut).max().unwrap_or(request.from);
     for run in running_before(call, before).await?.iter().filter(|run| ids.contains(&run.job) && !run.is_shard()) {
-        let its = drawn.entry(run.job).or_default();
+        let its = data_by_job.entry(run.job).or_default();
         if run.fire_at < its.cut.unwrap_or(request.from) {
             its.marks.push(ChartRun::from(run));
         }
     }
     let is_joined =
-        |job: &&JobRecord| call.may_view(job.app) && drawn.get(&job.id).is_some_and(|its| its.cut.is_some());
+        |job: &&JobRecord| call.may_view(job.app) && data_by_job.get(&job.id).is_some_and(|its| its.cut.is_some());
     let joined: Vec<&JobRecord> = jobs.iter().filter(is_joined).collect();
     let step =
         if request.to.since(request.from) > Duration::from_secs(60 * 24 * 3600) { Step::Day } else { Step::Hour };
@@ -210,7 +210,7 @@ async fn read_lane_data<Q: Sync>(
     for job in joined {
         // If the job moved to another app, only runs of apps that the caller sees are counted.
         let from = visible_from(call, job, request.from, request.to).await?;
-        let Some(its) = drawn.get_mut(&job.id) else { continue };
+        let Some(its) = data_by_job.get_mut(&job.id) else { continue };
         let is_seen = |stretch: &&StatPoint| {
             stretch.owner == job.id.get()
                 && its.cut.is_some_and(|cut| stretch.at < cut)
@@ -218,7 +218,7 @@ async fn read_lane_data<Q: Sync>(
         };
         its.stretches = stretches.iter().filter(is_seen).cloned().collect();
     }
-    Ok(drawn)
+    Ok(data_by_job)
 }
 
 /// The running runs that were created before an instant, the newest first. They were planned before that instant, but still overlap the

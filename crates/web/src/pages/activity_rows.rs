@@ -134,15 +134,15 @@ fn documents_by_job(before: Option<&Value>, after: Map<String, Value>) -> (Optio
             |(pointer, value): (&String, &Value)| (pointer.trim_start_matches('/').replace('/', "."), value.clone());
         Some(Value::Object(fields.iter().map(named).collect()))
     };
-    let (mut from, mut to) = (Map::new(), Map::new());
+    let (mut before_fields, mut after_fields) = (Map::new(), Map::new());
     for (job, noted) in after {
         if let Some(fields) = before.and_then(|before| fields(&before[&job])) {
-            from.insert(job.clone(), fields);
+            before_fields.insert(job.clone(), fields);
         }
         let shown = fields(&noted).or_else(|| noted.get("action").cloned()).unwrap_or(noted);
-        to.insert(job, shown);
+        after_fields.insert(job, shown);
     }
-    (Some(Value::Object(from)), Some(Value::Object(to)))
+    (Some(Value::Object(before_fields)), Some(Value::Object(after_fields)))
 }
 
 /// Whether `after` has no field in common with `before`, which means that they are different kinds of documents.

@@ -184,7 +184,7 @@ impl RuleForm {
 
     fn from_fields(name: &str, fields: &Fields) -> Self {
         let text = |field| fields.get(field).to_owned();
-        let chosen = |prefix: &str| {
+        let checked_words = |prefix: &str| {
             let its = fields.with_prefix(prefix).filter(|(_, value)| *value == "1");
             its.map(|(key, _)| key[prefix.len()..].to_owned()).collect::<Vec<_>>()
         };
@@ -202,14 +202,14 @@ impl RuleForm {
             length: text("length"),
             time: text("time"),
             zone: text("zone"),
-            weekdays: chosen("weekday."),
+            weekdays: checked_words("weekday."),
             calendar: text("calendar"),
             times_p95: text("times_p95"),
             handler: text("handler"),
             free: text("free"),
             runs: text("runs"),
             severity: text("severity"),
-            channels: chosen("channel."),
+            channels: checked_words("channel."),
             repeat: text("repeat"),
             digest: text("digest"),
             group_over: text("group_over"),

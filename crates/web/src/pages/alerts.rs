@@ -322,15 +322,15 @@ pub(super) async fn incident_rows_of_job<Q>(page: &Page<Q>, record: &JobRecord) 
         within: within.as_deref(),
         limit: JOB_INCIDENT_COUNT,
     };
-    let mut found = page.engine().store().incidents(query).await?;
-    if found.is_empty() {
+    let mut incidents = page.engine().store().incidents(query).await?;
+    if incidents.is_empty() {
         return Ok(Vec::new());
     }
-    incidents::conceal_jobs(&page.call, &mut found).await?;
+    incidents::conceal_jobs(&page.call, &mut incidents).await?;
     let silences = incidents::visible_silences(&page.call).await?;
     let channels = incidents::channel_names(&page.call).await?;
     let missing_roles = MissingRoleByApp::read(page).await?;
-    Ok(found
+    Ok(incidents
         .into_iter()
         .map(|record| incident_row(record, (&silences, &channels, &missing_roles), now, page.t))
         .collect())

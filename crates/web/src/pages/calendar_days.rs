@@ -90,16 +90,16 @@ impl CalendarDays {
 
     /// The rule that the fields describe.
     pub(super) fn rule(&self) -> Rule {
-        let (added, removed) = (days(&self.added), days(&self.removed));
-        let mut rule = match (self.weekdays.is_empty(), added.is_empty()) {
-            (true, false) if removed.is_empty() => return self.with_times(Rule::Days(added)),
+        let (added_days, removed_days) = (parse_days(&self.added), parse_days(&self.removed));
+        let mut rule = match (self.weekdays.is_empty(), added_days.is_empty()) {
+            (true, false) if removed_days.is_empty() => return self.with_times(Rule::Days(added_days)),
             _ => Rule::Weekdays(self.weekdays.clone()),
         };
-        if !removed.is_empty() {
-            rule = Rule::All(vec![rule, Rule::Not(Box::new(Rule::Days(removed)))]);
+        if !removed_days.is_empty() {
+            rule = Rule::All(vec![rule, Rule::Not(Box::new(Rule::Days(removed_days)))]);
         }
-        if !added.is_empty() {
-            rule = Rule::Any(vec![rule, Rule::Days(added)]);
+        if !added_days.is_empty() {
+            rule = Rule::Any(vec![rule, Rule::Days(added_days)]);
         }
         self.with_times(rule)
     }

@@ -217,7 +217,7 @@ pub(super) async fn held_runs<Q>(page: &Page<Q>, app: AppId, executor: &str) -> 
     ids.dedup();
     let names: HashMap<_, _> =
         store.job_names(&ids).await.map_err(|error: StoreError| Problem::from(error))?.into_iter().collect();
-    let held = runs.iter().map(|run| HeldRun {
+    let held_rows = runs.iter().map(|run| HeldRun {
         id: run.id,
         job: names.get(&run.job).cloned().unwrap_or_default(),
         status: run.status,
@@ -226,5 +226,5 @@ pub(super) async fn held_runs<Q>(page: &Page<Q>, app: AppId, executor: &str) -> 
         since: run.started_at.map(|at| Moment::new(at, now, t)),
         attempt: run.attempt,
     });
-    Ok(held.collect())
+    Ok(held_rows.collect())
 }

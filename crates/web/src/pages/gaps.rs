@@ -114,12 +114,12 @@ fn find_gaps(
     (now, t): (Timestamp, &'static Texts),
 ) -> Vec<Gap> {
     let zone = zones::clock_and_zone().1;
-    let mut found: Vec<Gap> = Vec::new();
+    let mut gaps: Vec<Gap> = Vec::new();
     let mut last: Option<Cause> = None;
     let past: Vec<&Entry> = history.entries.iter().filter(|entry| entry.first <= to).collect();
     let first = past.first().map_or(to, |entry| entry.first);
     if first > from {
-        found.push(Gap {
+        gaps.push(Gap {
             from_ms: from.as_millis(),
             to_ms: first.as_millis(),
             at_ms: None,
@@ -129,7 +129,7 @@ fn find_gaps(
     for (index, entry) in past.iter().enumerate() {
         let end = past.get(index + 1).map_or(to, |next| next.first);
         let cause = gap_cause(entry, t);
-        match found.last_mut() {
+        match gaps.last_mut() {
             Some(gap) if last.as_ref() == Some(&cause) => gap.to_ms = end.as_millis(),
             _ => {
                 let (at_ms, text) = match &cause {
@@ -139,12 +139,12 @@ fn find_gaps(
                         format!("{} · {words}", short_time_text(entry.first, now, zone)),
                     ),
                 };
-                found.push(Gap { from_ms: entry.first.as_millis(), to_ms: end.as_millis(), at_ms, text });
+                gaps.push(Gap { from_ms: entry.first.as_millis(), to_ms: end.as_millis(), at_ms, text });
             }
         }
         last = Some(cause);
     }
-    found
+    gaps
 }
 
 fn gap_cause(entry: &Entry, t: &'static Texts) -> Cause {

@@ -222,11 +222,11 @@ pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: 
         definition_text => typed.definition_text = Some(definition_text.to_owned()),
     }
     // A form without a version is treated as a conflict, like one with an old version.
-    let seen = fields.get("version").parse::<i64>().ok();
-    if seen != Some(record.version) {
+    let seen_version = fields.get("version").parse::<i64>().ok();
+    if seen_version != Some(record.version) {
         typed.conflict = Some(record.version);
-        if let Some(seen) = seen {
-            typed.rebase(&page, &record, seen).await;
+        if let Some(seen_version) = seen_version {
+            typed.rebase(&page, &record, seen_version).await;
         }
         return render_page(&page, typed.status(), &record, typed).await;
     }
@@ -242,7 +242,7 @@ pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: 
         return Ok(to(&format!("/jobs/{name}")));
     }
     page.call.check_definition(&spec).await?;
-    match jobs::change(page.engine(), &record, spec, seen, page.call.caller.name()).await {
+    match jobs::change(page.engine(), &record, spec, seen_version, page.call.caller.name()).await {
         Ok(saved) => {
             page.call.note.changed_to(&saved.spec);
             return Ok(to(&format!("/jobs/{}", saved.spec.name)));

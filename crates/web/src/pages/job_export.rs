@@ -71,15 +71,15 @@ pub(super) async fn yaml(page: Page<ChosenJobs>) -> Result<Response, Problem> {
     let mut text = String::new();
     for names in chosen.chunks(READ_COUNT) {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let mut found = call.engine().store().jobs_named(call.namespace.id, &names).await?;
-        found.retain(|job| call.may_view(job.app));
-        let known: BTreeSet<&str> = found.iter().map(|job| job.spec.name.as_str()).collect();
+        let mut jobs = call.engine().store().jobs_named(call.namespace.id, &names).await?;
+        jobs.retain(|job| call.may_view(job.app));
+        let known: BTreeSet<&str> = jobs.iter().map(|job| job.spec.name.as_str()).collect();
         if let Some(missing) = names.iter().find(|name| !known.contains(*name)) {
             let detail = format!("there is no job {missing} any more, so no file was written: load the list again");
             return Err(Problem::new(Code::JobNotFound, detail));
         }
-        found.sort_by(|one, other| one.spec.name.cmp(&other.spec.name));
-        text.push_str(&jobs_as_yaml(&found));
+        jobs.sort_by(|one, other| one.spec.name.cmp(&other.spec.name));
+        text.push_str(&jobs_as_yaml(&jobs));
         if text.len() > FILE_LEN_MAX {
             let max = FILE_LEN_MAX / 1024 / 1024;
             return Err(refuse_value(

@@ -107,7 +107,7 @@ impl LeafFields {
 
     /// The reasons that can be reported, with their names, and whether each is selected.
     pub(super) fn reasons(&self, t: &Texts) -> Vec<(&'static str, &'static str, bool)> {
-        let chosen: Vec<&str> = self.get(NOTIFY).split(' ').collect();
+        let chosen_codes: Vec<&str> = self.get(NOTIFY).split(' ').collect();
         let words = |reason| match reason {
             Reason::NoExecutor => t.skip_no_executor,
             Reason::Misfire => t.skip_misfire,
@@ -117,7 +117,7 @@ impl LeafFields {
             Reason::Stopped => t.skip_stopped,
             _ => t.skip_handler,
         };
-        let row = |reason: &Reason| (reason.as_str(), words(*reason), chosen.contains(&reason.as_str()));
+        let row = |reason: &Reason| (reason.as_str(), words(*reason), chosen_codes.contains(&reason.as_str()));
         NotifySpec::SKIPPED_ALL.iter().map(row).collect()
     }
 
@@ -153,12 +153,12 @@ impl LeafFields {
 
     /// Writes the fields into a definition. Returns the names of number fields whose text is not a number.
     pub(super) fn put(&self, document: &mut Value) -> Vec<&'static str> {
-        let mut wrong = Vec::new();
+        let mut invalid_fields = Vec::new();
         for leaf in &LEAVES {
             if let Some(text) = self.0.get(leaf.field) {
                 // An empty list reports nothing; without the list, the default applies. So the empty list is kept.
                 let is_kept = leaf.field == NOTIFY;
-                put_leaf(document, leaf, text, is_kept).unwrap_or_else(|()| wrong.push(leaf.field));
+                put_leaf(document, leaf, text, is_kept).unwrap_or_else(|()| invalid_fields.push(leaf.field));
             }
         }
         let by = document.pointer("/expect/success_by");
@@ -170,7 +170,7 @@ impl LeafFields {
                 drop(document.as_object_mut().map(|map| map.remove(group)));
             }
         }
-        wrong
+        invalid_fields
     }
 
     /// Writes the fields that apply to this kind of schedule into the schedule.
@@ -191,7 +191,7 @@ impl LeafFields {
 
     /// Whether the fields for this kind of schedule can express the whole schedule.
     pub(super) fn can_express(kind: &str, schedule: &Map<String, Value>) -> bool {
-        let own: &[&str] = match kind {
+        let kind_fields: &[&str] = match kind {
             "cron" => &["cron", "time_zone"],
             "every" => &["every"],
             "at" => &["at"],
@@ -202,7 +202,7 @@ impl LeafFields {
             KINDS_BY_FIELD.iter().any(|(field, kinds)| *field == leaf.field && kinds.contains(&kind))
         };
         let leaves: Vec<&str> = SCHEDULE_LEAVES.iter().filter(of_kind).filter_map(top).collect();
-        schedule.keys().all(|key| own.contains(&key.as_str()) || leaves.contains(&key.as_str()))
+        schedule.keys().all(|key| kind_fields.contains(&key.as_str()) || leaves.contains(&key.as_str()))
     }
 }
 
@@ -211,7 +211,7 @@ pub(super) fn leaf_at(pointer: &str) -> Option<&'static str> {
     let is_at = |leaf: &&LeafField, pointer: &str| {
         pointer == leaf.pointer || pointer.starts_with(&format!("{}/", leaf.pointer))
     };
-    let own = LEAVES.iter().find(|leaf| is_at(leaf, pointer));
+    let leaf = LEAVES.iter().find(|leaf| is_at(leaf, pointer));
     let of_schedule = || {
         let below = pointer.strip_prefix("/schedule")?;
         SCHEDULE_LEAVES.iter().find(|leaf| is_at(leaf, below))
@@ -223,7 +223,7 @@ pub(super) fn leaf_at(pointer: &str) -> Option<&'static str> {
         "/expect" | "/expect/success_by" => Some("expect_time"),
         _ => None,
     };
-    own.or_else(of_schedule).map(|leaf| leaf.field).or_else(group)
+    leaf.or_else(of_schedule).map(|leaf| leaf.field).or_else(group)
 }
 
 fn field_text(value: Option<&Value>) -> String {

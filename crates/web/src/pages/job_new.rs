@@ -94,11 +94,11 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
 }
 
 pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Problem> {
-    let sent = JobForm::from(&fields);
-    let spec = match sent.spec(json!({}), page.t) {
+    let sent_form = JobForm::from(&fields);
+    let spec = match sent_form.spec(json!({}), page.t) {
         Ok(spec) => spec,
         Err(errors) => {
-            return render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, (sent, Some(&fields)), errors).await;
+            return render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, (sent_form, Some(&fields)), errors).await;
         }
     };
     page.call.check_definition(&spec).await?;
@@ -111,8 +111,8 @@ pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Probl
         Err(JobError::Store(error)) => Err(error.into()),
         Err(refused) => {
             let mut errors = Errors::default();
-            sent.add_problem(&mut errors, &page.call.job_problem(refused).await, page.t);
-            render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, (sent, Some(&fields)), errors).await
+            sent_form.add_problem(&mut errors, &page.call.job_problem(refused).await, page.t);
+            render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, (sent_form, Some(&fields)), errors).await
         }
     }
 }

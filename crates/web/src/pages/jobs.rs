@@ -229,23 +229,23 @@ fn state_presets(
     offers: &mut OfferedHandlers<'_>,
 ) -> Vec<Preset> {
     let t = page.t;
-    let chosen = filter.as_ref().map(|filter| filter.states.clone()).unwrap_or_default();
-    let mut others = filter.clone().unwrap_or_default();
-    others.states = Default::default();
-    let all = board.matching(&others, seen, JobOrder::Name, offers);
-    let kept = page.query().other_parameters();
+    let chosen_states = filter.as_ref().map(|filter| filter.states.clone()).unwrap_or_default();
+    let mut other_conditions = filter.clone().unwrap_or_default();
+    other_conditions.states = Default::default();
+    let all = board.matching(&other_conditions, seen, JobOrder::Name, offers);
+    let parameters = page.query().other_parameters();
     let mut presets = vec![Preset {
         name: format!("{} {}", t.jobs_all, all.len()),
-        href: list_url("/jobs", &others.to_string(), &kept),
-        is_current: chosen.is_open(),
+        href: list_url("/jobs", &other_conditions.to_string(), &parameters),
+        is_current: chosen_states.is_open(),
     }];
     for (state, count) in board.count(&all, offers).into_iter().filter(|(_, count)| *count > 0) {
-        let mut with = others.clone();
+        let mut with = other_conditions.clone();
         with.states.any = vec![state];
         presets.push(Preset {
             name: format!("{} {count}", state_name(state, t)),
-            href: list_url("/jobs", &with.to_string(), &kept),
-            is_current: chosen.any == [state],
+            href: list_url("/jobs", &with.to_string(), &parameters),
+            is_current: chosen_states.any == [state],
         });
     }
     presets

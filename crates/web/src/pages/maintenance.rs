@@ -53,7 +53,7 @@ pub(super) async fn add(page: Page, fields: Fields) -> Result<Response, Problem>
     let form = WindowForm::from_fields(&fields);
     let app = Some(form.app.clone()).filter(|app| !app.is_empty());
     let fires = if form.holds { FiresInside::Hold } else { FiresInside::Skip };
-    let done = match form.span(fields.get("for"), page.engine().now(), page.t) {
+    let outcome = match form.span(fields.get("for"), page.engine().now(), page.t) {
         Ok(span) => maintenance::add_window(&page.call, (app, fires), span, form.reason.clone()).await.map(|_| ()),
         Err(problem) => {
             let allowed = match &app {
@@ -63,7 +63,7 @@ pub(super) async fn add(page: Page, fields: Fields) -> Result<Response, Problem>
             allowed.and(Err(problem))
         }
     };
-    match done {
+    match outcome {
         Ok(()) => Ok(redirect_back(&fields)),
         Err(problem) if matches!(problem.code(), Code::InvalidBody | Code::TooManyAlerts | Code::AppNotFound) => {
             let errors = super::calendar_form::error_lines(&problem, page.t.lang());

@@ -44,11 +44,11 @@ const fn mark_extent(status: RunStatus) -> (usize, usize) {
 
 impl Outcomes {
     pub(super) fn new(newest_first: &[ChartRun], t: &Texts) -> Self {
-        let shown = &newest_first[..newest_first.len().min(OUTCOME_COUNT)];
+        let shown_runs = &newest_first[..newest_first.len().min(OUTCOME_COUNT)];
         let mut shapes = Vec::new();
         let mut words = Vec::new();
         for status in RunStatus::ALL {
-            let places = shown.iter().enumerate().filter(|(_, run)| run.status == *status).map(|(place, _)| place);
+            let places = shown_runs.iter().enumerate().filter(|(_, run)| run.status == *status).map(|(place, _)| place);
             let places: Vec<usize> = places.collect();
             if places.is_empty() {
                 continue;
@@ -58,7 +58,7 @@ impl Outcomes {
             let mark = |place: &usize| format!("M{} {top}v{}", (OUTCOME_COUNT - 1 - place) * STEP + 1, bottom - top);
             shapes.push(Shape { class: status.as_str(), path: places.iter().map(mark).collect() });
         }
-        let label = if words.is_empty() { t.never.to_owned() } else { t.outcomes(words.join(", "), shown.len()) };
+        let label = if words.is_empty() { t.never.to_owned() } else { t.outcomes(words.join(", "), shown_runs.len()) };
         Self { shapes, width: OUTCOME_COUNT * STEP, height: HEIGHT, label }
     }
 }

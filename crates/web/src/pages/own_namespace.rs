@@ -146,17 +146,17 @@ impl OwnNamespace {
     /// Adds the namespace to every URL in a page. Templates escape quotation marks in text and values, so everything that looks like an
     /// attribute is one.
     fn html(&self, html: &str) -> String {
-        let (mut kept, mut rest) = (String::with_capacity(html.len() + html.len() / 8), html);
+        let (mut rewritten, mut rest) = (String::with_capacity(html.len() + html.len() / 8), html);
         while let Some((tag, after)) = next_tag(rest) {
-            kept.push_str(&rest[..tag.start]);
+            rewritten.push_str(&rest[..tag.start]);
             match &rest[tag] {
-                tag if tag.contains("=\"/") => kept.push_str(&self.tag(tag)),
-                tag => kept.push_str(tag),
+                tag if tag.contains("=\"/") => rewritten.push_str(&self.tag(tag)),
+                tag => rewritten.push_str(tag),
             }
             rest = after;
         }
-        kept.push_str(rest);
-        kept
+        rewritten.push_str(rest);
+        rewritten
     }
 
     fn tag(&self, tag: &str) -> String {

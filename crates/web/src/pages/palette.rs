@@ -110,21 +110,21 @@ async fn find_jobs(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Vec<JobR
     let (store, namespace) = (page.engine().store(), page.call.namespace.id);
     let (within, name_contains) = (page.call.visible_apps(), Some((*first).to_owned()));
     let query = JobQuery { app: None, within, name_contains, after_name: None, limit: READ_COUNT };
-    let mut found = store.jobs(namespace, &query).await?;
-    if found.len() >= usize::try_from(READ_COUNT).unwrap_or(usize::MAX) {
+    let mut jobs = store.jobs(namespace, &query).await?;
+    if jobs.len() >= usize::try_from(READ_COUNT).unwrap_or(usize::MAX) {
         // Jobs whose names merely contain the word can fill the page that was read, so the jobs whose names begin with it are read, too.
         let named = store.job(namespace, first).await?.filter(|job| page.call.may_view(job.app));
         let query = JobQuery { after_name: Some((*first).to_owned()), ..query };
-        found.extend(named.into_iter().chain(store.jobs(namespace, &query).await?));
+        jobs.extend(named.into_iter().chain(store.jobs(namespace, &query).await?));
     }
-    found.retain(|job| words.iter().all(|word| job.spec.name.contains(word)));
+    jobs.retain(|job| words.iter().all(|word| job.spec.name.contains(word)));
     // Jobs whose names equal or begin with the first word come first.
-    found.sort_by_key(|job| {
+    jobs.sort_by_key(|job| {
         (job.spec.name.as_str() != *first, !job.spec.name.starts_with(first), job.spec.name.clone())
     });
-    found.dedup_by(|a, b| a.id == b.id);
-    found.truncate(JOB_COUNT);
-    Ok(found)
+    jobs.dedup_by(|a, b| a.id == b.id);
+    jobs.truncate(JOB_COUNT);
+    Ok(jobs)
 }
 
 /// The pages that the palette offers, with their names.

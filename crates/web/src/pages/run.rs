@@ -177,7 +177,7 @@ pub(super) async fn page(page: Page<RunPageQuery>, path: Named<path::Run>) -> Re
     let job = with_job_names(&page.call, vec![run.clone()]).await?.pop().map(|(job, _)| job).unwrap_or_default();
     let is_broadcast = run.shard_index == ROOT_SHARD;
     let shards = if is_broadcast { shard_runs(&page.call, &run).await? } else { Vec::new() };
-    let tried = read_attempts(&page.call, &run).await?;
+    let attempts = read_attempts(&page.call, &run).await?;
     let params = run_params(&page.call, &run).await?.filter(|params| params != "null");
     let broadcast = broadcast_of_shard(&page.call, &run).await?;
     let is_part = page.query().is_part;
@@ -190,10 +190,10 @@ pub(super) async fn page(page: Page<RunPageQuery>, path: Named<path::Run>) -> Re
         missing: page.missing(Some(run.app)),
         incident: incident_of_fire::incident_of_run(&page.call, &run).await?,
         steps: run_steps(&run, now, t),
-        timeline: RunTimeline::new(&run, &tried, &shards, now, t),
+        timeline: RunTimeline::new(&run, &attempts, &shards, now, t),
         neighbours: Neighbours::read(&page, &run).await?,
         failed_shards: shards.iter().filter(|shard| jobs::is_unsuccessful(shard)).count(),
-        attempts: attempt_rows(tried, &run, now, t),
+        attempts: attempt_rows(attempts, &run, now, t),
         retried_run: broadcast.unwrap_or(run.id).to_string(),
         commands: shell_commands(&page, &run, broadcast),
         tree: RunTree::read(&page, &run).await?,

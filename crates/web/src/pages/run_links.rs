@@ -18,20 +18,20 @@ pub(crate) struct Piece {
 /// Takes a sentence apart at the ids of runs. A message in the sentence may name a run too: the page of that run checks whether the
 /// caller may see it.
 pub(crate) fn split_at_runs(sentence: &str) -> Vec<Piece> {
-    let mut found = Vec::new();
+    let mut pieces = Vec::new();
     let (mut begin, mut at) = (0, 0);
     while let Some(start) = sentence[at..].find(|c: char| c.is_ascii_digit()).map(|offset| at + offset) {
         let end = sentence[start..].find(|c: char| !c.is_ascii_digit()).map_or(sentence.len(), |len| start + len);
         if let Some(run) = named_run(&sentence[..start], &sentence[start..end]) {
-            found.push(Piece { text: sentence[begin..start].to_owned(), run: None });
-            found.push(Piece { text: sentence[start..end].to_owned(), run: Some(run) });
+            pieces.push(Piece { text: sentence[begin..start].to_owned(), run: None });
+            pieces.push(Piece { text: sentence[start..end].to_owned(), run: Some(run) });
             begin = end;
         }
         at = end;
     }
-    found.push(Piece { text: sentence[begin..].to_owned(), run: None });
-    found.retain(|piece| !piece.text.is_empty());
-    found
+    pieces.push(Piece { text: sentence[begin..].to_owned(), run: None });
+    pieces.retain(|piece| !piece.text.is_empty());
+    pieces
 }
 
 fn named_run(before: &str, digits: &str) -> Option<RunId> {

@@ -103,7 +103,7 @@ impl RunTimeline {
     pub(super) fn new(run: &Run, tried: &[Attempt], shards: &[Run], now: Timestamp, t: &'static Texts) -> Self {
         let is_over = run.status.is_terminal();
         let is_unfinished = |attempt: &Attempt| attempt.attempt == run.attempt && !is_over;
-        let drawn: Vec<DrawnAttempt<'_>> = tried
+        let drawn_attempts: Vec<DrawnAttempt<'_>> = tried
             .iter()
             .skip(tried.len().saturating_sub(ATTEMPT_COUNT_MAX))
             .filter_map(|attempt| {
@@ -112,7 +112,7 @@ impl RunTimeline {
                 Some(DrawnAttempt { attempt, start, end: end.unwrap_or(now).max(start) })
             })
             .collect();
-        let first = drawn.first().map(|one| one.start);
+        let first = drawn_attempts.first().map(|one| one.start);
         let end = run.finished_at.filter(|_| is_over).unwrap_or(now);
         // The instant of the next attempt, if a retry is pending.
         let ahead = (!is_over && run.started_at.is_none() && run.attempt > 1).then_some(run.due_at);
@@ -123,8 +123,8 @@ impl RunTimeline {
         let from = if is_cut { first.unwrap_or(to) - rest } else { run.fire_at };
         let scale = Scale { from, to: to.max(from + Duration::from_millis(1)) };
         let mut rows = vec![queue_row(run, (first.unwrap_or(to), queued), scale, t)];
-        rows.extend(attempt_rows(run, &drawn, scale, t));
-        if let (Some(due), Some(last)) = (ahead, drawn.last()) {
+        rows.extend(attempt_rows(run, &drawn_attempts, scale, t));
+        if let (Some(due), Some(last)) = (ahead, drawn_attempts.last()) {
             rows.push(pause_row(run.attempt, (last.end, due), scale, t));
         }
         let (shards, others) = shard_rows(shards, scale, now, t);

@@ -173,8 +173,8 @@ pub(crate) fn bars(newest_first: &[Run], now: Timestamp, t: &Texts) -> Vec<Bar> 
         let end = run.finished_at.unwrap_or(now);
         run.started_at.map_or(0, |start| u64::try_from(end.since(start).as_millis()).unwrap_or(u64::MAX))
     };
-    let shown = &newest_first[..newest_first.len().min(BAR_COUNT)];
-    let longest = shown.iter().map(took).max().unwrap_or(0).max(1);
+    let shown_runs = &newest_first[..newest_first.len().min(BAR_COUNT)];
+    let longest = shown_runs.iter().map(took).max().unwrap_or(0).max(1);
     let bar = |(place, run): (usize, &Run)| {
         // The height is proportional to the square root of the duration, so that short runs remain distinguishable next to a long one.
         let share = u64::isqrt(took(run).saturating_mul(10_000) / longest);
@@ -186,7 +186,7 @@ pub(crate) fn bars(newest_first: &[Run], now: Timestamp, t: &Texts) -> Vec<Bar> 
         let x = (BAR_COUNT - 1 - place) * BAR_WIDTH;
         Bar { id: run.id, class: run.status.as_str(), title, x, y: BAR_HEIGHT - height, height }
     };
-    shown.iter().enumerate().map(bar).collect()
+    shown_runs.iter().enumerate().map(bar).collect()
 }
 
 #[cfg(test)]

@@ -186,9 +186,9 @@ async fn fill_in_answers(page: &Page<WhyQuery>, record: &JobRecord, shown: &mut 
         shown.zones.push(zone_text);
     }
     let formatter = AnswerFormatter { job: &record.spec.name, zone, now, t };
-    let mut found = Vec::new();
+    let mut answers = Vec::new();
     if shown.at.is_empty() {
-        found.push(page.engine().why_now(record, within.as_deref()).await?);
+        answers.push(page.engine().why_now(record, within.as_deref()).await?);
     } else {
         let Some(instants) = words::asked_instants(zone, &shown.at, now) else {
             shown.error = Some(t.asked_bad_time.to_owned());
@@ -200,10 +200,10 @@ async fn fill_in_answers(page: &Page<WhyQuery>, record: &JobRecord, shown: &mut 
             _ => Some(t.why_twice(zone.name())),
         };
         for at in instants.into_iter().take(ANSWER_COUNT) {
-            found.push(page.engine().why(record, at, within.as_deref()).await?);
+            answers.push(page.engine().why(record, at, within.as_deref()).await?);
         }
     }
-    for why in &found {
+    for why in &answers {
         let run = run_of_answer(why);
         let row = match run {
             Some(run) => page.engine().store().runs(&[run]).await?.pop(),
@@ -218,7 +218,7 @@ async fn fill_in_answers(page: &Page<WhyQuery>, record: &JobRecord, shown: &mut 
         shown.answers.push(Answer { incident, ..formatter.answer(why, run, executor) });
     }
     shown.checks = checks(page, record).await?;
-    let at = found.first().filter(|_| !shown.at.is_empty()).map(|why| why.at.to_string());
+    let at = answers.first().filter(|_| !shown.at.is_empty()).map(|why| why.at.to_string());
     let path = format!("/api/v1/jobs/{}/why", record.spec.name);
     let path = at.as_ref().map_or_else(|| path.clone(), |at| format!("{path}?{}", query_pair("at", at)));
     let flag = at.map(|at| format!(" --at {}", shell_quoted(&at))).unwrap_or_default();
@@ -281,7 +281,7 @@ impl AnswerFormatter<'_> {
 /// Splits an answer into sentences. A full stop ends a sentence only at the end of the text, or before a blank and a capital letter: names
 /// may contain full stops.
 fn sentences(text: &str) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut sentences = Vec::new();
     let mut begin = 0;
     let ends = |at: usize, mark: char| {
         let rest = &text[at + mark.len_utf8()..];
@@ -294,13 +294,13 @@ fn sentences(text: &str) -> Vec<String> {
     for (at, mark) in text.char_indices() {
         if ends(at, mark) {
             let end = at + mark.len_utf8();
-            found.push(text[begin..end].trim().to_owned());
+            sentences.push(text[begin..end].trim().to_owned());
             begin = end;
         }
     }
-    found.push(text[begin..].trim().to_owned());
-    found.retain(|sentence| !sentence.is_empty());
-    found
+    sentences.push(text[begin..].trim().to_owned());
+    sentences.retain(|sentence| !sentence.is_empty());
+    sentences
 }
 
 /// The conditions for the job to run now, and whether each is met.

@@ -139,17 +139,17 @@ pub(crate) fn time_parts(at: Timestamp, zone: Tz) -> (String, String, String) {
 /// An instant in each known zone, one per line.
 pub(crate) fn in_all_zones(at: Timestamp) -> String {
     let zones = Zones::present();
-    let mut known: Vec<Tz> = Vec::new();
+    let mut shown_zones: Vec<Tz> = Vec::new();
     for zone in [zones.job.get(), zones.mine, Some(Tz::UTC)].into_iter().flatten() {
-        if !known.contains(&zone) {
-            known.push(zone);
+        if !shown_zones.contains(&zone) {
+            shown_zones.push(zone);
         }
     }
     let line = |zone: &Tz| {
         let (date, time, millis) = time_parts(at, *zone);
         format!("{date} {time}{millis} {zone}")
     };
-    known.iter().map(line).collect::<Vec<_>>().join("\n")
+    shown_zones.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// The instant that the user typed for the beginning or the end of a time span. If the clock shows the typed time twice, this is the first

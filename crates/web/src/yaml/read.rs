@@ -190,18 +190,18 @@ impl Loader<'_> {
 
     /// Reads the next node with everything below it. Uses no recursion: a text may be nested as deeply as it is long.
     fn node(&mut self) -> Result<Node, YamlError> {
-        let mut open: Vec<Open> = Vec::new();
+        let mut open_nodes: Vec<Open> = Vec::new();
         loop {
             let (event, at) = self.next()?;
-            let done = match event {
+            let finished = match event {
                 Event::SequenceStart(anchor, tag) => {
                     check_tag(tag.as_ref(), at)?;
-                    open.push(Open::List { at, anchor, items: Vec::new() });
+                    open_nodes.push(Open::List { at, anchor, items: Vec::new() });
                     None
                 }
                 Event::MappingStart(anchor, tag) => {
                     check_tag(tag.as_ref(), at)?;
-                    open.push(Open::Map { at, anchor, fields: Fields::default(), key: None });
+                    open_nodes.push(Open::Map { at, anchor, fields: Fields::default(), key: None });
                     None
                 }
                 Event::Scalar(text, style, anchor, tag) => {
@@ -210,22 +210,22 @@ impl Loader<'_> {
                     self.charge(size, at)?;
                     Some((node_at(at, Content::Scalar(Arc::new(value)), size), anchor))
                 }
-                Event::Alias(anchor) => Some((self.expand_alias(anchor, open.len(), at)?, 0)),
-                Event::SequenceEnd | Event::MappingEnd => match open.pop() {
+                Event::Alias(anchor) => Some((self.expand_alias(anchor, open_nodes.len(), at)?, 0)),
+                Event::SequenceEnd | Event::MappingEnd => match open_nodes.pop() {
                     Some(ended) => Some(self.close(ended)?),
                     None => return Err(error_at(at, "an end without a beginning")),
                 },
                 Event::DocumentEnd | Event::StreamEnd => return Err(error_at(at, "the document breaks off")),
                 Event::Nothing | Event::StreamStart | Event::DocumentStart => None,
             };
-            if open.len() > DEPTH_MAX {
+            if open_nodes.len() > DEPTH_MAX {
                 return Err(too_deep(at));
             }
-            let Some((node, anchor)) = done else { continue };
+            let Some((node, anchor)) = finished else { continue };
             if anchor > 0 {
                 self.anchors.insert(anchor, node.clone());
             }
-            match open.last_mut() {
+            match open_nodes.last_mut() {
                 None => return Ok(node),
                 Some(parent) => add_child(parent, node, at)?,
             }

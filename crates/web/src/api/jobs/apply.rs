@@ -293,7 +293,7 @@ fn audit_plan(call: &Call<ApplyQuery>, plan: &ApplyPlan) {
     let (mut before, mut after) = (Map::new(), Map::new());
     let mut noted: Vec<_> = plan.jobs().filter(|job| job.action != Action::Keep).collect();
     noted.sort_by_key(|job| job.action == Action::Create);
-    let more = noted.len().saturating_sub(NOTED_MAX);
+    let omitted_count = noted.len().saturating_sub(NOTED_MAX);
     for job in noted.into_iter().take(NOTED_MAX) {
         let from: BTreeMap<&str, _> = job.changes.iter().map(|one| (one.pointer.as_str(), &one.from)).collect();
         let to: BTreeMap<&str, _> = job.changes.iter().map(|one| (one.pointer.as_str(), &one.to)).collect();
@@ -302,19 +302,19 @@ fn audit_plan(call: &Call<ApplyQuery>, plan: &ApplyPlan) {
         }
         after.insert(job.name.clone(), serde_json::json!({"action": action_word(job.action), "fields": to}));
     }
-    call.note.record_documents(before, after, more);
+    call.note.record_documents(before, after, omitted_count);
 }
 
 /// Checks that the caller has the permission on the apps of all definitions, and may see the parent jobs outside of the list. Returns the
 /// apps; an app that does not exist yet is `None`.
 async fn check_apps(call: &Call<ApplyQuery>, specs: &[JobSpec]) -> Result<Vec<Option<AppId>>, Problem> {
     let apps: BTreeSet<&str> = specs.iter().map(|spec| spec.app.as_str()).collect();
-    let mut found = Vec::with_capacity(apps.len());
+    let mut app_ids = Vec::with_capacity(apps.len());
     for app in apps {
-        found.push(call.check_app_name(app).await?);
+        app_ids.push(call.check_app_name(app).await?);
     }
     if call.visible_apps().is_none() {
-        return Ok(found);
+        return Ok(app_ids);
     }
     let listed: BTreeSet<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
     for (index, spec) in specs.iter().enumerate() {
@@ -325,7 +325,7 @@ async fn check_apps(call: &Call<ApplyQuery>, specs: &[JobSpec]) -> Result<Vec<Op
             }
         }
     }
-    Ok(found)
+    Ok(app_ids)
 }
 
 struct Applying {

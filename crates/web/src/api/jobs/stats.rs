@@ -102,16 +102,16 @@ pub(crate) async fn visible_from<Q>(
     // When the next newer version was saved; the loop reads versions from the newest to the oldest.
     let mut next_began_at = None;
     loop {
-        let found = call.engine().store().versions(record.id, from, to, VERSION_COUNT).await?;
-        let hidden = call.hidden_apps(found.iter().map(|version| version.spec.app.clone()).collect()).await?;
-        for version in &found {
+        let versions = call.engine().store().versions(record.id, from, to, VERSION_COUNT).await?;
+        let hidden = call.hidden_apps(versions.iter().map(|version| version.spec.app.clone()).collect()).await?;
+        for version in &versions {
             if hidden.contains(&version.spec.app) {
                 return Ok(next_began_at.map_or(end, |at: Timestamp| next_hour(at).max(from)));
             }
             next_began_at = Some(version.created_at);
         }
-        let is_all = found.len() < usize::try_from(VERSION_COUNT).unwrap_or(usize::MAX);
-        match found.last() {
+        let is_all = versions.len() < usize::try_from(VERSION_COUNT).unwrap_or(usize::MAX);
+        match versions.last() {
             _ if is_all => return Ok(from),
             Some(last) if last.created_at < to => to = last.created_at,
             // More versions than fit into one page were saved at the same instant, so earlier versions cannot be read. Their counts are

@@ -94,15 +94,15 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
     };
     // These four reads run concurrently. They are independent, except that two share `failures`.
     let failures = RecentFailures::default();
-    let known = facts::read(&page.call, &failures, t.lang());
+    let system_state = facts::read(&page.call, &failures, t.lang());
     let buckets = series::namespace_verdicts(&page.call, span);
     let lanes = lanes::timeline(&page.call, &request, &failures);
-    let (known, buckets, timeline, alert_count) =
-        try_join4(known, buckets, lanes, alerts::open_count(&page.call)).await?;
+    let (system_state, buckets, timeline, alert_count) =
+        try_join4(system_state, buckets, lanes, alerts::open_count(&page.call)).await?;
     let whole = BucketRange { to: Step::Quarter.floor(now) + Step::Quarter.length(), ..span };
     let chart = OutcomeChart::new(&buckets, whole, (now, t));
-    let health = health_row(known.health, &known.facts, (now, t));
-    let findings = list_findings(known.facts, now);
+    let health = health_row(system_state.health, &system_state.facts, (now, t));
+    let findings = list_findings(system_state.facts, now);
     let more_count = findings.len().saturating_sub(FINDING_COUNT_MAX);
     let one = JobQuery { within: page.call.visible_apps(), limit: 1, ..JobQuery::default() };
     let is_new = chart.total.total() == 0 && page.engine().store().jobs(page.call.namespace.id, &one).await?.is_empty();
