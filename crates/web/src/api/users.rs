@@ -246,10 +246,7 @@ pub(crate) async fn create_user<Q>(call: &GlobalCall<Q>, new: NewUser) -> Result
 /// Checks and hashes a password.
 pub(crate) async fn hash_password(web: &Web, password: &str, name: &str) -> Result<PasswordHash, Problem> {
     passwords::check(password, name).map_err(|message| refuse_value("/password", message))?;
-    web.passwords.hash(password).await.map_err(|error| {
-        Problem::new(Code::Internal, "the log of the server has the cause under this request id")
-            .with_cause(error.to_string())
-    })
+    web.passwords.hash(password).await.map_err(|error| Problem::internal(error.to_string()))
 }
 
 fn checked_display(text: &str) -> Result<String, Problem> {

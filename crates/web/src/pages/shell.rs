@@ -19,7 +19,7 @@ use super::prefs::{Prefs, Theme};
 use super::texts::{Lang, Texts};
 use super::zones::{self, Clock};
 use crate::call::{Call, GlobalCall};
-use crate::problem::{Code, Problem};
+use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 use crate::redirect::{pair, without_lang};
 use crate::state::Web;
@@ -261,10 +261,7 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Page<Q> {
 }
 
 pub(crate) fn html(status: StatusCode, template: &impl Template) -> Result<Response, Problem> {
-    let text = template.render().map_err(|error| {
-        Problem::new(Code::Internal, "the log of the server has the cause under this request id")
-            .with_cause(format!("a page cannot be written: {error}"))
-    })?;
+    let text = template.render().map_err(|error| Problem::internal(format!("a page cannot be written: {error}")))?;
     let mut response = (status, text).into_response();
     set_page_headers(response.headers_mut());
     Ok(response)

@@ -361,10 +361,7 @@ pub(super) fn too_many_attempts(until: Timestamp, now: Timestamp) -> Problem {
 pub(super) fn sign_in_problem(error: SignInError) -> Problem {
     match error {
         SignInError::Store(error) => error.into(),
-        SignInError::Password(error) => {
-            Problem::new(Code::Internal, "the log of the server has the cause under this request id")
-                .with_cause(error.to_string())
-        }
+        SignInError::Password(error) => Problem::internal(error.to_string()),
     }
 }
 
