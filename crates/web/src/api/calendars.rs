@@ -17,7 +17,7 @@ use super::page::{Page, PageQuery};
 use crate::answer::json;
 use crate::body::{JsonBody, TextBody, parse, read_document, refuse_value};
 use crate::call::{Call, forbidden, quoted};
-use crate::cursor::{Listing, invalid};
+use crate::cursor::{Listing, cut_to_page, invalid};
 use crate::etag::{IfMatch, mismatch, tag};
 use crate::openapi::{Doc, Either, Unnamed};
 use crate::parameter::Parameter;
@@ -178,13 +178,10 @@ pub(super) fn routes() -> Routes {
 
 async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
     let listing = Listing::new("calendars", call.namespace.id);
-    let after = call.query.cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
-    if after.as_deref().is_some_and(|after| name::check(after).is_err()) {
-        return Err(invalid("does not hold a name"));
-    }
+    let after = listing.name_after(call.query.cursor.as_deref(), name::check)?;
     let limit = call.query.limit;
     let mut records = call.engine().store().calendars(call.namespace.id, after.as_deref(), limit + 1).await?;
-    let next_cursor = cut(&mut records, limit).map(|last: &CalendarRecord| listing.cursor(&last.spec.name));
+    let next_cursor = cut_to_page(&mut records, limit).map(|last: &CalendarRecord| listing.cursor(&last.spec.name));
     let items = records.iter().map(|record| CalendarItem {
         name: &record.spec.name,
         description: &record.spec.description,
@@ -194,14 +191,6 @@ async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
         updated_at: record.updated_at,
     });
     json(StatusCode::OK, &Page { items: items.collect(), next_cursor })
-}
-
-/// Removes the extra item that was read to detect a next page. If there is a next page, returns the last item of this one.
-fn cut<T>(items: &mut Vec<T>, limit: u32) -> Option<&T> {
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let has_more = items.len() > limit;
-    items.truncate(limit);
-    items.last().filter(|_| has_more)
 }
 
 async fn get(call: Call, Named(name, ..): Named<path::Calendar>) -> Result<Response, Problem> {
@@ -272,7 +261,7 @@ async fn list_dependents(call: Call<PageQuery>, Named(name, ..): Named<path::Cal
     let seen = call.visible_apps();
     let mut dependents =
         calendars::dependents(call.engine(), &record, seen.as_deref(), after.as_ref(), limit + 1).await?;
-    let next = cut(&mut dependents, call.query.limit).cloned();
+    let next = cut_to_page(&mut dependents, call.query.limit).cloned();
     let show = |user: CalendarDependent| match user {
         CalendarDependent::Calendar(name) => CalendarUserJson { kind: "calendar".to_owned(), name },
         CalendarDependent::Job(name) => CalendarUserJson { kind: "job".to_owned(), name },

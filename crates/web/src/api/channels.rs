@@ -19,7 +19,7 @@ use super::page::{Page, PageQuery};
 use crate::answer::json;
 use crate::body::JsonBody;
 use crate::call::{Call, forbidden, quoted};
-use crate::cursor::Listing;
+use crate::cursor::{Listing, cut_to_page};
 use crate::openapi::Doc;
 use crate::path::{self, Named};
 use crate::problem::{Code, Complaint, Problem};
@@ -254,11 +254,8 @@ async fn deliveries(call: Call<PageQuery>, Named(name, ..): Named<path::Channel>
     let channel = find(&call, &name).await?;
     let listing = Listing::new("deliveries", channel.id);
     let before = call.query.cursor.as_deref().map(|cursor| listing.position::<DeliveryId>(cursor)).transpose()?;
-    let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
     let mut found = call.engine().store().deliveries(channel.id, before, call.query.limit + 1).await?;
-    let has_more = found.len() > limit;
-    found.truncate(limit);
-    let next_cursor = found.last().filter(|_| has_more).map(|last| listing.cursor(last.id));
+    let next_cursor = cut_to_page(&mut found, call.query.limit).map(|last| listing.cursor(last.id));
     let subjects = subjects(&call, &found).await?;
     let show = |delivery: Delivery| {
         let subject = subjects.get(&delivery.message).cloned();

@@ -17,7 +17,7 @@ use super::page::{Page, PageQuery};
 use crate::answer::json;
 use crate::body::JsonBody;
 use crate::call::{Call, forbidden, quoted};
-use crate::cursor::{Listing, invalid};
+use crate::cursor::{Listing, cut_to_page};
 use crate::etag::{IfMatch, mismatch, tag};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
@@ -225,28 +225,12 @@ fn versions(routes: Routes) -> Routes {
 
 async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
     let listing = Listing::new("scripts", call.namespace.id);
-    let after = name_after(&call, &listing)?;
+    let after = listing.name_after(call.query.cursor.as_deref(), name::check)?;
     let limit = call.query.limit;
     let mut records = call.engine().store().scripts(call.namespace.id, after.as_deref(), limit + 1).await?;
-    let next_cursor = cut(&mut records, limit).map(|last: &ScriptRecord| listing.cursor(&last.name));
+    let next_cursor = cut_to_page(&mut records, limit).map(|last: &ScriptRecord| listing.cursor(&last.name));
     let items = records.iter().map(|record| item(&call, record, &record.newest)).collect();
     json(StatusCode::OK, &Page { items, next_cursor })
-}
-
-fn name_after(call: &Call<PageQuery>, listing: &Listing) -> Result<Option<String>, Problem> {
-    let after = call.query.cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
-    match after {
-        Some(after) if name::check(&after).is_err() => Err(invalid("does not hold a name")),
-        after => Ok(after),
-    }
-}
-
-/// Removes the extra item that was read to detect a next page. If there is a next page, returns the last item of this one.
-fn cut<T>(items: &mut Vec<T>, limit: u32) -> Option<&T> {
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let has_more = items.len() > limit;
-    items.truncate(limit);
-    items.last().filter(|_| has_more)
 }
 
 fn item<'a, Q>(call: &'a Call<Q>, record: &'a ScriptRecord, version: &'a ScriptVersion) -> ScriptItem<'a> {
@@ -331,7 +315,7 @@ async fn list_versions(call: Call<PageQuery>, Named(name, ..): Named<path::Scrip
     let before = call.query.cursor.as_deref().map(|cursor| listing.position::<i64>(cursor)).transpose()?;
     let limit = call.query.limit;
     let mut versions = call.engine().store().script_versions(record.id, before, limit + 1).await?;
-    let next_cursor = cut(&mut versions, limit).map(|last: &ScriptVersion| listing.cursor(last.version));
+    let next_cursor = cut_to_page(&mut versions, limit).map(|last: &ScriptVersion| listing.cursor(last.version));
     let items = versions.iter().map(VersionJson::from).collect();
     json(StatusCode::OK, &Page { items, next_cursor })
 }
@@ -366,12 +350,12 @@ pub(crate) async fn diff_versions<Q>(
 async fn jobs(call: Call<PageQuery>, Named(name, ..): Named<path::Script>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let listing = Listing::new("script jobs", record.id);
-    let after = name_after(&call, &listing)?;
+    let after = listing.name_after(call.query.cursor.as_deref(), name::check)?;
     let (limit, seen) = (call.query.limit, call.visible_apps());
     let store = call.engine().store();
     let mut jobs =
         store.jobs_with_script(record.namespace, &name, seen.as_deref(), after.as_deref(), limit + 1).await?;
-    let next_cursor = cut(&mut jobs, limit).map(|last| listing.cursor(last));
+    let next_cursor = cut_to_page(&mut jobs, limit).map(|last| listing.cursor(last));
     json(StatusCode::OK, &Page { items: jobs.into_iter().map(|name| ScriptUserJson { name }).collect(), next_cursor })
 }
 

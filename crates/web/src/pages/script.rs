@@ -18,6 +18,7 @@ use super::script_try;
 use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::scripts::{audit_view, diff_versions, find, restore_version, version};
+use crate::cursor::cut_to_page;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
@@ -211,14 +212,11 @@ async fn render_page<Q>(
     state: PageState,
 ) -> Result<Response, Problem> {
     let (name, newest, store) = (record.name.clone(), record.newest.version, page.engine().store());
-    let (limit, seen) = (LIMIT as usize, page.call.visible_apps());
+    let seen = page.call.visible_apps();
     let mut jobs = store.jobs_with_script(record.namespace, &name, seen.as_deref(), None, LIMIT + 1).await?;
-    let has_more_jobs = jobs.len() > limit;
-    jobs.truncate(limit);
+    let has_more_jobs = cut_to_page(&mut jobs, LIMIT).is_some();
     let mut versions = store.script_versions(record.id, state.before, COUNT + 1).await?;
-    let has_older = versions.len() > COUNT as usize;
-    versions.truncate(COUNT as usize);
-    let older = versions.last().filter(|_| has_older).map(|last| last.version);
+    let older = cut_to_page(&mut versions, COUNT).map(|last| last.version);
     let compared = state.comparison.as_ref().map(|two| (two.from, two.to));
     let pair = compared.unwrap_or(((newest - 1).max(1), newest));
     let template = ScriptPage {
