@@ -102,7 +102,7 @@ async fn render_page<Q>(
         trial,
         version: None,
         action: "/calendars".to_owned(),
-        code: AsCode::new(&page.call.namespace.name, ("GET", "/api/v1/calendars"), None, "calendar list"),
+        code: page.code(("GET", "/api/v1/calendars"), None, "calendar list"),
     };
     html(status, &template)
 }

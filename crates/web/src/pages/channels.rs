@@ -97,7 +97,7 @@ pub(super) async fn list(page: Page) -> Result<Response, Problem> {
         rows: channels.iter().map(row).collect(),
         kinds: ChannelKind::ALL.iter().map(|kind| (kind.as_str(), kind_name(*kind, t))).collect(),
         missing: missing(&page),
-        code: AsCode::new(&page.call.namespace.name, ("GET", "/api/v1/channels"), None, "alert channel list"),
+        code: page.code(("GET", "/api/v1/channels"), None, "alert channel list"),
         t,
         shell: page.shell(Nav::Alerts),
     };

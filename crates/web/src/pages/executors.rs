@@ -81,7 +81,6 @@ pub(super) async fn list(page: Page<CursorQuery>) -> Result<Response, Problem> {
         by_app.entry(one.app.clone()).or_default().push(executor_row(one, None, now, t));
     }
     let apps = apps(&page, by_app, between).await?;
-    let namespace = &page.call.namespace.name;
     let template = ExecutorsPage {
         shell: page.shell(Nav::Executors),
         here: page.here().to_owned(),
@@ -93,7 +92,7 @@ pub(super) async fn list(page: Page<CursorQuery>) -> Result<Response, Problem> {
         next,
         is_first,
         problems: problems(&page).await?,
-        code: AsCode::new(namespace, ("GET", "/api/v1/executors"), None, "executor list"),
+        code: page.code(("GET", "/api/v1/executors"), None, "executor list"),
         t,
     };
     html(StatusCode::OK, &template)

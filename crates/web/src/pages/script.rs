@@ -125,8 +125,7 @@ async fn compare<Q>(page: &Page<Q>, record: &ScriptRecord, from: i64, to: i64) -
         from,
         to,
         changes: changes.iter().map(change_row).collect(),
-        restore: AsCode::new(
-            &page.call.namespace.name,
+        restore: page.code(
             ("POST", &format!("/api/v1/scripts/{name}/restore")),
             Some(&json!({"version": from})),
             &format!("script restore {name} {from}"),
@@ -238,12 +237,7 @@ async fn render_page<Q>(
         version: Some(state.conflict.unwrap_or(newest)),
         conflict: state.conflict,
         action: format!("/scripts/{name}"),
-        code: AsCode::new(
-            &page.call.namespace.name,
-            ("GET", &format!("/api/v1/scripts/{name}")),
-            None,
-            &format!("script show {name}"),
-        ),
+        code: page.code(("GET", &format!("/api/v1/scripts/{name}")), None, &format!("script show {name}")),
         name,
     };
     html(status, &template)

@@ -101,7 +101,7 @@ async fn render_page<Q>(
         errors,
         version: None,
         action: "/scripts".to_owned(),
-        code: AsCode::new(&page.call.namespace.name, ("GET", "/api/v1/scripts"), None, "script list"),
+        code: page.code(("GET", "/api/v1/scripts"), None, "script list"),
     };
     html(status, &template)
 }

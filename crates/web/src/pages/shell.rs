@@ -10,7 +10,9 @@ use rondel_admin::Engine;
 use rondel_core::AppId;
 use rondel_core::access::Permission;
 use rondel_core::cron::Tz;
+use serde_json::Value;
 
+use super::as_code::AsCode;
 use super::assets::Assets;
 use super::maintenance_rows::{WindowRow, window_row};
 pub(crate) use super::nav::Nav;
@@ -221,6 +223,11 @@ impl<Q> Page<Q> {
 
     pub(crate) fn here(&self) -> &str {
         &self.here
+    }
+
+    /// A request in the namespace of this page, as code.
+    pub(super) fn code(&self, request: (&str, &str), body: Option<&Value>, command: &str) -> AsCode {
+        AsCode::new(&self.call.namespace.name, request, body, command)
     }
 
     pub(crate) fn shell(&self, nav: Nav) -> Shell {

@@ -223,7 +223,7 @@ async fn fill_in_answers(page: &Page<WhyQuery>, record: &JobRecord, shown: &mut 
     let path = at.as_ref().map_or_else(|| path.clone(), |at| format!("{path}?{}", pair("at", at)));
     let flag = at.map(|at| format!(" --at {}", quoted(&at))).unwrap_or_default();
     let command = format!("why {}{flag}", record.spec.name);
-    shown.code = Some(AsCode::new(&page.call.namespace.name, ("GET", &path), None, &command));
+    shown.code = Some(page.code(("GET", &path), None, &command));
     Ok(true)
 }
 
