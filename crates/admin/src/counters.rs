@@ -71,18 +71,8 @@ impl Count {
 
     /// Name in the API: the name of the metric without prefix and suffix.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::TriggersFenced => "triggers_fenced",
-            Self::StatementsRefused => "statements_refused",
-            Self::ResultsSuperseded => "results_superseded",
-            Self::ResultsLate => "results_late",
-            Self::ResultsUnknown => "results_unknown",
-            Self::ResultsRefused => "results_refused",
-            Self::ExecutorsLost => "executors_lost",
-            Self::RunsHandedOver => "runs_handed_over",
-            Self::DatabaseRegressions => "database_regressions",
-        }
+    pub fn name(self) -> &'static str {
+        self.metric().trim_start_matches("rondel_")
     }
 }
 

@@ -290,7 +290,7 @@ async fn render_page<Q: Sync>(
     });
     let next_cursor = computed.as_ref().and_then(|computed| computed.next_cursor.clone());
     let template = ReportsPage {
-        by: report_query.by.word(),
+        by: report_query.by.as_str(),
         kinds: GroupBy::WORDS.iter().map(|word| (*word, kind_name(word, t))).collect(),
         ranges: DAYS.iter().map(|days| (days.to_string(), t.report_days(*days))).collect(),
         periods: vec![("total", t.report_total), ("day", t.report_by_day), ("month", t.report_by_month)],
@@ -417,7 +417,7 @@ fn code(namespace: &str, query: &ReportQuery) -> AsCode {
     let at = |at: Option<Timestamp>| at.map(|at| at.to_string());
     let period = Some(query.period).filter(|period| *period != Period::Total).map(|period| period.as_str().to_owned());
     let given = [
-        ("by", Some(query.by.word().to_owned())),
+        ("by", Some(query.by.as_str().to_owned())),
         ("from", at(query.from)),
         ("to", at(query.to)),
         ("period", period),

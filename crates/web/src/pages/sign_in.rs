@@ -306,8 +306,8 @@ pub(super) async fn set_up_account(
 pub(super) async fn prefer(State(web): State<Web>, browser: Browser, fields: Fields) -> Result<Response, Problem> {
     browser.check_origin(&web)?;
     let lang = Lang::from_word(fields.get("lang")).map(|lang| (LANG_COOKIE, lang.word()));
-    let theme = Theme::from_word(fields.get("theme")).map(|theme| (THEME_COOKIE, theme.word()));
-    let times = Clock::from_word(fields.get("times")).map(|clock| (TIMES_COOKIE, clock.word()));
+    let theme = Theme::from_word(fields.get("theme")).map(|theme| (THEME_COOKIE, theme.as_str()));
+    let times = Clock::from_word(fields.get("times")).map(|clock| (TIMES_COOKIE, clock.as_str()));
     let chosen: Vec<_> = lang.into_iter().chain(theme).chain(times).collect();
     if chosen.is_empty() {
         return Err(Problem::new(Code::InvalidBody, "neither a language, nor a theme, nor a clock that there is"));
