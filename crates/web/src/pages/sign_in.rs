@@ -305,7 +305,7 @@ pub(super) async fn set_up_account(
 /// Stores a language, theme or clock in a cookie, and returns to the page with the form.
 pub(super) async fn prefer(State(web): State<Web>, browser: Browser, fields: Fields) -> Result<Response, Problem> {
     browser.check_origin(&web)?;
-    let lang = Lang::from_word(fields.get("lang")).map(|lang| (LANG_COOKIE, lang.word()));
+    let lang = Lang::from_word(fields.get("lang")).map(|lang| (LANG_COOKIE, lang.as_str()));
     let theme = Theme::from_word(fields.get("theme")).map(|theme| (THEME_COOKIE, theme.as_str()));
     let times = Clock::from_word(fields.get("times")).map(|clock| (TIMES_COOKIE, clock.as_str()));
     let chosen: Vec<_> = lang.into_iter().chain(theme).chain(times).collect();
