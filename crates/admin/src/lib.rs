@@ -63,7 +63,7 @@ pub use engine::Engine;
 pub use exposition::METRICS_MEDIA_TYPE;
 pub use host::watched::{ServedCertificate, WatchedHost};
 pub use identity::lookups::LookupError;
-pub use identity::{current_password, lineage, oidc, passwords, sign_in, tokens as auth};
+pub use identity::{accounts, current_password, lineage, oidc, passwords, sign_in, tokens as auth};
 pub use lifecycle::{Lifecycle, Until};
 pub use metrics::{Limit, XxlCall, XxlOutcome, label_name};
 pub use node::{Node, Readiness};

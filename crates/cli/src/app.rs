@@ -53,7 +53,7 @@ enum AppCommand {
         #[arg(value_name = "APP", add = crate::complete::apps())]
         name: String,
     },
-    /// The executors of XXL-JOB that are registered by hand
+    /// Show, add and remove executors of XXL-JOB by their addresses
     Address {
         #[command(subcommand)]
         command: AddressCommand,

@@ -70,11 +70,11 @@ enum Command {
     Shadow(Box<ShadowArgs>),
     /// Show runs and their logs, cancel and retry them
     Run(RunArgs),
-    /// Show the executors
+    /// Show the executors, drain, stop and activate them
     Executor(ExecutorArgs),
-    /// Show the servers of the cluster, drain and activate them
+    /// Show the servers of the cluster, drain, stop and activate them
     Node(NodeArgs),
-    /// Show, create, drain and activate apps
+    /// Show, create, drain, stop and activate apps
     App(AppArgs),
     /// Show, create and delete namespaces
     Namespace(NamespaceArgs),

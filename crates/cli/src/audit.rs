@@ -12,6 +12,9 @@ use crate::view::View;
 
 /// The newest entries of the audit log.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rondel audit --actor ann --from 2026-11-01T00:00:00Z\n  rondel audit --action job.delete --in default"
+)]
 pub(crate) struct AuditArgs {
     #[command(flatten)]
     client: ClientArgs,
@@ -26,16 +29,16 @@ pub(crate) struct AuditArgs {
     /// Only calls about this object
     #[arg(long, value_name = "NAME")]
     object: Option<String>,
-    /// Only in this namespace
+    /// Only calls about this namespace; --namespace does not restrict the list
     #[arg(long = "in", value_name = "NAMESPACE")]
     place: Option<String>,
     /// Only calls with this verdict: allowed, denied or failed
     #[arg(long, value_name = "WORD")]
     verdict: Option<String>,
-    /// Only from this instant on
+    /// Only from this RFC 3339 instant on
     #[arg(long, value_name = "INSTANT")]
     from: Option<String>,
-    /// Only before this instant
+    /// Only before this RFC 3339 instant
     #[arg(long, value_name = "INSTANT")]
     to: Option<String>,
     #[command(flatten)]

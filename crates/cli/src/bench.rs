@@ -36,7 +36,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     jobs: u32,
     /// With max, how late a start may be at the 99th percentile; by default 100ms
-    #[arg(long, value_name = "LENGTH")]
+    #[arg(long, value_name = "DURATION")]
     late_max: Option<DurationText>,
     /// With max, the highest rate that is tried; by default 1000000
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -66,7 +66,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "PID")]
     database_pid: Option<u32>,
     /// How long each probe lasts; 0s for none
-    #[arg(long, value_name = "LENGTH", default_value = "2s")]
+    #[arg(long, value_name = "DURATION", default_value = "2s")]
     probe: DurationText,
     /// Use a database that is not empty: its due jobs run too
     #[arg(long)]

@@ -27,7 +27,7 @@ pub(crate) const FLAGS_FOR_MANY: [&str; 3] = ["filter", "dry_run", "after"];
 /// Selects many jobs or runs by a filter.
 #[derive(Debug, Args)]
 pub(crate) struct BulkArgs {
-    /// Select everything that passes this filter, such as 'app:orders', instead of one; at most 500 per request
+    /// Select everything that passes this filter, such as 'app:orders'; at most 500 per request
     #[arg(long, value_name = "FILTER")]
     pub(crate) filter: Option<String>,
     /// Count what passes the filter, and change nothing

@@ -29,7 +29,7 @@ enum ExecutorCommand {
     Drain(SwitchArgs),
     /// Send new runs to an executor again
     Activate(SwitchArgs),
-    /// Send no new runs to an executor, and cancel those it has
+    /// Send no new runs to an executor, and cancel those it has; its process keeps running
     Stop(SwitchArgs),
 }
 

@@ -28,6 +28,8 @@ mod tests {
             let text = failure.message();
             assert!(text.contains("/ as %2F") && text.contains("reader:***@db") && !text.contains("p/w"), "{text}");
         }
+        let failure = check("jdbc:mysql://db:3306/x?user=reader&password=p@tail#tail").expect_err("it has a #");
+        assert!(!failure.message().contains("tail"), "{}", failure.message());
         for url in ["mysql://reader:p%40ss%2Fw%231@db/xxl_job", "jdbc:mysql://db/xxl_job?useSSL=false", "oracle:x", ""]
         {
             check(url).expect("it is left to the connection");

@@ -28,7 +28,7 @@ enum NodeCommand {
     Drain(OneNode),
     /// Let a server take jobs again
     Activate(OneNode),
-    /// Drain a server, and send its executors to the other servers
+    /// Drain a server, and send its executors to the other servers; its process keeps running
     Stop(OneNode),
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct StatsArgs {
     /// The end, RFC 3339; by default now
     #[arg(long, value_name = "INSTANT")]
     to: Option<String>,
-    /// The length of a bucket: 1m, 15m, 1h or 1d
+    /// The length of a bucket: 1m, 15m or 1h, and with --job 1h or 1d; by default one that fits the range
     #[arg(long, value_name = "STEP")]
     step: Option<String>,
     /// Only runs of this app
@@ -35,7 +35,7 @@ pub(crate) struct StatsArgs {
     /// Only runs of these jobs, with commas between them
     #[arg(long, value_name = "NAMES")]
     job: Option<String>,
-    /// A series for each app, or for each of the jobs
+    /// A series for each `app`, or for each `job` that --job names
     #[arg(long, value_name = "WHAT")]
     group: Option<String>,
     #[command(flatten)]

@@ -57,19 +57,19 @@ struct ShowArgs {
     /// A month, such as 2026-10
     #[arg(long, value_name = "MONTH", value_parser = month, conflicts_with_all = ["from", "to"])]
     month: Option<NaiveDate>,
-    /// The beginning; by default seven days before the end
+    /// The beginning, RFC 3339; by default seven days before the end
     #[arg(long, value_name = "INSTANT")]
     from: Option<String>,
-    /// The end; by default now
+    /// The end, RFC 3339; by default now
     #[arg(long, value_name = "INSTANT")]
     to: Option<String>,
-    /// A row for the whole range, or one for each day or month
+    /// A row for the whole range (the default), or one for each day or month
     #[arg(long, value_name = "PERIOD", value_parser = PossibleValuesParser::new(["total", "day", "month"]))]
     period: Option<String>,
-    /// A scheduled fire that begins no later than this is on time
+    /// A scheduled fire that begins no later than this is on time; 10s by default
     #[arg(long, value_name = "DURATION")]
     on_time: Option<String>,
-    /// Maximum number of jobs, with --by job
+    /// Maximum number of jobs, with --by job; 100 by default, and all with --csv
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=500))]
     limit: Option<u32>,
     /// Print the rows as CSV
@@ -88,6 +88,9 @@ enum ScheduleCommand {
     /// Show when the weekly report is sent, and where
     Show,
     /// Send a report each week
+    #[command(
+        after_help = "Example:\n  rondel report schedule set --weekday mon --time 08:00 --time-zone Europe/Berlin --channel ops"
+    )]
     Set {
         /// The day of the week
         #[arg(long, value_name = "DAY", value_parser = PossibleValuesParser::new(["mon", "tue", "wed", "thu", "fri", "sat", "sun"]))]

@@ -56,6 +56,9 @@ enum TokenCommand {
         bounds: list::BoundArgs,
     },
     /// Create a token, and print it: it is not shown again
+    #[command(
+        after_help = "Examples:\n  umask 077 && rondel token create ci --role operator:default/billing --expires-in 30d > ci.token\n  umask 077 && rondel token create agents --kind executor --role executor:default/billing > agent.token"
+    )]
     Create {
         /// Its name
         #[arg(value_name = "NAME")]

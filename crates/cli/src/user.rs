@@ -32,6 +32,7 @@ enum UserCommand {
     /// Show a user
     Get(NameArgs),
     /// Create a user, and print a link with which they sign in and set their password
+    #[command(after_help = "Example:\n  rondel user create ann --role viewer --role editor:default/billing")]
     Create {
         /// The name with which the user signs in
         #[arg(value_name = "USER")]

@@ -212,6 +212,12 @@ impl Calendar {
         self.rule.day_name(day)
     }
 
+    /// The last of the days that its rules list by date.
+    #[must_use]
+    pub fn last_listed_day(&self) -> Option<NaiveDate> {
+        self.rule.last_listed_day()
+    }
+
     /// The first time after `local` at which membership can change.
     #[must_use]
     pub fn next_edge(&self, local: NaiveDateTime) -> NaiveDateTime {
@@ -439,6 +445,15 @@ impl CompiledRule {
             Self::Days(days) => days.get(&day)?.as_deref(),
             Self::All(rules) | Self::Any(rules) => rules.iter().find_map(|rule| rule.day_name(day)),
             Self::Not(rule) => rule.day_name(day),
+            Self::Weekdays(_) | Self::Times(_) => None,
+        }
+    }
+
+    fn last_listed_day(&self) -> Option<NaiveDate> {
+        match self {
+            Self::Days(days) => days.last_key_value().map(|(day, _)| *day),
+            Self::All(rules) | Self::Any(rules) => rules.iter().filter_map(Self::last_listed_day).max(),
+            Self::Not(rule) => rule.last_listed_day(),
             Self::Weekdays(_) | Self::Times(_) => None,
         }
     }

@@ -200,3 +200,11 @@ fn a_day_is_in_a_calendar_with_times_by_any_part_of_it() {
     assert!(has(night(), "2026-01-05") && !has(night(), "2026-01-06"));
     assert!(has(json!({"weekdays": ["mon"]}), "2026-01-05") && !has(json!({"weekdays": ["mon"]}), "2026-01-06"));
 }
+
+#[test]
+fn the_last_listed_day_is_found_in_every_rule() {
+    let last = |rule| calendar(rule).last_listed_day().map(|day| day.to_string());
+    assert_eq!(last(json!({"any": [{"weekdays": ["mon"]}, {"times": ["08:00-12:00"]}]})), None);
+    let rule = json!({"all": [{"weekdays": ["mon"]}, {"not": {"days": ["2026-10-01..2026-10-07", "2026-05-01"]}}]});
+    assert_eq!(last(json!({"any": [{"days": ["2026-10-06"]}, rule]})).as_deref(), Some("2026-10-07"));
+}

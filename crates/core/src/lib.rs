@@ -15,7 +15,7 @@
 //!   [`overrides`] decides which parameters may be replaced for one run. [`pump`] decides which group of a pump job has which
 //!   item, and when the job's root run begins and ends. [`homes`] decides which node of a cluster owns which job.
 //! - The agent: [`agent_handlers`] has what a server knows about the agent's handlers, [`script`] how their parameters name a
-//!   script that the server keeps.
+//!   script that the server keeps. [`glue`] has the handlers of XXL-JOB's executors that run scripts.
 //! - Alerts: [`alert`] has rules, incidents and silences, and decides which messages are sent about them. [`notice`] is the
 //!   content of a message, [`channel`] where it is sent.
 //! - Security: [`access`] decides what a caller may do, [`outgoing`] which addresses the server may send requests to,
@@ -49,6 +49,7 @@ pub mod filter;
 pub mod fires;
 pub mod folded_state;
 pub mod forwarded;
+pub mod glue;
 pub mod graph;
 pub mod homes;
 pub mod id;

@@ -92,18 +92,22 @@ impl ReportSchedule {
 pub struct PerMilleShares {
     /// Runs that succeeded, of all that were not cancelled; skipped fires count as not succeeded.
     pub succeeded: Option<u32>,
-    /// Scheduled fires whose handler began within the bound; skipped fires count as late.
+    /// Scheduled fires whose handler began within the bound; fires that were skipped before they began count as late.
     pub on_time: Option<u32>,
 }
 
 impl PerMilleShares {
     /// Computes the shares from the counts of a period: runs that succeeded, runs that failed in any way, and fires
-    /// that were skipped.
+    /// that were skipped; and from the lateness of all that began, with the number of skipped fires that did not begin.
     #[must_use]
-    pub fn of((succeeded, trouble, skipped): (u64, u64, u64), lateness: &Sketch, bound: Duration) -> Self {
+    pub fn of(
+        (succeeded, trouble, skipped): (u64, u64, u64),
+        (lateness, not_begun): (&Sketch, u64),
+        bound: Duration,
+    ) -> Self {
         Self {
             succeeded: per_mille(succeeded, succeeded + trouble + skipped),
-            on_time: per_mille(lateness.count_within(bound), lateness.count() + skipped),
+            on_time: per_mille(lateness.count_within(bound), lateness.count() + not_begun),
         }
     }
 }
@@ -297,11 +301,18 @@ mod tests {
         for millis in [0, 5, 900, 60_000] {
             lateness.add(Duration::from_millis(millis));
         }
-        let kept = PerMilleShares::of((999, 1, 0), &lateness, Duration::from_secs(10));
+        let kept = PerMilleShares::of((999, 1, 0), (&lateness, 0), Duration::from_secs(10));
         assert_eq!((kept.succeeded, kept.on_time), (Some(999), Some(750)));
-        assert_eq!(PerMilleShares::of((9_999, 0, 1), &lateness, Duration::ZERO).succeeded, Some(999));
-        assert_eq!(PerMilleShares::of((1, 0, 4), &lateness, Duration::from_secs(3_600)).on_time, Some(500));
-        assert_eq!(PerMilleShares::of((0, 0, 0), &Sketch::default(), Duration::ZERO), PerMilleShares::default());
+        assert_eq!(PerMilleShares::of((9_999, 0, 1), (&lateness, 1), Duration::ZERO).succeeded, Some(999));
+        let hour = Duration::from_secs(3_600);
+        assert_eq!(PerMilleShares::of((1, 0, 4), (&lateness, 4), hour).on_time, Some(500));
+        assert_eq!(
+            PerMilleShares::of((1, 0, 4), (&lateness, 1), hour).on_time,
+            Some(800),
+            "three began and were skipped"
+        );
+        let none = PerMilleShares::of((0, 0, 0), (&Sketch::default(), 0), Duration::ZERO);
+        assert_eq!(none, PerMilleShares::default());
     }
 
     proptest! {

@@ -167,6 +167,15 @@ impl<'de> Deserialize<'de> for Timestamp {
     }
 }
 
+/// The earlier of two instants, of which each may be absent.
+#[must_use]
+pub fn earlier_of(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
 /// A length in whole milliseconds, as SQL and the wire carry it.
 #[must_use]
 pub fn millis(length: Duration) -> i64 {
@@ -245,6 +254,14 @@ mod tests {
     fn rounds_up_to_the_second() {
         for (millis, second) in [(0, 0), (1, 1), (999, 1), (1000, 1), (1001, 2), (-1, 0), (-1000, -1)] {
             assert_eq!(Timestamp::from_millis(millis).ceil_second(), Timestamp::from_secs(second), "{millis}");
+        }
+    }
+
+    #[test]
+    fn an_absent_instant_is_not_the_earlier_one() {
+        let (one, two) = (Timestamp::from_secs(1), Timestamp::from_secs(2));
+        for (a, b, earlier) in [(Some(two), Some(one), Some(one)), (Some(two), None, Some(two)), (None, None, None)] {
+            assert_eq!((earlier_of(a, b), earlier_of(b, a)), (earlier, earlier));
         }
     }
 

@@ -116,6 +116,17 @@ pub enum RuleSaved {
     NoChannel(String),
 }
 
+/// Outcome of deleting a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleDeleted {
+    /// The rule is deleted.
+    Deleted,
+    /// Another caller changed it first; its current version.
+    Conflict(i64),
+    /// There is no such rule.
+    NotFound,
+}
+
 /// A run that failed or was skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AlertEvent {
@@ -310,8 +321,14 @@ pub trait Alerts {
     /// Saves a rule. If the rule now watches something else, its open incidents become due, so that the next evaluation resolves them.
     async fn save_alert_rule(&self, change: RuleChange<'_>) -> Result<RuleSaved>;
 
-    /// Deletes a rule; its open incidents are resolved without a message. `false` if there is none.
-    async fn delete_alert_rule(&self, namespace: NamespaceId, name: &str, now: Timestamp) -> Result<bool>;
+    /// Deletes a rule if it has the expected version; `None` means any. Its open incidents are resolved without a message.
+    async fn delete_alert_rule(
+        &self,
+        namespace: NamespaceId,
+        name: &str,
+        expected_version: Option<i64>,
+        now: Timestamp,
+    ) -> Result<RuleDeleted>;
 
     /// The namespaces with something to evaluate: an event, or a rule, an incident or an expectation that is due.
     async fn alerts_due(&self, now: Timestamp) -> Result<Vec<NamespaceId>>;

@@ -66,6 +66,8 @@ pub enum ChannelSaved {
     Created(ChannelId),
     /// It existed, with this id.
     Changed(ChannelId),
+    /// Another caller saved or deleted it first; when it was last saved, [`Timestamp::EPOCH`] if there is none.
+    Conflict(Timestamp),
     /// The namespace has [`CHANNEL_COUNT_MAX`] channels, or was deleted.
     Full,
 }
@@ -234,8 +236,8 @@ pub trait Channels {
     /// All channels of a namespace, by name.
     async fn channels(&self, namespace: NamespaceId) -> Result<Vec<Channel>>;
 
-    /// Saves a channel under its name, whether it exists or not.
-    async fn save_channel(&self, channel: &Channel) -> Result<ChannelSaved>;
+    /// Saves a channel under its name. `expected` is when it was last saved, [`Timestamp::EPOCH`] for a new channel; `None` means any.
+    async fn save_channel(&self, channel: &Channel, expected: Option<Timestamp>) -> Result<ChannelSaved>;
 
     /// Deletes a channel that nothing uses, with its messages and deliveries.
     async fn delete_channel(&self, namespace: NamespaceId, name: &str) -> Result<ChannelDeleted>;

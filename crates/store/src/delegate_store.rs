@@ -108,7 +108,8 @@ macro_rules! delegate_store {
             };
             use $crate::changes::{RunSnapshot, SavedJob};
             use $crate::alerts::{
-                AlertEvent, AlertWrite, ExpectCheck, IncidentQuery, IncidentRecord, MaintenanceRecord, OpenRunExpectations, RuleChange, RuleRecord, RuleSaved, SilenceRecord, WatchedJob,
+                AlertEvent, AlertWrite, ExpectCheck, IncidentQuery, IncidentRecord, MaintenanceRecord, OpenRunExpectations,
+                RuleChange, RuleDeleted, RuleRecord, RuleSaved, SilenceRecord, WatchedJob,
             };
             use $crate::channels::{AfterTry, Channel, ChannelDeleted, ChannelSaved, Delivery, IncidentMessage, LeaseChannels, LeasedChannel, NewMessage};
             use $crate::cluster::{
@@ -327,7 +328,7 @@ macro_rules! delegate_store {
             $crate::delegate_store!(@$wrapper, Channels {
                 fn channel(namespace: NamespaceId, name: &str) -> Option<Channel>;
                 fn channels(namespace: NamespaceId) -> Vec<Channel>;
-                fn save_channel(channel: &Channel) -> ChannelSaved;
+                fn save_channel(channel: &Channel, expected: Option<Timestamp>) -> ChannelSaved;
                 fn delete_channel(namespace: NamespaceId, name: &str) -> ChannelDeleted;
                 fn write_messages(messages: &[NewMessage]) -> u64;
                 fn lease_channels(lease: LeaseChannels<'_>) -> Vec<LeasedChannel>;
@@ -343,7 +344,7 @@ macro_rules! delegate_store {
             $crate::delegate_store!(@$wrapper, Alerts {
                 fn alert_rules(namespace: NamespaceId) -> Vec<RuleRecord>;
                 fn save_alert_rule(change: RuleChange<'_>) -> RuleSaved;
-                fn delete_alert_rule(namespace: NamespaceId, name: &str, now: Timestamp) -> bool;
+                fn delete_alert_rule(namespace: NamespaceId, name: &str, expected_version: Option<i64>, now: Timestamp) -> RuleDeleted;
                 fn alerts_due(now: Timestamp) -> Vec<NamespaceId>;
                 fn alert_version(namespace: NamespaceId) -> Option<i64>;
                 fn alert_events(namespace: NamespaceId, limit: u32) -> Vec<AlertEvent>;

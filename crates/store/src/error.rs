@@ -117,7 +117,8 @@ pub enum OpenError {
     },
     /// The password contains a character that must be percent-encoded. The driver would end the password there and use a wrong address.
     #[error(
-        "{url:?} has an @ or # that must be percent-encoded: in a password write @ as %40, / as %2F, # as %23, ? as %3F"
+        "{url:?} has an @ or # that must be percent-encoded: in a password write @ as %40, / as %2F, # as %23, ? as %3F, \
+         & as %26"
     )]
     Unencoded {
         /// The URL as given, without its password.

@@ -86,7 +86,8 @@ impl Database {
         let jdbc = url.strip_prefix("jdbc:");
         let url = jdbc.unwrap_or(url);
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
-        if jdbc.is_some_and(|url| !url.contains('@') && matches!(scheme, "mysql" | "mariadb" | "postgresql")) {
+        let has_user = url.split('?').next().is_some_and(|address| address.contains('@'));
+        if jdbc.is_some() && !has_user && matches!(scheme, "mysql" | "mariadb" | "postgresql") {
             let shown = format!("jdbc:{} without a user", shown_address(scheme));
             return Err(ForeignError::Address(shown, if scheme == "postgresql" { POSTGRES } else { MYSQL }));
         }
@@ -248,6 +249,7 @@ mod tests {
             ("jdbc:postgres://u:SECRET@h/x", "postgres://…"),
             ("jdbc:oracle:thin:SECRET/SECRET@h", "an address without a scheme"),
             ("jdbc:mysql://h/x?password=SECRET", "jdbc:mysql://… without a user"),
+            ("jdbc:mysql://h:3306/x?user=u&password=SECRET@SECRET", "jdbc:mysql://… without a user"),
         ] {
             let sentence = Database::open(url, false).await.unwrap_err().to_string();
             assert!(sentence.starts_with(&format!("the database is {shown}; expected mysql://")), "{url}: {sentence}");

@@ -29,7 +29,8 @@ pub(crate) async fn of_run<Q>(call: &Call<Q>, run: &Run) -> Result<Option<Incide
     match run.status {
         RunStatus::Succeeded | RunStatus::Cancelled => Ok(None),
         status => {
-            let fire = UnsuccessfulFire { at: run.fire_at, is_failure: status != RunStatus::Skipped };
+            let is_failure = status != RunStatus::Skipped;
+            let fire = UnsuccessfulFire { at: run.fire_at, is_failure, reason: run.reason };
             find(call, run.job, (status.is_terminal().then_some(fire), Some(run.id))).await
         }
     }
@@ -37,14 +38,15 @@ pub(crate) async fn of_run<Q>(call: &Call<Q>, run: &Run) -> Result<Option<Incide
 
 /// The newest incident for the answer to a "why" question, which may be about a fire without a run.
 pub(crate) async fn of_answer<Q>(call: &Call<Q>, job: JobId, why: &Why) -> Result<Option<IncidentRef>, Problem> {
-    let unsuccessful = |is_failure| UnsuccessfulFire { at: why.at, is_failure };
+    let skipped = |reason| UnsuccessfulFire { at: why.at, is_failure: false, reason };
     let (fire, run) = match why.entry.as_ref().map(|entry| &entry.verdict) {
         Some(FireVerdict::Row { status: RunStatus::Succeeded | RunStatus::Cancelled, .. }) => return Ok(None),
-        Some(FireVerdict::Row { run, status, .. }) => {
-            (status.is_terminal().then(|| unsuccessful(*status != RunStatus::Skipped)), Some(*run))
+        Some(FireVerdict::Row { run, status, reason, .. }) => {
+            let fire = UnsuccessfulFire { is_failure: *status != RunStatus::Skipped, ..skipped(*reason) };
+            (status.is_terminal().then_some(fire), Some(*run))
         }
-        Some(FireVerdict::Span { run, .. }) => (Some(unsuccessful(false)), Some(*run)),
-        Some(FireVerdict::Paused | FireVerdict::Undecided | FireVerdict::Missing) => (Some(unsuccessful(false)), None),
+        Some(FireVerdict::Span { run, reason, .. }) => (Some(skipped(*reason)), Some(*run)),
+        Some(FireVerdict::Paused | FireVerdict::Undecided | FireVerdict::Missing) => (Some(skipped(None)), None),
         None
         | Some(
             FireVerdict::Calendar { .. }

@@ -6,8 +6,10 @@ use tokio::time::Instant;
 
 use crate::problem::{Code, Problem};
 
-/// How long a read is repeated.
-const REPEATED_FOR: Duration = Duration::from_secs(20);
+/// How long a read is repeated: longer than a request may take. The timeout for requests is the one deadline of a call, for storing and for
+/// reading; its answer states that the call may have taken effect. A call with an idempotency key continues after it, because an error would
+/// free the key, and the repeated call would be carried out a second time.
+const REPEATED_FOR: Duration = Duration::from_secs(60);
 /// The pause before each further try.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -25,5 +27,27 @@ where
             }
             done => return done,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+
+    use super::*;
+    use crate::state::WebConfig;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_is_repeated_for_longer_than_a_request_may_take() {
+        let begin = Instant::now();
+        let answers_after = |length: Duration| {
+            move || {
+                let is_there = begin.elapsed() >= length;
+                ready(if is_there { Ok(7) } else { Err(Problem::new(Code::Unavailable, "the database is away")) })
+            }
+        };
+        let answered = read_again(answers_after(WebConfig::default().request_timeout + Duration::from_secs(5))).await;
+        assert_eq!(answered.ok(), Some(7));
+        assert!(read_again(answers_after(Duration::from_secs(600))).await.is_err(), "it ends");
     }
 }

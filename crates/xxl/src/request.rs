@@ -1,14 +1,12 @@
 //! Converts a trigger of the engine to a request to an executor.
 
+use rondel_core::glue;
 use rondel_proto::v1::{Overlap, Trigger};
 use rondel_store::xxl::XxlRun;
 use serde_json::Value;
 
 use crate::wire::RunRequest;
 
-/// Handlers that run a script from the parameters. Their names are the values of XXL-JOB's `glueType`.
-const SCRIPTS: [&str; 7] =
-    ["GLUE_GROOVY", "GLUE_SHELL", "GLUE_PYTHON", "GLUE_PYTHON2", "GLUE_NODEJS", "GLUE_PHP", "GLUE_POWERSHELL"];
 const BEAN: &str = "BEAN";
 /// Maximum bits of a script's number, so that all executors represent it exactly.
 const VERSION_BITS: u32 = 40;
@@ -27,7 +25,7 @@ pub(crate) fn request(trigger: &Trigger, row: &XxlRun) -> Result<RunRequest, Str
     let params: Value = serde_json::from_str(&trigger.params).unwrap_or(Value::Null);
     let follows = trigger.trigger == rondel_core::Trigger::Parent.as_str() || has_parents(&params);
     let params = if follows { own_params(params) } else { params };
-    let script = SCRIPTS.into_iter().find(|kind| *kind == trigger.handler);
+    let script = glue::HANDLERS.into_iter().find(|kind| *kind == trigger.handler);
     let (glue_type, handler, params, source) = match script {
         Some(kind) => {
             let (source, params) = script_of(kind, &params)?;
@@ -79,7 +77,7 @@ fn own_params(params: Value) -> Value {
 fn script_of(kind: &str, params: &Value) -> Result<(String, String), String> {
     let source = params.get("source").and_then(Value::as_str).filter(|source| !source.trim().is_empty());
     let Some(source) = source else {
-        return Err(format!("params: {kind} needs an object with the script as \"source\", and may have \"param\""));
+        return Err(format!("params: {}", glue::need(kind)));
     };
     Ok((source.to_owned(), params.get("param").map(text_of).unwrap_or_default()))
 }

@@ -1,9 +1,11 @@
 //! Saves, shows and tests channels.
 
+use std::time::Duration;
+
 use rondel_core::channel::{ChannelKind, FieldForm, Values, check, fields, reference};
 use rondel_core::notice::{Notice, NoticeKind, NoticeSubject, Severity, Subject};
 use rondel_core::words::Lang;
-use rondel_core::{ChannelId, FieldError, MessageId, NamespaceId, name};
+use rondel_core::{ChannelId, FieldError, MessageId, NamespaceId, Timestamp, name};
 use rondel_store::StoreError;
 use rondel_store::catalog::Namespace;
 use rondel_store::channels::{CHANNEL_COUNT_MAX, Channel, ChannelSaved, Delivery};
@@ -34,6 +36,8 @@ pub struct NewChannel {
     pub lang: Lang,
     /// Whether messages are sent.
     pub is_enabled: bool,
+    /// When the version on which the change is based was saved, [`Timestamp::EPOCH`] for a new channel; `None` means any.
+    pub expected: Option<Timestamp>,
 }
 
 /// Result of saving a channel.
@@ -53,6 +57,12 @@ pub enum ChannelError {
     /// The listed fields are invalid.
     #[error("the channel is not valid")]
     Invalid(Vec<FieldError>),
+    /// Another caller saved or deleted it first.
+    #[error("the channel was changed meanwhile")]
+    Conflict {
+        /// When it was last saved, [`Timestamp::EPOCH`] if there is none.
+        saved_at: Timestamp,
+    },
     /// The namespace has reached its maximum number of channels.
     #[error("a namespace has at most {CHANNEL_COUNT_MAX} channels")]
     TooMany,
@@ -98,6 +108,10 @@ pub async fn find(node: &Node, namespace: NamespaceId, wanted: &str) -> Result<O
 /// [`ChannelError`].
 pub async fn save(node: &Node, namespace: &Namespace, new: NewChannel) -> Result<SavedChannel, ChannelError> {
     let existing = find(node, namespace.id, &new.name).await?;
+    let saved_at = existing.as_ref().map_or(Timestamp::EPOCH, |existing| existing.updated_at);
+    if new.expected.is_some_and(|expected| expected != saved_at) {
+        return Err(ChannelError::Conflict { saved_at });
+    }
     let mut secrets = match existing.as_ref().filter(|existing| existing.kind == new.kind) {
         Some(existing) => read_values(&existing.secret).unwrap_or_default(),
         None => Values::new(),
@@ -129,11 +143,13 @@ pub async fn save(node: &Node, namespace: &Namespace, new: NewChannel) -> Result
         lang: new.lang,
         is_enabled: new.is_enabled,
         created_at: existing.as_ref().map_or(now, |existing| existing.created_at),
-        updated_at: now,
+        // Each save has another instant, which serves as the version of the channel.
+        updated_at: now.max(saved_at + Duration::from_millis(1)),
     };
-    let (id, is_new) = match node.store().save_channel(&channel).await? {
+    let (id, is_new) = match node.store().save_channel(&channel, new.expected).await? {
         ChannelSaved::Created(id) => (id, true),
         ChannelSaved::Changed(id) => (id, false),
+        ChannelSaved::Conflict(saved_at) => return Err(ChannelError::Conflict { saved_at }),
         ChannelSaved::Full => return Err(ChannelError::TooMany),
     };
     channel.id = id;
@@ -234,8 +250,6 @@ pub async fn test(node: &Node, namespace: &Namespace, channel: &Channel, by: &st
 
 #[cfg(test)]
 mod tests {
-    use rondel_core::Timestamp;
-
     use super::*;
 
     type Pairs<'a> = &'a [(&'a str, &'a str)];
@@ -271,6 +285,7 @@ mod tests {
             secrets: Values::new(),
             lang: Lang::En,
             is_enabled: true,
+            expected: None,
         };
         let errors = find_moved_secrets(&existing, &new, &new.settings);
         let found: Vec<&str> = errors.iter().map(|error| error.pointer.as_str()).collect();

@@ -82,9 +82,8 @@ impl ContextReader<'_> {
         let Some(node) = node else { return Ok(()) };
         context.lease_ended = (!node.is_living(now)).then(|| (node.name.clone(), node.lease_until));
         context.server = Some(ServerState {
-            is_draining: node.report.is_leaving
-                || node.switch != Switch::Active
-                || node.id == self.0.token().node && self.0.readiness().draining,
+            is_leaving: node.report.is_leaving || node.id == self.0.token().node && self.0.readiness().draining,
+            switch: node.switch,
             name: node.name,
             since: node.started_at,
         });

@@ -2,11 +2,12 @@
 //!
 //! - [`tokens`] creates tokens and authenticates their bearers, [`lineage`] decides which token a new one descends from;
 //! - [`lookups`] bounds how many credentials are looked up concurrently;
-//! - [`passwords`] hashes and checks passwords, [`current_password`] bounds wrong ones of a signed-in account;
+//! - [`accounts`] creates accounts, [`passwords`] hashes and checks passwords, [`current_password`] bounds wrong ones of a signed-in account;
 //! - [`sign_in`] begins and ends sign-ins and their links, [`oidc`] signs users in through a provider.
 //!
 //! This module depends on the store, but not on the engine.
 
+pub mod accounts;
 pub mod current_password;
 pub mod lineage;
 pub mod lookups;

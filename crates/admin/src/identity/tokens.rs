@@ -12,6 +12,8 @@ use rondel_store::{Store, StoreError};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
+use crate::store_once::store_once;
+
 const SECRET_BYTES: usize = 32;
 /// How precisely the last use of a token is recorded.
 const USE_PERIOD: Duration = Duration::from_secs(60);
@@ -173,6 +175,29 @@ pub const TOKEN_MARK: &str = "token:";
 #[must_use]
 pub fn signature(token: &TokenRecord, owner: Option<&Account>) -> String {
     owner.map_or_else(|| format!("{TOKEN_MARK}{}", token.name), |owner| owner.name.clone())
+}
+
+/// Stores a new token. `false` if the token that creates it has ended.
+///
+/// # Errors
+/// The store's.
+pub async fn add(store: &dyn Store, new: &TokenRecord) -> Result<bool, StoreError> {
+    store_once(|| store.add_token(new)).await
+}
+
+/// Replaces a token by a new one; the old one stays valid until `old_ends_at` at the latest. `false` if it has ended.
+///
+/// # Errors
+/// The store's.
+pub async fn rotate(
+    store: &dyn Store,
+    old: TokenId,
+    old_ends_at: Timestamp,
+    new: &TokenRecord,
+) -> Result<bool, StoreError> {
+    let is_done = store_once(|| store.rotate_token(old, old_ends_at, new)).await?;
+    // An earlier try may have replaced the token and ended the old one, but its answer was lost.
+    Ok(is_done || store.token_by_id(new.id).await?.is_some())
 }
 
 /// Stores a token that has all rights and belongs to the server.

@@ -12,6 +12,7 @@ mod shards;
 use std::sync::Arc;
 
 use rondel_core::calendar::Calendar;
+use rondel_core::error_chain::chain;
 use rondel_core::queued::QueuedRunsPolicy;
 use rondel_core::request::IfOpen;
 use rondel_core::words::counted;
@@ -115,13 +116,13 @@ pub async fn create(node: &Node, namespace: NamespaceId, spec: JobSpec, author: 
     match store_once(|| node.store().create_job(new.clone())).await? {
         JobCreated::Saved(record) => {
             node.poke_scan();
-            catch_up_with_calendar(node, *record).await
+            Ok(catch_up_new(node, *record).await)
         }
         JobCreated::NameTaken => match node.store().job(namespace, &new.spec.name).await? {
             // An earlier try created it, but its answer was lost.
             Some(record) if record.id == new.id => {
                 node.poke_scan();
-                catch_up_with_calendar(node, record).await
+                Ok(catch_up_new(node, record).await)
             }
             Some(_) | None => Err(JobError::NameTaken),
         },
@@ -306,6 +307,15 @@ async fn save(
 
 fn queued_drops<'a>(node: &Node, choice: Option<QueuedRunsPolicy>, by: &'a str) -> QueuedDrops<'a> {
     QueuedDrops { choice, by, limit: node.shared().config.end_queued_max }
+}
+
+/// [`catch_up_with_calendar`] for a job that was created just now. An error would make the caller create the job again, so the job stays as it
+/// is stored: the loop that follows calendars moves it later.
+async fn catch_up_new(node: &Node, record: JobRecord) -> JobRecord {
+    catch_up_with_calendar(node, record.clone()).await.unwrap_or_else(|error| {
+        tracing::warn!(job = record.spec.name, error = %chain(&error), "a new job may have an older version of its calendar for now");
+        record
+    })
 }
 
 /// Moves a saved job to the newest version of its calendar, if the calendar was saved concurrently and that save did not see the job.

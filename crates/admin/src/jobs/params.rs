@@ -7,7 +7,7 @@ use rondel_core::overrides::Overrides;
 use rondel_core::schedule::{Kind, Schedule};
 use rondel_core::shadow::Mode;
 use rondel_core::spec::{ItemSpec, ItemsSpec, with_params_of_shard};
-use rondel_core::{AppId, FieldError, JobSpec, NamespaceId, Timestamp, agent_handlers};
+use rondel_core::{AppId, FieldError, JobSpec, NamespaceId, Timestamp, agent_handlers, glue};
 use serde_json::Value;
 
 use crate::node::Node;
@@ -36,6 +36,11 @@ pub enum JobWarning {
     },
     /// The job has cron expressions alone, and none of them has an instant ahead.
     NeverFires,
+    /// The calendar of the job removes all fires of its schedule, such as one whose days have all passed.
+    CalendarRemovesAll {
+        /// The calendar.
+        calendar: String,
+    },
 }
 
 impl std::fmt::Display for JobWarning {
@@ -56,6 +61,9 @@ impl std::fmt::Display for JobWarning {
                 "leaves shadow mode, and runs here from its next fire on, also while another scheduler runs it: rondel shadow promote stops it there",
             ),
             Self::NeverFires => f.write_str("its schedule never fires from now on"),
+            Self::CalendarRemovesAll { calendar } => {
+                write!(f, "its calendar {calendar} removes every fire of its schedule from now on")
+            }
         }
     }
 }
@@ -74,6 +82,9 @@ pub fn params_schema(node: &Node, namespace: NamespaceId, app: &str, handler: &s
 
 /// The errors that the handler of a job would find in these parameters.
 pub(super) fn check_params(node: &Node, namespace: NamespaceId, spec: &JobSpec, params: &Value) -> Vec<FieldError> {
+    if let Some(missing) = glue::missing_script(&spec.handler, params) {
+        return vec![missing];
+    }
     let is_follower = !spec.parents().is_empty();
     match node.shared().registry.params_schema(namespace, &spec.app, &spec.handler) {
         Some(schema) => schema.map_or_else(Vec::new, |schema| schema.errors(params, is_follower)),
@@ -83,9 +94,14 @@ pub(super) fn check_params(node: &Node, namespace: NamespaceId, spec: &JobSpec, 
     }
 }
 
-/// The warnings for the author of a valid definition.
+/// The warnings for the author of a valid definition with this next fire.
 #[must_use]
-pub fn warnings(node: &Node, namespace: NamespaceId, spec: &JobSpec) -> Vec<JobWarning> {
+pub fn warnings(
+    node: &Node,
+    namespace: NamespaceId,
+    spec: &JobSpec,
+    next_fire_at: Option<Timestamp>,
+) -> Vec<JobWarning> {
     let (app, handler) = (&spec.app, &spec.handler);
     let mut warnings = Vec::new();
     if spec.enabled && spec.mode == Mode::Shadow {
@@ -94,19 +110,22 @@ pub fn warnings(node: &Node, namespace: NamespaceId, spec: &JobSpec) -> Vec<JobW
     if !is_offered(node, namespace, app, handler) {
         warnings.push(JobWarning::NoHandler { app: app.clone(), handler: handler.clone() });
     }
-    if never_fires(spec, node.now()) {
-        warnings.push(JobWarning::NeverFires);
-    }
+    warnings.extend(schedule_warning(spec, node.now(), next_fire_at));
     warnings
 }
 
-/// Whether a definition has cron expressions alone, and none of them has an instant ahead, such as one for 31 February. Its calendar is
-/// left out, since a later version of it may have other days.
-fn never_fires(spec: &JobSpec, now: Timestamp) -> bool {
-    let Ok(job) = spec.compile() else { return false };
-    let is_cron = |schedule: &Schedule| matches!(schedule.kind, Kind::Cron { .. });
-    let schedules = &job.timetable.schedules;
-    !schedules.is_empty() && schedules.iter().all(is_cron) && job.timetable.next_after(now, now).is_none()
+/// A warning about a definition that plans no fires: because it has cron expressions alone, and none of them has an instant ahead, such as
+/// one for 31 February; or because of its calendar.
+fn schedule_warning(spec: &JobSpec, now: Timestamp, next_fire_at: Option<Timestamp>) -> Option<JobWarning> {
+    // The instants of the schedules without the calendar.
+    let timetable = spec.compile().ok()?.timetable;
+    if timetable.next_after(now, now).is_none() {
+        let is_cron = |schedule: &Schedule| matches!(schedule.kind, Kind::Cron { .. });
+        let schedules = &timetable.schedules;
+        return (!schedules.is_empty() && schedules.iter().all(is_cron)).then_some(JobWarning::NeverFires);
+    }
+    let calendar = spec.calendar.as_ref().filter(|_| spec.enabled && next_fire_at.is_none())?;
+    Some(JobWarning::CalendarRemovesAll { calendar: calendar.name.clone() })
 }
 
 /// Whether an executor connected to this node offers a handler.

@@ -69,9 +69,10 @@ impl ParamsSchema {
             &made
         };
         let Some(validator) = validator else { return Vec::new() };
-        // If the parameters of a follower are not an object, the server wraps them in an object, so they are not checked here.
+        // If the parameters of a follower are not an object, the server wraps them in one. A handler that does not fit it gets them as they are.
         if is_follower && !(params.is_object() || params.is_null()) {
-            return Vec::new();
+            let is_good_in_object = self.errors(&serde_json::json!({"params": params}), true).is_empty();
+            return if is_good_in_object { Vec::new() } else { self.errors(params, false) };
         }
         let mut params = params.clone();
         if let Some(fields) = params.as_object_mut().filter(|_| is_follower) {

@@ -104,8 +104,25 @@ fn values_from_parents_are_not_checked() {
     assert_eq!(pointers(&json!({"table": "t"}), true), Vec::<String>::new());
     assert_eq!(pointers(&json!({"table": "t", "parents": 7}), true), Vec::<String>::new());
     assert_eq!(pointers(&json!(null), true), ["/params/table"]);
-    assert_eq!(pointers(&json!("wrapped"), true), Vec::<String>::new());
+    assert_eq!(pointers(&json!("wrapped"), true), ["/params"]);
     assert_eq!(pointers(&json!({"table": "t"}), false), ["/params/parents"]);
+}
+
+/// The server wraps them in an object with `parents`. The SDK unwraps them for a type that does not fit the object.
+#[test]
+fn parameters_of_a_follower_that_are_no_object_fit_wrapped_or_as_they_are() {
+    let wrapper = json!({"type": "object", "properties": {"params": {"type": "string"}, "parents": {"type": "object"}},
+        "required": ["params", "parents"], "additionalProperties": false});
+    for (document, is_good) in [
+        (json!(true), true),
+        (json!({"type": "string"}), true),
+        (wrapper, true),
+        (json!({"type": "integer"}), false),
+        (json!({"type": "object", "properties": {"script": {}}, "additionalProperties": false}), false),
+    ] {
+        let schema = ParamsSchema::new(document.clone());
+        assert_eq!(schema.errors(&json!("echo 1"), true).is_empty(), is_good, "{document}");
+    }
 }
 
 #[test]

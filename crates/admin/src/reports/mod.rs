@@ -133,8 +133,16 @@ impl Row {
 
     fn finish(mut self, on_time: Duration) -> Self {
         let Verdicts { succeeded, skipped, .. } = self.verdicts;
-        self.shares = PerMilleShares::of((succeeded, self.verdicts.failure_count(), skipped), &self.lateness, on_time);
+        let counts = (succeeded, self.verdicts.failure_count(), skipped);
+        self.shares = PerMilleShares::of(counts, (&self.lateness, self.not_begun()), on_time);
         self
+    }
+
+    /// How many of the skipped fires did not begin. A run that its handler skipped has begun, and has a duration: these are at least the
+    /// durations that exceed the runs with other verdicts.
+    fn not_begun(&self) -> u64 {
+        let others = self.verdicts.total().saturating_sub(self.verdicts.skipped);
+        self.verdicts.skipped.saturating_sub(self.durations.count().saturating_sub(others))
     }
 }
 
@@ -223,6 +231,22 @@ pub async fn failures(node: &Node, query: FailureQuery<'_>) -> Result<Vec<Failur
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_that_its_handler_skipped_began_on_time() {
+        let on_time = |verdicts: Verdicts, begun_count: u64| {
+            let mut row = Row { verdicts, ..Row::new(&Group::default(), Timestamp::EPOCH) };
+            for _ in 0..begun_count {
+                row.durations.add(Duration::from_secs(1));
+                row.lateness.add(Duration::ZERO);
+            }
+            row.finish(Duration::from_secs(10)).shares.on_time
+        };
+        let verdicts = Verdicts { succeeded: 2, skipped: 8, ..Verdicts::default() };
+        assert_eq!(on_time(verdicts, 10), Some(1_000), "all were skipped by the handler");
+        assert_eq!(on_time(verdicts, 2), Some(200), "none began");
+        assert_eq!(on_time(verdicts, 6), Some(600));
+    }
 
     #[test]
     fn months_and_days_begin_within_the_stretch() {

@@ -10,7 +10,8 @@ use rondel_core::alert::{
 };
 use rondel_core::calendar::Calendar;
 use rondel_core::notice::RunSample;
-use rondel_core::{AppId, JobId, NamespaceId, Reason, RunId, RunStatus, Timestamp};
+use rondel_core::time::earlier_of;
+use rondel_core::{AppId, JobId, NamespaceId, RunId, RunStatus, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::alerts::{AlertEvent, IncidentRecord, PAGE_MAX, RuleCheck, RuleProgress, RuleRecord, WatchedJob};
 use rondel_store::rollups::ChartRun;
@@ -159,12 +160,8 @@ impl<'a> JobFacts<'a> {
 fn is_wanted(condition: &Condition, event: &AlertEvent) -> bool {
     match condition {
         Condition::Skipped { reasons } => {
-            // Fires are skipped on purpose inside a maintenance window, in shadow mode, and if a pump's window ends before the pump begins.
-            // A rule applies to them only if it names the reason.
-            let is_on_purpose = |reason| matches!(reason, Reason::Maintenance | Reason::Shadow | Reason::WindowOver);
-            let is_any = |reason| reasons.is_empty() && !is_on_purpose(reason);
-            let is_named = |reason| is_any(reason) || reasons.contains(&reason);
-            event.status == RunStatus::Skipped && event.reason.is_some_and(is_named)
+            let is_counted = |reason| judge::counts_skip(reasons, reason);
+            event.status == RunStatus::Skipped && event.reason.is_some_and(is_counted)
         }
         _ => event.status != RunStatus::Skipped,
     }
@@ -400,13 +397,6 @@ pub(super) async fn observe_page(
         seen.push(Observation { subject: subject(job), state, samples: Vec::new() });
     }
     Ok((seen, next))
-}
-
-fn earlier_of(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,9 @@ use rondel_core::alert::{
 use rondel_core::words::counted;
 use rondel_core::{AlertRuleId, FieldError, IdGen, IncidentId, NamespaceId, RunId, SilenceId, Timestamp, name};
 use rondel_store::StoreError;
-use rondel_store::alerts::{RULE_COUNT_MAX, RuleChange, RuleRecord, RuleSaved, SILENCE_COUNT_MAX, SilenceRecord};
+use rondel_store::alerts::{
+    RULE_COUNT_MAX, RuleChange, RuleDeleted, RuleRecord, RuleSaved, SILENCE_COUNT_MAX, SilenceRecord,
+};
 
 use super::warnings::{rule_warnings, scope_warning};
 use super::{facts, look, states};
@@ -175,14 +177,20 @@ fn lost_channel(spec: &RuleSpec, name: &str) -> FieldError {
     FieldError::new(pointer, format!("there is no channel {name:?}: it was deleted meanwhile"))
 }
 
-/// Deletes a rule; its open incidents are resolved without a message.
+/// Deletes a rule if it has the expected version; `None` means any. Its open incidents are resolved without a message.
 ///
 /// # Errors
-/// [`RuleError::NotFound`], or the store's.
-pub async fn delete_rule(node: &Node, namespace: NamespaceId, name: &str) -> Result<(), RuleError> {
-    match node.store().delete_alert_rule(namespace, name, node.now()).await? {
-        true => Ok(()),
-        false => Err(RuleError::NotFound("rule")),
+/// [`RuleError::NotFound`], [`RuleError::Conflict`], or the store's.
+pub async fn delete_rule(
+    node: &Node,
+    namespace: NamespaceId,
+    name: &str,
+    expected_version: Option<i64>,
+) -> Result<(), RuleError> {
+    match node.store().delete_alert_rule(namespace, name, expected_version, node.now()).await? {
+        RuleDeleted::Deleted => Ok(()),
+        RuleDeleted::Conflict(version) => Err(RuleError::Conflict { version }),
+        RuleDeleted::NotFound => Err(RuleError::NotFound("rule")),
     }
 }
 

@@ -119,7 +119,7 @@ async fn a_namespace_whose_report_cannot_be_written_stops_no_other() {
             created_at: now,
             updated_at: now,
         };
-        known.save_channel(&channel).await.unwrap();
+        known.save_channel(&channel, None).await.unwrap();
         let change = ReportChange { namespace, spec: &spec, author: "test", next_at: Some(now), now };
         known.save_report_schedule(change).await.unwrap();
     }

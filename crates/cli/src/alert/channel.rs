@@ -137,7 +137,9 @@ impl SetArgs {
         let known = client.get(&["channels"], &[]).await?.value()?;
         let known = known["items"].as_array().and_then(|items| items.iter().find(|item| item["name"] == self.name));
         let document = self.document(known)?;
-        let saved = client.put(&["channels", &self.name], &document.to_string()).await?;
+        // What another caller saved meanwhile is not undone.
+        let version = known.and_then(|known| known["version"].as_i64());
+        let saved = client.put_if(&["channels", &self.name], version, &document.to_string()).await?;
         // Only this answer contains a generated signing key, so all fields are printed.
         if saved.value()?["signing_key"].is_string() {
             VIEW.print_object(&saved, format)

@@ -21,17 +21,20 @@ enum MaintenanceCommand {
     /// List the windows that have not ended
     List,
     /// Plan a window: no job of the namespace, or of an app, fires inside
+    #[command(
+        after_help = "Examples:\n  rondel alert maintenance add --app billing --for 2h --reason \"database upgrade\"\n  rondel alert maintenance add --from 2026-11-30T22:00:00Z --until 2026-12-01T02:00:00Z --fires hold --reason \"move to new hosts\""
+    )]
     Add {
         /// Only the jobs of this app
         #[arg(long, value_name = "APP")]
         app: Option<String>,
-        /// When it begins; by default a little more than a minute from now, because fires are claimed ahead
+        /// When it begins, RFC 3339; by default a little more than a minute from now, because fires are claimed ahead
         #[arg(long, value_name = "INSTANT")]
         from: Option<String>,
-        /// For how long
+        /// For how long, such as 2h
         #[arg(long = "for", value_name = "DURATION", required_unless_present = "until")]
         length: Option<String>,
-        /// Until when
+        /// Until this RFC 3339 instant
         #[arg(long, value_name = "INSTANT", conflicts_with = "length")]
         until: Option<String>,
         /// What happens to the fires inside: skip them, or hold them until the end, when the misfire policy of their job applies

@@ -82,7 +82,7 @@ struct SetArgs {
     /// A channel to report to; once per channel
     #[arg(long = "channel", value_name = "CHANNEL")]
     channels: Vec<String>,
-    /// How often an open incident is reported again until it is acknowledged; never turns this off
+    /// How often an open incident is reported again until it is acknowledged; the word never turns this off
     #[arg(long, value_name = "DURATION")]
     repeat: Option<String>,
     /// How long further occurrences are collected before they are reported

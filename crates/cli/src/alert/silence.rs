@@ -23,6 +23,9 @@ enum SilenceCommand {
     /// List the silences that have not ended
     List,
     /// Suppress messages that match all of the given options; without --rule, --job and --app, all messages of the namespace
+    #[command(
+        after_help = "Examples:\n  rondel alert silence add --job report.daily --for 2h --reason \"known problem\"\n  rondel alert silence add --app billing --until 2026-11-30T06:00:00Z"
+    )]
     #[command(group = clap::ArgGroup::new("end").required(true))]
     Add {
         /// Messages of this rule
@@ -34,10 +37,10 @@ enum SilenceCommand {
         /// Messages about this app and its jobs
         #[arg(long, value_name = "APP")]
         app: Option<String>,
-        /// For how long
+        /// For how long, such as 2h
         #[arg(long = "for", value_name = "DURATION", group = "end")]
         length: Option<String>,
-        /// Until when
+        /// Until this RFC 3339 instant
         #[arg(long, value_name = "INSTANT", group = "end")]
         until: Option<String>,
         /// Why

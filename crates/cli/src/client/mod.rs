@@ -264,7 +264,7 @@ impl Client {
 
     /// Sends a PUT with a JSON text, which is accepted only if the resource still has this version; `None` accepts
     /// every version.
-    pub(crate) async fn put_if(&self, path: &[&str], version: Option<u32>, body: &str) -> Result<Body, Failure> {
+    pub(crate) async fn put_if(&self, path: &[&str], version: Option<i64>, body: &str) -> Result<Body, Failure> {
         let tag = version.map(|version| format!("\"v{version}\""));
         let headers: Vec<_> = tag.as_deref().map(|tag| ("if-match", tag)).into_iter().collect();
         let body = Some((JSON, body.to_owned()));

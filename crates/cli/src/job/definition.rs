@@ -47,22 +47,25 @@ pub(crate) struct DefinitionArgs {
     /// Which parameters a run may change: none, all, or JSON pointers such as /day,/region; by default as the handler defines
     #[arg(long, value_name = "WHICH", value_delimiter = ',')]
     overrides: Vec<String>,
-    /// Which executor gets a run: round, broadcast, …
+    /// Which executor gets a run: round (the default), first, last, random, `consistent_hash`, lfu, lru, failover,
+    /// busyover, weight, `least_active`, or broadcast for all of them
     #[arg(long, value_name = "ROUTE")]
     route: Option<String>,
-    /// What happens if an earlier run has not ended: serial, discard, cover, allow
+    /// What happens if an earlier run has not ended: serial (the run waits; the default), discard (it is skipped), cover
+    /// (the earlier one is cancelled first) or allow
     #[arg(long, value_name = "POLICY")]
     overlap: Option<String>,
-    /// `at_least_once` or `at_most_once`
+    /// What happens to a run whose executor is lost: `at_least_once` (it is sent again; the default) or `at_most_once`
+    /// (its outcome is unknown)
     #[arg(long, value_name = "DELIVERY")]
     delivery: Option<String>,
     /// What an executor does with a run while no server answers it: `continue` or `stop`
     #[arg(long, value_name = "WHAT")]
     on_silence: Option<String>,
-    /// How long one attempt may take
+    /// How long one attempt may take; by default without a limit
     #[arg(long, value_name = "DURATION")]
     timeout: Option<String>,
-    /// Attempts after a failed first one
+    /// Attempts after a failed first one; by default 0
     #[arg(long, value_name = "N")]
     retries: Option<u32>,
     /// Report an incident if no run has succeeded by this time of day, HH:MM
@@ -74,7 +77,7 @@ pub(crate) struct DefinitionArgs {
     /// Report an incident if no run has succeeded for this long
     #[arg(long, value_name = "DURATION")]
     no_success_for: Option<String>,
-    /// Report an incident if a run takes longer
+    /// Report an incident if a run takes longer than this
     #[arg(long, value_name = "DURATION")]
     longer_than: Option<String>,
     /// Report an incident if a run has not started this long after its planned instant

@@ -21,7 +21,7 @@ pub(super) struct FiresArgs {
     /// The job's name
     #[arg(value_name = "JOB", add = crate::complete::jobs())]
     name: String,
-    /// From this RFC 3339 instant on, for two days without --to; without both, the last and the next 24 hours
+    /// The beginning, RFC 3339: without --to, two days from there; without both, the last and the next 24 hours
     #[arg(long, value_name = "INSTANT")]
     from: Option<String>,
     /// Up to this RFC 3339 instant

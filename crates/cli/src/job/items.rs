@@ -196,8 +196,9 @@ impl Snapshot {
     fn groups(&self) -> String {
         let mut table = Table::new(&["GROUP", "STATUS", "EXECUTOR", "ATTEMPT", "ITEMS", "ROWS/MIN", "STARTED", "RUN"]);
         for group in self.view["groups"].as_array().into_iter().flatten() {
-            let keys = ["index", "status", "executor", "attempt", "item_count", "per_minute"];
-            let mut cells: Vec<String> = keys.iter().map(|key| text_of(&group[key])).collect();
+            let keys = ["status", "executor", "attempt", "item_count", "per_minute"];
+            let mut cells = vec![number_of_group(&group["index"])];
+            cells.extend(keys.iter().map(|key| text_of(&group[key])));
             cells.push(time_of(&group["started_at"], clock::now()));
             cells.push(text_of(&group["run"]));
             table.add(cells);
@@ -247,10 +248,16 @@ fn cells(item: &Value, rate: &Value) -> Vec<String> {
         _ => text_of(&item["state"]),
     };
     let mut cells = vec![text_of(&item["name"]), state];
-    cells.extend(["epoch", "group", "executor", "fetches", "rows", "done", "failed"].map(|key| text_of(&item[key])));
+    cells.extend([text_of(&item["epoch"]), number_of_group(&item["group"])]);
+    cells.extend(["executor", "fetches", "rows", "done", "failed"].map(|key| text_of(&item[key])));
     cells.push(text_of(rate));
     cells.push(item["oldest_age_ms"].as_u64().map(age_text).unwrap_or_default());
     cells
+}
+
+/// The number of a group, counted from 1 as in lists of runs.
+fn number_of_group(index: &Value) -> String {
+    index.as_i64().map(|index| (index + 1).to_string()).unwrap_or_default()
 }
 
 fn age_text(age_ms: u64) -> String {
@@ -259,7 +266,17 @@ fn age_text(age_ms: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn groups_are_counted_from_1() {
+        let item = json!({"name": "a", "state": "dealt", "epoch": 4, "group": 0, "executor": "w1"});
+        assert_eq!(cells(&item, &Value::Null)[..5], ["a", "dealt", "4", "1", "w1"]);
+        let free = json!({"name": "b", "state": "free", "epoch": 0, "group": null, "executor": null});
+        assert_eq!(cells(&free, &Value::Null)[..5], ["b", "free", "0", "", ""]);
+    }
 
     #[test]
     fn rows_per_second_come_from_two_looks() {

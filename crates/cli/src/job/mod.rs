@@ -235,7 +235,7 @@ struct CancelArgs {
     /// The job's name
     #[arg(value_name = "JOB", add = crate::complete::jobs())]
     name: String,
-    /// Only the runs of this planned instant, 2026-03-08T07:00:00Z
+    /// Only the runs of this planned instant, such as 2026-03-08T07:00:00Z
     #[arg(long, value_name = "TIME")]
     fire_at: Option<String>,
     /// The reason; it becomes part of the runs' messages

@@ -21,6 +21,9 @@ const PAGE_LEN: &str = "5000";
 const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rondel run logs 42 --tail 100 --severity error,warn\n  rondel run logs -f --job report.daily"
+)]
 pub(super) struct LogsArgs {
     /// The run's id
     #[arg(value_name = "RUN", required_unless_present = "job")]
@@ -34,13 +37,13 @@ pub(super) struct LogsArgs {
     /// The attempt; by default the newest
     #[arg(long, value_name = "N")]
     attempt: Option<u32>,
-    /// Only lines of these levels: trace to error, stdout, stderr
+    /// Only lines of these levels, with commas between them: trace, debug, info, warn, error, stdout, stderr
     #[arg(long, value_name = "LEVELS")]
     level: Option<String>,
     /// Only lines with this text, ignoring case; the server searches for them; --grep is an alias
     #[arg(long, value_name = "TEXT", alias = "grep")]
     contains: Option<String>,
-    /// Only lines of these severities: error, warn, info, debug; for printed lines, their text decides
+    /// Only lines of these severities, with commas between them: error, warn, info, debug; for printed lines, their text decides
     #[arg(long, value_name = "SEVERITIES")]
     severity: Option<String>,
     /// Begin this many lines before the end

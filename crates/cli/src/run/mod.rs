@@ -94,6 +94,9 @@ struct IdArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rondel run cancel 42 --reason \"wrong data\"\n  rondel run cancel --filter 'status:running app:orders' --dry-run"
+)]
 struct CancelArgs {
     /// The run's id
     #[arg(value_name = "RUN", required_unless_present = "filter", conflicts_with_all = bulk::FLAGS_FOR_MANY)]

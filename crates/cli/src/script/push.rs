@@ -107,7 +107,7 @@ impl PushArgs {
         if let Some(note) = &self.note {
             body["note"] = note.as_str().into();
         }
-        client.put_if(&["scripts", &self.script.name], self.if_version, &body.to_string()).await
+        client.put_if(&["scripts", &self.script.name], self.if_version.map(i64::from), &body.to_string()).await
     }
 }
 

@@ -28,10 +28,10 @@ pub(super) struct ReportArgs {
     /// The last N days, including today; by default seven
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=31), conflicts_with = "from")]
     days: Option<u32>,
-    /// The beginning
+    /// The beginning, RFC 3339
     #[arg(long, value_name = "INSTANT")]
     from: Option<String>,
-    /// The end; by default now
+    /// The end, RFC 3339; by default now
     #[arg(long, value_name = "INSTANT")]
     to: Option<String>,
     /// The name of the source, as given to `rondel shadow follow --name`

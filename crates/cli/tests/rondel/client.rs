@@ -246,30 +246,45 @@ fn many_runs_are_not_waited_for() {
     }
 }
 
-#[test]
-fn a_change_of_a_rule_names_the_version_that_was_read() {
+/// Runs a command against a server that expects these requests, each with two parts of its head, and sends the third text as its answer.
+fn check_requests(args: &[&str], requests: &'static [(&'static str, &'static str, &'static str)]) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let answers = std::thread::spawn(move || {
-        let rule = r#"{"name":"r","condition":{"failed":{}},"severity":"warning","version":4,"warnings":[]}"#;
-        for wanted in [&["get /api/v1/alert-rules/r "][..], &["put /api/v1/alert-rules/r ", "if-match: \"v4\""]] {
+        for (line, header, answer) in requests {
             let mut stream = BufReader::new(listener.accept().unwrap().0);
             let mut head = String::new();
             while !head.ends_with("\r\n\r\n") {
                 assert_ne!(stream.read_line(&mut head).unwrap(), 0, "{head}");
             }
             let head = head.to_ascii_lowercase();
-            assert!(wanted.iter().all(|part| head.contains(part)), "{head}");
+            assert!(head.contains(line) && head.contains(header), "{head}");
             let length = head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next()?.parse().ok());
             stream.read_exact(&mut vec![0; length.unwrap_or(0)]).unwrap();
-            let length = rule.len();
-            let answer = format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{rule}");
+            let length = answer.len();
+            let answer = format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{answer}");
             stream.get_mut().write_all(answer.as_bytes()).unwrap();
         }
     });
-    let ended = run(&["alert", "rule", "set", "r", "--severity", "critical", "--server", &url]);
+    let ended = run(&[args, &["--server", url.as_str()][..]].concat());
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     answers.join().unwrap();
+}
+
+#[test]
+fn a_change_of_a_rule_or_channel_names_the_version_that_was_read() {
+    const RULE: &str = r#"{"name":"r","condition":{"failed":{}},"severity":"warning","version":4,"warnings":[]}"#;
+    const CHANNEL: &str = r#"{"name":"ops","kind":"ntfy","lang":"en","enabled":true,"settings":{},"secrets":{}}"#;
+    const LIST: &str =
+        r#"{"items":[{"name":"ops","version":1795277978308,"kind":"ntfy","settings":{}}],"next_cursor":null}"#;
+    check_requests(
+        &["alert", "rule", "set", "r", "--severity", "critical"],
+        &[("get /api/v1/alert-rules/r ", "", RULE), ("put /api/v1/alert-rules/r ", "if-match: \"v4\"", RULE)],
+    );
+    check_requests(
+        &["alert", "channel", "set", "ops", "--disable"],
+        &[("get /api/v1/channels ", "", LIST), ("put /api/v1/channels/ops ", "if-match: \"v1795277978308\"", CHANNEL)],
+    );
 }
 
 #[test]

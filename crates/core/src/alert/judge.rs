@@ -7,6 +7,7 @@ use super::rule::{Condition, RuleSpec};
 use super::subject::Subject;
 use crate::id::{JobId, RunId};
 use crate::notice::RunSample;
+use crate::reason::Reason;
 use crate::status::RunStatus;
 use crate::time::Timestamp;
 
@@ -106,6 +107,17 @@ pub struct UnsuccessfulFire {
     pub at: Timestamp,
     /// Whether its run failed, timed out, or has an unknown end. Otherwise it was skipped, or has no run.
     pub is_failure: bool,
+    /// Why it has this verdict.
+    pub reason: Option<Reason>,
+}
+
+/// Whether a rule about these reasons counts a fire that was skipped for `reason`.
+#[must_use]
+pub fn counts_skip(reasons: &[Reason], reason: Reason) -> bool {
+    // Fires are skipped on purpose inside a maintenance window, in shadow mode, and if a pump's window ends before the pump begins. A rule
+    // applies to them only if it names the reason.
+    let is_on_purpose = matches!(reason, Reason::Maintenance | Reason::Shadow | Reason::WindowOver);
+    reasons.contains(&reason) || reasons.is_empty() && !is_on_purpose
 }
 
 /// Whether a fire is part of an incident of its job: the incident names its run, or the fire is of the kind that the rule counts and was
@@ -124,9 +136,11 @@ pub fn is_part_of(
     };
     let is_named = run.is_some_and(|run| incident.samples.iter().any(|sample| sample.run == run));
     let lasts_until = incident.resolved_at.unwrap_or(Timestamp::MAX);
-    let counts = |fire: &UnsuccessfulFire| match spec.condition {
+    let counts = |fire: &UnsuccessfulFire| match &spec.condition {
         Condition::Failed {} | Condition::FailuresInRow { .. } | Condition::FailureRate { .. } => fire.is_failure,
-        Condition::Skipped { .. } => !fire.is_failure,
+        Condition::Skipped { reasons } => {
+            !fire.is_failure && fire.reason.is_none_or(|reason| counts_skip(reasons, reason))
+        }
         _ => true,
     };
     let during = incident.started_at - back..=lasts_until;

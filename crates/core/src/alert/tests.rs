@@ -9,6 +9,7 @@ use super::judge::{self, EndedRun, UnsuccessfulFire};
 use super::*;
 use crate::id::{IncidentId, JobId, RunId};
 use crate::notice::RunSample;
+use crate::reason::Reason;
 use crate::status::RunStatus;
 use crate::time::Timestamp;
 use crate::words::Lang;
@@ -117,7 +118,9 @@ fn a_rule_is_a_sentence_in_both_languages() {
 #[test]
 fn a_fire_is_part_of_the_incident_that_names_it_or_that_it_falls_into() {
     let by = json!({"condition": {"not_succeeded_by": {"time": "06:00", "zone": "UTC"}}});
-    let check_of = |more: &serde_json::Value, is_failure, (ended_of, run): (Option<i64>, Option<i64>)| {
+    let check_of = |more: &serde_json::Value,
+                    (is_failure, reason): (bool, Option<Reason>),
+                    (ended_of, run): (Option<i64>, Option<i64>)| {
         let sample =
             RunSample { run: RunId::new(7), job: "j".to_owned(), fire_at: at(100_000), message: String::new() };
         let incident = Incident {
@@ -139,10 +142,10 @@ fn a_fire_is_part_of_the_incident_that_names_it_or_that_it_falls_into() {
             act_at: None,
             samples: vec![sample],
         };
-        let fire = ended_of.map(|second| UnsuccessfulFire { at: at(second), is_failure });
+        let fire = ended_of.map(|second| UnsuccessfulFire { at: at(second), is_failure, reason });
         judge::is_part_of(&spec(more), &incident, (fire, run.map(RunId::new)))
     };
-    let check = |more: &serde_json::Value, fire| check_of(more, true, fire);
+    let check = |more: &serde_json::Value, fire| check_of(more, (true, None), fire);
     let failed = json!({});
     assert!(check(&failed, (None, Some(7))) && !check(&failed, (None, Some(8))), "a run that is under way");
     for (second, is_in) in [(99_999, false), (100_000, true), (100_200, true), (100_201, false)] {
@@ -150,11 +153,19 @@ fn a_fire_is_part_of_the_incident_that_names_it_or_that_it_falls_into() {
     }
     assert!(check(&by, (Some(100_000 - 86_400), None)) && !check(&by, (Some(100_000 - 86_401), None)));
     let (in_row, skipped) = (json!({"failures_in_row": {"count": 3}}), json!({"skipped": {}}));
-    for (condition, is_failure, is_in) in
-        [(&in_row, true, true), (&in_row, false, false), (&skipped, false, true), (&skipped, true, false)]
-    {
+    let busy = json!({"skipped": {"reasons": ["no_executor"]}});
+    let (failure, skip) = ((true, None), (false, None));
+    for (condition, fire, is_in) in [
+        (&in_row, failure, true),
+        (&in_row, skip, false),
+        (&skipped, skip, true),
+        (&skipped, failure, false),
+        (&skipped, (false, Some(Reason::Shadow)), false),
+        (&busy, (false, Some(Reason::NoExecutor)), true),
+        (&busy, (false, Some(Reason::Overlap)), false),
+    ] {
         let rule = json!({ "condition": condition });
-        assert_eq!(check_of(&rule, is_failure, (Some(100_100), None)), is_in, "{rule} {is_failure}");
+        assert_eq!(check_of(&rule, fire, (Some(100_100), None)), is_in, "{rule} {fire:?}");
     }
 }
 

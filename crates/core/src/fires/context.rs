@@ -52,8 +52,10 @@ pub struct AnswerContext {
 pub struct ServerState {
     /// The node's name.
     pub name: String,
-    /// Whether it sends no more runs.
-    pub is_draining: bool,
+    /// Whether it is stopping: it sends no more runs.
+    pub is_leaving: bool,
+    /// Its switch. A server that is switched off keeps the jobs that no other server can take.
+    pub switch: Switch,
     /// When it began its work.
     pub since: Timestamp,
 }
@@ -151,11 +153,23 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
                 ),
             ));
         }
-        let name = &self.context.server.as_ref().filter(|server| server.is_draining)?.name;
-        Some(bilingual(
-            format!("Server {name}, which has the run, is draining (sends nothing new)."),
-            format!("负责该运行的服务器 {name} 正在排空（不再发送新的运行）。"),
-        ))
+        let ServerState { name, is_leaving, switch, .. } = self.context.server.as_ref()?;
+        let (en, zh) = match switch {
+            _ if *is_leaving => (
+                "is stopping: it gives its jobs to other servers, and sends nothing new",
+                "正在停止：它把任务交给其他服务器，不再发送新的运行",
+            ),
+            Switch::Active => return None,
+            Switch::Draining => (
+                "is switched to draining: it gives its jobs to other servers, and continues with those that no other can take",
+                "的开关设为排空：它把任务交给其他服务器，其他服务器无法接手的仍由它执行",
+            ),
+            Switch::Stopped => (
+                "is switched to stopped: it gives its jobs and its executors to other servers",
+                "的开关设为停用：它把任务和执行器交给其他服务器",
+            ),
+        };
+        Some(bilingual(format!("Server {name}, which has the run, {en}."), format!("负责该运行的服务器 {name} {zh}。")))
     }
 
     /// A sentence for a run that began late without a recorded wait; `None` unless its server started only after the run was

@@ -136,6 +136,11 @@ fn translate_agent_error(message: &str) -> Option<String> {
     if let Some(max) = message.strip_prefix("the answer is larger than ").and_then(|rest| rest.split_once(" bytes")) {
         return Some(format!("应答超过 {} 字节（max_body_bytes）", number(max.0)?));
     }
+    if let Some((path, why)) =
+        message.strip_prefix("cannot write the script to ").and_then(|rest| rest.split_once(": "))
+    {
+        return Some(format!("无法把脚本写入 {path}：{}", quoted(why)));
+    }
     let (program, why) = message.strip_prefix("cannot start ")?.split_once(": ")?;
     let why = match why {
         "there is no such program" => "没有这个程序".to_owned(),
@@ -217,6 +222,10 @@ mod tests {
             ("stopped: the executor goes away", "已停止：执行器正在退出"),
             ("cancelled by li: the disk is full", "被 li 取消：“the disk is full”"),
             ("cancelled by the server, because the run's timeout has passed", "运行超时，被服务器取消"),
+            (
+                "cannot write the script to /tmp/r/script.sh: No space left on device (os error 28)",
+                "无法把脚本写入 /tmp/r/script.sh：“No space left on device (os error 28)”",
+            ),
             ("2 of 4 shards failed", "4 个分片中有 2 个失败"),
             ("4 of 4 shards were cancelled by li", "4 个分片中有 4 个被取消"),
             ("exit code 3", "退出码 3"),

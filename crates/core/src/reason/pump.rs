@@ -19,10 +19,13 @@ pub(super) const fn words(reason: Reason, lang: Lang) -> &'static str {
 pub(super) const fn of_end((status, reason): (RunStatus, Reason), lang: Lang) -> Option<&'static str> {
     match (status, reason, lang) {
         (RunStatus::Failed, _, _) => unfinished(reason, lang),
+        // The new definition may have no pump.
         (RunStatus::Succeeded, Reason::Changed, Lang::En) => {
-            Some("the job was changed, and the pump ended, to begin again under the new definition")
+            Some("the job was changed, which ended the pump; if the new definition has a pump, it begins anew")
         }
-        (RunStatus::Succeeded, Reason::Changed, Lang::Zh) => Some("任务已修改，泵任务结束，将按新的定义重新开始"),
+        (RunStatus::Succeeded, Reason::Changed, Lang::Zh) => {
+            Some("任务已修改，泵任务因此结束；新的定义若仍是泵任务，将重新开始")
+        }
         _ => None,
     }
 }

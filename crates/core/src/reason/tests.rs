@@ -225,15 +225,15 @@ fn the_groups_that_failed_at_the_end_of_a_pump_are_named() {
 }
 
 #[test]
-fn a_pump_that_ended_because_of_an_edit_begins_again() {
+fn a_pump_that_ended_because_of_an_edit_begins_again_if_the_job_still_has_one() {
     let facts = |status| RunStatusFacts { status, reason: Some(Reason::Changed), detail: None, attempt: 1 };
     assert_eq!(
         sentence(facts(RunStatus::Succeeded), Lang::En).as_deref(),
-        Some("Succeeded: the job was changed, and the pump ended, to begin again under the new definition.")
+        Some("Succeeded: the job was changed, which ended the pump; if the new definition has a pump, it begins anew.")
     );
     assert_eq!(
         sentence(facts(RunStatus::Succeeded), Lang::Zh).as_deref(),
-        Some("成功：任务已修改，泵任务结束，将按新的定义重新开始。")
+        Some("成功：任务已修改，泵任务因此结束；新的定义若仍是泵任务，将重新开始。")
     );
     let skipped = sentence(facts(RunStatus::Skipped), Lang::En);
     assert_eq!(

@@ -143,8 +143,10 @@ fn redirected_to(asked: &str, answered: &Url) -> Option<String> {
 fn log_redirect(origin: &str, method: &Method, log: &Log) {
     if *method == Method::POST {
         log.warn(format!("redirected to {origin}: unless by 307 or 308, the POST became a GET without its body"));
-    } else {
+    } else if [Method::GET, Method::HEAD].contains(method) {
         log.info(format!("redirected to {origin}"));
+    } else {
+        log.warn(format!("redirected to {origin}: if by 303, the {method} became a GET without its body"));
     }
 }
 

@@ -15,6 +15,7 @@ use crate::shard::Shard;
 #[serde(deny_unknown_fields)]
 #[schemars(extend("anyOf" = [{"required": ["argv"]}, {"required": ["script"]}]))]
 pub(super) struct ShellParams {
+    #[schemars(extend("minItems" = 1))]
     argv: Option<Vec<String>>,
     script: Option<Script>,
     args: Option<Args>,

@@ -72,14 +72,6 @@ impl TokenRecord {
     }
 }
 
-/// The earlier of two ends; `None` means that there is no end.
-pub(crate) fn earlier_of(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    }
-}
-
 /// A page of tokens, the newest first.
 #[derive(Clone, Debug, Default)]
 pub struct TokenQuery {

@@ -15,7 +15,7 @@ use super::{DEFAULT, FAILED, created, finish, finish_all, finish_one, job_with, 
 use crate::Store;
 use crate::alerts::{
     AlertWrite, ExpectCheck, IncidentQuery, IncidentRecord, OpenRunExpectations, OpenRunsCheck, RuleChange, RuleCheck,
-    RuleProgress, RuleRecord, RuleSaved, SilenceRecord,
+    RuleDeleted, RuleProgress, RuleRecord, RuleSaved, SilenceRecord,
 };
 use crate::catalog::{JobDeleted, JobSaved, Namespace, NewJob};
 use crate::ledger::{RunOrder, RunSearch};
@@ -111,8 +111,13 @@ pub async fn a_rule_is_read_as_it_was_saved(store: &dyn Store) {
     assert_eq!((second.id, second.version, second.created_at), (first.id, 2, first.created_at));
     assert_eq!(store.alert_rules(namespace).await.unwrap(), [*second]);
     let now = store.now().await.unwrap();
-    assert!(!store.delete_alert_rule(namespace, "unknown", now).await.unwrap());
-    assert!(store.delete_alert_rule(namespace, &first.spec.name, now).await.unwrap());
+    for (name, expected, deleted) in [
+        ("unknown", None, RuleDeleted::NotFound),
+        (first.spec.name.as_str(), Some(1), RuleDeleted::Conflict(2)),
+        (first.spec.name.as_str(), Some(2), RuleDeleted::Deleted),
+    ] {
+        assert_eq!(store.delete_alert_rule(namespace, name, expected, now).await.unwrap(), deleted, "{name}");
+    }
     assert_eq!(store.alert_rules(namespace).await.unwrap(), []);
     assert_eq!(save(store, namespace, &changed, Some(2)).await, RuleSaved::Conflict(0));
     check_that_a_due_check_stays(store).await;
@@ -265,7 +270,7 @@ pub async fn incidents_are_found_by_each_filter(store: &dyn Store) {
     assert_eq!(ids(store.incidents_of_group(group, 2).await.unwrap()), of_group[..2]);
     assert_eq!(store.incidents_of_group(again, 2).await.unwrap(), []);
 
-    assert!(store.delete_alert_rule(namespace, &rule.spec.name, now).await.unwrap());
+    store.delete_alert_rule(namespace, &rule.spec.name, None, now).await.unwrap();
     assert_eq!(listed(IncidentQuery { is_open: Some(true), ..query }).await, []);
     let off = RuleSpec { enabled: false, ..rule.spec.clone() };
     assert_eq!(
@@ -344,7 +349,7 @@ pub async fn verdicts_leave_events_where_a_rule_waits_for_them(store: &dyn Store
     assert!(store.write_alerts(&write).await.unwrap());
     let events = store.alert_events(DEFAULT, 500).await.unwrap();
     assert!(!events.iter().any(|event| ids.contains(&event.run)));
-    assert!(store.delete_alert_rule(DEFAULT, &rule.name, now).await.unwrap());
+    store.delete_alert_rule(DEFAULT, &rule.name, None, now).await.unwrap();
 }
 
 /// Jobs are read by pages of their names, with their newest success.

@@ -10,14 +10,14 @@ use super::alerts::tenant;
 use super::channels::channel_in;
 use super::{compile, created, next_id, spec};
 use crate::Store;
-use crate::alerts::{RuleChange, RuleSaved};
+use crate::alerts::{RuleChange, RuleDeleted, RuleSaved};
 use crate::catalog::{JobChange, JobCreated, JobRecord, JobSaved, NewJob};
 use crate::channels::{CHANNEL_USE_COUNT_MAX, Channel, ChannelDeleted, ChannelUse};
 use crate::reports::{ReportChange, ReportSaved};
 
 async fn channel(store: &dyn Store, namespace: NamespaceId, name: &str) {
     let made = channel_in(namespace, store.now().await.unwrap());
-    store.save_channel(&Channel { name: name.to_owned(), ..made }).await.unwrap();
+    store.save_channel(&Channel { name: name.to_owned(), ..made }, None).await.unwrap();
 }
 
 async fn save_rule(store: &dyn Store, namespace: NamespaceId, name: &str, more: Value) -> RuleSaved {
@@ -109,7 +109,7 @@ pub async fn a_used_channel_is_not_deleted(store: &dyn Store) {
     assert_eq!(store.delete_channel(namespace, "opsx").await.unwrap(), ChannelDeleted::Deleted);
 
     for rule in ["direct", "escalating"] {
-        assert!(store.delete_alert_rule(namespace, rule, now).await.unwrap());
+        assert_eq!(store.delete_alert_rule(namespace, rule, None, now).await.unwrap(), RuleDeleted::Deleted);
     }
     assert!(store.delete_report_schedule(namespace).await.unwrap());
     assert_eq!(used().await, ChannelDeleted::Used(vec![ChannelUse::Job("job".to_owned())]));

@@ -35,7 +35,7 @@ pub(super) fn channel_in(namespace: NamespaceId, now: Timestamp) -> Channel {
 
 async fn saved(store: &dyn Store) -> Channel {
     let channel = channel_in(DEFAULT, store.now().await.unwrap());
-    assert_eq!(store.save_channel(&channel).await.unwrap(), ChannelSaved::Created(channel.id));
+    assert_eq!(store.save_channel(&channel, None).await.unwrap(), ChannelSaved::Created(channel.id));
     channel
 }
 
@@ -116,7 +116,7 @@ pub async fn a_channel_is_read_as_it_was_saved(store: &dyn Store) {
     let namespace = Namespace { id: NamespaceId::new(next_id()), name: name("ns") };
     assert!(store.create_namespace(&namespace, now).await.unwrap());
     let channel = channel_in(namespace.id, now);
-    assert_eq!(store.save_channel(&channel).await.unwrap(), ChannelSaved::Created(channel.id));
+    assert_eq!(store.save_channel(&channel, None).await.unwrap(), ChannelSaved::Created(channel.id));
     assert_eq!(store.channel(namespace.id, &channel.name).await.unwrap(), Some(channel.clone()));
     assert_eq!(store.channel(DEFAULT, &channel.name).await.unwrap(), None);
 
@@ -132,21 +132,34 @@ pub async fn a_channel_is_read_as_it_was_saved(store: &dyn Store) {
         updated_at: later,
         ..channel.clone()
     };
-    assert_eq!(store.save_channel(&other).await.unwrap(), ChannelSaved::Changed(channel.id));
+    for (expected, saved) in [
+        (Some(later), ChannelSaved::Conflict(now)),
+        (Some(Timestamp::EPOCH), ChannelSaved::Conflict(now)),
+        (Some(now), ChannelSaved::Changed(channel.id)),
+        (Some(now), ChannelSaved::Conflict(later)),
+    ] {
+        assert_eq!(store.save_channel(&other, expected).await.unwrap(), saved, "{expected:?}");
+    }
+    let missing = Channel { id: ChannelId::new(next_id()), name: name("c"), ..other.clone() };
+    let conflict = ChannelSaved::Conflict(Timestamp::EPOCH);
+    assert_eq!(store.save_channel(&missing, Some(now)).await.unwrap(), conflict, "it was deleted");
     let expected = Channel { id: channel.id, created_at: now, ..other };
     assert_eq!(store.channels(namespace.id).await.unwrap(), [expected]);
 
     for _ in 1..CHANNEL_COUNT_MAX {
-        assert!(matches!(store.save_channel(&channel_in(namespace.id, now)).await.unwrap(), ChannelSaved::Created(_)));
+        assert!(matches!(
+            store.save_channel(&channel_in(namespace.id, now), None).await.unwrap(),
+            ChannelSaved::Created(_)
+        ));
     }
-    assert_eq!(store.save_channel(&channel_in(namespace.id, now)).await.unwrap(), ChannelSaved::Full);
+    assert_eq!(store.save_channel(&channel_in(namespace.id, now), None).await.unwrap(), ChannelSaved::Full);
     assert_eq!(store.delete_channel(namespace.id, &channel.name).await.unwrap(), ChannelDeleted::Deleted);
     assert_eq!(store.delete_channel(namespace.id, &channel.name).await.unwrap(), ChannelDeleted::NotFound);
     let names: Vec<String> = store.channels(namespace.id).await.unwrap().into_iter().map(|it| it.name).collect();
     assert!(names.is_sorted() && names.len() == 99, "{names:?}");
     assert_eq!(store.delete_namespace(namespace.id).await.unwrap(), NamespaceDeleted::Done);
     assert_eq!(store.channels(namespace.id).await.unwrap(), []);
-    assert_eq!(store.save_channel(&channel_in(namespace.id, now)).await.unwrap(), ChannelSaved::Full);
+    assert_eq!(store.save_channel(&channel_in(namespace.id, now), None).await.unwrap(), ChannelSaved::Full);
 }
 
 /// Two writes of the same decision store one message. A message to a deleted channel is not stored.

@@ -173,7 +173,7 @@ pub async fn a_weekly_report_is_written_once(store: &dyn Store) {
     let namespace = Namespace { id: NamespaceId::new(next_id()), name: name("reported") };
     assert!(store.create_namespace(&namespace, now).await.unwrap());
     let channel = channel_in(namespace.id, now);
-    store.save_channel(&channel).await.unwrap();
+    store.save_channel(&channel, None).await.unwrap();
     let spec = ReportSchedule {
         weekday: Weekday::Mon,
         time: "08:00".to_owned(),

@@ -14,8 +14,8 @@ use super::rollups::is_not_shard;
 use super::{MemStore, State, StoredJob, size};
 use crate::alerts::{
     AlertEvent, AlertWrite, ExpectCheck, IncidentQuery, IncidentRecord, MAINTENANCE_COUNT_MAX, MAINTENANCE_TOTAL_MAX,
-    MaintenanceRecord, OpenRunExpectations, RULE_COUNT_MAX, RuleChange, RuleRecord, RuleSaved, SILENCE_COUNT_MAX,
-    SilenceRecord, WatchedJob, next_evaluation,
+    MaintenanceRecord, OpenRunExpectations, RULE_COUNT_MAX, RuleChange, RuleDeleted, RuleRecord, RuleSaved,
+    SILENCE_COUNT_MAX, SilenceRecord, WatchedJob, next_evaluation,
 };
 use crate::outbox::may_be_reported;
 use crate::{Alerts, Result};
@@ -66,11 +66,20 @@ impl Alerts for MemStore {
         Ok(if version == 0 { RuleSaved::Created(record) } else { RuleSaved::Changed(record) })
     }
 
-    async fn delete_alert_rule(&self, namespace: NamespaceId, name: &str, now: Timestamp) -> Result<bool> {
+    async fn delete_alert_rule(
+        &self,
+        namespace: NamespaceId,
+        name: &str,
+        expected_version: Option<i64>,
+        now: Timestamp,
+    ) -> Result<RuleDeleted> {
         let rows = &mut self.state().alert_rows;
         let Some(rule) = rows.rules_of(namespace).into_iter().find(|rule| rule.spec.name == name) else {
-            return Ok(false);
+            return Ok(RuleDeleted::NotFound);
         };
+        if expected_version.is_some_and(|expected| expected != rule.version) {
+            return Ok(RuleDeleted::Conflict(rule.version));
+        }
         rows.raise_version(namespace);
         rows.rules.remove(&rule.id);
         let incidents = rows.incidents.values_mut().filter(|(_, record)| record.rule == rule.id);
@@ -79,7 +88,7 @@ impl Alerts for MemStore {
             let incident = &mut record.incident;
             (incident.standing, incident.resolved_at, incident.act_at) = (IncidentState::Resolved, Some(now), None);
         }
-        Ok(true)
+        Ok(RuleDeleted::Deleted)
     }
 
     async fn alerts_due(&self, now: Timestamp) -> Result<Vec<NamespaceId>> {

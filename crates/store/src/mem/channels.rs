@@ -27,14 +27,17 @@ impl Channels for MemStore {
         Ok(found)
     }
 
-    async fn save_channel(&self, channel: &Channel) -> Result<ChannelSaved> {
+    async fn save_channel(&self, channel: &Channel, expected: Option<Timestamp>) -> Result<ChannelSaved> {
         let mut state = self.state();
         if state.namespaces.iter().all(|namespace| namespace.id != channel.namespace) {
             return Ok(ChannelSaved::Full);
         }
-        let known =
-            state.channel_rows.named(channel.namespace, &channel.name).map(|known| (known.id, known.created_at));
-        if let Some((id, created_at)) = known {
+        let known = state.channel_rows.named(channel.namespace, &channel.name);
+        let saved_at = known.map_or(Timestamp::EPOCH, |known| known.updated_at);
+        if expected.is_some_and(|expected| expected != saved_at) {
+            return Ok(ChannelSaved::Conflict(saved_at));
+        }
+        if let Some((id, created_at)) = known.map(|known| (known.id, known.created_at)) {
             if let Some((kept, _)) = state.channel_rows.channels.get_mut(&id) {
                 *kept = Channel { id, created_at, ..channel.clone() };
             }

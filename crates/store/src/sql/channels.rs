@@ -46,7 +46,7 @@ const COUNT_CHANNELS: Statement =
     Statement { name: "count_channels", text: "SELECT COUNT(*) FROM alert_channel WHERE namespace_id = ?" };
 pub(super) const LOCK_CHANNEL: Statement = Statement {
     name: "lock_channel",
-    text: "SELECT id FROM alert_channel WHERE namespace_id = ? AND name = ? {for_update}",
+    text: "SELECT id, updated_at_ms FROM alert_channel WHERE namespace_id = ? AND name = ? {for_update}",
 };
 const INSERT_CHANNEL: Statement = Statement {
     name: "insert_channel",
@@ -152,8 +152,8 @@ impl Channels for SqlStore {
         rows.iter().map(|row| self.read_channel(row)).collect()
     }
 
-    async fn save_channel(&self, channel: &Channel) -> Result<ChannelSaved> {
-        transact!(self, "save_channel", |tx| tx.save_channel(channel).await)
+    async fn save_channel(&self, channel: &Channel, expected: Option<Timestamp>) -> Result<ChannelSaved> {
+        transact!(self, "save_channel", |tx| tx.save_channel(channel, expected).await)
     }
 
     async fn delete_channel(&self, namespace: NamespaceId, name: &str) -> Result<ChannelDeleted> {
@@ -310,12 +310,17 @@ impl Tx<'_> {
         Ok(written)
     }
 
-    async fn save_channel(&mut self, channel: &Channel) -> Result<ChannelSaved> {
+    async fn save_channel(&mut self, channel: &Channel, expected: Option<Timestamp>) -> Result<ChannelSaved> {
         let namespace = channel.namespace.get();
         if self.row(Query::new(&LOCK_NAMESPACE).int(namespace)).await?.is_none() {
             return Ok(ChannelSaved::Full);
         }
         let found = self.rows(Query::new(&LOCK_CHANNEL).int(namespace).text(&channel.name)).await?;
+        let saved_at = found.first().map(|row| Reader::new(row, "alert_channel").at("updated_at_ms")).transpose()?;
+        let saved_at = saved_at.unwrap_or(Timestamp::EPOCH);
+        if expected.is_some_and(|expected| expected != saved_at) {
+            return Ok(ChannelSaved::Conflict(saved_at));
+        }
         let enabled = i64::from(channel.is_enabled);
         if let Some(id) = read_ids(&found, "alert_channel", "id")?.first().copied().map(ChannelId::new) {
             let secret = self.store.seal_channel(id, &channel.secret)?;

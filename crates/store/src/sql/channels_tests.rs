@@ -29,7 +29,7 @@ async fn save(store: &SqlStore, id: i64, name: &str) {
         created_at: NOW,
         updated_at: NOW,
     };
-    store.save_channel(&channel).await.unwrap();
+    store.save_channel(&channel, None).await.unwrap();
     let notice = Notice {
         kind: NoticeKind::Firing,
         incident: Some(IncidentId::new(id)),

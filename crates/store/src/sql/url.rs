@@ -143,6 +143,12 @@ fn has_unencoded_password(rest: &str) -> bool {
 
 fn without_password(url: &str) -> String {
     let start = url.find("://").map_or(0, |at| at + 3);
+    // Where a password in the query ends is not known if it has an @ or #: it may have an & too.
+    if let Some((key, value)) = query_password(url)
+        && url[value..].contains(['@', '#'])
+    {
+        return format!("{}{}***", without_password(&url[..key]), &url[key..value]);
+    }
     // A password may contain characters that are not encoded, so the last @ of the whole address ends it.
     let shown = match url[start..].rfind('@').map(|at| start + at) {
         Some(at) => {
@@ -156,11 +162,27 @@ fn without_password(url: &str) -> String {
     };
     let Some((head, query)) = shown.split_once('?') else { return shown };
     let hide = |pair: &str| match pair.split_once('=') {
-        Some((key, _)) if key.contains("password") => format!("{key}=***"),
+        Some((key, _)) if is_password(key) => format!("{key}=***"),
         _ => pair.to_owned(),
     };
     let pairs: Vec<String> = query.split('&').map(hide).collect();
     format!("{head}?{}", pairs.join("&"))
+}
+
+/// Where the key and the value of the first password in a URL's query begin.
+fn query_password(url: &str) -> Option<(usize, usize)> {
+    let mut key = url.find('?')? + 1;
+    for pair in url[key..].split('&') {
+        match pair.split_once('=') {
+            Some((name, _)) if is_password(name) => return Some((key, key + name.len() + 1)),
+            _ => key += pair.len() + 1,
+        }
+    }
+    None
+}
+
+fn is_password(key: &str) -> bool {
+    key.to_ascii_lowercase().contains("password")
 }
 
 /// Without an @, the text after the colon should be a port. Any other text may be a password whose host was forgotten, and is masked.
@@ -218,6 +240,8 @@ mod tests {
             ("postgres://u:forgotten", "postgres://u:***"),
             ("postgres://[::1]:5432/d", "postgres://[::1]:5432/d"),
             ("postgres://h/d?user=u&password=p", "postgres://h/d?user=u&password=***"),
+            ("postgres://h:5432/d?user=u&password=p@tail&x=1", "postgres://h:5432/d?user=u&password=***"),
+            ("mysql://u:p@h/d?a=1&keyStorePassword=q&b=2", "mysql://u:***@h/d?a=1&keyStorePassword=***&b=2"),
         ] {
             let url: DatabaseUrl = given.parse().unwrap();
             assert_eq!(url.to_string(), shown);
@@ -231,6 +255,8 @@ mod tests {
             let error = given.parse::<DatabaseUrl>().unwrap_err().to_string();
             assert!(error.contains("u:***@h/d") && error.contains("@ as %40"), "{error}");
         }
+        let error = "mysql://h:3306/d?user=u&password=p@tail#tail&tail".parse::<DatabaseUrl>().unwrap_err().to_string();
+        assert!(error.contains("mysql://h:3306/d?user=u&password=***") && !error.contains("tail"), "{error}");
         assert!("postgres://u:p%40ss%2Fw%23rd@h/d".parse::<DatabaseUrl>().is_ok());
     }
 

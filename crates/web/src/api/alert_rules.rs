@@ -199,10 +199,11 @@ async fn put(
     answer(&call, if is_new { StatusCode::CREATED } else { StatusCode::OK }, &record).await
 }
 
-async fn delete(call: Call, Named(name, ..): Named<path::AlertRule>) -> Result<Response, Problem> {
+async fn delete(call: Call, Named(name, ..): Named<path::AlertRule>, if_match: IfMatch) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
+    let expected = if_match.against(record.version)?;
     call.note.before(&record.spec);
-    rules::delete_rule(call.engine(), call.namespace.id, &name).await?;
+    rules::delete_rule(call.engine(), call.namespace.id, &name, expected).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 

@@ -20,12 +20,12 @@ use serde_json::value::RawValue;
 
 use super::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
 use super::page_builder::PageBuilder;
-use crate::call::GlobalCall;
+use crate::call::{GlobalCall, quoted};
 use crate::cursor::{Listing, cut_to_page};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::permits::HeavyWork;
-use crate::problem::{Code, Problem};
+use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::recheck::RecheckedCaller;
 use crate::routes::Routes;
@@ -38,6 +38,8 @@ const EXPORT_BATCH: u32 = 500;
 const EXPORT_BATCH_LEN: usize = 256 * 1024;
 /// How many entries the first batch has: few, since the length of the entries is not known yet.
 const FIRST_BATCH: u32 = 16;
+/// Maximum number of namespaces that a refusal names.
+const NAMED_MAX: usize = 20;
 /// Maximum length of a filter, in bytes.
 const FILTER_LEN_MAX: usize = 255;
 
@@ -142,7 +144,23 @@ pub(super) fn routes() -> Routes {
     )
 }
 
+/// Refuses a namespace that does not exist, unless entries name it: those about a deleted namespace stay.
+pub(crate) async fn check_namespace(call: &GlobalCall<ReadAudit>) -> Result<(), Problem> {
+    let Some(wanted) = &call.query.wanted.namespace else { return Ok(()) };
+    let store = call.engine().store();
+    let namespaces = store.namespaces().await?;
+    let of_it = AuditQuery { namespace: Some(wanted.clone()), limit: 1, ..AuditQuery::default() };
+    if namespaces.iter().any(|one| one.name == *wanted) || !store.audit(&of_it).await?.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = namespaces.iter().take(NAMED_MAX).map(|one| one.name.as_str()).collect();
+    let message =
+        format!("{} is neither a namespace nor in any entry; namespaces: {}", quoted(wanted), names.join(", "));
+    Err(Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("in", "invalid_value", message)]))
+}
+
 async fn list(call: GlobalCall<ReadAudit>, headers: HeaderMap) -> Result<Response, Problem> {
+    check_namespace(&call).await?;
     let ReadAudit { wanted, cursor } = &call.query;
     let listing = Listing::new("audit", AuditQuery { limit: 0, ..wanted.clone() });
     let after = listing.id_after(cursor.as_deref(), AuditId::get)?;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
+use http::header::ETAG;
 use rondel_admin::channels::{self, ChannelError, ChannelView, NewChannel};
 use rondel_core::access::Permission::{Admin, View};
 use rondel_core::channel::{ChannelKind, Values};
@@ -20,6 +21,7 @@ use crate::answer::json;
 use crate::body::JsonBody;
 use crate::call::{Call, forbidden, quoted};
 use crate::cursor::{Listing, cut_to_page};
+use crate::etag::{IfMatch, mismatch, tag};
 use crate::openapi::Doc;
 use crate::path::{self, Named};
 use crate::problem::{Code, Complaint, Problem};
@@ -31,6 +33,7 @@ use crate::routes::Routes;
 pub(super) struct ChannelJson {
     name: String,
     namespace: String,
+    version: i64,
     kind: ChannelKind,
     /// The language of its messages.
     lang: Lang,
@@ -118,7 +121,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/channels/{name}",
             View,
             get,
-            Doc::new("Get a channel", "Without its secrets.").json::<ChannelJson>(200, "The channel."),
+            Doc::new("Get a channel", "Without its secrets.").json::<ChannelJson>(200, "The channel.").with("ETag"),
         )
         .put(
             "/api/v1/channels/{name}",
@@ -129,7 +132,9 @@ pub(super) fn routes() -> Routes {
                 "Settings are replaced as a whole, secrets one by one. Templates are tried on samples of all messages first.",
             )
             .json::<ChannelJson>(200, "The changed channel.")
+            .with("ETag")
             .json::<ChannelJson>(201, "The new channel.")
+            .with("ETag")
             .refuses(&[Code::TooManyChannels])
             .example(json!({
                 "kind": "slack", "lang": "en", "secrets": {"url": "https://hooks.slack.com/services/T000/B000/XXXX"},
@@ -177,30 +182,43 @@ async fn list(call: Call) -> Result<Response, Problem> {
 
 async fn get(call: Call, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
     let channel = find(&call, &name).await?;
-    json(StatusCode::OK, &show(&call, &channel))
+    tagged(StatusCode::OK, &channel, &show(&call, &channel))
 }
 
 async fn put(
     call: Call,
     Named(name, ..): Named<path::Channel>,
+    if_match: IfMatch,
     body: JsonBody<NewChannelJson>,
 ) -> Result<Response, Problem> {
     call.check(None, forbidden)?;
     let NewChannelJson { kind, lang, enabled, settings, secrets } = body.read()?;
-    let new = NewChannel { name, kind, settings, secrets, lang, is_enabled: enabled };
-    let (status, channel) = save(&call, new).await?;
-    json(status, &channel)
+    let before = channels::find(call.engine(), call.namespace.id, &name).await?;
+    let expected = match &before {
+        Some(before) => if_match.against(version(before))?.map(Timestamp::from_millis),
+        None if if_match.is_given() => return Err(mismatch(0)),
+        None => None,
+    };
+    if let Some(before) = &before {
+        call.note.before(&show(&call, before));
+    }
+    let new = NewChannel { name, kind, settings, secrets, lang, is_enabled: enabled, expected };
+    let saved = channels::save(call.engine(), &call.namespace, new).await?;
+    let shown = show(&call, &saved.channel);
+    call.note.changed_to(&shown);
+    let status = if saved.is_new { StatusCode::CREATED } else { StatusCode::OK };
+    tagged(status, &saved.channel, &ChannelJson { signing_key: saved.signing_key, ..shown })
 }
 
-/// Saves a channel, and records its state before and after the change in the audit log.
-async fn save(call: &Call, new: NewChannel) -> Result<(StatusCode, ChannelJson), Problem> {
-    if let Some(before) = channels::find(call.engine(), call.namespace.id, &new.name).await? {
-        call.note.before(&show(call, &before));
-    }
-    let saved = channels::save(call.engine(), &call.namespace, new).await?;
-    call.note.changed_to(&show(call, &saved.channel));
-    let status = if saved.is_new { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, ChannelJson { signing_key: saved.signing_key, ..show(call, &saved.channel) }))
+/// The version of a channel: each save has another instant.
+pub(crate) fn version(channel: &Channel) -> i64 {
+    channel.updated_at.as_millis()
+}
+
+fn tagged(status: StatusCode, channel: &Channel, shown: &ChannelJson) -> Result<Response, Problem> {
+    let mut response = json(status, shown)?;
+    response.headers_mut().insert(ETAG, tag(version(channel)));
+    Ok(response)
 }
 
 async fn delete(call: Call, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
@@ -305,6 +323,7 @@ fn show<Q>(call: &Call<Q>, channel: &Channel) -> ChannelJson {
     ChannelJson {
         name: channel.name.clone(),
         namespace: call.namespace.name.clone(),
+        version: version(channel),
         kind: channel.kind,
         lang: channel.lang,
         enabled: channel.is_enabled,
@@ -340,6 +359,7 @@ impl From<ChannelError> for Problem {
             ChannelError::Invalid(errors) => {
                 Self::of_complaints(Code::InvalidBody, errors.into_iter().map(Complaint::from).collect())
             }
+            ChannelError::Conflict { saved_at } => mismatch(saved_at.as_millis()),
             error @ ChannelError::TooMany => Self::new(Code::TooManyChannels, error.to_string()),
             ChannelError::Store(error) => error.into(),
         }

@@ -93,7 +93,7 @@ struct RowJson {
     /// The percentage that succeeded, rounded down to a tenth, of all runs that were not cancelled, skipped fires included. Null without
     /// any.
     succeeded_percent: Option<f64>,
-    /// The percentage of scheduled fires that began on time; skipped fires count as late. Null without any.
+    /// The percentage of scheduled fires that began on time; fires that were skipped before they began count as late. Null without any.
     on_time_percent: Option<f64>,
     duration_ms: LengthsJson,
     lateness_ms: LengthsJson,

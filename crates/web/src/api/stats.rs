@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::jobs::{find_app, instant, visible_from};
 use crate::answer::json;
-use crate::call::Call;
+use crate::call::{Call, quoted};
 use crate::openapi::Doc;
 use crate::overview::series::{self, BUCKET_COUNT_MAX, Bucket, BucketRange};
 use crate::parameter::Parameter;
@@ -176,7 +176,7 @@ pub(super) fn routes() -> Routes {
              quarters of an hour 15 days, hours of jobs 60 days, everything else 400 days.",
         )
         .json::<StatsJson>(200, "The counts.")
-        .refuses(&[Code::AppNotFound]),
+        .refuses(&[Code::AppNotFound, Code::JobNotFound]),
     )
 }
 
@@ -238,9 +238,14 @@ async fn groups(
             Some(app) => Some(find_app(call, app).await?),
             None => None,
         };
-        let found = store.jobs_named(call.namespace.id, &names).await?;
+        let mut found = store.jobs_named(call.namespace.id, &names).await?;
+        found.retain(|job| call.may_view(job.app) && app.is_none_or(|app| app == job.app));
+        if let Some(name) = names.iter().find(|name| !found.iter().any(|job| job.spec.name == **name)) {
+            let detail = format!("there is no job {} in namespace {}", quoted(name), call.namespace.name);
+            return Err(Problem::new(Code::JobNotFound, detail));
+        }
         let mut groups = Vec::new();
-        for job in found.into_iter().filter(|job| call.may_view(job.app) && app.is_none_or(|app| app == job.app)) {
+        for job in found {
             let from = visible_from(call, &job, span.from, span.to).await?;
             groups.push(Group { name: job.spec.name, id: job.id.get(), from });
         }

@@ -2,6 +2,7 @@
 //! expires.
 
 use rondel_admin::lineage::{self, Descent, GENERATION_MAX};
+use rondel_core::time::earlier_of;
 use rondel_core::{Timestamp, TokenId};
 use rondel_store::access::TokenRecord;
 
@@ -100,13 +101,6 @@ pub(super) async fn of_replacement<Q>(
         expires_at,
         is_inherited: caller.is_some() && expires_at.is_some(),
     })
-}
-
-fn earlier_of(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    }
 }
 
 fn too_long() -> Problem {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
-use rondel_admin::auth::Token;
+use rondel_admin::auth::{self, Token};
 use rondel_core::access::Permission::SignedIn;
 use rondel_core::access::{Permission, Role};
 use rondel_core::authority::TokenTarget;
@@ -299,7 +299,7 @@ pub(crate) async fn create_token<Q>(call: &GlobalCall<Q>, new: NewToken) -> Resu
     token_limit::check(call, &record).await?;
     let names = GrantNames::of(engine, record.grants.iter()).await?;
     // Adding fails if the caller's own token has ended since it was checked.
-    if !engine.store().add_token(&record).await? {
+    if !auth::add(engine.store(), &record).await? {
         return Err(unauthenticated());
     }
     Ok(with_secret(call, (&record, &names), (&secret, is_inherited)))
@@ -446,7 +446,7 @@ async fn replace<Q>(call: &GlobalCall<Q>, old: TokenRecord, overlap: Duration) -
     };
     token_limit::check(call, &record).await?;
     let names = GrantNames::of(engine, record.grants.iter()).await?;
-    if !engine.store().rotate_token(old.id, now + overlap, &record).await? {
+    if !auth::rotate(engine.store(), old.id, now + overlap, &record).await? {
         return Err(Problem::new(Code::TokenOver, "the token was revoked or has expired; create a new one"));
     }
     Ok(with_secret(call, (&record, &names), (&secret, is_inherited)))

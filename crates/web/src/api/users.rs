@@ -2,8 +2,8 @@
 
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
-use rondel_admin::passwords;
 use rondel_admin::sign_in::{self, LINK_LIFETIME, SignInOwner};
+use rondel_admin::{accounts, passwords};
 use rondel_core::access::Permission::Cluster;
 use rondel_core::schema::ACCOUNT_PATTERN;
 use rondel_core::{AccountId, Timestamp, name, plain};
@@ -215,7 +215,7 @@ pub(crate) async fn create_user<Q>(call: &GlobalCall<Q>, new: NewUser) -> Result
     };
     // Read before the account is stored: after an error the call would be repeated, and find that the user exists.
     let shown = show(call, &account).await?;
-    if engine.store().create_account(&account).await? {
+    if accounts::create(engine.store(), &account).await? {
         call.note.changed_to(&shown);
         Ok(account)
     } else {

@@ -15,7 +15,7 @@ use super::prefs::Prefs;
 use super::shell::{LIMIT, Nav, Page, Shell, User, WithLang, html};
 use super::texts::Texts;
 use super::zones;
-use crate::api::audit::{ReadAudit, export as export_of};
+use crate::api::audit::{ReadAudit, check_namespace, export as export_of};
 use crate::api::jobs::find;
 use crate::call::GlobalCall;
 use crate::cursor::Listing;
@@ -245,6 +245,7 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
 
 /// Downloads all entries that match the filters, as JSON lines.
 pub(super) async fn export(call: GlobalCall<ReadAudit>) -> Result<Response, Problem> {
+    check_namespace(&call).await?;
     let query = call.query.wanted.clone();
     let mut response = export_of(&call, query)?;
     let name = HeaderValue::from_static("attachment; filename=\"activity.ndjson\"");

@@ -420,7 +420,7 @@ enum RuleOutcome {
 pub(super) async fn delete(page: Page, Named(name, ..): Named<path::AlertRule>) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
     page.call.note.before(&record.spec);
-    rules::delete_rule(page.engine(), record.namespace, &name).await?;
+    rules::delete_rule(page.engine(), record.namespace, &name, None).await?;
     Ok(to("/alerts"))
 }
 

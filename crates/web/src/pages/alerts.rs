@@ -432,7 +432,7 @@ fn facts(record: &IncidentRecord, now: Timestamp, t: &Texts) -> Vec<(&'static st
     let mut facts = vec![
         (t.alerts_since, at(incident.started_at)),
         (t.alerts_seen, at(incident.seen_at)),
-        (t.alerts_count, incident.count.to_string()),
+        (t.incident_count(incident.subject.kind), incident.count.to_string()),
         (t.alerts_channels, channels_of(&record.spec, t)),
     ];
     facts.extend(incident.resolved_at.map(|resolved| (t.alerts_resolved_at, at(resolved))));

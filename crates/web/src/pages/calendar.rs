@@ -2,8 +2,10 @@
 
 use askama::Template;
 use axum::response::Response;
+use chrono::{Days, NaiveDate};
 use http::StatusCode;
 use rondel_admin::calendars::{self, CalendarDependent, CalendarError};
+use rondel_core::Timestamp;
 use rondel_core::calendar::{Calendar, CalendarSpec};
 use rondel_store::calendars::CalendarRecord;
 
@@ -55,6 +57,8 @@ struct CalendarPage {
     /// The URL and the name of each job or calendar that uses this calendar.
     dependents: Vec<(String, String)>,
     has_more_dependents: bool,
+    /// The last listed day, if it has passed in every time zone.
+    last_day: Option<NaiveDate>,
     form: CalendarForm,
     errors: Vec<String>,
     trial: Option<Trial>,
@@ -128,6 +132,11 @@ pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Calendar>) -
     Ok(to("/calendars"))
 }
 
+/// Whether a day has passed in every time zone.
+fn has_passed(day: NaiveDate, now: Timestamp) -> bool {
+    now.to_utc().is_some_and(|now| day + Days::new(1) < now.date_naive())
+}
+
 async fn render_page<Q>(
     page: &Page<Q>,
     status: StatusCode,
@@ -155,6 +164,7 @@ async fn render_page<Q>(
         months: months(&calendar, year),
         dependents: dependents.into_iter().map(address).collect(),
         has_more_dependents,
+        last_day: calendar.last_listed_day().filter(|day| has_passed(*day, page.engine().now())),
         form,
         errors: state.errors,
         trial: state.trial,

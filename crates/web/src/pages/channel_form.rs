@@ -1,6 +1,7 @@
 //! The form of a channel: one input for each field of its kind.
 
 use rondel_admin::channels::{self, NewChannel};
+use rondel_core::Timestamp;
 use rondel_core::channel::{ChannelKind, Field, FieldForm, Values, fields, reference};
 use rondel_core::words::Lang;
 use rondel_store::channels::Channel;
@@ -8,6 +9,7 @@ use rondel_store::channels::Channel;
 use super::form::Fields;
 use super::sentences::localized;
 use super::texts::Texts;
+use crate::api::channels::version;
 use crate::problem::Problem;
 
 pub(super) struct ChannelForm {
@@ -19,6 +21,8 @@ pub(super) struct ChannelForm {
     pub(super) name_error: Option<String>,
     pub(super) lang: &'static str,
     pub(super) is_enabled: bool,
+    /// The version that the form shows, 0 for a new channel.
+    pub(super) version: Option<i64>,
     pub(super) inputs: Vec<Input>,
     /// Errors that belong to no input.
     pub(super) errors: Vec<String>,
@@ -64,6 +68,7 @@ impl ChannelForm {
             name_error: None,
             lang: channel.map_or(t.lang(), |channel| channel.lang).as_str(),
             is_enabled: channel.is_none_or(|channel| channel.is_enabled),
+            version: channel.map(version),
             inputs: fields(kind).iter().map(|field| input(field, value(field), t)).collect(),
             errors: Vec::new(),
         };
@@ -79,6 +84,7 @@ impl ChannelForm {
         form.name = sent.get("name").to_owned();
         form.lang = if sent.get("lang") == "zh" { "zh" } else { "en" };
         form.is_enabled = sent.get("enabled") == "1";
+        form.version = sent.get("version").parse().ok();
         for input in &mut form.inputs {
             input.value = sent.get(input.name).to_owned();
         }
@@ -142,6 +148,7 @@ impl ChannelForm {
             secrets,
             lang: if self.lang == "zh" { Lang::Zh } else { Lang::En },
             is_enabled: self.is_enabled,
+            expected: self.version.map(Timestamp::from_millis),
         }
     }
 }

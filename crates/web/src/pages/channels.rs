@@ -195,7 +195,7 @@ pub(super) async fn blank(page: Page<NewChannelQuery>) -> Result<Response, Probl
 pub(super) async fn create(page: Page, sent: Fields) -> Result<Response, Problem> {
     page.call.check(None, crate::call::forbidden)?;
     let kind = sent.get("kind").parse().unwrap_or(ChannelKind::Email);
-    let form = ChannelForm::from_fields(kind, &sent, page.t);
+    let form = ChannelForm { version: Some(0), ..ChannelForm::from_fields(kind, &sent, page.t) };
     let name = form.name.clone();
     page.call.note.object(&name);
     if channels::find(page.engine(), page.call.namespace.id, &name).await?.is_some() {
@@ -239,6 +239,10 @@ async fn save_form(page: &Page, known: Option<&Channel>, form: ChannelForm) -> R
             let problem = Problem::from(error);
             if matches!(problem.code(), Code::Internal | Code::Unavailable) {
                 return Err(problem);
+            }
+            if problem.code() == Code::VersionMismatch {
+                let form = form.with_error("", page.t.channels_conflict);
+                return render_page(page, StatusCode::CONFLICT, known, form, PageState::default()).await;
             }
             let form = form.with_problem(&problem, page.t.lang());
             render_page(page, StatusCode::UNPROCESSABLE_ENTITY, known, form, PageState::default()).await

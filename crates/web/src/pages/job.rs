@@ -149,7 +149,7 @@ pub(super) async fn page(page: Page<CursorQuery>, Named(name, ..): Named<path::J
         facts: facts(&record, t),
         params: text_of(&spec.params),
         run_with: run_form(&page, &record),
-        warnings: jobs::warnings(page.engine(), record.namespace, spec)
+        warnings: jobs::warnings(page.engine(), record.namespace, spec, recent.next_fire_at)
             .iter()
             .map(|warning| t.warning(warning))
             .collect(),

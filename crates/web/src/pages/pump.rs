@@ -49,7 +49,8 @@ struct RootRow {
 
 struct GroupRow {
     id: RunId,
-    index: i32,
+    /// Counted from 1, as in lists of runs.
+    number: i32,
     status: Status,
     attempt: i32,
     executor: String,
@@ -68,7 +69,7 @@ struct ItemRow {
     asked_at: Option<Moment>,
     /// Whether its last select returned no rows, and all rows that it had fetched are executed.
     is_dry: bool,
-    /// The index and the run of the group that has it.
+    /// The number and the run of the group that has it.
     group: Option<(i32, RunId)>,
     executor: String,
     /// Increases with each owner of the item.
@@ -183,7 +184,7 @@ fn root_row(RootView { run, ends_at }: &RootView, now: Timestamp, t: &Texts) -> 
 fn group_row(GroupView { run, item_count, per_minute }: &GroupView, now: Timestamp, t: &Texts) -> GroupRow {
     GroupRow {
         id: run.id,
-        index: run.shard_index,
+        number: run.shard_index + 1,
         status: Status::of_run(run, t),
         attempt: run.attempt,
         executor: run.executor.clone().unwrap_or_default(),
@@ -203,7 +204,7 @@ fn item_row(page: &Page<ItemsQuery>, record: &JobRecord, view: &ItemView, now: T
         word,
         asked_at: item.asked_at.map(moment),
         is_dry: item.dry,
-        group: group.zip(item.owner.map(|owner| owner.run)),
+        group: group.map(|index| index + 1).zip(item.owner.map(|owner| owner.run)),
         executor: executor.clone().unwrap_or_default(),
         epoch: item.epoch,
         counts: item.total(),

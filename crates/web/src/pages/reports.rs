@@ -31,6 +31,8 @@ use crate::report::{GroupBy, ReportQuery, report, whole_csv};
 
 /// The ranges to select from, in days.
 const DAYS: [u32; 4] = [7, 30, 90, 365];
+/// Maximum length of a report, in days.
+const DAY_COUNT_MAX: u32 = 400;
 /// The length of the text of a day, such as 2026-11-30.
 const DAY_LEN: usize = 10;
 const DAY: Duration = Duration::from_secs(24 * 3_600);
@@ -69,10 +71,25 @@ impl FromQuery for ReportChoices {
 impl ReportChoices {
     fn query(&self, now: Timestamp, t: &Texts) -> Result<ReportQuery, String> {
         let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        let by =
-            GroupBy::from_word(&self.by).unwrap_or(if self.label.is_empty() { GroupBy::App } else { GroupBy::Label });
+        let in_words = |sentence: String| localized(t.lang(), &sentence).into_owned();
+        let none_of = |word: &str, words: &[&str]| in_words(format!("{word:?} is none of {}", words.join(", ")));
+        let by = match self.by.as_str() {
+            "" if self.label.is_empty() => GroupBy::App,
+            "" => GroupBy::Label,
+            word => GroupBy::from_word(word).ok_or_else(|| none_of(word, &GroupBy::WORDS))?,
+        };
+        let period = match self.period.as_str() {
+            "" => Period::default(),
+            word => Period::from_word(word).ok_or_else(|| none_of(word, &Period::WORDS))?,
+        };
         let (mut from, to) = (instant(&self.from, false, t)?, instant(&self.to, true, t)?);
-        let days: Option<u32> = self.days.parse().ok().filter(|days| (1..=400).contains(days));
+        let days: Option<u32> = match self.days.as_str() {
+            "" => None,
+            text => match text.parse::<u32>() {
+                Ok(days) if (1..=DAY_COUNT_MAX).contains(&days) => Some(days),
+                _ => return Err(in_words(format!("{text:?} is not a number from 1 to {DAY_COUNT_MAX}"))),
+            },
+        };
         if let Some(days) = days.filter(|_| from.is_none()) {
             // The last day is today, or the last day that the query covers.
             let last = Step::Day.floor(to.map_or(now, |to| to.saturating_sub(Duration::from_millis(1))));
@@ -82,7 +99,7 @@ impl ReportChoices {
             by,
             from,
             to: to.filter(|to| *to < now),
-            period: Period::from_word(&self.period).unwrap_or_default(),
+            period,
             app: given(&self.app),
             job: None,
             label: given(&self.label).filter(|_| by == GroupBy::Label),

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use rondel_admin::oidc::Refusal;
 use rondel_core::calendar::{Calendar, CalendarSpec};
 use rondel_core::shape;
 use rondel_core::spec::JobSpec;
@@ -264,6 +265,14 @@ fn refusals_of_forms_are_in_chinese() {
         crate::etag::mismatch(6).detail().to_owned(),
         crate::job_bulk::not_reached().detail().to_owned(),
         crate::job_bulk::unanswered().detail().to_owned(),
+        Refusal::NotBegun.to_string(),
+        Refusal::Replayed("ann".to_owned()).to_string(),
+        Refusal::NoEmail.to_string(),
+        Refusal::NotVerified("ann".to_owned()).to_string(),
+        Refusal::NotAName("ann".to_owned()).to_string(),
+        Refusal::NoAccount("ann".to_owned()).to_string(),
+        Refusal::NotLinked("ann".to_owned()).to_string(),
+        Refusal::Disabled("ann".to_owned()).to_string(),
     ];
     for english in refusals {
         assert!(!zh(&english).is_ascii(), "{english}");

@@ -1,6 +1,7 @@
 //! The texts of the console in each language. `build.rs` generates `Texts` from `web/locales`.
 
 use rondel_admin::jobs::JobWarning;
+use rondel_core::alert::SubjectKind;
 use rondel_core::folded_state::FoldedState;
 use rondel_core::spec::{Delivery, MisfirePolicy, OnSilence, OverlapPolicy};
 use rondel_core::tree::Link;
@@ -159,6 +160,14 @@ impl Texts {
         words.unwrap_or(route.as_str())
     }
 
+    /// The label of an incident's count. A group counts its subjects, however often each of them fails.
+    pub(crate) const fn incident_count(&self, kind: SubjectKind) -> &'static str {
+        match kind {
+            SubjectKind::Group => self.alerts_total,
+            _ => self.alerts_count,
+        }
+    }
+
     /// A warning to the author of a job.
     pub(crate) fn warning(&self, warning: &JobWarning) -> String {
         match warning {
@@ -167,6 +176,7 @@ impl Texts {
             JobWarning::LeavesShadow => self.warning_leaves_shadow.to_owned(),
             JobWarning::MovesApp { from, to } => self.warning_moves_app(from, to),
             JobWarning::NeverFires => self.warning_never_fires.to_owned(),
+            JobWarning::CalendarRemovesAll { calendar } => self.warning_calendar_removes_all(calendar),
         }
     }
 

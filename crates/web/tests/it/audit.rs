@@ -104,6 +104,25 @@ async fn the_entry_of_a_change_is_there_before_the_change_is_made() {
     assert_eq!((entry.object.as_str(), entry.verdict, entry.after), ("a", Verdict::Failed, None));
 }
 
+/// An empty list would look as if nothing was done there.
+#[tokio::test]
+async fn a_namespace_that_never_existed_is_refused() {
+    let server = Server::start().await;
+    server.with_body("POST", "/api/v1/namespaces", json!({"name": "gone"})).await.expect(201);
+    let calendar = "/api/v1/calendars/c?namespace=gone";
+    server.with_body("PUT", calendar, json!({"rule": {"weekdays": ["tue"]}})).await.expect(201);
+    for path in [calendar, "/api/v1/namespaces/gone"] {
+        assert_eq!(server.bare("DELETE", path).await.status, 204, "{path}");
+    }
+    let of_deleted = server.get("/api/v1/audit?in=gone").await.expect(200);
+    assert_eq!(of_deleted["items"].as_array().map(Vec::len), Some(2), "{of_deleted}");
+    server.get("/api/v1/audit?in=default").await.expect(200);
+    let refused = server.get("/api/v1/audit?in=nope").await.expect(422);
+    let error = &refused["errors"][0];
+    let message = "\"nope\" is neither a namespace nor in any entry; namespaces: default";
+    assert_eq!((&error["parameter"], &error["message"]), (&json!("in"), &json!(message)));
+}
+
 /// A table of the changing routes, for reviewers: whether the entry of each has the state before and after, and names its object.
 /// `RONDEL_BLESS=1` writes it again; review the differences.
 const TABLE: &str = "tests/audited.tsv";

@@ -46,6 +46,33 @@ async fn a_year_is_shown_with_names_and_users() {
 }
 
 #[tokio::test]
+async fn a_calendar_whose_days_have_passed_is_named_with_its_jobs() {
+    let server = Server::start().await;
+    let calendar = |day: &str| json!({"rule": {"days": [day]}});
+    server.with_body("PUT", "/api/v1/calendars/year", calendar("2001-12-31")).await.expect(201);
+    let mut job = json!({"name": "j", "app": "a", "handler": "h", "schedule": {"cron": "@daily"},
+        "calendar": {"name": "year"}});
+    let made = server.with_body("POST", "/api/v1/jobs", &job).await.expect(201);
+    let warning = json!("its calendar year removes every fire of its schedule from now on");
+    assert!(made["warnings"].as_array().unwrap().contains(&warning), "{made}");
+    job["name"] = json!("k");
+    let applied = server.with_body("POST", "/api/v1/jobs/apply?dry_run=true", json!([job])).await.expect(200);
+    assert!(applied["items"][0]["warnings"].as_array().unwrap().contains(&warning), "{applied}");
+    let mut visitor = Visitor::signed_in(&server).await;
+    for (language, of_job, of_calendar) in [
+        ("en", "Its calendar year removes every fire of its schedule", "the last one was 2001-12-31"),
+        ("zh", "日历 year 从现在起会排除", "最后一天是 2001-12-31"),
+    ] {
+        visitor.language = language;
+        assert!(visitor.get("/jobs/j").await.text().contains(of_job), "{language}");
+        assert!(visitor.get("/calendars/year").await.text().contains(of_calendar), "{language}");
+    }
+    server.with_body("PUT", "/api/v1/calendars/year", calendar("2002-01-01..2055-12-31")).await.expect(200);
+    assert!(!visitor.get("/calendars/year").await.text().contains("days-passed"));
+    assert!(!visitor.get("/jobs/j").await.text().contains("从现在起会排除"));
+}
+
+#[tokio::test]
 async fn a_calendar_is_tried_made_changed_and_deleted() {
     let server = Server::start().await;
     let mut visitor = Visitor::signed_in(&server).await;

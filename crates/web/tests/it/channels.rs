@@ -1,5 +1,6 @@
 //! Alert channels, through the API and on pages.
 
+use axum::body::Body;
 use rondel_core::channel::ChannelKind;
 use serde_json::{Value, json};
 
@@ -204,4 +205,48 @@ async fn a_used_channel_is_not_deleted() {
     server.bare("DELETE", "/api/v1/jobs/nightly-close").await.expect(204);
     server.bare("DELETE", "/api/v1/reports/schedule").await.expect(204);
     server.bare("DELETE", PATH).await.expect(204);
+}
+
+/// A caller who read an older version would otherwise undo the change of another one unseen.
+#[tokio::test]
+async fn a_rule_is_deleted_in_the_version_that_the_caller_names() {
+    let server = Server::start().await;
+    let path = "/api/v1/alert-rules/failing";
+    for (severity, status) in [("warning", 201), ("critical", 200)] {
+        let rule = json!({"condition": {"failed": {}}, "severity": severity});
+        server.with_body("PUT", path, rule).await.expect(status);
+    }
+    let delete = async |version: &str| {
+        server.send(server.request("DELETE", path).header("if-match", version).body(Body::empty()).unwrap()).await
+    };
+    assert_eq!(delete("\"v1\"").await.expect(412)["current_version"], 2);
+    assert_eq!(delete("\"v2\"").await.status, 204);
+}
+
+/// Of two tabs, the later save would otherwise undo the earlier one unseen.
+#[tokio::test]
+async fn a_channel_is_saved_in_the_version_that_the_caller_read() {
+    let server = Server::start().await;
+    let put = async |version: Option<&str>| {
+        let request = server.request("PUT", PATH).header("content-type", "application/json");
+        let request = version.into_iter().fold(request, |request, version| request.header("if-match", version));
+        server.send(request.body(Body::from(slack().to_string())).unwrap()).await
+    };
+    put(Some("\"v1\"")).await.expect(412);
+    let first = put(None).await.headers["etag"].to_str().unwrap().to_owned();
+    assert_eq!(server.get(PATH).await.headers["etag"], first.as_str());
+    let visitor = Visitor::signed_in(&server).await;
+    let page = visitor.get("/alerts/channels/ops").await.text();
+    let shown =
+        page.split("name=\"version\" value=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap().to_owned();
+    assert_eq!(format!("\"v{shown}\""), first);
+    let second = put(Some(first.as_str())).await.headers["etag"].to_str().unwrap().to_owned();
+    assert_ne!(second, first);
+    put(Some(first.as_str())).await.expect(412);
+    let form = |version: &str| form(&[("kind", "slack"), ("lang", "en"), ("version", version)]);
+    let stale = visitor.post("/alerts/channels/ops", &form(shown.as_str())).await;
+    assert!(stale.status == 409 && stale.text().contains("The channel was changed meanwhile"), "{}", stale.text());
+    let newest = second.trim_matches(['"', 'v']);
+    assert_eq!(visitor.post("/alerts/channels/ops", &form(newest)).await.status, 303);
+    assert_eq!(server.get(PATH).await.expect(200)["enabled"], false);
 }

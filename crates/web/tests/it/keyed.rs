@@ -16,7 +16,7 @@ use crate::matrix::{OBJECTS, World};
 #[derive(Debug)]
 struct Losing {
     inner: MemStore,
-    /// The names of the calls. Each loses one answer.
+    /// The names of the calls, in the order in which they are made. Each loses one answer.
     calls: Mutex<Vec<&'static str>>,
 }
 
@@ -28,8 +28,11 @@ impl Losing {
     async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
         let answer = effect.await;
         let mut calls = self.calls.lock().unwrap();
-        let place = calls.iter().position(|lost| *lost == name);
-        if place.map(|place| calls.remove(place)).is_some() { Err(StoreError::lost_answer(name)) } else { answer }
+        if calls.first() != Some(&name) {
+            return answer;
+        }
+        calls.remove(0);
+        Err(StoreError::lost_answer(name))
     }
 }
 
@@ -144,7 +147,7 @@ async fn a_call_continues_after_its_client_hung_up() {
     assert_eq!(runs["items"].as_array().unwrap().len(), 1, "{runs}");
 }
 
-/// The run, job, window or silence is stored, but its client would repeat the call after an error.
+/// The run, job, window, user, token or silence is stored, but its client would repeat the call after an error.
 #[tokio::test]
 async fn a_run_is_created_once_though_the_database_loses_its_answer() {
     let store = Arc::new(Losing { inner: MemStore::new(Arc::new(clock)), calls: Mutex::default() });
@@ -162,10 +165,27 @@ async fn a_run_is_created_once_though_the_database_loses_its_answer() {
     lose(&["create_job", "child_names"]);
     let body = json!({"name": "b", "app": "x", "handler": "h"}).to_string();
     assert_eq!(post(&server, "/api/v1/jobs", "k3", &body).await.expect(201)["version"], 1);
+    let calendar = json!({"rule": {"weekdays": ["mon"]}});
+    server.with_body("PUT", "/api/v1/calendars/mondays", calendar).await.expect(201);
+    lose(&["create_job", "calendar"]);
+    let schedule = json!({"cron": "0 0 9 * * ?"});
+    let body = json!({"name": "c", "app": "x", "handler": "h", "schedule": schedule, "calendar": {"name": "mondays"}});
+    assert_eq!(post(&server, "/api/v1/jobs", "k6", &body.to_string()).await.expect(201)["version"], 1);
     lose(&["add_maintenance"]);
     let body = json!({"length": "2h", "fires": "hold", "reason": "moving"}).to_string();
     post(&server, "/api/v1/maintenance", "k4", &body).await.expect(201);
     assert_eq!(server.get("/api/v1/maintenance").await.expect(200)["items"].as_array().unwrap().len(), 1);
+    lose(&["create_account"]);
+    server.with_body("POST", "/api/v1/users", json!({"name": "ann", "grants": []})).await.expect(201);
+    lose(&["add_token", "rotate_token"]);
+    let token = json!({"kind": "api", "name": "once", "grants": [{"role": "viewer"}]});
+    let mut made = server.with_body("POST", "/api/v1/tokens", token).await.expect(201);
+    for overlap in ["0s", "1h"] {
+        let path = format!("/api/v1/tokens/{}/rotate", made["id"].as_str().unwrap());
+        made = server.with_body("POST", &path, json!({"overlap": overlap})).await.expect(201);
+        assert!(made["token"].is_string(), "{made}");
+        lose(&["rotate_token"]);
+    }
     lose(&["add_silence", "jobs_named"]);
     let ends_at = (server.engine.now() + Duration::from_secs(3_600)).to_string();
     let body = json!({"job": "a", "ends_at": ends_at}).to_string();

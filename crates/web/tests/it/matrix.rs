@@ -178,11 +178,11 @@ impl World {
             scripts::save(engine, (id, "script"), &spec, None, "test").await.unwrap();
         }
         if store.channel(id, "chan").await.unwrap().is_none() {
-            store.save_channel(&channel(ChannelId::new(engine.new_id()), id, now)).await.unwrap();
+            store.save_channel(&channel(ChannelId::new(engine.new_id()), id, now), None).await.unwrap();
         }
         // A second channel for the weekly report: a channel that is in use cannot be deleted.
         let mail = channel(ChannelId::new(engine.new_id()), id, now);
-        store.save_channel(&Channel { name: "mail".to_owned(), ..mail }).await.unwrap();
+        store.save_channel(&Channel { name: "mail".to_owned(), ..mail }, None).await.unwrap();
         let weekly: rondel_core::report::ReportSchedule = serde_json::from_value(weekly()).unwrap();
         let change = ReportChange { namespace: id, spec: &weekly, author: "test", next_at: None, now };
         store.save_report_schedule(change).await.unwrap();

@@ -248,7 +248,7 @@ async fn a_page_shows_the_owner_of_each_item() {
         "{page}"
     );
     assert!(row("1").contains("handed over") && row("1").contains("asked back"), "{page}");
-    assert!(row("0").contains(&format!("<a href=\"/runs/{}\">0</a>", groups[0])), "{page}");
+    assert!(row("0").contains(&format!("<a href=\"/runs/{}\">1</a>", groups[0])), "{page}");
     assert!(page.contains("<b>110</b> rows done") && page.contains("3 items: <b>1</b> with groups"), "{page}");
     assert!(page.contains("data-live-every=\"5\"") && page.contains("hunter2"), "{page}");
     let releasing = visitor.get("/jobs/orders/pump?state=releasing").await.text();

@@ -26,7 +26,7 @@ async fn channel(server: &Server, name: &str) {
         created_at: now,
         updated_at: now,
     };
-    assert!(matches!(server.engine.store().save_channel(&channel).await.unwrap(), ChannelSaved::Created(_)));
+    assert!(matches!(server.engine.store().save_channel(&channel, None).await.unwrap(), ChannelSaved::Created(_)));
 }
 
 /// Two jobs, one with two successful runs and one with a failed run. The runs are already counted.
@@ -153,8 +153,11 @@ async fn the_page_shows_hostile_names_as_text_and_saves_the_weekly_report() {
         let page = visitor.get("/reports?by=label&label=team").await.text();
         assert!(words.iter().all(|word| page.contains(word)), "{page}");
         assert!(page.contains("&#60;script&#62;") && !page.contains(EVIL) && !page.contains("<b>done"), "{page}");
-        let wrong = visitor.get("/reports?from=soon").await.text();
-        assert!(wrong.contains("id=\"errors\"") && wrong.contains("soon"), "{wrong}");
+        for (query, shown) in [("from=soon", "soon"), ("by=foo", "label"), ("period=foo", "month"), ("days=0", "400")] {
+            let wrong = visitor.get(&format!("/reports?{query}")).await.text();
+            let error = wrong.split("id=\"errors\">").nth(1).and_then(|rest| rest.split("</div>").next());
+            assert!(error.is_some_and(|error| error.contains(shown)), "{query}: {wrong}");
+        }
     }
     visitor.language = "en";
     let csv = visitor.get("/export/report.csv?by=job").await.text();

@@ -156,7 +156,7 @@ fn plan_job(
     };
     let Some(mut record) = record else {
         let checked = checks::check_with(node, namespace, spec, now, None, named)?;
-        let warnings = jobs::warnings(node, namespace, &checked.spec);
+        let warnings = jobs::warnings(node, namespace, &checked.spec, jobs::first_fire(&checked.job, now, now));
         return Ok((planned(Action::Create, Vec::new(), warnings), Work::Create(Box::new(checked))));
     };
     jobs::keep_run_instants(node, &mut spec, &record.spec);
@@ -167,7 +167,7 @@ fn plan_job(
     let checked = checks::check_with(node, namespace, spec, now, Some(&record.spec), named)?;
     let [before, after] =
         [&record.spec, &checked.spec].map(|spec| serde_json::to_value(spec.document()).unwrap_or_default());
-    let mut warnings = jobs::warnings(node, namespace, &checked.spec);
+    let mut warnings = jobs::warnings(node, namespace, &checked.spec, jobs::first_fire(&checked.job, now, now));
     if record.spec.mode == Mode::Shadow && checked.spec.mode == Mode::Active {
         warnings.push(JobWarning::LeavesShadow);
     }

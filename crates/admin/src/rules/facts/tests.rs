@@ -1,6 +1,7 @@
 //! Tests of how runs and deadlines are evaluated.
 
 use chrono::{Datelike as _, NaiveDate, Weekday};
+use rondel_core::Reason;
 use serde_json::json;
 
 use super::*;

@@ -96,7 +96,7 @@ async fn the_end_of_an_incident_goes_to_the_channels_that_it_was_reported_to() {
             created_at: node.now(),
             updated_at: node.now(),
         };
-        node.store().save_channel(&channel).await.unwrap();
+        node.store().save_channel(&channel, None).await.unwrap();
     }
     let job = json!({"name": "j", "app": "a", "handler": "h"});
     let job = jobs::create(node, NAMESPACE, serde_json::from_value(job).unwrap(), "test").await.unwrap();

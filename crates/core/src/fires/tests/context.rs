@@ -87,19 +87,32 @@ fn executors_that_take_nothing_are_named() {
 }
 
 #[test]
-fn a_server_that_drains_or_came_late_is_named() {
-    let server = |is_draining, since| {
-        let server = Some(ServerState { name: "n1".to_owned(), is_draining, since: secs(since) });
+fn a_server_that_leaves_is_switched_off_or_came_late_is_named() {
+    let server_of = |is_leaving, switch, since| {
+        let server = Some(ServerState { name: "n1".to_owned(), is_leaving, switch, since: secs(since) });
         AnswerContext { server, ..AnswerContext::default() }
     };
+    let server = |is_leaving, since| server_of(is_leaving, Switch::Active, since);
+    let waiting = row(1, secs(60), RunStatus::Pending, None);
     check_ends(
-        &row(1, secs(60), RunStatus::Pending, None),
+        &waiting,
         &server(true, 0),
         (
-            "Server n1, which has the run, is draining (sends nothing new).",
-            "负责该运行的服务器 n1 正在排空（不再发送新的运行）。",
+            "Server n1, which has the run, is stopping: it gives its jobs to other servers, and sends nothing new.",
+            "负责该运行的服务器 n1 正在停止：它把任务交给其他服务器，不再发送新的运行。",
         ),
     );
+    // A server that is switched off continues if it is the only one.
+    check_ends(
+        &waiting,
+        &server_of(false, Switch::Draining, 0),
+        (
+            "is switched to draining: it gives its jobs to other servers, and continues with those that no other can take.",
+            "负责该运行的服务器 n1 的开关设为排空：它把任务交给其他服务器，其他服务器无法接手的仍由它执行。",
+        ),
+    );
+    let stopped = answer(&waiting, &server_of(false, Switch::Stopped, 0)).0;
+    assert!(stopped.ends_with("it gives its jobs and its executors to other servers."), "{stopped}");
     let late = Run { started_at: Some(secs(130)), ..done(1, secs(60)).running() };
     check_ends(
         &late,

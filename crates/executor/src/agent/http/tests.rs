@@ -112,6 +112,10 @@ async fn a_redirect_is_in_the_log() {
     assert!(post.log().contains("GET /login"), "{}", post.log());
     let get = http(json!({"url": url})).await;
     assert!(get.log().contains(&format!("info redirected to {last}\n")), "{}", get.log());
+    let url = serve(format!("HTTP/1.1 303 See Other\r\nlocation: {last}\r\nconnection: close\r\n\r\n").leak()).await;
+    let put = http(json!({"url": url, "method": "PUT", "body": "x"})).await;
+    let warning = format!("warn redirected to {last}: if by 303, the PUT became a GET without its body\n");
+    assert!(put.log().contains(&warning) && put.log().contains("GET /"), "{}", put.log());
     let direct = http(json!({"url": format!("{last}/#top"), "method": "POST"})).await;
     assert!(direct.is_succeeded() && !direct.log().contains("redirected"), "{}", direct.log());
 }

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 
 use async_trait::async_trait;
+use rondel_core::time::earlier_of;
 use rondel_core::{AccountId, Timestamp, TokenId};
 
 use crate::Result;
-use crate::access::{TokenKind, TokenQuery, TokenRecord, Tokens, earlier_of};
+use crate::access::{TokenKind, TokenQuery, TokenRecord, Tokens};
 use crate::mem::access::{Access, sorted};
 use crate::mem::{MemStore, size};
 

@@ -1,12 +1,13 @@
 //! API tokens.
 
 use async_trait::async_trait;
+use rondel_core::time::earlier_of;
 use rondel_core::{AccountId, NamespaceId, Timestamp, TokenId};
 use sqlx::any::AnyRow;
 
 use super::accounts::Subject;
 use crate::Result;
-use crate::access::{TokenKind, TokenQuery, TokenRecord, TokenScope, Tokens, earlier_of};
+use crate::access::{TokenKind, TokenQuery, TokenRecord, TokenScope, Tokens};
 use crate::settle::clean_name;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::saved_filters::DELETE_ORPHANED_FILTERS;

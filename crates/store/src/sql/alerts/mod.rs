@@ -15,7 +15,7 @@ use super::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use super::{SqlStore, Tx, failure, transact};
 use crate::alerts::{
     AlertEvent, AlertWrite, ExpectCheck, IncidentQuery, IncidentRecord, MaintenanceRecord, OpenRunExpectations,
-    PAGE_MAX, RuleChange, RuleRecord, RuleSaved, SILENCE_COUNT_MAX, SilenceRecord, WatchedJob,
+    PAGE_MAX, RuleChange, RuleDeleted, RuleRecord, RuleSaved, SILENCE_COUNT_MAX, SilenceRecord, WatchedJob,
 };
 use crate::{Alerts, Result};
 
@@ -69,8 +69,14 @@ impl Alerts for SqlStore {
         transact!(self, "save_alert_rule", |tx| tx.save_alert_rule(change).await)
     }
 
-    async fn delete_alert_rule(&self, namespace: NamespaceId, name: &str, now: Timestamp) -> Result<bool> {
-        transact!(self, "delete_alert_rule", |tx| tx.delete_alert_rule(namespace, name, now).await)
+    async fn delete_alert_rule(
+        &self,
+        namespace: NamespaceId,
+        name: &str,
+        expected_version: Option<i64>,
+        now: Timestamp,
+    ) -> Result<RuleDeleted> {
+        transact!(self, "delete_alert_rule", |tx| tx.delete_alert_rule(namespace, name, expected_version, now).await)
     }
 
     async fn alerts_due(&self, now: Timestamp) -> Result<Vec<NamespaceId>> {

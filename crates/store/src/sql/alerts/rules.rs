@@ -6,7 +6,9 @@ use sqlx::any::AnyRow;
 
 use super::json;
 use crate::Result;
-use crate::alerts::{RULE_COUNT_MAX, RuleChange, RuleCheck, RuleProgress, RuleRecord, RuleSaved, next_evaluation};
+use crate::alerts::{
+    RULE_COUNT_MAX, RuleChange, RuleCheck, RuleDeleted, RuleProgress, RuleRecord, RuleSaved, next_evaluation,
+};
 use crate::settle::clean_name;
 use crate::sql::query::{Query, Reader, Statement};
 use crate::sql::{SqlStore, Tx};
@@ -98,17 +100,21 @@ impl Tx<'_> {
         &mut self,
         namespace: NamespaceId,
         name: &str,
+        expected_version: Option<i64>,
         now: Timestamp,
-    ) -> Result<bool> {
+    ) -> Result<RuleDeleted> {
         self.raise_alert_version(namespace).await?;
         let rules = self.alert_rules(namespace).await?;
-        let Some(rule) = rules.iter().find(|rule| rule.spec.name == name) else { return Ok(false) };
+        let Some(rule) = rules.iter().find(|rule| rule.spec.name == name) else { return Ok(RuleDeleted::NotFound) };
+        if expected_version.is_some_and(|expected| expected != rule.version) {
+            return Ok(RuleDeleted::Conflict(rule.version));
+        }
         // The incidents keep the rule as disabled, because their end is not a recovery.
         let spec = json("delete_alert_rule", &RuleSpec { enabled: false, ..rule.spec.clone() })?;
         self.execute(Query::new(&CLOSE_INCIDENTS).at(now).text(&spec).int(rule.id.get())).await?;
         self.execute_all(Query::new(&DELETE_RULE).int(rule.id.get()), 1).await?;
         self.set_watches(namespace).await?;
-        Ok(true)
+        Ok(RuleDeleted::Deleted)
     }
 
     pub(super) async fn write_checks(&mut self, checks: &[RuleCheck]) -> Result<()> {

@@ -122,9 +122,8 @@ pub(super) async fn answer_with<Q>(
     let next = jobs::next_fires(call.engine(), std::slice::from_ref(record)).await?.into_iter().next().flatten();
     let parents = Some(record.spec.parents().into_iter().map(|parent| parent.name).collect());
     let children = Some(children(call, record).await?);
-    let warnings =
-        || jobs::warnings(call.engine(), record.namespace, &record.spec).iter().map(ToString::to_string).collect();
-    let warnings = last_run.is_none().then(warnings);
+    let warnings = || jobs::warnings(call.engine(), record.namespace, &record.spec, next);
+    let warnings = last_run.is_none().then(|| warnings().iter().map(ToString::to_string).collect());
     let state = job_states::state(call.engine(), record).await?;
     let whole = JobJson::new(record, &call.namespace.name, (state, next));
     let body = JobJson { parents, children, last_run, queued, warnings, ..whole };

@@ -1,0 +1,49 @@
+//! The handlers of executors of XXL-JOB that run a script from the parameters.
+
+use serde_json::Value;
+
+use crate::field_error::FieldError;
+
+/// These handlers, named like the GLUE types of XXL-JOB.
+pub const HANDLERS: [&str; 7] =
+    ["GLUE_GROOVY", "GLUE_SHELL", "GLUE_PYTHON", "GLUE_PYTHON2", "GLUE_NODEJS", "GLUE_PHP", "GLUE_POWERSHELL"];
+
+/// What the parameters of such a handler need, as a sentence.
+#[must_use]
+pub fn need(handler: &str) -> String {
+    format!("{handler} needs an object with the script as \"source\", and may have \"param\"")
+}
+
+/// The error if `params` have no script and the handler is one of these: every run would fail. An empty script is accepted, because
+/// installations of XXL-JOB have such jobs, and a list with one would not be imported.
+#[must_use]
+pub fn missing_script(handler: &str, params: &Value) -> Option<FieldError> {
+    if !HANDLERS.contains(&handler) || params.get("source").is_some_and(Value::is_string) {
+        return None;
+    }
+    let pointer = if params.is_object() { "/params/source" } else { "/params" };
+    Some(FieldError::new(pointer, need(handler)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_script_is_a_text_in_its_field() {
+        for (handler, params, pointer) in [
+            ("GLUE_SHELL", json!({"source": "echo 1", "param": "p"}), None),
+            ("GLUE_SHELL", json!("echo 1"), Some("/params")),
+            ("GLUE_PYTHON", json!(null), Some("/params")),
+            ("GLUE_PHP", json!({}), Some("/params/source")),
+            ("GLUE_PHP", json!({"source": ""}), None),
+            ("GLUE_PHP", json!({"source": 7}), Some("/params/source")),
+            ("report", json!("text"), None),
+        ] {
+            let error = missing_script(handler, &params);
+            assert_eq!(error.map(|error| error.pointer).as_deref(), pointer, "{handler} {params}");
+        }
+    }
+}
