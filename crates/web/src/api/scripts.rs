@@ -38,9 +38,9 @@ impl FromQuery for VersionQuery {
 
 /// The two versions to compare. The default is the newest one and the one before it.
 #[derive(Debug)]
-pub(super) struct DiffQuery {
-    from: Option<i64>,
-    to: Option<i64>,
+pub(crate) struct DiffQuery {
+    pub(super) from: Option<i64>,
+    pub(super) to: Option<i64>,
 }
 
 impl FromQuery for DiffQuery {

@@ -72,15 +72,14 @@ impl ReportChoices {
     fn query(&self, now: Timestamp, t: &Texts) -> Result<ReportQuery, String> {
         let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let in_words = |sentence: String| localized(t.lang(), &sentence).into_owned();
-        let none_of = |word: &str, words: &[&str]| in_words(format!("{word:?} is none of {}", words.join(", ")));
         let by = match self.by.as_str() {
             "" if self.label.is_empty() => GroupBy::App,
             "" => GroupBy::Label,
-            word => GroupBy::from_word(word).ok_or_else(|| none_of(word, &GroupBy::WORDS))?,
+            word => word.parse::<GroupBy>().map_err(in_words)?,
         };
         let period = match self.period.as_str() {
             "" => Period::default(),
-            word => Period::from_word(word).ok_or_else(|| none_of(word, &Period::WORDS))?,
+            word => word.parse::<Period>().map_err(in_words)?,
         };
         let (mut from, to) = (instant(&self.from, false, t)?, instant(&self.to, true, t)?);
         let days: Option<u32> = match self.days.as_str() {

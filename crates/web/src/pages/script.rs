@@ -17,33 +17,15 @@ use super::script_form::ScriptForm;
 use super::script_try;
 use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
+use super::versions::VersionsQuery;
 use crate::api::scripts::{audit_view, diff_versions, find, restore_version, version};
 use crate::cursor::cut_to_page;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::query::{FromQuery, Reader};
 use crate::redirect::to;
 
 /// How many versions the page lists.
 const COUNT: u32 = 30;
-
-/// The two versions to compare, and where the list of versions continues.
-#[derive(Debug)]
-pub(super) struct ScriptQuery {
-    from: Option<i64>,
-    to: Option<i64>,
-    before: Option<i64>,
-}
-
-impl FromQuery for ScriptQuery {
-    fn from_query(reader: &mut Reader) -> Self {
-        Self {
-            from: reader.parsed("from", version),
-            to: reader.parsed("to", version),
-            before: reader.parsed("before", version),
-        }
-    }
-}
 
 /// The state of the page: the outcome of its form, the comparison, and where the list of versions continues.
 #[derive(Default)]
@@ -104,7 +86,7 @@ struct ScriptPage {
     code: AsCode,
 }
 
-pub(super) async fn page(page: Page<ScriptQuery>, Named(name, ..): Named<path::Script>) -> Result<Response, Problem> {
+pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path::Script>) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
     let newest = record.newest.version;
     let query = page.query();

@@ -29,9 +29,9 @@ const NAMED_COUNT: usize = 4;
 /// The two versions to compare, and where the list of versions continues.
 #[derive(Debug)]
 pub(super) struct VersionsQuery {
-    from: Option<i64>,
-    to: Option<i64>,
-    before: Option<i64>,
+    pub(super) from: Option<i64>,
+    pub(super) to: Option<i64>,
+    pub(super) before: Option<i64>,
 }
 
 impl FromQuery for VersionsQuery {
