@@ -42,7 +42,7 @@ pub(crate) struct AdoptLoop {
     rounds: u32,
     /// The lease for which the dispatcher was notified that all earlier open runs are adopted.
     adopted: Option<LeaseToken>,
-    /// Whether jobs whose runs are being taken over have been announced to the dispatcher.
+    /// Whether the dispatcher was notified that runs are being taken over.
     is_announced: bool,
     /// Whether the answer to an adoption may have been lost; if so, this round looks for running runs that are not in memory.
     is_interrupted: bool,
@@ -129,6 +129,8 @@ impl AdoptLoop {
             }
             self.is_interrupted = false;
         }
+        // Runs that were held back and are to end must not start first.
+        end_requests::forward(&self.shared, &held).await?;
         // All open runs are known now, including those of jobs whose adoption was interrupted.
         if self.adopted.replace(held.token) != Some(held.token) || std::mem::take(&mut self.is_announced) {
             self.shared.note_all_adopted(held.token);
@@ -137,7 +139,6 @@ impl AdoptLoop {
             self.shared.scan_poke.notify_one();
         }
         self.take_strays(&held).await?;
-        end_requests::forward(&self.shared, &held).await?;
         self.relay_fences(&held).await?;
         Ok(taken_over)
     }
@@ -171,6 +172,11 @@ impl AdoptLoop {
         let now = self.shared.clock.now();
         let ended = self.shared.membership.adoptable(now, self.shared.config.lease);
         let dead: Vec<NodeId> = ended.iter().map(|(node, _)| *node).collect();
+        if !self.shared.membership.has_adopted(&ended) {
+            // The fence makes this node the home of their limits, even if its answer is lost. Their open runs may have places under these limits.
+            self.is_announced = true;
+            drop(self.shared.events.send(Event::Adopting(Vec::new())).await);
+        }
         let limit = self.shared.config.adopt_jobs_max.max(1);
         let (mut is_first, mut taken_over) = (true, 0);
         loop {

@@ -195,6 +195,12 @@ impl Membership {
         ended.clone_into(&mut adopted);
     }
 
+    /// Whether all of these leases are among the [adopted](Self::note_adopted) ones.
+    pub(crate) fn has_adopted(&self, ended: &[EndedLease]) -> bool {
+        let adopted = self.adopted.read().unwrap_or_else(PoisonError::into_inner);
+        ended.iter().all(|ended| adopted.contains(ended))
+    }
+
     /// Stores the list of nodes, and records a change of the nodes that take jobs.
     pub(crate) fn set_nodes(&self, nodes: Vec<Node>, now: Timestamp) {
         let takers: Vec<NodeId> = nodes.iter().filter(|node| node.takes_jobs(now)).map(|node| node.id).collect();
@@ -380,7 +386,9 @@ mod tests {
         membership.end();
         membership.rejoined(LeaseToken { epoch: 2, ..token }, 1, boot_micros(), lease);
         assert_eq!(membership.adoptable(now, lease), [], "it has another lease");
+        assert!(membership.has_adopted(&[]) && !membership.has_adopted(&over));
         membership.note_adopted(&over);
+        assert!(membership.has_adopted(&over));
         assert_eq!(membership.adoptable(now, lease), over, "node 2 cannot come back under a lease that was taken over");
     }
 

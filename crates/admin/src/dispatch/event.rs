@@ -220,7 +220,8 @@ pub(crate) enum Event {
     /// This lease was taken. The runs that were open before are still to be taken over, job by job; the tick holds back due runs of those
     /// jobs.
     LeaseBegun(LeaseToken),
-    /// The open runs of these jobs are about to be taken over; the events with these runs follow.
+    /// The open runs of these jobs are about to be taken over; the events with these runs follow. Without jobs: those of leases that are
+    /// about to be fenced, whose jobs are not known yet.
     Adopting(Vec<JobId>),
     /// The open runs of these jobs are known.
     AdoptedJobs(Vec<JobId>),

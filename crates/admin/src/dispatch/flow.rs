@@ -41,10 +41,12 @@ pub(super) fn release(d: &mut Decision<'_>) {
 fn timer_fired(d: &mut Decision<'_>, ready: Ready, timer: Timer) {
     let now = d.now;
     let due_at = ready.run.due_at;
-    if timer.is_outdated(due_at, now, d.facts.uptime) {
+    let is_held_back = is_being_adopted(d, &ready);
+    // The adoption may take longer than the handover of a run is remembered.
+    if timer.is_outdated(due_at, now, d.facts.uptime) || is_held_back && d.facts.departing.has(ready.run.id) {
         // The periodic queries read the run again if it is still open.
         d.forget_under_lease([(ready.run.id, ready.token())]);
-    } else if is_being_adopted(d, &ready) {
+    } else if is_held_back {
         d.state.runs.hold_back(ready, timer);
     } else {
         place_ungated_runs(d, &ready);

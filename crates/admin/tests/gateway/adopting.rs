@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use rondel_admin::EngineConfig;
 use rondel_core::reason::WaitFor;
+use rondel_core::{Run, RunStatus};
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body as Up;
 use rondel_proto::v1::result_ack::Kind;
-use rondel_store::{MemStore, Result, Store, StoreError};
+use rondel_store::catalog::JobRecord;
+use rondel_store::{Cluster as _, MemStore, Result, Store, StoreError};
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::world::{LIMIT, World, create, hello, request, runs, store};
+use super::world::{LIMIT, Line, World, create, hello, request, runs, store, succeeded};
 
 /// A store that performs the first adoption without an answer. It may also fail the first read of a roll call.
 #[derive(Debug)]
@@ -133,4 +135,129 @@ async fn a_retry_keeps_its_turn_though_its_roll_call_came_too_late() {
     assert!(timeout(LIMIT, later_run_waits(&world, run_id)).await.is_ok(), "the later run does not wait");
     assert!(lost.has_failed.load(Ordering::SeqCst));
     world.die().await;
+}
+
+/// A store whose answers about fences are lost while `loses` is set.
+#[derive(Debug)]
+struct LostFences {
+    inner: Arc<MemStore>,
+    loses: AtomicBool,
+}
+
+impl LostFences {
+    fn inner(&self) -> &MemStore {
+        &self.inner
+    }
+
+    async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        let done = effect.await;
+        if name == "orphaned_jobs" && self.loses.load(Ordering::SeqCst) {
+            return Err(StoreError::no_answer(name));
+        }
+        done
+    }
+}
+
+rondel_store::delegate_store!(LostFences);
+
+/// A server that fences a dead one and gets no answer.
+struct Heir {
+    world: World,
+    lost: Arc<LostFences>,
+    /// The executor of the second job.
+    line: Line,
+    /// The trigger of the run that the executor of the dead server has.
+    first: v1::Trigger,
+    /// A job under the same limit.
+    second: JobRecord,
+}
+
+impl Heir {
+    /// Starts two servers and kills the one that counts a limit of `max` runs. One of these runs is at an executor.
+    async fn of_limit(max: u32) -> Self {
+        let config = |name: &str| EngineConfig {
+            node_name: name.to_owned(),
+            lease: Duration::from_secs(1),
+            beat: Duration::from_millis(200),
+            ..EngineConfig::default()
+        };
+        let inner = store();
+        let dies = World::start_on(Arc::clone(&inner), config("a")).await;
+        let lost = Arc::new(LostFences { inner: Arc::clone(&inner), loses: AtomicBool::new(false) });
+        let as_store = Arc::clone(&lost) as Arc<dyn Store>;
+        let world = World::start_behind(Arc::clone(&inner), as_store, config("b")).await;
+        let limited = |name: &str| json!({"name": name, "handler": name, "concurrency": {"key": "db", "max": max}});
+        let mut line = dies.dial(Some(&dies.token), with_handler("first", hello("x", 1))).await.unwrap().beat();
+        request(&dies, &create(&dies, limited("first")).await).await;
+        let first = line.trigger().await;
+        let begun = async {
+            while !world.engine.readiness().knows_open_runs {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        assert!(timeout(LIMIT, begun).await.is_ok(), "the heir does not begin");
+
+        let dead = dies.engine.token();
+        lost.loses.store(true, Ordering::SeqCst);
+        dies.die().await;
+        let fenced = async {
+            while !inner.nodes().await.unwrap().iter().any(|node| node.id == dead.node && node.epoch > dead.epoch) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        assert!(timeout(LIMIT, fenced).await.is_ok(), "the dead server is not fenced");
+        let line = world.dial(Some(&world.token), with_handler("second", hello("y", 2))).await.unwrap().beat();
+        let second = create(&world, limited("second")).await;
+        Self { world, lost, line, first, second }
+    }
+
+    /// The run of the second job.
+    async fn run_of_second(&self) -> Run {
+        let mut found = runs(&self.world).await;
+        found.retain(|run| run.job == self.second.id);
+        found.remove(0)
+    }
+
+    /// Whether the executor of the second job gets a run within this time.
+    async fn sends_within(&mut self, limit: Duration) -> bool {
+        timeout(limit, self.line.trigger()).await.is_ok()
+    }
+}
+
+fn with_handler(handler: &str, hello: v1::Hello) -> v1::Hello {
+    v1::Hello { handlers: vec![handler.to_owned()], ..hello }
+}
+
+/// The fence makes the server the home of a dead server's limits. Until it knows the runs that have places under them, it starts none.
+#[tokio::test]
+async fn a_shared_limit_holds_though_the_answer_to_a_fence_was_lost() {
+    let mut heir = Box::pin(Heir::of_limit(1)).await;
+    request(&heir.world, &heir.second).await;
+    assert!(!heir.sends_within(Duration::from_secs(4)).await, "the first run has the only place");
+    heir.lost.loses.store(false, Ordering::SeqCst);
+    let hello = with_handler("first", hello("x", 1));
+    let executor = heir.world.dial(Some(&heir.world.token), hello).await.unwrap().beat();
+    let begins = async {
+        loop {
+            executor.send(succeeded(&heir.first)).await;
+            if heir.sends_within(Duration::from_millis(200)).await {
+                return;
+            }
+        }
+    };
+    assert!(timeout(LIMIT, begins).await.is_ok(), "the place is free");
+    heir.world.die().await;
+}
+
+/// A run that waits until all open runs are known, and is cancelled meanwhile, does not start once they are known.
+#[tokio::test]
+async fn a_run_that_is_cancelled_during_an_adoption_does_not_start() {
+    let mut heir = Box::pin(Heir::of_limit(2)).await;
+    request(&heir.world, &heir.second).await;
+    assert!(!heir.sends_within(Duration::from_secs(2)).await, "not all open runs are known");
+    heir.world.engine.cancel_run(heir.run_of_second().await.id, "test").await.unwrap();
+    heir.lost.loses.store(false, Ordering::SeqCst);
+    assert!(!heir.sends_within(Duration::from_secs(4)).await, "it was cancelled");
+    assert_eq!(heir.run_of_second().await.status, RunStatus::Cancelled);
+    heir.world.die().await;
 }

@@ -136,6 +136,12 @@ pub(crate) fn take_waiting(d: &mut Decision<'_>, run: RunId) -> Option<Ready> {
     }
 }
 
+/// Takes out a run that waits for its instant, or is held back since its instant.
+pub(crate) fn take_unstarted(d: &mut Decision<'_>, run: RunId) -> Option<Ready> {
+    let is_unstarted = matches!(d.state.runs.stage(run)?, Stage::Scheduled(_) | Stage::HeldBack(_));
+    if is_unstarted { d.state.runs.withdraw(run).map(|open| open.ready) } else { None }
+}
+
 /// Accepts a run from the ring, and sets its timer.
 pub(crate) fn arrived(d: &mut Decision<'_>, ready: Ready) {
     match d.state.runs.arrival(&ready) {

@@ -82,9 +82,8 @@ pub(crate) fn open_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) {
 /// Forgets runs that belong to another node now.
 pub(crate) fn handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
     for run in &runs {
-        d.state.limits.remove(*run, &mut d.state.runs);
-        d.state.parked.remove(*run, &mut d.state.runs);
         turns::leave_gate(d, *run);
+        turns::withdraw(d, *run);
         flow::work_off(d);
     }
     // Runs that stayed are tried again in the next round.
@@ -97,10 +96,9 @@ pub(crate) fn handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
 /// Forgets runs that may belong to another node now. Runs that have passed their gates keep their places until their owner is known.
 pub(crate) fn maybe_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
     for run in &runs {
-        d.state.limits.remove(*run, &mut d.state.runs);
-        d.state.parked.remove(*run, &mut d.state.runs);
         let passed = d.state.gates.make_reserved(*run, &mut d.state.runs);
         turns::queue_starts(d, passed);
+        turns::withdraw(d, *run);
         flow::work_off(d);
     }
     d.forget(runs.iter().copied());

@@ -201,7 +201,7 @@ pub(crate) fn cancel_runs(d: &mut Decision<'_>, cancels: Vec<(RunId, String)>) {
             ends::end_unsent(d, &ready, Outcome::Cancelled, Some(cancelled_by(&by)));
         } else if d.state.runs.in_roll_call(run).is_some() {
             // The roll call finds out first which executor has the run. Then the run ends, or is cancelled.
-        } else if let Some((ready, _)) = d.state.runs.take_scheduled(run) {
+        } else if let Some(ready) = turns::take_unstarted(d, run) {
             ends::end_unsent(d, &ready, Outcome::Cancelled, Some(cancelled_by(&by)));
         } else {
             not_here.insert(run);
@@ -231,7 +231,7 @@ pub(crate) fn drop_queued(d: &mut Decision<'_>, drops: Vec<(RunId, Reason)>) {
             continue;
         }
         let waiting = turns::take_waiting(d, run);
-        match waiting.or_else(|| d.state.runs.take_scheduled(run).map(|(ready, _)| ready)) {
+        match waiting.or_else(|| turns::take_unstarted(d, run)) {
             Some(ready) => ends::end_unsent(d, &ready, Outcome::Skipped(reason), None),
             None => not_here.push((run, reason)),
         }

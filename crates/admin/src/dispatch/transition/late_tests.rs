@@ -360,6 +360,19 @@ fn waiting_runs_are_dropped_and_runs_under_way_or_ahead_continue() {
     assert_eq!(world.at(8.0), ["sent to 1: 8"]);
 }
 
+/// A run that waits for the adoption of other runs ends like any other that no executor has.
+#[test]
+fn runs_that_are_held_back_end_without_a_start() {
+    let mut world = with_executors(1);
+    world.on(Event::Adopting(vec![JobId::new(1)]));
+    world.arrive([plain(1), plain(2), plain(3)]);
+    assert_eq!(world.at(3.0), NOTHING, "they are held back");
+    assert_eq!(world.described(Event::Cancels(vec![(run(1), "operator".to_owned())])), ["end of 1/1: Cancelled"]);
+    assert_eq!(world.described(Event::Drops(vec![(run(2), Reason::Paused)])), ["end of 2/1: Skipped(Paused)"]);
+    world.on(Event::AllAdopted(world.around.token));
+    assert_eq!(world.at(3.1), ["sent to 1: 3"]);
+}
+
 /// A retry that waits for its turn does not count as a full queue.
 #[test]
 fn a_retry_that_waits_fills_no_queue() {

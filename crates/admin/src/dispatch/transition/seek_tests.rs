@@ -168,6 +168,28 @@ fn handed_over_runs_are_forgotten() {
     }
 }
 
+/// The adoption of other runs may take longer than a handover is remembered.
+#[test]
+fn handed_over_runs_that_are_held_back_do_not_start() {
+    for (is_certain, was_read) in [(true, false), (true, true), (false, false), (false, true)] {
+        let mut world = beside_others(1);
+        world.arrive([of_job(1, 1, &json!({}))]);
+        world.on(Event::Adopting(vec![JobId::new(1)]));
+        assert_eq!(world.at(1.0), NOTHING, "it is held back");
+        world.around.departing.begin_for_good([(run(1), Timestamp::from_secs(1))]);
+        world.on(if is_certain { Event::HandedOver(vec![run(1)]) } else { Event::MaybeHandedOver(vec![run(1)]) });
+        if was_read {
+            // The tick had read it again before it was handed over.
+            world.arrive([of_job(1, 1, &json!({}))]);
+            assert_eq!(world.at(1.1), NOTHING);
+        }
+        world.around.departing.forget(Timestamp::from_secs(8));
+        world.on(Event::AllAdopted(world.around.token));
+        assert_eq!(world.at(8.0), NOTHING, "another server may have it: {is_certain} {was_read}");
+        assert_eq!(world.around.in_memory.missing([run(1)]), [run(1)]);
+    }
+}
+
 /// The jobs that move to the home of this limit, once the home is known.
 fn handed(world: &mut World, home: NodeId) -> Option<(BTreeSet<JobId>, NodeId)> {
     let name = LimitName { namespace: NamespaceId::new(1), key: "db".to_owned() };

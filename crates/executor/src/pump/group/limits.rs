@@ -12,8 +12,10 @@ const SELECT_BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// The shortest wait after a failed select, so that a database that is down is not queried without a pause.
 const SELECT_BACKOFF_MIN: Duration = Duration::from_millis(100);
 
-/// The longest time for which a row that failed for good is ignored, unless its first one is longer.
+/// The longest time for which a row that failed for good is ignored, unless its first one times [`REST_GROWTH_MIN`] is longer.
 const REST_MAX: Duration = Duration::from_secs(60);
+/// Retries that take long keep a row in work for about as long as its first rest. The rests grow at least this many times as long.
+const REST_GROWTH_MIN: u32 = 8;
 
 /// The settings of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +60,7 @@ impl Limits {
     /// server would never see that the pump is empty.
     pub(super) fn rest_period(&self, wait: Duration, times: u32) -> Duration {
         let first = wait.max(self.idle).max(self.pause + REPORT_PERIOD * 2);
-        backoff(first, first.max(REST_MAX), times)
+        backoff(first, first.saturating_mul(REST_GROWTH_MIN).max(REST_MAX), times)
     }
 
     pub(super) fn select_backoff(&self, failures: u32) -> Duration {

@@ -103,3 +103,12 @@ fn a_row_that_fails_for_good_again_and_again_rests_longer_each_time() {
     harness.now += SECOND * 2;
     select(&mut harness, false);
 }
+
+/// While a row is tried again it is in work, so its rests must become longer than its tries also if these take minutes.
+#[test]
+fn the_rests_of_a_row_whose_retries_take_long_grow_too() {
+    let rests = |wait: u32| [1, 2, 3, 4, 5].map(|times| limits().rest_period(SECOND * wait, times).as_secs());
+    assert_eq!(rests(1), [2, 4, 8, 16, 32]);
+    assert_eq!(rests(10), [10, 20, 40, 80, 80]);
+    assert_eq!(rests(80), [80, 160, 320, 640, 640]);
+}
