@@ -96,7 +96,7 @@ async fn executors_of_every_dialect_run_jobs(db: ScratchDb) {
         job(&api, (&named("fail"), &app, "fail"), json!({"retry": {"max": 1, "backoff": "1s"}})).await;
         job(&api, (&named("late"), &app, "late"), json!({})).await;
         job(&api, (&named("none"), &app, "nosuch"), json!({})).await;
-        job(&api, (&named("shell"), &app, "GLUE_SHELL"), json!({})).await;
+        job(&api, (&named("shell"), &app, "GLUE_SHELL"), json!({"overrides": "all"})).await;
         job(&api, (&named("all"), &app, "echo"), json!({"route": "broadcast"})).await;
         let token = token(&api, &app).await;
         let one = StandIn::start(dialect, server.url(), (&app, &token)).await;

@@ -6,17 +6,17 @@ use crate::id::{AppId, NamespaceId};
 use crate::word_enum::word_enum;
 
 word_enum! {
-    /// What a caller may do at a place.
+    /// What a caller may do in an app, in a namespace, or everywhere.
     Role {
-        /// To view, and nothing else.
+        /// May view, and nothing else.
         Viewer = "viewer",
-        /// Also to start, cancel, pause and resume.
+        /// May also start, cancel, pause and resume.
         Operator = "operator",
-        /// Also to define, change and delete.
+        /// May also define, change and delete.
         Editor = "editor",
-        /// Everything at the place. An admin everywhere also manages users, namespaces and the cluster.
+        /// May do everything there. An admin everywhere also manages users, namespaces and the cluster.
         Admin = "admin",
-        /// To open an executor's session of the app, and nothing else.
+        /// May open an executor's session of the app, and nothing else.
         Executor = "executor",
     }
 }

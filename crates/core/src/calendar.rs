@@ -75,7 +75,7 @@ pub enum Rule {
     Not(Box<Rule>),
 }
 
-/// A day or a span of days, `"2026-10-01"` or `"2026-10-01..2026-10-07"`, with a name or without.
+/// A day or a span of days, `"2026-10-01"` or `"2026-10-01..2026-10-07"`, with or without a name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Day {

@@ -6,7 +6,7 @@
 use crate::word_enum::word_enum;
 
 word_enum! {
-    /// The state of a job: the first of these that holds.
+    /// The state of a job: the first of these that applies.
     FoldedState {
         /// The newest of its verdicts that is a success or a failure is a failure.
         Error = "error",
@@ -16,7 +16,7 @@ word_enum! {
         Paused = "paused",
         /// Its schedule will not fire again, and no run of it is open. Jobs without a schedule or that follow others are never complete.
         Complete = "complete",
-        /// It waits for its next fire, for the job that it follows, or for a trigger.
+        /// It waits for its next fire, for the jobs that it follows, or for a trigger.
         Waiting = "waiting",
     }
 }

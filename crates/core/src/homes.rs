@@ -11,23 +11,23 @@ mod recent;
 pub use recent::{DECAY_STEPS, DECAY_WHOLE, HALF_LIFE, JobShare, NodeShare, RecentFires};
 
 word_enum! {
-    /// Where a job without a living home goes.
+    /// Which server becomes the home of a job that has no living home.
     ClaimStrategy {
-        /// To the node that claims it first.
+        /// The server that claims it first.
         Default = "default",
-        /// To the living node that the hash of the job's id chooses.
+        /// The living server that the hash of the job's id selects.
         IdHash = "id_hash",
-        /// To the node whose jobs have the fewest recent fires.
+        /// The server whose jobs have the fewest recent fires.
         LeastCount = "least_count",
-        /// As `id_hash`, but each node gets a share of the jobs in proportion to its weight.
+        /// As `id_hash`, but each server gets a share of the jobs in proportion to its weight.
         Weight = "weight",
     }
 }
 
 word_enum! {
-    /// The switch of a node, or of an app.
+    /// The switch of a server, an app or an executor.
     Switch {
-        /// It works.
+        /// It works normally.
         Active = "active",
         /// It finishes the runs that it has, and takes no new ones.
         Draining = "draining",

@@ -23,7 +23,7 @@ pub const LENGTH_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 pub const REPLAN_WITHIN: Duration = Duration::from_secs(60);
 
 word_enum! {
-    /// What happens to the fires inside of a maintenance window.
+    /// What happens to the fires inside a maintenance window.
     FiresInside {
         /// They are skipped.
         Skip = "skip",

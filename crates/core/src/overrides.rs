@@ -25,6 +25,10 @@ const POINTER_LEN_MAX: usize = 200;
 const SECRET_OPEN: &str = "{{secret.";
 /// The end of a reference to a secret.
 const SECRET_CLOSE: &str = "}}";
+/// The names of the handlers of XXL-JOB's executors that run the script in the parameter `source` begin with this.
+const XXL_SCRIPT_PREFIX: &str = "GLUE_";
+/// The pointer to the argument of such a script.
+const XXL_SCRIPT_ARGUMENT: &str = "/param";
 
 /// Which parameters a caller may replace for one run.
 ///
@@ -49,10 +53,17 @@ pub enum Overrides {
 }
 
 impl Overrides {
-    /// The default for a job with this handler: none for the agent's handlers, whose parameters are code or choose where secrets go.
+    /// The default for a job with this handler: none for the agent's handlers, whose parameters are code or choose where secrets go; only
+    /// the argument for the scripts of XXL-JOB's executors.
     #[must_use]
     pub fn default_of(handler: &str) -> Self {
-        if agent_handlers::is_agent_handler(handler) { Self::None } else { Self::All }
+        if agent_handlers::is_agent_handler(handler) {
+            Self::None
+        } else if handler.starts_with(XXL_SCRIPT_PREFIX) {
+            Self::Only(vec![XXL_SCRIPT_ARGUMENT.to_owned()])
+        } else {
+            Self::All
+        }
     }
 
     /// Whether the parameter at `pointer` may be replaced as a whole.
@@ -395,6 +406,20 @@ mod tests {
     }
 
     #[test]
+    fn one_run_brings_no_script_to_an_executor_of_xxl_job() {
+        let (default, job) = (Overrides::default_of("GLUE_SHELL"), json!({"source": "date", "param": "a"}));
+        check_applied(&default, &job, &json!({"param": "b"}), &json!({"source": "date", "param": "b"}));
+        check_applied(
+            &default,
+            &job,
+            &json!({"source": "date", "param": "b"}),
+            &json!({"source": "date", "param": "b"}),
+        );
+        check_refused(&default, &job, &json!({"source": "id", "param": "b"}), &["/params/source"]);
+        check_refused(&default, &json!(null), &json!({"source": "id"}), &["/params/source"]);
+    }
+
+    #[test]
     fn the_default_hangs_on_the_handler() {
         let spec = |handler: &str, more: Value| -> JobSpec {
             let mut spec = json!({"name": "a", "app": "b", "handler": handler});
@@ -403,6 +428,9 @@ mod tests {
         };
         for handler in ["shell", "python", "node", "php", "powershell", "http"] {
             assert_eq!(*spec(handler, Value::Null).effective_overrides(), Overrides::None, "{handler}");
+        }
+        for handler in ["GLUE_SHELL", "GLUE_GROOVY"] {
+            assert_eq!(*spec(handler, Value::Null).effective_overrides(), only(&["/param"]), "{handler}");
         }
         assert_eq!(*spec("report", Value::Null).effective_overrides(), Overrides::All);
         assert_eq!(*spec("shell", json!("all")).effective_overrides(), Overrides::All);

@@ -12,7 +12,7 @@ word_enum! {
     Mode {
         /// They are.
         Active = "active",
-        /// They are planned, claimed and routed, but not sent. Each is skipped, and names the executor that would have had it.
+        /// They are planned, claimed and routed, but not sent. Each is skipped, and names the executor that would have got it.
         Shadow = "shadow",
     }
 }

@@ -74,14 +74,15 @@ pub struct JobSpec {
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     #[schemars(schema_with = "crate::schema::labels")]
     pub labels: Labels,
-    /// What the handler gets, any JSON value.
+    /// The parameters of the handler: any JSON value.
     #[serde(default)]
     pub params: Value,
     /// Which parameters a caller may replace for one run. The default is `none` for the agent's handlers (`shell`, `python`,
-    /// `node`, `php`, `powershell`, `http`, `pump`) and `all` for others.
+    /// `node`, `php`, `powershell`, `http`, `pump`), `["/param"]` for the scripts of XXL-JOB's executors (`GLUE_SHELL` and
+    /// the like), and `all` for others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overrides: Option<Overrides>,
-    /// When it fires: nothing (manual only), one schedule, or a list of them.
+    /// When it fires: null (only when it is triggered), one schedule, or a list of schedules.
     #[serde(default)]
     pub schedule: Option<OneOrMany>,
     /// The calendar that removes or moves its fires.
@@ -106,10 +107,10 @@ pub struct JobSpec {
     /// What happens when a run is due and an earlier one has not ended.
     #[serde(default)]
     pub overlap: OverlapSpec,
-    /// How many runs with the same key, of this job and others, may be with executors at the same time.
+    /// How many runs with the same key, of this job and others, may be on executors at the same time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<ConcurrencySpec>,
-    /// How many runs may start in a length of time.
+    /// How many runs may start in a period of time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<RateSpec>,
     /// Priority among the runs that wait for an executor: 0 (last) to 9 (first).
@@ -127,14 +128,14 @@ pub struct JobSpec {
     #[serde(default, with = "optional_duration")]
     #[schemars(with = "Option<DurationText>")]
     pub timeout: Option<Duration>,
-    /// How long a due run waits for an executor before it is skipped.
+    /// How long after its instant a run may begin. A run that waits longer is skipped.
     #[serde(default = "default_queue_timeout", with = "duration_text")]
     #[schemars(with = "DurationText")]
     pub queue_timeout: Duration,
     /// What happens after a failed attempt.
     #[serde(default)]
     pub retry: RetrySpec,
-    /// When a run counts as ended: at its own end, or when the runs that follow from it have ended too.
+    /// When a run counts as ended: at its own end, or when the runs that follow it have ended too.
     #[serde(default)]
     pub over: RunEnd,
     /// Which verdicts besides failures are reported to the failure webhook.
@@ -149,7 +150,7 @@ pub struct JobSpec {
     /// Whether its runs are sent to executors.
     #[serde(default, skip_serializing_if = "is_active")]
     pub mode: Mode,
-    /// The planned instant from which `mode` holds: fires before it have the other mode. Left out for all fires.
+    /// The planned instant from which `mode` applies; earlier fires have the other mode. If left out, it applies to all fires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub mode_from: Option<String>,

@@ -16,13 +16,13 @@ use crate::word_enum::word_enum;
 pub const DEPTH_MAX: usize = 2 * graph::DEPTH_MAX;
 
 word_enum! {
-    /// How a run is related to the run that it names as its parent. The order is that in which they are shown.
+    /// How a run is related to its parent run. Runs are shown in this order.
     Link {
-        /// One shard of a run with shards: the run above it is the row that stands for all of them.
+        /// One shard of a run with shards: its parent is the row that stands for all of them.
         Shard = "shard",
-        /// A run of another job, which follows from it.
+        /// A run of another job, which follows it.
         Child = "child",
-        /// A retry of the run, requested by hand.
+        /// A manual retry of the run.
         Retry = "retry",
     }
 }

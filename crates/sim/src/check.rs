@@ -3,6 +3,7 @@
 
 mod facts;
 mod fires;
+mod limits;
 mod maintenance;
 mod results;
 mod shadow;
@@ -32,6 +33,7 @@ pub(crate) fn check(facts: &Facts, truth: &Truth) -> Vec<String> {
         starts::queued_too_long(facts, truth),
         starts::switched_off(facts, truth),
         starts::wrong_executor(facts, truth),
+        limits::over_limit(facts, truth),
         maintenance::inside_window(facts, truth),
         shadow::begun_in_shadow_mode(facts, truth),
         results::lost_results(facts, truth),

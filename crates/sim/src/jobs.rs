@@ -8,6 +8,8 @@ use crate::rng::{SeededRng, mix};
 
 /// Salt that keeps the draw of modes independent of other draws of the same seed.
 const SHADOW_SALT: u64 = 0x0005_4ad0_77e1;
+/// Salt that keeps the draw of limits independent of other draws of the same seed.
+const LIMIT_SALT: u64 = 0x0011_3175;
 
 /// Draws the jobs of a world; their schedules end at `end`.
 pub(crate) fn draw(rng: &mut SeededRng, profile: &Profile, end: Timestamp) -> Vec<JobSpec> {
@@ -74,6 +76,9 @@ fn document(rng: &mut SeededRng, profile: &Profile, index: usize, parents: &[Str
     if rng.happens(100_000) {
         job["concurrency"] = json!({"key": "k", "max": rng.between(1, 2)});
     }
+    if let Some(seed) = profile.limits {
+        limit(&mut job, SeededRng::new(mix(seed ^ LIMIT_SALT ^ mix(index as u64))));
+    }
     job
 }
 
@@ -89,6 +94,14 @@ fn shadow(job: &mut Value, mut rng: SeededRng, end: Timestamp) {
     };
     if let Some(seam) = seam {
         job["mode_from"] = json!(seam);
+    }
+}
+
+/// Puts a job under one of two limits, in most cases.
+fn limit(job: &mut Value, mut rng: SeededRng) {
+    if rng.happens(750_000) {
+        let key = if rng.happens(700_000) { "k" } else { "l" };
+        job["concurrency"] = json!({"key": key, "max": rng.between(1, 3)});
     }
 }
 

@@ -48,6 +48,8 @@ pub(crate) struct Profile {
     pub(crate) silences: Option<u64>,
     /// The seed for the jobs in shadow mode, a separate draw like `silences`. `None` in most seeds.
     pub(crate) shadows: Option<u64>,
+    /// The seed for the limits that jobs share, a separate draw like `silences`. `None` in seeds in which few jobs have one.
+    pub(crate) limits: Option<u64>,
     /// Whether executors take triggers ahead of their instants.
     pub(crate) sends_ahead: bool,
     /// Whether the database is for one server. After its death, the server restarts soon, and takes over its old
@@ -64,6 +66,8 @@ const FIRST_SMALL: u64 = 100_000_000;
 pub(crate) const FIRST_AHEAD: u64 = 300_000_000;
 /// Seeds above this one have one server, on a database that is made for one server.
 pub(crate) const FIRST_SINGLE: u64 = 400_000_000;
+/// Seeds above this one have several servers again, and most jobs share limits.
+pub(crate) const FIRST_LIMITED: u64 = 500_000_000;
 
 /// Settings of the engine that bound its pages and budgets, under their names there: two, three, or their usual values.
 #[derive(Clone, Debug)]
@@ -169,6 +173,7 @@ impl Profile {
             slots: None,
             silences: None,
             shadows: None,
+            limits: None,
             sends_ahead: false,
             is_single_server: false,
             page: u32::try_from(rng.between(2, 3)).unwrap_or(2),
@@ -203,6 +208,7 @@ impl Profile {
             slots: Some(slots),
             silences: None,
             shadows: None,
+            limits: None,
             sends_ahead: false,
             is_single_server: false,
             page: 1_000,

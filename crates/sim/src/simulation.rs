@@ -16,7 +16,7 @@ use crate::faults::{Hosts, Plan};
 use crate::jobs::draw;
 use crate::maintenance;
 use crate::node::NodeHost;
-use crate::profile::{Bounds, FIRST_AHEAD, FIRST_SINGLE, Profile};
+use crate::profile::{Bounds, FIRST_AHEAD, FIRST_LIMITED, FIRST_SINGLE, Profile};
 use crate::requests;
 use crate::rng::SeededRng;
 use crate::switches;
@@ -93,10 +93,12 @@ const fn has_shadows(seed: u64) -> bool {
 async fn run_world(seed: u64, options: Options) -> Outcome {
     let mut rng = SeededRng::new(seed);
     let drawn = Profile::draw(&mut rng);
-    let is_single_server = seed > FIRST_SINGLE;
+    let is_limited = seed > FIRST_LIMITED;
+    let is_single_server = seed > FIRST_SINGLE && !is_limited;
     let profile = Profile {
         silences: Some(seed),
         shadows: has_shadows(seed).then_some(seed),
+        limits: is_limited.then_some(seed),
         bounds: Bounds::of(seed),
         sends_ahead: seed > FIRST_AHEAD,
         is_single_server,

@@ -52,6 +52,11 @@ fn no_seed_of_a_single_server_breaks_a_rule() {
     clean_from(SINGLE_FROM);
 }
 
+#[test]
+fn no_seed_with_shared_limits_breaks_a_rule() {
+    clean_from(LIMITED_FROM);
+}
+
 fn clean_from(first: u64) {
     let failed = Mutex::new(Vec::new());
     let (starts, runs) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -80,6 +85,8 @@ const SMALL_BOUNDS_FROM: u64 = 100_000_001;
 const AHEAD_FROM: u64 = 300_000_001;
 /// From this seed on, there is one server. After a restart, it takes over its old lease immediately.
 const SINGLE_FROM: u64 = 400_000_001;
+/// From this seed on, there are several servers, and most jobs share limits.
+const LIMITED_FROM: u64 = 500_000_001;
 
 /// Seeds that once showed a fault, of the engine or of the checker, which is fixed now. Test runs do not reach them otherwise.
 /// Seed 827,640 did not come to an end.

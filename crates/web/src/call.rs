@@ -25,7 +25,8 @@ pub(crate) const DEFAULT_NAMESPACE: &str = "default";
 const NAMESPACE: Parameter =
     Parameter::name("namespace").about("The namespace; if left out, the token's own, else `default`.");
 /// The parameter `namespace` of a call that belongs to no namespace. It is accepted for clients that send it with every request.
-const NAMESPACE_UNUSED: Parameter = Parameter::name("namespace").about("Accepted and ignored.");
+const NAMESPACE_UNUSED: Parameter =
+    Parameter::name("namespace").about("Ignored: the operation does not depend on a namespace.");
 
 /// Extension of a request that has passed the gate: the caller, and the permission that the route needs.
 #[derive(Clone, Debug)]

@@ -54,8 +54,8 @@ pub(crate) fn mismatch(version: i64) -> Problem {
 
 impl Input for IfMatch {
     fn describe(inputs: &mut HandlerInputs) {
-        let about = "Refuses the change unless the current version is this one, such as `\"v3\"`, or one of several, separated by commas; \
-                     `*` allows any.";
+        let about = "The change is refused unless this is the current version, such as `\"v3\"`. Several versions are separated by \
+             commas; `*` matches any version.";
         inputs.headers.push(Parameter::text("If-Match").about(about));
         inputs.refusals.extend([Code::InvalidHeader, Code::VersionMismatch]);
     }

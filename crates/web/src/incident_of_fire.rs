@@ -19,7 +19,7 @@ const LOOKED_AT_COUNT: u32 = 50;
 #[schemars(rename = "PartOfIncident")]
 pub(crate) struct IncidentRef {
     pub(crate) id: IncidentId,
-    /// The rule, or `expect:` with what is expected of the job.
+    /// The rule, or `expect:` and the name of the job's expectation.
     pub(crate) rule: String,
     pub(crate) standing: IncidentState,
 }

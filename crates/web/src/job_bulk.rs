@@ -40,7 +40,7 @@ pub(crate) enum JobAction {
     Label,
     /// Removes the label with this key from each job.
     Unlabel,
-    /// Deletes the jobs, except those from which others follow.
+    /// Deletes the jobs, except those that other jobs follow.
     Delete,
 }
 

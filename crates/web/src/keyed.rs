@@ -33,7 +33,7 @@ use crate::state::Web;
 
 /// The header `Idempotency-Key`, as the OpenAPI document describes it.
 pub(crate) const PARAMETER: Parameter = Parameter::pattern("Idempotency-Key", "^[!-~]{1,255}$")
-    .about("Makes the call once: the same call with the same key, within 24 hours, gets the same answer.");
+    .about("The call is executed only once: for 24 hours, the same call with the same key gets the same answer.");
 /// The codes with which a call with a key can be refused.
 pub(crate) const REFUSALS: [Code; 6] = [
     Code::InvalidHeader,

@@ -84,7 +84,7 @@ impl Parameter {
 
     /// The cursor of a list.
     pub(crate) const fn cursor() -> Self {
-        Self::new("cursor", Kind::Cursor).about("`next_cursor` of the page before, with the same filters.")
+        Self::new("cursor", Kind::Cursor).about("`next_cursor` of the previous page; the filters must be the same.")
     }
 
     /// The cursor of a list, in a parameter with another name.

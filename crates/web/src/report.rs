@@ -79,11 +79,12 @@ impl FromQuery for ReportQuery {
         };
         Self {
             by: reader
-                .parsed(Parameter::word("by", &GroupBy::WORDS).about("What each row is about; `app` if left out."), str::parse)
+                .parsed(Parameter::word("by", &GroupBy::WORDS).about("What a row stands for; `app` if left out."), str::parse)
                 .unwrap_or_default(),
             from: reader.parsed(
                 Parameter::instant("from").about(
-                    "The beginning; seven days before `to` if left out. Jobs and labels are counted by whole days in UTC, all else by hours.",
+                    "The beginning; seven days before `to` if left out. Jobs and labels are counted by whole days in UTC, \
+                     everything else by hours.",
                 ),
                 instant,
             ),

@@ -33,7 +33,7 @@ impl Executors {
             ("fail", "fail", json!({})),
             ("throw", "throw", json!({})),
             ("none", "nosuch", json!({})),
-            ("shell", "GLUE_SHELL", json!({})),
+            ("shell", "GLUE_SHELL", json!({"overrides": "all"})),
             ("sleep", "sleep", json!({})),
             ("short", "sleep", json!({"timeout": "1s"})),
             ("all", "echo", json!({"route": "broadcast"})),

@@ -89,14 +89,14 @@ pub enum Condition {
     Failed {},
     /// This many runs of the job in a row failed, timed out, or have an unknown end.
     FailuresInRow {
-        /// How many.
+        /// The number of runs.
         count: u32,
     },
     /// At least this percentage of the runs planned in a window failed, timed out, or have an unknown end.
     FailureRate {
         /// The percentage.
         percent: u32,
-        /// How far back.
+        /// The length of the window.
         #[serde(with = "duration_text")]
         #[schemars(with = "DurationText")]
         window: Duration,
@@ -106,13 +106,13 @@ pub enum Condition {
     },
     /// A fire of the job was skipped.
     Skipped {
-        /// Only for one of these reasons; empty for any.
+        /// Only fires that were skipped for one of these reasons; empty for any.
         #[serde(default)]
         reasons: Vec<Reason>,
     },
     /// A scheduled run waits this long after its planned instant and has not started.
     Late {
-        /// How long.
+        /// The duration.
         #[serde(with = "duration_text")]
         #[schemars(with = "DurationText")]
         by: Duration,
@@ -132,18 +132,18 @@ pub enum Condition {
     },
     /// No run of the job has succeeded for this long.
     NoSuccessFor {
-        /// How long.
+        /// The duration.
         #[serde(with = "duration_text")]
         #[schemars(with = "DurationText")]
         length: Duration,
     },
-    /// A run has been running for longer than a length, or than a multiple of the 95th percentile of the lengths of the job's runs.
+    /// A run has been running for longer than a duration, or than a multiple of the 95th percentile of the durations of the job's runs.
     RunningLonger {
-        /// The length.
+        /// The duration.
         #[serde(default, with = "crate::spec::optional_duration")]
         #[schemars(with = "Option<DurationText>")]
         than: Option<Duration>,
-        /// The multiple of the 95th percentile of the lengths of the job's runs.
+        /// The multiple of the 95th percentile of the durations of the job's runs.
         #[serde(default)]
         times_p95: Option<u32>,
     },
@@ -153,11 +153,11 @@ pub enum Condition {
         #[serde(default)]
         handler: Option<String>,
     },
-    /// A server's lease ended, and the server did not leave in order.
+    /// A server's lease expired without an orderly shutdown.
     NodeLost {},
     /// A loop of a server has been failing for this long.
     LoopFailing {
-        /// How long.
+        /// The duration.
         #[serde(with = "duration_text")]
         #[schemars(with = "DurationText")]
         length: Duration,
@@ -176,7 +176,7 @@ pub enum Condition {
         #[schemars(with = "DurationText")]
         within: Duration,
     },
-    /// A disk of a server, with its data folder or its SQLite file, has less free than a percentage or a size.
+    /// A disk with the data folder or the SQLite file of a server has less free space than a percentage or a size.
     DiskLow {
         /// The percentage.
         #[serde(default)]
@@ -186,11 +186,11 @@ pub enum Condition {
         #[schemars(with = "Option<String>")]
         free: Option<u64>,
     },
-    /// At least this many runs were planned in a window of time: the ledger grows faster than it should.
+    /// At least this many runs were planned in a window of time: the number of stored runs grows faster than it should.
     LedgerGrowth {
-        /// How many.
+        /// The number of runs.
         runs: u64,
-        /// How far back.
+        /// The length of the window.
         #[serde(with = "duration_text")]
         #[schemars(with = "DurationText")]
         window: Duration,
@@ -290,17 +290,17 @@ pub struct RuleSpec {
     pub scope: Scope,
     /// When it holds.
     pub condition: Condition,
-    /// How urgent that is.
+    /// How urgent its incidents are.
     #[serde(default = "warning")]
     pub severity: Severity,
     /// The channels that it is reported to, by name.
     #[serde(default)]
     pub channels: Vec<String>,
-    /// How often an open incident that is not acknowledged is reported again; left out for never.
+    /// How often an open incident that is not acknowledged is reported again; never if left out.
     #[serde(default, with = "crate::spec::optional_duration", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<DurationText>")]
     pub repeat: Option<Duration>,
-    /// The time after a message about an incident in which further occurrences are collected, before they are reported together.
+    /// After a message about an incident, further occurrences are collected for this time and then reported together.
     #[serde(default = "digest", with = "duration_text")]
     #[schemars(with = "DurationText")]
     pub digest: Duration,

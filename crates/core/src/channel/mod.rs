@@ -3,7 +3,7 @@
 use crate::word_enum::word_enum;
 
 word_enum! {
-    /// The service that a channel speaks to.
+    /// The service that a channel sends to.
     ChannelKind {
         /// Electronic mail, by SMTP.
         Email = "email",
@@ -21,7 +21,7 @@ word_enum! {
         Wecom = "wecom",
         /// Feishu or Lark, by a group robot.
         Feishu = "feishu",
-        /// ntfy, at ntfy.sh or a server of one's own.
+        /// ntfy, at ntfy.sh or on your own server.
         Ntfy = "ntfy",
     }
 }

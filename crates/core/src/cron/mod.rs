@@ -44,7 +44,7 @@ use crate::time::Timestamp;
 /// The longest expression that is read, in characters.
 pub const EXPRESSION_LENGTH_MAX: usize = 256;
 
-/// How an expression was written.
+/// The syntax of a cron expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Dialect {

@@ -35,7 +35,7 @@ const TEXT_LEN_MAX: usize = 100;
 word_enum! {
     /// Why a run has its status, if the status alone does not imply it.
     Reason {
-        /// The fire was missed (no server was at work) and the job's misfire policy skips it.
+        /// The fire was missed (the servers or the database were down), and the job's misfire policy skips it.
         Misfire = "misfire",
         /// The overlap policy skipped it, because an earlier run was open or the queue was full.
         Overlap = "overlap",
@@ -55,7 +55,7 @@ word_enum! {
         ExecutorLost = "executor_lost",
         /// The trigger never reached an executor.
         NotReceived = "not_received",
-        /// A user or a program asked for it.
+        /// A user or a program requested it.
         Requested = "requested",
         /// A parent job did not end as the definition requires.
         Parent = "parent",
@@ -153,9 +153,9 @@ word_enum! {
         Full = "full",
         /// It is shutting down.
         Draining = "draining",
-        /// Its switch is at draining: a user set it.
+        /// A user set its switch to `draining`.
         Drained = "drained",
-        /// Its switch is at stopped: a user set it.
+        /// A user set its switch to `stopped`.
         Stopped = "stopped",
         /// It did not answer the router's question, or the trigger.
         Silent = "silent",
@@ -195,7 +195,7 @@ pub struct Obstacle {
 pub struct LimitDetail {
     /// What it counts.
     pub kind: LimitKind,
-    /// The key that jobs share; absent for the job's own rate.
+    /// The key that jobs share; left out for the job's own rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// How many it allows.
@@ -232,7 +232,8 @@ pub struct ReasonDetail {
     /// The only executor that may have the run, if its caller named one and the run waits or waited for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub only_executor: Option<String>,
-    /// The attempt's timeout, in milliseconds, if it passed and the executor reported no end. The verdict is `unknown`, without a code.
+    /// The attempt's timeout, in milliseconds, if it passed and the executor reported no end. The verdict is then `unknown`, without a
+    /// reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreported_after_ms: Option<u64>,
     /// How long no server had answered the executor when it stopped the attempt, in milliseconds.
@@ -244,7 +245,7 @@ pub struct ReasonDetail {
     /// How many runs the job's queue may hold, if it is full.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_max: Option<u64>,
-    /// The limit.
+    /// The limit that holds the run back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<LimitDetail>,
     /// The parent job.

@@ -86,11 +86,11 @@ word_enum! {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "ShadowDifference")]
 pub struct Difference {
-    /// How.
+    /// How the fire differs.
     pub kind: DifferenceKind,
     /// The planned instant or, for a fire that only the other scheduler had, the instant at which it was sent there.
     pub at: Timestamp,
-    /// The run here.
+    /// The run in Rondel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<RunId>,
     /// The number of the fire in the other scheduler.
@@ -125,9 +125,9 @@ impl Difference {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "ShadowLateness")]
 pub struct LatenessStats {
-    /// On average, in milliseconds.
+    /// The mean, in milliseconds.
     pub mean_ms: u64,
-    /// At most, in milliseconds.
+    /// The maximum, in milliseconds.
     pub max_ms: u64,
 }
 

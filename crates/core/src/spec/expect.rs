@@ -19,7 +19,7 @@ const CHANNEL_COUNT_MAX: usize = 10;
 const LENGTH_MIN: Duration = Duration::from_secs(1);
 const LENGTH_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// What is expected of a job. Each part that is given is watched.
+/// Expectations of a job. Each field that is set is watched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExpectSpec {
@@ -38,7 +38,7 @@ pub struct ExpectSpec {
     #[serde(default, with = "super::optional_duration", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<DurationText>")]
     pub late: Option<Duration>,
-    /// The channels that a message goes to, by name; none for the channel `default` of the namespace.
+    /// The channels that a message goes to, by name; if empty, the channel `default` of the namespace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub channels: Vec<String>,
     /// How urgent a message is.

@@ -19,7 +19,7 @@ word_enum! {
         Last = "last",
         /// Each in turn.
         Round = "round",
-        /// Any.
+        /// One at random.
         Random = "random",
         /// Each job stays on one executor; few jobs move when executors join or leave.
         ConsistentHash = "consistent_hash",
@@ -33,7 +33,7 @@ word_enum! {
         Busyover = "busyover",
         /// By chance, in proportion to the weights that they declare.
         Weight = "weight",
-        /// The one with the fewest runs in hand.
+        /// The one with the fewest runs.
         LeastActive = "least_active",
         /// All of them, each with its index and the total.
         Broadcast = "broadcast",
@@ -55,9 +55,9 @@ pub struct MisfireSpec {
     pub policy: MisfirePolicy,
     /// For `all`: how many of the missed fires run.
     pub max: u32,
-    /// For `all`: which of them.
+    /// For `all`: which of the missed fires run, if there are more.
     pub keep: MisfireKeep,
-    /// A fire that is later than this was missed.
+    /// A fire counts as missed if it is later than this.
     #[serde(with = "duration_text")]
     #[schemars(with = "DurationText")]
     pub tolerance: Duration,
@@ -70,7 +70,7 @@ impl Default for MisfireSpec {
 }
 
 word_enum! {
-    /// What to do about missed fires.
+    /// What happens to missed fires.
     MisfirePolicy {
         /// Skip them, with a verdict.
         Skip = "skip",
@@ -216,7 +216,7 @@ word_enum! {
     RunEnd ("Over") {
         /// When it ends itself.
         Run = "run",
-        /// When the runs that follow from it have ended too. Until then it is `running`; its verdict depends on theirs.
+        /// When the runs that follow it have ended too. Until then it is `running`; its verdict depends on theirs.
         Children = "children",
     }
 }
@@ -282,7 +282,7 @@ impl SelectSpec {
 pub struct ConcurrencySpec {
     /// Jobs of a namespace with the same key share the limit.
     pub key: String,
-    /// How many of their runs may be with executors at the same time.
+    /// How many of their runs may be on executors at the same time.
     pub max: u32,
 }
 

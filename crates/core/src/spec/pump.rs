@@ -55,11 +55,11 @@ pub struct PumpSpec {
     #[serde(default, with = "duration_text")]
     #[schemars(with = "DurationText")]
     pub pause: Duration,
-    /// How long a group may take to give an item back. After that its rows in work are dropped, and the item goes to another group.
+    /// How long a group may take to give an item back. After that its unfinished rows are dropped, and the item goes to another group.
     #[serde(default = "default_hand_over", with = "duration_text")]
     #[schemars(with = "DurationText")]
     pub hand_over: Duration,
-    /// When it ends after it has begun by its schedule or by hand; left out for a pump that runs until it is paused or cancelled.
+    /// When a run ends that the schedule or a trigger started; left out for a pump that runs until it is paused or cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<UntilSpec>,
 }
@@ -125,7 +125,7 @@ pub enum UntilSpec {
 }
 
 word_enum! {
-    /// When a pump ends that has no instant for it.
+    /// When a pump ends whose end is not an instant.
     UntilWord {
         /// When no item has rows left.
         Empty = "empty",
@@ -139,7 +139,7 @@ pub struct UntilCronSpec {
     /// A cron expression.
     #[schemars(example = "0 0 6 * * ?")]
     pub cron: String,
-    /// The zone that it is read in; left out for that of the job's first cron schedule, or UTC.
+    /// The zone of the expression; left out for that of the job's first cron schedule, or UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
 }

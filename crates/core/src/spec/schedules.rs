@@ -28,7 +28,7 @@ pub struct ScheduleSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(example = "0 30 2 * * ?")]
     pub cron: Option<String>,
-    /// The zone that the expression is read in; UTC if left out.
+    /// The zone of the expression; UTC if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(example = "Europe/Berlin")]
     pub time_zone: Option<String>,
@@ -39,7 +39,7 @@ pub struct ScheduleSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<DurationText>")]
     pub every: Option<String>,
-    /// A fixed delay after the end of the run before.
+    /// A fixed delay after the end of the previous run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<DurationText>")]
     pub delay: Option<String>,
@@ -47,7 +47,7 @@ pub struct ScheduleSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Timestamp>")]
     pub at: Option<String>,
-    /// What is done about an `at` that lies in the past when the definition is saved.
+    /// What happens if `at` is in the past when the definition is saved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub if_past: Option<IfPast>,
     /// The parent jobs. The job runs when all of them that belong to the same fire have ended as `on` requires.
@@ -100,7 +100,7 @@ impl Default for JitterBy {
 }
 
 word_enum! {
-    /// What is done about an `at` in the past.
+    /// What happens to an `at` in the past.
     IfPast {
         /// The definition is refused.
         Refuse = "refuse",
@@ -116,7 +116,7 @@ word_enum! {
         Success = "success",
         /// It failed, timed out, or its outcome is unknown.
         Failure = "failure",
-        /// Either.
+        /// Success or failure.
         Either = "either",
     }
 }
@@ -151,7 +151,7 @@ pub struct CalendarUse {
     /// The calendar, of the same namespace.
     #[schemars(regex(pattern = NAME_PATTERN))]
     pub name: String,
-    /// What it does.
+    /// What it does to the fires.
     #[serde(default)]
     pub rule: CalendarRule,
 }
@@ -163,9 +163,9 @@ word_enum! {
         Only = "only",
         /// The fires that are in the calendar are removed.
         Except = "except",
-        /// A fire on a day that is not in the calendar moves to the next one that is, at the same time of day.
+        /// A fire on a day that is not in the calendar moves to the next day that is in it, at the same time of day.
         Next = "next",
-        /// A fire on a day that is not in the calendar moves to the last one before that is, at the same time of day.
+        /// A fire on a day that is not in the calendar moves to the last day before that is in it, at the same time of day.
         Previous = "previous",
     }
 }

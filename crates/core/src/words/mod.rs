@@ -26,7 +26,7 @@ pub use self::moment::{instants, moment};
 pub use self::schedule::{calendar, schedule, schedule_spec, timetable};
 
 word_enum! {
-    /// A language that sentences are made in.
+    /// A language of sentences.
     Lang {
         /// English.
         En = "en",

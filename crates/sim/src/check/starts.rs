@@ -71,7 +71,7 @@ pub(super) fn at_most_once(facts: &Facts, truth: &Truth) -> Vec<String> {
 
 /// When a handler ended, as far as servers could know. If its executor was paused for long, the handler counts as
 /// ended at the beginning of the pause, because the executor may have been given up during the pause.
-fn end_ms(start: &Start, facts: &Facts, truth: &Truth) -> u64 {
+pub(super) fn end_ms(start: &Start, facts: &Facts, truth: &Truth) -> u64 {
     let end = start.ended_ms.unwrap_or(facts.now_ms);
     let of_it = truth.stops.iter().filter(|(incarnation, from, until)| {
         *incarnation == start.incarnation && until - from >= LONG_STOP_MS && *until > start.began_ms && *from < end

@@ -46,7 +46,7 @@ pub(crate) struct AddressJson {
     pub(crate) online: bool,
     /// When it was registered by hand.
     pub(crate) added_at: Option<Timestamp>,
-    /// When it last registered itself too; null if it never did.
+    /// When it last registered itself; null if it never did.
     last_registered_at: Option<Timestamp>,
 }
 
@@ -68,7 +68,8 @@ pub(super) fn routes() -> Routes {
             list,
             Doc::new(
                 "List executors that are registered by hand",
-                "The fixed addresses of executors of XXL-JOB, at most 200 of an app. Those that register themselves are in the list of executors.",
+                "The addresses of XXL-JOB executors that are registered by hand, at most 200 per app. Executors that register \
+                 themselves are in the list of executors.",
             )
             .json::<Page<AddressJson>>(200, "The addresses."),
         )

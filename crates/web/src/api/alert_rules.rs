@@ -70,11 +70,11 @@ pub(super) struct PreviewJson {
     evaluated_at: Timestamp,
     /// The deadline of a rule with a time of day; null for other rules.
     deadline: Option<DeadlineJson>,
-    /// Why nothing can be observed, such as that the job does not exist.
+    /// Reasons why nothing can be observed, such as a job that does not exist.
     warnings: Vec<String>,
 }
 
-/// The deadline of a rule with a time of day, as of an instant.
+/// The deadline of a rule with a time of day, computed for an instant.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "AlertDeadline")]
 struct DeadlineJson {
@@ -96,20 +96,22 @@ pub(super) fn routes() -> Routes {
             "/api/v1/alert-rules",
             View,
             list,
-            Doc::new("List alert rules", "All of the namespace, by name.")
+            Doc::new("List alert rules", "All rules of the namespace, by name.")
                 .json::<Page<RuleJson<'static>>>(200, "The rules."),
         )
         .get(
             "/api/v1/alert-rules/{name}",
             View,
             get,
-            Doc::new("Get an alert rule", "With its version.").json::<RuleJson<'static>>(200, "The rule.").with("ETag"),
+            Doc::new("Get an alert rule", "The rule with its version.")
+                .json::<RuleJson<'static>>(200, "The rule.")
+                .with("ETag"),
         )
         .put(
             "/api/v1/alert-rules/{name}",
             Edit,
             put,
-            Doc::new("Save an alert rule", "Its channels must exist.")
+            Doc::new("Save an alert rule", "Creates the rule, or replaces it. Its channels must exist.")
                 .json::<RuleJson<'static>>(200, "The changed rule.")
                 .with("ETag")
                 .json::<RuleJson<'static>>(201, "The new rule.")
@@ -128,7 +130,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/alert-rules/preview",
             View,
             preview,
-            Doc::new("Try an alert rule", "Evaluates the rule now. Nothing is saved and nothing is sent.")
+            Doc::new("Preview an alert rule", "Evaluates the rule now. Nothing is saved and nothing is sent.")
                 .json::<PreviewJson>(200, "The result.")
                 .example({
                     let mut named = example;

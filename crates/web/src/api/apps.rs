@@ -31,10 +31,10 @@ pub(super) struct AppJson {
     id: AppId,
     name: String,
     namespace: String,
-    /// Its switch.
+    /// The state of its switch.
     #[schemars(with = "Switch")]
     state: &'static str,
-    /// How many of its executors are connected to this node.
+    /// How many of its executors are connected to this server.
     executor_count: usize,
 }
 
@@ -46,11 +46,11 @@ pub(super) struct NewApp {
     name: String,
 }
 
-/// The handlers that the executors online announce.
+/// A handler that online executors announce.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Handler")]
 pub(super) struct HandlerJson<'a> {
-    /// The handler's name; `*` stands for all handlers where executors announce no handlers and take every run, as those of XXL-JOB do.
+    /// The handler's name. `*` stands for executors that announce no handlers and accept every run, as those of XXL-JOB do.
     name: &'a str,
     /// The online executors that have it.
     executors: &'a [String],
@@ -62,7 +62,7 @@ pub(super) struct HandlerJson<'a> {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "DeclarationProblem")]
 pub(super) struct ProblemJson<'a> {
-    /// The name that the declaration has, as far as it could be read.
+    /// The job's name in the declaration, as far as it could be read.
     job: &'a str,
     /// JSON pointer to the place in the definition.
     pointer: &'a str,
@@ -77,7 +77,7 @@ pub(super) fn routes() -> Routes {
             list,
             Doc::new(
                 "List apps",
-                "With their switches, and the number of executors that are connected to this server.",
+                "The apps with their switches, and the number of executors that are connected to this server.",
             )
             .json::<Page<AppJson>>(200, "All apps that the caller may see."),
         )
@@ -87,7 +87,7 @@ pub(super) fn routes() -> Routes {
             create,
             Doc::new("Create an app", "An app is also created with its first job.")
                 .json::<AppJson>(201, "The new app.")
-                .json::<AppJson>(200, "The app, which existed before.")
+                .json::<AppJson>(200, "The app, which already existed.")
                 .example(json!({"name": "billing"})),
         )
         .get(
@@ -104,19 +104,20 @@ pub(super) fn routes() -> Routes {
             "/api/v1/apps/{app}/declaration-problems",
             View,
             declaration_problems,
-            Doc::new(
-                "List errors in declared jobs",
-                "Only declarations of executors that are connected to this server.",
-            )
-            .json::<Page<ProblemJson<'static>>>(200, "The errors."),
+            Doc::new("List errors in declared jobs", "Only for jobs that executors connected to this server declare.")
+                .json::<Page<ProblemJson<'static>>>(200, "The errors."),
         )
         .put(
             "/api/v1/apps/{app}/state",
             Operate,
             set_state,
-            Doc::new("Set the state of an app", "Every server applies it within a second.")
-                .json::<AppJson>(200, "The app.")
-                .example(json!({"state": "active"})),
+            Doc::new(
+                "Set the state of an app",
+                "`draining`: its executors get no new runs, due runs wait. `stopped`: due runs are skipped, and running runs \
+                 are cancelled. Every server applies it within a second.",
+            )
+            .json::<AppJson>(200, "The app.")
+            .example(json!({"state": "active"})),
         )
 }
 

@@ -68,9 +68,9 @@ impl FromQuery for ReadAudit {
                 actor: reader.parsed(filter("actor").about("Only entries of this caller."), text),
                 action: reader.parsed(filter("action").about("Only this action, such as `job.change`."), text),
                 object: reader.parsed(filter("object").about("Only actions on this object."), text),
-                namespace: reader.parsed(filter("in").about("Only in this namespace."), text),
+                namespace: reader.parsed(filter("in").about("Only entries of this namespace."), text),
                 verdict: reader
-                    .parsed(Parameter::word("verdict", &VERDICTS).about("Only with this outcome."), |word| {
+                    .parsed(Parameter::word("verdict", &VERDICTS).about("Only entries with this outcome."), |word| {
                         word.parse::<Verdict>()
                     }),
                 from: reader.parsed(Parameter::instant("from").about("Only entries from this instant on."), instant),

@@ -56,13 +56,14 @@ impl FromQuery for ImportQuery {
             wanted: reader
                 .parsed(
                     Parameter::word("as", &["days", "workdays"])
-                        .about("Whether the file has the days of the calendar (`days`, the default) or holidays and make-up days."),
+                        .about("What the file lists: the days of the calendar (`days`, the default), or holidays and make-up days \
+                             (`workdays`)."),
                     wanted,
                 )
                 .unwrap_or(ImportAs::Days),
             years: reader.parsed(
                 Parameter::pattern("years", "^[0-9]{4}([.][.][0-9]{4})?$")
-                    .about("Of events that repeat each year: `2026` or `2026..2030`."),
+                    .about("The years for which events that repeat each year are imported: `2026` or `2026..2030`."),
                 years,
             ),
             dry_run: reader.flag("dry_run", "Returns the calendar without saving it."),
@@ -125,7 +126,9 @@ pub(super) fn routes() -> Routes {
             "/api/v1/calendars/{name}",
             View,
             get,
-            Doc::new("Get a calendar", "With its rule.").json::<CalendarJson<'static>>(200, "The calendar.").with("ETag"),
+            Doc::new("Get a calendar", "The calendar with its rule.")
+                .json::<CalendarJson<'static>>(200, "The calendar.")
+                .with("ETag"),
         )
         .put(
             "/api/v1/calendars/{name}",
@@ -133,8 +136,8 @@ pub(super) fn routes() -> Routes {
             put,
             Doc::new(
                 "Save a calendar",
-                "Answers once all jobs that use the calendar have moved to its new version: no fire that is due more than a second later \
-                 runs under the old one.",
+                "The answer comes when every job that uses the calendar follows the new version: no fire that is due more than \
+                 a second later runs under the old one.",
             )
             .json::<CalendarJson<'static>>(200, "The changed calendar.")
             .with("ETag")
@@ -159,8 +162,8 @@ pub(super) fn routes() -> Routes {
             import_file,
             Doc::new(
                 "Import a calendar",
-                "The body is an iCalendar or CSV file of at most 1 MiB, whatever type it is declared as. A CSV file has a header `date`, and `name` and \
-                 `kind` (`holiday` or `workday`) where wanted.",
+                "The body is an iCalendar or CSV file of at most 1 MiB; its declared type is ignored. The header of a CSV file \
+                 names the columns: `date`, and optionally `name` and `kind` (`holiday` or `workday`).",
             )
             .json::<Either<CalendarJson<'static>, CalendarSpec>>(200, "The changed calendar; with `dry_run`, the one that would be saved.")
             .json::<CalendarJson<'static>>(201, "The new calendar.")
@@ -171,8 +174,8 @@ pub(super) fn routes() -> Routes {
             "/api/v1/calendars/{name}/users",
             View,
             list_dependents,
-            Doc::new("List what uses a calendar", "The calendars and jobs that use the calendar.")
-                .json::<Page<CalendarUserJson>>(200, "A page of users."),
+            Doc::new("List the calendars and jobs that use a calendar", "The calendars and jobs that use it.")
+                .json::<Page<CalendarUserJson>>(200, "A page of calendars and jobs."),
         )
 }
 

@@ -70,11 +70,14 @@ pub(super) fn routes() -> Routes {
             "/api/v1/runs/{id}/cancel",
             Operate,
             run,
-            Doc::new("Cancel a run", "Notifies the run's executor. Cancelling a broadcast cancels all of its shards. A repeated request is no error.")
-                .json::<run_json::RunJson>(202, "The run was asked to end.")
-                .json::<run_json::RunJson>(200, "The run was cancelled before.")
-                .refuses(&[Code::RunFinished])
-                .example(json!({"reason": "started by mistake"})),
+            Doc::new(
+                "Cancel a run",
+                "Notifies the run's executor. Cancelling a broadcast cancels all of its shards. A repeated request is no error.",
+            )
+            .json::<run_json::RunJson>(202, "The run was asked to end.")
+            .json::<run_json::RunJson>(200, "The run was already cancelled.")
+            .refuses(&[Code::RunFinished])
+            .example(json!({"reason": "started by mistake"})),
         )
 }
 

@@ -37,11 +37,11 @@ pub(super) struct ChannelJson {
     kind: ChannelKind,
     /// The language of its messages.
     lang: Lang,
-    /// Messages for a disabled channel are given up.
+    /// Whether it is used: messages for a disabled channel are given up.
     enabled: bool,
     /// How the service is used: the fields depend on the kind, `docs/ALERTS.md` lists them.
     settings: Values,
-    /// Each secret that is set: the reference that it is (`file:…`, `env:…`), or `set`.
+    /// The secrets that are set. Each is shown as its reference (`file:…`, `env:…`), or as `set`.
     secrets: Values,
     /// The host that messages go to, if it is known.
     host: Option<String>,
@@ -92,10 +92,10 @@ pub(super) struct NewChannelJson {
     /// `true` if left out.
     #[serde(default = "default_true")]
     enabled: bool,
-    /// All settings.
+    /// All settings: they replace the earlier ones.
     #[serde(default)]
     settings: Values,
-    /// Secrets to set. A secret that is left out is retained, an empty one is removed.
+    /// Secrets to set. A secret that is left out is kept, an empty one is removed.
     #[serde(default)]
     secrets: Values,
 }
@@ -121,7 +121,9 @@ pub(super) fn routes() -> Routes {
             "/api/v1/channels/{name}",
             View,
             get,
-            Doc::new("Get a channel", "Without its secrets.").json::<ChannelJson>(200, "The channel.").with("ETag"),
+            Doc::new("Get a channel", "The channel without its secrets.")
+                .json::<ChannelJson>(200, "The channel.")
+                .with("ETag"),
         )
         .put(
             "/api/v1/channels/{name}",
@@ -129,7 +131,8 @@ pub(super) fn routes() -> Routes {
             put,
             Doc::new(
                 "Save a channel",
-                "Settings are replaced as a whole, secrets one by one. Templates are tried on samples of all messages first.",
+                "Settings are replaced as a whole; a secret that is left out is kept. Templates are first rendered with samples \
+                 of all messages.",
             )
             .json::<ChannelJson>(200, "The changed channel.")
             .with("ETag")
@@ -163,7 +166,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/channels/{name}/deliveries",
             View,
             deliveries,
-            Doc::new("List deliveries", "Each try to deliver a message, the latest first.")
+            Doc::new("List a channel's deliveries", "Each try to deliver a message, the latest first.")
                 .json::<Page<DeliveryJson>>(200, "A page of deliveries."),
         )
 }

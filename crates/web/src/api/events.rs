@@ -61,9 +61,9 @@ impl FromQuery for EventFilter {
     fn from_query(reader: &mut Reader) -> Self {
         let checked = |text: &str| name::check(text).map(|()| text.to_owned());
         Self {
-            job: reader.parsed(Parameter::name("job").about("Only of this job and its runs."), checked),
-            app: reader.parsed(Parameter::name("app").about("Only of this app."), checked),
-            kinds: reader.words(Parameter::words("kind", &Kind::WORDS).about("Only of these kinds.")),
+            job: reader.parsed(Parameter::name("job").about("Only events of this job and its runs."), checked),
+            app: reader.parsed(Parameter::name("app").about("Only events of this app."), checked),
+            kinds: reader.words(Parameter::words("kind", &Kind::WORDS).about("Only events of these kinds.")),
             after: reader.parsed(
                 Parameter::cursor_in("after")
                     .about("The `id` of the event after which the stream continues, like `Last-Event-ID`."),
@@ -105,9 +105,9 @@ pub(super) fn routes() -> Routes {
             listen,
             Doc::new(
                 "Listen to events",
-                "Changes of runs, saved jobs, and executors and servers that appear or disappear: as server-sent events, or with `Accept: \
-                 application/x-ndjson` as lines of JSON. The first event is `ready`, the last one `end`; `gap` reports that events may be \
-                 missing.",
+                "Changes of runs and jobs, and executors and servers that appear or disappear: as server-sent events, or with \
+                 `Accept: application/x-ndjson` as lines of JSON. The first event is `ready`, the last one `end`; `gap` means \
+                 that events may be missing.",
             )
             .stream("text/event-stream", "A stream of events, until one side ends it.")
             .text("application/x-ndjson")

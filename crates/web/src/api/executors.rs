@@ -48,11 +48,11 @@ pub(crate) struct ExecutorJson {
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) weight: u32,
     pub(crate) slots: u32,
-    /// Null if the executor has no stream to this node.
+    /// How many runs it has, by its last heartbeat to this server; null if it has no stream to this server.
     pub(crate) running: Option<u32>,
     pub(crate) handlers: Vec<String>,
     pub(crate) sdk_version: String,
-    /// When its stream to this node was opened.
+    /// When its stream to this server was opened.
     pub(crate) connected_at: Option<Timestamp>,
     /// When it was last heard from; for an executor that is listed only for its switch, when the switch was set.
     pub(crate) last_seen_at: Timestamp,
@@ -63,8 +63,8 @@ pub(crate) struct ExecutorJson {
     pub(crate) state_since: Option<Timestamp>,
     /// How many runs it has, according to the database or to its last heartbeat, whichever is greater.
     pub(crate) run_count: u64,
-    /// Triggers that the executor has not answered although it sends heartbeats: runs go to other executors first. Null if it
-    /// answers, or if it has no stream to this node.
+    /// Triggers that the executor has not answered although it sends heartbeats: runs go to other executors first. Null if it answers,
+    /// or if it has no stream to this server.
     pub(crate) unanswered_triggers: Option<UnansweredJson>,
 }
 
@@ -89,7 +89,7 @@ pub(super) fn routes() -> Routes {
             list,
             Doc::new(
                 "List executors",
-                "Those that are online, were seen within the last hour, or have a switch other than `active`.",
+                "Executors that are online, were seen within the last hour, or have a switch other than `active`.",
             )
             .json::<Page<ExecutorJson>>(200, "The executors."),
         )
@@ -99,8 +99,9 @@ pub(super) fn routes() -> Routes {
             set_state,
             Doc::new(
                 "Set the state of an executor",
-                "`draining`: the executor gets no new runs and finishes those it has. `stopped`: those are cancelled, too. The switch \
-                 belongs to the name and applies to all jobs, until it is set to `active`. Every server applies it within a second.",
+                "`draining`: the executor gets no new runs and finishes those that it has. `stopped`: the runs that it has are \
+                 cancelled as well. The switch belongs to the name and applies to all jobs, until it is set to `active`. Every \
+                 server applies it within a second.",
             )
             .json::<ExecutorJson>(200, "The executor.")
             .example(json!({"app": "billing", "state": "draining"})),
@@ -111,7 +112,7 @@ pub(super) fn routes() -> Routes {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct NewExecutorState {
-    /// The executor's app; required where executors of several apps have the name.
+    /// The executor's app; required if executors of several apps have the name.
     #[serde(default)]
     app: Option<String>,
     /// The new state of the switch.

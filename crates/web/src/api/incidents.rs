@@ -66,7 +66,7 @@ impl FromQuery for IncidentsQuery {
 pub(super) struct IncidentJson {
     id: IncidentId,
     rule: String,
-    /// The word of the rule's condition.
+    /// The kind of the rule's condition.
     condition: &'static str,
     severity: Severity,
     subject: SubjectJson,
@@ -168,26 +168,32 @@ pub(super) fn routes() -> Routes {
             "/api/v1/incidents",
             View,
             list,
-            Doc::new("List incidents", "The newest first.").json::<Page<IncidentJson>>(200, "A page of incidents.").refuses(&[Code::JobNotFound]),
+            Doc::new("List incidents", "The newest first.")
+                .json::<Page<IncidentJson>>(200, "A page of incidents.")
+                .refuses(&[Code::JobNotFound]),
         )
         .get(
             "/api/v1/incidents/{id}",
             View,
             get,
-            Doc::new("Get an incident", "With some of its runs, and its messages.").json::<IncidentJson>(200, "The incident."),
+            Doc::new("Get an incident", "The incident with its messages and some of its runs.")
+                .json::<IncidentJson>(200, "The incident."),
         )
         .post(
             "/api/v1/incidents/{id}/acknowledge",
             Operate,
             acknowledge,
-            Doc::new("Acknowledge an incident", "The incident is not reported again and does not escalate; its end is still reported.")
-                .json::<IncidentJson>(200, "The incident."),
+            Doc::new(
+                "Acknowledge an incident",
+                "The incident is not reported again and does not escalate; its end is still reported.",
+            )
+            .json::<IncidentJson>(200, "The incident."),
         )
         .get(
             "/api/v1/silences",
             View,
             silences,
-            Doc::new("List silences", "Those that have not ended, in the order of their ends.")
+            Doc::new("List silences", "Silences that have not ended, in the order of their ends.")
                 .json::<Page<SilenceJson>>(200, "The silences."),
         )
         .post(
@@ -206,7 +212,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/silences/{id}",
             Operate,
             end_silence,
-            Doc::new("End a silence", "The messages that it suppressed are sent.").empty("It has ended."),
+            Doc::new("End a silence", "The messages of incidents that are still open are sent.").empty("It has ended."),
         )
 }
 

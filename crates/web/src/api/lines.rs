@@ -94,7 +94,7 @@ pub(crate) struct Line {
     pub(crate) level: String,
     pub(crate) line: String,
     attempt: i32,
-    /// How severe it is, by its level, or by its text where it was printed.
+    /// How severe the line is: given by the level of a logged line, and by the text of a printed one.
     #[schemars(extend("enum" = LineSeverity::WORDS))]
     pub(crate) severity: &'static str,
 }

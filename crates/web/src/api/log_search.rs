@@ -52,13 +52,13 @@ pub(crate) struct SeverityCounts {
 /// The result of a search in a log.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub(crate) struct LogSearch {
-    /// How many lines there are.
+    /// How many lines the attempt has.
     line_count: u64,
     /// How many of them have each severity.
     severities: SeverityCounts,
-    /// How many lines are wanted; 0 without a filter.
+    /// How many lines match; 0 without a filter.
     hit_count: u64,
-    /// Their numbers, the first 10,000.
+    /// The numbers of the lines that match, the first 10,000.
     hits: Vec<u64>,
     /// Whether lines are missing from the log: it was too long, or written too fast.
     has_gaps: bool,
@@ -152,7 +152,8 @@ impl LineFilter {
                 Self::parse_contains,
             ),
             severities: reader.words(Parameter::words("severity", &LineSeverity::WORDS).about(
-                "Only lines of these severities: of the level where a line was logged, of its text where it was printed.",
+                "Only lines of these severities. The severity of a logged line is given by its level, that of a printed line by \
+                 its text.",
             )),
         }
     }

@@ -53,8 +53,8 @@ impl Seek {
         let parameter = |name, about| Parameter::number(name, 1..=u32::MAX).about(about);
         let tail = parameter("tail", "Begins this many lines before the end.");
         let from = parameter("from_line", "Begins with this line.");
-        let before = parameter("before", "The lines right before this one.");
-        let around = parameter("around", "The lines on both sides of this one.");
+        let before = parameter("before", "Returns the lines right before this line.");
+        let around = parameter("around", "Returns the lines on both sides of this line.");
         let mut found = None;
         let mut ask = |parameter, seek: fn(u64) -> Self| {
             let is_second = found.is_some();

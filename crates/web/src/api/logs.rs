@@ -40,7 +40,7 @@ pub(crate) struct ReadLog {
 impl FromQuery for ReadLog {
     fn from_query(reader: &mut Reader) -> Self {
         Self {
-            after: reader.single(Parameter::cursor_in("after").about("`next_cursor` of the page before.")),
+            after: reader.single(Parameter::cursor_in("after").about("`next_cursor` of the previous page.")),
             limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
             attempt: attempt(reader),
             follow: reader.flag("follow", "Continues until the run has ended and its log is complete."),
@@ -64,7 +64,7 @@ pub(crate) fn attempt(reader: &mut Reader) -> Option<i32> {
 #[derive(Serialize, JsonSchema)]
 pub(super) struct LogPage {
     items: Vec<Line>,
-    /// Where further lines will be found; null if the log is complete.
+    /// The cursor of the lines that follow; null if the log is complete.
     next_cursor: Option<String>,
     /// Whether no more lines will follow.
     complete: bool,
@@ -84,11 +84,12 @@ pub(super) fn routes() -> Routes {
             get,
             Doc::new(
                 "Read a run's log",
-                "A page of lines. With `Accept: text/plain` only the lines, as they were written. With `follow=true` a JSON object in each \
-                 line until the run has ended and its log is complete, or with `Accept: text/event-stream` the same as events `line` and \
-                 `end`. `tail`, `from_line`, `before` and `around` begin at a line without reading those before it.",
+                "A page of lines. With `Accept: text/plain` only the lines, as they were written. With `follow=true` the answer \
+                 continues until the run has ended and its log is complete: a JSON object in each line, or with `Accept: \
+                 text/event-stream` events `line` and `end`. `tail`, `from_line`, `before` and `around` begin at a line without \
+                 reading those before it.",
             )
-            .json::<LogPage>(200, "Lines. While the log is not complete, `next_cursor` is where further lines will be found.")
+            .json::<LogPage>(200, "A page of lines. While the log is not complete, `next_cursor` leads to the lines that follow.")
             .text("application/x-ndjson")
             .text("text/event-stream")
             .text("text/plain")

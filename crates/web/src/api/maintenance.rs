@@ -29,10 +29,10 @@ pub(super) struct NewMaintenance {
     /// Only the jobs of this app; left out for all jobs of the namespace.
     #[serde(default)]
     app: Option<String>,
-    /// Its first instant, more than a minute ahead; left out for as soon as possible, which is a little more than a minute ahead.
+    /// Its first instant, more than a minute ahead. If left out, it begins as soon as possible: a little more than a minute ahead.
     #[serde(default)]
     starts_at: Option<Timestamp>,
-    /// The first instant after it, at most 7 days after its begin; either this or `length`.
+    /// Its end: the first instant after it, at most 7 days after its beginning; either this or `length`.
     #[serde(default)]
     ends_at: Option<Timestamp>,
     /// How long it is, such as `2h`; either this or `ends_at`.
@@ -72,7 +72,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/maintenance",
             View,
             list,
-            Doc::new("List maintenance windows", "Those that have not ended, in the order of their ends.")
+            Doc::new("List maintenance windows", "Maintenance windows that have not ended, in the order of their ends.")
                 .json::<Page<MaintenanceJson>>(200, "The windows."),
         )
         .post(
@@ -81,9 +81,10 @@ pub(super) fn routes() -> Routes {
             add,
             Doc::new(
                 "Plan a maintenance window",
-                "No job of the namespace, or of an app, fires inside the window. Fires are skipped with the reason `maintenance`, or held: \
-                 at the end of the window the misfire policy of each job decides which of them run. The window begins a little more than a \
-                 minute ahead at the earliest, since fires are claimed ahead. Manual triggers and running runs are not affected.",
+                "No job of the namespace, or of an app, fires inside the window. Fires are skipped with the reason \
+                 `maintenance`, or held: at the end of the window the misfire policy of each job decides which of them run. A \
+                 window can begin a little more than a minute ahead at the earliest, because fires are claimed ahead. Manual \
+                 triggers and running runs are not affected.",
             )
             .json::<MaintenanceJson>(201, "The window.")
             .refuses(&[Code::TooManyAlerts, Code::AppNotFound])
@@ -95,7 +96,8 @@ pub(super) fn routes() -> Routes {
             end,
             Doc::new(
                 "End a maintenance window",
-                "Jobs fire again within about a minute. A window that has not begun never will. Ending a window again changes nothing.",
+                "Jobs fire again within about a minute. A window that has not begun will not begin. Ending a window again changes \
+                 nothing.",
             )
             .empty("It has ended."),
         )

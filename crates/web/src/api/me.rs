@@ -38,7 +38,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/me",
             SignedIn,
             get,
-            Doc::new("Get the caller", "With its roles.").json::<MeJson<'static>>(200, "The caller."),
+            Doc::new("Get the caller", "The caller with its roles.").json::<MeJson<'static>>(200, "The caller."),
         )
         .get(
             "/api/v1/sessions",

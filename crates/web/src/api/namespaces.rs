@@ -40,14 +40,14 @@ pub(super) fn routes() -> Routes {
             "/api/v1/namespaces",
             View,
             list,
-            Doc::new("List namespaces", "Those in which the caller may see something.")
+            Doc::new("List namespaces", "The namespaces in which the caller has a role.")
                 .json::<Page<NamespaceJson>>(200, "The namespaces."),
         )
         .post(
             "/api/v1/namespaces",
             Cluster,
             create,
-            Doc::new("Create a namespace", "It has no objects yet.")
+            Doc::new("Create a namespace", "The new namespace is empty.")
                 .json::<NamespaceJson>(201, "The namespace.")
                 .refuses(&[Code::NamespaceExists])
                 .example(json!({"name": "staging"})),

@@ -32,12 +32,12 @@ pub(super) struct NodeJson {
     /// `dead`, `leaving`, or its switch.
     #[schemars(extend("enum" = ["dead", "leaving", "active", "draining", "stopped"]))]
     status: &'static str,
-    /// Its switch, which stays set while the node is dead.
+    /// Its switch, which stays set while the server is dead.
     #[schemars(with = "Switch")]
     state: &'static str,
-    /// Whether it is the node that answers this request.
+    /// Whether it is the server that answers this request.
     is_this: bool,
-    /// Whether it is dead because it stopped in order.
+    /// Whether it is dead because of an orderly shutdown.
     has_left: bool,
     epoch: i64,
     lease_until: Timestamp,
@@ -50,28 +50,28 @@ pub(super) struct NodeJson {
     #[schemars(with = "ClaimStrategy")]
     claim_strategy: &'static str,
     weight: u32,
-    /// How many jobs it is home to, as of its last count. Only if the claim strategy counts jobs.
+    /// How many jobs it is the home of, by its last count; only if the claim strategy counts jobs.
     job_count: u64,
     /// The recent fires of those jobs; the weight of a fire halves every ten minutes. Only if the claim strategy counts jobs.
     recent_fires: f64,
     /// How far its host's wall clock is ahead of the database's.
     skew_ms: i64,
-    /// Since its process started.
+    /// How many claims of jobs it has tried since its process started.
     claims_tried: u64,
     claims_lost: u64,
     refused_count: u64,
-    /// The 99th percentile of how long after their instants scheduled fires of the last five minutes were released, in milliseconds, by the
+    /// The 99th percentile of the lateness with which scheduled fires of the last five minutes were released, in milliseconds, by the
     /// buckets of `rondel_fire_lateness_seconds`; null without fires.
     lateness_p99_ms: Option<u64>,
     /// The disks that it writes to: that of its data folder, and that of its SQLite file if that is in another folder.
     disks: Vec<DiskJson>,
-    /// When the first of its TLS certificates ends; null without TLS.
+    /// When the first of its TLS certificates expires; null without TLS.
     certificate_ends_at: Option<Timestamp>,
     /// The results of its loops' last ticks, as its last beat reported them.
     loops: Vec<LoopJson>,
 }
 
-/// How much of a disk is free.
+/// The free space of a disk.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Disk")]
 struct DiskJson {
@@ -99,7 +99,7 @@ struct LoopJson {
     status: &'static str,
     /// When its last tick ended.
     ticked_at: Option<Timestamp>,
-    /// How long that took.
+    /// How long its last tick took, in milliseconds.
     took_ms: u64,
     /// When a tick last found work.
     did_at: Option<Timestamp>,
@@ -146,7 +146,7 @@ pub(super) fn routes() -> Routes {
             list,
             Doc::new(
                 "List servers",
-                "All servers of the cluster. The one that answers has `counters`, each 0 in a quiet cluster.",
+                "All servers of the cluster. Only the server that answers has `counters`; each is 0 in a quiet cluster.",
             )
             .json::<Page<NodeJson>>(200, "The servers."),
         )
@@ -154,9 +154,13 @@ pub(super) fn routes() -> Routes {
             "/api/v1/nodes/{name}/state",
             Cluster,
             set_state,
-            Doc::new("Set the state of a server", "Every server applies it within a second.")
-                .json::<NodeJson>(200, "The server.")
-                .example(json!({"state": "active"})),
+            Doc::new(
+                "Set the state of a server",
+                "`draining`: the server hands its jobs over to other servers; runs on executors continue. `stopped`: it also \
+                 sends its executors to other servers. Every server applies it within a second.",
+            )
+            .json::<NodeJson>(200, "The server.")
+            .example(json!({"state": "active"})),
         )
 }
 

@@ -63,7 +63,7 @@ struct ReportJson {
     to: Timestamp,
     #[schemars(extend("enum" = Period::WORDS))]
     period: &'static str,
-    /// A scheduled fire that began no later than this is on time.
+    /// A scheduled fire that began no later than this after its planned instant is on time.
     on_time_ms: u64,
     /// The total over all runs that the query selects.
     total: RowJson,
@@ -88,7 +88,7 @@ struct RowJson {
     /// When the period begins.
     at: Timestamp,
     run_count: u64,
-    /// By verdict.
+    /// The number of runs by verdict.
     counts: BTreeMap<&'static str, u64>,
     /// The percentage that succeeded, rounded down to a tenth, of all runs that were not cancelled, skipped fires included. Null without
     /// any.
@@ -132,9 +132,9 @@ struct ScheduleJson<'a> {
     namespace: &'a str,
     author: &'a str,
     updated_at: Timestamp,
-    /// When the next one is due.
+    /// When the next report is due.
     next_at: Option<Timestamp>,
-    /// When the last one was written.
+    /// When the last report was written.
     sent_at: Option<Timestamp>,
 }
 
@@ -142,7 +142,7 @@ struct ScheduleJson<'a> {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "SentReport")]
 struct SentJson {
-    /// The channel that it is sent to; its deliveries show how that went.
+    /// The channel that it is sent to; its deliveries show the outcome.
     channel: String,
 }
 
@@ -205,7 +205,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/reports/schedule",
             View,
             schedule,
-            Doc::new("Get when the weekly report is sent", "The schedule of the namespace.")
+            Doc::new("Get the schedule of the weekly report", "The schedule of the namespace.")
                 .json::<ScheduleJson<'static>>(200, "The schedule.")
                 .refuses(&[Code::ReportScheduleNotFound]),
         )
@@ -214,8 +214,9 @@ pub(super) fn routes() -> Routes {
             Admin,
             put_schedule,
             Doc::new(
-                "Send a weekly report",
-                "It covers the seven days before the day on which it is sent, and is sent once, through a channel of the namespace.",
+                "Set the schedule of the weekly report",
+                "Each report is sent once, through a channel of the namespace, and covers the seven days before the day on \
+                 which it is sent.",
             )
             .json::<ScheduleJson<'static>>(200, "The changed schedule.")
             .json::<ScheduleJson<'static>>(201, "The new schedule.")
@@ -227,7 +228,8 @@ pub(super) fn routes() -> Routes {
             send,
             Doc::new(
                 "Send the weekly report now",
-                "About the seven days before today, through the channel of the schedule. The schedule does not change.",
+                "The report covers the seven days before today, and is sent through the channel of the schedule. The schedule \
+                 does not change.",
             )
             .json::<SentJson>(200, "The report was written, and will be sent.")
             .refuses(&[Code::ReportScheduleNotFound, Code::ChannelNotFound]),

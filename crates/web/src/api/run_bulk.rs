@@ -24,15 +24,15 @@ use crate::run_bulk::{BULK_RUN_COUNT_MAX, RunAction, RunProblem, RunSelection, p
 #[serde(deny_unknown_fields)]
 pub(super) struct BulkRuns {
     action: RunAction,
-    /// These runs; either they or `q`.
+    /// The ids of the runs; either `ids` or `q` is required.
     #[serde(default)]
     #[schemars(length(max = 500))]
     ids: Option<Vec<RunId>>,
-    /// The runs that pass this filter, the newest 500.
+    /// The runs that match this filter, the newest 500.
     #[serde(default)]
     #[schemars(with = "Option<String>")]
     q: Option<String>,
-    /// With `q`: only runs that come after this one, the newest first; an earlier answer names it.
+    /// With `q`: only runs that come after this one, the newest first. Use the `after` of the previous answer.
     #[serde(default)]
     after: Option<RunId>,
     /// Whether to count the runs without changing them.
@@ -55,13 +55,13 @@ struct BulkRunsJson {
     matched: usize,
     /// How many of the chosen runs the action does not apply to.
     left_out: usize,
-    /// Whether more runs match than one request accepts: repeat it with `after`.
+    /// Whether more runs match than one request accepts. If so, repeat the request with `after`.
     has_more: bool,
     /// The `after` of a request for the rest. Null with `has_more` means that the search cannot continue: add `until:` to the filter.
     after: Option<RunId>,
-    /// To how many runs it was applied; 0 for a dry run.
+    /// To how many runs the action was applied; 0 for a dry run.
     done: usize,
-    /// The runs that it created.
+    /// The runs that the action created.
     made: Vec<RunId>,
     /// Runs for which the action failed.
     problems: Vec<RunProblem>,
@@ -74,9 +74,9 @@ pub(super) fn routes() -> Routes {
         bulk,
         Doc::new(
             "Cancel, retry or acknowledge many runs",
-            "Applies to the runs in `ids`, or to those that pass the filter `q`: the newest 500. With `dry_run` the runs are only counted; \
-             `expected_count` then refuses the request if more runs match later. `after` continues with the rest. A run for which the \
-             action fails is named in `problems` and does not stop the others.",
+            "Applies to the runs in `ids`, or to those that match the filter `q`: the newest 500. With `dry_run` the runs are \
+             only counted; with that count as `expected_count`, a later request is refused if more runs match. `after` \
+             continues with the rest. A run for which the action fails is named in `problems` and does not stop the others.",
         )
         .json::<BulkRunsJson>(200, "What was done.")
         .example(json!({"action": "retry", "q": "status:failed app:orders since:8h", "dry_run": true})),

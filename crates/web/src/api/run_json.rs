@@ -48,7 +48,7 @@ pub(crate) struct RunItem {
     started_at: Option<Timestamp>,
     finished_at: Option<Timestamp>,
     message: Option<String>,
-    /// For a row that stands for several skipped fires: the last of them, and how many.
+    /// For a row that stands for several skipped fires: the planned instant of the last of them. `span_count` is their number.
     #[serde(skip_serializing_if = "Option::is_none")]
     span_end_at: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,9 +73,9 @@ pub(super) struct RunJson {
     #[schemars(with = "Option<Value>")]
     result: Option<Box<RawValue>>,
     parent: Option<RunId>,
-    /// The run that its fire began with; itself, unless it is a shard or follows from others.
+    /// The first run of its fire: the run itself, unless it is a shard or follows another run.
     root: RunId,
-    /// The runs that follow from it: its shards, runs of other jobs, and repeats by hand.
+    /// The runs below it: its shards, runs of jobs that follow, and manual retries.
     children: Vec<ChildJson>,
     /// Whether there are more children than these.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -109,7 +109,7 @@ pub(super) struct RunJson {
 #[schemars(rename = "Progress")]
 struct ProgressJson {
     done: u64,
-    /// 0 if unknown.
+    /// The total amount of work; 0 if unknown.
     total: u64,
 }
 

@@ -39,8 +39,8 @@ pub(crate) struct ListRuns {
 impl FromQuery for ListRuns {
     fn from_query(reader: &mut Reader) -> Self {
         let sort = Parameter::word("sort", ORDERS).about(
-            "The order: the newest first; the longest first; those that began the latest after their planned instants first. The last two \
-             consider only the newest 10,000 runs of the period.",
+            "The order: the newest first, the longest first, or the latest first (runs that began the longest after their \
+             planned instants). The last two consider only the newest 10,000 runs of the period.",
         );
         let order = reader.parsed(sort, run_filter::order);
         let filter = reader.parsed(FILTER, |text| Filter::parse(text, Scope::Runs).map_err(|error| error.to_string()));
@@ -64,7 +64,7 @@ struct RunPage {
     items: Vec<Box<RawValue>>,
     /// For `?cursor=`; null on the last page.
     next_cursor: Option<String>,
-    /// For `?cursor=`: the page before this one; null on the first page.
+    /// For `?cursor=`: the previous page; null on the first page.
     prev_cursor: Option<String>,
     /// If older runs were not searched: when the oldest run that was searched was created.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,8 +78,9 @@ pub(super) fn routes() -> Routes {
         list,
         Doc::new(
             "List runs",
-            "The newest first, or in the order of `sort`. Conditions without an index, such as a text in messages, are searched for among \
-             the newest 10,000 runs of the period; `searched_to` then states how far back that is, and `next_cursor` continues from there.",
+            "The newest first, or in the order of `sort`. Conditions without an index, such as a text in messages, are checked \
+             only for the newest 10,000 runs of the period; `searched_to` then states how far back the search went, and \
+             `next_cursor` continues from there.",
         )
         .json::<RunPage>(200, "A page of runs.")
         .refuses(&[Code::JobNotFound]),

@@ -30,7 +30,7 @@ pub(crate) struct Tree {
     pub(crate) has_more: bool,
 }
 
-/// A run that follows from another one.
+/// A run below another one: a shard, a run of a job that follows, or a manual retry.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "RunChild")]
 pub(super) struct ChildJson {
@@ -43,7 +43,7 @@ pub(super) struct ChildJson {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "RunBranch")]
 struct BranchJson {
-    /// How far below the root.
+    /// How many steps it is below the root.
     depth: usize,
     /// Null for the root.
     kind: Option<Link>,
@@ -69,7 +69,7 @@ pub(super) fn routes() -> Routes {
         get,
         Doc::new(
             "Get the tree of a run's fire",
-            "From its root on, each run after the one that it follows from; at most 300 runs.",
+            "The runs of the fire from its root on, each one behind the run that it follows; at most 300.",
         )
         .json::<TreeJson>(200, "The tree."),
     )

@@ -82,26 +82,30 @@ pub(super) fn routes() -> Routes {
             "/api/v1/jobs/{name}/runs",
             Operate,
             trigger,
-            Doc::new("Trigger a job", "Creates a run now or at a later instant, with the job's parameters or those of the body. The job may be paused.")
-                .json::<run_json::RunJson>(201, "The run.")
-                .with("Location")
-                .json::<run_json::RunJson>(200, "The open run that has the key, if `if_open` is `keep`.")
-                .reads(CLIENT)
-                .refuses(&[Code::TriggerKeyInUse])
-                .example(json!({"params": {"day": "2026-03-08"}})),
+            Doc::new(
+                "Trigger a job",
+                "Creates a run now or at a later instant, with the job's parameters or those of the body. The job may be paused.",
+            )
+            .json::<run_json::RunJson>(201, "The run.")
+            .with("Location")
+            .json::<run_json::RunJson>(200, "The open run that has the key, if `if_open` is `keep`.")
+            .reads(CLIENT)
+            .refuses(&[Code::TriggerKeyInUse])
+            .example(json!({"params": {"day": "2026-03-08"}})),
         )
         .get(
             "/api/v1/runs/{id}",
             View,
             get,
-            Doc::new("Get a run", "With its attempts, its shards, and what follows from it.").json::<run_json::RunJson>(200, "The run."),
+            Doc::new("Get a run", "The run with its attempts, its shards, and the runs that follow it.")
+                .json::<run_json::RunJson>(200, "The run."),
         )
         .post(
             "/api/v1/runs/{id}/retry",
             Operate,
             retry,
             Doc::new(
-                "Run it again",
+                "Retry a run",
                 "A new run with the parameters of this one, which is its `parent`. Refused with `invalid_body` if a caller replaced \
                  parameters that the job's `overrides` no longer allow. A run that was triggered for one executor goes to that executor \
                  again, and a run with a key gets the key again, unless an open run has it. With `{\"only\": \"failed\"}` the new run has \

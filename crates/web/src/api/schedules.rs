@@ -64,7 +64,7 @@ pub(super) struct PreviewJson {
     sentences: Vec<Sentence>,
     /// The cron dialect of each schedule; null if it is not a cron expression.
     dialects: Vec<Option<rondel_core::cron::Dialect>>,
-    /// The zone of the first.
+    /// The zone of the first schedule.
     time_zone: &'static str,
     fires: Vec<FireJson>,
     warnings: Vec<WarningJson>,
@@ -75,7 +75,7 @@ pub(super) struct PreviewJson {
 #[schemars(rename = "PreviewFire")]
 struct FireJson {
     at: Timestamp,
-    /// What the zone's clock shows then.
+    /// The local time in that zone.
     local: String,
 }
 
@@ -95,9 +95,12 @@ pub(super) fn routes() -> Routes {
         "/api/v1/schedules/preview",
         View,
         post,
-        Doc::new("Explain a schedule", "In sentences, with the next fires and warnings, without saving anything.")
-            .json::<PreviewJson>(200, "The meaning of the schedule.")
-            .example(json!({"schedule": {"cron": "0 30 2 * * ?", "time_zone": "Europe/Berlin"}, "count": 3})),
+        Doc::new(
+            "Explain a schedule",
+            "Describes the schedule in sentences, with its next fires and warnings. Nothing is saved.",
+        )
+        .json::<PreviewJson>(200, "The meaning of the schedule.")
+        .example(json!({"schedule": {"cron": "0 30 2 * * ?", "time_zone": "Europe/Berlin"}, "count": 3})),
     )
 }
 

@@ -46,7 +46,7 @@ pub(crate) struct DiffQuery {
 impl FromQuery for DiffQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self {
-            from: reader.parsed(number("from", "The one before `to` if left out."), version),
+            from: reader.parsed(number("from", "The older version; the one before `to` if left out."), version),
             to: reader.parsed(number("to", "The newest if left out."), version),
         }
     }
@@ -129,7 +129,7 @@ struct DiffJson {
 pub(super) struct Restore {
     #[schemars(range(min = 1))]
     version: i64,
-    /// The note of the new version; if left out, which version it was.
+    /// The note of the new version; if left out, it names the restored version.
     #[serde(default)]
     note: Option<String>,
 }
@@ -154,7 +154,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/scripts/{name}",
             View,
             get,
-            Doc::new("Get a script", "With the source of its newest version, or of the one that `version` names.")
+            Doc::new("Get a script", "The script with the source of its newest version, or of the one that `version` names.")
                 .json::<ScriptJson<'static>>(200, "The script.")
                 .with("ETag"),
         )
@@ -178,7 +178,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/scripts/{name}",
             Edit,
             delete,
-            Doc::new("Delete a script", "With its versions. Refused while a job uses it.")
+            Doc::new("Delete a script", "Deletes the script with all its versions. Refused while a job uses it.")
                 .empty("It was deleted.")
                 .refuses(&[Code::ScriptUsed]),
         );
@@ -198,9 +198,12 @@ fn versions(routes: Routes) -> Routes {
             "/api/v1/scripts/{name}/diff",
             View,
             diff,
-            Doc::new("Compare two versions of a script", "Line by line; with `Accept: text/plain`, only the text.")
-                .json::<DiffJson>(200, "The differences.")
-                .text("text/plain"),
+            Doc::new(
+                "Compare two versions of a script",
+                "The differences line by line; with `Accept: text/plain`, only the text.",
+            )
+            .json::<DiffJson>(200, "The differences.")
+            .text("text/plain"),
         )
         .post(
             "/api/v1/scripts/{name}/restore",
@@ -218,7 +221,7 @@ fn versions(routes: Routes) -> Routes {
             "/api/v1/scripts/{name}/jobs",
             View,
             jobs,
-            Doc::new("List the jobs that use a script", "By name.")
+            Doc::new("List the jobs that use a script", "The jobs by name.")
                 .json::<Page<ScriptUserJson>>(200, "A page of jobs."),
         )
 }

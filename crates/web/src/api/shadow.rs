@@ -44,7 +44,7 @@ const DELAY_MAX: Duration = Duration::from_secs(3_600);
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "ShadowFires")]
 struct NewFires {
-    /// Which scheduler; `xxl-job` if left out.
+    /// The other scheduler; `xxl-job` if left out.
     #[serde(default = "source")]
     #[schemars(length(max = 64))]
     source: String,
@@ -62,7 +62,7 @@ fn source() -> String {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "ShadowFire")]
 struct NewFire {
-    /// The job here.
+    /// The job in Rondel.
     job: String,
     /// The scheduler's own id of the fire. A fire with a known id is ignored.
     #[schemars(range(min = 0))]
@@ -93,14 +93,14 @@ struct StoredJson {
     stored: u64,
 }
 
-/// How far a scheduler was observed.
+/// The observed range of a scheduler.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ShadowSource")]
 struct SourceJson {
     source: String,
     /// When the first observed fire was sent; null if none was observed.
     first_at: Option<Timestamp>,
-    /// When the last one was.
+    /// When the last observed fire was sent.
     last_at: Option<Timestamp>,
     /// The highest `source_id`.
     last_id: Option<i64>,
@@ -139,18 +139,19 @@ impl FromQuery for ShadowReportQuery {
                 instant,
             ),
             to: reader
-                .parsed(Parameter::instant("to").about("The end, now if left out; at most 31 days later."), instant),
+                .parsed(Parameter::instant("to").about("The end, now if left out; at most 31 days after `from`."), instant),
             job: reader.single(Parameter::name("job").about("Only this job.")),
             tolerance: reader
                 .parsed(
                     Parameter::text("tolerance")
-                        .about("Up to how late a fire there counts as the same; `30s` if left out."),
+                        .about("A fire of the other scheduler matches a planned instant if it was at most this much later; `30s` \
+                             if left out."),
                     parse_delay,
                 )
                 .unwrap_or(TOLERANCE_DEFAULT),
             late: reader
                 .parsed(
-                    Parameter::text("late").about("From how late on a fire is late; `3s` if left out."),
+                    Parameter::text("late").about("A fire that was at least this much later than planned is late; `3s` if left out."),
                     parse_delay,
                 )
                 .unwrap_or(LATE_DEFAULT),
@@ -161,7 +162,7 @@ impl FromQuery for ShadowReportQuery {
 }
 
 fn source_of(reader: &mut Reader) -> String {
-    let parameter = Parameter::text("source").about("Which scheduler; `xxl-job` if left out.");
+    let parameter = Parameter::text("source").about("The other scheduler; `xxl-job` if left out.");
     reader.parsed(parameter, |text| check_source(text).map(|()| text.to_owned())).unwrap_or_else(source)
 }
 
@@ -190,7 +191,7 @@ struct ReportJson {
     source: String,
     from: Timestamp,
     to: Timestamp,
-    /// What was observed of the scheduler. Fires outside are not compared.
+    /// When the first observed fire was sent. Fires outside the observed range are not compared.
     first_at: Option<Timestamp>,
     last_at: Option<Timestamp>,
     /// By job and day in UTC; days without fires are left out.
@@ -227,9 +228,10 @@ pub(super) fn routes() -> Routes {
             add,
             Doc::new(
                 "Report fires of another scheduler",
-                "For the comparison with jobs in shadow mode. Repeats change nothing. Fires are kept as long as runs.",
+                "Stores the fires for the comparison with jobs in shadow mode. A fire that is reported again changes nothing. \
+                 Fires are kept as long as runs.",
             )
-            .json::<StoredJson>(200, "They are stored.")
+            .json::<StoredJson>(200, "The fires are stored.")
             .refuses(&[Code::JobNotFound])
             .example(json!({"fires": [{
                 "job": "report-17", "source_id": 4711, "started_at": "2026-11-23T02:30:00Z",
@@ -240,8 +242,11 @@ pub(super) fn routes() -> Routes {
             "/api/v1/shadow/fires",
             View,
             observed,
-            Doc::new("Show how far another scheduler was observed", "The first and the last of its fires that were reported.")
-                .json::<SourceJson>(200, "The range."),
+            Doc::new(
+                "Get the observed range of another scheduler",
+                "When the first and the last of its reported fires were sent.",
+            )
+            .json::<SourceJson>(200, "The range."),
         )
         .get(
             "/api/v1/shadow/report",
@@ -249,8 +254,9 @@ pub(super) fn routes() -> Routes {
             show,
             Doc::new(
                 "Compare jobs in shadow mode with another scheduler",
-                "By job and day: fires that both had, those of one side alone, how late each was, and how often another executor was \
-                 chosen. Only jobs that are, or were up to an instant, in shadow mode; only up to the last observed fire.",
+                "Compares by job and day: the fires that both schedulers had, those that only one of them had, how late each \
+                 was, and how often they chose different executors. Covers only jobs that are, or were up to an instant, in \
+                 shadow mode, and ends at the last observed fire.",
             )
             .json::<ReportJson>(200, "The report.")
             .refuses(&[Code::JobNotFound]),

@@ -29,8 +29,8 @@ pub(super) fn routes() -> Routes {
         SignedIn,
         create,
         Doc::new(
-            "Make a link into the console",
-            "It signs a browser in with the rights of the token, once, within 15 minutes.",
+            "Create a sign-in link to the console",
+            "The link signs a browser in with the rights of the token, once, within 15 minutes.",
         )
         .json::<LinkJson>(201, "The link."),
     )

@@ -53,11 +53,12 @@ impl FromQuery for StatsQuery {
             to: reader.parsed(Parameter::instant("to").about("The end; now if left out."), instant),
             step: reader.parsed(
                 Parameter::word("step", &Step::WORDS)
-                    .about("The length of a bucket; if left out, one that fits the range. Jobs have `1h` and `1d`, others `1m`, `15m` and `1h`."),
+                    .about("The length of a bucket; if left out, one that fits the range. For jobs `1h` or `1d`, for everything \
+                         else `1m`, `15m` or `1h`."),
                 str::parse,
             ),
             app: reader.single(Parameter::name("app").about("Only runs of this app.")),
-            jobs: reader.words::<JobName>(Parameter::text("job").about("Only runs of these jobs, at most 50, with commas between them.")).into_iter().map(|JobName(name)| name).collect(),
+            jobs: reader.words::<JobName>(Parameter::text("job").about("Only runs of these jobs, at most 50, separated by commas.")).into_iter().map(|JobName(name)| name).collect(),
             group: reader.parsed(
                 Parameter::word("group", &GROUPS).about("A series for each app, or for each job that `job` names; one for all if left out."),
                 group,
@@ -101,7 +102,7 @@ pub(super) struct StatsJson {
 struct SeriesJson {
     /// The app or job; null for the series of all.
     name: Option<String>,
-    /// The whole range.
+    /// The counts of the whole range.
     total: BucketJson,
     /// Buckets with runs, in order.
     buckets: Vec<BucketJson>,
@@ -114,11 +115,11 @@ struct BucketJson {
     /// When it begins.
     at: Timestamp,
     run_count: u64,
-    /// By verdict.
+    /// The number of runs by verdict.
     counts: BTreeMap<&'static str, u64>,
     /// How long the last attempts took.
     duration_ms: QuantilesJson,
-    /// How much later than planned first attempts of scheduled fires began.
+    /// How much later than planned the first attempts of scheduled fires began.
     lateness_ms: QuantilesJson,
 }
 
@@ -165,9 +166,9 @@ pub(super) fn routes() -> Routes {
         View,
         get,
         Doc::new(
-            "Count how runs ended over time",
-            "By the instant for which they were planned, with quantiles of duration and lateness. Counted once a minute; minutes are kept 1 day, \
-             quarters of an hour 15 days, hours of jobs 60 days, everything else 400 days.",
+            "Count the verdicts of runs over time",
+            "By the instant for which the runs were planned, with quantiles of duration and lateness. Counted once a minute; \
+             minutes are kept 1 day, quarters of an hour 15 days, hours of jobs 60 days, everything else 400 days.",
         )
         .json::<StatsJson>(200, "The counts.")
         .refuses(&[Code::AppNotFound, Code::JobNotFound]),

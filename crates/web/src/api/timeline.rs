@@ -54,12 +54,13 @@ impl FromQuery for TimelineQuery {
             from: reader
                 .parsed(Parameter::instant("from").about("The first instant; a day before `to` if left out."), instant),
             to: reader.parsed(
-                Parameter::instant("to").about("The end, now if left out; at most 31 days later. It may lie ahead."),
+                Parameter::instant("to")
+                    .about("The end, now if left out; at most 31 days after `from`. It may be in the future."),
                 instant,
             ),
             by: reader
                 .parsed(
-                    Parameter::word("by", &LaneKind::WORDS).about("What a lane is about; `job` if left out."),
+                    Parameter::word("by", &LaneKind::WORDS).about("What a lane stands for; `job` if left out."),
                     str::parse,
                 )
                 .unwrap_or_default(),
@@ -81,8 +82,10 @@ pub(super) struct ComingQuery {
 impl FromQuery for ComingQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self {
-            to: reader
-                .parsed(Parameter::instant("to").about("The end; in 24 hours if left out, and at most."), instant),
+            to: reader.parsed(
+                Parameter::instant("to").about("The end of the range: at most 24 hours ahead, which is the default."),
+                instant,
+            ),
             limit: reader.limit(FIRE_COUNT_DEFAULT, FIRE_COUNT_MAX),
         }
     }
@@ -101,7 +104,7 @@ pub(super) struct TimelineJson {
     has_more: bool,
     /// Whether there are more runs than can be shown one by one, so that only the newest are in it.
     is_cut: bool,
-    /// Marks of one timeline: lanes with more than their share show their earlier runs joined.
+    /// The maximum number of marks of a timeline. Lanes with more than their share show their earlier runs joined.
     mark_count_max: usize,
 }
 
@@ -116,14 +119,14 @@ struct LaneJson {
     run_count: u64,
     /// Runs that failed, timed out, or have an unknown outcome.
     trouble_count: u64,
-    /// Whether the earlier runs of this lane are joined into one mark per stretch of time.
+    /// Whether the earlier runs of this lane are joined by hour.
     is_joined: bool,
     marks: Vec<MarkJson>,
     /// Upcoming planned instants.
     fires: Vec<Timestamp>,
     /// Instants that the job's calendar removes or moves.
     removed: Vec<Timestamp>,
-    /// Changes of the clock of the job's zone that touch a fire.
+    /// Clock changes in the job's zone that affect a fire.
     clock_changes: Vec<Timestamp>,
 }
 

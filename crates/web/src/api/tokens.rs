@@ -54,7 +54,7 @@ impl FromQuery for ListTokens {
         Self {
             all: reader.flag(
                 "all",
-                "All that the caller may manage: also tokens of its apps' executors; for admins of everything, those of all owners.",
+                "All tokens that the caller may manage, also executors' tokens and, for admins of everything, those of all owners.",
             ),
             limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
             cursor: reader.single(Parameter::cursor()),
@@ -69,7 +69,7 @@ impl FromQuery for ListTokens {
 enum Kind {
     Api,
     Executor,
-    /// Executors of one app that speak XXL-JOB's protocol.
+    /// Executors of one app that use XXL-JOB's protocol.
     Xxl,
 }
 
@@ -78,7 +78,7 @@ enum Kind {
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewToken {
     kind: Kind,
-    /// A name for users, on one line.
+    /// A name by which users recognise it, on one line.
     #[schemars(length(min = 1, max = 100))]
     name: String,
     /// What the token may do; for an executor's token, the scopes of its apps.
@@ -89,7 +89,7 @@ pub(crate) struct NewToken {
     /// Whether executors with this token may declare jobs in their code; false if left out.
     #[serde(default)]
     declares: bool,
-    /// How long it works: a duration, or `never`.
+    /// How long it is valid: a duration, or `never`.
     #[serde(default)]
     expires_in: Option<String>,
 }
@@ -99,7 +99,7 @@ pub(crate) struct NewToken {
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "TokenRotation")]
 pub(super) struct Rotate {
-    /// How long the old one keeps working, such as `24h`; at most 30 days.
+    /// How long the old token remains valid, such as `24h`; at most 30 days.
     #[schemars(with = "Option<DurationText>")]
     overlap: Option<String>,
 }
@@ -126,7 +126,7 @@ pub(crate) struct TokenJson {
     /// Shown once, to the caller that creates it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) token: Option<String>,
-    /// Only together with the secret: warnings for its user.
+    /// Warnings for the token's user; only in an answer that shows its secret.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) warnings: Vec<String>,
 }
@@ -167,8 +167,8 @@ pub(super) fn routes() -> Routes {
             create,
             Doc::new(
                 "Create a token",
-                "For the API, with at most its creator's rights; for executors of some apps; or for executors of one app that speak \
-                 XXL-JOB's protocol (`xxl`). It ends with the token that creates it.",
+                "A token for the API, with at most its creator's rights; for executors of some apps; or for executors of one \
+                 app that use XXL-JOB's protocol (`xxl`). It ends with the token that creates it.",
             )
             .json::<TokenJson>(201, "The token, with `token`, which is shown only this once.")
             .refuses(&[Code::NamespaceNotFound, Code::TooManyTokens])
@@ -190,7 +190,7 @@ pub(super) fn routes() -> Routes {
             rotate,
             Doc::new(
                 "Replace a token's secret",
-                "The old token works for `overlap` more, but not beyond its own expiry. What it created belongs to the new one.",
+                "The old token remains valid for `overlap`, at most until its own expiry. What it created belongs to the new token.",
             )
             .json::<TokenJson>(201, "The new token, with `token`, which is shown only this once.")
             .refuses(&[Code::TokenOver, Code::TooManyTokens])

@@ -127,7 +127,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/users/{user}",
             Cluster,
             get,
-            Doc::new("Get a user", "With the user's roles.").json::<UserJson>(200, "The user."),
+            Doc::new("Get a user", "The user with all roles.").json::<UserJson>(200, "The user."),
         )
         .patch(
             "/api/v1/users/{user}",
@@ -135,7 +135,8 @@ pub(super) fn routes() -> Routes {
             change,
             Doc::new(
                 "Change a user",
-                "Fields that are left out do not change. Changing the roles or locking the user out ends the user's sign-ins immediately.",
+                "Fields that are left out do not change. Changing the roles or locking the user out ends the user's sign-ins \
+                 immediately.",
             )
             .json::<UserJson>(200, "The user.")
             .refuses(&[Code::LastAdmin])
@@ -145,7 +146,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/users/{user}",
             Cluster,
             delete,
-            Doc::new("Delete a user", "With the user's tokens and sign-ins.")
+            Doc::new("Delete a user", "Also deletes the user's tokens and sign-ins.")
                 .empty("The user is deleted.")
                 .refuses(&[Code::LastAdmin]),
         )
@@ -165,7 +166,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/users/{user}/sign-in-link",
             Cluster,
             link,
-            Doc::new("Make a link for a user", "It signs in as the user, once, within 15 minutes.")
+            Doc::new("Create a sign-in link for a user", "The link signs in as the user, once, within 15 minutes.")
                 .json::<LinkJson>(201, "The link."),
         )
 }

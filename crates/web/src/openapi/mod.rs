@@ -41,39 +41,40 @@ struct Document {
 }
 
 /// The description of the API at the top of the document.
-const ABOUT: &str = "Jobs, their runs and their logs, and who may do what. Bodies are JSON in snake_case; instants are RFC 3339 in UTC, lengths of time \
-text (`30s`, `1h30m`), ids decimal strings. Unknown fields and parameters are refused by name. Every error is an RFC 9457 document whose `code` \
-does not change between releases. `x-permission` names what an operation asks of the token: `own` (any token of the API), `view`, \
-`operate`, `edit`, `admin` (of a namespace) or `cluster`. Within v1, changes only add.";
+const ABOUT: &str = "Jobs, their runs and logs, and access rights. Bodies are JSON in snake_case; instants are RFC 3339 in UTC, durations are \
+     text (`30s`, `1h30m`), ids are decimal strings. Unknown fields and parameters are refused by name. Every error is an RFC \
+     9457 document whose `code` does not change between releases. `x-permission` is the permission that an operation requires: \
+     `own` (any token of the API), `view`, `operate`, `edit`, `admin` (of a namespace) or `cluster`. Within v1, changes only \
+     add.";
 
 /// The nouns, in the order in which the document introduces them.
 const TAGS: &[(&str, &str)] = &[
-    ("jobs", "What runs, when, and where."),
+    ("jobs", "Definitions of what runs, when, and where."),
     ("runs", "The executions of jobs, and their outcomes."),
     ("calendars", "Days and times that remove or move fires."),
     ("scripts", "Texts of scripts that jobs run by name, with their versions."),
-    ("channels", "Where alerts are sent, with the outcome of each try."),
+    ("channels", "Where alerts are sent, and the outcome of each delivery."),
     ("alert-rules", "Conditions that are watched, and where they are reported."),
-    ("incidents", "Alert rules that hold for a subject, or held before."),
+    ("incidents", "Cases in which the condition of an alert rule holds, or held, for a subject."),
     ("silences", "Periods in which messages about incidents are suppressed."),
     ("maintenance", "Times in which jobs do not fire."),
     ("shadow", "Fires of another scheduler, compared with those of jobs in shadow mode."),
-    ("schedules", "The meaning of a schedule, before it is saved."),
-    ("stats", "How runs ended over time."),
+    ("schedules", "A schedule explained in words, before it is saved."),
+    ("stats", "Verdicts, durations and lateness of runs over time."),
     ("reports", "The outcomes of runs over days and months."),
     ("timeline", "Past, current and future runs, in lanes."),
     ("fires", "The next fires of all jobs."),
     ("apps", "Groups of executors that run the same handlers."),
     ("executors", "The processes that run jobs."),
-    ("events", "Changes, as they happen."),
+    ("events", "A stream of changes."),
     ("nodes", "The servers of the cluster."),
     ("namespaces", "Tenants or environments."),
     ("tokens", "Credentials of programs and executors."),
-    ("users", "Who can sign in, with which roles."),
+    ("users", "Users who can sign in, and their roles."),
     ("me", "The caller."),
     ("sessions", "The caller's sign-ins."),
-    ("sign-in-links", "Links into the console."),
-    ("audit", "The changes, with their callers and addresses."),
+    ("sign-in-links", "Links that sign a browser in to the console."),
+    ("audit", "All changes, each with its caller and the caller's address."),
     ("openapi.json", "This document."),
 ];
 
@@ -96,7 +97,7 @@ pub(crate) fn document<'r>(routes: impl Iterator<Item = (&'r RouteInfo, &'r Rout
             "description": ABOUT,
             "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
         }),
-        servers: json!([{"url": "/", "description": "The server that served this document."}]),
+        servers: json!([{"url": "/", "description": "The server that returned this document."}]),
         security: json!([{"token": []}]),
         tags: TAGS.iter().map(|(name, about)| json!({"name": name, "description": about})).collect(),
         paths,
@@ -105,7 +106,8 @@ pub(crate) fn document<'r>(routes: impl Iterator<Item = (&'r RouteInfo, &'r Rout
                 "token": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "A token of the API, `rondel_pat_…`. An executor's token opens sessions of executors, and is refused here.",
+                    "description": "A token of the API, `rondel_pat_…`. An executor's token permits only executors' sessions, and is \
+                         refused here.",
                 },
             },
             "headers": headers(),

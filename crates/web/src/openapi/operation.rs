@@ -151,13 +151,13 @@ pub(super) fn headers() -> Value {
     let header = |about: &str, is_required: bool, example: &str| json!({"description": about, "required": is_required, "schema": {"type": "string"}, "example": example});
     json!({
         "X-Request-Id": header("The id of the request in the server's log: the one that the client sent, or a generated one.", true, "6f1d0c2a"),
-        "RateLimit": header("How many requests the token has left, and how many seconds it must wait.", false, "\"token\";r=4999;t=0"),
-        "RateLimit-Policy": header("How many requests a token may make in how many seconds.", false, "\"token\";q=5000;w=5"),
+        "RateLimit": header("How many requests the caller has left, and how many seconds it must wait.", false, "\"token\";r=4999;t=0"),
+        "RateLimit-Policy": header("How many requests a caller may make in how many seconds.", false, "\"token\";q=5000;w=5"),
         "Retry-After": header("After how many seconds to try again.", true, "1"),
         "WWW-Authenticate": header("How to authenticate.", true, "Bearer realm=\"rondel\""),
-        "ETag": header("The version, for If-Match.", true, "\"v3\""),
+        "ETag": header("The version of the object, for If-Match.", true, "\"v3\""),
         "Location": header("The path of the new object.", true, "/api/v1/jobs/report"),
-        "Idempotency-Replayed": header("Present, and true, if the call was made before with the same key.", false, "true"),
+        "Idempotency-Replayed": header("Present, and true, if this is the answer of an earlier call with the same key.", false, "true"),
     })
 }
 

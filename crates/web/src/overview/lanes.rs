@@ -82,7 +82,7 @@ pub(crate) struct Lane {
     pub(crate) fires: Vec<Timestamp>,
     /// Instants that the job's calendar removes or moves.
     pub(crate) removed: Vec<Timestamp>,
-    /// Changes of the clock of the job's zone that touch a fire.
+    /// Clock changes in the job's zone that affect a fire.
     pub(crate) clock_changes: Vec<Timestamp>,
     /// Whether its earlier runs are joined.
     pub(crate) is_joined: bool,

@@ -135,7 +135,7 @@ pub(crate) struct LaneRow {
     pub(crate) fires: Vec<Tick>,
     /// Instants that the job's calendar removes or moves.
     pub(crate) removed: Vec<Tick>,
-    /// Changes of the clock of the job's zone that touch a fire.
+    /// Clock changes in the job's zone that affect a fire.
     pub(crate) changes: Vec<Tick>,
     /// Whether the earlier runs of the job are joined into bars for stretches of time.
     pub(crate) is_joined: bool,

@@ -59,7 +59,7 @@ mod tests {
             let spec = json!({"name": "a", "app": "b", "handler": "c", "schedule": schedule, "pump": pump});
             of_job(&serde_json::from_value::<JobSpec>(spec).unwrap(), lang.texts()).remove(0).words
         };
-        let always = "always, from when it is saved · until it is paused or cancelled";
+        let always = "always, from the time it is saved · until it is paused or cancelled";
         assert_eq!(words("", json!(null), Lang::En), always);
         let nightly = words("0 0 22 * * ?", json!({"cron": "0 0 6 * * ?"}), Lang::En);
         assert_eq!(nightly, "at 22:00 every day (UTC) · ends at 06:00 every day (UTC)");

@@ -120,7 +120,7 @@ async fn the_palette_offers_jobs_pages_and_actions() {
     assert!(page.contains("action=\"/n/default/jobs/orders.close-11/runs\" data-act") && !page.contains("/pause\""));
     assert!(find("calend").await.contains("class=\"hit\" href=\"/n/default/calendars\""));
     for (query, part) in
-        [("%3Cscript%3E", "Nothing has these words."), ("%E6%97%A5", "Nothing has"), ("%25_", "Nothing")]
+        [("%3Cscript%3E", "Nothing matches these words."), ("%E6%97%A5", "Nothing matches"), ("%25_", "Nothing")]
     {
         let page = find(query).await;
         assert!(page.contains(part) && !page.contains("<script>"), "{query}: {page}");
@@ -157,7 +157,7 @@ async fn the_palette_finds_a_run_by_its_id() {
         assert!(page.contains(&format!("class=\"hit\" href=\"/runs/{run}\"")), "{typed}: {page}");
     }
     let page = visitor.get("/palette?q=77").await.text();
-    assert!(page.contains("Nothing has these words."), "{page}");
+    assert!(page.contains("Nothing matches these words."), "{page}");
 }
 
 #[tokio::test]

@@ -247,7 +247,7 @@ async fn a_page_shows_the_owner_of_each_item() {
             && row("0").contains("data-label=\"Oldest row\""),
         "{page}"
     );
-    assert!(row("1").contains("handed over") && row("1").contains("asked back"), "{page}");
+    assert!(row("1").contains("handed over") && row("1").contains("release requested"), "{page}");
     assert!(row("0").contains(&format!("<a href=\"/runs/{}\">1</a>", groups[0])), "{page}");
     assert!(page.contains("<b>110</b> rows done") && page.contains("3 items: <b>1</b> with groups"), "{page}");
     assert!(page.contains("data-live-every=\"5\"") && page.contains("hunter2"), "{page}");
@@ -257,7 +257,7 @@ async fn a_page_shows_the_owner_of_each_item() {
 
     let of_job = visitor.get("/jobs/orders").await.text();
     assert!(of_job.contains("hx-get=\"/jobs/orders/pump\""), "{of_job}");
-    assert!(of_job.contains("always, from when it is saved · until it is paused or cancelled"), "{of_job}");
+    assert!(of_job.contains("always, from the time it is saved · until it is paused or cancelled"), "{of_job}");
     assert!(of_job.contains("<dt>Workers per group</dt><dd>5</dd>"), "{of_job}");
     visitor.language = "zh";
     let chinese = visitor.get("/jobs/orders/pump").await.text();

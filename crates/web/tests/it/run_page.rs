@@ -74,7 +74,7 @@ async fn a_shard_offers_only_possible_actions() {
     }
     let visitor = Visitor::signed_in(&server).await;
     let page = visitor.get(&format!("/runs/{whole}")).await.text();
-    assert!(page.contains("1 not succeeded"), "{page}");
+    assert!(page.contains("1 did not succeed"), "{page}");
     for (place, shard) in shards.iter().enumerate() {
         let row = page.split_once(&format!("<a href=\"/runs/{shard}\">")).expect("a bar for each").1;
         assert!(row.starts_with(&format!("{}/3</a>", place + 1)), "{row}");

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::versions::ChangeJson;
 use crate::problem::{Complaint, Problem};
 
-/// The whole answer.
+/// The outcome for the whole list.
 #[derive(JsonSchema)]
 #[schemars(rename = "Applied")]
 #[expect(dead_code, reason = "it describes the answer, which is written item by item")]
@@ -19,7 +19,7 @@ pub(super) struct ApplyReport {
     summary: Summary,
 }
 
-/// How many jobs there are of each kind.
+/// How many jobs there are for each action.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 #[schemars(rename = "AppliedSummary")]
 pub(super) struct Summary {
@@ -30,7 +30,7 @@ pub(super) struct Summary {
     failed: usize,
 }
 
-/// What happened to a job.
+/// What happened, or would happen, to a job.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "AppliedJob")]
 pub(super) struct Item {
@@ -65,7 +65,7 @@ struct FiresJson {
     appearing: FireChangeJson,
 }
 
-/// Fires of a kind.
+/// The number of these fires, and the first of them.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "AppliedFireKind")]
 struct FireChangeJson {
@@ -73,7 +73,7 @@ struct FireChangeJson {
     first: Vec<Timestamp>,
 }
 
-/// Why it failed.
+/// Why the action failed for the job.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "AppliedError")]
 struct ErrorJson {

@@ -204,10 +204,10 @@ pub(super) fn routes() -> Routes {
             Edit,
             post,
             Doc::new(
-                "Create and change jobs as a list defines them",
-                "Creates and changes jobs so that they match the list; jobs that match already are not changed. The whole list is checked \
-                 before anything is saved. With `Accept: application/x-ndjson` each job is a line once it is saved, and the last line is \
-                 the summary.",
+                "Apply a list of jobs",
+                "Creates and changes jobs so that they match the list; jobs that already match are not changed. The whole list \
+                 is checked before anything is saved. With `Accept: application/x-ndjson` each job is a line once it is saved, \
+                 and the last line is the summary.",
             )
             .json::<ApplyReport>(200, "What happened, or would happen, to each job.")
             .text("application/x-ndjson")

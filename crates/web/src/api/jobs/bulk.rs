@@ -26,14 +26,14 @@ use crate::run_filter;
 #[serde(deny_unknown_fields)]
 pub(super) struct BulkJobs {
     action: JobAction,
-    /// These jobs; either they or `q`.
+    /// The names of the jobs; either `names` or `q` is required.
     #[serde(default)]
     #[schemars(length(max = 500))]
     names: Option<Vec<String>>,
-    /// The jobs that pass this filter, the first 500 by name.
+    /// The jobs that match this filter, the first 500 by name.
     #[serde(default)]
     q: Option<String>,
-    /// With `q`: only jobs whose names come after this one; an earlier answer names it.
+    /// With `q`: only jobs whose names come after this one. Use the `after` of the previous answer.
     #[serde(default)]
     after: Option<String>,
     /// For `label` a key and a value, `team=pay`; for `unlabel` the key.
@@ -53,15 +53,15 @@ pub(super) struct BulkJobs {
 struct BulkJobsJson {
     /// How many jobs were chosen.
     matched: usize,
-    /// Whether more jobs match than one request accepts: repeat it with `after`.
+    /// Whether more jobs match than one request accepts. If so, repeat the request with `after`.
     has_more: bool,
     /// The `after` of a request for the rest; null if there is no rest.
     after: Option<String>,
-    /// The jobs that were changed or, in a dry run, would be checked.
+    /// The jobs that were changed; in a dry run, those that match.
     jobs: Vec<String>,
     /// How many jobs were already in the wanted state.
     unchanged: usize,
-    /// The runs that it created.
+    /// The runs that the action created.
     runs: Vec<RunId>,
     /// Jobs for which the action failed.
     problems: Vec<JobProblem>,
@@ -74,10 +74,11 @@ pub(super) fn routes() -> Routes {
         bulk,
         Doc::new(
             "Change many jobs",
-            "Pauses, resumes, runs, labels or deletes the jobs in `names`, or those that pass the filter `q`: the first 500 by name. \
-             Labels and deletion need the role editor. With `dry_run` the jobs are only counted; `expected_count` then refuses the request \
-             if more jobs match later. `after` continues with the rest. Jobs that are already in the wanted state are not changed. A job \
-             for which the action fails is named in `problems` and does not stop the others.",
+            "Pauses, resumes, runs, labels or deletes the jobs in `names`, or those that match the filter `q`: the first 500 by \
+             name. Labels and deletion need the role editor. With `dry_run` the jobs are only counted; with that count as \
+             `expected_count`, a later request is refused if more jobs match. `after` continues with the rest. Jobs that are \
+             already in the wanted state are not changed. A job for which the action fails is named in `problems` and does not \
+             stop the others.",
         )
         .json::<BulkJobsJson>(200, "What was done.")
         .example(json!({"action": "pause", "q": "app:orders", "dry_run": true})),

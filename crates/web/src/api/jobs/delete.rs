@@ -27,8 +27,7 @@ pub(super) struct DeleteQuery {
 
 impl FromQuery for DeleteQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        let about =
-            "Deletes the job although other jobs follow from it; these then follow only from their other parents.";
+        let about = "Deletes the job although other jobs follow it; these then follow only their other parents.";
         let is_forced = reader.flag("force", about);
         let about = "What happens to the job's queued runs: `run` or `drop`; if left out, they are skipped.";
         Self { is_forced, queued: reader.parsed(Parameter::text("queued").about(about), str::parse) }
@@ -42,7 +41,7 @@ pub(super) fn routes() -> Routes {
         delete,
         Doc::new(
             "Delete a job",
-            "The runs of the job are kept. Refused while other jobs follow from it, unless the deletion is forced.",
+            "The runs of the job are kept. Refused while other jobs follow it, unless `force` is true.",
         )
         .empty("The job was deleted; none of its runs was queued.")
         .json::<DeletedJson>(200, "The job was deleted; the answer states what happened to its open runs.")

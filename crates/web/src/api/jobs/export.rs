@@ -89,7 +89,7 @@ pub(super) fn routes() -> Routes {
         get,
         Doc::new(
             "Export jobs",
-            "As a list that `apply` accepts unchanged. Fields that have their default are left out.",
+            "The jobs as a list that `apply` accepts unchanged. Fields that have their default are left out.",
         )
         .short::<Vec<JobSpec>>(200, "The jobs by name.")
         .yaml::<Vec<JobSpec>>()

@@ -53,12 +53,12 @@ impl FromQuery for FiresQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self {
             from: reader.parsed(
-                Parameter::instant("from").about("The first instant; a day ago if both are left out."),
+                Parameter::instant("from").about("The beginning of the range; a day ago if both ends are left out."),
                 instant,
             ),
             to: reader.parsed(
                 Parameter::instant("to").about(
-                    "The last instant; at most 366 days later. If one end is left out, the range is two days long.",
+                    "The end of the range, at most 366 days after `from`. If one end is left out, the range is two days long.",
                 ),
                 instant,
             ),
@@ -80,12 +80,12 @@ impl FromQuery for WhyQuery {
         Self {
             at: reader.parsed(
                 Parameter::instant("at").about(
-                    "The instant that is asked about; without it, the job's open run, its last fire or its next one.",
+                    "The instant to explain; if left out, the job's open run, its last fire or its next one is explained.",
                 ),
                 instant,
             ),
             run: reader.parsed(
-                Parameter::id("run").about("The run of the job that is asked about, instead of an instant."),
+                Parameter::id("run").about("The run of the job to explain, instead of an instant."),
                 run_id,
             ),
         }
@@ -120,12 +120,12 @@ pub(crate) fn instant(text: &str) -> Result<Timestamp, String> {
     if (Timestamp::EPOCH..last).contains(&at) { Ok(at) } else { Err(format!("{at} is outside the years 1970 to 2199")) }
 }
 
-/// Fires with one verdict.
+/// A fire, or several in a row with the same verdict.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Fire")]
 pub(super) struct EntryJson {
     fire_at: Timestamp,
-    /// The last of several: a long stretch with one verdict is one entry.
+    /// The last of several fires: a long stretch with one verdict is one entry.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_fire_at: Option<Timestamp>,
     count: u64,
@@ -139,7 +139,7 @@ pub(super) struct EntryJson {
     detail: Option<Box<ReasonDetail>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     calendar: Option<CalendarJson>,
-    /// False for a run of a fire that the definition of its instant does not plan.
+    /// False for a run whose instant was not planned by the definition of that time.
     is_planned: bool,
 }
 
@@ -202,8 +202,11 @@ pub(super) fn routes() -> Routes {
             "/api/v1/jobs/{name}/why",
             View,
             why,
-            Doc::new("Ask why a job ran or did not run at an instant", "A sentence, the fire if one was planned, and its neighbours.")
-                .json::<WhyJson>(200, "The answer."),
+            Doc::new(
+                "Explain why a job ran or did not run",
+                "The answer as a sentence, the fire if one was planned, and the fires before and after it.",
+            )
+            .json::<WhyJson>(200, "The answer."),
         )
         .get(
             "/api/v1/jobs/{name}/versions",
@@ -309,7 +312,7 @@ fn refused_run(why: impl Into<String>) -> Problem {
 pub(crate) struct VersionJson {
     pub(crate) version: i64,
     pub(crate) author: String,
-    /// Since when this definition applied.
+    /// Since when this definition applies.
     pub(crate) created_at: Timestamp,
     #[schemars(with = "JobSpec")]
     pub(crate) definition: Value,

@@ -48,7 +48,7 @@ impl FromQuery for ItemsQuery {
 struct ItemsJson<I> {
     /// The root run: the groups are runs below it. Null before the job's first run.
     root: Option<RootJson>,
-    /// The groups of that run.
+    /// The groups of the root run.
     groups: Vec<GroupJson>,
     totals: TotalsJson,
     /// A page of the items by name; numbers by their value.
@@ -84,7 +84,7 @@ struct GroupJson {
     executor: Option<String>,
     started_at: Option<Timestamp>,
     item_count: u32,
-    /// Rows that its items executed in the last minute.
+    /// Rows of its items that were executed in the last minute.
     per_minute: u64,
 }
 
@@ -94,7 +94,7 @@ struct GroupJson {
 struct CountsJson {
     /// How many selects were executed.
     fetches: i64,
-    /// Rows that they returned.
+    /// Rows that the selects returned.
     rows: i64,
     /// Rows that were executed.
     done: i64,
@@ -116,11 +116,11 @@ struct TotalsJson {
     per_minute: u64,
     /// When the oldest of the rows that are not yet executed was fetched.
     oldest_at: Option<Timestamp>,
-    /// The age of that row.
+    /// How long ago that row was fetched, in milliseconds.
     oldest_age_ms: Option<u64>,
 }
 
-/// An item of a pump job. Its counts are of all its owners.
+/// An item of a pump job. Its counts include all its owners.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "PumpItem")]
 struct ItemJson {
@@ -141,13 +141,13 @@ struct ItemJson {
     per_minute: u32,
     /// When the oldest of its rows that are not yet executed was fetched.
     oldest_at: Option<Timestamp>,
-    /// The age of that row.
+    /// How long ago that row was fetched, in milliseconds.
     oldest_age_ms: Option<u64>,
     /// Whether its last select returned no rows and all fetched rows are executed.
     dry: bool,
     /// The progress that its owners have stored, as the code wrote it. Likely secrets are shown only to callers who may edit the job.
     checkpoint: Option<String>,
-    /// When something about it last changed.
+    /// When it last changed.
     updated_at: Timestamp,
 }
 
@@ -158,8 +158,8 @@ pub(super) fn routes() -> Routes {
         list,
         Doc::new(
             "List a pump job's items and groups",
-            "The owner of each item, the counts of its rows, and the groups of the open root run, or of the last one. Totals are of all \
-             items, not only of this page.",
+            "The owner of each item, the counts of its rows, and the groups of the open root run, or of the last one if none is \
+             open. The totals cover all items, not only this page.",
         )
         .json::<ItemsJson<ItemJson>>(200, "The groups, and a page of items.")
         .refuses(&[Code::NotAPump]),

@@ -31,12 +31,12 @@ pub(super) struct JobJson<'a> {
     next_fire_at: Option<Timestamp>,
     created_at: Timestamp,
     updated_at: Timestamp,
-    /// Null for a job that no code declares.
+    /// The job's declaration in code; null for a job that no code declares.
     declared: Option<DeclaredJson>,
-    /// The jobs that it follows from.
+    /// The jobs that it follows.
     #[serde(skip_serializing_if = "Option::is_none")]
     parents: Option<Vec<&'a str>>,
-    /// The jobs that follow from it, by name.
+    /// The jobs that follow it, by name.
     #[serde(skip_serializing_if = "Option::is_none")]
     children: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,11 +53,11 @@ pub(super) struct JobJson<'a> {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Declared")]
 pub(super) struct DeclaredJson {
-    /// When it last declared something new.
+    /// When the code last declared a change.
     at: Timestamp,
     /// The fields in which the definition differs from what code declares.
     drift: Vec<String>,
-    /// Since when no code declares the job any more.
+    /// Since when no living executor declares it; null while one does.
     undeclared_at: Option<Timestamp>,
 }
 

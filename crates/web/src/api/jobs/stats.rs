@@ -44,8 +44,10 @@ impl FromQuery for StatsQuery {
         Self {
             from: reader
                 .parsed(Parameter::instant("from").about("The first hour; a day before `to` if left out."), instant),
-            to: reader
-                .parsed(Parameter::instant("to").about("The end, now if left out; at most 92 days later."), instant),
+            to: reader.parsed(
+                Parameter::instant("to").about("The end, now if left out; at most 92 days after `from`."),
+                instant,
+            ),
         }
     }
 }
@@ -56,9 +58,9 @@ impl FromQuery for StatsQuery {
 pub(super) struct HourJson {
     hour: Timestamp,
     run_count: u64,
-    /// By verdict.
+    /// The number of runs by verdict.
     counts: BTreeMap<&'static str, u64>,
-    /// The mean of those that a handler ended.
+    /// The mean duration of the runs that a handler ended, in milliseconds.
     mean_duration_ms: Option<u64>,
 }
 
@@ -68,7 +70,7 @@ pub(super) fn routes() -> Routes {
         View,
         get,
         Doc::new(
-            "Count how a job's runs ended",
+            "Count the verdicts of a job's runs by hour",
             "By the hour for which the runs were planned. Counted once a minute, and kept for 400 days.",
         )
         .json::<Page<HourJson>>(200, "The hours in which runs were planned."),

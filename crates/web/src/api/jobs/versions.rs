@@ -34,11 +34,11 @@ pub(super) struct DiffJson {
     from: i64,
     to: i64,
     changes: Vec<ChangeJson>,
-    /// The same for display.
+    /// The differences as text.
     text: String,
 }
 
-/// A field that is not the same.
+/// A field that differs.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "FieldChange")]
 pub(super) struct ChangeJson {
@@ -63,7 +63,7 @@ pub(super) fn routes() -> Routes {
             restore,
             Doc::new(
                 "Restore an earlier version",
-                "Makes an earlier version the newest one. The job keeps its name, and stays on or off.",
+                "Creates a new version with the definition of an earlier one. The job keeps its name and its `enabled`.",
             )
             .json::<JobJson<'static>>(200, "The job under its new definition.")
             .with("ETag")
@@ -76,7 +76,7 @@ pub(super) fn routes() -> Routes {
             diff,
             Doc::new(
                 "Compare two versions of a job",
-                "Field by field, scripts line by line in `text`; with `Accept: text/plain`, only the text.",
+                "The fields that differ; `text` shows scripts line by line. With `Accept: text/plain`, only the text.",
             )
             .json::<DiffJson>(200, "The differences.")
             .text("text/plain"),
