@@ -2,58 +2,31 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A rare event that is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Count {
-    /// Triggers that an executor refused because their epoch was fenced: this node was suspended beyond its lease.
-    TriggersFenced,
-    /// Statements that the store refused because this node's epoch was replaced or its lease had ended.
-    StatementsRefused,
-    /// Results of attempts that a later attempt had replaced.
-    ResultsSuperseded,
-    /// Results that came after the verdict `unknown`.
-    ResultsLate,
-    /// Results for runs that do not exist.
-    ResultsUnknown,
-    /// Results for runs that the executor does not hold: they belong to another app or to another executor.
-    ResultsRefused,
-    /// Executors that no server heard for so long that their runs were given up.
-    ExecutorsLost,
-    /// Runs handed over to another node: to one with a stream to a suitable executor, or to the home of their limit.
-    RunsHandedOver,
-    /// How often the database had lost writes of this node: a restored backup, or a failover without the last transactions.
-    DatabaseRegressions,
+rondel_core::plain_word_enum! {
+    /// A rare event that is counted. Its word is the name of the metric, without the suffix of a counter.
+    pub Count {
+        /// Triggers that an executor refused because their epoch was fenced: this node was suspended beyond its lease.
+        TriggersFenced = "rondel_triggers_fenced",
+        /// Statements that the store refused because this node's epoch was replaced or its lease had ended.
+        StatementsRefused = "rondel_statements_refused",
+        /// Results of attempts that a later attempt had replaced.
+        ResultsSuperseded = "rondel_results_superseded",
+        /// Results that came after the verdict `unknown`.
+        ResultsLate = "rondel_results_late",
+        /// Results for runs that do not exist.
+        ResultsUnknown = "rondel_results_unknown",
+        /// Results for runs that the executor does not hold: they belong to another app or to another executor.
+        ResultsRefused = "rondel_results_refused",
+        /// Executors that no server heard for so long that their runs were given up.
+        ExecutorsLost = "rondel_executors_lost",
+        /// Runs handed over to another node: to one with a stream to a suitable executor, or to the home of their limit.
+        RunsHandedOver = "rondel_runs_handed_over",
+        /// How often the database had lost writes of this node: a restored backup, or a failover without the last transactions.
+        DatabaseRegressions = "rondel_database_regressions",
+    }
 }
 
 impl Count {
-    /// All counters.
-    pub const ALL: [Self; 9] = [
-        Self::TriggersFenced,
-        Self::StatementsRefused,
-        Self::ResultsSuperseded,
-        Self::ResultsLate,
-        Self::ResultsUnknown,
-        Self::ResultsRefused,
-        Self::ExecutorsLost,
-        Self::RunsHandedOver,
-        Self::DatabaseRegressions,
-    ];
-
-    /// Name of the metric, without the suffix of a counter.
-    pub(crate) const fn metric(self) -> &'static str {
-        match self {
-            Self::TriggersFenced => "rondel_triggers_fenced",
-            Self::StatementsRefused => "rondel_statements_refused",
-            Self::ResultsSuperseded => "rondel_results_superseded",
-            Self::ResultsLate => "rondel_results_late",
-            Self::ResultsUnknown => "rondel_results_unknown",
-            Self::ResultsRefused => "rondel_results_refused",
-            Self::ExecutorsLost => "rondel_executors_lost",
-            Self::RunsHandedOver => "rondel_runs_handed_over",
-            Self::DatabaseRegressions => "rondel_database_regressions",
-        }
-    }
-
     /// Help text of the metric.
     pub(crate) const fn help(self) -> &'static str {
         match self {
@@ -71,18 +44,8 @@ impl Count {
 
     /// Name in the API: the name of the metric without prefix and suffix.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::TriggersFenced => "triggers_fenced",
-            Self::StatementsRefused => "statements_refused",
-            Self::ResultsSuperseded => "results_superseded",
-            Self::ResultsLate => "results_late",
-            Self::ResultsUnknown => "results_unknown",
-            Self::ResultsRefused => "results_refused",
-            Self::ExecutorsLost => "executors_lost",
-            Self::RunsHandedOver => "runs_handed_over",
-            Self::DatabaseRegressions => "database_regressions",
-        }
+    pub fn name(self) -> &'static str {
+        self.as_str().trim_start_matches("rondel_")
     }
 }
 
@@ -117,7 +80,7 @@ mod tests {
         let counters = Counters::default();
         for (index, what) in Count::ALL.into_iter().enumerate() {
             assert_eq!(what as usize, index, "{what:?} stands elsewhere in the list");
-            assert_eq!(what.metric(), format!("rondel_{}", what.name()));
+            assert_eq!(what.as_str(), format!("rondel_{}", what.name()));
             counters.add(what, index);
         }
         let names: std::collections::BTreeSet<_> = counters.all().map(|(name, _)| name).collect();

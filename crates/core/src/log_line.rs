@@ -3,22 +3,20 @@
 //! The severity is decided only here: from the level that came with the line or, for a program that only prints, from the level in its
 //! text.
 
-use std::fmt;
-use std::str::FromStr;
-
 use crate::words::Lang;
 
-/// How severe a line is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum LineSeverity {
-    /// Something failed.
-    Error,
-    /// Something may be wrong.
-    Warn,
-    /// All others.
-    Info,
-    /// For developers: `debug` and `trace`.
-    Debug,
+crate::plain_word_enum! {
+    /// How severe a line is.
+    pub LineSeverity {
+        /// Something failed.
+        Error = "error",
+        /// Something may be wrong.
+        Warn = "warn",
+        /// All others.
+        Info = "info",
+        /// For developers: `debug` and `trace`.
+        Debug = "debug",
+    }
 }
 
 /// How many bytes of a line are read: the name of a level is at its beginning.
@@ -27,22 +25,6 @@ const READ_BYTES_MAX: usize = 160;
 const WORD_COUNT_MAX: usize = 8;
 
 impl LineSeverity {
-    /// All, the worst first.
-    pub const ALL: [Self; 4] = [Self::Error, Self::Warn, Self::Info, Self::Debug];
-    /// Their words.
-    pub const WORDS: [&'static str; 4] = ["error", "warn", "info", "debug"];
-
-    /// The word.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warn => "warn",
-            Self::Info => "info",
-            Self::Debug => "debug",
-        }
-    }
-
     /// The severity of a line. The level of a logged line states it; for a printed line (level `stdout` or `stderr`) the text
     /// decides.
     ///
@@ -67,21 +49,6 @@ impl LineSeverity {
                 named.or_else(|| (level == "stderr").then(|| stderr_severity(&head)).flatten()).unwrap_or(Self::Info)
             }
         }
-    }
-}
-
-impl fmt::Display for LineSeverity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for LineSeverity {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|one| one.as_str() == text);
-        found.ok_or_else(|| format!("{text:?} is none of {}", Self::WORDS.join(", ")))
     }
 }
 

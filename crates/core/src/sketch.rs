@@ -136,23 +136,21 @@ fn bucket_middle(bucket: u32) -> u64 {
     from + (1 << shift) / 2
 }
 
-/// The length of a bucket of time in which runs are counted together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
-    /// 1 minute.
-    Minute,
-    /// 15 minutes.
-    Quarter,
-    /// 1 hour.
-    Hour,
-    /// 1 day, in UTC.
-    Day,
+crate::plain_word_enum! {
+    /// The length of a bucket of time in which runs are counted together. The shortest comes first.
+    pub Step {
+        /// 1 minute.
+        Minute = "1m",
+        /// 15 minutes.
+        Quarter = "15m",
+        /// 1 hour.
+        Hour = "1h",
+        /// 1 day, in UTC.
+        Day = "1d",
+    }
 }
 
 impl Step {
-    /// Every step, the shortest first.
-    pub const ALL: [Self; 4] = [Self::Minute, Self::Quarter, Self::Hour, Self::Day];
-
     /// Its length.
     #[must_use]
     pub const fn length(self) -> Duration {

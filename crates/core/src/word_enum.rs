@@ -51,3 +51,60 @@ macro_rules! word_enum {
     };
 }
 pub(crate) use word_enum;
+
+/// Defines an enum whose values have one word each, with its order, `Display` and `FromStr`, but without a form in JSON.
+///
+/// ```
+/// rondel_core::plain_word_enum! {
+///     /// How a door stands.
+///     pub Door {
+///         /// Nothing passes.
+///         Closed = "closed",
+///         /// All pass.
+///         Open = "open",
+///     }
+/// }
+/// assert_eq!((Door::Open.as_str(), Door::from_word("ajar")), ("open", None));
+/// assert_eq!("ajar".parse::<Door>().unwrap_err(), "\"ajar\" is none of closed, open");
+/// ```
+#[macro_export]
+macro_rules! plain_word_enum {
+    ($(#[$meta:meta])* $vis:vis $name:ident { $($(#[$vmeta:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        $vis enum $name { $($(#[$vmeta])* $variant),+ }
+
+        impl $name {
+            /// Every value, in the order of the documentation.
+            $vis const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
+
+            /// Their words, in the same order.
+            $vis const WORDS: [&'static str; [$($word),+].len()] = [$($word),+];
+
+            /// The word for this value.
+            #[must_use]
+            $vis const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word),+ }
+            }
+
+            /// The value with this word.
+            #[must_use]
+            $vis fn from_word(word: &str) -> Option<Self> {
+                Self::ALL.into_iter().find(|value| value.as_str() == word)
+            }
+        }
+
+        impl ::std::fmt::Display for $name {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+
+        impl ::std::str::FromStr for $name {
+            type Err = String;
+            fn from_str(word: &str) -> ::std::result::Result<Self, String> {
+                Self::from_word(word).ok_or_else(|| format!("{word:?} is none of {}", Self::WORDS.join(", ")))
+            }
+        }
+    };
+}

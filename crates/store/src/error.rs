@@ -88,41 +88,21 @@ const fn is_lost_session_of_mysql(number: u16) -> bool {
     matches!(number, 1053 | 1927 | 2006 | 2013)
 }
 
-/// Why a database does not serve requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DatabaseTroubleKind {
-    /// The database does not answer, or the connection broke.
-    Unreachable,
-    /// It answers too late.
-    Slow,
-    /// It is read-only.
-    ReadOnly,
-    /// It has no room on its disk.
-    Full,
-    /// It accepts no more connections, or all of this server's are in use.
-    Connections,
-    /// It rejects a statement: something is wrong with its tables, or with this program.
-    RejectsStatement,
-}
-
-impl DatabaseTroubleKind {
-    /// Its name in JSON and in the log.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Unreachable => "unreachable",
-            Self::Slow => "slow",
-            Self::ReadOnly => "read_only",
-            Self::Full => "full",
-            Self::Connections => "connections",
-            Self::RejectsStatement => "refuses",
-        }
-    }
-}
-
-impl std::fmt::Display for DatabaseTroubleKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.as_str())
+rondel_core::plain_word_enum! {
+    /// Why a database does not serve requests.
+    pub DatabaseTroubleKind {
+        /// The database does not answer, or the connection broke.
+        Unreachable = "unreachable",
+        /// It answers too late.
+        Slow = "slow",
+        /// It is read-only.
+        ReadOnly = "read_only",
+        /// It has no room on its disk.
+        Full = "full",
+        /// It accepts no more connections, or all of this server's are in use.
+        Connections = "connections",
+        /// It rejects a statement: something is wrong with its tables, or with this program.
+        RejectsStatement = "refuses",
     }
 }
 

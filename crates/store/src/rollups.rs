@@ -12,28 +12,19 @@ use rondel_core::{AppId, JobId, NamespaceId, Run, RunId, RunStatus, Timestamp};
 use crate::error::Result;
 use crate::upkeep::CountedRun;
 
-/// The kind of owner whose runs are counted together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum PointKind {
-    /// All runs of a namespace.
-    Namespace,
-    /// All runs of an app.
-    App,
-    /// The runs of one job.
-    Job,
+rondel_core::plain_word_enum! {
+    /// The kind of owner whose runs are counted together.
+    pub PointKind {
+        /// All runs of a namespace.
+        Namespace = "namespace",
+        /// All runs of an app.
+        App = "app",
+        /// The runs of one job.
+        Job = "job",
+    }
 }
 
 impl PointKind {
-    /// Its name in SQL.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Namespace => "namespace",
-            Self::App => "app",
-            Self::Job => "job",
-        }
-    }
-
     /// The lengths of the buckets in which the runs of an owner of this kind are counted.
     #[must_use]
     pub const fn steps(self) -> &'static [Step] {

@@ -27,35 +27,13 @@ impl FilterOwner {
     }
 }
 
-/// The list that a filter is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum FilteredList {
-    /// The list of jobs.
-    Jobs,
-    /// The list of runs.
-    Runs,
-}
-
-impl FilteredList {
-    /// Its name.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Jobs => "jobs",
-            Self::Runs => "runs",
-        }
-    }
-}
-
-impl std::str::FromStr for FilteredList {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        match text {
-            "jobs" => Ok(Self::Jobs),
-            "runs" => Ok(Self::Runs),
-            _ => Err(format!("{text:?} is neither jobs nor runs")),
-        }
+rondel_core::plain_word_enum! {
+    /// The list that a filter is for.
+    pub FilteredList {
+        /// The list of jobs.
+        Jobs = "jobs",
+        /// The list of runs.
+        Runs = "runs",
     }
 }
 

@@ -3,13 +3,11 @@
 use axum::response::{IntoResponse as _, Response};
 use http::{HeaderValue, StatusCode};
 
-use crate::problem::{Code, Problem};
+use crate::problem::Problem;
 
 pub(crate) fn json_response(status: StatusCode, body: &impl serde::Serialize) -> Result<Response, Problem> {
-    let text = serde_json::to_vec(body).map_err(|error| {
-        Problem::new(Code::Internal, "the log of the server has the cause under this request id")
-            .with_cause(format!("an answer cannot be written as JSON: {error}"))
-    })?;
+    let text = serde_json::to_vec(body)
+        .map_err(|error| Problem::internal(format!("an answer cannot be written as JSON: {error}")))?;
     let content_type = [(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
     Ok((status, content_type, text).into_response())
 }

@@ -111,10 +111,7 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for GlobalCall<Q> {
 }
 
 fn admitted(parts: &Parts) -> Result<Admitted, Problem> {
-    parts.extensions.get::<Admitted>().cloned().ok_or_else(|| {
-        Problem::new(Code::Internal, "the log of the server has the cause under this request id")
-            .with_cause("a route has no gate".to_owned())
-    })
+    parts.extensions.get::<Admitted>().cloned().ok_or_else(|| Problem::internal("a route has no gate"))
 }
 
 impl<Q> Call<Q> {

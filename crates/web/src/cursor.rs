@@ -7,8 +7,19 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::problem::{Code, Complaint, Problem};
+use crate::query::{FromQuery, Reader};
 
 const CURSOR_LEN_MAX: usize = 1024;
+
+/// The query of a page of the console that shows a list.
+#[derive(Debug)]
+pub(crate) struct CursorQuery(pub(crate) Option<String>);
+
+impl FromQuery for CursorQuery {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self(reader.single("cursor"))
+    }
+}
 
 /// Identifies a list together with its filters. It refuses cursors of any other list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +51,30 @@ impl Listing {
         URL_SAFE_NO_PAD.encode(serde_json::to_vec(&cursor).unwrap_or_default())
     }
 
+    /// The name in a cursor, if there is one. `check` refuses texts that are not names.
+    pub(crate) fn name_after(
+        &self,
+        cursor: Option<&str>,
+        check: fn(&str) -> Result<(), String>,
+    ) -> Result<Option<String>, Problem> {
+        match cursor.map(|cursor| self.position::<String>(cursor)).transpose()? {
+            Some(after) if check(&after).is_err() => Err(invalid_cursor("does not hold a name")),
+            after => Ok(after),
+        }
+    }
+
+    /// The id in a cursor, if there is one. `number_of` gives its number, which must be positive.
+    pub(crate) fn id_after<T: DeserializeOwned + Copy>(
+        &self,
+        cursor: Option<&str>,
+        number_of: fn(T) -> i64,
+    ) -> Result<Option<T>, Problem> {
+        match cursor.map(|cursor| self.position::<T>(cursor)).transpose()? {
+            Some(after) if number_of(after) <= 0 => Err(invalid_cursor("does not hold an id")),
+            after => Ok(after),
+        }
+    }
+
     /// The position in a cursor. Refuses a cursor of another list.
     pub(crate) fn position<T: DeserializeOwned>(&self, cursor: &str) -> Result<T, Problem> {
         self.position_in("cursor", cursor)
@@ -56,6 +91,14 @@ impl Listing {
             Err(invalid_cursor_in(name, "belongs to another list or another filter; begin without a cursor"))
         }
     }
+}
+
+/// Removes the extra item that was read to detect a next page. If there is a next page, returns the last item of this one.
+pub(crate) fn cut_to_page<T>(items: &mut Vec<T>, limit: u32) -> Option<&T> {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let has_more = items.len() > limit;
+    items.truncate(limit);
+    items.last().filter(|_| has_more)
 }
 
 /// The refusal of a cursor.

@@ -12,7 +12,7 @@ use rondel_core::time::format_duration;
 use serde::Serialize;
 
 use crate::answer::json_response;
-use crate::problem::{Code, Problem};
+use crate::problem::Problem;
 use crate::route_info::METRICS_PATH;
 use crate::routes::{OpenPath, Routes};
 use crate::state::Web;
@@ -63,10 +63,11 @@ struct Trouble {
 }
 
 async fn metrics(State(web): State<Web>) -> Result<Response, Problem> {
-    let text = web.engine.metrics().await.map_err(|error| {
-        Problem::new(Code::Internal, "the log of the server has the cause under this request id")
-            .with_cause(format!("the metrics cannot be rendered: {error}"))
-    })?;
+    let text = web
+        .engine
+        .metrics()
+        .await
+        .map_err(|error| Problem::internal(format!("the metrics cannot be rendered: {error}")))?;
     Ok(([(CONTENT_TYPE, METRICS_MEDIA_TYPE)], text).into_response())
 }
 

@@ -150,10 +150,7 @@ async fn run_once(web: &Web, key: String, request: Request, next: Next) -> Resul
         }
     };
     web.engine.spawn("keyed call", task.instrument(Span::current()));
-    answered.await.map_err(|_| {
-        Problem::new(Code::Internal, "the log of the server has the cause under this request id")
-            .with_cause("the task of a call with a key ended without an answer".to_owned())
-    })
+    answered.await.map_err(|_| Problem::internal("the task of a call with a key ended without an answer"))
 }
 
 /// Makes a call whose row is stored, and stores its end.
@@ -229,8 +226,7 @@ async fn to_stored(response: Response) -> (Response, Option<StoredAnswer>) {
     let bytes: Bytes = match to_bytes(body, usize::MAX).await {
         Ok(bytes) => bytes,
         Err(_) => {
-            let problem = Problem::new(Code::Internal, "the log of the server has the cause under this request id");
-            return (problem.with_cause("an answer broke off".to_owned()).into_response(), None);
+            return (Problem::internal("an answer broke off").into_response(), None);
         }
     };
     let text = std::str::from_utf8(&bytes).ok().filter(|text| text.len() <= ANSWER_LEN_MAX);

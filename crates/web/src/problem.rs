@@ -120,6 +120,11 @@ impl Problem {
         }))
     }
 
+    /// An error of this server. Its cause is logged but never sent.
+    pub(crate) fn internal(cause: impl Into<String>) -> Self {
+        Self::new(Code::Internal, "the log of the server has the cause under this request id").with_cause(cause.into())
+    }
+
     /// A problem with complaints about the body or the query. Its sentence is taken from the first complaint.
     pub(crate) fn of_complaints(code: Code, errors: Vec<Complaint>) -> Self {
         let count = errors.len();
@@ -207,7 +212,7 @@ impl Problem {
                 .with_header(RETRY_AFTER, HeaderValue::from_static("1"))
                 .with_cause(cause)
         } else {
-            Self::new(Code::Internal, "the log of the server has the cause under this request id").with_cause(cause)
+            Self::internal(cause)
         }
     }
 }
@@ -333,9 +338,7 @@ pub(crate) fn render(response: &mut Response, problem: &Problem, request_id: &st
 pub(crate) fn panic_response(panic: Box<dyn Any + Send + 'static>) -> Response {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a text");
-    Problem::new(Code::Internal, "the log of the server has the cause under this request id")
-        .with_cause(format!("panic: {text}"))
-        .into_response()
+    Problem::internal(format!("panic: {text}")).into_response()
 }
 
 #[cfg(test)]

@@ -38,34 +38,19 @@ const READ_COUNT: u32 = 500;
 /// Maximum delay that a query may count as on time.
 const ON_TIME_MAX: Duration = DAY;
 
-/// How the runs of a report are grouped into rows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum GroupBy {
-    /// One row for the whole namespace.
-    Namespace,
-    /// A row for each app.
-    #[default]
-    App,
-    /// A row for each job.
-    Job,
-    /// A row for each value of a label.
-    Label,
-}
-
-impl GroupBy {
-    pub(crate) const WORDS: [&'static str; 4] = ["namespace", "app", "job", "label"];
-
-    pub(crate) fn from_word(word: &str) -> Option<Self> {
-        [Self::Namespace, Self::App, Self::Job, Self::Label].into_iter().find(|by| by.word() == word)
-    }
-
-    pub(crate) const fn word(self) -> &'static str {
-        match self {
-            Self::Namespace => Self::WORDS[0],
-            Self::App => Self::WORDS[1],
-            Self::Job => Self::WORDS[2],
-            Self::Label => Self::WORDS[3],
-        }
+rondel_core::plain_word_enum! {
+    /// How the runs of a report are grouped into rows.
+    #[derive(Default)]
+    pub(crate) GroupBy {
+        /// One row for the whole namespace.
+        Namespace = "namespace",
+        /// A row for each app.
+        #[default]
+        App = "app",
+        /// A row for each job.
+        Job = "job",
+        /// A row for each value of a label.
+        Label = "label",
     }
 }
 
@@ -87,9 +72,6 @@ pub(crate) struct ReportQuery {
 
 impl FromQuery for ReportQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        let none_of = |word: &str, words: &[&str]| format!("{word:?} is none of {}", words.join(", "));
-        let by = |word: &str| GroupBy::from_word(word).ok_or_else(|| none_of(word, &GroupBy::WORDS));
-        let period = |word: &str| Period::from_word(word).ok_or_else(|| none_of(word, &Period::WORDS));
         let on_time = |text: &str| match parse_duration(text) {
             Ok(length) if length <= ON_TIME_MAX => Ok(length),
             Ok(_) => Err(format!("{text:?} is longer than 24h")),
@@ -97,7 +79,7 @@ impl FromQuery for ReportQuery {
         };
         Self {
             by: reader
-                .parsed(Parameter::word("by", &GroupBy::WORDS).about("What a row stands for; `app` if left out."), by)
+                .parsed(Parameter::word("by", &GroupBy::WORDS).about("What a row stands for; `app` if left out."), str::parse)
                 .unwrap_or_default(),
             from: reader.parsed(
                 Parameter::instant("from").about(
@@ -112,7 +94,7 @@ impl FromQuery for ReportQuery {
                 .parsed(
                     Parameter::word("period", &Period::WORDS)
                         .about("A row for the whole range, or one for each day or month in UTC; `total` if left out."),
-                    period,
+                    str::parse,
                 )
                 .unwrap_or_default(),
             app: reader.single(Parameter::name("app").about("Only runs of this app.")),
@@ -262,7 +244,10 @@ fn range(query: &ReportQuery, now: Timestamp) -> Result<ReportRange, Problem> {
         [("job", query.job.is_some(), GroupBy::Job), ("label", query.label.is_some(), GroupBy::Label)]
     {
         if is_given && query.by != by {
-            return Err(invalid_parameter(parameter, format!("needs by={}, and by is {}", by.word(), query.by.word())));
+            return Err(invalid_parameter(
+                parameter,
+                format!("needs by={}, and by is {}", by.as_str(), query.by.as_str()),
+            ));
         }
     }
     if query.by == GroupBy::Label && query.label.is_none() {

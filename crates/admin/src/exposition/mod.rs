@@ -328,7 +328,7 @@ fn heartbeat_ages(nodes: &[Node], lease: Duration, now: Timestamp) -> Vec<(Vec<L
 
 /// Counters that are 0 in a quiet cluster.
 fn rare_events(shared: &Shared) -> Vec<Family> {
-    Count::ALL.iter().map(|what| Family::counter(what.metric(), what.help(), shared.counters.get(*what))).collect()
+    Count::ALL.iter().map(|what| Family::counter(what.as_str(), what.help(), shared.counters.get(*what))).collect()
 }
 
 #[cfg(test)]

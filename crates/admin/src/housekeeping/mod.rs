@@ -44,73 +44,47 @@ const DEAD_TOKENS_KEPT_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
 /// can be deleted earlier, because they own no runs by then.
 const SETTLE_TIME: Duration = Duration::from_secs(300);
 
-/// A housekeeping duty. Each has its own loop, so that a slow or failing one does not delay the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Duty {
-    /// Counts runs per job and hour. A run purged before it is counted would be missed, but the retention is far longer.
-    Stats,
-    OldStats,
-    Purge,
-    Traces,
-    Logs,
-    Calls,
-    Messages,
-    Tokens,
-    Executors,
-    Nodes,
-}
-
-impl Duty {
-    /// Its name in the loops' reports, and in the table of the last passes.
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Stats => "roll_up",
-            Self::OldStats => "forget_stats",
-            Self::Purge => "purge",
-            Self::Traces => "forget_traces",
-            Self::Logs => "remove_logs",
-            Self::Calls => "forget_calls",
-            Self::Messages => "forget_messages",
-            Self::Tokens => "forget_tokens",
-            Self::Executors => "forget_executors",
-            Self::Nodes => "forget_nodes",
-        }
-    }
-
-    /// What the duty does, for the log lines of its failures.
-    const fn work(self) -> &'static str {
-        match self {
-            Self::Stats => "count runs per job and hour",
-            Self::OldStats => "remove old counts of runs",
-            Self::Purge => "remove runs beyond the retention",
-            Self::Traces => "remove traces, and observed fires of other schedulers, beyond the retention",
-            Self::Logs => "remove logs beyond their retention or size",
-            Self::Calls => "remove old calls with a key",
-            Self::Messages => "remove messages of alerts beyond the retention",
-            Self::Tokens => "remove old tokens",
-            Self::Executors => "remove executors without a stream",
-            Self::Nodes => "remove nodes without a lease",
-        }
-    }
-}
-
 /// A duty as a type, so that each loop has its name and work as constants.
 pub(crate) trait DutyType: Send {
     const DUTY: Duty;
+    /// Its name in the loops' reports, and in the table of the last passes.
+    const NAME: &'static str;
+    /// What the duty does, for the log lines of its failures.
+    const WORK: &'static str;
 }
 
 macro_rules! duties {
-    ($($duty:ident)*) => {$(
-        #[derive(Debug)]
-        pub(crate) struct $duty;
+    ($($(#[$doc:meta])* $duty:ident: $name:literal, $work:literal;)*) => {
+        /// A housekeeping duty. Each has its own loop, so that a slow or failing one does not delay the others.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Duty { $($(#[$doc])* $duty),* }
 
-        impl DutyType for $duty {
-            const DUTY: Duty = Duty::$duty;
-        }
-    )*};
+        $(
+            #[derive(Debug)]
+            pub(crate) struct $duty;
+
+            impl DutyType for $duty {
+                const DUTY: Duty = Duty::$duty;
+                const NAME: &'static str = $name;
+                const WORK: &'static str = $work;
+            }
+        )*
+    };
 }
 
-duties! { Stats OldStats Purge Traces Logs Calls Messages Tokens Executors Nodes }
+duties! {
+    /// Counts runs per job and hour. A run purged before it is counted would be missed, but the retention is far longer.
+    Stats: "roll_up", "count runs per job and hour";
+    OldStats: "forget_stats", "remove old counts of runs";
+    Purge: "purge", "remove runs beyond the retention";
+    Traces: "forget_traces", "remove traces, and observed fires of other schedulers, beyond the retention";
+    Logs: "remove_logs", "remove logs beyond their retention or size";
+    Calls: "forget_calls", "remove old calls with a key";
+    Messages: "forget_messages", "remove messages of alerts beyond the retention";
+    Tokens: "forget_tokens", "remove old tokens";
+    Executors: "forget_executors", "remove executors without a stream";
+    Nodes: "forget_nodes", "remove nodes without a lease";
+}
 
 pub(crate) struct HousekeepingLoop<T> {
     shared: Arc<Shared>,
@@ -122,8 +96,8 @@ pub(crate) struct HousekeepingLoop<T> {
 }
 
 impl<T: DutyType> Background for HousekeepingLoop<T> {
-    const NAME: &'static str = T::DUTY.name();
-    const WORK: &'static str = T::DUTY.work();
+    const NAME: &'static str = T::NAME;
+    const WORK: &'static str = T::WORK;
 
     fn period(&self) -> Option<Duration> {
         // Every duty checks this often: another node may have made the last pass, so this node does not know when the next one is due.
@@ -157,7 +131,7 @@ impl<T: DutyType> HousekeepingLoop<T> {
             Duty::OldStats | Duty::Calls | Duty::Tokens | Duty::Executors | Duty::Nodes => PERIOD_MAX,
         };
         let is_early = T::DUTY == Duty::Executors && self.started.elapsed() < SETTLE_TIME;
-        if is_early || !store.begin_pass(T::DUTY.name(), period).await? {
+        if is_early || !store.begin_pass(T::NAME, period).await? {
             return Ok(0);
         }
         let retention = self.shared.config.retention;

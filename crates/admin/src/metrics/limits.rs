@@ -10,103 +10,51 @@ use tokio::time::Instant;
 /// How long log lines about a limit are suppressed after one was written.
 const LOG_PERIOD: Duration = Duration::from_secs(60);
 
-/// A limit of the port that a client reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
-    /// Connections of the whole server.
-    Connections,
-    /// Connections of one address without an authenticated request.
-    ConnectionsPerAddress,
-    /// Requests in progress.
-    Requests,
-    /// Unauthenticated requests of one address.
-    RequestsPerAddress,
-    /// Requests of one caller.
-    RequestsPerCaller,
-    /// Unauthenticated requests of one address whose bodies have not arrived yet.
-    BodiesPerAddress,
-    /// Bytes of bodies in memory.
-    BodySize,
-    /// Bytes of answers that clients have not read yet.
-    AnswerSize,
-    /// Concurrent read requests of one caller.
-    ReadsPerCaller,
-    /// Exports of the whole server.
-    Exports,
-    /// Exports of one caller.
-    ExportsPerCaller,
-    /// Lists of jobs being applied in the whole server.
-    Applies,
-    /// Lists of jobs being applied for one caller.
-    AppliesPerCaller,
-    /// Event and log streams of the whole server.
-    LiveStreams,
-    /// Event or log streams of one caller.
-    LiveStreamsPerCaller,
-    /// Streams of executors with one token.
-    ExecutorStreamsPerToken,
-    /// Streams of executors at one address.
-    ExecutorStreamsPerAddress,
-    /// Requests per second of one caller.
-    ApiRate,
-    /// Time for a TLS handshake or the head of a request.
-    HeaderTimeout,
-    /// Time for a body.
-    BodyTimeout,
-    /// Time for a client to accept more of an answer.
-    WriteTimeout,
-}
-
-impl Limit {
-    const ALL: [Self; 21] = [
-        Self::Connections,
-        Self::ConnectionsPerAddress,
-        Self::Requests,
-        Self::RequestsPerAddress,
-        Self::RequestsPerCaller,
-        Self::BodiesPerAddress,
-        Self::BodySize,
-        Self::AnswerSize,
-        Self::ReadsPerCaller,
-        Self::Exports,
-        Self::ExportsPerCaller,
-        Self::Applies,
-        Self::AppliesPerCaller,
-        Self::LiveStreams,
-        Self::LiveStreamsPerCaller,
-        Self::ExecutorStreamsPerToken,
-        Self::ExecutorStreamsPerAddress,
-        Self::ApiRate,
-        Self::HeaderTimeout,
-        Self::BodyTimeout,
-        Self::WriteTimeout,
-    ];
-
-    /// The name of its setting.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Connections => "connections",
-            Self::ConnectionsPerAddress => "connections_per_address",
-            Self::Requests => "requests",
-            Self::RequestsPerAddress => "requests_per_address",
-            Self::RequestsPerCaller => "requests_per_caller",
-            Self::BodiesPerAddress => "bodies_per_address",
-            Self::BodySize => "body_size",
-            Self::AnswerSize => "answer_size",
-            Self::ReadsPerCaller => "reads_per_caller",
-            Self::Exports => "exports",
-            Self::ExportsPerCaller => "exports_per_caller",
-            Self::Applies => "applies",
-            Self::AppliesPerCaller => "applies_per_caller",
-            Self::LiveStreams => "live_streams",
-            Self::LiveStreamsPerCaller => "live_streams_per_caller",
-            Self::ExecutorStreamsPerToken => "executor_streams_per_token",
-            Self::ExecutorStreamsPerAddress => "executor_streams_per_address",
-            Self::ApiRate => "api_rate",
-            Self::HeaderTimeout => "header_timeout",
-            Self::BodyTimeout => "body_timeout",
-            Self::WriteTimeout => "write_timeout",
-        }
+rondel_core::plain_word_enum! {
+    /// A limit of the port that a client reached.
+    pub Limit {
+        /// Connections of the whole server.
+        Connections = "connections",
+        /// Connections of one address without an authenticated request.
+        ConnectionsPerAddress = "connections_per_address",
+        /// Requests in progress.
+        Requests = "requests",
+        /// Unauthenticated requests of one address.
+        RequestsPerAddress = "requests_per_address",
+        /// Requests of one caller.
+        RequestsPerCaller = "requests_per_caller",
+        /// Unauthenticated requests of one address whose bodies have not arrived yet.
+        BodiesPerAddress = "bodies_per_address",
+        /// Bytes of bodies in memory.
+        BodySize = "body_size",
+        /// Bytes of answers that clients have not read yet.
+        AnswerSize = "answer_size",
+        /// Concurrent read requests of one caller.
+        ReadsPerCaller = "reads_per_caller",
+        /// Exports of the whole server.
+        Exports = "exports",
+        /// Exports of one caller.
+        ExportsPerCaller = "exports_per_caller",
+        /// Lists of jobs being applied in the whole server.
+        Applies = "applies",
+        /// Lists of jobs being applied for one caller.
+        AppliesPerCaller = "applies_per_caller",
+        /// Event and log streams of the whole server.
+        LiveStreams = "live_streams",
+        /// Event or log streams of one caller.
+        LiveStreamsPerCaller = "live_streams_per_caller",
+        /// Streams of executors with one token.
+        ExecutorStreamsPerToken = "executor_streams_per_token",
+        /// Streams of executors at one address.
+        ExecutorStreamsPerAddress = "executor_streams_per_address",
+        /// Requests per second of one caller.
+        ApiRate = "api_rate",
+        /// Time for a TLS handshake or the head of a request.
+        HeaderTimeout = "header_timeout",
+        /// Time for a body.
+        BodyTimeout = "body_timeout",
+        /// Time for a client to accept more of an answer.
+        WriteTimeout = "write_timeout",
     }
 }
 

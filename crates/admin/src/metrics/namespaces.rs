@@ -15,51 +15,24 @@ const NAMESPACE_COUNT_MAX: usize = 1_000;
 /// The name under which all further namespaces are counted together; it is not a valid name of a namespace.
 pub(super) const OTHERS: &str = "_other";
 
-/// The outcome of a fire, as it is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FireOutcome {
-    Dispatched,
-    Missed,
-    NoExecutor,
-    Expired,
-    SkippedOverlap,
-    SkippedStopped,
-    SkippedParent,
-    SkippedMaintenance,
-    /// The job is in shadow mode.
-    SkippedShadow,
-    Cancelled,
+rondel_core::plain_word_enum! {
+    /// The outcome of a fire, as it is counted.
+    pub(crate) FireOutcome {
+        Dispatched = "dispatched",
+        Missed = "missed",
+        NoExecutor = "no_executor",
+        Expired = "expired",
+        SkippedOverlap = "skipped_overlap",
+        SkippedStopped = "skipped_stopped",
+        SkippedParent = "skipped_parent",
+        SkippedMaintenance = "skipped_maintenance",
+        /// The job is in shadow mode.
+        SkippedShadow = "skipped_shadow",
+        Cancelled = "cancelled",
+    }
 }
 
 impl FireOutcome {
-    pub(crate) const ALL: [Self; 10] = [
-        Self::Dispatched,
-        Self::Missed,
-        Self::NoExecutor,
-        Self::Expired,
-        Self::SkippedOverlap,
-        Self::SkippedStopped,
-        Self::SkippedParent,
-        Self::SkippedMaintenance,
-        Self::SkippedShadow,
-        Self::Cancelled,
-    ];
-
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Dispatched => "dispatched",
-            Self::Missed => "missed",
-            Self::NoExecutor => "no_executor",
-            Self::Expired => "expired",
-            Self::SkippedOverlap => "skipped_overlap",
-            Self::SkippedStopped => "skipped_stopped",
-            Self::SkippedParent => "skipped_parent",
-            Self::SkippedMaintenance => "skipped_maintenance",
-            Self::SkippedShadow => "skipped_shadow",
-            Self::Cancelled => "cancelled",
-        }
-    }
-
     /// Whether the fire should have run and was not skipped on purpose.
     pub(crate) const fn is_missed(self) -> bool {
         matches!(self, Self::Missed | Self::NoExecutor | Self::Expired)

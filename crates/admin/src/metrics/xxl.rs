@@ -2,92 +2,45 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A call of an XXL-JOB executor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum XxlCall {
-    /// The executor registers.
-    Registry,
-    /// The executor signs off.
-    RegistryRemove,
-    /// The executor reports the ends of runs, each of which is counted.
-    Callback,
-    /// An unknown call.
-    Other,
-}
-
-impl XxlCall {
-    const ALL: [Self; 4] = [Self::Registry, Self::RegistryRemove, Self::Callback, Self::Other];
-
-    /// Its label.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Registry => "registry",
-            Self::RegistryRemove => "registry_remove",
-            Self::Callback => "callback",
-            Self::Other => "other",
-        }
+rondel_core::plain_word_enum! {
+    /// A call of an XXL-JOB executor.
+    pub XxlCall {
+        /// The executor registers.
+        Registry = "registry",
+        /// The executor signs off.
+        RegistryRemove = "registry_remove",
+        /// The executor reports the ends of runs, each of which is counted.
+        Callback = "callback",
+        /// An unknown call.
+        Other = "other",
     }
 }
 
-/// The outcome of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum XxlOutcome {
-    /// The call was accepted and stored.
-    Accepted,
-    /// The end of the run was already known.
-    Repeated,
-    /// No run has this number, or the run is no longer kept.
-    UnknownRun,
-    /// The run belongs to another app.
-    ForeignRun,
-    /// The token is missing or not valid here.
-    WrongToken,
-    /// The app is not the token's.
-    WrongApp,
-    /// The address is outside the allowed networks, or is not an address.
-    ForbiddenAddress,
-    /// The body does not have the form of the call.
-    Unreadable,
-    /// The body is too long.
-    TooLong,
-    /// The HTTP method or the name of the call is not served.
-    UnknownCall,
-    /// The call could not be stored, and must be repeated.
-    Unavailable,
-}
-
-impl XxlOutcome {
-    const ALL: [Self; 11] = [
-        Self::Accepted,
-        Self::Repeated,
-        Self::UnknownRun,
-        Self::ForeignRun,
-        Self::WrongToken,
-        Self::WrongApp,
-        Self::ForbiddenAddress,
-        Self::Unreadable,
-        Self::TooLong,
-        Self::UnknownCall,
-        Self::Unavailable,
-    ];
-
-    /// Its label.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Accepted => "accepted",
-            Self::Repeated => "repeated",
-            Self::UnknownRun => "unknown_run",
-            Self::ForeignRun => "foreign_run",
-            Self::WrongToken => "wrong_token",
-            Self::WrongApp => "wrong_app",
-            Self::ForbiddenAddress => "forbidden_address",
-            Self::Unreadable => "unreadable",
-            Self::TooLong => "too_long",
-            Self::UnknownCall => "unknown_call",
-            Self::Unavailable => "unavailable",
-        }
+rondel_core::plain_word_enum! {
+    /// The outcome of a call.
+    pub XxlOutcome {
+        /// The call was accepted and stored.
+        Accepted = "accepted",
+        /// The end of the run was already known.
+        Repeated = "repeated",
+        /// No run has this number, or the run is no longer kept.
+        UnknownRun = "unknown_run",
+        /// The run belongs to another app.
+        ForeignRun = "foreign_run",
+        /// The token is missing or not valid here.
+        WrongToken = "wrong_token",
+        /// The app is not the token's.
+        WrongApp = "wrong_app",
+        /// The address is outside the allowed networks, or is not an address.
+        ForbiddenAddress = "forbidden_address",
+        /// The body does not have the form of the call.
+        Unreadable = "unreadable",
+        /// The body is too long.
+        TooLong = "too_long",
+        /// The HTTP method or the name of the call is not served.
+        UnknownCall = "unknown_call",
+        /// The call could not be stored, and must be repeated.
+        Unavailable = "unavailable",
     }
 }
 

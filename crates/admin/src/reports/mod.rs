@@ -30,38 +30,21 @@ const READ_COUNT: u32 = 200_000;
 /// Maximum number of owners (namespaces, apps or jobs) per read of the store; fewer if a read cannot return all of their counts.
 const OWNER_COUNT: usize = 50;
 
-/// The periods into which a report divides its range.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Period {
-    /// The whole range as one.
-    #[default]
-    Total,
-    /// Each day, in UTC.
-    Day,
-    /// Each month, in UTC.
-    Month,
+rondel_core::plain_word_enum! {
+    /// The periods into which a report divides its range.
+    #[derive(Default)]
+    pub Period {
+        /// The whole range as one.
+        #[default]
+        Total = "total",
+        /// Each day, in UTC.
+        Day = "day",
+        /// Each month, in UTC.
+        Month = "month",
+    }
 }
 
 impl Period {
-    /// The names of the periods.
-    pub const WORDS: [&'static str; 3] = ["total", "day", "month"];
-
-    /// Finds a period by its name.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Total, Self::Day, Self::Month].into_iter().find(|period| period.as_str() == word)
-    }
-
-    /// The name of the period.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Total => Self::WORDS[0],
-            Self::Day => Self::WORDS[1],
-            Self::Month => Self::WORDS[2],
-        }
-    }
-
     /// The start of the period that contains an instant.
     fn floor(self, at: Timestamp, from: Timestamp) -> Timestamp {
         match self {

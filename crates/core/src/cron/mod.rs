@@ -141,13 +141,6 @@ impl CronExpr {
         &self.fields
     }
 
-    /// Whether [`Gap::Auto`] and [`Fold::Auto`] treat this as a wall-clock schedule (its hours are a list of fixed hours)
-    /// rather than as an interval (its hours are a wildcard, a range or a step).
-    #[must_use]
-    pub fn follows_wall_clock(&self) -> bool {
-        self.hour_form == HourForm::WallClock
-    }
-
     /// The first fire strictly after an instant, a whole second; `None` if the schedule never fires again.
     ///
     /// ```

@@ -179,7 +179,7 @@ fn pace_follows_the_hour_field() {
         ("@hourly", false),
         ("@daily", true),
     ] {
-        assert_eq!(CronExpr::parse(text).unwrap().follows_wall_clock(), wall_clock, "{text}");
+        assert_eq!(CronExpr::parse(text).unwrap().hour_form == HourForm::WallClock, wall_clock, "{text}");
     }
 }
 

@@ -142,6 +142,21 @@ impl FireVerdict {
         Self::Row { run: run.id, status: run.shown_status(), reason: run.reason, detail, planned }
     }
 
+    /// The fire's run, if it has one.
+    #[must_use]
+    pub const fn run(&self) -> Option<RunId> {
+        match self {
+            Self::Row { run, .. } | Self::Span { run, .. } => Some(*run),
+            Self::Calendar { .. }
+            | Self::Paused
+            | Self::Maintenance { .. }
+            | Self::Undecided
+            | Self::Planned
+            | Self::Removed
+            | Self::Missing => None,
+        }
+    }
+
     /// Each word of [`code`](Self::code): the statuses of runs, then those of fires without a row.
     pub fn codes() -> impl Iterator<Item = &'static str> {
         let without_row = ["calendar", "paused", "maintenance", "undecided", "planned", "removed", "missing"];

@@ -327,7 +327,7 @@ fn verdict_of_effect(applied: &AppliedCalendar, CalendarEffect { day, moved_to }
     FireVerdict::Calendar { calendar: applied.calendar.name().to_owned(), day, moved_to }
 }
 
-fn next_millisecond(at: Timestamp) -> Timestamp {
+pub(super) fn next_millisecond(at: Timestamp) -> Timestamp {
     Timestamp::from_millis(at.as_millis().saturating_add(1))
 }
 

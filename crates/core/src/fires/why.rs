@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::history::{Entry, FireHistory, FireInput, FireVerdict, Range};
 use super::sentence_writer::SentenceWriter;
-use super::walk::{Walk, fire_history};
+use super::walk::{Walk, fire_history, next_millisecond};
 use crate::run::Run;
 use crate::schedule::just_before;
 use crate::status::Trigger;
@@ -204,8 +204,4 @@ fn nearest_after(facts: &FireInput<'_>, at: Timestamp, steps: &mut usize) -> Opt
 
 const fn window(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
-}
-
-fn next_millisecond(at: Timestamp) -> Timestamp {
-    Timestamp::from_millis(at.as_millis().saturating_add(1))
 }

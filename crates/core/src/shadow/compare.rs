@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::id::RunId;
+use crate::reason::milliseconds;
 use crate::time::Timestamp;
 use crate::word_enum::word_enum;
 
@@ -331,10 +332,6 @@ fn is_other_executor(own: Option<&str>, old: &str) -> bool {
     let names = own.unwrap_or_default();
     let is_same = |name: &str| name == old || name.starts_with(MORE);
     !names.is_empty() && !old.is_empty() && !names.split(", ").any(is_same)
-}
-
-fn milliseconds(length: Duration) -> u64 {
-    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -26,17 +26,18 @@ use crate::field_error::FieldError;
 /// How many errors of one document are kept; further ones are only counted.
 pub const ERROR_COUNT_MAX: usize = 200;
 
-/// The kind of a deviation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ErrorKind {
-    /// The type has no such field.
-    UnknownField,
-    /// A field without a default was left out.
-    MissingField,
-    /// A field is given twice.
-    DuplicateField,
-    /// The value has another type than the field, or is not in its list of words.
-    InvalidValue,
+crate::plain_word_enum! {
+    /// The kind of a deviation.
+    pub ErrorKind {
+        /// The type has no such field.
+        UnknownField = "unknown_field",
+        /// A field without a default was left out.
+        MissingField = "missing_field",
+        /// A field is given twice.
+        DuplicateField = "duplicate_field",
+        /// The value has another type than the field, or is not in its list of words.
+        InvalidValue = "invalid_value",
+    }
 }
 
 /// A deviation from the shape.
@@ -59,19 +60,6 @@ pub struct ShapeErrors<T> {
     pub count: usize,
     /// The document with stand-ins for wrong and missing values, if it can be deserialized as a `T`. For further checks only.
     pub repaired: Option<T>,
-}
-
-impl ErrorKind {
-    /// The code in answers of the API.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::UnknownField => "unknown_field",
-            Self::MissingField => "missing_field",
-            Self::DuplicateField => "duplicate_field",
-            Self::InvalidValue => "invalid_value",
-        }
-    }
 }
 
 impl<T> ShapeErrors<T> {

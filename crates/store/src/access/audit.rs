@@ -9,35 +9,9 @@ use crate::error::Result;
 /// Maximum size of a document in an entry, in bytes.
 pub(super) const DOCUMENT_LEN_MAX: usize = 64 * 1024;
 
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $name { $($(#[$vdoc])* $variant),+ }
-
-        impl $name {
-            /// Its name in SQL and JSON.
-            #[must_use]
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $word),+ }
-            }
-        }
-
-        impl std::str::FromStr for $name {
-            type Err = String;
-            fn from_str(word: &str) -> std::result::Result<Self, String> {
-                match word {
-                    $($word => Ok(Self::$variant),)+
-                    other => Err(format!("{other:?} is none of {}", [$($word),+].join(", "))),
-                }
-            }
-        }
-    };
-}
-
-words! {
+rondel_core::plain_word_enum! {
     /// How the caller was authenticated.
-    AuthMethod {
+    pub AuthMethod {
         /// A user who signed in.
         Session = "session",
         /// A token of the API.
@@ -51,9 +25,9 @@ words! {
     }
 }
 
-words! {
+rondel_core::plain_word_enum! {
     /// The outcome of an action.
-    Verdict {
+    pub Verdict {
         /// It was done.
         Allowed = "allowed",
         /// The caller lacks the permission.

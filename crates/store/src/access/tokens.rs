@@ -6,28 +6,19 @@ use rondel_core::{AccountId, AppId, NamespaceId, Timestamp, TokenId};
 
 use crate::error::Result;
 
-/// The purpose of a token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TokenKind {
-    /// Calls of the API, within the limits of its grants.
-    Api,
-    /// Opening the sessions of executors, nothing else.
-    Executor,
-    /// Calls by XXL-JOB's protocol from the executors of one app, nothing else.
-    Xxl,
+rondel_core::plain_word_enum! {
+    /// The purpose of a token.
+    pub TokenKind {
+        /// Calls of the API, within the limits of its grants.
+        Api = "api",
+        /// Opening the sessions of executors, nothing else.
+        Executor = "executor",
+        /// Calls by XXL-JOB's protocol from the executors of one app, nothing else.
+        Xxl = "xxl",
+    }
 }
 
 impl TokenKind {
-    /// Its name in SQL and JSON.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Api => "api",
-            Self::Executor => "executor",
-            Self::Xxl => "xxl",
-        }
-    }
-
     /// Whether tokens of this kind are for executors: they belong to the server, and admins of their apps manage them.
     #[must_use]
     pub const fn is_of_executors(self) -> bool {

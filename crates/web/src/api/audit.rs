@@ -21,7 +21,7 @@ use serde_json::value::RawValue;
 use super::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
 use super::page_builder::PageBuilder;
 use crate::call::{GlobalCall, quoted_input};
-use crate::cursor::{Listing, invalid_cursor};
+use crate::cursor::{Listing, cut_to_page};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::permits::HeavyWork;
@@ -164,10 +164,7 @@ async fn list(call: GlobalCall<ReadAudit>, headers: HeaderMap) -> Result<Respons
     check_namespace(&call).await?;
     let ReadAudit { wanted, cursor } = &call.query;
     let listing = Listing::new("audit", AuditQuery { limit: 0, ..wanted.clone() });
-    let after = cursor.as_deref().map(|cursor| listing.position::<AuditId>(cursor)).transpose()?;
-    if after.is_some_and(|after| after.get() <= 0) {
-        return Err(invalid_cursor("does not hold an id"));
-    }
+    let after = listing.id_after(cursor.as_deref(), AuditId::get)?;
     let query = AuditQuery { after, ..wanted.clone() };
     let wants_lines = headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes().starts_with(b"application/x-ndjson"));
     if wants_lines {
@@ -178,9 +175,7 @@ async fn list(call: GlobalCall<ReadAudit>, headers: HeaderMap) -> Result<Respons
         // Reads one entry more than the page needs, to detect whether there are more.
         query.limit = count + 1;
         let mut found = call.engine().store().audit(&query).await?;
-        let count = usize::try_from(count).unwrap_or(usize::MAX);
-        let has_more = found.len() > count;
-        found.truncate(count);
+        let has_more = cut_to_page(&mut found, count).is_some();
         for entry in &found {
             if !page.add(&EntryJson::from(entry))? {
                 return page.answer(query.after.map(|last| listing.cursor(last)));

@@ -17,7 +17,7 @@ use super::page::{Page, PageQuery};
 use crate::answer::json_response;
 use crate::body::{JsonBody, TextBody, parse, read_document, refuse_value};
 use crate::call::{Call, forbidden, quoted_input};
-use crate::cursor::{Listing, invalid_cursor};
+use crate::cursor::{Listing, cut_to_page, invalid_cursor};
 use crate::etag::{IfMatch, mismatch_problem, version_tag};
 use crate::openapi::{Doc, Either, Unnamed};
 use crate::parameter::Parameter;
@@ -181,10 +181,7 @@ pub(super) fn routes() -> Routes {
 
 async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
     let listing = Listing::new("calendars", call.namespace.id);
-    let after = call.query.cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
-    if after.as_deref().is_some_and(|after| name::check(after).is_err()) {
-        return Err(invalid_cursor("does not hold a name"));
-    }
+    let after = listing.name_after(call.query.cursor.as_deref(), name::check)?;
     let limit = call.query.limit;
     let mut records = call.engine().store().calendars(call.namespace.id, after.as_deref(), limit + 1).await?;
     let next_cursor = cut_to_page(&mut records, limit).map(|last: &CalendarRecord| listing.cursor(&last.spec.name));
@@ -197,14 +194,6 @@ async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
         updated_at: record.updated_at,
     });
     json_response(StatusCode::OK, &Page { items: items.collect(), next_cursor })
-}
-
-/// Removes the extra item that was read to detect a next page. If there is a next page, returns the last item of this one.
-fn cut_to_page<T>(items: &mut Vec<T>, limit: u32) -> Option<&T> {
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let has_more = items.len() > limit;
-    items.truncate(limit);
-    items.last().filter(|_| has_more)
 }
 
 async fn get(call: Call, Named(name, ..): Named<path::Calendar>) -> Result<Response, Problem> {

@@ -20,7 +20,7 @@ use super::page::{Page, PageQuery};
 use crate::answer::json_response;
 use crate::body::JsonBody;
 use crate::call::{Call, forbidden, quoted_input};
-use crate::cursor::Listing;
+use crate::cursor::{Listing, cut_to_page};
 use crate::etag::{IfMatch, mismatch_problem, version_tag};
 use crate::openapi::Doc;
 use crate::path::{self, Named};
@@ -276,11 +276,8 @@ async fn deliveries(call: Call<PageQuery>, Named(name, ..): Named<path::Channel>
     let channel = find(&call, &name).await?;
     let listing = Listing::new("deliveries", channel.id);
     let before = call.query.cursor.as_deref().map(|cursor| listing.position::<DeliveryId>(cursor)).transpose()?;
-    let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
     let mut deliveries = call.engine().store().deliveries(channel.id, before, call.query.limit + 1).await?;
-    let has_more = deliveries.len() > limit;
-    deliveries.truncate(limit);
-    let next_cursor = deliveries.last().filter(|_| has_more).map(|last| listing.cursor(last.id));
+    let next_cursor = cut_to_page(&mut deliveries, call.query.limit).map(|last| listing.cursor(last.id));
     let subjects = message_subjects(&call, &deliveries).await?;
     let show = |delivery: Delivery| {
         let subject = subjects.get(&delivery.message).cloned();

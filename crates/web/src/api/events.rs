@@ -40,29 +40,21 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// The header `Last-Event-ID`, as the OpenAPI document describes it.
 pub(super) const LAST_EVENT: Parameter =
     Parameter::cursor_in("Last-Event-ID").about("The last event that was received; the stream continues after it.");
-const KINDS: [&str; 4] = ["run", "job", "executor", "node"];
+
+rondel_core::plain_word_enum! {
+    /// The kind of an event that a listener may choose.
+    Kind { Run = "run", Job = "job", Executor = "executor", Node = "node" }
+}
 
 /// The events that a listener wants.
 #[derive(Clone, Debug)]
 pub(crate) struct EventFilter {
     job: Option<String>,
     app: Option<String>,
-    /// The wanted kinds, from [`KINDS`]; all kinds if empty.
+    /// The wanted kinds; all kinds if empty.
     kinds: Vec<Kind>,
     /// The position after which the stream continues, like `Last-Event-ID`.
     after: Option<Cursor>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Kind(&'static str);
-
-impl std::str::FromStr for Kind {
-    type Err = String;
-
-    fn from_str(word: &str) -> Result<Self, String> {
-        let known = KINDS.into_iter().find(|kind| *kind == word);
-        known.map(Self).ok_or_else(|| format!("{word:?} is none of {}", KINDS.join(", ")))
-    }
 }
 
 impl FromQuery for EventFilter {
@@ -71,7 +63,7 @@ impl FromQuery for EventFilter {
         Self {
             job: reader.parsed(Parameter::name("job").about("Only events of this job and its runs."), checked),
             app: reader.parsed(Parameter::name("app").about("Only events of this app."), checked),
-            kinds: reader.words(Parameter::words("kind", &KINDS).about("Only events of these kinds.")),
+            kinds: reader.words(Parameter::words("kind", &Kind::WORDS).about("Only events of these kinds.")),
             after: reader.parsed(
                 Parameter::cursor_in("after")
                     .about("The `id` of the event after which the stream continues, like `Last-Event-ID`."),
@@ -87,7 +79,7 @@ impl EventFilter {
         if event.kind == EventKind::Gap {
             return true;
         }
-        if !self.kinds.is_empty() && !self.kinds.contains(&Kind(event.kind.name())) {
+        if !self.kinds.is_empty() && !self.kinds.iter().any(|kind| kind.as_str() == event.kind.name()) {
             return false;
         }
         let job = match &event.kind {

@@ -20,7 +20,7 @@ use super::page_builder::PageBuilder;
 use crate::answer::json_response;
 use crate::body::{JsonBody, refuse_value};
 use crate::call::{Call, quoted_input};
-use crate::cursor::Listing;
+use crate::cursor::{Listing, cut_to_page};
 use crate::openapi::Doc;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
@@ -241,10 +241,7 @@ pub(crate) async fn page<Q>(
     all.sort_by(|a, b| a.position.cmp(&b.position));
     let mut page_rows: Vec<ListedExecutor> =
         all.into_iter().filter(|one| after.as_ref().is_none_or(|after| one.position > *after)).collect();
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let has_more = page_rows.len() > limit;
-    page_rows.truncate(limit);
-    let next = page_rows.last().filter(|_| has_more).map(|last| last.position.clone());
+    let next = cut_to_page(&mut page_rows, limit).map(|last| last.position.clone());
     let ids: Vec<ExecutorId> = page_rows.iter().filter(|one| !one.is_here).map(|one| one.position.2).collect();
     let records = store.executors_by_id(&ids, since).await?;
     let mut records: HashMap<ExecutorId, ExecutorRecord> =

@@ -21,7 +21,7 @@ use super::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
 use crate::answer::json_response;
 use crate::body::JsonBody;
 use crate::call::{Call, quoted_input};
-use crate::cursor::Listing;
+use crate::cursor::{Listing, cut_to_page};
 use crate::named_jobs;
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
@@ -235,10 +235,7 @@ async fn list(call: Call<IncidentsQuery>) -> Result<Response, Problem> {
         limit: limit + 1,
     };
     let mut records = store.incidents(query).await?;
-    let limit = usize::try_from(*limit).unwrap_or(usize::MAX);
-    let has_more = records.len() > limit;
-    records.truncate(limit);
-    let next_cursor = records.last().filter(|_| has_more).map(|last| listing.cursor(last.incident.id));
+    let next_cursor = cut_to_page(&mut records, *limit).map(|last| listing.cursor(last.incident.id));
     conceal_jobs(&call, &mut records).await?;
     let channels = channel_names(&call).await?;
     let items = records.into_iter().map(|record| incident_json(record, &channels)).collect();

@@ -8,7 +8,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use super::page::Page;
 use crate::answer::json_response;
-use crate::problem::{Code, Problem};
+use crate::problem::Problem;
 
 /// Maximum bytes of items in a page. A page has at least one item, however long.
 const PAGE_LEN_MAX: usize = 2 * 1024 * 1024;
@@ -49,10 +49,8 @@ impl PageBuilder {
 
     /// Adds an item. `false` means that the page has no room for it and is complete.
     pub(crate) fn add(&mut self, item: &impl Serialize) -> Result<bool, Problem> {
-        let item = to_raw_value(item).map_err(|error| {
-            Problem::new(Code::Internal, "the log of the server has the cause under this request id")
-                .with_cause(format!("an item cannot be written as JSON: {error}"))
-        })?;
+        let item = to_raw_value(item)
+            .map_err(|error| Problem::internal(format!("an item cannot be written as JSON: {error}")))?;
         let len = self.len + item.get().len();
         if self.count() >= self.limit || (len > PAGE_LEN_MAX && !self.items.is_empty()) {
             return Ok(false);

@@ -17,7 +17,7 @@ use super::page_builder::PageBuilder;
 use super::run_json;
 use crate::answer::json_response;
 use crate::call::Call;
-use crate::cursor::{Listing, invalid_cursor};
+use crate::cursor::{Listing, cut_to_page};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
@@ -160,10 +160,7 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
 async fn runs_of_job(call: &Call<ListRuns>, job: &str) -> Result<Response, Problem> {
     let query = &call.query;
     let listing = Listing::new("runs", (call.namespace.id, job, &query.statuses));
-    let after = query.cursor.as_deref().map(|cursor| listing.position::<RunId>(cursor)).transpose()?;
-    if after.is_some_and(|after| after.get() <= 0) {
-        return Err(invalid_cursor("does not hold an id"));
-    }
+    let after = listing.id_after(query.cursor.as_deref(), RunId::get)?;
     let job = find_for_runs(call, job).await?;
     let (within, statuses) = (call.visible_apps(), query.statuses.clone());
     let mut run_query = RunQuery { job: Some(job.id), within, statuses, after, ..RunQuery::default() };
@@ -176,9 +173,7 @@ async fn runs_of_job(call: &Call<ListRuns>, job: &str) -> Result<Response, Probl
         // Reads one run more than the page needs, to detect whether there are more.
         run_query.limit = count + 1;
         let mut runs = call.engine().store().list_runs(call.namespace.id, &run_query).await?;
-        let count = usize::try_from(count).unwrap_or(usize::MAX);
-        let has_more = runs.len() > count;
-        runs.truncate(count);
+        let has_more = cut_to_page(&mut runs, count).is_some();
         let ids: Vec<RunId> = runs.iter().map(|run| run.id).collect();
         let items = run_json::run_items(call, runs.into_iter().map(Run::for_reader).collect()).await?;
         for (id, item) in ids.into_iter().zip(items) {

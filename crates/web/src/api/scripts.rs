@@ -17,7 +17,7 @@ use super::page::{Page, PageQuery};
 use crate::answer::json_response;
 use crate::body::JsonBody;
 use crate::call::{Call, forbidden, quoted_input};
-use crate::cursor::{Listing, invalid_cursor};
+use crate::cursor::{Listing, cut_to_page};
 use crate::etag::{IfMatch, mismatch_problem, version_tag};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
@@ -38,9 +38,9 @@ impl FromQuery for VersionQuery {
 
 /// The two versions to compare. The default is the newest one and the one before it.
 #[derive(Debug)]
-pub(super) struct DiffQuery {
-    from: Option<i64>,
-    to: Option<i64>,
+pub(crate) struct DiffQuery {
+    pub(super) from: Option<i64>,
+    pub(super) to: Option<i64>,
 }
 
 impl FromQuery for DiffQuery {
@@ -231,28 +231,12 @@ fn add_version_routes(routes: Routes) -> Routes {
 
 async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
     let listing = Listing::new("scripts", call.namespace.id);
-    let after = name_after(&call, &listing)?;
+    let after = listing.name_after(call.query.cursor.as_deref(), name::check)?;
     let limit = call.query.limit;
     let mut records = call.engine().store().scripts(call.namespace.id, after.as_deref(), limit + 1).await?;
     let next_cursor = cut_to_page(&mut records, limit).map(|last: &ScriptRecord| listing.cursor(&last.name));
     let items = records.iter().map(|record| script_item(&call, record, &record.newest)).collect();
     json_response(StatusCode::OK, &Page { items, next_cursor })
-}
-
-fn name_after(call: &Call<PageQuery>, listing: &Listing) -> Result<Option<String>, Problem> {
-    let after = call.query.cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
-    match after {
-        Some(after) if name::check(&after).is_err() => Err(invalid_cursor("does not hold a name")),
-        after => Ok(after),
-    }
-}
-
-/// Removes the extra item that was read to detect a next page. If there is a next page, returns the last item of this one.
-fn cut_to_page<T>(items: &mut Vec<T>, limit: u32) -> Option<&T> {
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let has_more = items.len() > limit;
-    items.truncate(limit);
-    items.last().filter(|_| has_more)
 }
 
 fn script_item<'a, Q>(call: &'a Call<Q>, record: &'a ScriptRecord, version: &'a ScriptVersion) -> ScriptItem<'a> {
@@ -372,7 +356,7 @@ pub(crate) async fn diff_versions<Q>(
 async fn jobs(call: Call<PageQuery>, Named(name, ..): Named<path::Script>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let listing = Listing::new("script jobs", record.id);
-    let after = name_after(&call, &listing)?;
+    let after = listing.name_after(call.query.cursor.as_deref(), name::check)?;
     let (limit, seen) = (call.query.limit, call.visible_apps());
     let store = call.engine().store();
     let mut jobs =

@@ -28,7 +28,6 @@ const DAY: Duration = Duration::from_secs(24 * 3_600);
 const GROUP_COUNT_MAX: usize = 100;
 /// Maximum number of jobs in the query.
 const JOB_COUNT_MAX: usize = 50;
-const STEPS: [&str; 4] = ["1m", "15m", "1h", "1d"];
 const GROUPS: [&str; 2] = ["app", "job"];
 
 /// The query for counts.
@@ -44,11 +43,6 @@ pub(super) struct StatsQuery {
 
 impl FromQuery for StatsQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        let step = |word: &str| {
-            let place = STEPS.iter().position(|step| *step == word);
-            let step = place.and_then(|place| Step::ALL.get(place).copied());
-            step.ok_or_else(|| format!("{word:?} is none of {}", STEPS.join(", ")))
-        };
         let group = |word: &str| match GROUPS.contains(&word) {
             true => Ok(word.to_owned()),
             false => Err(format!("{word:?} is none of {}", GROUPS.join(", "))),
@@ -58,10 +52,10 @@ impl FromQuery for StatsQuery {
                 .parsed(Parameter::instant("from").about("The first bucket; a day before `to` if left out."), parse_instant),
             to: reader.parsed(Parameter::instant("to").about("The end; now if left out."), parse_instant),
             step: reader.parsed(
-                Parameter::word("step", &STEPS)
+                Parameter::word("step", &Step::WORDS)
                     .about("The length of a bucket; if left out, one that fits the range. For jobs `1h` or `1d`, for everything \
                          else `1m`, `15m` or `1h`."),
-                step,
+                str::parse,
             ),
             app: reader.single(Parameter::name("app").about("Only runs of this app.")),
             jobs: reader.words::<JobName>(Parameter::text("job").about("Only runs of these jobs, at most 50, separated by commas.")).into_iter().map(|JobName(name)| name).collect(),
@@ -95,7 +89,7 @@ pub(super) struct StatsJson {
     from: Timestamp,
     to: Timestamp,
     /// The length of a bucket.
-    #[schemars(extend("enum" = STEPS))]
+    #[schemars(extend("enum" = Step::WORDS))]
     step: &'static str,
     series: Vec<SeriesJson>,
     /// Whether there are more groups than these.
@@ -194,8 +188,8 @@ async fn get(call: Call<StatsQuery>) -> Result<Response, Problem> {
     let default_step = series::stored_step(kind, series::fitting_step(to.since(from)), (from, call.engine().now()));
     let step = query.step.unwrap_or(default_step);
     if !steps.contains(&step) {
-        let words = steps.iter().map(|step| step_word(*step)).collect::<Vec<_>>().join(", ");
-        return Err(invalid_parameter("step", format!("{} is not counted here; there are {words}", step_word(step))));
+        let words = steps.iter().map(|step| step.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(invalid_parameter("step", format!("{} is not counted here; there are {words}", step.as_str())));
     }
     let span = BucketRange::new(step, from, to);
     if span.bucket_count() > BUCKET_COUNT_MAX {
@@ -209,7 +203,7 @@ async fn get(call: Call<StatsQuery>) -> Result<Response, Problem> {
         None => vec![series_of(None, &series::namespace_buckets(&call, span).await?)],
         Some(groups) => series_of_groups(&call, kind, (&groups, span)).await?,
     };
-    json_response(StatusCode::OK, &StatsJson { from: span.from, to, step: step_word(step), series, is_cut })
+    json_response(StatusCode::OK, &StatsJson { from: span.from, to, step: step.as_str(), series, is_cut })
 }
 
 /// An app or a job.
@@ -301,15 +295,6 @@ fn series_of(name: Option<String>, buckets: &[Bucket]) -> SeriesJson {
     let total = BucketJson::from(&series::sum_buckets(buckets));
     let with_runs = buckets.iter().filter(|bucket| bucket.verdicts.total() > 0);
     SeriesJson { name, total, buckets: with_runs.map(BucketJson::from).collect() }
-}
-
-const fn step_word(step: Step) -> &'static str {
-    match step {
-        Step::Minute => STEPS[0],
-        Step::Quarter => STEPS[1],
-        Step::Hour => STEPS[2],
-        Step::Day => STEPS[3],
-    }
 }
 
 fn invalid_parameter(parameter: &'static str, message: String) -> Problem {

@@ -43,9 +43,6 @@ pub(super) struct TimelineQuery {
 
 impl FromQuery for TimelineQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        let by = |word: &str| {
-            LaneKind::from_word(word).ok_or_else(|| format!("{word:?} is none of {}", LaneKind::WORDS.join(", ")))
-        };
         let part = |text: &str| {
             let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
             let is_fine = text.len() <= name::NAME_LEN_MAX && text.chars().all(is_plain);
@@ -64,7 +61,10 @@ impl FromQuery for TimelineQuery {
                 parse_instant,
             ),
             by: reader
-                .parsed(Parameter::word("by", &LaneKind::WORDS).about("What a lane stands for; `job` if left out."), by)
+                .parsed(
+                    Parameter::word("by", &LaneKind::WORDS).about("What a lane stands for; `job` if left out."),
+                    str::parse,
+                )
                 .unwrap_or_default(),
             app: reader.single(Parameter::name("app").about("Only this app.")),
             contains: reader

@@ -24,7 +24,7 @@ use crate::answer::json_response;
 use crate::body::{JsonBody, OptionalJsonBody, refuse_value};
 use crate::call::{GlobalCall, quoted_input, visible_namespace};
 use crate::caller::Caller;
-use crate::cursor::{Listing, invalid_cursor};
+use crate::cursor::{Listing, cut_to_page};
 use crate::grants::{GrantJson, GrantNames, check_covered, read_grants};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
@@ -203,38 +203,25 @@ pub(super) fn routes() -> Routes {
 async fn list(call: GlobalCall<ListTokens>) -> Result<Response, Problem> {
     let caller = &call.caller;
     let listing = Listing::new("tokens", (call.query.all, caller.account));
-    let after = call.query.cursor.as_deref().map(|cursor| listing.position::<TokenId>(cursor)).transpose()?;
-    if after.is_some_and(|after| after.get() <= 0) {
-        return Err(invalid_cursor("does not hold an id"));
-    }
+    let after = listing.id_after(call.query.cursor.as_deref(), TokenId::get)?;
     let limit = call.query.limit;
-    let (mut found, has_more) = page(&call, after, limit).await?;
-    found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-    let next_cursor = found.last().filter(|_| has_more).map(|last| listing.cursor(last.id));
+    let mut found = manageable_tokens(&call, call.query.all, after, limit).await?;
+    let next_cursor = cut_to_page(&mut found, limit).map(|last| listing.cursor(last.id));
     let items = tokens_json(&call, &found).await?;
     json_response(StatusCode::OK, &Page { items, next_cursor })
 }
 
-/// A page of the tokens that the query asks for, and whether there are more.
-async fn page(
-    call: &GlobalCall<ListTokens>,
-    after: Option<TokenId>,
-    limit: u32,
-) -> Result<(Vec<TokenRecord>, bool), Problem> {
-    manageable_tokens(call, call.query.all, after, limit).await
-}
-
-/// The caller's own tokens, or all tokens that it may manage; and whether there are more.
+/// The caller's own tokens, or all tokens that it may manage: more than `limit` if there are more.
 pub(crate) async fn manageable_tokens<Q>(
     call: &GlobalCall<Q>,
     all: bool,
     mut after: Option<TokenId>,
     limit: u32,
-) -> Result<(Vec<TokenRecord>, bool), Problem> {
+) -> Result<Vec<TokenRecord>, Problem> {
     let owner = if all { None } else { call.caller.account };
     // A caller without an account has no tokens of its own.
     if owner.is_none() && !all {
-        return Ok((Vec::new(), false));
+        return Ok(Vec::new());
     }
     let (limit, store) = (usize::try_from(limit).unwrap_or(usize::MAX), call.engine().store());
     let scope = if owner.is_none() { token_limit::manageable_scope(call).await? } else { None };
@@ -248,8 +235,7 @@ pub(crate) async fn manageable_tokens<Q>(
             break;
         }
     }
-    let has_more = tokens.len() > limit;
-    Ok((tokens, has_more))
+    Ok(tokens)
 }
 
 /// Whether the caller may read, rotate and revoke a token.

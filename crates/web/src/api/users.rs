@@ -12,37 +12,22 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
+use super::page::{Page, PageQuery};
 use super::sign_in_links::LinkJson;
 use crate::answer::json_response;
 use crate::body::{JsonBody, refuse_value};
 use crate::call::{GlobalCall, quoted_input};
-use crate::cursor::{Listing, invalid_cursor};
+use crate::cursor::{Listing, cut_to_page};
 use crate::grants::{GrantJson, GrantNames, read_grants_of_user};
 use crate::openapi::Doc;
-use crate::parameter::Parameter;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::query::{FromQuery, Reader};
 use crate::read_again::read_again;
 use crate::routes::Routes;
 use crate::state::Web;
 
 /// Maximum length of a display name, in characters.
 const DISPLAY_LEN_MAX: usize = 100;
-
-/// The query of the list.
-#[derive(Debug)]
-pub(crate) struct ListUsers {
-    limit: u32,
-    cursor: Option<String>,
-}
-
-impl FromQuery for ListUsers {
-    fn from_query(reader: &mut Reader) -> Self {
-        Self { limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX), cursor: reader.single(Parameter::cursor()) }
-    }
-}
 
 /// A user as the API shows it.
 #[derive(Serialize, JsonSchema)]
@@ -186,17 +171,12 @@ pub(super) fn routes() -> Routes {
         )
 }
 
-async fn list(call: GlobalCall<ListUsers>) -> Result<Response, Problem> {
+async fn list(call: GlobalCall<PageQuery>) -> Result<Response, Problem> {
     let listing = Listing::new("users", ());
-    let after = call.query.cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
-    if after.as_deref().is_some_and(|after| name::check_account(after).is_err()) {
-        return Err(invalid_cursor("does not hold a name"));
-    }
+    let after = listing.name_after(call.query.cursor.as_deref(), name::check_account)?;
     let limit = call.query.limit;
     let mut items = page(&call, after.as_deref(), limit + 1).await?;
-    let has_more = items.len() > usize::try_from(limit).unwrap_or(usize::MAX);
-    items.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-    let next_cursor = items.last().filter(|_| has_more).map(|last| listing.cursor(&last.name));
+    let next_cursor = cut_to_page(&mut items, limit).map(|last| listing.cursor(&last.name));
     json_response(StatusCode::OK, &Page { items, next_cursor })
 }
 
@@ -247,10 +227,7 @@ pub(crate) async fn create_user<Q>(call: &GlobalCall<Q>, new: NewUser) -> Result
 /// Checks and hashes a password.
 pub(crate) async fn hash_password(web: &Web, password: &str, name: &str) -> Result<PasswordHash, Problem> {
     passwords::check(password, name).map_err(|message| refuse_value("/password", message))?;
-    web.passwords.hash(password).await.map_err(|error| {
-        Problem::new(Code::Internal, "the log of the server has the cause under this request id")
-            .with_cause(error.to_string())
-    })
+    web.passwords.hash(password).await.map_err(|error| Problem::internal(error.to_string()))
 }
 
 fn checked_display(text: &str) -> Result<String, Problem> {

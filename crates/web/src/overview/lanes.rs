@@ -29,29 +29,14 @@ const OPEN_COUNT: u32 = 400;
 /// Maximum number of running runs in a timeline that began before its range.
 const EARLIER_COUNT_MAX: u32 = 1_000;
 
-/// What a lane of a timeline shows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) enum LaneKind {
-    #[default]
-    Job,
-    App,
-    Executor,
-}
-
-impl LaneKind {
-    pub(crate) const WORDS: [&'static str; 3] = ["job", "app", "executor"];
-    pub(crate) const ALL: [Self; 3] = [Self::Job, Self::App, Self::Executor];
-
-    pub(crate) const fn word(self) -> &'static str {
-        match self {
-            Self::Job => "job",
-            Self::App => "app",
-            Self::Executor => "executor",
-        }
-    }
-
-    pub(crate) fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|by| by.word() == word)
+rondel_core::plain_word_enum! {
+    /// What a lane of a timeline shows.
+    #[derive(Default)]
+    pub(crate) LaneKind {
+        #[default]
+        Job = "job",
+        App = "app",
+        Executor = "executor",
     }
 }
 

@@ -18,7 +18,7 @@ use super::zones;
 use crate::api::audit::{ReadAudit, check_namespace, export as export_of};
 use crate::api::jobs::find;
 use crate::call::GlobalCall;
-use crate::cursor::{Listing, invalid_cursor};
+use crate::cursor::Listing;
 use crate::path::{self, Named};
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
@@ -210,10 +210,7 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
     };
     // Contains the filters as typed: an instant such as `8h ago` would resolve to another value on the next page.
     let listing = Listing::new("activity", filters.pairs());
-    let after = filters.cursor.as_deref().map(|cursor| listing.position::<AuditId>(cursor)).transpose()?;
-    if after.is_some_and(|after| after.get() <= 0) {
-        return Err(invalid_cursor("does not hold an id"));
-    }
+    let after = listing.id_after(filters.cursor.as_deref(), AuditId::get)?;
     let found = match &error {
         None => engine.store().audit(&AuditQuery { after, limit: LIMIT + 1, ..query.clone() }).await?,
         Some(_) => Vec::new(),

@@ -482,7 +482,7 @@ pub(super) async fn end_silence(
     Ok(redirect_back(&fields))
 }
 
-fn redirect_back(fields: &Fields) -> Response {
+pub(super) fn redirect_back(fields: &Fields) -> Response {
     to(own_path(fields.get("back")).unwrap_or("/alerts"))
 }
 

@@ -15,17 +15,9 @@ pub(crate) struct AsCode {
 impl AsCode {
     /// An API request to `path`, which may have a query. `command` is the command line after `rondel`.
     pub(crate) fn new(namespace: &str, (method, path): (&str, &str), body: Option<&Value>, command: &str) -> Self {
-        let method = if method == "GET" { String::new() } else { format!("-X {method} ") };
         let joint = if path.contains('?') { '&' } else { '?' };
-        let body = body
-            .map(|body| format!(" \\\n  -H 'Content-Type: application/json' -d {}", shell_quoted(&body.to_string())));
-        let body = body.unwrap_or_default();
-        Self {
-            curl: format!(
-                "curl {method}-H \"Authorization: Bearer $RONDEL_TOKEN\" \\\n  \"$RONDEL_SERVER{path}{joint}namespace={namespace}\"{body}"
-            ),
-            command: format!("rondel {command} --namespace {namespace}"),
-        }
+        let path = format!("{path}{joint}namespace={namespace}");
+        Self::without_namespace((method, &path), body, &format!("{command} --namespace {namespace}"))
     }
 
     /// A request with a document, which the command reads from its standard input.

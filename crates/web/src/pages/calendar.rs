@@ -15,6 +15,7 @@ use super::form::Fields;
 use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::calendars::find;
+use crate::cursor::cut_to_page;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
@@ -146,11 +147,10 @@ async fn render_page<Q>(
     let name = record.spec.name.clone();
     let calendar = Calendar::of_rule(&name, &record.expanded).map_err(CalendarError::Invalid)?;
     let year = state.year.unwrap_or_else(|| this_year(page.engine().now()));
-    let limit = LIMIT as usize;
     let seen = page.call.visible_apps();
-    let mut dependents = calendars::dependents(page.engine(), record, seen.as_deref(), None, limit + 1).await?;
-    let has_more_dependents = dependents.len() > limit;
-    dependents.truncate(limit);
+    let mut dependents =
+        calendars::dependents(page.engine(), record, seen.as_deref(), None, LIMIT as usize + 1).await?;
+    let has_more_dependents = cut_to_page(&mut dependents, LIMIT).is_some();
     let address = |user| match user {
         CalendarDependent::Calendar(name) => (format!("/calendars/{name}"), name),
         CalendarDependent::Job(name) => (format!("/jobs/{name}"), name),

@@ -14,20 +14,9 @@ use super::moment::Moment;
 use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::call::forbidden;
-use crate::cursor::{Listing, invalid_cursor};
+use crate::cursor::{CursorQuery, Listing, cut_to_page};
 use crate::problem::{Code, Problem};
-use crate::query::{FromQuery, Reader};
 use crate::redirect::{query_pair, to};
-
-/// The cursor of the list.
-#[derive(Debug)]
-pub(crate) struct CalendarsCursor(Option<String>);
-
-impl FromQuery for CalendarsCursor {
-    fn from_query(reader: &mut Reader) -> Self {
-        Self(reader.single("cursor"))
-    }
-}
 
 struct Row {
     name: String,
@@ -53,7 +42,7 @@ struct CalendarsPage {
     code: AsCode,
 }
 
-pub(super) async fn list(page: Page<CalendarsCursor>) -> Result<Response, Problem> {
+pub(super) async fn list(page: Page<CursorQuery>) -> Result<Response, Problem> {
     let cursor = page.query().0.clone();
     render_page(&page, StatusCode::OK, cursor.as_deref(), CalendarForm::new("", None), (Vec::new(), None)).await
 }
@@ -103,15 +92,10 @@ async fn render_page<Q>(
 ) -> Result<Response, Problem> {
     let (namespace, now) = (page.call.namespace.id, page.engine().now());
     let listing = Listing::new("calendars page", namespace);
-    let after = cursor.map(|cursor| listing.position::<String>(cursor)).transpose()?;
-    if after.as_deref().is_some_and(|after| name::check(after).is_err()) {
-        return Err(invalid_cursor("does not hold a name"));
-    }
+    let after = listing.name_after(cursor, name::check)?;
     let mut records = page.engine().store().calendars(namespace, after.as_deref(), LIMIT + 1).await?;
-    let has_more = records.len() > LIMIT as usize;
-    records.truncate(LIMIT as usize);
-    let last = records.last().filter(|_| has_more);
-    let next = last.map(|last| format!("/calendars?{}", query_pair("cursor", &listing.cursor(&last.spec.name))));
+    let next = cut_to_page(&mut records, LIMIT)
+        .map(|last| format!("/calendars?{}", query_pair("cursor", &listing.cursor(&last.spec.name))));
     let template = CalendarsPage {
         shell: page.shell(Nav::Calendars),
         t: page.t,
@@ -124,7 +108,7 @@ async fn render_page<Q>(
         trial,
         version: None,
         action: "/calendars".to_owned(),
-        code: AsCode::new(&page.call.namespace.name, ("GET", "/api/v1/calendars"), None, "calendar list"),
+        code: page.code(("GET", "/api/v1/calendars"), None, "calendar list"),
     };
     html(status, &template)
 }

@@ -20,7 +20,7 @@ use super::sentences::localized;
 use super::shell::{LIMIT, Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::channels::{delivery_for_audit, find, message_subjects};
-use crate::cursor::Listing;
+use crate::cursor::{CursorQuery, Listing, cut_to_page};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
@@ -33,16 +33,6 @@ pub(crate) struct NewChannelQuery(Option<ChannelKind>);
 impl FromQuery for NewChannelQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self(reader.parsed("kind", |text| text.parse::<ChannelKind>()))
-    }
-}
-
-/// The cursor of the list of deliveries.
-#[derive(Debug)]
-pub(crate) struct DeliveriesCursor(Option<String>);
-
-impl FromQuery for DeliveriesCursor {
-    fn from_query(reader: &mut Reader) -> Self {
-        Self(reader.single("cursor"))
     }
 }
 
@@ -107,7 +97,7 @@ pub(super) async fn list(page: Page) -> Result<Response, Problem> {
         rows: channels.iter().map(row).collect(),
         kinds: ChannelKind::ALL.iter().map(|kind| (kind.as_str(), kind_name(*kind, t))).collect(),
         missing: missing_role(&page),
-        code: AsCode::new(&page.call.namespace.name, ("GET", "/api/v1/channels"), None, "alert channel list"),
+        code: page.code(("GET", "/api/v1/channels"), None, "alert channel list"),
         t,
         shell: page.shell(Nav::Alerts),
     };
@@ -215,10 +205,7 @@ pub(super) async fn create(page: Page, sent: Fields) -> Result<Response, Problem
     save_form(&page, None, form).await
 }
 
-pub(super) async fn page(
-    page: Page<DeliveriesCursor>,
-    Named(name, ..): Named<path::Channel>,
-) -> Result<Response, Problem> {
+pub(super) async fn page(page: Page<CursorQuery>, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
     let channel = find(&page.call, &name).await?;
     let form = ChannelForm::new(channel.kind, Some(&channel), page.t);
     let state = PageState { cursor: page.query().0.clone(), ..PageState::default() };
@@ -323,13 +310,10 @@ async fn render_page<Q>(
         let listing = Listing::new("deliveries page", channel.id);
         let before = state.cursor.as_deref().map(|cursor| listing.position::<DeliveryId>(cursor)).transpose()?;
         found = page.engine().store().deliveries(channel.id, before, LIMIT + 1).await?;
-        let has_more = found.len() > LIMIT as usize;
-        found.truncate(LIMIT as usize);
-        let last = found.last().filter(|_| has_more);
         let address = |last: &Delivery| {
             format!("/alerts/channels/{}?{}", channel.name, query_pair("cursor", &listing.cursor(last.id)))
         };
-        next = last.map(address);
+        next = cut_to_page(&mut found, LIMIT).map(address);
     }
     let subjects = message_subjects(&page.call, &found).await?;
     let saved = channel.map(|channel| SavedChannel {

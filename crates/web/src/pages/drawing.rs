@@ -258,7 +258,7 @@ impl LaneRenderer {
             removed: lane.removed.iter().map(|at| self.tick(*at, t.verdict_calendar, self.why(lane, *at))).collect(),
             changes: lane.clock_changes.iter().map(|at| self.tick(*at, t.lane_clock, self.why(lane, *at))).collect(),
             is_joined: lane.is_joined && self.by == LaneKind::Job,
-            runs_of: format!("/runs?{}", query_pair("q", &format!("{}:{} ", self.by.word(), lane.name))),
+            runs_of: format!("/runs?{}", query_pair("q", &format!("{}:{} ", self.by.as_str(), lane.name))),
             gaps: (self.by == LaneKind::Job).then(|| format!("/jobs/{}/gaps", lane.name)),
             why: (self.by == LaneKind::Job).then(|| format!("/jobs/{}/fires?zone=UTC&at=", lane.name)),
         }

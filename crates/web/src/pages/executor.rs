@@ -67,8 +67,7 @@ pub(super) async fn page(page: Page<AppQuery>, Named(name, ..): Named<path::Exec
         held,
         hidden_count,
         missing: page.missing(Some(app)),
-        code: AsCode::new(
-            &page.call.namespace.name,
+        code: page.code(
             ("PUT", &format!("/api/v1/executors/{name}/state")),
             Some(&json!({"app": row.app, "state": next})),
             &format!("executor {verb} {name} --app {}", row.app),

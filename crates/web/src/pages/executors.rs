@@ -21,21 +21,10 @@ use crate::api::executors::{Fleet, Position, page as page_of};
 use crate::api::jobs::find_app;
 use crate::body::refuse_value;
 use crate::call::quoted_input;
-use crate::cursor::Listing;
+use crate::cursor::{CursorQuery, Listing};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::query::{FromQuery, Reader};
 use crate::redirect::{own_path, query_pair, to};
-
-/// The cursor of the list.
-#[derive(Debug)]
-pub(super) struct ExecutorsCursor(Option<String>);
-
-impl FromQuery for ExecutorsCursor {
-    fn from_query(reader: &mut Reader) -> Self {
-        Self(reader.single("cursor"))
-    }
-}
 
 #[derive(Template)]
 #[template(path = "executors.html")]
@@ -76,7 +65,7 @@ struct AppRow {
     rows: Vec<ExecutorRow>,
 }
 
-pub(super) async fn list(page: Page<ExecutorsCursor>) -> Result<Response, Problem> {
+pub(super) async fn list(page: Page<CursorQuery>) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
     let listing = Listing::new("executors", page.call.namespace.id);
     let cursor = page.query().0.as_deref();
@@ -92,7 +81,6 @@ pub(super) async fn list(page: Page<ExecutorsCursor>) -> Result<Response, Proble
         by_app.entry(one.app.clone()).or_default().push(executor_row(one, None, now, t));
     }
     let apps = app_rows(&page, by_app, between).await?;
-    let namespace = &page.call.namespace.name;
     let template = ExecutorsPage {
         shell: page.shell(Nav::Executors),
         here: page.here().to_owned(),
@@ -104,7 +92,7 @@ pub(super) async fn list(page: Page<ExecutorsCursor>) -> Result<Response, Proble
         next,
         is_first,
         problems: declaration_problems(&page).await?,
-        code: AsCode::new(namespace, ("GET", "/api/v1/executors"), None, "executor list"),
+        code: page.code(("GET", "/api/v1/executors"), None, "executor list"),
         t,
     };
     html(StatusCode::OK, &template)
@@ -125,7 +113,7 @@ async fn node_rows<Q>(page: &Page<Q>) -> Result<Vec<NodeRow>, Problem> {
 /// the app of the last executor on the previous page (`None` on the first page), and before `last`, the app of the last executor on this
 /// page (`None` on the last page).
 async fn app_rows(
-    page: &Page<ExecutorsCursor>,
+    page: &Page<CursorQuery>,
     mut by_app: BTreeMap<String, Vec<ExecutorRow>>,
     (previous, last): (Option<String>, Option<String>),
 ) -> Result<Vec<AppRow>, Problem> {
@@ -165,7 +153,7 @@ async fn app_rows(
     Ok(rows)
 }
 
-async fn declaration_problems(page: &Page<ExecutorsCursor>) -> Result<Vec<(String, Vec<DeclarationProblem>)>, Problem> {
+async fn declaration_problems(page: &Page<CursorQuery>) -> Result<Vec<(String, Vec<DeclarationProblem>)>, Problem> {
     let apps = page.engine().store().apps(page.call.namespace.id).await?;
     let seen = apps.into_iter().filter(|app| page.call.may_view(app.id));
     let in_words = |problem: DeclarationProblem| {

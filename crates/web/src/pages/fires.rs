@@ -196,16 +196,7 @@ impl FireFormatter<'_> {
 
     fn answer(&self, at: Timestamp, why: &Why) -> InstantAnswer {
         let verdict = why.entry.as_ref().map(|entry| &entry.verdict);
-        let run = verdict.and_then(|verdict| match verdict {
-            FireVerdict::Row { run, .. } | FireVerdict::Span { run, .. } => Some(*run),
-            FireVerdict::Calendar { .. }
-            | FireVerdict::Paused
-            | FireVerdict::Maintenance { .. }
-            | FireVerdict::Undecided
-            | FireVerdict::Planned
-            | FireVerdict::Removed
-            | FireVerdict::Missing => None,
-        });
+        let run = verdict.and_then(FireVerdict::run);
         InstantAnswer {
             when: self.when(at),
             sentence: split_at_runs(&visible_text(why.sentence(self.t.lang()))),

@@ -39,28 +39,17 @@ use crate::api::jobs::{find, remove, reset_to_declared};
 use crate::api::runs::checked_key;
 use crate::api::trigger_executor::checked_executor;
 use crate::body::refuse_value;
-use crate::cursor::{Listing, invalid_cursor};
+use crate::cursor::{CursorQuery, Listing, cut_to_page};
 use crate::etag::IfMatch;
 use crate::job_states;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::query::{FromQuery, Reader};
 use crate::redirect::{own_path, query_pair, to};
 
 /// Maximum number of executors that the form for a run suggests.
 const SUGGESTION_COUNT_MAX: usize = 200;
 /// How often pausing or resuming is tried if other callers change the job at the same time.
 const TRY_COUNT: usize = 4;
-
-/// The query of the page: the cursor of its list of runs.
-#[derive(Debug)]
-pub(crate) struct RunsCursor(Option<String>);
-
-impl FromQuery for RunsCursor {
-    fn from_query(reader: &mut Reader) -> Self {
-        Self(reader.single("cursor"))
-    }
-}
 
 #[derive(Template)]
 #[template(path = "job.html")]
@@ -131,7 +120,7 @@ struct DeclaredNote {
     undeclared_at: Option<Moment>,
 }
 
-pub(super) async fn page(page: Page<RunsCursor>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
+pub(super) async fn page(page: Page<CursorQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
     zones::set_job(&record.spec);
     let (now, t) = (page.engine().now(), page.t);
@@ -182,7 +171,7 @@ pub(super) async fn page(page: Page<RunsCursor>, Named(name, ..): Named<path::Jo
     html(StatusCode::OK, &template)
 }
 
-fn run_form(page: &Page<RunsCursor>, record: &JobRecord) -> RunForm {
+fn run_form(page: &Page<CursorQuery>, record: &JobRecord) -> RunForm {
     let (spec, t) = (&record.spec, page.t);
     let overrides = spec.effective_overrides();
     let schema = jobs::params_schema(page.engine(), record.namespace, &spec.app, &spec.handler);
@@ -203,7 +192,7 @@ fn run_form(page: &Page<RunsCursor>, record: &JobRecord) -> RunForm {
 }
 
 /// The connected executors, as suggestions. The user may enter other names; they are checked against all known executors.
-fn online_names(page: &Page<RunsCursor>, record: &JobRecord) -> Vec<String> {
+fn online_names(page: &Page<CursorQuery>, record: &JobRecord) -> Vec<String> {
     let online = page.engine().online_names().into_iter().filter(|one| one.app == record.app);
     let names: BTreeSet<String> = online.map(|one| given_name(&one.name).to_owned()).collect();
     names.into_iter().take(SUGGESTION_COUNT_MAX).collect()
@@ -211,25 +200,18 @@ fn online_names(page: &Page<RunsCursor>, record: &JobRecord) -> Vec<String> {
 
 /// A page of the job's runs, and the URL of the next page.
 async fn run_rows(
-    page: &Page<RunsCursor>,
+    page: &Page<CursorQuery>,
     record: &JobRecord,
     now: Timestamp,
 ) -> Result<(Vec<RunRow>, Option<String>), Problem> {
     let listing = Listing::new("job page", record.id);
-    let after = page.query().0.as_deref().map(|cursor| listing.position::<RunId>(cursor)).transpose()?;
-    if after.is_some_and(|after| after.get() <= 0) {
-        return Err(invalid_cursor("does not hold an id"));
-    }
+    let after = listing.id_after(page.query().0.as_deref(), RunId::get)?;
     let within = page.call.visible_apps();
     let query = RunQuery { job: Some(record.id), within, after, limit: LIMIT + 1, ..RunQuery::default() };
     let mut runs = page.engine().store().list_runs(record.namespace, &query).await?;
-    let has_more = runs.len() > LIMIT as usize;
-    runs.truncate(LIMIT as usize);
-    page.call.conceal(&mut runs).await?;
-    let next = runs
-        .last()
-        .filter(|_| has_more)
+    let next = cut_to_page(&mut runs, LIMIT)
         .map(|run| format!("/jobs/{}?{}", record.spec.name, query_pair("cursor", &listing.cursor(run.id))));
+    page.call.conceal(&mut runs).await?;
     let is_pump = record.spec.pump.is_some();
     let row = |run| RunRow::new(run, record.spec.name.clone(), now, page.t).with_part(Part::of(run, is_pump), page.t);
     Ok((runs.iter().map(row).collect(), next))

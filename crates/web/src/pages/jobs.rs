@@ -28,7 +28,7 @@ use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::{BAR_COUNT, StateWord};
 use crate::call::Call;
-use crate::cursor::{Listing, invalid_cursor};
+use crate::cursor::Listing;
 use crate::job_board::{Board, BoardEntry, JobOrder, OfferedHandlers};
 use crate::job_bulk::BULK_JOB_COUNT_MAX;
 use crate::job_states;
@@ -146,10 +146,7 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
     let status = if filter.is_err() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
     let text = filter.as_ref().map(ToString::to_string).unwrap_or_default();
     let listing = Listing::new("jobs page", (namespace, &text, query.order));
-    let after = query.cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
-    if after.as_deref().is_some_and(|after| rondel_core::name::check(after).is_err()) {
-        return Err(invalid_cursor("does not hold a name"));
-    }
+    let after = listing.name_after(query.cursor.as_deref(), rondel_core::name::check)?;
     let wanted = filter.clone().unwrap_or_default();
     let board = page.call.web.boards.board_for(page.engine(), namespace, &wanted).await?;
     let mut offers = OfferedHandlers::new(page.engine(), namespace);

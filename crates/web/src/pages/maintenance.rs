@@ -8,7 +8,7 @@ use rondel_admin::rules::WindowEnd;
 use rondel_core::Timestamp;
 use rondel_core::maintenance::FiresInside;
 
-use super::alerts::{Forms, render_page};
+use super::alerts::{Forms, redirect_back, render_page};
 use super::form::Fields;
 use super::maintenance_rows::WindowForm;
 use super::shell::Page;
@@ -18,7 +18,6 @@ use crate::api::maintenance;
 use crate::body::refuse_value;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::redirect::{own_path, to};
 
 impl WindowForm {
     fn from_fields(fields: &Fields) -> Self {
@@ -81,8 +80,4 @@ pub(super) async fn end(
 ) -> Result<Response, Problem> {
     maintenance::end_window(&page.call, &id).await?;
     Ok(redirect_back(&fields))
-}
-
-fn redirect_back(fields: &Fields) -> Response {
-    to(own_path(fields.get("back")).unwrap_or("/alerts"))
 }

@@ -147,29 +147,20 @@ fn matches_name(name: &str, path: &str, words: &[&str]) -> bool {
     words.iter().all(|word| name.contains(word) || path.contains(word))
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Verb {
-    Run,
-    Pause,
-    Resume,
+rondel_core::plain_word_enum! {
+    Verb {
+        Run = "run",
+        Pause = "pause",
+        Resume = "resume",
+    }
 }
 
 impl Verb {
-    const ALL: [Self; 3] = [Self::Run, Self::Pause, Self::Resume];
-
     /// The verb with which the words begin, if other words follow.
     fn from_words(words: &[&str], t: &Texts) -> Option<Self> {
         let (first, rest) = words.split_first()?;
-        let is = |verb: &Self| *first == verb.word() || *first == verb.local(t);
+        let is = |verb: &Self| *first == verb.as_str() || *first == verb.local(t);
         Self::ALL.into_iter().find(|verb| !rest.is_empty() && is(verb))
-    }
-
-    const fn word(self) -> &'static str {
-        match self {
-            Self::Run => "run",
-            Self::Pause => "pause",
-            Self::Resume => "resume",
-        }
     }
 
     const fn local(self, t: &Texts) -> &'static str {

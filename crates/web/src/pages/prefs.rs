@@ -12,36 +12,23 @@ use crate::state::Web;
 pub(crate) const LANG_COOKIE: &str = "rondel_lang";
 pub(crate) const THEME_COOKIE: &str = "rondel_theme";
 
-/// Light or dark.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Theme {
-    /// The theme of the operating system or browser.
-    Auto,
-    Light,
-    Dark,
+rondel_core::plain_word_enum! {
+    /// Light or dark.
+    pub(crate) Theme {
+        /// The theme of the operating system or browser.
+        Auto = "auto",
+        Light = "light",
+        Dark = "dark",
+    }
 }
 
 impl Theme {
-    pub(crate) const ALL: [Self; 3] = [Self::Auto, Self::Light, Self::Dark];
-
-    pub(crate) const fn word(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Light => "light",
-            Self::Dark => "dark",
-        }
-    }
-
     pub(crate) const fn name(self, t: &Texts) -> &'static str {
         match self {
             Self::Auto => t.theme_auto,
             Self::Light => t.theme_light,
             Self::Dark => t.theme_dark,
         }
-    }
-
-    pub(crate) fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|theme| theme.word() == word)
     }
 }
 

@@ -14,7 +14,7 @@ use super::texts::Texts;
 use super::view::Status;
 use super::zones;
 use crate::api::jobs::{find, no_pump_problem};
-use crate::cursor::Listing;
+use crate::cursor::{Listing, cut_to_page};
 use crate::path::{self, Named};
 use crate::problem::Problem;
 use crate::pump_view::{self, GroupView, ItemView, PumpView, RootView};
@@ -123,10 +123,8 @@ pub(super) async fn page(page: Page<ItemsQuery>, Named(name, ..): Named<path::Jo
     let listing = Listing::new("pump page", (record.id, &states));
     let after = cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
     let mut items = view.page(after.as_deref(), &states, ITEM_COUNT + 1);
-    let has_more = items.len() > ITEM_COUNT as usize;
-    items.truncate(ITEM_COUNT as usize);
     let first = items_url(&name, *state, None);
-    let next = items.last().filter(|_| has_more).map(|last| listing.cursor(&last.item.name));
+    let next = cut_to_page(&mut items, ITEM_COUNT).map(|last| listing.cursor(&last.item.name));
     let PumpView { root, groups, totals, .. } = &view;
     let template = PumpPage {
         shell: page.shell(Nav::Jobs),

@@ -72,15 +72,14 @@ impl ReportChoices {
     fn query(&self, now: Timestamp, t: &Texts) -> Result<ReportQuery, String> {
         let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let in_words = |sentence: String| localized(t.lang(), &sentence).into_owned();
-        let none_of = |word: &str, words: &[&str]| in_words(format!("{word:?} is none of {}", words.join(", ")));
         let by = match self.by.as_str() {
             "" if self.label.is_empty() => GroupBy::App,
             "" => GroupBy::Label,
-            word => GroupBy::from_word(word).ok_or_else(|| none_of(word, &GroupBy::WORDS))?,
+            word => word.parse::<GroupBy>().map_err(in_words)?,
         };
         let period = match self.period.as_str() {
             "" => Period::default(),
-            word => Period::from_word(word).ok_or_else(|| none_of(word, &Period::WORDS))?,
+            word => word.parse::<Period>().map_err(in_words)?,
         };
         let (mut from, to) = (parse_instant(&self.from, false, t)?, parse_instant(&self.to, true, t)?);
         let days: Option<u32> = match self.days.as_str() {
@@ -307,7 +306,7 @@ async fn render_page<Q: Sync>(
     });
     let next_cursor = computed.as_ref().and_then(|computed| computed.next_cursor.clone());
     let template = ReportsPage {
-        by: report_query.by.word(),
+        by: report_query.by.as_str(),
         kinds: GroupBy::WORDS.iter().map(|word| (*word, kind_name(word, t))).collect(),
         ranges: DAYS.iter().map(|days| (days.to_string(), t.report_days(*days))).collect(),
         periods: vec![("total", t.report_total), ("day", t.report_by_day), ("month", t.report_by_month)],
@@ -434,7 +433,7 @@ fn report_code(namespace: &str, query: &ReportQuery) -> AsCode {
     let at = |at: Option<Timestamp>| at.map(|at| at.to_string());
     let period = Some(query.period).filter(|period| *period != Period::Total).map(|period| period.as_str().to_owned());
     let given = [
-        ("by", Some(query.by.word().to_owned())),
+        ("by", Some(query.by.as_str().to_owned())),
         ("from", at(query.from)),
         ("to", at(query.to)),
         ("period", period),

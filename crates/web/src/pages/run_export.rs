@@ -11,7 +11,7 @@ use super::shell::Page;
 use super::texts::Texts;
 use super::zones;
 use crate::api::run_json;
-use crate::problem::{Code, Problem};
+use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 use crate::run_filter::{self, can_continue};
 use crate::shown_runs::with_job_names;
@@ -52,10 +52,8 @@ pub(super) async fn json_lines(page: Page<ExportQuery>) -> Result<Response, Prob
     let mut search = search(&page).await?;
     while let Some(runs) = next_runs(&page, &mut search).await? {
         for item in run_json::run_items(&page.call, runs.into_iter().map(Run::for_reader).collect()).await? {
-            let line = serde_json::to_string(&item).map_err(|error| {
-                Problem::new(Code::Internal, "the log of the server has the cause under this request id")
-                    .with_cause(format!("a run cannot be written as JSON: {error}"))
-            })?;
+            let line = serde_json::to_string(&item)
+                .map_err(|error| Problem::internal(format!("a run cannot be written as JSON: {error}")))?;
             text.push_str(&line);
             text.push('\n');
         }

@@ -17,32 +17,15 @@ use super::script_form::ScriptForm;
 use super::script_try;
 use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
+use super::versions::VersionsQuery;
 use crate::api::scripts::{audit_view, diff_versions, find, parse_version, restore_version};
+use crate::cursor::cut_to_page;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::query::{FromQuery, Reader};
 use crate::redirect::to;
 
 /// How many versions the page lists.
 const COUNT: u32 = 30;
-
-/// The two versions to compare, and where the list of versions continues.
-#[derive(Debug)]
-pub(super) struct ScriptQuery {
-    from: Option<i64>,
-    to: Option<i64>,
-    before: Option<i64>,
-}
-
-impl FromQuery for ScriptQuery {
-    fn from_query(reader: &mut Reader) -> Self {
-        Self {
-            from: reader.parsed("from", parse_version),
-            to: reader.parsed("to", parse_version),
-            before: reader.parsed("before", parse_version),
-        }
-    }
-}
 
 /// The state of the page: the outcome of its form, the comparison, and where the list of versions continues.
 #[derive(Default)]
@@ -103,7 +86,7 @@ struct ScriptPage {
     code: AsCode,
 }
 
-pub(super) async fn page(page: Page<ScriptQuery>, Named(name, ..): Named<path::Script>) -> Result<Response, Problem> {
+pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path::Script>) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
     let newest = record.newest.version;
     let query = page.query();
@@ -124,8 +107,7 @@ async fn compare<Q>(page: &Page<Q>, record: &ScriptRecord, from: i64, to: i64) -
         from,
         to,
         changes: changes.iter().map(change_row).collect(),
-        restore: AsCode::new(
-            &page.call.namespace.name,
+        restore: page.code(
             ("POST", &format!("/api/v1/scripts/{name}/restore")),
             Some(&json!({"version": from})),
             &format!("script restore {name} {from}"),
@@ -212,14 +194,11 @@ async fn render_page<Q>(
     state: PageState,
 ) -> Result<Response, Problem> {
     let (name, newest, store) = (record.name.clone(), record.newest.version, page.engine().store());
-    let (limit, seen) = (LIMIT as usize, page.call.visible_apps());
+    let seen = page.call.visible_apps();
     let mut jobs = store.jobs_with_script(record.namespace, &name, seen.as_deref(), None, LIMIT + 1).await?;
-    let has_more_jobs = jobs.len() > limit;
-    jobs.truncate(limit);
+    let has_more_jobs = cut_to_page(&mut jobs, LIMIT).is_some();
     let mut versions = store.script_versions(record.id, state.before, COUNT + 1).await?;
-    let has_older = versions.len() > COUNT as usize;
-    versions.truncate(COUNT as usize);
-    let older = versions.last().filter(|_| has_older).map(|last| last.version);
+    let older = cut_to_page(&mut versions, COUNT).map(|last| last.version);
     let compared = state.comparison.as_ref().map(|two| (two.from, two.to));
     let pair = compared.unwrap_or(((newest - 1).max(1), newest));
     let template = ScriptPage {
@@ -241,12 +220,7 @@ async fn render_page<Q>(
         version: Some(state.conflict.unwrap_or(newest)),
         conflict: state.conflict,
         action: format!("/scripts/{name}"),
-        code: AsCode::new(
-            &page.call.namespace.name,
-            ("GET", &format!("/api/v1/scripts/{name}")),
-            None,
-            &format!("script show {name}"),
-        ),
+        code: page.code(("GET", &format!("/api/v1/scripts/{name}")), None, &format!("script show {name}")),
         name,
     };
     html(status, &template)

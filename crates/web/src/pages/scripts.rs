@@ -16,20 +16,9 @@ use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::scripts::audit_view;
 use crate::call::forbidden;
-use crate::cursor::{Listing, invalid_cursor};
+use crate::cursor::{CursorQuery, Listing, cut_to_page};
 use crate::problem::{Code, Problem};
-use crate::query::{FromQuery, Reader};
 use crate::redirect::{query_pair, to};
-
-/// The cursor of the list.
-#[derive(Debug)]
-pub(crate) struct ScriptsCursor(Option<String>);
-
-impl FromQuery for ScriptsCursor {
-    fn from_query(reader: &mut Reader) -> Self {
-        Self(reader.single("cursor"))
-    }
-}
 
 struct Row {
     name: String,
@@ -56,7 +45,7 @@ struct ScriptsPage {
     code: AsCode,
 }
 
-pub(super) async fn list(page: Page<ScriptsCursor>) -> Result<Response, Problem> {
+pub(super) async fn list(page: Page<CursorQuery>) -> Result<Response, Problem> {
     let cursor = page.query().0.clone();
     let form = ScriptForm::new("", "shell", String::new());
     render_page(&page, StatusCode::OK, cursor.as_deref(), form, Vec::new()).await
@@ -97,15 +86,10 @@ async fn render_page<Q>(
 ) -> Result<Response, Problem> {
     let (namespace, now) = (page.call.namespace.id, page.engine().now());
     let listing = Listing::new("scripts page", namespace);
-    let after = cursor.map(|cursor| listing.position::<String>(cursor)).transpose()?;
-    if after.as_deref().is_some_and(|after| name::check(after).is_err()) {
-        return Err(invalid_cursor("does not hold a name"));
-    }
+    let after = listing.name_after(cursor, name::check)?;
     let mut records = page.engine().store().scripts(namespace, after.as_deref(), LIMIT + 1).await?;
-    let has_more = records.len() > LIMIT as usize;
-    records.truncate(LIMIT as usize);
-    let last = records.last().filter(|_| has_more);
-    let next = last.map(|last| format!("/scripts?{}", query_pair("cursor", &listing.cursor(&last.name))));
+    let next = cut_to_page(&mut records, LIMIT)
+        .map(|last| format!("/scripts?{}", query_pair("cursor", &listing.cursor(&last.name))));
     let template = ScriptsPage {
         shell: page.shell(Nav::Scripts),
         t: page.t,
@@ -117,7 +101,7 @@ async fn render_page<Q>(
         errors,
         version: None,
         action: "/scripts".to_owned(),
-        code: AsCode::new(&page.call.namespace.name, ("GET", "/api/v1/scripts"), None, "script list"),
+        code: page.code(("GET", "/api/v1/scripts"), None, "script list"),
     };
     html(status, &template)
 }

@@ -20,10 +20,9 @@ use super::texts::Texts;
 use super::toast::{self, Toast};
 use crate::api::tokens::{manageable_tokens, tokens_json};
 use crate::call::{GlobalCall, forbidden, visible_namespace, visible_namespaces};
-use crate::cursor::{Listing, invalid_cursor};
+use crate::cursor::{CursorQuery, Listing, cut_to_page};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::query::{FromQuery, Reader};
 use crate::redirect::{query_pair, to};
 
 /// A token that expires within this time is marked.
@@ -73,16 +72,6 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
     html(StatusCode::OK, &template)
 }
 
-/// The cursor of the list of tokens.
-#[derive(Debug)]
-pub(super) struct TokensCursor(Option<String>);
-
-impl FromQuery for TokensCursor {
-    fn from_query(reader: &mut Reader) -> Self {
-        Self(reader.single("cursor"))
-    }
-}
-
 #[derive(Template)]
 #[template(path = "settings_tokens.html")]
 struct TokensPage {
@@ -113,19 +102,15 @@ struct TokenRow {
 }
 
 /// Shows all tokens that the caller may manage.
-pub(super) async fn tokens(call: PageCall<TokensCursor>, prefs: Prefs) -> Result<Response, Problem> {
+pub(super) async fn tokens(call: PageCall<CursorQuery>, prefs: Prefs) -> Result<Response, Problem> {
     let shell = Shell::new(prefs, Nav::Settings, Some(User::of_global_call(&call).await), "/settings/tokens");
     let (t, now) = (shell.t, call.engine().now());
     let listing = Listing::new("settings tokens", call.caller.account);
     let cursor = call.query.0.0.as_deref();
-    let after = cursor.map(|cursor| listing.position::<TokenId>(cursor)).transpose()?;
-    if after.is_some_and(|after| after.get() <= 0) {
-        return Err(invalid_cursor("does not hold an id"));
-    }
+    let after = listing.id_after(cursor, TokenId::get)?;
     let is_first = cursor.is_none();
-    let (mut found, has_more) = manageable_tokens(&call, true, after, LIMIT).await?;
-    found.truncate(LIMIT as usize);
-    let next = found.last().filter(|_| has_more);
+    let mut found = manageable_tokens(&call, true, after, LIMIT).await?;
+    let next = cut_to_page(&mut found, LIMIT);
     let next = next.map(|last| format!("/settings/tokens?{}", query_pair("cursor", &listing.cursor(last.id))));
     let shown = tokens_json(&call, &found).await?;
     let row = |(record, shown): (&TokenRecord, crate::api::tokens::TokenJson)| {

@@ -10,7 +10,9 @@ use rondel_admin::Engine;
 use rondel_core::AppId;
 use rondel_core::access::Permission;
 use rondel_core::cron::Tz;
+use serde_json::Value;
 
+use super::as_code::AsCode;
 use super::assets::Assets;
 use super::maintenance_rows::{WindowRow, window_row};
 pub(crate) use super::nav::Nav;
@@ -19,7 +21,7 @@ use super::prefs::{Prefs, Theme};
 use super::texts::{Lang, Texts};
 use super::zones::{self, Clock};
 use crate::call::{Call, GlobalCall};
-use crate::problem::{Code, Problem};
+use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 use crate::redirect::{query_pair, without_lang};
 use crate::state::Web;
@@ -223,6 +225,11 @@ impl<Q> Page<Q> {
         &self.here
     }
 
+    /// A request in the namespace of this page, as code.
+    pub(super) fn code(&self, request: (&str, &str), body: Option<&Value>, command: &str) -> AsCode {
+        AsCode::new(&self.call.namespace.name, request, body, command)
+    }
+
     pub(crate) fn shell(&self, nav: Nav) -> Shell {
         let user = User {
             name: self.call.caller.name().to_owned(),
@@ -261,10 +268,7 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Page<Q> {
 }
 
 pub(crate) fn html(status: StatusCode, template: &impl Template) -> Result<Response, Problem> {
-    let text = template.render().map_err(|error| {
-        Problem::new(Code::Internal, "the log of the server has the cause under this request id")
-            .with_cause(format!("a page cannot be written: {error}"))
-    })?;
+    let text = template.render().map_err(|error| Problem::internal(format!("a page cannot be written: {error}")))?;
     let mut response = (status, text).into_response();
     set_page_headers(response.headers_mut());
     Ok(response)

@@ -314,9 +314,9 @@ pub(super) async fn set_preference(
     fields: Fields,
 ) -> Result<Response, Problem> {
     browser.check_origin(&web)?;
-    let lang = Lang::from_word(fields.get("lang")).map(|lang| (LANG_COOKIE, lang.word()));
-    let theme = Theme::from_word(fields.get("theme")).map(|theme| (THEME_COOKIE, theme.word()));
-    let times = Clock::from_word(fields.get("times")).map(|clock| (TIMES_COOKIE, clock.word()));
+    let lang = Lang::from_word(fields.get("lang")).map(|lang| (LANG_COOKIE, lang.as_str()));
+    let theme = Theme::from_word(fields.get("theme")).map(|theme| (THEME_COOKIE, theme.as_str()));
+    let times = Clock::from_word(fields.get("times")).map(|clock| (TIMES_COOKIE, clock.as_str()));
     let chosen: Vec<_> = lang.into_iter().chain(theme).chain(times).collect();
     if chosen.is_empty() {
         return Err(Problem::new(Code::InvalidBody, "neither a language, nor a theme, nor a clock that there is"));
@@ -370,10 +370,7 @@ pub(super) fn too_many_attempts(until: Timestamp, now: Timestamp) -> Problem {
 pub(super) fn sign_in_problem(error: SignInError) -> Problem {
     match error {
         SignInError::Store(error) => error.into(),
-        SignInError::Password(error) => {
-            Problem::new(Code::Internal, "the log of the server has the cause under this request id")
-                .with_cause(error.to_string())
-        }
+        SignInError::Password(error) => Problem::internal(error.to_string()),
     }
 }
 

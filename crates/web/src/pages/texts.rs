@@ -11,28 +11,19 @@ use crate::problem::Code;
 
 include!(concat!(env!("OUT_DIR"), "/texts.rs"));
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lang {
-    En,
-    Zh,
+rondel_core::plain_word_enum! {
+    pub(crate) Lang {
+        En = "en",
+        Zh = "zh",
+    }
 }
 
 impl Lang {
-    pub(crate) const ALL: [Self; 2] = [Self::En, Self::Zh];
-
     /// Its BCP 47 tag.
     pub(crate) const fn tag(self) -> &'static str {
         match self {
             Self::En => "en",
             Self::Zh => "zh-CN",
-        }
-    }
-
-    /// The word of the language in queries and cookies.
-    pub(crate) const fn word(self) -> &'static str {
-        match self {
-            Self::En => "en",
-            Self::Zh => "zh",
         }
     }
 
@@ -42,10 +33,6 @@ impl Lang {
             Self::En => "English",
             Self::Zh => "中文",
         }
-    }
-
-    pub(crate) fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|lang| lang.word() == word)
     }
 
     /// The supported language with the greatest weight in an `Accept-Language` header.

@@ -58,9 +58,6 @@ pub(crate) struct TimelineQuery {
 
 impl FromQuery for TimelineQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        let by = |word: &str| {
-            LaneKind::from_word(word).ok_or_else(|| format!("{word:?} is none of {}", LaneKind::WORDS.join(", ")))
-        };
         let zoom = |word: &str| {
             let place = ZOOMS.iter().position(|(name, _)| *name == word);
             place.ok_or_else(|| format!("{word:?} is none of {}", ZOOMS.map(|(name, _)| name).join(", ")))
@@ -84,7 +81,7 @@ impl FromQuery for TimelineQuery {
                 .ok_or_else(|| format!("{text:?} is not a part of a name: a-z, 0-9, '.', '_' and '-'"))
         };
         Self {
-            by: reader.parsed("by", by).unwrap_or_default(),
+            by: reader.parsed("by", str::parse).unwrap_or_default(),
             zoom: reader.parsed("zoom", zoom).unwrap_or(ZOOM_DEFAULT),
             to: reader.parsed("to", instant),
             contains: reader.parsed("q", part).unwrap_or_default(),
@@ -111,7 +108,7 @@ impl TimelineQuery {
 
     fn url(&self, by: LaneKind, zoom: usize, to: Option<Timestamp>) -> String {
         let mut pairs =
-            vec![query_pair("by", by.word()), query_pair("zoom", ZOOMS.get(zoom).map_or("24h", |(name, _)| name))];
+            vec![query_pair("by", by.as_str()), query_pair("zoom", ZOOMS.get(zoom).map_or("24h", |(name, _)| name))];
         pairs.extend(to.map(|to| query_pair("to", &to.to_string())));
         pairs.extend((!self.contains.is_empty()).then(|| query_pair("q", &self.contains)));
         pairs.extend(self.app.as_deref().map(|app| query_pair("app", app)));
@@ -223,7 +220,7 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
         to: Moment::new(scale.to, now, t),
         contains: query.contains.clone(),
         app: query.app.clone().unwrap_or_default(),
-        by_word: query.by.word(),
+        by_word: query.by.as_str(),
         zoom_word: ZOOMS.get(query.zoom).map_or("24h", |(word, _)| word),
         has_more: timeline.has_more,
         is_cut: timeline.is_cut,

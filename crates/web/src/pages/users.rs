@@ -17,24 +17,13 @@ use super::shell::{Nav, Shell, User, WithLang, html};
 use super::texts::Texts;
 use crate::api::users::{self, ChangeUser, NewPassword, NewUser, UserJson};
 use crate::call::GlobalCall;
-use crate::cursor::{Listing, invalid_cursor};
+use crate::cursor::{CursorQuery, Listing, cut_to_page};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::query::{FromQuery, Reader};
 use crate::redirect::{percent_encode, query_pair, to};
 
 /// How many users a page shows.
 const COUNT: u32 = 200;
-
-/// The cursor of the list. The forms on a page repeat it, so that they lead back to the same page.
-#[derive(Debug)]
-pub(super) struct UsersCursor(Option<String>);
-
-impl FromQuery for UsersCursor {
-    fn from_query(reader: &mut Reader) -> Self {
-        Self(reader.single("cursor"))
-    }
-}
 
 #[derive(Template)]
 #[template(path = "users.html")]
@@ -96,7 +85,7 @@ struct PageState {
     user: Option<String>,
 }
 
-type PageCall = GlobalCall<WithLang<UsersCursor>>;
+type PageCall = GlobalCall<WithLang<CursorQuery>>;
 
 /// The query that leads back to this page; empty for the first page.
 fn query_of(call: &PageCall) -> String {
@@ -106,14 +95,9 @@ fn query_of(call: &PageCall) -> String {
 /// The users on this page, and the URL of the next page.
 async fn read_page(call: &PageCall) -> Result<(Vec<UserJson>, Option<String>), Problem> {
     let listing = Listing::new("users page", ());
-    let after = call.query.0.0.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
-    if after.as_deref().is_some_and(|after| name::check_account(after).is_err()) {
-        return Err(invalid_cursor("does not hold a name"));
-    }
+    let after = listing.name_after(call.query.0.0.as_deref(), name::check_account)?;
     let mut found = users::page(call, after.as_deref(), COUNT + 1).await?;
-    let has_more = found.len() > COUNT as usize;
-    found.truncate(COUNT as usize);
-    let next = found.last().filter(|_| has_more);
+    let next = cut_to_page(&mut found, COUNT);
     let next = next.map(|last| format!("/users?{}", query_pair("cursor", &listing.cursor(&last.name))));
     Ok((found, next))
 }

@@ -29,9 +29,9 @@ const NAMED_COUNT: usize = 4;
 /// The two versions to compare, and where the list of versions continues.
 #[derive(Debug)]
 pub(super) struct VersionsQuery {
-    from: Option<i64>,
-    to: Option<i64>,
-    before: Option<i64>,
+    pub(super) from: Option<i64>,
+    pub(super) to: Option<i64>,
+    pub(super) before: Option<i64>,
 }
 
 impl FromQuery for VersionsQuery {
@@ -115,12 +115,7 @@ pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path:
         rows,
         older,
         comparison,
-        code: AsCode::new(
-            &page.call.namespace.name,
-            ("GET", &format!("/api/v1/jobs/{name}/versions")),
-            None,
-            &format!("job versions {name}"),
-        ),
+        code: page.code(("GET", &format!("/api/v1/jobs/{name}/versions")), None, &format!("job versions {name}")),
         name,
     };
     html(StatusCode::OK, &template)
@@ -144,8 +139,7 @@ async fn compare(page: &Page<VersionsQuery>, record: &JobRecord, from: i64, to: 
         to,
         changes: changes.iter().map(change_row).collect(),
         edit_effect,
-        restore: AsCode::new(
-            &page.call.namespace.name,
+        restore: page.code(
             ("POST", &format!("/api/v1/jobs/{name}/restore")),
             Some(&json!({"version": from})),
             &format!("job restore {name} {from}"),

@@ -6,7 +6,7 @@ use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::{Handler, given_name, jobs};
 use rondel_core::cron::{Tz, parse_zone};
-use rondel_core::fires::{FireVerdict, Why};
+use rondel_core::fires::Why;
 use rondel_core::homes::Switch;
 use rondel_core::name::takes_handler;
 use rondel_core::near::near_misses;
@@ -204,7 +204,7 @@ async fn fill_in_answers(page: &Page<WhyQuery>, record: &JobRecord, shown: &mut 
         }
     }
     for why in &answers {
-        let run = run_of_answer(why);
+        let run = why.entry.as_ref().and_then(|entry| entry.verdict.run());
         let row = match run {
             Some(run) => page.engine().store().runs(&[run]).await?.pop(),
             None => None,
@@ -223,21 +223,8 @@ async fn fill_in_answers(page: &Page<WhyQuery>, record: &JobRecord, shown: &mut 
     let path = at.as_ref().map_or_else(|| path.clone(), |at| format!("{path}?{}", query_pair("at", at)));
     let flag = at.map(|at| format!(" --at {}", shell_quoted(&at))).unwrap_or_default();
     let command = format!("why {}{flag}", record.spec.name);
-    shown.code = Some(AsCode::new(&page.call.namespace.name, ("GET", &path), None, &command));
+    shown.code = Some(page.code(("GET", &path), None, &command));
     Ok(true)
-}
-
-fn run_of_answer(why: &Why) -> Option<RunId> {
-    match why.entry.as_ref().map(|entry| &entry.verdict)? {
-        FireVerdict::Row { run, .. } | FireVerdict::Span { run, .. } => Some(*run),
-        FireVerdict::Calendar { .. }
-        | FireVerdict::Paused
-        | FireVerdict::Maintenance { .. }
-        | FireVerdict::Undecided
-        | FireVerdict::Planned
-        | FireVerdict::Removed
-        | FireVerdict::Missing => None,
-    }
 }
 
 /// Formats the answers about one job.

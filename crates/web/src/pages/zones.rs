@@ -20,36 +20,24 @@ pub(crate) const TIMES_COOKIE: &str = "rondel_times";
 /// The cookie with the time zone of the browser. The script writes it.
 const ZONE_COOKIE: &str = "rondel_zone";
 
-/// The clock on which instants are shown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Clock {
-    Job,
-    #[default]
-    Mine,
-    Utc,
+rondel_core::plain_word_enum! {
+    /// The clock on which instants are shown.
+    #[derive(Default)]
+    pub(crate) Clock {
+        Job = "job",
+        #[default]
+        Mine = "mine",
+        Utc = "utc",
+    }
 }
 
 impl Clock {
-    pub(crate) const ALL: [Self; 3] = [Self::Job, Self::Mine, Self::Utc];
-
-    pub(crate) const fn word(self) -> &'static str {
-        match self {
-            Self::Job => "job",
-            Self::Mine => "mine",
-            Self::Utc => "utc",
-        }
-    }
-
     pub(crate) const fn name(self, t: &Texts) -> &'static str {
         match self {
             Self::Job => t.clock_job,
             Self::Mine => t.clock_mine,
             Self::Utc => t.clock_utc,
         }
-    }
-
-    pub(crate) fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|clock| clock.word() == word)
     }
 }
 

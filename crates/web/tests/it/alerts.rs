@@ -18,13 +18,14 @@ use crate::visitor::{Visitor, location};
 
 const EVIL: &str = "<script>alert(1)</script>";
 
-async fn channel(server: &Server, name: &str) {
+/// A disabled channel without settings.
+pub(crate) async fn channel(server: &Server, kind: ChannelKind, name: &str) {
     let now = server.engine.now();
     let channel = Channel {
         id: rondel_core::ChannelId::new(server.engine.new_id()),
         namespace: NamespaceId::new(1),
         name: name.to_owned(),
-        kind: ChannelKind::Slack,
+        kind,
         settings: "{}".to_owned(),
         secret: String::new(),
         lang: Lang::En,
@@ -55,7 +56,7 @@ async fn incident(server: &Server, rule: &str) -> Value {
 #[tokio::test]
 async fn a_rule_is_saved_read_tried_and_deleted() {
     let server = Server::start().await;
-    channel(&server, "slack-oncall").await;
+    channel(&server, ChannelKind::Slack, "slack-oncall").await;
     let rule = json!({"scope": {"job": "nightly-close"}, "channels": ["slack-oncall"], "severity": "critical",
         "condition": {"not_succeeded_by": {"time": "06:00", "zone": "Europe/Berlin"}}});
     let path = "/api/v1/alert-rules/close-by-six";
@@ -137,7 +138,7 @@ async fn an_incident_is_shown_acknowledged_and_silenced() {
 #[tokio::test]
 async fn a_rule_is_made_changed_and_tried_by_its_form() {
     let server = Server::start().await;
-    channel(&server, "ops").await;
+    channel(&server, ChannelKind::Slack, "ops").await;
     server.job("nightly").await;
     let visitor = Visitor::signed_in(&server).await;
     let form = "name=by-six&condition=not_succeeded_by&time=06%3A00&zone=Europe%2FBerlin&weekday.mon=1&scope=job&scope_job=nightly\
@@ -230,7 +231,7 @@ async fn missing_objects_cause_warnings() {
 #[tokio::test]
 async fn a_disabled_channel_of_a_rule_causes_a_warning() {
     let server = Server::start().await;
-    channel(&server, "ops").await;
+    channel(&server, ChannelKind::Slack, "ops").await;
     let rule = json!({"condition": {"failed": {}}, "channels": ["ops"], "escalate": {"channel": "ops", "after": "5m"}});
     let made = server.with_body("PUT", "/api/v1/alert-rules/failing", rule).await.expect(201);
     assert_eq!(made["warnings"], json!(["channel \"ops\" is disabled: messages for it are dropped"]));
@@ -287,7 +288,7 @@ async fn an_incident_without_a_channel_is_not_shown_as_reported() {
     assert!(own.contains("No run was planned in this time.") && own.contains("href=\"/jobs/lonely/fires\""), "{own}");
     assert!(own.contains("No message was written."), "{own}");
 
-    channel(&server, "default").await;
+    channel(&server, ChannelKind::Slack, "default").await;
     let path = format!("/api/v1/incidents/{}", found["id"].as_str().unwrap());
     let mut reported = Value::Null;
     for _ in 0..600 {
@@ -408,7 +409,7 @@ async fn an_operator_of_one_app_acts_on_its_incidents() {
 #[tokio::test]
 async fn deliveries_name_no_job_of_another_app() {
     let server = Server::start().await;
-    channel(&server, "ops").await;
+    channel(&server, ChannelKind::Slack, "ops").await;
     let scoped = ScopedCaller::new(&server, "viewer").await;
     let rule = json!({"condition": {"failed": {}}, "channels": ["ops"]});
     server.with_body("PUT", "/api/v1/alert-rules/failing", rule).await.expect(201);

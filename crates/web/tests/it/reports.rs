@@ -1,33 +1,14 @@
 //! Reports: the API, CSV files, the page and its form.
 
-use rondel_core::NamespaceId;
 use rondel_core::channel::ChannelKind;
 use rondel_core::outcome::Outcome;
-use rondel_core::words::Lang;
-use rondel_store::channels::{Channel, ChannelSaved};
 use serde_json::{Value, json};
 
+use crate::alerts::channel;
 use crate::harness::Server;
 use crate::visitor::{Visitor, location};
 
 const EVIL: &str = "<script>alert(1)</script>";
-
-async fn channel(server: &Server, name: &str) {
-    let now = server.engine.now();
-    let channel = Channel {
-        id: rondel_core::ChannelId::new(server.engine.new_id()),
-        namespace: NamespaceId::new(1),
-        name: name.to_owned(),
-        kind: ChannelKind::Email,
-        settings: "{}".to_owned(),
-        secret: String::new(),
-        lang: Lang::En,
-        is_enabled: false,
-        created_at: now,
-        updated_at: now,
-    };
-    assert!(matches!(server.engine.store().save_channel(&channel, None).await.unwrap(), ChannelSaved::Created(_)));
-}
 
 /// Two jobs, one with two successful runs and one with a failed run. The runs are already counted.
 async fn server_with_runs() -> Server {
@@ -113,7 +94,7 @@ async fn a_weekly_report_is_set_changed_and_ended() {
     let server = Server::start().await;
     let path = "/api/v1/reports/schedule";
     server.get(path).await.expect(404);
-    channel(&server, "mail").await;
+    channel(&server, ChannelKind::Email, "mail").await;
     let weekly = json!({"weekday": "mon", "time": "08:00", "zone": "Europe/Berlin", "channel": "mail"});
     let saved = server.with_body("PUT", path, &weekly).await.expect(201);
     assert!(saved["next_at"].is_string() && saved["sent_at"].is_null(), "{saved}");
@@ -164,7 +145,7 @@ async fn the_page_shows_hostile_names_as_text_and_saves_the_weekly_report() {
     assert!(csv.contains("good,app,"), "{csv}");
     let page = visitor.get("/reports").await.text();
     assert!(page.contains("There are no channels yet") && !page.contains("name=\"channel\""), "{page}");
-    channel(&server, "mail").await;
+    channel(&server, ChannelKind::Email, "mail").await;
     let form = "weekday=fri&time=17%3A00&zone=Asia%2FShanghai&channel=mail&do=save";
     assert_eq!(location(&visitor.post("/reports/schedule", form).await), "/reports#weekly");
     let page = visitor.get("/reports").await.text();

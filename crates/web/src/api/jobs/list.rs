@@ -14,7 +14,7 @@ use super::job_json::JobJson;
 use crate::api::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
 use crate::api::page_builder::PageBuilder;
 use crate::call::Call;
-use crate::cursor::{Listing, invalid_cursor};
+use crate::cursor::{Listing, cut_to_page};
 use crate::job_board::{BoardEntry, JobOrder, OfferedHandlers};
 use crate::job_states;
 use crate::openapi::Doc;
@@ -60,13 +60,7 @@ pub(super) fn routes() -> Routes {
 async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
     let query = &call.query;
     let listing = Listing::new("jobs", (call.namespace.id, &query.app, &query.filter));
-    let after_name = match &query.cursor {
-        None => None,
-        Some(cursor) => Some(listing.position::<String>(cursor)?),
-    };
-    if after_name.as_deref().is_some_and(|after| name::check(after).is_err()) {
-        return Err(invalid_cursor("does not hold a name"));
-    }
+    let after_name = listing.name_after(query.cursor.as_deref(), name::check)?;
     let app = match &query.app {
         None => None,
         Some(app) => Some(find_app(&call, app).await?),
@@ -112,9 +106,7 @@ async fn next_visible(
     let limit = count.saturating_add(1);
     let query = JobQuery { app, within: call.visible_apps(), after_name, limit, ..JobQuery::default() };
     let mut records = call.engine().store().jobs(call.namespace.id, &query).await?;
-    let count = usize::try_from(count).unwrap_or(usize::MAX);
-    let is_last = records.len() <= count;
-    records.truncate(count);
+    let is_last = cut_to_page(&mut records, count).is_none();
     Ok((records, is_last))
 }
 

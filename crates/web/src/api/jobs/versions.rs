@@ -18,40 +18,14 @@ use super::change::{EDIT_REFUSALS, save_edit};
 use super::find::find;
 use super::job_json::{JobJson, job_response};
 use crate::answer::json_response;
+use crate::api::scripts::DiffQuery;
 use crate::body::{JsonBody, refuse_value};
 use crate::call::Call;
 use crate::etag::IfMatch;
 use crate::openapi::Doc;
-use crate::parameter::Parameter;
 use crate::path::{self, Named};
 use crate::problem::{Code, Complaint, Problem};
-use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
-
-/// The two versions to compare. The default is the newest one and the one before it.
-#[derive(Debug)]
-pub(crate) struct DiffQuery {
-    from: Option<i64>,
-    to: Option<i64>,
-}
-
-impl FromQuery for DiffQuery {
-    fn from_query(reader: &mut Reader) -> Self {
-        let version = |text: &str| match text.parse::<i64>() {
-            Ok(version) if version >= 1 => Ok(version),
-            _ => Err(format!("{text:?} is not the number of a version")),
-        };
-        Self {
-            from: reader.parsed(
-                Parameter::number("from", 1..=i32::MAX.unsigned_abs())
-                    .about("The older version; the one before `to` if left out."),
-                version,
-            ),
-            to: reader
-                .parsed(Parameter::number("to", 1..=i32::MAX.unsigned_abs()).about("The newest if left out."), version),
-        }
-    }
-}
 
 /// The differences between two versions.
 #[derive(Serialize, JsonSchema)]
