@@ -28,8 +28,8 @@ pub(super) fn read(source: &mut dyn BufRead, tables: &[&str]) -> Result<BTreeMap
     let mut columns: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut statements = Statements { source, line: 1, tables };
     while let Some((line, text)) = statements.next()? {
-        let wrong = |why: String| format!("line {line}: {why}");
-        match Statement::read(&text).map_err(wrong)? {
+        let line_error = |why: String| format!("line {line}: {why}");
+        match Statement::read(&text).map_err(line_error)? {
             Statement::Create(table, names) => {
                 columns.insert(table.clone(), names);
                 rows_by_table.entry(table).or_default();
@@ -37,7 +37,7 @@ pub(super) fn read(source: &mut dyn BufRead, tables: &[&str]) -> Result<BTreeMap
             Statement::Insert(table, named, rows) => {
                 let names = if named.is_empty() { columns.get(&table) } else { Some(&named) };
                 let Some(names) = names else {
-                    return Err(wrong(format!(
+                    return Err(line_error(format!(
                         "rows of {table} without the names of its columns, and no CREATE TABLE before them: dump with \
                          --complete-insert, or without --no-create-info"
                     )));
@@ -46,13 +46,13 @@ pub(super) fn read(source: &mut dyn BufRead, tables: &[&str]) -> Result<BTreeMap
                 for values in rows {
                     if values.len() != names.len() {
                         let counts = format!("{} values for {} columns", values.len(), names.len());
-                        return Err(wrong(format!("a row of {table} has {counts}")));
+                        return Err(line_error(format!("a row of {table} has {counts}")));
                     }
                     let pairs = names.iter().cloned().zip(values);
                     table_rows.push(pairs.filter_map(|(name, value)| Some((name, value?))).collect());
                 }
                 if table_rows.len() > ROW_COUNT_MAX {
-                    return Err(wrong(format!("{table} has more than {ROW_COUNT_MAX} rows")));
+                    return Err(line_error(format!("{table} has more than {ROW_COUNT_MAX} rows")));
                 }
             }
             Statement::Other => {}

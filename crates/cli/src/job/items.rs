@@ -98,18 +98,18 @@ impl ItemsArgs {
     /// The first page as the server sent it. If the caller wants more items, those of further pages are added.
     async fn read(&self, client: &Client) -> Result<Body, Failure> {
         let first = self.request_page(client, (0, None)).await?;
-        let mut whole = first.value()?;
-        if self.bounds.count_max() <= PAGE_LEN_MAX || whole["next_cursor"].is_null() {
+        let mut document = first.value()?;
+        if self.bounds.count_max() <= PAGE_LEN_MAX || document["next_cursor"].is_null() {
             return Ok(first);
         }
-        let mut items = whole["items"].take().as_array().cloned().unwrap_or_default();
-        while let Some(cursor) = whole["next_cursor"].as_str().filter(|_| items.len() < self.bounds.count_max()) {
+        let mut items = document["items"].take().as_array().cloned().unwrap_or_default();
+        while let Some(cursor) = document["next_cursor"].as_str().filter(|_| items.len() < self.bounds.count_max()) {
             let mut page = self.request_page(client, (items.len(), Some(cursor))).await?.value()?;
             items.extend(page["items"].as_array().into_iter().flatten().cloned());
-            whole["next_cursor"] = page["next_cursor"].take();
+            document["next_cursor"] = page["next_cursor"].take();
         }
-        whole["items"] = Value::Array(items);
-        Ok(Body::new(whole.to_string()))
+        document["items"] = Value::Array(items);
+        Ok(Body::new(document.to_string()))
     }
 
     async fn request_page(

@@ -195,13 +195,13 @@ mod tests {
     use super::*;
     use crate::yaml::documents;
 
-    fn written(value: &Value) -> String {
+    fn yaml_text(value: &Value) -> String {
         write(&[value.as_object().unwrap().iter().map(|(key, value)| (key.as_str(), value)).collect()])
     }
 
     #[track_caller]
     fn check(value: &Value) {
-        let text = written(value);
+        let text = yaml_text(value);
         let read: Vec<Value> = documents(&text)
             .unwrap_or_else(|error| panic!("{error}\n{text}"))
             .iter()
@@ -217,7 +217,7 @@ mod tests {
             "schedule": [{"cron": "0 30 2 * * ?", "time_zone": "Asia/Shanghai"}, {"every": "5s"}], "text": "日报",
         });
         assert_eq!(
-            written(&value),
+            yaml_text(&value),
             "- name: report.daily\n  params:\n    argv: [a, b c, \"-x\", \"1\"]\n    script: |\n      echo one\n      echo two\n  \
              schedule:\n    - cron: 0 30 2 * * ?\n      time_zone: Asia/Shanghai\n    - every: 5s\n  text: 日报\n"
         );

@@ -151,7 +151,7 @@ fn relatives_reason(direction: Direction, switch: &Switchover<'_>, job: &Job) ->
     }
 }
 
-/// Refuses also the jobs whose parent is not switched and, in a promotion, those whose child is not.
+/// Also refuses the jobs whose parent is not switched and, in a promotion, those whose child is not.
 pub(super) fn propagate_refusals(direction: Direction, jobs: &[Job], refused: &mut BTreeMap<String, String>) {
     loop {
         let mut new_refusals = BTreeMap::new();
