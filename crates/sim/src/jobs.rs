@@ -77,7 +77,7 @@ fn document(rng: &mut SeededRng, profile: &Profile, index: usize, parents: &[Str
         job["concurrency"] = json!({"key": "k", "max": rng.between(1, 2)});
     }
     if let Some(seed) = profile.limits {
-        limit(&mut job, SeededRng::new(mix(seed ^ LIMIT_SALT ^ mix(index as u64))));
+        limit(&mut job, seed, SeededRng::new(mix(seed ^ LIMIT_SALT ^ mix(index as u64))));
     }
     job
 }
@@ -97,11 +97,12 @@ fn shadow(job: &mut Value, mut rng: SeededRng, end: Timestamp) {
     }
 }
 
-/// Puts a job under one of two limits, in most cases.
-fn limit(job: &mut Value, mut rng: SeededRng) {
+/// Puts a job under one of two limits, in most cases. Most jobs of a seed have the same `max`.
+fn limit(job: &mut Value, seed: u64, mut rng: SeededRng) {
     if rng.happens(750_000) {
         let key = if rng.happens(700_000) { "k" } else { "l" };
-        job["concurrency"] = json!({"key": key, "max": rng.between(1, 3)});
+        let max = if rng.happens(800_000) { seed % 3 + 1 } else { rng.between(1, 3) };
+        job["concurrency"] = json!({"key": key, "max": max});
     }
 }
 

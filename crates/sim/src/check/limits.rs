@@ -2,34 +2,31 @@
 
 use std::collections::BTreeMap;
 
-use rondel_core::spec::ConcurrencySpec;
-
 use super::facts::Facts;
 use super::starts::{describe_start, end_ms};
 use crate::truth::{Start, Truth};
 
-/// I16: when a run under a limit begins, fewer other runs under this limit are in execution than its job allows.
+/// I16: whenever a run under a limit begins, the runs that are in execution under this limit could be admitted in some order, each while fewer
+/// others were open than its job allows. Which of them was really admitted first is not known, because triggers overtake each other.
 pub(super) fn over_limit(facts: &Facts, truth: &Truth) -> Vec<String> {
-    let mut by_key: BTreeMap<&str, Vec<(&Start, &ConcurrencySpec)>> = BTreeMap::new();
+    let mut by_key: BTreeMap<&str, Vec<(&Start, u32)>> = BTreeMap::new();
     for start in &truth.starts {
         if let Some(limit) = facts.jobs.get(&start.job).and_then(|job| job.spec.concurrency.as_ref()) {
-            by_key.entry(&limit.key).or_default().push((start, limit));
+            by_key.entry(&limit.key).or_default().push((start, limit.max));
         }
     }
     let mut found = Vec::new();
-    for starts in by_key.values() {
-        for (index, (start, limit)) in starts.iter().enumerate() {
-            let is_open = |(other, _): &&(&Start, &ConcurrencySpec)| end_ms(other, facts, truth) > start.began_ms;
-            let others: Vec<String> =
-                starts[..index].iter().filter(is_open).map(|(other, _)| describe_start(other)).collect();
-            if others.len() >= usize::try_from(limit.max).unwrap_or(usize::MAX) {
-                found.push(format!(
-                    "I16 limits: {} beside {}; {:?} allows {}",
-                    describe_start(start),
-                    others.join(", "),
-                    limit.key,
-                    limit.max
-                ));
+    for (key, starts) in by_key {
+        for (index, (start, _)) in starts.iter().enumerate() {
+            let is_open = |(other, _): &&(&Start, u32)| end_ms(other, facts, truth) > start.began_ms;
+            let mut open: Vec<&(&Start, u32)> = starts[..index].iter().filter(is_open).collect();
+            open.push(&starts[index]);
+            open.sort_by_key(|(_, max)| *max);
+            let bounds = open.iter().map(|(_, max)| usize::try_from(*max).unwrap_or(usize::MAX));
+            if bounds.enumerate().any(|(others, max)| others >= max) {
+                let described: Vec<String> =
+                    open.iter().map(|(other, max)| format!("{} (of {max})", describe_start(other))).collect();
+                found.push(format!("I16 limits: under {key:?} are in execution {}", described.join(", ")));
             }
         }
     }
