@@ -414,7 +414,7 @@ pub trait Alerts {
 impl IncidentQuery<'_> {
     /// Whether it selects this incident. Checks only the state and the app, not the namespace, the job, the ids or the limit.
     pub(crate) fn admits(&self, record: &IncidentRecord) -> bool {
-        let (subject, is_open) = (&record.incident.subject, record.incident.standing == IncidentState::Firing);
+        let (subject, is_open) = (&record.incident.subject, record.incident.state == IncidentState::Firing);
         let own = (subject.kind == SubjectKind::App).then_some(&subject.name);
         let app = subject.app.as_ref().or(own);
         self.is_open.is_none_or(|wanted| wanted == is_open)

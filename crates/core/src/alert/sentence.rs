@@ -293,7 +293,7 @@ fn chinese_end(condition: &Condition, name: &str, at: Option<Timestamp>) -> Stri
 #[must_use]
 pub fn incident(spec: &RuleSpec, incident: &Incident) -> (String, String) {
     let name = &incident.subject.name;
-    if incident.standing == IncidentState::Resolved {
+    if incident.state == IncidentState::Resolved {
         return match spec.enabled {
             true => {
                 let (en, zh) = (ended(spec, incident, Lang::En), ended(spec, incident, Lang::Zh));

@@ -62,7 +62,7 @@ pub(super) fn incident(rule: &RuleRecord, subject: i64, now: Timestamp) -> Incid
         id: IncidentId::new(next_id()),
         subject,
         group: None,
-        standing: IncidentState::Firing,
+        state: IncidentState::Firing,
         started_at: now,
         seen_at: now,
         resolved_at: None,
@@ -74,7 +74,7 @@ pub(super) fn incident(rule: &RuleRecord, subject: i64, now: Timestamp) -> Incid
         acknowledged_by: None,
         acknowledged_at: None,
         message_count: 1,
-        act_at: Some(now + SECOND),
+        check_at: Some(now + SECOND),
         samples: vec![sample],
     };
     IncidentRecord { incident, rule: rule.id, spec: rule.spec.clone() }
@@ -188,9 +188,9 @@ pub async fn a_decision_is_written_from_the_newest_version_alone(store: &dyn Sto
         RuleSaved::Changed(record) => record.updated_at,
         other => unreachable!("not changed: {other:?}"),
     };
-    let due_at = async || store.incident(namespace, first.incident.id).await.unwrap().unwrap().incident.act_at;
+    let due_at = async || store.incident(namespace, first.incident.id).await.unwrap().unwrap().incident.check_at;
     saved(&RuleSpec { description: "note".to_owned(), ..rule.spec.clone() }).await;
-    assert_eq!(due_at().await, first.incident.act_at);
+    assert_eq!(due_at().await, first.incident.check_at);
     let saved_at = saved(&rule_spec(&rule.spec.name, &json!({"failed": {}}))).await;
     assert_eq!(due_at().await, Some(saved_at), "the rule watches something else");
 }
@@ -204,7 +204,7 @@ pub async fn incidents_are_found_by_each_filter(store: &dyn Store) {
     let mut group = incident(&rule, 0, now);
     (group.incident.subject.kind, group.incident.subject.app) = (SubjectKind::Group, None);
     let mut member = incident(&rule, 2, now);
-    (member.incident.group, member.incident.act_at) = (Some(group.incident.id), Some(now + SECOND * 60));
+    (member.incident.group, member.incident.check_at) = (Some(group.incident.id), Some(now + SECOND * 60));
     let mut single = incident(&rule, 1, now);
     let all = [group.clone(), member.clone(), single.clone()];
     assert!(write(store, &rule, version(store, namespace).await, &all).await);
@@ -220,8 +220,8 @@ pub async fn incidents_are_found_by_each_filter(store: &dyn Store) {
     assert_eq!(ids.len(), 2);
     assert!(!ids.contains(&member.incident.id));
 
-    (single.incident.standing, single.incident.resolved_at) = (IncidentState::Resolved, Some(now));
-    single.incident.act_at = None;
+    (single.incident.state, single.incident.resolved_at) = (IncidentState::Resolved, Some(now));
+    single.incident.check_at = None;
     let again = incident(&rule, 1, now);
     let seen = version(store, namespace).await;
     assert!(write(store, &rule, seen, &[single.clone(), again.clone()]).await, "one open incident for a subject");

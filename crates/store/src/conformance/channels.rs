@@ -303,7 +303,7 @@ async fn messages_of_an_open_incident_are_kept(store: &dyn Store, channel: &Chan
     };
     assert_eq!(kept().await, 1);
     let mut over = open.clone();
-    (over.incident.standing, over.incident.resolved_at, over.incident.act_at) =
+    (over.incident.state, over.incident.resolved_at, over.incident.check_at) =
         (IncidentState::Resolved, Some(now), None);
     let version = alerts::version(store, rule.namespace).await;
     assert!(alerts::write(store, &rule, version, std::slice::from_ref(&over)).await);

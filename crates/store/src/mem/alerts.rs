@@ -58,8 +58,8 @@ impl Alerts for MemStore {
         rows.rules.insert(record.id, record.clone());
         if before.is_some_and(|rule| !judge::watches_same(&rule.spec, change.spec)) {
             let incidents = rows.incidents.values_mut().filter(|(_, one)| one.rule == record.id);
-            for (_, one) in incidents.filter(|(_, one)| one.incident.standing == IncidentState::Firing) {
-                one.incident.act_at = Some(change.now);
+            for (_, one) in incidents.filter(|(_, one)| one.incident.state == IncidentState::Firing) {
+                one.incident.check_at = Some(change.now);
             }
         }
         let record = Box::new(record);
@@ -74,10 +74,10 @@ impl Alerts for MemStore {
         rows.raise_version(namespace);
         rows.rules.remove(&rule.id);
         let incidents = rows.incidents.values_mut().filter(|(_, record)| record.rule == rule.id);
-        for (_, record) in incidents.filter(|(_, record)| record.incident.standing == IncidentState::Firing) {
+        for (_, record) in incidents.filter(|(_, record)| record.incident.state == IncidentState::Firing) {
             record.spec.enabled = false;
             let incident = &mut record.incident;
-            (incident.standing, incident.resolved_at, incident.act_at) = (IncidentState::Resolved, Some(now), None);
+            (incident.state, incident.resolved_at, incident.check_at) = (IncidentState::Resolved, Some(now), None);
         }
         Ok(true)
     }
@@ -88,7 +88,7 @@ impl Alerts for MemStore {
             let is_over = |at: Option<Timestamp>| at.is_some_and(|at| at <= now);
             rows.events.values().any(|(of, _)| of == namespace)
                 || rows.rules.values().any(|rule| rule.namespace == *namespace && is_over(rule.check_at))
-                || rows.incidents.values().any(|(of, record)| of == namespace && is_over(record.incident.act_at))
+                || rows.incidents.values().any(|(of, record)| of == namespace && is_over(record.incident.check_at))
                 || rows.expect_checks.values().any(|(of, check)| of == namespace && is_over(check.at))
                 || is_over(rows.open_runs_checks.get(namespace).copied())
         };
@@ -131,11 +131,11 @@ impl Alerts for MemStore {
     async fn due_incidents(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<IncidentRecord>> {
         let state = self.state();
         let is_due = |(of, record): &&(NamespaceId, IncidentRecord)| {
-            *of == namespace && record.incident.act_at.is_some_and(|at| at <= now)
+            *of == namespace && record.incident.check_at.is_some_and(|at| at <= now)
         };
         let mut due: Vec<IncidentRecord> =
             state.alert_rows.incidents.values().filter(is_due).map(|(_, record)| record.clone()).collect();
-        due.sort_by_key(|record| record.incident.act_at);
+        due.sort_by_key(|record| record.incident.check_at);
         due.truncate(size(limit));
         Ok(due)
     }
@@ -231,7 +231,7 @@ impl Alerts for MemStore {
             return Ok(false);
         };
         let incident = &mut record.incident;
-        if incident.standing == IncidentState::Resolved || incident.acknowledged_at.is_some() {
+        if incident.state == IncidentState::Resolved || incident.acknowledged_at.is_some() {
             return Ok(false);
         }
         (incident.acknowledged_by, incident.acknowledged_at) = (Some(by.to_owned()), Some(now));
@@ -298,8 +298,8 @@ impl Alerts for MemStore {
             let ends_at = window.ends_at;
             (window.starts_at, window.ends_at) = (window.starts_at.min(now), now);
             for (_, record) in state.alert_rows.incidents.values_mut().filter(|(of, _)| *of == namespace) {
-                if record.incident.act_at == Some(ends_at) {
-                    record.incident.act_at = Some(now);
+                if record.incident.check_at == Some(ends_at) {
+                    record.incident.check_at = Some(now);
                 }
             }
         }

@@ -288,7 +288,7 @@ pub(crate) async fn acknowledge_incident<Q>(call: &Call<Q>, record: &IncidentRec
 }
 
 fn audit_view(incident: &Incident) -> serde_json::Value {
-    json!({"acknowledged_by": incident.acknowledged_by, "standing": incident.standing})
+    json!({"acknowledged_by": incident.acknowledged_by, "standing": incident.state})
 }
 
 /// The incident with this id, if the caller may see it and has the route's permission on it.
@@ -322,7 +322,7 @@ fn show(record: IncidentRecord, known: &BTreeSet<String>) -> IncidentJson {
         channels: spec.channels,
         rule: spec.name,
         subject: SubjectJson { kind: incident.subject.kind, name: incident.subject.name, app: incident.subject.app },
-        standing: incident.standing,
+        standing: incident.state,
         summary,
         started_at: incident.started_at,
         seen_at: incident.seen_at,

@@ -323,7 +323,7 @@ fn firing_incident(
         id: IncidentId::new(server.engine.new_id()),
         subject,
         group,
-        standing: IncidentState::Firing,
+        state: IncidentState::Firing,
         started_at: now,
         seen_at: now,
         resolved_at: None,
@@ -335,7 +335,7 @@ fn firing_incident(
         acknowledged_by: None,
         acknowledged_at: None,
         message_count: 0,
-        act_at: None,
+        check_at: None,
         samples: Vec::new(),
     };
     IncidentRecord { incident, rule, spec: spec.clone() }
