@@ -23,9 +23,9 @@ impl<'a> Token<'a> {
     }
 
     /// The pieces between separators, including empty ones.
-    pub(super) fn pieces(self, separates: impl Fn(char) -> bool) -> impl Iterator<Item = Self> {
+    pub(super) fn pieces(self, is_separator: impl Fn(char) -> bool) -> impl Iterator<Item = Self> {
         let mut position = self.position;
-        self.text.split(separates).map(move |text| {
+        self.text.split(is_separator).map(move |text| {
             let piece = Self { text, position };
             position += text.chars().count() + 1;
             piece
