@@ -12,7 +12,7 @@ use crate::spec::CalendarRule;
 use crate::time::Timestamp;
 use crate::timetable::{AppliedCalendar, Timetable};
 use crate::word_enum::word_enum;
-use crate::words::{Lang, moment};
+use crate::words::{Lang, instant_text};
 
 /// Maximum number of fires in one preview.
 pub const FIRE_COUNT_MAX: usize = 10_000;
@@ -156,7 +156,7 @@ fn local_text(zone: Tz, at: Timestamp) -> String {
 }
 
 fn never(zone: Tz, ask: &PreviewRequest<'_>) -> Warning {
-    let after = moment(zone, ask.after);
+    let after = instant_text(zone, ask.after);
     Warning {
         code: WarningCode::NeverFires,
         at: None,
@@ -265,11 +265,11 @@ fn calendar_warning(
     at: Timestamp,
     CalendarEffect { day, moved_to }: CalendarEffect,
 ) -> Warning {
-    let (at_text, calendar) = (moment(zone, at), applied.calendar.name());
+    let (at_text, calendar) = (instant_text(zone, at), applied.calendar.name());
     let (en, zh) = day.map_or((String::new(), String::new()), |day| (format!(" ({day})"), format!("（{day}）")));
     match moved_to {
         Some(to) => {
-            let to = moment(zone, to);
+            let to = instant_text(zone, to);
             Warning {
                 code: WarningCode::CalendarMoves,
                 at: Some(at),

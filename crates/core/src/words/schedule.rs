@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Lang, cron, length, moment};
+use super::{Lang, cron, instant_text, length};
 use crate::cron::{DstRule, Fold, Gap};
 use crate::schedule::{After, Jitter, Kind, Schedule};
 use crate::spec::{AfterWhat, CalendarRule, JitterBy, ScheduleSpec};
@@ -78,8 +78,8 @@ fn instants(schedule: &Schedule, lang: Lang) -> String {
         (Kind::Every(period), _) => every(*period, lang),
         (Kind::Delay(delay), Lang::En) => format!("{} after the end of the run before", length(*delay, lang)),
         (Kind::Delay(delay), Lang::Zh) => format!("上一次执行结束后{}", length(*delay, lang)),
-        (Kind::At(at), Lang::En) => format!("once at {}", moment(zone, *at)),
-        (Kind::At(at), Lang::Zh) => format!("单次：{}", moment(zone, *at)),
+        (Kind::At(at), Lang::En) => format!("once at {}", instant_text(zone, *at)),
+        (Kind::At(at), Lang::Zh) => format!("单次：{}", instant_text(zone, *at)),
         (Kind::After(after), Lang::En) => after_en(after),
         (Kind::After(after), Lang::Zh) => after_zh(after),
     }
@@ -120,15 +120,15 @@ fn after_zh(After { parents, on }: &After) -> String {
 
 fn bounds(schedule: &Schedule, lang: Lang) -> Vec<String> {
     let (start, end) = (schedule.start, schedule.end);
-    let moment = |at| moment(schedule.zone, at);
+    let text_of = |at| instant_text(schedule.zone, at);
     let counted = matches!(schedule.kind, Kind::Every(_));
-    let start = start.map(moment).map(|at| match lang {
+    let start = start.map(text_of).map(|at| match lang {
         Lang::En if counted => format!("counted from {at}"),
         Lang::En => format!("not before {at}"),
         Lang::Zh if counted => format!("从 {at} 起计"),
         Lang::Zh => format!("不早于 {at}"),
     });
-    let end = end.map(moment).map(|at| match lang {
+    let end = end.map(text_of).map(|at| match lang {
         Lang::En => format!("not after {at}"),
         Lang::Zh => format!("不晚于 {at}"),
     });
