@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rondel_core::graph::{ChildStart, FireGraph, Graph, JobInFire};
 use rondel_core::reason::ReasonDetail;
-use rondel_core::reason::words::because;
+use rondel_core::reason::words::reason_text;
 use rondel_core::run::RunJob;
 use rondel_core::visibility::child_ended;
 use rondel_core::words::Lang;
@@ -283,7 +283,7 @@ fn refusal_reason(fire: &FireGraph<'_>, parent: JobId) -> Reason {
 }
 
 fn skipped(run: Run, reason: Reason, detail: ReasonDetail, now: Timestamp) -> Run {
-    let message = Some(because(reason, &detail, Lang::En));
+    let message = Some(reason_text(reason, &detail, Lang::En));
     let detail = (detail != ReasonDetail::default()).then(|| Box::new(detail));
     Run { status: RunStatus::Skipped, reason: Some(reason), detail, message, finished_at: Some(now), ..run }
 }

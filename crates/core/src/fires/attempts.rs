@@ -4,8 +4,8 @@
 use super::bilingual::{Bilingual, bilingual, on_executor};
 use crate::reason::ReasonDetail;
 use crate::reason::message::translate;
-use crate::reason::unknown::unconfirmed_cancel;
-use crate::reason::words::because;
+use crate::reason::unknown::unconfirmed_cancel_text;
+use crate::reason::words::reason_text;
 use crate::run::{Attempt, Run};
 use crate::status::RunStatus;
 use crate::time::Timestamp;
@@ -39,7 +39,7 @@ pub(super) fn unconfirmed_cancel_sentence(
 ) -> Bilingual {
     let none = ReasonDetail::default();
     let detail = row.and_then(|row| row.detail.as_deref()).unwrap_or(&none);
-    let why = bilingual(unconfirmed_cancel(detail, Lang::En), unconfirmed_cancel(detail, Lang::Zh));
+    let why = bilingual(unconfirmed_cancel_text(detail, Lang::En), unconfirmed_cancel_text(detail, Lang::Zh));
     let began = match row.and_then(|row| row.started_at).map(instant_text) {
         Some(at) => bilingual(format!("It ran at {at}{}", on.0), format!("已于 {at} 执行{}", on.1)),
         None => bilingual(format!("It may have run{}", on.0), format!("可能执行过{}", on.1)),
@@ -79,7 +79,7 @@ fn cause_clause(attempt: &Attempt) -> Option<Bilingual> {
         Some(reason) => {
             let none = ReasonDetail::default();
             let detail = attempt.detail.as_deref().unwrap_or(&none);
-            bilingual(because(reason, detail, Lang::En), because(reason, detail, Lang::Zh))
+            bilingual(reason_text(reason, detail, Lang::En), reason_text(reason, detail, Lang::Zh))
         }
         None => message.map(|text| bilingual(text, translate(text, Lang::Zh)))?,
     };

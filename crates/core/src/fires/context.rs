@@ -5,7 +5,7 @@ use super::bilingual::{Bilingual, bilingual, empty_text, on_executor};
 use super::lateness::LATE_FROM;
 use crate::homes::Switch;
 use crate::reason::message::translate;
-use crate::reason::words::{because_of_end, outcome, wait_zh, waits_for};
+use crate::reason::words::{outcome, verdict_text, wait_zh, waits_for};
 use crate::reason::{ObstacleKind, Reason, ReasonDetail, WaitFor};
 use crate::run::Run;
 use crate::status::RunStatus;
@@ -335,7 +335,7 @@ fn cause_clause(run: &Run) -> Bilingual {
     let (en, zh) = match (run.reason, run.message.as_deref().filter(|message| !message.is_empty())) {
         (Some(reason), _) => {
             let end = (run.status, reason);
-            (because_of_end(end, detail, Lang::En), because_of_end(end, detail, Lang::Zh))
+            (verdict_text(end, detail, Lang::En), verdict_text(end, detail, Lang::Zh))
         }
         (None, Some(message)) => bilingual(message, translate(message, Lang::Zh)),
         (None, None) => return empty_text(),

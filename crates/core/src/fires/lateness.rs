@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::bilingual::{Bilingual, bilingual, empty_text};
 use crate::misfire::{LateBecause, Lateness};
-use crate::reason::words::{short, wait_zh, waits_for};
+use crate::reason::words::{short_length, wait_zh, waits_for};
 use crate::reason::{ReasonDetail, WaitFor};
 use crate::route::trace::{Trace, WaitTimes};
 use crate::run::Run;
@@ -33,8 +33,8 @@ pub(super) fn lateness_text(row: Option<&Run>) -> Bilingual {
     let is_known = row.trace.is_some() || row.detail.as_ref().is_some_and(|detail| detail.waits_for.is_some());
     let why = if is_known { wait_text(waits, row.detail.as_deref()) } else { empty_text() };
     bilingual(
-        format!(", {} late{}", short(late, Lang::En), why.0),
-        format!("，晚了 {}{}", short(late, Lang::Zh), why.1),
+        format!(", {} late{}", short_length(late, Lang::En), why.0),
+        format!("，晚了 {}{}", short_length(late, Lang::Zh), why.1),
     )
 }
 
@@ -43,9 +43,9 @@ fn wait_text(WaitTimes { server, turn, executor }: WaitTimes, detail: Option<&Re
         return bilingual(
             format!(
                 " (servers had more fires to start than they could, and took it up {} after it was due)",
-                short(by, Lang::En)
+                short_length(by, Lang::En)
             ),
-            format!("（同时到期的触发过多，服务器在到期 {}后才处理它）", short(by, Lang::Zh)),
+            format!("（同时到期的触发过多，服务器在到期 {}后才处理它）", short_length(by, Lang::Zh)),
         );
     }
     let turn = turn + server.map_or(Duration::ZERO, |late| late.by);
@@ -55,18 +55,18 @@ fn wait_text(WaitTimes { server, turn, executor }: WaitTimes, detail: Option<&Re
         let length = if is_before_routing { turn } else { executor };
         let length = if length < WAIT_FROM { turn + executor } else { length };
         return bilingual(
-            format!(" (waited {} {en})", short(length, Lang::En)),
-            format!("（{}用了 {}）", wait_zh(&zh), short(length, Lang::Zh)),
+            format!(" (waited {} {en})", short_length(length, Lang::En)),
+            format!("（{}用了 {}）", wait_zh(&zh), short_length(length, Lang::Zh)),
         );
     }
     match (turn >= WAIT_FROM, executor >= WAIT_FROM) {
         (_, true) => bilingual(
-            format!(" (waited {} for an executor)", short(executor, Lang::En)),
-            format!("（等待执行器用了 {}）", short(executor, Lang::Zh)),
+            format!(" (waited {} for an executor)", short_length(executor, Lang::En)),
+            format!("（等待执行器用了 {}）", short_length(executor, Lang::Zh)),
         ),
         (true, false) => bilingual(
-            format!(" (the server took it up {} after it was due)", short(turn, Lang::En)),
-            format!("（服务器在到期 {}后才处理它）", short(turn, Lang::Zh)),
+            format!(" (the server took it up {} after it was due)", short_length(turn, Lang::En)),
+            format!("（服务器在到期 {}后才处理它）", short_length(turn, Lang::Zh)),
         ),
         (false, false) => empty_text(),
     }

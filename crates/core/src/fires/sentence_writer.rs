@@ -11,9 +11,9 @@ use super::lateness::lateness_text;
 use super::why::AnswerSubject;
 use crate::cron::Tz;
 use crate::job::Job;
-use crate::reason::message::{beyond_timeout, failed_child, translate};
-use crate::reason::unknown::unreported;
-use crate::reason::words::{because, because_again, because_of_end, short, wait_zh, waits_for};
+use crate::reason::message::{failed_child_text, text_after_timed_out, translate};
+use crate::reason::unknown::unreported_text;
+use crate::reason::words::{reason_text, retry_text, short_length, verdict_text, wait_zh, waits_for};
 use crate::reason::{Reason, ReasonDetail};
 use crate::run::Run;
 use crate::schedule::Kind;
@@ -152,7 +152,7 @@ impl<'a> SentenceWriter<'a> {
         let for_what = for_what.or_else(|| self.in_context(row)?.default_wait());
         let (en, zh) = for_what.unwrap_or_else(|| bilingual("for its turn or for an executor", "轮到它或有执行器"));
         let waited = self.facts.now.since(due_at);
-        let (long_en, long_zh) = (short(waited, Lang::En), short(waited, Lang::Zh));
+        let (long_en, long_zh) = (short_length(waited, Lang::En), short_length(waited, Lang::Zh));
         bilingual(
             format!("It has not begun yet: it has been due for {long_en}, since {due}, and waits {en}{}.", again.0),
             format!("尚未开始：{due} 已到期 {long_zh}，正在{}{}。", wait_zh(&zh), again.1),
@@ -371,7 +371,8 @@ fn cause_clause(row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)
     if status == RunStatus::Succeeded {
         return empty_text();
     }
-    if let Some(beyond) = message.filter(|_| status == RunStatus::TimedOut && reason.is_none()).and_then(beyond_timeout)
+    if let Some(beyond) =
+        message.filter(|_| status == RunStatus::TimedOut && reason.is_none()).and_then(text_after_timed_out)
     {
         return beyond;
     }
@@ -382,10 +383,10 @@ fn cause_clause(row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)
     let is_failed_pump = status == RunStatus::Failed && reason.is_some_and(Reason::ends_window);
     let ended = match reason {
         _ if status != RunStatus::Unknown && !is_failed_pump => None,
-        Some(reason) => in_both(&|lang| Some(because_of_end((status, reason), detail, lang))),
-        None => in_both(&|lang| unreported(detail, lang)),
+        Some(reason) => in_both(&|lang| Some(verdict_text((status, reason), detail, lang))),
+        None => in_both(&|lang| unreported_text(detail, lang)),
     };
-    let child = message.filter(|_| row.is_some_and(|row| row.open_children.is_some())).and_then(failed_child);
+    let child = message.filter(|_| row.is_some_and(|row| row.open_children.is_some())).and_then(failed_child_text);
     let chinese = |text| child.unwrap_or_else(|| translate(text, Lang::Zh));
     let cause =
         ended.or_else(|| reason_clause(row, reason)).or_else(|| message.map(|text| bilingual(text, chinese(text))));
@@ -397,7 +398,7 @@ fn reason_clause(row: Option<&Run>, reason: Option<Reason>) -> Option<Bilingual>
     let none = ReasonDetail::default();
     let detail = row.and_then(|row| row.detail.as_deref()).unwrap_or(&none);
     let reason = reason?;
-    let (en, zh) = bilingual(because(reason, detail, Lang::En), because(reason, detail, Lang::Zh));
+    let (en, zh) = bilingual(reason_text(reason, detail, Lang::En), reason_text(reason, detail, Lang::Zh));
     let message = row.and_then(|row| row.message.as_deref()).filter(|message| !message.is_empty());
     let is_folded = row.is_some_and(|row| row.reason_in_words().is_none());
     Some(match (reason, message) {
@@ -422,8 +423,8 @@ fn retry_reason_text(row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
     let detail = row.detail.as_deref().unwrap_or(&none);
     let attempt = row.attempt;
     bilingual(
-        format!(" (attempt {attempt}: {})", because_again(reason, detail, Lang::En)),
-        format!("（第 {attempt} 次尝试：{}）", because_again(reason, detail, Lang::Zh)),
+        format!(" (attempt {attempt}: {})", retry_text(reason, detail, Lang::En)),
+        format!("（第 {attempt} 次尝试：{}）", retry_text(reason, detail, Lang::Zh)),
     )
 }
 

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::request::Candidate;
 use crate::misfire::{LateBecause, Lateness};
-use crate::reason::words::short;
+use crate::reason::words::short_length;
 use crate::time::millis;
 use crate::words::Lang;
 
@@ -182,7 +182,7 @@ impl fmt::Display for Trace {
             write!(f, " and {} more", self.refused_more)?;
         }
         let WaitTimes { server, turn, executor } = self.waits();
-        let length = |length| short(length, Lang::En);
+        let length = |length| short_length(length, Lang::En);
         match server {
             Some(Lateness { because: LateBecause::Overload, by }) => write!(f, "; servers were {} behind", length(by))?,
             Some(Lateness { because: LateBecause::Outage, by }) => {

@@ -4,7 +4,7 @@ use rondel_core::folded_state::FoldedState;
 use rondel_core::part::Part;
 use rondel_core::plain::{is_joiner, is_unseen};
 use rondel_core::reason::message::in_chinese;
-use rondel_core::reason::words::{RunStatusFacts, because, sentence};
+use rondel_core::reason::words::{RunStatusFacts, reason_text, sentence};
 use rondel_core::reason::{Reason, ReasonDetail};
 use rondel_core::words::Lang;
 use rondel_core::{Run, RunId, RunStatus, Timestamp};
@@ -135,8 +135,9 @@ pub(crate) fn own_message(
     lang: Lang,
 ) -> Option<String> {
     let none = ReasonDetail::default();
-    let is_server =
-        |message: &&str| reason.is_some_and(|reason| *message == because(reason, detail.unwrap_or(&none), Lang::En));
+    let is_server = |message: &&str| {
+        reason.is_some_and(|reason| *message == reason_text(reason, detail.unwrap_or(&none), Lang::En))
+    };
     let message = message.filter(|message| !is_server(message))?;
     let translated = (lang == Lang::Zh).then(|| in_chinese(message)).flatten();
     Some(visible(translated.as_deref().unwrap_or(message)))
