@@ -333,7 +333,7 @@ impl<'g> FireGraph<'g> {
 
     /// How many of a job's children have no verdict yet.
     #[must_use]
-    pub fn open_children(&self, job: JobId) -> usize {
+    pub fn open_child_count(&self, job: JobId) -> usize {
         let is_open = |child: &JobId| self.state_of(*child).is_none_or(|state| state.verdict.is_none());
         self.children_of(job).filter(is_open).count()
     }

@@ -160,15 +160,15 @@ fn a_run_that_is_over_with_its_children_counts_them() {
     let diamond = diamond();
     let mut fire = fire(&diamond, &[(2, RunStatus::Succeeded), (3, RunStatus::Pending)]);
     fire.set(id(1), JobInFire { end_status: Some(RunStatus::Succeeded), verdict: None });
-    assert_eq!((fire.open_children(id(1)), fire.open_children(id(2)), fire.failing_child(id(1))), (1, 1, None));
+    assert_eq!((fire.open_child_count(id(1)), fire.open_child_count(id(2)), fire.failing_child(id(1))), (1, 1, None));
     let failed = (RunStatus::Failed, None);
     fire.set(id(3), JobInFire { end_status: Some(RunStatus::Failed), verdict: Some(failed) });
-    assert_eq!((fire.open_children(id(1)), fire.failing_child(id(1))), (0, Some((id(3), RunStatus::Failed))));
+    assert_eq!((fire.open_child_count(id(1)), fire.failing_child(id(1))), (0, Some((id(3), RunStatus::Failed))));
     fire.set(
         id(4),
         JobInFire { end_status: Some(RunStatus::Skipped), verdict: Some((RunStatus::Skipped, Some(Reason::Parent))) },
     );
-    assert_eq!((fire.open_children(id(2)), fire.failing_child(id(2))), (0, None));
+    assert_eq!((fire.open_child_count(id(2)), fire.failing_child(id(2))), (0, None));
 }
 
 proptest! {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::id::{AppId, JobId, MaintenanceId, NamespaceId};
 use crate::job::Job;
-use crate::misfire::{catch_up, keep_in_all, skip_missed};
+use crate::misfire::{catch_up_limit, keep_in_all, skip_missed};
 use crate::plan::{LookAhead, Plan, PlannedFire, missed_before, plan_before};
 use crate::schedule::just_before;
 use crate::spec::MisfireKeep;
@@ -159,7 +159,7 @@ fn decide_held(
     (from, end): (Timestamp, Timestamp),
     windows: &[MaintenanceWindow],
 ) -> Plan {
-    let policy = catch_up(job);
+    let policy = catch_up_limit(job);
     let (mut parts, mut from, mut more, mut is_open) = (Vec::new(), from, None, false);
     while from < end && more.is_none() {
         let (to, kept) = match first_skipped(windows, from) {

@@ -84,7 +84,7 @@ pub(crate) fn skip_missed(
 }
 
 /// How many missed fires run late, and whether these are the newest or the oldest.
-pub(crate) fn catch_up(job: &Job) -> (usize, MisfireKeep) {
+pub(crate) fn catch_up_limit(job: &Job) -> (usize, MisfireKeep) {
     match job.misfire.policy {
         MisfirePolicy::Skip => (0, MisfireKeep::Newest),
         MisfirePolicy::Once => (1, MisfireKeep::Newest),

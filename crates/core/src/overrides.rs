@@ -51,7 +51,7 @@ pub enum Overrides {
 impl Overrides {
     /// The default for a job with this handler: none for the agent's handlers, whose parameters are code or choose where secrets go.
     #[must_use]
-    pub fn default_of(handler: &str) -> Self {
+    pub fn default_for(handler: &str) -> Self {
         if agent_handlers::is_agent_handler(handler) { Self::None } else { Self::All }
     }
 
@@ -109,7 +109,7 @@ impl Overrides {
                 self.merge_at("", Some(job_params), Some(given), &mut refused).unwrap_or(Value::Null)
             }
         };
-        let mut errors: Vec<FieldError> = refused.iter().map(|pointer| self.refusal(handler, pointer)).collect();
+        let mut errors: Vec<FieldError> = refused.iter().map(|pointer| self.refusal_error(handler, pointer)).collect();
         errors.extend(foreign_secrets(job_params, &merged));
         if errors.is_empty() { Ok(merged) } else { Err(errors) }
     }
@@ -166,9 +166,9 @@ impl Overrides {
         if merged.is_empty() && of_job.is_none() { job_params.cloned() } else { Some(Value::Object(merged)) }
     }
 
-    fn refusal(&self, handler: &str, pointer: &str) -> FieldError {
+    fn refusal_error(&self, handler: &str, pointer: &str) -> FieldError {
         let rule = match self {
-            Self::None if *self == Self::default_of(handler) => {
+            Self::None if *self == Self::default_for(handler) => {
                 format!("the job's overrides are \"none\", the default for the handler {handler}")
             }
             Self::Only(allowed) => format!("the job's overrides are {}", allowed.join(", ")),
@@ -205,7 +205,7 @@ impl JobSpec {
     /// Which parameters may be replaced for one run: as defined, or else the default for its handler.
     #[must_use]
     pub fn effective_overrides(&self) -> Cow<'_, Overrides> {
-        let default = || Cow::Owned(Overrides::default_of(&self.handler));
+        let default = || Cow::Owned(Overrides::default_for(&self.handler));
         self.overrides.as_ref().map_or_else(default, Cow::Borrowed)
     }
 }
@@ -221,9 +221,10 @@ fn has_bad_escape(pointer: &str) -> bool {
 /// Refuses secrets that the run's parameters (`merged`) name and the job's own do not, because the executor would resolve
 /// them for any caller.
 fn foreign_secrets(job_params: &Value, merged: &Value) -> Vec<FieldError> {
-    let known: BTreeSet<&str> = texts(job_params).iter().flat_map(|(_, text)| secrets(text)).collect();
-    let found = texts(merged);
-    let foreign = found.iter().flat_map(|(pointer, text)| secrets(text).map(move |name| (pointer, name)));
+    let known: BTreeSet<&str> =
+        strings_with_pointers(job_params).iter().flat_map(|(_, text)| secret_names(text)).collect();
+    let found = strings_with_pointers(merged);
+    let foreign = found.iter().flat_map(|(pointer, text)| secret_names(text).map(move |name| (pointer, name)));
     let refuse = |(pointer, name): (&String, &str)| {
         let message = format!(
             "names the secret {name:?}, which the job's own parameters do not name: parameters of one run bring no secrets"
@@ -234,7 +235,7 @@ fn foreign_secrets(job_params: &Value, merged: &Value) -> Vec<FieldError> {
 }
 
 /// Every string with its pointer.
-fn texts(value: &Value) -> Vec<(String, &str)> {
+fn strings_with_pointers(value: &Value) -> Vec<(String, &str)> {
     let mut found = Vec::new();
     let mut open = VecDeque::from([(String::new(), value)]);
     while let Some((pointer, value)) = open.pop_front() {
@@ -252,7 +253,7 @@ fn texts(value: &Value) -> Vec<(String, &str)> {
     found
 }
 
-fn secrets(text: &str) -> impl Iterator<Item = &str> {
+fn secret_names(text: &str) -> impl Iterator<Item = &str> {
     text.split(SECRET_OPEN).skip(1).filter_map(|rest| Some(rest.split_once(SECRET_CLOSE)?.0.trim()))
 }
 
@@ -272,9 +273,9 @@ impl Serialize for Overrides {
 
 impl<'de> Deserialize<'de> for Overrides {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Form;
+        struct OverridesVisitor;
 
-        impl<'de> Visitor<'de> for Form {
+        impl<'de> Visitor<'de> for OverridesVisitor {
             type Value = Overrides;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -298,7 +299,7 @@ impl<'de> Deserialize<'de> for Overrides {
             }
         }
 
-        deserializer.deserialize_any(Form)
+        deserializer.deserialize_any(OverridesVisitor)
     }
 }
 
@@ -457,8 +458,8 @@ mod tests {
 
     #[test]
     fn each_named_secret_is_found() {
-        let found: Vec<&str> = secrets("x{{secret.a}}y{{secret. b }}z{{secret.open").collect();
+        let found: Vec<&str> = secret_names("x{{secret.a}}y{{secret. b }}z{{secret.open").collect();
         assert_eq!(found, ["a", "b"]);
-        assert_eq!(secrets("none").count(), 0);
+        assert_eq!(secret_names("none").count(), 0);
     }
 }

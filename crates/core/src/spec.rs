@@ -319,7 +319,7 @@ impl JobSpec {
 
     /// Sets each `at` in the past to `now` if its `if_past` is `run`. An `at` that is also in `before`, the replaced definition, is left as
     /// it is, because it has run already.
-    pub fn run_past_at(&mut self, now: Timestamp, before: Option<&Self>) {
+    pub fn replace_past_instants(&mut self, now: Timestamp, before: Option<&Self>) {
         let known = before.map(Self::once_instants).unwrap_or_default();
         for schedule in self.schedules_mut().iter_mut().filter(|schedule| schedule.if_past == Some(IfPast::Run)) {
             let at = schedule.at.as_deref().and_then(|at| at.parse::<Timestamp>().ok());
@@ -421,7 +421,7 @@ mod tests {
         let moved = |second, if_past, before: &[Value]| {
             let mut spec = spec(&[once(second, if_past)]);
             let before = self::spec(before);
-            spec.run_past_at(now, Some(&before));
+            spec.replace_past_instants(now, Some(&before));
             instants(&spec)[0] == at(100) && second != 100
         };
         let run = Some("run");
@@ -431,7 +431,7 @@ mod tests {
         assert!(moved(99, run, &[once(98, run)]));
         // An `at` that equals the present is not in the past.
         let mut present = spec(&[json!({"at": "1970-01-01T01:01:40+01:00", "if_past": "run"})]);
-        present.run_past_at(now, None);
+        present.replace_past_instants(now, None);
         assert_eq!(instants(&present), ["1970-01-01T01:01:40+01:00"]);
     }
 

@@ -243,7 +243,7 @@ impl FireFacts<'_> {
                     job: *job,
                     run: member.run,
                     status: RunStatus::Running,
-                    open_children: i32::try_from(fire.open_children(*job)).unwrap_or(i32::MAX),
+                    open_children: i32::try_from(fire.open_child_count(*job)).unwrap_or(i32::MAX),
                     message: None,
                     is_new: member.status.is_terminal(),
                 };

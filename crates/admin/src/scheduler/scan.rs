@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use rondel_core::dense::{ClaimPace, to_claim};
+use rondel_core::dense::{ClaimPace, instants_to_claim};
 use rondel_core::homes::JobShare;
 use rondel_core::maintenance::{Cursor, plan_within};
 use rondel_core::plan::{LookAhead, Plan, PlannedFire};
@@ -249,7 +249,7 @@ impl ScanLoop {
         let range = DueRange { from, to, limit: DENSE_COUNT_MAX };
         let dense = self.shared.store.dense_instants(&all_homes, range, dense_from).await?;
         let mut taken = ClaimOutcome::NOTHING;
-        for at in to_claim(&dense, pace, now) {
+        for at in instants_to_claim(&dense, pace, now) {
             taken = taken.and(self.claim_between(held, homes, (at, at), budget).await?);
             if !taken.is_exhausted {
                 break;

@@ -111,8 +111,9 @@ impl<'s> Checker<'s> {
         if let (Some(only), None) = (fitting.next(), fitting.next()) {
             return self.check(only, value);
         }
-        let of_type = branches.iter().filter(|branch| admits(self.root, branch, value));
-        let tagged: Option<Vec<(&str, &Value)>> = of_type.map(|branch| tag(resolve(self.root, branch))).collect();
+        let admitting = branches.iter().filter(|branch| admits(self.root, branch, value));
+        let tagged: Option<Vec<(&str, &Value)>> =
+            admitting.map(|branch| tag_field(resolve(self.root, branch))).collect();
         let (Some(tagged), Value::Object(fields)) = (tagged, value) else { return true };
         let names: Vec<&str> = tagged.iter().map(|(name, _)| *name).collect();
         let mut keys = fields.iter_mut();
@@ -207,7 +208,7 @@ impl<'s> Checker<'s> {
 }
 
 /// The field by which a branch can be recognized, with its schema: the branch has no other field, and requires this one.
-fn tag(branch: &Value) -> Option<(&str, &Value)> {
+fn tag_field(branch: &Value) -> Option<(&str, &Value)> {
     let mut fields = branch.get("properties")?.as_object()?.iter();
     let (Some((name, schema)), None) = (fields.next(), fields.next()) else { return None };
     let required = branch.get("required")?.as_array()?;

@@ -110,10 +110,14 @@ fn kinds(root: &Value, schema: &Value, without_texts: bool) -> Vec<String> {
         Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).collect(),
         _ => Vec::new(),
     };
-    kinds.into_iter().filter(|kind| !(without_texts && *kind == "string")).map(|kind| of_type(kind, schema)).collect()
+    kinds
+        .into_iter()
+        .filter(|kind| !(without_texts && *kind == "string"))
+        .map(|kind| type_words(kind, schema))
+        .collect()
 }
 
-fn of_type(kind: &str, schema: &Value) -> String {
+fn type_words(kind: &str, schema: &Value) -> String {
     match kind {
         "string" if is_duration(schema) => "a duration such as \"30s\" or \"1h30m\"".to_owned(),
         "string" if is_instant(schema) => "an instant such as \"2026-03-08T07:00:00Z\"".to_owned(),

@@ -1,7 +1,7 @@
 //! Cron expressions in English.
 
 use super::cron_parts::{Days, Parts, TimeOfDay, clock};
-use super::shape::{Shape, described, listed};
+use super::shape::{Shape, join_words, range_words};
 use crate::cron::LAST_YEAR;
 
 const MONTHS: [&str; 12] = [
@@ -25,7 +25,7 @@ pub(super) fn sentence(parts: &Parts) -> String {
     let (time, is_clock) = match &parts.time {
         TimeOfDay::Clock(times) => {
             let times: Vec<String> = times.iter().map(|&(hour, minute, second)| clock(hour, minute, second)).collect();
-            (format!("at {}", listed(&times, ", ", " and ")), true)
+            (format!("at {}", join_words(&times, ", ", " and ")), true)
         }
         TimeOfDay::Pace { seconds, minutes, hours } => (pace(seconds, minutes, hours), false),
     };
@@ -200,14 +200,14 @@ fn on_weekdays(weekdays: &Shape) -> String {
 
 fn weekday_list(weekdays: &Shape, and: &str) -> String {
     match weekdays {
-        Shape::Runs(runs) => listed(&described(runs, weekday_name, " to "), ", ", and),
+        Shape::Runs(runs) => join_words(&range_words(runs, weekday_name, " to "), ", ", and),
         Shape::All | Shape::Step { .. } => "any day".to_owned(),
     }
 }
 
 fn months(months: &Shape) -> Option<String> {
     match months {
-        Shape::Runs(runs) => Some(listed(&described(runs, month_name, " to "), ", ", " and ")),
+        Shape::Runs(runs) => Some(join_words(&range_words(runs, month_name, " to "), ", ", " and ")),
         Shape::All | Shape::Step { .. } => None,
     }
 }
@@ -226,7 +226,7 @@ fn years(years: &Shape) -> String {
 }
 
 fn numbers(runs: &[(u32, u32)]) -> String {
-    listed(&described(runs, |number| number.to_string(), " to "), ", ", " and ")
+    join_words(&range_words(runs, |number| number.to_string(), " to "), ", ", " and ")
 }
 
 fn month_name(month: u32) -> String {

@@ -27,7 +27,7 @@ pub fn schedule(schedule: &Schedule, lang: Lang) -> String {
     if let Kind::Cron { dst, .. } = &schedule.kind {
         parts.extend(clock_changes(*dst, lang));
     }
-    parts.extend(schedule.jitter.map(|jitter| spread(jitter, lang)));
+    parts.extend(schedule.jitter.map(|jitter| jitter_words(jitter, lang)));
     parts.join(match lang {
         Lang::En => "; ",
         Lang::Zh => "；",
@@ -98,7 +98,7 @@ fn every(period: Duration, lang: Lang) -> String {
 }
 
 fn after_en(After { parents, on }: &After) -> String {
-    let names = super::shape::listed(parents, ", ", " and ");
+    let names = super::shape::join_words(parents, ", ", " and ");
     let have = if parents.len() == 1 { "has" } else { "have" };
     let ended = match on {
         AfterWhat::Success => "succeeded",
@@ -115,7 +115,7 @@ fn after_zh(After { parents, on }: &After) -> String {
         AfterWhat::Failure => "失败",
         AfterWhat::Either => "结束",
     };
-    format!("在 {} {all}{ended}之后", super::shape::listed(parents, "、", "和"))
+    format!("在 {} {all}{ended}之后", super::shape::join_words(parents, "、", "和"))
 }
 
 fn bounds(schedule: &Schedule, lang: Lang) -> Vec<String> {
@@ -156,7 +156,7 @@ fn clock_changes(dst: DstRule, lang: Lang) -> Vec<String> {
     gap.into_iter().chain(overlap).map(describe).collect()
 }
 
-fn spread(jitter: Jitter, lang: Lang) -> String {
+fn jitter_words(jitter: Jitter, lang: Lang) -> String {
     let max = length(jitter.max(), lang);
     match (lang, jitter.by()) {
         (Lang::En, JitterBy::Job) => format!("runs start up to {max} later, always by the same length"),

@@ -86,7 +86,7 @@ pub(super) fn members(set: u64) -> Vec<u32> {
 }
 
 /// Words for ranges: two consecutive numbers are named one by one, more as a range.
-pub(super) fn described(runs: &[(u32, u32)], name: impl Fn(u32) -> String, to: &str) -> Vec<String> {
+pub(super) fn range_words(runs: &[(u32, u32)], name: impl Fn(u32) -> String, to: &str) -> Vec<String> {
     let describe = |&(from, until): &(u32, u32)| match () {
         () if from == until => vec![name(from)],
         () if from + 1 == until => vec![name(from), name(until)],
@@ -96,7 +96,7 @@ pub(super) fn described(runs: &[(u32, u32)], name: impl Fn(u32) -> String, to: &
 }
 
 /// Words one after another: `a, b and c`.
-pub(super) fn listed(words: &[String], comma: &str, and: &str) -> String {
+pub(super) fn join_words(words: &[String], comma: &str, and: &str) -> String {
     match words {
         [] => String::new(),
         [one] => one.clone(),

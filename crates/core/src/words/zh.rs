@@ -1,7 +1,7 @@
 //! Cron expressions in Chinese.
 
 use super::cron_parts::{Days, Parts, TimeOfDay, clock};
-use super::shape::{Shape, described, listed};
+use super::shape::{Shape, join_words, range_words};
 use crate::cron::LAST_YEAR;
 
 const WEEKDAYS: [&str; 7] = ["周一", "周二", "周三", "周四", "周五", "周六", "周日"];
@@ -10,7 +10,7 @@ pub(super) fn sentence(parts: &Parts) -> String {
     let (time, is_clock) = match &parts.time {
         TimeOfDay::Clock(times) => {
             let times: Vec<String> = times.iter().map(|&(hour, minute, second)| clock(hour, minute, second)).collect();
-            (listed(&times, "、", "和"), true)
+            (join_words(&times, "、", "和"), true)
         }
         TimeOfDay::Pace { seconds, minutes, hours } => (pace(seconds, minutes, hours), false),
     };
@@ -136,7 +136,7 @@ fn on_days(days: &Shape, months: &Shape, each_month: &str) -> String {
     match (days, days.one(), months.one()) {
         (_, Some(one), Some(month)) => format!("{month}月{one}日"),
         (Shape::Step { from, to, step, .. }, ..) => format!("{each_month}{from}日至{to}日每{step}天"),
-        (Shape::Runs(runs), ..) => format!("{each_month}{}", listed(&described(runs, day, "至"), "、", "和")),
+        (Shape::Runs(runs), ..) => format!("{each_month}{}", join_words(&range_words(runs, day, "至"), "、", "和")),
         (Shape::All, ..) => format!("{each_month}每天"),
     }
 }
@@ -153,14 +153,14 @@ fn on_weekdays(weekdays: &Shape) -> String {
 
 fn weekday_list(weekdays: &Shape) -> String {
     match weekdays {
-        Shape::Runs(runs) => listed(&described(runs, weekday_name, "至"), "、", "和"),
+        Shape::Runs(runs) => join_words(&range_words(runs, weekday_name, "至"), "、", "和"),
         Shape::All | Shape::Step { .. } => "每天".to_owned(),
     }
 }
 
 fn months(months: &Shape) -> Option<String> {
     match months {
-        Shape::Runs(runs) => Some(listed(&described(runs, |month| format!("{month}月"), "至"), "、", "和")),
+        Shape::Runs(runs) => Some(join_words(&range_words(runs, |month| format!("{month}月"), "至"), "、", "和")),
         Shape::All | Shape::Step { .. } => None,
     }
 }
@@ -174,13 +174,13 @@ fn years(years: &Shape) -> String {
         Shape::Step { from, to, step, .. } => format!("{from}年至{to}年每{step}年，"),
         Shape::Runs(runs) => match runs.as_slice() {
             [(from, to)] if *to == last && from < to => format!("自{from}年起，"),
-            _ => format!("{}，", listed(&described(runs, year, "至"), "、", "和")),
+            _ => format!("{}，", join_words(&range_words(runs, year, "至"), "、", "和")),
         },
     }
 }
 
 fn numbers(runs: &[(u32, u32)]) -> String {
-    listed(&described(runs, |number| number.to_string(), "至"), "、", "和")
+    join_words(&range_words(runs, |number| number.to_string(), "至"), "、", "和")
 }
 
 fn weekday_name(weekday: u32) -> String {

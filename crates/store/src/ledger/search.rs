@@ -235,7 +235,7 @@ const MADE_AHEAD_MAX: Duration = Duration::from_secs(600);
 /// The smallest and the greatest length that match, in milliseconds. A run that never began has no length, and matches only a range without
 /// bounds.
 pub(crate) fn millis_of(range: LengthRange) -> (i64, i64) {
-    let (least, greatest) = range.millis();
+    let (least, greatest) = range.millis_range();
     if range.is_unbounded() { (least, greatest) } else { (least.max(0), greatest) }
 }
 

@@ -237,7 +237,7 @@ fn state_presets(
     let mut presets = vec![Preset {
         name: format!("{} {}", t.jobs_all, all.len()),
         href: list_url("/jobs", &others.to_string(), &kept),
-        is_current: chosen.is_open(),
+        is_current: chosen.admits_all(),
     }];
     for (state, count) in board.count(&all, offers).into_iter().filter(|(_, count)| *count > 0) {
         let mut with = others.clone();

@@ -1,7 +1,7 @@
 //! Edits of a job: its definition and its unsent rows change in one transaction.
 
 use async_trait::async_trait;
-use rondel_core::edit::{EditContext, EditPlan, FutureRow, look_back, plan_edit};
+use rondel_core::edit::{EditContext, EditPlan, FutureRow, look_back_period, plan_edit};
 use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Job, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
@@ -65,7 +65,7 @@ impl ChangeJobs for MemStore {
         state.detach_followers(id);
         state.write_parents(id, Vec::new());
         let plan = state.plan(&record, (None, before), (now, now, read_at));
-        state.settle(&plan.settle, plan.reason, now);
+        state.settle(&plan.skipped_rows, plan.reason, now);
         state.skip_row(skipped_row(&record, before, &plan, skipped_row_id, now));
         if let Some(drops) = drops {
             state.drop_queued(id, Reason::Deleted, drops);
@@ -90,7 +90,7 @@ impl State {
         (after, before): (Option<&Job>, Option<&Job>),
         (now, checked_at, read_at): (Timestamp, Timestamp, Timestamp),
     ) -> EditPlan {
-        let from = now - look_back(before, after);
+        let from = now - look_back_period(before, after);
         let awaited_run = self.due.get(&record.id).and_then(|due| due.awaited_run).filter(|run| self.is_open(*run));
         let rows = self.future(record.id, from, now);
         plan_edit(
@@ -158,9 +158,9 @@ impl State {
             self.pumps.insert(record.id);
         }
         let plan = self.plan(record, (Some(job), Some(change.before)), (change.now, change.checked_at, read_at));
-        self.settle(&plan.settle, plan.reason, change.now);
+        self.settle(&plan.skipped_rows, plan.reason, change.now);
         self.skip_row(skipped_row(record, Some(change.before), &plan, change.skipped_row_id, change.now));
-        for row in plan.keep.iter().chain(&plan.reopen) {
+        for row in plan.kept_rows.iter().chain(&plan.reopened_rows) {
             let Some(run) = self.runs.get_mut(&row.id) else { continue };
             self.keys.remove(&key(run));
             (run.job_version, run.app, run.due_at) = (version, change.app, row.due_at);
@@ -206,7 +206,7 @@ impl State {
     fn reopen(&mut self, job: JobId, plan: &EditPlan) -> Vec<Run> {
         let home = self.due.get(&job).and_then(|due| self.nodes.get(&due.home)).map(StoredNode::lease_of_home);
         let mut reopened = Vec::new();
-        for row in &plan.reopen {
+        for row in &plan.reopened_rows {
             let Some(run) = self.runs.get_mut(&row.id) else { continue };
             (run.status, run.reason, run.finished_at) = (RunStatus::Pending, None, None);
             (run.cancel_by, run.cancel_reason) = (None, None);
