@@ -326,7 +326,7 @@ fn works_alike(one: &Compiled, other: &Compiled) -> bool {
 fn apply_mutants(changes: Vec<(String, ItemChange)>, items: &BTreeMap<String, Item>) -> Vec<(String, ItemChange)> {
     let weaken = |(name, change): (String, ItemChange)| match change {
         ItemChange::Free { .. } if mutant::on(Mutant::EndedAttemptsKeepItems) => None,
-        ItemChange::Ask { .. } if mutant::on(Mutant::DealtBeforeReleased) => {
+        ItemChange::AskToRelease { .. } if mutant::on(Mutant::DealtBeforeReleased) => {
             let owner = items.get(&name).and_then(|item| item.owner)?;
             Some((name, ItemChange::Free { owner }))
         }

@@ -147,7 +147,7 @@ pub async fn items_change_hands_one_owner_at_a_time(store: &dyn Store) {
     expected.checkpoint.clone_from(&stored.checkpoint);
     assert_eq!(stored, expected);
 
-    assert_eq!(made(vec![of("a", ItemChange::Ask { epoch: 1 })]).await, 1);
+    assert_eq!(made(vec![of("a", ItemChange::AskToRelease { epoch: 1 })]).await, 1);
     assert_eq!(items(store, record.id).await[1].asked_at, Some(now));
     assert_eq!(made(vec![of("a", ItemChange::Fence { epoch: 1 }), of("a", deal(2, owner(2)))]).await, 2);
     assert_eq!(made(vec![of("a", report(owner(1), 1, 9))]).await, 0, "it was fenced");
