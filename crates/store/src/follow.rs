@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 use crate::LeaseToken;
 
 /// Maximum total size of the parents' results that a run gets, in bytes. The same maximum holds for the parents' parameters.
-const PASSED_LEN_MAX: usize = 16 * 1024;
+const PARENT_RESULTS_LEN_MAX: usize = 16 * 1024;
 
 /// A run that has just got its verdict. A broadcast is represented by the row for all its shards.
 #[derive(Clone, Copy, Debug)]
@@ -312,7 +312,7 @@ pub(crate) fn params(job_params: &Value, mut parents: Vec<ParentResult>) -> Stri
         other => Map::from_iter([("params".to_owned(), other.clone())]),
     };
     parents.sort_by(|a, b| a.job_name.cmp(&b.job_name));
-    let (mut results_left, mut params_left) = (PASSED_LEN_MAX, PASSED_LEN_MAX);
+    let (mut results_left, mut params_left) = (PARENT_RESULTS_LEN_MAX, PARENT_RESULTS_LEN_MAX);
     let mut passed = Map::new();
     for parent in parents {
         let result = json_within(parent.run, parent.result.as_deref().unwrap_or("null"), &mut results_left);

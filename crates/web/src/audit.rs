@@ -100,7 +100,7 @@ impl AuditContext {
             id: AuditId::new(web.engine.new_id()),
             at: web.engine.now(),
             actor: caller.name().to_owned(),
-            means: caller.means(),
+            auth_method: caller.means(),
             token: caller.token,
             address: self.address.map(|address| address.to_string()),
             request_id: self.request_id,

@@ -167,7 +167,7 @@ pub(crate) async fn build_search<Q>(
         }
         (one, None) | (None, one) => one,
     };
-    search.other_than = jobs(call, &filter.jobs.none, true).await?.unwrap_or_default();
+    search.excluded_jobs = jobs(call, &filter.jobs.none, true).await?.unwrap_or_default();
     search.executors = filter.executors.clone();
     search.since = filter.since.map(|since| since.first_instant(now, zone));
     search.until = filter.until.map(|until| until.last_instant(now, zone));

@@ -81,7 +81,7 @@ pub async fn calendar(
     let is_name = name::check(wanted).is_ok();
     let found = if is_name { node.store().calendar(namespace, wanted).await? } else { None };
     let Some(record) = found else { return Ok(None) };
-    let calendar = Calendar::of_rule(wanted, &record.expanded).map_err(|errors| StoreError::Corrupt {
+    let calendar = Calendar::of_rule(wanted, &record.expanded_rule).map_err(|errors| StoreError::Corrupt {
         table: "calendar_version",
         column: "expanded",
         id: record.id.get(),

@@ -297,7 +297,8 @@ impl PumpLoop {
         }
         let (store, token) = (self.node.store(), self.node.token());
         let changed = store.change_items(token, look.record.job, &changes, look.now).await?;
-        let is_all = !changed.is_refused && usize::try_from(changed.made_count).is_ok_and(|made| made == changes.len());
+        let is_all =
+            !changed.is_refused && usize::try_from(changed.applied_count).is_ok_and(|made| made == changes.len());
         *items = if is_all {
             after
         } else {
@@ -305,7 +306,7 @@ impl PumpLoop {
             let items = store.pump_items(look.record.job).await?;
             items.into_iter().map(|item| (item.name.clone(), item)).collect()
         };
-        Ok(changed.made_count)
+        Ok(changed.applied_count)
     }
 }
 

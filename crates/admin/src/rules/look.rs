@@ -179,7 +179,7 @@ impl<'a> LookContext<'a> {
         let rest: Vec<&Incident> = open.iter().filter(|one| !known.contains(&subject(&one.subject))).collect();
         let of_jobs = rest.iter().filter(|one| one.subject.kind == SubjectKind::Job);
         let ids: Vec<JobId> = of_jobs.map(|one| JobId::new(one.subject.id)).collect();
-        let jobs = self.node.store().watched_by_id(&ids).await?;
+        let jobs = self.node.store().watched_jobs_by_id(&ids).await?;
         let in_scope = jobs.iter().filter(|job| facts::is_in_scope(&rule.spec.scope, job));
         let watched: BTreeSet<i64> = in_scope.map(|job| job.id.get()).collect();
         let is_watched = |one: &Incident| match one.subject.kind {

@@ -61,7 +61,7 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
     assert_eq!(adopted.iter().map(|adopted| adopted.run.id).collect::<Vec<_>>(), [rows[0].id, rows[1].id, rows[2].id]);
     let home = due(store, &job, &[a.node, b.node]).await.unwrap();
     for (adopted, row) in adopted.iter().zip(&rows) {
-        assert_eq!((adopted.from, adopted.from_ended_at), (dead, ended_at));
+        assert_eq!((adopted.from, adopted.lease_ended_at), (dead, ended_at));
         let owner = LeaseToken { node: adopted.run.node, epoch: adopted.run.node_epoch };
         assert!(owner == a || owner == b);
         assert_eq!(adopted.run.node, home.home, "of a job everything goes to one node");
@@ -266,5 +266,5 @@ pub async fn a_fenced_node_cannot_renew(store: &dyn Store) {
     assert!(back.epoch > sleeper.epoch);
     let own = super::adopt_all(store, back, &[]).await.1;
     assert_eq!(own.iter().map(|adopted| adopted.from).collect::<Vec<_>>(), [sleeper]);
-    assert!(own[0].from_ended_at < store.now().await.unwrap() + Duration::from_millis(1));
+    assert!(own[0].lease_ended_at < store.now().await.unwrap() + Duration::from_millis(1));
 }

@@ -213,8 +213,8 @@ pub async fn incidents_are_found_by_each_filter(store: &dyn Store) {
     assert_eq!((open.single_count, open.member_count, open.incidents.len()), (1, 1, 0));
     assert_eq!(open.group, Some(group.incident.clone()));
     assert_eq!(store.open_incidents_of(rule.id, 10).await.unwrap(), [member.incident.clone(), single.incident.clone()]);
-    assert!(!store.alerts_due(now).await.unwrap().contains(&namespace));
-    assert!(store.alerts_due(now + SECOND).await.unwrap().contains(&namespace));
+    assert!(!store.namespaces_with_due_alerts(now).await.unwrap().contains(&namespace));
+    assert!(store.namespaces_with_due_alerts(now + SECOND).await.unwrap().contains(&namespace));
     let due = store.due_incidents(namespace, now + SECOND, 10).await.unwrap();
     let ids: Vec<IncidentId> = due.iter().map(|record| record.incident.id).collect();
     assert_eq!(ids.len(), 2);
@@ -329,7 +329,7 @@ pub async fn verdicts_leave_events_where_a_rule_waits_for_them(store: &dyn Store
     let event = events.iter().find(|event| event.run == fails.id).unwrap();
     assert_eq!((event.job, event.status, event.fire_at), (fails.job, RunStatus::Failed, fails.fire_at));
     let now = store.now().await.unwrap();
-    assert!(store.alerts_due(now).await.unwrap().contains(&DEFAULT));
+    assert!(store.namespaces_with_due_alerts(now).await.unwrap().contains(&DEFAULT));
 
     let write = AlertWrite {
         namespace: DEFAULT,
@@ -362,7 +362,7 @@ pub async fn watched_jobs_are_read_in_pages(store: &dyn Store) {
         }
     }
     assert!(names.contains(&labelled.spec.name) && names.contains(&other.spec.name) && names.is_sorted());
-    let found = store.watched_by_id(&[labelled.id, other.id, JobId::new(1)]).await.unwrap();
+    let found = store.watched_jobs_by_id(&[labelled.id, other.id, JobId::new(1)]).await.unwrap();
     let job = found.iter().find(|job| job.id == labelled.id).unwrap();
     assert_eq!((job.name.as_str(), job.app_name.as_str()), (labelled.spec.name.as_str(), "conformance"));
     assert_eq!((job.labels.get("team").map(String::as_str), job.succeeded_at), (Some("pay"), None));
@@ -373,15 +373,19 @@ pub async fn watched_jobs_are_read_in_pages(store: &dyn Store) {
     finish_one(store, finish(&well, Outcome::Succeeded)).await;
     finish_one(store, finish(&fails, FAILED)).await;
     let jobs = [well.job, fails.job];
-    let since = |at| store.succeeded_since(&jobs, at);
+    let since = |at| store.newest_successes_since(&jobs, at);
     assert_eq!(since(well.fire_at).await.unwrap(), [(well.job, well.fire_at)]);
     assert_eq!(since(well.fire_at + SECOND).await.unwrap(), []);
     let (whole, shards) = expanded(store, token, 2).await;
     finish_all(store, &[finish(&shards[0], Outcome::Succeeded), finish(&shards[1], FAILED)]).await;
-    assert_eq!(store.succeeded_since(&[whole.job], whole.fire_at).await.unwrap(), [], "a shard is not its broadcast");
+    assert_eq!(
+        store.newest_successes_since(&[whole.job], whole.fire_at).await.unwrap(),
+        [],
+        "a shard is not its broadcast"
+    );
     let (whole, shards) = expanded(store, token, 1).await;
     finish_one(store, finish(&shards[0], Outcome::Succeeded)).await;
-    let found = store.succeeded_since(&[whole.job], whole.fire_at).await.unwrap();
+    let found = store.newest_successes_since(&[whole.job], whole.fire_at).await.unwrap();
     assert_eq!(found, [(whole.job, whole.fire_at)]);
 }
 
@@ -411,7 +415,7 @@ pub async fn expectations_are_looked_at_by_their_definition(store: &dyn Store) {
     assert_eq!(expect_checks[1].at, None);
     let open = store.open_run_expectations(namespace).await.unwrap();
     assert!(open.at.is_some_and(|at| at <= now) && open.kinds == [ExpectKind::Late], "{open:?}");
-    assert!(store.alerts_due(now).await.unwrap().contains(&namespace));
+    assert!(store.namespaces_with_due_alerts(now).await.unwrap().contains(&namespace));
 
     let write = |version, expect_checks, open_runs_check| AlertWrite {
         namespace,
@@ -428,13 +432,13 @@ pub async fn expectations_are_looked_at_by_their_definition(store: &dyn Store) {
     assert!(store.write_alerts(&write(seen, &due, Some(OpenRunsCheck { at: None }))).await.unwrap());
     assert_eq!(store.due_expectations(namespace, now, 10).await.unwrap(), due);
     assert_eq!(store.open_run_expectations(namespace).await.unwrap(), OpenRunExpectations::default());
-    assert!(store.alerts_due(now).await.unwrap().contains(&namespace));
-    assert!(store.watched_by_id(&[job.id]).await.unwrap()[0].expect.is_some());
+    assert!(store.namespaces_with_due_alerts(now).await.unwrap().contains(&namespace));
+    assert!(store.watched_jobs_by_id(&[job.id]).await.unwrap()[0].expect.is_some());
     let later = [ExpectCheck { at: Some(now + SECOND), ..expect_checks[0] }];
     let seen = version(store, namespace).await;
     assert!(store.write_alerts(&write(seen, &later, None)).await.unwrap());
     assert_eq!(store.due_expectations(namespace, now, 10).await.unwrap(), []);
-    assert!(!store.alerts_due(now).await.unwrap().contains(&namespace));
+    assert!(!store.namespaces_with_due_alerts(now).await.unwrap().contains(&namespace));
 
     // A decision that was made before the job was deleted is not written.
     let seen = version(store, namespace).await;

@@ -23,7 +23,7 @@ async fn save(store: &dyn Store, spec: &CalendarSpec, expected_version: Option<i
         namespace: DEFAULT,
         expected_version,
         spec,
-        expanded: &spec.rule,
+        expanded_rule: &spec.rule,
         author: "conformance",
         now: store.now().await.unwrap(),
     };
@@ -85,7 +85,7 @@ pub async fn calendars_are_read_as_they_were_written(store: &dyn Store) {
     let first = calendar_spec(&word, rule("2026-10-01"));
     assert_eq!(save(store, &first, Some(3)).await, CalendarSaved::Conflict(0));
     let CalendarSaved::Created(record) = save(store, &first, Some(0)).await else { unreachable!("it is new") };
-    assert_eq!((record.version, &record.spec, &record.expanded), (1, &first, &first.rule));
+    assert_eq!((record.version, &record.spec, &record.expanded_rule), (1, &first, &first.rule));
     assert_eq!(store.calendar(DEFAULT, &word).await.unwrap(), Some(*record.clone()));
     assert_eq!(store.calendar(NamespaceId::new(2), &word).await.unwrap(), None);
     assert_eq!(save(store, &first, Some(0)).await, CalendarSaved::Conflict(1));

@@ -26,13 +26,13 @@ pub async fn changes_are_read_as_they_stand(store: &dyn Store) {
     let before = RunId::new(rows[0].id.get() - 1);
     let own =
         |found: Vec<RunSnapshot>| -> Vec<RunSnapshot> { found.into_iter().filter(|run| run.job == first.id).collect() };
-    assert_eq!(own(store.runs_after(before, 1_000).await.unwrap()), snapshots);
-    assert_eq!(store.runs_after(before, 1).await.unwrap(), snapshots[..1]);
-    assert_eq!(own(store.runs_after(rows[1].id, 1_000).await.unwrap()), []);
-    let mut now = store.runs_now(&[rows[1].id, RunId::new(next_id()), rows[0].id]).await.unwrap();
+    assert_eq!(own(store.snapshots_after(before, 1_000).await.unwrap()), snapshots);
+    assert_eq!(store.snapshots_after(before, 1).await.unwrap(), snapshots[..1]);
+    assert_eq!(own(store.snapshots_after(rows[1].id, 1_000).await.unwrap()), []);
+    let mut now = store.current_snapshots(&[rows[1].id, RunId::new(next_id()), rows[0].id]).await.unwrap();
     now.sort_by_key(|run| run.id);
     assert_eq!(now, snapshots);
-    assert_eq!(store.runs_of_lease(token, 10).await.unwrap(), snapshots[1..]);
+    assert_eq!(store.snapshots_of_lease(token, 10).await.unwrap(), snapshots[1..]);
 
     let deleted = job(store, None).await;
     let at = store.now().await.unwrap();

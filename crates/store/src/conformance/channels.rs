@@ -80,7 +80,14 @@ async fn lease_as(
     now: Timestamp,
     channels: &[ChannelId],
 ) -> Vec<LeasedChannel> {
-    let lease = LeaseChannels { node, without, now, channel_max: 500, messages_per_channel_max: 500, hold: HOLD };
+    let lease = LeaseChannels {
+        node,
+        excluded_channels: without,
+        now,
+        channel_max: 500,
+        messages_per_channel_max: 500,
+        hold: HOLD,
+    };
     let mut leased = store.lease_channels(lease).await.unwrap();
     leased.retain(|leased| channels.contains(&leased.channel.id));
     leased

@@ -19,7 +19,7 @@ use crate::{LeaseToken, Store};
 const HOLD: Duration = Duration::from_secs(30);
 
 const EVERYTHING: TakeOutbox<'static> =
-    TakeOutbox { without: &[], namespace_max: 500, messages_per_namespace_max: 500, hold: HOLD };
+    TakeOutbox { excluded_namespaces: &[], namespace_max: 500, messages_per_namespace_max: 500, hold: HOLD };
 
 fn webhook(url: &str, now: Timestamp) -> FailureWebhook {
     FailureWebhook { url: url.to_owned(), secret: format!("whsec_{}", next_id()), created_at: now, updated_at: now }
@@ -243,11 +243,11 @@ pub async fn no_namespace_waits_behind_the_messages_of_another(store: &dyn Store
         store.postpone_outbox(item, 0, soon).await.unwrap();
     }
     let without = [many.id];
-    let taken = store.take_outbox(soon, TakeOutbox { without: &without, ..EVERYTHING }).await.unwrap();
+    let taken = store.take_outbox(soon, TakeOutbox { excluded_namespaces: &without, ..EVERYTHING }).await.unwrap();
     assert_eq!(both(&taken), (0, 1));
     store.postpone_outbox(taken.iter().find(|item| item.namespace == one.id).unwrap(), 0, soon).await.unwrap();
     // The namespace whose message has been due longest comes first.
-    let first = TakeOutbox { without: &[DEFAULT], namespace_max: 1, ..EVERYTHING };
+    let first = TakeOutbox { excluded_namespaces: &[DEFAULT], namespace_max: 1, ..EVERYTHING };
     assert_eq!(both(&store.take_outbox(soon, first).await.unwrap()), (2, 0));
     assert_eq!(both(&store.take_outbox(soon, first).await.unwrap()), (0, 1));
     assert_eq!(both(&store.take_outbox(soon, EVERYTHING).await.unwrap()), (0, 0));

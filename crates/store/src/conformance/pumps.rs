@@ -82,7 +82,7 @@ pub async fn a_pump_job_is_known_until_it_is_forgotten(store: &dyn Store) {
     let (record, _) = saved(change(store, record.id, &plain, None, now).await);
     assert_eq!(known(store, record.id).await.map(|pump| pump.version), Some(2), "its groups are still to end");
     let made = [of("0", ItemChange::Add)];
-    assert_eq!(store.change_items(token, record.id, &made, now).await.unwrap().made_count, 1);
+    assert_eq!(store.change_items(token, record.id, &made, now).await.unwrap().applied_count, 1);
     store.forget_pump(record.id, record.version - 1).await.unwrap();
     assert!(known(store, record.id).await.is_some(), "it was saved anew since");
     store.forget_pump(record.id, record.version).await.unwrap();
@@ -121,7 +121,7 @@ pub async fn items_change_hands_one_owner_at_a_time(store: &dyn Store) {
     settle_at(store, token, &record, now).await;
     let made = |changes: Vec<(String, ItemChange)>| {
         let job = record.id;
-        async move { store.change_items(token, job, &changes, now).await.unwrap().made_count }
+        async move { store.change_items(token, job, &changes, now).await.unwrap().applied_count }
     };
     let deal = |epoch, to| ItemChange::Deal { epoch, to };
     let changes = vec![
@@ -161,7 +161,7 @@ pub async fn items_change_hands_one_owner_at_a_time(store: &dyn Store) {
 pub async fn items_are_changed_by_their_home_alone(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let record = pump(store).await;
-    let refused = ChangedItems { made_count: 0, is_refused: true };
+    let refused = ChangedItems { applied_count: 0, is_refused: true };
     let (home, other) = (join(store).await, join(store).await);
     let add = [of("a", ItemChange::Add)];
     assert_eq!(store.change_items(home, record.id, &add, now).await.unwrap(), refused, "it has no home yet");
@@ -258,7 +258,7 @@ pub async fn many_items_are_dealt_at_once(store: &dyn Store) {
     let deals = names.iter().map(|name| of(name, ItemChange::Deal { epoch: 0, to: owner(1) }));
     let changes: Vec<_> = changes.into_iter().chain(deals).collect();
     let changed = store.change_items(token, record.id, &changes, now).await.unwrap();
-    assert_eq!(changed, ChangedItems { made_count: 2_000, is_refused: false });
+    assert_eq!(changed, ChangedItems { applied_count: 2_000, is_refused: false });
     let found = items(store, record.id).await;
     assert!(found.len() == 1_000 && found.iter().all(|item| item.owner == Some(owner(1))));
 }

@@ -82,8 +82,8 @@ pub async fn a_key_is_held_by_one_open_run(store: &dyn Store) {
         );
         let (made_a, made_b) = (made_a.unwrap(), made_b.unwrap());
         let (winner, loser) = match (&made_a, &made_b) {
-            (KeyedRun::Made(made), KeyedRun::Open(open)) => (made, (open, of_b.id)),
-            (KeyedRun::Open(open), KeyedRun::Made(made)) => (made, (open, of_a.id)),
+            (KeyedRun::Created(made), KeyedRun::Open(open)) => (made, (open, of_b.id)),
+            (KeyedRun::Open(open), KeyedRun::Created(made)) => (made, (open, of_a.id)),
             both => unreachable!("one of both has the key: {both:?}"),
         };
         assert_eq!(read(store, winner.id).await, *winner);
@@ -93,8 +93,8 @@ pub async fn a_key_is_held_by_one_open_run(store: &dyn Store) {
 
     let ask = async |run: &Run, if_open| store.request_keyed_run(a, run.clone(), if_open, now).await.unwrap();
     let first = keyed(&one, a, now, "Order");
-    assert!(matches!(ask(&first, IfOpen::Refuse).await, KeyedRun::Made(_)));
-    assert!(matches!(ask(&first, IfOpen::Refuse).await, KeyedRun::Made(_)), "the same run: the answer was lost");
+    assert!(matches!(ask(&first, IfOpen::Refuse).await, KeyedRun::Created(_)));
+    assert!(matches!(ask(&first, IfOpen::Refuse).await, KeyedRun::Created(_)), "the same run: the answer was lost");
     let mut failed = finish(&first, FAILED);
     failed.policy.retry_max = 1;
     finish_all(store, &[failed]).await;
@@ -103,11 +103,11 @@ pub async fn a_key_is_held_by_one_open_run(store: &dyn Store) {
         matches!(ask(&second, IfOpen::Refuse).await, KeyedRun::Open(open) if open.id == first.id),
         "it has a retry"
     );
-    assert!(matches!(ask(&keyed(&one, a, now, "order"), IfOpen::Refuse).await, KeyedRun::Made(_)), "another key");
+    assert!(matches!(ask(&keyed(&one, a, now, "order"), IfOpen::Refuse).await, KeyedRun::Created(_)), "another key");
     let other = job(store, Some(now.ceil_second())).await;
-    assert!(matches!(ask(&keyed(&other, a, now, "Order"), IfOpen::Refuse).await, KeyedRun::Made(_)), "another job");
+    assert!(matches!(ask(&keyed(&other, a, now, "Order"), IfOpen::Refuse).await, KeyedRun::Created(_)), "another job");
     finish_all(store, &[finish(&Run { attempt: 2, ..first.clone() }, Outcome::Succeeded)]).await;
-    assert!(matches!(ask(&second, IfOpen::Refuse).await, KeyedRun::Made(_)), "the first is over");
+    assert!(matches!(ask(&second, IfOpen::Refuse).await, KeyedRun::Created(_)), "the first is over");
 
     let third = keyed(&one, a, now, "Order");
     let replaced = ask(&third, IfOpen::Replace).await;
@@ -127,13 +127,13 @@ pub async fn a_key_is_forgotten_with_its_run(store: &dyn Store) {
     let run = keyed(&job, token, old, "order");
     let run = Run { id: RunId::new(IdGen::first_at(old) + next_id() % 1_000_000), ..run };
     let made = store.request_keyed_run(token, run.clone(), IfOpen::Refuse, now).await.unwrap();
-    assert!(matches!(made, KeyedRun::Made(_)));
+    assert!(matches!(made, KeyedRun::Created(_)));
     finish_all(store, &[finish(&run, Outcome::Succeeded)]).await;
     while store.purge(old + Duration::from_secs(3_600), 100).await.unwrap() > 0 {}
     assert_eq!(store.runs(&[run.id]).await.unwrap(), []);
     let again = keyed(&job, token, now, "order");
     let made = store.request_keyed_run(token, again, IfOpen::Refuse, now).await.unwrap();
-    assert!(matches!(made, KeyedRun::Made(_)));
+    assert!(matches!(made, KeyedRun::Created(_)));
 }
 
 /// A run that is planned ahead waits in the store until it is due, even if its server dies in the meantime.

@@ -274,7 +274,7 @@ pub async fn a_failed_attempt_is_followed_by_another(store: &dyn Store) {
     };
     assert_eq!(finish_one(store, failed.clone()).await, EndOutcome::Stored(again, Some(Box::new(waiting.clone()))));
     assert_eq!(read(store, run.id).await, waiting);
-    let snapshots = store.runs_now(&[run.id]).await.unwrap();
+    let snapshots = store.current_snapshots(&[run.id]).await.unwrap();
     let shown: Vec<Option<&str>> = snapshots.iter().map(|snapshot| snapshot.executor.as_deref()).collect();
     assert_eq!((shown, waiting.present_executor()), (vec![None], None), "no executor has the next attempt yet");
     let first = Attempt {

@@ -143,12 +143,12 @@ pub async fn the_first_report_of_xxl_job_counts(store: &dyn Store) {
     let report = |log_id, code, message: Option<&str>| XxlReport { log_id, code, message: message.map(str::to_owned) };
     let app = AppId::new(base);
     let others = store.report_xxl(AppId::new(base + 1), &[report(first, 200, None)], now).await.unwrap();
-    assert_eq!((others.runs.len(), others.outcomes), (0, vec![XxlReportOutcome::Foreign]));
+    assert_eq!((others.runs.len(), others.outcomes), (0, vec![XxlReportOutcome::OfOtherApp]));
     let long = "ä".repeat(XXL_MESSAGE_LEN_MAX + 5);
     let reports = [report(first, 200, Some("good")), report(first, 500, Some("bad")), report(7, 200, None)];
     let found = store.report_xxl(app, &reports, now).await.unwrap();
     assert_eq!(found.runs.len(), 1, "one row of three reports");
-    assert_eq!(found.outcomes, [XxlReportOutcome::Taken, XxlReportOutcome::Repeated, XxlReportOutcome::Unknown]);
+    assert_eq!(found.outcomes, [XxlReportOutcome::Accepted, XxlReportOutcome::Duplicate, XxlReportOutcome::Unknown]);
     let found = &found.runs[0];
     assert_eq!((found.state, found.code, found.message.as_deref()), (XxlRunState::Reported, Some(200), Some("good")));
     let found = store.report_xxl(app, &[report(second, -1, Some(&long))], now).await.unwrap().runs;
@@ -168,7 +168,7 @@ pub async fn the_first_report_of_xxl_job_counts(store: &dyn Store) {
         let is_new = matches!((code, expected), (-2, -2) | (200, 200));
         assert_eq!(
             reported.outcomes,
-            [if is_new { XxlReportOutcome::Taken } else { XxlReportOutcome::Repeated }],
+            [if is_new { XxlReportOutcome::Accepted } else { XxlReportOutcome::Duplicate }],
             "{code}"
         );
         let found = reported.runs;

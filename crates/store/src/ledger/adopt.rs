@@ -18,7 +18,7 @@ pub struct Adopted {
     /// The lease that owned it before.
     pub from: LeaseToken,
     /// When that lease ended: a run due later cannot have been sent. [`Timestamp::MAX`] if that is unknown.
-    pub from_ended_at: Timestamp,
+    pub lease_ended_at: Timestamp,
 }
 
 /// A job with open runs under leases that have ended.

@@ -91,7 +91,7 @@ pub(crate) fn by_instant(instants: impl IntoIterator<Item = DenseInstant>, limit
 #[derive(Clone, Debug, PartialEq)]
 pub enum KeyedRun {
     /// The run is stored and has the key.
-    Made(Run),
+    Created(Run),
     /// The run is stored and has the key; the run that had it before gets a request to cancel.
     Replaced(Run, RunId),
     /// This open run has the key: nothing is stored.

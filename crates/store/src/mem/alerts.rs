@@ -82,7 +82,7 @@ impl Alerts for MemStore {
         Ok(true)
     }
 
-    async fn alerts_due(&self, now: Timestamp) -> Result<Vec<NamespaceId>> {
+    async fn namespaces_with_due_alerts(&self, now: Timestamp) -> Result<Vec<NamespaceId>> {
         let rows = &self.state().alert_rows;
         let is_due = |namespace: &NamespaceId| {
             let is_over = |at: Option<Timestamp>| at.is_some_and(|at| at <= now);
@@ -339,7 +339,7 @@ impl Alerts for MemStore {
         Ok(jobs)
     }
 
-    async fn watched_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>> {
+    async fn watched_jobs_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>> {
         let state = self.state();
         let found = state.jobs.values().filter(|job| !job.is_deleted && jobs.contains(&job.record.id));
         Ok(found.map(|job| state.watched(job)).collect())
@@ -358,7 +358,7 @@ impl Alerts for MemStore {
         Ok(u64::try_from(count).unwrap_or(u64::MAX))
     }
 
-    async fn succeeded_since(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<(JobId, Timestamp)>> {
+    async fn newest_successes_since(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<(JobId, Timestamp)>> {
         let state = self.state();
         let mut newest: BTreeMap<JobId, Timestamp> = BTreeMap::new();
         let is_good =

@@ -42,11 +42,11 @@ impl Calendars for MemStore {
             namespace: change.namespace,
             version: version + 1,
             spec: change.spec.clone(),
-            expanded: change.expanded.clone(),
+            expanded_rule: change.expanded_rule.clone(),
             created_at: before.as_ref().map_or(change.now, |calendar| calendar.created_at),
             updated_at: change.now,
         };
-        state.calendar_rules.insert((record.id, record.version), record.expanded.clone());
+        state.calendar_rules.insert((record.id, record.version), record.expanded_rule.clone());
         state.calendars.insert(record.id, record.clone());
         let record = Box::new(record);
         Ok(if before.is_none() { CalendarSaved::Created(record) } else { CalendarSaved::Changed(record) })

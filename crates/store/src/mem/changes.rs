@@ -11,18 +11,18 @@ use crate::{LeaseToken, Result};
 
 #[async_trait]
 impl Changes for MemStore {
-    async fn runs_after(&self, after: RunId, limit: u32) -> Result<Vec<RunSnapshot>> {
+    async fn snapshots_after(&self, after: RunId, limit: u32) -> Result<Vec<RunSnapshot>> {
         let state = self.state();
         let later = state.runs.range((Bound::Excluded(after), Bound::Unbounded));
         Ok(later.take(size(limit)).map(|(_, run)| RunSnapshot::from(run)).collect())
     }
 
-    async fn runs_now(&self, ids: &[RunId]) -> Result<Vec<RunSnapshot>> {
+    async fn current_snapshots(&self, ids: &[RunId]) -> Result<Vec<RunSnapshot>> {
         let state = self.state();
         Ok(ids.iter().filter_map(|id| state.runs.get(id)).map(RunSnapshot::from).collect())
     }
 
-    async fn runs_of_lease(&self, owner: LeaseToken, limit: u32) -> Result<Vec<RunSnapshot>> {
+    async fn snapshots_of_lease(&self, owner: LeaseToken, limit: u32) -> Result<Vec<RunSnapshot>> {
         let state = self.state();
         let mut found = Vec::new();
         for status in [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running] {

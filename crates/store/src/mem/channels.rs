@@ -78,7 +78,7 @@ impl Channels for MemStore {
         let mut due: Vec<(Timestamp, ChannelId)> = due.into_iter().map(|(id, first)| (first, id)).collect();
         due.sort_unstable();
         let is_free = |held: &Lease| held.held_until <= lease.now || held.held_by == lease.node;
-        due.retain(|(_, id)| !lease.without.contains(id));
+        due.retain(|(_, id)| !lease.excluded_channels.contains(id));
         due.retain(|(_, id)| alerts.channels.get(id).is_some_and(|(_, held)| is_free(held)));
         due.truncate(size(lease.channel_max));
         let held_until = lease.now + lease.hold;

@@ -31,7 +31,7 @@ impl Outbox for MemStore {
 
     async fn take_outbox(&self, now: Timestamp, take: TakeOutbox<'_>) -> Result<Vec<OutboxItem>> {
         let mut state = self.state();
-        let is_due = |item: &&OutboxItem| item.held_until <= now && !take.without.contains(&item.namespace);
+        let is_due = |item: &&OutboxItem| item.held_until <= now && !take.excluded_namespaces.contains(&item.namespace);
         let mut due: Vec<(Timestamp, OutboxId, NamespaceId)> =
             state.outbox.values().filter(is_due).map(|item| (item.held_until, item.id, item.namespace)).collect();
         due.sort_unstable();

@@ -65,7 +65,7 @@ impl Pumps for MemStore {
         }
         let items = state.pump_items.entry(job).or_default();
         let made = changes.iter().filter(|(name, change)| apply_change(items, name, change, now)).count();
-        Ok(ChangedItems { made_count: made as u64, is_refused: false })
+        Ok(ChangedItems { applied_count: made as u64, is_refused: false })
     }
 
     async fn forget_pump(&self, job: JobId, version: i64) -> Result<()> {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use async_trait::async_trait;
 use rondel_core::{AppId, ExecutorId, RunId, Timestamp};
 
-use super::xxl_rows::NUMBERS_BEFORE;
+use super::xxl_rows::LAST_UNASSIGNED_NUMBER;
 use super::{MemStore, size};
 use crate::xxl::{NewXxlRun, XxlExecutor, XxlReport, XxlReportResults, XxlRun, XxlRunState, apply_reports};
 use crate::{LeaseToken, Result, XxlExecutors};
@@ -86,7 +86,7 @@ impl XxlExecutors for MemStore {
         let mut numbered = Vec::with_capacity(runs.len());
         for run in runs {
             let number = state.xxl.number(run.job);
-            state.xxl.last_log_id = state.xxl.last_log_id.max(NUMBERS_BEFORE) + 1;
+            state.xxl.last_log_id = state.xxl.last_log_id.max(LAST_UNASSIGNED_NUMBER) + 1;
             let row = XxlRun {
                 log_id: state.xxl.last_log_id,
                 run: run.run,

@@ -7,7 +7,7 @@ use rondel_core::{AppId, JobId};
 use crate::xxl::{XxlExecutor, XxlRun};
 
 /// The number before the first one that is assigned.
-pub(super) const NUMBERS_BEFORE: i64 = 999_999_999;
+pub(super) const LAST_UNASSIGNED_NUMBER: i64 = 999_999_999;
 
 #[derive(Debug, Default)]
 pub(super) struct Xxl {
@@ -21,7 +21,7 @@ pub(super) struct Xxl {
 
 impl Xxl {
     pub(super) fn number(&mut self, job: JobId) -> i32 {
-        let next = NUMBERS_BEFORE + 1 + i64::try_from(self.numbers.len()).unwrap_or(i64::MAX);
+        let next = LAST_UNASSIGNED_NUMBER + 1 + i64::try_from(self.numbers.len()).unwrap_or(i64::MAX);
         *self.numbers.entry(job).or_insert_with(|| i32::try_from(next).unwrap_or(i32::MAX))
     }
 }

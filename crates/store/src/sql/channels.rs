@@ -184,9 +184,9 @@ impl Channels for SqlStore {
         let limit = lease.channel_max.min(LEASE_COUNT_MAX);
         let max = usize::try_from(LEASE_COUNT_MAX).unwrap_or(usize::MAX);
         // No channel has this id. It is in the list because a list needs at least one.
-        let mut without = vec![0];
-        without.extend(lease.without.iter().take(max).map(|channel| channel.get()));
-        let find_due = Query::new(&FIND_DUE_CHANNELS).at(lease.now).int(lease.node.get()).list(without.into_iter());
+        let mut excluded = vec![0];
+        excluded.extend(lease.excluded_channels.iter().take(max).map(|channel| channel.get()));
+        let find_due = Query::new(&FIND_DUE_CHANNELS).at(lease.now).int(lease.node.get()).list(excluded.into_iter());
         let find_due = find_due.at(lease.now).int(limit.into());
         let held_until = lease.now + lease.hold;
         let mut leased = Vec::new();

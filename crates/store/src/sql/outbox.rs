@@ -233,9 +233,9 @@ impl SqlStore {
     async fn due_namespaces(&self, now: Timestamp, take: TakeOutbox<'_>) -> Result<Vec<i64>> {
         let max = usize::try_from(TAKE_NAMESPACE_MAX).unwrap_or(usize::MAX);
         // No namespace has this id. It is in the list because a list needs at least one.
-        let mut without = vec![0];
-        without.extend(take.without.iter().take(max).map(|namespace| namespace.get()));
-        let query = Query::new(&FIND_DUE_NAMESPACES).list(without.into_iter()).at(now);
+        let mut excluded = vec![0];
+        excluded.extend(take.excluded_namespaces.iter().take(max).map(|namespace| namespace.get()));
+        let query = Query::new(&FIND_DUE_NAMESPACES).list(excluded.into_iter()).at(now);
         let rows = self.rows(query.int(take.namespace_max.min(TAKE_NAMESPACE_MAX).into())).await?;
         rows.iter().map(|row| Reader::new(row, "namespace").int("id")).collect()
     }

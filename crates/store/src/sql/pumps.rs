@@ -133,7 +133,7 @@ impl Pumps for SqlStore {
         for part in split_by_item(changes, ITEMS_MAX) {
             let made = transact!(self, "change_items", |tx| tx.change_items((token, job), &part, now).await)?;
             match made {
-                Some(made_count) => changed.made_count += made_count,
+                Some(applied_count) => changed.applied_count += applied_count,
                 None => return Ok(ChangedItems { is_refused: true, ..changed }),
             }
         }

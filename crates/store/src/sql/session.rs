@@ -51,14 +51,14 @@ impl OwnConnections {
 
 /// When a session was last found to accept no writes.
 #[derive(Debug)]
-pub(super) struct ReadOnlySeen {
+pub(super) struct LastReadOnly {
     /// The instant from which `at_ms` counts.
     since: Instant,
     /// In milliseconds after `since`; negative before the first time.
     at_ms: AtomicI64,
 }
 
-impl ReadOnlySeen {
+impl LastReadOnly {
     pub(super) fn new() -> Self {
         Self { since: Instant::now(), at_ms: AtomicI64::new(-1) }
     }
@@ -83,7 +83,7 @@ pub(super) struct Sessions {
     /// Whether a pooler gives each transaction another session.
     pub(super) are_shared: bool,
     settings: Arc<[String]>,
-    pub(super) read_only: Arc<ReadOnlySeen>,
+    pub(super) read_only: Arc<LastReadOnly>,
     /// The sessions of this store, if the database does not end the sessions of a stopped server.
     pub(super) own_connections: Option<Arc<OwnConnections>>,
     read_only_recheck: Duration,
@@ -106,7 +106,7 @@ impl Sessions {
             begin: begin.into(),
             are_shared,
             settings: settings.into(),
-            read_only: Arc::new(ReadOnlySeen::new()),
+            read_only: Arc::new(LastReadOnly::new()),
             own_connections: lists_connections.then(Arc::default),
             read_only_recheck: config.read_only_recheck,
             acquire_timeout: config.connect_timeout,
@@ -327,7 +327,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_session_is_replaced_that_was_there_when_no_writes_were_taken() {
-        let seen = ReadOnlySeen::new();
+        let seen = LastReadOnly::new();
         let second = Duration::from_secs(1);
         tokio::time::advance(10 * second).await;
         assert!(!seen.is_stale(9 * second, second), "nothing was seen");

@@ -150,12 +150,12 @@ impl SqlStore {
         let mut removable = Vec::with_capacity(old.len());
         for run in apart.into_iter().filter(|run| !open_fires.contains(&run.root())) {
             if shards.open.contains(&run.id)
-                || shards.unseen_from.is_some_and(|from| run.is_broadcast() && run.id > from)
+                || shards.unread_after.is_some_and(|from| run.is_broadcast() && run.id > from)
             {
                 continue;
             }
             removable.extend(shards.ids.get(&run.id).into_iter().flatten());
-            if shards.unseen_from != Some(run.id) {
+            if shards.unread_after != Some(run.id) {
                 removable.push(run.id);
             }
         }
@@ -211,7 +211,7 @@ impl SqlStore {
                 shards.open.insert(broadcast);
             }
             shards.ids.entry(broadcast).or_default().push(id);
-            shards.unseen_from = is_full.then_some(broadcast);
+            shards.unread_after = is_full.then_some(broadcast);
         }
         Ok(shards)
     }
@@ -245,7 +245,7 @@ struct Shards {
     /// Broadcasts with a shard that has no verdict.
     open: HashSet<i64>,
     /// The page ended within this broadcast. Nothing is known about the broadcasts after it.
-    unseen_from: Option<i64>,
+    unread_after: Option<i64>,
 }
 
 fn old_run(row: &AnyRow) -> Result<OldRun> {

@@ -89,7 +89,7 @@ impl ActivityFormatter {
         ActivityRow {
             at: Moment::new(entry.at, self.now, t),
             actor: entry.actor.clone(),
-            means: match entry.means {
+            means: match entry.auth_method {
                 AuthMethod::Session => None,
                 AuthMethod::Token => Some(t.means_token),
                 AuthMethod::Executor => Some(t.means_executor),

@@ -75,7 +75,7 @@ pub(crate) async fn change(server: &Server, job: JobId, changes: &[(String, Item
     })
     .await;
     let changed = store.change_items(server.engine.token(), job, changes, server.engine.now()).await.unwrap();
-    assert_eq!(changed.made_count, changes.len() as u64);
+    assert_eq!(changed.applied_count, changes.len() as u64);
 }
 
 pub(crate) fn progress(owner: Owner, epoch: i64, done: i64, oldest_at: Option<Timestamp>) -> ItemChange {

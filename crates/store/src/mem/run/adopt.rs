@@ -102,7 +102,7 @@ impl State {
                 if mutant::on(Mutant::DueMeansUnsent) { run } else { ledger::adopted(run, *ended_at, &last_sessions) };
             let run = Run { node: token.node, node_epoch: token.epoch, ..run };
             self.runs.insert(run.id, run.clone());
-            adopted.push(Adopted { run, from, from_ended_at: *ended_at });
+            adopted.push(Adopted { run, from, lease_ended_at: *ended_at });
         }
         adopted
     }

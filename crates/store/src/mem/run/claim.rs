@@ -113,7 +113,7 @@ impl Claim for MemStore {
         let holder = state.trigger_keys.get(&place).and_then(|id| state.runs.get(id)).cloned();
         let mut replaced = None;
         match holder {
-            Some(same) if same.id == run.id => return Ok(KeyedRun::Made(same)),
+            Some(same) if same.id == run.id => return Ok(KeyedRun::Created(same)),
             Some(open) if !open.status.is_terminal() => {
                 if if_open != IfOpen::Replace {
                     return Ok(KeyedRun::Open(open));
@@ -130,7 +130,7 @@ impl Claim for MemStore {
         state.trigger_keys.insert(place, run.id);
         Ok(match replaced {
             Some(replaced) => KeyedRun::Replaced(run, replaced),
-            None => KeyedRun::Made(run),
+            None => KeyedRun::Created(run),
         })
     }
 

@@ -133,8 +133,9 @@ impl State {
             |run: &Run| run.status != RunStatus::Running && run.marked_at.is_none() && run.node_epoch == token.epoch;
         let is_named = |run: &Run| named.contains(&run.id);
         let moving_runs: Vec<RunId> = if home == Some(token.node) {
-            let may_go = |run: &Run| is_named(run) && is_unsent(run) && run.shard_total.is_none_or(|total| total <= 1);
-            if !open.iter().all(may_go) {
+            let may_move =
+                |run: &Run| is_named(run) && is_unsent(run) && run.shard_total.is_none_or(|total| total <= 1);
+            if !open.iter().all(may_move) {
                 return Vec::new();
             }
             if let Some(due) = self.due.get_mut(&job) {
@@ -142,8 +143,8 @@ impl State {
             }
             open.iter().map(|run| run.id).collect()
         } else if home == Some(to.node) {
-            let may_go = |run: &&Run| is_named(run) && is_unsent(run) && run.status == RunStatus::Pending;
-            open.iter().filter(may_go).map(|run| run.id).collect()
+            let may_move = |run: &&Run| is_named(run) && is_unsent(run) && run.status == RunStatus::Pending;
+            open.iter().filter(may_move).map(|run| run.id).collect()
         } else {
             return Vec::new();
         };
@@ -167,7 +168,7 @@ impl State {
         let to = self.nodes.get(&one.to).filter(|held| held.node.takes_jobs(now))?.node.token();
         self.due.get(&one.job).filter(|due| due.home == token.node)?;
         let open = self.open_of(|run| run.node == token.node && run.job == one.job);
-        let may_go = |run: &Run| {
+        let may_move = |run: &Run| {
             one.runs.contains(&run.id)
                 && run.status != RunStatus::Running
                 && run.marked_at.is_none()
@@ -176,7 +177,7 @@ impl State {
                 && run.node_epoch == token.epoch
                 && run.due_at >= not_before
         };
-        if !open.iter().all(may_go) {
+        if !open.iter().all(may_move) {
             return None;
         }
         for run in &open {

@@ -99,7 +99,7 @@ impl SqlStore {
         self.rows(query.int(limit.min(PAGE_MAX).into())).await?.iter().map(watched).collect()
     }
 
-    pub(super) async fn read_watched_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>> {
+    pub(super) async fn read_watched_jobs_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>> {
         let mut found = Vec::with_capacity(jobs.len());
         for chunk in chunks(jobs) {
             for row in self.rows(Query::new(&READ_WATCHED).list(chunk.iter().map(|job| job.get()))).await? {
@@ -111,7 +111,7 @@ impl SqlStore {
         Ok(found)
     }
 
-    pub(super) async fn read_succeeded_since(
+    pub(super) async fn read_newest_successes_since(
         &self,
         jobs: &[JobId],
         since: Timestamp,

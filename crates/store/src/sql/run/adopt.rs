@@ -14,7 +14,7 @@ use crate::streams::LastSessions;
 use crate::{Adopt, LeaseToken, Result};
 
 /// Orphans of up to this many nodes are searched for with one statement per node.
-const FEW_NODES: usize = 4;
+const SINGLE_READ_NODES_MAX: usize = 4;
 
 /// The id of an orphan of a node, that is, of an open run under an ended lease, with this status.
 macro_rules! an_orphan {
@@ -200,7 +200,7 @@ impl Tx<'_> {
     ) -> Result<Vec<NodeId>> {
         let (mut found, mut many) = (Vec::new(), Vec::new());
         for (node, lease) in ended {
-            if *node != token.node && ended.len() > FEW_NODES {
+            if *node != token.node && ended.len() > SINGLE_READ_NODES_MAX {
                 many.push(node.get());
             } else if self.row(Query::new(&FIND_ORPHAN).int(node.get()).int(lease.epoch)).await?.is_some() {
                 found.push(*node);
@@ -324,10 +324,10 @@ impl Tx<'_> {
                 ..ledger::adopted(run, lease.ended_at, last_sessions)
             };
             taken.push((run.id, from, run.status, run.detail.as_ref().and_then(|detail| detail.to_json())));
-            adopted.push(Adopted { run, from, from_ended_at: lease.ended_at });
+            adopted.push(Adopted { run, from, lease_ended_at: lease.ended_at });
         }
-        type Taken = (RunId, LeaseToken, RunStatus, Option<String>);
-        let add = |query: Query, (run, from, status, detail): &Taken| {
+        type TakeOverRow = (RunId, LeaseToken, RunStatus, Option<String>);
+        let add = |query: Query, (run, from, status, detail): &TakeOverRow| {
             query
                 .int(run.get())
                 .int(from.node.get())

@@ -90,7 +90,7 @@ const READ_RUN_BY_KEY: Statement = Statement {
 };
 
 /// Up to this many homes are all read, without first checking which of them have jobs.
-const FEW_HOMES: usize = 4;
+const SINGLE_READ_HOMES_MAX: usize = 4;
 
 const LOCK_TRIGGER_KEY: Statement = Statement {
     name: "lock_trigger_key",
@@ -205,7 +205,7 @@ impl Claim for SqlStore {
             let holder = tx.key_holder(run.job, name).await?;
             if let Some(holder) = holder.as_ref().filter(|holder| holder.id == run.id) {
                 // An earlier try inserted the run, but its answer was lost.
-                return Ok(KeyedRun::Made(holder.clone()));
+                return Ok(KeyedRun::Created(holder.clone()));
             }
             let open = holder.filter(|holder| !holder.status.is_terminal());
             if let Some(open) = open.as_ref().filter(|_| if_open != IfOpen::Replace) {
@@ -226,7 +226,7 @@ impl Claim for SqlStore {
             tx.execute_all(insert, 1).await?;
             Ok(match replaced {
                 Some(replaced) => KeyedRun::Replaced(run, replaced),
-                None => KeyedRun::Made(run),
+                None => KeyedRun::Created(run),
             })
         })
     }
@@ -246,7 +246,7 @@ impl Claim for SqlStore {
 impl SqlStore {
     /// The homes that may have jobs in a range. Nodes stay in the table for weeks after they died, and nearly all of them have no jobs.
     async fn homes_with_due(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<NodeId>> {
-        if homes.len() <= FEW_HOMES {
+        if homes.len() <= SINGLE_READ_HOMES_MAX {
             return Ok(homes.to_vec());
         }
         // A job without a home has the home 0, which is no node.

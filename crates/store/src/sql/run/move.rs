@@ -113,7 +113,7 @@ impl Move for SqlStore {
         for chunk in jobs.chunks(CHUNK_MAX) {
             let mut has_taker = true;
             let part = transact!(self, "hand_over", |tx| {
-                let Some(epoch) = tx.taker(to.get()).await? else { return Ok(Vec::new()) };
+                let Some(epoch) = tx.epoch_of_taker(to.get()).await? else { return Ok(Vec::new()) };
                 let moving_runs = tx.hand_over(token, chunk, (to, epoch)).await?;
                 has_taker = tx.lock_taker(to.get(), epoch).await?;
                 if has_taker { Ok(moving_runs) } else { Err(takes_no_jobs("hand_over")) }
@@ -275,14 +275,14 @@ impl OpenRun {
 
     /// Whether the run may move. A later attempt and a shard may not move, because only the home knows their place in the order of their
     /// job.
-    fn may_go(&self, token: LeaseToken, not_before: Timestamp) -> bool {
+    fn may_move(&self, token: LeaseToken, not_before: Timestamp) -> bool {
         self.is_unsent(token) && !self.is_retry && !self.is_shard && self.due_at >= not_before
     }
 }
 
 impl Tx<'_> {
     /// The epoch of a node that takes jobs.
-    async fn taker(&mut self, node: i64) -> Result<Option<i64>> {
+    async fn epoch_of_taker(&mut self, node: i64) -> Result<Option<i64>> {
         let row = self.row(Query::new(&READ_TAKER).int(node)).await?;
         row.map(|row| Reader::new(&row, "node").int("epoch")).transpose()
     }
@@ -305,7 +305,7 @@ impl Tx<'_> {
         }
         let targets: BTreeMap<i64, i64> = moves.iter().map(|one| (one.job.get(), one.to.get())).collect();
         for to in targets.values().copied().collect::<BTreeSet<_>>() {
-            takers.extend(self.taker(to).await?.map(|epoch| (to, epoch)));
+            takers.extend(self.epoch_of_taker(to).await?.map(|epoch| (to, epoch)));
         }
         let jobs: Vec<i64> = targets.iter().filter(|(_, to)| takers.contains_key(to)).map(|(job, _)| *job).collect();
         let locked = self.lock_moving(&jobs, token.node).await?;
@@ -313,7 +313,7 @@ impl Tx<'_> {
         let mut runs: HashMap<i64, Vec<i64>> = HashMap::new();
         let mut staying_jobs = HashSet::new();
         for run in self.open_of_jobs(&locked, token.node).await? {
-            if named.contains(&run.id) && run.may_go(token, not_before) {
+            if named.contains(&run.id) && run.may_move(token, not_before) {
                 runs.entry(run.job).or_default().push(run.id);
             } else {
                 staying_jobs.insert(run.job);
