@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, RunId, Timestamp};
 
-use super::{join, name, next_id, pending};
+use super::{join, name, next_id, pending_run};
 use crate::catalog::{Namespace, NamespaceDeleted};
 use crate::xxl::{NewXxlRun, XXL_MESSAGE_LEN_MAX, XxlExecutor, XxlReport, XxlReportOutcome, XxlRunState};
 use crate::{LeaseToken, Store};
@@ -205,7 +205,7 @@ async fn vanished_executors_are_forgotten(store: &dyn Store, token: LeaseToken) 
     store.register_xxl(&known(1, "http://10.0.0.5:9999")).await.unwrap();
     store.register_xxl(&known(2, "http://10.0.0.6:9999")).await.unwrap();
     store.register_xxl_by_hand(&known(3, "http://10.0.0.7:9999"), now).await.unwrap();
-    let open = pending(store, token).await;
+    let open = pending_run(store, token).await;
     let of_open = NewXxlRun { run: open.id, ..new(base, 71, 1) };
     let sent = store.send_xxl(token, &[of_open, new(base, 71, 2)], now).await.unwrap().unwrap();
     let ids = |found: Vec<XxlExecutor>| found.iter().map(|one| one.id).collect::<Vec<_>>();
