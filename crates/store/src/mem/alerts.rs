@@ -11,7 +11,7 @@ use rondel_core::{
 };
 
 use super::rollups::is_not_shard;
-use super::{MemStore, State, StoredJob, size};
+use super::{MemStore, State, StoredJob, to_usize};
 use crate::alerts::{
     AlertEvent, AlertWrite, ExpectCheck, IncidentQuery, IncidentRecord, MAINTENANCE_COUNT_MAX, MAINTENANCE_TOTAL_MAX,
     MaintenanceRecord, OpenRunExpectations, RULE_COUNT_MAX, RuleChange, RuleRecord, RuleSaved, SILENCE_COUNT_MAX,
@@ -39,7 +39,7 @@ impl Alerts for MemStore {
         if let Some(missing) = names.find(|name| state.channel_rows.named(change.namespace, name).is_none()) {
             return Ok(RuleSaved::NoChannel(missing.to_owned()));
         }
-        if before.is_none() && rules.len() >= size(RULE_COUNT_MAX) {
+        if before.is_none() && rules.len() >= to_usize(RULE_COUNT_MAX) {
             return Ok(RuleSaved::Full);
         }
         let (check_at, progress) = next_evaluation(before, &change);
@@ -102,7 +102,7 @@ impl Alerts for MemStore {
     async fn alert_events(&self, namespace: NamespaceId, limit: u32) -> Result<Vec<AlertEvent>> {
         let state = self.state();
         let events = state.alert_rows.events.values().filter(|(of, _)| *of == namespace);
-        Ok(events.map(|(_, event)| *event).take(size(limit)).collect())
+        Ok(events.map(|(_, event)| *event).take(to_usize(limit)).collect())
     }
 
     async fn open_incidents(&self, rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> Result<OpenIncidents> {
@@ -125,7 +125,7 @@ impl Alerts for MemStore {
     async fn open_incidents_of(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>> {
         let state = self.state();
         let incidents = state.alert_rows.open_of(rule).filter(|incident| incident.subject.kind != SubjectKind::Group);
-        Ok(incidents.take(size(limit)).cloned().collect())
+        Ok(incidents.take(to_usize(limit)).cloned().collect())
     }
 
     async fn due_incidents(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<IncidentRecord>> {
@@ -136,7 +136,7 @@ impl Alerts for MemStore {
         let mut due: Vec<IncidentRecord> =
             state.alert_rows.incidents.values().filter(is_due).map(|(_, record)| record.clone()).collect();
         due.sort_by_key(|record| record.incident.check_at);
-        due.truncate(size(limit));
+        due.truncate(to_usize(limit));
         Ok(due)
     }
 
@@ -146,7 +146,7 @@ impl Alerts for MemStore {
             state.alert_rows.expect_checks.values().filter(|(of, _)| *of == namespace).map(|(_, check)| *check);
         let mut due: Vec<ExpectCheck> = checks.filter(|check| check.at.is_some_and(|at| at <= now)).collect();
         due.sort_by_key(|check| check.at);
-        due.truncate(size(limit));
+        due.truncate(to_usize(limit));
         Ok(due)
     }
 
@@ -209,7 +209,7 @@ impl Alerts for MemStore {
     async fn incidents_of_group(&self, group: IncidentId, limit: u32) -> Result<Vec<IncidentRecord>> {
         let state = self.state();
         let all = state.alert_rows.incidents.values().rev().map(|(_, record)| record);
-        Ok(all.filter(|record| record.incident.group == Some(group)).take(size(limit)).cloned().collect())
+        Ok(all.filter(|record| record.incident.group == Some(group)).take(to_usize(limit)).cloned().collect())
     }
 
     async fn incident(&self, namespace: NamespaceId, id: IncidentId) -> Result<Option<IncidentRecord>> {
@@ -247,7 +247,7 @@ impl Alerts for MemStore {
     }
 
     async fn add_silence(&self, silence: &SilenceRecord) -> Result<bool> {
-        if self.silences(silence.namespace, silence.created_at).await?.len() >= size(SILENCE_COUNT_MAX) {
+        if self.silences(silence.namespace, silence.created_at).await?.len() >= to_usize(SILENCE_COUNT_MAX) {
             return Ok(false);
         }
         let rows = &mut self.state().alert_rows;
@@ -279,7 +279,7 @@ impl Alerts for MemStore {
     async fn add_maintenance(&self, record: &MaintenanceRecord) -> Result<bool> {
         let open = self.maintenance(Some(record.window.namespace), record.created_at).await?;
         let total = self.maintenance(None, record.created_at).await?.len();
-        if open.len() >= size(MAINTENANCE_COUNT_MAX) || total >= size(MAINTENANCE_TOTAL_MAX) {
+        if open.len() >= to_usize(MAINTENANCE_COUNT_MAX) || total >= to_usize(MAINTENANCE_TOTAL_MAX) {
             return Ok(false);
         }
         let rows = &mut self.state().alert_rows;
@@ -310,7 +310,7 @@ impl Alerts for MemStore {
         let rows = &mut self.state().alert_rows;
         let old = rows.incidents.values().map(|(_, record)| &record.incident);
         let old = old.filter(|incident| incident.resolved_at.is_some_and(|at| at < before)).map(|incident| incident.id);
-        let old: Vec<IncidentId> = old.take(size(limit)).collect();
+        let old: Vec<IncidentId> = old.take(to_usize(limit)).collect();
         rows.incidents.retain(|id, _| !old.contains(id));
         let count = rows.silences.len() + rows.windows.len();
         rows.silences.retain(|_, silence| silence.ends_at >= before);
@@ -333,16 +333,17 @@ impl Alerts for MemStore {
                 && app.is_none_or(|app| record.app == app)
                 && record.spec.name.as_str() > after_name
         };
-        let mut jobs: Vec<WatchedJob> = state.jobs.values().filter(is_asked).map(|job| state.watched(job)).collect();
+        let mut jobs: Vec<WatchedJob> =
+            state.jobs.values().filter(is_asked).map(|job| state.watched_job(job)).collect();
         jobs.sort_by(|a, b| a.name.cmp(&b.name));
-        jobs.truncate(size(limit));
+        jobs.truncate(to_usize(limit));
         Ok(jobs)
     }
 
     async fn watched_jobs_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>> {
         let state = self.state();
         let found = state.jobs.values().filter(|job| !job.is_deleted && jobs.contains(&job.record.id));
-        Ok(found.map(|job| state.watched(job)).collect())
+        Ok(found.map(|job| state.watched_job(job)).collect())
     }
 
     async fn acknowledge_dead_letters(&self, namespace: NamespaceId, runs: &[RunId]) -> Result<u64> {
@@ -354,7 +355,7 @@ impl Alerts for MemStore {
 
     async fn dead_letter_count(&self, namespace: NamespaceId, limit: u32) -> Result<u64> {
         let state = self.state();
-        let count = state.dead_letters.values().filter(|(of, ..)| *of == namespace).take(size(limit)).count();
+        let count = state.dead_letters.values().filter(|(of, ..)| *of == namespace).take(to_usize(limit)).count();
         Ok(u64::try_from(count).unwrap_or(u64::MAX))
     }
 
@@ -398,7 +399,7 @@ impl State {
         self.alert_rows.events.insert(id, (run.namespace, event));
     }
 
-    fn watched(&self, job: &StoredJob) -> WatchedJob {
+    fn watched_job(&self, job: &StoredJob) -> WatchedJob {
         let record = &job.record;
         WatchedJob {
             id: record.id,

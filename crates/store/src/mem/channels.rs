@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use rondel_core::{ChannelId, DeliveryId, IdGen, IncidentId, JobSpec, MessageId, NamespaceId, NodeId, Timestamp};
 
 use super::channel_rows::{Lease, StoredMessage};
-use super::{MemStore, State, size};
+use super::{MemStore, State, to_usize};
 use crate::channels::{
     AfterTry, CHANNEL_COUNT_MAX, CHANNEL_USE_COUNT_MAX, Channel, ChannelDeleted, ChannelSaved, ChannelUse, Delivery,
     IncidentMessage, LeaseChannels, LeasedChannel, NewMessage,
@@ -41,7 +41,7 @@ impl Channels for MemStore {
             return Ok(ChannelSaved::Changed(id));
         }
         let of_it = state.channel_rows.channels.values().filter(|(other, _)| other.namespace == channel.namespace);
-        if of_it.count() >= size(CHANNEL_COUNT_MAX) {
+        if of_it.count() >= to_usize(CHANNEL_COUNT_MAX) {
             return Ok(ChannelSaved::Full);
         }
         let free = Lease { held_by: NodeId::new(0), held_until: Timestamp::EPOCH };
@@ -80,11 +80,11 @@ impl Channels for MemStore {
         let is_free = |held: &Lease| held.held_until <= lease.now || held.held_by == lease.node;
         due.retain(|(_, id)| !lease.excluded_channels.contains(id));
         due.retain(|(_, id)| alerts.channels.get(id).is_some_and(|(_, held)| is_free(held)));
-        due.truncate(size(lease.channel_max));
+        due.truncate(to_usize(lease.channel_max));
         let held_until = lease.now + lease.hold;
         let mut leased = Vec::new();
         for (_, id) in due {
-            let messages = alerts.due(id, lease.now, size(lease.messages_per_channel_max));
+            let messages = alerts.due(id, lease.now, to_usize(lease.messages_per_channel_max));
             if let Some((channel, held)) = alerts.channels.get_mut(&id) {
                 *held = Lease { held_by: lease.node, held_until };
                 leased.push(LeasedChannel { channel: channel.clone(), held_until, messages });
@@ -128,13 +128,14 @@ impl Channels for MemStore {
     async fn deliveries(&self, channel: ChannelId, before: Option<DeliveryId>, limit: u32) -> Result<Vec<Delivery>> {
         let state = self.state();
         let is_asked = |it: &&Delivery| it.channel == channel && before.is_none_or(|before| it.id < before);
-        Ok(state.channel_rows.deliveries.values().rev().filter(is_asked).take(size(limit)).cloned().collect())
+        Ok(state.channel_rows.deliveries.values().rev().filter(is_asked).take(to_usize(limit)).cloned().collect())
     }
 
     async fn incident_messages(&self, incident: IncidentId, limit: u32) -> Result<Vec<IncidentMessage>> {
         let state = self.state();
         let alerts = &state.channel_rows;
-        let messages = alerts.messages.values().rev().filter(|it| it.message.incident == incident).take(size(limit));
+        let messages =
+            alerts.messages.values().rev().filter(|it| it.message.incident == incident).take(to_usize(limit));
         let shown = |it: &StoredMessage| {
             let (channel, _) = alerts.channels.get(&it.message.channel)?;
             let last = alerts.deliveries.values().rev().find(|delivery| delivery.message == it.message.id);
@@ -179,10 +180,10 @@ impl Channels for MemStore {
         let deliveries: Vec<DeliveryId> =
             state.channel_rows.deliveries.keys().copied().filter(|id| id.get() < first).collect();
         let mut removed = 0;
-        for id in messages.into_iter().take(size(limit)) {
+        for id in messages.into_iter().take(to_usize(limit)) {
             removed += u64::from(state.channel_rows.messages.remove(&id).is_some());
         }
-        for id in deliveries.into_iter().take(size(limit)) {
+        for id in deliveries.into_iter().take(to_usize(limit)) {
             removed += u64::from(state.channel_rows.deliveries.remove(&id).is_some());
         }
         Ok(removed)

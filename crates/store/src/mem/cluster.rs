@@ -9,7 +9,7 @@ use rondel_core::{AppId, NodeId, Timestamp};
 use crate::cluster::{
     ExecutorSwitch, Join, JoinRequest, Node, NodeReport, Renewal, Switches, distinct_end, lease_count, next_ordinal,
 };
-use crate::mem::{MemStore, StoredNode, size};
+use crate::mem::{MemStore, StoredNode, to_usize};
 use crate::settle::clean_name;
 use crate::{Cluster, LeaseToken, Result};
 
@@ -146,7 +146,7 @@ impl Cluster for MemStore {
         };
         let is_gone = |held: &&StoredNode| held.node.lease_until < dead_since && Some(held.node.id) != newest;
         let gone = state.nodes.values().filter(is_gone).map(|held| held.node.id).filter(|node| !owns(*node));
-        let gone: Vec<NodeId> = gone.take(size(limit)).collect();
+        let gone: Vec<NodeId> = gone.take(to_usize(limit)).collect();
         gone.iter().for_each(|node| drop(state.nodes.remove(node)));
         Ok(u64::try_from(gone.len()).unwrap_or(u64::MAX))
     }

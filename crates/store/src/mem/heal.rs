@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use async_trait::async_trait;
 use rondel_core::{JobId, NodeId, Timestamp};
 
-use crate::mem::{Due, MemStore, State, size};
+use crate::mem::{DueRow, MemStore, State, to_usize};
 use crate::upkeep::StuckJob;
 use crate::{Heal, Result};
 
@@ -13,7 +13,7 @@ use crate::{Heal, Result};
 impl Heal for MemStore {
     async fn stuck_jobs(&self, limit: u32) -> Result<Vec<StuckJob>> {
         let state = self.state();
-        Ok(state.due.keys().filter_map(|job| state.stuck(*job)).take(size(limit)).collect())
+        Ok(state.due.keys().filter_map(|job| state.stuck(*job)).take(to_usize(limit)).collect())
     }
 
     async fn heal_job(&self, seen: StuckJob, next_fire_at: Option<Timestamp>) -> Result<bool> {
@@ -31,9 +31,9 @@ impl Heal for MemStore {
         let mut state = self.state();
         let nodes: HashSet<NodeId> = state.nodes.keys().copied().collect();
         let is_homeless =
-            |due: &&mut Due| due.next_fire_at.is_some() && due.home.get() != 0 && !nodes.contains(&due.home);
+            |due: &&mut DueRow| due.next_fire_at.is_some() && due.home.get() != 0 && !nodes.contains(&due.home);
         let mut count = 0;
-        for due in state.due.values_mut().filter(is_homeless).take(size(limit)) {
+        for due in state.due.values_mut().filter(is_homeless).take(to_usize(limit)) {
             due.home = NodeId::new(0);
             count += 1;
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use rondel_core::{NamespaceId, OutboxId, RunId, Timestamp};
 
-use super::{MemStore, State, size};
+use super::{MemStore, State, to_usize};
 use crate::outbox::{FailureWebhook, OutboxItem, RunMessage, TakeOutbox, is_failure, may_be_reported, reports_skip};
 use crate::{Outbox, Result};
 
@@ -38,7 +38,7 @@ impl Outbox for MemStore {
         let mut counts: BTreeMap<NamespaceId, u32> = BTreeMap::new();
         let mut taken: Vec<OutboxItem> = Vec::new();
         for (_, id, namespace) in due {
-            let has_turn = counts.contains_key(&namespace) || counts.len() < size(take.namespace_max);
+            let has_turn = counts.contains_key(&namespace) || counts.len() < to_usize(take.namespace_max);
             let count = if has_turn { counts.entry(namespace).or_default() } else { continue };
             if let Some(item) = state.outbox.get_mut(&id).filter(|_| *count < take.messages_per_namespace_max) {
                 *count += 1;

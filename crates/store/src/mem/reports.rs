@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use async_trait::async_trait;
 use rondel_core::{JobId, NamespaceId, Timestamp};
 
-use crate::mem::{MemStore, State, size};
+use crate::mem::{MemStore, State, to_usize};
 use crate::reports::{
     DUE_COUNT_MAX, FailureGains, FailureKey, FailureMessage, FailureQuery, ReportChange, ReportSaved, ReportWrite,
     ScheduledReport, most_frequent,
@@ -54,7 +54,7 @@ impl Reports for MemStore {
         let mut state = self.state();
         let mut old: Vec<FailureKey> = state.failures.keys().filter(|(_, day, _)| *day < before).copied().collect();
         old.sort_by_key(|(_, day, _)| *day);
-        old.truncate(size(limit));
+        old.truncate(to_usize(limit));
         for key in &old {
             state.failures.remove(key);
         }
@@ -94,7 +94,7 @@ impl Reports for MemStore {
         let is_due = |one: &&ScheduledReport| one.next_at.is_some_and(|at| at <= now);
         let mut due: Vec<ScheduledReport> = state.report_schedules.values().filter(is_due).cloned().collect();
         due.sort_by_key(|one| (one.next_at, one.namespace));
-        due.truncate(size(limit.min(DUE_COUNT_MAX)));
+        due.truncate(to_usize(limit.min(DUE_COUNT_MAX)));
         Ok(due)
     }
 

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use rondel_core::Timestamp;
 
-use super::{MemStore, size};
+use super::{MemStore, to_usize};
 use crate::request_keys::{CallState, KeyedCall, StoredAnswer};
 use crate::{RequestKeys, Result};
 
@@ -67,7 +67,7 @@ impl RequestKeys for MemStore {
             .collect();
         old.sort();
         // As in SQL: calls that began in the same millisecond as the first remaining call stay for the next removal.
-        let before = old.get(size(limit)).map_or(before, |(began_at, _)| *began_at);
+        let before = old.get(to_usize(limit)).map_or(before, |(began_at, _)| *began_at);
         let count = old.len();
         state.calls.retain(|_, call| call.began_at >= before);
         Ok((count - old.iter().filter(|(began_at, _)| *began_at >= before).count()) as u64)

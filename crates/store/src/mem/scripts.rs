@@ -7,7 +7,7 @@ use rondel_core::script::ScriptRef;
 use rondel_core::{AppId, JobSpec, NamespaceId, ScriptId};
 
 use super::script_rows::StoredScript;
-use super::{MemStore, State, size};
+use super::{MemStore, State, to_usize};
 use crate::scripts::{SCRIPT_JOB_COUNT_SHOWN, ScriptChange, ScriptDeleted, ScriptRecord, ScriptSaved, ScriptVersion};
 use crate::settle::clean_name;
 use crate::{Result, Scripts};
@@ -22,7 +22,7 @@ impl Scripts for MemStore {
         let state = self.state();
         let of_it = state.scripts.iter().filter(|((of, _), _)| *of == namespace);
         let after = of_it.filter(|((_, name), _)| after_name.is_none_or(|after| name.as_str() > after));
-        Ok(after.filter_map(|((_, name), script)| script.record((namespace, name))).take(size(limit)).collect())
+        Ok(after.filter_map(|((_, name), script)| script.record((namespace, name))).take(to_usize(limit)).collect())
     }
 
     async fn script_version(&self, id: ScriptId, version: i64) -> Result<Option<(ScriptVersion, String)>> {
@@ -34,7 +34,7 @@ impl Scripts for MemStore {
         let state = self.state();
         let Some(script) = state.script_of(id) else { return Ok(Vec::new()) };
         let older = script.versions.range(..before.unwrap_or(i64::MAX)).rev();
-        Ok(older.take(size(limit)).map(|(_, (version, _))| version.clone()).collect())
+        Ok(older.take(to_usize(limit)).map(|(_, (version, _))| version.clone()).collect())
     }
 
     async fn save_script(&self, change: ScriptChange<'_>) -> Result<ScriptSaved> {
@@ -79,7 +79,7 @@ impl Scripts for MemStore {
         let mut users = state.job_names_of_script(namespace, name, None);
         if !users.is_empty() {
             let count = u64::try_from(users.len()).unwrap_or(u64::MAX);
-            users.truncate(size(SCRIPT_JOB_COUNT_SHOWN));
+            users.truncate(to_usize(SCRIPT_JOB_COUNT_SHOWN));
             return Ok(ScriptDeleted::Used(users, count));
         }
         state.scripts.remove(&key);
@@ -96,7 +96,7 @@ impl Scripts for MemStore {
     ) -> Result<Vec<String>> {
         let mut users = self.state().job_names_of_script(namespace, name, within);
         users.retain(|user| after_name.is_none_or(|after| user.as_str() > after));
-        users.truncate(size(limit));
+        users.truncate(to_usize(limit));
         Ok(users)
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rondel_core::{IdGen, JobId, Run, RunId, RunStatus, Timestamp};
 
-use crate::mem::{MemStore, State, size};
+use crate::mem::{MemStore, State, to_usize};
 use crate::reports::is_new_failure;
 use crate::rollups::Gains;
 use crate::upkeep::{CountedRun, JobStat, RECOUNT_FOR};
@@ -16,7 +16,7 @@ use crate::{Result, Stats};
 impl Stats for MemStore {
     async fn roll_up(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let mut state = self.state();
-        let ended: Vec<Run> = state.ended_since_counted().into_iter().take(size(limit)).collect();
+        let ended: Vec<Run> = state.ended_since_counted().into_iter().take(to_usize(limit)).collect();
         let (mut gains, mut failed) = (Gains::default(), Vec::new());
         for run in &ended {
             let counted_as = state.stat_open.remove(&run.id).flatten();
@@ -35,7 +35,7 @@ impl Stats for MemStore {
         }
         let next = state.runs.range((state.stat_cursor.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
         let is_old = |run: &&Run| run.id.get() < IdGen::first_at(before);
-        let next: Vec<Run> = next.map(|(_, run)| run).take_while(is_old).take(size(limit)).cloned().collect();
+        let next: Vec<Run> = next.map(|(_, run)| run).take_while(is_old).take(to_usize(limit)).cloned().collect();
         for run in &next {
             state.stat_cursor = Some(run.id);
             let counted = state.counted(run);
@@ -78,7 +78,7 @@ impl Stats for MemStore {
         let mut old: Vec<(JobId, Timestamp, RunStatus)> =
             state.stats.keys().filter(|(_, hour, _)| *hour < before).copied().collect();
         old.sort_by_key(|(_, hour, _)| *hour);
-        old.truncate(size(limit));
+        old.truncate(to_usize(limit));
         for key in &old {
             state.stats.remove(key);
         }

@@ -80,32 +80,32 @@ pub(super) fn ends_connection(error: &StoreError) -> bool {
 
 /// Advice about a database that refuses connections.
 pub(super) fn hint(error: &Error) -> Option<&'static str> {
-    const MISSING: &str = "create it, or name another one at the end of the URL";
-    const CREDENTIALS: &str = "check the user and the password in the URL";
-    const RIGHTS: &str = "grant the user of the URL all rights on it";
-    const STARTUP: &str = "in pgbouncer.ini set ignore_startup_parameters = extra_float_digits";
-    const POOL_MODE: &str = "in pgbouncer.ini set pool_mode = transaction, or session";
+    const MISSING_HINT: &str = "create it, or name another one at the end of the URL";
+    const CREDENTIALS_HINT: &str = "check the user and the password in the URL";
+    const RIGHTS_HINT: &str = "grant the user of the URL all rights on it";
+    const STARTUP_HINT: &str = "in pgbouncer.ini set ignore_startup_parameters = extra_float_digits";
+    const POOL_MODE_HINT: &str = "in pgbouncer.ini set pool_mode = transaction, or session";
     let Error::Database(database) = error else { return None };
     if let Some(mysql) = database.try_downcast_ref::<MySqlDatabaseError>() {
         return match mysql.number() {
-            1049 => Some(MISSING),
-            1045 | 1698 => Some(CREDENTIALS),
-            1044 => Some(RIGHTS),
+            1049 => Some(MISSING_HINT),
+            1045 | 1698 => Some(CREDENTIALS_HINT),
+            1044 => Some(RIGHTS_HINT),
             _ => None,
         };
     }
     // PgBouncer's own errors have the code of a protocol violation.
     let message = database.message();
     if message.contains("unsupported startup parameter") {
-        return Some(STARTUP);
+        return Some(STARTUP_HINT);
     }
     if message.contains("statement pooling mode") {
-        return Some(POOL_MODE);
+        return Some(POOL_MODE_HINT);
     }
     match database.code().as_deref() {
-        Some("3D000") => Some(MISSING),
-        Some("28P01" | "28000") => Some(CREDENTIALS),
-        Some("42501") => Some(RIGHTS),
+        Some("3D000") => Some(MISSING_HINT),
+        Some("28P01" | "28000") => Some(CREDENTIALS_HINT),
+        Some("42501") => Some(RIGHTS_HINT),
         _ => None,
     }
 }

@@ -12,7 +12,7 @@ use super::rows::{self, run_columns};
 use super::{SqlStore, Tx, transact};
 use crate::cluster::LeaseToken;
 use crate::pumps::{CHECKPOINT_LEN_MAX, ChangedItems, PumpJob, apply_change, has_come, split_by_item};
-use crate::settle::clean;
+use crate::settle::clean_text;
 use crate::{Pumps, Result};
 
 macro_rules! item_columns {
@@ -201,7 +201,7 @@ impl Tx<'_> {
 fn add_item(query: Query, item: &Item) -> Query {
     let counts =
         |query: Query, counts: Counts| query.int(counts.fetches).int(counts.rows).int(counts.done).int(counts.failed);
-    let checkpoint = item.checkpoint.as_deref().map(|text| clean(text, CHECKPOINT_LEN_MAX));
+    let checkpoint = item.checkpoint.as_deref().map(|text| clean_text(text, CHECKPOINT_LEN_MAX));
     let query = query
         .text(&item.name)
         .opt_int(item.owner.map(|owner| owner.run.get()))
@@ -210,7 +210,7 @@ fn add_item(query: Query, item: &Item) -> Query {
         .opt_at(item.asked_at)
         .int(item.sequence)
         .opt_text(checkpoint.as_deref());
-    let query = counts(counts(query, item.before), item.counts);
+    let query = add_counts(add_counts(query, item.before), item.counts);
     query.int(item.per_minute.into()).opt_at(item.oldest_at).int(item.dry.into()).at(item.updated_at)
 }
 

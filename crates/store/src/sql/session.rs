@@ -165,7 +165,7 @@ impl Sessions {
                         connection.execute(AssertSqlSafe(statement.as_str())).await?;
                     }
                     if sessions.dialect == Dialect::MySql {
-                        catch_up(connection).await?;
+                        wait_for_galera(connection).await?;
                     }
                     if is_read_only(connection, sessions.dialect).await? {
                         sessions.read_only.note();
@@ -197,7 +197,7 @@ pub(super) async fn is_read_only(connection: &mut AnyConnection, dialect: Dialec
 
 /// Waits until a Galera node has applied everything that its cluster has committed so far. After a failover the session may lead to a node
 /// that has not yet applied changes that an earlier session has already read or written.
-async fn catch_up(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
+async fn wait_for_galera(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
     let variable = connection.fetch_optional("SHOW GLOBAL VARIABLES LIKE 'wsrep_on'").await?;
     if variable.is_some_and(|row| row.try_get::<String, _>(1).is_ok_and(|value| value == "ON")) {
         connection.execute("SET STATEMENT wsrep_sync_wait = 1 FOR SELECT 1").await?;

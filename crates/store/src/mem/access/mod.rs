@@ -15,7 +15,7 @@ use crate::access::{Account, AuditEntry, SignInLink, TokenRecord, WebSession};
 
 /// The rows of the access tables.
 #[derive(Default)]
-pub(super) struct Access {
+pub(super) struct AccessRows {
     accounts: BTreeMap<AccountId, Account>,
     sessions: BTreeMap<SessionId, WebSession>,
     links: HashMap<String, SignInLink>,
@@ -36,7 +36,7 @@ fn sorted(grants: &[Grant]) -> Vec<Grant> {
     grants
 }
 
-impl Access {
+impl AccessRows {
     /// Removes every role in a namespace.
     pub(super) fn remove_namespace(&mut self, namespace: NamespaceId) {
         let grants = self.accounts.values_mut().map(|account| &mut account.grants);

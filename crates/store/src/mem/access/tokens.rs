@@ -7,8 +7,8 @@ use rondel_core::{AccountId, Timestamp, TokenId};
 
 use crate::Result;
 use crate::access::{TokenKind, TokenQuery, TokenRecord, Tokens, earlier_of};
-use crate::mem::access::{Access, sorted};
-use crate::mem::{MemStore, size};
+use crate::mem::access::{AccessRows, sorted};
+use crate::mem::{MemStore, to_usize};
 
 #[async_trait]
 impl Tokens for MemStore {
@@ -31,7 +31,7 @@ impl Tokens for MemStore {
                 && query.scope.as_ref().is_none_or(|scope| scope.has(token))
                 && query.after.is_none_or(|after| token.id < after)
         };
-        Ok(state.access.tokens.values().rev().filter(wanted).take(size(query.limit)).cloned().collect())
+        Ok(state.access.tokens.values().rev().filter(wanted).take(to_usize(query.limit)).cloned().collect())
     }
 
     async fn count_valid_tokens(&self, owner: AccountId, now: Timestamp) -> Result<u64> {
@@ -58,7 +58,7 @@ impl Tokens for MemStore {
             token.revoked_at.or(token.expires_at).is_some_and(|end| end < before) && !is_of_server(token)
         };
         let dead: Vec<TokenId> =
-            access.tokens.values().filter(is_dead).map(|token| token.id).take(size(limit)).collect();
+            access.tokens.values().filter(is_dead).map(|token| token.id).take(to_usize(limit)).collect();
         let gone: HashMap<TokenId, Option<TokenId>> =
             dead.iter().filter_map(|id| Some((*id, access.tokens.remove(id)?.minted_by))).collect();
         for token in access.tokens.values_mut() {
@@ -107,7 +107,7 @@ impl Tokens for MemStore {
     }
 }
 
-impl Access {
+impl AccessRows {
     pub(super) fn write_token(&mut self, token: &TokenRecord, expires_at: Option<Timestamp>) {
         if self.tokens.values().all(|known| known.hash != token.hash) {
             self.tokens.insert(token.id, TokenRecord { grants: sorted(&token.grants), expires_at, ..token.clone() });

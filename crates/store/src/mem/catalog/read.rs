@@ -5,7 +5,7 @@ use rondel_core::graph::Edge;
 use rondel_core::{JobId, NamespaceId, Timestamp};
 
 use crate::catalog::{Definition, DeletedJob, JobQuery, JobRecord, VersionRecord};
-use crate::mem::{MemStore, State, StoredVersion, size};
+use crate::mem::{MemStore, State, StoredVersion, to_usize};
 use crate::{Catalog, Result};
 
 #[async_trait]
@@ -32,7 +32,7 @@ impl Catalog for MemStore {
                 && query.after_name.as_ref().is_none_or(|name| job.spec.name > *name)
         });
         jobs.sort_by(|a, b| a.spec.name.cmp(&b.spec.name));
-        jobs.truncate(size(query.limit));
+        jobs.truncate(to_usize(query.limit));
         Ok(jobs)
     }
 
@@ -93,7 +93,7 @@ impl Catalog for MemStore {
             author: held.author.clone(),
             created_at: held.created_at,
         };
-        Ok(known.take(size(limit)).map(record).collect())
+        Ok(known.take(to_usize(limit)).map(record).collect())
     }
 
     async fn edges(&self, namespace: NamespaceId) -> Result<Vec<Edge>> {

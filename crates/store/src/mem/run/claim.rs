@@ -11,7 +11,7 @@ use rondel_failpoint::mutant::{self, Mutant};
 
 use super::cancel::ask_to_cancel;
 use crate::ledger::{ClaimJob, ClaimResult, DueJob, DueRange, KeyedRun, UnsentPlace, by_instant};
-use crate::mem::{Due, MemStore, State, StoredNode, key, size};
+use crate::mem::{DueRow, MemStore, State, StoredNode, key, to_usize};
 use crate::{Claim, LeaseToken, Result};
 
 #[async_trait]
@@ -21,7 +21,7 @@ impl Claim for MemStore {
         let mut due: Vec<DueJob> = state.due.keys().filter_map(|job| state.due_job(*job)).collect();
         due.retain(|job| homes.contains(&job.home) && (range.from..=range.to).contains(&job.next_fire_at));
         due.sort_by_key(|job| (job.next_fire_at, job.job));
-        due.truncate(size(range.limit));
+        due.truncate(to_usize(range.limit));
         Ok(due)
     }
 
@@ -42,7 +42,7 @@ impl Claim for MemStore {
                 && UnsentPlace::of(run) > after
         });
         unsent.sort_by_key(UnsentPlace::of);
-        unsent.truncate(size(limit));
+        unsent.truncate(to_usize(limit));
         Ok(unsent)
     }
 
@@ -150,7 +150,7 @@ impl State {
     fn due_job(&self, job: JobId) -> Option<DueJob> {
         let due = self.due.get(&job)?;
         let next_fire_at = due.next_fire_at?;
-        let Due { held_from, version, home, term, recent_fires, .. } = *due;
+        let DueRow { held_from, version, home, term, recent_fires, .. } = *due;
         Some(DueJob { job, next_fire_at, held_from, version, home, term, recent_fires })
     }
 

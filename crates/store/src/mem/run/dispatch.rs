@@ -7,7 +7,7 @@ use rondel_core::{Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
 use crate::ledger::{NotedWait, RunAtExecutor, WaitPlace};
-use crate::mem::{MemStore, State, size};
+use crate::mem::{MemStore, State, to_usize};
 use crate::settle::{clean_name, note_unsent};
 use crate::{Dispatch, LeaseToken, Result};
 
@@ -20,7 +20,7 @@ impl Dispatch for MemStore {
                 && run.status == RunStatus::Waiting
                 && run.due_at <= until
         });
-        waiting.truncate(size(limit));
+        waiting.truncate(to_usize(limit));
         for run in &mut waiting {
             run.status = RunStatus::Pending;
             state.runs.insert(run.id, run.clone());

@@ -24,7 +24,7 @@ impl Finish for MemStore {
         let awaiting = stored.filter(|run| run.awaits_children()).map(|run| (run.job, run.id)).collect();
         let mut ends = Ends { answers, awaiting, ..Ends::default() };
         if !mutant::on(Mutant::NoFollowers) {
-            state.follow(finisher, &mut ends, now);
+            state.follow_runs(finisher, &mut ends, now);
         }
         // Includes the jobs whose runs awaited their children and have ended now. A run that still awaits its children has not ended, and
         // sets no next fire.
@@ -87,7 +87,7 @@ impl State {
                 EndOutcome::Stored(then, None)
             }
             Judgement::Ends(then @ NextStep::Retry { due_at, reason, lost_count }) => {
-                let run = self.retry(&clean, due_at, reason, lost_count);
+                let run = self.write_retry(&clean, due_at, reason, lost_count);
                 EndOutcome::Stored(then, run.map(Box::new))
             }
         }
@@ -118,7 +118,13 @@ impl State {
         run.detail = detail_of(clean).or(run.detail.take());
     }
 
-    fn retry(&mut self, clean: &CleanFinish<'_>, due_at: Timestamp, reason: Reason, lost_count: i32) -> Option<Run> {
+    fn write_retry(
+        &mut self,
+        clean: &CleanFinish<'_>,
+        due_at: Timestamp,
+        reason: Reason,
+        lost_count: i32,
+    ) -> Option<Run> {
         let run = self.runs.get_mut(&clean.finish.run)?;
         let executor = clean.executor.clone().map(std::borrow::Cow::into_owned);
         let executor_id = if executor.is_some() { clean.executor_id } else { run.executor_id };

@@ -8,7 +8,7 @@ use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 
 use crate::cluster::HomeMove;
 use crate::ledger::{HomeLoad, JobAtHome, MovedJobs, UnsentRun};
-use crate::mem::{Due, MemStore, State, size};
+use crate::mem::{DueRow, MemStore, State, to_usize};
 use crate::settle::note_unsent;
 use crate::{LeaseToken, Move, Result};
 
@@ -50,7 +50,7 @@ impl Move for MemStore {
 
     async fn unsent(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<UnsentRun>> {
         let mut unsent = self.state().unsent(token, |run| run.id > after);
-        unsent.truncate(size(limit));
+        unsent.truncate(to_usize(limit));
         Ok(unsent)
     }
 
@@ -64,7 +64,7 @@ impl Move for MemStore {
         let mut jobs: Vec<JobAtHome> =
             at_home.map(|(job, due)| JobAtHome { job: *job, recent_fires: due.recent_fires }).collect();
         jobs.sort_unstable_by_key(|job| job.job);
-        jobs.truncate(size(limit));
+        jobs.truncate(to_usize(limit));
         Ok(jobs)
     }
 
@@ -96,9 +96,9 @@ impl Move for MemStore {
         }
         let busy: HashSet<JobId> = state.open_of(|run| run.node == dead).iter().map(|run| run.job).collect();
         let is_idle =
-            |(job, due): &(&JobId, &mut Due)| due.home == dead && due.next_fire_at.is_some() && !busy.contains(*job);
+            |(job, due): &(&JobId, &mut DueRow)| due.home == dead && due.next_fire_at.is_some() && !busy.contains(*job);
         let mut count = 0;
-        for (_, due) in state.due.iter_mut().filter(is_idle).take(size(limit)) {
+        for (_, due) in state.due.iter_mut().filter(is_idle).take(to_usize(limit)) {
             (due.home, due.term) = (NodeId::new(0), due.term + 1);
             count += 1;
         }

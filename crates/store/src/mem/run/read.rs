@@ -7,7 +7,7 @@ use rondel_core::run::{Attempt, ROOT_SHARD};
 use rondel_core::{AppId, JobId, NamespaceId, Run, RunId, RunStatus, Timestamp};
 
 use crate::ledger::{ATTEMPT_COUNT_MAX, HeldCount, OpenPage, RunCheck, RunQuery};
-use crate::mem::{MemStore, State, key, size};
+use crate::mem::{MemStore, State, key, to_usize};
 use crate::{LeaseToken, Result, Runs};
 
 #[async_trait]
@@ -40,7 +40,7 @@ impl Runs for MemStore {
                 && run.due_at < page.before
                 && (run.due_at, run.id) > page.after
         });
-        Ok(open.into_iter().map(|run| (run.due_at, run.id)).take(size(page.limit)).collect())
+        Ok(open.into_iter().map(|run| (run.due_at, run.id)).take(to_usize(page.limit)).collect())
     }
 
     async fn list_runs(&self, namespace: NamespaceId, query: &RunQuery) -> Result<Vec<Run>> {
@@ -49,7 +49,7 @@ impl Runs for MemStore {
 
     async fn runs_below(&self, parents: &[RunId], limit: u32) -> Result<Vec<Run>> {
         let follows = |run: &&Run| run.parent.is_some_and(|parent| parents.contains(&parent));
-        Ok(self.state().runs.values().filter(follows).take(size(limit)).cloned().collect())
+        Ok(self.state().runs.values().filter(follows).take(to_usize(limit)).cloned().collect())
     }
 
     async fn count_held(&self, namespace: NamespaceId) -> Result<Vec<HeldCount>> {
@@ -71,7 +71,7 @@ impl Runs for MemStore {
             (run.namespace, run.app, run.status) == (namespace, app, RunStatus::Running)
                 && run.executor.as_deref() == Some(executor)
         };
-        Ok(state.runs.values().filter(is_held).take(size(limit)).cloned().collect())
+        Ok(state.runs.values().filter(is_held).take(to_usize(limit)).cloned().collect())
     }
 
     async fn next_fire_after(&self, run: &Run) -> Result<Option<Run>> {
@@ -90,13 +90,13 @@ impl Runs for MemStore {
         let reaches = |run: &Run| run.span_end_at.is_some_and(|end| end >= from);
         let before = first.checked_sub(1).filter(|before| reaches(&planned[*before]));
         planned.drain(..before.unwrap_or(first));
-        planned.truncate(size(limit));
+        planned.truncate(to_usize(limit));
         Ok(planned)
     }
 
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>> {
         let state = self.state();
-        let newest = state.attempts.range((run, i32::MIN)..=(run, i32::MAX)).rev().take(size(ATTEMPT_COUNT_MAX));
+        let newest = state.attempts.range((run, i32::MIN)..=(run, i32::MAX)).rev().take(to_usize(ATTEMPT_COUNT_MAX));
         let mut attempts: Vec<Attempt> = newest.map(|(_, attempt)| attempt.clone()).collect();
         attempts.reverse();
         Ok(attempts)
@@ -143,6 +143,6 @@ impl State {
             true => page.sort_by_key(|run| std::cmp::Reverse(key(run))),
             false => page.sort_by_key(|run| std::cmp::Reverse(run.id)),
         }
-        page.into_iter().take(size(query.limit)).cloned().collect()
+        page.into_iter().take(to_usize(query.limit)).cloned().collect()
     }
 }

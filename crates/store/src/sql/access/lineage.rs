@@ -118,10 +118,10 @@ impl Tx<'_> {
     /// by the creator of the ended token.
     pub(super) async fn splice_out(&mut self, dead: &[i64]) -> Result<()> {
         let parents = self.rows(Query::new(&READ_MINTED_BY).list(dead.iter().copied())).await?;
-        let parents = parents.iter().map(parent).collect::<Result<BTreeMap<_, _>>>()?;
+        let parents = parents.iter().map(token_and_creator).collect::<Result<BTreeMap<_, _>>>()?;
         let minted = self.rows(Query::new(&READ_MINTED).list(dead.iter().copied())).await?;
         for row in &minted {
-            let (token, mut ancestor) = parent(row)?;
+            let (token, mut ancestor) = token_and_creator(row)?;
             // The loop ends, because each step leads to an older token.
             while let Some(next) = ancestor.and_then(|ancestor| parents.get(&ancestor)) {
                 ancestor = *next;
@@ -190,7 +190,7 @@ fn revocation(tokens: &[i64], now: Timestamp) -> Query {
     Query::new(&REVOKE_TOKENS).at(now).list(tokens.iter().copied()).at(now)
 }
 
-fn parent(row: &AnyRow) -> Result<(TokenId, Option<TokenId>)> {
+fn token_and_creator(row: &AnyRow) -> Result<(TokenId, Option<TokenId>)> {
     let mut columns = Reader::new(row, "api_token");
     Ok((TokenId::new(columns.int("id")?), columns.opt_int("minted_by")?.map(TokenId::new)))
 }

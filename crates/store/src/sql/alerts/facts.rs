@@ -96,14 +96,14 @@ impl SqlStore {
         if let Some(app) = app {
             query = query.int(app.get());
         }
-        self.rows(query.int(limit.min(PAGE_MAX).into())).await?.iter().map(watched).collect()
+        self.rows(query.int(limit.min(PAGE_MAX).into())).await?.iter().map(watched_job).collect()
     }
 
     pub(super) async fn read_watched_jobs_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>> {
         let mut found = Vec::with_capacity(jobs.len());
         for chunk in chunks(jobs) {
             for row in self.rows(Query::new(&READ_WATCHED).list(chunk.iter().map(|job| job.get()))).await? {
-                found.push(watched(&row)?);
+                found.push(watched_job(&row)?);
             }
         }
         found.sort_by_key(|job: &WatchedJob| job.id);
@@ -163,7 +163,7 @@ impl Tx<'_> {
     }
 }
 
-fn watched(row: &AnyRow) -> Result<WatchedJob> {
+fn watched_job(row: &AnyRow) -> Result<WatchedJob> {
     /// The part of a definition that is needed here.
     #[derive(Default, Deserialize)]
     #[serde(default)]

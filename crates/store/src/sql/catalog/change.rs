@@ -105,8 +105,8 @@ impl ChangeJobs for SqlStore {
             tx.write_script_use((record.namespace, id), None, Some(&record.spec)).await?;
             let instants = Instants { now, checked_at: now, reached };
             let plan = tx.plan(&record, due, (None, before), instants).await?;
-            tx.settle(&plan.skipped_rows, plan.reason, now).await?;
-            tx.skip_row(&record, before, &plan, skipped_row_id, now).await?;
+            tx.skip_rows(&plan.skipped_rows, plan.reason, now).await?;
+            tx.write_skipped_row(&record, before, &plan, skipped_row_id, now).await?;
             if let Some(drops) = drops {
                 tx.drop_queued(id, Reason::Deleted, drops, now).await?;
             }
@@ -213,8 +213,8 @@ impl Tx<'_> {
 
         let instants = Instants { now: change.now, checked_at: change.checked_at, reached: change.reached };
         let plan = self.plan(&record, due, (Some(change.job), Some(change.before)), instants).await?;
-        self.settle(&plan.skipped_rows, plan.reason, change.now).await?;
-        self.skip_row(&record, Some(change.before), &plan, change.skipped_row_id, change.now).await?;
+        self.skip_rows(&plan.skipped_rows, plan.reason, change.now).await?;
+        self.write_skipped_row(&record, Some(change.before), &plan, change.skipped_row_id, change.now).await?;
         self.move_rows(&KEEP_FUTURE, &plan.kept_rows, change, version).await?;
         self.move_rows(&REOPEN_FUTURE, &plan.reopened_rows, change, version).await?;
         let reopened: Vec<RunId> = plan.reopened_rows.iter().map(|row| row.id).collect();
@@ -292,7 +292,7 @@ impl Tx<'_> {
     }
 
     /// Writes the row that records the past fires that the edit skips.
-    async fn skip_row(
+    async fn write_skipped_row(
         &mut self,
         record: &JobRecord,
         before: Option<&Job>,
@@ -304,7 +304,7 @@ impl Tx<'_> {
         self.insert_runs(&[&row]).await.map(drop)
     }
 
-    async fn settle(&mut self, runs: &[RunId], reason: Reason, now: Timestamp) -> Result<()> {
+    async fn skip_rows(&mut self, runs: &[RunId], reason: Reason, now: Timestamp) -> Result<()> {
         for chunk in runs.chunks(CHUNK_MAX) {
             let ids = || chunk.iter().map(|run| run.get());
             let query = Query::new(&SETTLE_FUTURE).text(reason.as_str()).at(now).list(ids());

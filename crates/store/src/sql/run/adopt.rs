@@ -105,7 +105,7 @@ impl Adopt for SqlStore {
             if !tx.is_lease_valid(token).await? {
                 return Ok(OrphanedJobs { is_refused: true, ..OrphanedJobs::default() });
             }
-            let ended = tx.fence(token, dead).await?;
+            let ended = tx.fence_nodes(token, dead).await?;
             tx.move_limits(token, ended.keys().copied()).await?;
             let jobs = fewest_first(tx.count_orphans(token, &ended).await?, limit);
             let fenced = ended.into_keys().filter(|node| *node != token.node).collect();
@@ -131,7 +131,7 @@ impl Adopt for SqlStore {
             if !tx.is_lease_valid(token).await? {
                 return Ok(Adoption { is_refused: true, ..Adoption::default() });
             }
-            let ended = tx.fence(token, dead).await?;
+            let ended = tx.fence_nodes(token, dead).await?;
             rondel_failpoint::pass("adopt.fenced");
             let homes = tx.lock_homes(&jobs).await?;
             let orphans = tx.orphans_of(&jobs, &ended).await?;
@@ -162,7 +162,7 @@ struct Orphan {
 
 impl Tx<'_> {
     /// Fences the dead nodes. Returns the leases that have ended: earlier ones of this node, and all of the dead nodes.
-    async fn fence(&mut self, token: LeaseToken, dead: &[NodeId]) -> Result<BTreeMap<NodeId, EndedLease>> {
+    async fn fence_nodes(&mut self, token: LeaseToken, dead: &[NodeId]) -> Result<BTreeMap<NodeId, EndedLease>> {
         let mut ended = BTreeMap::new();
         if let Some(row) = self.row(Query::new(&READ_NODE).int(token.node.get())).await? {
             let mut columns = Reader::new(&row, "node");
