@@ -148,7 +148,7 @@ pub async fn runs_that_follow_are_found_by_their_parents(store: &dyn Store) {
     assert_eq!(below(rows.iter().map(|run| run.id).collect(), 100).await, []);
     let mut made = Vec::new();
     for parent in [&rows[1], &rows[2], &rows[1]] {
-        let run = Run { parent: Some(parent.id), ..requested(&job, token, parent.fire_at) };
+        let run = Run { parent: Some(parent.id), ..requested_run(&job, token, parent.fire_at) };
         made.push(store.request_run(token, run).await.unwrap().id);
     }
     assert_eq!(below(vec![rows[1].id, rows[2].id, rows[3].id], 100).await, made);

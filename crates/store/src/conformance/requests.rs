@@ -33,7 +33,7 @@ pub async fn a_run_keeps_the_executor_that_its_caller_named(store: &dyn Store) {
     let again = read_run(store, asked.id).await;
     assert_eq!((again.attempt, again.only_executor.as_deref()), (2, Some("w-2")));
 
-    let whole = named(Run { shard_index: ROOT_SHARD, shard_total: None, ..requested(&job, dead, now) });
+    let whole = named(Run { shard_index: ROOT_SHARD, shard_total: None, ..requested_run(&job, dead, now) });
     store.request_run(dead, whole.clone()).await.unwrap();
     let shards = shards(&whole, 2);
     assert!(store.expand(dead, whole.id, &shards).await.unwrap());
@@ -44,7 +44,7 @@ pub async fn a_run_keeps_the_executor_that_its_caller_named(store: &dyn Store) {
         shard_index: ROOT_SHARD,
         shard_total: Some(1),
         open_shards: Some(1),
-        ..requested(&job, dead, now)
+        ..requested_run(&job, dead, now)
     });
     let shard =
         Run { id: RunId::new(next_id()), shard_index: 0, parent: Some(cut.id), open_shards: None, ..cut.clone() };
@@ -64,7 +64,7 @@ pub async fn a_run_keeps_the_executor_that_its_caller_named(store: &dyn Store) {
 }
 
 fn keyed_run(job: &JobRecord, token: LeaseToken, now: Timestamp, key: &str) -> Run {
-    Run { trigger_key: Some(key.to_owned()), ..requested(job, token, now) }
+    Run { trigger_key: Some(key.to_owned()), ..requested_run(job, token, now) }
 }
 
 /// Of two concurrent requests with a key at different servers, one creates a run and the other finds it. The key is free after the verdict
@@ -148,7 +148,7 @@ pub async fn a_planned_run_is_taken_up_when_it_comes_due(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let at = now + Duration::from_secs(7_200);
     let job = job(store, Some(now.ceil_second())).await;
-    let run = Run { status: RunStatus::Waiting, ..requested(&job, dead, at) };
+    let run = Run { status: RunStatus::Waiting, ..requested_run(&job, dead, at) };
     store.request_run(dead, run.clone()).await.unwrap();
     assert_eq!(store.take_waiting(dead, now + Duration::from_secs(7_199), 10).await.unwrap(), []);
     store.release(dead, Timestamp::EPOCH).await.unwrap();

@@ -199,7 +199,7 @@ impl Tx<'_> {
 }
 
 fn add_item(query: Query, item: &Item) -> Query {
-    let counts =
+    let add_counts =
         |query: Query, counts: Counts| query.int(counts.fetches).int(counts.rows).int(counts.done).int(counts.failed);
     let checkpoint = item.checkpoint.as_deref().map(|text| clean_text(text, CHECKPOINT_LEN_MAX));
     let query = query
