@@ -247,7 +247,7 @@ impl Rights {
     /// For which apps of a namespace this is permitted.
     #[must_use]
     pub fn permitted_apps(&self, permission: Permission, namespace: NamespaceId) -> PermittedApps {
-        let permitted = |grants: &[Grant]| {
+        let apps_of = |grants: &[Grant]| {
             let here =
                 |grant: &&Grant| grant.role.permits(permission) && grant.namespace.is_none_or(|own| own == namespace);
             let mut apps = BTreeSet::new();
@@ -259,10 +259,10 @@ impl Rights {
             }
             PermittedApps::Apps(apps)
         };
-        let own = permitted(&self.grants);
+        let own = apps_of(&self.grants);
         match &self.limit {
             None => own,
-            Some(limit) => own.intersect(permitted(limit)),
+            Some(limit) => own.intersect(apps_of(limit)),
         }
     }
 

@@ -86,12 +86,12 @@ pub fn fire_changes(
         let planned = planned?;
         planned.job.timetable.next_until(planned.anchor, cursor, to).map(|fire| fire.at)
     };
-    let mut left = STEPS_MAX.min(*steps);
+    let mut steps_left = STEPS_MAX.min(*steps);
     let (mut old, mut new) = (next(before, from), next(after, from));
-    let mut seen = from;
+    let mut cursor = from;
     while let Some(at) = old.into_iter().chain(new).min() {
-        if left == 0 {
-            (changes.to, changes.is_whole) = (seen, false);
+        if steps_left == 0 {
+            (changes.to, changes.is_whole) = (cursor, false);
             break;
         }
         let (is_old, is_new) = (old == Some(at), new == Some(at));
@@ -102,8 +102,8 @@ pub fn fire_changes(
         }
         old = if is_old { next(before, at) } else { old };
         new = if is_new { next(after, at) } else { new };
-        seen = at;
-        left -= 1;
+        cursor = at;
+        steps_left -= 1;
         *steps -= 1;
     }
     changes

@@ -155,9 +155,9 @@ impl Graph {
     fn topological_order(&self) -> TopologicalOrder {
         let mut open: BTreeMap<JobId, usize> =
             self.parents.iter().filter(|(_, own)| !own.is_empty()).map(|(job, own)| (*job, own.len())).collect();
-        let mut sorted: Vec<JobId> = self.children.keys().filter(|job| !open.contains_key(job)).copied().collect();
+        let mut sorted_jobs: Vec<JobId> = self.children.keys().filter(|job| !open.contains_key(job)).copied().collect();
         let (mut next, mut step_count) = (0, 0);
-        while let Some(job) = sorted.get(next).copied() {
+        while let Some(job) = sorted_jobs.get(next).copied() {
             next += 1;
             for child in self.children_of(job) {
                 step_count += 1;
@@ -165,11 +165,11 @@ impl Graph {
                 *count -= 1;
                 if *count == 0 {
                     open.remove(&child);
-                    sorted.push(child);
+                    sorted_jobs.push(child);
                 }
             }
         }
-        TopologicalOrder { sorted, unsorted: open.into_keys().collect(), step_count }
+        TopologicalOrder { sorted: sorted_jobs, unsorted: open.into_keys().collect(), step_count }
     }
 
     /// A cycle among these jobs, each of which has a parent among them. The path begins and ends with the parent of the job that comes last
@@ -212,7 +212,7 @@ struct Chains {
 impl Chains {
     fn of(graph: &Graph, sorted: &[JobId]) -> Self {
         let mut chains = Self { above: BTreeMap::new(), below: BTreeMap::new(), step_count: 0 };
-        let longest = |ends: &BTreeMap<JobId, (usize, Option<JobId>)>, next: &mut dyn Iterator<Item = JobId>| {
+        let longest_chain = |ends: &BTreeMap<JobId, (usize, Option<JobId>)>, next: &mut dyn Iterator<Item = JobId>| {
             let lengths = next.map(|other| (ends.get(&other).map_or(1, |(len, _)| *len), other));
             let (mut best, mut count) = ((0, None), 0);
             for (len, other) in lengths {
@@ -222,12 +222,12 @@ impl Chains {
             ((best.0 + 1, best.1), count)
         };
         for job in sorted {
-            let (end, count) = longest(&chains.above, &mut graph.parents_of(*job));
+            let (end, count) = longest_chain(&chains.above, &mut graph.parents_of(*job));
             chains.above.insert(*job, end);
             chains.step_count += count;
         }
         for job in sorted.iter().rev() {
-            let (end, count) = longest(&chains.below, &mut graph.children_of(*job));
+            let (end, count) = longest_chain(&chains.below, &mut graph.children_of(*job));
             chains.below.insert(*job, end);
             chains.step_count += count;
         }

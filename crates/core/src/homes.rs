@@ -150,22 +150,22 @@ fn jobs_to_give_away(this: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -> Ve
     if own.load() <= level.saturating_add(slack) {
         return Vec::new();
     }
-    let mut left = own.load() - level;
+    let mut surplus = own.load() - level;
     let mut rooms: Vec<(u64, NodeId)> =
         nodes.iter().map(|share| (level.saturating_sub(share.load()), share.node)).collect();
     // Jobs are given away in the order of their hashes. If the heaviest went first, the surplus could be a single heavy job,
     // and a job that always has runs cannot be moved.
     let mut order: Vec<&JobShare> = jobs.iter().collect();
     order.sort_by_key(|job| tie_order(job));
-    let mut given = Vec::new();
+    let mut moves = Vec::new();
     for job in order {
         let load = job.load();
-        let Some(most) = rooms.iter_mut().max().filter(|most| load <= most.0 && load <= left) else { continue };
+        let Some(most) = rooms.iter_mut().max().filter(|most| load <= most.0 && load <= surplus) else { continue };
         most.0 -= load;
-        left -= load;
-        given.push((job.job, most.1));
+        surplus -= load;
+        moves.push((job.job, most.1));
     }
-    given
+    moves
 }
 
 /// Mixes the bits of a number (splitmix64), so that similar numbers get unrelated results.

@@ -103,15 +103,15 @@ impl Overrides {
     /// parameters do not name.
     pub fn apply(&self, handler: &str, job_params: &Value, given: &Value) -> Result<Value, Vec<FieldError>> {
         let mut refused = Vec::new();
-        let merged = match self {
+        let merged_params = match self {
             Self::All => given.clone(),
             Self::None | Self::Only(_) => {
                 self.merge_at("", Some(job_params), Some(given), &mut refused).unwrap_or(Value::Null)
             }
         };
         let mut errors: Vec<FieldError> = refused.iter().map(|pointer| self.refusal_error(handler, pointer)).collect();
-        errors.extend(foreign_secrets(job_params, &merged));
-        if errors.is_empty() { Ok(merged) } else { Err(errors) }
+        errors.extend(foreign_secrets(job_params, &merged_params));
+        if errors.is_empty() { Ok(merged_params) } else { Err(errors) }
     }
 
     fn merge_at(
@@ -154,16 +154,20 @@ impl Overrides {
         given: Option<&Map<String, Value>>,
         refused: &mut Vec<String>,
     ) -> Option<Value> {
-        let of_job = job_params.and_then(Value::as_object);
-        let names: BTreeSet<&String> = of_job.into_iter().chain(given).flat_map(Map::keys).collect();
-        let mut merged = Map::new();
+        let job_fields = job_params.and_then(Value::as_object);
+        let names: BTreeSet<&String> = job_fields.into_iter().chain(given).flat_map(Map::keys).collect();
+        let mut merged_fields = Map::new();
         for name in names {
-            let (job_params, given) = (of_job.and_then(|all| all.get(name)), given.and_then(|all| all.get(name)));
+            let (job_params, given) = (job_fields.and_then(|all| all.get(name)), given.and_then(|all| all.get(name)));
             if let Some(value) = self.merge_at(&child_pointer(pointer, name), job_params, given, refused) {
-                merged.insert(name.clone(), value);
+                merged_fields.insert(name.clone(), value);
             }
         }
-        if merged.is_empty() && of_job.is_none() { job_params.cloned() } else { Some(Value::Object(merged)) }
+        if merged_fields.is_empty() && job_fields.is_none() {
+            job_params.cloned()
+        } else {
+            Some(Value::Object(merged_fields))
+        }
     }
 
     fn refusal_error(&self, handler: &str, pointer: &str) -> FieldError {

@@ -336,21 +336,21 @@ impl JobSpec {
     /// its position in the list.
     pub fn keep_run_instants(&mut self, before: &Self, now: Timestamp) {
         let of_before = before.schedules().into_iter().filter_map(|(_, known)| Some((run_instant(known)?, known)));
-        let mut known: Vec<(Timestamp, &ScheduleSpec)> = of_before.filter(|(at, _)| *at <= now).collect();
-        let mut moved: Vec<(Timestamp, &mut ScheduleSpec)> = Vec::new();
+        let mut known_instants: Vec<(Timestamp, &ScheduleSpec)> = of_before.filter(|(at, _)| *at <= now).collect();
+        let mut moved_instants: Vec<(Timestamp, &mut ScheduleSpec)> = Vec::new();
         for schedule in self.schedules_mut() {
             let Some(wanted) = run_instant(schedule) else { continue };
             // A schedule that already has an instant of `before` uses up that instant. The remaining instants are for the other schedules.
-            match known.iter().position(|(at, _)| *at == wanted) {
+            match known_instants.iter().position(|(at, _)| *at == wanted) {
                 Some(position) => {
-                    known.remove(position);
+                    known_instants.remove(position);
                 }
-                None => moved.push((wanted, schedule)),
+                None => moved_instants.push((wanted, schedule)),
             }
         }
-        for (wanted, schedule) in moved {
-            if let Some(position) = known.iter().position(|(at, _)| wanted < *at) {
-                schedule.at.clone_from(&known.remove(position).1.at);
+        for (wanted, schedule) in moved_instants {
+            if let Some(position) = known_instants.iter().position(|(at, _)| wanted < *at) {
+                schedule.at.clone_from(&known_instants.remove(position).1.at);
             }
         }
     }

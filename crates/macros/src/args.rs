@@ -143,7 +143,7 @@ impl Arg {
     fn new(kind: &'static ArgKind, tokens: Expr) -> syn::Result<Self> {
         let span = syn::spanned::Spanned::span(&tokens);
         let value = value(kind.value_type, &tokens).ok_or_else(|| {
-            let wanted = match kind.value_type {
+            let expected_form = match kind.value_type {
                 ArgType::Text => "a string literal",
                 ArgType::Texts => "a string literal, or a list of them such as [\"a\", \"b\"]",
                 ArgType::WordOrTexts => "a string literal, or a list of them such as [\"/a\", \"/b\"]",
@@ -151,7 +151,7 @@ impl Arg {
                 ArgType::Number => "a whole number",
                 ArgType::Flag => "true or false",
             };
-            syn::Error::new(span, format!("`{}` wants {wanted}", kind.name))
+            syn::Error::new(span, format!("`{}` wants {expected_form}", kind.name))
         })?;
         Ok(Self { kind, tokens, value, span })
     }

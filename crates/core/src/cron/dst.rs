@@ -149,9 +149,9 @@ pub(super) fn prev_before(fields: &Fields, zone: Tz, rule: ResolvedRule, before:
     let mut index = spans.index_at(until);
     loop {
         let view = SpanView::new(spans.all(), index, rule);
-        let found = fields.at_or_before((view.end - 1).min(until + view.offset));
-        if let Some(found) = found.filter(|found| *found >= view.first) {
-            return Some(Timestamp::from_secs(found - view.offset));
+        let local = fields.at_or_before((view.end - 1).min(until + view.offset));
+        if let Some(local) = local.filter(|local| *local >= view.first) {
+            return Some(Timestamp::from_secs(local - view.offset));
         }
         if let Some(gap) = view.gap
             && fields.at_or_before(view.start + view.offset - 1).is_some_and(|skipped| skipped >= gap)
@@ -159,7 +159,7 @@ pub(super) fn prev_before(fields: &Fields, zone: Tz, rule: ResolvedRule, before:
             return Some(Timestamp::from_secs(view.start));
         }
         let earlier = index.checked_sub(1)?;
-        index = if view.starts_in_fold { earlier } else { spans.index_at(found? + OFFSET_BOUND).min(earlier) };
+        index = if view.starts_in_fold { earlier } else { spans.index_at(local? + OFFSET_BOUND).min(earlier) };
     }
 }
 

@@ -89,36 +89,36 @@ fn text_without_secrets(text: &str) -> String {
 /// hidden too, because only the program knows where a quoted or escaped value ends.
 fn line_without_secrets(line: &str) -> String {
     let end = line.strip_suffix('\n').map_or("", |_| "\n");
-    let mut shown = String::with_capacity(line.len());
+    let mut shown_line = String::with_capacity(line.len());
     let mut rest = line.trim_end_matches('\n');
     while let Some(word_len) = rest.find(char::is_whitespace).or((!rest.is_empty()).then_some(rest.len())) {
         let (word, after) = rest.split_at(word_len);
         let blank_len = after.find(|one: char| !one.is_whitespace()).unwrap_or(after.len());
         let (blank, after) = after.split_at(blank_len);
         if let Some((name, value)) = split_assignment(word) {
-            shown.extend([name, HIDDEN]);
+            shown_line.extend([name, HIDDEN]);
             if value.contains(QUOTES) {
-                return shown + end;
+                return shown_line + end;
             }
-            shown.push_str(blank);
+            shown_line.push_str(blank);
             rest = after;
         } else if is_secret_flag(word) || is_secret_header(word) {
-            shown.extend([word, blank]);
+            shown_line.extend([word, blank]);
             if after.is_empty() {
-                return shown + end;
+                return shown_line + end;
             }
-            shown.push_str(HIDDEN);
+            shown_line.push_str(HIDDEN);
             let value_len = after.find(char::is_whitespace).unwrap_or(after.len());
             if is_secret_header(word) || after[..value_len].contains(QUOTES) {
-                return shown + end;
+                return shown_line + end;
             }
             rest = &after[value_len..];
         } else {
-            shown.extend([word, blank]);
+            shown_line.extend([word, blank]);
             rest = after;
         }
     }
-    shown + end
+    shown_line + end
 }
 
 const QUOTES: [char; 4] = ['"', '\'', '\\', '`'];

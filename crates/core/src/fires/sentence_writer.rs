@@ -140,12 +140,12 @@ impl<'a> SentenceWriter<'a> {
     fn open_sentence(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
         let due_at = row.map_or(self.at, |row| row.due_at);
         let due = self.instant_text(due_at);
-        let again = retry_reason_text(row, reason);
+        let retry = retry_reason_text(row, reason);
         if due_at > self.facts.now && row.is_some_and(|row| self.is_shadow(row.trigger)) {
             return in_shadow_mode(&due);
         }
         if due_at > self.facts.now {
-            return bilingual(format!("It will run at {due}{}.", again.0), format!("将在 {due} 执行{}。", again.1));
+            return bilingual(format!("It will run at {due}{}.", retry.0), format!("将在 {due} 执行{}。", retry.1));
         }
         let waits = |lang| row.and_then(|row| row.detail.as_deref()).and_then(|detail| waits_for(detail, lang));
         let for_what = waits(Lang::En).zip(waits(Lang::Zh));
@@ -154,8 +154,8 @@ impl<'a> SentenceWriter<'a> {
         let waited = self.facts.now.since(due_at);
         let (long_en, long_zh) = (short_length(waited, Lang::En), short_length(waited, Lang::Zh));
         bilingual(
-            format!("It has not begun yet: it has been due for {long_en}, since {due}, and waits {en}{}.", again.0),
-            format!("尚未开始：{due} 已到期 {long_zh}，正在{}{}。", wait_zh(&zh), again.1),
+            format!("It has not begun yet: it has been due for {long_en}, since {due}, and waits {en}{}.", retry.0),
+            format!("尚未开始：{due} 已到期 {long_zh}，正在{}{}。", wait_zh(&zh), retry.1),
         )
     }
 

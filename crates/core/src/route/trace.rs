@@ -90,14 +90,14 @@ pub fn text(route: &str, candidates: &[Candidate<'_>], waited: WaitTimes) -> Str
     let refused = || candidates.iter().filter_map(|candidate| Some((candidate, candidate.refusal?)));
     if refused().next().is_some() {
         text.push_str(",\"refused\":{");
-        let left = push_list(&mut text, TRACE_LEN_MAX - TAIL_LEN_MAX, refused(), |text, (candidate, why)| {
+        let refused_more = push_list(&mut text, TRACE_LEN_MAX - TAIL_LEN_MAX, refused(), |text, (candidate, why)| {
             push_name(text, candidate.hashed_name.name());
             text.push_str(":\"");
             text.push_str(why.as_str());
             text.push('"');
         });
         text.push('}');
-        push_more(&mut text, "refused", left);
+        push_more(&mut text, "refused", refused_more);
     }
     let server = waited.server.map(|late| (late.because.as_str(), late.by));
     let waits = [("turn", waited.turn), ("executor", waited.executor)];
@@ -208,12 +208,12 @@ fn push_list<T>(
     items: impl Iterator<Item = T>,
     write: impl Fn(&mut String, T),
 ) -> usize {
-    let mut left = 0;
+    let mut left_out_count = 0;
     let mut is_first = true;
     for item in items {
         let before = text.len();
-        if left > 0 {
-            left += 1;
+        if left_out_count > 0 {
+            left_out_count += 1;
             continue;
         }
         if !std::mem::take(&mut is_first) {
@@ -222,10 +222,10 @@ fn push_list<T>(
         write(text, item);
         if text.len() > len_max {
             text.truncate(before);
-            left = 1;
+            left_out_count = 1;
         }
     }
-    left
+    left_out_count
 }
 
 /// Writes how many names a list leaves out, if it leaves out any.

@@ -74,7 +74,7 @@ impl<'s> Checker<'s> {
                 true
             }
             Value::String(text) => {
-                let wrong = if is_duration(schema) {
+                let format_error = if is_duration(schema) {
                     parse_duration(text).err()
                 } else if is_instant(schema) {
                     text.parse::<Timestamp>().err()
@@ -82,7 +82,7 @@ impl<'s> Checker<'s> {
                     None
                 };
                 // The message of `error` repeats the whole text, which may be long.
-                wrong.is_none_or(|error| {
+                format_error.is_none_or(|error| {
                     let message = if text.len() > 100 {
                         format!("expected {}, found {}", expected(self.root, schema), quoted(text))
                     } else {

@@ -78,19 +78,19 @@ impl<'a> Search<'a> {
     fn next_in_calendar(&mut self, after: Timestamp, until: Timestamp, applied: &AppliedCalendar) -> SearchResult {
         let (calendar, horizon) = (&applied.calendar, after.saturating_add(HORIZON));
         let to = until.min(horizon);
-        let found = match applied.rule {
+        let result = match applied.rule {
             CalendarRule::Only => self.next_filtered(after, to, (calendar, true)),
             CalendarRule::Except => self.next_filtered(after, to, (calendar, false)),
             CalendarRule::Next => self.next_shifted(after, to, calendar, Direction::Later),
             CalendarRule::Previous => self.next_shifted(after, to, calendar, Direction::Earlier),
         };
         if found != SearchResult::Nothing || until <= horizon {
-            return found;
+            return result;
         }
         match self.table.uncalendared_after(self.anchor, after) {
             // Nothing was searched yet, because all fires are beyond the horizon.
             Some((first, _)) if first > horizon => self.next_in_calendar(first - SHIFT_MAX, until, applied),
-            _ => found,
+            _ => result,
         }
     }
 
@@ -142,19 +142,19 @@ impl<'a> Search<'a> {
         calendar: &Calendar,
         direction: Direction,
     ) -> SearchResult {
-        let mut best: Option<Fire> = None;
+        let mut first_fire: Option<Fire> = None;
         let mut unsearched_from: Option<Timestamp> = None;
         let count = u64::try_from(self.table.schedules.len()).unwrap_or(1).max(1);
         // Each schedule has an equal share of the work, so that every search makes progress with all of them.
         let share = self.work_left / count;
         for schedule in &self.table.schedules {
             // A later schedule of the list wins only with an earlier instant.
-            let until = best.map_or(until, |best| just_before(best.at));
+            let until = first_fire.map_or(until, |first_fire| just_before(first_fire.at));
             // A fire of the schedule may move to a day before the schedule's start.
             let after = schedule.start.map_or(after, |start| after.max(just_before(start)));
             let mut shift = Shift { schedule, anchor: self.anchor, after, calendar, direction, work_left: share };
             match shift.next(until) {
-                ShiftResult::At(at) => best = Some(fire(schedule, at)),
+                ShiftResult::At(at) => first_fire = Some(fire(schedule, at)),
                 ShiftResult::NothingBefore(at) => {
                     unsearched_from = Some(unsearched_from.map_or(at, |unsearched_from| unsearched_from.min(at)))
                 }
@@ -162,11 +162,11 @@ impl<'a> Search<'a> {
             }
             self.spend(share - shift.work_left);
         }
-        match (best, unsearched_from) {
-            (Some(best), Some(unsearched_from)) if unsearched_from <= best.at => {
+        match (first_fire, unsearched_from) {
+            (Some(first_fire), Some(unsearched_from)) if unsearched_from <= first_fire.at => {
                 SearchResult::NothingBefore(unsearched_from)
             }
-            (Some(best), _) => SearchResult::Fire(best),
+            (Some(first_fire), _) => SearchResult::Fire(first_fire),
             (None, Some(unsearched_from)) => SearchResult::NothingBefore(unsearched_from),
             (None, None) => SearchResult::Nothing,
         }
@@ -249,16 +249,16 @@ impl Shift<'_> {
         let mut cursor = just_before(at(from.and_time(start)));
         loop {
             self.spend(STEP_WORK);
-            let found = self.schedule.next_after(self.anchor, cursor)?;
-            let local = local::time_at(self.schedule.zone, found);
+            let fire_at = self.schedule.next_after(self.anchor, cursor)?;
+            let local = local::time_at(self.schedule.zone, fire_at);
             if local.date() != from {
                 return None;
             }
-            let moved = if from == to { found } else { at(to.and_time(local.time())) };
+            let moved = if from == to { fire_at } else { at(to.and_time(local.time())) };
             if moved > self.after {
                 return Some(moved);
             }
-            cursor = found;
+            cursor = fire_at;
         }
     }
 

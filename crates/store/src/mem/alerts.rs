@@ -361,15 +361,15 @@ impl Alerts for MemStore {
 
     async fn newest_successes_since(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<(JobId, Timestamp)>> {
         let state = self.state();
-        let mut newest: BTreeMap<JobId, Timestamp> = BTreeMap::new();
+        let mut newest_successes: BTreeMap<JobId, Timestamp> = BTreeMap::new();
         let is_good =
             |run: &&Run| run.status == RunStatus::Succeeded && run.reason != Some(Reason::Moved) && is_not_shard(run);
         let good = state.runs.values().filter(is_good).filter(|run| run.fire_at >= since);
         for run in good.filter(|run| jobs.contains(&run.job)) {
-            let at = newest.entry(run.job).or_insert(run.fire_at);
+            let at = newest_successes.entry(run.job).or_insert(run.fire_at);
             *at = run.fire_at.max(*at);
         }
-        Ok(newest.into_iter().collect())
+        Ok(newest_successes.into_iter().collect())
     }
 }
 

@@ -24,15 +24,15 @@ impl Changes for MemStore {
 
     async fn snapshots_of_lease(&self, owner: LeaseToken, limit: u32) -> Result<Vec<RunSnapshot>> {
         let state = self.state();
-        let mut found = Vec::new();
+        let mut snapshots = Vec::new();
         for status in [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running] {
             let own =
                 |run: &&rondel_core::Run| (run.node, run.node_epoch, run.status) == (owner.node, owner.epoch, status);
             let mut runs: Vec<_> = state.runs.values().filter(own).collect();
             runs.sort_by_key(|run| run.due_at);
-            found.extend(runs.into_iter().take(to_usize(limit)).map(RunSnapshot::from));
+            snapshots.extend(runs.into_iter().take(to_usize(limit)).map(RunSnapshot::from));
         }
-        Ok(found)
+        Ok(snapshots)
     }
 
     async fn jobs_saved(&self, since: Timestamp, limit: u32) -> Result<Vec<SavedJob>> {

@@ -136,7 +136,7 @@ impl Channels for MemStore {
         let alerts = &state.channel_rows;
         let messages =
             alerts.messages.values().rev().filter(|it| it.message.incident == incident).take(to_usize(limit));
-        let shown = |it: &StoredMessage| {
+        let incident_message = |it: &StoredMessage| {
             let (channel, _) = alerts.channels.get(&it.message.channel)?;
             let last = alerts.deliveries.values().rev().find(|delivery| delivery.message == it.message.id);
             Some(IncidentMessage {
@@ -150,7 +150,7 @@ impl Channels for MemStore {
                 error: last.and_then(|delivery| delivery.error.clone()).filter(|_| !it.is_sent),
             })
         };
-        Ok(messages.filter_map(shown).collect())
+        Ok(messages.filter_map(incident_message).collect())
     }
 
     async fn message_subjects(&self, messages: &[MessageId]) -> Result<Vec<(MessageId, String)>> {

@@ -17,7 +17,7 @@ use crate::{Channels, Reports, Result};
 impl Reports for MemStore {
     async fn failure_messages(&self, query: &FailureQuery<'_>) -> Result<Vec<FailureMessage>> {
         let state = self.state();
-        let mut found: BTreeMap<i64, (FailureMessage, BTreeMap<JobId, u64>)> = BTreeMap::new();
+        let mut messages: BTreeMap<i64, (FailureMessage, BTreeMap<JobId, u64>)> = BTreeMap::new();
         for ((job, day, key), gain) in &state.failures {
             let is_its = gain.namespace == query.namespace
                 && (query.from..query.to).contains(day)
@@ -26,7 +26,7 @@ impl Reports for MemStore {
             if !is_its {
                 continue;
             }
-            let (sum, jobs) = found.entry(*key).or_insert_with(|| {
+            let (sum, jobs) = messages.entry(*key).or_insert_with(|| {
                 let message = gain.message.clone();
                 let first = FailureMessage {
                     key: *key,
@@ -42,12 +42,12 @@ impl Reports for MemStore {
             (sum.count, sum.newest) = (sum.count + count, sum.newest.max(gain.newest));
             *jobs.entry(*job).or_default() += count;
         }
-        let found = found.into_values().map(|(mut message, jobs)| {
+        let messages = messages.into_values().map(|(mut message, jobs)| {
             message.job_count = u64::try_from(jobs.len()).unwrap_or(u64::MAX);
             message.name_jobs(jobs);
             message
         });
-        Ok(most_frequent(found.collect(), query.limit))
+        Ok(most_frequent(messages.collect(), query.limit))
     }
 
     async fn forget_failure_stats(&self, before: Timestamp, limit: u32) -> Result<u64> {

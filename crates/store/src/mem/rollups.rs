@@ -95,15 +95,15 @@ impl Rollups for MemStore {
             let (count, newest) = all.entry((run.job, run.status, had_none)).or_insert((0, run.id));
             (*count, *newest) = (*count + 1, run.id.max(*newest));
         }
-        let counted = |((job, status, had_no_executor), (count, newest))| UnsuccessfulRuns {
+        let unsuccessful_runs = |((job, status, had_no_executor), (count, newest))| UnsuccessfulRuns {
             job,
             status,
             had_no_executor,
             count,
             newest,
         };
-        let mut all: Vec<UnsuccessfulRuns> = all.into_iter().map(counted).collect();
-        all.sort_by_key(|counted| (Reverse(counted.count), counted.job));
+        let mut all: Vec<UnsuccessfulRuns> = all.into_iter().map(unsuccessful_runs).collect();
+        all.sort_by_key(|one| (Reverse(one.count), one.job));
         Ok(all)
     }
 

@@ -41,27 +41,27 @@ impl Scripts for MemStore {
         let mut state = self.state();
         let key = (change.namespace, change.name.to_owned());
         let before = state.scripts.get(&key);
-        let newest = before.map_or(0, StoredScript::newest);
-        if change.expected_version.is_some_and(|expected| expected != newest) {
-            return Ok(ScriptSaved::Conflict(newest));
+        let newest_version = before.map_or(0, StoredScript::newest);
+        if change.expected_version.is_some_and(|expected| expected != newest_version) {
+            return Ok(ScriptSaved::Conflict(newest_version));
         }
         if let Some(other) = before.filter(|script| script.language != change.spec.language) {
             return Ok(ScriptSaved::OtherLanguage(other.language.clone()));
         }
-        let named: Vec<i64> = state.versions_named(change.namespace, change.name);
+        let named_versions: Vec<i64> = state.versions_named(change.namespace, change.name);
         let script = state.scripts.entry(key).or_insert_with(|| StoredScript {
             id: change.id,
             language: change.spec.language.clone(),
             created_at: change.now,
             versions: BTreeMap::new(),
         });
-        let version = version(&change, newest + 1);
+        let version = version(&change, newest_version + 1);
         script.versions.insert(version.version, (version, change.spec.source.clone()));
-        let oldest_kept = newest + 1 - i64::from(change.kept_count);
-        script.versions.retain(|version, _| *version > oldest_kept || named.contains(version));
+        let oldest_kept = newest_version + 1 - i64::from(change.kept_count);
+        script.versions.retain(|version, _| *version > oldest_kept || named_versions.contains(version));
         let record = state.script_record(change.namespace, change.name);
         let Some(record) = record else { return Ok(ScriptSaved::Conflict(0)) };
-        Ok(if newest == 0 { ScriptSaved::Created(record) } else { ScriptSaved::Changed(record) })
+        Ok(if newest_version == 0 { ScriptSaved::Created(record) } else { ScriptSaved::Changed(record) })
     }
 
     async fn delete_script(

@@ -151,9 +151,9 @@ impl XxlExecutors for MemStore {
         let is_over = |id: RunId| state.runs.get(&id).is_none_or(|run| run.status.is_terminal());
         let is_left = |run: &&XxlRun| run.state != XxlRunState::Settled && run.sent_at < before && is_over(run.run);
         let left = runs.values().filter(is_left).take(to_usize(limit));
-        let old = runs.values().filter(is_old).take(to_usize(limit)).chain(left);
-        let old: Vec<i64> = old.map(|run| run.log_id).collect();
-        for log_id in &old {
+        let old_runs = runs.values().filter(is_old).take(to_usize(limit)).chain(left);
+        let old_runs: Vec<i64> = old_runs.map(|run| run.log_id).collect();
+        for log_id in &old_runs {
             state.xxl.runs.remove(log_id);
         }
         let unsettled = state.xxl.runs.values().filter(|run| run.state != XxlRunState::Settled);
@@ -167,6 +167,6 @@ impl XxlExecutors for MemStore {
         for key in &gone {
             state.xxl.executors.remove(key);
         }
-        Ok(u64::try_from(old.len() + gone.len()).unwrap_or(u64::MAX))
+        Ok(u64::try_from(old_runs.len() + gone.len()).unwrap_or(u64::MAX))
     }
 }

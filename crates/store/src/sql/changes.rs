@@ -81,15 +81,15 @@ impl Changes for SqlStore {
     }
 
     async fn executor_names(&self, ids: &[ExecutorId]) -> Result<Vec<(ExecutorId, NamespaceId, String)>> {
-        let mut found = Vec::with_capacity(ids.len());
+        let mut names = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(CHUNK_MAX) {
             for row in self.rows(Query::new(&READ_EXECUTOR_NAMES).list(chunk.iter().map(|id| id.get()))).await? {
                 let mut columns = Reader::new(&row, "executor");
                 let id = ExecutorId::new(columns.int("id")?);
-                found.push((id, NamespaceId::new(columns.int("namespace_id")?), columns.text("name")?));
+                names.push((id, NamespaceId::new(columns.int("namespace_id")?), columns.text("name")?));
             }
         }
-        Ok(found)
+        Ok(names)
     }
 }
 

@@ -278,7 +278,7 @@ impl Channels for SqlStore {
 impl Tx<'_> {
     /// Writes messages in this transaction, except existing ones and those to channels that were deleted.
     pub(super) async fn write_messages(&mut self, messages: &[NewMessage]) -> Result<u64> {
-        let mut written = 0;
+        let mut written_count = 0;
         for chunk in messages.chunks(CHUNK_MAX) {
             let named: BTreeSet<i64> = chunk.iter().map(|message| message.channel.get()).collect();
             let there = self.rows(Query::new(&FIND_CHANNELS).list(named.into_iter())).await?;
@@ -304,10 +304,10 @@ impl Tx<'_> {
                     .at(message.created_at)
             });
             for (query, _) in queries {
-                written += self.execute(query).await?;
+                written_count += self.execute(query).await?;
             }
         }
-        Ok(written)
+        Ok(written_count)
     }
 
     async fn save_channel(&mut self, channel: &Channel) -> Result<ChannelSaved> {

@@ -76,21 +76,21 @@ impl SqlStore {
         let Some(own) = &self.sessions.own_connections else { return Ok(()) };
         let list = Query::new(&LIST_CONNECTIONS).text(&own.as_text());
         self.execute(list.int(token.node.get()).int(token.epoch)).await?;
-        let ended = self.rows(Query::new(&READ_ENDED_CONNECTIONS).int(token.node.get())).await?;
-        if ended.is_empty() {
+        let ended_rows = self.rows(Query::new(&READ_ENDED_CONNECTIONS).int(token.node.get())).await?;
+        if ended_rows.is_empty() {
             return Ok(());
         }
         // If the database has restarted, an id in an old list can belong to a session of a living server.
-        let mut living = BTreeSet::new();
+        let mut living_ids = BTreeSet::new();
         for row in self.rows(Query::new(&READ_LIVING_CONNECTIONS)).await? {
             let mut columns = Reader::new(&row, "node");
             columns.int("id")?;
-            living.extend(listed_ids(&columns.text("connection_ids")?));
+            living_ids.extend(listed_ids(&columns.text("connection_ids")?));
         }
-        for row in ended {
+        for row in ended_rows {
             let mut columns = Reader::new(&row, "node");
             let (node, text) = (columns.int("id")?, columns.text("connection_ids")?);
-            self.end_connections(node, listed_ids(&text).filter(|id| !living.contains(id)).collect()).await?;
+            self.end_connections(node, listed_ids(&text).filter(|id| !living_ids.contains(id)).collect()).await?;
             self.execute(Query::new(&FORGET_CONNECTIONS).int(node).text(&text)).await?;
         }
         Ok(())

@@ -121,15 +121,15 @@ impl Outbox for SqlStore {
         if self.row(Query::new(&FIND_ANY_OUTBOX).at(now)).await?.is_none() {
             return Ok(Vec::new());
         }
-        let mut due = Vec::new();
+        let mut due_ids = Vec::new();
         for namespace in self.due_namespaces(now, take).await? {
             let each = i64::from(take.messages_per_namespace_max.min(TAKE_MESSAGES_PER_NAMESPACE_MAX));
             for row in self.rows(Query::new(&FIND_DUE_OUTBOX).int(namespace).at(now).int(each)).await? {
-                due.push(Reader::new(&row, "outbox").int("id")?);
+                due_ids.push(Reader::new(&row, "outbox").int("id")?);
             }
         }
-        let mut taken = Vec::with_capacity(due.len());
-        for chunk in due.chunks(CHUNK_MAX) {
+        let mut taken = Vec::with_capacity(due_ids.len());
+        for chunk in due_ids.chunks(CHUNK_MAX) {
             taken.extend(transact!(self, "take_outbox", |tx| tx.take_outbox(chunk, now, take.hold).await)?);
         }
         Ok(taken)
@@ -183,11 +183,11 @@ impl Tx<'_> {
     }
 
     async fn take_outbox(&mut self, due: &[i64], now: Timestamp, hold: Duration) -> Result<Vec<OutboxItem>> {
-        let mut taken = Vec::with_capacity(due.len());
+        let mut taken_items = Vec::with_capacity(due.len());
         let held_until = now + hold;
         for row in self.rows(Query::new(&LOCK_OUTBOX).list(due.iter().copied()).at(now)).await? {
             let mut columns = Reader::new(&row, "outbox");
-            taken.push(OutboxItem {
+            taken_items.push(OutboxItem {
                 id: OutboxId::new(columns.int("id")?),
                 namespace: NamespaceId::new(columns.int("namespace_id")?),
                 kind: columns.text("kind")?,
@@ -198,12 +198,12 @@ impl Tx<'_> {
                 held_until,
             });
         }
-        if taken.is_empty() {
-            return Ok(taken);
+        if taken_items.is_empty() {
+            return Ok(taken_items);
         }
-        let query = Query::new(&HOLD_OUTBOX).at(held_until).list(taken.iter().map(|item| item.id.get()));
-        self.execute_all(query, taken.len()).await?;
-        Ok(taken)
+        let query = Query::new(&HOLD_OUTBOX).at(held_until).list(taken_items.iter().map(|item| item.id.get()));
+        self.execute_all(query, taken_items.len()).await?;
+        Ok(taken_items)
     }
 }
 

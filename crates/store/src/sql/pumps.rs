@@ -129,15 +129,15 @@ impl Pumps for SqlStore {
         changes: &[(String, ItemChange)],
         now: Timestamp,
     ) -> Result<ChangedItems> {
-        let mut changed = ChangedItems::default();
+        let mut result = ChangedItems::default();
         for part in split_by_item(changes, ITEMS_MAX) {
             let made = transact!(self, "change_items", |tx| tx.change_items((token, job), &part, now).await)?;
             match made {
-                Some(applied_count) => changed.applied_count += applied_count,
-                None => return Ok(ChangedItems { is_refused: true, ..changed }),
+                Some(applied_count) => result.applied_count += applied_count,
+                None => return Ok(ChangedItems { is_refused: true, ..result }),
             }
         }
-        Ok(changed)
+        Ok(result)
     }
 
     async fn forget_pump(&self, job: JobId, version: i64) -> Result<()> {
@@ -185,7 +185,7 @@ impl Tx<'_> {
         let before = locked.iter().map(item).collect::<Result<Vec<Item>>>()?;
         let before: BTreeMap<String, Item> = before.into_iter().map(|item| (item.name.clone(), item)).collect();
         let mut after = before.clone();
-        let made = changes.iter().filter(|(name, change)| apply_change(&mut after, name, change, now)).count();
+        let applied_count = changes.iter().filter(|(name, change)| apply_change(&mut after, name, change, now)).count();
         for name in before.keys().filter(|name| !after.contains_key(*name)) {
             self.execute_all(Query::new(&DELETE_ITEM).int(job.get()).text(name), 1).await?;
         }
@@ -194,7 +194,7 @@ impl Tx<'_> {
         for (write, _) in size.queries(&WRITE_ITEMS, &changed, |query, item| add_item(query.int(job.get()), item)) {
             self.execute(write).await?;
         }
-        Ok(Some(u64::try_from(made).unwrap_or(u64::MAX)))
+        Ok(Some(u64::try_from(applied_count).unwrap_or(u64::MAX)))
     }
 }
 

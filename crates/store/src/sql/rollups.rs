@@ -433,16 +433,16 @@ impl Tx<'_> {
             query.int(*owner).text(kind.as_str()).int(millis(step.length())).at(*at)
         };
         let read = Query::new(&READ_KEYED_POINTS).rows(chunk, |query, (of, _)| key(query, of));
-        let mut known = HashMap::new();
+        let mut known_points = HashMap::new();
         for row in self.rows(read).await? {
             let mut columns = Reader::new(&row, "stat_point");
             let point = point(&mut columns)?;
-            known.insert((point.owner, columns.text("kind")?, columns.int("step_ms")?, point.at), point);
+            known_points.insert((point.owner, columns.text("kind")?, columns.int("step_ms")?, point.at), point);
         }
         let mut points = Vec::with_capacity(chunk.len());
         for (of, gain) in chunk {
             let (owner, kind, step, at) = of;
-            let before = known.remove(&(*owner, kind.as_str().to_owned(), millis(step.length()), *at));
+            let before = known_points.remove(&(*owner, kind.as_str().to_owned(), millis(step.length()), *at));
             let (verdicts, mut durations, mut lateness) =
                 before.map(|point| (point.verdicts, point.durations, point.lateness)).unwrap_or_default();
             durations.merge(&gain.durations);

@@ -221,17 +221,18 @@ impl SqlStore {
             return Ok(0);
         }
         transact!(self, "purge", |tx| {
-            let locked = read_ids(&tx.rows(Query::new(&LOCK_OLD_RUNS).list(ids.iter().copied())).await?, "run", "id")?;
-            if locked.is_empty() {
+            let locked_ids =
+                read_ids(&tx.rows(Query::new(&LOCK_OLD_RUNS).list(ids.iter().copied())).await?, "run", "id")?;
+            if locked_ids.is_empty() {
                 return Ok(0);
             }
             for statement in [&DELETE_LOGS, &DELETE_ATTEMPTS, &DELETE_TRIGGER_KEYS, &rows::DELETE_CANCELS] {
-                tx.execute(Query::new(statement).list(locked.iter().copied())).await?;
+                tx.execute(Query::new(statement).list(locked_ids.iter().copied())).await?;
             }
             rondel_failpoint::pass("purge.deleted");
-            let count = locked.len();
-            tx.delete_dead_letters(&locked.iter().map(|id| RunId::new(*id)).collect::<Vec<_>>()).await?;
-            tx.execute_all(Query::new(&DELETE_RUNS).list(locked.into_iter()), count).await?;
+            let count = locked_ids.len();
+            tx.delete_dead_letters(&locked_ids.iter().map(|id| RunId::new(*id)).collect::<Vec<_>>()).await?;
+            tx.execute_all(Query::new(&DELETE_RUNS).list(locked_ids.into_iter()), count).await?;
             Ok(u64::try_from(count).unwrap_or(u64::MAX))
         })
     }

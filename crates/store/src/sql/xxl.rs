@@ -216,7 +216,7 @@ impl XxlExecutors for SqlStore {
 
     async fn report_xxl(&self, app: AppId, reports: &[XxlReport], now: Timestamp) -> Result<XxlReportResults> {
         transact!(self, "report_xxl", |tx| {
-            let mut found = XxlReportResults::default();
+            let mut results = XxlReportResults::default();
             for chunk in reports.chunks(CHUNK_MAX) {
                 let ids: BTreeSet<i64> = chunk.iter().map(|report| report.log_id).collect();
                 let rows = tx.rows(Query::new(&LOCK_RUNS).list(ids.into_iter())).await?;
@@ -230,10 +230,10 @@ impl XxlExecutors for SqlStore {
                 let changed: BTreeSet<i64> =
                     chunk.iter().zip(&outcomes).filter_map(|(one, outcome)| is_new(one, *outcome)).collect();
                 tx.write_xxl_ends(runs.values().filter(|run| changed.contains(&run.log_id)), now).await?;
-                found.outcomes.extend(outcomes);
-                found.runs.extend(runs.into_values());
+                results.outcomes.extend(outcomes);
+                results.runs.extend(runs.into_values());
             }
-            Ok(found)
+            Ok(results)
         })
     }
 
@@ -317,15 +317,15 @@ impl SqlStore {
     }
 
     fn readable_xxl_executors(&self, rows: &[AnyRow]) -> Vec<XxlExecutor> {
-        let mut found = Vec::with_capacity(rows.len());
+        let mut executors = Vec::with_capacity(rows.len());
         for row in rows {
             match self.xxl_executor(row) {
-                Ok(executor) => found.push(executor),
+                Ok(executor) => executors.push(executor),
                 // No key of this server opens the token. The executor sends it again when it registers again.
                 Err(error) => tracing::debug!(%error, "leaving out an executor until it registers again"),
             }
         }
-        found
+        executors
     }
 
     fn xxl_executor(&self, row: &AnyRow) -> Result<XxlExecutor> {

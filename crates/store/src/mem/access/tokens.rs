@@ -26,12 +26,12 @@ impl Tokens for MemStore {
 
     async fn tokens(&self, query: &TokenQuery) -> Result<Vec<TokenRecord>> {
         let state = self.state();
-        let wanted = |token: &&TokenRecord| {
+        let is_wanted = |token: &&TokenRecord| {
             query.owner.is_none_or(|owner| token.owner == Some(owner))
                 && query.scope.as_ref().is_none_or(|scope| scope.has(token))
                 && query.after.is_none_or(|after| token.id < after)
         };
-        Ok(state.access.tokens.values().rev().filter(wanted).take(to_usize(query.limit)).cloned().collect())
+        Ok(state.access.tokens.values().rev().filter(is_wanted).take(to_usize(query.limit)).cloned().collect())
     }
 
     async fn count_valid_tokens(&self, owner: AccountId, now: Timestamp) -> Result<u64> {
@@ -57,22 +57,22 @@ impl Tokens for MemStore {
         let is_dead = |token: &&TokenRecord| {
             token.revoked_at.or(token.expires_at).is_some_and(|end| end < before) && !is_of_server(token)
         };
-        let dead: Vec<TokenId> =
+        let dead_ids: Vec<TokenId> =
             access.tokens.values().filter(is_dead).map(|token| token.id).take(to_usize(limit)).collect();
         let gone: HashMap<TokenId, Option<TokenId>> =
-            dead.iter().filter_map(|id| Some((*id, access.tokens.remove(id)?.minted_by))).collect();
+            dead_ids.iter().filter_map(|id| Some((*id, access.tokens.remove(id)?.minted_by))).collect();
         for token in access.tokens.values_mut() {
             while let Some(next) = token.minted_by.and_then(|parent| gone.get(&parent)) {
                 token.minted_by = *next;
             }
         }
-        access.sessions.retain(|_, session| session.token.is_none_or(|token| !dead.contains(&token)));
-        if !dead.is_empty() {
+        access.sessions.retain(|_, session| session.token.is_none_or(|token| !dead_ids.contains(&token)));
+        if !dead_ids.is_empty() {
             let is_account = |owner: i64| access.accounts.contains_key(&AccountId::new(owner));
             let is_line = |owner: i64| access.tokens.values().any(|token| token.line.get() == owner);
             state.saved_filters.retain(|owner, _| is_account(*owner) || is_line(*owner));
         }
-        Ok(u64::try_from(dead.len()).unwrap_or(u64::MAX))
+        Ok(u64::try_from(dead_ids.len()).unwrap_or(u64::MAX))
     }
 
     async fn touch_token(&self, id: TokenId, now: Timestamp) -> Result<()> {

@@ -49,9 +49,9 @@ impl Claim for MemStore {
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<ClaimResult> {
         let now = self.now();
         let mut state = self.state();
-        let mut claimed = ClaimResult::default();
+        let mut result = ClaimResult::default();
         if !state.holds(token, now) && !mutant::on(Mutant::ClaimWithoutLease) {
-            return Ok(ClaimResult { is_refused: true, ..claimed });
+            return Ok(ClaimResult { is_refused: true, ..result });
         }
         for job in jobs {
             if state.due_job(job.seen.job) != Some(job.seen) && !mutant::on(Mutant::NoUniqueKey) {
@@ -77,15 +77,15 @@ impl Claim for MemStore {
             (due.held_from, due.recent_fires) = (job.held_from, job.recent_fires);
             due.term += i64::from(due.home != token.node);
             due.home = token.node;
-            claimed.jobs.push((job.seen.job, due.term));
+            result.jobs.push((job.seen.job, due.term));
             for run in job.runs.iter().filter(|_| !mutant::on(Mutant::ClaimWithoutRows)) {
                 match state.insert(run.clone()) {
                     true => state.add_message(run.id, now),
-                    false => claimed.existing.push(run.id),
+                    false => result.existing.push(run.id),
                 }
             }
         }
-        Ok(claimed)
+        Ok(result)
     }
 
     async fn request_run(&self, token: LeaseToken, run: Run) -> Result<Run> {

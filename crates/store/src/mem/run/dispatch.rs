@@ -30,10 +30,10 @@ impl Dispatch for MemStore {
 
     async fn mark(&self, token: LeaseToken, runs: &[RunAtExecutor]) -> Result<Vec<RunId>> {
         let mut state = self.state();
-        let mut won = Vec::new();
+        let mut marked_runs = Vec::new();
         for hand in runs {
             if let Some(run) = state.pending(token, hand.run, hand.attempt).filter(|run| run.marked_at.is_none()) {
-                won.push(hand.run);
+                marked_runs.push(hand.run);
                 if mutant::on(Mutant::NoMark) {
                     continue;
                 }
@@ -41,7 +41,7 @@ impl Dispatch for MemStore {
                 (run.executor_id, run.marked_at) = (Some(hand.executor_id), Some(hand.at));
             }
         }
-        Ok(won)
+        Ok(marked_runs)
     }
 
     async fn unmark(&self, token: LeaseToken, runs: &[(RunId, i32)]) -> Result<()> {

@@ -128,7 +128,7 @@ impl State {
         let run = self.runs.get_mut(&clean.finish.run)?;
         let executor = clean.executor.clone().map(std::borrow::Cow::into_owned);
         let executor_id = if executor.is_some() { clean.executor_id } else { run.executor_id };
-        let ended = Attempt {
+        let ended_attempt = Attempt {
             attempt: run.attempt,
             status: settle::attempt_status(clean.finish.outcome),
             reason: Some(reason),
@@ -139,8 +139,8 @@ impl State {
             message: clean.message.clone().map(std::borrow::Cow::into_owned),
             detail: detail_of(clean),
         };
-        run.executor.clone_from(&ended.executor);
-        self.attempts.entry((run.id, run.attempt)).or_insert(ended);
+        run.executor.clone_from(&ended_attempt.executor);
+        self.attempts.entry((run.id, run.attempt)).or_insert(ended_attempt);
         (run.status, run.reason, run.lost_count) = (RunStatus::Waiting, Some(reason), lost_count);
         let next = run.attempt + i32::from(!mutant::on(Mutant::RetryKeepsAttempt));
         (run.attempt, run.due_at) = (next, due_at);
@@ -157,7 +157,7 @@ impl State {
     }
 
     fn keep_superseded(&mut self, clean: &CleanFinish<'_>) {
-        let kept = Attempt {
+        let superseded_attempt = Attempt {
             attempt: clean.finish.attempt,
             status: settle::attempt_status(clean.finish.outcome),
             reason: None,
@@ -170,7 +170,7 @@ impl State {
         };
         let known = self.attempts.get_mut(&(clean.finish.run, clean.finish.attempt));
         if let Some(known) = known.filter(|known| known.status == RunStatus::Unknown) {
-            *known = Attempt { reason: known.reason, detail: known.detail.take(), ..kept };
+            *known = Attempt { reason: known.reason, detail: known.detail.take(), ..superseded_attempt };
         }
     }
 }

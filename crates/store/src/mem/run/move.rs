@@ -33,19 +33,19 @@ impl Move for MemStore {
     async fn move_jobs(&self, token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> Result<MovedJobs> {
         let now = self.now();
         let mut state = self.state();
-        let mut moved = MovedJobs::default();
+        let mut result = MovedJobs::default();
         if !state.holds(token, now) {
-            return Ok(moved);
+            return Ok(result);
         }
         for one in moves {
             if let Some(runs) = state.move_job(token, one, not_before, now) {
-                moved.jobs.push(one.job);
-                moved.runs.extend(runs);
+                result.jobs.push(one.job);
+                result.runs.extend(runs);
             }
         }
-        moved.jobs.sort_unstable();
-        moved.runs.sort_unstable();
-        Ok(moved)
+        result.jobs.sort_unstable();
+        result.runs.sort_unstable();
+        Ok(result)
     }
 
     async fn unsent(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<UnsentRun>> {

@@ -114,12 +114,12 @@ impl State {
 
     fn page(&self, namespace: NamespaceId, query: &RunQuery) -> Vec<Run> {
         let after = query.after.and_then(|id| self.runs.get(&id));
-        let of_job = query.job.is_some() && query.parent.is_none();
-        if of_job && query.after.is_some() && after.is_none() {
+        let is_page_of_job = query.job.is_some() && query.parent.is_none();
+        if is_page_of_job && query.after.is_some() && after.is_none() {
             return Vec::new();
         }
         let is_after = |run: &Run| match (query.after, after) {
-            (Some(_), Some(after)) if of_job => key(run) < key(after),
+            (Some(_), Some(after)) if is_page_of_job => key(run) < key(after),
             (Some(after), _) => run.id < after,
             (None, _) => true,
         };
@@ -133,13 +133,13 @@ impl State {
         page.retain(|run| {
             run.namespace == namespace
                 && query.job.is_none_or(|job| run.job == job)
-                && (!of_job || query.until.is_none_or(|until| run.fire_at <= until))
+                && (!is_page_of_job || query.until.is_none_or(|until| run.fire_at <= until))
                 && (query.parent.is_some() || query.within.as_ref().is_none_or(|within| within.contains(&run.app)))
                 && (query.statuses.is_empty() || query.statuses.contains(&run.status))
                 && (query.parent.is_none() || parent.is_some_and(|parent| is_shard(run, parent)))
                 && is_after(run)
         });
-        match of_job {
+        match is_page_of_job {
             true => page.sort_by_key(|run| std::cmp::Reverse(key(run))),
             false => page.sort_by_key(|run| std::cmp::Reverse(run.id)),
         }

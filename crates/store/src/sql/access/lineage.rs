@@ -156,16 +156,16 @@ impl Tx<'_> {
     /// All tokens of these series, locked. While this call waits for a lock, the rotation that has the lock can add a successor, so the
     /// rows are read again until there are no new ones.
     async fn locked_series(&mut self, series: &[i64]) -> Result<BTreeSet<i64>> {
-        let mut found = BTreeSet::new();
+        let mut token_ids = BTreeSet::new();
         if series.is_empty() {
-            return Ok(found);
+            return Ok(token_ids);
         }
         loop {
             let rows = self.rows(Query::new(&LOCK_SERIES).list(series.iter().copied())).await?;
-            let count = found.len();
-            found.extend(ids(&rows)?);
-            if found.len() == count {
-                return Ok(found);
+            let count = token_ids.len();
+            token_ids.extend(ids(&rows)?);
+            if token_ids.len() == count {
+                return Ok(token_ids);
             }
         }
     }

@@ -100,15 +100,15 @@ impl SqlStore {
     }
 
     pub(super) async fn read_watched_jobs_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>> {
-        let mut found = Vec::with_capacity(jobs.len());
+        let mut watched_jobs = Vec::with_capacity(jobs.len());
         for chunk in chunks(jobs) {
             for row in self.rows(Query::new(&READ_WATCHED).list(chunk.iter().map(|job| job.get()))).await? {
-                found.push(watched_job(&row)?);
+                watched_jobs.push(watched_job(&row)?);
             }
         }
-        found.sort_by_key(|job: &WatchedJob| job.id);
-        found.dedup_by_key(|job| job.id);
-        Ok(found)
+        watched_jobs.sort_by_key(|job: &WatchedJob| job.id);
+        watched_jobs.dedup_by_key(|job| job.id);
+        Ok(watched_jobs)
     }
 
     pub(super) async fn read_newest_successes_since(
@@ -116,18 +116,18 @@ impl SqlStore {
         jobs: &[JobId],
         since: Timestamp,
     ) -> Result<Vec<(JobId, Timestamp)>> {
-        let mut found = Vec::new();
+        let mut successes = Vec::new();
         for chunk in chunks(jobs) {
             let query = Query::new(&READ_SUCCEEDED_SINCE).at(since).list(chunk.iter().map(|job| job.get()));
             for row in self.rows(query).await? {
                 let mut columns = Reader::new(&row, "job");
                 let job = JobId::new(columns.int("id")?);
-                found.extend(columns.opt_at("succeeded_ms")?.map(|at| (job, at)));
+                successes.extend(columns.opt_at("succeeded_ms")?.map(|at| (job, at)));
             }
         }
-        found.sort_unstable();
-        found.dedup();
-        Ok(found)
+        successes.sort_unstable();
+        successes.dedup();
+        Ok(successes)
     }
 }
 

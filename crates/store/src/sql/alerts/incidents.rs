@@ -158,20 +158,20 @@ impl SqlStore {
         let is_filtered = asked.within.is_some() || asked.is_open.is_some();
         let row_count = i64::from(limit) * if is_filtered { WITHIN_FACTOR } else { 1 };
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let mut found = Vec::new();
+        let mut records = Vec::new();
         // A short page means to the caller that there are no more incidents, so rows are read until the page is full or none remain.
-        while found.len() < limit {
+        while records.len() < limit {
             let rows = self.rows(query(before).int(row_count)).await?;
             let page = rows.iter().map(incident).collect::<Result<Vec<_>>>()?;
             let is_last = i64::try_from(page.len()).is_ok_and(|count| count < row_count);
             before = page.last().map_or(before, |record| record.incident.id.get());
-            found.extend(page.into_iter().filter(|record| asked.admits(record) && is_wanted(record)));
+            records.extend(page.into_iter().filter(|record| asked.admits(record) && is_wanted(record)));
             if is_last {
                 break;
             }
         }
-        found.truncate(limit);
-        Ok(found)
+        records.truncate(limit);
+        Ok(records)
     }
 
     pub(super) async fn list_incidents_of_group(&self, group: IncidentId, limit: u32) -> Result<Vec<IncidentRecord>> {

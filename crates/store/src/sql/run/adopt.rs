@@ -163,12 +163,12 @@ struct Orphan {
 impl Tx<'_> {
     /// Fences the dead nodes. Returns the leases that have ended: earlier ones of this node, and all of the dead nodes.
     async fn fence_nodes(&mut self, token: LeaseToken, dead: &[NodeId]) -> Result<BTreeMap<NodeId, EndedLease>> {
-        let mut ended = BTreeMap::new();
+        let mut ended_leases = BTreeMap::new();
         if let Some(row) = self.row(Query::new(&READ_NODE).int(token.node.get())).await? {
             let mut columns = Reader::new(&row, "node");
             columns.int("id")?;
             let ended_at = columns.at("prior_lease_until_ms")?.max(columns.at("ended_at_ms")?);
-            ended.insert(token.node, EndedLease { epoch: token.epoch, ended_at });
+            ended_leases.insert(token.node, EndedLease { epoch: token.epoch, ended_at });
         }
         let mut ids: Vec<i64> = dead.iter().filter(|node| **node != token.node).map(|node| node.get()).collect();
         ids.sort_unstable();
@@ -186,10 +186,10 @@ impl Tx<'_> {
                     self.end_sessions(LeaseToken { node, epoch }, ended_at).await?;
                     epoch += 1;
                 }
-                ended.insert(node, EndedLease { epoch, ended_at });
+                ended_leases.insert(node, EndedLease { epoch, ended_at });
             }
         }
-        Ok(ended)
+        Ok(ended_leases)
     }
 
     /// The nodes that have orphans. Nodes stay in the table for weeks after they died, and nearly all of them have no orphans.
@@ -312,7 +312,7 @@ impl Tx<'_> {
         ids: &[i64],
         (ended, last_sessions): (&BTreeMap<NodeId, EndedLease>, &LastSessions),
     ) -> Result<Vec<Adopted>> {
-        let mut taken: Vec<(RunId, LeaseToken, RunStatus, Option<String>)> = Vec::with_capacity(ids.len());
+        let mut take_over_rows: Vec<(RunId, LeaseToken, RunStatus, Option<String>)> = Vec::with_capacity(ids.len());
         let mut adopted = Vec::with_capacity(ids.len());
         for row in self.rows(Query::new(&LOCK_ORPHANS).list(ids.iter().copied())).await? {
             let run = rows::run(&row)?;
@@ -323,7 +323,7 @@ impl Tx<'_> {
                 node_epoch: token.epoch,
                 ..ledger::adopted(run, lease.ended_at, last_sessions)
             };
-            taken.push((run.id, from, run.status, run.detail.as_ref().and_then(|detail| detail.to_json())));
+            take_over_rows.push((run.id, from, run.status, run.detail.as_ref().and_then(|detail| detail.to_json())));
             adopted.push(Adopted { run, from, lease_ended_at: lease.ended_at });
         }
         type TakeOverRow = (RunId, LeaseToken, RunStatus, Option<String>);
@@ -337,7 +337,7 @@ impl Tx<'_> {
                 .text(status.as_str())
                 .opt_text(detail.as_deref())
         };
-        for (query, chunk) in self.size.queries(&ADOPT_RUNS, &taken, add) {
+        for (query, chunk) in self.size.queries(&ADOPT_RUNS, &take_over_rows, add) {
             self.execute_all(query, chunk.len()).await?;
         }
         Ok(adopted)

@@ -104,17 +104,17 @@ const INSERT_TRIGGER_KEY: Statement =
 #[async_trait]
 impl Claim for SqlStore {
     async fn due_jobs(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<DueJob>> {
-        let mut due = Vec::new();
+        let mut due_jobs = Vec::new();
         // One statement per home. Each is a range scan of the index that stops at the limit.
         for home in self.homes_with_due(homes, range).await? {
             let query = Query::new(&READ_DUE).int(home.get()).at(range.from).at(range.to).int(range.limit.into());
             for row in self.rows(query).await? {
-                due.push(due_job(&row)?);
+                due_jobs.push(due_job(&row)?);
             }
         }
-        due.sort_by_key(|job| (job.next_fire_at, job.job));
-        due.truncate(usize::try_from(range.limit).unwrap_or(usize::MAX));
-        Ok(due)
+        due_jobs.sort_by_key(|job| (job.next_fire_at, job.job));
+        due_jobs.truncate(usize::try_from(range.limit).unwrap_or(usize::MAX));
+        Ok(due_jobs)
     }
 
     async fn dense_instants(&self, homes: &[NodeId], range: DueRange, count_min: u32) -> Result<Vec<DenseInstant>> {
@@ -132,7 +132,7 @@ impl Claim for SqlStore {
 
     /// A job whose rows the database refuses does not hold up the other jobs: the batch is halved until that job is alone in its part.
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<ClaimResult> {
-        let mut claimed = ClaimResult::default();
+        let mut result = ClaimResult::default();
         let key = |part: &[ClaimJob]| part.first().map_or(0, |job| job.seen.job.get());
         let rows_max = self.failed_batches.rows_max("claim", key(jobs));
         let mut parts: Vec<&[ClaimJob]> = jobs.chunks(rows_max).rev().collect();
@@ -140,9 +140,9 @@ impl Claim for SqlStore {
             let error = match transact!(self, "claim", at most rows_max, |tx| claim(tx, token, part).await) {
                 Ok(won) => {
                     self.failed_batches.passed("claim", key(part));
-                    claimed.jobs.extend(won.jobs);
-                    claimed.existing.extend(won.existing);
-                    claimed.is_refused |= won.is_refused;
+                    result.jobs.extend(won.jobs);
+                    result.existing.extend(won.existing);
+                    result.is_refused |= won.is_refused;
                     continue;
                 }
                 Err(error) => error,
@@ -154,7 +154,7 @@ impl Claim for SqlStore {
             } else if is_data {
                 let (left, right) = part.split_at(part.len() / 2);
                 parts.extend([right, left]);
-            } else if claimed.jobs.is_empty() {
+            } else if result.jobs.is_empty() {
                 return Err(error);
             } else {
                 // The jobs that were already committed are won and must be returned. The others stay due.
@@ -162,7 +162,7 @@ impl Claim for SqlStore {
                 break;
             }
         }
-        Ok(claimed)
+        Ok(result)
     }
 
     async fn unsent_of(&self, token: LeaseToken, job: JobId, after: UnsentPlace, limit: u32) -> Result<Vec<Run>> {
@@ -341,17 +341,17 @@ impl Tx<'_> {
     /// Inserts runs and returns those that were left out because a row with their key exists already.
     pub(in crate::sql) async fn insert_runs(&mut self, runs: &[&Run]) -> Result<Vec<RunId>> {
         let (fresh, others): (Vec<&Run>, Vec<&Run>) = runs.iter().partition(|run| rows::is_fresh(run));
-        let mut existing = Vec::new();
+        let mut existing_ids = Vec::new();
         let size = self.size;
         for (insert, chunk) in
             size.queries(&rows::INSERT_FRESH_RUNS, &fresh, |query, run| rows::add_fresh_run(query, run))
         {
-            self.insert_chunk(insert, chunk, &mut existing).await?;
+            self.insert_chunk(insert, chunk, &mut existing_ids).await?;
         }
         for (insert, chunk) in size.queries(&rows::INSERT_RUNS, &others, |query, run| rows::add_run(query, run)) {
-            self.insert_chunk(insert, chunk, &mut existing).await?;
+            self.insert_chunk(insert, chunk, &mut existing_ids).await?;
         }
-        Ok(existing)
+        Ok(existing_ids)
     }
 
     async fn insert_chunk(&mut self, insert: Query, chunk: &[&Run], existing: &mut Vec<RunId>) -> Result<()> {
@@ -360,17 +360,17 @@ impl Tx<'_> {
             return Ok(());
         }
         let query = Query::new(&FIND_INSERTED).list(chunk.iter().map(|run| run.id.get()));
-        let mut found = HashSet::new();
+        let mut inserted_ids = HashSet::new();
         for row in self.rows(query).await? {
             let mut columns = Reader::new(&row, "run");
             let id = columns.int("id")?;
             let key = (columns.int("job_id")?, columns.int("fire_at_ms")?, columns.int("cause")?);
-            found.insert((id, key, columns.int32("shard_index")?));
+            inserted_ids.insert((id, key, columns.int32("shard_index")?));
         }
         // A row with this run's id but another key is not this run.
         let is_missing = |run: &&&Run| {
             let key = (run.job.get(), run.fire_at.as_millis(), run.cause);
-            !found.contains(&(run.id.get(), key, run.shard_index))
+            !inserted_ids.contains(&(run.id.get(), key, run.shard_index))
         };
         let missing: Vec<&Run> = chunk.iter().filter(is_missing).copied().collect();
         if missing.is_empty() {
@@ -403,37 +403,37 @@ async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<
     }
     let mut ids: Vec<i64> = wanted.keys().map(|job| job.get()).collect();
     ids.sort_unstable();
-    let mut won: Vec<&ClaimJob> = Vec::with_capacity(ids.len());
+    let mut won_jobs: Vec<&ClaimJob> = Vec::with_capacity(ids.len());
     for chunk in ids.chunks(CHUNK_MAX) {
         for row in tx.rows(Query::new(&LOCK_DUE).list(chunk.iter().copied())).await? {
             let current = due_job(&row)?;
-            won.extend(wanted.get(&current.job).filter(|job| job.seen == current));
+            won_jobs.extend(wanted.get(&current.job).filter(|job| job.seen == current));
         }
     }
-    let unfenced = tx.unfenced_homes(token, &won).await?;
-    won.retain(|job| !unfenced.contains(&job.seen.home));
-    let left_open = tx.jobs_left_open(token, &won).await?;
-    won.retain(|job| !left_open.contains(&job.seen.job));
+    let unfenced = tx.unfenced_homes(token, &won_jobs).await?;
+    won_jobs.retain(|job| !unfenced.contains(&job.seen.home));
+    let left_open = tx.jobs_left_open(token, &won_jobs).await?;
+    won_jobs.retain(|job| !left_open.contains(&job.seen.job));
     failpoint::pass("claim.locked");
-    let mut claimed = ClaimResult::default();
+    let mut result = ClaimResult::default();
     let term = |job: &ClaimJob| job.seen.term + i64::from(job.seen.home != token.node);
-    for chunk in won.chunks(CHUNK_MAX) {
+    for chunk in won_jobs.chunks(CHUNK_MAX) {
         let query = Query::new(&MOVE_DUE).rows(chunk, |query, job: &&ClaimJob| {
             let moved = query.int(job.seen.job.get()).opt_at(job.next_fire_at).int(token.node.get()).int(term(job));
             let moved = moved.opt_int(job.awaited_run.map(RunId::get)).opt_at(job.held_from);
             moved.int(job.recent_fires.thousandths.cast_signed()).at(job.recent_fires.counted_at)
         });
         tx.execute_all(query, chunk.len()).await?;
-        claimed.jobs.extend(chunk.iter().map(|job| (job.seen.job, term(job))));
+        result.jobs.extend(chunk.iter().map(|job| (job.seen.job, term(job))));
     }
     // A crash here must leave the jobs unchanged. If they moved on without their runs, the fires would be lost.
     failpoint::pass("claim.moved");
-    let runs: Vec<&Run> = won.iter().flat_map(|job| &job.runs).collect();
-    claimed.existing = tx.insert_runs(&runs).await?;
-    let is_skipped = |run: &&&Run| run.status == RunStatus::Skipped && !claimed.existing.contains(&run.id);
+    let runs: Vec<&Run> = won_jobs.iter().flat_map(|job| &job.runs).collect();
+    result.existing = tx.insert_runs(&runs).await?;
+    let is_skipped = |run: &&&Run| run.status == RunStatus::Skipped && !result.existing.contains(&run.id);
     let skipped: Vec<RunId> = runs.iter().filter(is_skipped).map(|run| run.id).collect();
     tx.insert_failure_records(&skipped).await?;
-    Ok(claimed)
+    Ok(result)
 }
 
 fn due_job(row: &AnyRow) -> Result<DueJob> {
