@@ -57,7 +57,7 @@ pub async fn many_jobs_are_created_at_once(store: &dyn Store) {
     let parents: Vec<String> = first[..2].iter().map(|job| job.spec.name.clone()).collect();
     first[3].spec.schedule = serde_json::from_value(json!({"after": parents, "on": "either"})).unwrap();
     first[4].spec.schedule = serde_json::from_value(json!({"after": [first[3].spec.name]})).unwrap();
-    let records: Vec<JobRecord> = store.create_jobs(&first).await.unwrap().into_iter().map(created).collect();
+    let records: Vec<JobRecord> = store.create_jobs(&first).await.unwrap().into_iter().map(expect_created).collect();
     let names: Vec<&str> = records.iter().map(|job| job.spec.name.as_str()).collect();
     let mut read = store.jobs_named(DEFAULT, &[&names[..], &["missing"], &names[..1]].concat()).await.unwrap();
     read.sort_by_key(|job| job.id);
