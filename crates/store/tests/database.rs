@@ -225,7 +225,12 @@ async fn a_migration_that_was_interrupted_is_finished() {
         database.execute("DROP TABLE outbox").await;
         database.execute("UPDATE _sqlx_migrations SET success = FALSE WHERE version = 1").await;
         let store = SqlStore::open(&database.config).await.unwrap();
-        let take = TakeOutbox { without: &[], namespace_max: 1, messages_per_namespace_max: 1, hold: Duration::ZERO };
+        let take = TakeOutbox {
+            excluded_namespaces: &[],
+            namespace_max: 1,
+            messages_per_namespace_max: 1,
+            hold: Duration::ZERO,
+        };
         assert_eq!(store.take_outbox(Timestamp::EPOCH, take).await.unwrap(), []);
         store.close().await;
         // The server was killed after the last statement of each migration. Each statement can run again.
