@@ -13,8 +13,8 @@ use crate::time::Timestamp;
 use crate::timetable::AppliedCalendar;
 
 /// Maximum number of steps of one history; the next history covers the rest. A step is one count of the fires of a stretch or a
-/// day (`add_plain`), or one search of a schedule for its next instant (`add_each`). Some searches are not counted: at most two
-/// for each counted step and two more for each stretch (`add_days`), and one that checks whether the definition plans a row.
+/// day (`add_counted`), or one search of a schedule for its next instant (`add_one_by_one`). Some searches are not counted: at most two
+/// for each counted step and two more for each stretch (`add_under_calendar`), and one that checks whether the definition plans a row.
 const STEP_COUNT_MAX: usize = 50_000;
 
 /// The history of a range.
