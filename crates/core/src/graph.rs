@@ -76,7 +76,7 @@ impl Graph {
             self.children.entry(parent).or_default().remove(&job);
         }
         for (parent, _) in parents.iter().copied() {
-            if let Some(path) = self.path(job, parent) {
+            if let Some(path) = self.shortest_path(job, parent) {
                 return Err(BadGraph::Cycle(std::iter::once(parent).chain(path).collect()));
             }
         }
@@ -97,8 +97,8 @@ impl Graph {
             return Err(BadGraph::Cycle(self.find_cycle(&unsorted, jobs)));
         }
         let chains = Chains::of(self, &sorted);
-        let complete = jobs.iter().find(|job| chains.above_len(**job) > DEPTH_MAX);
-        let part = || jobs.iter().rev().find(|job| chains.len_through(**job) > DEPTH_MAX);
+        let complete = jobs.iter().find(|job| chains.chain_len_above(**job) > DEPTH_MAX);
+        let part = || jobs.iter().rev().find(|job| chains.chain_len_through(**job) > DEPTH_MAX);
         match (complete, complete.is_none().then(part).flatten()) {
             (Some(job), _) => Err(BadGraph::TooDeep(chains.longest_chain_to(*job))),
             (None, Some(job)) => Err(BadGraph::TooDeep(chains.longest_chain_through(*job))),
@@ -127,7 +127,7 @@ impl Graph {
     }
 
     /// The shortest path down from one job to another.
-    fn path(&self, from: JobId, to: JobId) -> Option<Vec<JobId>> {
+    fn shortest_path(&self, from: JobId, to: JobId) -> Option<Vec<JobId>> {
         let mut came_from = BTreeMap::from([(from, from)]);
         let mut open = VecDeque::from([from]);
         while let Some(job) = open.pop_front() {
@@ -234,12 +234,12 @@ impl Chains {
         chains
     }
 
-    fn above_len(&self, job: JobId) -> usize {
+    fn chain_len_above(&self, job: JobId) -> usize {
         self.above.get(&job).map_or(1, |(len, _)| *len)
     }
 
-    fn len_through(&self, job: JobId) -> usize {
-        self.above_len(job) + self.below.get(&job).map_or(1, |(len, _)| *len) - 1
+    fn chain_len_through(&self, job: JobId) -> usize {
+        self.chain_len_above(job) + self.below.get(&job).map_or(1, |(len, _)| *len) - 1
     }
 
     /// The longest chain that ends with a job.

@@ -212,7 +212,7 @@ fn a_job_without_neighbours_is_a_chain_of_one() {
     let graph = graph(&[(1, 2), (2, 3), (5, 3)]);
     let order = graph.topological_order();
     let chains = Chains::of(&graph, &order.sorted);
-    let len = |job| chains.len_through(id(job));
+    let len = |job| chains.chain_len_through(id(job));
     assert_eq!([1, 2, 3, 5, 9].map(len), [3, 3, 3, 2, 1]);
-    assert_eq!(chains.above_len(id(3)), 3);
+    assert_eq!(chains.chain_len_above(id(3)), 3);
 }

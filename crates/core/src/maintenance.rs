@@ -103,7 +103,7 @@ pub fn plan_within(
         return skip_until(job, anchor, (next, end));
     }
     if let Some(held_from) = cursor.held_from {
-        return decide_held(job, anchor, (held_from, next), all);
+        return decide_held_fires(job, anchor, (held_from, next), all);
     }
     let present = inside(look_ahead.now).map(|one| one.ends_at).max();
     if let Some(end) = present.filter(|_| next < missed_before(job, look_ahead)) {
@@ -153,7 +153,7 @@ fn skip_until(job: &Job, anchor: Timestamp, (from, end): (Timestamp, Timestamp))
 
 /// Applies the misfire policy to the fires held back until `end`. The fires that the policy keeps run from `end` on, in order. Fires inside
 /// a skipping window are skipped whatever the policy.
-fn decide_held(
+fn decide_held_fires(
     job: &Job,
     anchor: Timestamp,
     (from, end): (Timestamp, Timestamp),

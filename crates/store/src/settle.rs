@@ -185,7 +185,7 @@ pub(crate) struct BroadcastOutcome {
 }
 
 /// The outcome of a broadcast, from the verdicts of its shards; `cancel_by` is the caller of a request to cancel the broadcast.
-pub(crate) fn fold(shards: &[(RunStatus, Option<Reason>)], cancel_by: Option<&str>) -> BroadcastOutcome {
+pub(crate) fn fold_broadcast(shards: &[(RunStatus, Option<Reason>)], cancel_by: Option<&str>) -> BroadcastOutcome {
     let status = fold_shards(shards.iter().map(|(status, _)| *status));
     let mut alike = shards.iter().filter(|shard| shard.0 == status).map(|(_, reason)| *reason);
     let count = alike.clone().count();
@@ -435,7 +435,7 @@ mod tests {
             (vec![(Skipped, covered)], later, Skipped, covered, Some("1 of 1 shards were skipped")),
         ] {
             let expected = BroadcastOutcome { status, reason, message: message.map(str::to_owned) };
-            assert_eq!(fold(&shards, cancel_by), expected, "{shards:?}");
+            assert_eq!(fold_broadcast(&shards, cancel_by), expected, "{shards:?}");
         }
     }
 }

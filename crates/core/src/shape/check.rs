@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use strsim::osa_distance;
 
 use super::expected::{
-    admits, allowed_words, bounds, branches, describe_value, expected, is_duration, is_instant, quoted, resolve,
+    admits, allowed_words, branches, describe_value, expected, integer_bounds, is_duration, is_instant, quoted, resolve,
 };
 use super::{ERROR_COUNT_MAX, ErrorKind, ShapeError, push};
 use crate::time::{Timestamp, parse_duration};
@@ -94,7 +94,7 @@ impl<'s> Checker<'s> {
             Value::Number(number) => {
                 let value = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from));
                 let is_inside =
-                    bounds(schema).zip(value).is_none_or(|((min, max), value)| (min..=max).contains(&value));
+                    integer_bounds(schema).zip(value).is_none_or(|((min, max), value)| (min..=max).contains(&value));
                 is_inside || {
                     let message = format!("expected {}, found the number {number}", expected(self.root, schema));
                     self.refuse(ErrorKind::InvalidValue, message)

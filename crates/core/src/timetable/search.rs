@@ -211,7 +211,7 @@ impl Shift<'_> {
             }
             let Some(next) = day.succ_opt() else { return ShiftResult::Nothing };
             day = next;
-            if midnight(day) > until || self.is_over(day) {
+            if midnight(day) > until || self.is_beyond_all_fires(day) {
                 return ShiftResult::Nothing;
             }
             if self.work_left == 0 {
@@ -263,7 +263,7 @@ impl Shift<'_> {
     }
 
     /// Whether no fire of the schedule could be shifted to this day or a later one.
-    fn is_over(&mut self, day: NaiveDate) -> bool {
+    fn is_beyond_all_fires(&mut self, day: NaiveDate) -> bool {
         self.spend(STEP_WORK);
         let reach = chrono::Days::new(u64::try_from(SHIFT_DAYS_MAX).unwrap_or(0));
         let from = day.checked_sub_days(reach).unwrap_or(NaiveDate::MIN).and_time(NaiveTime::MIN);

@@ -11,7 +11,7 @@ use rondel_core::{AccountId, SessionId, Timestamp};
 pub(crate) use self::audit::stored_document;
 pub use self::audit::{AuditEntry, AuditLog, AuditQuery, AuthMethod, INCOMPLETE, Verdict};
 pub use self::sign_ins::{AttemptDecision, LinkPurpose, SignInLink, SignIns, WebSession};
-pub(crate) use self::tokens::earlier_of;
+pub(crate) use self::tokens::earlier_end;
 pub use self::tokens::{TokenKind, TokenQuery, TokenRecord, TokenScope, Tokens};
 use crate::error::Result;
 

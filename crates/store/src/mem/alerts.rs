@@ -36,7 +36,7 @@ impl Alerts for MemStore {
             return Ok(RuleSaved::Conflict(version));
         }
         let mut names = change.spec.channel_names();
-        if let Some(missing) = names.find(|name| state.channel_rows.named(change.namespace, name).is_none()) {
+        if let Some(missing) = names.find(|name| state.channel_rows.find_by_name(change.namespace, name).is_none()) {
             return Ok(RuleSaved::NoChannel(missing.to_owned()));
         }
         if before.is_none() && rules.len() >= to_usize(RULE_COUNT_MAX) {

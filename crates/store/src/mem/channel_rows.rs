@@ -55,7 +55,7 @@ impl ChannelRows {
         self.deliveries.retain(|_, delivery| delivery.channel != id);
     }
 
-    pub(super) fn named(&self, namespace: NamespaceId, name: &str) -> Option<&Channel> {
+    pub(super) fn find_by_name(&self, namespace: NamespaceId, name: &str) -> Option<&Channel> {
         let mut channels = self.channels.values().map(|(channel, _)| channel);
         channels.find(|channel| channel.namespace == namespace && channel.name == name)
     }

@@ -16,7 +16,7 @@ use crate::{Channels, Result};
 #[async_trait]
 impl Channels for MemStore {
     async fn channel(&self, namespace: NamespaceId, name: &str) -> Result<Option<Channel>> {
-        Ok(self.state().channel_rows.named(namespace, name).cloned())
+        Ok(self.state().channel_rows.find_by_name(namespace, name).cloned())
     }
 
     async fn channels(&self, namespace: NamespaceId) -> Result<Vec<Channel>> {
@@ -33,7 +33,7 @@ impl Channels for MemStore {
             return Ok(ChannelSaved::Full);
         }
         let known =
-            state.channel_rows.named(channel.namespace, &channel.name).map(|known| (known.id, known.created_at));
+            state.channel_rows.find_by_name(channel.namespace, &channel.name).map(|known| (known.id, known.created_at));
         if let Some((id, created_at)) = known {
             if let Some((kept, _)) = state.channel_rows.channels.get_mut(&id) {
                 *kept = Channel { id, created_at, ..channel.clone() };
@@ -51,7 +51,7 @@ impl Channels for MemStore {
 
     async fn delete_channel(&self, namespace: NamespaceId, name: &str) -> Result<ChannelDeleted> {
         let mut state = self.state();
-        let id = state.channel_rows.named(namespace, name).map(|channel| channel.id);
+        let id = state.channel_rows.find_by_name(namespace, name).map(|channel| channel.id);
         let Some(id) = id else { return Ok(ChannelDeleted::NotFound) };
         let users = state.channel_uses(namespace, name);
         if !users.is_empty() {
@@ -214,7 +214,7 @@ impl State {
         before: Option<&JobSpec>,
     ) -> Option<String> {
         let mut named = spec.expect.as_deref()?.new_channels(before.and_then(|before| before.expect.as_deref()));
-        let missing = named.find(|(_, name)| self.channel_rows.named(namespace, name).is_none());
+        let missing = named.find(|(_, name)| self.channel_rows.find_by_name(namespace, name).is_none());
         missing.map(|(_, name)| name.to_owned())
     }
 }

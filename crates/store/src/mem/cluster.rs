@@ -35,7 +35,7 @@ impl Cluster for MemStore {
         let new = request.new_id(newest, |id| state.nodes.contains_key(&id));
         let (id, epoch, prior) = match stored_node.as_ref().zip(ends) {
             None => (new, request.epoch_after(LeaseToken { node: new, epoch: 0 }), Timestamp::EPOCH),
-            Some((node, ends)) => match request.ended_at(node.token(), ends, now) {
+            Some((node, ends)) => match request.latest_end(node.token(), ends, now) {
                 Some(ended_at) => (node.id, request.epoch_after(node.token()), ended_at),
                 None => return Ok(Join::Living { lease_until: node.lease_until, epoch: node.epoch }),
             },

@@ -67,7 +67,7 @@ impl Reports for MemStore {
 
     async fn save_report_schedule(&self, change: ReportChange<'_>) -> Result<ReportSaved> {
         let mut state = self.state();
-        if state.channel_rows.named(change.namespace, &change.spec.channel).is_none() {
+        if state.channel_rows.find_by_name(change.namespace, &change.spec.channel).is_none() {
             return Ok(ReportSaved::NoChannel);
         }
         let before = state.report_schedules.get(&change.namespace);

@@ -301,7 +301,7 @@ impl Tx<'_> {
             return Ok(Join::Joined { token: LeaseToken { node: id, epoch }, ordinal });
         };
         let before = LeaseToken { node: NodeId::new(known.id), epoch: known.epoch };
-        let Some(ended_at) = request.ended_at(before, (known.lease_until, known.prior_lease_until), now) else {
+        let Some(ended_at) = request.latest_end(before, (known.lease_until, known.prior_lease_until), now) else {
             return Ok(Join::Living { lease_until: known.lease_until, epoch: known.epoch });
         };
         let ordinal = free_ordinal(&nodes, Some(known), now);

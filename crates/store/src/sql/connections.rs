@@ -48,7 +48,7 @@ impl SqlStore {
             return DatabaseTroubleKind::RejectsStatement;
         };
         if !matches!(source, sqlx::Error::PoolTimedOut) {
-            return failure::trouble(source);
+            return failure::trouble_kind(source);
         }
         probe(&self.options, self.statements.dialect()).await
     }
@@ -59,7 +59,7 @@ async fn probe(options: &AnyConnectOptions, dialect: Dialect) -> DatabaseTrouble
     let end = Instant::now() + PROBE_TIMEOUT;
     let mut connection = match timeout_at(end, AnyConnection::connect_with(options)).await {
         Ok(Ok(connection)) => connection,
-        Ok(Err(error)) => return failure::trouble(&error),
+        Ok(Err(error)) => return failure::trouble_kind(&error),
         Err(_) => return DatabaseTroubleKind::Unreachable,
     };
     // A pooler opens a connection although the database behind it does not answer. The statement then waits in the pooler.

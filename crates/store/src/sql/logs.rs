@@ -148,7 +148,7 @@ impl Logs for SqlStore {
                 return Ok(None);
             }
             if sum > room {
-                return self.cut_in_page(namespace, before, room).await;
+                return self.find_cut(namespace, before, room).await;
             }
             // If the page cuts the chunks of its first run, the remaining chunks are not counted. These are a few in twenty thousand.
             room -= sum;
@@ -192,7 +192,7 @@ impl SqlStore {
     }
 
     /// Finds the run whose log exceeds `room`, in bytes, in the page of chunks before the run `before`.
-    async fn cut_in_page(&self, namespace: NamespaceId, before: i64, mut room: i64) -> Result<Option<RunId>> {
+    async fn find_cut(&self, namespace: NamespaceId, before: i64, mut room: i64) -> Result<Option<RunId>> {
         let query = Query::new(&READ_LOG_SIZES).int(namespace.get()).int(before).int(SIZE_PAGE.into());
         for row in self.rows(query).await? {
             let mut columns = Reader::new(&row, "run_log");

@@ -171,7 +171,7 @@ impl SqlStore {
     /// Turns an error of the driver into one of the store. If a session accepts no writes, that is noted, so that all sessions opened until
     /// now are soon replaced.
     fn to_store_error(&self, operation: &'static str, source: sqlx::Error) -> StoreError {
-        if failure::trouble(&source) == DatabaseTroubleKind::ReadOnly {
+        if failure::trouble_kind(&source) == DatabaseTroubleKind::ReadOnly {
             self.sessions.read_only.note();
         }
         store_error(operation, source)

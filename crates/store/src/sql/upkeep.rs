@@ -95,7 +95,7 @@ impl Upkeep for SqlStore {
             let old = self.rows(query).await?.iter().map(old_run).collect::<Result<Vec<_>>>()?;
             let Some(last) = old.last() else { return Ok(0) };
             after = last.id;
-            let removed = self.remove_runs(&self.removable(&old, limit).await?).await?;
+            let removed = self.remove_runs(&self.removable_ids(&old, limit).await?).await?;
             if removed > 0 {
                 return Ok(removed);
             }
@@ -131,7 +131,7 @@ impl OldRun {
 impl SqlStore {
     /// The rows to remove now, in order: a broadcast comes after all of its shards. A shard is not removed without its broadcast, and a run
     /// stays while its fire has an open run.
-    async fn removable(&self, old: &[OldRun], limit: u32) -> Result<Vec<i64>> {
+    async fn removable_ids(&self, old: &[OldRun], limit: u32) -> Result<Vec<i64>> {
         let parents: Vec<i64> = old.iter().filter(|run| !run.is_broadcast()).filter_map(|run| run.parent).collect();
         let mut broadcasts = HashMap::new();
         if !parents.is_empty() {

@@ -2,7 +2,7 @@
 
 use rondel_core::folded_state::FoldedState;
 use rondel_core::part::Part;
-use rondel_core::plain::{is_joiner, is_unseen};
+use rondel_core::plain::{is_control_or_invisible, is_joiner};
 use rondel_core::reason::message::in_chinese;
 use rondel_core::reason::words::{RunStatusFacts, reason_text, sentence};
 use rondel_core::reason::{Reason, ReasonDetail};
@@ -122,7 +122,7 @@ impl RunRow {
 /// A text of a handler or a user as pages show it: characters that cannot be seen, or that would turn the text around them, are
 /// replaced. Line breaks, those of Windows too, and tabs stay, and so do the joiners that some languages need.
 pub(crate) fn visible(text: &str) -> String {
-    let stays = |c: char| matches!(c, '\n' | '\r' | '\t') || is_joiner(c) || !is_unseen(c);
+    let stays = |c: char| matches!(c, '\n' | '\r' | '\t') || is_joiner(c) || !is_control_or_invisible(c);
     text.chars().map(|c| if stays(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
 }
 

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use rondel_core::{AccountId, Timestamp, TokenId};
 
 use crate::Result;
-use crate::access::{TokenKind, TokenQuery, TokenRecord, Tokens, earlier_of};
+use crate::access::{TokenKind, TokenQuery, TokenRecord, Tokens, earlier_end};
 use crate::mem::access::{AccessRows, sorted};
 use crate::mem::{MemStore, to_usize};
 
@@ -95,12 +95,12 @@ impl Tokens for MemStore {
         let held = access.tokens.get(&old).filter(|token| token.is_valid(new.created_at));
         let Some((series, ends_at)) = held.map(|token| (token.series, token.expires_at)) else { return Ok(false) };
         if new.series == series {
-            access.write_token(new, earlier_of(new.expires_at, ends_at));
+            access.write_token(new, earlier_end(new.expires_at, ends_at));
         } else if !access.insert_token(new) {
             return Ok(false);
         }
         if let Some(token) = access.tokens.get_mut(&old) {
-            token.expires_at = earlier_of(ends_at, Some(old_ends_at));
+            token.expires_at = earlier_end(ends_at, Some(old_ends_at));
         }
         access.move_access(old, new.id);
         Ok(true)
@@ -119,7 +119,7 @@ impl AccessRows {
         if let Some(parent) = token.minted_by {
             let parent = self.tokens.get(&parent).filter(|parent| parent.is_valid(token.created_at));
             let Some(parent) = parent else { return false };
-            expires_at = earlier_of(expires_at, parent.expires_at);
+            expires_at = earlier_end(expires_at, parent.expires_at);
         }
         self.write_token(token, expires_at);
         true

@@ -6,7 +6,7 @@ use sqlx::any::AnyRow;
 
 use super::accounts::Subject;
 use crate::Result;
-use crate::access::{TokenKind, TokenQuery, TokenRecord, TokenScope, Tokens, earlier_of};
+use crate::access::{TokenKind, TokenQuery, TokenRecord, TokenScope, Tokens, earlier_end};
 use crate::settle::clean_name;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::saved_filters::DELETE_ORPHANED_FILTERS;
@@ -156,7 +156,7 @@ impl Tokens for SqlStore {
             let Some(held) = tx.lock_valid_token(old, new.created_at).await? else { return Ok(false) };
             if new.series == held.series {
                 tx.begin_series(old).await?;
-                tx.write_token(new, earlier_of(new.expires_at, held.expires_at)).await?;
+                tx.write_token(new, earlier_end(new.expires_at, held.expires_at)).await?;
             } else if !tx.insert_token(new).await? {
                 return Ok(false);
             }
@@ -205,7 +205,7 @@ impl Tx<'_> {
         let mut expires_at = token.expires_at;
         if let Some(parent) = token.minted_by {
             let Some(parent) = self.lock_valid_token(parent, token.created_at).await? else { return Ok(false) };
-            expires_at = earlier_of(expires_at, parent.expires_at);
+            expires_at = earlier_end(expires_at, parent.expires_at);
         }
         self.write_token(token, expires_at).await?;
         Ok(true)

@@ -338,7 +338,7 @@ impl Tx<'_> {
         if runs.is_empty() {
             return Ok(());
         }
-        let Some(lease) = self.lease_at(home).await? else { return Ok(()) };
+        let Some(lease) = self.lease_for_home(home).await? else { return Ok(()) };
         for chunk in runs.chunks(CHUNK_MAX) {
             let hand = Query::new(&HAND_TO_HOME).int(lease.node.get()).int(lease.epoch);
             let query = hand.list(chunk.iter().map(|run| run.get()));

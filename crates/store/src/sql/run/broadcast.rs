@@ -95,7 +95,7 @@ impl Broadcast {
         self.folded = Some(DerivedVerdict { is_first: !self.status.is_terminal() });
         self.finished_at = shards.iter().filter_map(|(_, finished_at)| *finished_at).max();
         let verdicts: Vec<_> = shards.iter().map(|(verdict, _)| *verdict).collect();
-        let whole = settle::fold(&verdicts, self.cancel_by.as_deref());
+        let whole = settle::fold_broadcast(&verdicts, self.cancel_by.as_deref());
         (self.status, self.reason, self.message) = (whole.status, whole.reason, whole.message);
     }
 }

@@ -309,7 +309,7 @@ impl Tx<'_> {
     }
 
     /// The lease that owns new runs of the jobs whose home is the node `home`; `None` if there is no such node.
-    pub(in crate::sql) async fn lease_at(&mut self, home: i64) -> Result<Option<LeaseToken>> {
+    pub(in crate::sql) async fn lease_for_home(&mut self, home: i64) -> Result<Option<LeaseToken>> {
         let Some(row) = self.row(Query::new(&READ_HOME).int(home)).await? else { return Ok(None) };
         let mut columns = Reader::new(&row, "node");
         let (node, epoch) = (NodeId::new(columns.int("id")?), columns.int("epoch")?);
@@ -330,7 +330,7 @@ impl Tx<'_> {
         if home == token.node.get() {
             return Ok(token);
         }
-        if let Some(lease) = self.lease_at(home).await? {
+        if let Some(lease) = self.lease_for_home(home).await? {
             return Ok(lease);
         }
         let query = Query::new(&MOVE_HOME).int(token.node.get()).int(job.get()).int(home);
