@@ -380,14 +380,15 @@ impl ScanLoop {
             won += claimed.jobs.len();
             self.shared.counters.add(Count::StatementsRefused, usize::from(claimed.is_refused));
             if self.shared.membership.holds() {
-                let is_new = |job: &&ClaimJob| job.seen.home != held.token.node;
-                let share = |job: &ClaimJob| JobShare { job: job.seen.job, recent_fires: job.recent_fires.thousandths };
+                let is_new = |job: &&ClaimJob| job.expected_row.home != held.token.node;
+                let share =
+                    |job: &ClaimJob| JobShare { job: job.expected_row.job, recent_fires: job.recent_fires.thousandths };
                 let gained: Vec<JobShare> = batch.iter().filter(is_new).map(share).collect();
                 self.shared.claims.add(batch.len(), claimed.jobs.len(), &gained);
             }
             let had_fire = |job: &&ClaimJob| job.awaited_run.is_some_and(|run| claimed.existing.contains(&run));
-            let to_plan_again: Vec<DueJob> = batch.iter().filter(had_fire).map(|job| job.seen).collect();
-            let is_won = |job: &ClaimJob| claimed.jobs.iter().any(|(id, _)| *id == job.seen.job);
+            let to_plan_again: Vec<DueJob> = batch.iter().filter(had_fire).map(|job| job.expected_row).collect();
+            let is_won = |job: &ClaimJob| claimed.jobs.iter().any(|(id, _)| *id == job.expected_row.job);
             let all_won = claimed.jobs.len() == batch.len();
             let runs: Vec<Run> =
                 batch.into_iter().filter(|job| all_won || is_won(job)).flat_map(|job| job.runs).collect();

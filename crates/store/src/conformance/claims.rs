@@ -114,7 +114,7 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
     let seen = due_job(store, &job, &[NO_HOME]).await.unwrap();
     let claim_of = |token: LeaseToken| ClaimJob {
         recent_fires: seen.recent_fires,
-        seen,
+        expected_row: seen,
         held_from: None,
         next_fire_at: Some(at + Duration::from_secs(2)),
         runs: vec![run(&job, token, at), run(&job, token, at + Duration::from_secs(1))],
@@ -138,7 +138,7 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
     assert_eq!(store.claim(winner, &[claim_of(winner)]).await.unwrap(), ClaimResult::default());
     let again = |seen: DueJob| ClaimJob {
         recent_fires: seen.recent_fires,
-        seen,
+        expected_row: seen,
         held_from: None,
         next_fire_at: Some(at + Duration::from_secs(3)),
         runs: vec![],
@@ -170,7 +170,7 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
                 other,
                 &[ClaimJob {
                     recent_fires: last.recent_fires,
-                    seen: last,
+                    expected_row: last,
                     held_from: None,
                     next_fire_at: None,
                     runs: vec![],
@@ -195,7 +195,7 @@ pub async fn a_claim_needs_its_lease(store: &dyn Store) {
     let row = run(&job, token, at);
     let claims = [ClaimJob {
         recent_fires: seen.recent_fires,
-        seen,
+        expected_row: seen,
         held_from: None,
         next_fire_at: None,
         runs: vec![row.clone()],

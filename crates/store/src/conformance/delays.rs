@@ -42,7 +42,7 @@ pub(super) async fn claim_followed(store: &dyn Store, token: LeaseToken, job: &J
     let seen = due_job(store, job, &[rondel_core::NodeId::new(0), token.node]).await.unwrap();
     let claim = ClaimJob {
         recent_fires: seen.recent_fires,
-        seen,
+        expected_row: seen,
         held_from: None,
         next_fire_at: None,
         awaited_run: Some(run.id),

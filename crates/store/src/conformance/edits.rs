@@ -253,7 +253,7 @@ pub async fn a_run_that_is_reopened_at_a_dead_home_is_adopted(store: &dyn Store)
     let seen = due_job(store, &record, &[token.node]).await.unwrap();
     let jobs = [ClaimJob {
         recent_fires: seen.recent_fires,
-        seen,
+        expected_row: seen,
         held_from: None,
         next_fire_at: Some(seen.next_fire_at),
         runs: Vec::new(),

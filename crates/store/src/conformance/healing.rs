@@ -42,7 +42,7 @@ pub async fn a_job_whose_run_has_ended_is_healed(store: &dyn Store) {
     let seen = due_job(store, &job, &[NodeId::new(0)]).await.unwrap();
     let claim = ClaimJob {
         recent_fires: seen.recent_fires,
-        seen,
+        expected_row: seen,
         held_from: None,
         next_fire_at: None,
         awaited_run: Some(RunId::new(next_id())),
@@ -64,7 +64,7 @@ pub async fn a_completed_job_is_not_stuck(store: &dyn Store) {
     let seen = due_job(store, &last, &[NodeId::new(0)]).await.unwrap();
     let claim = ClaimJob {
         recent_fires: seen.recent_fires,
-        seen,
+        expected_row: seen,
         held_from: None,
         next_fire_at: None,
         awaited_run: None,
@@ -88,7 +88,7 @@ pub async fn homeless_jobs_are_freed(store: &dyn Store) {
         let awaited_run = next.is_none().then(|| RunId::new(next_id()));
         let claim = ClaimJob {
             recent_fires: seen.recent_fires,
-            seen,
+            expected_row: seen,
             held_from: None,
             next_fire_at: next,
             awaited_run,
@@ -116,7 +116,7 @@ pub async fn homeless_jobs_are_freed(store: &dyn Store) {
         let freed = due_job(store, job, &[NodeId::new(0)]).await.unwrap();
         let moved = ClaimJob {
             recent_fires: freed.recent_fires,
-            seen: freed,
+            expected_row: freed,
             held_from: None,
             next_fire_at: Some(at),
             awaited_run: None,

@@ -217,7 +217,14 @@ pub async fn jobs_carry_the_count_of_their_fires(store: &dyn Store) {
         let seen = due_job(store, job, &[NodeId::new(0)]).await.unwrap();
         assert_eq!(seen.recent_fires, RecentFires::default(), "a new job has fired never");
         let next_fire_at = Some(at + Duration::from_secs(1));
-        let claim = ClaimJob { seen, held_from: None, recent_fires, next_fire_at, runs: Vec::new(), awaited_run: None };
+        let claim = ClaimJob {
+            expected_row: seen,
+            held_from: None,
+            recent_fires,
+            next_fire_at,
+            runs: Vec::new(),
+            awaited_run: None,
+        };
         assert_eq!(store.claim(token, &[claim]).await.unwrap().jobs.len(), 1);
     }
     let loads = async |now: Timestamp| {

@@ -100,7 +100,7 @@ pub async fn a_fire_that_is_held_back_is_the_next_fire(store: &dyn Store) {
     let look_at = first + Duration::from_secs(60);
     let hold = ClaimJob {
         recent_fires: seen.recent_fires,
-        seen,
+        expected_row: seen,
         next_fire_at: Some(look_at),
         held_from: Some(first),
         runs: Vec::new(),
@@ -114,7 +114,7 @@ pub async fn a_fire_that_is_held_back_is_the_next_fire(store: &dyn Store) {
     assert_eq!(store.claim(token, &[hold]).await.unwrap().jobs, [], "it was seen before");
     let decide = ClaimJob {
         recent_fires: held.recent_fires,
-        seen: held,
+        expected_row: held,
         next_fire_at: Some(look_at),
         held_from: None,
         runs: Vec::new(),

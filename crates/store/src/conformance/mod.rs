@@ -425,9 +425,9 @@ async fn due_job(store: &dyn Store, job: &JobRecord, homes: &[NodeId]) -> Option
 
 /// Claims a job for this lease, with these runs.
 async fn claim(store: &dyn Store, token: LeaseToken, job: &JobRecord, runs: Vec<Run>) -> ClaimResult {
-    let seen = due_job(store, job, &[NodeId::new(0), token.node]).await.unwrap();
-    let (recent_fires, next_fire_at) = (seen.recent_fires, Some(seen.next_fire_at + Duration::from_secs(60)));
-    let claim = ClaimJob { recent_fires, seen, held_from: None, next_fire_at, runs, awaited_run: None };
+    let due = due_job(store, job, &[NodeId::new(0), token.node]).await.unwrap();
+    let (recent_fires, next_fire_at) = (due.recent_fires, Some(due.next_fire_at + Duration::from_secs(60)));
+    let claim = ClaimJob { recent_fires, expected_row: due, held_from: None, next_fire_at, runs, awaited_run: None };
     store.claim(token, &[claim]).await.unwrap()
 }
 

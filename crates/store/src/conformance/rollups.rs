@@ -174,7 +174,7 @@ pub async fn activity_is_read_of_runs_and_schedule(store: &dyn Store) {
     let seen = due_job(store, &job, &[NodeId::new(0), token.node]).await.unwrap();
     let last = ClaimJob {
         recent_fires: seen.recent_fires,
-        seen,
+        expected_row: seen,
         held_from: None,
         next_fire_at: None,
         awaited_run: None,

@@ -45,7 +45,7 @@ pub struct DueRange {
 #[derive(Clone, Debug)]
 pub struct ClaimJob {
     /// The row as the scan read it. If the row has changed since, the claim leaves the job out.
-    pub seen: DueJob,
+    pub expected_row: DueJob,
     /// The new `next_fire_at`.
     pub next_fire_at: Option<Timestamp>,
     /// The new `held_from`: the first fire that a maintenance window holds back.

@@ -54,14 +54,14 @@ impl Claim for MemStore {
             return Ok(ClaimResult { is_refused: true, ..result });
         }
         for job in jobs {
-            if state.due_job(job.seen.job) != Some(job.seen) && !mutant::on(Mutant::NoUniqueKey) {
+            if state.due_job(job.expected_row.job) != Some(job.expected_row) && !mutant::on(Mutant::NoUniqueKey) {
                 continue;
             }
-            let home = state.nodes.get(&job.seen.home).filter(|held| held.node.id != token.node);
+            let home = state.nodes.get(&job.expected_row.home).filter(|held| held.node.id != token.node);
             // A dead home keeps the job until it is fenced, because its node can still renew the lease. After that, its open runs must be
             // adopted first.
             let is_in_its_name = |run: &Run, home: LeaseToken| {
-                run.job == job.seen.job && run.node == home.node && run.node_epoch <= home.epoch
+                run.job == job.expected_row.job && run.node == home.node && run.node_epoch <= home.epoch
             };
             let stays = |held: &StoredNode| {
                 held.node.is_living(now)
@@ -71,13 +71,13 @@ impl Claim for MemStore {
             if home.is_some_and(stays) && !mutant::on(Mutant::NoUniqueKey) {
                 continue;
             }
-            let Some(due) = state.due.get_mut(&job.seen.job) else { continue };
+            let Some(due) = state.due.get_mut(&job.expected_row.job) else { continue };
             (due.next_fire_at, due.is_over, due.awaited_run) =
                 (job.next_fire_at, job.next_fire_at.is_none(), job.awaited_run);
             (due.held_from, due.recent_fires) = (job.held_from, job.recent_fires);
             due.term += i64::from(due.home != token.node);
             due.home = token.node;
-            result.jobs.push((job.seen.job, due.term));
+            result.jobs.push((job.expected_row.job, due.term));
             for run in job.runs.iter().filter(|_| !mutant::on(Mutant::ClaimWithoutRows)) {
                 match state.insert(run.clone()) {
                     true => state.add_message(run.id, now),

@@ -133,7 +133,7 @@ impl Claim for SqlStore {
     /// A job whose rows the database refuses does not hold up the other jobs: the batch is halved until that job is alone in its part.
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<ClaimResult> {
         let mut result = ClaimResult::default();
-        let key = |part: &[ClaimJob]| part.first().map_or(0, |job| job.seen.job.get());
+        let key = |part: &[ClaimJob]| part.first().map_or(0, |job| job.expected_row.job.get());
         let rows_max = self.failed_batches.rows_max("claim", key(jobs));
         let mut parts: Vec<&[ClaimJob]> = jobs.chunks(rows_max).rev().collect();
         while let Some(part) = parts.pop() {
@@ -150,7 +150,7 @@ impl Claim for SqlStore {
             let is_data = matches!(failure::of(&error), Failure::Data | Failure::Duplicate);
             let is_at_fault = is_data || self.is_at_fault("claim", key(part), part.len(), &error).await;
             if is_at_fault && part.len() == 1 {
-                tracing::error!(job = %part[0].seen.job, %error, "the runs of a job cannot be written");
+                tracing::error!(job = %part[0].expected_row.job, %error, "the runs of a job cannot be written");
             } else if is_data {
                 let (left, right) = part.split_at(part.len() / 2);
                 parts.extend([right, left]);
@@ -275,7 +275,7 @@ impl Tx<'_> {
     /// home dead.
     async fn unfenced_homes(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<NodeId>> {
         let is_other = |home: &NodeId| *home != token.node && home.get() != 0;
-        let homes: BTreeSet<NodeId> = jobs.iter().map(|job| job.seen.home).filter(is_other).collect();
+        let homes: BTreeSet<NodeId> = jobs.iter().map(|job| job.expected_row.home).filter(is_other).collect();
         let mut unfenced = HashSet::new();
         for home in homes {
             if self.row(Query::new(&READ_UNFENCED_HOME).int(home.get())).await?.is_some() {
@@ -288,7 +288,9 @@ impl Tx<'_> {
     /// The jobs with open runs of another node that is fenced. They are not claimed, because the adoption of these runs also moves the job.
     async fn jobs_left_open(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<JobId>> {
         let mut by_home: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
-        for seen in jobs.iter().map(|job| job.seen).filter(|seen| seen.home != token.node && seen.home.get() != 0) {
+        for seen in
+            jobs.iter().map(|job| job.expected_row).filter(|seen| seen.home != token.node && seen.home.get() != 0)
+        {
             by_home.entry(seen.home.get()).or_default().push(seen.job.get());
         }
         let mut open = HashSet::new();
@@ -399,7 +401,7 @@ async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<
     }
     let mut wanted: HashMap<JobId, &ClaimJob> = HashMap::with_capacity(jobs.len());
     for job in jobs {
-        wanted.entry(job.seen.job).or_insert(job);
+        wanted.entry(job.expected_row.job).or_insert(job);
     }
     let mut ids: Vec<i64> = wanted.keys().map(|job| job.get()).collect();
     ids.sort_unstable();
@@ -407,24 +409,25 @@ async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<
     for chunk in ids.chunks(CHUNK_MAX) {
         for row in tx.rows(Query::new(&LOCK_DUE).list(chunk.iter().copied())).await? {
             let current = due_job(&row)?;
-            won_jobs.extend(wanted.get(&current.job).filter(|job| job.seen == current));
+            won_jobs.extend(wanted.get(&current.job).filter(|job| job.expected_row == current));
         }
     }
     let unfenced = tx.unfenced_homes(token, &won_jobs).await?;
-    won_jobs.retain(|job| !unfenced.contains(&job.seen.home));
+    won_jobs.retain(|job| !unfenced.contains(&job.expected_row.home));
     let left_open = tx.jobs_left_open(token, &won_jobs).await?;
-    won_jobs.retain(|job| !left_open.contains(&job.seen.job));
+    won_jobs.retain(|job| !left_open.contains(&job.expected_row.job));
     failpoint::pass("claim.locked");
     let mut result = ClaimResult::default();
-    let term = |job: &ClaimJob| job.seen.term + i64::from(job.seen.home != token.node);
+    let term = |job: &ClaimJob| job.expected_row.term + i64::from(job.expected_row.home != token.node);
     for chunk in won_jobs.chunks(CHUNK_MAX) {
         let query = Query::new(&MOVE_DUE).rows(chunk, |query, job: &&ClaimJob| {
-            let moved = query.int(job.seen.job.get()).opt_at(job.next_fire_at).int(token.node.get()).int(term(job));
+            let moved =
+                query.int(job.expected_row.job.get()).opt_at(job.next_fire_at).int(token.node.get()).int(term(job));
             let moved = moved.opt_int(job.awaited_run.map(RunId::get)).opt_at(job.held_from);
             moved.int(job.recent_fires.thousandths.cast_signed()).at(job.recent_fires.counted_at)
         });
         tx.execute_all(query, chunk.len()).await?;
-        result.jobs.extend(chunk.iter().map(|job| (job.seen.job, term(job))));
+        result.jobs.extend(chunk.iter().map(|job| (job.expected_row.job, term(job))));
     }
     // A crash here must leave the jobs unchanged. If they moved on without their runs, the fires would be lost.
     failpoint::pass("claim.moved");
