@@ -484,7 +484,7 @@ fn claim_job(held: &HeldLease, seen: DueJob, definition: &Compiled, planned: &Pl
     let held_from = planned.held_from.filter(|_| !mutant::on(Mutant::HeldIsForgotten));
     let fire_count = u64::try_from(planned.fires.len()).unwrap_or(u64::MAX);
     let recent_fires = seen.recent_fires.with_fires(fire_count, look_ahead.now);
-    ClaimJob { seen, held_from, recent_fires, next_fire_at: planned.next, runs, awaited_run }
+    ClaimJob { expected_row: seen, held_from, recent_fires, next_fire_at: planned.next, runs, awaited_run }
 }
 
 fn fire_row(held: &HeldLease, definition: &Compiled, fire: &PlannedFire, look_ahead: LookAhead) -> Run {
