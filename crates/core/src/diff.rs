@@ -162,7 +162,7 @@ fn compare_lines<'a>(from: &[&'a str], to: &[&'a str]) -> Vec<Line<'a>> {
     lines
 }
 
-fn middle<'a>(old: &[&'a str], new: &[&'a str], lines: &mut Vec<Line<'a>>) {
+fn add_edits<'a>(old: &[&'a str], new: &[&'a str], lines: &mut Vec<Line<'a>>) {
     // common[i][j]: the length of the longest common subsequence of `old[i..]` and `new[j..]`.
     let width = new.len() + 1;
     let mut common = vec![0_u32; (old.len() + 1) * width];

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::backoff::{backoff, times};
+use crate::backoff::{backoff, multiply};
 use crate::reason::Reason;
 use crate::status::RunStatus;
 use crate::time::Timestamp;
@@ -243,7 +243,7 @@ fn next_retry(
     if is_over || ended.cancel_request_reason.is_some() {
         return None;
     }
-    let wait = times(backoff(policy.backoff, policy.backoff_max, failed_count), 0.9 + 0.2 * jitter.clamp(0.0, 1.0));
+    let wait = multiply(backoff(policy.backoff, policy.backoff_max, failed_count), 0.9 + 0.2 * jitter.clamp(0.0, 1.0));
     Some(NextStep::Retry { due_at: now + wait, reason: Reason::Retry, lost_count: ended.lost_count })
 }
 

@@ -133,7 +133,7 @@ pub fn preview(request: PreviewRequest<'_>) -> Preview {
     let is_over = if count == 0 { never_fires(&request) } else { fires.is_empty() };
     let mut warnings = Vec::new();
     if is_over && request.timetable.schedules.iter().any(fires_by_clock) {
-        warnings.push(never(zone, &request));
+        warnings.push(never_warning(zone, &request));
     }
     warnings.extend(frequency_warning(&request));
     warnings.extend(clock_warnings(&request));
@@ -155,7 +155,7 @@ fn local_text(zone: Tz, at: Timestamp) -> String {
     zone.from_utc_datetime(&utc.naive_utc()).to_rfc3339_opts(SecondsFormat::AutoSi, false)
 }
 
-fn never(zone: Tz, request: &PreviewRequest<'_>) -> Warning {
+fn never_warning(zone: Tz, request: &PreviewRequest<'_>) -> Warning {
     let after = instant_text(zone, request.after);
     Warning {
         code: WarningCode::NeverFires,

@@ -62,7 +62,7 @@ pub(crate) fn pass(name: &str) {
         && let Some(action) = take_due_action(|armed| armed == name)
     {
         // Only failpoints of transactions can be armed with an error, and transactions use `try_pass`.
-        act(name, action).ok();
+        perform_action(name, action).ok();
     }
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn try_pass(operation: &str, step: &str) -> Result<(), Injected> {
         return Ok(());
     }
     let is_match = |armed: &str| armed.split_once('.') == Some((operation, step));
-    take_due_action(is_match).map_or(Ok(()), |action| act(&format!("{operation}.{step}"), action))
+    take_due_action(is_match).map_or(Ok(()), |action| perform_action(&format!("{operation}.{step}"), action))
 }
 
 /// The action that is due when this failpoint is reached.
@@ -91,7 +91,7 @@ fn take_due_action(is_match: impl Fn(&str) -> bool) -> Option<Action> {
     due
 }
 
-fn act(name: &str, action: Action) -> Result<(), Injected> {
+fn perform_action(name: &str, action: Action) -> Result<(), Injected> {
     // Written to stderr, not logged: no other code may run between reaching the failpoint and its action.
     std::io::stderr().lock().write_all(format!("failpoint {name}: {action:?}\n").as_bytes()).ok();
     match action {

@@ -142,7 +142,7 @@ fn kind(name: &Ident) -> syn::Result<&'static ArgKind> {
 impl Arg {
     fn new(kind: &'static ArgKind, tokens: Expr) -> syn::Result<Self> {
         let span = syn::spanned::Spanned::span(&tokens);
-        let value = value(kind.value_type, &tokens).ok_or_else(|| {
+        let value = parse_value(kind.value_type, &tokens).ok_or_else(|| {
             let expected_form = match kind.value_type {
                 ArgType::Text => "a string literal",
                 ArgType::Texts => "a string literal, or a list of them such as [\"a\", \"b\"]",
@@ -157,19 +157,19 @@ impl Arg {
     }
 }
 
-fn value(value_type: ArgType, expr: &Expr) -> Option<Value> {
+fn parse_value(value_type: ArgType, expr: &Expr) -> Option<Value> {
     match (value_type, expr) {
         (ArgType::Text | ArgType::WordOrTexts, Expr::Lit(ExprLit { lit: Lit::Str(text), .. })) => {
             Some(json!(text.value()))
         }
         (ArgType::Texts, Expr::Lit(ExprLit { lit: Lit::Str(text), .. })) => Some(json!([text.value()])),
         (ArgType::Texts | ArgType::WordOrTexts, Expr::Array(ExprArray { elems, .. })) => {
-            elems.iter().map(|one| value(ArgType::Text, one)).collect::<Option<Vec<_>>>().map(Value::Array)
+            elems.iter().map(|one| parse_value(ArgType::Text, one)).collect::<Option<Vec<_>>>().map(Value::Array)
         }
-        (ArgType::Pairs, Expr::Lit(ExprLit { lit: Lit::Str(text), .. })) => pairs([text.value()].into_iter()),
+        (ArgType::Pairs, Expr::Lit(ExprLit { lit: Lit::Str(text), .. })) => parse_pairs([text.value()].into_iter()),
         (ArgType::Pairs, Expr::Array(ExprArray { elems, .. })) => {
-            let texts = elems.iter().map(|one| value(ArgType::Text, one)?.as_str().map(str::to_owned));
-            pairs(texts.collect::<Option<Vec<_>>>()?.into_iter())
+            let texts = elems.iter().map(|one| parse_value(ArgType::Text, one)?.as_str().map(str::to_owned));
+            parse_pairs(texts.collect::<Option<Vec<_>>>()?.into_iter())
         }
         (ArgType::Number, Expr::Lit(ExprLit { lit: Lit::Int(number), .. })) => {
             number.base10_parse::<u64>().ok().map(|number| json!(number))
@@ -180,7 +180,7 @@ fn value(value_type: ArgType, expr: &Expr) -> Option<Value> {
 }
 
 /// An object made of texts such as `team=pay`; `None` if one is not a pair, or a key occurs twice.
-fn pairs(texts: impl Iterator<Item = String>) -> Option<Value> {
+fn parse_pairs(texts: impl Iterator<Item = String>) -> Option<Value> {
     let mut object = serde_json::Map::new();
     for text in texts {
         let (key, value) = text.split_once('=')?;

@@ -208,7 +208,7 @@ macro_rules! delegate_store {
             $crate::delegate_store!(@$wrapper, Claim {
                 fn due_jobs(homes: &[NodeId], range: DueRange) -> Vec<DueJob>;
                 fn dense_instants(homes: &[NodeId], range: DueRange, count_min: u32) -> Vec<DenseInstant>;
-                fn unsent_of(token: LeaseToken, job: JobId, after: UnsentPlace, limit: u32) -> Vec<Run>;
+                fn unsent_runs_of_job(token: LeaseToken, job: JobId, after: UnsentPlace, limit: u32) -> Vec<Run>;
                 fn request_run(token: LeaseToken, run: Run) -> Run;
                 fn request_keyed_run(token: LeaseToken, run: Run, if_open: IfOpen, now: Timestamp) -> KeyedRun;
                 fn request_shards(token: LeaseToken, root: Run, shards: Vec<Run>) -> Vec<Run>;
@@ -250,8 +250,8 @@ macro_rules! delegate_store {
             $crate::delegate_store!(@$wrapper, Move {
                 fn hand_over(token: LeaseToken, runs: &[RunId], to: NodeId) -> Vec<RunId>;
                 fn move_jobs(token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> MovedJobs;
-                fn unsent(token: LeaseToken, after: RunId, limit: u32) -> Vec<UnsentRun>;
-                fn unsent_of_jobs(token: LeaseToken, jobs: &[JobId]) -> Vec<UnsentRun>;
+                fn unsent_runs(token: LeaseToken, after: RunId, limit: u32) -> Vec<UnsentRun>;
+                fn unsent_runs_of_jobs(token: LeaseToken, jobs: &[JobId]) -> Vec<UnsentRun>;
                 fn jobs_at(home: NodeId, after: JobId, limit: u32) -> Vec<JobAtHome>;
                 fn homes_of(jobs: &[JobId]) -> Vec<(JobId, NodeId)>;
                 fn home_loads(homes: &[NodeId], now: Timestamp) -> Vec<HomeLoad>;

@@ -304,7 +304,7 @@ proptest! {
         place in 0..QUARTZ.len(),
         text in r"(\*|[0-9]{1,2}(-[0-9]{1,2})?|20[0-9]{2}(-20[0-9]{2})?)(/[0-9]{1,2})?(,[0-9]{1,2}(-[0-9]{1,2})?){0,2}",
     ) {
-        let (spec, token) = (&QUARTZ[place], Token::whole(&text));
+        let (spec, token) = (&QUARTZ[place], Token::of_text(&text));
         if cron_crate::read(spec.field, &text).is_some() {
             prop_assert_eq!(spec.read(token), spec.read_items(token));
         }
@@ -312,7 +312,7 @@ proptest! {
 
     #[test]
     fn unix_weekdays_are_a_week(text in r"[0-7](-[0-7])?(/[1-7])?") {
-        let bits = UNIX[4].read(Token::whole(&text)).unwrap().bits_below_64();
+        let bits = UNIX[4].read(Token::of_text(&text)).unwrap().bits_below_64();
         prop_assert!(bits != 0 && bits < 128);
     }
 }

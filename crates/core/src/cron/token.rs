@@ -13,7 +13,7 @@ pub(super) struct Token<'a> {
 }
 
 impl<'a> Token<'a> {
-    pub(super) fn whole(text: &'a str) -> Self {
+    pub(super) fn of_text(text: &'a str) -> Self {
         Self { text, position: 0 }
     }
 

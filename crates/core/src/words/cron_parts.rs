@@ -115,6 +115,6 @@ impl Days {
 }
 
 /// `09:00`, or `09:00:30`.
-pub(super) fn clock(hour: u32, minute: u32, second: u32) -> String {
+pub(super) fn time_text(hour: u32, minute: u32, second: u32) -> String {
     if second == 0 { format!("{hour:02}:{minute:02}") } else { format!("{hour:02}:{minute:02}:{second:02}") }
 }

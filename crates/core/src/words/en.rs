@@ -1,6 +1,6 @@
 //! Cron expressions in English.
 
-use super::cron_parts::{Days, Parts, TimeOfDay, clock};
+use super::cron_parts::{Days, Parts, TimeOfDay, time_text};
 use super::shape::{Shape, join_words, range_words};
 use crate::cron::LAST_YEAR;
 
@@ -24,7 +24,8 @@ const NTH: [&str; 6] = ["", "first", "second", "third", "fourth", "fifth"];
 pub(super) fn sentence(parts: &Parts) -> String {
     let (time, is_clock) = match &parts.time {
         TimeOfDay::Clock(times) => {
-            let times: Vec<String> = times.iter().map(|&(hour, minute, second)| clock(hour, minute, second)).collect();
+            let times: Vec<String> =
+                times.iter().map(|&(hour, minute, second)| time_text(hour, minute, second)).collect();
             (format!("at {}", join_words(&times, ", ", " and ")), true)
         }
         TimeOfDay::Pace { seconds, minutes, hours } => (pace(seconds, minutes, hours), false),
@@ -59,15 +60,15 @@ fn hourly(hours: &Shape, minute: u32, second: u32) -> Option<String> {
             Some(format!("every {step} hours"))
         }
         Shape::Step { from, step, wraps_around: true, .. } => {
-            Some(format!("every {step} hours from {}", clock(*from, minute, second)))
+            Some(format!("every {step} hours from {}", time_text(*from, minute, second)))
         }
         Shape::Step { from, to, step, wraps_around: false } => {
-            let (first, last) = (clock(*from, minute, second), clock(*to, minute, second));
+            let (first, last) = (time_text(*from, minute, second), time_text(*to, minute, second));
             Some(format!("every {step} hours from {first} to {last}"))
         }
         Shape::Ranges(ranges) => match ranges.as_slice() {
             [(from, to)] => {
-                let (first, last) = (clock(*from, minute, second), clock(*to, minute, second));
+                let (first, last) = (time_text(*from, minute, second), time_text(*to, minute, second));
                 Some(format!("every hour from {first} to {last}"))
             }
             _ => None,
@@ -132,7 +133,7 @@ fn in_hours(hours: &Shape) -> String {
         Shape::All => String::new(),
         Shape::Step { from, to, step, .. } => format!(", in every {} hour from {from} to {to}", ordinal(*step)),
         Shape::Ranges(ranges) => match ranges.as_slice() {
-            [(from, to)] => format!(" from {} to {}", clock(*from, 0, 0), clock(*to, 59, 0)),
+            [(from, to)] => format!(" from {} to {}", time_text(*from, 0, 0), time_text(*to, 59, 0)),
             _ => format!(", in the hours {}", numbers(ranges)),
         },
     }

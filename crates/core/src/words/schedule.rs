@@ -23,7 +23,7 @@ use crate::timetable::Timetable;
 #[must_use]
 pub fn schedule(schedule: &Schedule, lang: Lang) -> String {
     let mut parts = vec![instants(schedule, lang)];
-    parts.extend(bounds(schedule, lang));
+    parts.extend(bound_texts(schedule, lang));
     if let Kind::Cron { dst, .. } = &schedule.kind {
         parts.extend(clock_changes(*dst, lang));
     }
@@ -118,7 +118,7 @@ fn after_zh(After { parents, on }: &After) -> String {
     format!("在 {} {all}{ended}之后", super::shape::join_words(parents, "、", "和"))
 }
 
-fn bounds(schedule: &Schedule, lang: Lang) -> Vec<String> {
+fn bound_texts(schedule: &Schedule, lang: Lang) -> Vec<String> {
     let (start, end) = (schedule.start, schedule.end);
     let text_of = |at| instant_text(schedule.zone, at);
     let counted = matches!(schedule.kind, Kind::Every(_));

@@ -1,6 +1,6 @@
 //! Cron expressions in Chinese.
 
-use super::cron_parts::{Days, Parts, TimeOfDay, clock};
+use super::cron_parts::{Days, Parts, TimeOfDay, time_text};
 use super::shape::{Shape, join_words, range_words};
 use crate::cron::LAST_YEAR;
 
@@ -9,7 +9,8 @@ const WEEKDAYS: [&str; 7] = ["周一", "周二", "周三", "周四", "周五", "
 pub(super) fn sentence(parts: &Parts) -> String {
     let (time, is_clock) = match &parts.time {
         TimeOfDay::Clock(times) => {
-            let times: Vec<String> = times.iter().map(|&(hour, minute, second)| clock(hour, minute, second)).collect();
+            let times: Vec<String> =
+                times.iter().map(|&(hour, minute, second)| time_text(hour, minute, second)).collect();
             (join_words(&times, "、", "和"), true)
         }
         TimeOfDay::Pace { seconds, minutes, hours } => (pace(seconds, minutes, hours), false),
@@ -35,15 +36,15 @@ fn hourly(hours: &Shape, minute: u32, second: u32) -> Option<String> {
             Some(format!("每{step}小时"))
         }
         Shape::Step { from, step, wraps_around: true, .. } => {
-            Some(format!("从{}起每{step}小时", clock(*from, minute, second)))
+            Some(format!("从{}起每{step}小时", time_text(*from, minute, second)))
         }
         Shape::Step { from, to, step, wraps_around: false } => {
-            let (first, last) = (clock(*from, minute, second), clock(*to, minute, second));
+            let (first, last) = (time_text(*from, minute, second), time_text(*to, minute, second));
             Some(format!("{first}至{last} 每{step}小时"))
         }
         Shape::Ranges(ranges) => match ranges.as_slice() {
             [(from, to)] => {
-                let (first, last) = (clock(*from, minute, second), clock(*to, minute, second));
+                let (first, last) = (time_text(*from, minute, second), time_text(*to, minute, second));
                 Some(format!("{first}至{last} 每小时"))
             }
             _ => None,
@@ -98,7 +99,7 @@ fn in_hours(hours: &Shape) -> String {
         Shape::All => String::new(),
         Shape::Step { from, to, step, .. } => format!("{from}点至{to}点每隔{step}小时的那一小时内，"),
         Shape::Ranges(ranges) => match ranges.as_slice() {
-            [(from, to)] => format!("{}至{} ", clock(*from, 0, 0), clock(*to, 59, 0)),
+            [(from, to)] => format!("{}至{} ", time_text(*from, 0, 0), time_text(*to, 59, 0)),
             _ => format!("{}点内，", numbers(ranges)),
         },
     }

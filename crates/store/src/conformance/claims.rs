@@ -94,7 +94,7 @@ pub async fn unsent_runs_of_a_job_come_in_order(store: &dyn Store) {
     let asked = store.request_run(token, requested_run(&one, token, at(2))).await.unwrap();
     let start = UnsentPlace { fire_at: Timestamp::EPOCH, cause: 0, shard_index: 0 };
     let page = async |after, limit| {
-        let runs = store.unsent_of(token, one.id, after, limit).await.unwrap();
+        let runs = store.unsent_runs_of_job(token, one.id, after, limit).await.unwrap();
         runs.into_iter().map(|run| run.id).collect::<Vec<RunId>>()
     };
     let [third, first, second] = [planned[0].id, planned[1].id, planned[2].id];
@@ -103,7 +103,7 @@ pub async fn unsent_runs_of_a_job_come_in_order(store: &dyn Store) {
     assert_eq!(page(UnsentPlace::of(&planned[2]), 9).await, [asked.id, third]);
     assert_eq!(page(UnsentPlace::before(&planned[2]), 1).await, [second]);
     let stranger = LeaseToken { epoch: token.epoch + 1, ..token };
-    assert_eq!(store.unsent_of(stranger, one.id, start, 10).await.unwrap(), []);
+    assert_eq!(store.unsent_runs_of_job(stranger, one.id, start, 10).await.unwrap(), []);
 }
 
 /// Two nodes see the same job due: one gets it, with its rows.

@@ -147,7 +147,7 @@ pub async fn jobs_move_with_their_unsent_runs(store: &dyn Store) {
     };
     finish_all(store, &[again]).await;
 
-    let listed = |from: RunId| store.unsent(token, from, 100);
+    let listed = |from: RunId| store.unsent_runs(token, from, 100);
     let unsent: Vec<RunId> = listed(RunId::new(0)).await.unwrap().iter().map(|unsent| unsent.run).collect();
     let mut expected: Vec<RunId> = going[1..].iter().chain(&sent_rows[1..]).map(|run| run.id).collect();
     expected.extend(unnamed_rows.iter().chain(&early_rows).chain(&retried_rows).map(|run| run.id));
@@ -155,12 +155,12 @@ pub async fn jobs_move_with_their_unsent_runs(store: &dyn Store) {
     assert_eq!(unsent, expected);
     assert_eq!(listed(unsent[1]).await.unwrap().len(), unsent.len() - 2);
     assert_eq!(listed(RunId::new(0)).await.unwrap()[0].job, goes.id);
-    let of_jobs = store.unsent_of_jobs(token, &[sent.id, marked.id, goes.id]).await.unwrap();
+    let of_jobs = store.unsent_runs_of_jobs(token, &[sent.id, marked.id, goes.id]).await.unwrap();
     let mut expected: Vec<RunId> = going[1..].iter().chain(&sent_rows[1..]).map(|run| run.id).collect();
     expected.sort_unstable();
     assert_eq!(of_jobs.iter().map(|unsent| unsent.run).collect::<Vec<_>>(), expected);
-    assert_eq!(store.unsent_of_jobs(to, &[goes.id]).await.unwrap(), []);
-    assert_eq!(store.unsent_of_jobs(token, &[]).await.unwrap(), []);
+    assert_eq!(store.unsent_runs_of_jobs(to, &[goes.id]).await.unwrap(), []);
+    assert_eq!(store.unsent_runs_of_jobs(token, &[]).await.unwrap(), []);
 
     let name = |rows: &[Run]| rows.iter().map(|run| run.id).collect::<Vec<_>>();
     let one = |job: &crate::catalog::JobRecord, rows: &[Run]| HomeMove { job: job.id, runs: name(rows), to: to.node };

@@ -116,13 +116,13 @@ impl Reports for MemStore {
 
 impl State {
     pub(in crate::mem) fn add_failures(&mut self, runs: &[CountedRun]) {
-        let mut gains = FailureGains::default();
+        let mut failure_gains = FailureGains::default();
         for run in runs {
             let message = self.runs.get(&run.id).and_then(|run| run.message.clone());
-            gains.add(run, message.as_deref());
+            failure_gains.add(run, message.as_deref());
         }
         let known: BTreeSet<FailureKey> = self.failures.keys().copied().collect();
-        for (key, gain) in gains.bounded(&known).gains {
+        for (key, gain) in failure_gains.bounded(&known).gains {
             match self.failures.get_mut(&key) {
                 Some(sum) => (sum.count, sum.newest) = (sum.count + gain.count, sum.newest.max(gain.newest)),
                 None => {

@@ -23,10 +23,10 @@ impl Stats for MemStore {
             let counted_run = state.counted(run);
             gains.add(&counted_run, counted_as);
             failed.extend(Some(counted_run).filter(|run| is_new_failure(run, counted_as)));
-            if let (Some(status), Some(stat)) = (counted_as, counted_run.stat()) {
+            if let (Some(status), Some(stat)) = (counted_as, counted_run.job_stat()) {
                 state.count(run.job, JobStat { status, duration: Duration::ZERO, ..stat }, -1);
             }
-            if let Some(stat) = counted_run.stat() {
+            if let Some(stat) = counted_run.job_stat() {
                 state.count(run.job, stat, 1);
             }
             if counted_run.may_change() {
@@ -41,7 +41,7 @@ impl Stats for MemStore {
             let counted_run = state.counted(run);
             gains.add(&counted_run, None);
             failed.extend(Some(counted_run).filter(|run| is_new_failure(run, None)));
-            if let Some(stat) = counted_run.stat() {
+            if let Some(stat) = counted_run.job_stat() {
                 state.count(run.job, stat, 1);
             }
             if !run.status.is_terminal() {

@@ -400,25 +400,25 @@ impl SqlStore {
 
     /// Seals again the secrets that are not sealed with the first key. Fails if no key opens one of them.
     pub(super) async fn seal_channels(&self) -> std::result::Result<(), OpenError> {
-        for row in self.rows(Query::new(&READ_SECRETS)).await.map_err(not_sealed)? {
+        for row in self.rows(Query::new(&READ_SECRETS)).await.map_err(seal_error)? {
             let mut columns = Reader::new(&row, "alert_channel");
-            let id = ChannelId::new(columns.int("id").map_err(not_sealed)?);
-            let name = columns.text("name").map_err(not_sealed)?;
-            let stored = columns.text("secret").map_err(not_sealed)?;
+            let id = ChannelId::new(columns.int("id").map_err(seal_error)?);
+            let name = columns.text("name").map_err(seal_error)?;
+            let stored = columns.text("secret").map_err(seal_error)?;
             let opened = self.sealer.open(&seal_context(id), &stored).map_err(|reason| OpenError::SecretKey {
                 message: format!("the secret of the alert channel {name} cannot be read: {reason}"),
             })?;
             if self.sealer.is_stale(&stored) {
-                let sealed = self.seal_channel(id, &opened).map_err(not_sealed)?;
+                let sealed = self.seal_channel(id, &opened).map_err(seal_error)?;
                 let update = Query::new(&SEAL_CHANNEL).text(&sealed).int(id.get()).text(&stored);
-                self.execute(update).await.map_err(not_sealed)?;
+                self.execute(update).await.map_err(seal_error)?;
             }
         }
         Ok(())
     }
 }
 
-fn not_sealed(error: StoreError) -> OpenError {
+fn seal_error(error: StoreError) -> OpenError {
     match error {
         StoreError::Corrupt { message, .. } => OpenError::SecretKey { message },
         StoreError::Unavailable { source, .. } | StoreError::Query { source, .. } => OpenError::Migrate(source),

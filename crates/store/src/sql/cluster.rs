@@ -115,7 +115,7 @@ impl Cluster for SqlStore {
 
     fn connections(&self) -> Option<Connections> {
         // On SQLite the single writer has its own pool. On other databases `write` and `read` are the same pool.
-        let current = self.pools.current();
+        let current = self.pools.current_pools();
         let pools = if self.is_single_server() { vec![&current.read, &current.write] } else { vec![&current.read] };
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let idle: u32 = pools.iter().map(|pool| count(pool.num_idle())).sum();

@@ -106,7 +106,7 @@ impl SqlStore {
             tracing::info!(node_id, count = found.len(), "ending the sessions of a server whose lease has ended");
         }
         for id in found {
-            if let Err(error) = self.pools.current().write.execute(AssertSqlSafe(format!("KILL {id}"))).await {
+            if let Err(error) = self.pools.current_pools().write.execute(AssertSqlSafe(format!("KILL {id}"))).await {
                 // The session may have ended in the meantime.
                 tracing::debug!(node_id, id, %error, "cannot end a session");
             }

@@ -155,13 +155,13 @@ impl Tries {
 impl SqlStore {
     /// Closes every connection after the current calls have ended.
     pub async fn close(&self) {
-        let pools = self.pools.current();
+        let pools = self.pools.current_pools();
         pools.write.close().await;
         pools.read.close().await;
     }
 
     async fn begin(&self, operation: &'static str) -> Result<Tx<'_>> {
-        let (pools, begin) = (self.pools.current(), AssertSqlSafe(Arc::clone(&self.sessions.begin)));
+        let (pools, begin) = (self.pools.current_pools(), AssertSqlSafe(Arc::clone(&self.sessions.begin)));
         let session = pools.write.acquire().await.map_err(|source| self.to_store_error(operation, source))?;
         let inner = self.pools.answer(&pools, BeginTransaction::new(session, begin.into_sql_str())).await;
         let inner = inner.map_err(|source| self.to_store_error(operation, source))?;
@@ -191,7 +191,7 @@ impl SqlStore {
             let rows = tx.rows(query).await;
             return tx.end(rows).await;
         }
-        let pools = self.pools.current();
+        let pools = self.pools.current_pools();
         let mut session = pools.read.acquire().await.map_err(|source| self.to_store_error(operation, source))?;
         let rows = self.pools.answer(&pools, self.driver_query(query).fetch_all(&mut *session)).await;
         rows.map_err(|source| self.to_store_error(operation, source))
@@ -205,7 +205,7 @@ impl SqlStore {
             let row = tx.row(query).await;
             return tx.end(row).await;
         }
-        let pools = self.pools.current();
+        let pools = self.pools.current_pools();
         let mut session = pools.read.acquire().await.map_err(|source| self.to_store_error(operation, source))?;
         let row = self.pools.answer(&pools, self.driver_query(query).fetch_optional(&mut *session)).await;
         row.map_err(|source| self.to_store_error(operation, source))
@@ -219,7 +219,7 @@ impl SqlStore {
             let done = tx.execute(query).await;
             return tx.end(done).await;
         }
-        let pools = self.pools.current();
+        let pools = self.pools.current_pools();
         let mut session = pools.write.acquire().await.map_err(|source| self.to_store_error(operation, source))?;
         let done = self.pools.answer(&pools, self.driver_query(query).execute(&mut *session)).await;
         Ok(done.map_err(|source| self.to_store_error(operation, source))?.rows_affected())

@@ -267,18 +267,18 @@ impl SqlStore {
 
     /// Seals texts that an older server stored as plain text, or that are sealed with an older key. Fails if no key opens one of them.
     pub(super) async fn seal_webhooks(&self) -> std::result::Result<(), OpenError> {
-        for row in self.rows(Query::new(&READ_WEBHOOKS)).await.map_err(not_sealed)? {
+        for row in self.rows(Query::new(&READ_WEBHOOKS)).await.map_err(seal_error)? {
             let mut columns = Reader::new(&row, "failure_webhook");
-            let namespace = NamespaceId::new(columns.int("namespace_id").map_err(not_sealed)?);
-            let url = columns.text("url").map_err(not_sealed)?;
-            let secret = columns.text("secret").map_err(not_sealed)?;
+            let namespace = NamespaceId::new(columns.int("namespace_id").map_err(seal_error)?);
+            let url = columns.text("url").map_err(seal_error)?;
+            let secret = columns.text("secret").map_err(seal_error)?;
             let sealed_url = self.sealed_again(SealedColumn::Url, namespace, &url)?;
             let sealed_secret = self.sealed_again(SealedColumn::Secret, namespace, &secret)?;
             if sealed_url == url && sealed_secret == secret {
                 continue;
             }
             let update = Query::new(&SEAL_WEBHOOK).text(&sealed_url).text(&sealed_secret).int(namespace.get());
-            self.execute(update.text(&url).text(&secret)).await.map_err(not_sealed)?;
+            self.execute(update.text(&url).text(&secret)).await.map_err(seal_error)?;
         }
         Ok(())
     }
@@ -296,13 +296,13 @@ impl SqlStore {
                 message: format!("the {name} of the failure webhook of namespace {namespace} cannot be read: {reason}"),
             })?;
         match self.sealer.is_stale(stored) {
-            true => self.seal_webhook(column, namespace, &opened).map_err(not_sealed),
+            true => self.seal_webhook(column, namespace, &opened).map_err(seal_error),
             false => Ok(stored.to_owned()),
         }
     }
 }
 
-fn not_sealed(error: StoreError) -> OpenError {
+fn seal_error(error: StoreError) -> OpenError {
     match error {
         StoreError::Corrupt { message, .. } => OpenError::SecretKey { message },
         StoreError::Unavailable { source, .. } | StoreError::Query { source, .. } => OpenError::Migrate(source),

@@ -312,7 +312,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let url = DatabaseUrl::sqlite_file(folder.path().join("full.db"));
         let store = SqlStore::open(&StoreConfig { url, ..StoreConfig::default() }).await.unwrap();
-        let write = store.pools.current().write.clone();
+        let write = store.pools.current_pools().write.clone();
         // This limit applies to the session that writes.
         for statement in ["CREATE TABLE filler (text TEXT NOT NULL)", "PRAGMA max_page_count = 1"] {
             write.execute(statement).await.unwrap();

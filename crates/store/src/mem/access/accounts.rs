@@ -6,7 +6,7 @@ use rondel_core::{AccountId, Timestamp};
 
 use crate::Result;
 use crate::access::{Account, AccountChange, AccountChanged, Accounts, KeptAccess, PasswordHash};
-use crate::mem::access::{AccessRows, sorted};
+use crate::mem::access::{AccessRows, sorted_grants};
 use crate::mem::{MemStore, State, to_usize};
 
 #[async_trait]
@@ -58,7 +58,7 @@ impl Accounts for MemStore {
             account.provider_linked_at = link.at();
         }
         if let Some(grants) = &change.grants {
-            account.grants = sorted(grants);
+            account.grants = sorted_grants(grants);
         }
         if change.disabled == Some(true) || change.grants.is_some() {
             access.end_sessions(id, None);
@@ -103,7 +103,7 @@ impl AccessRows {
             return false;
         }
         let mut account = account.clone();
-        account.grants = sorted(&account.grants);
+        account.grants = sorted_grants(&account.grants);
         self.accounts.insert(account.id, account);
         true
     }

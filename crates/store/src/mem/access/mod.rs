@@ -29,7 +29,7 @@ pub(super) struct AccessRows {
 }
 
 /// Grants without duplicates and in order, as a table with a unique key returns them.
-fn sorted(grants: &[Grant]) -> Vec<Grant> {
+fn sorted_grants(grants: &[Grant]) -> Vec<Grant> {
     let mut grants = grants.to_vec();
     grants.sort_unstable();
     grants.dedup();

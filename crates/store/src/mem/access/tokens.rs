@@ -7,7 +7,7 @@ use rondel_core::{AccountId, Timestamp, TokenId};
 
 use crate::Result;
 use crate::access::{TokenKind, TokenQuery, TokenRecord, Tokens, earlier_end};
-use crate::mem::access::{AccessRows, sorted};
+use crate::mem::access::{AccessRows, sorted_grants};
 use crate::mem::{MemStore, to_usize};
 
 #[async_trait]
@@ -110,7 +110,8 @@ impl Tokens for MemStore {
 impl AccessRows {
     pub(super) fn write_token(&mut self, token: &TokenRecord, expires_at: Option<Timestamp>) {
         if self.tokens.values().all(|known| known.hash != token.hash) {
-            self.tokens.insert(token.id, TokenRecord { grants: sorted(&token.grants), expires_at, ..token.clone() });
+            self.tokens
+                .insert(token.id, TokenRecord { grants: sorted_grants(&token.grants), expires_at, ..token.clone() });
         }
     }
 

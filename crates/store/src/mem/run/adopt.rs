@@ -98,8 +98,11 @@ impl State {
             {
                 (due.home, due.term) = (token.node, due.term + 1);
             }
-            let run =
-                if mutant::on(Mutant::DueMeansUnsent) { run } else { ledger::adopted(run, *ended_at, &last_sessions) };
+            let run = if mutant::on(Mutant::DueMeansUnsent) {
+                run
+            } else {
+                ledger::adopted_run(run, *ended_at, &last_sessions)
+            };
             let run = Run { node: token.node, node_epoch: token.epoch, ..run };
             self.runs.insert(run.id, run.clone());
             adopted.push(Adopted { run, from, lease_ended_at: *ended_at });

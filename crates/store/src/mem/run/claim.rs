@@ -10,7 +10,7 @@ use rondel_core::{JobId, NodeId, Run, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
 use super::cancel::ask_to_cancel;
-use crate::ledger::{ClaimJob, ClaimResult, DueJob, DueRange, KeyedRun, UnsentPlace, by_instant};
+use crate::ledger::{ClaimJob, ClaimResult, DueJob, DueRange, KeyedRun, UnsentPlace, merge_by_instant};
 use crate::mem::{DueRow, MemStore, State, StoredNode, key, to_usize};
 use crate::{Claim, LeaseToken, Result};
 
@@ -32,10 +32,16 @@ impl Claim for MemStore {
             *counts.entry((job.next_fire_at, job.home)).or_default() += 1;
         }
         counts.retain(|_, count| *count >= u64::from(count_min));
-        Ok(by_instant(counts.into_iter().map(|((at, _), job_count)| DenseInstant { at, job_count }), range.limit))
+        Ok(merge_by_instant(counts.into_iter().map(|((at, _), job_count)| DenseInstant { at, job_count }), range.limit))
     }
 
-    async fn unsent_of(&self, token: LeaseToken, job: JobId, after: UnsentPlace, limit: u32) -> Result<Vec<Run>> {
+    async fn unsent_runs_of_job(
+        &self,
+        token: LeaseToken,
+        job: JobId,
+        after: UnsentPlace,
+        limit: u32,
+    ) -> Result<Vec<Run>> {
         let mut unsent = self.state().open_of(|run| {
             (run.node, run.node_epoch, run.job) == (token.node, token.epoch, job)
                 && run.status == RunStatus::Pending

@@ -30,7 +30,7 @@ impl Finish for MemStore {
         // sets no next fire.
         let delaying = batch.iter().filter(|finish| finish.policy.has_fixed_delay).map(|finish| finish.job);
         let jobs: Vec<JobId> = delaying.chain(ends.ended_parents.iter().map(|(job, _)| *job)).collect();
-        ends.due_at = jobs.into_iter().filter_map(|job| state.delay(job, now)).min();
+        ends.due_at = jobs.into_iter().filter_map(|job| state.set_delayed_fire(job, now)).min();
         Ok(ends)
     }
 }

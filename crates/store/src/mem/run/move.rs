@@ -48,14 +48,14 @@ impl Move for MemStore {
         Ok(result)
     }
 
-    async fn unsent(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<UnsentRun>> {
-        let mut unsent = self.state().unsent(token, |run| run.id > after);
+    async fn unsent_runs(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<UnsentRun>> {
+        let mut unsent = self.state().unsent_runs(token, |run| run.id > after);
         unsent.truncate(to_usize(limit));
         Ok(unsent)
     }
 
-    async fn unsent_of_jobs(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<UnsentRun>> {
-        Ok(self.state().unsent(token, |run| jobs.contains(&run.job)))
+    async fn unsent_runs_of_jobs(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<UnsentRun>> {
+        Ok(self.state().unsent_runs(token, |run| jobs.contains(&run.job)))
     }
 
     async fn jobs_at(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobAtHome>> {
@@ -108,7 +108,7 @@ impl Move for MemStore {
 
 impl State {
     /// The open unsent runs of a lease for which `is_wanted` is true, by id.
-    fn unsent(&self, token: LeaseToken, is_wanted: impl Fn(&Run) -> bool) -> Vec<UnsentRun> {
+    fn unsent_runs(&self, token: LeaseToken, is_wanted: impl Fn(&Run) -> bool) -> Vec<UnsentRun> {
         let mut unsent = self.open_of(|run| {
             (run.node, run.node_epoch) == (token.node, token.epoch)
                 && run.status != RunStatus::Running

@@ -321,7 +321,7 @@ impl Tx<'_> {
             let run = Run {
                 node: token.node,
                 node_epoch: token.epoch,
-                ..ledger::adopted(run, lease.ended_at, last_sessions)
+                ..ledger::adopted_run(run, lease.ended_at, last_sessions)
             };
             take_over_rows.push((run.id, from, run.status, run.detail.as_ref().and_then(|detail| detail.to_json())));
             adopted.push(Adopted { run, from, lease_ended_at: lease.ended_at });

@@ -11,7 +11,7 @@ use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint as failpoint;
 use sqlx::any::AnyRow;
 
-use crate::ledger::{ClaimJob, ClaimResult, DueJob, DueRange, KeyedRun, UnsentPlace, by_instant, lease_of_home};
+use crate::ledger::{ClaimJob, ClaimResult, DueJob, DueRange, KeyedRun, UnsentPlace, lease_of_home, merge_by_instant};
 use crate::sql::failure::{self, Failure};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::{self, run_columns};
@@ -127,7 +127,7 @@ impl Claim for SqlStore {
                 instants.push(DenseInstant { at, job_count: columns.int("job_count")?.unsigned_abs() });
             }
         }
-        Ok(by_instant(instants, range.limit))
+        Ok(merge_by_instant(instants, range.limit))
     }
 
     /// A job whose rows the database refuses does not hold up the other jobs: the batch is halved until that job is alone in its part.
@@ -165,7 +165,13 @@ impl Claim for SqlStore {
         Ok(result)
     }
 
-    async fn unsent_of(&self, token: LeaseToken, job: JobId, after: UnsentPlace, limit: u32) -> Result<Vec<Run>> {
+    async fn unsent_runs_of_job(
+        &self,
+        token: LeaseToken,
+        job: JobId,
+        after: UnsentPlace,
+        limit: u32,
+    ) -> Result<Vec<Run>> {
         let UnsentPlace { fire_at, cause, shard_index } = after;
         let query = Query::new(&READ_UNSENT_OF).int(job.get()).at(fire_at).at(fire_at).int(cause).int(cause);
         let query = query.int(shard_index.into()).int(token.node.get()).int(token.epoch).int(limit.into());

@@ -152,12 +152,12 @@ impl Move for SqlStore {
         Ok(result)
     }
 
-    async fn unsent(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<UnsentRun>> {
+    async fn unsent_runs(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<UnsentRun>> {
         let query = Query::new(&READ_UNSENT).int(token.node.get()).int(token.epoch).int(after.get()).int(limit.into());
         self.rows(query).await?.iter().map(unsent_run).collect()
     }
 
-    async fn unsent_of_jobs(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<UnsentRun>> {
+    async fn unsent_runs_of_jobs(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<UnsentRun>> {
         let jobs: Vec<i64> = jobs.iter().map(|job| job.get()).collect();
         let (mut open, mut unsent) = (BTreeSet::new(), Vec::new());
         for query in
@@ -380,7 +380,7 @@ impl Tx<'_> {
             }
         }
         let named: BTreeSet<i64> = jobs.iter().flat_map(|(_, runs)| runs).copied().collect();
-        let mut moving_runs = self.unsent_of(token, jobs, &joining).await?;
+        let mut moving_runs = self.lock_unsent_runs(token, jobs, &joining).await?;
         let mut staying_jobs = HashSet::new();
         let mut open = Vec::new();
         for run in self.open_of_jobs(&own, token.node).await? {
@@ -412,7 +412,7 @@ impl Tx<'_> {
     }
 
     /// Locks those of these runs that were not sent and whose jobs are in `joining`: these jobs already have the other node as their home.
-    async fn unsent_of(
+    async fn lock_unsent_runs(
         &mut self,
         token: LeaseToken,
         jobs: &[(i64, BTreeSet<i64>)],
