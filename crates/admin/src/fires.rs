@@ -63,7 +63,7 @@ enum WhyStep {
 
 fn answer_now(input: &HistoryInput, is_open: bool) -> WhyStep {
     let facts = input.facts();
-    let done = |run: &Run, about| WhyStep::Done(fires::why_run(&facts, run).about(about, &facts));
+    let done = |run: &Run, about| WhyStep::Done(fires::why_run(&facts, run).with_subject(about, &facts));
     if let Some(run) = input.rows.first().filter(|_| is_open) {
         return done(run, AnswerSubject::OpenRun);
     }
@@ -140,7 +140,7 @@ pub(crate) async fn why(
 
 fn answer_about_run(input: &HistoryInput) -> Option<Why> {
     let (facts, run) = (input.facts(), input.rows.first()?);
-    Some(fires::why_run(&facts, run).about(AnswerSubject::NearRun(run.trigger), &facts))
+    Some(fires::why_run(&facts, run).with_subject(AnswerSubject::NearRun(run.trigger), &facts))
 }
 
 /// Why a run of the job has its status, whatever triggered it.
@@ -219,7 +219,7 @@ pub(crate) async fn why_now(
             rows.retain(|run| is_within(run, visible_apps));
             conceal::conceal(node, record.namespace, visible_apps, &mut rows).await?;
             let input = with_context(node, HistoryInput { rows, ..input }, visible_apps).await?;
-            Ok(compute(move || fires::why(&input.facts(), at).about(about, &input.facts())).await)
+            Ok(compute(move || fires::why(&input.facts(), at).with_subject(about, &input.facts())).await)
         }
     }
 }

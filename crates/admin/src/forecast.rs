@@ -283,7 +283,7 @@ fn plan(compiled: &Compiled, (from, to): (Timestamp, Timestamp), now: Timestamp)
         handler: job.handler.clone(),
         enabled: job.enabled,
         fires,
-        removed: table.removed(anchor, from, to).map(|fire| fire.at).take(PLANNED_MAX).collect(),
+        removed: table.removed_fires(anchor, from, to).map(|fire| fire.at).take(PLANNED_MAX).collect(),
         clock_changes,
         is_cut,
     }

@@ -119,7 +119,7 @@ impl Metered {
         let mut metrics = self.lock();
         let won: HashMap<JobId, i64> = claimed.jobs.iter().copied().collect();
         let ignored = metrics.ignored;
-        let counts = |job: &&ClaimJob| won.contains_key(&job.seen.job) && Some(job.seen.job) != ignored;
+        let counts = |job: &&ClaimJob| won.contains_key(&job.expected_row.job) && Some(job.expected_row.job) != ignored;
         for run in jobs.iter().filter(counts).flat_map(|job| &job.runs) {
             if !run.status.is_terminal() && !claimed.existing.contains(&run.id) {
                 metrics.open.insert(run.id, run.fire_at);

@@ -133,7 +133,7 @@ async fn run_lane(mut lane: Lane, template: Run, until: Instant) -> Result<LaneT
         for (due, claim) in lane.due.iter_mut().zip(&claims) {
             *due = DueJob { next_fire_at: due.next_fire_at + Duration::from_secs(1), ..*due };
             due.home = lane.token.node;
-            due.term = claim.seen.term;
+            due.term = claim.expected_row.term;
         }
         let terms: std::collections::HashMap<_, _> = claimed.jobs.into_iter().collect();
         for due in &mut lane.due {
@@ -162,7 +162,7 @@ impl Lane {
         let next = (!is_last).then(|| due.next_fire_at + Duration::from_secs(1));
         ClaimJob {
             recent_fires: due.recent_fires,
-            seen: due,
+            expected_row: due,
             held_from: None,
             next_fire_at: next,
             runs: vec![run],

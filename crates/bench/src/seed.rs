@@ -289,7 +289,14 @@ impl Seed {
             term: self.term,
             recent_fires: RecentFires::default(),
         };
-        ClaimJob { recent_fires: seen.recent_fires, seen, held_from: None, next_fire_at, runs, awaited_run: None }
+        ClaimJob {
+            recent_fires: seen.recent_fires,
+            expected_row: seen,
+            held_from: None,
+            next_fire_at,
+            runs,
+            awaited_run: None,
+        }
     }
 }
 

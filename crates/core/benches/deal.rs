@@ -32,7 +32,9 @@ fn of_items(c: &mut Criterion) {
     make(&mut dealt, first);
     let asked = deal(&dealt, &after, wanted, NOW);
     let must_move = ITEM_COUNT / after.len();
-    assert!(asked.len() == must_move && asked.iter().all(|(_, change)| matches!(change, ItemChange::Ask { .. })));
+    assert!(
+        asked.len() == must_move && asked.iter().all(|(_, change)| matches!(change, ItemChange::AskToRelease { .. }))
+    );
 
     let mut group = c.benchmark_group("10,000 items");
     group.bench_function("to 200 executors, and the changes made", |b| {

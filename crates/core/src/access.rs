@@ -158,7 +158,7 @@ pub enum PermittedApps {
 impl PermittedApps {
     /// Whether it includes no app.
     #[must_use]
-    pub fn is_nothing(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         matches!(self, Self::Apps(apps) if apps.is_empty())
     }
 
@@ -171,7 +171,7 @@ impl PermittedApps {
         }
     }
 
-    fn and(self, other: Self) -> Self {
+    fn intersect(self, other: Self) -> Self {
         match (self, other) {
             (Self::All, apps) | (apps, Self::All) => apps,
             (Self::Apps(a), Self::Apps(b)) => Self::Apps(a.intersection(&b).copied().collect()),
@@ -211,7 +211,7 @@ impl Rights {
         Self { limit: Some(limit), ..self }
     }
 
-    fn every(&self, mut holds: impl FnMut(&[Grant]) -> bool) -> bool {
+    fn each_list_permits(&self, mut holds: impl FnMut(&[Grant]) -> bool) -> bool {
         holds(&self.grants) && self.limit.as_deref().is_none_or(holds)
     }
 
@@ -223,7 +223,7 @@ impl Rights {
             return self.allow_somewhere(permission);
         }
         let is_namespace_view = app.is_none() && permission == Permission::View;
-        self.every(|grants| {
+        self.each_list_permits(|grants| {
             grants.iter().any(|grant| {
                 let place = if is_namespace_view { grant.app } else { app };
                 grant.role.permits(permission) && grant.holds_at(namespace, place)
@@ -234,7 +234,7 @@ impl Rights {
     /// Whether this is permitted in at least one place. For a first check, before the requested object is known.
     #[must_use]
     pub fn allow_somewhere(&self, permission: Permission) -> bool {
-        self.every(|grants| match permission {
+        self.each_list_permits(|grants| match permission {
             Permission::SignedIn => true,
             Permission::ViewEverywhere => {
                 grants.iter().any(|grant| grant.is_everywhere() && grant.role.permits(permission))
@@ -247,7 +247,7 @@ impl Rights {
     /// For which apps of a namespace this is permitted.
     #[must_use]
     pub fn permitted_apps(&self, permission: Permission, namespace: NamespaceId) -> PermittedApps {
-        let permitted = |grants: &[Grant]| {
+        let apps_of = |grants: &[Grant]| {
             let here =
                 |grant: &&Grant| grant.role.permits(permission) && grant.namespace.is_none_or(|own| own == namespace);
             let mut apps = BTreeSet::new();
@@ -259,10 +259,10 @@ impl Rights {
             }
             PermittedApps::Apps(apps)
         };
-        let own = permitted(&self.grants);
+        let own = apps_of(&self.grants);
         match &self.limit {
             None => own,
-            Some(limit) => own.and(permitted(limit)),
+            Some(limit) => own.intersect(apps_of(limit)),
         }
     }
 
@@ -270,7 +270,7 @@ impl Rights {
     /// including apps that do not exist yet.
     #[must_use]
     pub fn allow_executor(&self, namespace: NamespaceId, app: Option<AppId>) -> bool {
-        self.every(|grants| {
+        self.each_list_permits(|grants| {
             grants.iter().any(|grant| grant.role.covers(Role::Executor) && grant.holds_at(namespace, app))
         })
     }
@@ -278,7 +278,7 @@ impl Rights {
     /// Whether these rights include all that a grant gives: a caller cannot grant more than it has.
     #[must_use]
     pub fn cover(&self, wanted: &Grant) -> bool {
-        self.every(|grants| {
+        self.each_list_permits(|grants| {
             grants.iter().any(|own| {
                 let place = own.namespace.is_none() || own.namespace == wanted.namespace;
                 own.role.covers(wanted.role) && place && (own.app.is_none() || own.app == wanted.app)
@@ -353,8 +353,8 @@ mod tests {
         assert!(!app.allow(Permission::Edit, HERE, None), "and not changed");
         assert_eq!(app.permitted_apps(Permission::View, HERE), PermittedApps::Apps([APP].into()));
         assert!(
-            app.permitted_apps(Permission::Admin, HERE).is_nothing()
-                && app.permitted_apps(Permission::View, THERE).is_nothing()
+            app.permitted_apps(Permission::Admin, HERE).is_empty()
+                && app.permitted_apps(Permission::View, THERE).is_empty()
         );
         let whole = grant(Role::Admin, Some(HERE), None);
         assert!(whole.allow(Permission::Admin, HERE, None) && whole.allow(Permission::Edit, HERE, Some(OTHER)));
@@ -428,7 +428,7 @@ mod tests {
                     if apps == PermittedApps::All {
                         prop_assert!(rights.allow(permission, namespace, None));
                     }
-                    if !apps.is_nothing() {
+                    if !apps.is_empty() {
                         prop_assert!(rights.allow_somewhere(permission));
                     }
                 }

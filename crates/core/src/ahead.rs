@@ -63,9 +63,9 @@ impl FireList {
 ///     serde_json::from_str::<JobSpec>(&text).unwrap().compile().unwrap()
 /// };
 /// let (before, after) = (job("0 0 2 * * ?"), job("0 0 2,3 * * ?"));
-/// let planned = |job| Some(AnchoredJob { job, anchor: Timestamp::EPOCH });
+/// let anchored = |job| Some(AnchoredJob { job, anchor: Timestamp::EPOCH });
 /// let window = (Timestamp::from_secs(0), Timestamp::from_secs(7 * 86_400));
-/// let changes = fire_changes(planned(&before), planned(&after), window, &mut 1_000);
+/// let changes = fire_changes(anchored(&before), anchored(&after), window, &mut 1_000);
 /// assert_eq!((changes.vanishing.count, changes.appearing.count), (0, 7));
 /// assert_eq!(changes.appearing.first[0].to_string(), "1970-01-01T03:00:00Z");
 /// ```
@@ -78,20 +78,20 @@ pub fn fire_changes(
 ) -> FireChanges {
     let mut changes =
         FireChanges { to, is_whole: true, vanishing: FireList::default(), appearing: FireList::default() };
-    let [before, after] = [before, after].map(|planned| planned.filter(|planned| planned.job.enabled));
+    let [before, after] = [before, after].map(|job| job.filter(|job| job.job.enabled));
     if before.zip(after).is_some_and(|(a, b)| a.anchor == b.anchor && a.job.timetable == b.job.timetable) {
         return changes;
     }
-    let next = |planned: Option<AnchoredJob<'_>>, cursor| {
-        let planned = planned?;
-        planned.job.timetable.next_until(planned.anchor, cursor, to).map(|fire| fire.at)
+    let next = |anchored_job: Option<AnchoredJob<'_>>, cursor| {
+        let anchored_job = anchored_job?;
+        anchored_job.job.timetable.next_until(anchored_job.anchor, cursor, to).map(|fire| fire.at)
     };
-    let mut left = STEPS_MAX.min(*steps);
+    let mut steps_left = STEPS_MAX.min(*steps);
     let (mut old, mut new) = (next(before, from), next(after, from));
-    let mut seen = from;
+    let mut cursor = from;
     while let Some(at) = old.into_iter().chain(new).min() {
-        if left == 0 {
-            (changes.to, changes.is_whole) = (seen, false);
+        if steps_left == 0 {
+            (changes.to, changes.is_whole) = (cursor, false);
             break;
         }
         let (is_old, is_new) = (old == Some(at), new == Some(at));
@@ -102,8 +102,8 @@ pub fn fire_changes(
         }
         old = if is_old { next(before, at) } else { old };
         new = if is_new { next(after, at) } else { new };
-        seen = at;
-        left -= 1;
+        cursor = at;
+        steps_left -= 1;
         *steps -= 1;
     }
     changes
@@ -133,13 +133,13 @@ mod tests {
         serde_json::from_value::<crate::JobSpec>(spec).unwrap().compile().unwrap()
     }
 
-    fn planned(job: &Job) -> Option<AnchoredJob<'_>> {
+    fn anchored(job: &Job) -> Option<AnchoredJob<'_>> {
         Some(AnchoredJob { job, anchor: Timestamp::EPOCH })
     }
 
     #[track_caller]
     fn check(before: Option<&Job>, after: Option<&Job>, vanishing: u64, appearing: u64) {
-        let changes = fire_changes(before.and_then(planned), after.and_then(planned), WEEK, &mut 100_000);
+        let changes = fire_changes(before.and_then(anchored), after.and_then(anchored), WEEK, &mut 100_000);
         assert_eq!((changes.vanishing.count, changes.appearing.count, changes.is_whole), (vanishing, appearing, true));
         assert_eq!(changes.is_empty(), vanishing + appearing == 0);
     }
@@ -167,12 +167,12 @@ mod tests {
     fn a_search_without_steps_left_names_its_end() {
         let (each, second) = (job(&json!({"every": "1s"}), true), job(&json!({"every": "2s"}), true));
         let mut steps = 15_000;
-        let changes = fire_changes(planned(&each), planned(&second), WEEK, &mut steps);
+        let changes = fire_changes(anchored(&each), anchored(&second), WEEK, &mut steps);
         assert_eq!((changes.is_whole, changes.to, steps), (false, Timestamp::from_secs(1_800_010_000), 5_000));
         assert_eq!((changes.vanishing.count, changes.vanishing.first.len()), (5_000, LISTED_MAX));
-        let changes = fire_changes(planned(&each), None, WEEK, &mut steps);
+        let changes = fire_changes(anchored(&each), None, WEEK, &mut steps);
         assert_eq!((changes.vanishing.count, steps), (5_000, 0));
-        let changes = fire_changes(planned(&each), None, WEEK, &mut steps);
+        let changes = fire_changes(anchored(&each), None, WEEK, &mut steps);
         assert_eq!((changes.to, changes.is_whole, changes.vanishing.count), (WEEK.0, false, 0));
     }
 

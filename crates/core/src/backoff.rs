@@ -24,11 +24,11 @@ pub fn backoff(first: Duration, max: Duration, failed_count: u32) -> Duration {
 /// whole wait (`chance` 1).
 #[must_use]
 pub fn with_jitter(wait: Duration, chance: f64) -> Duration {
-    times(wait, 0.5 + chance.clamp(0.0, 1.0) / 2.0)
+    multiply(wait, 0.5 + chance.clamp(0.0, 1.0) / 2.0)
 }
 
 /// The wait times a positive factor; the longest duration if the product is longer.
-pub(crate) fn times(wait: Duration, factor: f64) -> Duration {
+pub(crate) fn multiply(wait: Duration, factor: f64) -> Duration {
     Duration::try_from_secs_f64(wait.as_secs_f64() * factor).unwrap_or(Duration::MAX)
 }
 
@@ -57,8 +57,8 @@ mod tests {
 
     #[test]
     fn the_longest_wait_stays_the_longest() {
-        assert_eq!(times(Duration::MAX, 1.1), Duration::MAX);
-        assert_eq!(times(Duration::from_secs(10), 1.1), Duration::from_secs(11));
+        assert_eq!(multiply(Duration::MAX, 1.1), Duration::MAX);
+        assert_eq!(multiply(Duration::from_secs(10), 1.1), Duration::from_secs(11));
         assert_eq!(with_jitter(Duration::MAX, 1.0), Duration::MAX);
         assert_eq!(backoff(Duration::MAX, Duration::MAX, 2), Duration::MAX);
     }

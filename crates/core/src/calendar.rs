@@ -299,7 +299,7 @@ impl Compiler<'_> {
             Rule::Days(days) => self.days(days, pointer),
             Rule::Weekdays(days) => CompiledRule::Weekdays(days.iter().fold(0, |bits, day| bits | 1 << *day as u8)),
             Rule::Times(times) => self.times(times, pointer),
-            Rule::Calendar(name) => self.part(name, pointer, depth),
+            Rule::Calendar(name) => self.compile_named(name, pointer, depth),
             Rule::All(rules) => CompiledRule::All(self.compile_rules(rules, &format!("{pointer}/all"), depth)),
             Rule::Any(rules) => CompiledRule::Any(self.compile_rules(rules, &format!("{pointer}/any"), depth)),
             Rule::Not(rule) => {
@@ -316,7 +316,7 @@ impl Compiler<'_> {
         compiled
     }
 
-    fn part(&mut self, name: &str, pointer: &str, depth: usize) -> CompiledRule {
+    fn compile_named(&mut self, name: &str, pointer: &str, depth: usize) -> CompiledRule {
         let pointer = format!("{pointer}/calendar");
         if self.path.iter().any(|part| part == name) {
             let path = format!("{} -> {name}", self.path.join(" -> "));

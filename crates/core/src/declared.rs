@@ -148,20 +148,20 @@ fn names_in_order(specs: &BTreeMap<String, JobSpec>) -> Vec<String> {
             children.entry(parent).or_default().push(name);
         }
     }
-    let mut ordered = Vec::with_capacity(specs.len());
-    let mut free: BTreeSet<&str> = open.iter().filter(|(_, count)| **count == 0).map(|(name, _)| *name).collect();
-    while !free.is_empty() {
-        let level = std::mem::take(&mut free);
+    let mut ordered_names = Vec::with_capacity(specs.len());
+    let mut free_names: BTreeSet<&str> = open.iter().filter(|(_, count)| **count == 0).map(|(name, _)| *name).collect();
+    while !free_names.is_empty() {
+        let level = std::mem::take(&mut free_names);
         for child in level.iter().flat_map(|name| children.get(name).into_iter().flatten()) {
             let Some(count) = open.get_mut(child) else { continue };
             *count -= 1;
             if *count == 0 {
-                free.insert(child);
+                free_names.insert(child);
             }
         }
-        ordered.extend(level.into_iter().map(str::to_owned));
+        ordered_names.extend(level.into_iter().map(str::to_owned));
     }
-    ordered
+    ordered_names
 }
 
 fn parents(spec: &JobSpec) -> impl Iterator<Item = &String> {

@@ -26,7 +26,7 @@ pub struct ClaimPace {
 /// The instants whose fires servers must start to claim at `now`, so that all of them are claimed in time. `instants` must be
 /// in ascending order: the fires of each instant are claimed after those of all earlier ones.
 #[must_use]
-pub fn to_claim(instants: &[DenseInstant], pace: ClaimPace, now: Timestamp) -> Vec<Timestamp> {
+pub fn instants_to_claim(instants: &[DenseInstant], pace: ClaimPace, now: Timestamp) -> Vec<Timestamp> {
     let mut job_count = 0_u64;
     let mut last = None;
     for (index, instant) in instants.iter().enumerate() {
@@ -51,7 +51,7 @@ mod tests {
             .map(|(at, job_count)| DenseInstant { at: Timestamp::from_secs(*at), job_count: *job_count })
             .collect();
         let pace = ClaimPace { lead: Duration::from_secs(3), jobs_per_second: 100 };
-        to_claim(&instants, pace, Timestamp::from_secs(now)).iter().map(|at| at.second()).collect()
+        instants_to_claim(&instants, pace, Timestamp::from_secs(now)).iter().map(|at| at.second()).collect()
     }
 
     #[test]
@@ -79,7 +79,7 @@ mod tests {
     fn a_pace_of_nothing_is_one_job_a_second() {
         let instants = [DenseInstant { at: Timestamp::from_secs(100), job_count: 10 }];
         let pace = ClaimPace { lead: Duration::ZERO, jobs_per_second: 0 };
-        assert_eq!(to_claim(&instants, pace, Timestamp::from_secs(89)), []);
-        assert_eq!(to_claim(&instants, pace, Timestamp::from_secs(90)).len(), 1);
+        assert_eq!(instants_to_claim(&instants, pace, Timestamp::from_secs(89)), []);
+        assert_eq!(instants_to_claim(&instants, pace, Timestamp::from_secs(90)).len(), 1);
     }
 }

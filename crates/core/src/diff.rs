@@ -36,16 +36,16 @@ pub struct Change {
 #[must_use]
 pub fn changes(from: &Value, to: &Value) -> Vec<Change> {
     let mut found = Vec::new();
-    compare(String::new(), Some(from), Some(to), &mut found);
+    add_changes(String::new(), Some(from), Some(to), &mut found);
     found.sort_by(|a, b| a.pointer.cmp(&b.pointer));
     found
 }
 
-fn compare(pointer: String, from: Option<&Value>, to: Option<&Value>, found: &mut Vec<Change>) {
+fn add_changes(pointer: String, from: Option<&Value>, to: Option<&Value>, found: &mut Vec<Change>) {
     if let (Some(Value::Object(before)), Some(Value::Object(after))) = (from, to) {
-        let gone = before.keys().filter(|key| !after.contains_key(*key));
-        for key in gone.chain(after.keys()) {
-            compare(child_pointer(&pointer, key), before.get(key), after.get(key), found);
+        let removed = before.keys().filter(|key| !after.contains_key(*key));
+        for key in removed.chain(after.keys()) {
+            add_changes(child_pointer(&pointer, key), before.get(key), after.get(key), found);
         }
     } else if from != to {
         found.push(Change { pointer, from: from.cloned(), to: to.cloned() });
@@ -83,15 +83,15 @@ pub fn merge(base: &Value, mine: &Value, theirs: &Value) -> Value {
 /// The changes as text: `-` before old values, `+` before new ones. Texts of several lines are compared by line.
 ///
 /// ```
-/// use rondel_core::diff::{changes, text};
+/// use rondel_core::diff::{changes, changes_text};
 /// use serde_json::json;
 ///
 /// let script = |second: &str| json!({"params": {"script": format!("echo one\n{second}\n")}});
-/// let shown = text(&changes(&script("echo two"), &script("echo 2")));
+/// let shown = changes_text(&changes(&script("echo two"), &script("echo 2")));
 /// assert_eq!(shown, "/params/script\n  echo one\n- echo two\n+ echo 2\n");
 /// ```
 #[must_use]
-pub fn text(changes: &[Change]) -> String {
+pub fn changes_text(changes: &[Change]) -> String {
     let mut shown = String::new();
     for Change { pointer, from, to } in changes {
         shown.extend([if pointer.is_empty() { "/" } else { pointer }, "\n"]);
@@ -116,29 +116,29 @@ pub fn text(changes: &[Change]) -> String {
 /// A line of a comparison: in both texts, or only in the old or the new one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Line<'a> {
-    Same(&'a str),
-    Gone(&'a str),
-    New(&'a str),
+    Unchanged(&'a str),
+    Removed(&'a str),
+    Added(&'a str),
 }
 
 fn add_lines(shown: &mut String, from: &str, to: &str) {
     let lines = compare_lines(&from.lines().collect::<Vec<_>>(), &to.lines().collect::<Vec<_>>());
     let is_near = |index: usize| {
         let around = index.saturating_sub(CONTEXT)..lines.len().min(index + CONTEXT + 1);
-        lines[around].iter().any(|line| !matches!(line, Line::Same(_)))
+        lines[around].iter().any(|line| !matches!(line, Line::Unchanged(_)))
     };
-    let mut skipped = false;
+    let mut has_skipped = false;
     for (index, line) in lines.iter().enumerate() {
         let (sign, text) = match line {
-            Line::Same(_) if !is_near(index) => {
-                skipped = true;
+            Line::Unchanged(_) if !is_near(index) => {
+                has_skipped = true;
                 continue;
             }
-            Line::Same(text) => ("  ", text),
-            Line::Gone(text) => ("- ", text),
-            Line::New(text) => ("+ ", text),
+            Line::Unchanged(text) => ("  ", text),
+            Line::Removed(text) => ("- ", text),
+            Line::Added(text) => ("+ ", text),
         };
-        if std::mem::take(&mut skipped) {
+        if std::mem::take(&mut has_skipped) {
             shown.push_str("  …\n");
         }
         shown.extend([sign, text, "\n"]);
@@ -152,17 +152,17 @@ fn compare_lines<'a>(from: &[&'a str], to: &[&'a str]) -> Vec<Line<'a>> {
     let (from_rest, to_rest) = (&from[head..], &to[head..]);
     let tail = from_rest.iter().rev().zip(to_rest.iter().rev()).take_while(|(a, b)| a == b).count();
     let (old, new) = (&from_rest[..from_rest.len() - tail], &to_rest[..to_rest.len() - tail]);
-    let mut lines: Vec<Line<'a>> = from[..head].iter().map(|line| Line::Same(line)).collect();
+    let mut lines: Vec<Line<'a>> = from[..head].iter().map(|line| Line::Unchanged(line)).collect();
     if old.len().saturating_mul(new.len()) > PAIRS_MAX {
-        lines.extend(old.iter().map(|line| Line::Gone(line)).chain(new.iter().map(|line| Line::New(line))));
+        lines.extend(old.iter().map(|line| Line::Removed(line)).chain(new.iter().map(|line| Line::Added(line))));
     } else {
-        middle(old, new, &mut lines);
+        add_edits(old, new, &mut lines);
     }
-    lines.extend(from_rest[old.len()..].iter().map(|line| Line::Same(line)));
+    lines.extend(from_rest[old.len()..].iter().map(|line| Line::Unchanged(line)));
     lines
 }
 
-fn middle<'a>(old: &[&'a str], new: &[&'a str], lines: &mut Vec<Line<'a>>) {
+fn add_edits<'a>(old: &[&'a str], new: &[&'a str], lines: &mut Vec<Line<'a>>) {
     // common[i][j]: the length of the longest common subsequence of `old[i..]` and `new[j..]`.
     let width = new.len() + 1;
     let mut common = vec![0_u32; (old.len() + 1) * width];
@@ -178,13 +178,13 @@ fn middle<'a>(old: &[&'a str], new: &[&'a str], lines: &mut Vec<Line<'a>>) {
     let (mut i, mut j) = (0, 0);
     while i < old.len() || j < new.len() {
         if i < old.len() && j < new.len() && old[i] == new[j] {
-            lines.push(Line::Same(old[i]));
+            lines.push(Line::Unchanged(old[i]));
             (i, j) = (i + 1, j + 1);
         } else if j == new.len() || (i < old.len() && common[(i + 1) * width + j] >= common[i * width + j + 1]) {
-            lines.push(Line::Gone(old[i]));
+            lines.push(Line::Removed(old[i]));
             i += 1;
         } else {
-            lines.push(Line::New(new[j]));
+            lines.push(Line::Added(new[j]));
             j += 1;
         }
     }
@@ -200,13 +200,13 @@ mod tests {
     fn fields_come_and_go() {
         let from = json!({"a": 1, "b": {"c": [1, 2], "x/y": 1}, "gone": null});
         let to = json!({"a": 1, "b": {"c": [1], "x/y": 2}, "new": "x"});
-        let shown = text(&changes(&from, &to));
+        let shown = changes_text(&changes(&from, &to));
         assert_eq!(shown, "/b/c\n- [1,2]\n+ [1]\n/b/x~1y\n- 1\n+ 2\n/gone\n- null\n/new\n+ \"x\"\n");
         assert!(changes(&to, &to).is_empty());
         // A definition without the field is enabled.
         let (off, on) = (json!({"enabled": false, "params": {"x": false}}), json!({"params": {}}));
-        assert_eq!(text(&changes(&off, &on)), "/enabled\n- false\n+ true\n/params/x\n- false\n");
-        assert_eq!(text(&changes(&on, &off)), "/enabled\n- true\n+ false\n/params/x\n+ false\n");
+        assert_eq!(changes_text(&changes(&off, &on)), "/enabled\n- false\n+ true\n/params/x\n- false\n");
+        assert_eq!(changes_text(&changes(&on, &off)), "/enabled\n- true\n+ false\n/params/x\n+ false\n");
     }
 
     #[test]
@@ -219,7 +219,7 @@ mod tests {
             from: Some(lines(&[]).into()),
             to: Some(lines(&[5, 20]).into()),
         };
-        let shown = text(&[change]);
+        let shown = changes_text(&[change]);
         assert_eq!(shown.lines().count(), 1 + 2 * 8 + 2, "{shown}");
         assert!(shown.contains("  …\n  line 2\n") && shown.contains("- line 5\n+ line 5!\n"), "{shown}");
     }
@@ -234,12 +234,12 @@ mod tests {
                 let side = |wanted: fn(&Line<'_>) -> bool| -> Vec<&str> {
                     let kept = lines.iter().filter(|line| wanted(line));
                     kept.map(|line| match line {
-                        Line::Same(text) | Line::Gone(text) | Line::New(text) => *text,
+                        Line::Unchanged(text) | Line::Removed(text) | Line::Added(text) => *text,
                     })
                     .collect()
                 };
-                assert_eq!(side(|line| !matches!(line, Line::New(_))), from);
-                assert_eq!(side(|line| !matches!(line, Line::Gone(_))), to);
+                assert_eq!(side(|line| !matches!(line, Line::Added(_))), from);
+                assert_eq!(side(|line| !matches!(line, Line::Removed(_))), to);
             }
         }
     }
@@ -262,7 +262,7 @@ mod tests {
             to in proptest::collection::vec(proptest::sample::select(vec!["a", "b", "c"]), 0..7),
         ) {
             let lines = compare_lines(&from, &to);
-            let same = lines.iter().filter(|line| matches!(line, Line::Same(_))).count();
+            let same = lines.iter().filter(|line| matches!(line, Line::Unchanged(_))).count();
             proptest::prop_assert_eq!(same, common(&from, &to));
         }
     }
@@ -270,12 +270,12 @@ mod tests {
     #[test]
     fn lines_go_before_others_come() {
         let lines = compare_lines(&["a"], &["b"]);
-        assert!(matches!(lines[..], [Line::Gone("a"), Line::New("b")]));
+        assert!(matches!(lines[..], [Line::Removed("a"), Line::Added("b")]));
     }
 
     #[test]
     fn texts_of_several_lines_are_shown_by_lines() {
-        let shown = |from: &str, to: &str| text(&changes(&json!({"a": from}), &json!({"a": to})));
+        let shown = |from: &str, to: &str| changes_text(&changes(&json!({"a": from}), &json!({"a": to})));
         assert_eq!(shown("x", "y"), "/a\n- \"x\"\n+ \"y\"\n");
         assert_eq!(shown("x\n", "y"), "/a\n- x\n+ y\n");
         assert_eq!(shown("x", "y\n"), "/a\n- x\n+ y\n");

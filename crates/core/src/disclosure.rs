@@ -207,19 +207,19 @@ const SHOWN_SETTINGS: &[&str] = &["from", "host", "port", "security", "to", "use
 /// ```
 #[must_use]
 pub fn for_audit(document: Value) -> Value {
-    bounded::cut(show_listed(document), bounded::LEN_MAX)
+    bounded::cut(hide_unlisted(document), bounded::LEN_MAX)
 }
 
-fn show_listed(document: Value) -> Value {
+fn hide_unlisted(document: Value) -> Value {
     match document {
         Value::Object(map) => {
             let fields = map.into_iter().map(|(key, value)| {
-                let value = show_listed_field(&key, value);
+                let value = hide_unlisted_field(&key, value);
                 (key, value)
             });
             Value::Object(fields.collect())
         }
-        Value::Array(items) => Value::Array(items.into_iter().map(show_listed).collect()),
+        Value::Array(items) => Value::Array(items.into_iter().map(hide_unlisted).collect()),
         plain => plain,
     }
 }
@@ -228,7 +228,7 @@ fn show_listed(document: Value) -> Value {
 /// already left out.
 #[must_use]
 pub fn for_audit_by_name(documents: Map<String, Value>, more: usize) -> Value {
-    bounded::cut_by_name(documents.into_iter().map(|(name, document)| (name, show_listed(document))).collect(), more)
+    bounded::cut_by_name(documents.into_iter().map(|(name, document)| (name, hide_unlisted(document))).collect(), more)
 }
 
 /// Whether the audit log shows the values of a field as they are.
@@ -237,35 +237,35 @@ pub fn is_shown(field: &str) -> bool {
     SHOWN_FIELDS.contains(&field)
 }
 
-fn show_listed_field(key: &str, value: Value) -> Value {
-    let mut fields = segments(key);
+fn hide_unlisted_field(key: &str, value: Value) -> Value {
+    let mut fields = pointer_fields(key);
     let last = fields.next_back().unwrap_or_default();
     // Fields below `labels` are shown although they are not on the list: their names are chosen by the author.
-    if key.starts_with('/') && segments(key).any(|field| field == LABELS) {
+    if key.starts_with('/') && pointer_fields(key).any(|field| field == LABELS) {
         return value;
     }
     if !is_shown(last) || !fields.all(is_shown) {
         return hide_values(value);
     }
     match (last, value) {
-        (SETTINGS, Value::Object(settings)) => Value::Object(settings.into_iter().map(show_setting).collect()),
-        (URL, Value::String(url)) => Value::String(host_of(&url)),
+        (SETTINGS, Value::Object(settings)) => Value::Object(settings.into_iter().map(hide_unlisted_setting).collect()),
+        (URL, Value::String(url)) => Value::String(hide_path(&url)),
         (LABELS, value) => value,
-        (_, value) => show_listed(value),
+        (_, value) => hide_unlisted(value),
     }
 }
 
 /// A setting of an alert channel. Its secrets are not among the settings.
-fn show_setting((name, value): (String, Value)) -> (String, Value) {
+fn hide_unlisted_setting((name, value): (String, Value)) -> (String, Value) {
     let value = match SHOWN_SETTINGS.contains(&name.as_str()) {
         true => value,
-        false => show_listed_field(&name, value),
+        false => hide_unlisted_field(&name, value),
     };
     (name, value)
 }
 
 /// The fields of a pointer, without the indexes of lists; a plain name is one field.
-fn segments(key: &str) -> impl DoubleEndedIterator<Item = &str> {
+fn pointer_fields(key: &str) -> impl DoubleEndedIterator<Item = &str> {
     let path = key.strip_prefix('/').unwrap_or(key);
     let is_pointer = key.starts_with('/');
     path.split('/').filter(move |part| !is_pointer || !part.bytes().all(|byte| byte.is_ascii_digit()))
@@ -281,7 +281,7 @@ fn hide_values(value: Value) -> Value {
     }
 }
 
-fn host_of(url: &str) -> String {
+fn hide_path(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return HIDDEN.to_owned() };
     let end = rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(end);

@@ -62,15 +62,15 @@ impl JobSpec {
     /// ```
     #[must_use]
     pub fn document(&self) -> Document {
-        let mut whole = serde_json::to_value(self).unwrap_or_default();
+        let mut document = serde_json::to_value(self).unwrap_or_default();
         let plain = json!({"name": self.name, "app": self.app, "handler": self.handler});
         let plain: Option<Self> = serde_json::from_value(plain).ok();
         let plain = plain.and_then(|plain| serde_json::to_value(plain).ok()).unwrap_or_default();
-        if let Some(pump) = whole.get_mut("pump").filter(|pump| pump.is_object()) {
+        if let Some(pump) = document.get_mut("pump").filter(|pump| pump.is_object()) {
             leave_out_defaults(pump);
         }
         let field = |name: &'static str| {
-            let mut value = whole.get_mut(name).map(Value::take)?;
+            let mut value = document.get_mut(name).map(Value::take)?;
             let is_written = matches!(name, "name" | "app" | "handler") || !is_default(&mut value, plain.get(name));
             is_written.then_some((name, value))
         };

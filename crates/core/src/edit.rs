@@ -11,7 +11,7 @@ use crate::id::{JobId, RunId};
 use crate::job::Job;
 use crate::maintenance::REPLAN_WITHIN;
 use crate::misfire::MissedSpan;
-use crate::plan::all_between;
+use crate::plan::span_between;
 use crate::reason::Reason;
 use crate::schedule::just_before;
 use crate::status::RunStatus;
@@ -78,15 +78,15 @@ pub struct MovedRow {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EditPlan {
     /// Open rows that move to the new version.
-    pub keep: Vec<MovedRow>,
+    pub kept_rows: Vec<MovedRow>,
     /// Open rows that end as skipped.
-    pub settle: Vec<RunId>,
+    pub skipped_rows: Vec<RunId>,
     /// Why they are skipped.
     pub reason: Reason,
     /// Past fires of the previous definition that have no row and will not run; they are skipped for the same reason.
     pub skipped_span: Option<MissedSpan>,
     /// Settled rows that are open again under the new version.
-    pub reopen: Vec<MovedRow>,
+    pub reopened_rows: Vec<MovedRow>,
     /// The first fire without a row.
     pub next_fire_at: Option<Timestamp>,
     /// The open run whose end sets the next fire.
@@ -102,11 +102,11 @@ pub fn plan_edit(job: Option<&Job>, context: EditContext<'_>) -> EditPlan {
         Some(_) => Reason::Changed,
     };
     let mut plan = EditPlan {
-        keep: Vec::new(),
-        settle: Vec::new(),
+        kept_rows: Vec::new(),
+        skipped_rows: Vec::new(),
         reason,
         skipped_span: None,
-        reopen: Vec::new(),
+        reopened_rows: Vec::new(),
         next_fire_at: None,
         awaited_run: context.awaited_run,
     };
@@ -116,7 +116,7 @@ pub fn plan_edit(job: Option<&Job>, context: EditContext<'_>) -> EditPlan {
     }
     let overdue = context.next_fire_at.filter(|at| *at <= context.now && plan.next_fire_at != Some(*at));
     if let (Some(overdue), Some(before)) = (overdue, context.before.filter(|before| before.enabled)) {
-        plan.skipped_span = all_between(before, context.anchor, overdue, context.now);
+        plan.skipped_span = span_between(before, context.anchor, overdue, context.now);
     }
     plan
 }
@@ -124,7 +124,7 @@ pub fn plan_edit(job: Option<&Job>, context: EditContext<'_>) -> EditPlan {
 /// How far a row's planned instant can lie in the past while its start is still ahead: the larger jitter of the definitions before and
 /// after an edit.
 #[must_use]
-pub fn look_back(before: Option<&Job>, after: Option<&Job>) -> Duration {
+pub fn look_back_period(before: Option<&Job>, after: Option<&Job>) -> Duration {
     before.into_iter().chain(after).map(|job| job.timetable.jitter_max()).max().unwrap_or_default()
 }
 
@@ -135,11 +135,11 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, context: EditContext<'_>) 
             .map(|due_at| MovedRow { id: row.id, due_at: due_at.max(earliest_start(row, context)) });
         match (row.status.is_terminal(), moved) {
             // The run may have been read under the definition before: its row must not show another version, start or number of shards.
-            (false, _) if is_on_its_way(row, context) => {}
-            (false, Some(moved)) => plan.keep.push(moved),
-            (false, None) => plan.settle.push(row.id),
+            (false, _) if may_be_sent(row, context) => {}
+            (false, Some(moved)) => plan.kept_rows.push(moved),
+            (false, None) => plan.skipped_rows.push(row.id),
             // The jitter of the new definition may put the start of the row into the past. Then the row stays settled.
-            (true, Some(moved)) if moved.due_at > now => plan.reopen.push(moved),
+            (true, Some(moved)) if moved.due_at > now => plan.reopened_rows.push(moved),
             (true, _) => {}
         }
     }
@@ -154,7 +154,7 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, context: EditContext<'_>) 
     let soon = context.next_fire_at.filter(|at| *at > now && *at <= now + REPLAN_WITHIN * 2);
     if let (Some(next), Some((old, new))) = (soon, context.before.zip(job))
         && old.enabled
-        && fires_as_before(old, new, anchor, (now, next))
+        && has_same_fires(old, new, anchor, (now, next))
     {
         plan.next_fire_at = plan.next_fire_at.map(|at| at.max(next));
     }
@@ -167,17 +167,17 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, context: EditContext<'_>) 
     let overdue = context.next_fire_at.filter(|at| *at <= now);
     if let (Some(overdue), Some((old, new))) = (overdue, context.before.zip(job))
         && old.enabled
-        && fires_as_before(old, new, anchor, (overdue, now))
+        && has_same_fires(old, new, anchor, (overdue, now))
     {
         plan.next_fire_at = Some(overdue);
     }
     // A run that is settled here triggers nothing when it ends, so the next fire must not wait for it.
-    plan.awaited_run = plan.awaited_run.filter(|run| !plan.settle.contains(run));
+    plan.awaited_run = plan.awaited_run.filter(|run| !plan.skipped_rows.contains(run));
 }
 
 /// Whether the new definition fires at the same instants of this span, both ends included, as the old one: it has the same
 /// schedules, and its version of their calendar moves or removes no other fires.
-fn fires_as_before(old: &Job, new: &Job, anchor: Timestamp, (from, through): (Timestamp, Timestamp)) -> bool {
+fn has_same_fires(old: &Job, new: &Job, anchor: Timestamp, (from, through): (Timestamp, Timestamp)) -> bool {
     let fires = |job: &Job| -> Vec<Timestamp> {
         let fires = job.timetable.fires(anchor, just_before(from), through);
         fires.map(|fire| fire.at).take(COMPARED_MAX).collect()
@@ -205,7 +205,7 @@ fn earliest_start(row: &FutureRow, context: EditContext<'_>) -> Timestamp {
     if is_explained { row.fire_at } else { row.due_at }
 }
 
-fn is_on_its_way(row: &FutureRow, context: EditContext<'_>) -> bool {
+fn may_be_sent(row: &FutureRow, context: EditContext<'_>) -> bool {
     row.status == RunStatus::Pending && row.due_at < context.now.max(context.read_at) + EDIT_CUTOFF
 }
 
@@ -215,16 +215,16 @@ fn plan_delay(plan: &mut EditPlan, job: &Job, context: EditContext<'_>) {
     let is_same =
         context.before.is_some_and(|before| before.enabled && before.timetable.schedules == job.timetable.schedules);
     for row in context.rows.iter().filter(|row| !row.status.is_terminal()) {
-        if is_on_its_way(row, context) {
+        if may_be_sent(row, context) {
             continue;
         }
         if is_same {
-            plan.keep.push(MovedRow { id: row.id, due_at: row.due_at });
+            plan.kept_rows.push(MovedRow { id: row.id, due_at: row.due_at });
         } else {
-            plan.settle.push(row.id);
+            plan.skipped_rows.push(row.id);
         }
     }
-    plan.awaited_run = plan.awaited_run.filter(|run| !plan.settle.contains(run));
+    plan.awaited_run = plan.awaited_run.filter(|run| !plan.skipped_rows.contains(run));
     plan.next_fire_at = match (plan.awaited_run, context.next_fire_at) {
         (Some(_), _) => None,
         (None, Some(next)) if is_same => Some(next),
@@ -233,7 +233,7 @@ fn plan_delay(plan: &mut EditPlan, job: &Job, context: EditContext<'_>) {
     // If an earlier edit ended the row of that instant as skipped, the row is opened again.
     let is_next = |row: &&FutureRow| row.status.is_terminal() && Some(row.fire_at) == plan.next_fire_at;
     if let Some(row) = context.rows.iter().find(is_next) {
-        plan.reopen.push(MovedRow { id: row.id, due_at: row.due_at });
+        plan.reopened_rows.push(MovedRow { id: row.id, due_at: row.due_at });
         (plan.next_fire_at, plan.awaited_run) = (None, Some(row.id));
     }
 }

@@ -26,17 +26,17 @@ pub fn chain_in_one_line(error: &dyn Error) -> String {
 }
 
 fn chain_of(error: &dyn Error, text_of: impl Fn(&dyn Error) -> String) -> String {
-    let mut whole = text_of(error);
+    let mut chain_text = text_of(error);
     let mut next = error.source();
     while let Some(cause) = next {
         let text = text_of(cause);
-        if !whole.ends_with(&text) {
-            whole.push_str(": ");
-            whole.push_str(&text);
+        if !chain_text.ends_with(&text) {
+            chain_text.push_str(": ");
+            chain_text.push_str(&text);
         }
         next = cause.source();
     }
-    whole
+    chain_text
 }
 
 #[cfg(test)]

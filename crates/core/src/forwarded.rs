@@ -47,8 +47,8 @@ impl TrustedProxies {
         if !self.contains(peer) {
             return peer;
         }
-        let by_forwarded = (!forwarded.is_empty()).then(|| self.walk(peer, forwarded, forwarded_node));
-        let by_list = (!x_forwarded_for.is_empty()).then(|| self.walk(peer, x_forwarded_for, address));
+        let by_forwarded = (!forwarded.is_empty()).then(|| self.last_hop(peer, forwarded, forwarded_node));
+        let by_list = (!x_forwarded_for.is_empty()).then(|| self.last_hop(peer, x_forwarded_for, parse_address));
         match (by_forwarded, by_list) {
             (Some(one), Some(other)) if one != other => peer,
             (Some(client), _) | (None, Some(client)) => client,
@@ -56,7 +56,7 @@ impl TrustedProxies {
         }
     }
 
-    fn walk(&self, peer: IpAddr, lines: &[&str], read: fn(&str) -> Option<IpAddr>) -> IpAddr {
+    fn last_hop(&self, peer: IpAddr, lines: &[&str], read: fn(&str) -> Option<IpAddr>) -> IpAddr {
         let mut last = peer;
         for entry in lines.iter().rev().flat_map(|line| line.rsplit(',')).take(HOP_COUNT_MAX) {
             let Some(address) = read(entry) else { return last };
@@ -73,11 +73,11 @@ impl TrustedProxies {
 fn forwarded_node(element: &str) -> Option<IpAddr> {
     let mut pairs = element.split(';').filter_map(|pair| pair.split_once('='));
     let (_, value) = pairs.find(|(name, _)| name.trim().eq_ignore_ascii_case("for"))?;
-    address(value)
+    parse_address(value)
 }
 
 /// An address with or without quotes, brackets and a port.
-fn address(text: &str) -> Option<IpAddr> {
+fn parse_address(text: &str) -> Option<IpAddr> {
     let text = text.trim();
     let text = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(text);
     let host = match text.strip_prefix('[') {

@@ -76,7 +76,7 @@ impl Graph {
             self.children.entry(parent).or_default().remove(&job);
         }
         for (parent, _) in parents.iter().copied() {
-            if let Some(path) = self.path(job, parent) {
+            if let Some(path) = self.shortest_path(job, parent) {
                 return Err(BadGraph::Cycle(std::iter::once(parent).chain(path).collect()));
             }
         }
@@ -97,8 +97,8 @@ impl Graph {
             return Err(BadGraph::Cycle(self.find_cycle(&unsorted, jobs)));
         }
         let chains = Chains::of(self, &sorted);
-        let complete = jobs.iter().find(|job| chains.above_len(**job) > DEPTH_MAX);
-        let part = || jobs.iter().rev().find(|job| chains.len_through(**job) > DEPTH_MAX);
+        let complete = jobs.iter().find(|job| chains.chain_len_above(**job) > DEPTH_MAX);
+        let part = || jobs.iter().rev().find(|job| chains.chain_len_through(**job) > DEPTH_MAX);
         match (complete, complete.is_none().then(part).flatten()) {
             (Some(job), _) => Err(BadGraph::TooDeep(chains.longest_chain_to(*job))),
             (None, Some(job)) => Err(BadGraph::TooDeep(chains.longest_chain_through(*job))),
@@ -127,7 +127,7 @@ impl Graph {
     }
 
     /// The shortest path down from one job to another.
-    fn path(&self, from: JobId, to: JobId) -> Option<Vec<JobId>> {
+    fn shortest_path(&self, from: JobId, to: JobId) -> Option<Vec<JobId>> {
         let mut came_from = BTreeMap::from([(from, from)]);
         let mut open = VecDeque::from([from]);
         while let Some(job) = open.pop_front() {
@@ -155,9 +155,9 @@ impl Graph {
     fn topological_order(&self) -> TopologicalOrder {
         let mut open: BTreeMap<JobId, usize> =
             self.parents.iter().filter(|(_, own)| !own.is_empty()).map(|(job, own)| (*job, own.len())).collect();
-        let mut sorted: Vec<JobId> = self.children.keys().filter(|job| !open.contains_key(job)).copied().collect();
+        let mut sorted_jobs: Vec<JobId> = self.children.keys().filter(|job| !open.contains_key(job)).copied().collect();
         let (mut next, mut step_count) = (0, 0);
-        while let Some(job) = sorted.get(next).copied() {
+        while let Some(job) = sorted_jobs.get(next).copied() {
             next += 1;
             for child in self.children_of(job) {
                 step_count += 1;
@@ -165,11 +165,11 @@ impl Graph {
                 *count -= 1;
                 if *count == 0 {
                     open.remove(&child);
-                    sorted.push(child);
+                    sorted_jobs.push(child);
                 }
             }
         }
-        TopologicalOrder { sorted, unsorted: open.into_keys().collect(), step_count }
+        TopologicalOrder { sorted: sorted_jobs, unsorted: open.into_keys().collect(), step_count }
     }
 
     /// A cycle among these jobs, each of which has a parent among them. The path begins and ends with the parent of the job that comes last
@@ -212,7 +212,7 @@ struct Chains {
 impl Chains {
     fn of(graph: &Graph, sorted: &[JobId]) -> Self {
         let mut chains = Self { above: BTreeMap::new(), below: BTreeMap::new(), step_count: 0 };
-        let longest = |ends: &BTreeMap<JobId, (usize, Option<JobId>)>, next: &mut dyn Iterator<Item = JobId>| {
+        let longest_chain = |ends: &BTreeMap<JobId, (usize, Option<JobId>)>, next: &mut dyn Iterator<Item = JobId>| {
             let lengths = next.map(|other| (ends.get(&other).map_or(1, |(len, _)| *len), other));
             let (mut best, mut count) = ((0, None), 0);
             for (len, other) in lengths {
@@ -222,24 +222,24 @@ impl Chains {
             ((best.0 + 1, best.1), count)
         };
         for job in sorted {
-            let (end, count) = longest(&chains.above, &mut graph.parents_of(*job));
+            let (end, count) = longest_chain(&chains.above, &mut graph.parents_of(*job));
             chains.above.insert(*job, end);
             chains.step_count += count;
         }
         for job in sorted.iter().rev() {
-            let (end, count) = longest(&chains.below, &mut graph.children_of(*job));
+            let (end, count) = longest_chain(&chains.below, &mut graph.children_of(*job));
             chains.below.insert(*job, end);
             chains.step_count += count;
         }
         chains
     }
 
-    fn above_len(&self, job: JobId) -> usize {
+    fn chain_len_above(&self, job: JobId) -> usize {
         self.above.get(&job).map_or(1, |(len, _)| *len)
     }
 
-    fn len_through(&self, job: JobId) -> usize {
-        self.above_len(job) + self.below.get(&job).map_or(1, |(len, _)| *len) - 1
+    fn chain_len_through(&self, job: JobId) -> usize {
+        self.chain_len_above(job) + self.below.get(&job).map_or(1, |(len, _)| *len) - 1
     }
 
     /// The longest chain that ends with a job.
@@ -333,7 +333,7 @@ impl<'g> FireGraph<'g> {
 
     /// How many of a job's children have no verdict yet.
     #[must_use]
-    pub fn open_children(&self, job: JobId) -> usize {
+    pub fn open_child_count(&self, job: JobId) -> usize {
         let is_open = |child: &JobId| self.state_of(*child).is_none_or(|state| state.verdict.is_none());
         self.children_of(job).filter(is_open).count()
     }

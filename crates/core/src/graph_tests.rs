@@ -160,15 +160,15 @@ fn a_run_that_is_over_with_its_children_counts_them() {
     let diamond = diamond();
     let mut fire = fire(&diamond, &[(2, RunStatus::Succeeded), (3, RunStatus::Pending)]);
     fire.set(id(1), JobInFire { end_status: Some(RunStatus::Succeeded), verdict: None });
-    assert_eq!((fire.open_children(id(1)), fire.open_children(id(2)), fire.failing_child(id(1))), (1, 1, None));
+    assert_eq!((fire.open_child_count(id(1)), fire.open_child_count(id(2)), fire.failing_child(id(1))), (1, 1, None));
     let failed = (RunStatus::Failed, None);
     fire.set(id(3), JobInFire { end_status: Some(RunStatus::Failed), verdict: Some(failed) });
-    assert_eq!((fire.open_children(id(1)), fire.failing_child(id(1))), (0, Some((id(3), RunStatus::Failed))));
+    assert_eq!((fire.open_child_count(id(1)), fire.failing_child(id(1))), (0, Some((id(3), RunStatus::Failed))));
     fire.set(
         id(4),
         JobInFire { end_status: Some(RunStatus::Skipped), verdict: Some((RunStatus::Skipped, Some(Reason::Parent))) },
     );
-    assert_eq!((fire.open_children(id(2)), fire.failing_child(id(2))), (0, None));
+    assert_eq!((fire.open_child_count(id(2)), fire.failing_child(id(2))), (0, None));
 }
 
 proptest! {
@@ -212,7 +212,7 @@ fn a_job_without_neighbours_is_a_chain_of_one() {
     let graph = graph(&[(1, 2), (2, 3), (5, 3)]);
     let order = graph.topological_order();
     let chains = Chains::of(&graph, &order.sorted);
-    let len = |job| chains.len_through(id(job));
+    let len = |job| chains.chain_len_through(id(job));
     assert_eq!([1, 2, 3, 5, 9].map(len), [3, 3, 3, 2, 1]);
-    assert_eq!(chains.above_len(id(3)), 3);
+    assert_eq!(chains.chain_len_above(id(3)), 3);
 }

@@ -67,9 +67,9 @@ impl ClaimStrategy {
     pub fn deal(self, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<Option<NodeId>> {
         match self {
             Self::Default => vec![None; jobs.len()],
-            Self::IdHash => jobs.iter().map(|job| by_hash(job.job, nodes, |_| 1)).collect(),
-            Self::Weight => jobs.iter().map(|job| by_hash(job.job, nodes, |share| share.weight)).collect(),
-            Self::LeastCount => by_load(jobs, nodes),
+            Self::IdHash => jobs.iter().map(|job| home_by_hash(job.job, nodes, |_| 1)).collect(),
+            Self::Weight => jobs.iter().map(|job| home_by_hash(job.job, nodes, |share| share.weight)).collect(),
+            Self::LeastCount => homes_by_load(jobs, nodes),
         }
     }
 
@@ -103,7 +103,7 @@ impl ClaimStrategy {
 /// Rendezvous hashing: every node draws a number for the job, and the highest number wins. When a node joins or leaves, only
 /// its own share moves; with `hash % node_count`, nearly all jobs would move. Ids are hashed first, since they differ mostly in
 /// their time bits.
-fn by_hash(job: JobId, nodes: &[NodeShare], weight: impl Fn(&NodeShare) -> u32) -> Option<NodeId> {
+fn home_by_hash(job: JobId, nodes: &[NodeShare], weight: impl Fn(&NodeShare) -> u32) -> Option<NodeId> {
     let all_zero = nodes.iter().all(|share| weight(share) == 0);
     let draw = |share: &NodeShare| {
         let weight = if all_zero { 1 } else { weight(share) };
@@ -117,7 +117,7 @@ fn by_hash(job: JobId, nodes: &[NodeShare], weight: impl Fn(&NodeShare) -> u32) 
 }
 
 /// Gives each job to the node with the least load so far, beginning with the job that has the most recent fires.
-fn by_load(jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<Option<NodeId>> {
+fn homes_by_load(jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<Option<NodeId>> {
     let mut loads: Vec<(u64, NodeId)> = nodes.iter().map(|share| (share.load(), share.node)).collect();
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     order.sort_by_key(|index| (std::cmp::Reverse(jobs[*index].load()), tie_order(&jobs[*index])));
@@ -150,22 +150,22 @@ fn jobs_to_give_away(this: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -> Ve
     if own.load() <= level.saturating_add(slack) {
         return Vec::new();
     }
-    let mut left = own.load() - level;
+    let mut surplus = own.load() - level;
     let mut rooms: Vec<(u64, NodeId)> =
         nodes.iter().map(|share| (level.saturating_sub(share.load()), share.node)).collect();
     // Jobs are given away in the order of their hashes. If the heaviest went first, the surplus could be a single heavy job,
     // and a job that always has runs cannot be moved.
     let mut order: Vec<&JobShare> = jobs.iter().collect();
     order.sort_by_key(|job| tie_order(job));
-    let mut given = Vec::new();
+    let mut moves = Vec::new();
     for job in order {
         let load = job.load();
-        let Some(most) = rooms.iter_mut().max().filter(|most| load <= most.0 && load <= left) else { continue };
+        let Some(most) = rooms.iter_mut().max().filter(|most| load <= most.0 && load <= surplus) else { continue };
         most.0 -= load;
-        left -= load;
-        given.push((job.job, most.1));
+        surplus -= load;
+        moves.push((job.job, most.1));
     }
-    given
+    moves
 }
 
 /// Mixes the bits of a number (splitmix64), so that similar numbers get unrelated results.

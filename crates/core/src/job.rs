@@ -202,7 +202,7 @@ impl Job {
     /// Whether a run whose executor is lost keeps other runs of its job from beginning, until its end is known or a
     /// bound has passed: the executor may still be running it.
     #[must_use]
-    pub fn holds_in_silence(&self) -> bool {
+    pub fn silent_run_blocks_others(&self) -> bool {
         self.on_silence == OnSilence::Continue && self.overlap.policy != OverlapPolicy::Allow
     }
 

@@ -45,7 +45,7 @@ pub fn check_value(value: &str) -> Result<(), String> {
     if len == 0 || len > LABEL_VALUE_LEN_MAX {
         return Err(format!("{len} characters; a value has 1 to {LABEL_VALUE_LEN_MAX}"));
     }
-    if value.trim() != value || value.chars().any(|c| plain::is_unseen(c) && !plain::is_joiner(c)) {
+    if value.trim() != value || value.chars().any(|c| plain::is_control_or_invisible(c) && !plain::is_joiner(c)) {
         return Err("has blanks around it, or control or invisible characters in it".to_owned());
     }
     Ok(())

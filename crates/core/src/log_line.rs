@@ -44,7 +44,7 @@ impl LineSeverity {
             "info" => Self::Info,
             "debug" | "trace" => Self::Debug,
             _ => {
-                let head = head(text);
+                let head = line_start(text);
                 let named = named_severity(&head).or_else(|| stack_trace_severity(&head));
                 named.or_else(|| (level == "stderr").then(|| stderr_severity(&head)).flatten()).unwrap_or(Self::Info)
             }
@@ -53,7 +53,7 @@ impl LineSeverity {
 }
 
 /// The beginning of a line, without colours.
-fn head(text: &str) -> String {
+fn line_start(text: &str) -> String {
     let mut head = String::new();
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
@@ -84,7 +84,7 @@ fn named_severity(head: &str) -> Option<LineSeverity> {
             || matches!((before, after), (Some('['), Some(']')) | (Some('<'), Some('>')) | (Some('('), Some(')')))
             || (matches!(after, Some(':' | '[')) && count < 3)
             || was_level;
-        if let Some(severity) = word_of(word).filter(|_| is_marked) {
+        if let Some(severity) = severity_of_word(word).filter(|_| is_marked) {
             return Some(severity);
         }
         was_level = word.eq_ignore_ascii_case("level") || word.eq_ignore_ascii_case("severity") || word == "lvl";
@@ -97,7 +97,7 @@ fn named_severity(head: &str) -> Option<LineSeverity> {
     None
 }
 
-fn word_of(word: &str) -> Option<LineSeverity> {
+fn severity_of_word(word: &str) -> Option<LineSeverity> {
     let word = word.to_ascii_lowercase();
     Some(match word.as_str() {
         "error" | "err" | "fatal" | "critical" | "crit" | "severe" | "panic" | "emerg" | "alert" => LineSeverity::Error,

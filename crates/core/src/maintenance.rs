@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::id::{AppId, JobId, MaintenanceId, NamespaceId};
 use crate::job::Job;
-use crate::misfire::{catch_up, keep_in_all, skip_missed};
+use crate::misfire::{catch_up_limit, keep_in_all, skip_missed};
 use crate::plan::{LookAhead, Plan, PlannedFire, missed_before, plan_before};
 use crate::schedule::just_before;
 use crate::spec::MisfireKeep;
@@ -103,7 +103,7 @@ pub fn plan_within(
         return skip_until(job, anchor, (next, end));
     }
     if let Some(held_from) = cursor.held_from {
-        return decide_held(job, anchor, (held_from, next), all);
+        return decide_held_fires(job, anchor, (held_from, next), all);
     }
     let present = inside(look_ahead.now).map(|one| one.ends_at).max();
     if let Some(end) = present.filter(|_| next < missed_before(job, look_ahead)) {
@@ -153,13 +153,13 @@ fn skip_until(job: &Job, anchor: Timestamp, (from, end): (Timestamp, Timestamp))
 
 /// Applies the misfire policy to the fires held back until `end`. The fires that the policy keeps run from `end` on, in order. Fires inside
 /// a skipping window are skipped whatever the policy.
-fn decide_held(
+fn decide_held_fires(
     job: &Job,
     anchor: Timestamp,
     (from, end): (Timestamp, Timestamp),
     windows: &[MaintenanceWindow],
 ) -> Plan {
-    let policy = catch_up(job);
+    let policy = catch_up_limit(job);
     let (mut parts, mut from, mut more, mut is_open) = (Vec::new(), from, None, false);
     while from < end && more.is_none() {
         let (to, kept) = match first_skipped(windows, from) {

@@ -84,7 +84,7 @@ pub(crate) fn skip_missed(
 }
 
 /// How many missed fires run late, and whether these are the newest or the oldest.
-pub(crate) fn catch_up(job: &Job) -> (usize, MisfireKeep) {
+pub(crate) fn catch_up_limit(job: &Job) -> (usize, MisfireKeep) {
     match job.misfire.policy {
         MisfirePolicy::Skip => (0, MisfireKeep::Newest),
         MisfirePolicy::Once => (1, MisfireKeep::Newest),
@@ -158,14 +158,14 @@ pub(crate) fn keep_in_all(plans: &mut [MissedPlan], (count, keep): (usize, Misfi
     let bound = |plan: &mut MissedPlan| {
         let kept_count = plan.catch_up.len().min(left);
         left -= kept_count;
-        let passed = match keep {
+        let dropped_fires = match keep {
             MisfireKeep::Newest => {
                 let kept = plan.catch_up.split_off(plan.catch_up.len() - kept_count);
                 std::mem::replace(&mut plan.catch_up, kept)
             }
             MisfireKeep::Oldest => plan.catch_up.split_off(kept_count),
         };
-        plan.span = join_spans(plan.span, span(&passed));
+        plan.span = join_spans(plan.span, span(&dropped_fires));
     };
     match keep {
         MisfireKeep::Newest => plans.iter_mut().rev().for_each(bound),

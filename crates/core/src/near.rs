@@ -15,12 +15,12 @@ use strsim::osa_distance;
 #[must_use]
 pub fn near_misses<'n>(wanted: &str, names: impl IntoIterator<Item = &'n str>, max: usize) -> Vec<&'n str> {
     let lower = wanted.to_lowercase();
-    let allowed = (lower.chars().count() / 4).max(1);
+    let distance_max = (lower.chars().count() / 4).max(1);
     let rank = |name: &'n str| {
         let other = name.to_lowercase();
         let distance = osa_distance(&lower, &other);
         let is_part = lower.len() >= 2 && (other.contains(&lower) || lower.contains(&other));
-        (distance <= allowed || is_part).then_some((distance > allowed, distance, name))
+        (distance <= distance_max || is_part).then_some((distance > distance_max, distance, name))
     };
     let mut found: Vec<_> = names.into_iter().filter(|name| *name != wanted).filter_map(rank).collect();
     found.sort_unstable();

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::backoff::{backoff, times};
+use crate::backoff::{backoff, multiply};
 use crate::reason::Reason;
 use crate::status::RunStatus;
 use crate::time::Timestamp;
@@ -215,13 +215,13 @@ pub fn decide_next(
         }
         Outcome::Skipped(reason) => verdict(RunStatus::Skipped, Some(reason)),
         Outcome::Failed { retryable } => {
-            retry(policy, ended, retryable, now, jitter).unwrap_or_else(|| verdict(RunStatus::Failed, None))
+            next_retry(policy, ended, retryable, now, jitter).unwrap_or_else(|| verdict(RunStatus::Failed, None))
         }
         Outcome::TimedOut => {
-            retry(policy, ended, true, now, jitter).unwrap_or_else(|| verdict(RunStatus::TimedOut, None))
+            next_retry(policy, ended, true, now, jitter).unwrap_or_else(|| verdict(RunStatus::TimedOut, None))
         }
-        Outcome::Lost(reason) => after_loss(policy, ended, reason, now),
-        Outcome::Silenced { has_begun } => after_silence(policy, ended, has_begun, now, jitter),
+        Outcome::Lost(reason) => decide_after_loss(policy, ended, reason, now),
+        Outcome::Silenced { has_begun } => decide_after_silence(policy, ended, has_begun, now, jitter),
         Outcome::Unreported => match ended.cancel_request_reason {
             Some(_) => verdict(RunStatus::Cancelled, Some(Reason::ExecutorLost)),
             None => verdict(RunStatus::Unknown, None),
@@ -229,7 +229,7 @@ pub fn decide_next(
     }
 }
 
-fn retry(
+fn next_retry(
     policy: NextStepPolicy,
     ended: AttemptFacts,
     retryable: bool,
@@ -243,13 +243,13 @@ fn retry(
     if is_over || ended.cancel_request_reason.is_some() {
         return None;
     }
-    let wait = times(backoff(policy.backoff, policy.backoff_max, failed_count), 0.9 + 0.2 * jitter.clamp(0.0, 1.0));
+    let wait = multiply(backoff(policy.backoff, policy.backoff_max, failed_count), 0.9 + 0.2 * jitter.clamp(0.0, 1.0));
     Some(NextStep::Retry { due_at: now + wait, reason: Reason::Retry, lost_count: ended.lost_count })
 }
 
 /// What follows when an executor stopped an attempt because no server answered. That is not the run's fault: where the delivery policy
 /// allows it, the run is sent again without being counted as a retry.
-fn after_silence(
+fn decide_after_silence(
     policy: NextStepPolicy,
     ended: AttemptFacts,
     has_begun: bool,
@@ -258,18 +258,18 @@ fn after_silence(
 ) -> NextStep {
     if !has_begun {
         // The executor itself reports that the handler never began, so neither the mark nor the delivery policy forbids another send.
-        return after_loss(policy, AttemptFacts { is_marked: false, ..ended }, Reason::NotReceived, now);
+        return decide_after_loss(policy, AttemptFacts { is_marked: false, ..ended }, Reason::NotReceived, now);
     }
     match ended.cancel_request_reason {
         Some(asked) => NextStep::Verdict { status: RunStatus::Cancelled, reason: Some(asked) },
-        None if policy.at_least_once => after_loss(policy, ended, Reason::ExecutorLost, now),
+        None if policy.at_least_once => decide_after_loss(policy, ended, Reason::ExecutorLost, now),
         // The handler began, and must not begin again unless the job's own retries allow that.
-        None => retry(policy, ended, true, now, jitter)
+        None => next_retry(policy, ended, true, now, jitter)
             .unwrap_or(NextStep::Verdict { status: RunStatus::Failed, reason: None }),
     }
 }
 
-fn after_loss(policy: NextStepPolicy, ended: AttemptFacts, reason: Reason, now: Timestamp) -> NextStep {
+fn decide_after_loss(policy: NextStepPolicy, ended: AttemptFacts, reason: Reason, now: Timestamp) -> NextStep {
     if let Some(asked) = ended.cancel_request_reason {
         // A run that no executor received is cancelled for certain. A handler on a lost executor may have succeeded.
         let reason = if reason == Reason::NotReceived { asked } else { reason };

@@ -127,8 +127,8 @@ pub fn kind(address: IpAddr) -> AddressKind {
     }
     match address {
         IpAddr::V4(v4) => {
-            let special = SPECIAL_V4.iter().find(|(network, _)| network.contains(&v4));
-            special.map_or(AddressKind::Public, |(_, kind)| *kind)
+            let special_network = SPECIAL_V4.iter().find(|(network, _)| network.contains(&v4));
+            special_network.map_or(AddressKind::Public, |(_, kind)| *kind)
         }
         IpAddr::V6(Ipv6Addr::LOCALHOST) => AddressKind::Loopback,
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => AddressKind::Unspecified,

@@ -56,7 +56,7 @@ impl Overrides {
     /// The default for a job with this handler: none for the agent's handlers, whose parameters are code or choose where secrets go; only
     /// the argument for the scripts of XXL-JOB's executors.
     #[must_use]
-    pub fn default_of(handler: &str) -> Self {
+    pub fn default_for(handler: &str) -> Self {
         if agent_handlers::is_agent_handler(handler) {
             Self::None
         } else if handler.starts_with(XXL_SCRIPT_PREFIX) {
@@ -114,15 +114,15 @@ impl Overrides {
     /// parameters do not name.
     pub fn apply(&self, handler: &str, job_params: &Value, given: &Value) -> Result<Value, Vec<FieldError>> {
         let mut refused = Vec::new();
-        let merged = match self {
+        let merged_params = match self {
             Self::All => given.clone(),
             Self::None | Self::Only(_) => {
                 self.merge_at("", Some(job_params), Some(given), &mut refused).unwrap_or(Value::Null)
             }
         };
-        let mut errors: Vec<FieldError> = refused.iter().map(|pointer| self.refusal(handler, pointer)).collect();
-        errors.extend(foreign_secrets(job_params, &merged));
-        if errors.is_empty() { Ok(merged) } else { Err(errors) }
+        let mut errors: Vec<FieldError> = refused.iter().map(|pointer| self.refusal_error(handler, pointer)).collect();
+        errors.extend(foreign_secrets(job_params, &merged_params));
+        if errors.is_empty() { Ok(merged_params) } else { Err(errors) }
     }
 
     fn merge_at(
@@ -165,21 +165,25 @@ impl Overrides {
         given: Option<&Map<String, Value>>,
         refused: &mut Vec<String>,
     ) -> Option<Value> {
-        let of_job = job_params.and_then(Value::as_object);
-        let names: BTreeSet<&String> = of_job.into_iter().chain(given).flat_map(Map::keys).collect();
-        let mut merged = Map::new();
+        let job_fields = job_params.and_then(Value::as_object);
+        let names: BTreeSet<&String> = job_fields.into_iter().chain(given).flat_map(Map::keys).collect();
+        let mut merged_fields = Map::new();
         for name in names {
-            let (job_params, given) = (of_job.and_then(|all| all.get(name)), given.and_then(|all| all.get(name)));
+            let (job_params, given) = (job_fields.and_then(|all| all.get(name)), given.and_then(|all| all.get(name)));
             if let Some(value) = self.merge_at(&child_pointer(pointer, name), job_params, given, refused) {
-                merged.insert(name.clone(), value);
+                merged_fields.insert(name.clone(), value);
             }
         }
-        if merged.is_empty() && of_job.is_none() { job_params.cloned() } else { Some(Value::Object(merged)) }
+        if merged_fields.is_empty() && job_fields.is_none() {
+            job_params.cloned()
+        } else {
+            Some(Value::Object(merged_fields))
+        }
     }
 
-    fn refusal(&self, handler: &str, pointer: &str) -> FieldError {
+    fn refusal_error(&self, handler: &str, pointer: &str) -> FieldError {
         let rule = match self {
-            Self::None if *self == Self::default_of(handler) => {
+            Self::None if *self == Self::default_for(handler) => {
                 format!("the job's overrides are \"none\", the default for the handler {handler}")
             }
             Self::Only(allowed) => format!("the job's overrides are {}", allowed.join(", ")),
@@ -216,7 +220,7 @@ impl JobSpec {
     /// Which parameters may be replaced for one run: as defined, or else the default for its handler.
     #[must_use]
     pub fn effective_overrides(&self) -> Cow<'_, Overrides> {
-        let default = || Cow::Owned(Overrides::default_of(&self.handler));
+        let default = || Cow::Owned(Overrides::default_for(&self.handler));
         self.overrides.as_ref().map_or_else(default, Cow::Borrowed)
     }
 }
@@ -232,9 +236,10 @@ fn has_bad_escape(pointer: &str) -> bool {
 /// Refuses secrets that the run's parameters (`merged`) name and the job's own do not, because the executor would resolve
 /// them for any caller.
 fn foreign_secrets(job_params: &Value, merged: &Value) -> Vec<FieldError> {
-    let known: BTreeSet<&str> = texts(job_params).iter().flat_map(|(_, text)| secrets(text)).collect();
-    let found = texts(merged);
-    let foreign = found.iter().flat_map(|(pointer, text)| secrets(text).map(move |name| (pointer, name)));
+    let known: BTreeSet<&str> =
+        strings_with_pointers(job_params).iter().flat_map(|(_, text)| secret_names(text)).collect();
+    let found = strings_with_pointers(merged);
+    let foreign = found.iter().flat_map(|(pointer, text)| secret_names(text).map(move |name| (pointer, name)));
     let refuse = |(pointer, name): (&String, &str)| {
         let message = format!(
             "names the secret {name:?}, which the job's own parameters do not name: parameters of one run bring no secrets"
@@ -245,7 +250,7 @@ fn foreign_secrets(job_params: &Value, merged: &Value) -> Vec<FieldError> {
 }
 
 /// Every string with its pointer.
-fn texts(value: &Value) -> Vec<(String, &str)> {
+fn strings_with_pointers(value: &Value) -> Vec<(String, &str)> {
     let mut found = Vec::new();
     let mut open = VecDeque::from([(String::new(), value)]);
     while let Some((pointer, value)) = open.pop_front() {
@@ -263,7 +268,7 @@ fn texts(value: &Value) -> Vec<(String, &str)> {
     found
 }
 
-fn secrets(text: &str) -> impl Iterator<Item = &str> {
+fn secret_names(text: &str) -> impl Iterator<Item = &str> {
     text.split(SECRET_OPEN).skip(1).filter_map(|rest| Some(rest.split_once(SECRET_CLOSE)?.0.trim()))
 }
 
@@ -283,9 +288,9 @@ impl Serialize for Overrides {
 
 impl<'de> Deserialize<'de> for Overrides {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Form;
+        struct OverridesVisitor;
 
-        impl<'de> Visitor<'de> for Form {
+        impl<'de> Visitor<'de> for OverridesVisitor {
             type Value = Overrides;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -309,7 +314,7 @@ impl<'de> Deserialize<'de> for Overrides {
             }
         }
 
-        deserializer.deserialize_any(Form)
+        deserializer.deserialize_any(OverridesVisitor)
     }
 }
 
@@ -485,8 +490,8 @@ mod tests {
 
     #[test]
     fn each_named_secret_is_found() {
-        let found: Vec<&str> = secrets("x{{secret.a}}y{{secret. b }}z{{secret.open").collect();
+        let found: Vec<&str> = secret_names("x{{secret.a}}y{{secret. b }}z{{secret.open").collect();
         assert_eq!(found, ["a", "b"]);
-        assert_eq!(secrets("none").count(), 0);
+        assert_eq!(secret_names("none").count(), 0);
     }
 }

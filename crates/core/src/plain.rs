@@ -6,7 +6,7 @@ const REPLACEMENT: char = '\u{fffd}';
 
 /// Whether a character is a control character or one that cannot be seen.
 #[must_use]
-pub fn is_unseen(c: char) -> bool {
+pub fn is_control_or_invisible(c: char) -> bool {
     c.is_control() || is_invisible(c)
 }
 
@@ -44,7 +44,7 @@ pub const fn is_joiner(c: char) -> bool {
 /// ```
 pub fn check_line(text: &str, len_max: usize) -> Result<(), String> {
     let len = text.chars().count();
-    if (1..=len_max).contains(&len) && text.trim() == text && !text.contains(is_unseen) {
+    if (1..=len_max).contains(&len) && text.trim() == text && !text.contains(is_control_or_invisible) {
         return Ok(());
     }
     Err(format!(
@@ -60,7 +60,7 @@ pub fn check_line(text: &str, len_max: usize) -> Result<(), String> {
 /// ```
 #[must_use]
 pub fn cleaned(text: &str) -> String {
-    text.chars().map(|c| if is_unseen(c) { REPLACEMENT } else { c }).collect()
+    text.chars().map(|c| if is_control_or_invisible(c) { REPLACEMENT } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -95,7 +95,7 @@ mod tests {
         for c in
             ['\0', '\n', '\u{1b}', '\u{9b}', '\u{61c}', '\u{200c}', '\u{200d}', '\u{202e}', '\u{2069}', '\u{e0041}']
         {
-            assert!(is_unseen(c), "{c:?}");
+            assert!(is_control_or_invisible(c), "{c:?}");
             assert_eq!(cleaned(&format!("a{c}b")), "a\u{fffd}b");
         }
         assert_eq!(cleaned("a é 表 ❤\u{fe0f} \u{2029}"), "a é 表 ❤\u{fe0f} \u{fffd}");

@@ -5,7 +5,7 @@
 
 use crate::id::JobId;
 use crate::job::Job;
-use crate::misfire::{MissedSpan, catch_up, skip_missed};
+use crate::misfire::{MissedSpan, catch_up_limit, skip_missed};
 use crate::schedule::just_before;
 use crate::spec::{MisfireKeep, MisfirePolicy};
 use crate::status::Trigger;
@@ -84,7 +84,7 @@ pub(crate) fn plan_before(
         return plan_delay(job, id, next_fire_at, look_ahead.now + delay, look_ahead);
     }
     let missed_before = before.into_iter().fold(missed_before(job, look_ahead), std::cmp::min);
-    let missed = skip_missed(&job.timetable, anchor, next_fire_at, missed_before, catch_up(job));
+    let missed = skip_missed(&job.timetable, anchor, next_fire_at, missed_before, catch_up_limit(job));
     let late = missed.catch_up.into_iter();
     let mut fires: Vec<PlannedFire> =
         late.map(|fire| PlannedFire { fire_at: fire.at, due_at: fire.at, trigger: Trigger::Misfire }).collect();
@@ -126,7 +126,7 @@ fn plan_delay(job: &Job, id: JobId, fire_at: Timestamp, next: Timestamp, look_ah
 
 /// All fires that a job would have had from one instant through another, both included, as one span. A fixed delay has one fire, at `from`.
 #[must_use]
-pub fn all_between(job: &Job, anchor: Timestamp, from: Timestamp, through: Timestamp) -> Option<MissedSpan> {
+pub fn span_between(job: &Job, anchor: Timestamp, from: Timestamp, through: Timestamp) -> Option<MissedSpan> {
     if job.timetable.delay().is_some() {
         return Some(MissedSpan { first: from, last: from, count: 1, trigger: Trigger::Interval });
     }

@@ -12,7 +12,7 @@ use crate::spec::CalendarRule;
 use crate::time::Timestamp;
 use crate::timetable::{AppliedCalendar, Timetable};
 use crate::word_enum::word_enum;
-use crate::words::{Lang, moment};
+use crate::words::{Lang, instant_text};
 
 /// Maximum number of fires in one preview.
 pub const FIRE_COUNT_MAX: usize = 10_000;
@@ -114,35 +114,35 @@ impl Warning {
 /// )?;
 /// let job = spec.compile().expect("a valid definition");
 /// let (anchor, after) = (rondel_core::Timestamp::EPOCH, "2026-03-01T00:00:00Z".parse().expect("an instant"));
-/// let ask = PreviewRequest { timetable: &job.timetable, anchor, after, count: 2, per_day_max: PER_DAY_MAX };
-/// let preview = preview(ask);
+/// let request = PreviewRequest { timetable: &job.timetable, anchor, after, count: 2, per_day_max: PER_DAY_MAX };
+/// let preview = preview(request);
 /// assert_eq!(preview.fires[0].local, "2026-03-01T02:30:00+01:00");
 /// assert_eq!(preview.warnings[0].code.as_str(), "clock_skips");
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[must_use]
-pub fn preview(ask: PreviewRequest<'_>) -> Preview {
-    let zone = ask.timetable.schedules.first().map_or(Tz::UTC, |schedule| schedule.zone);
-    let count = ask.count.min(FIRE_COUNT_MAX);
-    let fires: Vec<PreviewFire> = ask
+pub fn preview(request: PreviewRequest<'_>) -> Preview {
+    let zone = request.timetable.schedules.first().map_or(Tz::UTC, |schedule| schedule.zone);
+    let count = request.count.min(FIRE_COUNT_MAX);
+    let fires: Vec<PreviewFire> = request
         .timetable
-        .fires(ask.anchor, ask.after, Timestamp::MAX)
+        .fires(request.anchor, request.after, Timestamp::MAX)
         .take(count)
         .map(|fire| PreviewFire { at: fire.at, local: local_text(zone, fire.at) })
         .collect();
-    let is_over = if count == 0 { never_fires(&ask) } else { fires.is_empty() };
+    let is_over = if count == 0 { never_fires(&request) } else { fires.is_empty() };
     let mut warnings = Vec::new();
-    if is_over && ask.timetable.schedules.iter().any(fires_by_clock) {
-        warnings.push(never(zone, &ask));
+    if is_over && request.timetable.schedules.iter().any(fires_by_clock) {
+        warnings.push(never_warning(zone, &request));
     }
-    warnings.extend(frequency_warning(&ask));
-    warnings.extend(clock_warnings(&ask));
-    warnings.extend(calendar_warnings(&ask));
+    warnings.extend(frequency_warning(&request));
+    warnings.extend(clock_warnings(&request));
+    warnings.extend(calendar_warnings(&request));
     Preview { zone, fires, warnings }
 }
 
-fn never_fires(ask: &PreviewRequest<'_>) -> bool {
-    ask.timetable.next_after(ask.anchor, ask.after).is_none()
+fn never_fires(request: &PreviewRequest<'_>) -> bool {
+    request.timetable.next_after(request.anchor, request.after).is_none()
 }
 
 /// Whether the schedule's instants are known in advance, because they do not depend on runs.
@@ -155,8 +155,8 @@ fn local_text(zone: Tz, at: Timestamp) -> String {
     zone.from_utc_datetime(&utc.naive_utc()).to_rfc3339_opts(SecondsFormat::AutoSi, false)
 }
 
-fn never(zone: Tz, ask: &PreviewRequest<'_>) -> Warning {
-    let after = moment(zone, ask.after);
+fn never_warning(zone: Tz, request: &PreviewRequest<'_>) -> Warning {
+    let after = instant_text(zone, request.after);
     Warning {
         code: WarningCode::NeverFires,
         at: None,
@@ -165,14 +165,14 @@ fn never(zone: Tz, ask: &PreviewRequest<'_>) -> Warning {
     }
 }
 
-fn frequency_warning(ask: &PreviewRequest<'_>) -> Option<Warning> {
+fn frequency_warning(request: &PreviewRequest<'_>) -> Option<Warning> {
     let of_one = |schedule: &Schedule| match &schedule.kind {
         Kind::Cron { expr, .. } => expr.fields().times_per_day(),
         Kind::Every(period) => 86_400 / period.as_secs().max(1),
         Kind::At(_) | Kind::Delay(_) | Kind::After(_) => 0,
     };
-    let per_day: u64 = ask.timetable.schedules.iter().map(of_one).sum();
-    (per_day > ask.per_day_max).then(|| Warning {
+    let per_day: u64 = request.timetable.schedules.iter().map(of_one).sum();
+    (per_day > request.per_day_max).then(|| Warning {
         code: WarningCode::FiresOften,
         at: None,
         en: format!("It fires up to {per_day} times a day."),
@@ -180,12 +180,12 @@ fn frequency_warning(ask: &PreviewRequest<'_>) -> Option<Warning> {
     })
 }
 
-fn clock_warnings(ask: &PreviewRequest<'_>) -> Vec<Warning> {
+fn clock_warnings(request: &PreviewRequest<'_>) -> Vec<Warning> {
     let mut warnings = Vec::new();
-    for schedule in &ask.timetable.schedules {
+    for schedule in &request.timetable.schedules {
         let Kind::Cron { expr, dst } = &schedule.kind else { continue };
-        let from = ask.after.max(schedule.start.unwrap_or(ask.after));
-        let to = (ask.after + CLOCK_AHEAD).min(schedule.end.unwrap_or(Timestamp::MAX));
+        let from = request.after.max(schedule.start.unwrap_or(request.after));
+        let to = (request.after + CLOCK_AHEAD).min(schedule.end.unwrap_or(Timestamp::MAX));
         let changes = expr.clock_changes(schedule.zone, *dst, from, to);
         warnings.extend(changes.into_iter().map(|change| clock_warning(schedule.zone, change)));
     }
@@ -232,12 +232,12 @@ fn time_text(local: NaiveDateTime) -> String {
 }
 
 /// Warnings about the first days whose fires the calendar removes or moves.
-fn calendar_warnings(ask: &PreviewRequest<'_>) -> Vec<Warning> {
-    let Some(applied) = &ask.timetable.calendar else { return Vec::new() };
-    let until = ask.after + CALENDAR_AHEAD;
-    let (mut warnings, mut cursor) = (Vec::new(), ask.after);
+fn calendar_warnings(request: &PreviewRequest<'_>) -> Vec<Warning> {
+    let Some(applied) = &request.timetable.calendar else { return Vec::new() };
+    let until = request.after + CALENDAR_AHEAD;
+    let (mut warnings, mut cursor) = (Vec::new(), request.after);
     for _ in 0..CALENDAR_STEPS_MAX {
-        let raw = ask.timetable.uncalendared_after(ask.anchor, cursor).filter(|(at, _)| *at <= until);
+        let raw = request.timetable.uncalendared_after(request.anchor, cursor).filter(|(at, _)| *at <= until);
         let Some((at, schedule)) = raw.filter(|_| warnings.len() < CALENDAR_COUNT_MAX) else { break };
         let local = local::time_at(schedule.zone, at);
         cursor = if is_kept(applied, local) {
@@ -265,11 +265,11 @@ fn calendar_warning(
     at: Timestamp,
     CalendarEffect { day, moved_to }: CalendarEffect,
 ) -> Warning {
-    let (at_text, calendar) = (moment(zone, at), applied.calendar.name());
+    let (at_text, calendar) = (instant_text(zone, at), applied.calendar.name());
     let (en, zh) = day.map_or((String::new(), String::new()), |day| (format!(" ({day})"), format!("（{day}）")));
     match moved_to {
         Some(to) => {
-            let to = moment(zone, to);
+            let to = instant_text(zone, to);
             Warning {
                 code: WarningCode::CalendarMoves,
                 at: Some(at),
@@ -445,8 +445,8 @@ mod tests {
             let job = json!({"name": "a", "app": "b", "handler": "c", "schedule": {"at": at}});
             let job = serde_json::from_value::<crate::JobSpec>(job).unwrap().compile().unwrap();
             let (anchor, after) = (Timestamp::EPOCH, "2026-06-01T00:00:00Z".parse().unwrap());
-            let ask = PreviewRequest { timetable: &job.timetable, anchor, after, count, per_day_max: PER_DAY_MAX };
-            preview(ask).warnings.iter().map(|warning| warning.code.as_str()).collect::<Vec<_>>()
+            let request = PreviewRequest { timetable: &job.timetable, anchor, after, count, per_day_max: PER_DAY_MAX };
+            preview(request).warnings.iter().map(|warning| warning.code.as_str()).collect::<Vec<_>>()
         };
         for count in [0, 3] {
             assert_eq!(codes("2026-05-01T00:00:00Z", count), ["never_fires"]);
@@ -466,8 +466,8 @@ mod tests {
             let job = json!({"name": "a", "app": "b", "handler": "c", "schedule": {"every": period}});
             let job = serde_json::from_value::<crate::JobSpec>(job).unwrap().compile().unwrap();
             let (anchor, after) = (Timestamp::EPOCH, Timestamp::from_secs(0));
-            let ask = PreviewRequest { timetable: &job.timetable, anchor, after, count: 1, per_day_max };
-            preview(ask).warnings.iter().map(|warning| warning.en.clone()).collect::<Vec<_>>()
+            let request = PreviewRequest { timetable: &job.timetable, anchor, after, count: 1, per_day_max };
+            preview(request).warnings.iter().map(|warning| warning.en.clone()).collect::<Vec<_>>()
         };
         assert_eq!(often("1s", 86_399), ["It fires up to 86400 times a day."]);
         assert!(often("1s", 86_400).is_empty());

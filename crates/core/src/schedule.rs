@@ -102,7 +102,7 @@ fn mix(number: u64) -> u64 {
 
 impl Schedule {
     pub(crate) fn compile(pointer: &str, spec: &ScheduleSpec) -> Result<Self, Vec<FieldError>> {
-        let given: Vec<&str> = [
+        let given_kinds: Vec<&str> = [
             ("cron", spec.cron.is_some()),
             ("every", spec.every.is_some()),
             ("delay", spec.delay.is_some()),
@@ -112,10 +112,12 @@ impl Schedule {
         .into_iter()
         .filter_map(|(name, is_given)| is_given.then_some(name))
         .collect();
-        if given.len() != 1 {
-            let message = match given.join(", ") {
+        if given_kinds.len() != 1 {
+            let message = match given_kinds.join(", ") {
                 none if none.is_empty() => "needs exactly one of cron, every, delay, at and after".to_owned(),
-                given => format!("has {given} together: needs exactly one of cron, every, delay, at and after"),
+                given_kinds => {
+                    format!("has {given_kinds} together: needs exactly one of cron, every, delay, at and after")
+                }
             };
             return Err(vec![FieldError::new(pointer, message)]);
         }

@@ -21,11 +21,11 @@ pub struct Select {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Condition {
     key: String,
-    test: Test,
+    test: ConditionTest,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Test {
+enum ConditionTest {
     Is(String),
     IsNot(String),
     Has,
@@ -105,10 +105,10 @@ impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let key = &self.key;
         match &self.test {
-            Test::Is(value) => write!(f, "{key}={value}"),
-            Test::IsNot(value) => write!(f, "{key}!={value}"),
-            Test::Has => f.write_str(key),
-            Test::HasNot => write!(f, "!{key}"),
+            ConditionTest::Is(value) => write!(f, "{key}={value}"),
+            ConditionTest::IsNot(value) => write!(f, "{key}!={value}"),
+            ConditionTest::Has => f.write_str(key),
+            ConditionTest::HasNot => write!(f, "!{key}"),
         }
     }
 }
@@ -117,10 +117,10 @@ impl Condition {
     fn holds(&self, labels: &BTreeMap<String, String>) -> bool {
         let value = labels.get(&self.key);
         match &self.test {
-            Test::Is(wanted) => value == Some(wanted),
-            Test::IsNot(unwanted) => value != Some(unwanted),
-            Test::Has => value.is_some(),
-            Test::HasNot => value.is_none(),
+            ConditionTest::Is(wanted) => value == Some(wanted),
+            ConditionTest::IsNot(unwanted) => value != Some(unwanted),
+            ConditionTest::Has => value.is_some(),
+            ConditionTest::HasNot => value.is_none(),
         }
     }
 }
@@ -132,14 +132,14 @@ fn condition(text: &str) -> Option<Condition> {
         fits.then(|| text.to_owned())
     };
     if let Some((key, value)) = text.split_once("!=") {
-        return Some(Condition { key: part(key)?, test: Test::IsNot(part(value)?) });
+        return Some(Condition { key: part(key)?, test: ConditionTest::IsNot(part(value)?) });
     }
     if let Some((key, value)) = text.split_once('=') {
-        return Some(Condition { key: part(key)?, test: Test::Is(part(value)?) });
+        return Some(Condition { key: part(key)?, test: ConditionTest::Is(part(value)?) });
     }
     match text.strip_prefix('!') {
-        Some(key) => Some(Condition { key: part(key)?, test: Test::HasNot }),
-        None => Some(Condition { key: part(text)?, test: Test::Has }),
+        Some(key) => Some(Condition { key: part(key)?, test: ConditionTest::HasNot }),
+        None => Some(Condition { key: part(text)?, test: ConditionTest::Has }),
     }
 }
 

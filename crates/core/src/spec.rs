@@ -320,7 +320,7 @@ impl JobSpec {
 
     /// Sets each `at` in the past to `now` if its `if_past` is `run`. An `at` that is also in `before`, the replaced definition, is left as
     /// it is, because it has run already.
-    pub fn run_past_at(&mut self, now: Timestamp, before: Option<&Self>) {
+    pub fn replace_past_instants(&mut self, now: Timestamp, before: Option<&Self>) {
         let known = before.map(Self::once_instants).unwrap_or_default();
         for schedule in self.schedules_mut().iter_mut().filter(|schedule| schedule.if_past == Some(IfPast::Run)) {
             let at = schedule.at.as_deref().and_then(|at| at.parse::<Timestamp>().ok());
@@ -337,21 +337,21 @@ impl JobSpec {
     /// its position in the list.
     pub fn keep_run_instants(&mut self, before: &Self, now: Timestamp) {
         let of_before = before.schedules().into_iter().filter_map(|(_, known)| Some((run_instant(known)?, known)));
-        let mut known: Vec<(Timestamp, &ScheduleSpec)> = of_before.filter(|(at, _)| *at <= now).collect();
-        let mut moved: Vec<(Timestamp, &mut ScheduleSpec)> = Vec::new();
+        let mut known_instants: Vec<(Timestamp, &ScheduleSpec)> = of_before.filter(|(at, _)| *at <= now).collect();
+        let mut moved_instants: Vec<(Timestamp, &mut ScheduleSpec)> = Vec::new();
         for schedule in self.schedules_mut() {
             let Some(wanted) = run_instant(schedule) else { continue };
             // A schedule that already has an instant of `before` uses up that instant. The remaining instants are for the other schedules.
-            match known.iter().position(|(at, _)| *at == wanted) {
+            match known_instants.iter().position(|(at, _)| *at == wanted) {
                 Some(position) => {
-                    known.remove(position);
+                    known_instants.remove(position);
                 }
-                None => moved.push((wanted, schedule)),
+                None => moved_instants.push((wanted, schedule)),
             }
         }
-        for (wanted, schedule) in moved {
-            if let Some(position) = known.iter().position(|(at, _)| wanted < *at) {
-                schedule.at.clone_from(&known.remove(position).1.at);
+        for (wanted, schedule) in moved_instants {
+            if let Some(position) = known_instants.iter().position(|(at, _)| wanted < *at) {
+                schedule.at.clone_from(&known_instants.remove(position).1.at);
             }
         }
     }
@@ -422,7 +422,7 @@ mod tests {
         let moved = |second, if_past, before: &[Value]| {
             let mut spec = spec(&[once(second, if_past)]);
             let before = self::spec(before);
-            spec.run_past_at(now, Some(&before));
+            spec.replace_past_instants(now, Some(&before));
             instants(&spec)[0] == at(100) && second != 100
         };
         let run = Some("run");
@@ -432,7 +432,7 @@ mod tests {
         assert!(moved(99, run, &[once(98, run)]));
         // An `at` that equals the present is not in the past.
         let mut present = spec(&[json!({"at": "1970-01-01T01:01:40+01:00", "if_past": "run"})]);
-        present.run_past_at(now, None);
+        present.replace_past_instants(now, None);
         assert_eq!(instants(&present), ["1970-01-01T01:01:40+01:00"]);
     }
 

@@ -115,7 +115,7 @@ impl Timetable {
 
     /// The instants after `from_exclusive` and up to `to_inclusive` at which the schedules alone would fire, but the calendar removes or
     /// moves the fire, oldest first.
-    pub fn removed(
+    pub fn removed_fires(
         &self,
         anchor: Timestamp,
         from_exclusive: Timestamp,
@@ -287,7 +287,8 @@ mod tests {
         let fires = local_fires(&table, "2026-11-20T20:45:00Z", 4);
         assert_eq!(fires, ["Fri 11-20 21:00", "Fri 11-20 21:30", "Sat 11-21 06:00", "Sat 11-21 06:30"]);
         let (from, to) = ("2026-11-20T21:45:00Z".parse().unwrap(), "2026-11-20T23:00:00Z".parse().unwrap());
-        let removed: Vec<String> = table.removed(Timestamp::EPOCH, from, to).map(|fire| fire.at.to_string()).collect();
+        let removed: Vec<String> =
+            table.removed_fires(Timestamp::EPOCH, from, to).map(|fire| fire.at.to_string()).collect();
         assert_eq!(removed, ["2026-11-20T22:00:00Z", "2026-11-20T22:30:00Z", "2026-11-20T23:00:00Z"]);
     }
 

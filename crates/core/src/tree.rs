@@ -132,12 +132,12 @@ mod tests {
         Run { id: RunId::new(id), shard_index: index, shard_total: Some(2), parent: Some(of.id), ..of.clone() }
     }
 
-    fn again(id: i64, of: &Run) -> Run {
+    fn retry_of(id: i64, of: &Run) -> Run {
         let fire_at = Timestamp::from_secs(600);
         Run { id: RunId::new(id), cause: id, trigger: Trigger::Manual, fire_at, parent: Some(of.id), ..of.clone() }
     }
 
-    fn drawn(root: &Run, found: &[&Run]) -> Vec<String> {
+    fn tree_lines(root: &Run, found: &[&Run]) -> Vec<String> {
         let tree = arrange(root.clone(), found.iter().map(|run| (*run).clone()).collect());
         let line =
             |one: &RunInTree| format!("{}{}{}", ".".repeat(one.depth), one.run.id, one.link.map_or("", Link::as_str));
@@ -150,12 +150,12 @@ mod tests {
         let (b, c) = (child(2, 2, 1), child(3, 3, 1).for_all_shards());
         let params = Some(r#"{"parents": {"b": {}, "c": {}}}"#.to_owned());
         let d = Run { params, ..child(4, 4, 2) };
-        let (whole, retried) = (child(5, 5, 3).for_all_shards(), again(8, &b));
+        let (whole, retried) = (child(5, 5, 3).for_all_shards(), retry_of(8, &b));
         let shards = [shard(6, 0, &whole), shard(7, 1, &whole)];
         let stranger = child(9, 9, 99);
         let found = [&retried, &shards[1], &stranger, &whole, &d, &c, &shards[0], &b, &root];
         let expected = ["1", ".2child", "..4child", "..8retry", ".3child", "..5child", "...6shard", "...7shard"];
-        assert_eq!(drawn(&root, &found), expected);
+        assert_eq!(tree_lines(&root, &found), expected);
         let tree = arrange(root.clone(), vec![b.clone(), d.clone()]);
         assert_eq!((&tree[1].after, &tree[2].after), (&Vec::new(), &vec!["b".to_owned(), "c".to_owned()]));
         for (run, root_id) in [(&root, 1), (&d, 1), (&whole, 1), (&shards[1], 1), (&retried, 8)] {
@@ -166,18 +166,18 @@ mod tests {
     #[test]
     fn a_broadcast_is_the_root_of_its_shards() {
         let planned = run(1, 1, Trigger::Cron).for_all_shards();
-        let asked = again(10, &planned);
+        let asked = retry_of(10, &planned);
         for whole in [planned, asked] {
             let shards = [shard(20, 0, &whole), shard(21, 1, &whole)];
             assert_eq!(shards.each_ref().map(Run::fire_root), [whole.id; 2]);
             assert_eq!(whole.fire_root(), whole.id);
-            assert_eq!(drawn(&whole, &[&shards[1], &shards[0]])[1..], [".20shard", ".21shard"]);
+            assert_eq!(tree_lines(&whole, &[&shards[1], &shards[0]])[1..], [".20shard", ".21shard"]);
         }
     }
 
     #[test]
     fn a_run_that_names_itself_is_shown_once() {
         let root = Run { parent: Some(RunId::new(1)), ..run(1, 1, Trigger::Manual) };
-        assert_eq!(drawn(&root, &[&root]), ["1"]);
+        assert_eq!(tree_lines(&root, &[&root]), ["1"]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::reason::words::because;
+use crate::reason::words::reason_text;
 use crate::reason::{Reason, ReasonDetail};
 use crate::run::Run;
 use crate::status::RunStatus;
@@ -80,7 +80,7 @@ impl VisibleJobs {
     pub fn conceal_message(&self, message: &str) -> Option<String> {
         if let Some(parent) = parent_in(message) {
             let is_seen = self.seen.contains(parent);
-            return (!is_seen).then(|| because(Reason::Parent, &ReasonDetail::default(), Lang::En));
+            return (!is_seen).then(|| reason_text(Reason::Parent, &ReasonDetail::default(), Lang::En));
         }
         let (_, end) = child_named_in(message).filter(|(name, _)| self.hidden.contains(*name))?;
         Some(format!("{A_CHILD} {end}"))
@@ -102,9 +102,9 @@ pub fn conceal(run: &mut Run, seen: &BTreeSet<String>, hidden: &BTreeSet<String>
     let mut texts = None;
     if let Some(detail) = run.detail.as_mut().filter(|one| one.parent.as_ref().is_some_and(|name| !seen.contains(name)))
     {
-        let before = run.reason.map(|reason| because(reason, detail, Lang::En));
+        let before = run.reason.map(|reason| reason_text(reason, detail, Lang::En));
         detail.parent = None;
-        texts = before.zip(run.reason.map(|reason| because(reason, detail, Lang::En)));
+        texts = before.zip(run.reason.map(|reason| reason_text(reason, detail, Lang::En)));
     }
     if let Some((_, after)) = texts.filter(|(before, _)| run.message.as_ref() == Some(before)) {
         run.message = Some(after);
@@ -172,10 +172,10 @@ mod tests {
     fn the_end_of_a_parent_is_read_back() {
         for parent_status in [None, Some(RunStatus::TimedOut), Some(RunStatus::Skipped)] {
             let detail = ReasonDetail { parent: Some("load".to_owned()), parent_status, ..ReasonDetail::default() };
-            assert_eq!(job_in(&because(Reason::Parent, &detail, Lang::En)), Some("load"));
+            assert_eq!(job_in(&reason_text(Reason::Parent, &detail, Lang::En)), Some("load"));
         }
         for other in
-            [because(Reason::Parent, &ReasonDetail::default(), Lang::En).as_str(), "parent job load ended as usual"]
+            [reason_text(Reason::Parent, &ReasonDetail::default(), Lang::En).as_str(), "parent job load ended as usual"]
         {
             assert_eq!(job_in(other), None, "{other}");
         }

@@ -59,10 +59,10 @@ fn parse(text: &str) -> Result<Armed, ArmError> {
 
 pub(crate) fn pass(name: &str) {
     if ANY_ARMED.load(Ordering::Acquire)
-        && let Some(action) = take(|armed| armed == name)
+        && let Some(action) = take_due_action(|armed| armed == name)
     {
         // Only failpoints of transactions can be armed with an error, and transactions use `try_pass`.
-        act(name, action).ok();
+        perform_action(name, action).ok();
     }
 }
 
@@ -70,16 +70,16 @@ pub(crate) fn try_pass(operation: &str, step: &str) -> Result<(), Injected> {
     if !ANY_ARMED.load(Ordering::Acquire) {
         return Ok(());
     }
-    let is_it = |armed: &str| armed.split_once('.') == Some((operation, step));
-    take(is_it).map_or(Ok(()), |action| act(&format!("{operation}.{step}"), action))
+    let is_match = |armed: &str| armed.split_once('.') == Some((operation, step));
+    take_due_action(is_match).map_or(Ok(()), |action| perform_action(&format!("{operation}.{step}"), action))
 }
 
 /// The action that is due when this failpoint is reached.
-fn take(is_it: impl Fn(&str) -> bool) -> Option<Action> {
+fn take_due_action(is_match: impl Fn(&str) -> bool) -> Option<Action> {
     let mut armed = ARMED.lock().unwrap_or_else(PoisonError::into_inner);
     let mut due = None;
     armed.retain_mut(|armed| {
-        if !is_it(&armed.name) {
+        if !is_match(&armed.name) {
             return true;
         }
         armed.left -= 1;
@@ -91,7 +91,7 @@ fn take(is_it: impl Fn(&str) -> bool) -> Option<Action> {
     due
 }
 
-fn act(name: &str, action: Action) -> Result<(), Injected> {
+fn perform_action(name: &str, action: Action) -> Result<(), Injected> {
     // Written to stderr, not logged: no other code may run between reaching the failpoint and its action.
     std::io::stderr().lock().write_all(format!("failpoint {name}: {action:?}\n").as_bytes()).ok();
     match action {
@@ -102,16 +102,16 @@ fn act(name: &str, action: Action) -> Result<(), Injected> {
             debug_assert!(kill.is_ok(), "kill is not installed");
             // The signal may reach another thread first. This thread sleeps, so that it does not pass the failpoint in the
             // meantime. It need not know how long the stop lasts.
-            hold(Duration::from_secs(1));
+            pause(Duration::from_secs(1));
         }
-        Action::Pause(length) => hold(length),
+        Action::Pause(length) => pause(length),
         Action::Error => return Err(Injected),
     }
     Ok(())
 }
 
 #[expect(clippy::disallowed_methods, reason = "the thread itself is to be held up")]
-fn hold(length: Duration) {
+fn pause(length: Duration) {
     std::thread::sleep(length);
 }
 

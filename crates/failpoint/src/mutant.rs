@@ -193,13 +193,13 @@ mutants! {
 
 #[cfg(debug_assertions)]
 thread_local! {
-    static ON: Cell<Option<Mutant>> = const { Cell::new(None) };
+    static ACTIVE: Cell<Option<Mutant>> = const { Cell::new(None) };
 }
 
 /// Removes a safeguard on this thread, or restores all of them.
 #[cfg(debug_assertions)]
 pub fn set(mutant: Option<Mutant>) {
-    ON.set(mutant);
+    ACTIVE.set(mutant);
 }
 
 /// Whether this safeguard is removed.
@@ -207,7 +207,7 @@ pub fn set(mutant: Option<Mutant>) {
 #[must_use]
 pub fn on(mutant: Mutant) -> bool {
     #[cfg(debug_assertions)]
-    return ON.get() == Some(mutant);
+    return ACTIVE.get() == Some(mutant);
     #[cfg(not(debug_assertions))]
     {
         let _: Mutant = mutant;

@@ -77,35 +77,38 @@ pub const TRANSACTIONS: &[&str] = &[
 
 /// The other failpoints of a server, in the order in which a run passes them.
 pub const SERVER: &[Point] = &[
-    Point { name: "migrate.begun", what: "the schema is locked, and has not changed yet" },
-    Point { name: "next_migration.begun", what: "a migration is applied, but the next one is not" },
-    Point { name: "migrate.applied", what: "the schema is up to date, and still locked" },
-    Point { name: "renew.written", what: "the lease is renewed in the database, but the node does not know it" },
-    Point { name: "claim.locked", what: "due jobs are locked, but their next fires are not set" },
-    Point { name: "claim.moved", what: "the next fires of due jobs are set, but their runs are not inserted" },
-    Point { name: "ring.put", what: "claimed runs are in the ring" },
-    Point { name: "tick.checked", what: "due runs were read, but not handed to the dispatcher" },
-    Point { name: "send.checked", what: "the lease was checked, but the triggers are not on the stream" },
-    Point { name: "send.written", what: "the triggers are on the stream" },
-    Point { name: "accept.received", what: "an executor's answer to triggers was received, but not processed" },
-    Point { name: "result.received", what: "results were received, but not passed to the store" },
-    Point { name: "finish.settled", what: "the verdicts are written, but not what follows from them" },
-    Point { name: "acknowledge.sent", what: "results are acknowledged, but the dispatcher does not know it" },
-    Point { name: "adopt.fenced", what: "the dead node is fenced, but its runs are not taken over" },
-    Point { name: "alert.sent", what: "a message was sent, but not removed from the outbox" },
-    Point { name: "alert_send.sent", what: "a service accepted the message of an alert, but the try is not recorded" },
-    Point { name: "alert_send.recorded", what: "the try is recorded, but the channel's lease has not ended" },
-    Point { name: "purge.deleted", what: "the logs of old runs are deleted, but not the runs" },
+    Point { name: "migrate.begun", description: "the schema is locked, and has not changed yet" },
+    Point { name: "next_migration.begun", description: "a migration is applied, but the next one is not" },
+    Point { name: "migrate.applied", description: "the schema is up to date, and still locked" },
+    Point { name: "renew.written", description: "the lease is renewed in the database, but the node does not know it" },
+    Point { name: "claim.locked", description: "due jobs are locked, but their next fires are not set" },
+    Point { name: "claim.moved", description: "the next fires of due jobs are set, but their runs are not inserted" },
+    Point { name: "ring.put", description: "claimed runs are in the ring" },
+    Point { name: "tick.checked", description: "due runs were read, but not handed to the dispatcher" },
+    Point { name: "send.checked", description: "the lease was checked, but the triggers are not on the stream" },
+    Point { name: "send.written", description: "the triggers are on the stream" },
+    Point { name: "accept.received", description: "an executor's answer to triggers was received, but not processed" },
+    Point { name: "result.received", description: "results were received, but not passed to the store" },
+    Point { name: "finish.settled", description: "the verdicts are written, but not what follows from them" },
+    Point { name: "acknowledge.sent", description: "results are acknowledged, but the dispatcher does not know it" },
+    Point { name: "adopt.fenced", description: "the dead node is fenced, but its runs are not taken over" },
+    Point { name: "alert.sent", description: "a message was sent, but not removed from the outbox" },
+    Point {
+        name: "alert_send.sent",
+        description: "a service accepted the message of an alert, but the try is not recorded",
+    },
+    Point { name: "alert_send.recorded", description: "the try is recorded, but the channel's lease has not ended" },
+    Point { name: "purge.deleted", description: "the logs of old runs are deleted, but not the runs" },
 ];
 
 /// The failpoints of an executor, in the order in which a run passes them.
 pub const EXECUTOR: &[Point] = &[
-    Point { name: "executor.accepted", what: "triggers are accepted, but no handler has begun" },
-    Point { name: "executor.starting", what: "a handler is about to begin" },
-    Point { name: "executor.finished", what: "a handler has ended, but its result is not stored" },
-    Point { name: "executor.journaled", what: "results are on disk, but not sent" },
-    Point { name: "executor.reported", what: "results are on the stream" },
-    Point { name: "executor.acknowledged", what: "results are acknowledged, but not removed" },
+    Point { name: "executor.accepted", description: "triggers are accepted, but no handler has begun" },
+    Point { name: "executor.starting", description: "a handler is about to begin" },
+    Point { name: "executor.finished", description: "a handler has ended, but its result is not stored" },
+    Point { name: "executor.journaled", description: "results are on disk, but not sent" },
+    Point { name: "executor.reported", description: "results are on the stream" },
+    Point { name: "executor.acknowledged", description: "results are acknowledged, but not removed" },
 ];
 
 /// A failpoint.
@@ -114,7 +117,7 @@ pub struct Point {
     /// The name by which it is armed.
     pub name: &'static str,
     /// What has happened when a process reaches it, and what has not.
-    pub what: &'static str,
+    pub description: &'static str,
 }
 
 /// All failpoints of a server.

@@ -10,47 +10,52 @@ use syn::{Expr, ExprArray, ExprLit, Ident, Lit, LitStr, Token};
 ///
 /// `parent` is `after` with a single job.
 pub(crate) const ARG_KINDS: &[ArgKind] = &[
-    ArgKind { name: "name", path: &["name"], method: "", wants: ArgType::Text },
-    ArgKind { name: "cron", path: &["schedule", "cron"], method: "cron", wants: ArgType::Text },
-    ArgKind { name: "tz", path: &["schedule", "time_zone"], method: "time_zone", wants: ArgType::Text },
-    ArgKind { name: "every", path: &["schedule", "every"], method: "every", wants: ArgType::Text },
-    ArgKind { name: "delay", path: &["schedule", "delay"], method: "delay", wants: ArgType::Text },
-    ArgKind { name: "at", path: &["schedule", "at"], method: "at", wants: ArgType::Text },
-    ArgKind { name: "after", path: &["schedule", "after"], method: "after", wants: ArgType::Texts },
-    ArgKind { name: "parent", path: &["schedule", "after"], method: "after", wants: ArgType::Texts },
-    ArgKind { name: "on", path: &["schedule", "on"], method: "on", wants: ArgType::Text },
-    ArgKind { name: "retry", path: &["retry", "max"], method: "retry", wants: ArgType::Number },
-    ArgKind { name: "backoff", path: &["retry", "backoff"], method: "backoff", wants: ArgType::Text },
-    ArgKind { name: "timeout", path: &["timeout"], method: "timeout", wants: ArgType::Text },
-    ArgKind { name: "misfire", path: &["misfire", "policy"], method: "misfire", wants: ArgType::Text },
-    ArgKind { name: "overlap", path: &["overlap", "policy"], method: "overlap", wants: ArgType::Text },
-    ArgKind { name: "on_silence", path: &["on_silence"], method: "on_silence", wants: ArgType::Text },
-    ArgKind { name: "route", path: &["route"], method: "route", wants: ArgType::Text },
-    ArgKind { name: "priority", path: &["priority"], method: "priority", wants: ArgType::Number },
-    ArgKind { name: "overrides", path: &["overrides"], method: "overrides", wants: ArgType::WordOrTexts },
-    ArgKind { name: "labels", path: &["labels"], method: "labels", wants: ArgType::Pairs },
-    ArgKind { name: "success_by", path: &["expect", "success_by", "time"], method: "success_by", wants: ArgType::Text },
+    ArgKind { name: "name", path: &["name"], method: "", value_type: ArgType::Text },
+    ArgKind { name: "cron", path: &["schedule", "cron"], method: "cron", value_type: ArgType::Text },
+    ArgKind { name: "tz", path: &["schedule", "time_zone"], method: "time_zone", value_type: ArgType::Text },
+    ArgKind { name: "every", path: &["schedule", "every"], method: "every", value_type: ArgType::Text },
+    ArgKind { name: "delay", path: &["schedule", "delay"], method: "delay", value_type: ArgType::Text },
+    ArgKind { name: "at", path: &["schedule", "at"], method: "at", value_type: ArgType::Text },
+    ArgKind { name: "after", path: &["schedule", "after"], method: "after", value_type: ArgType::Texts },
+    ArgKind { name: "parent", path: &["schedule", "after"], method: "after", value_type: ArgType::Texts },
+    ArgKind { name: "on", path: &["schedule", "on"], method: "on", value_type: ArgType::Text },
+    ArgKind { name: "retry", path: &["retry", "max"], method: "retry", value_type: ArgType::Number },
+    ArgKind { name: "backoff", path: &["retry", "backoff"], method: "backoff", value_type: ArgType::Text },
+    ArgKind { name: "timeout", path: &["timeout"], method: "timeout", value_type: ArgType::Text },
+    ArgKind { name: "misfire", path: &["misfire", "policy"], method: "misfire", value_type: ArgType::Text },
+    ArgKind { name: "overlap", path: &["overlap", "policy"], method: "overlap", value_type: ArgType::Text },
+    ArgKind { name: "on_silence", path: &["on_silence"], method: "on_silence", value_type: ArgType::Text },
+    ArgKind { name: "route", path: &["route"], method: "route", value_type: ArgType::Text },
+    ArgKind { name: "priority", path: &["priority"], method: "priority", value_type: ArgType::Number },
+    ArgKind { name: "overrides", path: &["overrides"], method: "overrides", value_type: ArgType::WordOrTexts },
+    ArgKind { name: "labels", path: &["labels"], method: "labels", value_type: ArgType::Pairs },
+    ArgKind {
+        name: "success_by",
+        path: &["expect", "success_by", "time"],
+        method: "success_by",
+        value_type: ArgType::Text,
+    },
     ArgKind {
         name: "success_by_zone",
         path: &["expect", "success_by", "zone"],
         method: "success_by_zone",
-        wants: ArgType::Text,
+        value_type: ArgType::Text,
     },
     ArgKind {
         name: "no_success_for",
         path: &["expect", "no_success_for"],
         method: "no_success_for",
-        wants: ArgType::Text,
+        value_type: ArgType::Text,
     },
-    ArgKind { name: "longer_than", path: &["expect", "longer_than"], method: "longer_than", wants: ArgType::Text },
-    ArgKind { name: "late", path: &["expect", "late"], method: "late", wants: ArgType::Text },
+    ArgKind { name: "longer_than", path: &["expect", "longer_than"], method: "longer_than", value_type: ArgType::Text },
+    ArgKind { name: "late", path: &["expect", "late"], method: "late", value_type: ArgType::Text },
     ArgKind {
         name: "expect_channels",
         path: &["expect", "channels"],
         method: "expect_channels",
-        wants: ArgType::Texts,
+        value_type: ArgType::Texts,
     },
-    ArgKind { name: "enabled", path: &["enabled"], method: "enabled", wants: ArgType::Flag },
+    ArgKind { name: "enabled", path: &["enabled"], method: "enabled", value_type: ArgType::Flag },
 ];
 
 /// An argument that can be given.
@@ -60,7 +65,7 @@ pub(crate) struct ArgKind {
     pub(crate) path: &'static [&'static str],
     /// The method of `Declaration` for it; empty for the name, which goes to the constructor.
     pub(crate) method: &'static str,
-    wants: ArgType,
+    value_type: ArgType,
 }
 
 #[derive(Clone, Copy)]
@@ -137,8 +142,8 @@ fn kind(name: &Ident) -> syn::Result<&'static ArgKind> {
 impl Arg {
     fn new(kind: &'static ArgKind, tokens: Expr) -> syn::Result<Self> {
         let span = syn::spanned::Spanned::span(&tokens);
-        let value = value(kind.wants, &tokens).ok_or_else(|| {
-            let wanted = match kind.wants {
+        let value = parse_value(kind.value_type, &tokens).ok_or_else(|| {
+            let expected_form = match kind.value_type {
                 ArgType::Text => "a string literal",
                 ArgType::Texts => "a string literal, or a list of them such as [\"a\", \"b\"]",
                 ArgType::WordOrTexts => "a string literal, or a list of them such as [\"/a\", \"/b\"]",
@@ -146,25 +151,25 @@ impl Arg {
                 ArgType::Number => "a whole number",
                 ArgType::Flag => "true or false",
             };
-            syn::Error::new(span, format!("`{}` wants {wanted}", kind.name))
+            syn::Error::new(span, format!("`{}` wants {expected_form}", kind.name))
         })?;
         Ok(Self { kind, tokens, value, span })
     }
 }
 
-fn value(wants: ArgType, expr: &Expr) -> Option<Value> {
-    match (wants, expr) {
+fn parse_value(value_type: ArgType, expr: &Expr) -> Option<Value> {
+    match (value_type, expr) {
         (ArgType::Text | ArgType::WordOrTexts, Expr::Lit(ExprLit { lit: Lit::Str(text), .. })) => {
             Some(json!(text.value()))
         }
         (ArgType::Texts, Expr::Lit(ExprLit { lit: Lit::Str(text), .. })) => Some(json!([text.value()])),
         (ArgType::Texts | ArgType::WordOrTexts, Expr::Array(ExprArray { elems, .. })) => {
-            elems.iter().map(|one| value(ArgType::Text, one)).collect::<Option<Vec<_>>>().map(Value::Array)
+            elems.iter().map(|one| parse_value(ArgType::Text, one)).collect::<Option<Vec<_>>>().map(Value::Array)
         }
-        (ArgType::Pairs, Expr::Lit(ExprLit { lit: Lit::Str(text), .. })) => pairs([text.value()].into_iter()),
+        (ArgType::Pairs, Expr::Lit(ExprLit { lit: Lit::Str(text), .. })) => parse_pairs([text.value()].into_iter()),
         (ArgType::Pairs, Expr::Array(ExprArray { elems, .. })) => {
-            let texts = elems.iter().map(|one| value(ArgType::Text, one)?.as_str().map(str::to_owned));
-            pairs(texts.collect::<Option<Vec<_>>>()?.into_iter())
+            let texts = elems.iter().map(|one| parse_value(ArgType::Text, one)?.as_str().map(str::to_owned));
+            parse_pairs(texts.collect::<Option<Vec<_>>>()?.into_iter())
         }
         (ArgType::Number, Expr::Lit(ExprLit { lit: Lit::Int(number), .. })) => {
             number.base10_parse::<u64>().ok().map(|number| json!(number))
@@ -175,7 +180,7 @@ fn value(wants: ArgType, expr: &Expr) -> Option<Value> {
 }
 
 /// An object made of texts such as `team=pay`; `None` if one is not a pair, or a key occurs twice.
-fn pairs(texts: impl Iterator<Item = String>) -> Option<Value> {
+fn parse_pairs(texts: impl Iterator<Item = String>) -> Option<Value> {
     let mut object = serde_json::Map::new();
     for text in texts {
         let (key, value) = text.split_once('=')?;

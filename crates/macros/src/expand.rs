@@ -30,7 +30,7 @@ fn emit(args: &Args, name: &str, mut function: ItemFn) -> TokenStream {
     let ident = std::mem::replace(&mut function.sig.ident, format_ident!("call"));
     let (docs, attributes): (Vec<_>, Vec<_>) = function.attrs.drain(..).partition(|attr| attr.path().is_ident("doc"));
     let visibility = &function.vis;
-    let mut calls: Vec<TokenStream> = args.0.iter().filter_map(call).collect();
+    let mut calls: Vec<TokenStream> = args.0.iter().filter_map(method_call).collect();
     if let Some(text) = description(&docs) {
         calls.insert(0, quote!(.description(#text)));
     }
@@ -62,7 +62,7 @@ fn emit(args: &Args, name: &str, mut function: ItemFn) -> TokenStream {
 }
 
 /// Converts an argument to a call of the declaration's method.
-fn call(arg: &Arg) -> Option<TokenStream> {
+fn method_call(arg: &Arg) -> Option<TokenStream> {
     if arg.kind.method.is_empty() {
         return None;
     }

@@ -77,7 +77,7 @@ impl Outgoing {
         let client = Client::builder()
             .tls_backend_preconfigured(tls::client_config()?)
             .dns_resolver(Guarded::new(resolver, allowed.clone()))
-            .redirect(redirects(redirect_count_max, allowed.clone()))
+            .redirect(redirect_policy(redirect_count_max, allowed.clone()))
             .connect_timeout(CONNECT_TIMEOUT)
             .no_proxy()
             .user_agent(user_agent)
@@ -124,7 +124,7 @@ pub fn refusal(error: &RequestError) -> Option<AddressRefused> {
 /// Describes why a request failed, without its URL. If no connection could be made, the text contains only the root cause: the outer errors
 /// repeat the root cause in other words.
 #[must_use]
-pub fn failure(error: RequestError) -> String {
+pub fn failure_text(error: RequestError) -> String {
     let error = error.without_url();
     if error.is_timeout() {
         return "no answer in time".to_owned();
@@ -141,7 +141,7 @@ fn root_cause(error: &(dyn Error + 'static)) -> String {
     cause.to_string()
 }
 
-fn redirects(count_max: usize, allowed: AllowedAddresses) -> Policy {
+fn redirect_policy(count_max: usize, allowed: AllowedAddresses) -> Policy {
     if count_max == 0 {
         return Policy::none();
     }

@@ -155,7 +155,7 @@ impl PostClient {
         headers.insert(USER_AGENT, self.user_agent.clone());
         headers.insert(header, value);
         let answer = async {
-            let (head, body) = self.client.request(request).await.map_err(|error| failure(&error))?.into_parts();
+            let (head, body) = self.client.request(request).await.map_err(|error| post_error(&error))?.into_parts();
             let body = Limited::new(body, limits.len_max).collect().await;
             let body = body.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
                 Some(_) => PostError::TooLong(limits.len_max),
@@ -177,7 +177,7 @@ pub struct Limits {
     pub len_max: usize,
 }
 
-fn failure(error: &ClientError) -> PostError {
+fn post_error(error: &ClientError) -> PostError {
     let words = root_cause(error);
     if error.is_connect() { PostError::NotSent(format!("no connection: {words}")) } else { PostError::Unclear(words) }
 }

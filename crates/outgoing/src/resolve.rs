@@ -38,16 +38,16 @@ impl Resolve for Guarded {
         let (resolving, allowed) = (self.resolver.resolve(name), Arc::clone(&self.allowed));
         Box::pin(async move {
             let mut refused = None;
-            let mut left = Vec::new();
+            let mut allowed_left = Vec::new();
             for address in resolving.await? {
                 match allowed.check(address.ip()) {
-                    Ok(()) => left.push(address),
+                    Ok(()) => allowed_left.push(address),
                     Err(refusal) => refused = Some(refusal),
                 }
             }
             match refused {
-                Some(refusal) if left.is_empty() => Err(refusal.into()),
-                _ => Ok(Box::new(left.into_iter()) as Addrs),
+                Some(refusal) if allowed_left.is_empty() => Err(refusal.into()),
+                _ => Ok(Box::new(allowed_left.into_iter()) as Addrs),
             }
         })
     }

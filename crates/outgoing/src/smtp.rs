@@ -107,8 +107,8 @@ pub async fn send_mail(
     allowed: &AllowedAddresses,
 ) -> Result<AcceptedMail, MailError> {
     let (envelope, message) = build(mail)?;
-    let talk = talk(server, &envelope, &message, allowed);
-    match timeout(server.timeout, talk).await {
+    let delivery = deliver(server, &envelope, &message, allowed);
+    match timeout(server.timeout, delivery).await {
         Ok(done) => done,
         Err(_) => Err(MailError::new(false, format!("no answer within {} s", server.timeout.as_secs()))),
     }
@@ -130,7 +130,7 @@ fn build(mail: &Mail) -> Result<(Envelope, Vec<u8>), MailError> {
     Ok((message.envelope().clone(), message.formatted()))
 }
 
-async fn talk(
+async fn deliver(
     server: &MailServer,
     envelope: &Envelope,
     message: &[u8],
@@ -163,7 +163,7 @@ async fn talk(
             }
             connection.auth(&ways, &credentials).await.map_err(|error| mail_error(&error))?;
         }
-        hand_over(&mut connection, envelope, message).await
+        send_message(&mut connection, envelope, message).await
     };
     let sent = sent.await;
     // By now the server has accepted or refused the mail. An error while the connection closes changes nothing.
@@ -172,12 +172,12 @@ async fn talk(
 }
 
 /// Sends the message to the recipients that the server accepts. A refused recipient does not prevent delivery to the others.
-async fn hand_over(
+async fn send_message(
     connection: &mut AsyncSmtpConnection,
     envelope: &Envelope,
     message: &[u8],
 ) -> Result<AcceptedMail, MailError> {
-    let begin = commands::Mail::new(envelope.from().cloned(), parameters(connection, envelope, message)?);
+    let begin = commands::Mail::new(envelope.from().cloned(), mail_parameters(connection, envelope, message)?);
     connection.command(begin).await.map_err(|error| mail_error(&error))?;
     let mut refusals: Vec<(String, MailError)> = Vec::new();
     for recipient in envelope.to() {
@@ -206,7 +206,7 @@ async fn hand_over(
 }
 
 /// The extensions of SMTP that a message needs.
-fn parameters(
+fn mail_parameters(
     connection: &AsyncSmtpConnection,
     envelope: &Envelope,
     message: &[u8],

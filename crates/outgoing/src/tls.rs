@@ -8,10 +8,10 @@ use rustls::{ClientConfig, RootCertStore};
 pub(crate) fn client_config() -> Result<ClientConfig, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-    Ok(builder.with_root_certificates(roots()).with_no_client_auth())
+    Ok(builder.with_root_certificates(root_certificates()).with_no_client_auth())
 }
 
-fn roots() -> RootCertStore {
+fn root_certificates() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
     let (added, _) = roots.add_parsable_certificates(found.certs);
@@ -25,7 +25,7 @@ fn roots() -> RootCertStore {
 mod tests {
     #[test]
     fn there_is_always_a_trusted_root() {
-        assert!(!super::roots().is_empty());
+        assert!(!super::root_certificates().is_empty());
         super::client_config().unwrap();
     }
 }

@@ -331,7 +331,7 @@ pub trait Alerts {
     ) -> Result<RuleDeleted>;
 
     /// The namespaces with something to evaluate: an event, or a rule, an incident or an expectation that is due.
-    async fn alerts_due(&self, now: Timestamp) -> Result<Vec<NamespaceId>>;
+    async fn namespaces_with_due_alerts(&self, now: Timestamp) -> Result<Vec<NamespaceId>>;
 
     /// The version of a namespace's alerts, on which a decision is based; `None` if the namespace never had a rule.
     async fn alert_version(&self, namespace: NamespaceId) -> Result<Option<i64>>;
@@ -415,7 +415,7 @@ pub trait Alerts {
     ) -> Result<Vec<WatchedJob>>;
 
     /// The jobs with these ids, without deleted ones.
-    async fn watched_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>>;
+    async fn watched_jobs_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>>;
 
     /// Acknowledges these failed runs of a namespace. Returns how many of them had not been acknowledged before.
     async fn acknowledge_dead_letters(&self, namespace: NamespaceId, runs: &[RunId]) -> Result<u64>;
@@ -425,13 +425,13 @@ pub trait Alerts {
 
     /// For each of these jobs, the planned instant of its newest successful run, read from the ledger. Only runs planned from `since` on
     /// count, and shards do not count. Jobs without such a run are left out.
-    async fn succeeded_since(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<(JobId, Timestamp)>>;
+    async fn newest_successes_since(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<(JobId, Timestamp)>>;
 }
 
 impl IncidentQuery<'_> {
     /// Whether it selects this incident. Checks only the state and the app, not the namespace, the job, the ids or the limit.
     pub(crate) fn admits(&self, record: &IncidentRecord) -> bool {
-        let (subject, is_open) = (&record.incident.subject, record.incident.standing == IncidentState::Firing);
+        let (subject, is_open) = (&record.incident.subject, record.incident.state == IncidentState::Firing);
         let own = (subject.kind == SubjectKind::App).then_some(&subject.name);
         let app = subject.app.as_ref().or(own);
         self.is_open.is_none_or(|wanted| wanted == is_open)

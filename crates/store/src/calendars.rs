@@ -27,7 +27,7 @@ pub struct CalendarRecord {
     /// The definition as saved.
     pub spec: CalendarSpec,
     /// Its rule, in which the names of other calendars are replaced by their rules. Jobs are planned by this expanded rule.
-    pub expanded: Rule,
+    pub expanded_rule: Rule,
     /// When its first version was saved.
     pub created_at: Timestamp,
     /// When this version was saved.
@@ -46,7 +46,7 @@ pub struct CalendarChange<'a> {
     /// The definition to save, validated; its name identifies the calendar.
     pub spec: &'a CalendarSpec,
     /// Its rule, in which the names of other calendars are replaced by their rules.
-    pub expanded: &'a Rule,
+    pub expanded_rule: &'a Rule,
     /// Name of the caller that saves it.
     pub author: &'a str,
     /// The current time.

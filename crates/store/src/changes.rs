@@ -75,13 +75,13 @@ pub struct SavedJob {
 #[async_trait]
 pub trait Changes {
     /// The runs with ids above `after`, in the order of their ids, at most `limit`.
-    async fn runs_after(&self, after: RunId, limit: u32) -> Result<Vec<RunSnapshot>>;
+    async fn snapshots_after(&self, after: RunId, limit: u32) -> Result<Vec<RunSnapshot>>;
 
     /// The current state of these runs; those that were removed are left out.
-    async fn runs_now(&self, ids: &[RunId]) -> Result<Vec<RunSnapshot>>;
+    async fn current_snapshots(&self, ids: &[RunId]) -> Result<Vec<RunSnapshot>>;
 
     /// Open runs of a lease, at most `limit` of each status.
-    async fn runs_of_lease(&self, owner: LeaseToken, limit: u32) -> Result<Vec<RunSnapshot>>;
+    async fn snapshots_of_lease(&self, owner: LeaseToken, limit: u32) -> Result<Vec<RunSnapshot>>;
 
     /// The jobs that were last saved or deleted at `since` or later, in that order, at most `limit`.
     async fn jobs_saved(&self, since: Timestamp, limit: u32) -> Result<Vec<SavedJob>>;

@@ -134,7 +134,7 @@ pub struct LeaseChannels<'a> {
     /// The server that sends. It may also take leases that it already holds, for example from before its restart.
     pub node: NodeId,
     /// Channels to leave out, because the server sends to them at the moment. At most [`LEASE_COUNT_MAX`].
-    pub without: &'a [ChannelId],
+    pub excluded_channels: &'a [ChannelId],
     /// The current time.
     pub now: Timestamp,
     /// Maximum number of channels, at most [`LEASE_COUNT_MAX`].

@@ -40,7 +40,7 @@ pub trait Declarations {
     async fn undeclare_jobs(&self, ids: &[JobId], since: Timestamp) -> Result<u64>;
 
     /// Records that a set was seen at `now`, and stores it if it is new.
-    async fn see_declared_set(&self, app: AppId, hash: &str, specs: &str, now: Timestamp) -> Result<()>;
+    async fn record_declared_set(&self, app: AppId, hash: &str, specs: &str, now: Timestamp) -> Result<()>;
 
     /// The headers of the sets that were seen since `since`, by app and hash.
     async fn declared_set_headers(&self, since: Timestamp) -> Result<Vec<DeclaredSetHeader>>;

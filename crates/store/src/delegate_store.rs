@@ -209,7 +209,7 @@ macro_rules! delegate_store {
             $crate::delegate_store!(@$wrapper, Claim {
                 fn due_jobs(homes: &[NodeId], range: DueRange) -> Vec<DueJob>;
                 fn dense_instants(homes: &[NodeId], range: DueRange, count_min: u32) -> Vec<DenseInstant>;
-                fn unsent_of(token: LeaseToken, job: JobId, after: UnsentPlace, limit: u32) -> Vec<Run>;
+                fn unsent_runs_of_job(token: LeaseToken, job: JobId, after: UnsentPlace, limit: u32) -> Vec<Run>;
                 fn request_run(token: LeaseToken, run: Run) -> Run;
                 fn request_keyed_run(token: LeaseToken, run: Run, if_open: IfOpen, now: Timestamp) -> KeyedRun;
                 fn request_shards(token: LeaseToken, root: Run, shards: Vec<Run>) -> Vec<Run>;
@@ -251,8 +251,8 @@ macro_rules! delegate_store {
             $crate::delegate_store!(@$wrapper, Move {
                 fn hand_over(token: LeaseToken, runs: &[RunId], to: NodeId) -> Vec<RunId>;
                 fn move_jobs(token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> MovedJobs;
-                fn unsent(token: LeaseToken, after: RunId, limit: u32) -> Vec<UnsentRun>;
-                fn unsent_of_jobs(token: LeaseToken, jobs: &[JobId]) -> Vec<UnsentRun>;
+                fn unsent_runs(token: LeaseToken, after: RunId, limit: u32) -> Vec<UnsentRun>;
+                fn unsent_runs_of_jobs(token: LeaseToken, jobs: &[JobId]) -> Vec<UnsentRun>;
                 fn jobs_at(home: NodeId, after: JobId, limit: u32) -> Vec<JobAtHome>;
                 fn homes_of(jobs: &[JobId]) -> Vec<(JobId, NodeId)>;
                 fn home_loads(homes: &[NodeId], now: Timestamp) -> Vec<HomeLoad>;
@@ -345,7 +345,7 @@ macro_rules! delegate_store {
                 fn alert_rules(namespace: NamespaceId) -> Vec<RuleRecord>;
                 fn save_alert_rule(change: RuleChange<'_>) -> RuleSaved;
                 fn delete_alert_rule(namespace: NamespaceId, name: &str, expected_version: Option<i64>, now: Timestamp) -> RuleDeleted;
-                fn alerts_due(now: Timestamp) -> Vec<NamespaceId>;
+                fn namespaces_with_due_alerts(now: Timestamp) -> Vec<NamespaceId>;
                 fn alert_version(namespace: NamespaceId) -> Option<i64>;
                 fn alert_events(namespace: NamespaceId, limit: u32) -> Vec<AlertEvent>;
                 fn open_incidents(rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> OpenIncidents;
@@ -370,8 +370,8 @@ macro_rules! delegate_store {
                 fn end_silence(namespace: NamespaceId, id: SilenceId, now: Timestamp) -> bool;
                 fn forget_incidents(before: Timestamp, limit: u32) -> u64;
                 fn watched_jobs(namespace: NamespaceId, app: Option<AppId>, after_name: &str, limit: u32) -> Vec<WatchedJob>;
-                fn watched_by_id(jobs: &[JobId]) -> Vec<WatchedJob>;
-                fn succeeded_since(jobs: &[JobId], since: Timestamp) -> Vec<(JobId, Timestamp)>;
+                fn watched_jobs_by_id(jobs: &[JobId]) -> Vec<WatchedJob>;
+                fn newest_successes_since(jobs: &[JobId], since: Timestamp) -> Vec<(JobId, Timestamp)>;
             } also {});
             $crate::delegate_store!(@$wrapper, SavedFilters {
                 fn saved_filters(owner: FilterOwner) -> Vec<SavedFilter>;
@@ -392,7 +392,7 @@ macro_rules! delegate_store {
             $crate::delegate_store!(@$wrapper, Declarations {
                 fn declare_job(id: JobId, declared: &Declared) -> bool;
                 fn undeclare_jobs(ids: &[JobId], since: Timestamp) -> u64;
-                fn see_declared_set(app: AppId, hash: &str, specs: &str, now: Timestamp) -> ();
+                fn record_declared_set(app: AppId, hash: &str, specs: &str, now: Timestamp) -> ();
                 fn declared_set_headers(since: Timestamp) -> Vec<DeclaredSetHeader>;
                 fn declared_sets(app: AppId) -> Vec<DeclaredSet>;
                 fn forget_declared_set(header: &DeclaredSetHeader) -> ();
@@ -415,9 +415,9 @@ macro_rules! delegate_store {
                 fn jobs_with_script(namespace: NamespaceId, name: &str, within: Option<&[AppId]>, after_name: Option<&str>, limit: u32) -> Vec<String>;
             } also {});
             $crate::delegate_store!(@$wrapper, Changes {
-                fn runs_after(after: RunId, limit: u32) -> Vec<RunSnapshot>;
-                fn runs_now(ids: &[RunId]) -> Vec<RunSnapshot>;
-                fn runs_of_lease(owner: LeaseToken, limit: u32) -> Vec<RunSnapshot>;
+                fn snapshots_after(after: RunId, limit: u32) -> Vec<RunSnapshot>;
+                fn current_snapshots(ids: &[RunId]) -> Vec<RunSnapshot>;
+                fn snapshots_of_lease(owner: LeaseToken, limit: u32) -> Vec<RunSnapshot>;
                 fn jobs_saved(since: Timestamp, limit: u32) -> Vec<SavedJob>;
                 fn executor_names(ids: &[ExecutorId]) -> Vec<(ExecutorId, NamespaceId, String)>;
             } also {});

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rondel_core::graph::{ChildStart, FireGraph, Graph, JobInFire};
 use rondel_core::reason::ReasonDetail;
-use rondel_core::reason::words::because;
+use rondel_core::reason::words::reason_text;
 use rondel_core::run::RunJob;
 use rondel_core::visibility::child_ended;
 use rondel_core::words::Lang;
@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 use crate::LeaseToken;
 
 /// Maximum total size of the parents' results that a run gets, in bytes. The same maximum holds for the parents' parameters.
-const PASSED_LEN_MAX: usize = 16 * 1024;
+const PARENT_RESULTS_LEN_MAX: usize = 16 * 1024;
 
 /// A run that has just got its verdict. A broadcast is represented by the row for all its shards.
 #[derive(Clone, Copy, Debug)]
@@ -243,7 +243,7 @@ impl FireFacts<'_> {
                     job: *job,
                     run: member.run,
                     status: RunStatus::Running,
-                    open_children: i32::try_from(fire.open_children(*job)).unwrap_or(i32::MAX),
+                    open_children: i32::try_from(fire.open_child_count(*job)).unwrap_or(i32::MAX),
                     message: None,
                     is_new: member.status.is_terminal(),
                 };
@@ -283,7 +283,7 @@ fn refusal_reason(fire: &FireGraph<'_>, parent: JobId) -> Reason {
 }
 
 fn skipped(run: Run, reason: Reason, detail: ReasonDetail, now: Timestamp) -> Run {
-    let message = Some(because(reason, &detail, Lang::En));
+    let message = Some(reason_text(reason, &detail, Lang::En));
     let detail = (detail != ReasonDetail::default()).then(|| Box::new(detail));
     Run { status: RunStatus::Skipped, reason: Some(reason), detail, message, finished_at: Some(now), ..run }
 }
@@ -312,7 +312,7 @@ pub(crate) fn params(job_params: &Value, mut parents: Vec<ParentResult>) -> Stri
         other => Map::from_iter([("params".to_owned(), other.clone())]),
     };
     parents.sort_by(|a, b| a.job_name.cmp(&b.job_name));
-    let (mut results_left, mut params_left) = (PASSED_LEN_MAX, PASSED_LEN_MAX);
+    let (mut results_left, mut params_left) = (PARENT_RESULTS_LEN_MAX, PARENT_RESULTS_LEN_MAX);
     let mut passed = Map::new();
     for parent in parents {
         let result = json_within(parent.run, parent.result.as_deref().unwrap_or("null"), &mut results_left);

@@ -122,12 +122,15 @@ impl Database {
         let Some(key) = key.iter().map(|column| find(column).cloned()).collect::<Option<Vec<String>>>() else {
             return Err(self.why_missing(table, &key.join(", ")).await?);
         };
-        let known: Vec<&String> =
+        let known_columns: Vec<&String> =
             there.iter().filter(|name| !without.iter().any(|one| name.eq_ignore_ascii_case(one))).collect();
         let table_name = if matches!(self, Self::Postgres(_)) { table.to_ascii_lowercase() } else { table.to_owned() };
         let list = |columns: &mut dyn Iterator<Item = String>| columns.collect::<Vec<_>>().join(", ");
-        let selected =
-            list(&mut known.iter().map(|name| self.text(name, bytes.iter().any(|one| name.eq_ignore_ascii_case(one)))));
+        let selected = list(
+            &mut known_columns
+                .iter()
+                .map(|name| self.text(name, bytes.iter().any(|one| name.eq_ignore_ascii_case(one)))),
+        );
         let order = list(&mut key.iter().map(|name| self.quoted(name)));
         let from = self.quoted(&table_name);
         let mut rows: Vec<ForeignRow> = Vec::new();
@@ -136,10 +139,10 @@ impl Database {
             let offset = rows.len();
             // These names come from the database itself or are constants of this program, and they are quoted.
             let text = format!("SELECT {selected} FROM {from} ORDER BY {order} LIMIT {PAGE_LEN} OFFSET {offset}");
-            let page = self.page(&text, known.len()).await?;
+            let page = self.page(&text, known_columns.len()).await?;
             let is_last = page.len() < PAGE_LEN;
             for values in page {
-                let pairs = known.iter().map(|name| name.to_ascii_lowercase()).zip(values);
+                let pairs = known_columns.iter().map(|name| name.to_ascii_lowercase()).zip(values);
                 rows.push(pairs.filter_map(|(name, value)| Some((name, value?))).collect());
             }
             if is_last {
@@ -167,7 +170,7 @@ impl Database {
     }
 
     async fn columns(&mut self, table: &str) -> Result<Vec<String>, ForeignError> {
-        let found = match self {
+        let names = match self {
             Self::MySql(connection) => {
                 let text = "SELECT CAST(column_name AS CHAR) FROM information_schema.columns \
                             WHERE table_schema = DATABASE() AND table_name = ? ORDER BY ordinal_position";
@@ -179,7 +182,7 @@ impl Database {
                 sqlx::query_scalar(text).bind(table.to_ascii_lowercase()).fetch_all(connection).await?
             }
         };
-        Ok(found)
+        Ok(names)
     }
 
     fn quoted(&self, name: &str) -> String {

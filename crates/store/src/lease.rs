@@ -65,7 +65,7 @@ impl JoinRequest {
     /// A lease that is taken over counts as ended a second after `now` at the latest, although no server acts under it any more: triggers
     /// are sent ahead of their instants, so runs that are due within that second may have been sent. The server that takes the lease over
     /// asks the executors for these runs. No edit settles them, because an edit does not change runs that are due within a second.
-    pub(crate) fn ended_at(
+    pub(crate) fn latest_end(
         &self,
         before: LeaseToken,
         (last, prior): (Timestamp, Timestamp),
@@ -142,13 +142,13 @@ mod tests {
         };
         let now = Timestamp::from_millis(1_000);
         let before = LeaseToken { node: NodeId::new(1), epoch: 1 };
-        let ended_at = |last| request.ended_at(before, (last, Timestamp::EPOCH), now).expect("it is taken over");
-        assert_eq!(ended_at(now + lease), now + EDIT_CUTOFF, "what is due until then may have been sent");
+        let latest_end = |last| request.latest_end(before, (last, Timestamp::EPOCH), now).expect("it is taken over");
+        assert_eq!(latest_end(now + lease), now + EDIT_CUTOFF, "what is due until then may have been sent");
         let soon = now + Duration::from_millis(300);
-        assert_eq!([ended_at(soon), ended_at(now)], [soon, now], "nothing is sent that is due after the lease");
+        assert_eq!([latest_end(soon), latest_end(now)], [soon, now], "nothing is sent that is due after the lease");
         assert_eq!(request.lease_until(now, now + lease), now + lease - Duration::from_millis(1));
         assert_eq!(request.lease_until(now, now), now + lease);
-        assert_eq!(JoinRequest { take_over: false, ..request }.ended_at(before, (now + lease, now), now), None);
+        assert_eq!(JoinRequest { take_over: false, ..request }.latest_end(before, (now + lease, now), now), None);
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub struct OutboxItem {
 #[derive(Clone, Copy, Debug)]
 pub struct TakeOutbox<'a> {
     /// Namespaces to leave out, because their messages are being sent.
-    pub without: &'a [NamespaceId],
+    pub excluded_namespaces: &'a [NamespaceId],
     /// Maximum number of namespaces, at most [`TAKE_NAMESPACE_MAX`].
     pub namespace_max: u32,
     /// Maximum number of messages of each namespace, at most [`TAKE_MESSAGES_PER_NAMESPACE_MAX`].

@@ -34,7 +34,7 @@ pub struct PumpJob {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangedItems {
     /// Number of changes that were made.
-    pub made_count: u64,
+    pub applied_count: u64,
     /// The node is not the home of the job, or its lease is not valid: nothing was changed.
     pub is_refused: bool,
 }

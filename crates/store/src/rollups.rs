@@ -438,7 +438,7 @@ pub(crate) struct Gains {
 impl Gains {
     /// Counts a run that has a verdict. `before` is the verdict under which the run was counted before.
     pub(crate) fn add(&mut self, run: &CountedRun, before: Option<RunStatus>) {
-        let Some(stat) = run.stat() else { return };
+        let Some(stat) = run.job_stat() else { return };
         let count = i64::try_from(stat.run_count).unwrap_or(i64::MAX);
         let owners = [
             (run.namespace.get(), PointKind::Namespace),

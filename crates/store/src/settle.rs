@@ -185,7 +185,7 @@ pub(crate) struct BroadcastOutcome {
 }
 
 /// The outcome of a broadcast, from the verdicts of its shards; `cancel_by` is the caller of a request to cancel the broadcast.
-pub(crate) fn fold(shards: &[(RunStatus, Option<Reason>)], cancel_by: Option<&str>) -> BroadcastOutcome {
+pub(crate) fn fold_broadcast(shards: &[(RunStatus, Option<Reason>)], cancel_by: Option<&str>) -> BroadcastOutcome {
     let status = fold_shards(shards.iter().map(|(status, _)| *status));
     let mut alike = shards.iter().filter(|shard| shard.0 == status).map(|(_, reason)| *reason);
     let count = alike.clone().count();
@@ -265,9 +265,9 @@ impl<'f> CleanFinish<'f> {
             executor_id: finish.executor.as_ref().map(|(id, _)| *id),
             executor: finish.executor.as_ref().map(|(_, name)| clean_name(name)),
             started_at: finish.started_at,
-            message: finish.message.as_deref().map(|text| clean(text, MESSAGE_LEN_MAX)),
-            result: finish.result.as_deref().map(|text| clean(text, RESULT_LEN_MAX)),
-            trace: finish.trace.as_deref().map(|text| clean(text, TRACE_LEN_MAX)),
+            message: finish.message.as_deref().map(|text| clean_text(text, MESSAGE_LEN_MAX)),
+            result: finish.result.as_deref().map(|text| clean_text(text, RESULT_LEN_MAX)),
+            trace: finish.trace.as_deref().map(|text| clean_text(text, TRACE_LEN_MAX)),
             detail: finish.detail.as_deref().and_then(ReasonDetail::to_json),
         }
     }
@@ -279,7 +279,7 @@ impl<'f> CleanFinish<'f> {
 }
 
 /// The text without NUL, which PostgreSQL refuses, cut to `len_max` bytes. A mark shows that it was cut.
-pub(crate) fn clean(text: &str, len_max: usize) -> Cow<'_, str> {
+pub(crate) fn clean_text(text: &str, len_max: usize) -> Cow<'_, str> {
     const CUT: char = '…';
     let text = without_nul(text);
     if text.len() <= len_max {
@@ -386,11 +386,11 @@ mod tests {
 
     #[test]
     fn text_is_cut_between_characters_with_a_mark() {
-        assert_eq!(clean("short", 10), "short");
-        assert_eq!(clean("ab\0c", 10), "ab\u{fffd}c");
-        assert_eq!(clean("日日日日", 9), "日日…");
-        assert_eq!(clean("日日日日", 10), "日日…");
-        assert_eq!(clean(&"x".repeat(100), 10), "xxxxxxx…");
+        assert_eq!(clean_text("short", 10), "short");
+        assert_eq!(clean_text("ab\0c", 10), "ab\u{fffd}c");
+        assert_eq!(clean_text("日日日日", 9), "日日…");
+        assert_eq!(clean_text("日日日日", 10), "日日…");
+        assert_eq!(clean_text(&"x".repeat(100), 10), "xxxxxxx…");
         assert_eq!(clean_name(&"日".repeat(300)).chars().count(), 255);
     }
 
@@ -435,7 +435,7 @@ mod tests {
             (vec![(Skipped, covered)], later, Skipped, covered, Some("1 of 1 shards were skipped")),
         ] {
             let expected = BroadcastOutcome { status, reason, message: message.map(str::to_owned) };
-            assert_eq!(fold(&shards, cancel_by), expected, "{shards:?}");
+            assert_eq!(fold_broadcast(&shards, cancel_by), expected, "{shards:?}");
         }
     }
 }

@@ -110,7 +110,7 @@ pub(crate) struct CountedRun {
 
 impl CountedRun {
     /// The count that the run adds to; `None` for a shard and for an open run. The duration is 0 if no executor reported one.
-    pub(crate) fn stat(&self) -> Option<JobStat> {
+    pub(crate) fn job_stat(&self) -> Option<JobStat> {
         if self.is_shard || !self.status.is_terminal() {
             return None;
         }

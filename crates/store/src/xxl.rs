@@ -157,12 +157,12 @@ pub(crate) fn apply_reports(
     now: Timestamp,
 ) -> Vec<XxlReportOutcome> {
     let outcome = |report: &XxlReport| match runs.get_mut(&report.log_id) {
-        Some(run) if run.app != app => XxlReportOutcome::Foreign,
+        Some(run) if run.app != app => XxlReportOutcome::OfOtherApp,
         Some(run) => {
             if run.record_end(report, now) {
-                XxlReportOutcome::Taken
+                XxlReportOutcome::Accepted
             } else {
-                XxlReportOutcome::Repeated
+                XxlReportOutcome::Duplicate
             }
         }
         None => XxlReportOutcome::Unknown,
@@ -185,11 +185,11 @@ pub struct XxlReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XxlReportOutcome {
     /// It is the end of its attempt.
-    Taken,
+    Accepted,
     /// The end was known already.
-    Repeated,
+    Duplicate,
     /// The attempt belongs to another app.
-    Foreign,
+    OfOtherApp,
     /// No attempt has the number.
     Unknown,
 }

@@ -225,7 +225,8 @@ async fn a_migration_that_was_interrupted_is_finished() {
         database.execute("DROP TABLE outbox").await;
         database.execute("UPDATE _sqlx_migrations SET success = FALSE WHERE version = 1").await;
         let store = SqlStore::open(&database.config).await.unwrap();
-        let take = TakeOutbox { without: &[], namespace_max: 1, messages_per_namespace_max: 1, hold: Duration::ZERO };
+        let (namespace_max, messages_per_namespace_max, hold) = (1, 1, Duration::ZERO);
+        let take = TakeOutbox { excluded_namespaces: &[], namespace_max, messages_per_namespace_max, hold };
         assert_eq!(store.take_outbox(Timestamp::EPOCH, take).await.unwrap(), []);
         store.close().await;
         // The server was killed after the last statement of each migration. Each statement can run again.
@@ -372,7 +373,7 @@ async fn pending(store: &SqlStore, count: i64) -> (LeaseToken, Vec<Run>) {
     let seen = store.due_jobs(&[NodeId::new(0)], range).await.unwrap()[0];
     let claims = [ClaimJob {
         recent_fires: seen.recent_fires,
-        seen,
+        expected_row: seen,
         held_from: None,
         next_fire_at: None,
         runs: runs.clone(),

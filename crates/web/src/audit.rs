@@ -101,7 +101,7 @@ impl AuditContext {
             id: AuditId::new(web.engine.new_id()),
             at: web.engine.now(),
             actor: caller.name().to_owned(),
-            means: caller.auth_method(),
+            auth_method: caller.auth_method(),
             token: caller.token,
             address: self.address.map(|address| address.to_string()),
             request_id: self.request_id,

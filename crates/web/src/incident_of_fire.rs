@@ -77,5 +77,5 @@ async fn find<Q>(
         IncidentQuery { namespace, is_open: None, job: Some(job), before: None, within, limit: LOOKED_AT_COUNT };
     let found = call.engine().store().incidents(query).await?;
     let its = found.into_iter().find(|one| judge::is_part_of(&one.spec, &one.incident, fire));
-    Ok(its.map(|one| IncidentRef { id: one.incident.id, rule: one.spec.name, standing: one.incident.standing }))
+    Ok(its.map(|one| IncidentRef { id: one.incident.id, rule: one.spec.name, standing: one.incident.state }))
 }

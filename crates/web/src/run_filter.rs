@@ -167,10 +167,10 @@ pub(crate) async fn build_search<Q>(
         }
         (one, None) | (None, one) => one,
     };
-    search.other_than = matching_jobs(call, &filter.jobs.none, true).await?.unwrap_or_default();
+    search.excluded_jobs = matching_jobs(call, &filter.jobs.none, true).await?.unwrap_or_default();
     search.executors = filter.executors.clone();
-    search.since = filter.since.map(|since| since.first(now, zone));
-    search.until = filter.until.map(|until| until.last(now, zone));
+    search.since = filter.since.map(|since| since.first_instant(now, zone));
+    search.until = filter.until.map(|until| until.last_instant(now, zone));
     search.duration = filter.duration;
     search.late = filter.late;
     for text in &filter.texts {
@@ -189,7 +189,7 @@ pub(crate) async fn build_search<Q>(
 /// The apps that match the filter and that the caller may see; `None` for all apps.
 pub(crate) async fn matching_apps<Q>(call: &Call<Q>, filter: &Filter) -> Result<Option<Vec<AppId>>, Problem> {
     let seen = call.visible_apps();
-    if filter.apps.is_open() {
+    if filter.apps.admits_all() {
         return Ok(seen);
     }
     let mut apps = call.engine().store().apps(call.namespace.id).await?;

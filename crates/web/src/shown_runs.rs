@@ -128,7 +128,7 @@ const GROUP_READS_MAX: usize = 200;
 pub(crate) async fn rows_of_groups<Q>(call: &Call<Q>, groups: &[Run]) -> Result<Option<Counts>, Problem> {
     let mut total: Option<Counts> = None;
     let mut add = |message: Option<&str>| {
-        if let Some(counts) = message.and_then(Counts::of_message) {
+        if let Some(counts) = message.and_then(Counts::parse_message) {
             total = Some(total.unwrap_or_default().plus(counts));
         }
     };

@@ -317,10 +317,10 @@ impl Bridge {
             u64::try_from(outcomes.iter().filter(|other| **other == one).count()).unwrap_or(u64::MAX)
         };
         let call = XxlCall::Callback;
-        self.0.shared.engine.count_xxl(call, XxlOutcome::Accepted, count(XxlReportOutcome::Taken));
+        self.0.shared.engine.count_xxl(call, XxlOutcome::Accepted, count(XxlReportOutcome::Accepted));
         for (one, outcome, words) in [
-            (XxlReportOutcome::Repeated, XxlOutcome::Repeated, "the end of the run was already known"),
-            (XxlReportOutcome::Foreign, XxlOutcome::ForeignRun, "the run belongs to another app"),
+            (XxlReportOutcome::Duplicate, XxlOutcome::Repeated, "the end of the run was already known"),
+            (XxlReportOutcome::OfOtherApp, XxlOutcome::ForeignRun, "the run belongs to another app"),
             (XxlReportOutcome::Unknown, XxlOutcome::UnknownRun, "no run has this logId, or its record was removed"),
         ] {
             if count(one) > 0 {

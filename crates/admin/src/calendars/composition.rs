@@ -123,7 +123,7 @@ async fn expand_one(node: &Node, namespace: NamespaceId, name: &str) -> Result<E
         return Ok(ExpandResult::Unchanged);
     }
     let expanded = record.spec.expanded(find);
-    if expanded == record.expanded {
+    if expanded == record.expanded_rule {
         return Ok(ExpandResult::Unchanged);
     }
     let change = CalendarChange {
@@ -131,7 +131,7 @@ async fn expand_one(node: &Node, namespace: NamespaceId, name: &str) -> Result<E
         namespace,
         expected_version: Some(record.version),
         spec: &record.spec,
-        expanded: &expanded,
+        expanded_rule: &expanded,
         author: "calendar",
         now: node.now(),
     };

@@ -100,7 +100,7 @@ pub async fn save(
     let expanded = spec.expanded(|name| parts.get(name).cloned());
     let before = find(node, namespace, &spec.name).await?;
     let is_seen = |record: &CalendarRecord| expected_version.is_none_or(|version| version == record.version);
-    let is_same = |record: &CalendarRecord| record.spec == *spec && record.expanded == expanded && is_seen(record);
+    let is_same = |record: &CalendarRecord| record.spec == *spec && record.expanded_rule == expanded && is_seen(record);
     let is_new = if before.is_some_and(|record| is_same(&record)) {
         false
     } else {
@@ -109,7 +109,7 @@ pub async fn save(
             namespace,
             expected_version,
             spec,
-            expanded: &expanded,
+            expanded_rule: &expanded,
             author,
             now: node.now(),
         };

@@ -7,7 +7,7 @@ use rondel_core::channel::{ChannelKind, Values};
 use rondel_core::error_chain::chain;
 use rondel_core::notice::{Notice, cut};
 use rondel_outgoing::smtp::{AcceptedMail, Mail, MailError, MailServer, Security, send_mail};
-use rondel_outgoing::{Method, Outgoing, Response, failure, header, refusal};
+use rondel_outgoing::{Method, Outgoing, Response, failure_text, header, refusal};
 use rondel_store::channels::Channel;
 
 use super::judge::{Answer, DeliveryError, judge};
@@ -118,7 +118,7 @@ async fn send(
     let response = builder.body(body).send().await.map_err(|error| match refusal(&error) {
         Some(refused) => failed(true, refused.to_string()),
         None if error.is_builder() => failed(true, chain(&error.without_url())),
-        None => failed(false, failure(error)),
+        None => failed(false, failure_text(error)),
     })?;
     let status = response.status().as_u16();
     let retry_after = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());

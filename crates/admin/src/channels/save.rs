@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rondel_core::channel::{ChannelKind, FieldForm, Values, check, fields, reference};
+use rondel_core::channel::{ChannelKind, FieldForm, Values, check, fields, parse_reference};
 use rondel_core::notice::{Notice, NoticeKind, NoticeSubject, Severity, Subject};
 use rondel_core::words::Lang;
 use rondel_core::{ChannelId, FieldError, MessageId, NamespaceId, Timestamp, name};
@@ -88,7 +88,7 @@ pub fn view(channel: &Channel) -> ChannelView {
     let settings = read_values(&channel.settings).unwrap_or_default();
     let secrets = read_values(&channel.secret).unwrap_or_default();
     let host = shown_host(&secrets).or_else(|| shown_host(&settings)).or_else(|| settings.get("host").cloned());
-    let show = |value: String| if reference(&value).is_some() { value } else { "set".to_owned() };
+    let show = |value: String| if parse_reference(&value).is_some() { value } else { "set".to_owned() };
     let secrets = secrets.into_iter().map(|(name, value)| (name, show(value))).collect();
     ChannelView { settings, secrets, host }
 }
@@ -164,13 +164,14 @@ fn find_errors(node: &Node, new: &NewChannel, settings: &Values, secrets: &Value
     let allowed = &node.shared().config.outgoing_allow;
     for (part, values) in [("settings", settings), ("secrets", secrets)] {
         for field in fields(new.kind).iter().filter(|field| field.form == FieldForm::Url) {
-            let Some(value) = values.get(field.name).filter(|value| reference(value).is_none()) else { continue };
+            let Some(value) = values.get(field.name).filter(|value| parse_reference(value).is_none()) else { continue };
             if let Err(sentence) = check_url(new.kind, value, allowed) {
                 errors.push(FieldError::new(format!("/{part}/{}", field.name), sentence));
             }
         }
     }
-    let key = secrets.get("signing_key").filter(|key| new.kind == ChannelKind::Webhook && reference(key).is_none());
+    let key =
+        secrets.get("signing_key").filter(|key| new.kind == ChannelKind::Webhook && parse_reference(key).is_none());
     if key.is_some_and(|key| standard_signature(key, "", 0, "").is_none()) {
         errors.push(FieldError::new("/secrets/signing_key", "is not a key: it is whsec_ and the key in base64"));
     }
@@ -195,7 +196,7 @@ fn find_moved_secrets(existing: &Channel, new: &NewChannel, settings: &Values) -
     let moved = ["host", "port", "url"].into_iter().find(|name| value(&before, name) != value(settings, name));
     let Some(moved) = moved else { return Vec::new() };
     let kept = read_values(&existing.secret).unwrap_or_default().into_iter();
-    let kept = kept.filter(|(name, value)| reference(value).is_none() && !new.secrets.contains_key(name));
+    let kept = kept.filter(|(name, value)| parse_reference(value).is_none() && !new.secrets.contains_key(name));
     let error = |(name, _): (String, String)| {
         let sentence = format!("enter it again: with another {moved} it would be sent elsewhere");
         FieldError::new(format!("/secrets/{name}"), sentence)

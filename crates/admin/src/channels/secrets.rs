@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-use rondel_core::channel::{Reference, Values, reference};
+use rondel_core::channel::{Reference, Values, parse_reference};
 use tokio::io::AsyncReadExt as _;
 
 /// Maximum size of a secret file, in bytes; the rest is not read.
@@ -32,7 +32,7 @@ impl SecretSources {
     pub(super) async fn resolve(&self, secrets: &Values) -> Result<Values, String> {
         let mut resolved = Values::new();
         for (name, value) in secrets {
-            let value = match reference(value) {
+            let value = match parse_reference(value) {
                 None => value.clone(),
                 Some(Reference::Variable(variable)) => self.variable(variable)?,
                 Some(Reference::File(file)) => self.file(file).await?,

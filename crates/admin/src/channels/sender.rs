@@ -79,7 +79,7 @@ impl ChannelLoop {
         let without = self.senders.receivers();
         let lease = LeaseChannels {
             node: self.shared.membership.token().node,
-            without: &without,
+            excluded_channels: &without,
             now: self.shared.clock.now(),
             channel_max: u32::try_from(free).unwrap_or(u32::MAX),
             messages_per_channel_max: MESSAGES_PER_CHANNEL_MAX,

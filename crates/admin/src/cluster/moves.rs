@@ -323,7 +323,7 @@ async fn unsent_by_job(
     let mut by_job: HashMap<JobId, Vec<UnsentRun>> = HashMap::new();
     let (mut after, mut count) = (RunId::new(0), 0);
     loop {
-        let page = shared.store.unsent(held.token, after, PAGE).await?;
+        let page = shared.store.unsent_runs(held.token, after, PAGE).await?;
         count += page.len();
         let is_last = page.len() < usize::try_from(PAGE).unwrap_or(usize::MAX) || count >= ROUND_RUNS;
         after = page.last().map_or(after, |run| run.run);

@@ -28,7 +28,7 @@ pub(super) async fn begin(node: &Node, app: &App, action: &str, job: &str) -> Re
         id: AuditId::new(node.new_id()),
         at: node.now(),
         actor: author(app),
-        means: AuthMethod::Executor,
+        auth_method: AuthMethod::Executor,
         token: None,
         address: None,
         request_id: None,

@@ -74,7 +74,7 @@ impl DeclareLoop {
             let declared_set: BTreeMap<&str, &str> =
                 online.iter().map(|one| (one.declared_set.hash.as_str(), one.declared_set.specs.as_str())).collect();
             for (hash, specs) in declared_set {
-                self.node.store().see_declared_set(*app, hash, specs, now).await?;
+                self.node.store().record_declared_set(*app, hash, specs, now).await?;
             }
         }
         self.known.retain(|app, _| apps.contains_key(app));

@@ -65,7 +65,7 @@ pub(crate) fn trigger(
         begin_within_ms: if has_begin_limit { millis(ready.waits_until().since(now)).max(1) } else { 0 },
         on_silence: on_silence(&definition.job).into(),
         overlap: overlap(&definition.job).into(),
-        silence_max_ms: if definition.job.holds_in_silence() { millis(silence_max).max(1) } else { 0 },
+        silence_max_ms: if definition.job.silent_run_blocks_others() { millis(silence_max).max(1) } else { 0 },
         pump: definition.job.pump.as_ref().map(|pump| group(pump.limits, definition.job.next_step_policy)),
         shard_name: shard.map_or_else(String::new, |shard| shard.name.clone()),
         shard_params: shard

@@ -218,7 +218,7 @@ fn trace_of(ready: &Ready, mut candidates: Vec<Candidate<'_>>, taken: Option<usi
             Answer::Missing | Answer::Yes
                 if had_it_before && run.executor.as_deref() == Some(candidate.hashed_name.name()) =>
             {
-                Some(Refusal::HadItBefore)
+                Some(Refusal::HadPreviousAttempt)
             }
             Answer::Missing | Answer::Yes => None,
         };

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
-use rondel_core::reason::words::because;
+use rondel_core::reason::words::reason_text;
 use rondel_core::reason::{Obstacle, ObstacleKind, ReasonDetail, WaitFor, milliseconds};
 use rondel_core::words::Lang;
 use rondel_core::{Reason, Run, Timestamp};
@@ -36,7 +36,7 @@ const NOTE_COUNT_MAX: usize = 200;
 
 /// Adds the reason to the end of an attempt, as parameters and as an English message.
 pub(crate) fn with_reason(attempt_end: AttemptEnd, reason: Reason, detail: ReasonDetail) -> AttemptEnd {
-    let message = Some(because(reason, &detail, Lang::En));
+    let message = Some(reason_text(reason, &detail, Lang::En));
     AttemptEnd { message, detail: Some(Box::new(detail)), ..attempt_end }
 }
 

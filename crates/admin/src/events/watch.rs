@@ -256,16 +256,16 @@ async fn read(
     let mut is_cut = false;
     if sweeps {
         for node in &nodes {
-            let open = store.runs_of_lease(node.token(), SWEEP_LIMIT).await?;
+            let open = store.snapshots_of_lease(node.token(), SWEEP_LIMIT).await?;
             is_cut |= is_cut_at(&open, SWEEP_LIMIT);
             runs.extend(by_id(open));
         }
     }
     let reread = last_snapshot.to_reread(now);
     if !reread.is_empty() {
-        runs.extend(by_id(store.runs_now(&reread).await?));
+        runs.extend(by_id(store.current_snapshots(&reread).await?));
     }
-    let fresh = store.runs_after(last_snapshot.runs_after(now), RUN_LIMIT).await?;
+    let fresh = store.snapshots_after(last_snapshot.runs_after(now), RUN_LIMIT).await?;
     is_cut |= fresh.len() >= RUN_LIMIT as usize;
     runs.extend(by_id(fresh));
     let jobs = store.jobs_saved(last_snapshot.jobs_since(now), JOB_LIMIT).await?;

@@ -182,7 +182,7 @@ mod tests {
             next_fire_at: Some(seen.next_fire_at),
             runs: Vec::new(),
             awaited_run: None,
-            seen,
+            expected_row: seen,
         };
         assert_eq!(engine.store().claim(other, &[claim]).await.unwrap().jobs.len(), 1);
         let shown = engine.metrics().await.unwrap();

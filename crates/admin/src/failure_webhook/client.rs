@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rondel_core::Timestamp;
 use rondel_outgoing::header::CONTENT_TYPE;
-use rondel_outgoing::{Method, Outgoing, StatusCode, failure, refusal};
+use rondel_outgoing::{Method, Outgoing, StatusCode, failure_text, refusal};
 use rondel_store::outbox::{FailureWebhook, OutboxItem};
 
 use super::webhook::read_url;
@@ -62,7 +62,7 @@ pub(super) async fn post(
     // The URL may contain a secret of the receiver, so it is not logged.
     let response = request.send().await.map_err(|error| match refusal(&error) {
         Some(refused) => Refusal::Message(refused.to_string()),
-        None => Refusal::Receiver(failure(error)),
+        None => Refusal::Receiver(failure_text(error)),
     })?;
     Ok(response.status())
 }

@@ -73,7 +73,7 @@ impl WebhookLoop {
         let without = self.senders.receivers();
         let namespace_max = u32::try_from(free).unwrap_or(u32::MAX);
         let take = TakeOutbox {
-            without: &without,
+            excluded_namespaces: &without,
             namespace_max,
             messages_per_namespace_max: MESSAGES_PER_NAMESPACE_MAX,
             hold: LEASE,

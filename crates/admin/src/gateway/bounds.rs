@@ -86,7 +86,7 @@ fn at_most(field: &str, value: &str, len_max: usize) -> Result<(), Status> {
 
 /// Rejects text that a terminal would interpret, or that imitates another text.
 fn check_visible(field: &str, value: &str) -> Result<(), Status> {
-    if !value.contains(plain::is_unseen) {
+    if !value.contains(plain::is_control_or_invisible) {
         return Ok(());
     }
     let shown = cut(value, SHOWN_LEN_MAX);

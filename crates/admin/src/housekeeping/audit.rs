@@ -20,7 +20,7 @@ pub(super) async fn write(
         id: AuditId::new(shared.membership.latest().ids.next(now)),
         at: now,
         actor: shared.config.node_name.clone(),
-        means: AuthMethod::System,
+        auth_method: AuthMethod::System,
         token: None,
         address: None,
         request_id: None,

@@ -36,7 +36,7 @@ impl CheckedDefinition {
     /// early, because saving a long list can take longer than a fire may be late.
     pub(super) fn with_save_time(self, now: Timestamp, before: Option<&JobSpec>) -> Self {
         let mut spec = self.spec.clone();
-        spec.run_past_at(just_after(now), before);
+        spec.replace_past_instants(just_after(now), before);
         if spec == self.spec {
             return self;
         }
@@ -81,7 +81,7 @@ pub async fn calendar(
     let is_name = name::check(wanted).is_ok();
     let found = if is_name { node.store().calendar(namespace, wanted).await? } else { None };
     let Some(record) = found else { return Ok(None) };
-    let calendar = Calendar::of_rule(wanted, &record.expanded).map_err(|errors| StoreError::Corrupt {
+    let calendar = Calendar::of_rule(wanted, &record.expanded_rule).map_err(|errors| StoreError::Corrupt {
         table: "calendar_version",
         column: "expanded",
         id: record.id.get(),
@@ -139,7 +139,7 @@ pub(super) fn check_with(
 ) -> Result<CheckedDefinition, JobError> {
     let FoundCalendars { applied: found, expected } = calendars;
     let expected = expected.map(|(_, calendar)| calendar);
-    spec.run_past_at(just_after(now), before);
+    spec.replace_past_instants(just_after(now), before);
     let compiled = spec.compile_with(found.as_ref().map(|(_, calendar)| Arc::clone(calendar)));
     let mut errors = compiled.as_ref().err().cloned().unwrap_or_default();
     if let Some(used) = spec.calendar.as_ref().filter(|_| found.is_none())
@@ -323,10 +323,10 @@ mod tests {
     fn a_past_instant_that_runs_at_once_does_so_once() {
         let now: Timestamp = "2026-11-20T12:00:00Z".parse().unwrap();
         let mut saved = spec(&json!({"at": "2026-11-20T11:00:00Z", "if_past": "run"}));
-        saved.run_past_at(now, None);
+        saved.replace_past_instants(now, None);
         assert_eq!(saved.once_instants(), [("/schedule/at".to_owned(), now)]);
         let mut again = saved.clone();
-        again.run_past_at(now + Duration::from_secs(60), Some(&saved));
+        again.replace_past_instants(now + Duration::from_secs(60), Some(&saved));
         assert_eq!(again, saved);
     }
 
@@ -337,7 +337,7 @@ mod tests {
         let later = now + Duration::from_secs(60);
         let checked = |schedule| {
             let mut spec = spec(&schedule);
-            spec.run_past_at(just_after(now), None);
+            spec.replace_past_instants(just_after(now), None);
             let job = spec.compile().unwrap();
             CheckedDefinition { spec, job, calendar: None, checked_at: now }.with_save_time(later, None)
         };

@@ -43,7 +43,7 @@ pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -
             let keyed = Run { trigger_key: Some(name), ..run };
             let store = || node.store().request_keyed_run(node.token(), keyed.clone(), if_open, node.now());
             match store_once(store).await? {
-                KeyedRun::Made(run) => run,
+                KeyedRun::Created(run) => run,
                 KeyedRun::Replaced(run, _) => {
                     // If this node owns the earlier run, it reads the cancel request now.
                     node.poke_cancels(&run);

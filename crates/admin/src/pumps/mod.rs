@@ -297,7 +297,8 @@ impl PumpLoop {
         }
         let (store, token) = (self.node.store(), self.node.token());
         let changed = store.change_items(token, look.record.job, &changes, look.now).await?;
-        let is_all = !changed.is_refused && usize::try_from(changed.made_count).is_ok_and(|made| made == changes.len());
+        let is_all =
+            !changed.is_refused && usize::try_from(changed.applied_count).is_ok_and(|made| made == changes.len());
         *items = if is_all {
             after
         } else {
@@ -305,7 +306,7 @@ impl PumpLoop {
             let items = store.pump_items(look.record.job).await?;
             items.into_iter().map(|item| (item.name.clone(), item)).collect()
         };
-        Ok(changed.made_count)
+        Ok(changed.applied_count)
     }
 }
 
@@ -326,7 +327,7 @@ fn works_alike(one: &Compiled, other: &Compiled) -> bool {
 fn apply_mutants(changes: Vec<(String, ItemChange)>, items: &BTreeMap<String, Item>) -> Vec<(String, ItemChange)> {
     let weaken = |(name, change): (String, ItemChange)| match change {
         ItemChange::Free { .. } if mutant::on(Mutant::EndedAttemptsKeepItems) => None,
-        ItemChange::Ask { .. } if mutant::on(Mutant::DealtBeforeReleased) => {
+        ItemChange::AskToRelease { .. } if mutant::on(Mutant::DealtBeforeReleased) => {
             let owner = items.get(&name).and_then(|item| item.owner)?;
             Some((name, ItemChange::Free { owner }))
         }

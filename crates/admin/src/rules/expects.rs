@@ -67,7 +67,7 @@ impl LookContext<'_> {
         let store = self.node.store();
         let ids: BTreeSet<JobId> = looks.iter().map(|look| look.job).collect();
         let ids: Vec<JobId> = ids.into_iter().collect();
-        let jobs = store.watched_by_id(&ids).await?;
+        let jobs = store.watched_jobs_by_id(&ids).await?;
         let jobs: HashMap<JobId, WatchedJob> = jobs.into_iter().map(|job| (job.id, job)).collect();
         for kind in ExpectKind::ALL.iter().copied() {
             let checks: Vec<&ExpectCheck> = looks.iter().filter(|look| look.kind == kind).collect();
@@ -110,7 +110,7 @@ impl LookContext<'_> {
                 since = since.min(from);
             }
         }
-        Ok(self.node.store().succeeded_since(&doubtful, since).await?.into_iter().collect())
+        Ok(self.node.store().newest_successes_since(&doubtful, since).await?.into_iter().collect())
     }
 
     /// Compares open runs with the expectations of their jobs.
@@ -187,7 +187,7 @@ pub(super) async fn postpone_checks(
     let ids: Vec<JobId> = succeeded.iter().map(|(job, _)| *job).collect();
     let at: HashMap<JobId, Timestamp> = succeeded.iter().copied().collect();
     let rows = store.expectations_of(&ids).await?;
-    let jobs = store.watched_by_id(&ids).await?;
+    let jobs = store.watched_jobs_by_id(&ids).await?;
     let mut looks = Vec::new();
     for job in &jobs {
         let Some(expect) = &job.expect else { continue };

@@ -48,7 +48,7 @@ impl<'a> JobFacts<'a> {
         ids.extend(events.iter().map(|event| event.job));
         let ids: Vec<JobId> = ids.into_iter().collect();
         let jobs: BTreeMap<JobId, WatchedJob> =
-            store.watched_by_id(&ids).await?.into_iter().map(|job| (job.id, job)).collect();
+            store.watched_jobs_by_id(&ids).await?.into_iter().map(|job| (job.id, job)).collect();
         let mut ended = HashMap::new();
         for job in jobs.keys() {
             ended.insert(*job, newest_ends(node, *job, now).await?);
@@ -141,11 +141,11 @@ impl<'a> JobFacts<'a> {
                 (Some(job), Condition::NotSucceededBy { time, zone, weekdays, .. }) => {
                     let from = Deadline::parse(time, zone, weekdays).map(|one| one.counts_from(incident.started_at));
                     let from = from.unwrap_or(incident.started_at);
-                    let newest = self.node.store().succeeded_since(&[job.id], from).await?;
+                    let newest = self.node.store().newest_successes_since(&[job.id], from).await?;
                     judge::missed_deadline(incident.started_at, from, newest.first().map(|(_, at)| *at))
                 }
                 (Some(job), Condition::NoSuccessFor { length }) => {
-                    let newest = self.node.store().succeeded_since(&[job.id], now - *length).await?;
+                    let newest = self.node.store().newest_successes_since(&[job.id], now - *length).await?;
                     let known = newest.first().map(|(_, at)| *at).max(job.succeeded_at);
                     judge::overdue(Some(known.unwrap_or(job.created_at)), *length, now)
                 }
@@ -260,7 +260,7 @@ pub(super) async fn page(
     if let Scope::Job(name) = scope {
         let record = store.job(namespace, name).await?;
         let ids: Vec<JobId> = record.into_iter().map(|record| record.id).collect();
-        return Ok((store.watched_by_id(&ids).await?, None));
+        return Ok((store.watched_jobs_by_id(&ids).await?, None));
     }
     let app: Option<AppId> = match scope {
         Scope::App(name) => match store.app(namespace, name).await? {
@@ -354,7 +354,7 @@ pub(super) async fn day_filter(
     let calendar = match &spec.condition {
         Condition::NotSucceededBy { calendar: Some(name), .. } => {
             let record = node.store().calendar(namespace, name).await?;
-            record.and_then(|record| Calendar::of_rule(name, &record.expanded).ok())
+            record.and_then(|record| Calendar::of_rule(name, &record.expanded_rule).ok())
         }
         _ => None,
     };
@@ -381,7 +381,8 @@ pub(super) async fn observe_page(
     // A success that is already counted need not be looked up in the ledger.
     let doubtful: Vec<JobId> =
         jobs.iter().filter(|job| job.succeeded_at.is_none_or(|done| done < from)).map(|job| job.id).collect();
-    let newest: HashMap<JobId, Timestamp> = node.store().succeeded_since(&doubtful, from).await?.into_iter().collect();
+    let newest: HashMap<JobId, Timestamp> =
+        node.store().newest_successes_since(&doubtful, from).await?.into_iter().collect();
     let (mut seen, mut next) = (Vec::with_capacity(jobs.len()), None);
     for job in jobs {
         let succeeded = newest.get(&job.id).copied().max(job.succeeded_at);

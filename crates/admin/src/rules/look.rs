@@ -179,7 +179,7 @@ impl<'a> LookContext<'a> {
         let rest: Vec<&Incident> = open.iter().filter(|one| !known.contains(&subject(&one.subject))).collect();
         let of_jobs = rest.iter().filter(|one| one.subject.kind == SubjectKind::Job);
         let ids: Vec<JobId> = of_jobs.map(|one| JobId::new(one.subject.id)).collect();
-        let jobs = self.node.store().watched_by_id(&ids).await?;
+        let jobs = self.node.store().watched_jobs_by_id(&ids).await?;
         let in_scope = jobs.iter().filter(|job| facts::is_in_scope(&rule.spec.scope, job));
         let watched: BTreeSet<i64> = in_scope.map(|job| job.id.get()).collect();
         let is_watched = |one: &Incident| match one.subject.kind {
@@ -267,7 +267,7 @@ pub(super) async fn acknowledge_once(
     let (store, now) = (node.store(), node.now());
     let Some(version) = store.alert_version(namespace).await? else { return Ok(true) };
     let Some(mut record) = store.incident(namespace, id).await? else { return Ok(true) };
-    if record.incident.standing == IncidentState::Resolved || record.incident.acknowledged_at.is_some() {
+    if record.incident.state == IncidentState::Resolved || record.incident.acknowledged_at.is_some() {
         return Ok(true);
     }
     let (name, channels) = names(node, namespace).await?;
@@ -353,7 +353,7 @@ pub(super) fn unwatched(incident: &Incident) -> Observation {
 }
 
 pub(super) fn clear(incident: &Incident) -> Observation {
-    debug_assert_eq!(incident.standing, IncidentState::Firing, "resolved ones are not looked at");
+    debug_assert_eq!(incident.state, IncidentState::Firing, "resolved ones are not looked at");
     Observation { subject: incident.subject.clone(), state: ConditionState::Clear, samples: Vec::new() }
 }
 

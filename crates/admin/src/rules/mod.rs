@@ -136,7 +136,7 @@ impl Background for RuleLoop {
         let (store, now) = (self.node.store_arc(), self.node.now());
         // If a look cannot be postponed, it takes place too early, which does no harm. The error prevents no other look.
         let postponed = self.postpone_checks().await;
-        let due = store.alerts_due(now).await?;
+        let due = store.namespaces_with_due_alerts(now).await?;
         if due.is_empty() || !store.begin_pass(PASS, self.period_length()).await? {
             postponed?;
             return Ok(0);

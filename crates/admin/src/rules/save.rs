@@ -342,7 +342,7 @@ async fn observe_unsuccessful(
     jobs.dedup();
     jobs.truncate(usize::try_from(DRY_JOBS).unwrap_or(usize::MAX));
     let mut seen = Vec::new();
-    for job in store.watched_by_id(&jobs).await?.iter().filter(|job| facts::is_in_scope(&spec.scope, job)) {
+    for job in store.watched_jobs_by_id(&jobs).await?.iter().filter(|job| facts::is_in_scope(&spec.scope, job)) {
         let newest = facts::newest_ends(node, job.id, now).await?;
         let state = facts::judge_runs(&spec.condition, &newest.runs, &[]);
         seen.push(Observation { subject: facts::subject(job), state, samples: Vec::new() });

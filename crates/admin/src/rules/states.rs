@@ -107,7 +107,7 @@ pub(super) async fn observe(
 /// The jobs of these runs.
 async fn jobs_of(node: &Node, open: &[OpenJob]) -> Result<BTreeMap<JobId, WatchedJob>, StoreError> {
     let ids: Vec<JobId> = open.iter().map(|open| open.job).collect();
-    Ok(node.store().watched_by_id(&ids).await?.into_iter().map(|job| (job.id, job)).collect())
+    Ok(node.store().watched_jobs_by_id(&ids).await?.into_iter().map(|job| (job.id, job)).collect())
 }
 
 fn without_jobs(found: Vec<(WatchedJob, Observation)>) -> Vec<Observation> {

@@ -194,7 +194,7 @@ mod tests {
         // Claims the fire without creating a run, as if the run whose end sets the next fire had been lost.
         let claim = ClaimJob {
             recent_fires: seen.recent_fires,
-            seen,
+            expected_row: seen,
             held_from: None,
             next_fire_at: None,
             runs: Vec::new(),
@@ -235,7 +235,7 @@ mod tests {
         };
         let claim = ClaimJob {
             recent_fires: seen.recent_fires,
-            seen,
+            expected_row: seen,
             held_from: None,
             next_fire_at: Some(seen.next_fire_at),
             runs: vec![settled],

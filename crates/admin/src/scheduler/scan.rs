@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use rondel_core::dense::{ClaimPace, to_claim};
+use rondel_core::dense::{ClaimPace, instants_to_claim};
 use rondel_core::homes::JobShare;
 use rondel_core::maintenance::{Cursor, plan_within};
 use rondel_core::plan::{LookAhead, Plan, PlannedFire};
@@ -249,7 +249,7 @@ impl ScanLoop {
         let range = DueRange { from, to, limit: DENSE_COUNT_MAX };
         let dense = self.shared.store.dense_instants(&all_homes, range, dense_from).await?;
         let mut taken = ClaimOutcome::NOTHING;
-        for at in to_claim(&dense, pace, now) {
+        for at in instants_to_claim(&dense, pace, now) {
             taken = taken.and(self.claim_between(held, homes, (at, at), budget).await?);
             if !taken.is_exhausted {
                 break;
@@ -380,14 +380,15 @@ impl ScanLoop {
             won += claimed.jobs.len();
             self.shared.counters.add(Count::StatementsRefused, usize::from(claimed.is_refused));
             if self.shared.membership.holds() {
-                let is_new = |job: &&ClaimJob| job.seen.home != held.token.node;
-                let share = |job: &ClaimJob| JobShare { job: job.seen.job, recent_fires: job.recent_fires.thousandths };
+                let is_new = |job: &&ClaimJob| job.expected_row.home != held.token.node;
+                let share =
+                    |job: &ClaimJob| JobShare { job: job.expected_row.job, recent_fires: job.recent_fires.thousandths };
                 let gained: Vec<JobShare> = batch.iter().filter(is_new).map(share).collect();
                 self.shared.claims.add(batch.len(), claimed.jobs.len(), &gained);
             }
             let had_fire = |job: &&ClaimJob| job.awaited_run.is_some_and(|run| claimed.existing.contains(&run));
-            let to_plan_again: Vec<DueJob> = batch.iter().filter(had_fire).map(|job| job.seen).collect();
-            let is_won = |job: &ClaimJob| claimed.jobs.iter().any(|(id, _)| *id == job.seen.job);
+            let to_plan_again: Vec<DueJob> = batch.iter().filter(had_fire).map(|job| job.expected_row).collect();
+            let is_won = |job: &ClaimJob| claimed.jobs.iter().any(|(id, _)| *id == job.expected_row.job);
             let all_won = claimed.jobs.len() == batch.len();
             let runs: Vec<Run> =
                 batch.into_iter().filter(|job| all_won || is_won(job)).flat_map(|job| job.runs).collect();
@@ -483,7 +484,7 @@ fn claim_job(held: &HeldLease, seen: DueJob, definition: &Compiled, planned: &Pl
     let held_from = planned.held_from.filter(|_| !mutant::on(Mutant::HeldIsForgotten));
     let fire_count = u64::try_from(planned.fires.len()).unwrap_or(u64::MAX);
     let recent_fires = seen.recent_fires.with_fires(fire_count, look_ahead.now);
-    ClaimJob { seen, held_from, recent_fires, next_fire_at: planned.next, runs, awaited_run }
+    ClaimJob { expected_row: seen, held_from, recent_fires, next_fire_at: planned.next, runs, awaited_run }
 }
 
 fn fire_row(held: &HeldLease, definition: &Compiled, fire: &PlannedFire, look_ahead: LookAhead) -> Run {

@@ -52,7 +52,7 @@ impl TakeUp {
 async fn take_up_page(shared: &Shared, held: &HeldLease, job: JobId) -> Result<bool, StoreError> {
     let limit = shared.config.take_up_page.max(1);
     let Some(place) = shared.in_memory.unsent_place_of(job) else { return Ok(false) };
-    let page = shared.store.unsent_of(held.token, job, place, limit).await?;
+    let page = shared.store.unsent_runs_of_job(held.token, job, place, limit).await?;
     let is_last = u32::try_from(page.len()).is_ok_and(|len| len < limit);
     let keys = page.iter().map(|run| (run.job, run.job_version));
     let definitions = shared.definitions.load(shared.store.as_ref(), keys).await?;

@@ -98,7 +98,7 @@ async fn a_namespace_whose_rules_cannot_be_read_stops_no_other() {
         known.save_alert_rule(change).await.unwrap();
     }
     let is_evaluated = async || known.alert_rules(TENANTS[1]).await.unwrap()[0].check_at != Some(now);
-    run_until(&known, ("alerts_due", "alert_rules", "alert_rules"), is_evaluated).await;
+    run_until(&known, ("namespaces_with_due_alerts", "alert_rules", "alert_rules"), is_evaluated).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -45,7 +45,7 @@ rondel_store::delegate_store!(SlowClaims {
     Claim {
         async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<ClaimResult> {
             let now = self.inner().now().await?;
-            self.asked.lock().unwrap().extend(jobs.iter().map(|job| (now, job.seen.next_fire_at)));
+            self.asked.lock().unwrap().extend(jobs.iter().map(|job| (now, job.expected_row.next_fire_at)));
             tokio::time::sleep(self.length).await;
             self.inner().claim(token, jobs).await
         }

@@ -24,7 +24,7 @@ pub(super) fn dry_run_text(dry_run: &Value) -> String {
     let zone = meant["zone"].as_str().unwrap_or("UTC");
     let at = |value: &Value| {
         let at = value.as_str().and_then(|text| text.parse::<Timestamp>().ok());
-        at.and_then(|at| deadline::minute_in(zone, at)).unwrap_or_default()
+        at.and_then(|at| deadline::minute_text(zone, at)).unwrap_or_default()
     };
     let evaluated = format!("evaluated at {} {zone}", at(&dry_run["evaluated_at"]));
     lines.push(match meant.is_object() {

@@ -1,7 +1,7 @@
 //! The outcomes of a job's fires.
 
 use clap::Args;
-use rondel_core::reason::words::{because, because_of_end};
+use rondel_core::reason::words::{reason_text, verdict_text};
 use rondel_core::reason::{Reason, ReasonDetail};
 use rondel_core::words::Lang;
 use rondel_core::{RunStatus, Timestamp};
@@ -48,9 +48,9 @@ fn reason_text(fire: &Value) -> String {
     let detail: ReasonDetail = serde_json::from_value(fire["detail"].clone()).unwrap_or_default();
     match (code.parse::<Reason>(), text_of(&fire["verdict"]).parse::<RunStatus>()) {
         (Ok(reason), Ok(status)) if detail != ReasonDetail::default() && status.is_terminal() => {
-            because_of_end((status, reason), &detail, Lang::En)
+            verdict_text((status, reason), &detail, Lang::En)
         }
-        (Ok(reason), _) if detail != ReasonDetail::default() => because(reason, &detail, Lang::En),
+        (Ok(reason), _) if detail != ReasonDetail::default() => reason_text(reason, &detail, Lang::En),
         _ => code,
     }
 }

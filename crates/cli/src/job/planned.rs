@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use rondel_core::Timestamp;
-use rondel_core::diff::{Change, text};
+use rondel_core::diff::{Change, changes_text};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -113,7 +113,7 @@ pub(super) fn lines_of_item(item: &Item, paint: Paint, now: Timestamp) -> String
         .iter()
         .map(|it| Change { pointer: it.pointer.clone(), from: it.from.clone(), to: it.to.clone() })
         .collect();
-    for line in text(&changes).lines() {
+    for line in changes_text(&changes).lines() {
         let ink = match line.as_bytes().first() {
             Some(b'+') => Ink::Green,
             Some(b'-') => Ink::Red,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rondel_core::reason::words::{RunStatusFacts, because_of_end, sentence};
+use rondel_core::reason::words::{RunStatusFacts, sentence, verdict_text};
 use rondel_core::reason::{Reason, ReasonDetail};
 use rondel_core::words::Lang;
 use rondel_core::{RunStatus, Timestamp};
@@ -38,7 +38,7 @@ fn reason_text(run: &Value) -> Option<String> {
     let reason: Option<Reason> = run["reason"].as_str().and_then(|code| code.parse().ok());
     let detail: ReasonDetail = serde_json::from_value(run["detail"].clone()).unwrap_or_default();
     match reason {
-        Some(reason) if status.is_terminal() => Some(because_of_end((status, reason), &detail, Lang::En)),
+        Some(reason) if status.is_terminal() => Some(verdict_text((status, reason), &detail, Lang::En)),
         _ => {
             let attempt = run["attempt"].as_i64().and_then(|number| i32::try_from(number).ok()).unwrap_or(1);
             sentence(RunStatusFacts { status, reason, detail: Some(&detail), attempt }, Lang::En)

@@ -28,10 +28,10 @@ impl Deadline {
     /// # Errors
     /// The name of the wrong field, and a sentence with what would be right.
     pub fn parse(time: &str, zone: &str, weekdays: &[Weekday]) -> Result<Self, (&'static str, String)> {
-        let wrong = || ("time", format!("{time:?} is not a time of day: expected HH:MM from 00:00 to 23:59"));
+        let wrong_time = || ("time", format!("{time:?} is not a time of day: expected HH:MM from 00:00 to 23:59"));
         let time = match time.len() {
-            5 => NaiveTime::parse_from_str(time, "%H:%M").map_err(|_| wrong())?,
-            _ => return Err(wrong()),
+            5 => NaiveTime::parse_from_str(time, "%H:%M").map_err(|_| wrong_time())?,
+            _ => return Err(wrong_time()),
         };
         let zone = parse_zone(zone).map_err(|error| ("zone", error.to_string()))?;
         let bits = weekdays.iter().map(|day| 1 << (*day as u8)).fold(0, |bits, bit: u8| bits | bit);
@@ -45,9 +45,9 @@ impl Deadline {
     pub fn next_after(&self, after: Timestamp, has_day: impl Fn(NaiveDate) -> bool) -> Option<Timestamp> {
         let mut day = local::time_at(self.zone, after).date().pred_opt()?;
         for _ in 0..SEARCH_DAYS {
-            let is_its = self.weekdays & (1 << day.weekday().num_days_from_monday()) != 0;
-            if is_its && has_day(day) {
-                let at = self.on(day);
+            let is_wanted_weekday = self.weekdays & (1 << day.weekday().num_days_from_monday()) != 0;
+            if is_wanted_weekday && has_day(day) {
+                let at = self.instant_on(day);
                 if at > after {
                     return Some(at);
                 }
@@ -61,16 +61,16 @@ impl Deadline {
     #[must_use]
     pub fn counts_from(&self, at: Timestamp) -> Timestamp {
         let day = local::time_at(self.zone, at).date();
-        day.checked_sub_days(Days::new(1)).map_or(at - Duration::from_secs(24 * 3600), |day| self.on(day))
+        day.checked_sub_days(Days::new(1)).map_or(at - Duration::from_secs(24 * 3600), |day| self.instant_on(day))
     }
 
-    fn on(&self, day: NaiveDate) -> Timestamp {
+    fn instant_on(&self, day: NaiveDate) -> Timestamp {
         local::instant(self.zone, day.and_time(self.time))
     }
 }
 
 /// A minute on the clock of a zone, such as `2026-11-23 06:00`; `None` for an unknown zone.
 #[must_use]
-pub fn minute_in(zone: &str, at: Timestamp) -> Option<String> {
+pub fn minute_text(zone: &str, at: Timestamp) -> Option<String> {
     Some(local::time_at(parse_zone(zone).ok()?, at).format("%Y-%m-%d %H:%M").to_string())
 }

@@ -46,7 +46,7 @@ pub struct Incident {
     /// The group that is reported in its place; `None` if the incident is reported itself.
     pub group: Option<IncidentId>,
     /// Whether it is open.
-    pub standing: IncidentState,
+    pub state: IncidentState,
     /// Since when the rule holds.
     pub started_at: Timestamp,
     /// When the rule was last found to hold.
@@ -70,7 +70,7 @@ pub struct Incident {
     /// How many messages were sent about it, which is also the number of the newest one.
     pub message_count: u32,
     /// When it is checked again.
-    pub act_at: Option<Timestamp>,
+    pub check_at: Option<Timestamp>,
     /// Its newest runs, the newest first, as examples for messages.
     pub samples: Vec<RunSample>,
 }
@@ -112,9 +112,6 @@ pub struct MessageDraft {
     pub notice: Notice,
 }
 
-/// The kind of a message.
-pub type MessageKind = NoticeKind;
-
 /// The changes that a decision makes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
@@ -149,7 +146,7 @@ pub fn decide(
     builder.close_group();
     let ids: Vec<IncidentId> = builder.incidents.keys().copied().collect();
     for id in ids {
-        builder.act(id);
+        builder.write_due_messages(id);
     }
     Decision {
         incidents: builder.incidents.into_values().collect(),
@@ -171,7 +168,7 @@ pub fn acknowledge(
     let mut builder = DecisionBuilder::new(rule, OpenIncidents::default(), silences, now);
     let is_reported = incident.fired_at.is_some() || incident.escalated_at.is_some();
     if is_reported && !builder.is_silent(incident) {
-        builder.send(incident, NoticeKind::Acknowledged);
+        builder.add_messages(incident, NoticeKind::Acknowledged);
     }
     builder.messages
 }
@@ -192,13 +189,13 @@ impl<'a> DecisionBuilder<'a> {
         Self { rule, silences, now, open, incidents, messages, unwatched }
     }
 
-    fn observe(&mut self, seen: &Observation, next_id: &mut dyn FnMut() -> IncidentId) {
-        let (since, new_count, is_over) = match seen.state {
+    fn observe(&mut self, observation: &Observation, next_id: &mut dyn FnMut() -> IncidentId) {
+        let (since, new_count, is_over) = match observation.state {
             ConditionState::Holds { since, new_count } => (since, new_count, false),
             ConditionState::HasEnded { since, new_count } => (since, new_count, true),
             ConditionState::Clear | ConditionState::Unwatched => {
-                if let Some(id) = self.find(&seen.subject) {
-                    if seen.state == ConditionState::Unwatched {
+                if let Some(id) = self.find_open(&observation.subject) {
+                    if observation.state == ConditionState::Unwatched {
                         self.unwatched.insert(id);
                     }
                     self.resolve(id);
@@ -207,50 +204,51 @@ impl<'a> DecisionBuilder<'a> {
             }
             ConditionState::Unknown => return,
         };
-        let known = self.find(&seen.subject);
-        let id = match known {
+        let existing = self.find_open(&observation.subject);
+        let id = match existing {
             Some(id) => id,
-            None => match self.open(seen, since, next_id) {
+            None => match self.open_incident(observation, since, next_id) {
                 Some(id) => id,
                 None => return,
             },
         };
         let (now, mut group) = (self.now, None);
         if let Some(incident) = self.incidents.get_mut(&id) {
-            incident.count = incident.count.saturating_add(if known.is_some() { new_count } else { new_count.max(1) });
+            incident.count =
+                incident.count.saturating_add(if existing.is_some() { new_count } else { new_count.max(1) });
             incident.seen_at = now;
-            incident.subject.clone_from(&seen.subject);
-            keep_samples(&mut incident.samples, &seen.samples);
+            incident.subject.clone_from(&observation.subject);
+            keep_samples(&mut incident.samples, &observation.samples);
             group = incident.group;
         }
         if let Some(group) = group.and_then(|group| self.incidents.get_mut(&group)) {
             // A message about a group has the number of its subjects, however often each of them fails.
-            group.count = group.count.saturating_add(u64::from(known.is_none()));
+            group.count = group.count.saturating_add(u64::from(existing.is_none()));
             group.seen_at = now;
-            keep_samples(&mut group.samples, &seen.samples);
+            keep_samples(&mut group.samples, &observation.samples);
         }
         if is_over {
             self.resolve(id);
         }
     }
 
-    fn find(&self, subject: &Subject) -> Option<IncidentId> {
-        let is_its = |incident: &&Incident| {
+    fn find_open(&self, subject: &Subject) -> Option<IncidentId> {
+        let is_match = |incident: &&Incident| {
             let its = &incident.subject;
-            incident.standing == IncidentState::Firing && its.kind == subject.kind && its.id == subject.id
+            incident.state == IncidentState::Firing && its.kind == subject.kind && its.id == subject.id
         };
-        self.incidents.values().find(is_its).map(|incident| incident.id)
+        self.incidents.values().find(is_match).map(|incident| incident.id)
     }
 
     /// Opens an incident; `None` if too many are open, so that only the group counts the subject.
-    fn open(
+    fn open_incident(
         &mut self,
-        seen: &Observation,
+        observation: &Observation,
         since: Timestamp,
         next_id: &mut dyn FnMut() -> IncidentId,
     ) -> Option<IncidentId> {
         let is_single = self.open.single_count < u64::from(self.rule.spec.group_over);
-        let group = (!is_single).then(|| self.group(since, next_id));
+        let group = (!is_single).then(|| self.open_group(since, next_id));
         if let Some(group) = group.filter(|_| self.open.member_count >= OPEN_INCIDENTS_MAX) {
             if let Some(group) = self.incidents.get_mut(&group) {
                 group.count = group.count.saturating_add(1);
@@ -261,13 +259,13 @@ impl<'a> DecisionBuilder<'a> {
             true => self.open.single_count += 1,
             false => self.open.member_count += 1,
         }
-        let incident = new_incident(next_id(), seen.subject.clone(), group, (since, self.now));
+        let incident = new_incident(next_id(), observation.subject.clone(), group, (since, self.now));
         let id = incident.id;
         self.incidents.insert(id, incident);
         Some(id)
     }
 
-    fn group(&mut self, since: Timestamp, next_id: &mut dyn FnMut() -> IncidentId) -> IncidentId {
+    fn open_group(&mut self, since: Timestamp, next_id: &mut dyn FnMut() -> IncidentId) -> IncidentId {
         if let Some(group) = &self.open.group {
             return group.id;
         }
@@ -286,7 +284,7 @@ impl<'a> DecisionBuilder<'a> {
 
     fn resolve(&mut self, id: IncidentId) {
         let Some(incident) = self.incidents.get_mut(&id) else { return };
-        (incident.standing, incident.resolved_at) = (IncidentState::Resolved, Some(self.now));
+        (incident.state, incident.resolved_at) = (IncidentState::Resolved, Some(self.now));
         let count = if incident.group.is_some() { &mut self.open.member_count } else { &mut self.open.single_count };
         *count = count.saturating_sub(1);
     }
@@ -301,17 +299,17 @@ impl<'a> DecisionBuilder<'a> {
             self.unwatched.insert(id);
         }
         if let Some(group) = self.incidents.get_mut(&id) {
-            (group.standing, group.resolved_at) = (IncidentState::Resolved, Some(self.now));
+            (group.state, group.resolved_at) = (IncidentState::Resolved, Some(self.now));
         }
     }
 
     /// Writes the messages of an incident, and sets when it is checked again.
-    fn act(&mut self, id: IncidentId) {
+    fn write_due_messages(&mut self, id: IncidentId) {
         let Some(mut incident) = self.incidents.remove(&id) else { return };
         if incident.group.is_none() {
             self.report(&mut incident);
         }
-        incident.act_at = (incident.standing == IncidentState::Firing).then(|| self.next_check_at(&incident));
+        incident.check_at = (incident.state == IncidentState::Firing).then(|| self.next_check_at(&incident));
         self.incidents.insert(id, incident);
     }
 
@@ -321,13 +319,13 @@ impl<'a> DecisionBuilder<'a> {
         let has_channel = self.has_channel();
         if incident.fired_at.is_none() && !is_silent && has_channel {
             incident.fired_at = Some(self.now);
-            self.send(incident, NoticeKind::Firing);
+            self.add_messages(incident, NoticeKind::Firing);
         }
-        if incident.standing == IncidentState::Resolved {
+        if incident.state == IncidentState::Resolved {
             // A silence does not hold back the end of a reported incident: the readers of the first message wait for
             // it.
             if incident.fired_at.is_some() || incident.escalated_at.is_some() {
-                self.send(incident, NoticeKind::Resolved);
+                self.add_messages(incident, NoticeKind::Resolved);
             }
             return;
         }
@@ -336,13 +334,13 @@ impl<'a> DecisionBuilder<'a> {
         }
         if self.escalates_at(incident).is_some_and(|at| at <= self.now) {
             incident.escalated_at = Some(self.now);
-            self.send(incident, NoticeKind::Escalated);
+            self.add_messages(incident, NoticeKind::Escalated);
         }
         let Some(reported_at) = incident.reported_at.filter(|_| has_channel) else { return };
         if incident.count > incident.reported_count && reported_at + spec.digest <= self.now {
-            self.send(incident, NoticeKind::Digest);
+            self.add_messages(incident, NoticeKind::Digest);
         } else if spec.repeat.is_some_and(|repeat| reported_at + repeat <= self.now) {
-            self.send(incident, NoticeKind::Reminder);
+            self.add_messages(incident, NoticeKind::Reminder);
         }
     }
 
@@ -360,7 +358,7 @@ impl<'a> DecisionBuilder<'a> {
         names.is_empty() || names.iter().any(|name| !self.rule.missing_channels.contains(name))
     }
 
-    fn send(&mut self, incident: &mut Incident, kind: NoticeKind) {
+    fn add_messages(&mut self, incident: &mut Incident, kind: NoticeKind) {
         let spec = self.rule.spec;
         incident.message_count += 1;
         let escalation = spec.escalate.iter().map(|to| &to.channel);
@@ -379,8 +377,8 @@ impl<'a> DecisionBuilder<'a> {
         let rule = RuleView { spec: ended.as_ref().unwrap_or(spec), ..self.rule };
         // The message about the beginning is sent even if the incident has ended since the last check. It still
         // describes the beginning.
-        let standing = if kind == NoticeKind::Resolved { IncidentState::Resolved } else { IncidentState::Firing };
-        let notice = notice(rule, &Incident { standing, ..incident.clone() }, kind, self.now);
+        let state = if kind == NoticeKind::Resolved { IncidentState::Resolved } else { IncidentState::Firing };
+        let notice = notice(rule, &Incident { state, ..incident.clone() }, kind, self.now);
         let mut sent: Vec<&String> = Vec::new();
         for channel in channels {
             if !sent.contains(&channel) && !self.rule.missing_channels.contains(channel) {
@@ -404,11 +402,11 @@ impl<'a> DecisionBuilder<'a> {
     }
 
     fn silenced_until(&self, subject: &Subject) -> Option<Timestamp> {
-        let its = self
+        let matching = self
             .silences
             .iter()
             .filter(|silence| silence.ends_at > self.now && silence.matches(&self.rule.spec.name, subject));
-        its.map(|silence| silence.ends_at).max()
+        matching.map(|silence| silence.ends_at).max()
     }
 
     fn next_check_at(&self, incident: &Incident) -> Timestamp {
@@ -453,7 +451,7 @@ fn new_incident(
         id,
         subject,
         group,
-        standing: IncidentState::Firing,
+        state: IncidentState::Firing,
         started_at,
         seen_at: now,
         resolved_at: None,
@@ -465,16 +463,16 @@ fn new_incident(
         acknowledged_by: None,
         acknowledged_at: None,
         message_count: 0,
-        act_at: None,
+        check_at: None,
         samples: Vec::new(),
     }
 }
 
 /// Adds the newer runs, the newest first, and drops the oldest beyond `SAMPLE_COUNT_MAX`.
-fn keep_samples(kept: &mut Vec<RunSample>, newer: &[RunSample]) {
+fn keep_samples(samples: &mut Vec<RunSample>, newer: &[RunSample]) {
     for sample in newer.iter().rev() {
-        kept.retain(|one| one.run != sample.run);
-        kept.insert(0, sample.clone());
+        samples.retain(|one| one.run != sample.run);
+        samples.insert(0, sample.clone());
     }
-    kept.truncate(SAMPLE_COUNT_MAX);
+    samples.truncate(SAMPLE_COUNT_MAX);
 }

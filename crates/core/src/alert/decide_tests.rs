@@ -37,7 +37,7 @@ impl World {
     }
 
     fn observe(&mut self, now: i64, seen: &[(i64, ConditionState)]) -> Vec<NoticeKind> {
-        let firing = || self.incidents.values().filter(|incident| incident.standing == IncidentState::Firing);
+        let firing = || self.incidents.values().filter(|incident| incident.state == IncidentState::Firing);
         let count = |is_member| firing().filter(|one| one.group.is_some() == is_member && one.subject.id != 0).count();
         let open = OpenIncidents {
             incidents: firing().filter(|one| one.subject.id != 0).cloned().collect(),
@@ -199,7 +199,7 @@ fn many_subjects_are_one_group() {
     let members: Vec<(i64, ConditionState)> = (1..=600).map(|id| (id, ConditionState::Clear)).collect();
     assert_eq!(world.observe(90, &members[..500]), [NoticeKind::Resolved; 3]);
     assert_eq!(world.observe(95, &members), [NoticeKind::Resolved], "the last of the group");
-    assert!(world.incidents.values().all(|incident| incident.standing == IncidentState::Resolved));
+    assert!(world.incidents.values().all(|incident| incident.state == IncidentState::Resolved));
 }
 
 #[test]

@@ -160,7 +160,7 @@ pub const fn ledger_growth(bound: u64, count: u64, now: Timestamp) -> ConditionS
 pub fn failures_in_row(count: u32, newest: &[EndedRun], events: &[RunId]) -> ConditionState {
     let counted = newest.iter().filter(|run| run.is_failure() || run.status == RunStatus::Succeeded);
     let mut is_newest = true;
-    let mut best = ConditionState::Clear;
+    let mut best_streak = ConditionState::Clear;
     let mut streak: Vec<&EndedRun> = Vec::new();
     let mut end = |streak: &mut Vec<&EndedRun>, is_newest: bool| {
         let needed = usize::try_from(count).unwrap_or(usize::MAX);
@@ -169,11 +169,11 @@ pub fn failures_in_row(count: u32, newest: &[EndedRun], events: &[RunId]) -> Con
         let new_count = if fresh > 0 && streak.len() - fresh < needed { streak.len() } else { fresh };
         let new_count = u64::try_from(new_count).unwrap_or(u64::MAX);
         let is_long = streak.len() >= needed;
-        if let Some(first) = streak.last().filter(|_| is_long && best.is_clear()) {
+        if let Some(first) = streak.last().filter(|_| is_long && best_streak.is_clear()) {
             let since = first.fire_at;
             match is_newest {
-                true => best = ConditionState::Holds { since, new_count },
-                false if new_count > 0 => best = ConditionState::HasEnded { since, new_count },
+                true => best_streak = ConditionState::Holds { since, new_count },
+                false if new_count > 0 => best_streak = ConditionState::HasEnded { since, new_count },
                 false => {}
             }
         }
@@ -188,7 +188,7 @@ pub fn failures_in_row(count: u32, newest: &[EndedRun], events: &[RunId]) -> Con
         }
     }
     end(&mut streak, is_newest);
-    best
+    best_streak
 }
 
 /// Whether the newest of the job's ended fires was skipped. `events` are the fires that were skipped since the last check.

@@ -14,9 +14,7 @@ pub mod sentence;
 mod silence;
 mod subject;
 
-pub use self::decide::{
-    Decision, Incident, IncidentState, MessageDraft, MessageKind, OpenIncidents, RuleView, acknowledge, decide,
-};
+pub use self::decide::{Decision, Incident, IncidentState, MessageDraft, OpenIncidents, RuleView, acknowledge, decide};
 pub use self::judge::{ConditionState, Observation};
 pub use self::rule::{
     CHANNEL_COUNT_MAX, Condition, ConditionKind, DIGEST_MIN, Escalation, GROUP_OVER_DEFAULT, RuleSpec, STREAK_MAX,

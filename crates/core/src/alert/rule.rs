@@ -384,9 +384,9 @@ impl RuleSpec {
 
     fn check_condition(&self, errors: &mut Vec<FieldError>) {
         let word = self.condition.word();
-        let mut wrong =
+        let mut refuse =
             |field: &str, message: String| errors.push(FieldError::new(format!("/condition/{word}/{field}"), message));
-        let length = |length: Duration, min: Duration, max: Duration| {
+        let length_error = |length: Duration, min: Duration, max: Duration| {
             let is_good = (min..=max).contains(&length);
             let message = || {
                 format!("{} is not from {} to {}", format_duration(length), format_duration(min), format_duration(max))
@@ -398,61 +398,61 @@ impl RuleSpec {
             Condition::Failed {} | Condition::Skipped { .. } | Condition::NodeLost {} => {}
             Condition::FailuresInRow { count } => {
                 if !(1..=STREAK_MAX).contains(count) {
-                    wrong("count", format!("{count} is not from 1 to {STREAK_MAX}"));
+                    refuse("count", format!("{count} is not from 1 to {STREAK_MAX}"));
                 }
             }
             Condition::FailureRate { percent, window, .. } => {
                 if !(1..=100).contains(percent) {
-                    wrong("percent", format!("{percent} is not from 1 to 100"));
+                    refuse("percent", format!("{percent} is not from 1 to 100"));
                 }
-                length(*window, WINDOW_MIN, WINDOW_MAX).into_iter().for_each(|message| wrong("window", message));
+                length_error(*window, WINDOW_MIN, WINDOW_MAX).into_iter().for_each(|message| refuse("window", message));
             }
             Condition::Late { by: given } => {
-                length(*given, second, LENGTH_MAX).into_iter().for_each(|message| wrong("by", message));
+                length_error(*given, second, LENGTH_MAX).into_iter().for_each(|message| refuse("by", message));
             }
             Condition::NoSuccessFor { length: given } | Condition::LoopFailing { length: given } => {
-                length(*given, second, LENGTH_MAX).into_iter().for_each(|message| wrong("length", message));
+                length_error(*given, second, LENGTH_MAX).into_iter().for_each(|message| refuse("length", message));
             }
             Condition::TokenExpiring { within } | Condition::CertificateExpiring { within } => {
-                length(*within, second, LENGTH_MAX).into_iter().for_each(|message| wrong("within", message));
+                length_error(*within, second, LENGTH_MAX).into_iter().for_each(|message| refuse("within", message));
             }
             Condition::DiskLow { free_percent, free } => match (free_percent, free) {
                 (Some(percent), None) if (1..=FREE_PERCENT_MAX).contains(percent) => {}
                 (Some(percent), None) => {
-                    wrong("free_percent", format!("{percent} is not from 1 to {FREE_PERCENT_MAX}"))
+                    refuse("free_percent", format!("{percent} is not from 1 to {FREE_PERCENT_MAX}"))
                 }
                 (None, Some(free)) if (1..=FREE_MAX).contains(free) => {}
                 (None, Some(free)) => {
                     let (given, max) = (format_size(*free), format_size(FREE_MAX));
-                    wrong("free", format!("{given} is not from 1B to {max}"));
+                    refuse("free", format!("{given} is not from 1B to {max}"));
                 }
-                _ => wrong("free_percent", "expected either free_percent, a number, or free, a size".to_owned()),
+                _ => refuse("free_percent", "expected either free_percent, a number, or free, a size".to_owned()),
             },
             Condition::LedgerGrowth { runs, window } => {
                 if !(1..=RUNS_MAX).contains(runs) {
-                    wrong("runs", format!("{runs} is not from 1 to {RUNS_MAX}"));
+                    refuse("runs", format!("{runs} is not from 1 to {RUNS_MAX}"));
                 }
-                length(*window, WINDOW_MIN, WINDOW_MAX).into_iter().for_each(|message| wrong("window", message));
+                length_error(*window, WINDOW_MIN, WINDOW_MAX).into_iter().for_each(|message| refuse("window", message));
             }
             Condition::NotSucceededBy { time, zone, weekdays, calendar } => {
                 if let Err((field, message)) = Deadline::parse(time, zone, weekdays) {
-                    wrong(field, message);
+                    refuse(field, message);
                 }
                 if let Some(Err(message)) = calendar.as_deref().map(name::check) {
-                    wrong("calendar", message);
+                    refuse("calendar", message);
                 }
             }
             Condition::RunningLonger { than, times_p95 } => match (than, times_p95) {
                 (Some(than), None) => {
-                    length(*than, second, LENGTH_MAX).into_iter().for_each(|message| wrong("than", message));
+                    length_error(*than, second, LENGTH_MAX).into_iter().for_each(|message| refuse("than", message));
                 }
                 (None, Some(times)) if (1..=1000).contains(times) => {}
-                (None, Some(times)) => wrong("times_p95", format!("{times} is not from 1 to 1000")),
-                _ => wrong("than", "expected either than, a length, or times_p95, a number".to_owned()),
+                (None, Some(times)) => refuse("times_p95", format!("{times} is not from 1 to 1000")),
+                _ => refuse("than", "expected either than, a length, or times_p95, a number".to_owned()),
             },
             Condition::NoExecutor { handler } => {
                 if let Some(Err(message)) = handler.as_deref().map(name::check_handler) {
-                    wrong("handler", message);
+                    refuse("handler", message);
                 }
             }
         }

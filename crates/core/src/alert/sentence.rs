@@ -25,14 +25,17 @@ pub fn scope_name<'a>(scope: &'a Scope, namespace: &'a str) -> &'a str {
 pub fn rule(spec: &RuleSpec, lang: Lang) -> String {
     let subject = match (&spec.scope, lang) {
         _ if spec.condition.is_about_servers() => String::new(),
-        (Scope::All, Lang::En) => app_wide(&spec.condition, "any app", "all jobs together", "any job"),
-        (Scope::All, Lang::Zh) => app_wide(&spec.condition, "任一应用", "全部任务", "任一任务"),
+        (Scope::All, Lang::En) => scope_words(&spec.condition, "any app", "all jobs together", "any job"),
+        (Scope::All, Lang::Zh) => scope_words(&spec.condition, "任一应用", "全部任务", "任一任务"),
         (Scope::App(app), Lang::En) => {
-            app_wide(&spec.condition, &format!("app {app}"), &format!("app {app}"), &format!("any job of {app}"))
+            scope_words(&spec.condition, &format!("app {app}"), &format!("app {app}"), &format!("any job of {app}"))
         }
-        (Scope::App(app), Lang::Zh) => {
-            app_wide(&spec.condition, &format!("应用 {app}"), &format!("应用 {app}"), &format!("应用 {app} 的任一任务"))
-        }
+        (Scope::App(app), Lang::Zh) => scope_words(
+            &spec.condition,
+            &format!("应用 {app}"),
+            &format!("应用 {app}"),
+            &format!("应用 {app} 的任一任务"),
+        ),
         (Scope::Label(label), Lang::En) => format!("any job labelled {label}"),
         (Scope::Label(label), Lang::Zh) => format!("带标签 {label} 的任一任务"),
         (Scope::Job(job), _) => job.clone(),
@@ -45,7 +48,7 @@ pub fn rule(spec: &RuleSpec, lang: Lang) -> String {
     }
 }
 
-fn app_wide(condition: &Condition, of_apps: &str, together: &str, each: &str) -> String {
+fn scope_words(condition: &Condition, of_apps: &str, together: &str, each: &str) -> String {
     match condition {
         Condition::NoExecutor { .. } => of_apps,
         Condition::FailureRate { .. } | Condition::LedgerGrowth { .. } => together,
@@ -79,7 +82,7 @@ fn english(condition: &Condition) -> String {
         }
         Condition::Late { by } => format!("is late by more than {}", length(*by, Lang::En)),
         Condition::NotSucceededBy { time, zone, weekdays, calendar } => {
-            let days = days(weekdays, calendar.as_deref(), Lang::En);
+            let days = days_text(weekdays, calendar.as_deref(), Lang::En);
             format!("has not succeeded by {time} {zone}{days}")
         }
         Condition::NoSuccessFor { length: since } => format!("has not succeeded for {}", length(*since, Lang::En)),
@@ -125,7 +128,7 @@ fn chinese(condition: &Condition) -> String {
         }
         Condition::Late { by } => format!("延迟超过{}", length(*by, Lang::Zh)),
         Condition::NotSucceededBy { time, zone, weekdays, calendar } => {
-            let days = days(weekdays, calendar.as_deref(), Lang::Zh);
+            let days = days_text(weekdays, calendar.as_deref(), Lang::Zh);
             format!("在 {time}（{zone}{days}）前没有成功")
         }
         Condition::NoSuccessFor { length: since } => format!("已有{}没有成功", length(*since, Lang::Zh)),
@@ -173,7 +176,7 @@ const fn reason_in_chinese(reason: Reason) -> &'static str {
     }
 }
 
-fn days(weekdays: &[Weekday], calendar: Option<&str>, lang: Lang) -> String {
+fn days_text(weekdays: &[Weekday], calendar: Option<&str>, lang: Lang) -> String {
     let words: Vec<&str> = weekdays
         .iter()
         .map(|day| match (lang, day) {
@@ -208,7 +211,7 @@ fn days(weekdays: &[Weekday], calendar: Option<&str>, lang: Lang) -> String {
 }
 
 /// How an incident of a subject ended, as the text after "Resolved: ".
-fn ended(spec: &RuleSpec, incident: &Incident, lang: Lang) -> String {
+fn end_text(spec: &RuleSpec, incident: &Incident, lang: Lang) -> String {
     let name = &incident.subject.name;
     if incident.subject.kind == SubjectKind::Group {
         let condition = condition(&spec.condition, lang);
@@ -224,7 +227,7 @@ fn ended(spec: &RuleSpec, incident: &Incident, lang: Lang) -> String {
 }
 
 /// The time of day in the zone of a rule.
-fn time_in(zone: &str, at: Option<Timestamp>) -> Option<String> {
+fn time_text_in(zone: &str, at: Option<Timestamp>) -> Option<String> {
     Some(local::time_at(parse_zone(zone).ok()?, at?).format("%H:%M").to_string())
 }
 
@@ -233,7 +236,7 @@ fn english_end(condition: &Condition, name: &str, at: Option<Timestamp>) -> Stri
         Condition::Failed {} | Condition::FailuresInRow { .. } | Condition::NoSuccessFor { .. } => {
             format!("{name} succeeded")
         }
-        Condition::NotSucceededBy { zone, .. } => match time_in(zone, at) {
+        Condition::NotSucceededBy { zone, .. } => match time_text_in(zone, at) {
             Some(time) => format!("{name} succeeded, seen at {time} {zone}"),
             None => format!("{name} succeeded"),
         },
@@ -263,7 +266,7 @@ fn chinese_end(condition: &Condition, name: &str, at: Option<Timestamp>) -> Stri
         Condition::Failed {} | Condition::FailuresInRow { .. } | Condition::NoSuccessFor { .. } => {
             format!("{name} 已成功")
         }
-        Condition::NotSucceededBy { zone, .. } => match time_in(zone, at) {
+        Condition::NotSucceededBy { zone, .. } => match time_text_in(zone, at) {
             Some(time) => format!("{name} 已成功，确认于 {time}（{zone}）"),
             None => format!("{name} 已成功"),
         },
@@ -293,10 +296,10 @@ fn chinese_end(condition: &Condition, name: &str, at: Option<Timestamp>) -> Stri
 #[must_use]
 pub fn incident(spec: &RuleSpec, incident: &Incident) -> (String, String) {
     let name = &incident.subject.name;
-    if incident.standing == IncidentState::Resolved {
+    if incident.state == IncidentState::Resolved {
         return match spec.enabled {
             true => {
-                let (en, zh) = (ended(spec, incident, Lang::En), ended(spec, incident, Lang::Zh));
+                let (en, zh) = (end_text(spec, incident, Lang::En), end_text(spec, incident, Lang::Zh));
                 (format!("Resolved: {en}."), format!("已恢复：{zh}。"))
             }
             false => {

@@ -127,7 +127,7 @@ fn a_fire_is_part_of_the_incident_that_names_it_or_that_it_falls_into() {
             id: IncidentId::new(1),
             subject: Subject { kind: SubjectKind::Job, id: 1, name: "j".to_owned(), app: None },
             group: None,
-            standing: IncidentState::Resolved,
+            state: IncidentState::Resolved,
             started_at: at(100_000),
             seen_at: at(100_100),
             resolved_at: Some(at(100_200)),
@@ -139,7 +139,7 @@ fn a_fire_is_part_of_the_incident_that_names_it_or_that_it_falls_into() {
             acknowledged_by: None,
             acknowledged_at: None,
             message_count: 0,
-            act_at: None,
+            check_at: None,
             samples: vec![sample],
         };
         let fire = ended_of.map(|second| UnsuccessfulFire { at: at(second), is_failure, reason });

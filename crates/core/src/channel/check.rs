@@ -17,13 +17,13 @@ const LABEL_LEN_MAX: usize = 63;
 /// Reads a secret as a reference; `None` if it is the secret itself.
 ///
 /// ```
-/// use rondel_core::channel::{Reference, reference};
+/// use rondel_core::channel::{Reference, parse_reference};
 ///
-/// assert_eq!(reference("file:slack-url"), Some(Reference::File("slack-url")));
-/// assert_eq!(reference("https://hooks.example.com"), None);
+/// assert_eq!(parse_reference("file:slack-url"), Some(Reference::File("slack-url")));
+/// assert_eq!(parse_reference("https://hooks.example.com"), None);
 /// ```
 #[must_use]
-pub fn reference(secret: &str) -> Option<Reference<'_>> {
+pub fn parse_reference(secret: &str) -> Option<Reference<'_>> {
     let file = secret.strip_prefix("file:").map(Reference::File);
     file.or_else(|| secret.strip_prefix("env:").map(Reference::Variable))
 }
@@ -37,8 +37,8 @@ pub fn check(kind: ChannelKind, settings: &Values, secrets: &Values) -> Vec<Fiel
             let pointer = format!("/{part}/{name}");
             let field = fields(kind).iter().find(|field| field.name == name && field.is_secret == is_secret);
             let sentence = match field {
-                None => Some(unknown(kind, name, is_secret)),
-                Some(_) if is_secret && reference(value).is_some() => check_reference(value).err(),
+                None => Some(unknown_field_message(kind, name, is_secret)),
+                Some(_) if is_secret && parse_reference(value).is_some() => check_reference(value).err(),
                 Some(field) => check_value(field, value).err(),
             };
             errors.extend(sentence.map(|sentence| FieldError::new(pointer, sentence)));
@@ -58,7 +58,7 @@ pub fn check(kind: ChannelKind, settings: &Values, secrets: &Values) -> Vec<Fiel
     errors
 }
 
-fn unknown(kind: ChannelKind, name: &str, is_secret: bool) -> String {
+fn unknown_field_message(kind: ChannelKind, name: &str, is_secret: bool) -> String {
     if fields(kind).iter().any(|field| field.name == name) {
         let (here, there) = if is_secret { ("secrets", "settings") } else { ("settings", "secrets") };
         return format!("{name:?} does not belong in {here}: put it in {there}");
@@ -72,7 +72,7 @@ fn unknown(kind: ChannelKind, name: &str, is_secret: bool) -> String {
 }
 
 fn check_reference(value: &str) -> Result<(), String> {
-    let (Some(Reference::File(name)) | Some(Reference::Variable(name))) = reference(value) else { return Ok(()) };
+    let (Some(Reference::File(name)) | Some(Reference::Variable(name))) = parse_reference(value) else { return Ok(()) };
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if name.is_empty() || name.len() > REFERENCE_LEN_MAX || name.starts_with('.') || !name.chars().all(is_name) {
         return Err(format!(
@@ -132,7 +132,7 @@ fn check_addresses(value: &str) -> Result<(), String> {
             && !address.contains(|c: char| c.is_whitespace() || matches!(c, '<' | '>' | '"'))
     };
     match addresses.iter().find(|address| !is_address(address)) {
-        Some(wrong) => Err(format!("{wrong:?} is not a mail address such as oncall@example.com")),
+        Some(address) => Err(format!("{address:?} is not a mail address such as oncall@example.com")),
         None => Ok(()),
     }
 }

@@ -43,7 +43,7 @@ pub(super) fn clock_changes(
     rule: ResolvedRule,
     (from, to): (Timestamp, Timestamp),
 ) -> Vec<ClockChange> {
-    let spans = spans::of(zone);
+    let spans = spans::spans_of(zone);
     let first = spans.index_at(from.second());
     let pairs = spans.all().get(first..).unwrap_or_default().windows(2);
     let pairs = pairs.take_while(|pair| pair[1].start <= to.second());

@@ -9,11 +9,11 @@ use super::error::CronField;
 
 /// The values of a field; `None` if the crate refuses it or would read it differently from Quartz.
 pub(super) fn read(field: CronField, text: &str) -> Option<Vec<u32>> {
-    let agreed = names_are_short(text) && (field != CronField::Year || !reaches_the_last_year(text));
-    if !agreed || text.contains('?') {
+    let is_read_alike = names_are_short(text) && (field != CronField::Year || !reaches_the_last_year(text));
+    if !is_read_alike || text.contains('?') {
         return None;
     }
-    let schedule = Schedule::from_str(&in_its_place(field, text)?).ok()?;
+    let schedule = Schedule::from_str(&expression_with(field, text)?).ok()?;
     Some(match field {
         CronField::Expression => return None,
         CronField::Second => values(schedule.seconds()),
@@ -39,7 +39,7 @@ fn reaches_the_last_year(text: &str) -> bool {
     text.split(',').any(|item| item.contains('*') || (item.contains('/') && !item.contains('-')))
 }
 
-fn in_its_place(field: CronField, text: &str) -> Option<String> {
+fn expression_with(field: CronField, text: &str) -> Option<String> {
     Some(match field {
         CronField::Expression => return None,
         CronField::Second => format!("{text} * * * * *"),

@@ -148,7 +148,7 @@ fn read_day_of_month(spec: &FieldSpec, token: Token<'_>) -> Result<DayRule, Cron
 fn read_last_day(rest: &str) -> Option<DayRule> {
     let (rest, nearest) = rest.strip_suffix('W').map_or((rest, false), |rest| (rest, true));
     let back = match rest.strip_prefix('-') {
-        Some(number) => Token::whole(number).number().filter(|back| *back <= 30)?,
+        Some(number) => Token::of_text(number).number().filter(|back| *back <= 30)?,
         None if rest.is_empty() => 0,
         None => return None,
     };

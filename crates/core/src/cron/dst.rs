@@ -112,11 +112,11 @@ const OFFSET_BOUND: i64 = 2 * 86_400;
 
 /// The first fire strictly after an instant.
 pub(super) fn next_after(fields: &Fields, zone: Tz, rule: ResolvedRule, after: Timestamp) -> Option<Timestamp> {
-    let spans = spans::of(zone);
+    let spans = spans::spans_of(zone);
     let from = after.second().clamp(SEARCH_FROM, SEARCH_TO) + 1;
     let mut index = spans.index_at(from);
     // In the middle of a span, far from both ends, its neighbours have no effect. Most searches end here.
-    let SteadyStretch { offset, from: steady_from, to: steady_to } = spans.steady(index);
+    let SteadyStretch { offset, from: steady_from, to: steady_to } = spans.steady_stretch(index);
     if from >= steady_from
         && let Some(found) = fields.at_or_after(from + offset)
         && found - offset < steady_to
@@ -144,14 +144,14 @@ pub(super) fn next_after(fields: &Fields, zone: Tz, rule: ResolvedRule, after: T
 
 /// The last fire strictly before an instant.
 pub(super) fn prev_before(fields: &Fields, zone: Tz, rule: ResolvedRule, before: Timestamp) -> Option<Timestamp> {
-    let spans = spans::of(zone);
+    let spans = spans::spans_of(zone);
     let until = before.ceil_second().second().clamp(SEARCH_FROM, SEARCH_TO) - 1;
     let mut index = spans.index_at(until);
     loop {
         let view = SpanView::new(spans.all(), index, rule);
-        let found = fields.at_or_before((view.end - 1).min(until + view.offset));
-        if let Some(found) = found.filter(|found| *found >= view.first) {
-            return Some(Timestamp::from_secs(found - view.offset));
+        let local = fields.at_or_before((view.end - 1).min(until + view.offset));
+        if let Some(local) = local.filter(|local| *local >= view.first) {
+            return Some(Timestamp::from_secs(local - view.offset));
         }
         if let Some(gap) = view.gap
             && fields.at_or_before(view.start + view.offset - 1).is_some_and(|skipped| skipped >= gap)
@@ -159,13 +159,13 @@ pub(super) fn prev_before(fields: &Fields, zone: Tz, rule: ResolvedRule, before:
             return Some(Timestamp::from_secs(view.start));
         }
         let earlier = index.checked_sub(1)?;
-        index = if view.starts_in_fold { earlier } else { spans.index_at(found? + OFFSET_BOUND).min(earlier) };
+        index = if view.starts_in_fold { earlier } else { spans.index_at(local? + OFFSET_BOUND).min(earlier) };
     }
 }
 
 /// How many fires lie after `after` and up to `until`. Whole days without a clock change are counted in one step each.
 pub(super) fn count_between(fields: &Fields, zone: Tz, rule: ResolvedRule, after: Timestamp, until: Timestamp) -> u64 {
-    let spans = spans::of(zone);
+    let spans = spans::spans_of(zone);
     let mut count = 0;
     let mut cursor = after;
     while let Some(fire) = next_after(fields, zone, rule, cursor).filter(|fire| *fire <= until) {

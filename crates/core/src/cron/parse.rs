@@ -55,7 +55,7 @@ pub(super) fn quartz_expression(text: &str) -> Result<CronExpr, CronError> {
 }
 
 fn fields_of(text: &str) -> Result<Vec<Token<'_>>, CronError> {
-    let whole = Token::whole(text);
+    let whole = Token::of_text(text);
     if text.chars().count() > EXPRESSION_LENGTH_MAX {
         return Err(whole.refuse(CronField::Expression, format!("a text of up to {EXPRESSION_LENGTH_MAX} characters")));
     }
@@ -65,7 +65,7 @@ fn fields_of(text: &str) -> Result<Vec<Token<'_>>, CronError> {
 /// The error for a wrong number of fields. It points at the first field too many, or at all of the text if there are too few.
 fn wrong_count(text: &str, fields: &[Token<'_>], allowed: &str) -> CronError {
     let count = fields.len();
-    let at = fields.get(7).copied().unwrap_or(Token::whole(text));
+    let at = fields.get(7).copied().unwrap_or(Token::of_text(text));
     at.refuse(CronField::Expression, format!("{allowed}; it has {count}"))
 }
 
@@ -76,7 +76,7 @@ fn to_expression(text: &str, Compiled { dialect, hour_form, fields }: Compiled) 
 fn read_macro(name: Token<'_>) -> Result<Compiled, CronError> {
     let found = MACROS.iter().find(|(macro_name, _)| macro_name.eq_ignore_ascii_case(name.text));
     let Some((_, meaning)) = found else { return Err(name.refuse(CronField::Expression, MACRO_NAMES)) };
-    match Token::whole(meaning).fields().as_slice() {
+    match Token::of_text(meaning).fields().as_slice() {
         &[minute, hour, day, month, weekday] => {
             let compiled = read_unix([minute, hour, day, month, weekday])?;
             Ok(Compiled { dialect: Dialect::Macro, ..compiled })
@@ -93,7 +93,7 @@ fn read_quartz(fields: [Token<'_>; 6], year: Option<Token<'_>>) -> Result<Compil
     let hours = specs[2].read(hour)?.bits_below_64();
     let months = specs[4].read(month)?.bits_below_64();
     let days = DayRule::read_quartz([&specs[3], &specs[5]], [day, weekday])?;
-    let years = specs[6].read(year.unwrap_or(Token::whole("*")))?;
+    let years = specs[6].read(year.unwrap_or(Token::of_text("*")))?;
     let dialect = if year.is_some() { Dialect::Quartz7 } else { Dialect::Quartz6 };
     Ok(Compiled {
         dialect,
@@ -111,7 +111,7 @@ fn read_unix([minute, hour, day, month, weekday]: [Token<'_>; 5]) -> Result<Comp
         hours: UNIX[1].read(hour)?.bits_below_64(),
         months: UNIX[3].read(month)?.bits_below_64(),
         days: DayRule::read_unix([&UNIX[2], &UNIX[4]], [day, weekday])?,
-        years: QUARTZ[6].read(Token::whole("*"))?,
+        years: QUARTZ[6].read(Token::of_text("*"))?,
     };
     Ok(Compiled { dialect: Dialect::Unix5, hour_form: hour_form(hour), fields })
 }

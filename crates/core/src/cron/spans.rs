@@ -43,12 +43,12 @@ pub(super) struct Spans {
 const HINT_BITS: u32 = 24;
 
 /// 1969-12-01, before the search begins.
-const FROM: UtcSeconds = -31 * 86_400;
+const SPANS_FROM: UtcSeconds = -31 * 86_400;
 /// 2101-01-01: `chrono-tz` knows no change after 2099.
-const TO: UtcSeconds = 4_133_980_800;
+const SPANS_TO: UtcSeconds = 4_133_980_800;
 /// The step, in seconds, in which a zone is searched for changes of its offset. It must be shorter than any span of any zone since 1970, so
 /// that no change is missed; a test checks this.
-pub(super) const STEP: i64 = 43_200;
+pub(super) const STEP_SECONDS: i64 = 43_200;
 
 /// Longer than any time that a clock skips or shows twice: the longest is a day.
 const MARGIN: i64 = 2 * 86_400;
@@ -58,13 +58,13 @@ const ZONE_COUNT_MAX: usize = 1024;
 
 static ZONES: [OnceLock<Spans>; ZONE_COUNT_MAX] = [const { OnceLock::new() }; ZONE_COUNT_MAX];
 
-pub(super) fn of(zone: Tz) -> &'static Spans {
-    ZONES[zone as usize].get_or_init(|| Spans::new(collect(zone, STEP)))
+pub(super) fn spans_of(zone: Tz) -> &'static Spans {
+    ZONES[zone as usize].get_or_init(|| Spans::new(find_spans(zone, STEP_SECONDS)))
 }
 
 impl Spans {
     fn new(all: Box<[Span]>) -> Self {
-        let stretches = (FROM..TO).step_by(1 << HINT_BITS);
+        let stretches = (SPANS_FROM..SPANS_TO).step_by(1 << HINT_BITS);
         let hints = stretches.map(|at| all.partition_point(|span| span.start <= at).saturating_sub(1)).collect();
         Self { all, hints }
     }
@@ -74,17 +74,17 @@ impl Spans {
     }
 
     /// The part of a span that its neighbours cannot affect; empty for a short span.
-    pub(super) fn steady(&self, index: usize) -> SteadyStretch {
+    pub(super) fn steady_stretch(&self, index: usize) -> SteadyStretch {
         let Some(&Span { start, offset }) = self.all.get(index) else {
             return SteadyStretch { offset: 0, from: 1, to: 0 };
         };
-        let to = self.all.get(index + 1).map_or(TO, |next| next.start);
+        let to = self.all.get(index + 1).map_or(SPANS_TO, |next| next.start);
         SteadyStretch { offset, from: start + MARGIN, to: to - MARGIN }
     }
 
     /// The index of the span that an instant lies in.
     pub(super) fn index_at(&self, at: UtcSeconds) -> usize {
-        let stretch = usize::try_from((at - FROM) >> HINT_BITS).unwrap_or(0);
+        let stretch = usize::try_from((at - SPANS_FROM) >> HINT_BITS).unwrap_or(0);
         let mut index = self.hints.get(stretch).or(self.hints.last()).copied().unwrap_or(0);
         while self.all.get(index + 1).is_some_and(|next| next.start <= at) {
             index += 1;
@@ -94,11 +94,11 @@ impl Spans {
 }
 
 /// Finds the spans of a zone by reading its offset once in each step.
-pub(super) fn collect(zone: Tz, step: i64) -> Box<[Span]> {
-    let mut last = Span { start: FROM, offset: offset_at(zone, FROM) };
+pub(super) fn find_spans(zone: Tz, step: i64) -> Box<[Span]> {
+    let mut last = Span { start: SPANS_FROM, offset: offset_at(zone, SPANS_FROM) };
     let mut spans = vec![last];
-    let mut at = FROM;
-    while at < TO {
+    let mut at = SPANS_FROM;
+    while at < SPANS_TO {
         let next = at + step;
         let offset = offset_at(zone, next);
         if offset != last.offset {

@@ -271,12 +271,12 @@ fn the_search_ends() {
 #[test]
 fn spans_are_longer_than_the_step_that_finds_them() {
     for zone in chrono_tz::TZ_VARIANTS {
-        let spans = spans::of(zone).all();
+        let spans = spans::spans_of(zone).all();
         let shortest = spans.windows(2).map(|pair| pair[1].start - pair[0].start).min();
-        assert!(shortest.is_none_or(|length| length > 2 * spans::STEP), "{zone}: {shortest:?} s");
+        assert!(shortest.is_none_or(|length| length > 2 * spans::STEP_SECONDS), "{zone}: {shortest:?} s");
     }
     for zone in [Tz::Africa__Casablanca, Tz::America__New_York, Tz::Pacific__Apia, Tz::Antarctica__Troll] {
-        assert_eq!(spans::of(zone).all(), &*spans::collect(zone, 1800), "{zone}");
+        assert_eq!(spans::spans_of(zone).all(), &*spans::find_spans(zone, 1800), "{zone}");
     }
 }
 
@@ -304,7 +304,7 @@ proptest! {
         place in 0..QUARTZ.len(),
         text in r"(\*|[0-9]{1,2}(-[0-9]{1,2})?|20[0-9]{2}(-20[0-9]{2})?)(/[0-9]{1,2})?(,[0-9]{1,2}(-[0-9]{1,2})?){0,2}",
     ) {
-        let (spec, token) = (&QUARTZ[place], Token::whole(&text));
+        let (spec, token) = (&QUARTZ[place], Token::of_text(&text));
         if cron_crate::read(spec.field, &text).is_some() {
             prop_assert_eq!(spec.read(token), spec.read_items(token));
         }
@@ -312,7 +312,7 @@ proptest! {
 
     #[test]
     fn unix_weekdays_are_a_week(text in r"[0-7](-[0-7])?(/[1-7])?") {
-        let bits = UNIX[4].read(Token::whole(&text)).unwrap().bits_below_64();
+        let bits = UNIX[4].read(Token::of_text(&text)).unwrap().bits_below_64();
         prop_assert!(bits != 0 && bits < 128);
     }
 }

@@ -13,7 +13,7 @@ pub(super) struct Token<'a> {
 }
 
 impl<'a> Token<'a> {
-    pub(super) fn whole(text: &'a str) -> Self {
+    pub(super) fn of_text(text: &'a str) -> Self {
         Self { text, position: 0 }
     }
 
@@ -23,9 +23,9 @@ impl<'a> Token<'a> {
     }
 
     /// The pieces between separators, including empty ones.
-    pub(super) fn pieces(self, separates: impl Fn(char) -> bool) -> impl Iterator<Item = Self> {
+    pub(super) fn pieces(self, is_separator: impl Fn(char) -> bool) -> impl Iterator<Item = Self> {
         let mut position = self.position;
-        self.text.split(separates).map(move |text| {
+        self.text.split(is_separator).map(move |text| {
             let piece = Self { text, position };
             position += text.chars().count() + 1;
             piece

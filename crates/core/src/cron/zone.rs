@@ -29,11 +29,11 @@ pub struct ZoneError {
 /// # Errors
 /// [`ZoneError`] for any other name; it suggests the zone with the same name in other case, or the zone of a city with that name.
 pub fn parse_zone(name: &str) -> Result<Tz, ZoneError> {
-    name.parse().map_err(|_| ZoneError { name: name.chars().take(NAME_LENGTH_MAX).collect(), hint: hint(name) })
+    name.parse().map_err(|_| ZoneError { name: name.chars().take(NAME_LENGTH_MAX).collect(), hint: suggest(name) })
 }
 
 /// The zone that a user means by `GMT+8`: eight hours ahead of UTC. Its IANA name, `Etc/GMT-8`, has the opposite sign.
-fn by_offset(name: &str) -> Option<Tz> {
+fn zone_by_offset(name: &str) -> Option<Tz> {
     let upper = name.trim().to_ascii_uppercase();
     let offset = ["GMT", "UTC"].iter().find_map(|zone| upper.strip_prefix(zone))?;
     let (sign, hours) = (offset.get(..1)?, offset.get(1..)?);
@@ -46,8 +46,8 @@ fn by_offset(name: &str) -> Option<Tz> {
     format!("Etc/GMT{opposite}{hours}").parse().ok()
 }
 
-fn hint(name: &str) -> String {
-    if let Some(zone) = by_offset(name) {
+fn suggest(name: &str) -> String {
+    if let Some(zone) = zone_by_offset(name) {
         return format!(
             "did you mean {}, whose sign is the other way round; better write the name of a city",
             zone.name()

@@ -8,31 +8,33 @@ pub(super) const LEN_MAX: usize = 60 * 1024;
 /// A value up to this length, in bytes, stays: a note in its place would save little.
 const SHORT_LEN: usize = 40;
 /// The key that holds how many objects were left out. No name of an object has this character, so it cannot collide with one.
-const MORE: &str = "…";
+const LEFT_OUT_KEY: &str = "…";
 
 /// A document of at most `len_max` bytes: its longest fields are left out, each with a note of its length.
 pub(super) fn cut(document: Value, len_max: usize) -> Value {
-    let len = length(&document);
+    let len = json_len(&document);
     if len <= len_max {
         return document;
     }
     let note = |len: usize| json!({"left_out_bytes": len});
     let Value::Object(mut fields) = document else { return note(len) };
-    let mut longest: Vec<(usize, String)> = fields.iter().map(|(key, value)| (length(value), key.clone())).collect();
+    let mut longest: Vec<(usize, String)> = fields.iter().map(|(key, value)| (json_len(value), key.clone())).collect();
     longest.sort_unstable();
-    let (mut left, mut cut) = (len, Vec::new());
-    while let Some((field_len, key)) = longest.pop().filter(|(field_len, _)| left > len_max && *field_len > SHORT_LEN) {
+    let (mut left_len, mut cut_keys) = (len, Vec::new());
+    while let Some((field_len, key)) =
+        longest.pop().filter(|(field_len, _)| left_len > len_max && *field_len > SHORT_LEN)
+    {
         let short = note(field_len);
-        left = left - field_len + length(&short);
+        left_len = left_len - field_len + json_len(&short);
         fields.insert(key.clone(), short);
-        cut.push(key);
+        cut_keys.push(key);
     }
-    if left > len_max {
-        fields.retain(|key, _| !cut.contains(key));
+    if left_len > len_max {
+        fields.retain(|key, _| !cut_keys.contains(key));
         fields.insert("left_out_bytes".to_owned(), Value::from(len));
     }
     let document = Value::Object(fields);
-    if length(&document) <= len_max { document } else { note(len) }
+    if json_len(&document) <= len_max { document } else { note(len) }
 }
 
 /// Cuts documents, keyed by the name of their object, to [`LEN_MAX`] bytes together; `more` is how many objects the caller left out
@@ -40,14 +42,14 @@ pub(super) fn cut(document: Value, len_max: usize) -> Value {
 /// ones.
 pub(super) fn cut_by_name(documents: Map<String, Value>, mut more: usize) -> Value {
     let share = LEN_MAX / documents.len().max(1);
-    let is_long = length(&documents) > LEN_MAX;
+    let is_long = json_len(&documents) > LEN_MAX;
     let mut documents: Vec<(String, Value)> = documents.into_iter().collect();
     documents.sort_by_key(|(_, document)| document["action"] == "created");
     let (mut kept, mut len) = (Map::new(), 2 * SHORT_LEN);
     for (name, document) in documents {
         let document =
             if is_long { cut(document, share.saturating_sub(name.len() + 4).max(SHORT_LEN)) } else { document };
-        len += name.len() + 4 + length(&document);
+        len += name.len() + 4 + json_len(&document);
         if len > LEN_MAX {
             more += 1;
         } else {
@@ -55,12 +57,12 @@ pub(super) fn cut_by_name(documents: Map<String, Value>, mut more: usize) -> Val
         }
     }
     if more > 0 {
-        kept.insert(MORE.to_owned(), json!({"left_out": more}));
+        kept.insert(LEFT_OUT_KEY.to_owned(), json!({"left_out": more}));
     }
     Value::Object(kept)
 }
 
-fn length(value: &impl serde::Serialize) -> usize {
+fn json_len(value: &impl serde::Serialize) -> usize {
     serde_json::to_vec(value).map_or(usize::MAX, |text| text.len())
 }
 
@@ -82,7 +84,7 @@ mod tests {
         assert_eq!(kept["evil"]["fields"]["/handler"], "shell");
         assert_eq!(kept["pad-7"]["action"], "created");
         assert!(kept["pad-7"]["fields"]["left_out_bytes"].is_number());
-        assert!(length(&kept) <= LEN_MAX);
+        assert!(json_len(&kept) <= LEN_MAX);
     }
 
     #[test]
@@ -91,9 +93,9 @@ mod tests {
         let mut documents: Map<String, Value> = (0..2_000).map(|n| (name(n), created(10))).collect();
         documents.insert("zzz".to_owned(), json!({"action": "removed", "fields": {}}));
         let kept = cut_by_name(documents, 7);
-        assert!(length(&kept) <= LEN_MAX && kept["zzz"]["action"] == "removed");
+        assert!(json_len(&kept) <= LEN_MAX && kept["zzz"]["action"] == "removed");
         let shown = u64::try_from(kept.as_object().unwrap().len()).unwrap() - 1;
-        assert_eq!(kept[MORE]["left_out"].as_u64().unwrap() + shown, 2_008);
+        assert_eq!(kept[LEFT_OUT_KEY]["left_out"].as_u64().unwrap() + shown, 2_008);
         assert!(shown > 300, "{shown}");
     }
 
@@ -111,17 +113,17 @@ mod tests {
         // {"a":"…","b":"…"}
         let two = |a: usize, b: usize| json!({"a": "x".repeat(a), "b": "y".repeat(b)});
         let whole = two(50, 60);
-        assert_eq!((length(&whole), cut(whole.clone(), 125)), (125, whole.clone()));
+        assert_eq!((json_len(&whole), cut(whole.clone(), 125)), (125, whole.clone()));
         // The longest field is left out first, and no more fields than necessary.
         assert_eq!(cut(whole, 124), json!({"a": "x".repeat(50), "b": {"left_out_bytes": 62}}));
-        let bound = length(&json!({"a": "x".repeat(50), "b": {"left_out_bytes": 62}}));
+        let bound = json_len(&json!({"a": "x".repeat(50), "b": {"left_out_bytes": 62}}));
         assert_eq!(cut(two(50, 60), bound)["a"], "x".repeat(50));
         assert_eq!(cut(two(50, 60), bound - 1), json!({"a": {"left_out_bytes": 52}, "b": {"left_out_bytes": 62}}));
         // A field of 40 bytes is not replaced by a note, which would save little.
         let short = two(38, 60);
-        assert_eq!(cut(short.clone(), 70), json!({"a": "x".repeat(38), "left_out_bytes": length(&short)}));
+        assert_eq!(cut(short.clone(), 70), json!({"a": "x".repeat(38), "left_out_bytes": json_len(&short)}));
         assert_eq!(cut(two(39, 60), 70), json!({"a": {"left_out_bytes": 41}, "b": {"left_out_bytes": 62}}));
-        let notes = length(&json!({"a": {"left_out_bytes": 52}, "b": {"left_out_bytes": 62}}));
+        let notes = json_len(&json!({"a": {"left_out_bytes": 52}, "b": {"left_out_bytes": 62}}));
         assert_eq!(cut(two(50, 60), notes - 1), json!({"left_out_bytes": 125}));
     }
 
@@ -133,7 +135,7 @@ mod tests {
             cut_by_name(documents, 0)
         };
         // The bound includes the name and the quotation marks. Above it, only the field is left out.
-        let empty = length(&json!({"n": document(0)}));
+        let empty = json_len(&json!({"n": document(0)}));
         assert_eq!(one(LEN_MAX - empty - 100)["n"]["x"], "x".repeat(LEN_MAX - empty - 100));
         assert_eq!(one(LEN_MAX)["n"], json!({"action": "changed", "x": {"left_out_bytes": LEN_MAX + 2}}));
         let halves = |len: usize| {

@@ -40,14 +40,14 @@ const VALUE_FIELDS: &[&str] = &["value", "values"];
 /// Parameters in which everything that looks like a secret is hidden.
 pub(super) fn without_secrets(value: Value) -> Value {
     match value {
-        Value::Object(map) => Value::Object(fields(map)),
-        Value::Array(items) => Value::Array(arguments(items)),
+        Value::Object(map) => Value::Object(hide_in_fields(map)),
+        Value::Array(items) => Value::Array(hide_in_list(items)),
         Value::String(text) => Value::from(text_without_secrets(&text)),
         plain => plain,
     }
 }
 
-fn fields(map: Map<String, Value>) -> Map<String, Value> {
+fn hide_in_fields(map: Map<String, Value>) -> Map<String, Value> {
     let names_secret =
         NAME_FIELDS.iter().any(|field| map.get(*field).and_then(Value::as_str).is_some_and(is_secret_name));
     let shown = map.into_iter().map(|(key, value)| {
@@ -60,7 +60,7 @@ fn fields(map: Map<String, Value>) -> Map<String, Value> {
 
 /// Hides secrets in a list, which may be the arguments of a program: after a flag such as `--password`, the next item
 /// is hidden.
-fn arguments(items: Vec<Value>) -> Vec<Value> {
+fn hide_in_list(items: Vec<Value>) -> Vec<Value> {
     let mut follows_flag = false;
     let show = |item: Value| {
         let is_value = std::mem::take(&mut follows_flag);
@@ -89,42 +89,42 @@ fn text_without_secrets(text: &str) -> String {
 /// hidden too, because only the program knows where a quoted or escaped value ends.
 fn line_without_secrets(line: &str) -> String {
     let end = line.strip_suffix('\n').map_or("", |_| "\n");
-    let mut shown = String::with_capacity(line.len());
+    let mut shown_line = String::with_capacity(line.len());
     let mut rest = line.trim_end_matches('\n');
     while let Some(word_len) = rest.find(char::is_whitespace).or((!rest.is_empty()).then_some(rest.len())) {
         let (word, after) = rest.split_at(word_len);
         let blank_len = after.find(|one: char| !one.is_whitespace()).unwrap_or(after.len());
         let (blank, after) = after.split_at(blank_len);
-        if let Some((name, value)) = assignment(word) {
-            shown.extend([name, HIDDEN]);
+        if let Some((name, value)) = split_assignment(word) {
+            shown_line.extend([name, HIDDEN]);
             if value.contains(QUOTES) {
-                return shown + end;
+                return shown_line + end;
             }
-            shown.push_str(blank);
+            shown_line.push_str(blank);
             rest = after;
         } else if is_secret_flag(word) || is_secret_header(word) {
-            shown.extend([word, blank]);
+            shown_line.extend([word, blank]);
             if after.is_empty() {
-                return shown + end;
+                return shown_line + end;
             }
-            shown.push_str(HIDDEN);
+            shown_line.push_str(HIDDEN);
             let value_len = after.find(char::is_whitespace).unwrap_or(after.len());
             if is_secret_header(word) || after[..value_len].contains(QUOTES) {
-                return shown + end;
+                return shown_line + end;
             }
             rest = &after[value_len..];
         } else {
-            shown.extend([word, blank]);
+            shown_line.extend([word, blank]);
             rest = after;
         }
     }
-    shown + end
+    shown_line + end
 }
 
 const QUOTES: [char; 4] = ['"', '\'', '\\', '`'];
 
 /// Splits `--password=X` or `"password":X` after the `=` or `:`, if a name of a secret is before it and a value after it.
-fn assignment(word: &str) -> Option<(&str, &str)> {
+fn split_assignment(word: &str) -> Option<(&str, &str)> {
     let signs = word.match_indices(['=', ':']).map(|(place, _)| place);
     let place = signs.into_iter().find(|place| names_secret(&word[..*place]))?;
     let (name, value) = word.split_at(place + 1);
@@ -133,7 +133,7 @@ fn assignment(word: &str) -> Option<(&str, &str)> {
 
 /// Whether a word is a flag such as `--password`, so that the next word is the secret.
 fn is_secret_flag(word: &str) -> bool {
-    word.starts_with('-') && word.chars().all(is_of_name) && is_secret_name(word)
+    word.starts_with('-') && word.chars().all(is_name_char) && is_secret_name(word)
 }
 
 /// Whether a word ends with the name of a header that holds a secret: `Authorization:`, or `-H'Authorization:`.
@@ -144,11 +144,11 @@ fn is_secret_header(word: &str) -> bool {
 /// Whether a text ends with the name of a secret, quoted or not.
 fn names_secret(text: &str) -> bool {
     let text = text.trim_end_matches(QUOTES);
-    let name = text.rfind(|one| !is_of_name(one)).map_or(text, |place| &text[place..]);
+    let name = text.rfind(|one| !is_name_char(one)).map_or(text, |place| &text[place..]);
     is_secret_name(name)
 }
 
-fn is_of_name(one: char) -> bool {
+fn is_name_char(one: char) -> bool {
     one.is_alphanumeric() || matches!(one, '-' | '_' | '.')
 }
 

@@ -52,7 +52,10 @@ const ROWS: fn() -> Vec<FutureRow> = || {
 fn rows_follow_the_new_definition() {
     let every_two = job(&json!({"every": "2s"}), true);
     let plan = plan_edit(Some(&every_two), context(&ROWS()));
-    assert_eq!((moved(&plan.keep), ids(&plan.settle), moved(&plan.reopen)), (vec![2], vec![1], vec![4]));
+    assert_eq!(
+        (moved(&plan.kept_rows), ids(&plan.skipped_rows), moved(&plan.reopened_rows)),
+        (vec![2], vec![1], vec![4])
+    );
     assert_eq!((plan.reason, plan.next_fire_at), (Reason::Changed, Some(Timestamp::from_secs(106))));
 }
 
@@ -76,7 +79,7 @@ fn a_paused_or_deleted_job_keeps_nothing() {
     let paused = job(&json!({"every": "1s"}), false);
     for (job, reason) in [(Some(&paused), Reason::Paused), (None, Reason::Deleted)] {
         let plan = plan_edit(job, context(&ROWS()));
-        assert_eq!((ids(&plan.settle), plan.reason, plan.next_fire_at), (vec![1, 2], reason, None));
+        assert_eq!((ids(&plan.skipped_rows), plan.reason, plan.next_fire_at), (vec![1, 2], reason, None));
     }
 }
 
@@ -90,12 +93,12 @@ fn a_row_that_may_be_on_its_way_is_left_alone() {
         (soon(100_999, RunStatus::Waiting), vec![1]),
     ] {
         let plan = plan_edit(Some(&paused), context(&[row]));
-        assert_eq!((ids(&plan.settle), moved(&plan.keep)), (settled, vec![]), "{row:?}");
+        assert_eq!((ids(&plan.skipped_rows), moved(&plan.kept_rows)), (settled, vec![]), "{row:?}");
     }
     // The edit took long, and the tick may have read more rows since `now`.
     let row = soon(101_500, RunStatus::Pending);
     let slow = EditContext { read_at: Timestamp::from_millis(100_600), ..context(std::slice::from_ref(&row)) };
-    assert_eq!(ids(&plan_edit(Some(&paused), slow).settle), Vec::<i64>::new());
+    assert_eq!(ids(&plan_edit(Some(&paused), slow).skipped_rows), Vec::<i64>::new());
     // A definition that also fires then applies to rows that are due later.
     let jittered = job(&json!({"every": "1s", "jitter": {"max": "30s"}}), true);
     for (row, is_kept) in [
@@ -104,15 +107,15 @@ fn a_row_that_may_be_on_its_way_is_left_alone() {
         (soon(100_999, RunStatus::Waiting), true),
     ] {
         let plan = plan_edit(Some(&jittered), context(&[row]));
-        assert_eq!((plan.keep.len(), plan.settle.len()), (usize::from(is_kept), 0), "{row:?}");
+        assert_eq!((plan.kept_rows.len(), plan.skipped_rows.len()), (usize::from(is_kept), 0), "{row:?}");
     }
     let delayed = EditContext { awaited_run: Some(RunId::new(1)), ..context(&[]) };
     let rows = [soon(100_500, RunStatus::Pending)];
     let plan = plan_edit(Some(&job(&json!({"delay": "3s"}), true)), EditContext { rows: &rows, ..delayed });
-    assert_eq!((ids(&plan.settle), plan.next_fire_at, plan.awaited_run), (vec![], None, Some(RunId::new(1))));
+    assert_eq!((ids(&plan.skipped_rows), plan.next_fire_at, plan.awaited_run), (vec![], None, Some(RunId::new(1))));
     let same = job(&json!({"delay": "3s"}), true);
     let plan = plan_edit(Some(&same), EditContext { before: Some(&same), rows: &rows, ..delayed });
-    assert_eq!((moved(&plan.keep), plan.next_fire_at, plan.awaited_run), (vec![], None, Some(RunId::new(1))));
+    assert_eq!((moved(&plan.kept_rows), plan.next_fire_at, plan.awaited_run), (vec![], None, Some(RunId::new(1))));
 }
 
 #[test]
@@ -218,7 +221,7 @@ fn a_delay_is_left_alone_by_an_edit_that_leaves_it_as_it_was() {
     let ahead = [row(9, 101, RunStatus::Pending)];
     let claimed = EditContext { rows: &ahead, ..runs };
     let plan = plan_edit(Some(&three), claimed);
-    assert_eq!((ids(&plan.settle), plan.awaited_run), (vec![9], None));
+    assert_eq!((ids(&plan.skipped_rows), plan.awaited_run), (vec![9], None));
     assert_eq!(plan.next_fire_at, Some(Timestamp::from_secs(103)));
 }
 
@@ -226,8 +229,8 @@ fn a_delay_is_left_alone_by_an_edit_that_leaves_it_as_it_was() {
 fn a_row_that_jitter_puts_off_belongs_to_the_edit_until_it_starts() {
     let jitter = |seconds: u64| job(&json!({"every": "10s", "jitter": {"max": format!("{seconds}s")}}), true);
     let (before, after) = (jitter(60), jitter(30));
-    assert_eq!(look_back(Some(&before), Some(&after)), Duration::from_secs(60));
-    assert_eq!(look_back(Some(&after), None), Duration::from_secs(30));
+    assert_eq!(look_back_period(Some(&before), Some(&after)), Duration::from_secs(60));
+    assert_eq!(look_back_period(Some(&after), None), Duration::from_secs(30));
     let due_at = |job: &Job, second| {
         let fire = job.timetable.fire_at(Timestamp::EPOCH, Timestamp::from_secs(second)).unwrap();
         fire.due_at(JobId::new(1))
@@ -238,13 +241,13 @@ fn a_row_that_jitter_puts_off_belongs_to_the_edit_until_it_starts() {
     let rows = [open, settled];
     let context = |rows| EditContext { before: Some(&before), ..context(rows) };
     let plan = plan_edit(Some(&after), context(&rows));
-    assert_eq!(plan.keep, [MovedRow { id: open.id, due_at: due_at(&after, 90) }]);
-    assert_eq!(plan.reopen.len(), usize::from(due_at(&after, 80) > Timestamp::from_secs(100)));
+    assert_eq!(plan.kept_rows, [MovedRow { id: open.id, due_at: due_at(&after, 90) }]);
+    assert_eq!(plan.reopened_rows.len(), usize::from(due_at(&after, 80) > Timestamp::from_secs(100)));
     let plan = plan_edit(Some(&job(&json!({"every": "10s"}), true)), context(&rows));
-    assert_eq!(plan.keep, [MovedRow { id: open.id, due_at: open.fire_at }]);
-    assert_eq!(plan.reopen, [], "its start is over");
+    assert_eq!(plan.kept_rows, [MovedRow { id: open.id, due_at: open.fire_at }]);
+    assert_eq!(plan.reopened_rows, [], "its start is over");
     let plan = plan_edit(Some(&job(&json!({"every": "7s"}), true)), context(&rows));
-    assert_eq!((ids(&plan.settle), plan.reopen.len()), (vec![1], 0));
+    assert_eq!((ids(&plan.skipped_rows), plan.reopened_rows.len()), (vec![1], 0));
 }
 
 #[test]
@@ -260,7 +263,7 @@ fn a_row_that_a_window_holds_does_not_move_into_the_window() {
             let rows = [held(1, RunStatus::Pending), held(2, RunStatus::Skipped)];
             let plan = plan_edit(Some(after), EditContext { before, ..context(&rows) });
             let moved = |id| vec![MovedRow { id: RunId::new(id), due_at: end }];
-            assert_eq!((plan.keep, plan.reopen), (moved(1), moved(2)), "{before:?}");
+            assert_eq!((plan.kept_rows, plan.reopened_rows), (moved(1), moved(2)), "{before:?}");
         }
     }
 }
@@ -270,5 +273,5 @@ fn a_delay_whose_next_instant_has_a_settled_row_opens_that_row_again() {
     let start = json!({"delay": "2s", "start_at": "1970-01-01T00:02:00Z"});
     let settled = row(7, 120, RunStatus::Skipped);
     let plan = plan_edit(Some(&job(&start, true)), context(&[settled]));
-    assert_eq!((moved(&plan.reopen), plan.next_fire_at, plan.awaited_run), (vec![7], None, Some(settled.id)));
+    assert_eq!((moved(&plan.reopened_rows), plan.next_fire_at, plan.awaited_run), (vec![7], None, Some(settled.id)));
 }

@@ -22,7 +22,7 @@ pub enum FilterProblem {
     /// It has too many terms.
     TooMany,
     /// It has a control character.
-    Control,
+    ControlCharacter,
     /// A word that is almost a key.
     Key {
         /// What was written.
@@ -31,7 +31,7 @@ pub enum FilterProblem {
         meant: Key,
     },
     /// A key of another list.
-    OtherList(Key),
+    KeyOfOtherList(Key),
     /// A key without a value.
     NoValue(Key),
     /// A value that is not one of its key's words.
@@ -54,7 +54,7 @@ pub enum FilterProblem {
     /// A term that cannot be negated.
     NotNegated(Key),
     /// A key that is given twice.
-    Twice(Key),
+    Repeated(Key),
 }
 
 impl FilterError {
@@ -80,11 +80,11 @@ fn english(problem: &FilterProblem) -> String {
     match problem {
         FilterProblem::TooLong => format!("the filter is longer than {FILTER_LEN_MAX} characters"),
         FilterProblem::TooMany => format!("the filter has more than {TERM_COUNT_MAX} terms"),
-        FilterProblem::Control => "control characters cannot be searched for; leave them out".to_owned(),
+        FilterProblem::ControlCharacter => "control characters cannot be searched for; leave them out".to_owned(),
         FilterProblem::Key { key, meant } => {
             format!("there is no filter {key:?}; write {meant}:… or, to search for the text, put it in quotes")
         }
-        FilterProblem::OtherList(key) => format!("{key}: is not a filter of this list"),
+        FilterProblem::KeyOfOtherList(key) => format!("{key}: is not a filter of this list"),
         FilterProblem::NoValue(key) => format!("{key}: needs a value, such as {}", example(*key)),
         FilterProblem::Word { key, value, known, meant } => match meant {
             Some(meant) => format!("{value:?} is not a valid {key}; did you mean {key}:{meant}?"),
@@ -98,7 +98,7 @@ fn english(problem: &FilterProblem) -> String {
         }
         FilterProblem::Label(value) => format!("{value:?} is not a label; write label:team=pay or label:team"),
         FilterProblem::NotNegated(key) => format!("{key}: cannot be negated; write it without the minus"),
-        FilterProblem::Twice(key) => format!("{key}: is given twice"),
+        FilterProblem::Repeated(key) => format!("{key}: is given twice"),
     }
 }
 
@@ -106,9 +106,9 @@ fn chinese(problem: &FilterProblem) -> String {
     match problem {
         FilterProblem::TooLong => format!("筛选条件超过 {FILTER_LEN_MAX} 个字符"),
         FilterProblem::TooMany => format!("筛选条件超过 {TERM_COUNT_MAX} 项"),
-        FilterProblem::Control => "不能搜索控制字符，请去掉".to_owned(),
+        FilterProblem::ControlCharacter => "不能搜索控制字符，请去掉".to_owned(),
         FilterProblem::Key { key, meant } => format!("没有筛选项“{key}”；请写 {meant}:…，若要搜索这段文字请加引号"),
-        FilterProblem::OtherList(key) => format!("此列表没有筛选项 {key}:"),
+        FilterProblem::KeyOfOtherList(key) => format!("此列表没有筛选项 {key}:"),
         FilterProblem::NoValue(key) => format!("{key}: 后面缺少值，例如 {}", example(*key)),
         FilterProblem::Word { key, value, known, meant } => match meant {
             Some(meant) => format!("{key} 没有取值“{value}”；是否想写 {key}:{meant}？"),
@@ -122,7 +122,7 @@ fn chinese(problem: &FilterProblem) -> String {
         }
         FilterProblem::Label(value) => format!("“{value}”不是标签；请写 label:team=pay 或 label:team"),
         FilterProblem::NotNegated(key) => format!("{key}: 不能取反；请去掉前面的减号"),
-        FilterProblem::Twice(key) => format!("{key}: 出现了两次"),
+        FilterProblem::Repeated(key) => format!("{key}: 出现了两次"),
     }
 }
 

@@ -90,7 +90,7 @@ pub(super) fn parse(text: &str, scope: Scope) -> Result<Filter, FilterError> {
         return Err(FilterError { column: FILTER_LEN_MAX + 1, length, problem: FilterProblem::TooLong });
     }
     if let Some(at) = text.chars().position(|c| c.is_control() && !c.is_whitespace()) {
-        return Err(FilterError { column: at + 1, length: 1, problem: FilterProblem::Control });
+        return Err(FilterError { column: at + 1, length: 1, problem: FilterProblem::ControlCharacter });
     }
     let mut filter = Filter::default();
     for (index, token) in tokens(text).iter().enumerate() {
@@ -99,8 +99,8 @@ pub(super) fn parse(text: &str, scope: Scope) -> Result<Filter, FilterError> {
         }
         let key = token.key();
         match key.as_deref().map(|key| (key, key.parse::<Key>().ok())) {
-            Some((_, Some(key))) if scope.keys().contains(&key) => add(&mut filter, token, (key, scope))?,
-            Some((_, Some(key))) => return Err(token.refuse(0, FilterProblem::OtherList(key))),
+            Some((_, Some(key))) if scope.keys().contains(&key) => add_term(&mut filter, token, (key, scope))?,
+            Some((_, Some(key))) => return Err(token.refuse(0, FilterProblem::KeyOfOtherList(key))),
             Some((word, None))
                 if let Some(meant) = nearest_word(word, scope.keys().iter().map(|key| (*key, key.as_str()))) =>
             {
@@ -117,30 +117,30 @@ pub(super) fn parse(text: &str, scope: Scope) -> Result<Filter, FilterError> {
     Ok(filter)
 }
 
-fn add(filter: &mut Filter, token: &Token, (key, scope): (Key, Scope)) -> Result<(), FilterError> {
+fn add_term(filter: &mut Filter, token: &Token, (key, scope): (Key, Scope)) -> Result<(), FilterError> {
     let values = token.values();
     let from = key.as_str().len() + 1;
     if values.is_empty() {
         return Err(token.refuse(0, FilterProblem::NoValue(key)));
     }
     match key {
-        Key::Status => words(&mut filter.statuses, token, key, RunStatus::WORDS),
-        Key::Trigger => words(&mut filter.triggers, token, key, Trigger::WORDS),
+        Key::Status => add_words(&mut filter.statuses, token, key, RunStatus::WORDS),
+        Key::Trigger => add_words(&mut filter.triggers, token, key, Trigger::WORDS),
         Key::Is if scope == Scope::Runs && token.is_not => Err(token.refuse(0, FilterProblem::NotNegated(key))),
         Key::Is if scope == Scope::Runs => {
             let mut states = ValueCondition::default();
-            words(&mut states, token, key, RunState::WORDS)?;
-            states.any.into_iter().for_each(|state| push(&mut filter.run_states, state));
+            add_words(&mut states, token, key, RunState::WORDS)?;
+            states.any.into_iter().for_each(|state| push_new(&mut filter.run_states, state));
             Ok(())
         }
-        Key::Is => words(&mut filter.states, token, key, JobState::WORDS),
-        Key::App => names(&mut filter.apps, token, values),
-        Key::Job => names(&mut filter.jobs, token, values),
-        Key::Executor => names(&mut filter.executors, token, values),
-        Key::Since => instant(&mut filter.since, token, key),
-        Key::Until => instant(&mut filter.until, token, key),
-        Key::Duration => lengths(&mut filter.duration, token, key),
-        Key::Late => lengths(&mut filter.late, token, key),
+        Key::Is => add_words(&mut filter.states, token, key, JobState::WORDS),
+        Key::App => add_names(&mut filter.apps, token, values),
+        Key::Job => add_names(&mut filter.jobs, token, values),
+        Key::Executor => add_names(&mut filter.executors, token, values),
+        Key::Since => set_instant(&mut filter.since, token, key),
+        Key::Until => set_instant(&mut filter.until, token, key),
+        Key::Duration => set_lengths(&mut filter.duration, token, key),
+        Key::Late => set_lengths(&mut filter.late, token, key),
         Key::Label => {
             let mut any = Vec::new();
             for value in values {
@@ -151,7 +151,7 @@ fn add(filter: &mut Filter, token: &Token, (key, scope): (Key, Scope)) -> Result
                 if test.key.is_empty() || test.value.as_deref() == Some("") {
                     return Err(token.refuse(from, FilterProblem::Label(value)));
                 }
-                push(&mut any, test);
+                push_new(&mut any, test);
             }
             filter.labels.push(LabelTerm { any, is_not: token.is_not });
             Ok(())
@@ -160,13 +160,13 @@ fn add(filter: &mut Filter, token: &Token, (key, scope): (Key, Scope)) -> Result
 }
 
 /// Adds a value unless it is in the list already.
-fn push<T: PartialEq>(values: &mut Vec<T>, value: T) {
+fn push_new<T: PartialEq>(values: &mut Vec<T>, value: T) {
     if !values.contains(&value) {
         values.push(value);
     }
 }
 
-fn words<T: FromStr + PartialEq>(
+fn add_words<T: FromStr + PartialEq>(
     choice: &mut ValueCondition<T>,
     token: &Token,
     key: Key,
@@ -176,7 +176,7 @@ fn words<T: FromStr + PartialEq>(
     for value in token.values() {
         let word = value.to_ascii_lowercase().replace('-', "_");
         match word.parse() {
-            Ok(word) => push(if token.is_not { &mut choice.none } else { &mut choice.any }, word),
+            Ok(word) => push_new(if token.is_not { &mut choice.none } else { &mut choice.any }, word),
             Err(_) => {
                 let meant = nearest_word(&word, known.iter().map(|word| (*word, *word)));
                 let length = value.chars().count();
@@ -190,19 +190,19 @@ fn words<T: FromStr + PartialEq>(
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "every kind of value is added in the same way")]
-fn names(choice: &mut ValueCondition<Pattern>, token: &Token, values: Vec<String>) -> Result<(), FilterError> {
+fn add_names(choice: &mut ValueCondition<Pattern>, token: &Token, values: Vec<String>) -> Result<(), FilterError> {
     let names = if token.is_not { &mut choice.none } else { &mut choice.any };
-    values.into_iter().for_each(|value| push(names, Pattern(value)));
+    values.into_iter().for_each(|value| push_new(names, Pattern(value)));
     Ok(())
 }
 
-fn instant(slot: &mut Option<InstantBound>, token: &Token, key: Key) -> Result<(), FilterError> {
+fn set_instant(slot: &mut Option<InstantBound>, token: &Token, key: Key) -> Result<(), FilterError> {
     let value = token.values().join(",");
     let when = InstantBound::parse(&value);
     match (when, token.is_not, &slot) {
         (_, true, _) => Err(token.refuse(0, FilterProblem::NotNegated(key))),
         (None, ..) => Err(token.refuse(key.as_str().len() + 1, FilterProblem::Instant(key, value))),
-        (_, _, Some(_)) => Err(token.refuse(0, FilterProblem::Twice(key))),
+        (_, _, Some(_)) => Err(token.refuse(0, FilterProblem::Repeated(key))),
         (Some(when), ..) => {
             *slot = Some(when);
             Ok(())
@@ -210,7 +210,7 @@ fn instant(slot: &mut Option<InstantBound>, token: &Token, key: Key) -> Result<(
     }
 }
 
-fn lengths(range: &mut LengthRange, token: &Token, key: Key) -> Result<(), FilterError> {
+fn set_lengths(range: &mut LengthRange, token: &Token, key: Key) -> Result<(), FilterError> {
     if token.is_not {
         return Err(token.refuse(0, FilterProblem::NotNegated(key)));
     }

@@ -130,7 +130,7 @@ impl<T> Default for ValueCondition<T> {
 impl<T> ValueCondition<T> {
     /// Whether every value passes.
     #[must_use]
-    pub const fn is_open(&self) -> bool {
+    pub const fn admits_all(&self) -> bool {
         self.any.is_empty() && self.none.is_empty()
     }
 
@@ -145,7 +145,7 @@ impl<T: Copy + Ord> ValueCondition<T> {
     #[must_use]
     pub fn of(&self, all: &[T]) -> Option<Vec<T>> {
         let chosen = || all.iter().copied().filter(|value| self.admits(|other| other == value)).collect();
-        (!self.is_open()).then(chosen)
+        (!self.admits_all()).then(chosen)
     }
 }
 

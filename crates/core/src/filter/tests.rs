@@ -81,8 +81,8 @@ fn times_are_those_of_the_reader() {
         ("2026-11-22T10:00:00+08:00", berlin, "2026-11-22T02:00:00Z", "2026-11-22T02:00:00Z"),
     ] {
         let when = read(&format!("since:{text}")).since.unwrap();
-        assert_eq!(when.first(now, zone).to_string(), first, "{text}");
-        assert_eq!(when.last(now, zone).to_string(), last, "{text}");
+        assert_eq!(when.first_instant(now, zone).to_string(), first, "{text}");
+        assert_eq!(when.last_instant(now, zone).to_string(), last, "{text}");
     }
 }
 

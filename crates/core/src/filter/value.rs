@@ -104,7 +104,7 @@ impl InstantBound {
 
     /// The first instant that the bound means if the present is `now`, on the clock of this zone.
     #[must_use]
-    pub fn first(self, now: Timestamp, zone: Tz) -> Timestamp {
+    pub fn first_instant(self, now: Timestamp, zone: Tz) -> Timestamp {
         match self {
             Self::Ago(length) => now.saturating_sub(length),
             Self::At(at) => at,
@@ -118,10 +118,11 @@ impl InstantBound {
     /// The last instant that the bound means if the present is `now`, on the clock of this zone; for a day, the last
     /// instant of that day.
     #[must_use]
-    pub fn last(self, now: Timestamp, zone: Tz) -> Timestamp {
-        let Some(day) = self.day(now, zone) else { return self.first(now, zone) };
+    pub fn last_instant(self, now: Timestamp, zone: Tz) -> Timestamp {
+        let Some(day) = self.day(now, zone) else { return self.first_instant(now, zone) };
         let next = day.checked_add_days(Days::new(1)).and_then(|day| instant(day.and_time(NaiveTime::MIN), zone));
-        next.unwrap_or_else(|| self.first(now, zone).saturating_add(DAY)).saturating_sub(Duration::from_millis(1))
+        next.unwrap_or_else(|| self.first_instant(now, zone).saturating_add(DAY))
+            .saturating_sub(Duration::from_millis(1))
     }
 
     fn day(self, now: Timestamp, zone: Tz) -> Option<NaiveDate> {
@@ -171,7 +172,7 @@ impl LengthRange {
 
     /// The least and the greatest length in whole milliseconds that pass.
     #[must_use]
-    pub fn millis(self) -> (i64, i64) {
+    pub fn millis_range(self) -> (i64, i64) {
         let of =
             |bound: Bound, step: i64| crate::time::millis(bound.length) + if bound.is_inclusive { 0 } else { step };
         (self.over.map_or(i64::MIN, |over| of(over, 1)), self.under.map_or(i64::MAX, |under| of(under, -1)))

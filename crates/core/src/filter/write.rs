@@ -14,23 +14,23 @@ impl fmt::Display for Filter {
 pub(super) fn terms(filter: &Filter) -> Vec<String> {
     let mut terms = Vec::new();
     let name = |pattern: &Pattern| quoted(&pattern.0);
-    choice(&mut terms, Key::Is, &filter.states, ToString::to_string);
+    push_values(&mut terms, Key::Is, &filter.states, ToString::to_string);
     terms.extend(filter.run_states.iter().map(|state| format!("{}:{state}", Key::Is)));
-    choice(&mut terms, Key::Status, &filter.statuses, ToString::to_string);
-    choice(&mut terms, Key::App, &filter.apps, name);
-    choice(&mut terms, Key::Job, &filter.jobs, name);
-    terms.extend(filter.since.map(|when| format!("since:{}", instant(when))));
-    terms.extend(filter.until.map(|when| format!("until:{}", instant(when))));
-    choice(&mut terms, Key::Executor, &filter.executors, name);
-    choice(&mut terms, Key::Trigger, &filter.triggers, ToString::to_string);
-    lengths(&mut terms, Key::Duration, filter.duration);
-    lengths(&mut terms, Key::Late, filter.late);
-    terms.extend(filter.labels.iter().map(label));
-    terms.extend(filter.texts.iter().map(text));
+    push_values(&mut terms, Key::Status, &filter.statuses, ToString::to_string);
+    push_values(&mut terms, Key::App, &filter.apps, name);
+    push_values(&mut terms, Key::Job, &filter.jobs, name);
+    terms.extend(filter.since.map(|when| format!("since:{}", instant_value(when))));
+    terms.extend(filter.until.map(|when| format!("until:{}", instant_value(when))));
+    push_values(&mut terms, Key::Executor, &filter.executors, name);
+    push_values(&mut terms, Key::Trigger, &filter.triggers, ToString::to_string);
+    push_lengths(&mut terms, Key::Duration, filter.duration);
+    push_lengths(&mut terms, Key::Late, filter.late);
+    terms.extend(filter.labels.iter().map(label_term));
+    terms.extend(filter.texts.iter().map(text_term));
     terms
 }
 
-fn choice<T>(terms: &mut Vec<String>, key: Key, choice: &ValueCondition<T>, write: impl Fn(&T) -> String) {
+fn push_values<T>(terms: &mut Vec<String>, key: Key, choice: &ValueCondition<T>, write: impl Fn(&T) -> String) {
     for (minus, values) in [("", &choice.any), ("-", &choice.none)] {
         if !values.is_empty() {
             let values: Vec<String> = values.iter().map(&write).collect();
@@ -39,7 +39,7 @@ fn choice<T>(terms: &mut Vec<String>, key: Key, choice: &ValueCondition<T>, writ
     }
 }
 
-fn instant(when: InstantBound) -> String {
+fn instant_value(when: InstantBound) -> String {
     match when {
         InstantBound::Ago(length) => write_length(length),
         InstantBound::Today => "today".to_owned(),
@@ -50,7 +50,7 @@ fn instant(when: InstantBound) -> String {
     }
 }
 
-fn lengths(terms: &mut Vec<String>, key: Key, range: LengthRange) {
+fn push_lengths(terms: &mut Vec<String>, key: Key, range: LengthRange) {
     let write = |side: char, bound: Bound| {
         let equals = if bound.is_inclusive { "=" } else { "" };
         format!("{key}:{side}{equals}{}", write_length(bound.length))
@@ -59,7 +59,7 @@ fn lengths(terms: &mut Vec<String>, key: Key, range: LengthRange) {
     terms.extend(range.under.map(|bound| write('<', bound)));
 }
 
-fn label(term: &LabelTerm) -> String {
+fn label_term(term: &LabelTerm) -> String {
     let one = |test: &super::LabelTest| match &test.value {
         Some(value) => quoted(&format!("{}={value}", test.key)),
         None => quoted(&test.key),
@@ -68,7 +68,7 @@ fn label(term: &LabelTerm) -> String {
     format!("{}label:{}", if term.is_not { "-" } else { "" }, any.join(","))
 }
 
-fn text(text: &Text) -> String {
+fn text_term(text: &Text) -> String {
     let minus = if text.is_not { "-" } else { "" };
     let is_plain = !text.text.starts_with('-') && text.text.chars().all(|c| is_plain(c) && !matches!(c, ':' | '：'));
     if is_plain { format!("{minus}{}", text.text) } else { format!("{minus}{}", in_quotes(&text.text)) }

@@ -1,29 +1,29 @@
 //! Sentences about two kinds of runs: those whose last attempt never began although an earlier one did, and those whose end no
 //! executor reported.
 
-use super::bilingual::{Bilingual, bilingual, executor_named};
+use super::bilingual::{Bilingual, bilingual, on_executor};
 use crate::reason::ReasonDetail;
 use crate::reason::message::translate;
-use crate::reason::unknown::unconfirmed_cancel;
-use crate::reason::words::because;
+use crate::reason::unknown::unconfirmed_cancel_text;
+use crate::reason::words::reason_text;
 use crate::run::{Attempt, Run};
 use crate::status::RunStatus;
 use crate::time::Timestamp;
 use crate::words::Lang;
 
 /// The last earlier attempt of this run that began, or may have begun.
-pub(super) fn last_begun<'a>(attempts: &'a [Attempt], row: &Run) -> Option<&'a Attempt> {
+pub(super) fn last_begun_attempt<'a>(attempts: &'a [Attempt], row: &Run) -> Option<&'a Attempt> {
     attempts.iter().rfind(|attempt| attempt.attempt < row.attempt && attempt.may_have_begun())
 }
 
 /// What became of the attempt that began, and why the present one did not begin.
-pub(super) fn not_begun(
+pub(super) fn attempt_not_begun_sentence(
     begun: &Attempt,
     row: &Run,
     why: &Bilingual,
-    moment: impl Fn(Timestamp) -> String,
+    instant_text: impl Fn(Timestamp) -> String,
 ) -> Bilingual {
-    let (ran, number) = (ran_text(begun, moment), row.attempt);
+    let (ran, number) = (ran_text(begun, instant_text), row.attempt);
     bilingual(
         format!("{}; attempt {number} did not begin: {}.", ran.0, why.0),
         format!("{}；第 {number} 次尝试没有开始：{}。", ran.1, why.1),
@@ -35,12 +35,12 @@ pub(super) fn unconfirmed_cancel_sentence(
     row: Option<&Run>,
     by: &Bilingual,
     on: &Bilingual,
-    moment: impl Fn(Timestamp) -> String,
+    instant_text: impl Fn(Timestamp) -> String,
 ) -> Bilingual {
     let none = ReasonDetail::default();
     let detail = row.and_then(|row| row.detail.as_deref()).unwrap_or(&none);
-    let why = bilingual(unconfirmed_cancel(detail, Lang::En), unconfirmed_cancel(detail, Lang::Zh));
-    let began = match row.and_then(|row| row.started_at).map(moment) {
+    let why = bilingual(unconfirmed_cancel_text(detail, Lang::En), unconfirmed_cancel_text(detail, Lang::Zh));
+    let began = match row.and_then(|row| row.started_at).map(instant_text) {
         Some(at) => bilingual(format!("It ran at {at}{}", on.0), format!("已于 {at} 执行{}", on.1)),
         None => bilingual(format!("It may have run{}", on.0), format!("可能执行过{}", on.1)),
     };
@@ -50,9 +50,9 @@ pub(super) fn unconfirmed_cancel_sentence(
     )
 }
 
-fn ran_text(attempt: &Attempt, moment: impl Fn(Timestamp) -> String) -> Bilingual {
-    let (number, on) = (attempt.attempt, executor_named(attempt.executor.as_deref()));
-    let began = match attempt.started_at.map(moment) {
+fn ran_text(attempt: &Attempt, instant_text: impl Fn(Timestamp) -> String) -> Bilingual {
+    let (number, on) = (attempt.attempt, on_executor(attempt.executor.as_deref()));
+    let began = match attempt.started_at.map(instant_text) {
         Some(at) => bilingual(
             format!("Attempt {number} ran at {at}{}", on.0),
             format!("第 {number} 次尝试已于 {at} 执行{}", on.1),
@@ -69,17 +69,17 @@ fn ran_text(attempt: &Attempt, moment: impl Fn(Timestamp) -> String) -> Bilingua
         RunStatus::Succeeded => (" and succeeded", "，成功"),
         RunStatus::Skipped | RunStatus::Pending | RunStatus::Waiting | RunStatus::Running => ("", ""),
     };
-    let cause = cause(attempt).unwrap_or_default();
+    let cause = cause_clause(attempt).unwrap_or_default();
     bilingual(format!("{}{}{}", began.0, ended.0, cause.0), format!("{}{}{}", began.1, ended.1, cause.1))
 }
 
-fn cause(attempt: &Attempt) -> Option<Bilingual> {
+fn cause_clause(attempt: &Attempt) -> Option<Bilingual> {
     let message = attempt.message.as_deref().filter(|message| !message.is_empty());
     let (en, zh) = match attempt.reason.filter(|_| attempt.status == RunStatus::Unknown) {
         Some(reason) => {
             let none = ReasonDetail::default();
             let detail = attempt.detail.as_deref().unwrap_or(&none);
-            bilingual(because(reason, detail, Lang::En), because(reason, detail, Lang::Zh))
+            bilingual(reason_text(reason, detail, Lang::En), reason_text(reason, detail, Lang::Zh))
         }
         None => message.map(|text| bilingual(text, translate(text, Lang::Zh)))?,
     };

@@ -10,13 +10,13 @@ pub(super) fn bilingual(en: impl Into<String>, zh: impl Into<String>) -> Bilingu
     (en.into(), zh.into())
 }
 
-pub(super) fn nothing() -> Bilingual {
+pub(super) fn empty_text() -> Bilingual {
     bilingual("", "")
 }
 
-pub(super) fn executor_named(name: Option<&str>) -> Bilingual {
+pub(super) fn on_executor(name: Option<&str>) -> Bilingual {
     let name = name.filter(|name| !name.is_empty());
-    name.map_or_else(nothing, |name| bilingual(format!(" on {name}"), format!("（执行器 {name}）")))
+    name.map_or_else(empty_text, |name| bilingual(format!(" on {name}"), format!("（执行器 {name}）")))
 }
 
 /// Describes what a maintenance window does to a fire.
@@ -42,7 +42,7 @@ pub(super) fn taken_by_calendar(
     moved_to: Option<&str>,
     ahead: Option<&str>,
 ) -> Bilingual {
-    let name = day.map_or_else(nothing, |day| bilingual(format!(" ({day})"), format!("（{day}）")));
+    let name = day.map_or_else(empty_text, |day| bilingual(format!(" ({day})"), format!("（{day}）")));
     let (en, zh) = match (ahead, moved_to) {
         (Some(at), _) => bilingual(format!("It will not run at {at}"), format!("{at} 不会执行")),
         (None, Some(_)) => bilingual("It did not run then", "当时没有执行"),
@@ -69,7 +69,7 @@ pub(super) fn in_shadow_mode(at: &str) -> Bilingual {
 }
 
 /// What triggered a run.
-pub(super) const fn triggered(trigger: Trigger) -> (&'static str, &'static str) {
+pub(super) const fn trigger_words(trigger: Trigger) -> (&'static str, &'static str) {
     match trigger {
         Trigger::Cron | Trigger::Interval | Trigger::Once => ("made by the schedule", "由调度产生"),
         Trigger::Manual => ("triggered by a user", "由用户触发"),

@@ -1,12 +1,11 @@
 //! The facts that an answer about a run needs besides the rows of its job: the server and the executors that an open run depends on,
 //! the runs that hold it back, and the runs whose ends led to the end of this run.
 
-use std::time::Duration;
-
-use super::bilingual::{Bilingual, bilingual, executor_named, nothing};
+use super::bilingual::{Bilingual, bilingual, empty_text, on_executor};
+use super::lateness::LATE_FROM;
 use crate::homes::Switch;
 use crate::reason::message::translate;
-use crate::reason::words::{because_of_end, outcome, wait_zh, waits_for};
+use crate::reason::words::{outcome, verdict_text, wait_zh, waits_for};
 use crate::reason::{ObstacleKind, Reason, ReasonDetail, WaitFor};
 use crate::run::Run;
 use crate::status::RunStatus;
@@ -17,8 +16,6 @@ use crate::words::Lang;
 pub const NAMED_COUNT_MAX: usize = 5;
 /// How many parents an answer follows towards the first cause of a run that did not begin because of its parent.
 pub const CAUSE_STEP_COUNT_MAX: usize = 5;
-/// A run that begins this much after its due time is late.
-const LATE_FROM: Duration = Duration::from_secs(1);
 
 /// The context of the run that an answer is about: the server, the executors and the other runs that it depends on.
 #[derive(Clone, Debug, Default)]
@@ -90,8 +87,8 @@ impl OtherRun {
         }
     }
 
-    fn executor(&self) -> Bilingual {
-        executor_named(self.run.executor.as_deref().filter(|_| self.job.is_some()))
+    fn on_executor(&self) -> Bilingual {
+        on_executor(self.run.executor.as_deref().filter(|_| self.job.is_some()))
     }
 }
 
@@ -100,7 +97,7 @@ pub(super) struct RunInContext<'a, F> {
     pub(super) run: &'a Run,
     pub(super) context: &'a AnswerContext,
     pub(super) now: Timestamp,
-    pub(super) moment: F,
+    pub(super) instant_text: F,
 }
 
 impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
@@ -119,30 +116,30 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
         let mut parts = Vec::new();
         match self.run.status {
             RunStatus::Pending | RunStatus::Waiting if self.run.due_at <= self.now => {
-                parts.extend(self.server());
-                parts.extend(self.executors());
-                parts.extend(self.ahead());
-                parts.extend(self.holders());
+                parts.extend(self.server_sentence());
+                parts.extend(self.executor_sentences());
+                parts.extend(self.run_ahead_sentence());
+                parts.extend(self.holders_sentence());
             }
             RunStatus::Running => {
-                parts.extend(self.late_server());
-                parts.extend(self.executors());
+                parts.extend(self.late_server_sentence());
+                parts.extend(self.executor_sentences());
             }
             _ => {}
         }
         if self.run.status.is_terminal() && self.run.reason == Some(Reason::Parent) {
-            parts.extend(self.first_cause());
+            parts.extend(self.first_cause_sentence());
         }
         if self.run.status.is_terminal() {
-            parts.extend(self.context.shards.iter().map(shard));
+            parts.extend(self.context.shards.iter().map(shard_sentence));
         }
-        let joined = |one: Bilingual, (en, zh): Bilingual| (one.0 + " " + &en, one.1 + &zh);
-        parts.into_iter().fold(nothing(), joined)
+        let join = |one: Bilingual, (en, zh): Bilingual| (one.0 + " " + &en, one.1 + &zh);
+        parts.into_iter().fold(empty_text(), join)
     }
 
-    fn server(&self) -> Option<Bilingual> {
+    fn server_sentence(&self) -> Option<Bilingual> {
         if let Some((name, since)) = &self.context.lease_ended {
-            let since = (self.moment)(*since);
+            let since = (self.instant_text)(*since);
             return Some(bilingual(
                 format!(
                     "Server {name}, which has the run, has had no lease since {since}: it starts nothing until it can write \
@@ -174,7 +171,7 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
 
     /// A sentence for a run that began late without a recorded wait; `None` unless its server started only after the run was
     /// due.
-    fn late_server(&self) -> Option<Bilingual> {
+    fn late_server_sentence(&self) -> Option<Bilingual> {
         let (run, server) = (self.run, self.context.server.as_ref()?);
         let started_at = run.started_at?;
         let is_explained = run.attempt > 1 || run.detail.as_ref().is_some_and(|detail| detail.waits_for.is_some());
@@ -182,7 +179,7 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
         if is_explained || !is_late || !(run.due_at..=started_at).contains(&server.since) {
             return None;
         }
-        let (name, since) = (&server.name, (self.moment)(server.since));
+        let (name, since) = (&server.name, (self.instant_text)(server.since));
         Some(bilingual(
             format!("Server {name}, which sent it, began its work at {since}."),
             format!("发送它的服务器 {name} 于 {since} 才开始工作。"),
@@ -190,7 +187,7 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
     }
 
     /// Sentences about the executors that take no runs, except those that the stored wait already names as draining or stopped.
-    fn executors(&self) -> Vec<Bilingual> {
+    fn executor_sentences(&self) -> Vec<Bilingual> {
         let obstacles = self.run.detail.as_ref().map_or(&[][..], |detail| &detail.obstacles);
         let is_switched_off =
             |kind| matches!(kind, ObstacleKind::Draining | ObstacleKind::Drained | ObstacleKind::Stopped);
@@ -205,7 +202,8 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
         }
         let states = self.context.executors.iter().filter(|state| !is_named(state));
         let more = states.clone().count().saturating_sub(NAMED_COUNT_MAX);
-        let mut parts: Vec<Bilingual> = states.take(NAMED_COUNT_MAX).map(|state| self.executor(state)).collect();
+        let mut parts: Vec<Bilingual> =
+            states.take(NAMED_COUNT_MAX).map(|state| self.executor_sentence(state)).collect();
         parts.extend((more > 0).then(|| {
             bilingual(
                 format!("{more} more executors are draining or silent."),
@@ -215,7 +213,7 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
         parts
     }
 
-    fn executor(&self, ExecutorState { name, silent, switch }: &ExecutorState) -> Bilingual {
+    fn executor_sentence(&self, ExecutorState { name, silent, switch }: &ExecutorState) -> Bilingual {
         let Some((since, until)) = silent else {
             return match switch {
                 Switch::Active => bilingual(
@@ -232,7 +230,7 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
                 ),
             };
         };
-        let (since, until) = ((self.moment)(*since), (self.moment)(*until));
+        let (since, until) = ((self.instant_text)(*since), (self.instant_text)(*until));
         bilingual(
             format!("Executor {name} is silent since {since}, and is given up at {until} if it stays silent."),
             format!("执行器 {name} 自 {since} 起没有音讯，若一直如此，将在 {until} 视为失联。"),
@@ -240,11 +238,11 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
     }
 
     /// What the run ahead is doing.
-    fn ahead(&self) -> Option<Bilingual> {
+    fn run_ahead_sentence(&self) -> Option<Bilingual> {
         let ahead = self.context.ahead.as_ref()?;
-        let (run, on) = (&ahead.run, ahead.executor());
+        let (run, on) = (&ahead.run, ahead.on_executor());
         let id = run.id;
-        if let Some(since) = run.started_at.filter(|_| run.status == RunStatus::Running).map(&self.moment) {
+        if let Some(since) = run.started_at.filter(|_| run.status == RunStatus::Running).map(&self.instant_text) {
             return Some(bilingual(
                 format!("Run {id} has been running since {since}{}.", on.0),
                 format!("运行 {id} 自 {since} 起一直在执行{}。", on.1),
@@ -254,7 +252,7 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
             return None;
         }
         if run.attempt > 1 && run.due_at > self.now {
-            let (number, at) = (run.attempt, (self.moment)(run.due_at));
+            let (number, at) = (run.attempt, (self.instant_text)(run.due_at));
             return Some(bilingual(
                 format!("Run {id} waits for its attempt {number}, which is due at {at}."),
                 format!("运行 {id} 正在等待第 {number} 次尝试，将于 {at} 到期。"),
@@ -262,22 +260,22 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
         }
         let waits = |lang| run.detail.as_deref().and_then(|detail| waits_for(detail, lang));
         let (en, zh) = waits(Lang::En).zip(waits(Lang::Zh))?;
-        let since = (self.moment)(run.due_at);
+        let since = (self.instant_text)(run.due_at);
         Some(bilingual(
             format!("Run {id} itself has been due since {since}, and waits {en}."),
             format!("运行 {id} 本身已于 {since} 到期，正在{}。", wait_zh(&zh)),
         ))
     }
 
-    fn holders(&self) -> Option<Bilingual> {
+    fn holders_sentence(&self) -> Option<Bilingual> {
         let AnswerContext { holders, holders_more, limit, .. } = self.context;
         let key = limit.as_ref().filter(|_| !holders.is_empty())?;
-        let named = |holder: &OtherRun| {
-            let (name, on) = (holder.name(), holder.executor());
-            let since = (self.moment)(holder.run.started_at.unwrap_or(holder.run.due_at));
+        let describe = |holder: &OtherRun| {
+            let (name, on) = (holder.name(), holder.on_executor());
+            let since = (self.instant_text)(holder.run.started_at.unwrap_or(holder.run.due_at));
             bilingual(format!("{}{} since {since}", name.0, on.0), format!("{}{}，自 {since} 起", name.1, on.1))
         };
-        let (mut en, mut zh): (Vec<String>, Vec<String>) = holders.iter().map(named).unzip();
+        let (mut en, mut zh): (Vec<String>, Vec<String>) = holders.iter().map(describe).unzip();
         if *holders_more > 0 {
             en.push(format!("{holders_more} more"));
             zh.push(format!("另外 {holders_more} 个"));
@@ -288,17 +286,17 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
         ))
     }
 
-    fn first_cause(&self) -> Option<Bilingual> {
+    fn first_cause_sentence(&self) -> Option<Bilingual> {
         let causes = &self.context.causes;
         let (last, between) = causes.split_last()?;
         let names: Vec<&str> = between.iter().rev().filter_map(|cause| cause.job.as_deref()).collect();
         let way = match names.len() {
-            0 => nothing(),
+            0 => empty_text(),
             _ => bilingual(format!(" (by way of {})", names.join(", ")), format!("（经由 {}）", names.join("、"))),
         };
         let name = last.name();
         let (en, zh) = (last.run.status, outcome(last.run.status, Lang::Zh));
-        let tail = cause(&last.run);
+        let tail = cause_clause(&last.run);
         if last.run.reason == Some(Reason::Parent) {
             return Some(bilingual(
                 format!("The chain of causes goes on beyond {}, which ended as {en}{}{}.", name.0, tail.0, way.0),
@@ -313,13 +311,17 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
 }
 
 /// The sentence about a fire that is due but that no server has claimed.
-pub(super) fn undecided(at: &str, context: Option<&AnswerContext>, moment: impl Fn(Timestamp) -> String) -> Bilingual {
+pub(super) fn undecided_sentence(
+    at: &str,
+    context: Option<&AnswerContext>,
+    instant_text: impl Fn(Timestamp) -> String,
+) -> Bilingual {
     let (en, zh) = bilingual(
         format!("It has not run yet: it was due at {at}, and no server has taken it up so far."),
         format!("尚未执行：应在 {at} 执行，目前还没有服务器接手。"),
     );
     let Some((name, ended)) = context.and_then(|context| context.lease_ended.as_ref()) else { return (en, zh) };
-    let ended = moment(*ended);
+    let ended = instant_text(*ended);
     bilingual(
         format!(
             "{en} No server holds a lease: that of server {name} ended at {ended}. Without one no fire is taken up; look at \
@@ -332,8 +334,8 @@ pub(super) fn undecided(at: &str, context: Option<&AnswerContext>, moment: impl 
 }
 
 /// How a shard ended.
-fn shard(shard: &OtherRun) -> Bilingual {
-    let (run, on, tail) = (&shard.run, shard.executor(), cause(&shard.run));
+fn shard_sentence(shard: &OtherRun) -> Bilingual {
+    let (run, on, tail) = (&shard.run, shard.on_executor(), cause_clause(&shard.run));
     let (id, number, total) = (run.id, run.shard_index + 1, run.shard_total.unwrap_or(1));
     bilingual(
         format!("Shard {number}/{total} (run {id}){} ended as {}{}.", on.0, run.status, tail.0),
@@ -341,16 +343,16 @@ fn shard(shard: &OtherRun) -> Bilingual {
     )
 }
 
-fn cause(run: &Run) -> Bilingual {
+fn cause_clause(run: &Run) -> Bilingual {
     let none = ReasonDetail::default();
     let detail = run.detail.as_deref().unwrap_or(&none);
     let (en, zh) = match (run.reason, run.message.as_deref().filter(|message| !message.is_empty())) {
         (Some(reason), _) => {
             let end = (run.status, reason);
-            (because_of_end(end, detail, Lang::En), because_of_end(end, detail, Lang::Zh))
+            (verdict_text(end, detail, Lang::En), verdict_text(end, detail, Lang::Zh))
         }
         (None, Some(message)) => bilingual(message, translate(message, Lang::Zh)),
-        (None, None) => return nothing(),
+        (None, None) => return empty_text(),
     };
     bilingual(format!(": {en}"), format!("：{zh}"))
 }

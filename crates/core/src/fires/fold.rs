@@ -12,11 +12,11 @@ pub(super) struct VerdictStretch {
 }
 
 /// Collects entries up to a limit.
-pub(super) struct Fold {
+pub(super) struct HistoryFold {
     entries: Vec<Entry>,
     limit: usize,
     /// The first fire that exceeds the limit.
-    next: Option<Timestamp>,
+    first_beyond_limit: Option<Timestamp>,
     open: Option<OpenStretch>,
 }
 
@@ -27,15 +27,15 @@ struct OpenStretch {
     listed: Vec<Timestamp>,
 }
 
-impl Fold {
+impl HistoryFold {
     pub(super) fn new(limit: usize) -> Self {
-        Self { entries: Vec::new(), limit, next: None, open: None }
+        Self { entries: Vec::new(), limit, first_beyond_limit: None, open: None }
     }
 
     /// Adds a stretch, which must begin after the end of the previous one; `instants` are its fires.
     pub(super) fn push(&mut self, stretch: VerdictStretch, instants: impl Iterator<Item = Timestamp>) {
         if self.open.as_ref().is_some_and(|open| open.stretch.verdict != stretch.verdict) {
-            self.close();
+            self.close_stretch();
         }
         let (last, count) = (stretch.last, stretch.count);
         let open = self
@@ -50,32 +50,32 @@ impl Fold {
 
     /// Whether the limit of entries is reached.
     pub(super) fn is_full(&self) -> bool {
-        self.next.is_some()
+        self.first_beyond_limit.is_some()
     }
 
     /// The history. It ends with the range, or at `stopped` if the walk stopped early.
     pub(super) fn finish(mut self, stopped: Option<Timestamp>) -> FireHistory {
-        self.close();
-        FireHistory { entries: self.entries, next: self.next.or(stopped) }
+        self.close_stretch();
+        FireHistory { entries: self.entries, next: self.first_beyond_limit.or(stopped) }
     }
 
-    fn close(&mut self) {
+    fn close_stretch(&mut self) {
         let Some(OpenStretch { stretch, listed }) = self.open.take() else { return };
         let shares_a_row = matches!(stretch.verdict, FireVerdict::Span { .. });
         if shares_a_row || stretch.count > FOLD_ABOVE {
-            return self.add(stretch);
+            return self.add_entry(stretch);
         }
         for at in listed {
-            self.add(VerdictStretch { first: at, last: at, count: 1, verdict: stretch.verdict.clone() });
+            self.add_entry(VerdictStretch { first: at, last: at, count: 1, verdict: stretch.verdict.clone() });
         }
     }
 
-    fn add(&mut self, VerdictStretch { first, last, count, verdict }: VerdictStretch) {
-        if self.next.is_some() {
+    fn add_entry(&mut self, VerdictStretch { first, last, count, verdict }: VerdictStretch) {
+        if self.first_beyond_limit.is_some() {
             return;
         }
         if self.entries.len() == self.limit {
-            self.next = Some(first);
+            self.first_beyond_limit = Some(first);
             return;
         }
         self.entries.push(Entry { first, last, count, verdict });

@@ -10,6 +10,7 @@ mod bilingual;
 mod context;
 mod fold;
 mod history;
+mod lateness;
 mod sentence_writer;
 mod walk;
 mod why;

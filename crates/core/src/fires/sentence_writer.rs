@@ -1,32 +1,25 @@
 //! Sentences about one fire, in English and Chinese.
 
-use std::time::Duration;
-
-use super::attempts::{last_begun, not_begun, unconfirmed_cancel_sentence};
+use super::attempts::{attempt_not_begun_sentence, last_begun_attempt, unconfirmed_cancel_sentence};
 use super::bilingual::{
-    Bilingual, bilingual, executor_named, in_maintenance_window, in_shadow_mode, nothing, taken_by_calendar, triggered,
+    Bilingual, bilingual, empty_text, in_maintenance_window, in_shadow_mode, on_executor, taken_by_calendar,
+    trigger_words,
 };
-use super::context::{RunInContext, undecided};
+use super::context::{RunInContext, undecided_sentence};
 use super::history::{FireInput, FireVerdict};
+use super::lateness::lateness_text;
 use super::why::AnswerSubject;
 use crate::cron::Tz;
 use crate::job::Job;
-use crate::misfire::{LateBecause, Lateness};
-use crate::reason::message::{beyond_timeout, failed_child, translate};
-use crate::reason::unknown::unreported;
-use crate::reason::words::{because, because_again, because_of_end, short, wait_zh, waits_for};
-use crate::reason::{Reason, ReasonDetail, WaitFor};
-use crate::route::trace::{Trace, WaitTimes};
+use crate::reason::message::{failed_child_text, text_after_timed_out, translate};
+use crate::reason::unknown::unreported_text;
+use crate::reason::words::{reason_text, retry_text, short_length, verdict_text, wait_zh, waits_for};
+use crate::reason::{Reason, ReasonDetail};
 use crate::run::Run;
 use crate::schedule::Kind;
 use crate::status::{RunStatus, Trigger};
 use crate::time::Timestamp;
-use crate::words::{Lang, moment};
-
-/// A run that begins this much after its due time is late.
-const LATE_FROM: Duration = Duration::from_secs(1);
-/// Shorter waits are not given as an explanation.
-const WAIT_FROM: Duration = Duration::from_millis(500);
+use crate::words::{Lang, instant_text};
 
 /// Writes the sentences about the fire of one instant.
 pub(super) struct SentenceWriter<'a> {
@@ -44,34 +37,36 @@ impl<'a> SentenceWriter<'a> {
         Self { facts, job, zone, at }
     }
 
-    fn moment(&self, at: Timestamp) -> String {
-        moment(self.zone, at)
+    fn instant_text(&self, at: Timestamp) -> String {
+        instant_text(self.zone, at)
     }
 
     /// The start of an answer about a fire that the question did not name by its instant.
-    pub(super) fn lead(&self, about: AnswerSubject) -> Bilingual {
-        let at = self.moment(self.at);
+    pub(super) fn opening(&self, about: AnswerSubject) -> Bilingual {
+        let at = self.instant_text(self.at);
         match about {
             AnswerSubject::OpenRun => bilingual(format!("Open run of {at}: "), format!("未结束的运行 {at}：")),
             AnswerSubject::LastFire => bilingual(format!("Last fire {at}: "), format!("最近一次触发 {at}：")),
             AnswerSubject::NearRun(trigger) => {
-                let (en, zh) = triggered(trigger);
+                let (en, zh) = trigger_words(trigger);
                 bilingual(format!("Run of {at}, {en}: "), format!("{at} 的运行（{zh}）："))
             }
             AnswerSubject::NextFire => bilingual("No fire so far. ", "至今没有触发。"),
-            AnswerSubject::Instant | AnswerSubject::Nothing => nothing(),
+            AnswerSubject::Instant | AnswerSubject::Nothing => empty_text(),
         }
     }
 
-    pub(super) fn verdict(&self, verdict: &FireVerdict) -> Bilingual {
-        let at = self.moment(self.at);
+    pub(super) fn verdict_sentence(&self, verdict: &FireVerdict) -> Bilingual {
+        let at = self.instant_text(self.at);
         let row = |id| self.facts.rows.iter().find(|row| row.id == id);
         let is_ahead = self.at > self.facts.now;
         match verdict {
-            FireVerdict::Row { run, status, reason, planned, .. } => self.row(row(*run), (*status, *reason), *planned),
-            FireVerdict::Span { run, reason, .. } => self.span(row(*run), *reason),
+            FireVerdict::Row { run, status, reason, planned, .. } => {
+                self.row_sentence(row(*run), (*status, *reason), *planned)
+            }
+            FireVerdict::Span { run, reason, .. } => self.span_sentence(row(*run), *reason),
             FireVerdict::Calendar { calendar, day, moved_to } => {
-                let moved_to = moved_to.map(|to| self.moment(to));
+                let moved_to = moved_to.map(|to| self.instant_text(to));
                 taken_by_calendar(
                     (calendar.as_str(), day.as_deref()),
                     moved_to.as_deref(),
@@ -83,8 +78,10 @@ impl<'a> SentenceWriter<'a> {
                 format!("{at} 不会执行：任务已暂停。"),
             ),
             FireVerdict::Paused => bilingual("It did not run: the job was paused.", "没有执行：当时任务已暂停。"),
-            FireVerdict::Maintenance { ends_at, fires } => in_maintenance_window(&at, &self.moment(*ends_at), *fires),
-            FireVerdict::Undecided => undecided(&at, self.facts.context, |at| self.moment(at)),
+            FireVerdict::Maintenance { ends_at, fires } => {
+                in_maintenance_window(&at, &self.instant_text(*ends_at), *fires)
+            }
+            FireVerdict::Undecided => undecided_sentence(&at, self.facts.context, |at| self.instant_text(at)),
             FireVerdict::Planned if self.is_shadow(Trigger::Cron) => in_shadow_mode(&at),
             FireVerdict::Planned => bilingual(format!("It will run at {at}."), format!("将在 {at} 执行。")),
             FireVerdict::Removed => {
@@ -102,19 +99,24 @@ impl<'a> SentenceWriter<'a> {
         self.job.is_some_and(|job| job.mode.is_shadow_run(trigger, self.at))
     }
 
-    fn row(&self, row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>), planned: bool) -> Bilingual {
+    fn row_sentence(
+        &self,
+        row: Option<&Run>,
+        (status, reason): (RunStatus, Option<Reason>),
+        planned: bool,
+    ) -> Bilingual {
         let (mut en, mut zh) = match status {
             _ if row.is_some_and(Run::awaits_roll_call) => bilingual(
                 "It is not known yet whether it began: its server stopped and handed nothing over. The executors are being \
                  asked; it is known when each of them has answered or counts as lost.",
                 "尚不清楚是否已经开始：原服务器中断，没有移交。正在询问各执行器，等它们都答复或被视为失联后即可确定。",
             ),
-            RunStatus::Pending | RunStatus::Waiting => self.open(row, reason),
-            RunStatus::Running => self.running(row, reason),
-            RunStatus::Skipped => self.skipped(row, reason),
-            RunStatus::Cancelled => self.cancelled(row, reason),
+            RunStatus::Pending | RunStatus::Waiting => self.open_sentence(row, reason),
+            RunStatus::Running => self.running_sentence(row, reason),
+            RunStatus::Skipped => self.skipped_sentence(row, reason),
+            RunStatus::Cancelled => self.cancelled_sentence(row, reason),
             RunStatus::Succeeded | RunStatus::Failed | RunStatus::TimedOut | RunStatus::Unknown => {
-                self.ended(row, (status, reason))
+                self.ended_sentence(row, (status, reason))
             }
         };
         if !planned && reason != Some(Reason::Changed) {
@@ -132,33 +134,34 @@ impl<'a> SentenceWriter<'a> {
     /// This run with its context, if there is any.
     fn in_context<'r>(&'r self, row: Option<&'r Run>) -> Option<RunInContext<'r, impl Fn(Timestamp) -> String + 'r>> {
         let (run, context) = row.zip(self.facts.context)?;
-        Some(RunInContext { run, context, now: self.facts.now, moment: |at| self.moment(at) })
+        Some(RunInContext { run, context, now: self.facts.now, instant_text: |at| self.instant_text(at) })
     }
 
-    fn open(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
+    fn open_sentence(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
         let due_at = row.map_or(self.at, |row| row.due_at);
-        let due = self.moment(due_at);
-        let again = retry_reason_text(row, reason);
+        let due = self.instant_text(due_at);
+        let retry = retry_reason_text(row, reason);
         if due_at > self.facts.now && row.is_some_and(|row| self.is_shadow(row.trigger)) {
             return in_shadow_mode(&due);
         }
         if due_at > self.facts.now {
-            return bilingual(format!("It will run at {due}{}.", again.0), format!("将在 {due} 执行{}。", again.1));
+            return bilingual(format!("It will run at {due}{}.", retry.0), format!("将在 {due} 执行{}。", retry.1));
         }
         let waits = |lang| row.and_then(|row| row.detail.as_deref()).and_then(|detail| waits_for(detail, lang));
         let for_what = waits(Lang::En).zip(waits(Lang::Zh));
         let for_what = for_what.or_else(|| self.in_context(row)?.default_wait());
         let (en, zh) = for_what.unwrap_or_else(|| bilingual("for its turn or for an executor", "轮到它或有执行器"));
         let waited = self.facts.now.since(due_at);
-        let (long_en, long_zh) = (short(waited, Lang::En), short(waited, Lang::Zh));
+        let (long_en, long_zh) = (short_length(waited, Lang::En), short_length(waited, Lang::Zh));
         bilingual(
-            format!("It has not begun yet: it has been due for {long_en}, since {due}, and waits {en}{}.", again.0),
-            format!("尚未开始：{due} 已到期 {long_zh}，正在{}{}。", wait_zh(&zh), again.1),
+            format!("It has not begun yet: it has been due for {long_en}, since {due}, and waits {en}{}.", retry.0),
+            format!("尚未开始：{due} 已到期 {long_zh}，正在{}{}。", wait_zh(&zh), retry.1),
         )
     }
 
-    fn running(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
-        let (on, started, late, again) = (executor(row), self.started(row), late(row), retry_reason_text(row, reason));
+    fn running_sentence(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
+        let (on, started, late, again) =
+            (on_executor_of(row), self.start_text(row), lateness_text(row), retry_reason_text(row, reason));
         if row.is_some_and(Run::awaits_children) {
             return bilingual(
                 format!("It ran at {started}{}{}, and waits for the runs that follow from it to end.", on.0, late.0),
@@ -180,29 +183,29 @@ impl<'a> SentenceWriter<'a> {
     }
 
     /// The answer for a run whose last attempt did not begin; an earlier one may have begun.
-    fn not_begun(&self, row: Option<&Run>, why: &Bilingual) -> Bilingual {
-        match row.and_then(|row| Some((last_begun(self.facts.attempts, row)?, row))) {
-            Some((begun, row)) => not_begun(begun, row, why, |at| self.moment(at)),
+    fn not_begun_sentence(&self, row: Option<&Run>, why: &Bilingual) -> Bilingual {
+        match row.and_then(|row| Some((last_begun_attempt(self.facts.attempts, row)?, row))) {
+            Some((begun, row)) => attempt_not_begun_sentence(begun, row, why, |at| self.instant_text(at)),
             None => bilingual(format!("It did not run: {}.", why.0), format!("没有执行：{}。", why.1)),
         }
     }
 
-    fn skipped(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
-        let because = clause(row, reason);
+    fn skipped_sentence(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
+        let because = reason_clause(row, reason);
         let Some((en, zh)) = because else { return bilingual("It did not run.", "没有执行。") };
         if row.is_some_and(|row| row.started_at.is_some()) {
-            let (on, started) = (executor(row), self.started(row));
+            let (on, started) = (on_executor_of(row), self.start_text(row));
             return bilingual(
                 format!("It began at {started}{}, and {en}.", on.0),
                 format!("已于 {started} 开始{}，{zh}。", on.1),
             );
         }
-        self.not_begun(row, &bilingual(en, zh))
+        self.not_begun_sentence(row, &bilingual(en, zh))
     }
 
-    fn ended(&self, row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)) -> Bilingual {
-        let (on, started) = (executor(row), self.started(row));
-        let tail = tail(row, (status, reason));
+    fn ended_sentence(&self, row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)) -> Bilingual {
+        let (on, started) = (on_executor_of(row), self.start_text(row));
+        let tail = cause_clause(row, (status, reason));
         let (en, zh) = match status {
             RunStatus::Failed => ("failed", "失败"),
             RunStatus::TimedOut => ("timed out", "超时"),
@@ -225,31 +228,31 @@ impl<'a> SentenceWriter<'a> {
                 (_, Some(Reason::ExecutorLost)) => {
                     bilingual(format!("It may have run{}{}.", on.0, tail.0), format!("可能执行过{}{}。", on.1, tail.1))
                 }
-                _ => match clause(row, reason) {
-                    Some(why) if row.is_some_and(|row| row.attempt > 1) => self.not_begun(row, &why),
+                _ => match reason_clause(row, reason) {
+                    Some(why) if row.is_some_and(|row| row.attempt > 1) => self.not_begun_sentence(row, &why),
                     _ => bilingual(format!("It did not run: {en}{}.", tail.0), format!("没有执行：{zh}{}。", tail.1)),
                 },
             };
         }
-        let (late, attempts) = (late(row), attempts(row));
+        let (late, attempts) = (lateness_text(row), attempt_text(row));
         bilingual(
             format!("It ran at {started}{}{}, {en}{}{}.", on.0, late.0, attempts.0, tail.0),
             format!("已于 {started} 执行{}{}，{zh}{}{}。", on.1, late.1, attempts.1, tail.1),
         )
     }
 
-    fn cancelled(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
+    fn cancelled_sentence(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
         let by = row.and_then(|row| row.cancel_by.as_deref());
-        let by = by.map_or_else(nothing, |who| bilingual(format!(" by {who}"), format!("（操作人 {who}）")));
+        let by = by.map_or_else(empty_text, |who| bilingual(format!(" by {who}"), format!("（操作人 {who}）")));
         if reason == Some(Reason::ExecutorLost) {
-            return unconfirmed_cancel_sentence(row, &by, &executor(row), |at| self.moment(at));
+            return unconfirmed_cancel_sentence(row, &by, &on_executor_of(row), |at| self.instant_text(at));
         }
         let reason = reason.filter(|reason| *reason != Reason::Requested);
-        let because = clause(row, reason);
+        let because = reason_clause(row, reason);
         let (en, zh) =
             because.unwrap_or_else(|| bilingual(format!("it was cancelled{}", by.0), format!("已被取消{}", by.1)));
         if row.is_some_and(|row| row.started_at.is_some()) {
-            let (on, started) = (executor(row), self.started(row));
+            let (on, started) = (on_executor_of(row), self.start_text(row));
             return match reason {
                 Some(_) => bilingual(
                     format!("It ran at {started}{} and was cancelled: {en}.", on.0),
@@ -261,38 +264,38 @@ impl<'a> SentenceWriter<'a> {
                 ),
             };
         }
-        self.not_begun(row, &bilingual(en, zh))
+        self.not_begun_sentence(row, &bilingual(en, zh))
     }
 
-    fn span(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
-        let (mut en, mut zh) = self.skipped(row, reason);
+    fn span_sentence(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
+        let (mut en, mut zh) = self.skipped_sentence(row, reason);
         if let Some((row, end)) =
             row.and_then(|row| Some((row, row.span_end_at?))).filter(|(row, _)| row.span_count > 1)
         {
-            let (first, last) = (self.moment(row.fire_at), self.moment(end));
+            let (first, last) = (self.instant_text(row.fire_at), self.instant_text(end));
             en.push_str(&format!(" The same holds for all {} fires from {first} to {last}.", row.span_count));
             zh.push_str(&format!("从 {first} 到 {last} 共 {} 次触发都是如此。", row.span_count));
         }
         (en, zh)
     }
 
-    fn started(&self, row: Option<&Run>) -> String {
-        self.moment(row.and_then(|row| row.started_at).unwrap_or(self.at))
+    fn start_text(&self, row: Option<&Run>) -> String {
+        self.instant_text(row.and_then(|row| row.started_at).unwrap_or(self.at))
     }
 
-    pub(super) fn nothing(&self, before: Option<Timestamp>, after: Option<Timestamp>) -> Bilingual {
-        let at = self.moment(self.at);
+    pub(super) fn nothing_planned_sentence(&self, before: Option<Timestamp>, after: Option<Timestamp>) -> Bilingual {
+        let at = self.instant_text(self.at);
         let first = self.facts.definitions.first().map(|definition| definition.from);
         let (mut en, mut zh) = match (self.facts.deleted_at, first) {
             (Some(deleted), _) if self.at > deleted => {
-                let deleted = self.moment(deleted);
+                let deleted = self.instant_text(deleted);
                 bilingual(
                     format!("Nothing was planned at {at}: the job was deleted at {deleted}"),
                     format!("{at} 没有安排：任务已于 {deleted} 删除"),
                 )
             }
             (_, Some(first)) if self.at <= first => {
-                let first = self.moment(first);
+                let first = self.instant_text(first);
                 bilingual(
                     format!("Nothing was planned at {at}: the first known definition was saved at {first}"),
                     format!("{at} 没有安排：已知最早的定义保存于 {first}"),
@@ -300,28 +303,29 @@ impl<'a> SentenceWriter<'a> {
             }
             _ => {
                 let was = if self.at <= self.facts.now { "was" } else { "is" };
-                let (en, zh) = self.unplanned().map_or_else(nothing, |(en, zh)| (format!(": {en}"), format!("：{zh}")));
+                let (en, zh) =
+                    self.no_fire_clause().map_or_else(empty_text, |(en, zh)| (format!(": {en}"), format!("：{zh}")));
                 bilingual(format!("Nothing {was} planned at {at}{en}"), format!("{at} 没有安排{zh}"))
             }
         };
-        for (moment, words) in
+        for (fire_at, words) in
             [(before, ("the previous fire is", "前一次触发是")), (after, ("the next one is", "下一次是"))]
         {
-            if let Some(moment) = moment.map(|moment| self.moment(moment)) {
-                en.push_str(&format!(", {} {moment}", words.0));
-                zh.push_str(&format!("，{} {moment}", words.1));
+            if let Some(fire) = fire_at.map(|fire_at| self.instant_text(fire_at)) {
+                en.push_str(&format!(", {} {fire}", words.0));
+                zh.push_str(&format!("，{} {fire}", words.1));
             }
         }
         (en + ".", zh + "。")
     }
 
-    pub(super) fn never(&self) -> Bilingual {
-        let (en, zh) = self.unplanned().unwrap_or_else(|| bilingual("no fire is planned", "没有安排任何触发"));
+    pub(super) fn never_run_sentence(&self) -> Bilingual {
+        let (en, zh) = self.no_fire_clause().unwrap_or_else(|| bilingual("no fire is planned", "没有安排任何触发"));
         bilingual(format!("It has not run so far: {en}."), format!("至今没有执行过：{zh}。"))
     }
 
     /// Why the definition alone plans no instants.
-    fn unplanned(&self) -> Option<Bilingual> {
+    fn no_fire_clause(&self) -> Option<Bilingual> {
         let schedules = self.job.map_or(&[][..], |job| &job.timetable.schedules);
         match schedules.first().map(|schedule| &schedule.kind) {
             None if self.job.is_none() => {
@@ -343,12 +347,12 @@ impl<'a> SentenceWriter<'a> {
                 "the job runs a fixed time after the end of its previous run",
                 "任务在上一次执行结束一段时间后执行",
             )),
-            Some(Kind::Cron { .. } | Kind::Every(_) | Kind::At(_)) => self.all_removed(),
+            Some(Kind::Cron { .. } | Kind::Every(_) | Kind::At(_)) => self.removed_by_calendar_clause(),
         }
     }
 
     /// Names the calendar if it removes every fire that the schedules plan from now on.
-    fn all_removed(&self) -> Option<Bilingual> {
+    fn removed_by_calendar_clause(&self) -> Option<Bilingual> {
         let (table, anchor, now) = (&self.job?.timetable, self.facts.anchor, self.facts.now);
         let calendar = table.calendar.as_ref()?.calendar.name();
         let is_planned = table.uncalendared_after(anchor, now).is_some();
@@ -362,12 +366,13 @@ impl<'a> SentenceWriter<'a> {
 }
 
 /// The part after the outcome: the clause of the reason, or else the executor's message.
-fn tail(row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)) -> Bilingual {
+fn cause_clause(row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)) -> Bilingual {
     let message = row.and_then(|row| row.message.as_deref()).filter(|message| !message.is_empty());
     if status == RunStatus::Succeeded {
-        return nothing();
+        return empty_text();
     }
-    if let Some(beyond) = message.filter(|_| status == RunStatus::TimedOut && reason.is_none()).and_then(beyond_timeout)
+    if let Some(beyond) =
+        message.filter(|_| status == RunStatus::TimedOut && reason.is_none()).and_then(text_after_timed_out)
     {
         return beyond;
     }
@@ -378,21 +383,22 @@ fn tail(row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)) -> Bil
     let is_failed_pump = status == RunStatus::Failed && reason.is_some_and(Reason::ends_window);
     let ended = match reason {
         _ if status != RunStatus::Unknown && !is_failed_pump => None,
-        Some(reason) => in_both(&|lang| Some(because_of_end((status, reason), detail, lang))),
-        None => in_both(&|lang| unreported(detail, lang)),
+        Some(reason) => in_both(&|lang| Some(verdict_text((status, reason), detail, lang))),
+        None => in_both(&|lang| unreported_text(detail, lang)),
     };
-    let child = message.filter(|_| row.is_some_and(|row| row.open_children.is_some())).and_then(failed_child);
+    let child = message.filter(|_| row.is_some_and(|row| row.open_children.is_some())).and_then(failed_child_text);
     let chinese = |text| child.unwrap_or_else(|| translate(text, Lang::Zh));
-    let cause = ended.or_else(|| clause(row, reason)).or_else(|| message.map(|text| bilingual(text, chinese(text))));
-    cause.map_or_else(nothing, |(en, zh)| bilingual(format!(": {en}"), format!("：{zh}")))
+    let cause =
+        ended.or_else(|| reason_clause(row, reason)).or_else(|| message.map(|text| bilingual(text, chinese(text))));
+    cause.map_or_else(empty_text, |(en, zh)| bilingual(format!(": {en}"), format!("：{zh}")))
 }
 
 /// The clause of the run's reason in both languages.
-fn clause(row: Option<&Run>, reason: Option<Reason>) -> Option<Bilingual> {
+fn reason_clause(row: Option<&Run>, reason: Option<Reason>) -> Option<Bilingual> {
     let none = ReasonDetail::default();
     let detail = row.and_then(|row| row.detail.as_deref()).unwrap_or(&none);
     let reason = reason?;
-    let (en, zh) = bilingual(because(reason, detail, Lang::En), because(reason, detail, Lang::Zh));
+    let (en, zh) = bilingual(reason_text(reason, detail, Lang::En), reason_text(reason, detail, Lang::Zh));
     let message = row.and_then(|row| row.message.as_deref()).filter(|message| !message.is_empty());
     let is_folded = row.is_some_and(|row| row.reason_in_words().is_none());
     Some(match (reason, message) {
@@ -406,25 +412,25 @@ fn clause(row: Option<&Run>, reason: Option<Reason>) -> Option<Bilingual> {
     })
 }
 
-fn executor(row: Option<&Run>) -> Bilingual {
-    executor_named(row.and_then(|row| row.executor.as_deref()))
+fn on_executor_of(row: Option<&Run>) -> Bilingual {
+    on_executor(row.and_then(|row| row.executor.as_deref()))
 }
 
 /// Why an open run has a further attempt; empty for the first attempt.
 fn retry_reason_text(row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
-    let Some((row, reason)) = row.filter(|row| row.attempt > 1).zip(reason) else { return nothing() };
+    let Some((row, reason)) = row.filter(|row| row.attempt > 1).zip(reason) else { return empty_text() };
     let none = ReasonDetail::default();
     let detail = row.detail.as_deref().unwrap_or(&none);
     let attempt = row.attempt;
     bilingual(
-        format!(" (attempt {attempt}: {})", because_again(reason, detail, Lang::En)),
-        format!("（第 {attempt} 次尝试：{}）", because_again(reason, detail, Lang::Zh)),
+        format!(" (attempt {attempt}: {})", retry_text(reason, detail, Lang::En)),
+        format!("（第 {attempt} 次尝试：{}）", retry_text(reason, detail, Lang::Zh)),
     )
 }
 
 /// Which attempt it was; empty for the first one.
-fn attempts(row: Option<&Run>) -> Bilingual {
-    let Some(row) = row.filter(|row| row.attempt > 1) else { return nothing() };
+fn attempt_text(row: Option<&Run>) -> Bilingual {
+    let Some(row) = row.filter(|row| row.attempt > 1) else { return empty_text() };
     let (attempt, lost) = (row.attempt, row.lost_count);
     match lost {
         0 => bilingual(format!(" on attempt {attempt}"), format!("（第 {attempt} 次尝试）")),
@@ -436,62 +442,5 @@ fn attempts(row: Option<&Run>) -> Bilingual {
             format!(" on attempt {attempt} (executors were lost during {lost} earlier ones)"),
             format!("（第 {attempt} 次尝试，此前有 {lost} 次尝试因执行器失联而中断）"),
         ),
-    }
-}
-
-/// How late it began, and what it waited for.
-fn late(row: Option<&Run>) -> Bilingual {
-    let Some((row, started_at)) = row.and_then(|row| Some((row, row.started_at?))) else { return nothing() };
-    let late = started_at.since(row.due_at);
-    if started_at <= row.due_at || late < LATE_FROM {
-        return nothing();
-    }
-    let trace: Option<Trace> = row.trace.as_deref().and_then(|trace| serde_json::from_str(trace).ok());
-    // The trace is stored when the run ends. For a run that has not ended, all of its delay counts as a wait for an executor.
-    let mut waits = trace.map_or(WaitTimes { executor: late, ..WaitTimes::default() }, |trace| trace.waits());
-    let is_for_slot = row.detail.as_ref().is_some_and(|detail| detail.waits_for == Some(WaitFor::Slot));
-    if is_for_slot && waits.turn + waits.executor < WAIT_FROM {
-        // The trace ends when the run is sent; the rest of the delay was a wait in the queue of its executor.
-        waits.executor = late;
-    }
-    let is_known = row.trace.is_some() || row.detail.as_ref().is_some_and(|detail| detail.waits_for.is_some());
-    let why = if is_known { waited(waits, row.detail.as_deref()) } else { nothing() };
-    bilingual(
-        format!(", {} late{}", short(late, Lang::En), why.0),
-        format!("，晚了 {}{}", short(late, Lang::Zh), why.1),
-    )
-}
-
-fn waited(WaitTimes { server, turn, executor }: WaitTimes, detail: Option<&ReasonDetail>) -> Bilingual {
-    if let Some(Lateness { because: LateBecause::Overload, by }) = server.filter(|late| late.by > turn + executor) {
-        return bilingual(
-            format!(
-                " (servers had more fires to start than they could, and took it up {} after it was due)",
-                short(by, Lang::En)
-            ),
-            format!("（同时到期的触发过多，服务器在到期 {}后才处理它）", short(by, Lang::Zh)),
-        );
-    }
-    let turn = turn + server.map_or(Duration::ZERO, |late| late.by);
-    let for_what = |lang| detail.and_then(|detail| waits_for(detail, lang));
-    if let Some((en, zh)) = for_what(Lang::En).zip(for_what(Lang::Zh)) {
-        let is_before_routing = detail.is_some_and(|detail| matches!(detail.waits_for, Some(WaitFor::Run)));
-        let length = if is_before_routing { turn } else { executor };
-        let length = if length < WAIT_FROM { turn + executor } else { length };
-        return bilingual(
-            format!(" (waited {} {en})", short(length, Lang::En)),
-            format!("（{}用了 {}）", wait_zh(&zh), short(length, Lang::Zh)),
-        );
-    }
-    match (turn >= WAIT_FROM, executor >= WAIT_FROM) {
-        (_, true) => bilingual(
-            format!(" (waited {} for an executor)", short(executor, Lang::En)),
-            format!("（等待执行器用了 {}）", short(executor, Lang::Zh)),
-        ),
-        (true, false) => bilingual(
-            format!(" (the server took it up {} after it was due)", short(turn, Lang::En)),
-            format!("（服务器在到期 {}后才处理它）", short(turn, Lang::Zh)),
-        ),
-        (false, false) => nothing(),
     }
 }

@@ -433,7 +433,7 @@ proptest! {
             let until = definitions.get(index + 1).map_or(to, |next| next.from);
             let table = &definition.job.timetable;
             planned.extend(table.fires(facts.anchor, definition.from, until).map(|fire| (fire.at, true)));
-            planned.extend(table.removed(facts.anchor, definition.from, until).map(|fire| (fire.at, false)));
+            planned.extend(table.removed_fires(facts.anchor, definition.from, until).map(|fire| (fire.at, false)));
         }
         planned.extend(rows.iter().map(|row| (row.fire_at, true)));
         let mut parts: Vec<Entry> = Vec::new();

@@ -1,7 +1,7 @@
 //! Walks through a range of time. The range is cut where something changes, and each stretch between two cuts is described as a
 //! whole.
 
-use super::fold::{Fold, VerdictStretch};
+use super::fold::{HistoryFold, VerdictStretch};
 use super::history::{Definition, ENTRY_COUNT_MAX, FireHistory, FireInput, FireVerdict, RANGE_MAX, Range};
 use crate::calendar_effect::{CalendarEffect, calendar_effect};
 use crate::local;
@@ -13,8 +13,8 @@ use crate::time::Timestamp;
 use crate::timetable::AppliedCalendar;
 
 /// Maximum number of steps of one history; the next history covers the rest. A step is one count of the fires of a stretch or a
-/// day (`add_plain`), or one search of a schedule for its next instant (`add_each`). Some searches are not counted: at most two
-/// for each counted step and two more for each stretch (`add_days`), and one that checks whether the definition plans a row.
+/// day (`add_counted`), or one search of a schedule for its next instant (`add_one_by_one`). Some searches are not counted: at most two
+/// for each counted step and two more for each stretch (`add_under_calendar`), and one that checks whether the definition plans a row.
 const STEP_COUNT_MAX: usize = 50_000;
 
 /// The history of a range.
@@ -55,7 +55,7 @@ pub(super) struct Walk<'a> {
     rows: Vec<&'a Run>,
     from: Timestamp,
     to: Timestamp,
-    fold: Fold,
+    fold: HistoryFold,
     /// The steps taken so far.
     steps: usize,
     steps_max: usize,
@@ -78,7 +78,7 @@ impl<'a> Walk<'a> {
             rows: planned_rows(facts.rows),
             from: range.from,
             to,
-            fold: Fold::new(range.limit.min(ENTRY_COUNT_MAX)),
+            fold: HistoryFold::new(range.limit.min(ENTRY_COUNT_MAX)),
             steps: 0,
             steps_max: STEP_COUNT_MAX,
             is_first_wanted: false,
@@ -88,7 +88,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Limits the walk to at most this many steps.
-    pub(super) fn within(self, steps: &usize) -> Self {
+    pub(super) fn with_steps_max(self, steps: &usize) -> Self {
         Self { steps_max: (*steps).min(STEP_COUNT_MAX), ..self }
     }
 
@@ -109,21 +109,21 @@ impl<'a> Walk<'a> {
     }
 
     fn build_history(&mut self) -> FireHistory {
-        let whole = self.stopped.take();
+        let stopped_by_range = self.stopped.take();
         let mut cursor = just_before(self.from);
-        for cut in self.cuts() {
+        for cut in self.change_instants() {
             if self.fold.is_full() || self.stopped.is_some() || self.has_enough() {
                 break;
             }
             self.add_stretch(Stretch(cursor, cut));
             cursor = cut;
         }
-        let stopped = self.stopped.or(whole);
-        std::mem::replace(&mut self.fold, Fold::new(0)).finish(stopped)
+        let stopped = self.stopped.or(stopped_by_range);
+        std::mem::replace(&mut self.fold, HistoryFold::new(0)).finish(stopped)
     }
 
     /// The instants at which something changes, in order; each belongs to the stretch before it. The last one is the range's end.
-    fn cuts(&self) -> Vec<Timestamp> {
+    fn change_instants(&self) -> Vec<Timestamp> {
         let FireInput { definitions, deleted_at, next_fire_at, windows, now, kept_from, .. } = self.facts;
         let mut cuts: Vec<Timestamp> = definitions.iter().map(|definition| definition.from).collect();
         cuts.extend(deleted_at);
@@ -142,22 +142,22 @@ impl<'a> Walk<'a> {
     fn add_stretch(&mut self, stretch: Stretch) {
         let Stretch(_, until) = stretch;
         let definition = self.definition_at(until);
-        let found =
-            self.rows.binary_search_by_key(&until, |row| row.fire_at).ok().and_then(|index| self.rows.get(index));
-        if let Some(row) = found.copied() {
-            let verdict = FireVerdict::of_run(row, definition.is_some_and(|definition| self.plans(definition, row)));
+        let row = self.rows.binary_search_by_key(&until, |row| row.fire_at).ok().and_then(|index| self.rows.get(index));
+        if let Some(row) = row.copied() {
+            let verdict =
+                FireVerdict::of_run(row, definition.is_some_and(|definition| self.has_planned(definition, row)));
             return self.push(Stretch(until, until), 1, verdict, std::iter::once(until));
         }
         let Some(definition) = definition else { return };
         let verdict = self.verdict_without_row(definition, until);
         let table = &definition.job.timetable;
         match (table.schedules.as_slice(), &table.calendar) {
-            _ if table.delay().is_some() => self.add_delay(stretch, verdict),
-            ([one], None) => self.add_plain(one, stretch, verdict),
+            _ if table.delay().is_some() => self.add_delayed_fire(stretch, verdict),
+            ([one], None) => self.add_counted(one, stretch, verdict),
             ([one], Some(applied)) if matches!(applied.rule, CalendarRule::Only | CalendarRule::Except) => {
-                self.add_days(definition, (one, applied), stretch, &verdict);
+                self.add_under_calendar(definition, (one, applied), stretch, &verdict);
             }
-            _ => self.add_each(definition, stretch, &verdict),
+            _ => self.add_one_by_one(definition, stretch, &verdict),
         }
     }
 
@@ -168,7 +168,7 @@ impl<'a> Walk<'a> {
         self.facts.definitions.iter().rfind(|definition| exists && definition.from < until)
     }
 
-    fn plans(&self, definition: &Definition, row: &Run) -> bool {
+    fn has_planned(&self, definition: &Definition, row: &Run) -> bool {
         let table = &definition.job.timetable;
         // A pump begins when it is saved, and again after an edit or a failure, at instants that no schedule has.
         let begins_by_itself = definition.job.pump.is_some();
@@ -183,9 +183,10 @@ impl<'a> Walk<'a> {
         }
         let is_claimed = self.facts.next_fire_at.is_none_or(|next| at < next);
         let is_ahead = at > self.facts.now || !is_claimed;
-        let open = self.facts.windows.iter().filter(|window| window.has(at) && window.ends_at > self.facts.now);
-        let closed = open.max_by_key(|window| (window.fires == FiresInside::Hold, window.ends_at)).filter(|_| is_ahead);
-        match (closed, &definition.job) {
+        let open_windows = self.facts.windows.iter().filter(|window| window.has(at) && window.ends_at > self.facts.now);
+        let window =
+            open_windows.max_by_key(|window| (window.fires == FiresInside::Hold, window.ends_at)).filter(|_| is_ahead);
+        match (window, &definition.job) {
             (_, job) if !job.enabled => FireVerdict::Paused,
             (Some(window), _) => FireVerdict::Maintenance { ends_at: window.ends_at, fires: window.fires },
             _ if at > self.facts.now => FireVerdict::Planned,
@@ -196,14 +197,14 @@ impl<'a> Walk<'a> {
     }
 
     /// Adds the next fire of a job with a fixed delay: the only one that is known without a row.
-    fn add_delay(&mut self, Stretch(from, until): Stretch, verdict: FireVerdict) {
+    fn add_delayed_fire(&mut self, Stretch(from, until): Stretch, verdict: FireVerdict) {
         if let Some(at) = self.facts.next_fire_at.filter(|at| from < *at && *at <= until) {
             self.push(Stretch(at, at), 1, verdict, std::iter::once(at));
         }
     }
 
     /// Counts the fires of one schedule without visiting each of them.
-    fn add_plain(&mut self, schedule: &Schedule, Stretch(from, until): Stretch, verdict: FireVerdict) {
+    fn add_counted(&mut self, schedule: &Schedule, Stretch(from, until): Stretch, verdict: FireVerdict) {
         self.steps += 1;
         let anchor = self.facts.anchor;
         let Some(first) = schedule.next_after(anchor, from).filter(|at| *at <= until) else { return };
@@ -215,7 +216,7 @@ impl<'a> Walk<'a> {
 
     /// Adds the fires of a schedule under a calendar. Goes from one instant at which the calendar's answer can change
     /// to the next, and counts the fires in between.
-    fn add_days(
+    fn add_under_calendar(
         &mut self,
         definition: &Definition,
         (schedule, applied): (&Schedule, &AppliedCalendar),
@@ -231,9 +232,9 @@ impl<'a> Walk<'a> {
             let edge =
                 just_before(local::instant(schedule.zone, applied.calendar.next_edge(local))).min(until).max(fire);
             // If the clock changes before the edge, it may repeat local times from before the fire.
-            let steady = local::time_at(schedule.zone, edge) - local == chrono_length(fire, edge);
-            cursor = if steady { edge } else { fire };
-            self.add_plain(schedule, Stretch(just_before(fire), cursor), verdict.clone());
+            let is_steady = local::time_at(schedule.zone, edge) - local == chrono_length(fire, edge);
+            cursor = if is_steady { edge } else { fire };
+            self.add_counted(schedule, Stretch(just_before(fire), cursor), verdict.clone());
             if self.should_stop(cursor) {
                 return;
             }
@@ -253,7 +254,7 @@ impl<'a> Walk<'a> {
             let day_ends = next_midnight.map_or(until, |midnight| just_before(local::instant(schedule.zone, midnight)));
             cursor = day_ends.min(until).max(at);
             let verdict = verdict_of_effect(applied, calendar_effect(schedule, applied, at));
-            self.add_plain(schedule, Stretch(just_before(at), cursor), verdict);
+            self.add_counted(schedule, Stretch(just_before(at), cursor), verdict);
             if self.should_stop(cursor) {
                 return;
             }
@@ -261,29 +262,29 @@ impl<'a> Walk<'a> {
     }
 
     /// Walks through all instants: those of the timetable, and those that its calendar removes or moves.
-    fn add_each(&mut self, definition: &Definition, Stretch(from, until): Stretch, verdict: &FireVerdict) {
+    fn add_one_by_one(&mut self, definition: &Definition, Stretch(from, until): Stretch, verdict: &FireVerdict) {
         let (table, anchor) = (&definition.job.timetable, self.facts.anchor);
         let next_fire = |after| table.next_until(anchor, after, until).map(|fire| fire.at);
-        let next_raw = |after| table.uncalendared_after(anchor, after).filter(|(at, _)| *at <= until);
+        let next_uncalendared = |after| table.uncalendared_after(anchor, after).filter(|(at, _)| *at <= until);
         let mut fire = next_fire(from);
-        let mut raw = table.calendar.as_ref().and_then(|_| next_raw(from));
+        let mut uncalendared = table.calendar.as_ref().and_then(|_| next_uncalendared(from));
         // Each step asks every schedule for its next instant, and with a calendar also for the next one without the calendar.
         let cost = table.schedules.len().max(1) * (1 + usize::from(table.calendar.is_some()));
-        while let Some(at) = fire.into_iter().chain(raw.map(|(at, _)| at)).min() {
+        while let Some(at) = fire.into_iter().chain(uncalendared.map(|(at, _)| at)).min() {
             self.steps += cost;
-            let done = match (&table.calendar, raw) {
+            let verdict_at = match (&table.calendar, uncalendared) {
                 _ if fire == Some(at) => verdict.clone(),
                 (Some(applied), Some((_, schedule))) => {
                     verdict_of_effect(applied, calendar_effect(schedule, applied, at))
                 }
                 _ => return,
             };
-            self.push(Stretch(at, at), 1, done, std::iter::once(at));
+            self.push(Stretch(at, at), 1, verdict_at, std::iter::once(at));
             if fire == Some(at) {
                 fire = next_fire(at);
             }
-            if raw.is_some_and(|(raw, _)| raw == at) {
-                raw = next_raw(at);
+            if uncalendared.is_some_and(|(other, _)| other == at) {
+                uncalendared = next_uncalendared(at);
             }
             if self.should_stop(at) {
                 return;
@@ -291,10 +292,10 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Whether to stop now that everything up to `done` is described. If the steps are used up, this records where the walk stopped.
-    fn should_stop(&mut self, done: Timestamp) -> bool {
-        if self.steps >= self.steps_max && done < self.to {
-            self.stopped.get_or_insert(next_millisecond(done));
+    /// Whether to stop now that everything up to `described_to` is described. If the steps are used up, this records where the walk stopped.
+    fn should_stop(&mut self, described_to: Timestamp) -> bool {
+        if self.steps >= self.steps_max && described_to < self.to {
+            self.stopped.get_or_insert(next_millisecond(described_to));
         }
         self.stopped.is_some() || self.fold.is_full() || self.has_enough()
     }

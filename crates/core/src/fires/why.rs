@@ -66,8 +66,8 @@ impl Why {
 
     /// Adapts the answer to a question that named no instant: its sentence then begins with the fire that it is about.
     #[must_use]
-    pub fn about(self, about: AnswerSubject, facts: &FireInput<'_>) -> Self {
-        let (en, zh) = SentenceWriter::new(facts, self.at).lead(about);
+    pub fn with_subject(self, about: AnswerSubject, facts: &FireInput<'_>) -> Self {
+        let (en, zh) = SentenceWriter::new(facts, self.at).opening(about);
         Self { about, en: en + &self.en, zh: zh + &self.zh, ..self }
     }
 }
@@ -82,13 +82,13 @@ pub fn why(facts: &FireInput<'_>, at: Timestamp) -> Why {
     let writer = SentenceWriter::new(facts, at);
     let about = AnswerSubject::Instant;
     if let Some(entry) = entry {
-        let (en, zh) = writer.verdict(&entry.verdict);
+        let (en, zh) = writer.verdict_sentence(&entry.verdict);
         return Why { at, about, entry: Some(entry), before: None, after: None, en, zh };
     }
     let mut steps = SEARCH_STEP_COUNT_MAX;
     let before = nearest_before(facts, at, FireVerdict::is_fire, &mut steps);
     let after = nearest_after(facts, at, &mut steps);
-    let (en, zh) = writer.nothing(before, after);
+    let (en, zh) = writer.nothing_planned_sentence(before, after);
     Why { at, about, entry: None, before, after, en, zh }
 }
 
@@ -96,7 +96,7 @@ pub fn why(facts: &FireInput<'_>, at: Timestamp) -> Why {
 #[must_use]
 pub fn why_run(facts: &FireInput<'_>, run: &Run) -> Why {
     let verdict = FireVerdict::of_run(run, true);
-    let (en, zh) = SentenceWriter::new(facts, run.fire_at).verdict(&verdict);
+    let (en, zh) = SentenceWriter::new(facts, run.fire_at).verdict_sentence(&verdict);
     let entry = Some(Entry { first: run.fire_at, last: run.fire_at, count: 1, verdict });
     Why { at: run.fire_at, about: AnswerSubject::Instant, entry, before: None, after: None, en, zh }
 }
@@ -118,14 +118,14 @@ pub fn nearest_run(runs: Vec<Run>, at: Timestamp) -> Option<Run> {
             _ => began.into_iter().chain([apart(run.fire_at)]).min().filter(|distance| *distance <= NEAREST_RUN_WITHIN),
         }
     };
-    let near = runs.into_iter().filter_map(|run| Some((distance(&run)?, run)));
-    near.min_by_key(|(distance, run)| (*distance, std::cmp::Reverse(run.id))).map(|(_, run)| run)
+    let distances = runs.into_iter().filter_map(|run| Some((distance(&run)?, run)));
+    distances.min_by_key(|(distance, run)| (*distance, std::cmp::Reverse(run.id))).map(|(_, run)| run)
 }
 
 /// Why a job has not run so far, and will not run unless a caller triggers it.
 #[must_use]
 pub fn why_never(facts: &FireInput<'_>) -> Why {
-    let (en, zh) = SentenceWriter::new(facts, facts.now).never();
+    let (en, zh) = SentenceWriter::new(facts, facts.now).never_run_sentence();
     Why { at: facts.now, about: AnswerSubject::Nothing, entry: None, before: None, after: None, en, zh }
 }
 
@@ -143,10 +143,10 @@ pub fn nearest_fires(facts: &FireInput<'_>) -> (Option<Timestamp>, Option<Timest
 fn nearest_before(
     facts: &FireInput<'_>,
     at: Timestamp,
-    counts: fn(&FireVerdict) -> bool,
+    is_counted: fn(&FireVerdict) -> bool,
     steps: &mut usize,
 ) -> Option<Timestamp> {
-    let earliest = at.saturating_sub(window(WINDOWS_SECS[4]));
+    let earliest = at.saturating_sub(window_length(WINDOWS_SECS[4]));
     let changes = facts.definitions.iter().map(|definition| definition.from).chain(facts.deleted_at);
     let mut edges: Vec<Timestamp> = changes.filter(|edge| (earliest..at).contains(edge)).collect();
     edges.push(earliest);
@@ -154,11 +154,11 @@ fn nearest_before(
     let mut end = just_before(at);
     for edge in edges.into_iter().rev() {
         let mut to = end;
-        for from in WINDOWS_SECS.map(|seconds| end.saturating_sub(window(seconds)).max(next_millisecond(edge))) {
+        for from in WINDOWS_SECS.map(|seconds| end.saturating_sub(window_length(seconds)).max(next_millisecond(edge))) {
             if from > to {
                 break;
             }
-            if let Some(found) = last_entry(facts, (from, to), counts, steps) {
+            if let Some(found) = last_entry(facts, (from, to), is_counted, steps) {
                 return Some(found);
             }
             to = just_before(from);
@@ -171,14 +171,14 @@ fn nearest_before(
 fn last_entry(
     facts: &FireInput<'_>,
     (mut from, to): (Timestamp, Timestamp),
-    counts: fn(&FireVerdict) -> bool,
+    is_counted: fn(&FireVerdict) -> bool,
     steps: &mut usize,
 ) -> Option<Timestamp> {
     let mut found = None;
     while *steps > 0 {
         let range = Range { from, to, limit: usize::MAX };
-        let FireHistory { entries, next } = Walk::new(facts, range).within(steps).run_within(steps);
-        found = entries.iter().rfind(|entry| counts(&entry.verdict)).map(|entry| entry.last).or(found);
+        let FireHistory { entries, next } = Walk::new(facts, range).with_steps_max(steps).run_within(steps);
+        found = entries.iter().rfind(|entry| is_counted(&entry.verdict)).map(|entry| entry.last).or(found);
         match next.filter(|next| *next > from && *next <= to) {
             Some(next) => from = next,
             None => return found,
@@ -191,8 +191,8 @@ fn last_entry(
 fn nearest_after(facts: &FireInput<'_>, at: Timestamp, steps: &mut usize) -> Option<Timestamp> {
     let mut from = at;
     for seconds in WINDOWS_SECS {
-        let range = Range { from, to: at.saturating_add(window(seconds)), limit: usize::MAX };
-        let history = Walk::new(facts, range).within(steps).until_first_fire().run_within(steps);
+        let range = Range { from, to: at.saturating_add(window_length(seconds)), limit: usize::MAX };
+        let history = Walk::new(facts, range).with_steps_max(steps).until_first_fire().run_within(steps);
         let fire = history.entries.iter().find(|entry| entry.verdict.is_fire());
         if fire.is_some() || *steps == 0 {
             return fire.map(|entry| entry.first);
@@ -202,6 +202,6 @@ fn nearest_after(facts: &FireInput<'_>, at: Timestamp, steps: &mut usize) -> Opt
     None
 }
 
-const fn window(seconds: u64) -> Duration {
+const fn window_length(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }

@@ -85,7 +85,7 @@ pub fn deal(
                     None
                 }
                 Some(_) => {
-                    change(ItemChange::Ask { epoch: item.epoch });
+                    change(ItemChange::AskToRelease { epoch: item.epoch });
                     None
                 }
             },
@@ -103,7 +103,7 @@ pub fn deal(
     let quotas = quotas(groups, &kept, settings);
     for (index, names) in kept.iter().enumerate() {
         for name in names.iter().skip(quotas[index]) {
-            changes.push(((*name).to_owned(), ItemChange::Ask { epoch: items[*name].epoch }));
+            changes.push(((*name).to_owned(), ItemChange::AskToRelease { epoch: items[*name].epoch }));
         }
     }
     let mut room = quotas.iter().zip(&kept).map(|(quota, names)| quota.saturating_sub(names.len())).collect::<Vec<_>>();
@@ -172,7 +172,7 @@ mod tests {
         for (name, change) in &changes {
             assert!(apply(items, name, change, NOW), "{name}: {change:?}");
         }
-        changes.iter().filter(|(_, change)| matches!(change, ItemChange::Ask { .. })).count()
+        changes.iter().filter(|(_, change)| matches!(change, ItemChange::AskToRelease { .. })).count()
     }
 
     /// Each owner releases the items that it was asked to release.

@@ -161,7 +161,7 @@ pub enum ItemChange {
         to: Owner,
     },
     /// Its owner is asked to release it.
-    Ask {
+    AskToRelease {
         /// The owner's epoch.
         epoch: i64,
     },
@@ -224,37 +224,37 @@ fn change_item(item: &mut Item, change: &ItemChange, now: Timestamp) -> bool {
     match change {
         ItemChange::Add | ItemChange::Remove => false,
         ItemChange::Deal { epoch, to } => {
-            let may = item.owner.is_none() && item.epoch == *epoch;
-            if may {
+            let is_applicable = item.owner.is_none() && item.epoch == *epoch;
+            if is_applicable {
                 item.before = item.total();
                 (item.counts, item.sequence, item.dry) = (Counts::default(), 0, false);
                 (item.owner, item.epoch) = (Some(*to), epoch + 1);
             }
-            may
+            is_applicable
         }
-        ItemChange::Ask { epoch } => {
-            let may = item.owner.is_some() && item.epoch == *epoch && item.asked_at.is_none();
-            if may {
+        ItemChange::AskToRelease { epoch } => {
+            let is_applicable = item.owner.is_some() && item.epoch == *epoch && item.asked_at.is_none();
+            if is_applicable {
                 item.asked_at = Some(now);
             }
-            may
+            is_applicable
         }
         ItemChange::Free { owner } => {
-            let may = item.owner == Some(*owner);
-            if may {
+            let is_applicable = item.owner == Some(*owner);
+            if is_applicable {
                 item.release();
             }
-            may
+            is_applicable
         }
         ItemChange::Fence { epoch } => {
-            let may = item.owner.is_some() && item.epoch == *epoch;
-            if may {
+            let is_applicable = item.owner.is_some() && item.epoch == *epoch;
+            if is_applicable {
                 item.before = item.total();
                 (item.counts, item.sequence, item.dry) = (Counts::default(), 0, false);
                 item.epoch += 1;
                 item.release();
             }
-            may
+            is_applicable
         }
         ItemChange::Report(progress) => report(item, progress),
     }
@@ -368,15 +368,18 @@ mod tests {
     #[test]
     fn an_item_that_is_asked_back_is_free_once_its_owner_releases_it() {
         let mut one = item();
-        assert!(!change(&mut one, &ItemChange::Ask { epoch: 2 }));
+        assert!(!change(&mut one, &ItemChange::AskToRelease { epoch: 2 }));
         assert_eq!(one.state(), ItemState::Dealt);
-        assert!(change(&mut one, &ItemChange::Ask { epoch: 1 }));
+        assert!(change(&mut one, &ItemChange::AskToRelease { epoch: 1 }));
         assert_eq!(one.state(), ItemState::Releasing);
-        assert!(!change(&mut one, &ItemChange::Ask { epoch: 1 }), "it was asked already, and the time runs from then");
+        assert!(
+            !change(&mut one, &ItemChange::AskToRelease { epoch: 1 }),
+            "it was asked already, and the time runs from then"
+        );
         let released = Progress { released: true, ..progress(owner(1, 1), 1, 0, 0) };
         assert!(change(&mut one, &ItemChange::Report(released.clone())));
         assert_eq!((one.owner, one.asked_at, one.state()), (None, None, ItemState::Free));
         assert!(!change(&mut one, &ItemChange::Report(released)), "the same report again");
-        assert!(!change(&mut one, &ItemChange::Ask { epoch: 1 }), "it has no owner");
+        assert!(!change(&mut one, &ItemChange::AskToRelease { epoch: 1 }), "it has no owner");
     }
 }

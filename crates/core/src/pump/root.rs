@@ -97,7 +97,7 @@ pub fn next_step(
 ) -> RootStep {
     match newest {
         Some(root) if !root.status.is_terminal() => end_of(job, pump, state.version, root, is_dry, now),
-        newest if job.enabled && !state.is_in_maintenance => begin(job, pump, state, newest, now),
+        newest if job.enabled && !state.is_in_maintenance => begin_root(job, pump, state, newest, now),
         _ => RootStep::Stay,
     }
 }
@@ -135,7 +135,7 @@ fn end_of(job: &Job, pump: &Pump, version: i64, root: Root, is_dry: bool, now: T
 
 /// Begins the root runs that the schedule does not begin itself: those of a pump without a schedule, those in a window that was
 /// already open when a server started or a definition was saved, and those that continue after an edit or a failure.
-fn begin(job: &Job, pump: &Pump, state: PumpJobState, newest: Option<Root>, now: Timestamp) -> RootStep {
+fn begin_root(job: &Job, pump: &Pump, state: PumpJobState, newest: Option<Root>, now: Timestamp) -> RootStep {
     let start = window_start(job, pump, state, now).or_else(|| interrupted_window_start(job, pump, newest?, now));
     let Some(start) = start else { return RootStep::Stay };
     let Some(root) = newest else { return RootStep::Begin(start) };

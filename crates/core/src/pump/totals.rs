@@ -54,12 +54,12 @@ impl Counts {
     /// ```
     /// use rondel_core::pump::Counts;
     ///
-    /// let counts = Counts::of_message("no server answered for 25 s; fetched 12, done 9, failed 1; 2 selects failed").unwrap();
+    /// let counts = Counts::parse_message("no server answered for 25 s; fetched 12, done 9, failed 1; 2 selects failed").unwrap();
     /// assert_eq!((counts.rows, counts.done, counts.failed), (12, 9, 1));
-    /// assert_eq!(Counts::of_message("fetched none"), None);
+    /// assert_eq!(Counts::parse_message("fetched none"), None);
     /// ```
     #[must_use]
-    pub fn of_message(message: &str) -> Option<Self> {
+    pub fn parse_message(message: &str) -> Option<Self> {
         let (_, counts) = message.rsplit_once("fetched ")?;
         let counts = counts.split(';').next()?;
         let mut parts = counts.split(", ");

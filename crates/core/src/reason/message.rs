@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::words::{outcome, short};
+use super::words::{outcome, short_length};
 use crate::status::RunStatus;
 use crate::time::parse_duration;
 use crate::words::Lang;
@@ -54,7 +54,7 @@ pub fn in_chinese(message: &str) -> Option<String> {
 /// The part of a message after "timed out", in English and Chinese: ` after 2s`, `：时限为 2 秒`. A sentence that names the outcome adds only
 /// this part, so as not to name it twice.
 #[must_use]
-pub fn beyond_timeout(message: &str) -> Option<(String, String)> {
+pub fn text_after_timed_out(message: &str) -> Option<(String, String)> {
     let en = message.strip_prefix("timed out")?;
     let limit = length(en.strip_prefix(" after ")?.split("; ").next()?)?;
     let clauses = in_chinese(message)?.strip_prefix(&format!("{limit}后超时"))?.to_owned();
@@ -63,7 +63,7 @@ pub fn beyond_timeout(message: &str) -> Option<(String, String)> {
 
 /// The Chinese clause for a run that failed because of one of its children, which the message names.
 #[must_use]
-pub fn failed_child(message: &str) -> Option<String> {
+pub fn failed_child_text(message: &str) -> Option<String> {
     let ends = [
         (" failed", RunStatus::Failed),
         (" timed out", RunStatus::TimedOut),
@@ -188,7 +188,7 @@ fn translate_clause(text: &str) -> Option<String> {
 }
 
 fn length(text: &str) -> Option<String> {
-    parse_duration(text).ok().map(|length: Duration| short(length, Lang::Zh))
+    parse_duration(text).ok().map(|length: Duration| short_length(length, Lang::Zh))
 }
 
 fn number(text: &str) -> Option<i64> {
@@ -238,7 +238,7 @@ mod tests {
         ] {
             assert_eq!(in_chinese(message).as_deref(), Some(zh), "{message}");
         }
-        assert_eq!(failed_child("report.send timed out").as_deref(), Some("下游任务 report.send 超时"));
+        assert_eq!(failed_child_text("report.send timed out").as_deref(), Some("下游任务 report.send 超时"));
     }
 
     #[test]
@@ -247,9 +247,9 @@ mod tests {
             assert_eq!(in_chinese(message), None, "{message}");
             assert_eq!(translate(message, Lang::Zh), format!("“{message}”"));
         }
-        assert_eq!(beyond_timeout("timed out after lunch"), None);
-        assert_eq!(beyond_timeout("2 of 4 shards timed out"), None);
-        let stopped = beyond_timeout("timed out after 2s; executor w1 did not stop it");
+        assert_eq!(text_after_timed_out("timed out after lunch"), None);
+        assert_eq!(text_after_timed_out("2 of 4 shards timed out"), None);
+        let stopped = text_after_timed_out("timed out after 2s; executor w1 did not stop it");
         let (en, zh) = (" after 2s; executor w1 did not stop it", "：时限为 2 秒；执行器 w1 没有停止它");
         assert_eq!(stopped, Some((en.to_owned(), zh.to_owned())));
     }

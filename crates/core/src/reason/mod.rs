@@ -5,7 +5,7 @@
 
 mod answer;
 pub mod message;
-mod only;
+mod one_executor;
 mod outcome;
 mod pump;
 mod shadow;

@@ -16,9 +16,9 @@ pub(super) const fn words(reason: Reason, lang: Lang) -> &'static str {
 }
 
 /// Why a pump or one of its groups has this verdict; `None` if the general words of the reason fit.
-pub(super) const fn of_end((status, reason): (RunStatus, Reason), lang: Lang) -> Option<&'static str> {
+pub(super) const fn verdict_words((status, reason): (RunStatus, Reason), lang: Lang) -> Option<&'static str> {
     match (status, reason, lang) {
-        (RunStatus::Failed, _, _) => unfinished(reason, lang),
+        (RunStatus::Failed, _, _) => failed_end_words(reason, lang),
         // The new definition may have no pump.
         (RunStatus::Succeeded, Reason::Changed, Lang::En) => {
             Some("the job was changed, which ended the pump; if the new definition has a pump, it begins anew")
@@ -31,7 +31,7 @@ pub(super) const fn of_end((status, reason): (RunStatus, Reason), lang: Lang) ->
 }
 
 /// Why a pump that ended as planned has failed.
-const fn unfinished(reason: Reason, lang: Lang) -> Option<&'static str> {
+const fn failed_end_words(reason: Reason, lang: Lang) -> Option<&'static str> {
     match (reason, lang) {
         (Reason::Dry, Lang::En) => Some("the rows that were left had failed for good"),
         (Reason::Dry, Lang::Zh) => Some("剩余的行都已最终失败"),

@@ -1,4 +1,4 @@
-use super::words::{RunStatusFacts, attempt_sentence, because, sentence, short, waits_for};
+use super::words::{RunStatusFacts, attempt_sentence, reason_text, sentence, short_length, waits_for};
 use super::*;
 use crate::run::{Attempt, RunStatus};
 use crate::words::Lang;
@@ -97,11 +97,11 @@ fn no_sentence_has_a_hole_where_a_name_is_not_known() {
     let none = ReasonDetail { executor: Some(String::new()), ..ReasonDetail::default() };
     for reason in Reason::ALL {
         for lang in [Lang::En, Lang::Zh] {
-            for text in [because(*reason, &none, lang), words::because_again(*reason, &none, lang)] {
+            for text in [reason_text(*reason, &none, lang), words::retry_text(*reason, &none, lang)] {
                 assert!(!text.is_empty() && !text.contains("  ") && !text.contains("\"\""), "{reason}: {text:?}");
             }
         }
-        assert_ne!(because(*reason, &none, Lang::En), because(*reason, &none, Lang::Zh));
+        assert_ne!(reason_text(*reason, &none, Lang::En), reason_text(*reason, &none, Lang::Zh));
     }
     for kind in WaitFor::ALL {
         let detail = ReasonDetail { waits_for: Some(*kind), ..ReasonDetail::default() };
@@ -149,7 +149,7 @@ fn lengths_have_their_two_largest_units() {
         (86_400_000 + 5_000, "1 d", "1 天"),
     ] {
         let length = Duration::from_millis(ms);
-        assert_eq!((short(length, Lang::En).as_str(), short(length, Lang::Zh).as_str()), (en, zh));
+        assert_eq!((short_length(length, Lang::En).as_str(), short_length(length, Lang::Zh).as_str()), (en, zh));
     }
 }
 
@@ -167,7 +167,7 @@ fn a_length_is_written_in_its_two_largest_units() {
         (86_400_000, "1 d"),
         (90_061_000, "1 d 1 h"),
     ] {
-        assert_eq!(short(Duration::from_millis(ms), Lang::En), expected);
+        assert_eq!(short_length(Duration::from_millis(ms), Lang::En), expected);
     }
 }
 

@@ -3,24 +3,24 @@
 use std::time::Duration;
 
 use super::ReasonDetail;
-use super::words::short;
+use super::words::short_length;
 use crate::words::Lang;
 
 /// Why the outcome of a run that passed its timeout is unknown: its executor was not lost, but reported no end.
 ///
 /// ```
 /// use rondel_core::reason::ReasonDetail;
-/// use rondel_core::reason::unknown::unreported;
+/// use rondel_core::reason::unknown::unreported_text;
 /// use rondel_core::words::Lang;
 ///
 /// let executor = Some("w1".to_owned());
 /// let detail = ReasonDetail { executor, unreported_after_ms: Some(30_000), ..ReasonDetail::default() };
-/// let text = unreported(&detail, Lang::En);
+/// let text = unreported_text(&detail, Lang::En);
 /// assert_eq!(text.as_deref(), Some("it ran past its timeout of 30 s, and executor w1 never reported that it ended"));
 /// ```
 #[must_use]
-pub fn unreported(detail: &ReasonDetail, lang: Lang) -> Option<String> {
-    let timeout = short(Duration::from_millis(detail.unreported_after_ms?), lang);
+pub fn unreported_text(detail: &ReasonDetail, lang: Lang) -> Option<String> {
+    let timeout = short_length(Duration::from_millis(detail.unreported_after_ms?), lang);
     let name = detail.executor.as_deref().filter(|name| !name.is_empty());
     Some(match (name, lang) {
         (Some(name), Lang::En) => {
@@ -35,8 +35,8 @@ pub fn unreported(detail: &ReasonDetail, lang: Lang) -> Option<String> {
 }
 
 /// Why it is not known how a run ended after a cancel was requested: its executor reported no end.
-pub(crate) fn unconfirmed_cancel(detail: &ReasonDetail, lang: Lang) -> String {
-    if let Some(text) = unreported(detail, lang) {
+pub(crate) fn unconfirmed_cancel_text(detail: &ReasonDetail, lang: Lang) -> String {
+    if let Some(text) = unreported_text(detail, lang) {
         return text;
     }
     let name = detail.executor.as_deref().filter(|name| !name.is_empty());
@@ -49,8 +49,8 @@ pub(crate) fn unconfirmed_cancel(detail: &ReasonDetail, lang: Lang) -> String {
 }
 
 /// Why an executor stopped an attempt; `None` unless it did so because no server answered.
-pub(super) fn silenced(detail: &ReasonDetail, lang: Lang) -> Option<String> {
-    let silent = short(Duration::from_millis(detail.silent_ms?), lang);
+pub(super) fn silenced_text(detail: &ReasonDetail, lang: Lang) -> Option<String> {
+    let silent = short_length(Duration::from_millis(detail.silent_ms?), lang);
     let name = detail.executor.as_deref().filter(|name| !name.is_empty());
     Some(match (name, lang) {
         (Some(name), Lang::En) => format!("executor {name} heard no server for {silent} and stopped it"),
@@ -62,7 +62,7 @@ pub(super) fn silenced(detail: &ReasonDetail, lang: Lang) -> Option<String> {
 
 /// Why a run that may start at most once is not sent again: a stored mark records that it may have been sent, and no executor
 /// has it.
-pub(super) fn not_sent_again(detail: &ReasonDetail, lang: Lang) -> String {
+pub(super) fn not_sent_again_text(detail: &ReasonDetail, lang: Lang) -> String {
     let name = detail.executor.as_deref().filter(|name| !name.is_empty());
     match (name, lang) {
         (Some(name), Lang::En) => format!(

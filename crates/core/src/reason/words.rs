@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub(crate) use super::outcome::outcome;
-use super::unknown::{not_sent_again, silenced, unconfirmed_cancel, unreported};
-use super::{LimitDetail, LimitKind, Obstacle, ObstacleKind, Reason, ReasonDetail, WaitFor};
+use super::unknown::{not_sent_again_text, silenced_text, unconfirmed_cancel_text, unreported_text};
+use super::{LimitDetail, LimitKind, Obstacle, ObstacleKind, Reason, ReasonDetail, WaitFor, one_executor};
 use crate::homes::Switch;
 use crate::run::{Attempt, Run};
 use crate::status::RunStatus;
@@ -50,17 +50,17 @@ impl<'a> RunStatusFacts<'a> {
 pub fn sentence(facts: RunStatusFacts<'_>, lang: Lang) -> Option<String> {
     let none = ReasonDetail::default();
     let detail = facts.detail.unwrap_or(&none);
-    let colon = pick(lang, ": ", "：");
+    let colon = in_lang(lang, ": ", "：");
     if facts.status.is_terminal() {
         let because = match facts.reason {
-            Some(reason) => because_of_end((facts.status, reason), detail, lang),
-            None => unreported(detail, lang).filter(|_| facts.status == RunStatus::Unknown)?,
+            Some(reason) => verdict_text((facts.status, reason), detail, lang),
+            None => unreported_text(detail, lang).filter(|_| facts.status == RunStatus::Unknown)?,
         };
-        return Some(format!("{}{colon}{because}{}", outcome(facts.status, lang), stop(lang)));
+        return Some(format!("{}{colon}{because}{}", outcome(facts.status, lang), full_stop(lang)));
     }
     let mut parts = Vec::new();
     if let Some(reason) = facts.reason {
-        let why = if facts.attempt > 1 { because_again(reason, detail, lang) } else { because(reason, detail, lang) };
+        let why = if facts.attempt > 1 { retry_text(reason, detail, lang) } else { reason_text(reason, detail, lang) };
         let number = facts.attempt;
         parts.push(match lang {
             Lang::En if number > 1 => format!("Attempt {number}: {why}."),
@@ -74,7 +74,7 @@ pub fn sentence(facts: RunStatusFacts<'_>, lang: Lang) -> Option<String> {
         Lang::En => format!("Waits {waits}."),
         Lang::Zh => format!("正在{}。", wait_zh(&waits)),
     }));
-    (!parts.is_empty()).then(|| parts.join(pick(lang, " ", "")))
+    (!parts.is_empty()).then(|| parts.join(in_lang(lang, " ", "")))
 }
 
 /// Explains the end of an attempt that was followed by another one.
@@ -82,34 +82,34 @@ pub fn sentence(facts: RunStatusFacts<'_>, lang: Lang) -> Option<String> {
 pub fn attempt_sentence(attempt: &Attempt, lang: Lang) -> Option<String> {
     let none = ReasonDetail::default();
     let detail = attempt.detail.as_deref().unwrap_or(&none);
-    let because = because(attempt.reason?, detail, lang);
-    Some(capitalized(&format!("{because}{}", stop(lang))))
+    let because = reason_text(attempt.reason?, detail, lang);
+    Some(capitalized(&format!("{because}{}", full_stop(lang))))
 }
 
 /// Why this attempt ended, or why the run never began, as a clause for the middle of a sentence.
 #[must_use]
-pub fn because(reason: Reason, detail: &ReasonDetail, lang: Lang) -> String {
-    if let Some(text) = silenced(detail, lang).filter(|_| reason == Reason::ExecutorLost) {
+pub fn reason_text(reason: Reason, detail: &ReasonDetail, lang: Lang) -> String {
+    if let Some(text) = silenced_text(detail, lang).filter(|_| reason == Reason::ExecutorLost) {
         return text;
     }
     match lang {
-        Lang::En => because_en(reason, detail),
-        Lang::Zh => because_zh(reason, detail),
+        Lang::En => reason_text_en(reason, detail),
+        Lang::Zh => reason_text_zh(reason, detail),
     }
 }
 
 /// Why a run has its verdict. For a reason that keeps attempts from beginning, the clause states that no further attempt could begin.
 #[must_use]
-pub fn because_of_end((status, reason): (RunStatus, Reason), detail: &ReasonDetail, lang: Lang) -> String {
+pub fn verdict_text((status, reason): (RunStatus, Reason), detail: &ReasonDetail, lang: Lang) -> String {
     match (status, reason) {
-        (RunStatus::Unknown, Reason::NotReceived) => return not_sent_again(detail, lang),
-        (RunStatus::Cancelled, Reason::ExecutorLost) => return unconfirmed_cancel(detail, lang),
+        (RunStatus::Unknown, Reason::NotReceived) => return not_sent_again_text(detail, lang),
+        (RunStatus::Cancelled, Reason::ExecutorLost) => return unconfirmed_cancel_text(detail, lang),
         _ => {}
     }
-    if let Some(text) = super::pump::of_end((status, reason), lang) {
+    if let Some(text) = super::pump::verdict_words((status, reason), lang) {
         return text.to_owned();
     }
-    let because = because(reason, detail, lang);
+    let because = reason_text(reason, detail, lang);
     match lang {
         _ if status != RunStatus::Failed || !reason.keeps_from_beginning() => because,
         Lang::En => format!("no further attempt could begin: {because}"),
@@ -119,9 +119,9 @@ pub fn because_of_end((status, reason): (RunStatus, Reason), detail: &ReasonDeta
 
 /// Why there is another attempt, as a clause about the previous one.
 #[must_use]
-pub fn because_again(reason: Reason, detail: &ReasonDetail, lang: Lang) -> String {
+pub fn retry_text(reason: Reason, detail: &ReasonDetail, lang: Lang) -> String {
     let name = detail.executor.as_deref().filter(|name| !name.is_empty());
-    if let Some(text) = silenced(detail, lang).filter(|_| reason == Reason::ExecutorLost) {
+    if let Some(text) = silenced_text(detail, lang).filter(|_| reason == Reason::ExecutorLost) {
         return text;
     }
     match (reason, name, lang) {
@@ -137,17 +137,17 @@ pub fn because_again(reason: Reason, detail: &ReasonDetail, lang: Lang) -> Strin
         (Reason::NotReceived, Some(name), Lang::Zh) => format!("执行器 {name} 没有收到上一次尝试"),
         (Reason::NotReceived, None, Lang::En) => "the previous attempt reached no executor".to_owned(),
         (Reason::NotReceived, None, Lang::Zh) => "上一次尝试没有送达任何执行器".to_owned(),
-        _ => because(reason, detail, lang),
+        _ => reason_text(reason, detail, lang),
     }
 }
 
-fn because_en(reason: Reason, detail: &ReasonDetail) -> String {
+fn reason_text_en(reason: Reason, detail: &ReasonDetail) -> String {
     let name = detail.executor.as_deref().filter(|name| !name.is_empty());
     let text = match reason {
         Reason::Misfire => "its instant passed while no server was at work, and the job's misfire policy skips it",
         Reason::Overlap => {
             return match (detail.run, detail.queue_max) {
-                _ if detail.waits_for == Some(WaitFor::Run) => expired(detail, Lang::En),
+                _ if detail.waits_for == Some(WaitFor::Run) => expired_text(detail, Lang::En),
                 (Some(run), Some(max)) => format!("{max} runs waited behind run {run} already, and the queue was full"),
                 (Some(run), None) => {
                     format!("run {run} had not ended, and the job's overlap policy skips overlapping runs")
@@ -159,7 +159,7 @@ fn because_en(reason: Reason, detail: &ReasonDetail) -> String {
         Reason::Changed => "the job was changed, and its new definition does not fire at this instant",
         Reason::Deleted => "the job was deleted",
         Reason::NoExecutor => return no_executor(detail, Lang::En),
-        Reason::Expired => return expired(detail, Lang::En),
+        Reason::Expired => return expired_text(detail, Lang::En),
         Reason::Retry => "it failed, and the job's retry policy gave another attempt",
         Reason::ExecutorLost => {
             return name.map_or_else(
@@ -202,13 +202,13 @@ fn because_en(reason: Reason, detail: &ReasonDetail) -> String {
     text.to_owned()
 }
 
-fn because_zh(reason: Reason, detail: &ReasonDetail) -> String {
+fn reason_text_zh(reason: Reason, detail: &ReasonDetail) -> String {
     let name = detail.executor.as_deref().filter(|name| !name.is_empty());
     let text = match reason {
         Reason::Misfire => "到期时没有服务器在工作，按任务的错过策略跳过",
         Reason::Overlap => {
             return match (detail.run, detail.queue_max) {
-                _ if detail.waits_for == Some(WaitFor::Run) => expired(detail, Lang::Zh),
+                _ if detail.waits_for == Some(WaitFor::Run) => expired_text(detail, Lang::Zh),
                 (Some(run), Some(max)) => format!("运行 {run} 之后已有 {max} 个运行在排队，队列已满"),
                 (Some(run), None) => format!("运行 {run} 尚未结束，按任务的重叠策略跳过"),
                 _ => "较早的运行尚未结束，按任务的重叠策略跳过".to_owned(),
@@ -218,7 +218,7 @@ fn because_zh(reason: Reason, detail: &ReasonDetail) -> String {
         Reason::Changed => "任务已修改，新的定义在这一时刻不触发",
         Reason::Deleted => "任务已删除",
         Reason::NoExecutor => return no_executor(detail, Lang::Zh),
-        Reason::Expired => return expired(detail, Lang::Zh),
+        Reason::Expired => return expired_text(detail, Lang::Zh),
         Reason::Retry => "执行失败，按任务的重试策略再次尝试",
         Reason::ExecutorLost => {
             return name.map_or_else(
@@ -261,11 +261,9 @@ fn because_zh(reason: Reason, detail: &ReasonDetail) -> String {
 /// What a run waits for, as the words after "waits" or "waited 38 s" (`for a free slot on w1`), or after 等待 (`w1 上的空闲槽位`).
 #[must_use]
 pub fn waits_for(detail: &ReasonDetail, lang: Lang) -> Option<String> {
-    let app = app(detail, lang);
-    let only =
-        detail.waits_for.filter(|what| *what == WaitFor::Executor).and_then(|_| super::only::waits_for(detail, lang));
-    if only.is_some() {
-        return only;
+    let app = app_text(detail, lang);
+    if let Some(wait) = one_executor::waits_for(detail, lang).filter(|_| detail.waits_for == Some(WaitFor::Executor)) {
+        return Some(wait);
     }
     Some(match (detail.waits_for?, lang) {
         (WaitFor::Run, Lang::En) => match detail.run {
@@ -278,12 +276,12 @@ pub fn waits_for(detail: &ReasonDetail, lang: Lang) -> Option<String> {
         },
         (WaitFor::Limit, Lang::En) => format!("for {}", limit(detail.limit.as_ref(), lang)),
         (WaitFor::Limit, Lang::Zh) => limit(detail.limit.as_ref(), lang),
-        (WaitFor::Slot, _) => slots(detail, lang),
-        (WaitFor::Executor, Lang::En) => match obstacles(detail, lang) {
+        (WaitFor::Slot, _) => slots_text(detail, lang),
+        (WaitFor::Executor, Lang::En) => match obstacles_text(detail, lang) {
             Some(obstacles) => format!("for an executor of {app} ({obstacles})"),
             None => format!("for an executor of {app} (none online)"),
         },
-        (WaitFor::Executor, Lang::Zh) => match obstacles(detail, lang) {
+        (WaitFor::Executor, Lang::Zh) => match obstacles_text(detail, lang) {
             Some(obstacles) => format!("{app}的执行器（{obstacles}）"),
             None => format!("{app}的执行器（没有在线的执行器）"),
         },
@@ -304,7 +302,7 @@ pub fn wait_zh(what: &str) -> String {
     format!("等待{space}{what}")
 }
 
-fn slots(detail: &ReasonDetail, lang: Lang) -> String {
+fn slots_text(detail: &ReasonDetail, lang: Lang) -> String {
     let full: Vec<&str> = detail
         .obstacles
         .iter()
@@ -314,19 +312,20 @@ fn slots(detail: &ReasonDetail, lang: Lang) -> String {
     match (full.is_empty(), lang) {
         (true, Lang::En) => "for a free slot".to_owned(),
         (true, Lang::Zh) => "空闲槽位".to_owned(),
-        (false, Lang::En) => format!("for a free slot on {}{}", full.join(", "), more(detail, lang)),
-        (false, Lang::Zh) => format!("{}{} 上的空闲槽位", full.join("、"), more(detail, lang)),
+        (false, Lang::En) => format!("for a free slot on {}{}", full.join(", "), more_text(detail, lang)),
+        (false, Lang::Zh) => format!("{}{} 上的空闲槽位", full.join("、"), more_text(detail, lang)),
     }
 }
 
 fn no_executor(detail: &ReasonDetail, lang: Lang) -> String {
-    let (app, waited) = (app(detail, lang), waited(detail, lang));
-    if let Some(only) = super::only::no_executor(detail, &waited, lang) {
-        return only;
+    let (app, waited) = (app_text(detail, lang), waited_text(detail, lang));
+    if let Some(clause) = one_executor::no_executor(detail, &waited, lang) {
+        return clause;
     }
     let handler = detail.handler.as_deref().unwrap_or_default();
     let is_all = |kind| !detail.obstacles.is_empty() && detail.obstacles.iter().all(|one| one.kind == kind);
-    let names = || names(detail.obstacles.iter().map(|one| one.executor.as_str()), lang) + &more(detail, lang);
+    let names =
+        || join_names(detail.obstacles.iter().map(|one| one.executor.as_str()), lang) + &more_text(detail, lang);
     match lang {
         Lang::En if detail.obstacles.is_empty() => format!("no executor of {app} was online{waited}"),
         Lang::En if is_all(ObstacleKind::Handler) => {
@@ -336,7 +335,7 @@ fn no_executor(detail: &ReasonDetail, lang: Lang) -> String {
             format!("no executor of {app} took new runs{waited} ({} draining)", names())
         }
         Lang::En => {
-            format!("no executor of {app} could take it{waited}: {}", obstacles(detail, lang).unwrap_or_default())
+            format!("no executor of {app} could take it{waited}: {}", obstacles_text(detail, lang).unwrap_or_default())
         }
         Lang::Zh if detail.obstacles.is_empty() => format!("{waited}{app}没有在线的执行器"),
         Lang::Zh if is_all(ObstacleKind::Handler) => {
@@ -346,13 +345,13 @@ fn no_executor(detail: &ReasonDetail, lang: Lang) -> String {
             format!("{waited}{app}没有执行器接受新的运行（{} 正在排空）", names())
         }
         Lang::Zh => {
-            format!("{waited}{app}没有执行器可以接收它：{}", obstacles(detail, lang).unwrap_or_default())
+            format!("{waited}{app}没有执行器可以接收它：{}", obstacles_text(detail, lang).unwrap_or_default())
         }
     }
 }
 
-fn expired(detail: &ReasonDetail, lang: Lang) -> String {
-    let waited = waited(detail, lang);
+fn expired_text(detail: &ReasonDetail, lang: Lang) -> String {
+    let waited = waited_text(detail, lang);
     let waits = waits_for(detail, lang);
     match (waits, lang) {
         (Some(waits), Lang::En) => format!("it waited{} {waits}", waited.replacen(" for", "", 1)),
@@ -363,8 +362,9 @@ fn expired(detail: &ReasonDetail, lang: Lang) -> String {
 }
 
 fn limit(limit: Option<&LimitDetail>, lang: Lang) -> String {
-    let Some(limit) = limit else { return pick(lang, "a limit", "限制").to_owned() };
-    let (max, per) = (limit.max.unwrap_or(0), Duration::from_millis(limit.per_ms.unwrap_or(0)));
+    let Some(limit) = limit else { return in_lang(lang, "a limit", "限制").to_owned() };
+    let max = limit.max.unwrap_or(0);
+    let per = short_length(Duration::from_millis(limit.per_ms.unwrap_or(0)), lang);
     let key = limit.key.as_deref();
     match (limit.kind, key, lang) {
         (LimitKind::Concurrency, key, Lang::En) => {
@@ -373,12 +373,10 @@ fn limit(limit: Option<&LimitDetail>, lang: Lang) -> String {
         (LimitKind::Concurrency, key, Lang::Zh) => {
             format!("并发限制 \"{}\"（同时最多 {max} 个）", key.unwrap_or_default())
         }
-        (LimitKind::Rate, Some(key), Lang::En) => format!("rate limit \"{key}\" ({max} per {})", short(per, lang)),
-        (LimitKind::Rate, Some(key), Lang::Zh) => {
-            format!("速率限制 \"{key}\"（每 {}最多 {max} 个）", short(per, lang))
-        }
-        (LimitKind::Rate, None, Lang::En) => format!("the job's rate limit ({max} per {})", short(per, lang)),
-        (LimitKind::Rate, None, Lang::Zh) => format!("任务的速率限制（每 {}最多 {max} 个）", short(per, lang)),
+        (LimitKind::Rate, Some(key), Lang::En) => format!("rate limit \"{key}\" ({max} per {per})"),
+        (LimitKind::Rate, Some(key), Lang::Zh) => format!("速率限制 \"{key}\"（每 {per}最多 {max} 个）"),
+        (LimitKind::Rate, None, Lang::En) => format!("the job's rate limit ({max} per {per})"),
+        (LimitKind::Rate, None, Lang::Zh) => format!("任务的速率限制（每 {per}最多 {max} 个）"),
         (LimitKind::Home, key, Lang::En) => {
             format!("the server that counts limit \"{}\"", key.unwrap_or_default())
         }
@@ -387,7 +385,7 @@ fn limit(limit: Option<&LimitDetail>, lang: Lang) -> String {
 }
 
 /// Which executors do not take the run and why, grouped by the obstacle.
-pub(super) fn obstacles(detail: &ReasonDetail, lang: Lang) -> Option<String> {
+pub(super) fn obstacles_text(detail: &ReasonDetail, lang: Lang) -> Option<String> {
     let mut groups: BTreeMap<(ObstacleKind, Option<&str>), Vec<&str>> = BTreeMap::new();
     for Obstacle { executor, kind, condition } in &detail.obstacles {
         groups.entry((*kind, condition.as_deref())).or_default().push(executor);
@@ -397,7 +395,7 @@ pub(super) fn obstacles(detail: &ReasonDetail, lang: Lang) -> Option<String> {
         .into_iter()
         .map(|((kind, condition), some)| {
             let (is_one, condition) = (some.len() == 1, condition.unwrap_or_default());
-            let names = names(some.into_iter(), lang);
+            let names = join_names(some.into_iter(), lang);
             let verb = |one: &'static str, many: &'static str| if is_one { one } else { many };
             match (kind, lang) {
                 (ObstacleKind::Handler, Lang::En) => format!("{names} {} handler \"{handler}\"", verb("lacks", "lack")),
@@ -430,14 +428,14 @@ pub(super) fn obstacles(detail: &ReasonDetail, lang: Lang) -> Option<String> {
         Lang::En => format!("{count} more cannot take it either"),
         Lang::Zh => format!("另有 {count} 个也不能接收"),
     }));
-    (!parts.is_empty()).then(|| parts.join(pick(lang, "; ", "；")))
+    (!parts.is_empty()).then(|| parts.join(in_lang(lang, "; ", "；")))
 }
 
-fn names<'a>(names: impl Iterator<Item = &'a str>, lang: Lang) -> String {
-    names.collect::<Vec<_>>().join(pick(lang, ", ", "、"))
+fn join_names<'a>(names: impl Iterator<Item = &'a str>, lang: Lang) -> String {
+    names.collect::<Vec<_>>().join(in_lang(lang, ", ", "、"))
 }
 
-fn more(detail: &ReasonDetail, lang: Lang) -> String {
+fn more_text(detail: &ReasonDetail, lang: Lang) -> String {
     match (detail.obstacles_more, lang) {
         (0, _) => String::new(),
         (count, Lang::En) => format!(" and {count} more"),
@@ -445,7 +443,7 @@ fn more(detail: &ReasonDetail, lang: Lang) -> String {
     }
 }
 
-fn app(detail: &ReasonDetail, lang: Lang) -> String {
+fn app_text(detail: &ReasonDetail, lang: Lang) -> String {
     match (&detail.app, lang) {
         (Some(app), Lang::En) => format!("app {app}"),
         (Some(app), Lang::Zh) => format!("应用 {app} "),
@@ -455,18 +453,18 @@ fn app(detail: &ReasonDetail, lang: Lang) -> String {
 }
 
 /// ` for 5 min`, or `5 分钟内`.
-fn waited(detail: &ReasonDetail, lang: Lang) -> String {
+fn waited_text(detail: &ReasonDetail, lang: Lang) -> String {
     match (detail.waited_ms, lang) {
         (None, Lang::En) => " until the queue timeout".to_owned(),
         (None, Lang::Zh) => "直到排队超时，".to_owned(),
-        (Some(ms), Lang::En) => format!(" for {}", short(Duration::from_millis(ms), lang)),
-        (Some(ms), Lang::Zh) => format!("{}内", short(Duration::from_millis(ms), lang)),
+        (Some(ms), Lang::En) => format!(" for {}", short_length(Duration::from_millis(ms), lang)),
+        (Some(ms), Lang::Zh) => format!("{}内", short_length(Duration::from_millis(ms), lang)),
     }
 }
 
 /// A length of time in its two largest units: `38 s`, `1 min 30 s`, `5 分钟`.
 #[must_use]
-pub fn short(length: Duration, lang: Lang) -> String {
+pub fn short_length(length: Duration, lang: Lang) -> String {
     // Milliseconds next to minutes, or tenths next to seconds, are of no use.
     let seconds = if length >= Duration::from_secs(1) { (length + Duration::from_millis(500)).as_secs() } else { 0 };
     let parts = [
@@ -477,21 +475,21 @@ pub fn short(length: Duration, lang: Lang) -> String {
     ];
     let first = parts.iter().position(|(count, ..)| *count > 0);
     let Some(first) = first else {
-        return format!("{} {}", length.as_millis(), pick(lang, "ms", "毫秒"));
+        return format!("{} {}", length.as_millis(), in_lang(lang, "ms", "毫秒"));
     };
     let units = parts.iter().skip(first).take(2).filter(|(count, ..)| *count > 0);
-    units.map(|(count, en, zh)| format!("{count} {}", pick(lang, en, zh))).collect::<Vec<_>>().join(" ")
+    units.map(|(count, en, zh)| format!("{count} {}", in_lang(lang, en, zh))).collect::<Vec<_>>().join(" ")
 }
 
-const fn pick<'a>(lang: Lang, en: &'a str, zh: &'a str) -> &'a str {
+const fn in_lang<'a>(lang: Lang, en: &'a str, zh: &'a str) -> &'a str {
     match lang {
         Lang::En => en,
         Lang::Zh => zh,
     }
 }
 
-const fn stop(lang: Lang) -> &'static str {
-    pick(lang, ".", "。")
+const fn full_stop(lang: Lang) -> &'static str {
+    in_lang(lang, ".", "。")
 }
 
 fn capitalized(text: &str) -> String {

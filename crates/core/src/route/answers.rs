@@ -25,7 +25,7 @@ pub enum Answer {
 
 /// Picks the first candidate of the list that answered yes. It waits while an earlier candidate has not answered, until
 /// the time for answers has passed. The shards of a fire go to all candidates that answered yes, in turn.
-pub(super) fn first_good(request: &RouteRequest<'_>) -> Choice {
+pub(super) fn first_yes(request: &RouteRequest<'_>) -> Choice {
     let answer = |index: &usize| request.candidates[*index].answer;
     if request.shards > 1 {
         if !request.is_wait_over && request.open().any(|index| answer(&index) == Answer::Missing) {
@@ -57,7 +57,7 @@ mod tests {
         let pick = |answers: [Answer; 3], is_wait_over| {
             let mut online = candidates(&all_points);
             online.iter_mut().zip(answers).for_each(|(candidate, answer)| candidate.answer = answer);
-            [0, 1].map(|shard| first_good(&RouteRequest { shard, shards: 2, is_wait_over, ..request(&online) }))
+            [0, 1].map(|shard| first_yes(&RouteRequest { shard, shards: 2, is_wait_over, ..request(&online) }))
         };
         let (yes, no, none) = (Answer::Yes, Answer::No, Answer::Missing);
         assert_eq!(pick([yes, none, yes], false), [Choice::Wait; 2]);

@@ -5,5 +5,5 @@ use super::memory::Memory;
 use super::request::{Choice, RouteRequest};
 
 pub(super) fn pick(request: &RouteRequest<'_>, _: &mut Memory) -> Choice {
-    answers::first_good(request)
+    answers::first_yes(request)
 }

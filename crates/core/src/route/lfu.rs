@@ -37,7 +37,7 @@ mod tests {
         for (_, count) in memory.uses(&online, |_| 0).iter_mut() {
             *count = COUNT_MAX - 1;
         }
-        online[1].refusal = Some(crate::route::Refusal::HadItBefore);
+        online[1].refusal = Some(crate::route::Refusal::HadPreviousAttempt);
         assert_eq!(pick(&request(&online), &mut memory), Choice::Take(0));
         assert_eq!(counts(&mut memory), [COUNT_MAX, COUNT_MAX - 1]);
         assert_eq!(pick(&request(&online), &mut memory), Choice::Take(0));

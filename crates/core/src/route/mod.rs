@@ -98,7 +98,7 @@ pub fn pick(route: Route, request: &RouteRequest<'_>, memory: &mut Memory) -> Ch
     let router = router(route);
     if let Some(name) = request.executor.filter(|_| request.attempt > 1 && route != Route::Broadcast) {
         let others: Vec<Candidate<'_>> =
-            request.candidates.iter().map(|candidate| candidate.unless_named(name)).collect();
+            request.candidates.iter().map(|candidate| candidate.refused_if_named(name)).collect();
         let among_others = router(&RouteRequest { candidates: &others, ..*request }, memory);
         if among_others != Choice::NoExecutor {
             return among_others;

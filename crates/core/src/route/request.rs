@@ -66,8 +66,8 @@ impl From<Option<usize>> for Choice {
 }
 
 impl Candidate<'_> {
-    pub(super) fn unless_named(&self, name: &str) -> Self {
-        let refusal = self.refusal.or_else(|| (self.hashed_name.name() == name).then_some(Refusal::HadItBefore));
+    pub(super) fn refused_if_named(&self, name: &str) -> Self {
+        let refusal = self.refusal.or_else(|| (self.hashed_name.name() == name).then_some(Refusal::HadPreviousAttempt));
         Self { refusal, ..*self }
     }
 }

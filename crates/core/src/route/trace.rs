@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::request::Candidate;
 use crate::misfire::{LateBecause, Lateness};
-use crate::reason::words::short;
+use crate::reason::words::short_length;
 use crate::time::millis;
 use crate::words::Lang;
 
@@ -30,7 +30,7 @@ pub enum Refusal {
     /// Its switch is at stopped.
     Stopped,
     /// It had the previous attempt.
-    HadItBefore,
+    HadPreviousAttempt,
     /// It answered that it is not free for the job.
     Busy,
     /// It did not answer.
@@ -45,7 +45,7 @@ impl Refusal {
             Self::Full => "full",
             Self::Draining => "draining",
             Self::Stopped => "stopped",
-            Self::HadItBefore => "had_it_before",
+            Self::HadPreviousAttempt => "had_it_before",
             Self::Busy => "busy",
             Self::Silent => "silent",
         }
@@ -84,20 +84,20 @@ pub fn text(route: &str, candidates: &[Candidate<'_>], waited: WaitTimes) -> Str
     text.push_str("\",\"of\":[");
     let open = candidates.iter().filter(|candidate| candidate.refusal.is_none());
     let left =
-        list(&mut text, TRACE_LEN_MAX / 2, open, |text, candidate| push_name(text, candidate.hashed_name.name()));
+        push_list(&mut text, TRACE_LEN_MAX / 2, open, |text, candidate| push_name(text, candidate.hashed_name.name()));
     text.push(']');
     push_more(&mut text, "of", left);
     let refused = || candidates.iter().filter_map(|candidate| Some((candidate, candidate.refusal?)));
     if refused().next().is_some() {
         text.push_str(",\"refused\":{");
-        let left = list(&mut text, TRACE_LEN_MAX - TAIL_LEN_MAX, refused(), |text, (candidate, why)| {
+        let refused_more = push_list(&mut text, TRACE_LEN_MAX - TAIL_LEN_MAX, refused(), |text, (candidate, why)| {
             push_name(text, candidate.hashed_name.name());
             text.push_str(":\"");
             text.push_str(why.as_str());
             text.push('"');
         });
         text.push('}');
-        push_more(&mut text, "refused", left);
+        push_more(&mut text, "refused", refused_more);
     }
     let server = waited.server.map(|late| (late.because.as_str(), late.by));
     let waits = [("turn", waited.turn), ("executor", waited.executor)];
@@ -109,7 +109,7 @@ pub fn text(route: &str, candidates: &[Candidate<'_>], waited: WaitTimes) -> Str
         .peekable();
     if waits.peek().is_some() {
         text.push_str(",\"waited\":{");
-        list(&mut text, TRACE_LEN_MAX, waits, |text, (what, ms)| {
+        push_list(&mut text, TRACE_LEN_MAX, waits, |text, (what, ms)| {
             push_key(text, what, "");
             text.push_str(&ms.to_string());
         });
@@ -182,7 +182,7 @@ impl fmt::Display for Trace {
             write!(f, " and {} more", self.refused_more)?;
         }
         let WaitTimes { server, turn, executor } = self.waits();
-        let length = |length| short(length, Lang::En);
+        let length = |length| short_length(length, Lang::En);
         match server {
             Some(Lateness { because: LateBecause::Overload, by }) => write!(f, "; servers were {} behind", length(by))?,
             Some(Lateness { because: LateBecause::Outage, by }) => {
@@ -202,13 +202,18 @@ impl fmt::Display for Trace {
 }
 
 /// Writes items with commas between them until the text is `len_max` bytes long, and returns how many are left out.
-fn list<T>(text: &mut String, len_max: usize, items: impl Iterator<Item = T>, write: impl Fn(&mut String, T)) -> usize {
-    let mut left = 0;
+fn push_list<T>(
+    text: &mut String,
+    len_max: usize,
+    items: impl Iterator<Item = T>,
+    write: impl Fn(&mut String, T),
+) -> usize {
+    let mut left_out_count = 0;
     let mut is_first = true;
     for item in items {
         let before = text.len();
-        if left > 0 {
-            left += 1;
+        if left_out_count > 0 {
+            left_out_count += 1;
             continue;
         }
         if !std::mem::take(&mut is_first) {
@@ -217,10 +222,10 @@ fn list<T>(text: &mut String, len_max: usize, items: impl Iterator<Item = T>, wr
         write(text, item);
         if text.len() > len_max {
             text.truncate(before);
-            left = 1;
+            left_out_count = 1;
         }
     }
-    left
+    left_out_count
 }
 
 /// Writes how many names a list leaves out, if it leaves out any.
@@ -262,7 +267,7 @@ mod tests {
                     (0..count).map(|i| HashPoints::new(&format!("{i}{}", "x\"".repeat(len)))).collect();
                 let mut online = candidates(&all_points);
                 for candidate in online.iter_mut().skip(1).step_by(2) {
-                    candidate.refusal = Some(Refusal::HadItBefore);
+                    candidate.refusal = Some(Refusal::HadPreviousAttempt);
                 }
                 let day = Duration::from_secs(366 * 86_400);
                 let server = Some(Lateness { because: LateBecause::Overload, by: day });

@@ -203,35 +203,35 @@ pub fn compare(mut own: Vec<RondelFire>, mut old: Vec<OldFire>, range: Range) ->
             None => left.push(index),
         }
     }
-    let mut found = ComparisonBuilder::default();
+    let mut builder = ComparisonBuilder::default();
     for index in left {
         let fire = &old[index];
         let before = own.partition_point(|one| one.fire_at <= fire.at() + near).checked_sub(1);
         match before.filter(|place| fire.at().since(own[*place].fire_at) <= range.tolerance) {
             Some(place) if pairs[place].is_none() => pairs[place] = Some(index),
             Some(place) if range.has(own[place].fire_at) => {
-                found.comparison.twice += 1;
-                found.add_difference(DifferenceKind::Twice, own[place].fire_at, Some(&own[place]), Some(fire), None);
+                builder.comparison.twice += 1;
+                builder.add_difference(DifferenceKind::Twice, own[place].fire_at, Some(&own[place]), Some(fire), None);
             }
             // The fire belongs to another range.
             Some(_) => {}
             None if range.has(fire.at()) => {
-                found.comparison.only_old += 1;
-                found.add_difference(DifferenceKind::OnlyOld, fire.at(), None, Some(fire), None);
+                builder.comparison.only_old += 1;
+                builder.add_difference(DifferenceKind::OnlyOld, fire.at(), None, Some(fire), None);
             }
             None => {}
         }
     }
     for (fire, pair) in own.iter().zip(&pairs).filter(|(fire, _)| range.has(fire.fire_at)) {
         match pair {
-            Some(index) => found.add_pair(fire, &old[*index], range.late_from),
+            Some(index) => builder.add_pair(fire, &old[*index], range.late_from),
             None => {
-                found.comparison.only_rondel += 1;
-                found.add_difference(DifferenceKind::OnlyRondel, fire.fire_at, Some(fire), None, None);
+                builder.comparison.only_rondel += 1;
+                builder.add_difference(DifferenceKind::OnlyRondel, fire.fire_at, Some(fire), None, None);
             }
         }
     }
-    found.finish()
+    builder.finish()
 }
 
 /// How far apart the instants of one fire may be: [`SAME_FIRE_WITHIN`], but at most half of the shortest gap between fires, so that no fire is taken

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use strsim::osa_distance;
 
 use super::expected::{
-    admits, allowed_words, bounds, branches, describe_value, expected, is_duration, is_instant, quoted, resolve,
+    admits, allowed_words, branches, describe_value, expected, integer_bounds, is_duration, is_instant, quoted, resolve,
 };
 use super::{ERROR_COUNT_MAX, ErrorKind, ShapeError, push};
 use crate::time::{Timestamp, parse_duration};
@@ -74,7 +74,7 @@ impl<'s> Checker<'s> {
                 true
             }
             Value::String(text) => {
-                let wrong = if is_duration(schema) {
+                let format_error = if is_duration(schema) {
                     parse_duration(text).err()
                 } else if is_instant(schema) {
                     text.parse::<Timestamp>().err()
@@ -82,7 +82,7 @@ impl<'s> Checker<'s> {
                     None
                 };
                 // The message of `error` repeats the whole text, which may be long.
-                wrong.is_none_or(|error| {
+                format_error.is_none_or(|error| {
                     let message = if text.len() > 100 {
                         format!("expected {}, found {}", expected(self.root, schema), quoted(text))
                     } else {
@@ -94,7 +94,7 @@ impl<'s> Checker<'s> {
             Value::Number(number) => {
                 let value = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from));
                 let is_inside =
-                    bounds(schema).zip(value).is_none_or(|((min, max), value)| (min..=max).contains(&value));
+                    integer_bounds(schema).zip(value).is_none_or(|((min, max), value)| (min..=max).contains(&value));
                 is_inside || {
                     let message = format!("expected {}, found the number {number}", expected(self.root, schema));
                     self.refuse(ErrorKind::InvalidValue, message)
@@ -111,8 +111,9 @@ impl<'s> Checker<'s> {
         if let (Some(only), None) = (fitting.next(), fitting.next()) {
             return self.check(only, value);
         }
-        let of_type = branches.iter().filter(|branch| admits(self.root, branch, value));
-        let tagged: Option<Vec<(&str, &Value)>> = of_type.map(|branch| tag(resolve(self.root, branch))).collect();
+        let admitting = branches.iter().filter(|branch| admits(self.root, branch, value));
+        let tagged: Option<Vec<(&str, &Value)>> =
+            admitting.map(|branch| tag_field(resolve(self.root, branch))).collect();
         let (Some(tagged), Value::Object(fields)) = (tagged, value) else { return true };
         let names: Vec<&str> = tagged.iter().map(|(name, _)| *name).collect();
         let mut keys = fields.iter_mut();
@@ -207,7 +208,7 @@ impl<'s> Checker<'s> {
 }
 
 /// The field by which a branch can be recognized, with its schema: the branch has no other field, and requires this one.
-fn tag(branch: &Value) -> Option<(&str, &Value)> {
+fn tag_field(branch: &Value) -> Option<(&str, &Value)> {
     let mut fields = branch.get("properties")?.as_object()?.iter();
     let (Some((name, schema)), None) = (fields.next(), fields.next()) else { return None };
     let required = branch.get("required")?.as_array()?;

@@ -67,7 +67,7 @@ const OBJECT: &str = "an object";
 
 /// What the schema expects: "a string", "one of first, last".
 pub(super) fn expected(root: &Value, schema: &Value) -> String {
-    let mut parts = parts(root, schema);
+    let mut parts = alternatives(root, schema);
     if parts.iter().filter(|part| part.starts_with(OBJECT)).count() > 1 {
         // Listing the fields of several kinds of objects would hide the rest.
         parts.retain(|part| !part.starts_with(OBJECT));
@@ -82,7 +82,7 @@ pub(super) fn expected(root: &Value, schema: &Value) -> String {
     }
 }
 
-fn parts(root: &Value, schema: &Value) -> Vec<String> {
+fn alternatives(root: &Value, schema: &Value) -> Vec<String> {
     let words = allowed_words(root, resolve(root, schema));
     if words.is_empty() {
         return kinds(root, schema, false);
@@ -97,7 +97,7 @@ fn kinds(root: &Value, schema: &Value, without_texts: bool) -> Vec<String> {
     let schema = resolve(root, schema);
     if let Some(branches) = branches(schema) {
         let mut found = Vec::new();
-        let of_branch = |branch| if without_texts { kinds(root, branch, true) } else { parts(root, branch) };
+        let of_branch = |branch| if without_texts { kinds(root, branch, true) } else { alternatives(root, branch) };
         for part in branches.iter().flat_map(of_branch) {
             if !found.contains(&part) {
                 found.push(part);
@@ -110,16 +110,20 @@ fn kinds(root: &Value, schema: &Value, without_texts: bool) -> Vec<String> {
         Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).collect(),
         _ => Vec::new(),
     };
-    kinds.into_iter().filter(|kind| !(without_texts && *kind == "string")).map(|kind| of_type(kind, schema)).collect()
+    kinds
+        .into_iter()
+        .filter(|kind| !(without_texts && *kind == "string"))
+        .map(|kind| type_words(kind, schema))
+        .collect()
 }
 
-fn of_type(kind: &str, schema: &Value) -> String {
+fn type_words(kind: &str, schema: &Value) -> String {
     match kind {
         "string" if is_duration(schema) => "a duration such as \"30s\" or \"1h30m\"".to_owned(),
         "string" if is_instant(schema) => "an instant such as \"2026-03-08T07:00:00Z\"".to_owned(),
         "string" => "a string".to_owned(),
         "boolean" => "true or false".to_owned(),
-        "integer" => match bounds(schema) {
+        "integer" => match integer_bounds(schema) {
             Some((min, max)) => {
                 let limit = |name: &str| schema.get(name).and_then(Value::as_i64).map(i128::from);
                 let (min, max) = (limit("minimum").unwrap_or(min), limit("maximum").unwrap_or(max));
@@ -152,7 +156,7 @@ pub(super) fn is_instant(schema: &Value) -> bool {
 }
 
 /// The bounds of the integer type. Narrower ranges are checked later, with messages of their own.
-pub(super) fn bounds(schema: &Value) -> Option<(i128, i128)> {
+pub(super) fn integer_bounds(schema: &Value) -> Option<(i128, i128)> {
     Some(match schema.get("format")?.as_str()? {
         "uint8" => (0, u8::MAX.into()),
         "uint16" => (0, u16::MAX.into()),

@@ -66,7 +66,7 @@ impl<T> ShapeErrors<T> {
     /// Of the errors `found`, returns those that no deviation can have caused. `found` are errors that further checks of the
     /// repaired document reported. A deviation can have caused an error if the pointer of one lies at or below the pointer of
     /// the other.
-    pub fn independent(&self, found: Vec<FieldError>) -> impl Iterator<Item = FieldError> {
+    pub fn independent_errors(&self, found: Vec<FieldError>) -> impl Iterator<Item = FieldError> {
         let is_below = |below: &str, above: &str| {
             below.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
@@ -92,7 +92,7 @@ pub fn read<T: DeserializeOwned + JsonSchema + 'static>(document: Document) -> R
     if count == 0 {
         let error = match serde_path_to_error::deserialize(value) {
             Ok(read) => return Ok(read),
-            Err(error) => of_serde(&error),
+            Err(error) => from_serde_error(&error),
         };
         return Err(Box::new(ShapeErrors { errors: vec![error], count: 1, repaired: None }));
     }
@@ -153,7 +153,7 @@ fn pointer_to(path: &serde_path_to_error::Path) -> String {
 }
 
 /// The error for a document that fits the schema but that the type refuses.
-fn of_serde(error: &serde_path_to_error::Error<serde_json::Error>) -> ShapeError {
+fn from_serde_error(error: &serde_path_to_error::Error<serde_json::Error>) -> ShapeError {
     let mut pointer = pointer_to(error.path());
     let message = error.inner().to_string();
     let missing = message.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));

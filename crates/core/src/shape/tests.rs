@@ -136,7 +136,7 @@ fn everything_is_reported_and_the_rest_is_checked() {
         ["/app", "/colour", "/handler", "/retry/max", "/schedule/1/evry", "/schedule/2/jitter/max", "/timeout"]
     );
     let further = shape_errors.repaired.as_ref().unwrap().compile().unwrap_err();
-    let mut further: Vec<_> = shape_errors.independent(further).map(|error| error.pointer).collect();
+    let mut further: Vec<_> = shape_errors.independent_errors(further).map(|error| error.pointer).collect();
     further.sort_unstable();
     assert_eq!(further, ["/name", "/priority", "/retry/backoff", "/schedule/0/every", "/schedule/2/cron"]);
 }

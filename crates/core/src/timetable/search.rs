@@ -59,8 +59,8 @@ impl<'a> Search<'a> {
     /// The first fire after `after` and up to `until`.
     pub(super) fn next(&mut self, after: Timestamp, until: Timestamp) -> SearchResult {
         let found = match &self.table.calendar {
-            None => self.plain(after, until),
-            Some(applied) => self.in_calendar(after, until, applied),
+            None => self.next_plain(after, until),
+            Some(applied) => self.next_in_calendar(after, until, applied),
         };
         if matches!(found, SearchResult::Fire(_)) {
             self.work_left = self.work_left.saturating_add(WORK_PER_FIRE).min(WORK_MAX);
@@ -68,35 +68,40 @@ impl<'a> Search<'a> {
         found
     }
 
-    fn plain(&self, after: Timestamp, until: Timestamp) -> SearchResult {
+    fn next_plain(&self, after: Timestamp, until: Timestamp) -> SearchResult {
         let next = |schedule: &Schedule| schedule.next_after(self.anchor, after).map(|at| fire(schedule, at));
         let first = self.table.schedules.iter().filter_map(next).min_by_key(|fire| fire.at);
         first.filter(|fire| fire.at <= until).map_or(SearchResult::Nothing, SearchResult::Fire)
     }
 
     /// The first fire that the calendar keeps or moves, up to the horizon.
-    fn in_calendar(&mut self, after: Timestamp, until: Timestamp, applied: &AppliedCalendar) -> SearchResult {
+    fn next_in_calendar(&mut self, after: Timestamp, until: Timestamp, applied: &AppliedCalendar) -> SearchResult {
         let (calendar, horizon) = (&applied.calendar, after.saturating_add(HORIZON));
         let to = until.min(horizon);
-        let found = match applied.rule {
-            CalendarRule::Only => self.filtered(after, to, (calendar, true)),
-            CalendarRule::Except => self.filtered(after, to, (calendar, false)),
-            CalendarRule::Next => self.shifted(after, to, calendar, Direction::Later),
-            CalendarRule::Previous => self.shifted(after, to, calendar, Direction::Earlier),
+        let result = match applied.rule {
+            CalendarRule::Only => self.next_filtered(after, to, (calendar, true)),
+            CalendarRule::Except => self.next_filtered(after, to, (calendar, false)),
+            CalendarRule::Next => self.next_shifted(after, to, calendar, Direction::Later),
+            CalendarRule::Previous => self.next_shifted(after, to, calendar, Direction::Earlier),
         };
         if found != SearchResult::Nothing || until <= horizon {
-            return found;
+            return result;
         }
         match self.table.uncalendared_after(self.anchor, after) {
             // Nothing was searched yet, because all fires are beyond the horizon.
-            Some((first, _)) if first > horizon => self.in_calendar(first - SHIFT_MAX, until, applied),
-            _ => found,
+            Some((first, _)) if first > horizon => self.next_in_calendar(first - SHIFT_MAX, until, applied),
+            _ => result,
         }
     }
 
     /// The first fire whose local time is in the calendar if `wanted` is true, else outside of the calendar. A stretch in which
     /// the calendar allows no fires is skipped as a whole.
-    fn filtered(&mut self, after: Timestamp, until: Timestamp, (calendar, wanted): (&Calendar, bool)) -> SearchResult {
+    fn next_filtered(
+        &mut self,
+        after: Timestamp,
+        until: Timestamp,
+        (calendar, wanted): (&Calendar, bool),
+    ) -> SearchResult {
         let first = |(index, schedule): (usize, &Schedule)| Some((schedule.next_after(self.anchor, after)?, index));
         // The next candidate of each schedule. At the same instant the first schedule of the list wins.
         let mut candidates: Vec<(Timestamp, usize)> =
@@ -130,35 +135,39 @@ impl<'a> Search<'a> {
 
     /// The first fire if the calendar moves each fire on a day outside it to the nearest day inside: in this direction, and at the
     /// same time of day.
-    fn shifted(
+    fn next_shifted(
         &mut self,
         after: Timestamp,
         until: Timestamp,
         calendar: &Calendar,
         direction: Direction,
     ) -> SearchResult {
-        let mut best: Option<Fire> = None;
-        let mut open: Option<Timestamp> = None;
+        let mut first_fire: Option<Fire> = None;
+        let mut unsearched_from: Option<Timestamp> = None;
         let count = u64::try_from(self.table.schedules.len()).unwrap_or(1).max(1);
         // Each schedule has an equal share of the work, so that every search makes progress with all of them.
         let share = self.work_left / count;
         for schedule in &self.table.schedules {
             // A later schedule of the list wins only with an earlier instant.
-            let until = best.map_or(until, |best| just_before(best.at));
+            let until = first_fire.map_or(until, |first_fire| just_before(first_fire.at));
             // A fire of the schedule may move to a day before the schedule's start.
             let after = schedule.start.map_or(after, |start| after.max(just_before(start)));
             let mut shift = Shift { schedule, anchor: self.anchor, after, calendar, direction, work_left: share };
             match shift.next(until) {
-                ShiftResult::At(at) => best = Some(fire(schedule, at)),
-                ShiftResult::NothingBefore(at) => open = Some(open.map_or(at, |open| open.min(at))),
+                ShiftResult::At(at) => first_fire = Some(fire(schedule, at)),
+                ShiftResult::NothingBefore(at) => {
+                    unsearched_from = Some(unsearched_from.map_or(at, |unsearched_from| unsearched_from.min(at)))
+                }
                 ShiftResult::Nothing => {}
             }
             self.spend(share - shift.work_left);
         }
-        match (best, open) {
-            (Some(best), Some(open)) if open <= best.at => SearchResult::NothingBefore(open),
-            (Some(best), _) => SearchResult::Fire(best),
-            (None, Some(open)) => SearchResult::NothingBefore(open),
+        match (first_fire, unsearched_from) {
+            (Some(first_fire), Some(unsearched_from)) if unsearched_from <= first_fire.at => {
+                SearchResult::NothingBefore(unsearched_from)
+            }
+            (Some(first_fire), _) => SearchResult::Fire(first_fire),
+            (None, Some(unsearched_from)) => SearchResult::NothingBefore(unsearched_from),
             (None, None) => SearchResult::Nothing,
         }
     }
@@ -196,13 +205,13 @@ impl Shift<'_> {
         let midnight = |day: NaiveDate| local::instant(self.schedule.zone, day.and_time(NaiveTime::MIN));
         let mut day = local::time_at(self.schedule.zone, self.after).date();
         loop {
-            if let Some(at) = self.on(day) {
+            if let Some(at) = self.first_on(day) {
                 let is_last = at > until || self.schedule.end.is_some_and(|end| at > end);
                 return if is_last { ShiftResult::Nothing } else { ShiftResult::At(at) };
             }
             let Some(next) = day.succ_opt() else { return ShiftResult::Nothing };
             day = next;
-            if midnight(day) > until || self.is_over(day) {
+            if midnight(day) > until || self.is_beyond_all_fires(day) {
                 return ShiftResult::Nothing;
             }
             if self.work_left == 0 {
@@ -212,7 +221,7 @@ impl Shift<'_> {
     }
 
     /// The first fire on this day, among the day's own fires and those moved to it; `None` if the day is outside the calendar.
-    fn on(&mut self, day: NaiveDate) -> Option<Timestamp> {
+    fn first_on(&mut self, day: NaiveDate) -> Option<Timestamp> {
         if !self.has_day(day) {
             return None;
         }
@@ -221,40 +230,40 @@ impl Shift<'_> {
             Direction::Later => day.pred_opt(),
             Direction::Earlier => day.succ_opt(),
         };
-        let mut first = self.moved(day, day);
+        let mut first = self.first_moved(day, day);
         let mut from = step(day);
         for _ in 0..SHIFT_DAYS_MAX {
             let Some(closed) = from.filter(|from| !self.calendar.has_day(*from)) else { break };
             self.spend(self.calendar.lookup_cost());
-            first = first.into_iter().chain(self.moved(closed, day)).min();
+            first = first.into_iter().chain(self.first_moved(closed, day)).min();
             from = step(closed);
         }
         first
     }
 
     /// The first fire of the day `from` that is after the beginning of the search once it is moved to the day `to`.
-    fn moved(&mut self, from: NaiveDate, to: NaiveDate) -> Option<Timestamp> {
+    fn first_moved(&mut self, from: NaiveDate, to: NaiveDate) -> Option<Timestamp> {
         let shown = local::time_at(self.schedule.zone, self.after);
         let start = if shown.date() < to { NaiveTime::MIN } else { shown.time() };
         let at = |local: NaiveDateTime| local::instant(self.schedule.zone, local);
         let mut cursor = just_before(at(from.and_time(start)));
         loop {
             self.spend(STEP_WORK);
-            let found = self.schedule.next_after(self.anchor, cursor)?;
-            let local = local::time_at(self.schedule.zone, found);
+            let fire_at = self.schedule.next_after(self.anchor, cursor)?;
+            let local = local::time_at(self.schedule.zone, fire_at);
             if local.date() != from {
                 return None;
             }
-            let moved = if from == to { found } else { at(to.and_time(local.time())) };
+            let moved = if from == to { fire_at } else { at(to.and_time(local.time())) };
             if moved > self.after {
                 return Some(moved);
             }
-            cursor = found;
+            cursor = fire_at;
         }
     }
 
     /// Whether no fire of the schedule could be shifted to this day or a later one.
-    fn is_over(&mut self, day: NaiveDate) -> bool {
+    fn is_beyond_all_fires(&mut self, day: NaiveDate) -> bool {
         self.spend(STEP_WORK);
         let reach = chrono::Days::new(u64::try_from(SHIFT_DAYS_MAX).unwrap_or(0));
         let from = day.checked_sub_days(reach).unwrap_or(NaiveDate::MIN).and_time(NaiveTime::MIN);

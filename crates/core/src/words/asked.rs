@@ -35,7 +35,7 @@ pub fn asked_instants(zone: Tz, text: &str, now: Timestamp) -> Option<Vec<Timest
     if matches!(lower.as_str(), "now" | "现在") {
         return Some(vec![now]);
     }
-    if let Some(at) = ago(&lower, now) {
+    if let Some(at) = parse_ago(&lower, now) {
         return Some(vec![at]);
     }
     // A text with an offset is an instant; one without is a time on the clock of the zone.
@@ -61,7 +61,7 @@ fn is_in_range(at: Timestamp) -> bool {
 }
 
 /// `3h ago`, `3h 前`.
-fn ago(text: &str, now: Timestamp) -> Option<Timestamp> {
+fn parse_ago(text: &str, now: Timestamp) -> Option<Timestamp> {
     let length = text.strip_suffix("ago").or_else(|| text.strip_suffix('前'))?;
     let at = now.saturating_sub(parse_duration(length.trim()).ok()?);
     is_in_range(at).then_some(at)

@@ -57,7 +57,7 @@ impl Parts {
             days: Days::of(&fields.days),
             months: match Shape::of_cycle(&members(fields.months), 1, 12) {
                 Shape::Step { .. } => {
-                    Shape::Runs(members(fields.months).into_iter().map(|month| (month, month)).collect())
+                    Shape::Ranges(members(fields.months).into_iter().map(|month| (month, month)).collect())
                 }
                 other => other,
             },
@@ -90,7 +90,7 @@ impl Days {
             let mut days: Vec<u32> = members(weekdays & ALL_WEEKDAYS).into_iter().map(from_monday).collect();
             days.sort_unstable();
             match Shape::of_cycle(&days, 0, 6) {
-                Shape::Step { .. } => Shape::Runs(days.into_iter().map(|day| (day, day)).collect()),
+                Shape::Step { .. } => Shape::Ranges(days.into_iter().map(|day| (day, day)).collect()),
                 other => other,
             }
         };
@@ -115,6 +115,6 @@ impl Days {
 }
 
 /// `09:00`, or `09:00:30`.
-pub(super) fn clock(hour: u32, minute: u32, second: u32) -> String {
+pub(super) fn time_text(hour: u32, minute: u32, second: u32) -> String {
     if second == 0 { format!("{hour:02}:{minute:02}") } else { format!("{hour:02}:{minute:02}:{second:02}") }
 }

@@ -1,7 +1,7 @@
 //! Cron expressions in English.
 
-use super::cron_parts::{Days, Parts, TimeOfDay, clock};
-use super::shape::{Shape, described, listed};
+use super::cron_parts::{Days, Parts, TimeOfDay, time_text};
+use super::shape::{Shape, join_words, range_words};
 use crate::cron::LAST_YEAR;
 
 const MONTHS: [&str; 12] = [
@@ -24,8 +24,9 @@ const NTH: [&str; 6] = ["", "first", "second", "third", "fourth", "fifth"];
 pub(super) fn sentence(parts: &Parts) -> String {
     let (time, is_clock) = match &parts.time {
         TimeOfDay::Clock(times) => {
-            let times: Vec<String> = times.iter().map(|&(hour, minute, second)| clock(hour, minute, second)).collect();
-            (format!("at {}", listed(&times, ", ", " and ")), true)
+            let times: Vec<String> =
+                times.iter().map(|&(hour, minute, second)| time_text(hour, minute, second)).collect();
+            (format!("at {}", join_words(&times, ", ", " and ")), true)
         }
         TimeOfDay::Pace { seconds, minutes, hours } => (pace(seconds, minutes, hours), false),
     };
@@ -39,7 +40,7 @@ pub(super) fn sentence(parts: &Parts) -> String {
 }
 
 fn is_range_of_weekdays(days: &Days) -> bool {
-    matches!(days, Days::OfWeek(Shape::Runs(runs)) if matches!(runs.as_slice(), [(from, to)] if (to + 7 - from) % 7 > 1))
+    matches!(days, Days::OfWeek(Shape::Ranges(ranges)) if matches!(ranges.as_slice(), [(from, to)] if (to + 7 - from) % 7 > 1))
 }
 
 fn pace(seconds: &Shape, minutes: &Shape, hours: &Shape) -> String {
@@ -55,19 +56,19 @@ fn pace(seconds: &Shape, minutes: &Shape, hours: &Shape) -> String {
 fn hourly(hours: &Shape, minute: u32, second: u32) -> Option<String> {
     match hours {
         Shape::All if (minute, second) == (0, 0) => Some("every hour".to_owned()),
-        Shape::Step { from, step, whole: true, .. } if (*from, minute, second) == (0, 0, 0) => {
+        Shape::Step { from, step, wraps_around: true, .. } if (*from, minute, second) == (0, 0, 0) => {
             Some(format!("every {step} hours"))
         }
-        Shape::Step { from, step, whole: true, .. } => {
-            Some(format!("every {step} hours from {}", clock(*from, minute, second)))
+        Shape::Step { from, step, wraps_around: true, .. } => {
+            Some(format!("every {step} hours from {}", time_text(*from, minute, second)))
         }
-        Shape::Step { from, to, step, whole: false } => {
-            let (first, last) = (clock(*from, minute, second), clock(*to, minute, second));
+        Shape::Step { from, to, step, wraps_around: false } => {
+            let (first, last) = (time_text(*from, minute, second), time_text(*to, minute, second));
             Some(format!("every {step} hours from {first} to {last}"))
         }
-        Shape::Runs(runs) => match runs.as_slice() {
+        Shape::Ranges(ranges) => match ranges.as_slice() {
             [(from, to)] => {
-                let (first, last) = (clock(*from, minute, second), clock(*to, minute, second));
+                let (first, last) = (time_text(*from, minute, second), time_text(*to, minute, second));
                 Some(format!("every hour from {first} to {last}"))
             }
             _ => None,
@@ -84,7 +85,7 @@ fn within_the_hour(seconds: &Shape, minutes: &Shape) -> String {
     };
     match minutes {
         Shape::All => format!("every minute{at_second}"),
-        Shape::Step { from, step, whole: true, .. } => {
+        Shape::Step { from, step, wraps_around: true, .. } => {
             let start = if *from == 0 { String::new() } else { format!(" from minute {from}") };
             format!("every {step} minutes{start}{at_second}")
         }
@@ -95,7 +96,7 @@ fn within_the_hour(seconds: &Shape, minutes: &Shape) -> String {
 fn seconds_of(seconds: &Shape, minutes: &Shape) -> String {
     let each = match seconds {
         Shape::All => "every second".to_owned(),
-        Shape::Step { from, step, whole: true, .. } => {
+        Shape::Step { from, step, wraps_around: true, .. } => {
             let start = if *from == 0 { String::new() } else { format!(" from second {from}") };
             format!("every {step} seconds{start}")
         }
@@ -106,9 +107,9 @@ fn seconds_of(seconds: &Shape, minutes: &Shape) -> String {
         Shape::Step { from, to, step, .. } => {
             format!("{each}, in every {} minute from {from} to {to} of each hour", ordinal(*step))
         }
-        Shape::Runs(runs) => {
+        Shape::Ranges(ranges) => {
             let unit = if minutes.one().is_some() { "minute" } else { "minutes" };
-            format!("{each}, in {unit} {} of each hour", numbers(runs))
+            format!("{each}, in {unit} {} of each hour", numbers(ranges))
         }
     }
 }
@@ -120,9 +121,9 @@ fn at_units(shape: &Shape, unit: &str, whole: &str) -> String {
         Shape::Step { from, to, step, .. } => {
             format!("every {step} {unit}s from {unit} {from} to {to} of each {whole}")
         }
-        Shape::Runs(runs) => {
+        Shape::Ranges(ranges) => {
             let plural = if shape.one().is_some() { "" } else { "s" };
-            format!("at {unit}{plural} {} of each {whole}", numbers(runs))
+            format!("at {unit}{plural} {} of each {whole}", numbers(ranges))
         }
     }
 }
@@ -131,9 +132,9 @@ fn in_hours(hours: &Shape) -> String {
     match hours {
         Shape::All => String::new(),
         Shape::Step { from, to, step, .. } => format!(", in every {} hour from {from} to {to}", ordinal(*step)),
-        Shape::Runs(runs) => match runs.as_slice() {
-            [(from, to)] => format!(" from {} to {}", clock(*from, 0, 0), clock(*to, 59, 0)),
-            _ => format!(", in the hours {}", numbers(runs)),
+        Shape::Ranges(ranges) => match ranges.as_slice() {
+            [(from, to)] => format!(" from {} to {}", time_text(*from, 0, 0), time_text(*to, 59, 0)),
+            _ => format!(", in the hours {}", numbers(ranges)),
         },
     }
 }
@@ -182,14 +183,14 @@ fn on_days(days: &Shape, months: &Shape, of_months: &str) -> String {
         (Shape::Step { from, to, step, .. }, ..) => {
             format!("on every {} day from {from} to {to} {of_months}", ordinal(*step))
         }
-        (Shape::Runs(runs), ..) => format!("on days {} {of_months}", numbers(runs)),
+        (Shape::Ranges(ranges), ..) => format!("on days {} {of_months}", numbers(ranges)),
         (Shape::All, ..) => format!("on every day {of_months}"),
     }
 }
 
 fn on_weekdays(weekdays: &Shape) -> String {
     match weekdays {
-        Shape::Runs(runs) => match runs.as_slice() {
+        Shape::Ranges(ranges) => match ranges.as_slice() {
             [(from, to)] if from == to => format!("every {}", weekday_name(*from)),
             [(from, to)] if (to + 7 - from) % 7 > 1 => format!("{} to {}", weekday_name(*from), weekday_name(*to)),
             _ => format!("on {}", weekday_list(weekdays, " and ")),
@@ -200,14 +201,14 @@ fn on_weekdays(weekdays: &Shape) -> String {
 
 fn weekday_list(weekdays: &Shape, and: &str) -> String {
     match weekdays {
-        Shape::Runs(runs) => listed(&described(runs, weekday_name, " to "), ", ", and),
+        Shape::Ranges(ranges) => join_words(&range_words(ranges, weekday_name, " to "), ", ", and),
         Shape::All | Shape::Step { .. } => "any day".to_owned(),
     }
 }
 
 fn months(months: &Shape) -> Option<String> {
     match months {
-        Shape::Runs(runs) => Some(listed(&described(runs, month_name, " to "), ", ", " and ")),
+        Shape::Ranges(ranges) => Some(join_words(&range_words(ranges, month_name, " to "), ", ", " and ")),
         Shape::All | Shape::Step { .. } => None,
     }
 }
@@ -218,15 +219,15 @@ fn years(years: &Shape) -> String {
         Shape::All => String::new(),
         Shape::Step { from, to, step, .. } if to + step > last => format!(", every {step} years from {from} on"),
         Shape::Step { from, to, step, .. } => format!(", every {step} years from {from} to {to}"),
-        Shape::Runs(runs) => match runs.as_slice() {
+        Shape::Ranges(ranges) => match ranges.as_slice() {
             [(from, to)] if *to == last && from < to => format!(", from {from} on"),
-            _ => format!(", in {}", numbers(runs)),
+            _ => format!(", in {}", numbers(ranges)),
         },
     }
 }
 
-fn numbers(runs: &[(u32, u32)]) -> String {
-    listed(&described(runs, |number| number.to_string(), " to "), ", ", " and ")
+fn numbers(ranges: &[(u32, u32)]) -> String {
+    join_words(&range_words(ranges, |number| number.to_string(), " to "), ", ", " and ")
 }
 
 fn month_name(month: u32) -> String {

@@ -22,7 +22,7 @@ use crate::word_enum::word_enum;
 
 pub use self::asked::asked_instants;
 pub use self::length::length;
-pub use self::moment::{instants, moment};
+pub use self::moment::{instant_text, instants};
 pub use self::schedule::{calendar, schedule, schedule_spec, timetable};
 
 word_enum! {

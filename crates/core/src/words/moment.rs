@@ -11,19 +11,19 @@ use crate::time::Timestamp;
 ///
 /// ```
 /// use rondel_core::cron::Tz;
-/// use rondel_core::words::moment;
+/// use rondel_core::words::instant_text;
 ///
 /// let at = "2026-11-20T18:30:00Z".parse()?;
-/// assert_eq!(moment(Tz::UTC, at), "2026-11-20 18:30 UTC");
-/// assert_eq!(moment(Tz::Asia__Shanghai, at), "2026-11-21 02:30 Asia/Shanghai");
+/// assert_eq!(instant_text(Tz::UTC, at), "2026-11-20 18:30 UTC");
+/// assert_eq!(instant_text(Tz::Asia__Shanghai, at), "2026-11-21 02:30 Asia/Shanghai");
 ///
 /// let (first, second) = ("2026-10-25T00:30:00Z".parse()?, "2026-10-25T01:30:00Z".parse()?);
-/// assert_eq!(moment(Tz::Europe__Berlin, first), "2026-10-25 02:30+02:00 Europe/Berlin");
-/// assert_eq!(moment(Tz::Europe__Berlin, second), "2026-10-25 02:30+01:00 Europe/Berlin");
+/// assert_eq!(instant_text(Tz::Europe__Berlin, first), "2026-10-25 02:30+02:00 Europe/Berlin");
+/// assert_eq!(instant_text(Tz::Europe__Berlin, second), "2026-10-25 02:30+01:00 Europe/Berlin");
 /// # Ok::<(), rondel_core::TimeError>(())
 /// ```
 #[must_use]
-pub fn moment(zone: Tz, at: Timestamp) -> String {
+pub fn instant_text(zone: Tz, at: Timestamp) -> String {
     let form = match at.as_millis() {
         millis if millis % 60_000 == 0 => "%Y-%m-%d %H:%M",
         millis if millis % 1_000 == 0 => "%Y-%m-%d %H:%M:%S",

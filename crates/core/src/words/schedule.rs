@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Lang, cron, length, moment};
+use super::{Lang, cron, instant_text, length};
 use crate::cron::{DstRule, Fold, Gap};
 use crate::schedule::{After, Jitter, Kind, Schedule};
 use crate::spec::{AfterWhat, CalendarRule, JitterBy, ScheduleSpec};
@@ -23,11 +23,11 @@ use crate::timetable::Timetable;
 #[must_use]
 pub fn schedule(schedule: &Schedule, lang: Lang) -> String {
     let mut parts = vec![instants(schedule, lang)];
-    parts.extend(bounds(schedule, lang));
+    parts.extend(bound_texts(schedule, lang));
     if let Kind::Cron { dst, .. } = &schedule.kind {
         parts.extend(clock_changes(*dst, lang));
     }
-    parts.extend(schedule.jitter.map(|jitter| spread(jitter, lang)));
+    parts.extend(schedule.jitter.map(|jitter| jitter_words(jitter, lang)));
     parts.join(match lang {
         Lang::En => "; ",
         Lang::Zh => "；",
@@ -78,8 +78,8 @@ fn instants(schedule: &Schedule, lang: Lang) -> String {
         (Kind::Every(period), _) => every(*period, lang),
         (Kind::Delay(delay), Lang::En) => format!("{} after the end of the run before", length(*delay, lang)),
         (Kind::Delay(delay), Lang::Zh) => format!("上一次执行结束后{}", length(*delay, lang)),
-        (Kind::At(at), Lang::En) => format!("once at {}", moment(zone, *at)),
-        (Kind::At(at), Lang::Zh) => format!("单次：{}", moment(zone, *at)),
+        (Kind::At(at), Lang::En) => format!("once at {}", instant_text(zone, *at)),
+        (Kind::At(at), Lang::Zh) => format!("单次：{}", instant_text(zone, *at)),
         (Kind::After(after), Lang::En) => after_en(after),
         (Kind::After(after), Lang::Zh) => after_zh(after),
     }
@@ -98,7 +98,7 @@ fn every(period: Duration, lang: Lang) -> String {
 }
 
 fn after_en(After { parents, on }: &After) -> String {
-    let names = super::shape::listed(parents, ", ", " and ");
+    let names = super::shape::join_words(parents, ", ", " and ");
     let have = if parents.len() == 1 { "has" } else { "have" };
     let ended = match on {
         AfterWhat::Success => "succeeded",
@@ -115,20 +115,20 @@ fn after_zh(After { parents, on }: &After) -> String {
         AfterWhat::Failure => "失败",
         AfterWhat::Either => "结束",
     };
-    format!("在 {} {all}{ended}之后", super::shape::listed(parents, "、", "和"))
+    format!("在 {} {all}{ended}之后", super::shape::join_words(parents, "、", "和"))
 }
 
-fn bounds(schedule: &Schedule, lang: Lang) -> Vec<String> {
+fn bound_texts(schedule: &Schedule, lang: Lang) -> Vec<String> {
     let (start, end) = (schedule.start, schedule.end);
-    let moment = |at| moment(schedule.zone, at);
+    let text_of = |at| instant_text(schedule.zone, at);
     let counted = matches!(schedule.kind, Kind::Every(_));
-    let start = start.map(moment).map(|at| match lang {
+    let start = start.map(text_of).map(|at| match lang {
         Lang::En if counted => format!("counted from {at}"),
         Lang::En => format!("not before {at}"),
         Lang::Zh if counted => format!("从 {at} 起计"),
         Lang::Zh => format!("不早于 {at}"),
     });
-    let end = end.map(moment).map(|at| match lang {
+    let end = end.map(text_of).map(|at| match lang {
         Lang::En => format!("not after {at}"),
         Lang::Zh => format!("不晚于 {at}"),
     });
@@ -156,7 +156,7 @@ fn clock_changes(dst: DstRule, lang: Lang) -> Vec<String> {
     gap.into_iter().chain(overlap).map(describe).collect()
 }
 
-fn spread(jitter: Jitter, lang: Lang) -> String {
+fn jitter_words(jitter: Jitter, lang: Lang) -> String {
     let max = length(jitter.max(), lang);
     match (lang, jitter.by()) {
         (Lang::En, JitterBy::Job) => format!("runs start up to {max} later, always by the same length"),

@@ -14,10 +14,10 @@ pub(super) enum Shape {
         to: u32,
         step: u32,
         /// Whether the step also holds from the last number around to the first, as for every 15 minutes.
-        whole: bool,
+        wraps_around: bool,
     },
     /// Ranges of consecutive numbers: the first and the last of each.
-    Runs(Vec<(u32, u32)>),
+    Ranges(Vec<(u32, u32)>),
 }
 
 impl Shape {
@@ -30,28 +30,28 @@ impl Shape {
         if let (&[from, second, _, ..], Some(&to)) = (values, values.last()) {
             let step = second - from;
             let even = values.windows(2).all(|pair| pair[1] - pair[0] == step);
-            let whole = from - low < step && high - to < step && count.is_multiple_of(step);
-            if even && step > 1 && (whole || values.len() > LISTED_MAX) {
-                return Self::Step { from, to, step, whole };
+            let wraps_around = from - low < step && high - to < step && count.is_multiple_of(step);
+            if even && step > 1 && (wraps_around || values.len() > LISTED_MAX) {
+                return Self::Step { from, to, step, wraps_around };
             }
         }
-        Self::Runs(runs(values))
+        Self::Ranges(ranges(values))
     }
 
     /// As [`of`](Self::of), for a cycle such as hours: 22 to 2 is one stretch.
     pub(super) fn of_cycle(values: &[u32], low: u32, high: u32) -> Self {
         match Self::of(values, low, high) {
-            Self::Runs(mut runs) => {
-                if let (Some(&(first, first_end)), Some(last)) = (runs.first(), runs.last().copied())
-                    && runs.len() > 1
+            Self::Ranges(mut ranges) => {
+                if let (Some(&(first, first_end)), Some(last)) = (ranges.first(), ranges.last().copied())
+                    && ranges.len() > 1
                     && first == low
                     && last.1 == high
                 {
-                    runs.pop();
-                    runs.remove(0);
-                    runs.push((last.0, first_end));
+                    ranges.pop();
+                    ranges.remove(0);
+                    ranges.push((last.0, first_end));
                 }
-                Self::Runs(runs)
+                Self::Ranges(ranges)
             }
             other => other,
         }
@@ -60,7 +60,7 @@ impl Shape {
     /// The number, if there is only one.
     pub(super) fn one(&self) -> Option<u32> {
         match self {
-            Self::Runs(runs) => match runs.as_slice() {
+            Self::Ranges(ranges) => match ranges.as_slice() {
                 [(from, to)] if from == to => Some(*from),
                 _ => None,
             },
@@ -69,15 +69,15 @@ impl Shape {
     }
 }
 
-fn runs(values: &[u32]) -> Vec<(u32, u32)> {
-    let mut runs: Vec<(u32, u32)> = Vec::new();
+fn ranges(values: &[u32]) -> Vec<(u32, u32)> {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
     for &value in values {
-        match runs.last_mut() {
+        match ranges.last_mut() {
             Some((_, to)) if *to + 1 == value => *to = value,
-            _ => runs.push((value, value)),
+            _ => ranges.push((value, value)),
         }
     }
-    runs
+    ranges
 }
 
 /// The members of a set of small numbers.
@@ -86,17 +86,17 @@ pub(super) fn members(set: u64) -> Vec<u32> {
 }
 
 /// Words for ranges: two consecutive numbers are named one by one, more as a range.
-pub(super) fn described(runs: &[(u32, u32)], name: impl Fn(u32) -> String, to: &str) -> Vec<String> {
+pub(super) fn range_words(ranges: &[(u32, u32)], name: impl Fn(u32) -> String, to: &str) -> Vec<String> {
     let describe = |&(from, until): &(u32, u32)| match () {
         () if from == until => vec![name(from)],
         () if from + 1 == until => vec![name(from), name(until)],
         () => vec![format!("{}{to}{}", name(from), name(until))],
     };
-    runs.iter().flat_map(describe).collect()
+    ranges.iter().flat_map(describe).collect()
 }
 
 /// Words one after another: `a, b and c`.
-pub(super) fn listed(words: &[String], comma: &str, and: &str) -> String {
+pub(super) fn join_words(words: &[String], comma: &str, and: &str) -> String {
     match words {
         [] => String::new(),
         [one] => one.clone(),

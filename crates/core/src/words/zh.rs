@@ -1,7 +1,7 @@
 //! Cron expressions in Chinese.
 
-use super::cron_parts::{Days, Parts, TimeOfDay, clock};
-use super::shape::{Shape, described, listed};
+use super::cron_parts::{Days, Parts, TimeOfDay, time_text};
+use super::shape::{Shape, join_words, range_words};
 use crate::cron::LAST_YEAR;
 
 const WEEKDAYS: [&str; 7] = ["周一", "周二", "周三", "周四", "周五", "周六", "周日"];
@@ -9,8 +9,9 @@ const WEEKDAYS: [&str; 7] = ["周一", "周二", "周三", "周四", "周五", "
 pub(super) fn sentence(parts: &Parts) -> String {
     let (time, is_clock) = match &parts.time {
         TimeOfDay::Clock(times) => {
-            let times: Vec<String> = times.iter().map(|&(hour, minute, second)| clock(hour, minute, second)).collect();
-            (listed(&times, "、", "和"), true)
+            let times: Vec<String> =
+                times.iter().map(|&(hour, minute, second)| time_text(hour, minute, second)).collect();
+            (join_words(&times, "、", "和"), true)
         }
         TimeOfDay::Pace { seconds, minutes, hours } => (pace(seconds, minutes, hours), false),
     };
@@ -31,19 +32,19 @@ fn pace(seconds: &Shape, minutes: &Shape, hours: &Shape) -> String {
 fn hourly(hours: &Shape, minute: u32, second: u32) -> Option<String> {
     match hours {
         Shape::All if (minute, second) == (0, 0) => Some("每小时".to_owned()),
-        Shape::Step { from, step, whole: true, .. } if (*from, minute, second) == (0, 0, 0) => {
+        Shape::Step { from, step, wraps_around: true, .. } if (*from, minute, second) == (0, 0, 0) => {
             Some(format!("每{step}小时"))
         }
-        Shape::Step { from, step, whole: true, .. } => {
-            Some(format!("从{}起每{step}小时", clock(*from, minute, second)))
+        Shape::Step { from, step, wraps_around: true, .. } => {
+            Some(format!("从{}起每{step}小时", time_text(*from, minute, second)))
         }
-        Shape::Step { from, to, step, whole: false } => {
-            let (first, last) = (clock(*from, minute, second), clock(*to, minute, second));
+        Shape::Step { from, to, step, wraps_around: false } => {
+            let (first, last) = (time_text(*from, minute, second), time_text(*to, minute, second));
             Some(format!("{first}至{last} 每{step}小时"))
         }
-        Shape::Runs(runs) => match runs.as_slice() {
+        Shape::Ranges(ranges) => match ranges.as_slice() {
             [(from, to)] => {
-                let (first, last) = (clock(*from, minute, second), clock(*to, minute, second));
+                let (first, last) = (time_text(*from, minute, second), time_text(*to, minute, second));
                 Some(format!("{first}至{last} 每小时"))
             }
             _ => None,
@@ -60,7 +61,7 @@ fn within_the_hour(seconds: &Shape, minutes: &Shape) -> String {
     };
     match minutes {
         Shape::All => format!("每分钟{at_second}"),
-        Shape::Step { from, step, whole: true, .. } => {
+        Shape::Step { from, step, wraps_around: true, .. } => {
             let start = if *from == 0 { String::new() } else { format!("从第{from}分起") };
             format!("{start}每{step}分钟{at_second}")
         }
@@ -71,7 +72,7 @@ fn within_the_hour(seconds: &Shape, minutes: &Shape) -> String {
 fn seconds_of(seconds: &Shape, minutes: &Shape) -> String {
     let each = match seconds {
         Shape::All => "每秒".to_owned(),
-        Shape::Step { from, step, whole: true, .. } => {
+        Shape::Step { from, step, wraps_around: true, .. } => {
             let start = if *from == 0 { String::new() } else { format!("从第{from}秒起") };
             format!("{start}每{step}秒")
         }
@@ -80,7 +81,7 @@ fn seconds_of(seconds: &Shape, minutes: &Shape) -> String {
     match minutes {
         Shape::All => each,
         Shape::Step { from, to, step, .. } => format!("每小时第{from}分至第{to}分每隔{step}分的那一分钟内，{each}"),
-        Shape::Runs(runs) => format!("每小时的第{}分内，{each}", numbers(runs)),
+        Shape::Ranges(ranges) => format!("每小时的第{}分内，{each}", numbers(ranges)),
     }
 }
 
@@ -89,7 +90,7 @@ fn at_units(shape: &Shape, (whole, unit, length): (&str, &str, &str)) -> String 
     match shape {
         Shape::All => format!("每{length}"),
         Shape::Step { from, to, step, .. } => format!("每{whole}第{from}{unit}至第{to}{unit}每{step}{length}"),
-        Shape::Runs(runs) => format!("每{whole}的第{}{unit}", numbers(runs)),
+        Shape::Ranges(ranges) => format!("每{whole}的第{}{unit}", numbers(ranges)),
     }
 }
 
@@ -97,9 +98,9 @@ fn in_hours(hours: &Shape) -> String {
     match hours {
         Shape::All => String::new(),
         Shape::Step { from, to, step, .. } => format!("{from}点至{to}点每隔{step}小时的那一小时内，"),
-        Shape::Runs(runs) => match runs.as_slice() {
-            [(from, to)] => format!("{}至{} ", clock(*from, 0, 0), clock(*to, 59, 0)),
-            _ => format!("{}点内，", numbers(runs)),
+        Shape::Ranges(ranges) => match ranges.as_slice() {
+            [(from, to)] => format!("{}至{} ", time_text(*from, 0, 0), time_text(*to, 59, 0)),
+            _ => format!("{}点内，", numbers(ranges)),
         },
     }
 }
@@ -136,31 +137,33 @@ fn on_days(days: &Shape, months: &Shape, each_month: &str) -> String {
     match (days, days.one(), months.one()) {
         (_, Some(one), Some(month)) => format!("{month}月{one}日"),
         (Shape::Step { from, to, step, .. }, ..) => format!("{each_month}{from}日至{to}日每{step}天"),
-        (Shape::Runs(runs), ..) => format!("{each_month}{}", listed(&described(runs, day, "至"), "、", "和")),
+        (Shape::Ranges(ranges), ..) => {
+            format!("{each_month}{}", join_words(&range_words(ranges, day, "至"), "、", "和"))
+        }
         (Shape::All, ..) => format!("{each_month}每天"),
     }
 }
 
 fn on_weekdays(weekdays: &Shape) -> String {
     match weekdays {
-        Shape::Runs(runs) if matches!(runs.as_slice(), [(from, to)] if (to + 7 - from) % 7 > 1) => {
+        Shape::Ranges(ranges) if matches!(ranges.as_slice(), [(from, to)] if (to + 7 - from) % 7 > 1) => {
             weekday_list(weekdays)
         }
-        Shape::Runs(_) => format!("每{}", weekday_list(weekdays)),
+        Shape::Ranges(_) => format!("每{}", weekday_list(weekdays)),
         Shape::All | Shape::Step { .. } => "每天".to_owned(),
     }
 }
 
 fn weekday_list(weekdays: &Shape) -> String {
     match weekdays {
-        Shape::Runs(runs) => listed(&described(runs, weekday_name, "至"), "、", "和"),
+        Shape::Ranges(ranges) => join_words(&range_words(ranges, weekday_name, "至"), "、", "和"),
         Shape::All | Shape::Step { .. } => "每天".to_owned(),
     }
 }
 
 fn months(months: &Shape) -> Option<String> {
     match months {
-        Shape::Runs(runs) => Some(listed(&described(runs, |month| format!("{month}月"), "至"), "、", "和")),
+        Shape::Ranges(ranges) => Some(join_words(&range_words(ranges, |month| format!("{month}月"), "至"), "、", "和")),
         Shape::All | Shape::Step { .. } => None,
     }
 }
@@ -172,15 +175,15 @@ fn years(years: &Shape) -> String {
         Shape::All => String::new(),
         Shape::Step { from, to, step, .. } if to + step > last => format!("自{from}年起每{step}年，"),
         Shape::Step { from, to, step, .. } => format!("{from}年至{to}年每{step}年，"),
-        Shape::Runs(runs) => match runs.as_slice() {
+        Shape::Ranges(ranges) => match ranges.as_slice() {
             [(from, to)] if *to == last && from < to => format!("自{from}年起，"),
-            _ => format!("{}，", listed(&described(runs, year, "至"), "、", "和")),
+            _ => format!("{}，", join_words(&range_words(ranges, year, "至"), "、", "和")),
         },
     }
 }
 
-fn numbers(runs: &[(u32, u32)]) -> String {
-    listed(&described(runs, |number| number.to_string(), "至"), "、", "和")
+fn numbers(ranges: &[(u32, u32)]) -> String {
+    join_words(&range_words(ranges, |number| number.to_string(), "至"), "、", "和")
 }
 
 fn weekday_name(weekday: u32) -> String {

@@ -92,7 +92,7 @@ fn note_owner(
                 | ItemChange::Add
                 | ItemChange::Remove
                 | ItemChange::Deal { .. }
-                | ItemChange::Ask { .. } => {}
+                | ItemChange::AskToRelease { .. } => {}
             }
         }
         truth.owner_lost(&(item_key.clone(), before.epoch), now_ms, how);

@@ -50,7 +50,7 @@ pub struct AuditEntry {
     /// Name of the account or the token that acted.
     pub actor: String,
     /// How the caller was authenticated.
-    pub means: AuthMethod,
+    pub auth_method: AuthMethod,
     /// The token that the caller used. Stored by id, because names of tokens are not unique.
     pub token: Option<TokenId>,
     /// Address of the caller.

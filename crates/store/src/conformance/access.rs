@@ -5,7 +5,7 @@ use std::time::Duration;
 use rondel_core::access::{Grant, Role};
 use rondel_core::{AccountId, AppId, AuditId, IdGen, JobId, NamespaceId, RunStatus, SessionId, Timestamp, TokenId};
 
-use super::{DEFAULT, created, job, join, name, next_id, requested, spec};
+use super::{DEFAULT, expect_created, job, join, name, next_id, requested_run, spec};
 use crate::Store;
 use crate::access::{
     Account, AccountChange, AccountChanged, AttemptDecision, AuditEntry, AuditQuery, AuthMethod, INCOMPLETE,
@@ -103,7 +103,7 @@ async fn job_of_new_app(store: &dyn Store) -> JobRecord {
         author: "conformance".to_owned(),
         now,
     };
-    created(store.create_job(new).await.unwrap())
+    expect_created(store.create_job(new).await.unwrap())
 }
 
 /// Pages have no gaps, because the query itself filters by app.
@@ -122,7 +122,7 @@ pub async fn lists_keep_to_the_apps_that_may_be_seen(store: &dyn Store) {
     let lease = join(store).await;
     let now = store.now().await.unwrap();
     for of in [&own, &other, &own] {
-        store.request_run(lease, requested(of, lease, now)).await.unwrap();
+        store.request_run(lease, requested_run(of, lease, now)).await.unwrap();
     }
     let query = |within| RunQuery { within, limit: 1, ..RunQuery::default() };
     let first = store.list_runs(DEFAULT, &query(Some(vec![own.app]))).await.unwrap();
@@ -428,7 +428,7 @@ pub async fn the_audit_log_is_read_by_each_filter(store: &dyn Store) {
         id: AuditId::new(ids.next(at)),
         at,
         actor: actor.clone(),
-        means: AuthMethod::Token,
+        auth_method: AuthMethod::Token,
         address: None,
         request_id: Some("r".to_owned()),
         action: "job.change".to_owned(),
@@ -470,7 +470,7 @@ pub async fn an_audit_entry_is_completed_once(store: &dyn Store) {
         id: AuditId::new(IdGen::new(9).next(now)),
         at: now,
         actor: name("actor"),
-        means: AuthMethod::Session,
+        auth_method: AuthMethod::Session,
         address: Some("192.0.2.1".to_owned()),
         request_id: None,
         action: "job.create".to_owned(),

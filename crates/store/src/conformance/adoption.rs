@@ -7,7 +7,7 @@ use rondel_core::reason::{ReasonDetail, WaitFor};
 use rondel_core::{AppId, Run, RunStatus, Timestamp};
 
 use super::dispatch::open_keys;
-use super::{LEASE, claim, due, finish, finish_all, job, join, read, run};
+use super::{LEASE, claim, due_job, finish, finish_all, job, join, read_run, run};
 use crate::cluster::{Join, JoinRequest};
 use crate::ledger::{Adoption, NotedWait, OrphanedJob, OrphanedJobs, RunAtExecutor, WaitPlace};
 use crate::{LeaseToken, Store};
@@ -23,8 +23,8 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
     rows[2].status = RunStatus::Waiting;
     claim(store, dead, &job, rows.clone()).await;
     finish_all(store, &[finish(&rows[3], Outcome::Succeeded)]).await;
-    let other = super::pending(store, living).await;
-    super::hear(store, dead).await;
+    let other = super::pending_run(store, living).await;
+    super::open_stream(store, dead).await;
 
     let nodes = [dead.node, living.node];
     let orphaned = async |token| store.orphaned_jobs(token, &nodes, 10).await.unwrap();
@@ -59,9 +59,9 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
     let mut adopted = [of_a.unwrap().runs, of_b.unwrap().runs].concat();
     adopted.sort_by_key(|adopted| adopted.run.id);
     assert_eq!(adopted.iter().map(|adopted| adopted.run.id).collect::<Vec<_>>(), [rows[0].id, rows[1].id, rows[2].id]);
-    let home = due(store, &job, &[a.node, b.node]).await.unwrap();
+    let home = due_job(store, &job, &[a.node, b.node]).await.unwrap();
     for (adopted, row) in adopted.iter().zip(&rows) {
-        assert_eq!((adopted.from, adopted.from_ended_at), (dead, ended_at));
+        assert_eq!((adopted.from, adopted.lease_ended_at), (dead, ended_at));
         let owner = LeaseToken { node: adopted.run.node, epoch: adopted.run.node_epoch };
         assert!(owner == a || owner == b);
         assert_eq!(adopted.run.node, home.home, "of a job everything goes to one node");
@@ -71,10 +71,10 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
         assert_eq!(adopted.run, Run { status, detail, node: owner.node, node_epoch: owner.epoch, ..row.clone() });
         let running = open_keys(store, owner, RunStatus::Running).await;
         assert_eq!(running.contains(&adopted.run.id), status == RunStatus::Running);
-        assert_eq!(read(store, row.id).await, adopted.run);
+        assert_eq!(read_run(store, row.id).await, adopted.run);
     }
-    assert_eq!(read(store, rows[3].id).await.node, dead.node, "over");
-    assert_eq!(read(store, other.id).await, other);
+    assert_eq!(read_run(store, rows[3].id).await.node, dead.node, "over");
+    assert_eq!(read_run(store, other.id).await, other);
     assert_eq!(home.term, 2);
     let nothing_left = OrphanedJobs { fenced: vec![dead.node], ..OrphanedJobs::default() };
     assert_eq!(orphaned(a).await, nothing_left, "one of both nodes lives");
@@ -88,7 +88,7 @@ fn waits_for(what: WaitFor) -> ReasonDetail {
 /// recorded as running.
 pub async fn an_unmarked_run_with_a_recorded_wait_was_not_sent(store: &dyn Store) {
     let (dead, heir) = (join(store).await, join(store).await);
-    super::hear(store, dead).await;
+    super::open_stream(store, dead).await;
     let at = store.now().await.unwrap().ceil_second() - Duration::from_secs(60);
     let job = job(store, Some(at)).await;
     let row = |offset: u64| run(&job, dead, at + Duration::from_secs(offset));
@@ -121,14 +121,14 @@ pub async fn an_unmarked_run_with_a_recorded_wait_was_not_sent(store: &dyn Store
     ];
     assert_eq!(found.collect::<Vec<_>>(), expected);
     for adopted in &adopted {
-        assert_eq!(read(store, adopted.run.id).await, adopted.run);
+        assert_eq!(read_run(store, adopted.run.id).await, adopted.run);
     }
     let hands = [super::dispatch::in_hand(&rows[4], "one")];
     store.note_running(heir, &hands).await.unwrap();
-    let held = read(store, rows[4].id).await;
+    let held = read_run(store, rows[4].id).await;
     assert_eq!((held.executor.as_deref(), held.awaits_roll_call()), (Some("one"), false));
     store.note_running(heir, &[RunAtExecutor { at: at + Duration::from_secs(999), ..hands[0].clone() }]).await.unwrap();
-    assert_eq!(read(store, rows[4].id).await, held, "it is noted once");
+    assert_eq!(read_run(store, rows[4].id).await, held, "it is noted once");
 }
 
 /// A run that was due after the last stream of its app ended was not sent, even if the lease ended later.
@@ -168,7 +168,7 @@ pub async fn a_run_that_no_executor_could_receive_was_not_sent(store: &dyn Store
 pub async fn runs_due_soon_after_a_takeover_may_have_been_sent_ahead(store: &dyn Store) {
     let request = super::cluster::request(&super::name("node"));
     let Join::Joined { token: dead, .. } = store.join(&request).await.unwrap() else { unreachable!() };
-    super::hear(store, dead).await;
+    super::open_stream(store, dead).await;
     let at = store.now().await.unwrap().ceil_second();
     let job = job(store, Some(at)).await;
     let rows = [Duration::ZERO, LEASE / 2].map(|ahead| run(&job, dead, at + ahead));
@@ -225,7 +225,7 @@ pub async fn the_latest_end_of_a_lease_counts(store: &dyn Store) {
         living @ Join::Living { .. } => unreachable!("{living:?}"),
     };
     let first = joined(&request).await;
-    super::hear(store, first).await;
+    super::open_stream(store, first).await;
     let at = store.now().await.unwrap().ceil_second() + LEASE * 3 / 4;
     let job = job(store, Some(at)).await;
     let (sent, ahead) = (run(&job, first, at), run(&job, first, at + LEASE));
@@ -246,9 +246,9 @@ pub async fn a_fenced_node_cannot_renew(store: &dyn Store) {
     let request = super::cluster::request(&super::name("node"));
     let Join::Joined { token: sleeper, .. } = store.join(&request).await.unwrap() else { unreachable!() };
     let other = join(store).await;
-    let row = super::pending(store, sleeper).await;
+    let row = super::pending_run(store, sleeper).await;
     // The job of this run has no open run, so the job keeps its home.
-    let over = super::pending(store, sleeper).await;
+    let over = super::pending_run(store, sleeper).await;
     finish_all(store, &[finish(&over, Outcome::Succeeded)]).await;
     store.release(sleeper, Timestamp::EPOCH).await.unwrap();
     assert!(store.renew(sleeper, LEASE).await.unwrap().is_some(), "it is not fenced");
@@ -266,5 +266,5 @@ pub async fn a_fenced_node_cannot_renew(store: &dyn Store) {
     assert!(back.epoch > sleeper.epoch);
     let own = super::adopt_all(store, back, &[]).await.1;
     assert_eq!(own.iter().map(|adopted| adopted.from).collect::<Vec<_>>(), [sleeper]);
-    assert!(own[0].from_ended_at < store.now().await.unwrap() + Duration::from_millis(1));
+    assert!(own[0].lease_ended_at < store.now().await.unwrap() + Duration::from_millis(1));
 }

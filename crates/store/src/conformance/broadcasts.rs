@@ -8,7 +8,7 @@ use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Run, RunId, RunStatus, Timestamp};
 
 use super::stats::roll_up;
-use super::{FAILED, claim, finish, finish_all, finish_one, finisher, job, join, next_id, read, run};
+use super::{FAILED, claim, finish, finish_all, finish_one, finisher, job, join, next_id, read_run, run};
 use crate::ledger::{EndOutcome, RunQuery};
 use crate::{LeaseToken, Store};
 
@@ -41,7 +41,7 @@ pub(super) fn shards(whole: &Run, total: i32) -> Vec<Run> {
     (0..total).map(shard).collect()
 }
 
-pub(super) async fn expanded(store: &dyn Store, token: LeaseToken, total: i32) -> (Run, Vec<Run>) {
+pub(super) async fn expanded_broadcast(store: &dyn Store, token: LeaseToken, total: i32) -> (Run, Vec<Run>) {
     let whole = broadcast(store, token).await;
     let shards = shards(&whole, total);
     assert!(store.expand(token, whole.id, &shards).await.unwrap());
@@ -59,10 +59,10 @@ pub async fn a_broadcast_is_expanded_once(store: &dyn Store) {
     let (a, b) = (a.unwrap(), b.unwrap());
     assert!(a != b, "{a} {b}");
     let (won, total) = if a { (three, 3) } else { (four, 4) };
-    let row = read(store, whole.id).await;
+    let row = read_run(store, whole.id).await;
     assert_eq!((row.shard_total, row.open_shards, row.status), (Some(total), Some(total), RunStatus::Running));
     for shard in &won {
-        assert_eq!(read(store, shard.id).await, *shard);
+        assert_eq!(read_run(store, shard.id).await, *shard);
     }
     let query = RunQuery { parent: Some(whole.id), limit: 10, ..RunQuery::default() };
     let mut found = store.list_runs(whole.namespace, &query).await.unwrap();
@@ -75,30 +75,30 @@ pub async fn a_broadcast_is_expanded_once(store: &dyn Store) {
 /// retried stays open.
 pub async fn the_last_shard_gives_the_verdict(store: &dyn Store) {
     let token = join(store).await;
-    let (whole, shards) = expanded(store, token, 3).await;
+    let (whole, shards) = expanded_broadcast(store, token, 3).await;
     store.ask_cancel(whole.id, CancelRequest::requested("x"), whole.due_at).await.unwrap();
     let mut retried = finish(&shards[1], FAILED);
     retried.policy.retry_max = 1;
     let batch = [finish(&shards[0], FAILED), retried.clone(), finish(&shards[0], FAILED)];
     finish_all(store, &batch).await;
-    let row = read(store, whole.id).await;
+    let row = read_run(store, whole.id).await;
     assert_eq!((row.status, row.open_shards), (RunStatus::Running, Some(2)));
     retried.attempt = 2;
     finish_all(store, &[finish(&shards[2], Outcome::Succeeded), retried]).await;
-    let row = read(store, whole.id).await;
+    let row = read_run(store, whole.id).await;
     assert_eq!((row.status, row.open_shards), (RunStatus::Failed, Some(0)));
     assert_eq!(row.message.as_deref(), Some("2 of 3 shards failed"));
     assert_eq!(row.finished_at, Some(whole.due_at + Duration::from_millis(105)));
     assert_eq!(store.cancels(token).await.unwrap(), []);
 
-    let (whole, shards) = expanded(store, token, 2).await;
+    let (whole, shards) = expanded_broadcast(store, token, 2).await;
     let batch: Vec<_> = shards.iter().map(|shard| finish(shard, Outcome::Succeeded)).collect();
     finish_all(store, &batch).await;
-    let row = read(store, whole.id).await;
+    let row = read_run(store, whole.id).await;
     assert_eq!((row.status, row.message, row.open_shards), (RunStatus::Succeeded, None, Some(0)));
 
     // A late result of a shard corrects the verdict of the broadcast.
-    let (whole, shards) = expanded(store, token, 1).await;
+    let (whole, shards) = expanded_broadcast(store, token, 1).await;
     let mut lost = finish(&shards[0], Outcome::Lost(rondel_core::Reason::ExecutorLost));
     lost.policy.at_least_once = false;
     store
@@ -115,15 +115,15 @@ pub async fn the_last_shard_gives_the_verdict(store: &dyn Store) {
         .await
         .unwrap();
     finish_all(store, &[lost]).await;
-    assert_eq!(read(store, whole.id).await.status, RunStatus::Unknown);
+    assert_eq!(read_run(store, whole.id).await.status, RunStatus::Unknown);
     assert_eq!(finish_one(store, finish(&shards[0], Outcome::Succeeded)).await, EndOutcome::Late);
-    assert_eq!(read(store, whole.id).await.status, RunStatus::Succeeded);
+    assert_eq!(read_run(store, whole.id).await.status, RunStatus::Succeeded);
     check_that_one_shard_counts_once(store, token).await;
 }
 
 /// Checks that a broadcast to one executor counts as one run.
 async fn check_that_one_shard_counts_once(store: &dyn Store, token: LeaseToken) {
-    let (whole, shards) = expanded(store, token, 1).await;
+    let (whole, shards) = expanded_broadcast(store, token, 1).await;
     finish_one(store, finish(&shards[0], FAILED)).await;
     roll_up(store).await;
     let stats = store.job_stats(whole.job, Timestamp::EPOCH, Timestamp::MAX).await.unwrap();
@@ -140,7 +140,7 @@ async fn check_that_one_shard_counts_once(store: &dyn Store, token: LeaseToken) 
 pub async fn shards_that_end_at_once_give_one_verdict(store: &dyn Store) {
     let token = join(store).await;
     for _ in 0..5 {
-        let (whole, shards) = expanded(store, token, 4).await;
+        let (whole, shards) = expanded_broadcast(store, token, 4).await;
         let ends: Vec<_> = shards.iter().map(|shard| [finish(shard, Outcome::Succeeded)]).collect();
         let (a, b, c, d) = tokio::join!(
             store.finish(finisher(token), &ends[0]),
@@ -151,7 +151,7 @@ pub async fn shards_that_end_at_once_give_one_verdict(store: &dyn Store) {
         for answers in [a, b, c, d] {
             assert_eq!(answers.unwrap().answers, [super::verdict(RunStatus::Succeeded)]);
         }
-        let row = read(store, whole.id).await;
+        let row = read_run(store, whole.id).await;
         assert_eq!((row.status, row.open_shards), (RunStatus::Succeeded, Some(0)));
     }
 }
@@ -159,20 +159,20 @@ pub async fn shards_that_end_at_once_give_one_verdict(store: &dyn Store) {
 /// A retry by hand has the broadcast as its parent, but does not count as one of its shards.
 pub async fn a_retry_by_hand_is_not_a_shard(store: &dyn Store) {
     let token = join(store).await;
-    let (whole, shards) = expanded(store, token, 2).await;
+    let (whole, shards) = expanded_broadcast(store, token, 2).await;
     let id = RunId::new(next_id());
     let again = Run { id, cause: id.get(), parent: Some(whole.id), ..shards[1].clone() };
     let again = store.request_run(token, again).await.unwrap();
     finish_all(store, &[finish(&again, Outcome::Succeeded)]).await;
-    assert_eq!(read(store, whole.id).await.open_shards, Some(2));
+    assert_eq!(read_run(store, whole.id).await.open_shards, Some(2));
     finish_all(store, &[finish(&shards[0], Outcome::Succeeded), finish(&shards[1], FAILED)]).await;
-    assert_eq!(read(store, whole.id).await.message.as_deref(), Some("1 of 2 shards failed"));
+    assert_eq!(read_run(store, whole.id).await.message.as_deref(), Some("1 of 2 shards failed"));
 }
 
 /// Some shards of a fire run again. The new fire is already expanded: it has only these shards, with their old numbers, and ends with them.
 pub async fn a_fire_may_be_of_some_shards(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
-    let (whole, shards) = expanded(store, token, 5).await;
+    let (whole, shards) = expanded_broadcast(store, token, 5).await;
     let id = RunId::new(next_id());
     let again = Run {
         id,
@@ -190,12 +190,15 @@ pub async fn a_fire_may_be_of_some_shards(store: &dyn Store) {
     assert_eq!(rows.iter().map(|row| row.id).collect::<Vec<_>>(), [id, wanted[0].id, wanted[1].id]);
     for (row, asked) in rows.iter().zip([&again, &wanted[0], &wanted[1]]) {
         assert_eq!(*row, Run { node: token.node, node_epoch: token.epoch, ..asked.clone() }, "the home owns it");
-        assert_eq!(read(store, row.id).await, *row);
+        assert_eq!(read_run(store, row.id).await, *row);
     }
     assert_eq!(store.request_shards(other, again, wanted.clone()).await.unwrap(), rows, "once more changes nothing");
     finish_all(store, &[finish(&rows[1], Outcome::Succeeded)]).await;
-    assert_eq!((read(store, id).await.open_shards, read(store, whole.id).await.open_shards), (Some(1), Some(5)));
+    assert_eq!(
+        (read_run(store, id).await.open_shards, read_run(store, whole.id).await.open_shards),
+        (Some(1), Some(5))
+    );
     finish_all(store, &[finish(&rows[2], FAILED)]).await;
-    let row = read(store, id).await;
+    let row = read_run(store, id).await;
     assert_eq!((row.status, row.message.as_deref()), (RunStatus::Failed, Some("1 of 2 shards failed")));
 }

@@ -4,7 +4,7 @@ use rondel_core::calendar::{CalendarSpec, Rule};
 use rondel_core::{AppId, CalendarId, JobId, JobSpec, Timestamp};
 
 use super::edits::delete;
-use super::{DEFAULT, NamespaceId, app, compile, created, job_with, name, next_id, spec};
+use super::{DEFAULT, NamespaceId, app, compile, expect_created, job_with, name, next_id, spec};
 use crate::Store;
 use crate::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
 use crate::catalog::{Declared, JobChange, JobCreated, JobDeleted, JobRecord, JobSaved, NewJob, PinnedCalendar};
@@ -23,7 +23,7 @@ async fn save(store: &dyn Store, spec: &CalendarSpec, expected_version: Option<i
         namespace: DEFAULT,
         expected_version,
         spec,
-        expanded: &spec.rule,
+        expanded_rule: &spec.rule,
         author: "conformance",
         now: store.now().await.unwrap(),
     };
@@ -31,14 +31,14 @@ async fn save(store: &dyn Store, spec: &CalendarSpec, expected_version: Option<i
 }
 
 #[track_caller]
-fn saved(saved: CalendarSaved) -> CalendarRecord {
+fn expect_saved(saved: CalendarSaved) -> CalendarRecord {
     match saved {
         CalendarSaved::Created(record) | CalendarSaved::Changed(record) => *record,
         CalendarSaved::Conflict(version) => unreachable!("its version is {version}"),
     }
 }
 
-fn pin(record: &CalendarRecord) -> PinnedCalendar {
+fn pin_of(record: &CalendarRecord) -> PinnedCalendar {
     PinnedCalendar { id: record.id, version: record.version }
 }
 
@@ -59,7 +59,12 @@ async fn new_job(store: &dyn Store, calendar: Option<PinnedCalendar>) -> NewJob 
     }
 }
 
-async fn move_on(store: &dyn Store, job: &JobRecord, calendar: Option<PinnedCalendar>, now: Timestamp) -> JobSaved {
+async fn save_with_calendar(
+    store: &dyn Store,
+    job: &JobRecord,
+    calendar: Option<PinnedCalendar>,
+    now: Timestamp,
+) -> JobSaved {
     let change = JobChange {
         id: job.id,
         expected_version: None,
@@ -85,7 +90,7 @@ pub async fn calendars_are_read_as_they_were_written(store: &dyn Store) {
     let first = calendar_spec(&word, rule("2026-10-01"));
     assert_eq!(save(store, &first, Some(3)).await, CalendarSaved::Conflict(0));
     let CalendarSaved::Created(record) = save(store, &first, Some(0)).await else { unreachable!("it is new") };
-    assert_eq!((record.version, &record.spec, &record.expanded), (1, &first, &first.rule));
+    assert_eq!((record.version, &record.spec, &record.expanded_rule), (1, &first, &first.rule));
     assert_eq!(store.calendar(DEFAULT, &word).await.unwrap(), Some(*record.clone()));
     assert_eq!(store.calendar(NamespaceId::new(2), &word).await.unwrap(), None);
     assert_eq!(save(store, &first, Some(0)).await, CalendarSaved::Conflict(1));
@@ -94,9 +99,9 @@ pub async fn calendars_are_read_as_they_were_written(store: &dyn Store) {
     assert_eq!((changed.id, changed.version, changed.created_at), (record.id, 2, record.created_at));
     assert_eq!(store.calendar(DEFAULT, &word).await.unwrap(), Some(*changed));
     assert_eq!(save(store, &first, Some(1)).await, CalendarSaved::Conflict(2));
-    assert_eq!(saved(save(store, &first, None).await).version, 3);
+    assert_eq!(expect_saved(save(store, &first, None).await).version, 3);
 
-    let other = saved(save(store, &calendar_spec(&format!("{word}-b"), rule("2026-10-01")), None).await);
+    let other = expect_saved(save(store, &calendar_spec(&format!("{word}-b"), rule("2026-10-01")), None).await);
     let page = store.calendars(DEFAULT, Some(&word), 1).await.unwrap();
     assert_eq!(page.iter().map(|calendar| calendar.id).collect::<Vec<_>>(), [other.id]);
     assert_eq!(store.calendars(NamespaceId::new(2), None, 9).await.unwrap(), []);
@@ -107,7 +112,7 @@ pub async fn calendars_saved_at_once_get_a_version_each(store: &dyn Store) {
     let word = name("calendar");
     let (a, b) = (calendar_spec(&word, rule("2026-10-01")), calendar_spec(&word, rule("2026-10-02")));
     let (saved_a, saved_b) = tokio::join!(save(store, &a, None), save(store, &b, None));
-    let (saved_a, saved_b) = (saved(saved_a), saved(saved_b));
+    let (saved_a, saved_b) = (expect_saved(saved_a), expect_saved(saved_b));
     assert_eq!(saved_a.id, saved_b.id);
     let mut versions = [saved_a.version, saved_b.version];
     versions.sort_unstable();
@@ -119,9 +124,9 @@ pub async fn calendars_saved_at_once_get_a_version_each(store: &dyn Store) {
 
 /// A calendar that a job uses is not deleted. Earlier definitions keep the version that they were planned by.
 pub async fn a_used_calendar_is_not_deleted(store: &dyn Store) {
-    let calendar = saved(save(store, &calendar_spec(&name("calendar"), rule("2026-10-01")), None).await);
-    let job = created(store.create_job(new_job(store, Some(pin(&calendar))).await).await.unwrap());
-    assert_eq!(job.calendar, Some(pin(&calendar)));
+    let calendar = expect_saved(save(store, &calendar_spec(&name("calendar"), rule("2026-10-01")), None).await);
+    let job = expect_created(store.create_job(new_job(store, Some(pin_of(&calendar))).await).await.unwrap());
+    assert_eq!(job.calendar, Some(pin_of(&calendar)));
     assert_eq!(store.job(DEFAULT, &job.spec.name).await.unwrap(), Some(job.clone()));
     let definition = store.definitions(&[(job.id, 1)]).await.unwrap().remove(0);
     assert_eq!(definition.calendar, Some(rule("2026-10-01")));
@@ -138,20 +143,22 @@ pub async fn a_used_calendar_is_not_deleted(store: &dyn Store) {
     assert_eq!(store.delete_calendar(calendar.id, Some(1)).await.unwrap(), used);
 
     let now = store.now().await.unwrap();
-    assert!(matches!(move_on(store, &job, None, now).await, JobSaved::Saved(record, _) if record.calendar.is_none()));
+    assert!(
+        matches!(save_with_calendar(store, &job, None, now).await, JobSaved::Saved(record, _) if record.calendar.is_none())
+    );
     assert_eq!(store.delete_calendar(calendar.id, Some(1)).await.unwrap(), CalendarDeleted::Deleted);
     assert_eq!(store.delete_calendar(calendar.id, None).await.unwrap(), CalendarDeleted::NotFound);
     assert_eq!(store.calendar(DEFAULT, &calendar.spec.name).await.unwrap(), None);
-    assert_eq!(move_on(store, &job, Some(pin(&calendar)), now).await, JobSaved::NoCalendar);
-    let new = new_job(store, Some(pin(&calendar))).await;
+    assert_eq!(save_with_calendar(store, &job, Some(pin_of(&calendar)), now).await, JobSaved::NoCalendar);
+    let new = new_job(store, Some(pin_of(&calendar))).await;
     assert_eq!(store.create_job(new.clone()).await.unwrap(), JobCreated::NoCalendar);
     assert_eq!(store.job(DEFAULT, &new.spec.name).await.unwrap(), None, "nothing half saved");
     let rules: Vec<_> = store.definitions(&[(job.id, 1), (job.id, 2)]).await.unwrap();
     assert_eq!(rules.into_iter().map(|held| held.calendar).collect::<Vec<_>>(), [Some(rule("2026-10-01")), None]);
 
-    let again = saved(save(store, &calendar.spec, Some(0)).await);
+    let again = expect_saved(save(store, &calendar.spec, Some(0)).await);
     assert_eq!((again.version, again.id == calendar.id), (1, false));
-    let job = created(store.create_job(new_job(store, Some(pin(&again))).await).await.unwrap());
+    let job = expect_created(store.create_job(new_job(store, Some(pin_of(&again))).await).await.unwrap());
     assert_eq!(delete(store, job.id, None, now).await, JobDeleted::Done);
     assert_eq!(store.delete_calendar(again.id, None).await.unwrap(), CalendarDeleted::Deleted);
 }
@@ -159,8 +166,8 @@ pub async fn a_used_calendar_is_not_deleted(store: &dyn Store) {
 /// The store serializes a transaction that saves a job with one that deletes the job's calendar.
 pub async fn a_calendar_is_not_deleted_under_a_job_that_is_saved(store: &dyn Store) {
     for _ in 0..5 {
-        let calendar = saved(save(store, &calendar_spec(&name("calendar"), rule("2026-10-01")), None).await);
-        let new = new_job(store, Some(pin(&calendar))).await;
+        let calendar = expect_saved(save(store, &calendar_spec(&name("calendar"), rule("2026-10-01")), None).await);
+        let new = new_job(store, Some(pin_of(&calendar))).await;
         let (made, deleted) = tokio::join!(store.create_job(new), store.delete_calendar(calendar.id, None));
         match (made.unwrap(), deleted.unwrap()) {
             (JobCreated::Saved(_), CalendarDeleted::Used(_, 1))
@@ -176,18 +183,20 @@ pub async fn jobs_behind_their_calendar_are_found(store: &dyn Store) {
         let found = store.jobs_with_outdated_calendar(1_000).await.unwrap();
         found.into_iter().find(|found| found.id == job.id)
     };
-    let calendar = saved(save(store, &calendar_spec(&name("calendar"), rule("2026-10-01")), None).await);
-    let job = created(store.create_job(new_job(store, Some(pin(&calendar))).await).await.unwrap());
-    let gone = created(store.create_job(new_job(store, Some(pin(&calendar))).await).await.unwrap());
+    let calendar = expect_saved(save(store, &calendar_spec(&name("calendar"), rule("2026-10-01")), None).await);
+    let job = expect_created(store.create_job(new_job(store, Some(pin_of(&calendar))).await).await.unwrap());
+    let gone = expect_created(store.create_job(new_job(store, Some(pin_of(&calendar))).await).await.unwrap());
     assert_eq!(behind(&job).await, None);
-    let newer = saved(save(store, &calendar_spec(&calendar.spec.name, rule("2026-10-02")), None).await);
+    let newer = expect_saved(save(store, &calendar_spec(&calendar.spec.name, rule("2026-10-02")), None).await);
     assert_eq!(behind(&job).await, Some(job.clone()));
     assert_eq!(store.jobs_with_outdated_calendar(1).await.unwrap().len(), 1);
     let now = store.now().await.unwrap();
     assert_eq!(delete(store, gone.id, None, now).await, JobDeleted::Done);
     assert_eq!(behind(&gone).await, None);
-    let JobSaved::Saved(moved, _) = move_on(store, &job, Some(pin(&newer)), now).await else { unreachable!("saved") };
-    assert_eq!((moved.version, moved.calendar), (2, Some(pin(&newer))));
+    let JobSaved::Saved(moved, _) = save_with_calendar(store, &job, Some(pin_of(&newer)), now).await else {
+        unreachable!("saved")
+    };
+    assert_eq!((moved.version, moved.calendar), (2, Some(pin_of(&newer))));
     assert_eq!(behind(&job).await, None);
     let rules: Vec<_> = store.definitions(&[(job.id, 1), (job.id, 2)]).await.unwrap();
     let rules: Vec<_> = rules.into_iter().map(|held| held.calendar).collect();
@@ -196,14 +205,14 @@ pub async fn jobs_behind_their_calendar_are_found(store: &dyn Store) {
 
 /// Returns the definitions that were in force within a range, including the one in force at the beginning of the range.
 pub async fn versions_are_those_that_held(store: &dyn Store) {
-    let calendar = saved(save(store, &calendar_spec(&name("calendar"), rule("2026-10-01")), None).await);
+    let calendar = expect_saved(save(store, &calendar_spec(&name("calendar"), rule("2026-10-01")), None).await);
     let start = Timestamp::from_secs(1_800_000_000);
     let at = |second: i64| Timestamp::from_secs(1_800_000_000 + second);
-    let new = NewJob { now: start, ..new_job(store, Some(pin(&calendar))).await };
-    let job = created(store.create_job(new).await.unwrap());
+    let new = NewJob { now: start, ..new_job(store, Some(pin_of(&calendar))).await };
+    let job = expect_created(store.create_job(new).await.unwrap());
     for second in [10, 20, 30] {
-        let pin = (second == 20).then(|| pin(&calendar));
-        assert!(matches!(move_on(store, &job, pin, at(second)).await, JobSaved::Saved(..)));
+        let pin = (second == 20).then(|| pin_of(&calendar));
+        assert!(matches!(save_with_calendar(store, &job, pin, at(second)).await, JobSaved::Saved(..)));
     }
     let versions = async |from, to, limit| {
         let found = store.versions(job.id, from, to, limit).await.unwrap();
@@ -228,7 +237,7 @@ pub async fn a_declaration_is_stored_in_addition_to_the_definition(store: &dyn S
     assert_eq!(by_hand.declared, None);
     let new = new_job(store, None).await;
     let (text, now) = (new.spec.clone(), new.now);
-    let job = created(store.create_job(NewJob { declared: Some(text.clone()), ..new }).await.unwrap());
+    let job = expect_created(store.create_job(NewJob { declared: Some(text.clone()), ..new }).await.unwrap());
     let expected = Declared { spec: text.clone(), declared_at: now, undeclared_at: None };
     assert_eq!(job.declared, Some(expected.clone()));
     let read = async |job: &JobRecord| store.job(DEFAULT, &job.spec.name).await.unwrap().unwrap().declared;
@@ -244,6 +253,6 @@ pub async fn a_declaration_is_stored_in_addition_to_the_definition(store: &dyn S
     assert!(!store.declare_job(JobId::new(next_id()), &newer).await.unwrap());
     assert_eq!((read(&job).await, read(&by_hand).await), (Some(newer.clone()), Some(newer.clone())));
     assert!(
-        matches!(move_on(store, &job, None, now).await, JobSaved::Saved(saved, _) if saved.declared == Some(newer))
+        matches!(save_with_calendar(store, &job, None, now).await, JobSaved::Saved(saved, _) if saved.declared == Some(newer))
     );
 }

@@ -3,7 +3,7 @@
 use rondel_core::{AppId, JobId, NamespaceId};
 
 use super::edits::delete;
-use super::{DEFAULT, app, created, job, job_with, name, next_id, spec};
+use super::{DEFAULT, app, expect_created, job, job_with, name, next_id, spec};
 use crate::Store;
 use crate::catalog::{JobCreated, JobDeleted, JobQuery, NewJob};
 
@@ -91,7 +91,7 @@ pub async fn names_differ_by_case_and_are_free_after_deletion(store: &dyn Store)
     assert_eq!(delete(store, first.id, Some(1), now).await, JobDeleted::Done);
     assert_eq!(delete(store, first.id, None, now).await, JobDeleted::NotFound);
     assert_eq!(store.job(DEFAULT, &lower).await.unwrap(), None);
-    let again = created(store.create_job(new).await.unwrap());
+    let again = expect_created(store.create_job(new).await.unwrap());
     assert_eq!(delete(store, again.id, None, now).await, JobDeleted::Done, "deleted under the same name twice");
     let last = store.deleted_job(DEFAULT, &lower).await.unwrap().expect("it was deleted");
     assert_eq!(last.deleted_at, now);

@@ -3,8 +3,8 @@
 use rondel_core::outcome::Outcome;
 use rondel_core::{ExecutorId, RunId, RunStatus, Timestamp};
 
-use super::edits::{change, delete, saved};
-use super::{DEFAULT, claim, dispatch, finish, finish_all, job, join, next_id, read, run};
+use super::edits::{change, delete, expect_saved};
+use super::{DEFAULT, claim, dispatch, finish, finish_all, job, join, next_id, read_run, run};
 use crate::Store;
 use crate::changes::RunSnapshot;
 use crate::cluster::ExecutorRecord;
@@ -16,27 +16,27 @@ pub async fn changes_are_read_as_they_stand(store: &dyn Store) {
     let first = job(store, Some(start.ceil_second())).await;
     let rows = [run(&first, token, start.ceil_second()), run(&first, token, start.ceil_second() + super::LEASE)];
     claim(store, token, &first, rows.to_vec()).await;
-    store.note_running(token, &[dispatch::in_hand(&rows[1], "one")]).await.unwrap();
+    store.note_running(token, &[dispatch::at_executor(&rows[1], "one")]).await.unwrap();
     finish_all(store, &[finish(&rows[0], Outcome::Succeeded)]).await;
     let mut snapshots = Vec::new();
     for row in &rows {
-        snapshots.push(RunSnapshot::from(&read(store, row.id).await));
+        snapshots.push(RunSnapshot::from(&read_run(store, row.id).await));
     }
     assert_eq!([snapshots[0].status, snapshots[1].status], [RunStatus::Succeeded, RunStatus::Running]);
     let before = RunId::new(rows[0].id.get() - 1);
     let own =
         |found: Vec<RunSnapshot>| -> Vec<RunSnapshot> { found.into_iter().filter(|run| run.job == first.id).collect() };
-    assert_eq!(own(store.runs_after(before, 1_000).await.unwrap()), snapshots);
-    assert_eq!(store.runs_after(before, 1).await.unwrap(), snapshots[..1]);
-    assert_eq!(own(store.runs_after(rows[1].id, 1_000).await.unwrap()), []);
-    let mut now = store.runs_now(&[rows[1].id, RunId::new(next_id()), rows[0].id]).await.unwrap();
+    assert_eq!(own(store.snapshots_after(before, 1_000).await.unwrap()), snapshots);
+    assert_eq!(store.snapshots_after(before, 1).await.unwrap(), snapshots[..1]);
+    assert_eq!(own(store.snapshots_after(rows[1].id, 1_000).await.unwrap()), []);
+    let mut now = store.current_snapshots(&[rows[1].id, RunId::new(next_id()), rows[0].id]).await.unwrap();
     now.sort_by_key(|run| run.id);
     assert_eq!(now, snapshots);
-    assert_eq!(store.runs_of_lease(token, 10).await.unwrap(), snapshots[1..]);
+    assert_eq!(store.snapshots_of_lease(token, 10).await.unwrap(), snapshots[1..]);
 
     let deleted = job(store, None).await;
     let at = store.now().await.unwrap();
-    let edited = saved(change(store, first.id, &first.spec, None, at).await).0;
+    let edited = expect_saved(change(store, first.id, &first.spec, None, at).await).0;
     delete(store, deleted.id, None, at).await;
     let found = store.jobs_saved(start, 1_000).await.unwrap();
     assert!(found.windows(2).all(|pair| (pair[0].at, pair[0].id) < (pair[1].at, pair[1].id)));

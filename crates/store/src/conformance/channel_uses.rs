@@ -6,9 +6,9 @@ use rondel_core::spec::EXPECT_CHANNEL;
 use rondel_core::{AlertRuleId, AppId, JobId, NamespaceId, RunId};
 use serde_json::{Value, json};
 
-use super::alerts::tenant;
+use super::alerts::new_namespace;
 use super::channels::channel_in;
-use super::{compile, created, next_id, spec};
+use super::{compile, expect_created, next_id, spec};
 use crate::Store;
 use crate::alerts::{RuleChange, RuleDeleted, RuleSaved};
 use crate::catalog::{JobChange, JobCreated, JobRecord, JobSaved, NewJob};
@@ -70,7 +70,7 @@ async fn change(store: &dyn Store, record: &JobRecord, expect: &Value) -> JobSav
 
 /// A channel that a rule, a job or the weekly report names is not deleted; a rule, job or report that names a missing channel is not saved.
 pub async fn a_used_channel_is_not_deleted(store: &dyn Store) {
-    let namespace = tenant(store).await;
+    let namespace = new_namespace(store).await;
     let report = ReportSchedule {
         weekday: Weekday::Mon,
         time: "08:00".to_owned(),
@@ -101,7 +101,7 @@ pub async fn a_used_channel_is_not_deleted(store: &dyn Store) {
     assert!(matches!(save_rule(store, namespace, "escalating", escalates).await, RuleSaved::Created(_)));
     assert!(matches!(save_rule(store, namespace, "silent", json!({})).await, RuleSaved::Created(_)));
     assert_eq!(store.save_report_schedule(sent).await.unwrap(), ReportSaved::Created);
-    let job = created(store.create_job(new).await.unwrap());
+    let job = expect_created(store.create_job(new).await.unwrap());
     let rules = ["direct", "escalating"].map(|rule| ChannelUse::Rule(rule.to_owned()));
     let all = [&rules[..], &[ChannelUse::Job("job".to_owned()), ChannelUse::Report]].concat();
     assert_eq!(used().await, ChannelDeleted::Used(all));
@@ -123,7 +123,7 @@ pub async fn a_used_channel_is_not_deleted(store: &dyn Store) {
 /// Expectations that name no channel use the channel `default` if it exists. If a channel has many users, the refusal to delete it names
 /// some.
 pub async fn the_default_channel_is_used_by_expectations_without_one(store: &dyn Store) {
-    let namespace = tenant(store).await;
+    let namespace = new_namespace(store).await;
     let mut jobs = Vec::new();
     for index in 0..CHANNEL_USE_COUNT_MAX + 3 {
         jobs.push(new_job(store, namespace, &format!("job-{index:02}"), json!({"late": "1m"})).await);
@@ -142,7 +142,7 @@ pub async fn the_default_channel_is_used_by_expectations_without_one(store: &dyn
 
 /// The store serializes the deletion of a channel with the saving of a rule, job or report that names the channel.
 pub async fn a_channel_is_not_deleted_while_its_user_is_saved(store: &dyn Store) {
-    let namespace = tenant(store).await;
+    let namespace = new_namespace(store).await;
     for round in 0..5 {
         let word = format!("channel-{round}");
         let more = json!({"channels": [word]});

@@ -33,7 +33,7 @@ pub(super) fn channel_in(namespace: NamespaceId, now: Timestamp) -> Channel {
     }
 }
 
-async fn saved(store: &dyn Store) -> Channel {
+async fn saved_channel(store: &dyn Store) -> Channel {
     let channel = channel_in(DEFAULT, store.now().await.unwrap());
     assert_eq!(store.save_channel(&channel, None).await.unwrap(), ChannelSaved::Created(channel.id));
     channel
@@ -80,7 +80,14 @@ async fn lease_as(
     now: Timestamp,
     channels: &[ChannelId],
 ) -> Vec<LeasedChannel> {
-    let lease = LeaseChannels { node, without, now, channel_max: 500, messages_per_channel_max: 500, hold: HOLD };
+    let lease = LeaseChannels {
+        node,
+        excluded_channels: without,
+        now,
+        channel_max: 500,
+        messages_per_channel_max: 500,
+        hold: HOLD,
+    };
     let mut leased = store.lease_channels(lease).await.unwrap();
     leased.retain(|leased| channels.contains(&leased.channel.id));
     leased
@@ -164,7 +171,7 @@ pub async fn a_channel_is_read_as_it_was_saved(store: &dyn Store) {
 
 /// Two writes of the same decision store one message. A message to a deleted channel is not stored.
 pub async fn a_message_about_an_incident_is_written_once(store: &dyn Store) {
-    let (one, two) = (saved(store).await, saved(store).await);
+    let (one, two) = (saved_channel(store).await, saved_channel(store).await);
     let (now, incident) = (store.now().await.unwrap(), incident());
     let first = message(&one, incident, NoticeKind::Firing, now);
     let again = NewMessage { id: MessageId::new(next_id()), ..first.clone() };
@@ -192,7 +199,7 @@ pub async fn a_message_about_an_incident_is_written_once(store: &dyn Store) {
 
 /// Of two servers that lease at the same time, one gets the channel. The lease of a dead server expires.
 pub async fn a_channel_has_one_sender_at_a_time(store: &dyn Store) {
-    let channel = saved(store).await;
+    let channel = saved_channel(store).await;
     let now = store.now().await.unwrap();
     assert!(lease(store, now, &[channel.id]).await.is_empty(), "a channel without messages is not leased");
     store.write_messages(&[message(&channel, incident(), NoticeKind::Firing, now)]).await.unwrap();
@@ -223,7 +230,7 @@ pub async fn a_channel_has_one_sender_at_a_time(store: &dyn Store) {
 
 /// A message that is retried delays the later messages of its incident, but not those of other incidents.
 pub async fn messages_of_an_incident_keep_their_order(store: &dyn Store) {
-    let channel = saved(store).await;
+    let channel = saved_channel(store).await;
     let now = store.now().await.unwrap();
     let (one, two) = (incident(), incident());
     let firing = message(&channel, one, NoticeKind::Firing, now);
@@ -270,7 +277,7 @@ pub async fn messages_of_an_incident_keep_their_order(store: &dyn Store) {
 
 /// If two servers both tried a message, both tries are recorded, and the first one decides the message's state.
 pub async fn tries_are_recorded_once_and_forgotten_with_age(store: &dyn Store) {
-    let (channel, idle) = (saved(store).await, saved(store).await);
+    let (channel, idle) = (saved_channel(store).await, saved_channel(store).await);
     let now = store.now().await.unwrap();
     let written = message(&channel, incident(), NoticeKind::Firing, now);
     store.write_messages(std::slice::from_ref(&written)).await.unwrap();
@@ -303,9 +310,9 @@ pub async fn tries_are_recorded_once_and_forgotten_with_age(store: &dyn Store) {
 
 /// The messages of an open incident are not removed, because they show which channels must be notified of the end of the incident.
 async fn messages_of_an_open_incident_are_kept(store: &dyn Store, channel: &Channel, now: Timestamp) {
-    let rule = alerts::saved(store, alerts::tenant(store).await).await;
+    let rule = alerts::saved_rule(store, alerts::new_namespace(store).await).await;
     let open = alerts::incident(&rule, 1, now);
-    let version = alerts::version(store, rule.namespace).await;
+    let version = alerts::alert_version(store, rule.namespace).await;
     assert!(alerts::write(store, &rule, version, std::slice::from_ref(&open)).await);
     let sent = message(channel, open.incident.id, NoticeKind::Firing, now);
     store.write_messages(std::slice::from_ref(&sent)).await.unwrap();
@@ -316,9 +323,9 @@ async fn messages_of_an_open_incident_are_kept(store: &dyn Store, channel: &Chan
     };
     assert_eq!(kept().await, 1);
     let mut over = open.clone();
-    (over.incident.standing, over.incident.resolved_at, over.incident.act_at) =
+    (over.incident.state, over.incident.resolved_at, over.incident.check_at) =
         (IncidentState::Resolved, Some(now), None);
-    let version = alerts::version(store, rule.namespace).await;
+    let version = alerts::alert_version(store, rule.namespace).await;
     assert!(alerts::write(store, &rule, version, std::slice::from_ref(&over)).await);
     assert_eq!(kept().await, 0);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rondel_core::outcome::Outcome;
 use rondel_core::{JobId, NodeId, RunId, RunStatus, Timestamp};
 
-use super::{claim, due, finish, finish_all, finish_one, job, join, read, requested, run, verdict};
+use super::{claim, due_job, finish, finish_all, finish_one, job, join, read_run, requested_run, run, verdict};
 use crate::ledger::{ClaimJob, ClaimResult, DueJob, DueRange, UnsentPlace};
 use crate::{LeaseToken, Store};
 
@@ -91,10 +91,10 @@ pub async fn unsent_runs_of_a_job_come_in_order(store: &dyn Store) {
     let planned: Vec<_> = [3, 1, 2].map(|seconds| run(&one, token, at(seconds))).to_vec();
     claim(store, token, &one, planned.clone()).await;
     claim(store, token, &other, vec![run(&other, token, at(1))]).await;
-    let asked = store.request_run(token, requested(&one, token, at(2))).await.unwrap();
+    let asked = store.request_run(token, requested_run(&one, token, at(2))).await.unwrap();
     let start = UnsentPlace { fire_at: Timestamp::EPOCH, cause: 0, shard_index: 0 };
     let page = async |after, limit| {
-        let runs = store.unsent_of(token, one.id, after, limit).await.unwrap();
+        let runs = store.unsent_runs_of_job(token, one.id, after, limit).await.unwrap();
         runs.into_iter().map(|run| run.id).collect::<Vec<RunId>>()
     };
     let [third, first, second] = [planned[0].id, planned[1].id, planned[2].id];
@@ -103,7 +103,7 @@ pub async fn unsent_runs_of_a_job_come_in_order(store: &dyn Store) {
     assert_eq!(page(UnsentPlace::of(&planned[2]), 9).await, [asked.id, third]);
     assert_eq!(page(UnsentPlace::before(&planned[2]), 1).await, [second]);
     let stranger = LeaseToken { epoch: token.epoch + 1, ..token };
-    assert_eq!(store.unsent_of(stranger, one.id, start, 10).await.unwrap(), []);
+    assert_eq!(store.unsent_runs_of_job(stranger, one.id, start, 10).await.unwrap(), []);
 }
 
 /// Two nodes see the same job due: one gets it, with its rows.
@@ -111,10 +111,10 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
     let (a, b) = (join(store).await, join(store).await);
     let at = store.now().await.unwrap().ceil_second();
     let job = job(store, Some(at)).await;
-    let seen = due(store, &job, &[NO_HOME]).await.unwrap();
+    let seen = due_job(store, &job, &[NO_HOME]).await.unwrap();
     let claim_of = |token: LeaseToken| ClaimJob {
         recent_fires: seen.recent_fires,
-        seen,
+        expected_row: seen,
         held_from: None,
         next_fire_at: Some(at + Duration::from_secs(2)),
         runs: vec![run(&job, token, at), run(&job, token, at + Duration::from_secs(1))],
@@ -127,18 +127,18 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
     let (winner, won, lost) = if won_a.jobs.is_empty() { (b, won_b, won_a) } else { (a, won_a, won_b) };
     assert_eq!(won, ClaimResult { jobs: vec![(job.id, 1)], ..ClaimResult::default() });
     assert_eq!(lost, ClaimResult::default());
-    let now = due(store, &job, &[winner.node]).await.unwrap();
+    let now = due_job(store, &job, &[winner.node]).await.unwrap();
     assert_eq!((now.next_fire_at, now.home, now.term), (at + Duration::from_secs(2), winner.node, 1));
     let runs = if winner == a { &claim_a.runs } else { &claim_b.runs };
     for run in runs {
-        assert_eq!(read(store, run.id).await, *run);
+        assert_eq!(read_run(store, run.id).await, *run);
     }
 
     // The row as it was seen is now outdated for the winner, too. A claim by the same home keeps the term, and a new home raises it.
     assert_eq!(store.claim(winner, &[claim_of(winner)]).await.unwrap(), ClaimResult::default());
     let again = |seen: DueJob| ClaimJob {
         recent_fires: seen.recent_fires,
-        seen,
+        expected_row: seen,
         held_from: None,
         next_fire_at: Some(at + Duration::from_secs(3)),
         runs: vec![],
@@ -146,7 +146,7 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
     };
     assert_eq!(store.claim(winner, &[again(now)]).await.unwrap().jobs, [(job.id, 1)]);
     let other = if winner == a { b } else { a };
-    let now = due(store, &job, &[winner.node]).await.unwrap();
+    let now = due_job(store, &job, &[winner.node]).await.unwrap();
     assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), ClaimResult::default(), "its home lives");
     store.release(winner, Timestamp::EPOCH).await.unwrap();
     assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), ClaimResult::default(), "it may renew its lease");
@@ -158,19 +158,19 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
         "its runs are not taken over yet"
     );
     finish_all(store, &runs.iter().map(|run| finish(run, Outcome::Succeeded)).collect::<Vec<_>>()).await;
-    let asked = store.request_run(other, requested(&job, other, at)).await.unwrap();
+    let asked = store.request_run(other, requested_run(&job, other, at)).await.unwrap();
     assert_eq!((asked.node, asked.node_epoch), (winner.node, winner.epoch), "its home may come back");
     assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), ClaimResult::default(), "it would find that run");
     finish_one(store, finish(&asked, Outcome::Succeeded)).await;
     assert_eq!(store.claim(other, &[again(now), again(now)]).await.unwrap().jobs, [(job.id, 2)]);
-    let last = due(store, &job, &[other.node]).await.unwrap();
+    let last = due_job(store, &job, &[other.node]).await.unwrap();
     assert_eq!(
         store
             .claim(
                 other,
                 &[ClaimJob {
                     recent_fires: last.recent_fires,
-                    seen: last,
+                    expected_row: last,
                     held_from: None,
                     next_fire_at: None,
                     runs: vec![],
@@ -183,7 +183,7 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
             .len(),
         1
     );
-    assert_eq!(due(store, &job, &[other.node]).await, None);
+    assert_eq!(due_job(store, &job, &[other.node]).await, None);
 }
 
 /// A claim needs a valid lease with the current epoch.
@@ -191,11 +191,11 @@ pub async fn a_claim_needs_its_lease(store: &dyn Store) {
     let token = join(store).await;
     let at = store.now().await.unwrap().ceil_second();
     let job = job(store, Some(at)).await;
-    let seen = due(store, &job, &[NO_HOME]).await.unwrap();
+    let seen = due_job(store, &job, &[NO_HOME]).await.unwrap();
     let row = run(&job, token, at);
     let claims = [ClaimJob {
         recent_fires: seen.recent_fires,
-        seen,
+        expected_row: seen,
         held_from: None,
         next_fire_at: None,
         runs: vec![row.clone()],
@@ -206,7 +206,7 @@ pub async fn a_claim_needs_its_lease(store: &dyn Store) {
     assert_eq!(store.claim(old, &claims).await.unwrap(), refused);
     store.release(token, Timestamp::EPOCH).await.unwrap();
     assert_eq!(store.claim(token, &claims).await.unwrap(), refused);
-    assert_eq!(due(store, &job, &[NO_HOME]).await, Some(seen));
+    assert_eq!(due_job(store, &job, &[NO_HOME]).await, Some(seen));
     assert_eq!(store.runs(&[row.id]).await.unwrap(), []);
     assert_eq!(store.claim(join(store).await, &[]).await.unwrap(), ClaimResult::default());
 }
@@ -232,7 +232,7 @@ pub async fn a_claim_leaves_existing_rows_as_they_are(store: &dyn Store) {
     assert_eq!(claimed, ClaimResult { jobs: vec![(job.id, 1)], existing: vec![same.id], is_refused: false });
     assert_eq!(store.runs(&[same.id]).await.unwrap(), []);
     for run in [first, other, span] {
-        assert_eq!(read(store, run.id).await, run);
+        assert_eq!(read_run(store, run.id).await, run);
     }
 }
 
@@ -263,28 +263,28 @@ pub async fn a_requested_run_belongs_to_the_home(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let job = job(store, Some(now + Duration::from_secs(3600))).await;
 
-    let first = store.request_run(a, requested(&job, a, now)).await.unwrap();
+    let first = store.request_run(a, requested_run(&job, a, now)).await.unwrap();
     assert_eq!((first.node, first.node_epoch), (a.node, a.epoch));
-    let due_now = due(store, &job, &[a.node]).await.unwrap();
+    let due_now = due_job(store, &job, &[a.node]).await.unwrap();
     assert_eq!((due_now.home, due_now.term), (a.node, 1));
 
-    let second = store.request_run(b, requested(&job, b, now)).await.unwrap();
+    let second = store.request_run(b, requested_run(&job, b, now)).await.unwrap();
     assert_eq!((second.node, second.node_epoch), (a.node, a.epoch), "the home is alive");
-    assert_eq!(read(store, second.id).await, second);
+    assert_eq!(read_run(store, second.id).await, second);
 
     let same_key = rondel_core::Run { id: RunId::new(super::next_id()), ..second.clone() };
     assert_eq!(store.request_run(b, same_key).await.unwrap(), second);
 
     store.release(a, Timestamp::EPOCH).await.unwrap();
     let now = store.now().await.unwrap();
-    let third = store.request_run(b, requested(&job, b, now)).await.unwrap();
+    let third = store.request_run(b, requested_run(&job, b, now)).await.unwrap();
     assert_eq!((third.node, third.node_epoch), (a.node, a.epoch), "the others are not adopted yet");
     let mut adopted: Vec<RunId> =
         super::adopt_all(store, b, &[a.node]).await.1.into_iter().map(|adopted| adopted.run.id).collect();
     adopted.sort_unstable();
     assert_eq!(adopted, [first.id, second.id, third.id]);
-    let late = store.request_run(a, requested(&job, a, now)).await.unwrap();
+    let late = store.request_run(a, requested_run(&job, a, now)).await.unwrap();
     assert_eq!((late.node, late.node_epoch), (b.node, b.epoch), "it moved along");
-    let due_now = due(store, &job, &[b.node]).await.unwrap();
+    let due_now = due_job(store, &job, &[b.node]).await.unwrap();
     assert_eq!((due_now.home, due_now.term), (b.node, 2));
 }

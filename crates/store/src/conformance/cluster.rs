@@ -21,7 +21,7 @@ pub(super) fn request(name: &str) -> JoinRequest {
 }
 
 #[track_caller]
-fn joined(join: Join) -> (LeaseToken, i64) {
+fn expect_joined(join: Join) -> (LeaseToken, i64) {
     match join {
         Join::Joined { token, ordinal } => (token, ordinal),
         living @ Join::Living { .. } => unreachable!("{living:?}"),
@@ -41,7 +41,7 @@ pub async fn the_clock_moves_forward(store: &dyn Store) {
 /// A living lease is not taken. A lease that has ended is taken under the next epoch, and the old epoch is no longer valid.
 pub async fn a_lease_is_held_by_one(store: &dyn Store) {
     let request = request(&name("node"));
-    let (first, ordinal) = joined(store.join(&request).await.unwrap());
+    let (first, ordinal) = expect_joined(store.join(&request).await.unwrap());
     assert_eq!(first.epoch, 1);
     let Join::Living { lease_until, epoch } = store.join(&request).await.unwrap() else { unreachable!() };
     assert_eq!(epoch, 1);
@@ -58,7 +58,7 @@ pub async fn a_lease_is_held_by_one(store: &dyn Store) {
     let other = LeaseToken { epoch: 7, ..first };
     let again = |held| JoinRequest { held: Some(held), ..request.clone() };
     assert!(matches!(store.join(&again(other)).await.unwrap(), Join::Living { .. }), "it is another's");
-    let (next, other) = joined(store.join(&again(first)).await.unwrap());
+    let (next, other) = expect_joined(store.join(&again(first)).await.unwrap());
     assert_eq!(next, LeaseToken { epoch: 2, ..first });
     assert_ne!(other, ordinal, "what was made with that one may be later than the clock is now");
     assert_eq!(store.renew(first, LEASE * 4).await.unwrap(), None);
@@ -67,14 +67,14 @@ pub async fn a_lease_is_held_by_one(store: &dyn Store) {
     // The database lost its last transactions. The node keeps the id that executors know, and continues above the epoch that they know.
     let later = LeaseToken { epoch: 9, ..first };
     let lost = JoinRequest { name: name("lost"), held: Some(later), ..request.clone() };
-    let (elsewhere, _) = joined(store.join(&lost).await.unwrap());
+    let (elsewhere, _) = expect_joined(store.join(&lost).await.unwrap());
     assert!(elsewhere.node != first.node && elsewhere.epoch == 1, "another node has that id: {elsewhere:?}");
     let unknown = LeaseToken { node: NodeId::new(elsewhere.node.get() + 1_000), epoch: 9 };
     let lost = JoinRequest { name: name("lost"), held: Some(unknown), ..request.clone() };
-    assert_eq!(joined(store.join(&lost).await.unwrap()).0, LeaseToken { epoch: 10, ..unknown });
+    assert_eq!(expect_joined(store.join(&lost).await.unwrap()).0, LeaseToken { epoch: 10, ..unknown });
 
     let taking = JoinRequest { take_over: true, ..request.clone() };
-    let (second, third) = joined(store.join(&taking).await.unwrap());
+    let (second, third) = expect_joined(store.join(&taking).await.unwrap());
     assert_eq!(second, LeaseToken { epoch: 3, ..first });
     assert!(![ordinal, other].contains(&third));
     assert_eq!(store.renew(first, LEASE).await.unwrap(), None);
@@ -83,7 +83,7 @@ pub async fn a_lease_is_held_by_one(store: &dyn Store) {
 
     store.release(second, Timestamp::EPOCH).await.unwrap();
     let (third, _) =
-        joined(store.join(&JoinRequest { lease: Duration::from_millis(30), ..request.clone() }).await.unwrap());
+        expect_joined(store.join(&JoinRequest { lease: Duration::from_millis(30), ..request.clone() }).await.unwrap());
     assert_eq!(third.epoch, 4);
     tokio::time::sleep(Duration::from_millis(60)).await;
     let (a, b) = tokio::join!(store.join(&request), store.join(&request));
@@ -96,7 +96,7 @@ pub async fn a_lease_is_held_by_one(store: &dyn Store) {
 pub async fn concurrent_joins_get_distinct_ids_and_ordinals(store: &dyn Store) {
     let requests = [request(&name("node")), request(&name("node")), request(&name("node"))];
     let (a, b, c) = tokio::join!(store.join(&requests[0]), store.join(&requests[1]), store.join(&requests[2]));
-    let mut all = [joined(a.unwrap()), joined(b.unwrap()), joined(c.unwrap())];
+    let mut all = [expect_joined(a.unwrap()), expect_joined(b.unwrap()), expect_joined(c.unwrap())];
     all.sort_by_key(|(token, _)| token.node);
     assert!(all[0].0.node < all[1].0.node && all[1].0.node < all[2].0.node);
     assert!(all[0].1 != all[1].1 && all[1].1 != all[2].1 && all[0].1 != all[2].1, "{all:?}");
@@ -119,10 +119,10 @@ pub async fn a_lease_given_back_ends_where_the_clock_was(store: &dyn Store) {
 /// because then no other node would adopt its runs.
 async fn a_lease_that_ends_with_the_one_before_is_fenced(store: &dyn Store) {
     let request = JoinRequest { take_over: true, ..request(&name("node")) };
-    let (first, _) = joined(store.join(&request).await.unwrap());
+    let (first, _) = expect_joined(store.join(&request).await.unwrap());
     let soon = store.now().await.unwrap() + Duration::from_millis(300);
     store.release(first, soon).await.unwrap();
-    let (second, _) = joined(store.join(&request).await.unwrap());
+    let (second, _) = expect_joined(store.join(&request).await.unwrap());
     store.release(second, soon).await.unwrap();
     let node = async || super::homes::node(store, first.node).await;
     while node().await.is_living(store.now().await.unwrap()) {

@@ -14,16 +14,16 @@ pub async fn declared_sets_are_as_old_as_first_seen(store: &dyn Store) {
     let later = now + Duration::from_secs(5);
     let (old, new) = ("a".repeat(64), "b".repeat(64));
     let big = format!("[\"{}\"]", "ä".repeat(300_000));
-    store.see_declared_set(app, &old, "[1]", now).await.unwrap();
-    store.see_declared_set(app, &old, "[1]", now).await.unwrap();
-    store.see_declared_set(app, &new, &big, later).await.unwrap();
+    store.record_declared_set(app, &old, "[1]", now).await.unwrap();
+    store.record_declared_set(app, &old, "[1]", now).await.unwrap();
+    store.record_declared_set(app, &new, &big, later).await.unwrap();
     // A late report from another node does not move the instants of the set back.
-    store.see_declared_set(app, &new, &big, now).await.unwrap();
+    store.record_declared_set(app, &new, &big, now).await.unwrap();
     let sets = store.declared_sets(app).await.unwrap();
     let seen: Vec<_> = sets.iter().map(|set| (set.header.first_seen_at, set.header.last_seen_at)).collect();
     assert_eq!(seen, [(later, later), (now, now)]);
     assert_eq!((sets[0].specs.as_str(), sets[1].specs.as_str()), (big.as_str(), "[1]"));
-    store.see_declared_set(app, &old, "[1]", later).await.unwrap();
+    store.record_declared_set(app, &old, "[1]", later).await.unwrap();
     let of_app = |headers: Vec<crate::declarations::DeclaredSetHeader>| {
         headers.into_iter().filter(|header| header.app == app).collect::<Vec<_>>()
     };

@@ -10,8 +10,8 @@ use super::broadcasts::shards;
 use super::edits::delete;
 use super::followers::child;
 use super::{
-    DEFAULT, FAILED, app, change, created, due, finish, finish_all, finisher, join, name, next_id, read, run, saved,
-    spec,
+    DEFAULT, FAILED, app, change, due_job, expect_created, expect_saved, finish, finish_all, finisher, join, name,
+    next_id, read_run, run, spec,
 };
 use crate::catalog::{JobDeleted, JobRecord, NewJob};
 use crate::ledger::{AttemptEnd, ClaimJob, Ends};
@@ -34,15 +34,15 @@ pub(super) async fn delayed_job(store: &dyn Store, next_fire_at: Timestamp) -> J
         author: "conformance".to_owned(),
         now: now - Duration::from_secs(60),
     };
-    created(store.create_job(new).await.unwrap())
+    expect_created(store.create_job(new).await.unwrap())
 }
 
 /// Claims the due fire. The end of its run sets the next fire.
 pub(super) async fn claim_followed(store: &dyn Store, token: LeaseToken, job: &JobRecord, run: Run) -> Run {
-    let seen = due(store, job, &[rondel_core::NodeId::new(0), token.node]).await.unwrap();
+    let seen = due_job(store, job, &[rondel_core::NodeId::new(0), token.node]).await.unwrap();
     let claim = ClaimJob {
         recent_fires: seen.recent_fires,
-        seen,
+        expected_row: seen,
         held_from: None,
         next_fire_at: None,
         awaited_run: Some(run.id),
@@ -59,17 +59,17 @@ async fn claimed_delayed_run(store: &dyn Store, token: LeaseToken, shard_index: 
     let job = delayed_job(store, at).await;
     let run = Run { shard_index, shard_total: (shard_index != ROOT_SHARD).then_some(1), ..run(&job, token, at) };
     let run = claim_followed(store, token, &job, run).await;
-    assert_eq!(due(store, &job, &[token.node]).await, None, "not before its run ends");
+    assert_eq!(due_job(store, &job, &[token.node]).await, None, "not before its run ends");
     (job, run)
 }
 
-fn ending(run: &Run, outcome: Outcome) -> AttemptEnd {
+fn attempt_end(run: &Run, outcome: Outcome) -> AttemptEnd {
     let mut finish = finish(run, outcome);
     finish.policy.has_fixed_delay = true;
     finish
 }
 
-async fn end(store: &dyn Store, token: LeaseToken, batch: &[AttemptEnd]) -> Ends {
+async fn finish_batch(store: &dyn Store, token: LeaseToken, batch: &[AttemptEnd]) -> Ends {
     store.finish(finisher(token), batch).await.unwrap()
 }
 
@@ -81,40 +81,40 @@ pub async fn the_end_of_a_run_gives_the_next_fire_of_a_delay(store: &dyn Store) 
     let mut jobs = Vec::new();
     for outcome in outcomes {
         let (job, run) = claimed_delayed_run(store, token, 0).await;
-        batch.push(ending(&run, outcome));
+        batch.push(attempt_end(&run, outcome));
         jobs.push(job);
     }
     // A run that fails and gets another attempt sets no next fire yet, nor does a run whose job has no delay.
     let (again, run) = claimed_delayed_run(store, token, 0).await;
-    batch.push(ending(&run, FAILED));
+    batch.push(attempt_end(&run, FAILED));
     batch[4].policy.retry_max = 1;
-    let other = finish(&super::pending(store, token).await, Outcome::Succeeded);
-    assert!(end(store, token, &[other, batch[4].clone()]).await.due_at.is_none());
-    assert_eq!(due(store, &again, &[token.node]).await, None);
+    let other = finish(&super::pending_run(store, token).await, Outcome::Succeeded);
+    assert!(finish_batch(store, token, &[other, batch[4].clone()]).await.due_at.is_none());
+    assert_eq!(due_job(store, &again, &[token.node]).await, None);
 
     let earliest = batch[..4].iter().map(|finish| finish.finished_at + DELAY).min();
-    assert_eq!(end(store, token, &batch[..4]).await.due_at, earliest);
+    assert_eq!(finish_batch(store, token, &batch[..4]).await.due_at, earliest);
     for (job, finish) in jobs.iter().zip(&batch) {
-        let found = due(store, job, &[token.node]).await.unwrap();
+        let found = due_job(store, job, &[token.node]).await.unwrap();
         assert_eq!(found.next_fire_at, finish.finished_at + DELAY, "{:?}", finish.outcome);
     }
-    assert!(end(store, token, &batch[..4]).await.due_at.is_none(), "it is known");
+    assert!(finish_batch(store, token, &batch[..4]).await.due_at.is_none(), "it is known");
     let second = AttemptEnd { attempt: 2, ..batch[4].clone() };
-    assert!(end(store, token, &[second]).await.due_at.is_some());
-    assert!(due(store, &again, &[token.node]).await.is_some());
+    assert!(finish_batch(store, token, &[second]).await.due_at.is_some());
+    assert!(due_job(store, &again, &[token.node]).await.is_some());
 
     // If a run ends with its children, the end of the last child sets the next fire.
     let (job, run) = claimed_delayed_run(store, token, 0).await;
     child(store, "after-delay", &[&job], serde_json::json!({})).await;
-    let mut own = ending(&run, Outcome::Succeeded);
+    let mut own = attempt_end(&run, Outcome::Succeeded);
     own.policy.awaits_children = true;
-    let ends = end(store, token, &[own]).await;
+    let ends = finish_batch(store, token, &[own]).await;
     assert_eq!((ends.due_at, ends.awaiting.len(), ends.released.len()), (None, 1, 1));
-    assert_eq!(due(store, &job, &[token.node]).await, None);
+    assert_eq!(due_job(store, &job, &[token.node]).await, None);
     let before = store.now().await.unwrap();
     let of_child = finish(&ends.released[0], Outcome::Succeeded);
-    assert!(end(store, token, &[of_child]).await.due_at >= Some(before + DELAY));
-    let next = due(store, &job, &[token.node]).await.unwrap().next_fire_at;
+    assert!(finish_batch(store, token, &[of_child]).await.due_at >= Some(before + DELAY));
+    let next = due_job(store, &job, &[token.node]).await.unwrap().next_fire_at;
     assert!(before + DELAY <= next && next <= store.now().await.unwrap() + DELAY, "{next}");
 }
 
@@ -125,12 +125,12 @@ pub async fn a_delay_counts_by_the_clock_of_the_database(store: &dyn Store) {
     let before = store.now().await.unwrap();
     let ahead = before + Duration::from_secs(3600);
     assert!(
-        end(store, token, &[AttemptEnd { finished_at: ahead, ..ending(&run, Outcome::Succeeded) }])
+        finish_batch(store, token, &[AttemptEnd { finished_at: ahead, ..attempt_end(&run, Outcome::Succeeded) }])
             .await
             .due_at
             .is_some()
     );
-    let next = due(store, &job, &[token.node]).await.unwrap().next_fire_at;
+    let next = due_job(store, &job, &[token.node]).await.unwrap().next_fire_at;
     assert!(before + DELAY <= next && next <= store.now().await.unwrap() + DELAY, "{next}");
 }
 
@@ -140,15 +140,17 @@ pub async fn the_last_shard_gives_the_next_fire_of_a_delay(store: &dyn Store) {
     let (job, whole) = claimed_delayed_run(store, token, ROOT_SHARD).await;
     let shards = shards(&whole, 3);
     assert!(store.expand(token, whole.id, &shards).await.unwrap());
-    let ends: Vec<AttemptEnd> = shards.iter().map(|shard| ending(shard, Outcome::Succeeded)).collect();
-    assert!(end(store, token, &ends[..2]).await.due_at.is_none());
-    assert_eq!(due(store, &job, &[token.node]).await, None);
-    assert!(end(store, token, &ends[2..]).await.due_at.is_some());
-    assert_eq!(due(store, &job, &[token.node]).await.unwrap().next_fire_at, ends[2].finished_at + DELAY);
+    let ends: Vec<AttemptEnd> = shards.iter().map(|shard| attempt_end(shard, Outcome::Succeeded)).collect();
+    assert!(finish_batch(store, token, &ends[..2]).await.due_at.is_none());
+    assert_eq!(due_job(store, &job, &[token.node]).await, None);
+    assert!(finish_batch(store, token, &ends[2..]).await.due_at.is_some());
+    assert_eq!(due_job(store, &job, &[token.node]).await.unwrap().next_fire_at, ends[2].finished_at + DELAY);
 
     let (job, whole) = claimed_delayed_run(store, token, ROOT_SHARD).await;
-    assert!(end(store, token, &[ending(&whole, Outcome::Skipped(Reason::NoExecutor))]).await.due_at.is_some());
-    assert!(due(store, &job, &[token.node]).await.is_some());
+    assert!(
+        finish_batch(store, token, &[attempt_end(&whole, Outcome::Skipped(Reason::NoExecutor))]).await.due_at.is_some()
+    );
+    assert!(due_job(store, &job, &[token.node]).await.is_some());
 }
 
 /// A job that is paused while its run is open does not fire when the run ends, but fires after the job is enabled again.
@@ -157,31 +159,31 @@ pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
     let (job, run) = claimed_delayed_run(store, token, 0).await;
     let now = store.now().await.unwrap();
     let paused = JobSpec { enabled: false, ..job.spec.clone() };
-    saved(change(store, job.id, &paused, None, now).await);
-    assert!(end(store, token, &[ending(&run, Outcome::Succeeded)]).await.due_at.is_none());
-    assert_eq!(due(store, &job, &[token.node]).await, None);
-    let (record, _) = saved(change(store, job.id, &job.spec, None, now).await);
+    expect_saved(change(store, job.id, &paused, None, now).await);
+    assert!(finish_batch(store, token, &[attempt_end(&run, Outcome::Succeeded)]).await.due_at.is_none());
+    assert_eq!(due_job(store, &job, &[token.node]).await, None);
+    let (record, _) = expect_saved(change(store, job.id, &job.spec, None, now).await);
     assert_eq!(record.next_fire_at, Some(now + DELAY));
 
     // The job is disabled and enabled again before the end of its run is stored.
     let (job, run) = claimed_delayed_run(store, token, 0).await;
-    let done = ending(&run, Outcome::Succeeded);
+    let done = attempt_end(&run, Outcome::Succeeded);
     let paused = JobSpec { enabled: false, ..job.spec.clone() };
-    saved(change(store, job.id, &paused, None, now).await);
+    expect_saved(change(store, job.id, &paused, None, now).await);
     let on_at = now + Duration::from_millis(1);
     tokio::time::sleep(Duration::from_millis(10)).await;
-    saved(change(store, job.id, &job.spec, None, on_at).await);
-    assert!(end(store, token, &[done]).await.due_at.is_some());
-    assert_eq!(due(store, &job, &[token.node]).await.unwrap().next_fire_at, on_at + DELAY);
+    expect_saved(change(store, job.id, &job.spec, None, on_at).await);
+    assert!(finish_batch(store, token, &[done]).await.due_at.is_some());
+    assert_eq!(due_job(store, &job, &[token.node]).await.unwrap().next_fire_at, on_at + DELAY);
 
     // The job is edited while its run is open. The end of the run still sets the next fire, by the new delay.
     let (job, run) = claimed_delayed_run(store, token, 0).await;
     let three = spec(&job.spec.name, serde_json::json!({"schedule": {"delay": "3s"}}));
-    let (record, _) = saved(change(store, job.id, &three, None, run.due_at).await);
+    let (record, _) = expect_saved(change(store, job.id, &three, None, run.due_at).await);
     assert_eq!(record.next_fire_at, None);
-    let done = ending(&run, Outcome::Succeeded);
-    assert!(end(store, token, std::slice::from_ref(&done)).await.due_at.is_some());
-    let next = due(store, &job, &[token.node]).await.unwrap();
+    let done = attempt_end(&run, Outcome::Succeeded);
+    assert!(finish_batch(store, token, std::slice::from_ref(&done)).await.due_at.is_some());
+    let next = due_job(store, &job, &[token.node]).await.unwrap();
     assert_eq!((next.next_fire_at, next.version), (done.finished_at + Duration::from_secs(3), 2));
 
     // A run that the edit settles sets no next fire. Instead the delay starts again at the edit, because no end of the run will be
@@ -195,22 +197,22 @@ pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
     };
     let now = store.now().await.unwrap();
     let three = spec(&job.spec.name, serde_json::json!({"schedule": {"delay": "3s"}}));
-    let (record, _) = saved(change(store, job.id, &three, None, now).await);
+    let (record, _) = expect_saved(change(store, job.id, &three, None, now).await);
     assert_eq!(record.next_fire_at, Some(now + Duration::from_secs(3)));
-    assert_eq!(read(store, run.id).await.status, RunStatus::Skipped);
+    assert_eq!(read_run(store, run.id).await.status, RunStatus::Skipped);
     // A job that got another schedule while its run was open keeps the next fire of the new schedule when the run ends.
     let (job, run) = claimed_delayed_run(store, token, 0).await;
     let every = spec(&job.spec.name, serde_json::json!({"schedule": {"every": "1h"}}));
-    let (record, _) = saved(change(store, job.id, &every, None, now).await);
+    let (record, _) = expect_saved(change(store, job.id, &every, None, now).await);
     assert!(record.next_fire_at.is_some());
-    assert!(end(store, token, &[ending(&run, Outcome::Succeeded)]).await.due_at.is_none());
-    assert_eq!(due(store, &job, &[token.node]).await.map(|due| due.next_fire_at), record.next_fire_at);
+    assert!(finish_batch(store, token, &[attempt_end(&run, Outcome::Succeeded)]).await.due_at.is_none());
+    assert_eq!(due_job(store, &job, &[token.node]).await.map(|due| due.next_fire_at), record.next_fire_at);
     // A run that ended while its job had no delay does not block the job when the delay returns.
     let (job, run) = claimed_delayed_run(store, token, 0).await;
     let every = spec(&job.spec.name, serde_json::json!({"schedule": {"every": "1h"}}));
-    saved(change(store, job.id, &every, None, now).await);
+    expect_saved(change(store, job.id, &every, None, now).await);
     finish_all(store, &[finish(&run, Outcome::Succeeded)]).await;
-    let (record, _) = saved(change(store, job.id, &job.spec, None, now).await);
+    let (record, _) = expect_saved(change(store, job.id, &job.spec, None, now).await);
     assert_eq!(record.next_fire_at, Some(now + DELAY));
 }
 
@@ -221,10 +223,10 @@ pub async fn an_edit_meets_the_end_of_the_run_that_a_delay_follows(store: &dyn S
         let (job, run) = claimed_delayed_run(store, token, 0).await;
         let now = store.now().await.unwrap();
         let three = spec(&job.spec.name, serde_json::json!({"schedule": {"delay": "3s"}}));
-        let done = [ending(&run, Outcome::Succeeded)];
+        let done = [attempt_end(&run, Outcome::Succeeded)];
         let (_, ends) = tokio::join!(change(store, job.id, &three, None, now), store.finish(finisher(token), &done));
         ends.unwrap();
-        let next = due(store, &job, &[token.node]).await.unwrap().next_fire_at;
+        let next = due_job(store, &job, &[token.node]).await.unwrap().next_fire_at;
         let possible = [done[0].finished_at + Duration::from_secs(3), now + Duration::from_secs(3)];
         assert!(possible.contains(&next), "{next}");
     }
@@ -257,11 +259,11 @@ pub async fn an_edit_sees_rows_that_jitter_puts_off(store: &dyn Store) {
     assert_eq!(woken.iter().map(|run| run.id).collect::<Vec<_>>(), [started.id]);
 
     let paused = JobSpec { enabled: false, ..job.spec.clone() };
-    saved(change(store, job.id, &paused, None, now).await);
-    let status = async |run: &Run| read(store, run.id).await.status;
+    expect_saved(change(store, job.id, &paused, None, now).await);
+    let status = async |run: &Run| read_run(store, run.id).await.status;
     assert_eq!(status(&put_off).await, RunStatus::Skipped);
     assert_eq!((status(&started).await, status(&retried).await), (RunStatus::Pending, RunStatus::Waiting));
-    let (_, reopened) = saved(change(store, job.id, &job.spec, None, now).await);
+    let (_, reopened) = expect_saved(change(store, job.id, &job.spec, None, now).await);
     assert_eq!(reopened.iter().map(|run| (run.id, run.due_at)).next(), Some((put_off.id, put_off.due_at)));
 
     assert_eq!(delete(store, job.id, None, now).await, JobDeleted::Done);

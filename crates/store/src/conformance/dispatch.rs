@@ -6,15 +6,15 @@ use rondel_core::outcome::{CancelRequest, Outcome};
 use rondel_core::reason::{ReasonDetail, WaitFor};
 use rondel_core::{ExecutorId, NamespaceId, Reason, Run, RunId, RunStatus, Timestamp};
 
-use super::broadcasts::{expanded, limited_broadcast};
+use super::broadcasts::{expanded_broadcast, limited_broadcast};
 use super::edits::a_run_that_an_executor_had_is_not_dropped;
-use super::{DEFAULT, FAILED, claim, finish, finish_all, finish_one, job, join, next_id, pending, read, run};
+use super::{DEFAULT, FAILED, claim, finish, finish_all, finish_one, job, join, next_id, pending_run, read_run, run};
 use crate::ledger::{
     AttemptEnd, CancelElsewhere, CancelOutcome, LimitName, NotedWait, OpenPage, RunAtExecutor, RunCheck, WaitPlace,
 };
 use crate::{LeaseToken, Store};
 
-pub(super) fn in_hand(run: &Run, executor: &str) -> RunAtExecutor {
+pub(super) fn at_executor(run: &Run, executor: &str) -> RunAtExecutor {
     RunAtExecutor {
         run: run.id,
         attempt: run.attempt,
@@ -41,7 +41,7 @@ pub async fn waiting_runs_wake_when_due(store: &dyn Store) {
     let (a, b) = tokio::join!(store.take_waiting(token, until, 10), store.take_waiting(token, until, 10));
     let both = [a.unwrap(), b.unwrap()].concat();
     assert_eq!(both, [expected(&rows[0])]);
-    assert_eq!(read(store, rows[0].id).await.status, RunStatus::Pending);
+    assert_eq!(read_run(store, rows[0].id).await.status, RunStatus::Pending);
 
     let keys = async |token, before, after, limit| {
         store.open_keys(token, OpenPage { status: RunStatus::Pending, before, after, limit }).await.unwrap()
@@ -65,8 +65,8 @@ pub(super) async fn open_keys(store: &dyn Store, token: LeaseToken, status: RunS
 /// Only the owner can mark an attempt, and only once. The mark can be removed.
 pub async fn marks_are_won_once(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
-    let (first, second) = (pending(store, token).await, pending(store, token).await);
-    let hands = [in_hand(&first, "a"), in_hand(&second, "a")];
+    let (first, second) = (pending_run(store, token).await, pending_run(store, token).await);
+    let hands = [at_executor(&first, "a"), at_executor(&second, "a")];
     assert_eq!(store.mark(other, &hands).await.unwrap(), []);
     assert_eq!(store.mark(token, &[]).await.unwrap(), []);
     let later = RunAtExecutor { attempt: 2, ..hands[0].clone() };
@@ -75,33 +75,33 @@ pub async fn marks_are_won_once(store: &dyn Store) {
     let mut won = [a.unwrap(), b.unwrap()].concat();
     won.sort_unstable();
     assert_eq!(won, [first.id, second.id]);
-    let marked = read(store, first.id).await;
+    let marked = read_run(store, first.id).await;
     assert_eq!((marked.marked_at, marked.executor.as_deref()), (Some(first.due_at), Some("a")));
     assert_eq!((marked.executor_id, marked.status), (Some(ExecutorId::new(7)), RunStatus::Pending));
 
     store.unmark(other, &[(first.id, 1)]).await.unwrap();
     store.unmark(token, &[(first.id, 2)]).await.unwrap();
-    assert!(read(store, first.id).await.marked_at.is_some());
+    assert!(read_run(store, first.id).await.marked_at.is_some());
     store.unmark(token, &[(first.id, 1), (RunId::new(next_id()), 1)]).await.unwrap();
-    assert_eq!(read(store, first.id).await, first);
+    assert_eq!(read_run(store, first.id).await, first);
     assert_eq!(store.mark(token, &hands).await.unwrap(), [first.id]);
     // The executor accepted the run, kept it in its queue, and returned it before it began.
     store.note_running(token, &hands[..1]).await.unwrap();
-    assert_eq!(read(store, first.id).await.status, RunStatus::Running);
+    assert_eq!(read_run(store, first.id).await.status, RunStatus::Running);
     store.unmark(token, &[(first.id, 1)]).await.unwrap();
-    assert_eq!(read(store, first.id).await, first);
+    assert_eq!(read_run(store, first.id).await, first);
     // The same without a mark, as for an `at_least_once` job.
     store.note_running(token, &hands[..1]).await.unwrap();
     store.unmark(token, &[(first.id, 2)]).await.unwrap();
-    assert_eq!(read(store, first.id).await.executor.as_deref(), Some("a"));
+    assert_eq!(read_run(store, first.id).await.executor.as_deref(), Some("a"));
     store.unmark(token, &[(first.id, 1)]).await.unwrap();
-    assert_eq!(read(store, first.id).await, first);
+    assert_eq!(read_run(store, first.id).await, first);
 }
 
 /// The runs of executors are counted by app and name; open runs without an executor and ended runs are not.
 pub async fn runs_in_hand_are_counted_by_executor(store: &dyn Store) {
     let token = join(store).await;
-    let runs = [pending(store, token).await, pending(store, token).await, pending(store, token).await];
+    let runs = [pending_run(store, token).await, pending_run(store, token).await, pending_run(store, token).await];
     let name = format!("läufer-{}", next_id());
     let counts = async || {
         let counts = store.count_held(DEFAULT).await.unwrap();
@@ -112,7 +112,7 @@ pub async fn runs_in_hand_are_counted_by_executor(store: &dyn Store) {
     };
     let mut expected: std::collections::BTreeMap<_, u64> = std::collections::BTreeMap::new();
     for run in &runs[..2] {
-        store.note_running(token, &[in_hand(run, &name)]).await.unwrap();
+        store.note_running(token, &[at_executor(run, &name)]).await.unwrap();
         *expected.entry(run.app).or_default() += 1;
         assert_eq!(counts().await, expected.clone().into_iter().collect::<Vec<_>>());
         let held = store.held_runs(DEFAULT, run.app, &name, 10).await.unwrap();
@@ -131,22 +131,22 @@ pub async fn runs_in_hand_are_counted_by_executor(store: &dyn Store) {
 /// A pending run becomes running, and an ended run stays ended. The tick reads the states of runs.
 pub async fn running_is_noted_for_pending_runs(store: &dyn Store) {
     let token = join(store).await;
-    let (first, second) = (pending(store, token).await, pending(store, token).await);
+    let (first, second) = (pending_run(store, token).await, pending_run(store, token).await);
     finish_one(store, finish(&second, Outcome::Succeeded)).await;
-    let hands = [in_hand(&first, "läufer"), in_hand(&second, "b")];
+    let hands = [at_executor(&first, "läufer"), at_executor(&second, "b")];
     store.note_running(LeaseToken { epoch: 9, ..token }, &hands).await.unwrap();
-    assert_eq!(read(store, first.id).await, first);
+    assert_eq!(read_run(store, first.id).await, first);
     assert!(!store.check_runs(&[first.id]).await.unwrap()[0].has_recorded_start);
     store.note_running(token, &hands).await.unwrap();
     store.note_running(token, &[]).await.unwrap();
-    let running = read(store, first.id).await;
+    let running = read_run(store, first.id).await;
     assert_eq!((running.status, running.executor.as_deref()), (RunStatus::Running, Some("läufer")));
     assert_eq!(running.started_at, Some(first.due_at));
-    assert_eq!(read(store, second.id).await.status, RunStatus::Succeeded);
+    assert_eq!(read_run(store, second.id).await.status, RunStatus::Succeeded);
 
     let mut checks = store.check_runs(&[second.id, first.id, RunId::new(next_id())]).await.unwrap();
     checks.sort_by_key(|check| check.id);
-    let ended = read(store, second.id).await;
+    let ended = read_run(store, second.id).await;
     let check = |run: &Run, status| RunCheck {
         id: run.id,
         status,
@@ -174,11 +174,11 @@ pub async fn a_run_in_an_executors_queue_has_not_begun(store: &dyn Store) {
         let (run, detail, place) = (run.id, Box::new(detail.clone()), WaitPlace::Executor(hand));
         NotedWait { run, attempt, detail, place }
     };
-    let hand = in_hand(&run, "läufer");
+    let hand = at_executor(&run, "läufer");
     let both = [wait(&run, 1, Some(hand.clone())), wait(&shard, 1, None)];
     store.note_waits(LeaseToken { epoch: 9, ..token }, &both).await.unwrap();
     store.note_waits(token, &[wait(&run, 2, Some(hand.clone()))]).await.unwrap();
-    assert_eq!((read(store, run.id).await, read(store, shard.id).await), (run.clone(), shard.clone()));
+    assert_eq!((read_run(store, run.id).await, read_run(store, shard.id).await), (run.clone(), shard.clone()));
     store.note_waits(token, &both).await.unwrap();
     let named = Run {
         executor: Some("läufer".to_owned()),
@@ -187,8 +187,8 @@ pub async fn a_run_in_an_executors_queue_has_not_begun(store: &dyn Store) {
         detail: Some(Box::new(detail.clone())),
         ..run.clone()
     };
-    assert_eq!(read(store, run.id).await, named);
-    assert_eq!(read(store, shard.id).await, Run { detail: named.detail.clone(), ..shard.clone() });
+    assert_eq!(read_run(store, run.id).await, named);
+    assert_eq!(read_run(store, shard.id).await, Run { detail: named.detail.clone(), ..shard.clone() });
     let now = store.now().await.unwrap();
     store.ask_cancel(run.id, CancelRequest::requested("Bo"), now).await.unwrap();
     let elsewhere = store.cancels_elsewhere(other, RunId::new(0), 10_000).await.unwrap();
@@ -196,27 +196,27 @@ pub async fn a_run_in_an_executors_queue_has_not_begun(store: &dyn Store) {
 
     store.release(token, Timestamp::EPOCH).await.unwrap();
     super::adopt_all(store, other, &[token.node]).await;
-    let adopted = read(store, run.id).await;
+    let adopted = read_run(store, run.id).await;
     assert_eq!((adopted.status, adopted.started_at), (RunStatus::Running, None), "it may have begun");
     store.note_waits(other, &[NotedWait { place: WaitPlace::Server, ..both[0].clone() }]).await.unwrap();
-    assert_eq!(read(store, run.id).await, adopted, "it waits nowhere here");
+    assert_eq!(read_run(store, run.id).await, adopted, "it waits nowhere here");
     store.note_waits(other, &both[..1]).await.unwrap();
-    assert_eq!(read(store, run.id).await.status, RunStatus::Pending);
-    store.note_running(other, &[in_hand(&run, "läufer"), in_hand(&shard, "läufer")]).await.unwrap();
-    let begun = [read(store, run.id).await, read(store, shard.id).await];
+    assert_eq!(read_run(store, run.id).await.status, RunStatus::Pending);
+    store.note_running(other, &[at_executor(&run, "läufer"), at_executor(&shard, "läufer")]).await.unwrap();
+    let begun = [read_run(store, run.id).await, read_run(store, shard.id).await];
     let states = begun.each_ref().map(|run| (run.status, run.started_at, run.executor.as_deref()));
     assert_eq!(states, [&run, &shard].map(|run| (RunStatus::Running, Some(run.due_at), Some("läufer"))));
     store.note_waits(other, &both).await.unwrap();
     let later = RunAtExecutor { at: run.due_at + Duration::from_secs(9), ..hand };
     store.note_running(other, &[later]).await.unwrap();
-    assert_eq!([read(store, run.id).await, read(store, shard.id).await], begun);
+    assert_eq!([read_run(store, run.id).await, read_run(store, shard.id).await], begun);
 }
 
 /// The owner reads the request until the run has ended. A failed attempt of a run with such a request is not retried.
 pub async fn a_cancel_is_recorded_until_the_run_has_ended(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
     let now = store.now().await.unwrap();
-    let run = pending(store, token).await;
+    let run = pending_run(store, token).await;
     assert_eq!(
         store.ask_cancel(RunId::new(next_id()), CancelRequest::requested("x"), now).await.unwrap(),
         CancelOutcome::NotFound
@@ -252,16 +252,16 @@ pub async fn a_cancel_is_recorded_until_the_run_has_ended(store: &dyn Store) {
 pub async fn a_cancel_is_read_by_nodes_that_hear_the_executor(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
     let now = store.now().await.unwrap();
-    let (held, unsent) = (pending(store, token).await, pending(store, token).await);
-    store.note_running(token, &[in_hand(&held, "a")]).await.unwrap();
+    let (held, unsent) = (pending_run(store, token).await, pending_run(store, token).await);
+    store.note_running(token, &[at_executor(&held, "a")]).await.unwrap();
     store.ask_cancels(&[held.id, unsent.id], CancelRequest::requested("Bo"), now).await.unwrap();
     let is_of_here = |cancel: &CancelElsewhere| [held.id, unsent.id].contains(&cancel.run);
     let mut elsewhere = store.cancels_elsewhere(other, RunId::new(0), 10_000).await.unwrap();
     elsewhere.retain(is_of_here);
     let expected = CancelElsewhere { run: held.id, attempt: 1, executor: ExecutorId::new(7), by: "Bo".to_owned() };
     assert_eq!(elsewhere, [expected]);
-    let later = pending(store, token).await;
-    store.note_running(token, &[in_hand(&later, "a")]).await.unwrap();
+    let later = pending_run(store, token).await;
+    store.note_running(token, &[at_executor(&later, "a")]).await.unwrap();
     store.ask_cancel(later.id, CancelRequest::requested("Bo"), now).await.unwrap();
     let (first, last) = (held.id.min(later.id), held.id.max(later.id));
     assert_eq!(store.cancels_elsewhere(other, RunId::new(0), 1).await.unwrap().len(), 1);
@@ -278,7 +278,7 @@ pub async fn a_cancel_is_read_by_nodes_that_hear_the_executor(store: &dyn Store)
 pub async fn a_covered_run_has_that_reason(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
-    let (stopped, lost) = (pending(store, token).await, pending(store, token).await);
+    let (stopped, lost) = (pending_run(store, token).await, pending_run(store, token).await);
     assert_eq!(store.ask_cancels(&[stopped.id, lost.id], CancelRequest::LATER_RUN, now).await.unwrap(), 2);
     // The executor of this run has not reported its end, so a late report may still replace the verdict.
     let lost_with = Reason::ExecutorLost;
@@ -286,15 +286,15 @@ pub async fn a_covered_run_has_that_reason(store: &dyn Store) {
         [(&stopped, Outcome::Cancelled, Reason::Covered), (&lost, Outcome::Lost(lost_with), lost_with)]
     {
         finish_one(store, finish(run, outcome)).await;
-        let ended = read(store, run.id).await;
+        let ended = read_run(store, run.id).await;
         assert_eq!((ended.status, ended.reason), (RunStatus::Cancelled, Some(reason)));
     }
-    let (whole, shards) = expanded(store, token, 2).await;
+    let (whole, shards) = expanded_broadcast(store, token, 2).await;
     store.ask_cancels(&[whole.id, shards[0].id, shards[1].id], CancelRequest::LATER_RUN, now).await.unwrap();
     finish_one(store, finish(&shards[0], Outcome::Cancelled)).await;
-    assert_eq!(read(store, whole.id).await.reason, None);
+    assert_eq!(read_run(store, whole.id).await.reason, None);
     finish_one(store, finish(&shards[1], Outcome::Cancelled)).await;
-    let ended = read(store, whole.id).await;
+    let ended = read_run(store, whole.id).await;
     assert_eq!((ended.status, ended.reason), (RunStatus::Cancelled, Some(Reason::Covered)));
     assert_eq!(ended.message, Some(format!("2 of 2 shards were cancelled by {}", CancelRequest::LATER_RUN.by)));
     assert_eq!(store.cancels(token).await.unwrap(), []);
@@ -330,7 +330,7 @@ pub async fn all_open_runs_of_a_job_are_found_and_cancelled(store: &dyn Store) {
         (rows[3].id, "Bo: too many".to_owned()),
     ];
     assert_eq!(store.cancels(token).await.unwrap(), expected);
-    assert_eq!(read(store, rows[3].id).await.cancel_by.as_deref(), Some("Bo: too many"));
+    assert_eq!(read_run(store, rows[3].id).await.cancel_by.as_deref(), Some("Bo: too many"));
     assert_eq!(store.ask_cancels(&all, CancelRequest::requested("Cy"), now).await.unwrap(), 3);
     assert_eq!(store.cancels(token).await.unwrap(), expected);
     assert_eq!(store.open_runs(job, None, None, 10).await.unwrap(), []);
@@ -370,8 +370,8 @@ pub async fn unsent_runs_are_handed_over(store: &dyn Store) {
     let job = job(store, Some(at)).await;
     let rows: Vec<Run> = (0..3).map(|offset| run(&job, token, at + Duration::from_secs(offset))).collect();
     claim(store, token, &job, rows.clone()).await;
-    store.note_running(token, &[in_hand(&rows[0], "one")]).await.unwrap();
-    store.mark(token, &[in_hand(&rows[1], "one")]).await.unwrap();
+    store.note_running(token, &[at_executor(&rows[0], "one")]).await.unwrap();
+    store.mark(token, &[at_executor(&rows[1], "one")]).await.unwrap();
     let all: Vec<RunId> = rows.iter().map(|run| run.id).collect();
     assert_eq!(store.hand_over(token, &all, other.node).await.unwrap(), [], "it has a run in hand, and a mark");
     finish_all(store, &[finish(&rows[0], Outcome::Succeeded)]).await;
@@ -381,10 +381,10 @@ pub async fn unsent_runs_are_handed_over(store: &dyn Store) {
     assert_eq!(store.hand_over(token, &all[1..2], other.node).await.unwrap(), [], "the third would stay behind");
     assert_eq!(store.hand_over(token, &all, other.node).await.unwrap(), all[1..]);
     for run in &rows[1..] {
-        let given = read(store, run.id).await;
+        let given = read_run(store, run.id).await;
         assert_eq!((given.node, given.node_epoch, given.status), (other.node, other.epoch, RunStatus::Waiting));
     }
-    assert_eq!(read(store, rows[0].id).await.node, token.node);
+    assert_eq!(read_run(store, rows[0].id).await.node, token.node);
     let asked = run(&job, token, at + Duration::from_secs(9));
     let requested = store.request_run(token, Run { cause: asked.id.get(), ..asked }).await.unwrap();
     assert_eq!(requested.node, other.node, "the job has another home");
@@ -394,25 +394,25 @@ pub async fn unsent_runs_are_handed_over(store: &dyn Store) {
     claim(store, token, &second, vec![due.clone(), ahead.clone()]).await;
     let both = [due.id, ahead.id];
     assert_eq!(store.hand_over(token, &both, other.node).await.unwrap(), both);
-    let waits = [read(store, due.id).await.waits_for(), read(store, ahead.id).await.waits_for()];
+    let waits = [read_run(store, due.id).await.waits_for(), read_run(store, ahead.id).await.waits_for()];
     assert_eq!(waits, [Some(WaitFor::Executor), None]);
 }
 
 /// A lease that is released shelves the runs that it did not send, marked or not: the next lease treats them as never sent.
 pub async fn runs_that_a_lease_did_not_send_wait_for_the_next(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
-    super::hear(store, token).await;
+    super::open_stream(store, token).await;
     let at = store.now().await.unwrap().ceil_second();
     let job = job(store, Some(at)).await;
     let before = at - Duration::from_secs(60);
     let rows: Vec<Run> = (0..5).map(|offset| run(&job, token, before + Duration::from_secs(offset))).collect();
     claim(store, token, &job, rows.clone()).await;
-    store.note_running(token, &[in_hand(&rows[0], "one")]).await.unwrap();
-    store.mark(token, &[in_hand(&rows[1], "one"), in_hand(&rows[2], "one")]).await.unwrap();
+    store.note_running(token, &[at_executor(&rows[0], "one")]).await.unwrap();
+    store.mark(token, &[at_executor(&rows[1], "one"), at_executor(&rows[2], "one")]).await.unwrap();
     assert_eq!(store.shelve(other, &[]).await.unwrap(), 0, "they are not its own");
     assert_eq!(store.shelve(token, &[rows[2].id, rows[3].id]).await.unwrap(), 2);
     let state = async |run: &Run| {
-        let run = read(store, run.id).await;
+        let run = read_run(store, run.id).await;
         (run.status, run.marked_at.is_some(), run.executor)
     };
     let one = Some("one".to_owned());
@@ -421,7 +421,7 @@ pub async fn runs_that_a_lease_did_not_send_wait_for_the_next(store: &dyn Store)
     assert_eq!(state(&rows[2]).await, (RunStatus::Pending, true, one));
     assert_eq!(state(&rows[3]).await, (RunStatus::Pending, false, None));
     assert_eq!(state(&rows[4]).await, (RunStatus::Waiting, false, None));
-    assert_eq!(read(store, rows[4].id).await.waits_for(), Some(WaitFor::Executor), "it is due, and was not missed");
+    assert_eq!(read_run(store, rows[4].id).await.waits_for(), Some(WaitFor::Executor), "it is due, and was not missed");
     store.release(token, Timestamp::EPOCH).await.unwrap();
     let adopted = super::adopt_all(store, other, &[token.node]).await.1;
     let of_it = |run: &Run| adopted.iter().find(|adopted| adopted.run.id == run.id).map(|adopted| adopted.run.status);
@@ -435,7 +435,7 @@ pub async fn runs_that_a_lease_did_not_send_wait_for_the_next(store: &dyn Store)
 /// of the attempt that ended.
 pub async fn waits_and_reasons_keep_their_parameters(store: &dyn Store) {
     let token = join(store).await;
-    let (run, other) = (pending(store, token).await, pending(store, token).await);
+    let (run, other) = (pending_run(store, token).await, pending_run(store, token).await);
     let behind = ReasonDetail { waits_for: Some(WaitFor::Run), run: Some(other.id), ..ReasonDetail::default() };
     let wait = |run: &Run, attempt| {
         let (run, detail) = (run.id, Box::new(behind.clone()));
@@ -444,17 +444,17 @@ pub async fn waits_and_reasons_keep_their_parameters(store: &dyn Store) {
     store.note_waits(token, &[wait(&run, 1), wait(&other, 2)]).await.unwrap();
     store.note_waits(LeaseToken { epoch: 9, ..token }, &[wait(&other, 1)]).await.unwrap();
     store.note_waits(token, &[]).await.unwrap();
-    assert_eq!(read(store, run.id).await.detail.as_deref(), Some(&behind));
-    assert_eq!(read(store, other.id).await.detail, None, "another attempt, another lease");
+    assert_eq!(read_run(store, run.id).await.detail.as_deref(), Some(&behind));
+    assert_eq!(read_run(store, other.id).await.detail, None, "another attempt, another lease");
     finish_one(store, finish(&run, Outcome::Succeeded)).await;
-    assert_eq!(read(store, run.id).await.detail.as_deref(), Some(&behind), "what it waited for stays");
+    assert_eq!(read_run(store, run.id).await.detail.as_deref(), Some(&behind), "what it waited for stays");
     store.note_waits(token, &[wait(&run, 1)]).await.unwrap();
 
     let lost = ReasonDetail { executor: Some("w1".to_owned()), ..ReasonDetail::default() };
     let detail = Some(Box::new(lost.clone()));
     finish_one(store, AttemptEnd { detail, ..finish(&other, Outcome::Lost(Reason::ExecutorLost)) }).await;
     assert_eq!(store.attempts(other.id).await.unwrap()[0].detail.as_deref(), Some(&lost));
-    assert_eq!(read(store, other.id).await.detail.as_deref(), Some(&lost));
+    assert_eq!(read_run(store, other.id).await.detail.as_deref(), Some(&lost));
     let full = ReasonDetail { waited_ms: Some(5), ..ReasonDetail::default() };
     let ended = AttemptEnd {
         attempt: 2,
@@ -462,13 +462,13 @@ pub async fn waits_and_reasons_keep_their_parameters(store: &dyn Store) {
         ..finish(&other, Outcome::Skipped(Reason::Expired))
     };
     finish_one(store, ended).await;
-    assert_eq!(read(store, other.id).await.detail.as_deref(), Some(&full));
+    assert_eq!(read_run(store, other.id).await.detail.as_deref(), Some(&full));
 }
 
 /// A request to end a run unless an executor has it does not count as a request to cancel. A request to cancel replaces it.
 pub async fn a_request_to_drop_is_not_a_request_to_cancel(store: &dyn Store) {
     let token = join(store).await;
-    let runs = [pending(store, token).await, pending(store, token).await, pending(store, token).await];
+    let runs = [pending_run(store, token).await, pending_run(store, token).await, pending_run(store, token).await];
     let ids: Vec<RunId> = runs.iter().map(|run| run.id).collect();
     let paused = CancelRequest { by: "li", reason: Reason::Paused };
     store.ask_cancel(ids[2], CancelRequest::requested("bo"), runs[2].due_at).await.unwrap();
@@ -481,7 +481,7 @@ pub async fn a_request_to_drop_is_not_a_request_to_cancel(store: &dyn Store) {
     assert_eq!(drops(token, ids[0], 9).await, both[1..]);
     assert_eq!(drops(LeaseToken { epoch: token.epoch + 1, ..token }, RunId::new(0), 9).await, []);
     assert_eq!(store.cancels(token).await.unwrap(), [(ids[2], "bo".to_owned())]);
-    assert_eq!(read(store, ids[0]).await.cancel_by, None);
+    assert_eq!(read_run(store, ids[0]).await.cancel_by, None);
     let mut checks = store.check_runs(&ids).await.unwrap();
     checks.sort_unstable_by_key(|check| check.id);
     let asked: Vec<_> = checks.iter().map(|check| (check.drop_for, check.cancel_by.as_deref())).collect();
@@ -492,7 +492,7 @@ pub async fn a_request_to_drop_is_not_a_request_to_cancel(store: &dyn Store) {
     assert_eq!(store.cancels(token).await.unwrap().len(), 2);
     let ended = AttemptEnd { executor: None, ..finish(&runs[0], Outcome::Skipped(Reason::Paused)) };
     finish_one(store, ended).await;
-    let dropped = read(store, ids[0]).await;
+    let dropped = read_run(store, ids[0]).await;
     assert_eq!((dropped.status, dropped.reason), (RunStatus::Skipped, Some(Reason::Paused)));
     store.ask_drops(&ids[..1], paused, runs[0].due_at).await.unwrap();
     assert_eq!(drops(token, RunId::new(0), 9).await, []);

@@ -7,8 +7,8 @@ use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Job, JobId, JobSpec, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use super::{
-    FAILED, POLICY, app, claim, compile, due, finish, finish_one, job, job_with, join, name, next_id, pending, read,
-    requested, run, spec,
+    FAILED, POLICY, app, claim, compile, due_job, finish, finish_one, job, job_with, join, name, next_id, pending_run,
+    read_run, requested_run, run, spec,
 };
 use crate::catalog::{JobChange, JobDeleted, JobDeletion, JobRecord, JobSaved, QueuedDrops};
 use crate::ledger::{AttemptEnd, ClaimJob};
@@ -41,7 +41,7 @@ async fn change_checked_at(
     checked_at: Timestamp,
     (now, reached): (Timestamp, Timestamp),
 ) -> JobSaved {
-    let before = newest(store, id).await.unwrap_or_else(|| compile(spec));
+    let before = newest_definition(store, id).await.unwrap_or_else(|| compile(spec));
     let change = JobChange {
         id,
         expected_version,
@@ -62,7 +62,7 @@ async fn change_checked_at(
 
 /// Deletes a job although other jobs follow from it.
 pub(super) async fn delete_parent(store: &dyn Store, id: JobId, now: Timestamp) -> JobDeleted {
-    let (before, skipped_row_id) = (newest(store, id).await, RunId::new(next_id()));
+    let (before, skipped_row_id) = (newest_definition(store, id).await, RunId::new(next_id()));
     let (expected_version, before) = (None, before.as_ref());
     let (reached, drops) = (now, None);
     let deletion =
@@ -71,7 +71,7 @@ pub(super) async fn delete_parent(store: &dyn Store, id: JobId, now: Timestamp) 
 }
 
 pub(super) async fn delete(store: &dyn Store, id: JobId, expected_version: Option<i64>, now: Timestamp) -> JobDeleted {
-    let before = newest(store, id).await;
+    let before = newest_definition(store, id).await;
     let skipped_row_id = RunId::new(next_id());
     let deletion = JobDeletion {
         id,
@@ -86,13 +86,13 @@ pub(super) async fn delete(store: &dyn Store, id: JobId, expected_version: Optio
     store.delete_job(deletion).await.unwrap()
 }
 
-async fn newest(store: &dyn Store, id: JobId) -> Option<Job> {
+async fn newest_definition(store: &dyn Store, id: JobId) -> Option<Job> {
     let versions: Vec<_> = (1..20).map(|version| (id, version)).collect();
     store.definitions(&versions).await.unwrap().pop().map(|held| compile(&held.spec))
 }
 
 #[track_caller]
-pub(super) fn saved(changed: JobSaved) -> (JobRecord, Vec<Run>) {
+pub(super) fn expect_saved(changed: JobSaved) -> (JobRecord, Vec<Run>) {
     match changed {
         JobSaved::Saved(record, reopened) => (*record, reopened),
         other => unreachable!("not saved: {other:?}"),
@@ -117,7 +117,7 @@ pub(super) async fn with_four_rows(store: &dyn Store) -> (LeaseToken, JobRecord,
 async fn statuses(store: &dyn Store, rows: &[Run]) -> Vec<(RunStatus, Option<Reason>, i64)> {
     let mut found = Vec::new();
     for row in rows {
-        let row = read(store, row.id).await;
+        let row = read_run(store, row.id).await;
         found.push((row.status, row.reason, row.job_version));
     }
     found
@@ -132,31 +132,31 @@ pub async fn an_edit_keeps_settles_and_reopens(store: &dyn Store) {
         schedule: spec("x", serde_json::json!({"schedule": {"cron": "0/2 * * * * ?"}})).schedule,
         ..job.spec.clone()
     };
-    let (record, reopened) = saved(change(store, job.id, &every_two, Some(1), now).await);
+    let (record, reopened) = expect_saved(change(store, job.id, &every_two, Some(1), now).await);
     assert_eq!((record.version, reopened.len()), (2, 0));
     let changed = Some(Reason::Changed);
     let expected = [(Skipped, changed, 1), (Pending, None, 2), (Skipped, changed, 1), (Pending, None, 2)];
     assert_eq!(statuses(store, &rows).await, expected);
     let next = rows[3].fire_at + Duration::from_secs(2);
     assert_eq!((record.next_fire_at, record.anchor), (Some(next), job.anchor));
-    let seen = due(store, &job, &[token.node]).await.unwrap();
+    let seen = due_job(store, &job, &[token.node]).await.unwrap();
     assert_eq!((seen.next_fire_at, seen.version, seen.home), (next, 2, token.node));
-    assert_eq!(read(store, rows[0].id).await.finished_at, Some(now));
+    assert_eq!(read_run(store, rows[0].id).await.finished_at, Some(now));
 
     let paused = JobSpec { enabled: false, ..every_two };
-    let (record, _) = saved(change(store, job.id, &paused, Some(2), now).await);
+    let (record, _) = expect_saved(change(store, job.id, &paused, Some(2), now).await);
     assert_eq!(record.next_fire_at, None);
     let expected = [(Skipped, changed, 1), (Skipped, Some(Reason::Paused), 2)];
     assert_eq!(statuses(store, &rows[..2]).await, expected);
-    assert_eq!(due(store, &job, &[token.node]).await, None);
+    assert_eq!(due_job(store, &job, &[token.node]).await, None);
 
-    let (record, reopened) = saved(change(store, job.id, &job.spec, None, now).await);
+    let (record, reopened) = expect_saved(change(store, job.id, &job.spec, None, now).await);
     assert_eq!(record.version, 4);
     let ids: Vec<_> = reopened.iter().map(|run| run.id).collect();
     assert_eq!(ids, rows.iter().map(|run| run.id).collect::<Vec<_>>(), "in the order of their instants");
     assert!(reopened.iter().all(|run| (run.node, run.node_epoch) == (token.node, token.epoch)));
     assert_eq!(statuses(store, &rows).await, vec![(Pending, None, 4); 4]);
-    assert_eq!(read(store, rows[0].id).await, reopened[0]);
+    assert_eq!(read_run(store, rows[0].id).await, reopened[0]);
     assert_eq!((reopened[0].finished_at, reopened[0].due_at), (None, reopened[0].fire_at));
     assert_eq!(record.next_fire_at, Some(rows[3].fire_at + Duration::from_secs(1)));
     queued_runs_are_asked_to_end(store).await;
@@ -168,7 +168,7 @@ async fn queued_runs_are_asked_to_end(store: &dyn Store) {
     let late = now - Duration::from_secs(60);
     let queued = run(&job, token, late);
     claim(store, token, &job, vec![queued.clone()]).await;
-    let asked = store.request_run(token, requested(&job, token, late)).await.unwrap();
+    let asked = store.request_run(token, requested_run(&job, token, late)).await.unwrap();
     let drops = async || {
         let drops = store.drops(token, RunId::new(0), 1_000).await.unwrap();
         let is_of_job = |(run, _): &(RunId, Reason)| [queued.id, asked.id].contains(run);
@@ -193,7 +193,7 @@ async fn queued_runs_are_asked_to_end(store: &dyn Store) {
             reached: now,
             drops: ends,
         };
-        saved(store.change_job(change).await.unwrap());
+        expect_saved(store.change_job(change).await.unwrap());
         assert_eq!(drops().await, expected);
     }
     let deletion = JobDeletion {
@@ -217,12 +217,12 @@ async fn queued_runs_are_asked_to_end(store: &dyn Store) {
 pub async fn runs_that_may_have_been_sent_before_a_step_back_stay(store: &dyn Store) {
     let (_, job, rows, now) = with_four_rows(store).await;
     let paused = JobSpec { enabled: false, ..job.spec.clone() };
-    saved(change_after(store, job.id, &paused, None, (now, rows[1].due_at)).await);
+    expect_saved(change_after(store, job.id, &paused, None, (now, rows[1].due_at)).await);
     let (left, settled) = ((RunStatus::Pending, None), (RunStatus::Skipped, Some(Reason::Paused)));
     let found: Vec<_> = statuses(store, &rows).await.into_iter().map(|(status, reason, _)| (status, reason)).collect();
     assert_eq!(found, [left, left, settled, settled]);
     let (_, second, rows, now) = with_four_rows(store).await;
-    let before = newest(store, second.id).await;
+    let before = newest_definition(store, second.id).await;
     let (skipped_row_id, reached) = (RunId::new(next_id()), rows[1].due_at);
     let deletion = JobDeletion {
         id: second.id,
@@ -235,7 +235,7 @@ pub async fn runs_that_may_have_been_sent_before_a_step_back_stay(store: &dyn St
         drops: None,
     };
     assert_eq!(store.delete_job(deletion).await.unwrap(), JobDeleted::Done);
-    let pending = async |row: &Run| read(store, row.id).await.status == RunStatus::Pending;
+    let pending = async |row: &Run| read_run(store, row.id).await.status == RunStatus::Pending;
     assert!(pending(&rows[1]).await && !pending(&rows[2]).await);
 }
 
@@ -244,16 +244,16 @@ pub async fn runs_that_may_have_been_sent_before_a_step_back_stay(store: &dyn St
 pub async fn a_run_that_is_reopened_at_a_dead_home_is_adopted(store: &dyn Store) {
     let (token, job, rows, now) = with_four_rows(store).await;
     let paused = JobSpec { enabled: false, ..job.spec.clone() };
-    saved(change(store, job.id, &paused, None, now).await);
+    expect_saved(change(store, job.id, &paused, None, now).await);
     let other = join(store).await;
     store.release(token, Timestamp::EPOCH).await.unwrap();
     assert_eq!(super::adopt_all(store, other, &[token.node]).await.1, [], "nothing of it is open");
-    let (record, reopened) = saved(change(store, job.id, &job.spec, None, now).await);
+    let (record, reopened) = expect_saved(change(store, job.id, &job.spec, None, now).await);
     assert_eq!((record.version, reopened.len()), (3, 4));
-    let seen = due(store, &record, &[token.node]).await.unwrap();
+    let seen = due_job(store, &record, &[token.node]).await.unwrap();
     let jobs = [ClaimJob {
         recent_fires: seen.recent_fires,
-        seen,
+        expected_row: seen,
         held_from: None,
         next_fire_at: Some(seen.next_fire_at),
         runs: Vec::new(),
@@ -263,7 +263,7 @@ pub async fn a_run_that_is_reopened_at_a_dead_home_is_adopted(store: &dyn Store)
     let adopted = super::adopt_all(store, other, &[token.node]).await.1;
     let expected: Vec<_> = rows.iter().map(|run| (run.id, token)).collect();
     assert_eq!(adopted.iter().map(|adopted| (adopted.run.id, adopted.from)).collect::<Vec<_>>(), expected);
-    assert_eq!(due(store, &job, &[other.node]).await.unwrap().home, other.node);
+    assert_eq!(due_job(store, &job, &[other.node]).await.unwrap().home, other.node);
 }
 
 /// An unsent row becomes a broadcast, and later an unsharded run again. A marked row may have been sent and stays unchanged.
@@ -278,13 +278,13 @@ pub async fn a_change_of_route_moves_unsent_rows(store: &dyn Store) {
     };
     assert_eq!(store.mark(token, &[hand]).await.unwrap(), [rows[0].id]);
     let broadcast = JobSpec { route: rondel_core::Route::Broadcast, ..job.spec.clone() };
-    saved(change(store, job.id, &broadcast, None, now).await);
+    expect_saved(change(store, job.id, &broadcast, None, now).await);
     let shard = |run: Run| (run.shard_index, run.shard_total, run.job_version);
-    assert_eq!(shard(read(store, rows[0].id).await), (0, Some(1), 1));
-    assert_eq!(shard(read(store, rows[1].id).await), (ROOT_SHARD, None, 2));
+    assert_eq!(shard(read_run(store, rows[0].id).await), (0, Some(1), 1));
+    assert_eq!(shard(read_run(store, rows[1].id).await), (ROOT_SHARD, None, 2));
     let paused = JobSpec { enabled: false, ..broadcast };
-    saved(change(store, job.id, &paused, None, now).await);
-    let (_, reopened) = saved(change(store, job.id, &job.spec, None, now).await);
+    expect_saved(change(store, job.id, &paused, None, now).await);
+    let (_, reopened) = expect_saved(change(store, job.id, &job.spec, None, now).await);
     assert_eq!(reopened.into_iter().map(shard).collect::<Vec<_>>(), vec![(0, Some(1), 4); 3]);
 }
 
@@ -302,7 +302,7 @@ pub async fn edits_that_meet_see_each_other(store: &dyn Store) {
     let taken = JobSpec { name: other.spec.name.clone(), ..edit.clone() };
     assert_eq!(change(store, first.id, &taken, None, now).await, JobSaved::NameTaken);
     let renamed = JobSpec { name: name("renamed"), ..edit.clone() };
-    let (record, _) = saved(change(store, first.id, &renamed, Some(2), now).await);
+    let (record, _) = expect_saved(change(store, first.id, &renamed, Some(2), now).await);
     assert_eq!(store.job(super::DEFAULT, &renamed.name).await.unwrap(), Some(record));
     assert_eq!(store.job(super::DEFAULT, &first.spec.name).await.unwrap(), None);
     assert_eq!(store.definitions(&[(first.id, 1), (first.id, 2), (first.id, 3)]).await.unwrap().len(), 3);
@@ -320,7 +320,7 @@ pub async fn a_deleted_job_settles_its_rows(store: &dyn Store) {
     let deleted = (RunStatus::Skipped, Some(Reason::Deleted), 1);
     let expected = [(RunStatus::Pending, None, 1), deleted, deleted, deleted];
     assert_eq!(statuses(store, &rows).await, expected, "the first was due before");
-    assert_eq!(due(store, &job, &[NodeId::new(0), token.node]).await, None);
+    assert_eq!(due_job(store, &job, &[NodeId::new(0), token.node]).await, None);
     assert_eq!(store.cancels(token).await.unwrap(), []);
     // The deletion was requested three seconds ago. The row is due within a second by the store's own clock: it may have been read for
     // sending, so it stays.
@@ -329,7 +329,7 @@ pub async fn a_deleted_job_settles_its_rows(store: &dyn Store) {
     let row = run(&job, token, now + Duration::from_millis(800));
     claim(store, token, &job, vec![row.clone()]).await;
     assert_eq!(delete(store, job.id, None, now - Duration::from_secs(3)).await, JobDeleted::Done);
-    assert_eq!(read(store, row.id).await.status, RunStatus::Pending);
+    assert_eq!(read_run(store, row.id).await.status, RunStatus::Pending);
 }
 
 /// Fires that were due and had no row yet get one row for all of them, with the reason why they did not run.
@@ -342,7 +342,7 @@ pub async fn overdue_fires_of_an_edited_job_are_one_row(store: &dyn Store) {
         let job = job_with(store, spec, Some(at(count - 1))).await;
         let reason = if paused {
             let off = JobSpec { enabled: false, ..job.spec.clone() };
-            let (record, _) = saved(change(store, job.id, &off, None, now).await);
+            let (record, _) = expect_saved(change(store, job.id, &off, None, now).await);
             assert_eq!(record.next_fire_at, None);
             Reason::Paused
         } else {
@@ -369,7 +369,7 @@ pub async fn an_instant_that_was_ahead_when_it_was_checked_fires(store: &dyn Sto
             ..job.spec.clone()
         };
         let checked_at = now - Duration::from_millis(checked_before);
-        let (record, _) = saved(change_checked_at(store, (job.id, &once, None), checked_at, (now, now)).await);
+        let (record, _) = expect_saved(change_checked_at(store, (job.id, &once, None), checked_at, (now, now)).await);
         assert_eq!(record.next_fire_at, expected);
     }
 }
@@ -383,7 +383,7 @@ pub(super) async fn a_run_that_an_executor_had_is_not_dropped(
 ) {
     let policy = NextStepPolicy { retry_max: 1, ..POLICY };
     for (outcome, expected) in [(FAILED, None), (Outcome::Lost(Reason::NotReceived), Some(Reason::Paused))] {
-        let run = pending(store, token).await;
+        let run = pending_run(store, token).await;
         store.ask_drops(&[run.id], paused, run.due_at).await.unwrap();
         finish_one(store, AttemptEnd { policy, ..finish(&run, outcome) }).await;
         assert_eq!(store.check_runs(&[run.id]).await.unwrap()[0].drop_for, expected);

@@ -7,9 +7,10 @@ use rondel_core::outcome::{NextStepPolicy, Outcome};
 use rondel_core::{FieldError, JobId, JobSpec, Reason, Run, RunId, RunStatus, Trigger};
 use serde_json::{Value, json};
 
-use super::edits::{delete, delete_parent, saved, with_four_rows};
+use super::edits::{delete, delete_parent, expect_saved, with_four_rows};
 use super::{
-    DEFAULT, FAILED, POLICY, app, compile, created, finish, finisher, join, name, next_id, read, requested, spec,
+    DEFAULT, FAILED, POLICY, app, compile, expect_created, finish, finisher, join, name, next_id, read_run,
+    requested_run, spec,
 };
 use crate::catalog::{JobChange, JobCreated, JobDeleted, JobRecord, JobSaved, NewJob};
 use crate::ledger::{AttemptEnd, CancelOutcome, EndOutcome, Ends};
@@ -38,7 +39,7 @@ pub(super) async fn child(store: &dyn Store, word: &str, parents: &[&JobRecord],
     if !parents.is_empty() && spec.schedule.is_none() {
         spec.schedule = after_all(parents, "success");
     }
-    created(store.create_job(new_job(store, spec).await).await.unwrap())
+    expect_created(store.create_job(new_job(store, spec).await).await.unwrap())
 }
 
 fn after_all(parents: &[&JobRecord], on: &str) -> Option<rondel_core::spec::OneOrMany> {
@@ -56,7 +57,7 @@ pub async fn many_jobs_are_created_at_once(store: &dyn Store) {
     let parents: Vec<String> = first[..2].iter().map(|job| job.spec.name.clone()).collect();
     first[3].spec.schedule = serde_json::from_value(json!({"after": parents, "on": "either"})).unwrap();
     first[4].spec.schedule = serde_json::from_value(json!({"after": [first[3].spec.name]})).unwrap();
-    let records: Vec<JobRecord> = store.create_jobs(&first).await.unwrap().into_iter().map(created).collect();
+    let records: Vec<JobRecord> = store.create_jobs(&first).await.unwrap().into_iter().map(expect_created).collect();
     let names: Vec<&str> = records.iter().map(|job| job.spec.name.as_str()).collect();
     let mut read = store.jobs_named(DEFAULT, &[&names[..], &["missing"], &names[..1]].concat()).await.unwrap();
     read.sort_by_key(|job| job.id);
@@ -159,7 +160,7 @@ pub async fn parents_are_checked_when_saved(store: &dyn Store) {
     let left = store.job(DEFAULT, &a.spec.name).await.unwrap().unwrap();
     assert!(matches!(change(store, &left, JobSpec { enabled: false, ..left.spec.clone() }).await, JobSaved::Saved(..)));
     let other = spec(&d.spec.name, json!({}));
-    let other = created(store.create_job(new_job(store, other).await).await.unwrap());
+    let other = expect_created(store.create_job(new_job(store, other).await).await.unwrap());
     assert!(matches!(change(store, &left, left.spec.clone()).await, JobSaved::Saved(..)));
     assert_eq!(store.child_names(other.id).await.unwrap(), Vec::<String>::new());
     let named_anew = JobSpec { schedule: after_all(&[&other], "either"), ..left.spec.clone() };
@@ -182,10 +183,10 @@ pub async fn edits_that_meet_make_no_circle(store: &dyn Store) {
 /// Requests a run of the job.
 async fn start(store: &dyn Store, token: LeaseToken, job: &JobRecord) -> Run {
     let now = store.now().await.unwrap();
-    store.request_run(token, requested(job, token, now)).await.unwrap()
+    store.request_run(token, requested_run(job, token, now)).await.unwrap()
 }
 
-async fn end(store: &dyn Store, token: LeaseToken, run: &Run, outcome: Outcome) -> Ends {
+async fn end_run(store: &dyn Store, token: LeaseToken, run: &Run, outcome: Outcome) -> Ends {
     let result = format!("{{\"by\": \"{}\"}}", run.job);
     store.finish(finisher(token), &[AttemptEnd { result: Some(result), ..finish(run, outcome) }]).await.unwrap()
 }
@@ -195,7 +196,7 @@ fn of<'r>(runs: &'r [Run], job: &JobRecord) -> &'r Run {
 }
 
 /// The run of this job in the fire of which `root` is the first run.
-async fn in_fire(store: &dyn Store, root: &Run, job: &JobRecord) -> Option<Run> {
+async fn run_in_fire(store: &dyn Store, root: &Run, job: &JobRecord) -> Option<Run> {
     let query = crate::ledger::RunQuery { job: Some(job.id), limit: 100, ..Default::default() };
     let runs = store.list_runs(DEFAULT, &query).await.unwrap();
     let mut runs = runs.into_iter().filter(|run| run.cause == root.id.get() && run.shard_index <= 0);
@@ -211,8 +212,8 @@ pub async fn no_child_is_due_before_the_instant_of_its_fire(store: &dyn Store) {
     let a = child(store, "a", &[], json!({})).await;
     child(store, "b", &[&a], json!({})).await;
     let later = store.now().await.unwrap().ceil_second() + Duration::from_secs(60);
-    let root = store.request_run(token, requested(&a, token, later)).await.unwrap();
-    let released = end(store, token, &root, Outcome::Succeeded).await.released;
+    let root = store.request_run(token, requested_run(&a, token, later)).await.unwrap();
+    let released = end_run(store, token, &root, Outcome::Succeeded).await.released;
     assert_eq!(released.iter().map(|run| (run.fire_at, run.due_at)).collect::<Vec<_>>(), [(later, later)]);
 }
 
@@ -221,21 +222,21 @@ pub async fn the_last_of_a_diamond_runs_once(store: &dyn Store) {
     let token = join(store).await;
     let [a, b, c, d] = diamond(store).await;
     let root = start(store, token, &a).await;
-    let middle = end(store, token, &root, Outcome::Succeeded).await.released;
+    let middle = end_run(store, token, &root, Outcome::Succeeded).await.released;
     assert_eq!(middle.len(), 2);
     let (of_b, of_c) = (of(&middle, &b), of(&middle, &c));
     for run in [of_b, of_c] {
         assert_eq!((run.fire_at, run.cause, run.trigger), (root.fire_at, root.id.get(), Trigger::Parent));
         assert_eq!((run.status, run.parent, run.node), (RunStatus::Pending, Some(root.id), token.node));
-        assert_eq!(&read(store, run.id).await, run);
+        assert_eq!(&read_run(store, run.id).await, run);
     }
     let params: Value = serde_json::from_str(of_c.params.as_deref().unwrap()).unwrap();
     let result = json!({"by": a.id.to_string()});
     let parent = json!({"run_id": root.id.to_string(), "status": "succeeded", "result": result, "params": {"day": 7}});
     assert_eq!(params, json!({"params": 3, "parents": {a.spec.name.clone(): parent}}));
 
-    assert_eq!(end(store, token, of_b, Outcome::Succeeded).await.released, []);
-    let last = end(store, token, of_c, Outcome::Succeeded).await.released;
+    assert_eq!(end_run(store, token, of_b, Outcome::Succeeded).await.released, []);
+    let last = end_run(store, token, of_c, Outcome::Succeeded).await.released;
     assert_eq!(last.len(), 1);
     let params: Value = serde_json::from_str(last[0].params.as_deref().unwrap()).unwrap();
     assert_eq!((last[0].job, &params["own"]), (d.id, &json!(true)));
@@ -247,13 +248,13 @@ pub async fn the_last_of_a_diamond_runs_once(store: &dyn Store) {
     assert_eq!(params["parents"].as_object().map(serde_json::Map::len), Some(2));
     // The same results are stored a second time and release nothing.
     for run in [&root, of_b, of_c] {
-        let again = end(store, token, run, Outcome::Succeeded).await;
+        let again = end_run(store, token, run, Outcome::Succeeded).await;
         assert_eq!((again.answers, again.released), (vec![EndOutcome::Duplicate], Vec::new()));
     }
-    assert_eq!(end(store, token, &last[0], Outcome::Succeeded).await.released, []);
+    assert_eq!(end_run(store, token, &last[0], Outcome::Succeeded).await.released, []);
     // Another trigger starts another fire.
     let second = start(store, token, &a).await;
-    assert_eq!(end(store, token, &second, Outcome::Succeeded).await.released.len(), 2);
+    assert_eq!(end_run(store, token, &second, Outcome::Succeeded).await.released.len(), 2);
 }
 
 /// Two callers end the two parents at the same time: exactly one of them releases the child.
@@ -262,14 +263,14 @@ pub async fn parents_that_end_at_once_release_one_child(store: &dyn Store) {
     let [a, b, c, d] = diamond(store).await;
     for _ in 0..10 {
         let root = start(store, token, &a).await;
-        let middle = end(store, token, &root, Outcome::Succeeded).await.released;
+        let middle = end_run(store, token, &root, Outcome::Succeeded).await.released;
         let (of_b, of_c) = tokio::join!(
-            end(store, token, of(&middle, &b), Outcome::Succeeded),
-            end(store, token, of(&middle, &c), Outcome::Succeeded)
+            end_run(store, token, of(&middle, &b), Outcome::Succeeded),
+            end_run(store, token, of(&middle, &c), Outcome::Succeeded)
         );
         let released: Vec<Run> = of_b.released.into_iter().chain(of_c.released).collect();
         assert_eq!(released.len(), 1);
-        assert_eq!(in_fire(store, &root, &d).await.map(|run| run.id), Some(released[0].id));
+        assert_eq!(run_in_fire(store, &root, &d).await.map(|run| run.id), Some(released[0].id));
     }
 }
 
@@ -283,35 +284,35 @@ pub async fn children_that_were_not_meant_are_skipped(store: &dyn Store) {
     let after_paused = child(store, "after-paused", &[&paused], json!({})).await;
 
     let root = start(store, token, &a).await;
-    let middle = end(store, token, &root, Outcome::Succeeded).await.released;
-    let released = end(store, token, of(&middle, &b), FAILED).await.released;
+    let middle = end_run(store, token, &root, Outcome::Succeeded).await.released;
+    let released = end_run(store, token, of(&middle, &b), FAILED).await.released;
     assert_eq!(released.iter().map(|run| run.job).collect::<Vec<_>>(), [repair.id]);
     let skipped = async |job: &JobRecord| {
-        let run = in_fire(store, &root, job).await.unwrap();
+        let run = run_in_fire(store, &root, job).await.unwrap();
         (run.status, run.reason, run.message.unwrap_or_default())
     };
     let refused = (RunStatus::Skipped, Some(Reason::Parent), format!("parent job {} ended as failed", b.spec.name));
     assert_eq!(skipped(&paused).await, refused);
-    assert_eq!(in_fire(store, &root, &d).await, None, "one of its parents is open");
-    assert_eq!(end(store, token, of(&middle, &c), Outcome::Succeeded).await.released, []);
+    assert_eq!(run_in_fire(store, &root, &d).await, None, "one of its parents is open");
+    assert_eq!(end_run(store, token, of(&middle, &c), Outcome::Succeeded).await.released, []);
     assert_eq!(skipped(&d).await, refused);
     let after_skip =
         (RunStatus::Skipped, Some(Reason::Parent), format!("parent job {} ended as skipped", paused.spec.name));
     assert_eq!(skipped(&after_paused).await, after_skip);
 
     let root = start(store, token, &a).await;
-    let middle = end(store, token, &root, Outcome::Succeeded).await.released;
-    assert_eq!(end(store, token, of(&middle, &b), Outcome::Succeeded).await.released, []);
-    let run = in_fire(store, &root, &paused).await.unwrap();
+    let middle = end_run(store, token, &root, Outcome::Succeeded).await.released;
+    assert_eq!(end_run(store, token, of(&middle, &b), Outcome::Succeeded).await.released, []);
+    let run = run_in_fire(store, &root, &paused).await.unwrap();
     assert_eq!((run.status, run.reason), (RunStatus::Skipped, Some(Reason::Paused)));
-    let run = in_fire(store, &root, &repair).await.unwrap();
+    let run = run_in_fire(store, &root, &repair).await.unwrap();
     assert_eq!((run.status, run.reason), (RunStatus::Skipped, Some(Reason::Parent)));
 
     // A cancelled run is neither a success nor a failure.
     let root = start(store, token, &a).await;
-    assert_eq!(end(store, token, &root, Outcome::Cancelled).await.released, []);
+    assert_eq!(end_run(store, token, &root, Outcome::Cancelled).await.released, []);
     for job in [&b, &c, &d, &repair, &after_paused] {
-        assert_eq!(in_fire(store, &root, job).await.unwrap().reason, Some(Reason::Parent));
+        assert_eq!(run_in_fire(store, &root, job).await.unwrap().reason, Some(Reason::Parent));
     }
 }
 
@@ -334,9 +335,9 @@ pub async fn a_late_result_releases_nothing_twice(store: &dyn Store) {
     let lost = AttemptEnd { policy, executor: None, ..finish(&root, Outcome::Lost(Reason::ExecutorLost)) };
     let ends = store.finish(finisher(token), &[lost]).await.unwrap();
     assert_eq!(ends.released.iter().map(|run| run.job).collect::<Vec<_>>(), [repair.id]);
-    let late = end(store, token, &root, Outcome::Succeeded).await;
+    let late = end_run(store, token, &root, Outcome::Succeeded).await;
     assert_eq!((late.answers, late.released), (vec![EndOutcome::Late], Vec::new()));
-    assert!(in_fire(store, &root, &repair).await.is_some());
+    assert!(run_in_fire(store, &root, &repair).await.is_some());
 }
 
 /// An edit skips future runs without releasing the runs that follow from them. If a skipped run ran after all (it had been sent before the
@@ -346,14 +347,14 @@ pub async fn a_skipped_run_that_ran_releases_its_children(store: &dyn Store) {
     let on = |on: &str| json!({"schedule": {"after": [job.spec.name], "on": on}});
     let next = child(store, "next", &[], on("success")).await;
     let repair = child(store, "repair", &[], on("failure")).await;
-    saved(change(store, &job, JobSpec { enabled: false, ..job.spec.clone() }).await);
-    assert_eq!(read(store, rows[0].id).await.reason, Some(Reason::Paused));
-    assert_eq!(in_fire(store, &rows[0], &next).await, None);
+    expect_saved(change(store, &job, JobSpec { enabled: false, ..job.spec.clone() }).await);
+    assert_eq!(read_run(store, rows[0].id).await.reason, Some(Reason::Paused));
+    assert_eq!(run_in_fire(store, &rows[0], &next).await, None);
     for (row, outcome, follower) in [(&rows[0], Outcome::Succeeded, &next), (&rows[1], FAILED, &repair)] {
-        let late = end(store, token, row, outcome).await;
+        let late = end_run(store, token, row, outcome).await;
         assert_eq!(late.answers, [EndOutcome::Late]);
         assert_eq!(late.released.iter().map(|run| run.job).collect::<Vec<_>>(), [follower.id]);
-        let again = end(store, token, row, outcome).await;
+        let again = end_run(store, token, row, outcome).await;
         assert_eq!((again.answers, again.released), (vec![EndOutcome::Duplicate], Vec::new()));
     }
 }
@@ -370,7 +371,7 @@ pub async fn a_run_may_end_with_its_children(store: &dyn Store) {
         store.finish(finisher(token), &[finish]).await.unwrap()
     };
     let state = async |run: RunId| {
-        let run = read(store, run).await;
+        let run = read_run(store, run).await;
         (run.status, run.open_children, run.message)
     };
     let awaiting = (RunStatus::Running, Some(1), None);
@@ -379,12 +380,12 @@ pub async fn a_run_may_end_with_its_children(store: &dyn Store) {
         let first = ends(&root, Outcome::Succeeded).await;
         assert_eq!(first.awaiting, [(a.id, root.id)]);
         assert_eq!(state(root.id).await, awaiting);
-        assert_eq!(read(store, root.id).await.result.as_deref(), Some("1"));
+        assert_eq!(read_run(store, root.id).await.result.as_deref(), Some("1"));
         let again = ends(&root, Outcome::Succeeded).await;
         assert_eq!((again.answers, again.awaiting), (vec![EndOutcome::Duplicate], vec![(a.id, root.id)]));
         let second = ends(of(&first.released, &b), Outcome::Succeeded).await;
         assert_eq!((second.awaiting.len(), state(root.id).await), (1, awaiting.clone()));
-        let third = end(store, token, of(&second.released, &c), outcome).await;
+        let third = end_run(store, token, of(&second.released, &c), outcome).await;
         let mut ended_parents = third.ended_parents;
         ended_parents.sort_unstable();
         let mut expected = vec![(a.id, root.id), (b.id, first.released[0].id)];
@@ -410,21 +411,21 @@ pub async fn a_run_may_end_with_its_children(store: &dyn Store) {
         CancelOutcome::Requested(_)
     ));
     ends(&root, Outcome::Cancelled).await;
-    assert_eq!(read(store, root.id).await.status, RunStatus::Cancelled);
+    assert_eq!(read_run(store, root.id).await.status, RunStatus::Cancelled);
     let root = start(store, token, &a).await;
     ends(&root, Outcome::Succeeded).await;
     let cancelled = AttemptEnd { policy, executor: None, ..finish(&root, Outcome::Cancelled) };
     store.finish(finisher(token), &[cancelled]).await.unwrap();
-    let ended = read(store, root.id).await;
+    let ended = read_run(store, root.id).await;
     assert_eq!((ended.status, ended.result.as_deref()), (RunStatus::Cancelled, Some("1")));
     // An edit removes a job from the chain while its run is open. The run still awaits the jobs that follow from it.
     let root = start(store, token, &a).await;
     let first = ends(&root, Outcome::Succeeded).await;
-    saved(change(store, &b, JobSpec { schedule: None, ..b.spec.clone() }).await);
+    expect_saved(change(store, &b, JobSpec { schedule: None, ..b.spec.clone() }).await);
     let of_b = of(&first.released, &b);
     let second = ends(of_b, Outcome::Succeeded).await;
     assert_eq!((second.awaiting, state(of_b.id).await), (vec![(b.id, of_b.id)], awaiting));
-    let third = end(store, token, of(&second.released, &c), FAILED).await;
+    let third = end_run(store, token, of(&second.released, &c), FAILED).await;
     assert!(third.ended_parents.contains(&(b.id, of_b.id)), "{:?}", third.ended_parents);
     assert_eq!(state(of_b.id).await, (RunStatus::Failed, Some(0), Some(format!("{} failed", c.spec.name))));
 }

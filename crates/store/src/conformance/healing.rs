@@ -7,13 +7,13 @@ use rondel_core::run::ROOT_SHARD;
 use rondel_core::{JobId, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use super::delays::{claim_followed, delayed_job};
-use super::{claim, due, finish, finish_all, job, join, next_id, requested, run};
+use super::{claim, due_job, finish, finish_all, job, join, next_id, requested_run, run};
 use crate::Store;
 use crate::catalog::JobRecord;
 use crate::ledger::ClaimJob;
 use crate::upkeep::StuckJob;
 
-async fn stuck(store: &dyn Store, job: &JobRecord) -> Option<StuckJob> {
+async fn stuck_job(store: &dyn Store, job: &JobRecord) -> Option<StuckJob> {
     store.stuck_jobs(10_000).await.unwrap().into_iter().find(|stuck| stuck.job == job.id)
 }
 
@@ -24,35 +24,35 @@ pub async fn a_job_whose_run_has_ended_is_healed(store: &dyn Store) {
     let next = at + Duration::from_secs(60);
     let job = delayed_job(store, at).await;
     let run = claim_followed(store, token, &job, run(&job, token, at)).await;
-    assert_eq!(stuck(store, &job).await, None, "it waits for its run");
+    assert_eq!(stuck_job(store, &job).await, None, "it waits for its run");
     let seen = StuckJob { job: job.id, version: 1, awaited_run: None };
     assert!(!store.heal_job(seen, Some(next)).await.unwrap(), "its run is open");
     assert!(!store.heal_job(StuckJob { awaited_run: Some(run.id), ..seen }, Some(next)).await.unwrap());
     finish_all(store, &[finish(&run, Outcome::Succeeded)]).await;
-    assert_eq!(stuck(store, &job).await, Some(seen));
+    assert_eq!(stuck_job(store, &job).await, Some(seen));
     assert!(!store.heal_job(StuckJob { version: 2, ..seen }, Some(next)).await.unwrap(), "it was edited");
     let (first, second) = tokio::join!(store.heal_job(seen, Some(next)), store.heal_job(seen, Some(next)));
     assert!(first.unwrap() != second.unwrap(), "one of two heals it");
-    assert_eq!(due(store, &job, &[token.node]).await.unwrap().next_fire_at, next);
-    assert_eq!(stuck(store, &job).await, None);
+    assert_eq!(due_job(store, &job, &[token.node]).await.unwrap().next_fire_at, next);
+    assert_eq!(stuck_job(store, &job).await, None);
     assert!(!store.heal_job(seen, None).await.unwrap());
 
     // The job waits for the end of a run that does not exist, and has no further fire.
     let job = delayed_job(store, at).await;
-    let seen = due(store, &job, &[NodeId::new(0)]).await.unwrap();
+    let seen = due_job(store, &job, &[NodeId::new(0)]).await.unwrap();
     let claim = ClaimJob {
         recent_fires: seen.recent_fires,
-        seen,
+        expected_row: seen,
         held_from: None,
         next_fire_at: None,
         awaited_run: Some(RunId::new(next_id())),
         runs: Vec::new(),
     };
     assert_eq!(store.claim(token, &[claim]).await.unwrap().jobs.len(), 1);
-    let found = stuck(store, &job).await.unwrap();
+    let found = stuck_job(store, &job).await.unwrap();
     assert_eq!(found.awaited_run, None);
     assert!(store.heal_job(found, None).await.unwrap());
-    assert_eq!((stuck(store, &job).await, due(store, &job, &[token.node]).await), (None, None));
+    assert_eq!((stuck_job(store, &job).await, due_job(store, &job, &[token.node]).await), (None, None));
 }
 
 /// Jobs that will not fire again, or that are switched off, are not stuck.
@@ -61,17 +61,17 @@ pub async fn a_completed_job_is_not_stuck(store: &dyn Store) {
     let at = store.now().await.unwrap().ceil_second();
     let never = job(store, None).await;
     let last = job(store, Some(at)).await;
-    let seen = due(store, &last, &[NodeId::new(0)]).await.unwrap();
+    let seen = due_job(store, &last, &[NodeId::new(0)]).await.unwrap();
     let claim = ClaimJob {
         recent_fires: seen.recent_fires,
-        seen,
+        expected_row: seen,
         held_from: None,
         next_fire_at: None,
         awaited_run: None,
         runs: vec![run(&last, token, at)],
     };
     store.claim(token, &[claim]).await.unwrap();
-    assert_eq!((stuck(store, &never).await, stuck(store, &last).await), (None, None));
+    assert_eq!((stuck_job(store, &never).await, stuck_job(store, &last).await), (None, None));
     let seen = StuckJob { job: never.id, version: 1, awaited_run: None };
     assert!(!store.heal_job(seen, Some(at)).await.unwrap());
     assert!(!store.heal_job(StuckJob { job: JobId::new(next_id()), ..seen }, Some(at)).await.unwrap());
@@ -84,11 +84,11 @@ pub async fn homeless_jobs_are_freed(store: &dyn Store) {
     let mut jobs = Vec::new();
     for (token, next) in [(known, Some(at)), (dead, Some(at)), (forgotten, None), (forgotten, None)] {
         let job = delayed_job(store, at).await;
-        let seen = due(store, &job, &[NodeId::new(0)]).await.unwrap();
+        let seen = due_job(store, &job, &[NodeId::new(0)]).await.unwrap();
         let awaited_run = next.is_none().then(|| RunId::new(next_id()));
         let claim = ClaimJob {
             recent_fires: seen.recent_fires,
-            seen,
+            expected_row: seen,
             held_from: None,
             next_fire_at: next,
             awaited_run,
@@ -104,19 +104,19 @@ pub async fn homeless_jobs_are_freed(store: &dyn Store) {
     while store.forget_nodes(now, 100).await.unwrap() > 0 {}
     assert_eq!(store.free_homeless(10).await.unwrap(), 0);
     for job in &jobs[2..] {
-        let seen = stuck(store, job).await.unwrap();
+        let seen = stuck_job(store, job).await.unwrap();
         assert!(store.heal_job(seen, Some(at)).await.unwrap());
     }
     assert_eq!(store.free_homeless(1).await.unwrap(), 1);
     assert_eq!(store.free_homeless(10).await.unwrap(), 1);
     assert_eq!(store.free_homeless(10).await.unwrap(), 0);
-    assert!(due(store, &jobs[0], &[known.node]).await.is_some());
-    assert!(due(store, &jobs[1], &[dead.node]).await.is_some());
+    assert!(due_job(store, &jobs[0], &[known.node]).await.is_some());
+    assert!(due_job(store, &jobs[1], &[dead.node]).await.is_some());
     for job in &jobs[2..] {
-        let freed = due(store, job, &[NodeId::new(0)]).await.unwrap();
+        let freed = due_job(store, job, &[NodeId::new(0)]).await.unwrap();
         let moved = ClaimJob {
             recent_fires: freed.recent_fires,
-            seen: freed,
+            expected_row: freed,
             held_from: None,
             next_fire_at: Some(at),
             awaited_run: None,
@@ -144,7 +144,7 @@ pub async fn planned_rows_are_those_of_the_schedule(store: &dyn Store) {
     let rows = [span, run(&job, token, at(30)), whole.clone(), run(&job, token, at(50))];
     claim(store, token, &job, rows.to_vec()).await;
     assert!(store.expand(token, whole.id, &super::broadcasts::shards(&whole, 2)).await.unwrap());
-    let by_hand = requested(&job, token, at(35));
+    let by_hand = requested_run(&job, token, at(35));
     store.request_run(token, by_hand).await.unwrap();
 
     let planned = async |from: Timestamp, to: Timestamp, limit| {

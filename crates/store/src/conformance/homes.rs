@@ -7,7 +7,8 @@ use rondel_core::outcome::Outcome;
 use rondel_core::{AppId, JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 
 use super::{
-    DEFAULT, FAILED, POLICY, app, claim, due, finish, finish_all, finish_one, job, join, next_id, pending, read, run,
+    DEFAULT, FAILED, POLICY, app, claim, due_job, finish, finish_all, finish_one, job, join, next_id, pending_run,
+    read_run, run,
 };
 use crate::cluster::{HomeMove, LoopReport, Node, NodeReport};
 use crate::ledger::{AttemptEnd, ClaimJob, JobAtHome, LimitName, MovedJobs};
@@ -67,7 +68,7 @@ pub async fn switches_stay_as_they_are_set(store: &dyn Store) {
     let other = join(store).await;
     let limit = [LimitName { namespace: DEFAULT, key: super::name("limit") }];
     let home = async |asks: LeaseToken| store.limit_homes(asks, &limit).await.unwrap()[0];
-    let open = pending(store, token).await;
+    let open = pending_run(store, token).await;
     assert_eq!((home(token).await, home(other).await), (token.node, token.node));
     store.set_node_switch(&name, Switch::Draining).await.unwrap();
     assert_eq!(home(other).await, token.node, "it has an open run");
@@ -146,7 +147,7 @@ pub async fn jobs_move_with_their_unsent_runs(store: &dyn Store) {
     };
     finish_all(store, &[again]).await;
 
-    let listed = |from: RunId| store.unsent(token, from, 100);
+    let listed = |from: RunId| store.unsent_runs(token, from, 100);
     let unsent: Vec<RunId> = listed(RunId::new(0)).await.unwrap().iter().map(|unsent| unsent.run).collect();
     let mut expected: Vec<RunId> = going[1..].iter().chain(&sent_rows[1..]).map(|run| run.id).collect();
     expected.extend(unnamed_rows.iter().chain(&early_rows).chain(&retried_rows).map(|run| run.id));
@@ -154,12 +155,12 @@ pub async fn jobs_move_with_their_unsent_runs(store: &dyn Store) {
     assert_eq!(unsent, expected);
     assert_eq!(listed(unsent[1]).await.unwrap().len(), unsent.len() - 2);
     assert_eq!(listed(RunId::new(0)).await.unwrap()[0].job, goes.id);
-    let of_jobs = store.unsent_of_jobs(token, &[sent.id, marked.id, goes.id]).await.unwrap();
+    let of_jobs = store.unsent_runs_of_jobs(token, &[sent.id, marked.id, goes.id]).await.unwrap();
     let mut expected: Vec<RunId> = going[1..].iter().chain(&sent_rows[1..]).map(|run| run.id).collect();
     expected.sort_unstable();
     assert_eq!(of_jobs.iter().map(|unsent| unsent.run).collect::<Vec<_>>(), expected);
-    assert_eq!(store.unsent_of_jobs(to, &[goes.id]).await.unwrap(), []);
-    assert_eq!(store.unsent_of_jobs(token, &[]).await.unwrap(), []);
+    assert_eq!(store.unsent_runs_of_jobs(to, &[goes.id]).await.unwrap(), []);
+    assert_eq!(store.unsent_runs_of_jobs(token, &[]).await.unwrap(), []);
 
     let name = |rows: &[Run]| rows.iter().map(|run| run.id).collect::<Vec<_>>();
     let one = |job: &crate::catalog::JobRecord, rows: &[Run]| HomeMove { job: job.id, runs: name(rows), to: to.node };
@@ -187,9 +188,9 @@ pub async fn jobs_move_with_their_unsent_runs(store: &dyn Store) {
     assert_eq!(moved, MovedJobs { jobs: jobs.clone(), runs: name(&going[1..]) });
     for run in &going[1..] {
         let expected = Run { node: to.node, node_epoch: to.epoch, status: RunStatus::Waiting, ..run.clone() };
-        assert_eq!(read(store, run.id).await, expected);
+        assert_eq!(read_run(store, run.id).await, expected);
     }
-    let home = due(store, &goes, &[to.node]).await.unwrap();
+    let home = due_job(store, &goes, &[to.node]).await.unwrap();
     assert_eq!((home.home, home.term), (to.node, 2));
     let listed = async |after: JobId| {
         let listed = store.jobs_at(to.node, after, 10).await.unwrap();
@@ -213,17 +214,24 @@ pub async fn jobs_carry_the_count_of_their_fires(store: &dyn Store) {
     let (busy, idle) = (job(store, Some(at)).await, job(store, Some(at)).await);
     let recent_fires = RecentFires { thousandths: 866_001, counted_at: at };
     for (job, recent_fires) in [(&busy, recent_fires), (&idle, RecentFires::default())] {
-        let seen = due(store, job, &[NodeId::new(0)]).await.unwrap();
+        let seen = due_job(store, job, &[NodeId::new(0)]).await.unwrap();
         assert_eq!(seen.recent_fires, RecentFires::default(), "a new job has fired never");
         let next_fire_at = Some(at + Duration::from_secs(1));
-        let claim = ClaimJob { seen, held_from: None, recent_fires, next_fire_at, runs: Vec::new(), awaited_run: None };
+        let claim = ClaimJob {
+            expected_row: seen,
+            held_from: None,
+            recent_fires,
+            next_fire_at,
+            runs: Vec::new(),
+            awaited_run: None,
+        };
         assert_eq!(store.claim(token, &[claim]).await.unwrap().jobs.len(), 1);
     }
     let loads = async |now: Timestamp| {
         let loads = store.home_loads(&[token.node, to.node], now).await.unwrap();
         loads.iter().map(|load| (load.node, load.job_count, load.recent_fires)).collect::<Vec<_>>()
     };
-    assert_eq!(due(store, &busy, &[token.node]).await.unwrap().recent_fires, recent_fires);
+    assert_eq!(due_job(store, &busy, &[token.node]).await.unwrap().recent_fires, recent_fires);
     for age in [0, 39, 40, 299, 300, 1_000, 3_599, 3_600].map(Duration::from_secs) {
         let expected = recent_fires.stepped_at(at + age) / DECAY_WHOLE;
         assert_eq!(loads(at + age).await, [(token.node, 2, expected)], "after {age:?}");
@@ -253,17 +261,17 @@ pub async fn jobs_of_the_dead_are_freed(store: &dyn Store) {
     assert_eq!(store.free_jobs(LeaseToken { epoch: 9, ..token }, dead.node, 10).await.unwrap(), 0);
     assert_eq!(store.free_jobs(token, dead.node, 10).await.unwrap(), 1);
     let no_home = NodeId::new(0);
-    assert_eq!(due(store, &idle, &[no_home]).await.unwrap().term, 2);
-    assert_eq!(due(store, &busy, &[no_home]).await, None);
+    assert_eq!(due_job(store, &idle, &[no_home]).await.unwrap().term, 2);
+    assert_eq!(due_job(store, &busy, &[no_home]).await, None);
     super::adopt_all(store, token, &[dead.node]).await;
-    assert_eq!(due(store, &busy, &[token.node]).await.unwrap().term, 2);
+    assert_eq!(due_job(store, &busy, &[token.node]).await.unwrap().term, 2);
     assert_eq!(store.free_jobs(token, dead.node, 10).await.unwrap(), 0);
 }
 
 /// A node that died long ago and owns nothing is removed. The node with the newest id is kept, so that its id is not assigned again.
 pub async fn nodes_are_forgotten(store: &dyn Store) {
     let (gone, owner, home, newest) = (join(store).await, join(store).await, join(store).await, join(store).await);
-    let row = pending(store, owner).await;
+    let row = pending_run(store, owner).await;
     let at = store.now().await.unwrap().ceil_second() + Duration::from_secs(60);
     claim(store, home, &job(store, Some(at)).await, vec![]).await;
     for token in [gone, owner, home, newest] {

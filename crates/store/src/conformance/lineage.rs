@@ -41,7 +41,7 @@ impl Family {
         Self { tokens: [first, second, third], sessions, links }
     }
 
-    async fn works(&self, store: &dyn Store, now: Timestamp) -> Vec<bool> {
+    async fn are_usable(&self, store: &dyn Store, now: Timestamp) -> Vec<bool> {
         let mut works = Vec::new();
         for one in &self.tokens {
             works.push(store.token(&one.hash).await.unwrap().is_some_and(|found| found.is_valid(now)));
@@ -67,24 +67,24 @@ pub async fn everything_that_a_token_created_ends_with_it(store: &dyn Store) {
     let ann = account(Vec::new(), now);
     assert!(store.create_account(&ann).await.unwrap());
     let (revoked, bystander) = (Family::add(store, Some(ann.id), now).await, Family::add(store, None, now).await);
-    assert_eq!(revoked.works(store, now).await, [true; 7]);
+    assert_eq!(revoked.are_usable(store, now).await, [true; 7]);
     let found = store.token(&revoked.tokens[1].hash).await.unwrap().unwrap();
     assert_eq!(found, revoked.tokens[1], "with the token that made it");
     assert_eq!(store.sign_in(&revoked.sessions[1].hash).await.unwrap().as_ref(), Some(&revoked.sessions[1]));
     assert_eq!(store.link(&revoked.links[1].hash).await.unwrap().as_ref(), Some(&revoked.links[1]));
     assert!(store.revoke_token(revoked.tokens[0].id, now).await.unwrap());
-    assert_eq!(revoked.works(store, now).await, [false; 7]);
+    assert_eq!(revoked.are_usable(store, now).await, [false; 7]);
     let reset = Family::add(store, Some(ann.id), now).await;
     let password = PasswordHash::new("$argon2id$new".to_owned());
     let kept = KeptAccess { session: None, tokens: true };
     assert!(store.set_password(ann.id, &password, kept, now).await.unwrap());
-    assert_eq!(reset.works(store, now).await, [true; 7], "kept");
+    assert_eq!(reset.are_usable(store, now).await, [true; 7], "kept");
     assert!(store.set_password(ann.id, &password, KeptAccess::default(), now).await.unwrap());
-    assert_eq!(reset.works(store, now).await, [false; 7]);
+    assert_eq!(reset.are_usable(store, now).await, [false; 7]);
     let deleted = Family::add(store, Some(ann.id), now).await;
     assert_eq!(store.delete_account(ann.id).await.unwrap(), AccountChanged::Done);
-    assert_eq!(deleted.works(store, now).await, [false; 7]);
-    assert_eq!(bystander.works(store, now).await, [true; 7]);
+    assert_eq!(deleted.are_usable(store, now).await, [false; 7]);
+    assert_eq!(bystander.are_usable(store, now).await, [true; 7]);
 }
 
 /// A token that another token created expires no later than its creator, and a token that has ended creates none.
@@ -125,9 +125,9 @@ pub async fn rotation_keeps_everything_that_a_token_created(store: &dyn Store) {
     let (old, new) = (&family.tokens[0], token(TokenKind::Api, None, now));
     assert!(store.rotate_token(old.id, now + MINUTE, &new).await.unwrap());
     assert!(store.revoke_token(old.id, now).await.unwrap());
-    assert_eq!(family.works(store, now).await, [false, true, true, true, true, true, true]);
+    assert_eq!(family.are_usable(store, now).await, [false, true, true, true, true, true, true]);
     assert!(store.revoke_token(new.id, now).await.unwrap());
-    assert_eq!(family.works(store, now).await, [false; 7]);
+    assert_eq!(family.are_usable(store, now).await, [false; 7]);
     let parent = token(TokenKind::Api, None, now);
     assert!(store.add_token(&parent).await.unwrap());
     let child = TokenRecord { minted_by: Some(parent.id), ..token(TokenKind::Api, None, now) };
@@ -156,11 +156,11 @@ fn successor(old: &TokenRecord, now: Timestamp) -> TokenRecord {
     TokenRecord { minted_by: old.minted_by, series: old.series, ..token(TokenKind::Api, None, now) }
 }
 
-async fn found(store: &dyn Store, token: &TokenRecord) -> TokenRecord {
+async fn token_row(store: &dyn Store, token: &TokenRecord) -> TokenRecord {
     store.token(&token.hash).await.unwrap().unwrap()
 }
 
-async fn work(store: &dyn Store, tokens: &[&TokenRecord], now: Timestamp) -> Vec<bool> {
+async fn are_tokens_valid(store: &dyn Store, tokens: &[&TokenRecord], now: Timestamp) -> Vec<bool> {
     let mut work = Vec::new();
     for token in tokens {
         work.push(store.token(&token.hash).await.unwrap().is_some_and(|one| one.is_valid(now)));
@@ -176,23 +176,23 @@ pub async fn a_token_that_rotates_itself_stays_one_token(store: &dyn Store) {
         let maker = TokenRecord { expires_at: Some(now + 9 * MINUTE), ..token(TokenKind::Api, None, now) };
         assert!(store.add_token(&maker).await.unwrap());
         let line = series(store, &maker, now).await;
-        let last = found(store, &line[3]).await;
+        let last = token_row(store, &line[3]).await;
         assert_eq!((last.minted_by, last.series, last.expires_at), (Some(maker.id), line[0].id, maker.expires_at));
         let [by_third, by_last] = [&line[2], &line[3]]
             .map(|parent| TokenRecord { minted_by: Some(parent.id), ..token(TokenKind::Executor, None, now) });
         for child in [&by_third, &by_last] {
             assert!(store.add_token(child).await.unwrap());
         }
-        assert_eq!(found(store, &by_third).await.expires_at, Some(now + MINUTE), "with the overlap of its maker");
+        assert_eq!(token_row(store, &by_third).await.expires_at, Some(now + MINUTE), "with the overlap of its maker");
         let signed_in = session(None, Some(line[2].id), now);
         store.begin_sign_in(&signed_in, 10 * MINUTE, 3).await.unwrap();
         let all = [&line[0], &line[1], &line[2], &line[3], &by_third, &by_last];
-        assert_eq!(work(store, &all, now).await, [false, false, true, true, true, true]);
+        assert_eq!(are_tokens_valid(store, &all, now).await, [false, false, true, true, true, true]);
         let id = line.get(revoked).map_or(maker.id, |token| token.id);
         assert_eq!(store.revoke_token(id, now).await.unwrap(), revoked > 1, "{revoked}: whether it worked itself");
-        assert_eq!(work(store, &all, now).await, [false; 6], "{revoked}");
+        assert_eq!(are_tokens_valid(store, &all, now).await, [false; 6], "{revoked}");
         assert_eq!(store.sign_in(&signed_in.hash).await.unwrap(), None, "{revoked}");
-        assert_eq!(work(store, &[&maker], now).await, [revoked < 4], "{revoked}");
+        assert_eq!(are_tokens_valid(store, &[&maker], now).await, [revoked < 4], "{revoked}");
     }
 }
 
@@ -207,7 +207,7 @@ pub async fn a_series_of_tokens_outlives_its_first_ones(store: &dyn Store) {
     assert!(store.add_token(&child).await.unwrap());
     let next = successor(&line[3], now);
     assert!(store.rotate_token(line[3].id, now, &next).await.unwrap());
-    assert_eq!(found(store, &child).await.minted_by, Some(next.id), "what it made goes over");
+    assert_eq!(token_row(store, &child).await.minted_by, Some(next.id), "what it made goes over");
     store.forget_tokens(now + Duration::from_secs(1), 500).await.unwrap();
     assert_eq!(store.token(&line[0].hash).await.unwrap(), None, "forgotten");
     let after = successor(&next, now);
@@ -217,16 +217,16 @@ pub async fn a_series_of_tokens_outlives_its_first_ones(store: &dyn Store) {
     let again = successor(&after, now);
     assert!(store.rotate_token(after.id, now + MINUTE, &again).await.unwrap());
     let all = [&line[2], &next, &after, &again, &child, &fresh, &maker];
-    assert_eq!(work(store, &all, now).await, [true; 7], "each in its overlap");
-    assert_eq!(found(store, &again).await.expires_at, Some(now + MINUTE), "no longer than the overlap");
+    assert_eq!(are_tokens_valid(store, &all, now).await, [true; 7], "each in its overlap");
+    assert_eq!(token_row(store, &again).await.expires_at, Some(now + MINUTE), "no longer than the overlap");
     assert!(store.revoke_token(line[2].id, now).await.unwrap());
     assert_eq!(
-        work(store, &all, now).await,
+        are_tokens_valid(store, &all, now).await,
         [false, false, false, false, true, true, true],
         "not what another gave out"
     );
     assert!(store.revoke_token(maker.id, now).await.unwrap());
-    assert_eq!(work(store, &[&child, &fresh], now).await, [false; 2]);
+    assert_eq!(are_tokens_valid(store, &[&child, &fresh], now).await, [false; 2]);
     assert!(!store.rotate_token(after.id, now + MINUTE, &successor(&after, now)).await.unwrap(), "over");
 
     // A rotation and the revocation of the series run concurrently. In whichever order they commit, no valid token remains.
@@ -237,7 +237,7 @@ pub async fn a_series_of_tokens_outlives_its_first_ones(store: &dyn Store) {
     let both = tokio::join!(store.rotate_token(second.id, now, &third), store.revoke_token(first.id, now));
     both.0.unwrap();
     assert!(!both.1.unwrap());
-    assert_eq!(work(store, &[&first, &second, &third], now).await, [false; 3]);
+    assert_eq!(are_tokens_valid(store, &[&first, &second, &third], now).await, [false; 3]);
 }
 
 /// The row of a server's own token is kept after its end. Without the row, the server would add the token from its file as a new one when
@@ -256,7 +256,7 @@ pub(super) async fn check_ends_of_servers_own_tokens(store: &dyn Store) {
         assert!(store.revoke_token(one.id, now).await.unwrap());
     }
     store.forget_tokens(now + Duration::from_secs(1), 500).await.unwrap();
-    assert_eq!(found(store, &own).await.revoked_at, Some(now));
+    assert_eq!(token_row(store, &own).await.revoked_at, Some(now));
     for one in &others {
         assert_eq!(store.token(&one.hash).await.unwrap(), None, "{one:?}");
     }

@@ -3,14 +3,14 @@
 use rondel_core::outcome::Outcome;
 use rondel_core::{Run, RunId};
 
-use super::{finish, finish_one, join, next_id, pending};
+use super::{finish, finish_one, join, next_id, pending_run};
 use crate::Store;
 use crate::logs::{ChunkSize, LogChunk, LogLine, LogRange, RemovedLogs};
 
 /// Chunks are stored in order. The first chunk with a number stays, and chunks of unknown runs are dropped.
 pub async fn logs_are_kept_once(store: &dyn Store) {
     let token = join(store).await;
-    let run = pending(store, token).await;
+    let run = pending_run(store, token).await;
     let line = |text: String| LogLine { at: run.due_at, level: "info".to_owned(), text };
     let chunk = |attempt, sequence, lines| LogChunk { run: run.id, attempt, sequence, lines };
     let chunks = [
@@ -44,7 +44,7 @@ pub async fn old_logs_are_removed_by_size_and_leave_a_line(store: &dyn Store) {
     let token = join(store).await;
     let mut runs: Vec<Run> = Vec::new();
     for _ in 0..4 {
-        runs.push(pending(store, token).await);
+        runs.push(pending_run(store, token).await);
     }
     runs.sort_by_key(|run| run.id);
     let (namespace, now) = (runs[0].namespace, store.now().await.unwrap());

@@ -5,8 +5,8 @@ use std::time::Duration;
 use rondel_core::maintenance::{FiresInside, MaintenanceWindow};
 use rondel_core::{AppId, MaintenanceId, NodeId, Reason, RunStatus};
 
-use super::alerts::tenant;
-use super::{DEFAULT, claim, due, job, join, next_id, run};
+use super::alerts::new_namespace;
+use super::{DEFAULT, claim, due_job, job, join, next_id, run};
 use crate::Store;
 use crate::alerts::{MAINTENANCE_COUNT_MAX, MaintenanceRecord};
 use crate::ledger::ClaimJob;
@@ -17,7 +17,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// twice.
 pub async fn a_window_is_read_as_it_was_planned(store: &dyn Store) {
     let now = store.now().await.unwrap();
-    let namespace = tenant(store).await;
+    let namespace = new_namespace(store).await;
     let window = |starts_at, app: Option<i64>| MaintenanceRecord {
         window: MaintenanceWindow {
             id: MaintenanceId::new(next_id()),
@@ -62,7 +62,7 @@ pub async fn a_window_is_read_as_it_was_planned(store: &dyn Store) {
 /// A namespace has a maximum number of windows that have not ended.
 pub async fn windows_are_bounded(store: &dyn Store) {
     let now = store.now().await.unwrap();
-    let namespace = tenant(store).await;
+    let namespace = new_namespace(store).await;
     let window = |ends_at| MaintenanceRecord {
         window: MaintenanceWindow {
             id: MaintenanceId::new(next_id()),
@@ -95,12 +95,12 @@ pub async fn a_fire_that_is_held_back_is_the_next_fire(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let first = now.ceil_second();
     let job = job(store, Some(first)).await;
-    let seen = due(store, &job, &[NodeId::new(0)]).await.unwrap();
+    let seen = due_job(store, &job, &[NodeId::new(0)]).await.unwrap();
     assert_eq!((seen.next_fire_at, seen.held_from), (first, None));
     let look_at = first + Duration::from_secs(60);
     let hold = ClaimJob {
         recent_fires: seen.recent_fires,
-        seen,
+        expected_row: seen,
         next_fire_at: Some(look_at),
         held_from: Some(first),
         runs: Vec::new(),
@@ -109,19 +109,19 @@ pub async fn a_fire_that_is_held_back_is_the_next_fire(store: &dyn Store) {
     assert_eq!(store.claim(token, std::slice::from_ref(&hold)).await.unwrap().jobs.len(), 1);
     let record = store.job(DEFAULT, &job.spec.name).await.unwrap().unwrap();
     assert_eq!(record.next_fire_at, Some(first), "it has no row yet");
-    let held = due(store, &job, &[token.node]).await.unwrap();
+    let held = due_job(store, &job, &[token.node]).await.unwrap();
     assert_eq!((held.next_fire_at, held.held_from), (look_at, Some(first)));
     assert_eq!(store.claim(token, &[hold]).await.unwrap().jobs, [], "it was seen before");
     let decide = ClaimJob {
         recent_fires: held.recent_fires,
-        seen: held,
+        expected_row: held,
         next_fire_at: Some(look_at),
         held_from: None,
         runs: Vec::new(),
         awaited_run: None,
     };
     assert_eq!(store.claim(token, &[decide]).await.unwrap().jobs.len(), 1);
-    assert_eq!(due(store, &job, &[token.node]).await.unwrap().held_from, None);
+    assert_eq!(due_job(store, &job, &[token.node]).await.unwrap().held_from, None);
 }
 
 /// The reason of a run that a window skipped is stored.

@@ -99,7 +99,7 @@ pub use self::traces::*;
 pub use self::upkeep::*;
 pub use self::xxl::*;
 
-use self::edits::{change, saved};
+use self::edits::{change, expect_saved};
 use self::records::executor;
 
 /// Calls a macro with the name of every check.
@@ -378,11 +378,11 @@ async fn job_with(store: &dyn Store, spec: JobSpec, next_fire_at: Option<Timesta
         author: "conformance".to_owned(),
         now,
     };
-    created(store.create_job(new).await.unwrap())
+    expect_created(store.create_job(new).await.unwrap())
 }
 
 #[track_caller]
-fn created(created: JobCreated) -> JobRecord {
+fn expect_created(created: JobCreated) -> JobRecord {
     match created {
         JobCreated::Saved(record) => *record,
         other => unreachable!("not created: {other:?}"),
@@ -395,7 +395,7 @@ fn run(job: &JobRecord, token: LeaseToken, fire_at: Timestamp) -> Run {
     Run::new(RunId::new(next_id()), of, fire_at, Trigger::Interval, (token.node, token.epoch))
 }
 
-fn requested(job: &JobRecord, token: LeaseToken, now: Timestamp) -> Run {
+fn requested_run(job: &JobRecord, token: LeaseToken, now: Timestamp) -> Run {
     let run = run(job, token, now);
     Run { cause: run.id.get(), trigger: Trigger::Api, ..run }
 }
@@ -408,7 +408,7 @@ async fn adopt_all(store: &dyn Store, token: LeaseToken, dead: &[NodeId]) -> (Or
 }
 
 /// Gives this node a stream to an executor of the jobs' app, so that due runs may have been sent.
-async fn hear(store: &dyn Store, token: LeaseToken) {
+async fn open_stream(store: &dyn Store, token: LeaseToken) {
     let executor = executor(app(store).await, store.now().await.unwrap());
     assert!(store.open_session(token, &executor, None).await.unwrap().is_some());
 }
@@ -418,21 +418,21 @@ fn stream_end(opened_at: Timestamp) -> StreamEnd {
     StreamEnd { opened_at, reached: Timestamp::EPOCH }
 }
 
-async fn due(store: &dyn Store, job: &JobRecord, homes: &[NodeId]) -> Option<DueJob> {
+async fn due_job(store: &dyn Store, job: &JobRecord, homes: &[NodeId]) -> Option<DueJob> {
     let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 10_000 };
     store.due_jobs(homes, range).await.unwrap().into_iter().find(|due| due.job == job.id)
 }
 
 /// Claims a job for this lease, with these runs.
 async fn claim(store: &dyn Store, token: LeaseToken, job: &JobRecord, runs: Vec<Run>) -> ClaimResult {
-    let seen = due(store, job, &[NodeId::new(0), token.node]).await.unwrap();
-    let (recent_fires, next_fire_at) = (seen.recent_fires, Some(seen.next_fire_at + Duration::from_secs(60)));
-    let claim = ClaimJob { recent_fires, seen, held_from: None, next_fire_at, runs, awaited_run: None };
+    let due = due_job(store, job, &[NodeId::new(0), token.node]).await.unwrap();
+    let (recent_fires, next_fire_at) = (due.recent_fires, Some(due.next_fire_at + Duration::from_secs(60)));
+    let claim = ClaimJob { recent_fires, expected_row: due, held_from: None, next_fire_at, runs, awaited_run: None };
     store.claim(token, &[claim]).await.unwrap()
 }
 
 /// A pending run, owned by `token`, of a job that has no other run.
-async fn pending(store: &dyn Store, token: LeaseToken) -> Run {
+async fn pending_run(store: &dyn Store, token: LeaseToken) -> Run {
     let now = store.now().await.unwrap();
     let job = job(store, Some(now.ceil_second())).await;
     let run = run(&job, token, now.ceil_second());
@@ -440,7 +440,7 @@ async fn pending(store: &dyn Store, token: LeaseToken) -> Run {
     run
 }
 
-async fn read(store: &dyn Store, id: RunId) -> Run {
+async fn read_run(store: &dyn Store, id: RunId) -> Run {
     store.runs(&[id]).await.unwrap().pop().unwrap()
 }
 

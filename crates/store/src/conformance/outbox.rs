@@ -7,9 +7,10 @@ use rondel_core::reason::ReasonDetail;
 use rondel_core::{AppId, JobId, NamespaceId, OutboxId, Reason, Run, RunId, RunStatus, Timestamp};
 use serde_json::json;
 
-use super::broadcasts::expanded;
+use super::broadcasts::expanded_broadcast;
 use super::{
-    DEFAULT, FAILED, claim, created, finish, finish_all, finish_one, job_with, join, name, next_id, pending, run, spec,
+    DEFAULT, FAILED, claim, expect_created, finish, finish_all, finish_one, job_with, join, name, next_id, pending_run,
+    run, spec,
 };
 use crate::catalog::{Namespace, NewJob};
 use crate::ledger::AttemptEnd;
@@ -19,7 +20,7 @@ use crate::{LeaseToken, Store};
 const HOLD: Duration = Duration::from_secs(30);
 
 const EVERYTHING: TakeOutbox<'static> =
-    TakeOutbox { without: &[], namespace_max: 500, messages_per_namespace_max: 500, hold: HOLD };
+    TakeOutbox { excluded_namespaces: &[], namespace_max: 500, messages_per_namespace_max: 500, hold: HOLD };
 
 fn webhook(url: &str, now: Timestamp) -> FailureWebhook {
     FailureWebhook { url: url.to_owned(), secret: format!("whsec_{}", next_id()), created_at: now, updated_at: now }
@@ -32,7 +33,7 @@ async fn take(store: &dyn Store, now: Timestamp, runs: &[RunId]) -> Vec<OutboxIt
     taken
 }
 
-async fn soon(store: &dyn Store) -> Timestamp {
+async fn due_instant(store: &dyn Store) -> Timestamp {
     store.now().await.unwrap() + Duration::from_secs(5)
 }
 
@@ -40,7 +41,7 @@ async fn soon(store: &dyn Store) -> Timestamp {
 pub async fn a_failed_run_is_reported_once(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
-    let unheard = pending(store, token).await;
+    let unheard = pending_run(store, token).await;
     finish_one(store, finish(&unheard, FAILED)).await;
 
     let first = webhook("http://127.0.0.1:1/a", now);
@@ -51,18 +52,18 @@ pub async fn a_failed_run_is_reported_once(store: &dyn Store) {
     assert_eq!(store.failure_webhook(DEFAULT).await.unwrap(), Some(expected));
 
     let (fails, well, retried, timed_out, cancelled, lost) = (
-        pending(store, token).await,
-        pending(store, token).await,
-        pending(store, token).await,
-        pending(store, token).await,
-        pending(store, token).await,
-        pending(store, token).await,
+        pending_run(store, token).await,
+        pending_run(store, token).await,
+        pending_run(store, token).await,
+        pending_run(store, token).await,
+        pending_run(store, token).await,
+        pending_run(store, token).await,
     );
     let mut again = finish(&retried, FAILED);
     again.policy.retry_max = 1;
     let mut unknown = finish(&lost, Outcome::Lost(Reason::ExecutorLost));
     unknown.policy.at_least_once = false;
-    store.mark(token, &[in_hand(&lost)]).await.unwrap();
+    store.mark(token, &[at_executor(&lost)]).await.unwrap();
     let failed = AttemptEnd { message: Some("it \"broke\"".to_owned()), ..finish(&fails, FAILED) };
     let batch = [
         failed.clone(),
@@ -74,7 +75,7 @@ pub async fn a_failed_run_is_reported_once(store: &dyn Store) {
         failed,
     ];
     finish_all(store, &batch).await;
-    let (_, shards) = expanded(store, token, 2).await;
+    let (_, shards) = expanded_broadcast(store, token, 2).await;
     let whole = shards[0].parent.unwrap();
     for shard in &shards {
         finish_one(store, finish(shard, FAILED)).await;
@@ -91,7 +92,7 @@ pub async fn a_failed_run_is_reported_once(store: &dyn Store) {
         shards[0].id,
         shards[1].id,
     ];
-    let taken = take(store, soon(store).await, &ids).await;
+    let taken = take(store, due_instant(store).await, &ids).await;
     let mut runs: Vec<RunId> = taken.iter().filter_map(|item| item.run).collect();
     runs.sort_unstable();
     let mut expected = vec![fails.id, timed_out.id, lost.id, whole];
@@ -110,7 +111,7 @@ pub async fn a_failed_run_is_reported_once(store: &dyn Store) {
     store.take_waiting(token, Timestamp::MAX, 10_000).await.unwrap();
     finish_one(store, AttemptEnd { attempt: 2, ..again }).await;
     finish_one(store, finish(&lost, FAILED)).await;
-    let taken = take(store, soon(store).await, &ids).await;
+    let taken = take(store, due_instant(store).await, &ids).await;
     assert_eq!(taken.iter().filter_map(|item| item.run).collect::<Vec<_>>(), [retried.id]);
     store.drop_outbox(&[taken[0].id]).await.unwrap();
     assert!(store.delete_failure_webhook(DEFAULT).await.unwrap());
@@ -124,7 +125,7 @@ pub async fn a_skip_is_reported_where_its_job_asks_for_it(store: &dyn Store) {
     let now = store.now().await.unwrap();
     store.put_failure_webhook(DEFAULT, &webhook("http://127.0.0.1:1/", now)).await.unwrap();
     let (unserved, overlap, requested) =
-        (pending(store, token).await, pending(store, token).await, pending(store, token).await);
+        (pending_run(store, token).await, pending_run(store, token).await, pending_run(store, token).await);
     let skipped =
         |run: &Run, reason| AttemptEnd { executor: None, started_at: None, ..finish(run, Outcome::Skipped(reason)) };
     let detail = ReasonDetail { app: Some("work".to_owned()), waited_ms: Some(60_000), ..ReasonDetail::default() };
@@ -146,7 +147,8 @@ pub async fn a_skip_is_reported_where_its_job_asks_for_it(store: &dyn Store) {
     };
     let missed = Run { id: RunId::new(next_id()), reason: Some(Reason::Misfire), fire_at: now, ..span.clone() };
     claim(store, token, &chosen, vec![span.clone(), missed.clone()]).await;
-    let taken = take(store, soon(store).await, &[unserved.id, overlap.id, requested.id, span.id, missed.id]).await;
+    let taken =
+        take(store, due_instant(store).await, &[unserved.id, overlap.id, requested.id, span.id, missed.id]).await;
     store.delete_failure_webhook(DEFAULT).await.unwrap();
     let runs: Vec<Option<RunId>> = taken.iter().map(|item| item.run).collect();
     assert_eq!(runs, [Some(unserved.id), Some(span.id)]);
@@ -158,7 +160,7 @@ pub async fn a_skip_is_reported_where_its_job_asks_for_it(store: &dyn Store) {
     assert_eq!((&data(&taken[1])["count"], &data(&taken[1])["last_fire_at"]), (&json!(5), &json!(now)));
 }
 
-fn in_hand(run: &Run) -> crate::ledger::RunAtExecutor {
+fn at_executor(run: &Run) -> crate::ledger::RunAtExecutor {
     crate::ledger::RunAtExecutor {
         run: run.id,
         attempt: 1,
@@ -173,11 +175,11 @@ pub async fn a_message_is_in_one_hand(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
     store.put_failure_webhook(DEFAULT, &webhook("http://127.0.0.1:1/", now)).await.unwrap();
-    let run = pending(store, token).await;
+    let run = pending_run(store, token).await;
     finish_one(store, finish(&run, FAILED)).await;
     store.delete_failure_webhook(DEFAULT).await.unwrap();
     let ids = [run.id];
-    let soon = soon(store).await;
+    let soon = due_instant(store).await;
     let (a, b) = tokio::join!(take(store, soon, &ids), take(store, soon, &ids));
     let [taken] = [a, b].concat().try_into().unwrap();
     assert_eq!(taken.held_until, soon + HOLD);
@@ -209,7 +211,7 @@ async fn failed_in(store: &dyn Store, namespace: &Namespace, token: LeaseToken) 
         author: "conformance".to_owned(),
         now,
     };
-    let job = created(store.create_job(new).await.unwrap());
+    let job = expect_created(store.create_job(new).await.unwrap());
     let run = run(&job, token, now.ceil_second());
     assert!(claim(store, token, &job, vec![run.clone()]).await.existing.is_empty());
     finish_one(store, finish(&run, FAILED)).await;
@@ -232,7 +234,7 @@ pub async fn no_namespace_waits_behind_the_messages_of_another(store: &dyn Store
         failed_in(store, many, token).await;
     }
     failed_in(store, one, token).await;
-    let soon = soon(store).await;
+    let soon = due_instant(store).await;
     let both = |items: &[OutboxItem]| {
         let count = |id| items.iter().filter(|item| item.namespace == id).count();
         (count(many.id), count(one.id))
@@ -243,11 +245,11 @@ pub async fn no_namespace_waits_behind_the_messages_of_another(store: &dyn Store
         store.postpone_outbox(item, 0, soon).await.unwrap();
     }
     let without = [many.id];
-    let taken = store.take_outbox(soon, TakeOutbox { without: &without, ..EVERYTHING }).await.unwrap();
+    let taken = store.take_outbox(soon, TakeOutbox { excluded_namespaces: &without, ..EVERYTHING }).await.unwrap();
     assert_eq!(both(&taken), (0, 1));
     store.postpone_outbox(taken.iter().find(|item| item.namespace == one.id).unwrap(), 0, soon).await.unwrap();
     // The namespace whose message has been due longest comes first.
-    let first = TakeOutbox { without: &[DEFAULT], namespace_max: 1, ..EVERYTHING };
+    let first = TakeOutbox { excluded_namespaces: &[DEFAULT], namespace_max: 1, ..EVERYTHING };
     assert_eq!(both(&store.take_outbox(soon, first).await.unwrap()), (2, 0));
     assert_eq!(both(&store.take_outbox(soon, first).await.unwrap()), (0, 1));
     assert_eq!(both(&store.take_outbox(soon, EVERYTHING).await.unwrap()), (0, 0));

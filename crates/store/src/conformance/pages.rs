@@ -5,8 +5,8 @@ use std::time::Duration;
 use rondel_core::outcome::Outcome;
 use rondel_core::{AppId, NamespaceId, Run, RunId, RunStatus};
 
-use super::broadcasts::expanded;
-use super::{FAILED, claim, finish, finish_all, job, join, requested, run};
+use super::broadcasts::expanded_broadcast;
+use super::{FAILED, claim, finish, finish_all, job, join, requested_run, run};
 use crate::Store;
 use crate::catalog::JobRecord;
 use crate::ledger::RunQuery;
@@ -119,8 +119,8 @@ async fn pages_of_many_runs_keep_to_their_filters(store: &dyn Store) {
         assert_eq!(all_pages(store, job.namespace, page(&[Running], within, 50)).await, []);
     }
     // Broadcasts are running until their shards have ended.
-    let (first, _) = expanded(store, token, 1).await;
-    let (second, _) = expanded(store, token, 1).await;
+    let (first, _) = expanded_broadcast(store, token, 1).await;
+    let (second, _) = expanded_broadcast(store, token, 1).await;
     // Many open runs come before them.
     let many = super::job(store, Some(at)).await;
     claim(store, token, &many, (0..250).map(|cause| Run { cause, ..run(&many, token, at) }).collect()).await;
@@ -148,7 +148,7 @@ pub async fn runs_that_follow_are_found_by_their_parents(store: &dyn Store) {
     assert_eq!(below(rows.iter().map(|run| run.id).collect(), 100).await, []);
     let mut made = Vec::new();
     for parent in [&rows[1], &rows[2], &rows[1]] {
-        let run = Run { parent: Some(parent.id), ..requested(&job, token, parent.fire_at) };
+        let run = Run { parent: Some(parent.id), ..requested_run(&job, token, parent.fire_at) };
         made.push(store.request_run(token, run).await.unwrap().id);
     }
     assert_eq!(below(vec![rows[1].id, rows[2].id, rows[3].id], 100).await, made);

@@ -7,9 +7,10 @@ use rondel_core::pump::{Counts, Item, ItemChange, Owner, Progress};
 use rondel_core::{JobId, JobSpec, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 use serde_json::json;
 
-use super::edits::{change, saved};
+use super::edits::{change, expect_saved};
 use super::{
-    FAILED, LEASE, POLICY, compile, finish, finish_one, job_with, join, name, next_id, pending, read, requested, spec,
+    FAILED, LEASE, POLICY, compile, finish, finish_one, job_with, join, name, next_id, pending_run, read_run,
+    requested_run, spec,
 };
 use crate::catalog::{JobDeleted, JobDeletion, JobRecord};
 use crate::ledger::{AttemptEnd, EndOutcome};
@@ -21,13 +22,13 @@ async fn pump(store: &dyn Store) -> JobRecord {
     job_with(store, spec(&name("pump"), pump), None).await
 }
 
-async fn known(store: &dyn Store, job: JobId) -> Option<PumpJob> {
+async fn pump_job(store: &dyn Store, job: JobId) -> Option<PumpJob> {
     store.pump_jobs().await.unwrap().into_iter().find(|pump| pump.job == job)
 }
 
 /// Makes the node the home of a job by requesting a run of it.
-async fn settle_at(store: &dyn Store, token: LeaseToken, job: &JobRecord, fire_at: Timestamp) -> Run {
-    let run = requested(job, token, fire_at).for_all_shards();
+async fn settle_home(store: &dyn Store, token: LeaseToken, job: &JobRecord, fire_at: Timestamp) -> Run {
+    let run = requested_run(job, token, fire_at).for_all_shards();
     store.request_run(token, run).await.unwrap()
 }
 
@@ -63,12 +64,12 @@ pub async fn a_pump_job_is_known_until_it_is_forgotten(store: &dyn Store) {
     let token = join(store).await;
     let record = pump(store).await;
     let other = job_with(store, spec(&name("plain"), json!({})), None).await;
-    assert_eq!(known(store, other.id).await, None);
-    let found = known(store, record.id).await.unwrap();
+    assert_eq!(pump_job(store, other.id).await, None);
+    let found = pump_job(store, record.id).await.unwrap();
     assert_eq!((found.version, found.home, found.is_deleted), (1, NodeId::new(0), false));
-    let root = settle_at(store, token, &record, now).await;
-    let later = settle_at(store, token, &record, now + Duration::from_secs(1)).await;
-    let found = known(store, record.id).await.unwrap();
+    let root = settle_home(store, token, &record, now).await;
+    let later = settle_home(store, token, &record, now + Duration::from_secs(1)).await;
+    let found = pump_job(store, record.id).await.unwrap();
     assert_eq!((found.home, found.term), (token.node, 1));
     let ids = |roots: Vec<Run>| roots.iter().map(|run| run.id).collect::<Vec<_>>();
     let roots = async |now: Timestamp, limit: u32| ids(store.pump_roots(record.id, now, limit).await.unwrap());
@@ -79,24 +80,24 @@ pub async fn a_pump_job_is_known_until_it_is_forgotten(store: &dyn Store) {
     }
 
     let plain = JobSpec { pump: None, ..record.spec.clone() };
-    let (record, _) = saved(change(store, record.id, &plain, None, now).await);
-    assert_eq!(known(store, record.id).await.map(|pump| pump.version), Some(2), "its groups are still to end");
+    let (record, _) = expect_saved(change(store, record.id, &plain, None, now).await);
+    assert_eq!(pump_job(store, record.id).await.map(|pump| pump.version), Some(2), "its groups are still to end");
     let made = [of("0", ItemChange::Add)];
-    assert_eq!(store.change_items(token, record.id, &made, now).await.unwrap().made_count, 1);
+    assert_eq!(store.change_items(token, record.id, &made, now).await.unwrap().applied_count, 1);
     store.forget_pump(record.id, record.version - 1).await.unwrap();
-    assert!(known(store, record.id).await.is_some(), "it was saved anew since");
+    assert!(pump_job(store, record.id).await.is_some(), "it was saved anew since");
     store.forget_pump(record.id, record.version).await.unwrap();
-    assert_eq!((known(store, record.id).await, items(store, record.id).await.len()), (None, 1), "epochs are kept");
+    assert_eq!((pump_job(store, record.id).await, items(store, record.id).await.len()), (None, 1), "epochs are kept");
     delete(store, &record, now).await;
     assert_eq!(items(store, record.id).await, []);
 
     let pumped = spec(&other.spec.name, json!({"pump": {"items": {"count": 1}, "groups": 1}}));
-    let (other, _) = saved(change(store, other.id, &pumped, None, now).await);
-    assert!(known(store, other.id).await.is_some());
+    let (other, _) = expect_saved(change(store, other.id, &pumped, None, now).await);
+    assert!(pump_job(store, other.id).await.is_some());
     delete(store, &other, now).await;
-    assert!(known(store, other.id).await.is_some_and(|pump| pump.is_deleted));
+    assert!(pump_job(store, other.id).await.is_some_and(|pump| pump.is_deleted));
     store.forget_pump(other.id, other.version).await.unwrap();
-    assert_eq!(known(store, other.id).await, None);
+    assert_eq!(pump_job(store, other.id).await, None);
 }
 
 async fn delete(store: &dyn Store, record: &JobRecord, now: Timestamp) {
@@ -118,10 +119,10 @@ pub async fn items_change_hands_one_owner_at_a_time(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let token = join(store).await;
     let record = pump(store).await;
-    settle_at(store, token, &record, now).await;
+    settle_home(store, token, &record, now).await;
     let made = |changes: Vec<(String, ItemChange)>| {
         let job = record.id;
-        async move { store.change_items(token, job, &changes, now).await.unwrap().made_count }
+        async move { store.change_items(token, job, &changes, now).await.unwrap().applied_count }
     };
     let deal = |epoch, to| ItemChange::Deal { epoch, to };
     let changes = vec![
@@ -147,7 +148,7 @@ pub async fn items_change_hands_one_owner_at_a_time(store: &dyn Store) {
     expected.checkpoint.clone_from(&stored.checkpoint);
     assert_eq!(stored, expected);
 
-    assert_eq!(made(vec![of("a", ItemChange::Ask { epoch: 1 })]).await, 1);
+    assert_eq!(made(vec![of("a", ItemChange::AskToRelease { epoch: 1 })]).await, 1);
     assert_eq!(items(store, record.id).await[1].asked_at, Some(now));
     assert_eq!(made(vec![of("a", ItemChange::Fence { epoch: 1 }), of("a", deal(2, owner(2)))]).await, 2);
     assert_eq!(made(vec![of("a", report(owner(1), 1, 9))]).await, 0, "it was fenced");
@@ -161,11 +162,11 @@ pub async fn items_change_hands_one_owner_at_a_time(store: &dyn Store) {
 pub async fn items_are_changed_by_their_home_alone(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let record = pump(store).await;
-    let refused = ChangedItems { made_count: 0, is_refused: true };
+    let refused = ChangedItems { applied_count: 0, is_refused: true };
     let (home, other) = (join(store).await, join(store).await);
     let add = [of("a", ItemChange::Add)];
     assert_eq!(store.change_items(home, record.id, &add, now).await.unwrap(), refused, "it has no home yet");
-    settle_at(store, home, &record, now).await;
+    settle_home(store, home, &record, now).await;
     assert_eq!(store.change_items(other, record.id, &add, now).await.unwrap(), refused);
     let stale = LeaseToken { epoch: home.epoch - 1, ..home };
     assert_eq!(store.change_items(stale, record.id, &add, now).await.unwrap(), refused);
@@ -178,7 +179,7 @@ pub async fn items_are_changed_by_their_home_alone(store: &dyn Store) {
 /// A group that returns its items continues with its next attempt, without a limit on the number of attempts.
 pub async fn a_group_that_yields_continues_as_its_next_attempt(store: &dyn Store) {
     let token = join(store).await;
-    let mut run = pending(store, token).await;
+    let mut run = pending_run(store, token).await;
     let policy = NextStepPolicy { is_pump: true, ..POLICY };
     for (outcome, reason) in
         [(Outcome::Yielded, Reason::Moved), (Outcome::Yielded, Reason::Moved), (FAILED, Reason::Retry)]
@@ -189,7 +190,7 @@ pub async fn a_group_that_yields_continues_as_its_next_attempt(store: &dyn Store
         let attempt = store.attempts(run.id).await.unwrap().pop().unwrap();
         let status = if outcome == FAILED { RunStatus::Failed } else { RunStatus::Succeeded };
         assert_eq!((attempt.status, attempt.attempt), (status, run.attempt));
-        run = read(store, run.id).await;
+        run = read_run(store, run.id).await;
         assert_eq!((run.status, run.reason), (RunStatus::Waiting, Some(reason)));
     }
     let of_run = store.attempts(run.id).await.unwrap();
@@ -199,18 +200,18 @@ pub async fn a_group_that_yields_continues_as_its_next_attempt(store: &dyn Store
     store.ask_cancel(run.id, request, run.due_at).await.unwrap();
     let end = AttemptEnd { policy, ..finish(&run, Outcome::Cancelled) };
     assert!(matches!(finish_one(store, end).await, EndOutcome::Stored(NextStep::Verdict { .. }, _)));
-    let run = read(store, run.id).await;
+    let run = read_run(store, run.id).await;
     assert_eq!((run.status, run.reason), (RunStatus::Succeeded, Some(Reason::WindowOver)));
-    let run = pending(store, token).await;
+    let run = pending_run(store, token).await;
     store.ask_cancel(run.id, request, run.due_at).await.unwrap();
     finish_one(store, AttemptEnd { policy, unfinished: true, ..finish(&run, Outcome::Cancelled) }).await;
-    let run = read(store, run.id).await;
+    let run = read_run(store, run.id).await;
     assert_eq!((run.status, run.reason), (RunStatus::Failed, Some(Reason::WindowOver)), "it left rows that failed");
     let record = pump(store).await;
-    let root = settle_at(store, token, &record, run.due_at).await;
+    let root = settle_home(store, token, &record, run.due_at).await;
     store.ask_cancel(root.id, request, run.due_at).await.unwrap();
     finish_one(store, AttemptEnd { policy, executor: None, ..finish(&root, Outcome::Cancelled) }).await;
-    let root = read(store, root.id).await;
+    let root = read_run(store, root.id).await;
     assert_eq!((root.status, root.reason), (RunStatus::Skipped, Some(Reason::WindowOver)), "no executor took it");
 }
 
@@ -220,15 +221,15 @@ pub async fn a_users_cancel_replaces_the_planned_end_of_a_pump(store: &dyn Store
     let now = store.now().await.unwrap();
     let token = join(store).await;
     let record = pump(store).await;
-    let first = settle_at(store, token, &record, now).await;
-    let second = settle_at(store, token, &record, now + Duration::from_secs(1)).await;
+    let first = settle_home(store, token, &record, now).await;
+    let second = settle_home(store, token, &record, now + Duration::from_secs(1)).await;
     let both = [first.id, second.id];
     let planned = CancelRequest { by: "the end of the pump", reason: Reason::Changed };
     store.ask_cancel(first.id, planned, now).await.unwrap();
     store.ask_cancels(&both[1..], planned, now).await.unwrap();
     store.ask_cancels(&both, CancelRequest::LATER_RUN, now).await.unwrap();
     for id in both {
-        assert_eq!(read(store, id).await.cancel_request_reason(), Some(Reason::Changed));
+        assert_eq!(read_run(store, id).await.cancel_request_reason(), Some(Reason::Changed));
     }
     assert_eq!(store.open_runs(record.id, None, None, 10).await.unwrap().len(), 2, "a user may still cancel them");
     assert_eq!(store.open_runs(record.id, Some(first.fire_at), None, 10).await.unwrap().len(), 1);
@@ -238,7 +239,7 @@ pub async fn a_users_cancel_replaces_the_planned_end_of_a_pump(store: &dyn Store
     store.ask_cancel(first.id, planned, now).await.unwrap();
     store.ask_cancels(&both, planned, now).await.unwrap();
     for (id, by) in [(first.id, "mia"), (second.id, "leo")] {
-        let run = read(store, id).await;
+        let run = read_run(store, id).await;
         assert_eq!((run.cancel_by.as_deref(), run.cancel_reason), (Some(by), Some(Reason::Requested)));
     }
     let expected = [(first.id, "mia".to_owned()), (second.id, "leo".to_owned())];
@@ -252,13 +253,13 @@ pub async fn many_items_are_dealt_at_once(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let token = join(store).await;
     let record = pump(store).await;
-    settle_at(store, token, &record, now).await;
+    settle_home(store, token, &record, now).await;
     let names: Vec<String> = (0..1_000).map(|item| format!("{item:04}")).collect();
     let changes: Vec<_> = names.iter().map(|name| of(name, ItemChange::Add)).collect();
     let deals = names.iter().map(|name| of(name, ItemChange::Deal { epoch: 0, to: owner(1) }));
     let changes: Vec<_> = changes.into_iter().chain(deals).collect();
     let changed = store.change_items(token, record.id, &changes, now).await.unwrap();
-    assert_eq!(changed, ChangedItems { made_count: 2_000, is_refused: false });
+    assert_eq!(changed, ChangedItems { applied_count: 2_000, is_refused: false });
     let found = items(store, record.id).await;
     assert!(found.len() == 1_000 && found.iter().all(|item| item.owner == Some(owner(1))));
 }

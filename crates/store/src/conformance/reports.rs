@@ -205,7 +205,7 @@ pub async fn a_weekly_report_is_written_once(store: &dyn Store) {
     assert_eq!((kept.next_at, kept.sent_at, kept.version), (Some(later), Some(now), 2));
     let lease = LeaseChannels {
         node: NodeId::new(next_id()),
-        without: &[],
+        excluded_channels: &[],
         now,
         channel_max: 500,
         messages_per_channel_max: 5,

@@ -6,17 +6,17 @@ use rondel_core::outcome::{CancelRequest, NextStep, NextStepPolicy, Outcome};
 use rondel_core::run::Attempt;
 use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus};
 
-use super::broadcasts::expanded;
-use super::dispatch::in_hand;
-use super::stats::dead_of;
-use super::{FAILED, finish, finish_all, finish_one, finisher, join, next_id, pending, read, verdict};
+use super::broadcasts::expanded_broadcast;
+use super::dispatch::at_executor;
+use super::stats::dead_letters_of;
+use super::{FAILED, finish, finish_all, finish_one, finisher, join, next_id, pending_run, read_run, verdict};
 use crate::ledger::{AttemptEnd, EndOutcome, RunAtExecutor};
 use crate::{LeaseToken, Store};
 
 /// A stored result is durable and complete, and never changes. A result of a missing run is reported as such.
 pub async fn a_result_is_stored_once(store: &dyn Store) {
     let token = join(store).await;
-    let run = pending(store, token).await;
+    let run = pending_run(store, token).await;
     let first = AttemptEnd {
         message: Some("done \u{1f980}".to_owned()),
         result: Some(r#"{"rows": 3}"#.to_owned()),
@@ -26,7 +26,7 @@ pub async fn a_result_is_stored_once(store: &dyn Store) {
     let ahead = AttemptEnd { attempt: 2, ..first.clone() };
     let answers = finish_all(store, &[unknown, ahead, first.clone()]).await;
     assert_eq!(answers, [EndOutcome::NoSuchRun, EndOutcome::NoSuchRun, verdict(RunStatus::Succeeded)]);
-    let stored = read(store, run.id).await;
+    let stored = read_run(store, run.id).await;
     let expected = Run {
         status: RunStatus::Succeeded,
         executor: Some("executor-a".to_owned()),
@@ -41,11 +41,11 @@ pub async fn a_result_is_stored_once(store: &dyn Store) {
     assert_eq!(stored, expected);
     assert_eq!(finish_one(store, first).await, EndOutcome::Duplicate);
     assert_eq!(finish_one(store, finish(&run, FAILED)).await, EndOutcome::Duplicate);
-    assert_eq!(read(store, run.id).await, expected);
+    assert_eq!(read_run(store, run.id).await, expected);
     assert_eq!(store.attempts(run.id).await.unwrap(), []);
 
     // An end that names neither an executor nor a start keeps the stored ones.
-    let run = pending(store, token).await;
+    let run = pending_run(store, token).await;
     let hand = RunAtExecutor {
         run: run.id,
         attempt: 1,
@@ -56,7 +56,7 @@ pub async fn a_result_is_stored_once(store: &dyn Store) {
     store.note_running(token, &[hand]).await.unwrap();
     let end = AttemptEnd { executor: None, started_at: None, ..finish(&run, Outcome::Cancelled) };
     finish_one(store, end).await;
-    let stored = read(store, run.id).await;
+    let stored = read_run(store, run.id).await;
     assert_eq!((stored.status, stored.reason), (RunStatus::Cancelled, Some(Reason::Requested)));
     assert_eq!((stored.executor.as_deref(), stored.started_at), (Some("b"), Some(run.due_at)));
 }
@@ -64,17 +64,17 @@ pub async fn a_result_is_stored_once(store: &dyn Store) {
 /// An end that a server decides on its own is refused if another lease owns the run by now. An executor's result is stored in any case.
 pub async fn only_the_owner_ends_a_run_by_itself(store: &dyn Store) {
     let token = join(store).await;
-    let run = pending(store, token).await;
+    let run = pending_run(store, token).await;
     let zombie = LeaseToken { epoch: token.epoch - 1, ..token };
     let skipped =
         |owner| AttemptEnd { owner: Some(owner), executor: None, ..finish(&run, Outcome::Skipped(Reason::Expired)) };
     let lost = AttemptEnd { outcome: Outcome::Lost(Reason::ExecutorLost), ..skipped(zombie) };
     assert_eq!(finish_all(store, &[skipped(zombie), lost]).await, [EndOutcome::NotOwner, EndOutcome::NotOwner]);
-    assert_eq!(read(store, run.id).await, run);
+    assert_eq!(read_run(store, run.id).await, run);
     assert_eq!(finish_one(store, finish(&run, Outcome::Succeeded)).await, verdict(RunStatus::Succeeded));
     assert_eq!(finish_one(store, skipped(token)).await, EndOutcome::Duplicate);
 
-    let other = pending(store, token).await;
+    let other = pending_run(store, token).await;
     let unknown =
         AttemptEnd { owner: Some(token), executor: None, ..finish(&other, Outcome::Skipped(Reason::Expired)) };
     assert!(matches!(finish_one(store, unknown).await, EndOutcome::Stored(..)), "its own");
@@ -99,7 +99,7 @@ pub async fn a_run_that_began_is_never_skipped(store: &dyn Store) {
         (Outcome::Lost(Reason::NotReceived), RunStatus::Skipped),
     ] {
         for is_one_batch in [true, false] {
-            let run = pending(store, token).await;
+            let run = pending_run(store, token).await;
             let policy = NextStepPolicy { retry_max: 1, ..finish(&run, first).policy };
             let ends = [AttemptEnd { policy, ..finish(&run, first) }, skipped(&run, 2)];
             let answers = if is_one_batch {
@@ -111,12 +111,12 @@ pub async fn a_run_that_began_is_never_skipped(store: &dyn Store) {
             let reason = Some(Reason::NoExecutor);
             let verdict = EndOutcome::Stored(NextStep::Verdict { status: expected, reason }, None);
             assert_eq!(answers.get(1), Some(&verdict), "{first:?} {is_one_batch}");
-            let stored = read(store, run.id).await;
+            let stored = read_run(store, run.id).await;
             assert_eq!((stored.status, stored.reason), (expected, reason), "{first:?} {is_one_batch}");
             assert_eq!(store.attempts(run.id).await.unwrap().len(), 1);
         }
     }
-    let run = pending(store, token).await;
+    let run = pending_run(store, token).await;
     let answers = finish_one(store, skipped(&run, 1)).await;
     let reason = Some(Reason::NoExecutor);
     assert_eq!(answers, EndOutcome::Stored(NextStep::Verdict { status: RunStatus::Skipped, reason }, None));
@@ -126,7 +126,7 @@ pub async fn a_run_that_began_is_never_skipped(store: &dyn Store) {
 pub async fn an_attempt_without_executor_uses_no_retry(store: &dyn Store) {
     let token = join(store).await;
     for is_one_batch in [true, false] {
-        let run = pending(store, token).await;
+        let run = pending_run(store, token).await;
         let policy = NextStepPolicy { retry_max: 1, ..finish(&run, FAILED).policy };
         let end = |attempt, outcome| AttemptEnd { attempt, policy, ..finish(&run, outcome) };
         let unreceived = |attempt| end(attempt, Outcome::Lost(Reason::NotReceived));
@@ -147,14 +147,14 @@ pub async fn an_attempt_without_executor_uses_no_retry(store: &dyn Store) {
         let reasons: Vec<Option<Reason>> = answers.iter().map(next).collect();
         let (unreceived, retry) = (Some(Reason::NotReceived), Some(Reason::Retry));
         assert_eq!(reasons, [unreceived, unreceived, retry, unreceived, None], "{is_one_batch}");
-        assert_eq!(read(store, run.id).await.status, RunStatus::TimedOut, "{is_one_batch}");
+        assert_eq!(read_run(store, run.id).await.status, RunStatus::TimedOut, "{is_one_batch}");
     }
 }
 
 /// The end of the newest attempt decides about the run. The end of an older attempt is stored with that attempt.
 pub async fn results_of_other_attempts_are_kept_beside(store: &dyn Store) {
     let token = join(store).await;
-    let run = pending(store, token).await;
+    let run = pending_run(store, token).await;
     let lost = AttemptEnd { executor: None, started_at: None, ..finish(&run, Outcome::Lost(Reason::ExecutorLost)) };
     let EndOutcome::Stored(NextStep::Retry { lost_count: 1, .. }, Some(waiting)) = finish_one(store, lost).await else {
         unreachable!("another attempt follows")
@@ -187,13 +187,13 @@ pub async fn results_of_other_attempts_are_kept_beside(store: &dyn Store) {
         assert_eq!(finish_one(store, invented).await, EndOutcome::NoSuchRun, "{attempt}");
     }
     assert_eq!(store.attempts(run.id).await.unwrap(), [expected]);
-    assert_eq!(read(store, run.id).await, *waiting);
+    assert_eq!(read_run(store, run.id).await, *waiting);
 }
 
 /// Only a late result changes a verdict.
 pub async fn an_unknown_verdict_becomes_the_true_one(store: &dyn Store) {
     let token = join(store).await;
-    let run = pending(store, token).await;
+    let run = pending_run(store, token).await;
     let hand = RunAtExecutor {
         run: run.id,
         attempt: 1,
@@ -209,7 +209,7 @@ pub async fn an_unknown_verdict_becomes_the_true_one(store: &dyn Store) {
     assert_eq!(finish_one(store, lost).await, EndOutcome::Duplicate, "still unknown");
     let late = AttemptEnd { message: Some("it failed".to_owned()), ..finish(&run, FAILED) };
     assert_eq!(finish_all(store, &[late.clone(), late]).await, [EndOutcome::Late, EndOutcome::Duplicate]);
-    let stored = read(store, run.id).await;
+    let stored = read_run(store, run.id).await;
     assert_eq!((stored.status, stored.reason), (RunStatus::Failed, None));
     assert_eq!(stored.message.as_deref(), Some("it failed"));
     assert_eq!(finish_one(store, finish(&run, Outcome::Succeeded)).await, EndOutcome::Duplicate);
@@ -217,16 +217,16 @@ pub async fn an_unknown_verdict_becomes_the_true_one(store: &dyn Store) {
 
 /// A run whose end was unknown turns out to have succeeded, and so does the broadcast of which it is a shard.
 pub(super) async fn a_report_of_success_ends_a_dead_letter(store: &dyn Store, token: LeaseToken) {
-    let run = pending(store, token).await;
-    let (whole, shards) = expanded(store, token, 1).await;
+    let run = pending_run(store, token).await;
+    let (whole, shards) = expanded_broadcast(store, token, 1).await;
     for (run, listed) in [(&run, &run), (&shards[0], &whole)] {
-        store.mark(token, &[in_hand(run, "one")]).await.unwrap();
+        store.mark(token, &[at_executor(run, "one")]).await.unwrap();
         let mut lost = finish(run, Outcome::Lost(Reason::ExecutorLost));
         lost.policy.at_least_once = false;
         finish_one(store, lost).await;
-        assert_eq!(dead_of(store, listed.job).await, [listed.id]);
+        assert_eq!(dead_letters_of(store, listed.job).await, [listed.id]);
         assert_eq!(finish_one(store, finish(run, Outcome::Succeeded)).await, EndOutcome::Late);
-        assert_eq!(dead_of(store, listed.job).await, []);
+        assert_eq!(dead_letters_of(store, listed.job).await, []);
     }
 }
 
@@ -235,7 +235,7 @@ pub(super) async fn a_report_of_success_ends_a_dead_letter(store: &dyn Store, to
 pub async fn a_cancel_without_a_report_becomes_the_true_end(store: &dyn Store) {
     let token = join(store).await;
     for (outcome, status) in [(Outcome::Succeeded, RunStatus::Succeeded), (Outcome::Cancelled, RunStatus::Cancelled)] {
-        let run = pending(store, token).await;
+        let run = pending_run(store, token).await;
         store.ask_cancels(&[run.id], CancelRequest::requested("li"), run.due_at).await.unwrap();
         let lost = AttemptEnd {
             executor: None,
@@ -248,7 +248,7 @@ pub async fn a_cancel_without_a_report_becomes_the_true_end(store: &dyn Store) {
         assert_eq!(finish_one(store, lost).await, EndOutcome::Duplicate);
         let late = finish(&run, outcome);
         assert_eq!(finish_all(store, &[late.clone(), late]).await, [EndOutcome::Late, EndOutcome::Duplicate]);
-        let stored = read(store, run.id).await;
+        let stored = read_run(store, run.id).await;
         let reason = (status == RunStatus::Cancelled).then_some(Reason::Requested);
         assert_eq!((stored.status, stored.reason), (status, reason));
         assert_eq!(finish_one(store, finish(&run, FAILED)).await, EndOutcome::Duplicate, "it is final now");
@@ -258,7 +258,7 @@ pub async fn a_cancel_without_a_report_becomes_the_true_end(store: &dyn Store) {
 /// The ended attempt is stored with the earlier ones, and the run waits for its next attempt.
 pub async fn a_failed_attempt_is_followed_by_another(store: &dyn Store) {
     let token = join(store).await;
-    let run = pending(store, token).await;
+    let run = pending_run(store, token).await;
     let mut failed = AttemptEnd { message: Some("boom".to_owned()), ..finish(&run, FAILED) };
     failed.policy.retry_max = 1;
     let due_at = failed.finished_at + Duration::from_secs(10);
@@ -273,8 +273,8 @@ pub async fn a_failed_attempt_is_followed_by_another(store: &dyn Store) {
         ..run.clone()
     };
     assert_eq!(finish_one(store, failed.clone()).await, EndOutcome::Stored(again, Some(Box::new(waiting.clone()))));
-    assert_eq!(read(store, run.id).await, waiting);
-    let snapshots = store.runs_now(&[run.id]).await.unwrap();
+    assert_eq!(read_run(store, run.id).await, waiting);
+    let snapshots = store.current_snapshots(&[run.id]).await.unwrap();
     let shown: Vec<Option<&str>> = snapshots.iter().map(|snapshot| snapshot.executor.as_deref()).collect();
     assert_eq!((shown, waiting.present_executor()), (vec![None], None), "no executor has the next attempt yet");
     let first = Attempt {
@@ -294,14 +294,14 @@ pub async fn a_failed_attempt_is_followed_by_another(store: &dyn Store) {
     assert!(woken.iter().any(|woken| woken.id == run.id));
     assert_eq!(finish_one(store, AttemptEnd { attempt: 2, ..failed }).await, verdict(RunStatus::Failed));
     assert_eq!(store.attempts(run.id).await.unwrap(), [first]);
-    let stored = read(store, run.id).await;
+    let stored = read_run(store, run.id).await;
     assert_eq!((stored.attempt, stored.reason, stored.message.as_deref()), (2, None, Some("boom")));
 }
 
 /// The second of two results in one batch sees the effect of the first.
 pub async fn one_batch_may_hold_two_results_of_a_run(store: &dyn Store) {
     let token = join(store).await;
-    let (run, other) = (pending(store, token).await, pending(store, token).await);
+    let (run, other) = (pending_run(store, token).await, pending_run(store, token).await);
     let mut failed = finish(&run, FAILED);
     failed.policy.retry_max = 3;
     let second = AttemptEnd { attempt: 2, ..finish(&run, Outcome::Succeeded) };
@@ -313,7 +313,7 @@ pub async fn one_batch_may_hold_two_results_of_a_run(store: &dyn Store) {
     );
     let done = verdict(RunStatus::Succeeded);
     assert_eq!(answers[1..], [done.clone(), EndOutcome::Superseded, done, EndOutcome::Duplicate]);
-    assert_eq!(read(store, run.id).await.status, RunStatus::Succeeded);
+    assert_eq!(read_run(store, run.id).await.status, RunStatus::Succeeded);
     assert_eq!(store.attempts(run.id).await.unwrap().len(), 1);
 }
 
@@ -322,7 +322,7 @@ pub async fn results_that_arrive_twice_at_once_are_stored_once(store: &dyn Store
     let token = join(store).await;
     let mut batch = Vec::new();
     for _ in 0..20 {
-        batch.push(finish(&pending(store, token).await, Outcome::Succeeded));
+        batch.push(finish(&pending_run(store, token).await, Outcome::Succeeded));
     }
     let reversed: Vec<_> = batch.iter().rev().cloned().collect();
     let (a, b) = tokio::join!(store.finish(finisher(token), &batch), store.finish(finisher(token), &reversed));
@@ -339,7 +339,7 @@ pub async fn results_that_arrive_twice_at_once_are_stored_once(store: &dyn Store
 pub async fn text_is_kept_as_far_as_it_fits(store: &dyn Store) {
     let token = join(store).await;
     let (first, second, third) =
-        (pending(store, token).await, pending(store, token).await, pending(store, token).await);
+        (pending_run(store, token).await, pending_run(store, token).await, pending_run(store, token).await);
     let batch = [
         AttemptEnd { message: Some("a\0b \u{1f980} 'quoted' ? $1".to_owned()), ..finish(&first, Outcome::Succeeded) },
         AttemptEnd {
@@ -351,8 +351,8 @@ pub async fn text_is_kept_as_far_as_it_fits(store: &dyn Store) {
         finish(&third, Outcome::Succeeded),
     ];
     assert_eq!(finish_all(store, &batch).await, vec![verdict(RunStatus::Succeeded); 3]);
-    assert_eq!(read(store, first.id).await.message.as_deref(), Some("a\u{fffd}b \u{1f980} 'quoted' ? $1"));
-    let long = read(store, second.id).await;
+    assert_eq!(read_run(store, first.id).await.message.as_deref(), Some("a\u{fffd}b \u{1f980} 'quoted' ? $1"));
+    let long = read_run(store, second.id).await;
     let (message, result) = (long.message.unwrap(), long.result.unwrap());
     assert!(message.len() <= 4 * 1024 && message.ends_with("日…"), "{}", message.len());
     assert!(result.len() <= 64 * 1024 && result.ends_with("x…"), "{}", result.len());

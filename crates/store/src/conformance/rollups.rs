@@ -8,7 +8,7 @@ use rondel_core::sketch::{Sketch, Step};
 use rondel_core::{AppId, JobId, NodeId, Reason, Run, RunId, RunStatus, Timestamp, Trigger};
 
 use super::stats::roll_up;
-use super::{FAILED, POLICY, claim, dispatch, due, finish, finish_all, job, join, next_id, run};
+use super::{FAILED, POLICY, claim, dispatch, due_job, finish, finish_all, job, join, next_id, run};
 use crate::Store;
 use crate::ledger::{AttemptEnd, ClaimJob};
 use crate::rollups::{JobActivity, PointDetail, PointKind, PointQuery, StatPoint, Verdicts};
@@ -150,7 +150,7 @@ pub async fn failing_jobs_are_those_whose_newest_runs_failed(store: &dyn Store) 
     assert_eq!((found.status, found.count, found.newest), (RunStatus::Failed, 3, rows[3].id));
 
     // A run whose end was unknown turns out to have failed: that is one failure.
-    store.mark(token, &[dispatch::in_hand(&rows[4], "one")]).await.unwrap();
+    store.mark(token, &[dispatch::at_executor(&rows[4], "one")]).await.unwrap();
     let policy = NextStepPolicy { at_least_once: false, ..POLICY };
     let lost = AttemptEnd { policy, started_at: None, ..finish(&rows[4], Outcome::Lost(Reason::ExecutorLost)) };
     for end in [lost, finish(&rows[4], FAILED)] {
@@ -171,10 +171,10 @@ pub async fn activity_is_read_of_runs_and_schedule(store: &dyn Store) {
     let at = Timestamp::from_secs(1_900_000_800);
     let (job, idle) = (job(store, Some(at)).await, job(store, Some(at)).await);
     let rows: Vec<Run> = (0..3).map(|number| run(&job, token, at + Duration::from_secs(number * 60))).collect();
-    let seen = due(store, &job, &[NodeId::new(0), token.node]).await.unwrap();
+    let seen = due_job(store, &job, &[NodeId::new(0), token.node]).await.unwrap();
     let last = ClaimJob {
         recent_fires: seen.recent_fires,
-        seen,
+        expected_row: seen,
         held_from: None,
         next_fire_at: None,
         awaited_run: None,
@@ -190,7 +190,7 @@ pub async fn activity_is_read_of_runs_and_schedule(store: &dyn Store) {
         (found[0].is_failing, found[0].is_running, found[0].is_over)
     };
     assert_eq!(activity(at).await, (false, false, false), "three runs are open");
-    store.note_running(token, &[dispatch::in_hand(&rows[1], "one")]).await.unwrap();
+    store.note_running(token, &[dispatch::at_executor(&rows[1], "one")]).await.unwrap();
     assert_eq!(activity(at).await, (false, true, false));
     finish_all(store, &[finish(&rows[0], Outcome::Succeeded), finish(&rows[1], FAILED)]).await;
     assert_eq!(activity(at).await, (true, false, false), "a verdict counts at once");

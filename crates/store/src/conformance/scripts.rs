@@ -4,9 +4,9 @@ use rondel_core::script::{KEPT_VERSIONS, SOURCE_LEN_MAX, ScriptRef, ScriptSpec};
 use rondel_core::{AppId, JobId, NamespaceId, RunId, ScriptId};
 use serde_json::{Value, json};
 
-use super::alerts::tenant;
+use super::alerts::new_namespace;
 use super::edits::delete;
-use super::{compile, created, name, next_id, spec};
+use super::{compile, expect_created, name, next_id, spec};
 use crate::Store;
 use crate::catalog::{JobChange, JobCreated, JobDeleted, JobRecord, JobSaved, NamespaceDeleted, NewJob};
 use crate::scripts::{ScriptChange, ScriptDeleted, ScriptRecord, ScriptSaved};
@@ -84,20 +84,20 @@ impl ScriptNamespace<'_> {
 }
 
 #[track_caller]
-fn saved(saved: ScriptSaved) -> ScriptRecord {
+fn expect_saved(saved: ScriptSaved) -> ScriptRecord {
     match saved {
         ScriptSaved::Created(record) | ScriptSaved::Changed(record) => record,
         other => unreachable!("{other:?}"),
     }
 }
 
-fn wanted(name: &str, version: Option<i64>) -> ScriptRef {
+fn script_ref(name: &str, version: Option<i64>) -> ScriptRef {
     ScriptRef { name: name.to_owned(), version }
 }
 
 /// Each version has its author, note, hash and signature.
 pub async fn scripts_are_read_as_they_were_written(store: &dyn Store) {
-    let namespace = tenant(store).await;
+    let namespace = new_namespace(store).await;
     let scripts = ScriptNamespace(store, namespace, KEPT_VERSIONS);
     assert_eq!(store.script(namespace, "a").await.unwrap(), None);
     assert_eq!(scripts.save("a", &source("shell", "date"), Some(1)).await, ScriptSaved::Conflict(0));
@@ -119,7 +119,7 @@ pub async fn scripts_are_read_as_they_were_written(store: &dyn Store) {
 
     assert_eq!(scripts.save("a", &source("shell", "x"), Some(1)).await, ScriptSaved::Conflict(2));
     assert_eq!(scripts.save("a", &source("php", "x"), None).await, ScriptSaved::OtherLanguage("shell".to_owned()));
-    saved(scripts.save("b", &source("python", "1"), None).await);
+    expect_saved(scripts.save("b", &source("python", "1"), None).await);
     let names = async |after: Option<&str>, limit| {
         let found = store.scripts(namespace, after, limit).await.unwrap();
         found.into_iter().map(|script| script.name).collect::<Vec<_>>()
@@ -137,7 +137,7 @@ pub async fn scripts_are_read_as_they_were_written(store: &dyn Store) {
         (versions(None, 9).await, versions(Some(2), 9).await, versions(None, 1).await),
         (vec![2, 1], vec![1], vec![2])
     );
-    let other = tenant(store).await;
+    let other = new_namespace(store).await;
     assert_eq!(store.script(other, "a").await.unwrap(), None);
     assert_eq!(store.delete_namespace(namespace).await.unwrap(), NamespaceDeleted::Used);
     for script in ["a", "b"] {
@@ -149,10 +149,10 @@ pub async fn scripts_are_read_as_they_were_written(store: &dyn Store) {
 
 /// Two concurrent saves create one version each. If both expect the same version, one has a conflict.
 pub async fn scripts_saved_at_once_get_a_version_each(store: &dyn Store) {
-    let scripts = ScriptNamespace(store, tenant(store).await, KEPT_VERSIONS);
+    let scripts = ScriptNamespace(store, new_namespace(store).await, KEPT_VERSIONS);
     let (one, two) = (source("shell", "1"), source("shell", "22"));
     let (first, second) = tokio::join!(scripts.save("a", &one, None), scripts.save("a", &two, None));
-    let mut versions = [saved(first).newest.version, saved(second).newest.version];
+    let mut versions = [expect_saved(first).newest.version, expect_saved(second).newest.version];
     versions.sort_unstable();
     assert_eq!(versions, [1, 2]);
     let (first, second) = tokio::join!(scripts.save("a", &one, Some(2)), scripts.save("a", &two, Some(2)));
@@ -162,12 +162,12 @@ pub async fn scripts_saved_at_once_get_a_version_each(store: &dyn Store) {
 
 /// The newest versions are kept, and the versions that a job names.
 pub async fn old_versions_of_a_script_are_forgotten_unless_a_job_names_them(store: &dyn Store) {
-    let scripts = ScriptNamespace(store, tenant(store).await, 3);
-    let script = saved(scripts.save("a", &source("shell", "1"), None).await);
+    let scripts = ScriptNamespace(store, new_namespace(store).await, 3);
+    let script = expect_saved(scripts.save("a", &source("shell", "1"), None).await);
     let pinned = scripts.new_job(json!({"script": {"name": "a", "version": 1}})).await;
-    let pinned = created(store.create_job(pinned).await.unwrap());
+    let pinned = expect_created(store.create_job(pinned).await.unwrap());
     for version in 2..=6 {
-        assert_eq!(saved(scripts.save("a", &source("shell", "1"), None).await).newest.version, version);
+        assert_eq!(expect_saved(scripts.save("a", &source("shell", "1"), None).await).newest.version, version);
     }
     let versions = async || {
         let found = store.script_versions(script.id, None, 99).await.unwrap();
@@ -175,29 +175,29 @@ pub async fn old_versions_of_a_script_are_forgotten_unless_a_job_names_them(stor
     };
     assert_eq!(versions().await, [6, 5, 4, 1]);
     let gone = scripts.new_job(json!({"script": {"name": "a", "version": 3}})).await;
-    assert_eq!(store.create_job(gone).await.unwrap(), JobCreated::NoScript(wanted("a", Some(3))));
+    assert_eq!(store.create_job(gone).await.unwrap(), JobCreated::NoScript(script_ref("a", Some(3))));
     assert!(matches!(scripts.change(&pinned, json!({"script": {"name": "a"}})).await, JobSaved::Saved(..)));
-    saved(scripts.save("a", &source("shell", "1"), None).await);
+    expect_saved(scripts.save("a", &source("shell", "1"), None).await);
     assert_eq!(versions().await, [7, 6, 5]);
 }
 
 /// A script that a job names is not deleted. A job that names a missing script is not saved.
 pub async fn a_used_script_is_not_deleted(store: &dyn Store) {
-    let namespace = tenant(store).await;
+    let namespace = new_namespace(store).await;
     let scripts = ScriptNamespace(store, namespace, KEPT_VERSIONS);
     let named = json!({"script": {"name": "a"}});
     let new = scripts.new_job(named.clone()).await;
-    assert_eq!(store.create_job(new.clone()).await.unwrap(), JobCreated::NoScript(wanted("a", None)));
+    assert_eq!(store.create_job(new.clone()).await.unwrap(), JobCreated::NoScript(script_ref("a", None)));
     let free = scripts.new_job(json!({"script": "date"})).await;
     let both = store.create_jobs(&[free.clone(), new.clone()]).await.unwrap();
     assert!(matches!(&both[..], [JobCreated::Saved(_), JobCreated::NoScript(_)]), "{both:?}");
     let free = store.job(namespace, &free.spec.name).await.unwrap().unwrap();
 
-    saved(scripts.save("a", &source("shell", "date"), None).await);
+    expect_saved(scripts.save("a", &source("shell", "date"), None).await);
     let more = [scripts.new_job(named.clone()).await, scripts.new_job(named.clone()).await];
     let [one, two] = &store.create_jobs(&more).await.unwrap()[..] else { unreachable!("two") };
-    let (one, two) = (created(one.clone()), created(two.clone()));
-    let job = created(store.create_job(new).await.unwrap());
+    let (one, two) = (expect_created(one.clone()), expect_created(two.clone()));
+    let job = expect_created(store.create_job(new).await.unwrap());
     let mut users = [&one, &two, &job].map(|job| job.spec.name.clone());
     users.sort();
     let deleted = async |expected| store.delete_script(namespace, "a", expected).await.unwrap();
@@ -213,9 +213,9 @@ pub async fn a_used_script_is_not_deleted(store: &dyn Store) {
     assert_eq!(read(Some(&[AppId::new(next_id())]), None, 9).await, Vec::<String>::new());
 
     let none = scripts.change(&free, json!({"script": {"name": "none"}})).await;
-    assert_eq!(none, JobSaved::NoScript(wanted("none", None)));
+    assert_eq!(none, JobSaved::NoScript(script_ref("none", None)));
     let none = scripts.change(&job, json!({"script": {"name": "a", "version": 2}})).await;
-    assert_eq!(none, JobSaved::NoScript(wanted("a", Some(2))));
+    assert_eq!(none, JobSaved::NoScript(script_ref("a", Some(2))));
     assert!(matches!(scripts.change(&job, json!({"script": "date"})).await, JobSaved::Saved(..)));
     for job in [&one, &two] {
         assert_eq!(delete(store, job.id, None, store.now().await.unwrap()).await, JobDeleted::Done);
@@ -226,11 +226,11 @@ pub async fn a_used_script_is_not_deleted(store: &dyn Store) {
 
 /// The store serializes the deletion of a script with the saving of a job that names it.
 pub async fn a_script_is_not_deleted_under_a_job_that_is_saved(store: &dyn Store) {
-    let namespace = tenant(store).await;
+    let namespace = new_namespace(store).await;
     let scripts = ScriptNamespace(store, namespace, KEPT_VERSIONS);
     for _ in 0..5 {
         let script = name("script");
-        saved(scripts.save(&script, &source("shell", "date"), None).await);
+        expect_saved(scripts.save(&script, &source("shell", "date"), None).await);
         let new = scripts.new_job(json!({"script": {"name": script}})).await;
         let (made, deleted) = tokio::join!(store.create_job(new), store.delete_script(namespace, &script, None));
         match (made.unwrap(), deleted.unwrap()) {

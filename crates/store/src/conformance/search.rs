@@ -86,7 +86,7 @@ pub async fn runs_are_found_by_all_that_a_search_names(store: &dyn Store) {
         (any(), None),
         (both(), Some(40)),
         (RunSearch { jobs: of(&[&second]), ..any() }, Some(20)),
-        (RunSearch { other_than: vec![first.id], ..both() }, Some(20)),
+        (RunSearch { excluded_jobs: vec![first.id], ..both() }, Some(20)),
         (RunSearch { jobs: Some(Vec::new()), ..any() }, Some(0)),
         (RunSearch { apps: Some(vec![second.app]), ..both() }, None),
         (RunSearch { apps: Some(Vec::new()), ..any() }, Some(0)),

@@ -8,7 +8,7 @@ use rondel_core::run::ROOT_SHARD;
 use rondel_core::{AppId, JobId, JobSpec, Reason, Run, RunId, RunStatus, Timestamp};
 
 use super::edits::{change, with_four_rows};
-use super::{DEFAULT, FAILED, POLICY, claim, compile, finish, finish_all, job, join, name, next_id, run, saved};
+use super::{DEFAULT, FAILED, POLICY, claim, compile, expect_saved, finish, finish_all, job, join, name, next_id, run};
 use crate::catalog::JobChange;
 use crate::ledger::{AttemptEnd, RunSearch};
 use crate::upkeep::JobStat;
@@ -34,7 +34,7 @@ pub(super) async fn roll_up(store: &dyn Store) {
 }
 
 /// The same counts, computed directly from the ledger.
-async fn truth(store: &dyn Store, runs: &[RunId]) -> BTreeMap<(i64, RunStatus), (u64, u64)> {
+async fn counts_of_ledger(store: &dyn Store, runs: &[RunId]) -> BTreeMap<(i64, RunStatus), (u64, u64)> {
     let mut counts: BTreeMap<(i64, RunStatus), (u64, u64)> = BTreeMap::new();
     for run in store.runs(runs).await.unwrap() {
         let is_shard = run.shard_index >= 0 && run.shard_total.is_some_and(|total| total > 1);
@@ -89,7 +89,7 @@ pub async fn runs_are_counted_by_hour(store: &dyn Store) {
 
     roll_up(store).await;
     let first = stats(store, job.id).await;
-    assert_eq!(first, truth(store, &all).await);
+    assert_eq!(first, counts_of_ledger(store, &all).await);
     assert_eq!(first.values().map(|(count, _)| count).sum::<u64>(), 3 + 5, "{first:?}");
     roll_up(store).await;
     assert_eq!(stats(store, job.id).await, first, "nothing counts twice");
@@ -99,7 +99,7 @@ pub async fn runs_are_counted_by_hour(store: &dyn Store) {
     finish_all(store, &shards.iter().map(|shard| finish(shard, Outcome::Succeeded)).collect::<Vec<_>>()).await;
     roll_up(store).await;
     let second = stats(store, job.id).await;
-    assert_eq!(second, truth(store, &all).await);
+    assert_eq!(second, counts_of_ledger(store, &all).await);
     assert_eq!(second.values().map(|(count, _)| count).sum::<u64>(), 5 + 5, "{second:?}");
     assert!(second.keys().all(|(_, status)| *status != RunStatus::Unknown));
 
@@ -117,7 +117,7 @@ pub async fn runs_are_counted_by_hour(store: &dyn Store) {
     one.unwrap();
     two.unwrap();
     roll_up(store).await;
-    assert_eq!(stats(store, job.id).await, truth(store, &all).await);
+    assert_eq!(stats(store, job.id).await, counts_of_ledger(store, &all).await);
 
     let hour = Timestamp::from_secs(at.second() / 3600 * 3600);
     let from_second = store.job_stats(job.id, hour + Duration::from_secs(3600), Timestamp::MAX).await.unwrap();
@@ -160,7 +160,7 @@ pub async fn batches_of_any_size_are_counted_once(store: &dyn Store) {
         finish_all(store, &rows.iter().map(end).collect::<Vec<_>>()).await;
         while store.roll_up(after_ids(), 100).await.unwrap() > 0 {}
         let ids: Vec<RunId> = rows.iter().map(|run| run.id).collect();
-        assert_eq!(stats(store, job.id).await, truth(store, &ids).await, "{sum_count} sums");
+        assert_eq!(stats(store, job.id).await, counts_of_ledger(store, &ids).await, "{sum_count} sums");
     }
 }
 
@@ -192,13 +192,13 @@ pub async fn counts_stay_with_a_job_that_moves(store: &dyn Store) {
         reached: now,
         drops: None,
     };
-    let (moved, _) = saved(store.change_job(change).await.unwrap());
+    let (moved, _) = expect_saved(store.change_job(change).await.unwrap());
     assert_eq!(moved.app, other);
     finish_all(store, &[finish(&rows[1], FAILED)]).await;
     roll_up(store).await;
 
     let counted = stats(store, job.id).await;
-    assert_eq!(counted, truth(store, &rows.each_ref().map(|run| run.id)).await);
+    assert_eq!(counted, counts_of_ledger(store, &rows.each_ref().map(|run| run.id)).await);
     let verdicts: Vec<(RunStatus, u64)> = counted.iter().map(|((_, status), (count, _))| (*status, *count)).collect();
     assert_eq!(verdicts.len(), 2, "{verdicts:?}");
     assert!(verdicts.iter().all(|(_, count)| *count == 1), "{verdicts:?}");
@@ -210,24 +210,24 @@ async fn reopened_fires_are_counted_by_their_ends(store: &dyn Store) {
     let (_, job, rows, now) = with_four_rows(store).await;
     let ids: Vec<RunId> = rows.iter().map(|run| run.id).collect();
     let paused = JobSpec { enabled: false, ..job.spec.clone() };
-    saved(change(store, job.id, &paused, None, now).await);
+    expect_saved(change(store, job.id, &paused, None, now).await);
     roll_up(store).await;
     let counted = stats(store, job.id).await;
-    assert_eq!(counted, truth(store, &ids).await);
+    assert_eq!(counted, counts_of_ledger(store, &ids).await);
     assert!(counted.keys().all(|(_, status)| *status == RunStatus::Skipped), "{counted:?}");
-    saved(change(store, job.id, &job.spec, None, now).await);
+    expect_saved(change(store, job.id, &job.spec, None, now).await);
     roll_up(store).await;
     let ends = [Outcome::Succeeded, FAILED, Outcome::Succeeded, FAILED];
     let ends = rows.iter().zip(ends).map(|(run, outcome)| finish(run, outcome));
     finish_all(store, &ends.collect::<Vec<_>>()).await;
     roll_up(store).await;
     let counted = stats(store, job.id).await;
-    assert_eq!(counted, truth(store, &ids).await);
+    assert_eq!(counted, counts_of_ledger(store, &ids).await);
     assert!(counted.keys().all(|(_, status)| *status != RunStatus::Skipped), "{counted:?}");
 }
 
 /// The dead letters of a job, the newest first, read in pages.
-pub(super) async fn dead_of(store: &dyn Store, job: JobId) -> Vec<RunId> {
+pub(super) async fn dead_letters_of(store: &dyn Store, job: JobId) -> Vec<RunId> {
     let all = RunSearch::new(store.now().await.unwrap(), 100);
     let mut search = RunSearch { is_dead: true, jobs: Some(vec![job]), ..all };
     let mut dead = Vec::new();
@@ -249,12 +249,12 @@ pub(super) async fn failures_are_dead_until_a_later_success(store: &dyn Store, t
     finish_all(store, &rows[1..518].iter().map(|run| finish(run, FAILED)).collect::<Vec<_>>()).await;
     count().await;
     let failed: Vec<RunId> = rows[1..518].iter().rev().map(|run| run.id).collect();
-    assert_eq!(dead_of(store, job.id).await, failed);
+    assert_eq!(dead_letters_of(store, job.id).await, failed);
     finish_all(store, &[finish(&rows[518], Outcome::Succeeded), finish(&rows[519], FAILED)]).await;
     count().await;
-    assert_eq!(dead_of(store, job.id).await, [rows[519].id]);
+    assert_eq!(dead_letters_of(store, job.id).await, [rows[519].id]);
     finish_all(store, &[finish(&rows[0], FAILED)]).await;
-    assert_eq!(dead_of(store, job.id).await, [rows[519].id, rows[0].id]);
+    assert_eq!(dead_letters_of(store, job.id).await, [rows[519].id, rows[0].id]);
     count().await;
-    assert_eq!(dead_of(store, job.id).await, [rows[519].id], "it was overtaken before it ended");
+    assert_eq!(dead_letters_of(store, job.id).await, [rows[519].id], "it was overtaken before it ended");
 }

@@ -8,7 +8,7 @@ use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Run, RunId, Timestamp, Trigger};
 
 use super::broadcasts::shards;
-use super::{DEFAULT, FAILED, app, claim, finish, finish_one, job, join, name, next_id, pending, run};
+use super::{DEFAULT, FAILED, app, claim, finish, finish_one, job, join, name, next_id, pending_run, run};
 use crate::logs::{LogChunk, LogLine};
 use crate::{LeaseToken, Store};
 
@@ -36,7 +36,7 @@ async fn purge_all(store: &dyn Store, limit: u32) -> u64 {
     }
 }
 
-async fn exist(store: &dyn Store, ids: &[RunId]) -> Vec<RunId> {
+async fn existing(store: &dyn Store, ids: &[RunId]) -> Vec<RunId> {
     let mut found: Vec<RunId> = store.runs(ids).await.unwrap().into_iter().map(|run| run.id).collect();
     found.sort_unstable();
     found
@@ -46,7 +46,7 @@ async fn exist(store: &dyn Store, ids: &[RunId]) -> Vec<RunId> {
 pub async fn old_runs_are_removed_with_all_their_rows(store: &dyn Store) {
     let token = join(store).await;
     purge_all(store, 500).await;
-    let (open, young) = (old(store, token, 0).await, pending(store, token).await);
+    let (open, young) = (old(store, token, 0).await, pending_run(store, token).await);
     finish_one(store, finish(&young, Outcome::Succeeded)).await;
     let ended_now = old(store, token, 0).await;
     let end = crate::ledger::AttemptEnd { finished_at: store.now().await.unwrap(), ..finish(&ended_now, FAILED) };
@@ -76,7 +76,7 @@ pub async fn old_runs_are_removed_with_all_their_rows(store: &dyn Store) {
         assert!(store.attempts(run.id).await.unwrap().is_empty());
         assert!(store.log_chunks(run.id, 1, -1, 10).await.unwrap().is_empty());
     }
-    assert_eq!(exist(store, &[open.id, young.id, ended_now.id]).await, [open.id, young.id, ended_now.id]);
+    assert_eq!(existing(store, &[open.id, young.id, ended_now.id]).await, [open.id, young.id, ended_now.id]);
     finish_one(store, finish(&open, Outcome::Succeeded)).await;
     assert_eq!(purge_all(store, 2).await, 1);
     fires_stay_while_they_are_open(store, token).await;
@@ -116,14 +116,14 @@ pub async fn a_broadcast_is_removed_as_a_whole(store: &dyn Store) {
         finish_one(store, finish(shard, Outcome::Succeeded)).await;
     }
     assert_eq!(purge_all(store, 2).await, 0);
-    assert_eq!(exist(store, &ids).await, ids);
+    assert_eq!(existing(store, &ids).await, ids);
     finish_one(store, finish(&shards[0], Outcome::Succeeded)).await;
     let before = store.now().await.unwrap() - DAY;
     assert_eq!(store.purge(before, 2).await.unwrap(), 2);
-    let left = exist(store, &ids).await;
+    let left = existing(store, &ids).await;
     assert!(left.len() == 4 && left[0] == whole.id, "{left:?}");
     assert_eq!(purge_all(store, 2).await, 4);
-    assert!(exist(store, &ids).await.is_empty());
+    assert!(existing(store, &ids).await.is_empty());
 }
 
 /// One node begins a pass per period. The next pass can begin after most of the period.

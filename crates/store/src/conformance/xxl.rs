@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, RunId, Timestamp};
 
-use super::{join, name, next_id, pending};
+use super::{join, name, next_id, pending_run};
 use crate::catalog::{Namespace, NamespaceDeleted};
 use crate::xxl::{NewXxlRun, XXL_MESSAGE_LEN_MAX, XxlExecutor, XxlReport, XxlReportOutcome, XxlRunState};
 use crate::{LeaseToken, Store};
@@ -143,12 +143,12 @@ pub async fn the_first_report_of_xxl_job_counts(store: &dyn Store) {
     let report = |log_id, code, message: Option<&str>| XxlReport { log_id, code, message: message.map(str::to_owned) };
     let app = AppId::new(base);
     let others = store.report_xxl(AppId::new(base + 1), &[report(first, 200, None)], now).await.unwrap();
-    assert_eq!((others.runs.len(), others.outcomes), (0, vec![XxlReportOutcome::Foreign]));
+    assert_eq!((others.runs.len(), others.outcomes), (0, vec![XxlReportOutcome::OfOtherApp]));
     let long = "ä".repeat(XXL_MESSAGE_LEN_MAX + 5);
     let reports = [report(first, 200, Some("good")), report(first, 500, Some("bad")), report(7, 200, None)];
     let found = store.report_xxl(app, &reports, now).await.unwrap();
     assert_eq!(found.runs.len(), 1, "one row of three reports");
-    assert_eq!(found.outcomes, [XxlReportOutcome::Taken, XxlReportOutcome::Repeated, XxlReportOutcome::Unknown]);
+    assert_eq!(found.outcomes, [XxlReportOutcome::Accepted, XxlReportOutcome::Duplicate, XxlReportOutcome::Unknown]);
     let found = &found.runs[0];
     assert_eq!((found.state, found.code, found.message.as_deref()), (XxlRunState::Reported, Some(200), Some("good")));
     let found = store.report_xxl(app, &[report(second, -1, Some(&long))], now).await.unwrap().runs;
@@ -168,7 +168,7 @@ pub async fn the_first_report_of_xxl_job_counts(store: &dyn Store) {
         let is_new = matches!((code, expected), (-2, -2) | (200, 200));
         assert_eq!(
             reported.outcomes,
-            [if is_new { XxlReportOutcome::Taken } else { XxlReportOutcome::Repeated }],
+            [if is_new { XxlReportOutcome::Accepted } else { XxlReportOutcome::Duplicate }],
             "{code}"
         );
         let found = reported.runs;
@@ -205,7 +205,7 @@ async fn vanished_executors_are_forgotten(store: &dyn Store, token: LeaseToken) 
     store.register_xxl(&known(1, "http://10.0.0.5:9999")).await.unwrap();
     store.register_xxl(&known(2, "http://10.0.0.6:9999")).await.unwrap();
     store.register_xxl_by_hand(&known(3, "http://10.0.0.7:9999"), now).await.unwrap();
-    let open = pending(store, token).await;
+    let open = pending_run(store, token).await;
     let of_open = NewXxlRun { run: open.id, ..new(base, 71, 1) };
     let sent = store.send_xxl(token, &[of_open, new(base, 71, 2)], now).await.unwrap().unwrap();
     let ids = |found: Vec<XxlExecutor>| found.iter().map(|one| one.id).collect::<Vec<_>>();

@@ -171,7 +171,7 @@ impl XxlDatabase {
     ) -> Result<BTreeMap<i64, StopOutcome>, ForeignError> {
         let mut transaction = self.0.begin().await?;
         lock_scheduler(&mut transaction).await?;
-        let found = read_jobs(&mut transaction, jobs, " FOR UPDATE").await?;
+        let current_jobs = read_jobs(&mut transaction, jobs, " FOR UPDATE").await?;
         let not_before = not_before();
         // XXL-JOB fires an instant within a second at the beginning of that second.
         let fires_at = |status: JobStatus| status.next_ms.div_euclid(1_000) * 1_000;
@@ -180,7 +180,8 @@ impl XxlDatabase {
             true => StopOutcome::TooNear(status.next_ms),
             false => StopOutcome::AlreadyStopped(status),
         };
-        let judged: BTreeMap<i64, StopOutcome> = found.into_iter().map(|(job, status)| (job, judge(status))).collect();
+        let judged: BTreeMap<i64, StopOutcome> =
+            current_jobs.into_iter().map(|(job, status)| (job, judge(status))).collect();
         let is_stopped = |(job, stopped): (&i64, &StopOutcome)| matches!(stopped, StopOutcome::At(_)).then_some(*job);
         let jobs: Vec<i64> = judged.iter().filter_map(is_stopped).collect();
         // One statement for all jobs, because each round trip shortens the time that is left until they must have stopped.

@@ -18,7 +18,7 @@ pub struct Adopted {
     /// The lease that owned it before.
     pub from: LeaseToken,
     /// When that lease ended: a run due later cannot have been sent. [`Timestamp::MAX`] if that is unknown.
-    pub from_ended_at: Timestamp,
+    pub lease_ended_at: Timestamp,
 }
 
 /// A job with open runs under leases that have ended.
@@ -63,7 +63,7 @@ fn may_have_been_sent(run: &Run, ended_at: Timestamp, last_sessions: &LastSessio
 
 /// The run as the adopting node stores it; its old lease ended at `ended_at`. A run that may have been sent waits for the roll call, in
 /// which the executors report the runs that they have.
-pub(crate) fn adopted(run: Run, ended_at: Timestamp, last_sessions: &LastSessions) -> Run {
+pub(crate) fn adopted_run(run: Run, ended_at: Timestamp, last_sessions: &LastSessions) -> Run {
     if !may_have_been_sent(&run, ended_at, last_sessions) {
         return run;
     }

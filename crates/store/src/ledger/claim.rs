@@ -45,7 +45,7 @@ pub struct DueRange {
 #[derive(Clone, Debug)]
 pub struct ClaimJob {
     /// The row as the scan read it. If the row has changed since, the claim leaves the job out.
-    pub seen: DueJob,
+    pub expected_row: DueJob,
     /// The new `next_fire_at`.
     pub next_fire_at: Option<Timestamp>,
     /// The new `held_from`: the first fire that a maintenance window holds back.
@@ -78,7 +78,7 @@ pub(crate) fn lease_of_home(node: NodeId, epoch: i64, lease_ends: (Timestamp, Ti
 }
 
 /// Merges the instants of several homes into one list, in order. Each instant has the number of its jobs at all homes.
-pub(crate) fn by_instant(instants: impl IntoIterator<Item = DenseInstant>, limit: u32) -> Vec<DenseInstant> {
+pub(crate) fn merge_by_instant(instants: impl IntoIterator<Item = DenseInstant>, limit: u32) -> Vec<DenseInstant> {
     let mut sums: BTreeMap<Timestamp, u64> = BTreeMap::new();
     for instant in instants {
         *sums.entry(instant.at).or_default() += instant.job_count;
@@ -91,7 +91,7 @@ pub(crate) fn by_instant(instants: impl IntoIterator<Item = DenseInstant>, limit
 #[derive(Clone, Debug, PartialEq)]
 pub enum KeyedRun {
     /// The run is stored and has the key.
-    Made(Run),
+    Created(Run),
     /// The run is stored and has the key; the run that had it before gets a request to cancel.
     Replaced(Run, RunId),
     /// This open run has the key: nothing is stored.
@@ -139,7 +139,13 @@ pub trait Claim {
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<ClaimResult>;
 
     /// Pending runs of a job that the lease `token` owns, after this place, in order, at most `limit`.
-    async fn unsent_of(&self, token: LeaseToken, job: JobId, after: UnsentPlace, limit: u32) -> Result<Vec<Run>>;
+    async fn unsent_runs_of_job(
+        &self,
+        token: LeaseToken,
+        job: JobId,
+        after: UnsentPlace,
+        limit: u32,
+    ) -> Result<Vec<Run>>;
 
     /// Inserts a requested run, owned by the job's home. If the home is dead, the run is adopted with the job's other open runs. If the job
     /// has no home, `token` owns the run and its node becomes the home. Returns the run as it is stored, or the existing run with the same

@@ -64,10 +64,10 @@ pub trait Move {
     async fn move_jobs(&self, token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> Result<MovedJobs>;
 
     /// Open runs of the lease `token` that were not sent (pending without a mark, or waiting), by id after `after`, at most `limit`.
-    async fn unsent(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<UnsentRun>>;
+    async fn unsent_runs(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<UnsentRun>>;
 
-    /// Like [`unsent`](Self::unsent), for all runs of these jobs at once.
-    async fn unsent_of_jobs(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<UnsentRun>>;
+    /// Like [`unsent_runs`](Self::unsent_runs), for all runs of these jobs at once.
+    async fn unsent_runs_of_jobs(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<UnsentRun>>;
 
     /// Jobs that this node is home to, by id after `after`, at most `limit`.
     async fn jobs_at(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobAtHome>>;

@@ -60,7 +60,7 @@ pub struct RunSearch {
     /// Only runs of these jobs, which are in the order of their ids.
     pub jobs: Option<Vec<JobId>>,
     /// No runs of these jobs, which are in the order of their ids.
-    pub other_than: Vec<JobId>,
+    pub excluded_jobs: Vec<JobId>,
     /// The executors that have or had the run.
     pub executors: ValueCondition<Pattern>,
     /// Only runs that were planned for this instant or later, or created at this instant or later.
@@ -108,7 +108,7 @@ impl RunSearch {
             triggers: Vec::new(),
             apps: None,
             jobs: None,
-            other_than: Vec::new(),
+            excluded_jobs: Vec::new(),
             executors: ValueCondition::default(),
             since: None,
             until: None,
@@ -186,7 +186,7 @@ impl RunSearch {
     #[must_use]
     pub fn ids(&self) -> (i64, i64) {
         // A row can be created some time before its instant.
-        let from = self.since.map_or(0, |since| IdGen::first_at(since.saturating_sub(MADE_AHEAD_MAX)));
+        let from = self.since.map_or(0, |since| IdGen::first_at(since.saturating_sub(CREATED_AHEAD_MAX)));
         let to = self.until.map_or(i64::MAX, |until| IdGen::first_at(Timestamp::from_millis(until.as_millis() + 1)));
         (from, to)
     }
@@ -203,7 +203,7 @@ impl RunSearch {
             && (self.triggers.is_empty() || self.triggers.contains(&run.trigger))
             && self.apps.as_ref().is_none_or(|apps| apps.contains(&run.app))
             && self.jobs.as_ref().is_none_or(|jobs| jobs.binary_search(&run.job).is_ok())
-            && self.other_than.binary_search(&run.job).is_err()
+            && self.excluded_jobs.binary_search(&run.job).is_err()
             && self.executors.admits(|wanted| run.executor.as_deref().is_some_and(|name| wanted.matches(name)))
             && self.since.is_none_or(late_enough)
             && run.fire_at.as_millis() <= self.fires_to()
@@ -230,12 +230,12 @@ impl RunText {
 }
 
 /// Maximum time by which a row is created before its instant.
-const MADE_AHEAD_MAX: Duration = Duration::from_secs(600);
+const CREATED_AHEAD_MAX: Duration = Duration::from_secs(600);
 
 /// The smallest and the greatest length that match, in milliseconds. A run that never began has no length, and matches only a range without
 /// bounds.
 pub(crate) fn millis_of(range: LengthRange) -> (i64, i64) {
-    let (least, greatest) = range.millis();
+    let (least, greatest) = range.millis_range();
     if range.is_unbounded() { (least, greatest) } else { (least.max(0), greatest) }
 }
 

@@ -39,7 +39,7 @@ impl AlertRows {
 
     pub(super) fn open_of(&self, rule: AlertRuleId) -> impl Iterator<Item = &Incident> {
         let incidents = self.incidents.values().filter(move |(_, record)| record.rule == rule);
-        incidents.map(|(_, record)| &record.incident).filter(|incident| incident.standing == IncidentState::Firing)
+        incidents.map(|(_, record)| &record.incident).filter(|incident| incident.state == IncidentState::Firing)
     }
 
     pub(super) fn list_incidents(

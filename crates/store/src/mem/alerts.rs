@@ -11,7 +11,7 @@ use rondel_core::{
 };
 
 use super::rollups::is_not_shard;
-use super::{MemStore, State, StoredJob, size};
+use super::{MemStore, State, StoredJob, to_usize};
 use crate::alerts::{
     AlertEvent, AlertWrite, ExpectCheck, IncidentQuery, IncidentRecord, MAINTENANCE_COUNT_MAX, MAINTENANCE_TOTAL_MAX,
     MaintenanceRecord, OpenRunExpectations, RULE_COUNT_MAX, RuleChange, RuleDeleted, RuleRecord, RuleSaved,
@@ -36,10 +36,10 @@ impl Alerts for MemStore {
             return Ok(RuleSaved::Conflict(version));
         }
         let mut names = change.spec.channel_names();
-        if let Some(missing) = names.find(|name| state.channel_rows.named(change.namespace, name).is_none()) {
+        if let Some(missing) = names.find(|name| state.channel_rows.find_by_name(change.namespace, name).is_none()) {
             return Ok(RuleSaved::NoChannel(missing.to_owned()));
         }
-        if before.is_none() && rules.len() >= size(RULE_COUNT_MAX) {
+        if before.is_none() && rules.len() >= to_usize(RULE_COUNT_MAX) {
             return Ok(RuleSaved::Full);
         }
         let (check_at, progress) = next_evaluation(before, &change);
@@ -58,8 +58,8 @@ impl Alerts for MemStore {
         rows.rules.insert(record.id, record.clone());
         if before.is_some_and(|rule| !judge::watches_same(&rule.spec, change.spec)) {
             let incidents = rows.incidents.values_mut().filter(|(_, one)| one.rule == record.id);
-            for (_, one) in incidents.filter(|(_, one)| one.incident.standing == IncidentState::Firing) {
-                one.incident.act_at = Some(change.now);
+            for (_, one) in incidents.filter(|(_, one)| one.incident.state == IncidentState::Firing) {
+                one.incident.check_at = Some(change.now);
             }
         }
         let record = Box::new(record);
@@ -83,21 +83,21 @@ impl Alerts for MemStore {
         rows.raise_version(namespace);
         rows.rules.remove(&rule.id);
         let incidents = rows.incidents.values_mut().filter(|(_, record)| record.rule == rule.id);
-        for (_, record) in incidents.filter(|(_, record)| record.incident.standing == IncidentState::Firing) {
+        for (_, record) in incidents.filter(|(_, record)| record.incident.state == IncidentState::Firing) {
             record.spec.enabled = false;
             let incident = &mut record.incident;
-            (incident.standing, incident.resolved_at, incident.act_at) = (IncidentState::Resolved, Some(now), None);
+            (incident.state, incident.resolved_at, incident.check_at) = (IncidentState::Resolved, Some(now), None);
         }
         Ok(RuleDeleted::Deleted)
     }
 
-    async fn alerts_due(&self, now: Timestamp) -> Result<Vec<NamespaceId>> {
+    async fn namespaces_with_due_alerts(&self, now: Timestamp) -> Result<Vec<NamespaceId>> {
         let rows = &self.state().alert_rows;
         let is_due = |namespace: &NamespaceId| {
             let is_over = |at: Option<Timestamp>| at.is_some_and(|at| at <= now);
             rows.events.values().any(|(of, _)| of == namespace)
                 || rows.rules.values().any(|rule| rule.namespace == *namespace && is_over(rule.check_at))
-                || rows.incidents.values().any(|(of, record)| of == namespace && is_over(record.incident.act_at))
+                || rows.incidents.values().any(|(of, record)| of == namespace && is_over(record.incident.check_at))
                 || rows.expect_checks.values().any(|(of, check)| of == namespace && is_over(check.at))
                 || is_over(rows.open_runs_checks.get(namespace).copied())
         };
@@ -111,7 +111,7 @@ impl Alerts for MemStore {
     async fn alert_events(&self, namespace: NamespaceId, limit: u32) -> Result<Vec<AlertEvent>> {
         let state = self.state();
         let events = state.alert_rows.events.values().filter(|(of, _)| *of == namespace);
-        Ok(events.map(|(_, event)| *event).take(size(limit)).collect())
+        Ok(events.map(|(_, event)| *event).take(to_usize(limit)).collect())
     }
 
     async fn open_incidents(&self, rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> Result<OpenIncidents> {
@@ -134,18 +134,18 @@ impl Alerts for MemStore {
     async fn open_incidents_of(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>> {
         let state = self.state();
         let incidents = state.alert_rows.open_of(rule).filter(|incident| incident.subject.kind != SubjectKind::Group);
-        Ok(incidents.take(size(limit)).cloned().collect())
+        Ok(incidents.take(to_usize(limit)).cloned().collect())
     }
 
     async fn due_incidents(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<IncidentRecord>> {
         let state = self.state();
         let is_due = |(of, record): &&(NamespaceId, IncidentRecord)| {
-            *of == namespace && record.incident.act_at.is_some_and(|at| at <= now)
+            *of == namespace && record.incident.check_at.is_some_and(|at| at <= now)
         };
         let mut due: Vec<IncidentRecord> =
             state.alert_rows.incidents.values().filter(is_due).map(|(_, record)| record.clone()).collect();
-        due.sort_by_key(|record| record.incident.act_at);
-        due.truncate(size(limit));
+        due.sort_by_key(|record| record.incident.check_at);
+        due.truncate(to_usize(limit));
         Ok(due)
     }
 
@@ -155,7 +155,7 @@ impl Alerts for MemStore {
             state.alert_rows.expect_checks.values().filter(|(of, _)| *of == namespace).map(|(_, check)| *check);
         let mut due: Vec<ExpectCheck> = checks.filter(|check| check.at.is_some_and(|at| at <= now)).collect();
         due.sort_by_key(|check| check.at);
-        due.truncate(size(limit));
+        due.truncate(to_usize(limit));
         Ok(due)
     }
 
@@ -218,7 +218,7 @@ impl Alerts for MemStore {
     async fn incidents_of_group(&self, group: IncidentId, limit: u32) -> Result<Vec<IncidentRecord>> {
         let state = self.state();
         let all = state.alert_rows.incidents.values().rev().map(|(_, record)| record);
-        Ok(all.filter(|record| record.incident.group == Some(group)).take(size(limit)).cloned().collect())
+        Ok(all.filter(|record| record.incident.group == Some(group)).take(to_usize(limit)).cloned().collect())
     }
 
     async fn incident(&self, namespace: NamespaceId, id: IncidentId) -> Result<Option<IncidentRecord>> {
@@ -240,7 +240,7 @@ impl Alerts for MemStore {
             return Ok(false);
         };
         let incident = &mut record.incident;
-        if incident.standing == IncidentState::Resolved || incident.acknowledged_at.is_some() {
+        if incident.state == IncidentState::Resolved || incident.acknowledged_at.is_some() {
             return Ok(false);
         }
         (incident.acknowledged_by, incident.acknowledged_at) = (Some(by.to_owned()), Some(now));
@@ -256,7 +256,7 @@ impl Alerts for MemStore {
     }
 
     async fn add_silence(&self, silence: &SilenceRecord) -> Result<bool> {
-        if self.silences(silence.namespace, silence.created_at).await?.len() >= size(SILENCE_COUNT_MAX) {
+        if self.silences(silence.namespace, silence.created_at).await?.len() >= to_usize(SILENCE_COUNT_MAX) {
             return Ok(false);
         }
         let rows = &mut self.state().alert_rows;
@@ -288,7 +288,7 @@ impl Alerts for MemStore {
     async fn add_maintenance(&self, record: &MaintenanceRecord) -> Result<bool> {
         let open = self.maintenance(Some(record.window.namespace), record.created_at).await?;
         let total = self.maintenance(None, record.created_at).await?.len();
-        if open.len() >= size(MAINTENANCE_COUNT_MAX) || total >= size(MAINTENANCE_TOTAL_MAX) {
+        if open.len() >= to_usize(MAINTENANCE_COUNT_MAX) || total >= to_usize(MAINTENANCE_TOTAL_MAX) {
             return Ok(false);
         }
         let rows = &mut self.state().alert_rows;
@@ -307,8 +307,8 @@ impl Alerts for MemStore {
             let ends_at = window.ends_at;
             (window.starts_at, window.ends_at) = (window.starts_at.min(now), now);
             for (_, record) in state.alert_rows.incidents.values_mut().filter(|(of, _)| *of == namespace) {
-                if record.incident.act_at == Some(ends_at) {
-                    record.incident.act_at = Some(now);
+                if record.incident.check_at == Some(ends_at) {
+                    record.incident.check_at = Some(now);
                 }
             }
         }
@@ -319,7 +319,7 @@ impl Alerts for MemStore {
         let rows = &mut self.state().alert_rows;
         let old = rows.incidents.values().map(|(_, record)| &record.incident);
         let old = old.filter(|incident| incident.resolved_at.is_some_and(|at| at < before)).map(|incident| incident.id);
-        let old: Vec<IncidentId> = old.take(size(limit)).collect();
+        let old: Vec<IncidentId> = old.take(to_usize(limit)).collect();
         rows.incidents.retain(|id, _| !old.contains(id));
         let count = rows.silences.len() + rows.windows.len();
         rows.silences.retain(|_, silence| silence.ends_at >= before);
@@ -342,16 +342,17 @@ impl Alerts for MemStore {
                 && app.is_none_or(|app| record.app == app)
                 && record.spec.name.as_str() > after_name
         };
-        let mut jobs: Vec<WatchedJob> = state.jobs.values().filter(is_asked).map(|job| state.watched(job)).collect();
+        let mut jobs: Vec<WatchedJob> =
+            state.jobs.values().filter(is_asked).map(|job| state.watched_job(job)).collect();
         jobs.sort_by(|a, b| a.name.cmp(&b.name));
-        jobs.truncate(size(limit));
+        jobs.truncate(to_usize(limit));
         Ok(jobs)
     }
 
-    async fn watched_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>> {
+    async fn watched_jobs_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>> {
         let state = self.state();
         let found = state.jobs.values().filter(|job| !job.is_deleted && jobs.contains(&job.record.id));
-        Ok(found.map(|job| state.watched(job)).collect())
+        Ok(found.map(|job| state.watched_job(job)).collect())
     }
 
     async fn acknowledge_dead_letters(&self, namespace: NamespaceId, runs: &[RunId]) -> Result<u64> {
@@ -363,21 +364,21 @@ impl Alerts for MemStore {
 
     async fn dead_letter_count(&self, namespace: NamespaceId, limit: u32) -> Result<u64> {
         let state = self.state();
-        let count = state.dead_letters.values().filter(|(of, ..)| *of == namespace).take(size(limit)).count();
+        let count = state.dead_letters.values().filter(|(of, ..)| *of == namespace).take(to_usize(limit)).count();
         Ok(u64::try_from(count).unwrap_or(u64::MAX))
     }
 
-    async fn succeeded_since(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<(JobId, Timestamp)>> {
+    async fn newest_successes_since(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<(JobId, Timestamp)>> {
         let state = self.state();
-        let mut newest: BTreeMap<JobId, Timestamp> = BTreeMap::new();
+        let mut newest_successes: BTreeMap<JobId, Timestamp> = BTreeMap::new();
         let is_good =
             |run: &&Run| run.status == RunStatus::Succeeded && run.reason != Some(Reason::Moved) && is_not_shard(run);
         let good = state.runs.values().filter(is_good).filter(|run| run.fire_at >= since);
         for run in good.filter(|run| jobs.contains(&run.job)) {
-            let at = newest.entry(run.job).or_insert(run.fire_at);
+            let at = newest_successes.entry(run.job).or_insert(run.fire_at);
             *at = run.fire_at.max(*at);
         }
-        Ok(newest.into_iter().collect())
+        Ok(newest_successes.into_iter().collect())
     }
 }
 
@@ -407,7 +408,7 @@ impl State {
         self.alert_rows.events.insert(id, (run.namespace, event));
     }
 
-    fn watched(&self, job: &StoredJob) -> WatchedJob {
+    fn watched_job(&self, job: &StoredJob) -> WatchedJob {
         let record = &job.record;
         WatchedJob {
             id: record.id,

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use rondel_core::calendar::Rule;
 use rondel_core::{AppId, CalendarId, NamespaceId};
 
-use super::{MemStore, State, size};
+use super::{MemStore, State, to_usize};
 use crate::calendars::{CALENDAR_JOB_COUNT_SHOWN, CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
 use crate::catalog::{JobRecord, PinnedCalendar};
 use crate::{Calendars, Result};
@@ -26,7 +26,7 @@ impl Calendars for MemStore {
             state.calendars.values().filter(|calendar| calendar.namespace == namespace).cloned().collect();
         found.retain(|calendar| after_name.is_none_or(|name| calendar.spec.name.as_str() > name));
         found.sort_by(|a, b| a.spec.name.cmp(&b.spec.name));
-        found.truncate(size(limit));
+        found.truncate(to_usize(limit));
         Ok(found)
     }
 
@@ -42,11 +42,11 @@ impl Calendars for MemStore {
             namespace: change.namespace,
             version: version + 1,
             spec: change.spec.clone(),
-            expanded: change.expanded.clone(),
+            expanded_rule: change.expanded_rule.clone(),
             created_at: before.as_ref().map_or(change.now, |calendar| calendar.created_at),
             updated_at: change.now,
         };
-        state.calendar_rules.insert((record.id, record.version), record.expanded.clone());
+        state.calendar_rules.insert((record.id, record.version), record.expanded_rule.clone());
         state.calendars.insert(record.id, record.clone());
         let record = Box::new(record);
         Ok(if before.is_none() { CalendarSaved::Created(record) } else { CalendarSaved::Changed(record) })
@@ -61,7 +61,7 @@ impl Calendars for MemStore {
         let mut users = state.jobs_that_use(id, None);
         if !users.is_empty() {
             let count = u64::try_from(users.len()).unwrap_or(u64::MAX);
-            users.truncate(size(CALENDAR_JOB_COUNT_SHOWN));
+            users.truncate(to_usize(CALENDAR_JOB_COUNT_SHOWN));
             return Ok(CalendarDeleted::Used(users, count));
         }
         state.calendars.remove(&id);
@@ -74,7 +74,7 @@ impl Calendars for MemStore {
             job.calendar
                 .is_some_and(|pin| state.calendars.get(&pin.id).is_some_and(|calendar| pin.version < calendar.version))
         };
-        Ok(state.living_jobs().filter(is_behind).take(size(limit)).collect())
+        Ok(state.living_jobs().filter(is_behind).take(to_usize(limit)).collect())
     }
 
     async fn jobs_with_calendar(
@@ -86,7 +86,7 @@ impl Calendars for MemStore {
     ) -> Result<Vec<String>> {
         let mut users = self.state().jobs_that_use(id, within);
         users.retain(|name| after_name.is_none_or(|after| name.as_str() > after));
-        users.truncate(size(limit));
+        users.truncate(to_usize(limit));
         Ok(users)
     }
 }

@@ -5,34 +5,34 @@ use std::ops::Bound;
 use async_trait::async_trait;
 use rondel_core::{ExecutorId, NamespaceId, RunId, RunStatus, Timestamp};
 
-use super::{MemStore, size};
+use super::{MemStore, to_usize};
 use crate::changes::{Changes, RunSnapshot, SavedJob};
 use crate::{LeaseToken, Result};
 
 #[async_trait]
 impl Changes for MemStore {
-    async fn runs_after(&self, after: RunId, limit: u32) -> Result<Vec<RunSnapshot>> {
+    async fn snapshots_after(&self, after: RunId, limit: u32) -> Result<Vec<RunSnapshot>> {
         let state = self.state();
         let later = state.runs.range((Bound::Excluded(after), Bound::Unbounded));
-        Ok(later.take(size(limit)).map(|(_, run)| RunSnapshot::from(run)).collect())
+        Ok(later.take(to_usize(limit)).map(|(_, run)| RunSnapshot::from(run)).collect())
     }
 
-    async fn runs_now(&self, ids: &[RunId]) -> Result<Vec<RunSnapshot>> {
+    async fn current_snapshots(&self, ids: &[RunId]) -> Result<Vec<RunSnapshot>> {
         let state = self.state();
         Ok(ids.iter().filter_map(|id| state.runs.get(id)).map(RunSnapshot::from).collect())
     }
 
-    async fn runs_of_lease(&self, owner: LeaseToken, limit: u32) -> Result<Vec<RunSnapshot>> {
+    async fn snapshots_of_lease(&self, owner: LeaseToken, limit: u32) -> Result<Vec<RunSnapshot>> {
         let state = self.state();
-        let mut found = Vec::new();
+        let mut snapshots = Vec::new();
         for status in [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running] {
             let own =
                 |run: &&rondel_core::Run| (run.node, run.node_epoch, run.status) == (owner.node, owner.epoch, status);
             let mut runs: Vec<_> = state.runs.values().filter(own).collect();
             runs.sort_by_key(|run| run.due_at);
-            found.extend(runs.into_iter().take(size(limit)).map(RunSnapshot::from));
+            snapshots.extend(runs.into_iter().take(to_usize(limit)).map(RunSnapshot::from));
         }
-        Ok(found)
+        Ok(snapshots)
     }
 
     async fn jobs_saved(&self, since: Timestamp, limit: u32) -> Result<Vec<SavedJob>> {
@@ -50,7 +50,7 @@ impl Changes for MemStore {
             })
             .collect();
         saved.sort_by_key(|job| (job.at, job.id));
-        saved.truncate(size(limit));
+        saved.truncate(to_usize(limit));
         Ok(saved)
     }
 

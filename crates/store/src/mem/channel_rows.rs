@@ -55,7 +55,7 @@ impl ChannelRows {
         self.deliveries.retain(|_, delivery| delivery.channel != id);
     }
 
-    pub(super) fn named(&self, namespace: NamespaceId, name: &str) -> Option<&Channel> {
+    pub(super) fn find_by_name(&self, namespace: NamespaceId, name: &str) -> Option<&Channel> {
         let mut channels = self.channels.values().map(|(channel, _)| channel);
         channels.find(|channel| channel.namespace == namespace && channel.name == name)
     }
@@ -79,10 +79,10 @@ impl ChannelRows {
         let waiting = || self.messages.values().filter(|stored| stored.is_waiting && stored.message.channel == channel);
         let is_first =
             |it: &NewMessage| waiting().all(|other| other.message.incident != it.incident || other.message.id >= it.id);
-        let mut due: Vec<&StoredMessage> =
+        let mut due_messages: Vec<&StoredMessage> =
             waiting().filter(|stored| stored.next_try_at <= now && is_first(&stored.message)).collect();
-        due.sort_by_key(|stored| (stored.next_try_at, stored.message.id));
-        due.truncate(limit);
+        due_messages.sort_by_key(|stored| (stored.next_try_at, stored.message.id));
+        due_messages.truncate(limit);
         let waiting = |stored: &&StoredMessage| WaitingMessage {
             id: stored.message.id,
             incident: stored.message.incident,
@@ -90,6 +90,6 @@ impl ChannelRows {
             try_count: stored.try_count,
             created_at: stored.message.created_at,
         };
-        due.iter().map(waiting).collect()
+        due_messages.iter().map(waiting).collect()
     }
 }

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use rondel_core::{ChannelId, DeliveryId, IdGen, IncidentId, JobSpec, MessageId, NamespaceId, NodeId, Timestamp};
 
 use super::channel_rows::{Lease, StoredMessage};
-use super::{MemStore, State, size};
+use super::{MemStore, State, to_usize};
 use crate::channels::{
     AfterTry, CHANNEL_COUNT_MAX, CHANNEL_USE_COUNT_MAX, Channel, ChannelDeleted, ChannelSaved, ChannelUse, Delivery,
     IncidentMessage, LeaseChannels, LeasedChannel, NewMessage,
@@ -16,7 +16,7 @@ use crate::{Channels, Result};
 #[async_trait]
 impl Channels for MemStore {
     async fn channel(&self, namespace: NamespaceId, name: &str) -> Result<Option<Channel>> {
-        Ok(self.state().channel_rows.named(namespace, name).cloned())
+        Ok(self.state().channel_rows.find_by_name(namespace, name).cloned())
     }
 
     async fn channels(&self, namespace: NamespaceId) -> Result<Vec<Channel>> {
@@ -32,7 +32,7 @@ impl Channels for MemStore {
         if state.namespaces.iter().all(|namespace| namespace.id != channel.namespace) {
             return Ok(ChannelSaved::Full);
         }
-        let known = state.channel_rows.named(channel.namespace, &channel.name);
+        let known = state.channel_rows.find_by_name(channel.namespace, &channel.name);
         let saved_at = known.map_or(Timestamp::EPOCH, |known| known.updated_at);
         if expected.is_some_and(|expected| expected != saved_at) {
             return Ok(ChannelSaved::Conflict(saved_at));
@@ -44,7 +44,7 @@ impl Channels for MemStore {
             return Ok(ChannelSaved::Changed(id));
         }
         let of_it = state.channel_rows.channels.values().filter(|(other, _)| other.namespace == channel.namespace);
-        if of_it.count() >= size(CHANNEL_COUNT_MAX) {
+        if of_it.count() >= to_usize(CHANNEL_COUNT_MAX) {
             return Ok(ChannelSaved::Full);
         }
         let free = Lease { held_by: NodeId::new(0), held_until: Timestamp::EPOCH };
@@ -54,7 +54,7 @@ impl Channels for MemStore {
 
     async fn delete_channel(&self, namespace: NamespaceId, name: &str) -> Result<ChannelDeleted> {
         let mut state = self.state();
-        let id = state.channel_rows.named(namespace, name).map(|channel| channel.id);
+        let id = state.channel_rows.find_by_name(namespace, name).map(|channel| channel.id);
         let Some(id) = id else { return Ok(ChannelDeleted::NotFound) };
         let users = state.channel_uses(namespace, name);
         if !users.is_empty() {
@@ -81,13 +81,13 @@ impl Channels for MemStore {
         let mut due: Vec<(Timestamp, ChannelId)> = due.into_iter().map(|(id, first)| (first, id)).collect();
         due.sort_unstable();
         let is_free = |held: &Lease| held.held_until <= lease.now || held.held_by == lease.node;
-        due.retain(|(_, id)| !lease.without.contains(id));
+        due.retain(|(_, id)| !lease.excluded_channels.contains(id));
         due.retain(|(_, id)| alerts.channels.get(id).is_some_and(|(_, held)| is_free(held)));
-        due.truncate(size(lease.channel_max));
+        due.truncate(to_usize(lease.channel_max));
         let held_until = lease.now + lease.hold;
         let mut leased = Vec::new();
         for (_, id) in due {
-            let messages = alerts.due(id, lease.now, size(lease.messages_per_channel_max));
+            let messages = alerts.due(id, lease.now, to_usize(lease.messages_per_channel_max));
             if let Some((channel, held)) = alerts.channels.get_mut(&id) {
                 *held = Lease { held_by: lease.node, held_until };
                 leased.push(LeasedChannel { channel: channel.clone(), held_until, messages });
@@ -131,14 +131,15 @@ impl Channels for MemStore {
     async fn deliveries(&self, channel: ChannelId, before: Option<DeliveryId>, limit: u32) -> Result<Vec<Delivery>> {
         let state = self.state();
         let is_asked = |it: &&Delivery| it.channel == channel && before.is_none_or(|before| it.id < before);
-        Ok(state.channel_rows.deliveries.values().rev().filter(is_asked).take(size(limit)).cloned().collect())
+        Ok(state.channel_rows.deliveries.values().rev().filter(is_asked).take(to_usize(limit)).cloned().collect())
     }
 
     async fn incident_messages(&self, incident: IncidentId, limit: u32) -> Result<Vec<IncidentMessage>> {
         let state = self.state();
         let alerts = &state.channel_rows;
-        let messages = alerts.messages.values().rev().filter(|it| it.message.incident == incident).take(size(limit));
-        let shown = |it: &StoredMessage| {
+        let messages =
+            alerts.messages.values().rev().filter(|it| it.message.incident == incident).take(to_usize(limit));
+        let incident_message = |it: &StoredMessage| {
             let (channel, _) = alerts.channels.get(&it.message.channel)?;
             let last = alerts.deliveries.values().rev().find(|delivery| delivery.message == it.message.id);
             Some(IncidentMessage {
@@ -152,7 +153,7 @@ impl Channels for MemStore {
                 error: last.and_then(|delivery| delivery.error.clone()).filter(|_| !it.is_sent),
             })
         };
-        Ok(messages.filter_map(shown).collect())
+        Ok(messages.filter_map(incident_message).collect())
     }
 
     async fn message_subjects(&self, messages: &[MessageId]) -> Result<Vec<(MessageId, String)>> {
@@ -182,10 +183,10 @@ impl Channels for MemStore {
         let deliveries: Vec<DeliveryId> =
             state.channel_rows.deliveries.keys().copied().filter(|id| id.get() < first).collect();
         let mut removed = 0;
-        for id in messages.into_iter().take(size(limit)) {
+        for id in messages.into_iter().take(to_usize(limit)) {
             removed += u64::from(state.channel_rows.messages.remove(&id).is_some());
         }
-        for id in deliveries.into_iter().take(size(limit)) {
+        for id in deliveries.into_iter().take(to_usize(limit)) {
             removed += u64::from(state.channel_rows.deliveries.remove(&id).is_some());
         }
         Ok(removed)
@@ -216,7 +217,7 @@ impl State {
         before: Option<&JobSpec>,
     ) -> Option<String> {
         let mut named = spec.expect.as_deref()?.new_channels(before.and_then(|before| before.expect.as_deref()));
-        let missing = named.find(|(_, name)| self.channel_rows.named(namespace, name).is_none());
+        let missing = named.find(|(_, name)| self.channel_rows.find_by_name(namespace, name).is_none());
         missing.map(|(_, name)| name.to_owned())
     }
 }

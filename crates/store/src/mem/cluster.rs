@@ -9,7 +9,7 @@ use rondel_core::{AppId, NodeId, Timestamp};
 use crate::cluster::{
     ExecutorSwitch, Join, JoinRequest, Node, NodeReport, Renewal, Switches, distinct_end, lease_count, next_ordinal,
 };
-use crate::mem::{MemStore, StoredNode, size};
+use crate::mem::{MemStore, StoredNode, to_usize};
 use crate::settle::clean_name;
 use crate::{Cluster, LeaseToken, Result};
 
@@ -27,15 +27,15 @@ impl Cluster for MemStore {
         let now = self.now();
         let mut state = self.state();
         let name = clean_name(&request.name);
-        let known = state.nodes.values().find(|held| held.node.name == name);
-        let ends = known.map(|held| (held.node.lease_until, held.prior_lease_until.max(held.ended_at)));
-        let fenced_until = known.map_or(Timestamp::EPOCH, |held| held.ended_at);
-        let known = known.map(|held| held.node.clone());
+        let stored_node = state.nodes.values().find(|held| held.node.name == name);
+        let ends = stored_node.map(|held| (held.node.lease_until, held.prior_lease_until.max(held.ended_at)));
+        let fenced_until = stored_node.map_or(Timestamp::EPOCH, |held| held.ended_at);
+        let stored_node = stored_node.map(|held| held.node.clone());
         let newest = state.nodes.keys().last().map_or(0, |node| node.get());
         let new = request.new_id(newest, |id| state.nodes.contains_key(&id));
-        let (id, epoch, prior) = match known.as_ref().zip(ends) {
+        let (id, epoch, prior) = match stored_node.as_ref().zip(ends) {
             None => (new, request.epoch_after(LeaseToken { node: new, epoch: 0 }), Timestamp::EPOCH),
-            Some((node, ends)) => match request.ended_at(node.token(), ends, now) {
+            Some((node, ends)) => match request.latest_end(node.token(), ends, now) {
                 Some(ended_at) => (node.id, request.epoch_after(node.token()), ended_at),
                 None => return Ok(Join::Living { lease_until: node.lease_until, epoch: node.epoch }),
             },
@@ -51,8 +51,9 @@ impl Cluster for MemStore {
             advertise_url: request.advertise_url.clone(),
             server_version: request.server_version.clone(),
             started_at: now,
-            switch: known.as_ref().map_or(Switch::Active, |node| node.switch),
-            report: known.map_or_else(NodeReport::default, |node| NodeReport { is_leaving: false, ..node.report }),
+            switch: stored_node.as_ref().map_or(Switch::Active, |node| node.switch),
+            report: stored_node
+                .map_or_else(NodeReport::default, |node| NodeReport { is_leaving: false, ..node.report }),
         };
         state.nodes.insert(id, StoredNode { node, ordinal, prior_lease_until: prior, ended_at: fenced_until });
         state.end_sessions(LeaseToken { node: id, epoch: epoch - 1 }, prior);
@@ -146,7 +147,7 @@ impl Cluster for MemStore {
         };
         let is_gone = |held: &&StoredNode| held.node.lease_until < dead_since && Some(held.node.id) != newest;
         let gone = state.nodes.values().filter(is_gone).map(|held| held.node.id).filter(|node| !owns(*node));
-        let gone: Vec<NodeId> = gone.take(size(limit)).collect();
+        let gone: Vec<NodeId> = gone.take(to_usize(limit)).collect();
         gone.iter().for_each(|node| drop(state.nodes.remove(node)));
         Ok(u64::try_from(gone.len()).unwrap_or(u64::MAX))
     }

@@ -32,7 +32,7 @@ impl Declarations for MemStore {
         Ok(count)
     }
 
-    async fn see_declared_set(&self, app: AppId, hash: &str, specs: &str, now: Timestamp) -> Result<()> {
+    async fn record_declared_set(&self, app: AppId, hash: &str, specs: &str, now: Timestamp) -> Result<()> {
         let mut state = self.state();
         let set = state.declared.entry((app, hash.to_owned())).or_insert_with(|| DeclaredSet {
             header: DeclaredSetHeader { app, hash: hash.to_owned(), first_seen_at: now, last_seen_at: now },

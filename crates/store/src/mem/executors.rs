@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use rondel_core::{ExecutorId, NamespaceId, Timestamp};
 
 use crate::cluster::{ExecutorProof, ExecutorRecord, HostProcess, SeenExecutor, Session, StreamEnd};
-use crate::mem::{MemStore, State, size};
+use crate::mem::{MemStore, State, to_usize};
 use crate::settle::clean_name;
 use crate::{Executors, LeaseToken, Result};
 
@@ -136,7 +136,7 @@ impl Executors for MemStore {
         let State { sessions, executors, .. } = &mut *state;
         let count_before = sessions.len() + executors.len();
         let old: Vec<_> = sessions.iter().filter(|(_, session)| session.last_seen_at < seen_before).collect();
-        let old: Vec<_> = old.into_iter().map(|(key, _)| *key).take(size(limit)).collect();
+        let old: Vec<_> = old.into_iter().map(|(key, _)| *key).take(to_usize(limit)).collect();
         for key in old {
             sessions.remove(&key);
         }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use async_trait::async_trait;
 use rondel_core::{JobId, NodeId, Timestamp};
 
-use crate::mem::{Due, MemStore, State, size};
+use crate::mem::{DueRow, MemStore, State, to_usize};
 use crate::upkeep::StuckJob;
 use crate::{Heal, Result};
 
@@ -13,12 +13,12 @@ use crate::{Heal, Result};
 impl Heal for MemStore {
     async fn stuck_jobs(&self, limit: u32) -> Result<Vec<StuckJob>> {
         let state = self.state();
-        Ok(state.due.keys().filter_map(|job| state.stuck(*job)).take(size(limit)).collect())
+        Ok(state.due.keys().filter_map(|job| state.stuck_job(*job)).take(to_usize(limit)).collect())
     }
 
     async fn heal_job(&self, seen: StuckJob, next_fire_at: Option<Timestamp>) -> Result<bool> {
         let mut state = self.state();
-        if state.stuck(seen.job) != Some(seen) {
+        if state.stuck_job(seen.job) != Some(seen) {
             return Ok(false);
         }
         let Some(due) = state.due.get_mut(&seen.job) else { return Ok(false) };
@@ -31,9 +31,9 @@ impl Heal for MemStore {
         let mut state = self.state();
         let nodes: HashSet<NodeId> = state.nodes.keys().copied().collect();
         let is_homeless =
-            |due: &&mut Due| due.next_fire_at.is_some() && due.home.get() != 0 && !nodes.contains(&due.home);
+            |due: &&mut DueRow| due.next_fire_at.is_some() && due.home.get() != 0 && !nodes.contains(&due.home);
         let mut count = 0;
-        for due in state.due.values_mut().filter(is_homeless).take(size(limit)) {
+        for due in state.due.values_mut().filter(is_homeless).take(to_usize(limit)) {
             due.home = NodeId::new(0);
             count += 1;
         }
@@ -43,7 +43,7 @@ impl Heal for MemStore {
 
 impl State {
     /// A job that no scan sees although it should fire; `None` if the job is not stuck.
-    fn stuck(&self, job: JobId) -> Option<StuckJob> {
+    fn stuck_job(&self, job: JobId) -> Option<StuckJob> {
         let due = self.due.get(&job)?;
         let open = due.awaited_run.filter(|run| self.is_open(*run));
         let is_held_up = due.awaited_run.is_some() && open.is_none();

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use rondel_core::{NamespaceId, RunId};
 
-use super::{MemStore, size};
+use super::{MemStore, to_usize};
 use crate::logs::{ChunkSize, LogChunk, LogLine, LogRange, RemovedLogs, removed_line};
 use crate::{Logs, Result, log_codec};
 
@@ -33,7 +33,7 @@ impl Logs for MemStore {
     async fn log_chunks(&self, run: RunId, attempt: i32, after_sequence: i64, limit: u32) -> Result<Vec<LogChunk>> {
         let state = self.state();
         let from = (run, attempt, after_sequence.saturating_add(1));
-        let found = state.logs.range(from..=(run, attempt, i64::MAX)).take(size(limit));
+        let found = state.logs.range(from..=(run, attempt, i64::MAX)).take(to_usize(limit));
         let chunk = |(&(run, attempt, sequence), stored): (&ChunkKey, &StoredChunk)| LogChunk {
             run,
             attempt,
@@ -46,7 +46,7 @@ impl Logs for MemStore {
     async fn log_sizes(&self, run: RunId, attempt: i32, after_sequence: i64, limit: u32) -> Result<Vec<ChunkSize>> {
         let state = self.state();
         let from = (run, attempt, after_sequence.saturating_add(1));
-        let found = state.logs.range(from..=(run, attempt, i64::MAX)).take(size(limit));
+        let found = state.logs.range(from..=(run, attempt, i64::MAX)).take(to_usize(limit));
         let sizes = found.map(|(key, stored)| ChunkSize { sequence: key.2, line_count: stored.lines.len() as u64 });
         Ok(sizes.collect())
     }
@@ -71,7 +71,7 @@ impl Logs for MemStore {
         };
         let mut ids: Vec<RunId> = state.logs.iter().filter(is_meant).map(|(key, _)| key.0).collect();
         ids.dedup();
-        ids.truncate(size(limit));
+        ids.truncate(to_usize(limit));
         let last = ids.last().copied();
         ids.retain(|id| state.runs.get(id).is_some_and(|run| run.status.is_terminal()));
         for id in &ids {

@@ -114,8 +114,8 @@ struct State {
     calendar_rules: BTreeMap<(CalendarId, i64), Rule>,
     scripts: BTreeMap<(NamespaceId, String), script_rows::StoredScript>,
     /// The rows of `job_due`.
-    due: BTreeMap<JobId, Due>,
-    access: access::Access,
+    due: BTreeMap<JobId, DueRow>,
+    access: access::AccessRows,
     nodes: BTreeMap<NodeId, StoredNode>,
     executors: BTreeMap<ExecutorId, ExecutorRecord>,
     sessions: BTreeMap<(NodeId, ExecutorId), Session>,
@@ -165,7 +165,7 @@ struct State {
     shadow_fires: BTreeMap<(NamespaceId, String, i64), crate::shadow::ShadowFire>,
     /// By the id of their owner.
     saved_filters: BTreeMap<i64, Vec<crate::saved_filters::SavedFilter>>,
-    xxl: xxl_rows::Xxl,
+    xxl: xxl_rows::XxlRows,
     /// By scope and key.
     calls: BTreeMap<(String, String), request_keys::StoredCall>,
     /// The spans that requested runs, by run.
@@ -194,7 +194,7 @@ struct StoredVersion {
 
 /// A row of `job_due`.
 #[derive(Clone, Copy)]
-struct Due {
+struct DueRow {
     next_fire_at: Option<Timestamp>,
     /// The first fire that a maintenance window holds back.
     held_from: Option<Timestamp>,
@@ -263,6 +263,6 @@ impl State {
     }
 }
 
-fn size(limit: u32) -> usize {
+fn to_usize(limit: u32) -> usize {
     usize::try_from(limit).unwrap_or(usize::MAX)
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use rondel_core::{NamespaceId, OutboxId, RunId, Timestamp};
 
-use super::{MemStore, State, size};
+use super::{MemStore, State, to_usize};
 use crate::outbox::{FailureWebhook, OutboxItem, RunMessage, TakeOutbox, is_failure, may_be_reported, reports_skip};
 use crate::{Outbox, Result};
 
@@ -31,23 +31,23 @@ impl Outbox for MemStore {
 
     async fn take_outbox(&self, now: Timestamp, take: TakeOutbox<'_>) -> Result<Vec<OutboxItem>> {
         let mut state = self.state();
-        let is_due = |item: &&OutboxItem| item.held_until <= now && !take.without.contains(&item.namespace);
+        let is_due = |item: &&OutboxItem| item.held_until <= now && !take.excluded_namespaces.contains(&item.namespace);
         let mut due: Vec<(Timestamp, OutboxId, NamespaceId)> =
             state.outbox.values().filter(is_due).map(|item| (item.held_until, item.id, item.namespace)).collect();
         due.sort_unstable();
         let mut counts: BTreeMap<NamespaceId, u32> = BTreeMap::new();
-        let mut taken: Vec<OutboxItem> = Vec::new();
+        let mut taken_items: Vec<OutboxItem> = Vec::new();
         for (_, id, namespace) in due {
-            let has_turn = counts.contains_key(&namespace) || counts.len() < size(take.namespace_max);
+            let has_turn = counts.contains_key(&namespace) || counts.len() < to_usize(take.namespace_max);
             let count = if has_turn { counts.entry(namespace).or_default() } else { continue };
             if let Some(item) = state.outbox.get_mut(&id).filter(|_| *count < take.messages_per_namespace_max) {
                 *count += 1;
                 item.held_until = now + take.hold;
-                taken.push(item.clone());
+                taken_items.push(item.clone());
             }
         }
-        taken.sort_by_key(|item| item.id);
-        Ok(taken)
+        taken_items.sort_by_key(|item| item.id);
+        Ok(taken_items)
     }
 
     async fn drop_outbox(&self, ids: &[OutboxId]) -> Result<()> {

@@ -6,7 +6,7 @@ use rondel_core::run::ROOT_SHARD;
 use rondel_core::{JobId, NodeId, Run, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
-use super::{MemStore, StoredNode, size};
+use super::{MemStore, StoredNode, to_usize};
 use crate::cluster::LeaseToken;
 use crate::pumps::{ChangedItems, PumpJob, apply_change, has_come};
 use crate::{Pumps, Result};
@@ -35,7 +35,7 @@ impl Pumps for MemStore {
         let is_root = |run: &&Run| run.job == job && run.shard_index == ROOT_SHARD && has_come(run, now);
         let mut roots: Vec<Run> = state.runs.values().filter(is_root).cloned().collect();
         roots.sort_by_key(|run| std::cmp::Reverse((run.fire_at, run.cause)));
-        let mut newest = size(limit);
+        let mut newest = to_usize(limit);
         roots.retain(|root| {
             let is_new = newest > 0;
             newest = newest.saturating_sub(1);
@@ -65,7 +65,7 @@ impl Pumps for MemStore {
         }
         let items = state.pump_items.entry(job).or_default();
         let made = changes.iter().filter(|(name, change)| apply_change(items, name, change, now)).count();
-        Ok(ChangedItems { made_count: made as u64, is_refused: false })
+        Ok(ChangedItems { applied_count: made as u64, is_refused: false })
     }
 
     async fn forget_pump(&self, job: JobId, version: i64) -> Result<()> {

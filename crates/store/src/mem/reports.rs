@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use async_trait::async_trait;
 use rondel_core::{JobId, NamespaceId, Timestamp};
 
-use crate::mem::{MemStore, State, size};
+use crate::mem::{MemStore, State, to_usize};
 use crate::reports::{
     DUE_COUNT_MAX, FailureGains, FailureKey, FailureMessage, FailureQuery, ReportChange, ReportSaved, ReportWrite,
     ScheduledReport, most_frequent,
@@ -17,7 +17,7 @@ use crate::{Channels, Reports, Result};
 impl Reports for MemStore {
     async fn failure_messages(&self, query: &FailureQuery<'_>) -> Result<Vec<FailureMessage>> {
         let state = self.state();
-        let mut found: BTreeMap<i64, (FailureMessage, BTreeMap<JobId, u64>)> = BTreeMap::new();
+        let mut messages: BTreeMap<i64, (FailureMessage, BTreeMap<JobId, u64>)> = BTreeMap::new();
         for ((job, day, key), gain) in &state.failures {
             let is_its = gain.namespace == query.namespace
                 && (query.from..query.to).contains(day)
@@ -26,7 +26,7 @@ impl Reports for MemStore {
             if !is_its {
                 continue;
             }
-            let (sum, jobs) = found.entry(*key).or_insert_with(|| {
+            let (sum, jobs) = messages.entry(*key).or_insert_with(|| {
                 let message = gain.message.clone();
                 let first = FailureMessage {
                     key: *key,
@@ -42,19 +42,19 @@ impl Reports for MemStore {
             (sum.count, sum.newest) = (sum.count + count, sum.newest.max(gain.newest));
             *jobs.entry(*job).or_default() += count;
         }
-        let found = found.into_values().map(|(mut message, jobs)| {
+        let messages = messages.into_values().map(|(mut message, jobs)| {
             message.job_count = u64::try_from(jobs.len()).unwrap_or(u64::MAX);
             message.name_jobs(jobs);
             message
         });
-        Ok(most_frequent(found.collect(), query.limit))
+        Ok(most_frequent(messages.collect(), query.limit))
     }
 
     async fn forget_failure_stats(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let mut state = self.state();
         let mut old: Vec<FailureKey> = state.failures.keys().filter(|(_, day, _)| *day < before).copied().collect();
         old.sort_by_key(|(_, day, _)| *day);
-        old.truncate(size(limit));
+        old.truncate(to_usize(limit));
         for key in &old {
             state.failures.remove(key);
         }
@@ -67,7 +67,7 @@ impl Reports for MemStore {
 
     async fn save_report_schedule(&self, change: ReportChange<'_>) -> Result<ReportSaved> {
         let mut state = self.state();
-        if state.channel_rows.named(change.namespace, &change.spec.channel).is_none() {
+        if state.channel_rows.find_by_name(change.namespace, &change.spec.channel).is_none() {
             return Ok(ReportSaved::NoChannel);
         }
         let before = state.report_schedules.get(&change.namespace);
@@ -94,7 +94,7 @@ impl Reports for MemStore {
         let is_due = |one: &&ScheduledReport| one.next_at.is_some_and(|at| at <= now);
         let mut due: Vec<ScheduledReport> = state.report_schedules.values().filter(is_due).cloned().collect();
         due.sort_by_key(|one| (one.next_at, one.namespace));
-        due.truncate(size(limit.min(DUE_COUNT_MAX)));
+        due.truncate(to_usize(limit.min(DUE_COUNT_MAX)));
         Ok(due)
     }
 
@@ -116,13 +116,13 @@ impl Reports for MemStore {
 
 impl State {
     pub(in crate::mem) fn add_failures(&mut self, runs: &[CountedRun]) {
-        let mut gains = FailureGains::default();
+        let mut failure_gains = FailureGains::default();
         for run in runs {
             let message = self.runs.get(&run.id).and_then(|run| run.message.clone());
-            gains.add(run, message.as_deref());
+            failure_gains.add(run, message.as_deref());
         }
         let known: BTreeSet<FailureKey> = self.failures.keys().copied().collect();
-        for (key, gain) in gains.bounded(&known).gains {
+        for (key, gain) in failure_gains.bounded(&known).gains {
             match self.failures.get_mut(&key) {
                 Some(sum) => (sum.count, sum.newest) = (sum.count + gain.count, sum.newest.max(gain.newest)),
                 None => {

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use rondel_core::Timestamp;
 
-use super::{MemStore, size};
+use super::{MemStore, to_usize};
 use crate::request_keys::{CallState, KeyedCall, StoredAnswer};
 use crate::{RequestKeys, Result};
 
@@ -19,9 +19,9 @@ pub(super) struct StoredCall {
 impl RequestKeys for MemStore {
     async fn begin_call(&self, call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> Result<CallState> {
         let mut state = self.state();
-        let new = StoredCall { fingerprint: call.fingerprint.to_owned(), began_at: now, answer: None };
+        let new_call = StoredCall { fingerprint: call.fingerprint.to_owned(), began_at: now, answer: None };
         let Some(known) = state.calls.get_mut(&key(call)) else {
-            state.calls.insert(key(call), new);
+            state.calls.insert(key(call), new_call);
             return Ok(CallState::New);
         };
         if known.fingerprint != call.fingerprint {
@@ -33,7 +33,7 @@ impl RequestKeys for MemStore {
         if known.began_at >= given_up {
             return Ok(CallState::InFlight);
         }
-        *known = new;
+        *known = new_call;
         Ok(CallState::New)
     }
 
@@ -59,18 +59,18 @@ impl RequestKeys for MemStore {
 
     async fn forget_calls(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let mut state = self.state();
-        let mut old: Vec<_> = state
+        let mut old_keys: Vec<_> = state
             .calls
             .iter()
             .filter(|(_, call)| call.began_at < before)
             .map(|(key, call)| (call.began_at, key.clone()))
             .collect();
-        old.sort();
+        old_keys.sort();
         // As in SQL: calls that began in the same millisecond as the first remaining call stay for the next removal.
-        let before = old.get(size(limit)).map_or(before, |(began_at, _)| *began_at);
-        let count = old.len();
+        let before = old_keys.get(to_usize(limit)).map_or(before, |(began_at, _)| *began_at);
+        let count = old_keys.len();
         state.calls.retain(|_, call| call.began_at >= before);
-        Ok((count - old.iter().filter(|(began_at, _)| *began_at >= before).count()) as u64)
+        Ok((count - old_keys.iter().filter(|(began_at, _)| *began_at >= before).count()) as u64)
     }
 }
 

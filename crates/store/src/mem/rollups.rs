@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use rondel_core::sketch::{Sketch, Step};
 use rondel_core::{AppId, JobId, NamespaceId, Reason, Run, RunId, RunStatus, Timestamp, Trigger};
 
-use crate::mem::{MemStore, State, StoredJob, size};
+use crate::mem::{MemStore, State, StoredJob, to_usize};
 use crate::rollups::{
     ChartRun, ComingJob, Gains, JobActivity, NewestOutcomes, OpenJob, OpenQuery, PointDetail, PointKind, PointQuery,
     StatPoint, UnsuccessfulRuns, Verdicts, decides_failing,
@@ -40,7 +40,7 @@ impl Rollups for MemStore {
                 is_same
             });
         }
-        points.truncate(size(query.limit));
+        points.truncate(to_usize(query.limit));
         Ok(points)
     }
 
@@ -49,7 +49,7 @@ impl Rollups for MemStore {
         let is_old = |of: &&(i64, PointKind, Step, Timestamp)| of.1 == kind && of.2 == step && of.3 < before;
         let mut old: Vec<(i64, PointKind, Step, Timestamp)> = state.points.keys().filter(is_old).copied().collect();
         old.sort_by_key(|of| of.3);
-        old.truncate(size(limit));
+        old.truncate(to_usize(limit));
         for key in &old {
             state.points.remove(key);
         }
@@ -72,7 +72,7 @@ impl Rollups for MemStore {
             })
             .collect();
         failing.sort_by_key(|pulse| Reverse(pulse.streak));
-        failing.truncate(size(limit));
+        failing.truncate(to_usize(limit));
         Ok(failing)
     }
 
@@ -87,22 +87,23 @@ impl Rollups for MemStore {
             let is_good = run.status == RunStatus::Succeeded || !run.status.is_terminal();
             run.namespace == namespace && !is_good
         };
-        let newest = state.runs.range(since..).rev().map(|(_, run)| run).filter(is_unsuccessful).take(size(row_count));
+        let newest =
+            state.runs.range(since..).rev().map(|(_, run)| run).filter(is_unsuccessful).take(to_usize(row_count));
         let mut all: BTreeMap<(JobId, RunStatus, bool), (u64, RunId)> = BTreeMap::new();
         for run in newest.filter(|run| run.status != RunStatus::Cancelled) {
             let had_none = run.status == RunStatus::Skipped && run.reason == Some(Reason::NoExecutor);
             let (count, newest) = all.entry((run.job, run.status, had_none)).or_insert((0, run.id));
             (*count, *newest) = (*count + 1, run.id.max(*newest));
         }
-        let counted = |((job, status, had_no_executor), (count, newest))| UnsuccessfulRuns {
+        let unsuccessful_runs = |((job, status, had_no_executor), (count, newest))| UnsuccessfulRuns {
             job,
             status,
             had_no_executor,
             count,
             newest,
         };
-        let mut all: Vec<UnsuccessfulRuns> = all.into_iter().map(counted).collect();
-        all.sort_by_key(|counted| (Reverse(counted.count), counted.job));
+        let mut all: Vec<UnsuccessfulRuns> = all.into_iter().map(unsuccessful_runs).collect();
+        all.sort_by_key(|one| (Reverse(one.count), one.job));
         Ok(all)
     }
 
@@ -112,7 +113,7 @@ impl Rollups for MemStore {
             let runs_in_range = state.runs.values().filter(|run| run.job == *job && (from..to).contains(&run.fire_at));
             let mut runs: Vec<ChartRun> = runs_in_range.filter(|run| is_not_shard(run)).map(ChartRun::from).collect();
             runs.sort_by_key(|run| Reverse(run.fire_at));
-            runs.truncate(size(limit));
+            runs.truncate(to_usize(limit));
             runs
         };
         Ok(jobs.iter().flat_map(newest).collect())
@@ -126,13 +127,13 @@ impl Rollups for MemStore {
     ) -> Result<Vec<ChartRun>> {
         let state = self.state();
         let runs = state.runs.range(from..to).rev().map(|(_, run)| run).filter(|run| run.namespace == namespace);
-        Ok(runs.map(ChartRun::from).take(size(limit)).collect())
+        Ok(runs.map(ChartRun::from).take(to_usize(limit)).collect())
     }
 
     async fn open_chart_runs(&self, namespace: NamespaceId, status: RunStatus, limit: u32) -> Result<Vec<ChartRun>> {
         let state = self.state();
         let runs = state.runs.values().filter(|run| run.namespace == namespace && run.status == status);
-        Ok(runs.filter(|run| is_not_shard(run)).map(ChartRun::from).take(size(limit)).collect())
+        Ok(runs.filter(|run| is_not_shard(run)).map(ChartRun::from).take(to_usize(limit)).collect())
     }
 
     async fn open_jobs(&self, query: OpenQuery) -> Result<Vec<OpenJob>> {
@@ -158,7 +159,7 @@ impl Rollups for MemStore {
         }
         let mut jobs: Vec<OpenJob> = jobs.into_values().collect();
         jobs.sort_by_key(|open| (open.fire_at, open.job));
-        jobs.truncate(size(query.limit));
+        jobs.truncate(to_usize(query.limit));
         Ok(jobs)
     }
 
@@ -192,7 +193,7 @@ impl Rollups for MemStore {
             })
             .collect();
         coming.sort_by_key(|coming| (coming.next_fire_at, coming.job));
-        coming.truncate(size(limit));
+        coming.truncate(to_usize(limit));
         Ok(coming)
     }
 
@@ -210,7 +211,7 @@ impl Rollups for MemStore {
         let idle = state.jobs.values().filter(is_idle).map(|job| &job.record);
         let mut idle: Vec<_> = idle.map(|job| (job.id, job.version, job.updated_at)).collect();
         idle.sort_by_key(|(job, _, at)| (Reverse(*at), *job));
-        idle.truncate(size(limit));
+        idle.truncate(to_usize(limit));
         Ok(idle)
     }
 }

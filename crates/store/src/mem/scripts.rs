@@ -7,7 +7,7 @@ use rondel_core::script::ScriptRef;
 use rondel_core::{AppId, JobSpec, NamespaceId, ScriptId};
 
 use super::script_rows::StoredScript;
-use super::{MemStore, State, size};
+use super::{MemStore, State, to_usize};
 use crate::scripts::{SCRIPT_JOB_COUNT_SHOWN, ScriptChange, ScriptDeleted, ScriptRecord, ScriptSaved, ScriptVersion};
 use crate::settle::clean_name;
 use crate::{Result, Scripts};
@@ -22,7 +22,7 @@ impl Scripts for MemStore {
         let state = self.state();
         let of_it = state.scripts.iter().filter(|((of, _), _)| *of == namespace);
         let after = of_it.filter(|((_, name), _)| after_name.is_none_or(|after| name.as_str() > after));
-        Ok(after.filter_map(|((_, name), script)| script.record((namespace, name))).take(size(limit)).collect())
+        Ok(after.filter_map(|((_, name), script)| script.record((namespace, name))).take(to_usize(limit)).collect())
     }
 
     async fn script_version(&self, id: ScriptId, version: i64) -> Result<Option<(ScriptVersion, String)>> {
@@ -34,34 +34,34 @@ impl Scripts for MemStore {
         let state = self.state();
         let Some(script) = state.script_of(id) else { return Ok(Vec::new()) };
         let older = script.versions.range(..before.unwrap_or(i64::MAX)).rev();
-        Ok(older.take(size(limit)).map(|(_, (version, _))| version.clone()).collect())
+        Ok(older.take(to_usize(limit)).map(|(_, (version, _))| version.clone()).collect())
     }
 
     async fn save_script(&self, change: ScriptChange<'_>) -> Result<ScriptSaved> {
         let mut state = self.state();
         let key = (change.namespace, change.name.to_owned());
         let before = state.scripts.get(&key);
-        let newest = before.map_or(0, StoredScript::newest);
-        if change.expected_version.is_some_and(|expected| expected != newest) {
-            return Ok(ScriptSaved::Conflict(newest));
+        let newest_version = before.map_or(0, StoredScript::newest);
+        if change.expected_version.is_some_and(|expected| expected != newest_version) {
+            return Ok(ScriptSaved::Conflict(newest_version));
         }
         if let Some(other) = before.filter(|script| script.language != change.spec.language) {
             return Ok(ScriptSaved::OtherLanguage(other.language.clone()));
         }
-        let named: Vec<i64> = state.versions_named(change.namespace, change.name);
+        let named_versions: Vec<i64> = state.versions_named(change.namespace, change.name);
         let script = state.scripts.entry(key).or_insert_with(|| StoredScript {
             id: change.id,
             language: change.spec.language.clone(),
             created_at: change.now,
             versions: BTreeMap::new(),
         });
-        let version = version(&change, newest + 1);
+        let version = version(&change, newest_version + 1);
         script.versions.insert(version.version, (version, change.spec.source.clone()));
-        let oldest_kept = newest + 1 - i64::from(change.kept_count);
-        script.versions.retain(|version, _| *version > oldest_kept || named.contains(version));
+        let oldest_kept = newest_version + 1 - i64::from(change.kept_count);
+        script.versions.retain(|version, _| *version > oldest_kept || named_versions.contains(version));
         let record = state.script_record(change.namespace, change.name);
         let Some(record) = record else { return Ok(ScriptSaved::Conflict(0)) };
-        Ok(if newest == 0 { ScriptSaved::Created(record) } else { ScriptSaved::Changed(record) })
+        Ok(if newest_version == 0 { ScriptSaved::Created(record) } else { ScriptSaved::Changed(record) })
     }
 
     async fn delete_script(
@@ -79,7 +79,7 @@ impl Scripts for MemStore {
         let mut users = state.job_names_of_script(namespace, name, None);
         if !users.is_empty() {
             let count = u64::try_from(users.len()).unwrap_or(u64::MAX);
-            users.truncate(size(SCRIPT_JOB_COUNT_SHOWN));
+            users.truncate(to_usize(SCRIPT_JOB_COUNT_SHOWN));
             return Ok(ScriptDeleted::Used(users, count));
         }
         state.scripts.remove(&key);
@@ -96,7 +96,7 @@ impl Scripts for MemStore {
     ) -> Result<Vec<String>> {
         let mut users = self.state().job_names_of_script(namespace, name, within);
         users.retain(|user| after_name.is_none_or(|after| user.as_str() > after));
-        users.truncate(size(limit));
+        users.truncate(to_usize(limit));
         Ok(users)
     }
 }

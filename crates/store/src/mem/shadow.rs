@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use rondel_core::shadow::compare::OldFire;
 use rondel_core::{JobId, NamespaceId, Timestamp};
 
-use super::{MemStore, size};
+use super::{MemStore, to_usize};
 use crate::settle::without_nul;
 use crate::shadow::{SHADOW_EXECUTOR_LEN_MAX, ShadowFire, ShadowSpan};
 use crate::{Result, ShadowFires};
@@ -35,7 +35,7 @@ impl ShadowFires for MemStore {
         let mut found: Vec<OldFire> =
             of_source.map(|(_, one)| one).filter(is_asked).map(|one| one.fire.clone()).collect();
         found.sort_by_key(|fire| (fire.started_at, fire.source_id));
-        found.truncate(size(limit));
+        found.truncate(to_usize(limit));
         Ok(found)
     }
 
@@ -54,7 +54,7 @@ impl ShadowFires for MemStore {
         let mut old: Vec<Timestamp> = state.shadow_fires.values().map(|one| one.fire.started_at).collect();
         old.retain(|at| *at < before);
         old.sort_unstable();
-        old.truncate(size(limit));
+        old.truncate(to_usize(limit));
         let Some(last) = old.last().copied() else { return Ok(0) };
         let count = state.shadow_fires.len();
         state.shadow_fires.retain(|_, one| one.fire.started_at > last);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rondel_core::{IdGen, JobId, Run, RunId, RunStatus, Timestamp};
 
-use crate::mem::{MemStore, State, size};
+use crate::mem::{MemStore, State, to_usize};
 use crate::reports::is_new_failure;
 use crate::rollups::Gains;
 use crate::upkeep::{CountedRun, JobStat, RECOUNT_FOR};
@@ -16,37 +16,37 @@ use crate::{Result, Stats};
 impl Stats for MemStore {
     async fn roll_up(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let mut state = self.state();
-        let ended: Vec<Run> = state.ended_since_counted().into_iter().take(size(limit)).collect();
+        let ended_runs: Vec<Run> = state.ended_since_counted().into_iter().take(to_usize(limit)).collect();
         let (mut gains, mut failed) = (Gains::default(), Vec::new());
-        for run in &ended {
+        for run in &ended_runs {
             let counted_as = state.stat_open.remove(&run.id).flatten();
-            let counted = state.counted(run);
-            gains.add(&counted, counted_as);
-            failed.extend(Some(counted).filter(|run| is_new_failure(run, counted_as)));
-            if let (Some(status), Some(stat)) = (counted_as, counted.stat()) {
+            let counted_run = state.counted(run);
+            gains.add(&counted_run, counted_as);
+            failed.extend(Some(counted_run).filter(|run| is_new_failure(run, counted_as)));
+            if let (Some(status), Some(stat)) = (counted_as, counted_run.job_stat()) {
                 state.count(run.job, JobStat { status, duration: Duration::ZERO, ..stat }, -1);
             }
-            if let Some(stat) = counted.stat() {
+            if let Some(stat) = counted_run.job_stat() {
                 state.count(run.job, stat, 1);
             }
-            if counted.may_change() {
+            if counted_run.may_change() {
                 state.stat_open.insert(run.id, Some(run.status));
             }
         }
         let next = state.runs.range((state.stat_cursor.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
         let is_old = |run: &&Run| run.id.get() < IdGen::first_at(before);
-        let next: Vec<Run> = next.map(|(_, run)| run).take_while(is_old).take(size(limit)).cloned().collect();
+        let next: Vec<Run> = next.map(|(_, run)| run).take_while(is_old).take(to_usize(limit)).cloned().collect();
         for run in &next {
             state.stat_cursor = Some(run.id);
-            let counted = state.counted(run);
-            gains.add(&counted, None);
-            failed.extend(Some(counted).filter(|run| is_new_failure(run, None)));
-            if let Some(stat) = counted.stat() {
+            let counted_run = state.counted(run);
+            gains.add(&counted_run, None);
+            failed.extend(Some(counted_run).filter(|run| is_new_failure(run, None)));
+            if let Some(stat) = counted_run.job_stat() {
                 state.count(run.job, stat, 1);
             }
             if !run.status.is_terminal() {
                 state.stat_open.insert(run.id, None);
-            } else if counted.may_change() {
+            } else if counted_run.may_change() {
                 state.stat_open.insert(run.id, Some(run.status));
             }
         }
@@ -56,7 +56,7 @@ impl Stats for MemStore {
         let State { stat_open, runs, .. } = &mut *state;
         let is_left = |run: &Run, counted: Option<RunStatus>| counted.is_none() || !run.status.is_terminal();
         stat_open.retain(|id, counted| id.get() >= cut || runs.get(id).is_some_and(|run| is_left(run, *counted)));
-        Ok(u64::try_from(ended.len() + next.len()).unwrap_or(u64::MAX))
+        Ok(u64::try_from(ended_runs.len() + next.len()).unwrap_or(u64::MAX))
     }
 
     async fn job_stats(&self, job: JobId, from: Timestamp, to: Timestamp) -> Result<Vec<JobStat>> {
@@ -78,7 +78,7 @@ impl Stats for MemStore {
         let mut old: Vec<(JobId, Timestamp, RunStatus)> =
             state.stats.keys().filter(|(_, hour, _)| *hour < before).copied().collect();
         old.sort_by_key(|(_, hour, _)| *hour);
-        old.truncate(size(limit));
+        old.truncate(to_usize(limit));
         for key in &old {
             state.stats.remove(key);
         }

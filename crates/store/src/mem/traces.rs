@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use rondel_core::{IdGen, RunId, Timestamp, TraceParent};
 
-use super::{MemStore, size};
+use super::{MemStore, to_usize};
 use crate::{Result, Traces};
 
 #[async_trait]
@@ -21,7 +21,7 @@ impl Traces for MemStore {
     async fn forget_traces(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let mut state = self.state();
         let first = RunId::new(IdGen::first_at(before));
-        let old: Vec<RunId> = state.traces.range(..first).map(|(run, _)| *run).take(size(limit)).collect();
+        let old: Vec<RunId> = state.traces.range(..first).map(|(run, _)| *run).take(to_usize(limit)).collect();
         for run in &old {
             state.traces.remove(run);
         }

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use rondel_core::run::ROOT_SHARD;
 use rondel_core::{IdGen, Run, RunId, Timestamp, Trigger};
 
-use crate::mem::{MemStore, State, key, size};
+use crate::mem::{MemStore, State, key, to_usize};
 use crate::upkeep::pass_gap;
 use crate::{Result, Upkeep};
 
@@ -45,7 +45,7 @@ impl Upkeep for MemStore {
                 removable.push(run.id);
             }
         }
-        removable.truncate(size(limit));
+        removable.truncate(to_usize(limit));
         for id in &removable {
             state.remove(*id);
         }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use async_trait::async_trait;
 use rondel_core::{AppId, ExecutorId, RunId, Timestamp};
 
-use super::xxl_rows::NUMBERS_BEFORE;
-use super::{MemStore, size};
+use super::xxl_rows::LAST_UNASSIGNED_NUMBER;
+use super::{MemStore, to_usize};
 use crate::xxl::{NewXxlRun, XxlExecutor, XxlReport, XxlReportResults, XxlRun, XxlRunState, apply_reports};
 use crate::{LeaseToken, Result, XxlExecutors};
 
@@ -53,7 +53,7 @@ impl XxlExecutors for MemStore {
         if app.is_none() {
             found.sort_by_key(|kept| kept.by_hand_at);
         }
-        found.truncate(size(limit));
+        found.truncate(to_usize(limit));
         Ok(found)
     }
 
@@ -62,7 +62,7 @@ impl XxlExecutors for MemStore {
         let mut found: Vec<XxlExecutor> =
             state.xxl.executors.values().filter(|kept| kept.last_seen_at >= since).cloned().collect();
         found.sort_by_key(|kept| std::cmp::Reverse(kept.last_seen_at));
-        found.truncate(size(limit));
+        found.truncate(to_usize(limit));
         Ok(found)
     }
 
@@ -73,7 +73,7 @@ impl XxlExecutors for MemStore {
         let is_wanted = |kept: &&XxlExecutor| kept.last_seen_at < before && reported.contains(&kept.id);
         let mut found: Vec<XxlExecutor> = state.xxl.executors.values().filter(is_wanted).cloned().collect();
         found.sort_by_key(|kept| std::cmp::Reverse(kept.last_seen_at));
-        found.truncate(size(limit));
+        found.truncate(to_usize(limit));
         Ok(found)
     }
 
@@ -85,8 +85,8 @@ impl XxlExecutors for MemStore {
         }
         let mut numbered = Vec::with_capacity(runs.len());
         for run in runs {
-            let number = state.xxl.number(run.job);
-            state.xxl.last_log_id = state.xxl.last_log_id.max(NUMBERS_BEFORE) + 1;
+            let number = state.xxl.number_of(run.job);
+            state.xxl.last_log_id = state.xxl.last_log_id.max(LAST_UNASSIGNED_NUMBER) + 1;
             let row = XxlRun {
                 log_id: state.xxl.last_log_id,
                 run: run.run,
@@ -112,7 +112,7 @@ impl XxlExecutors for MemStore {
     async fn unsettled_xxl(&self, executor: ExecutorId, limit: u32) -> Result<Vec<XxlRun>> {
         let state = self.state();
         let is_its = |run: &&XxlRun| run.executor == executor && run.state != XxlRunState::Settled;
-        Ok(state.xxl.runs.values().filter(is_its).take(size(limit)).cloned().collect())
+        Ok(state.xxl.runs.values().filter(is_its).take(to_usize(limit)).cloned().collect())
     }
 
     async fn report_xxl(&self, app: AppId, reports: &[XxlReport], now: Timestamp) -> Result<XxlReportResults> {
@@ -150,10 +150,10 @@ impl XxlExecutors for MemStore {
         let is_old = |run: &&XxlRun| run.state == XxlRunState::Settled && run.reported_at.is_some_and(|at| at < before);
         let is_over = |id: RunId| state.runs.get(&id).is_none_or(|run| run.status.is_terminal());
         let is_left = |run: &&XxlRun| run.state != XxlRunState::Settled && run.sent_at < before && is_over(run.run);
-        let left = runs.values().filter(is_left).take(size(limit));
-        let old = runs.values().filter(is_old).take(size(limit)).chain(left);
-        let old: Vec<i64> = old.map(|run| run.log_id).collect();
-        for log_id in &old {
+        let left = runs.values().filter(is_left).take(to_usize(limit));
+        let old_runs = runs.values().filter(is_old).take(to_usize(limit)).chain(left);
+        let old_runs: Vec<i64> = old_runs.map(|run| run.log_id).collect();
+        for log_id in &old_runs {
             state.xxl.runs.remove(log_id);
         }
         let unsettled = state.xxl.runs.values().filter(|run| run.state != XxlRunState::Settled);
@@ -162,11 +162,11 @@ impl XxlExecutors for MemStore {
             let last_at = kept.left_at.map_or(kept.last_seen_at, |left_at| left_at.max(kept.last_seen_at));
             last_at < before && kept.by_hand_at.is_none() && !unsettled.contains(&kept.id)
         };
-        let gone = state.xxl.executors.iter().filter(|(_, kept)| is_gone(kept)).take(size(limit));
+        let gone = state.xxl.executors.iter().filter(|(_, kept)| is_gone(kept)).take(to_usize(limit));
         let gone: Vec<(AppId, String)> = gone.map(|(key, _)| key.clone()).collect();
         for key in &gone {
             state.xxl.executors.remove(key);
         }
-        Ok(u64::try_from(old.len() + gone.len()).unwrap_or(u64::MAX))
+        Ok(u64::try_from(old_runs.len() + gone.len()).unwrap_or(u64::MAX))
     }
 }

@@ -7,10 +7,10 @@ use rondel_core::{AppId, JobId};
 use crate::xxl::{XxlExecutor, XxlRun};
 
 /// The number before the first one that is assigned.
-pub(super) const NUMBERS_BEFORE: i64 = 999_999_999;
+pub(super) const LAST_UNASSIGNED_NUMBER: i64 = 999_999_999;
 
 #[derive(Debug, Default)]
-pub(super) struct Xxl {
+pub(super) struct XxlRows {
     pub(super) executors: BTreeMap<(AppId, String), XxlExecutor>,
     /// The numbers by which executors know the jobs.
     pub(super) numbers: BTreeMap<JobId, i32>,
@@ -19,9 +19,9 @@ pub(super) struct Xxl {
     pub(super) last_log_id: i64,
 }
 
-impl Xxl {
-    pub(super) fn number(&mut self, job: JobId) -> i32 {
-        let next = NUMBERS_BEFORE + 1 + i64::try_from(self.numbers.len()).unwrap_or(i64::MAX);
+impl XxlRows {
+    pub(super) fn number_of(&mut self, job: JobId) -> i32 {
+        let next = LAST_UNASSIGNED_NUMBER + 1 + i64::try_from(self.numbers.len()).unwrap_or(i64::MAX);
         *self.numbers.entry(job).or_insert_with(|| i32::try_from(next).unwrap_or(i32::MAX))
     }
 }

@@ -45,14 +45,14 @@ pub(super) const READ_ACTIVITY: Statement = Statement {
 
 impl SqlStore {
     pub(super) async fn read_activity(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<JobActivity>> {
-        let mut found = Vec::with_capacity(jobs.len());
+        let mut activities = Vec::with_capacity(jobs.len());
         for chunk in jobs.chunks(CHUNK_MAX) {
             let query = Query::new(&READ_ACTIVITY).at(since).list(chunk.iter().map(|job| job.get()));
             for row in self.rows(query).await? {
-                found.push(activity(&row)?);
+                activities.push(activity(&row)?);
             }
         }
-        Ok(found)
+        Ok(activities)
     }
 }
 

@@ -198,7 +198,7 @@ impl Tx<'_> {
             .int(id.get())
             .int(version)
             .text(&json(change.spec)?)
-            .text(&json(change.expanded)?)
+            .text(&json(change.expanded_rule)?)
             .text(&clean_name(change.author))
             .at(change.now);
         self.execute_all(insert, 1).await?;
@@ -207,7 +207,7 @@ impl Tx<'_> {
             namespace: change.namespace,
             version,
             spec: change.spec.clone(),
-            expanded: change.expanded.clone(),
+            expanded_rule: change.expanded_rule.clone(),
             created_at,
             updated_at: change.now,
         })
@@ -233,7 +233,7 @@ fn calendar(row: &AnyRow) -> Result<CalendarRecord> {
         namespace: NamespaceId::new(columns.int("namespace_id")?),
         version: columns.int("version")?,
         spec: columns.json("spec")?,
-        expanded: columns.json("expanded")?,
+        expanded_rule: columns.json("expanded")?,
         created_at: columns.at("created_at_ms")?,
         updated_at: columns.at("updated_at_ms")?,
     })

@@ -40,11 +40,11 @@ const READ_EXECUTOR_NAMES: Statement =
 
 #[async_trait]
 impl Changes for SqlStore {
-    async fn runs_after(&self, after: RunId, limit: u32) -> Result<Vec<RunSnapshot>> {
+    async fn snapshots_after(&self, after: RunId, limit: u32) -> Result<Vec<RunSnapshot>> {
         snapshots(&self.rows(Query::new(&READ_RUNS_AFTER).int(after.get()).int(limit.into())).await?)
     }
 
-    async fn runs_now(&self, ids: &[RunId]) -> Result<Vec<RunSnapshot>> {
+    async fn current_snapshots(&self, ids: &[RunId]) -> Result<Vec<RunSnapshot>> {
         let mut found = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(CHUNK_MAX) {
             let query = Query::new(&READ_RUNS_NOW).list(chunk.iter().map(|id| id.get()));
@@ -53,7 +53,7 @@ impl Changes for SqlStore {
         Ok(found)
     }
 
-    async fn runs_of_lease(&self, owner: LeaseToken, limit: u32) -> Result<Vec<RunSnapshot>> {
+    async fn snapshots_of_lease(&self, owner: LeaseToken, limit: u32) -> Result<Vec<RunSnapshot>> {
         let mut found = Vec::new();
         for status in [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running] {
             let query = Query::new(&READ_RUNS_OF_LEASE).int(owner.node.get()).int(owner.epoch);
@@ -81,15 +81,15 @@ impl Changes for SqlStore {
     }
 
     async fn executor_names(&self, ids: &[ExecutorId]) -> Result<Vec<(ExecutorId, NamespaceId, String)>> {
-        let mut found = Vec::with_capacity(ids.len());
+        let mut names = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(CHUNK_MAX) {
             for row in self.rows(Query::new(&READ_EXECUTOR_NAMES).list(chunk.iter().map(|id| id.get()))).await? {
                 let mut columns = Reader::new(&row, "executor");
                 let id = ExecutorId::new(columns.int("id")?);
-                found.push((id, NamespaceId::new(columns.int("namespace_id")?), columns.text("name")?));
+                names.push((id, NamespaceId::new(columns.int("namespace_id")?), columns.text("name")?));
             }
         }
-        Ok(found)
+        Ok(names)
     }
 }
 

@@ -184,9 +184,9 @@ impl Channels for SqlStore {
         let limit = lease.channel_max.min(LEASE_COUNT_MAX);
         let max = usize::try_from(LEASE_COUNT_MAX).unwrap_or(usize::MAX);
         // No channel has this id. It is in the list because a list needs at least one.
-        let mut without = vec![0];
-        without.extend(lease.without.iter().take(max).map(|channel| channel.get()));
-        let find_due = Query::new(&FIND_DUE_CHANNELS).at(lease.now).int(lease.node.get()).list(without.into_iter());
+        let mut excluded = vec![0];
+        excluded.extend(lease.excluded_channels.iter().take(max).map(|channel| channel.get()));
+        let find_due = Query::new(&FIND_DUE_CHANNELS).at(lease.now).int(lease.node.get()).list(excluded.into_iter());
         let find_due = find_due.at(lease.now).int(limit.into());
         let held_until = lease.now + lease.hold;
         let mut leased = Vec::new();
@@ -278,7 +278,7 @@ impl Channels for SqlStore {
 impl Tx<'_> {
     /// Writes messages in this transaction, except existing ones and those to channels that were deleted.
     pub(super) async fn write_messages(&mut self, messages: &[NewMessage]) -> Result<u64> {
-        let mut written = 0;
+        let mut written_count = 0;
         for chunk in messages.chunks(CHUNK_MAX) {
             let named: BTreeSet<i64> = chunk.iter().map(|message| message.channel.get()).collect();
             let there = self.rows(Query::new(&FIND_CHANNELS).list(named.into_iter())).await?;
@@ -304,10 +304,10 @@ impl Tx<'_> {
                     .at(message.created_at)
             });
             for (query, _) in queries {
-                written += self.execute(query).await?;
+                written_count += self.execute(query).await?;
             }
         }
-        Ok(written)
+        Ok(written_count)
     }
 
     async fn save_channel(&mut self, channel: &Channel, expected: Option<Timestamp>) -> Result<ChannelSaved> {
@@ -405,25 +405,25 @@ impl SqlStore {
 
     /// Seals again the secrets that are not sealed with the first key. Fails if no key opens one of them.
     pub(super) async fn seal_channels(&self) -> std::result::Result<(), OpenError> {
-        for row in self.rows(Query::new(&READ_SECRETS)).await.map_err(not_sealed)? {
+        for row in self.rows(Query::new(&READ_SECRETS)).await.map_err(seal_error)? {
             let mut columns = Reader::new(&row, "alert_channel");
-            let id = ChannelId::new(columns.int("id").map_err(not_sealed)?);
-            let name = columns.text("name").map_err(not_sealed)?;
-            let stored = columns.text("secret").map_err(not_sealed)?;
+            let id = ChannelId::new(columns.int("id").map_err(seal_error)?);
+            let name = columns.text("name").map_err(seal_error)?;
+            let stored = columns.text("secret").map_err(seal_error)?;
             let opened = self.sealer.open(&seal_context(id), &stored).map_err(|reason| OpenError::SecretKey {
                 message: format!("the secret of the alert channel {name} cannot be read: {reason}"),
             })?;
             if self.sealer.is_stale(&stored) {
-                let sealed = self.seal_channel(id, &opened).map_err(not_sealed)?;
+                let sealed = self.seal_channel(id, &opened).map_err(seal_error)?;
                 let update = Query::new(&SEAL_CHANNEL).text(&sealed).int(id.get()).text(&stored);
-                self.execute(update).await.map_err(not_sealed)?;
+                self.execute(update).await.map_err(seal_error)?;
             }
         }
         Ok(())
     }
 }
 
-fn not_sealed(error: StoreError) -> OpenError {
+fn seal_error(error: StoreError) -> OpenError {
     match error {
         StoreError::Corrupt { message, .. } => OpenError::SecretKey { message },
         StoreError::Unavailable { source, .. } | StoreError::Query { source, .. } => OpenError::Migrate(source),

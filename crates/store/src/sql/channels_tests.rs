@@ -71,7 +71,7 @@ async fn a_channel_that_cannot_be_read_holds_up_no_other() {
     let hold = Duration::from_secs(30);
     let lease = LeaseChannels {
         node: NodeId::new(1),
-        without: &[],
+        excluded_channels: &[],
         now: NOW,
         channel_max: 10,
         messages_per_channel_max: 10,

@@ -115,7 +115,7 @@ impl Cluster for SqlStore {
 
     fn connections(&self) -> Option<Connections> {
         // On SQLite the single writer has its own pool. On other databases `write` and `read` are the same pool.
-        let current = self.pools.current();
+        let current = self.pools.current_pools();
         let pools = if self.is_single_server() { vec![&current.read, &current.write] } else { vec![&current.read] };
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let idle: u32 = pools.iter().map(|pool| count(pool.num_idle())).sum();
@@ -269,10 +269,10 @@ impl Tx<'_> {
         let (name, version) = (clean_name(&request.name), clean_name(&request.server_version));
         self.row(Query::new(&LOCK_JOINS)).await?;
         self.row(Query::new(&LOCK_NODE).text(&name)).await?;
-        let mut found = Vec::new();
+        let mut nodes = Vec::new();
         for row in self.rows(Query::new(&READ_LEASES)).await? {
             let mut columns = Reader::new(&row, "node");
-            found.push(JoinRow {
+            nodes.push(JoinRow {
                 id: columns.int("id")?,
                 name: columns.text("name")?,
                 ordinal: columns.int("ordinal")?,
@@ -283,11 +283,11 @@ impl Tx<'_> {
         }
         let now = self.now().await?;
         let url = request.advertise_url.as_deref();
-        let Some(known) = found.iter().find(|known| known.name == name) else {
-            let newest = found.last().map_or(0, |known| known.id);
-            let id = request.new_id(newest, |id| found.iter().any(|known| known.id == id.get()));
+        let Some(known) = nodes.iter().find(|known| known.name == name) else {
+            let newest = nodes.last().map_or(0, |known| known.id);
+            let id = request.new_id(newest, |id| nodes.iter().any(|known| known.id == id.get()));
             let epoch = request.epoch_after(LeaseToken { node: id, epoch: 0 });
-            let ordinal = free_ordinal(&found, None, now);
+            let ordinal = free_ordinal(&nodes, None, now);
             let insert = Query::new(&INSERT_NODE)
                 .int(id.get())
                 .text(&name)
@@ -301,10 +301,10 @@ impl Tx<'_> {
             return Ok(Join::Joined { token: LeaseToken { node: id, epoch }, ordinal });
         };
         let before = LeaseToken { node: NodeId::new(known.id), epoch: known.epoch };
-        let Some(ended_at) = request.ended_at(before, (known.lease_until, known.prior_lease_until), now) else {
+        let Some(ended_at) = request.latest_end(before, (known.lease_until, known.prior_lease_until), now) else {
             return Ok(Join::Living { lease_until: known.lease_until, epoch: known.epoch });
         };
-        let ordinal = free_ordinal(&found, Some(known), now);
+        let ordinal = free_ordinal(&nodes, Some(known), now);
         let next = LeaseToken { epoch: request.epoch_after(before), ..before };
         let take = Query::new(&TAKE_LEASE)
             .int(next.epoch)

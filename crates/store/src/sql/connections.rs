@@ -48,7 +48,7 @@ impl SqlStore {
             return DatabaseTroubleKind::RejectsStatement;
         };
         if !matches!(source, sqlx::Error::PoolTimedOut) {
-            return failure::trouble(source);
+            return failure::trouble_kind(source);
         }
         probe(&self.options, self.statements.dialect()).await
     }
@@ -59,7 +59,7 @@ async fn probe(options: &AnyConnectOptions, dialect: Dialect) -> DatabaseTrouble
     let end = Instant::now() + PROBE_TIMEOUT;
     let mut connection = match timeout_at(end, AnyConnection::connect_with(options)).await {
         Ok(Ok(connection)) => connection,
-        Ok(Err(error)) => return failure::trouble(&error),
+        Ok(Err(error)) => return failure::trouble_kind(&error),
         Err(_) => return DatabaseTroubleKind::Unreachable,
     };
     // A pooler opens a connection although the database behind it does not answer. The statement then waits in the pooler.
@@ -76,21 +76,21 @@ impl SqlStore {
         let Some(own) = &self.sessions.own_connections else { return Ok(()) };
         let list = Query::new(&LIST_CONNECTIONS).text(&own.as_text());
         self.execute(list.int(token.node.get()).int(token.epoch)).await?;
-        let ended = self.rows(Query::new(&READ_ENDED_CONNECTIONS).int(token.node.get())).await?;
-        if ended.is_empty() {
+        let ended_rows = self.rows(Query::new(&READ_ENDED_CONNECTIONS).int(token.node.get())).await?;
+        if ended_rows.is_empty() {
             return Ok(());
         }
         // If the database has restarted, an id in an old list can belong to a session of a living server.
-        let mut living = BTreeSet::new();
+        let mut living_ids = BTreeSet::new();
         for row in self.rows(Query::new(&READ_LIVING_CONNECTIONS)).await? {
             let mut columns = Reader::new(&row, "node");
             columns.int("id")?;
-            living.extend(listed_ids(&columns.text("connection_ids")?));
+            living_ids.extend(listed_ids(&columns.text("connection_ids")?));
         }
-        for row in ended {
+        for row in ended_rows {
             let mut columns = Reader::new(&row, "node");
             let (node, text) = (columns.int("id")?, columns.text("connection_ids")?);
-            self.end_connections(node, listed_ids(&text).filter(|id| !living.contains(id)).collect()).await?;
+            self.end_connections(node, listed_ids(&text).filter(|id| !living_ids.contains(id)).collect()).await?;
             self.execute(Query::new(&FORGET_CONNECTIONS).int(node).text(&text)).await?;
         }
         Ok(())
@@ -106,7 +106,7 @@ impl SqlStore {
             tracing::info!(node_id, count = found.len(), "ending the sessions of a server whose lease has ended");
         }
         for id in found {
-            if let Err(error) = self.pools.current().write.execute(AssertSqlSafe(format!("KILL {id}"))).await {
+            if let Err(error) = self.pools.current_pools().write.execute(AssertSqlSafe(format!("KILL {id}"))).await {
                 // The session may have ended in the meantime.
                 tracing::debug!(node_id, id, %error, "cannot end a session");
             }

@@ -66,7 +66,7 @@ impl Declarations for SqlStore {
         Ok(count)
     }
 
-    async fn see_declared_set(&self, app: AppId, hash: &str, specs: &str, now: Timestamp) -> Result<()> {
+    async fn record_declared_set(&self, app: AppId, hash: &str, specs: &str, now: Timestamp) -> Result<()> {
         let see = Query::new(&SEE_SET).at(now).int(app.get()).text(hash).at(now);
         if self.execute(see).await? == 0 {
             // The set is new, or another node has already recorded it in this millisecond.

@@ -155,15 +155,15 @@ impl Dialect {
 
     /// Writes a table `v` of these rows, with the columns `column1`, `column2` … The types are one letter per column, `i` for integers and
     /// `t` for text: MySQL treats an argument without a cast as text.
-    fn table_of_rows(self, writer: &mut Writer, types: &str, row_count: usize) {
+    fn push_table_of_rows(self, writer: &mut Writer, types: &str, row_count: usize) {
         match self {
             Self::Sqlite => {
                 writer.out.push_str("(VALUES ");
-                writer.tuples(types.len(), row_count);
+                writer.push_tuples(types.len(), row_count);
                 writer.out.push_str(") AS v");
             }
             Self::Postgres => {
-                writer.arrays(types);
+                writer.push_arrays(types);
                 writer.out.push_str(" AS v(");
                 for column in 1..=types.len() {
                     writer.out.push_str(if column == 1 { "column" } else { ", column" });
@@ -197,12 +197,12 @@ impl Dialect {
             writer.out.push_str(&rest[..at]);
             rest = &rest[at..];
             if let Some(after) = rest.strip_prefix('?') {
-                writer.argument();
+                writer.push_argument();
                 rest = after;
                 continue;
             }
             let end = rest.find('}').expect("a mark in a statement ends with a brace");
-            writer.mark(&rest[1..end], row_count);
+            writer.push_mark(&rest[1..end], row_count);
             rest = &rest[end + 1..];
         }
         writer.out.push_str(rest);
@@ -221,7 +221,7 @@ struct Writer {
 }
 
 impl Writer {
-    fn argument(&mut self) {
+    fn push_argument(&mut self) {
         self.arguments += 1;
         match self.dialect {
             Dialect::Sqlite | Dialect::MySql => self.out.push('?'),
@@ -232,24 +232,24 @@ impl Writer {
         }
     }
 
-    fn list(&mut self, count: usize) {
+    fn push_list(&mut self, count: usize) {
         for index in 0..count {
             self.out.push_str(if index == 0 { "" } else { ", " });
-            self.argument();
+            self.push_argument();
         }
     }
 
-    fn tuples(&mut self, width: usize, count: usize) {
+    fn push_tuples(&mut self, width: usize, count: usize) {
         for index in 0..count {
             self.out.push_str(if index == 0 { "(" } else { ", (" });
-            self.list(width);
+            self.push_list(width);
             self.out.push(')');
         }
     }
 
     /// The driver cannot send arrays, so an array is sent as text.
-    fn array(&mut self, kind: char) {
-        self.argument();
+    fn push_array(&mut self, kind: char) {
+        self.push_argument();
         self.out.push_str(match kind {
             'i' => "::text::bigint[]",
             'b' => "::text::bytea[]",
@@ -257,21 +257,21 @@ impl Writer {
         });
     }
 
-    fn arrays(&mut self, types: &str) {
+    fn push_arrays(&mut self, types: &str) {
         self.first_column = self.arguments + 1;
         for (column, kind) in types.chars().enumerate() {
             self.out.push_str(if column == 0 { "unnest(" } else { ", " });
-            self.array(kind);
+            self.push_array(kind);
         }
         self.out.push(')');
     }
 
     /// Compares with each number of an array argument. The array is in a subquery, so that its text is parsed once and not for each row.
-    fn is_any_of(&mut self, argument: usize) {
+    fn push_is_any_of(&mut self, argument: usize) {
         self.out.push_str(&format!("= ANY((SELECT ${argument}::text::bigint[])::bigint[])"));
     }
 
-    fn mark(&mut self, mark: &str, row_count: usize) {
+    fn push_mark(&mut self, mark: &str, row_count: usize) {
         let dialect = self.dialect;
         match mark.split_once(':') {
             None => match mark {
@@ -289,34 +289,34 @@ impl Writer {
                 "end" => self.out.push_str(dialect.check().1),
                 "in_list" if dialect.sends_arrays() => {
                     self.arguments += 1;
-                    self.is_any_of(self.arguments);
+                    self.push_is_any_of(self.arguments);
                 }
                 "in_list" => {
                     self.out.push_str("IN (");
-                    self.list(row_count);
+                    self.push_list(row_count);
                     self.out.push(')');
                 }
-                "words" => self.list(row_count),
+                "words" => self.push_list(row_count),
                 _ => unreachable!("no mark is called {mark}"),
             },
             Some(("values", types)) if dialect.sends_arrays() => {
                 self.out.push_str("SELECT * FROM ");
-                self.arrays(types);
+                self.push_arrays(types);
             }
             Some(("values", types)) => {
                 self.out.push_str("VALUES ");
-                self.tuples(types.len(), row_count);
+                self.push_tuples(types.len(), row_count);
             }
-            Some(("rows", types)) => dialect.table_of_rows(self, types, row_count),
+            Some(("rows", types)) => dialect.push_table_of_rows(self, types, row_count),
             Some(("join", types)) if dialect.joins_before_set() => {
-                dialect.table_of_rows(self, types, row_count);
+                dialect.push_table_of_rows(self, types, row_count);
                 // `STRAIGHT_JOIN` reads the rows of the batch first. Otherwise the optimizer may scan a small table, and lock all of its
                 // rows.
                 self.out.push_str(" STRAIGHT_JOIN ");
             }
             Some(("from", types)) if !dialect.joins_before_set() => {
                 self.out.push_str("FROM ");
-                dialect.table_of_rows(self, types, row_count);
+                dialect.push_table_of_rows(self, types, row_count);
             }
             Some(("join" | "from", _)) => {}
             Some(("or_update", key)) => self.out.push_str(&dialect.or_update(key)),
@@ -331,7 +331,7 @@ impl Writer {
                     self.out.push_str(" AND ");
                     self.out.push_str(column);
                     self.out.push(' ');
-                    self.is_any_of(self.first_column);
+                    self.push_is_any_of(self.first_column);
                 }
             }
             Some((other, _)) => unreachable!("no mark is called {other}"),

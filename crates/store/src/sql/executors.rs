@@ -161,7 +161,7 @@ impl Executors for SqlStore {
                 .opt_text(process.as_deref());
             let mut opened_at = now;
             if tx.execute(insert).await? == 0 {
-                opened_at = now.max(tx.previous_opening(token, executor.id).await? + Duration::from_millis(1));
+                opened_at = now.max(tx.previous_opened_at(token, executor.id).await? + Duration::from_millis(1));
                 let reopen = Query::new(&REOPEN_SESSION)
                     .int(token.epoch)
                     .int(executor.app.get())
@@ -282,7 +282,7 @@ impl Executors for SqlStore {
 impl Tx<'_> {
     /// When the session of the previous stream was opened. No two streams of an executor to one node are recorded as opened at the same
     /// instant.
-    async fn previous_opening(&mut self, token: LeaseToken, executor: ExecutorId) -> Result<Timestamp> {
+    async fn previous_opened_at(&mut self, token: LeaseToken, executor: ExecutorId) -> Result<Timestamp> {
         let query = Query::new(&READ_OPENED_AT).int(token.node.get()).int(executor.get());
         let row = self.row(query).await?;
         row.map_or(Ok(Timestamp::EPOCH), |row| Reader::new(&row, "executor_session").at("connected_at_ms"))

@@ -55,7 +55,7 @@ impl FailedBatches {
 
     /// Counts a failure of a batch of `row_count` rows. Returns how often the batch has failed with a single row; 0 while it has several
     /// rows.
-    fn failed(&self, operation: &'static str, first: i64, row_count: usize) -> u32 {
+    fn count_failure(&self, operation: &'static str, first: i64, row_count: usize) -> u32 {
         let mut known = self.lock();
         // A batch that is in the list takes no further room, and keeps its count.
         if known.len() >= FAILED_BATCH_MAX && !known.contains_key(&(operation, first)) {
@@ -90,17 +90,17 @@ impl SqlStore {
         row_count: usize,
         error: &StoreError,
     ) -> bool {
-        if !failure::may_be_the_batch(error) || !self.answers().await {
+        if !failure::may_be_the_batch(error) || !self.is_database_answering().await {
             return false;
         }
         // A single row must fail twice as often as a batch before it is blamed, because the database may break every connection for a
         // while.
-        let alone = self.failed_batches.failed(operation, first, row_count);
+        let alone = self.failed_batches.count_failure(operation, first, row_count);
         failure::ends_connection(error) && alone >= self.failed_batches.halve_after.saturating_mul(2)
     }
 
     /// Whether the database answers a short statement. This also updates the known packet limit.
-    async fn answers(&self) -> bool {
+    async fn is_database_answering(&self) -> bool {
         let answers = async {
             self.row(Query::new(&PING)).await?;
             self.read_packet_max().await
@@ -138,7 +138,7 @@ mod tests {
         let mut sizes = Vec::new();
         for _ in 0..8 {
             let row_count = failed_batches.rows_max("finish", 7).min(5);
-            sizes.push((row_count, failed_batches.failed("finish", 7, row_count)));
+            sizes.push((row_count, failed_batches.count_failure("finish", 7, row_count)));
         }
         assert_eq!(sizes, [(5, 0), (5, 0), (2, 0), (2, 0), (1, 1), (1, 2), (1, 3), (1, 4)]);
         failed_batches.passed("finish", 7);
@@ -150,10 +150,10 @@ mod tests {
     fn a_batch_keeps_its_count_in_a_full_list() {
         let failed_batches = FailedBatches::new(2);
         for first in (0..).take(FAILED_BATCH_MAX) {
-            assert_eq!(failed_batches.failed("finish", first, 5), 0);
+            assert_eq!(failed_batches.count_failure("finish", first, 5), 0);
         }
         for _ in 0..2 {
-            assert_eq!(failed_batches.failed("claim", 7, 8), 0);
+            assert_eq!(failed_batches.count_failure("claim", 7, 8), 0);
         }
         assert_eq!(failed_batches.rows_max("claim", 7), 4);
         assert_eq!(failed_batches.lock().len(), FAILED_BATCH_MAX);

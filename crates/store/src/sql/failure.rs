@@ -54,12 +54,14 @@ pub(super) fn classify(error: &Error) -> Failure {
         Error::Encode(_) => Failure::Data,
         Error::Database(database) => {
             if let Some(mysql) = database.try_downcast_ref::<MySqlDatabaseError>() {
-                return of_mysql(mysql.number());
+                return failure_of_mysql(mysql.number());
             }
             let code = database.code();
             match code.as_deref() {
-                Some(code) if database.try_downcast_ref::<sqlx::sqlite::SqliteError>().is_some() => of_sqlite(code),
-                Some(code) => of_postgres(code),
+                Some(code) if database.try_downcast_ref::<sqlx::sqlite::SqliteError>().is_some() => {
+                    failure_of_sqlite(code)
+                }
+                Some(code) => failure_of_postgres(code),
                 None => Failure::Statement,
             }
         }
@@ -70,7 +72,8 @@ pub(super) fn classify(error: &Error) -> Failure {
 /// Whether a batch may have failed because of its size: the connection broke, or the batch took too long.
 pub(super) fn may_be_the_batch(error: &StoreError) -> bool {
     let (StoreError::Unavailable { source, .. } | StoreError::Query { source, .. }) = error else { return false };
-    ends_connection(error) || matches!(trouble(source), DatabaseTroubleKind::Unreachable | DatabaseTroubleKind::Slow)
+    ends_connection(error)
+        || matches!(trouble_kind(source), DatabaseTroubleKind::Unreachable | DatabaseTroubleKind::Slow)
 }
 
 /// Whether the connection broke without an error from the database.
@@ -80,32 +83,32 @@ pub(super) fn ends_connection(error: &StoreError) -> bool {
 
 /// Advice about a database that refuses connections.
 pub(super) fn hint(error: &Error) -> Option<&'static str> {
-    const MISSING: &str = "create it, or name another one at the end of the URL";
-    const CREDENTIALS: &str = "check the user and the password in the URL";
-    const RIGHTS: &str = "grant the user of the URL all rights on it";
-    const STARTUP: &str = "in pgbouncer.ini set ignore_startup_parameters = extra_float_digits";
-    const POOL_MODE: &str = "in pgbouncer.ini set pool_mode = transaction, or session";
+    const MISSING_HINT: &str = "create it, or name another one at the end of the URL";
+    const CREDENTIALS_HINT: &str = "check the user and the password in the URL";
+    const RIGHTS_HINT: &str = "grant the user of the URL all rights on it";
+    const STARTUP_HINT: &str = "in pgbouncer.ini set ignore_startup_parameters = extra_float_digits";
+    const POOL_MODE_HINT: &str = "in pgbouncer.ini set pool_mode = transaction, or session";
     let Error::Database(database) = error else { return None };
     if let Some(mysql) = database.try_downcast_ref::<MySqlDatabaseError>() {
         return match mysql.number() {
-            1049 => Some(MISSING),
-            1045 | 1698 => Some(CREDENTIALS),
-            1044 => Some(RIGHTS),
+            1049 => Some(MISSING_HINT),
+            1045 | 1698 => Some(CREDENTIALS_HINT),
+            1044 => Some(RIGHTS_HINT),
             _ => None,
         };
     }
     // PgBouncer's own errors have the code of a protocol violation.
     let message = database.message();
     if message.contains("unsupported startup parameter") {
-        return Some(STARTUP);
+        return Some(STARTUP_HINT);
     }
     if message.contains("statement pooling mode") {
-        return Some(POOL_MODE);
+        return Some(POOL_MODE_HINT);
     }
     match database.code().as_deref() {
-        Some("3D000") => Some(MISSING),
-        Some("28P01" | "28000") => Some(CREDENTIALS),
-        Some("42501") => Some(RIGHTS),
+        Some("3D000") => Some(MISSING_HINT),
+        Some("28P01" | "28000") => Some(CREDENTIALS_HINT),
+        Some("42501") => Some(RIGHTS_HINT),
         _ => None,
     }
 }
@@ -119,7 +122,7 @@ pub(super) fn is_forbidden(database: &dyn sqlx::error::DatabaseError) -> bool {
 }
 
 /// Derives the state of the whole database from an error.
-pub(super) fn trouble(error: &Error) -> DatabaseTroubleKind {
+pub(super) fn trouble_kind(error: &Error) -> DatabaseTroubleKind {
     match error {
         Error::PoolTimedOut | Error::PoolClosed => DatabaseTroubleKind::Connections,
         Error::Io(_) | Error::Tls(_) | Error::WorkerCrashed => DatabaseTroubleKind::Unreachable,
@@ -172,7 +175,7 @@ fn trouble_of_sqlite(code: u32) -> DatabaseTroubleKind {
 }
 
 /// Classifies an error by its SQLSTATE.
-fn of_postgres(code: &str) -> Failure {
+fn failure_of_postgres(code: &str) -> Failure {
     match code {
         // serialization failure, deadlock, lock not available
         "40001" | "40P01" | "55P03" => Failure::Contention,
@@ -187,7 +190,7 @@ fn of_postgres(code: &str) -> Failure {
 }
 
 /// Classifies an error by the server's own number, because many errors share one SQLSTATE.
-fn of_mysql(number: u16) -> Failure {
+fn failure_of_mysql(number: u16) -> Failure {
     match number {
         // lock wait timeout, deadlock, record has changed since last read
         1205 | 1213 | 1020 => Failure::Contention,
@@ -208,7 +211,7 @@ fn of_mysql(number: u16) -> Failure {
 }
 
 /// Classifies an error by the primary result code: the low byte of the extended one.
-fn of_sqlite(code: &str) -> Failure {
+fn failure_of_sqlite(code: &str) -> Failure {
     let code: u32 = code.parse().unwrap_or_default();
     match code {
         // unique, primary key
@@ -238,16 +241,20 @@ mod tests {
     #[test]
     fn a_refused_connection_is_no_fault_of_the_statement() {
         for code in ["08006", "28000", "28P01", "3D000", "53300", "55000", "57P01", "57P03"] {
-            assert_eq!(of_postgres(code), Failure::Unavailable, "{code}");
+            assert_eq!(failure_of_postgres(code), Failure::Unavailable, "{code}");
         }
         for number in [1040, 1044, 1045, 1047, 1049, 1129, 1130, 1698, 2003, 4151, 9001] {
-            assert_eq!(of_mysql(number), Failure::Unavailable, "{number}");
+            assert_eq!(failure_of_mysql(number), Failure::Unavailable, "{number}");
         }
-        assert_eq!(of_postgres("25P04"), Failure::Unavailable, "transaction_timeout");
-        assert_eq!(of_mysql(1615), Failure::Unavailable, "prepared statement needs to be re-prepared");
+        assert_eq!(failure_of_postgres("25P04"), Failure::Unavailable, "transaction_timeout");
+        assert_eq!(failure_of_mysql(1615), Failure::Unavailable, "prepared statement needs to be re-prepared");
         let closed = Error::Protocol("expected to read 5 bytes, got 0 bytes at EOF".to_owned());
         assert_eq!(classify(&closed), Failure::Unavailable, "a proxy without a database behind it");
         assert_eq!(of(&unexpected_count("finish", 2, 3)), Failure::Statement);
-        assert_eq!((of_postgres("42601"), of_mysql(1064)), (Failure::Statement, Failure::Statement), "syntax");
+        assert_eq!(
+            (failure_of_postgres("42601"), failure_of_mysql(1064)),
+            (Failure::Statement, Failure::Statement),
+            "syntax"
+        );
     }
 }

@@ -163,13 +163,13 @@ impl SqlStore {
             return Ok(0);
         }
         transact!(self, "free_homeless", |tx| {
-            let locked = Query::new(&LOCK_HOMELESS).list(jobs.iter().copied()).int(home);
-            let locked = read_ids(&tx.rows(locked).await?, "job_due", "job_id")?;
-            if locked.is_empty() {
+            let lock = Query::new(&LOCK_HOMELESS).list(jobs.iter().copied()).int(home);
+            let locked_ids = read_ids(&tx.rows(lock).await?, "job_due", "job_id")?;
+            if locked_ids.is_empty() {
                 return Ok(0);
             }
-            let count = locked.len();
-            tx.execute_all(Query::new(&FREE_JOBS).list(locked.into_iter()).int(home), count).await?;
+            let count = locked_ids.len();
+            tx.execute_all(Query::new(&FREE_JOBS).list(locked_ids.into_iter()).int(home), count).await?;
             Ok(u32::try_from(count).unwrap_or(u32::MAX))
         })
     }

@@ -83,17 +83,17 @@ impl Logs for SqlStore {
         let mut ids: Vec<i64> = chunks.iter().map(|chunk| chunk.run.get()).collect();
         ids.sort_unstable();
         ids.dedup();
-        let mut known = HashMap::with_capacity(ids.len());
+        let mut run_rows = HashMap::with_capacity(ids.len());
         for part in ids.chunks(CHUNK_MAX) {
             for row in self.rows(Query::new(&FIND_RUNS).list(part.iter().copied())).await? {
                 let mut columns = Reader::new(&row, "run");
-                known.insert(columns.int("id")?, columns.int("namespace_id")?);
+                run_rows.insert(columns.int("id")?, columns.int("namespace_id")?);
             }
         }
         let mut part: Vec<Encoded> = Vec::new();
         let (mut bytes, bytes_max) = (0, BYTES_MAX.min(self.statement_size().bytes));
         for chunk in chunks {
-            let Some(namespace) = known.get(&chunk.run.get()) else { continue };
+            let Some(namespace) = run_rows.get(&chunk.run.get()) else { continue };
             let encoded = encode(chunk, Some(*namespace))?;
             if !part.is_empty() && (part.len() == CHUNK_MAX || bytes + encoded.data.len() > bytes_max) {
                 self.insert_logs(&part).await?;
@@ -148,7 +148,7 @@ impl Logs for SqlStore {
                 return Ok(None);
             }
             if sum > room {
-                return self.cut_in_page(namespace, before, room).await;
+                return self.find_cut(namespace, before, room).await;
             }
             // If the page cuts the chunks of its first run, the remaining chunks are not counted. These are a few in twenty thousand.
             room -= sum;
@@ -170,20 +170,20 @@ impl SqlStore {
     /// Replaces the log of each attempt by a line.
     async fn replace_logs(&self, ids: &[i64], range: LogRange) -> Result<u64> {
         transact!(self, "remove_logs", |tx| {
-            let locked =
+            let locked_ids =
                 read_ids(&tx.rows(Query::new(&LOCK_ENDED_RUNS).list(ids.iter().copied())).await?, "run", "id")?;
-            if locked.is_empty() {
+            if locked_ids.is_empty() {
                 return Ok(0);
             }
             let mut marks = Vec::new();
-            for row in tx.rows(Query::new(&COUNT_LINES).list(locked.iter().copied())).await? {
+            for row in tx.rows(Query::new(&COUNT_LINES).list(locked_ids.iter().copied())).await? {
                 let mut columns = Reader::new(&row, "run_log");
                 let (run, attempt) = (RunId::new(columns.int("run_id")?), columns.int32("attempt")?);
                 let lines = vec![removed_line(columns.int("line_count")?, range.now)];
                 marks.push(encode(&LogChunk { run, attempt, sequence: 0, lines }, None)?);
             }
-            let count = locked.len();
-            tx.execute(Query::new(&DELETE_CHUNKS).list(locked.into_iter())).await?;
+            let count = locked_ids.len();
+            tx.execute(Query::new(&DELETE_CHUNKS).list(locked_ids.into_iter())).await?;
             for part in marks.chunks(CHUNK_MAX) {
                 tx.execute(insert(part)).await?;
             }
@@ -192,7 +192,7 @@ impl SqlStore {
     }
 
     /// Finds the run whose log exceeds `room`, in bytes, in the page of chunks before the run `before`.
-    async fn cut_in_page(&self, namespace: NamespaceId, before: i64, mut room: i64) -> Result<Option<RunId>> {
+    async fn find_cut(&self, namespace: NamespaceId, before: i64, mut room: i64) -> Result<Option<RunId>> {
         let query = Query::new(&READ_LOG_SIZES).int(namespace.get()).int(before).int(SIZE_PAGE.into());
         for row in self.rows(query).await? {
             let mut columns = Reader::new(&row, "run_log");

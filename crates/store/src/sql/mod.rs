@@ -155,23 +155,23 @@ impl Tries {
 impl SqlStore {
     /// Closes every connection after the current calls have ended.
     pub async fn close(&self) {
-        let pools = self.pools.current();
+        let pools = self.pools.current_pools();
         pools.write.close().await;
         pools.read.close().await;
     }
 
     async fn begin(&self, operation: &'static str) -> Result<Tx<'_>> {
-        let (pools, begin) = (self.pools.current(), AssertSqlSafe(Arc::clone(&self.sessions.begin)));
-        let session = pools.write.acquire().await.map_err(|source| self.failed(operation, source))?;
+        let (pools, begin) = (self.pools.current_pools(), AssertSqlSafe(Arc::clone(&self.sessions.begin)));
+        let session = pools.write.acquire().await.map_err(|source| self.to_store_error(operation, source))?;
         let inner = self.pools.answer(&pools, BeginTransaction::new(session, begin.into_sql_str())).await;
-        let inner = inner.map_err(|source| self.failed(operation, source))?;
+        let inner = inner.map_err(|source| self.to_store_error(operation, source))?;
         Ok(Tx { inner, store: self, pools, operation, size: self.statement_size() })
     }
 
     /// Turns an error of the driver into one of the store. If a session accepts no writes, that is noted, so that all sessions opened until
     /// now are soon replaced.
-    fn failed(&self, operation: &'static str, source: sqlx::Error) -> StoreError {
-        if failure::trouble(&source) == DatabaseTroubleKind::ReadOnly {
+    fn to_store_error(&self, operation: &'static str, source: sqlx::Error) -> StoreError {
+        if failure::trouble_kind(&source) == DatabaseTroubleKind::ReadOnly {
             self.sessions.read_only.note();
         }
         store_error(operation, source)
@@ -191,10 +191,10 @@ impl SqlStore {
             let rows = tx.rows(query).await;
             return tx.end(rows).await;
         }
-        let pools = self.pools.current();
-        let mut session = pools.read.acquire().await.map_err(|source| self.failed(operation, source))?;
+        let pools = self.pools.current_pools();
+        let mut session = pools.read.acquire().await.map_err(|source| self.to_store_error(operation, source))?;
         let rows = self.pools.answer(&pools, self.driver_query(query).fetch_all(&mut *session)).await;
-        rows.map_err(|source| self.failed(operation, source))
+        rows.map_err(|source| self.to_store_error(operation, source))
     }
 
     /// The first row, read outside of any transaction.
@@ -205,10 +205,10 @@ impl SqlStore {
             let row = tx.row(query).await;
             return tx.end(row).await;
         }
-        let pools = self.pools.current();
-        let mut session = pools.read.acquire().await.map_err(|source| self.failed(operation, source))?;
+        let pools = self.pools.current_pools();
+        let mut session = pools.read.acquire().await.map_err(|source| self.to_store_error(operation, source))?;
         let row = self.pools.answer(&pools, self.driver_query(query).fetch_optional(&mut *session)).await;
-        row.map_err(|source| self.failed(operation, source))
+        row.map_err(|source| self.to_store_error(operation, source))
     }
 
     /// Executes a single statement that writes, outside of any transaction.
@@ -219,10 +219,10 @@ impl SqlStore {
             let done = tx.execute(query).await;
             return tx.end(done).await;
         }
-        let pools = self.pools.current();
-        let mut session = pools.write.acquire().await.map_err(|source| self.failed(operation, source))?;
+        let pools = self.pools.current_pools();
+        let mut session = pools.write.acquire().await.map_err(|source| self.to_store_error(operation, source))?;
         let done = self.pools.answer(&pools, self.driver_query(query).execute(&mut *session)).await;
-        Ok(done.map_err(|source| self.failed(operation, source))?.rows_affected())
+        Ok(done.map_err(|source| self.to_store_error(operation, source))?.rows_affected())
     }
 }
 
@@ -243,21 +243,21 @@ impl Tx<'_> {
         let operation = query.statement.name;
         let work = self.inner.fetch_all(self.store.driver_query(query));
         let rows = self.store.pools.answer(&self.pools, work).await;
-        rows.map_err(|source| self.store.failed(operation, source))
+        rows.map_err(|source| self.store.to_store_error(operation, source))
     }
 
     async fn row(&mut self, query: Query) -> Result<Option<AnyRow>> {
         let operation = query.statement.name;
         let work = self.inner.fetch_optional(self.store.driver_query(query));
         let row = self.store.pools.answer(&self.pools, work).await;
-        row.map_err(|source| self.store.failed(operation, source))
+        row.map_err(|source| self.store.to_store_error(operation, source))
     }
 
     async fn execute(&mut self, query: Query) -> Result<u64> {
         let operation = query.statement.name;
         let work = self.inner.execute(self.store.driver_query(query));
         let done = self.store.pools.answer(&self.pools, work).await;
-        Ok(done.map_err(|source| self.store.failed(operation, source))?.rows_affected())
+        Ok(done.map_err(|source| self.store.to_store_error(operation, source))?.rows_affected())
     }
 
     /// Executes a statement that must write `expected` rows, which this transaction has locked.
@@ -278,7 +278,7 @@ impl Tx<'_> {
                 rondel_failpoint::try_pass(operation, "written")
                     .map_err(|injected| injected_error(operation, injected))?;
                 let committed = store.pools.commit(&pools, inner.commit()).await;
-                committed.map_err(|source| store.failed(operation, source))?;
+                committed.map_err(|source| store.to_store_error(operation, source))?;
                 rondel_failpoint::try_pass(operation, "committed")
                     .map_err(|injected| injected_error(operation, injected))?;
                 Ok(value)

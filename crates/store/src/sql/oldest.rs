@@ -20,13 +20,13 @@ impl SqlStore {
         (before, limit): (Timestamp, u32),
     ) -> Result<u64> {
         let rows = self.rows(of(Query::new(find)).at(before).int(limit.max(1).into())).await?;
-        let mut found: Vec<(i64, i64)> = Vec::with_capacity(rows.len());
+        let mut keys: Vec<(i64, i64)> = Vec::with_capacity(rows.len());
         for row in &rows {
             let mut columns = Reader::new(row, "statistics");
             let at = columns.int("at_ms")?;
-            found.push((at, columns.int("owner_id")?));
+            keys.push((at, columns.int("owner_id")?));
         }
-        let (Some((first_at, _)), Some((last_at, _))) = (found.first().copied(), found.last().copied()) else {
+        let (Some((first_at, _)), Some((last_at, _))) = (keys.first().copied(), keys.last().copied()) else {
             return Ok(0);
         };
         let mut removed = 0;
@@ -34,7 +34,7 @@ impl SqlStore {
             // The page contains all rows before its last instant.
             removed += self.execute(of(Query::new(remove_before)).int(last_at)).await?;
         }
-        let at_last = found.into_iter().filter(|(at, _)| *at == last_at);
+        let at_last = keys.into_iter().filter(|(at, _)| *at == last_at);
         let mut owners: Vec<i64> = at_last.map(|(_, owner)| owner).collect();
         owners.sort_unstable();
         owners.dedup();

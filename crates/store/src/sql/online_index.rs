@@ -10,7 +10,7 @@ use super::failure::{self, Failure};
 use crate::OpenError;
 
 /// The beginning of a statement that builds an index unless it exists.
-const BEGINNING: &str = "CREATE INDEX IF NOT EXISTS ";
+const CREATE_INDEX: &str = "CREATE INDEX IF NOT EXISTS ";
 /// A concurrent build waits for all transactions that began before it. No statement waits for the build, so its timeout may be long.
 const WAIT_FOR_TRANSACTIONS: &str = "SET lock_timeout = '60s'";
 const WAIT_FOR_TABLES: &str = "SET lock_timeout = '2s'";
@@ -70,7 +70,7 @@ fn without_comments(migration: &str) -> String {
 }
 
 fn indexes(text: &str) -> impl Iterator<Item = Index<'_>> {
-    let statements = text.split(';').filter_map(|statement| statement.trim().strip_prefix(BEGINNING));
+    let statements = text.split(';').filter_map(|statement| statement.trim().strip_prefix(CREATE_INDEX));
     statements.filter_map(|statement| {
         let (name, rest) = statement.trim().split_once(' ')?;
         Some(Index { name, rest: rest.trim() })

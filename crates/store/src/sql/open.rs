@@ -38,13 +38,13 @@ impl SqlStore {
             Some(are_shared) => are_shared,
             None if dialect == Dialect::Postgres => {
                 let shared = are_sessions_shared(&mut connection, &options, config.connect_timeout).await;
-                shared.map_err(|source| not_connected(&url, source))?
+                shared.map_err(|source| connect_error(&url, source))?
             }
             None => false,
         };
         let lists_connections = lists_connections(&mut connection, dialect, config).await?;
         let migrated = migrate::run(&mut connection, (dialect, are_shared), config).await;
-        migrated.map_err(|error| not_migrated(&url, error))?;
+        migrated.map_err(|error| migrate_error(&url, error))?;
         connection.close().await.map_err(OpenError::Migrate)?;
         if are_shared {
             tracing::info!("a pooler gives each transaction another session; settings apply to one transaction only");
@@ -120,7 +120,7 @@ async fn connect(
     match tokio::time::timeout(timeout, AnyConnection::connect_with(options)).await {
         Ok(Ok(connection)) => Ok(connection),
         Ok(Err(sqlx::Error::Configuration(_))) => Err(OpenError::Url { url: url.to_string() }),
-        Ok(Err(source)) => Err(not_connected(url, source)),
+        Ok(Err(source)) => Err(connect_error(url, source)),
         Err(_) => {
             let message = format!("no answer within {}", rondel_core::time::format_duration(timeout));
             Err(unreachable(sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, message))))
@@ -128,7 +128,7 @@ async fn connect(
     }
 }
 
-fn not_connected(url: &DatabaseUrl, source: sqlx::Error) -> OpenError {
+fn connect_error(url: &DatabaseUrl, source: sqlx::Error) -> OpenError {
     match url.sqlite_path() {
         Some(path) => OpenError::File { path: path_text(path), source: std::io::Error::other(source) },
         None => refused(url, &source).unwrap_or_else(|| OpenError::Unreachable { url: url.to_string(), source }),
@@ -143,7 +143,7 @@ fn refused(url: &DatabaseUrl, error: &sqlx::Error) -> Option<OpenError> {
 }
 
 /// Like [`refused`], for a database whose user may connect, but not create tables.
-fn not_migrated(url: &DatabaseUrl, error: OpenError) -> OpenError {
+fn migrate_error(url: &DatabaseUrl, error: OpenError) -> OpenError {
     let OpenError::Migrate(sqlx::Error::Database(database)) = &error else { return error };
     if !failure::is_forbidden(database.as_ref()) {
         return error;

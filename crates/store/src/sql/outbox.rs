@@ -121,15 +121,15 @@ impl Outbox for SqlStore {
         if self.row(Query::new(&FIND_ANY_OUTBOX).at(now)).await?.is_none() {
             return Ok(Vec::new());
         }
-        let mut due = Vec::new();
+        let mut due_ids = Vec::new();
         for namespace in self.due_namespaces(now, take).await? {
             let each = i64::from(take.messages_per_namespace_max.min(TAKE_MESSAGES_PER_NAMESPACE_MAX));
             for row in self.rows(Query::new(&FIND_DUE_OUTBOX).int(namespace).at(now).int(each)).await? {
-                due.push(Reader::new(&row, "outbox").int("id")?);
+                due_ids.push(Reader::new(&row, "outbox").int("id")?);
             }
         }
-        let mut taken = Vec::with_capacity(due.len());
-        for chunk in due.chunks(CHUNK_MAX) {
+        let mut taken = Vec::with_capacity(due_ids.len());
+        for chunk in due_ids.chunks(CHUNK_MAX) {
             taken.extend(transact!(self, "take_outbox", |tx| tx.take_outbox(chunk, now, take.hold).await)?);
         }
         Ok(taken)
@@ -183,11 +183,11 @@ impl Tx<'_> {
     }
 
     async fn take_outbox(&mut self, due: &[i64], now: Timestamp, hold: Duration) -> Result<Vec<OutboxItem>> {
-        let mut taken = Vec::with_capacity(due.len());
+        let mut taken_items = Vec::with_capacity(due.len());
         let held_until = now + hold;
         for row in self.rows(Query::new(&LOCK_OUTBOX).list(due.iter().copied()).at(now)).await? {
             let mut columns = Reader::new(&row, "outbox");
-            taken.push(OutboxItem {
+            taken_items.push(OutboxItem {
                 id: OutboxId::new(columns.int("id")?),
                 namespace: NamespaceId::new(columns.int("namespace_id")?),
                 kind: columns.text("kind")?,
@@ -198,12 +198,12 @@ impl Tx<'_> {
                 held_until,
             });
         }
-        if taken.is_empty() {
-            return Ok(taken);
+        if taken_items.is_empty() {
+            return Ok(taken_items);
         }
-        let query = Query::new(&HOLD_OUTBOX).at(held_until).list(taken.iter().map(|item| item.id.get()));
-        self.execute_all(query, taken.len()).await?;
-        Ok(taken)
+        let query = Query::new(&HOLD_OUTBOX).at(held_until).list(taken_items.iter().map(|item| item.id.get()));
+        self.execute_all(query, taken_items.len()).await?;
+        Ok(taken_items)
     }
 }
 
@@ -233,9 +233,9 @@ impl SqlStore {
     async fn due_namespaces(&self, now: Timestamp, take: TakeOutbox<'_>) -> Result<Vec<i64>> {
         let max = usize::try_from(TAKE_NAMESPACE_MAX).unwrap_or(usize::MAX);
         // No namespace has this id. It is in the list because a list needs at least one.
-        let mut without = vec![0];
-        without.extend(take.without.iter().take(max).map(|namespace| namespace.get()));
-        let query = Query::new(&FIND_DUE_NAMESPACES).list(without.into_iter()).at(now);
+        let mut excluded = vec![0];
+        excluded.extend(take.excluded_namespaces.iter().take(max).map(|namespace| namespace.get()));
+        let query = Query::new(&FIND_DUE_NAMESPACES).list(excluded.into_iter()).at(now);
         let rows = self.rows(query.int(take.namespace_max.min(TAKE_NAMESPACE_MAX).into())).await?;
         rows.iter().map(|row| Reader::new(row, "namespace").int("id")).collect()
     }
@@ -267,18 +267,18 @@ impl SqlStore {
 
     /// Seals texts that an older server stored as plain text, or that are sealed with an older key. Fails if no key opens one of them.
     pub(super) async fn seal_webhooks(&self) -> std::result::Result<(), OpenError> {
-        for row in self.rows(Query::new(&READ_WEBHOOKS)).await.map_err(not_sealed)? {
+        for row in self.rows(Query::new(&READ_WEBHOOKS)).await.map_err(seal_error)? {
             let mut columns = Reader::new(&row, "failure_webhook");
-            let namespace = NamespaceId::new(columns.int("namespace_id").map_err(not_sealed)?);
-            let url = columns.text("url").map_err(not_sealed)?;
-            let secret = columns.text("secret").map_err(not_sealed)?;
+            let namespace = NamespaceId::new(columns.int("namespace_id").map_err(seal_error)?);
+            let url = columns.text("url").map_err(seal_error)?;
+            let secret = columns.text("secret").map_err(seal_error)?;
             let sealed_url = self.sealed_again(SealedColumn::Url, namespace, &url)?;
             let sealed_secret = self.sealed_again(SealedColumn::Secret, namespace, &secret)?;
             if sealed_url == url && sealed_secret == secret {
                 continue;
             }
             let update = Query::new(&SEAL_WEBHOOK).text(&sealed_url).text(&sealed_secret).int(namespace.get());
-            self.execute(update.text(&url).text(&secret)).await.map_err(not_sealed)?;
+            self.execute(update.text(&url).text(&secret)).await.map_err(seal_error)?;
         }
         Ok(())
     }
@@ -296,13 +296,13 @@ impl SqlStore {
                 message: format!("the {name} of the failure webhook of namespace {namespace} cannot be read: {reason}"),
             })?;
         match self.sealer.is_stale(stored) {
-            true => self.seal_webhook(column, namespace, &opened).map_err(not_sealed),
+            true => self.seal_webhook(column, namespace, &opened).map_err(seal_error),
             false => Ok(stored.to_owned()),
         }
     }
 }
 
-fn not_sealed(error: StoreError) -> OpenError {
+fn seal_error(error: StoreError) -> OpenError {
     match error {
         StoreError::Corrupt { message, .. } => OpenError::SecretKey { message },
         StoreError::Unavailable { source, .. } | StoreError::Query { source, .. } => OpenError::Migrate(source),

@@ -19,7 +19,7 @@ async fn check_plan(store: &SqlStore, statement: &Statement, index: &str) {
     for _ in 0..text.matches('?').count() {
         query = query.bind(1_i64);
     }
-    let rows = query.fetch_all(&store.pools.current().read).await.unwrap();
+    let rows = query.fetch_all(&store.pools.current_pools().read).await.unwrap();
     let plan: Vec<String> = rows.iter().map(|row| row.try_get::<String, _>(3).unwrap()).collect();
     let scans = plan.iter().any(|step| step.starts_with("SCAN run ") || step == "SCAN run" || step == "SCAN job_due");
     let searches = plan.iter().any(|step| step.contains("SEARCH") && step.contains(index));

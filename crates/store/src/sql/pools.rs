@@ -65,7 +65,7 @@ impl LivePools {
         Self { current, sessions, options, sizes, answer_within }
     }
 
-    pub(super) fn current(&self) -> Arc<Pools> {
+    pub(super) fn current_pools(&self) -> Arc<Pools> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 

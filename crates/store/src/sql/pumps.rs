@@ -12,7 +12,7 @@ use super::rows::{self, run_columns};
 use super::{SqlStore, Tx, transact};
 use crate::cluster::LeaseToken;
 use crate::pumps::{CHECKPOINT_LEN_MAX, ChangedItems, PumpJob, apply_change, has_come, split_by_item};
-use crate::settle::clean;
+use crate::settle::clean_text;
 use crate::{Pumps, Result};
 
 macro_rules! item_columns {
@@ -129,15 +129,15 @@ impl Pumps for SqlStore {
         changes: &[(String, ItemChange)],
         now: Timestamp,
     ) -> Result<ChangedItems> {
-        let mut changed = ChangedItems::default();
+        let mut result = ChangedItems::default();
         for part in split_by_item(changes, ITEMS_MAX) {
             let made = transact!(self, "change_items", |tx| tx.change_items((token, job), &part, now).await)?;
             match made {
-                Some(made_count) => changed.made_count += made_count,
-                None => return Ok(ChangedItems { is_refused: true, ..changed }),
+                Some(applied_count) => result.applied_count += applied_count,
+                None => return Ok(ChangedItems { is_refused: true, ..result }),
             }
         }
-        Ok(changed)
+        Ok(result)
     }
 
     async fn forget_pump(&self, job: JobId, version: i64) -> Result<()> {
@@ -185,7 +185,7 @@ impl Tx<'_> {
         let before = locked.iter().map(item).collect::<Result<Vec<Item>>>()?;
         let before: BTreeMap<String, Item> = before.into_iter().map(|item| (item.name.clone(), item)).collect();
         let mut after = before.clone();
-        let made = changes.iter().filter(|(name, change)| apply_change(&mut after, name, change, now)).count();
+        let applied_count = changes.iter().filter(|(name, change)| apply_change(&mut after, name, change, now)).count();
         for name in before.keys().filter(|name| !after.contains_key(*name)) {
             self.execute_all(Query::new(&DELETE_ITEM).int(job.get()).text(name), 1).await?;
         }
@@ -194,14 +194,14 @@ impl Tx<'_> {
         for (write, _) in size.queries(&WRITE_ITEMS, &changed, |query, item| add_item(query.int(job.get()), item)) {
             self.execute(write).await?;
         }
-        Ok(Some(u64::try_from(made).unwrap_or(u64::MAX)))
+        Ok(Some(u64::try_from(applied_count).unwrap_or(u64::MAX)))
     }
 }
 
 fn add_item(query: Query, item: &Item) -> Query {
-    let counts =
+    let add_counts =
         |query: Query, counts: Counts| query.int(counts.fetches).int(counts.rows).int(counts.done).int(counts.failed);
-    let checkpoint = item.checkpoint.as_deref().map(|text| clean(text, CHECKPOINT_LEN_MAX));
+    let checkpoint = item.checkpoint.as_deref().map(|text| clean_text(text, CHECKPOINT_LEN_MAX));
     let query = query
         .text(&item.name)
         .opt_int(item.owner.map(|owner| owner.run.get()))
@@ -210,7 +210,7 @@ fn add_item(query: Query, item: &Item) -> Query {
         .opt_at(item.asked_at)
         .int(item.sequence)
         .opt_text(checkpoint.as_deref());
-    let query = counts(counts(query, item.before), item.counts);
+    let query = add_counts(add_counts(query, item.before), item.counts);
     query.int(item.per_minute.into()).opt_at(item.oldest_at).int(item.dry.into()).at(item.updated_at)
 }
 

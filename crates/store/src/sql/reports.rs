@@ -241,15 +241,19 @@ impl Tx<'_> {
         }
         let (jobs, first, last) = gains.range();
         let jobs: Vec<JobId> = jobs.into_iter().collect();
-        let mut known = BTreeSet::new();
+        let mut known_keys = BTreeSet::new();
         for chunk in jobs.chunks(CHUNK_MAX) {
             let read = Query::new(&READ_FAILURE_KEYS).list(chunk.iter().map(|job| job.get())).at(first).at(last);
             for row in self.rows(read).await? {
                 let mut columns = Reader::new(&row, "failure_stat");
-                known.insert((JobId::new(columns.int("job_id")?), columns.at("day_at_ms")?, columns.int("fold_key")?));
+                known_keys.insert((
+                    JobId::new(columns.int("job_id")?),
+                    columns.at("day_at_ms")?,
+                    columns.int("fold_key")?,
+                ));
             }
         }
-        let gains: Vec<_> = gains.bounded(&known).gains.into_iter().collect();
+        let gains: Vec<_> = gains.bounded(&known_keys).gains.into_iter().collect();
         for chunk in gains.chunks(CHUNK_MAX) {
             let add = Query::new(&ADD_FAILURES).rows(chunk, |query, ((job, day, key), gain)| {
                 let query = query.int(job.get()).at(*day).int(*key).int(gain.namespace.get()).int(gain.app.get());

@@ -433,16 +433,16 @@ impl Tx<'_> {
             query.int(*owner).text(kind.as_str()).int(millis(step.length())).at(*at)
         };
         let read = Query::new(&READ_KEYED_POINTS).rows(chunk, |query, (of, _)| key(query, of));
-        let mut known = HashMap::new();
+        let mut known_points = HashMap::new();
         for row in self.rows(read).await? {
             let mut columns = Reader::new(&row, "stat_point");
             let point = point(&mut columns)?;
-            known.insert((point.owner, columns.text("kind")?, columns.int("step_ms")?, point.at), point);
+            known_points.insert((point.owner, columns.text("kind")?, columns.int("step_ms")?, point.at), point);
         }
         let mut points = Vec::with_capacity(chunk.len());
         for (of, gain) in chunk {
             let (owner, kind, step, at) = of;
-            let before = known.remove(&(*owner, kind.as_str().to_owned(), millis(step.length()), *at));
+            let before = known_points.remove(&(*owner, kind.as_str().to_owned(), millis(step.length()), *at));
             let (verdicts, mut durations, mut lateness) =
                 before.map(|point| (point.verdicts, point.durations, point.lateness)).unwrap_or_default();
             durations.merge(&gain.durations);
@@ -450,7 +450,7 @@ impl Tx<'_> {
             points.push((**of, gain.onto(verdicts), durations, lateness));
         }
         let save = Query::new(&SAVE_POINTS).rows(&points, |query, (of, verdicts, durations, lateness)| {
-            counts(key(query, of), verdicts).text(&durations.to_string()).text(&lateness.to_string())
+            add_counts(key(query, of), verdicts).text(&durations.to_string()).text(&lateness.to_string())
         });
         self.execute(save).await?;
         Ok(())
@@ -479,18 +479,18 @@ impl Tx<'_> {
         let save = Query::new(&SAVE_PULSES).rows(&all, |query, pulse| {
             let query = query.int(pulse.job.get()).int(pulse.namespace.get()).int(pulse.app.get());
             let query = query.opt_at(pulse.succeeded_at).opt_at(pulse.failed_at);
-            query.opt_at(pulse.failing_since).int(signed(pulse.streak))
+            query.opt_at(pulse.failing_since).int(to_i64(pulse.streak))
         });
         self.execute(save).await?;
         self.delete_dead_letters(&overtaken).await
     }
 }
 
-fn counts(query: Query, verdicts: &Verdicts) -> Query {
+fn add_counts(query: Query, verdicts: &Verdicts) -> Query {
     let Verdicts { succeeded, failed, timed_out, cancelled, unknown, skipped } = *verdicts;
-    [succeeded, failed, timed_out, cancelled, unknown, skipped].into_iter().map(signed).fold(query, Query::int)
+    [succeeded, failed, timed_out, cancelled, unknown, skipped].into_iter().map(to_i64).fold(query, Query::int)
 }
 
-fn signed(count: u64) -> i64 {
+fn to_i64(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }

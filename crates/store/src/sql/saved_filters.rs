@@ -45,14 +45,14 @@ impl SavedFilters for SqlStore {
 
     async fn save_filter(&self, owner: FilterOwner, filter: &SavedFilter, now: Timestamp) -> Result<bool> {
         for _ in 0..TRY_COUNT {
-            let known = self.filters_with_slots(owner).await?;
+            let slots = self.filters_with_slots(owner).await?;
             let list = filter.list.as_str();
-            if known.iter().any(|(_, one)| one.list == filter.list && one.name == filter.name) {
+            if slots.iter().any(|(_, one)| one.list == filter.list && one.name == filter.name) {
                 let update = Query::new(&UPDATE_FILTER).text(&filter.filter).at(now);
                 self.execute(update.int(owner.id()).text(list).text(&filter.name)).await?;
                 return Ok(true);
             }
-            let taken: BTreeSet<i64> = known.iter().map(|(slot, _)| *slot).collect();
+            let taken: BTreeSet<i64> = slots.iter().map(|(slot, _)| *slot).collect();
             let count_max = i64::try_from(SAVED_FILTER_COUNT_MAX).unwrap_or(i64::MAX);
             let Some(slot) = (0..count_max).find(|slot| !taken.contains(slot)) else { return Ok(false) };
             let insert = Query::new(&INSERT_FILTER).int(owner.id()).int(slot).text(list).text(&filter.name);
@@ -71,14 +71,14 @@ impl SavedFilters for SqlStore {
 
 impl SqlStore {
     async fn filters_with_slots(&self, owner: FilterOwner) -> Result<Vec<(i64, SavedFilter)>> {
-        let mut found = Vec::new();
+        let mut filters = Vec::new();
         for row in self.rows(Query::new(&READ_FILTERS).int(owner.id())).await? {
             let mut columns = Reader::new(&row, "saved_filter");
             let slot = columns.int32("slot")?;
             let list = columns.word("page")?;
             let filter = SavedFilter { list, name: columns.text("name")?, filter: columns.text("filter")? };
-            found.push((slot.into(), filter));
+            filters.push((slot.into(), filter));
         }
-        Ok(found)
+        Ok(filters)
     }
 }

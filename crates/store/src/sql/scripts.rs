@@ -187,8 +187,8 @@ impl Tx<'_> {
     }
 
     async fn save_script(&mut self, change: ScriptChange<'_>) -> Result<ScriptSaved> {
-        let mut locked = self.lock_script(change.namespace, change.name).await?;
-        if locked.is_none() {
+        let mut script = self.lock_script(change.namespace, change.name).await?;
+        if script.is_none() {
             if change.expected_version.is_some_and(|expected| expected != 0) {
                 return Ok(ScriptSaved::Conflict(0));
             }
@@ -204,21 +204,21 @@ impl Tx<'_> {
                 return self.read_script(change).await.map(ScriptSaved::Created);
             }
             // Another caller inserted it first.
-            locked = self.lock_script(change.namespace, change.name).await?;
+            script = self.lock_script(change.namespace, change.name).await?;
         }
-        let Some(locked) = locked else { return Err(failure::unexpected_count("insert_script", 1, 0)) };
-        if change.expected_version.is_some_and(|expected| expected != locked.version) {
-            return Ok(ScriptSaved::Conflict(locked.version));
+        let Some(script) = script else { return Err(failure::unexpected_count("insert_script", 1, 0)) };
+        if change.expected_version.is_some_and(|expected| expected != script.version) {
+            return Ok(ScriptSaved::Conflict(script.version));
         }
-        if locked.language != change.spec.language {
-            return Ok(ScriptSaved::OtherLanguage(locked.language));
+        if script.language != change.spec.language {
+            return Ok(ScriptSaved::OtherLanguage(script.language));
         }
-        let version = locked.version + 1;
-        let update = Query::new(&UPDATE_SCRIPT).int(version).at(change.now).int(locked.id.get()).int(locked.version);
+        let version = script.version + 1;
+        let update = Query::new(&UPDATE_SCRIPT).int(version).at(change.now).int(script.id.get()).int(script.version);
         self.execute_all(update, 1).await?;
-        self.add_script_version(locked.id, version, change).await?;
+        self.add_script_version(script.id, version, change).await?;
         let forget =
-            Query::new(&FORGET_SCRIPT_VERSIONS).int(locked.id.get()).int(version - i64::from(change.kept_count));
+            Query::new(&FORGET_SCRIPT_VERSIONS).int(script.id.get()).int(version - i64::from(change.kept_count));
         self.execute(forget.int(change.namespace.get()).text(change.name)).await?;
         self.read_script(change).await.map(ScriptSaved::Changed)
     }
@@ -249,13 +249,13 @@ impl Tx<'_> {
         namespace: NamespaceId,
         specs: impl Iterator<Item = (&'s JobSpec, Option<&'s JobSpec>)> + Send,
     ) -> Result<Option<ScriptRef>> {
-        let mut wanted: BTreeSet<(ScriptRef, bool)> = BTreeSet::new();
+        let mut wanted_scripts: BTreeSet<(ScriptRef, bool)> = BTreeSet::new();
         for (spec, before) in specs {
             let Some(named) = spec.script() else { continue };
             let is_new = before.and_then(JobSpec::script).as_ref() != Some(&named);
-            wanted.insert((named, is_new));
+            wanted_scripts.insert((named, is_new));
         }
-        for (named, is_new) in wanted {
+        for (named, is_new) in wanted_scripts {
             let locked = self.lock_script(namespace, &named.name).await?;
             let is_there = match (&locked, named.version) {
                 (None, _) => false,

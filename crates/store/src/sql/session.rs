@@ -51,14 +51,14 @@ impl OwnConnections {
 
 /// When a session was last found to accept no writes.
 #[derive(Debug)]
-pub(super) struct ReadOnlySeen {
+pub(super) struct LastReadOnly {
     /// The instant from which `at_ms` counts.
     since: Instant,
     /// In milliseconds after `since`; negative before the first time.
     at_ms: AtomicI64,
 }
 
-impl ReadOnlySeen {
+impl LastReadOnly {
     pub(super) fn new() -> Self {
         Self { since: Instant::now(), at_ms: AtomicI64::new(-1) }
     }
@@ -83,7 +83,7 @@ pub(super) struct Sessions {
     /// Whether a pooler gives each transaction another session.
     pub(super) are_shared: bool,
     settings: Arc<[String]>,
-    pub(super) read_only: Arc<ReadOnlySeen>,
+    pub(super) read_only: Arc<LastReadOnly>,
     /// The sessions of this store, if the database does not end the sessions of a stopped server.
     pub(super) own_connections: Option<Arc<OwnConnections>>,
     read_only_recheck: Duration,
@@ -106,7 +106,7 @@ impl Sessions {
             begin: begin.into(),
             are_shared,
             settings: settings.into(),
-            read_only: Arc::new(ReadOnlySeen::new()),
+            read_only: Arc::new(LastReadOnly::new()),
             own_connections: lists_connections.then(Arc::default),
             read_only_recheck: config.read_only_recheck,
             acquire_timeout: config.connect_timeout,
@@ -165,7 +165,7 @@ impl Sessions {
                         connection.execute(AssertSqlSafe(statement.as_str())).await?;
                     }
                     if sessions.dialect == Dialect::MySql {
-                        catch_up(connection).await?;
+                        wait_for_galera(connection).await?;
                     }
                     if is_read_only(connection, sessions.dialect).await? {
                         sessions.read_only.note();
@@ -197,7 +197,7 @@ pub(super) async fn is_read_only(connection: &mut AnyConnection, dialect: Dialec
 
 /// Waits until a Galera node has applied everything that its cluster has committed so far. After a failover the session may lead to a node
 /// that has not yet applied changes that an earlier session has already read or written.
-async fn catch_up(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
+async fn wait_for_galera(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
     let variable = connection.fetch_optional("SHOW GLOBAL VARIABLES LIKE 'wsrep_on'").await?;
     if variable.is_some_and(|row| row.try_get::<String, _>(1).is_ok_and(|value| value == "ON")) {
         connection.execute("SET STATEMENT wsrep_sync_wait = 1 FOR SELECT 1").await?;
@@ -312,7 +312,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let url = DatabaseUrl::sqlite_file(folder.path().join("full.db"));
         let store = SqlStore::open(&StoreConfig { url, ..StoreConfig::default() }).await.unwrap();
-        let write = store.pools.current().write.clone();
+        let write = store.pools.current_pools().write.clone();
         // This limit applies to the session that writes.
         for statement in ["CREATE TABLE filler (text TEXT NOT NULL)", "PRAGMA max_page_count = 1"] {
             write.execute(statement).await.unwrap();
@@ -327,7 +327,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_session_is_replaced_that_was_there_when_no_writes_were_taken() {
-        let seen = ReadOnlySeen::new();
+        let seen = LastReadOnly::new();
         let second = Duration::from_secs(1);
         tokio::time::advance(10 * second).await;
         assert!(!seen.is_stale(9 * second, second), "nothing was seen");

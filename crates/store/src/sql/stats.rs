@@ -140,7 +140,7 @@ impl Tally {
 
     /// Adds a run that now has a verdict. `before` is the verdict under which it was counted earlier; `None` if it was not counted.
     fn recount(&mut self, run: &CountedRun, before: Option<RunStatus>) {
-        let Some(stat) = run.stat() else { return };
+        let Some(stat) = run.job_stat() else { return };
         if let Some(before) = before {
             self.add(run.job, JobStat { status: before, duration: Duration::ZERO, ..stat }, -1);
         }
@@ -223,7 +223,7 @@ impl Tx<'_> {
     async fn count_next(&mut self, tally: &mut Tally, runs: &[CountedRun]) -> Result<()> {
         let mut open: Vec<(i64, Option<RunStatus>)> = Vec::new();
         for run in runs {
-            if let Some(stat) = run.stat() {
+            if let Some(stat) = run.job_stat() {
                 tally.add(run.job, stat, 1);
                 tally.gains.add(run, None);
                 tally.failed.extend(Some(*run).filter(|run| is_new_failure(run, None)));

@@ -95,7 +95,7 @@ impl Upkeep for SqlStore {
             let old = self.rows(query).await?.iter().map(old_run).collect::<Result<Vec<_>>>()?;
             let Some(last) = old.last() else { return Ok(0) };
             after = last.id;
-            let removed = self.remove_runs(&self.removable(&old, limit).await?).await?;
+            let removed = self.remove_runs(&self.removable_ids(&old, limit).await?).await?;
             if removed > 0 {
                 return Ok(removed);
             }
@@ -131,7 +131,7 @@ impl OldRun {
 impl SqlStore {
     /// The rows to remove now, in order: a broadcast comes after all of its shards. A shard is not removed without its broadcast, and a run
     /// stays while its fire has an open run.
-    async fn removable(&self, old: &[OldRun], limit: u32) -> Result<Vec<i64>> {
+    async fn removable_ids(&self, old: &[OldRun], limit: u32) -> Result<Vec<i64>> {
         let parents: Vec<i64> = old.iter().filter(|run| !run.is_broadcast()).filter_map(|run| run.parent).collect();
         let mut broadcasts = HashMap::new();
         if !parents.is_empty() {
@@ -150,12 +150,12 @@ impl SqlStore {
         let mut removable = Vec::with_capacity(old.len());
         for run in apart.into_iter().filter(|run| !open_fires.contains(&run.root())) {
             if shards.open.contains(&run.id)
-                || shards.unseen_from.is_some_and(|from| run.is_broadcast() && run.id > from)
+                || shards.unread_after.is_some_and(|from| run.is_broadcast() && run.id > from)
             {
                 continue;
             }
             removable.extend(shards.ids.get(&run.id).into_iter().flatten());
-            if shards.unseen_from != Some(run.id) {
+            if shards.unread_after != Some(run.id) {
                 removable.push(run.id);
             }
         }
@@ -211,7 +211,7 @@ impl SqlStore {
                 shards.open.insert(broadcast);
             }
             shards.ids.entry(broadcast).or_default().push(id);
-            shards.unseen_from = is_full.then_some(broadcast);
+            shards.unread_after = is_full.then_some(broadcast);
         }
         Ok(shards)
     }
@@ -221,17 +221,18 @@ impl SqlStore {
             return Ok(0);
         }
         transact!(self, "purge", |tx| {
-            let locked = read_ids(&tx.rows(Query::new(&LOCK_OLD_RUNS).list(ids.iter().copied())).await?, "run", "id")?;
-            if locked.is_empty() {
+            let locked_ids =
+                read_ids(&tx.rows(Query::new(&LOCK_OLD_RUNS).list(ids.iter().copied())).await?, "run", "id")?;
+            if locked_ids.is_empty() {
                 return Ok(0);
             }
             for statement in [&DELETE_LOGS, &DELETE_ATTEMPTS, &DELETE_TRIGGER_KEYS, &rows::DELETE_CANCELS] {
-                tx.execute(Query::new(statement).list(locked.iter().copied())).await?;
+                tx.execute(Query::new(statement).list(locked_ids.iter().copied())).await?;
             }
             rondel_failpoint::pass("purge.deleted");
-            let count = locked.len();
-            tx.delete_dead_letters(&locked.iter().map(|id| RunId::new(*id)).collect::<Vec<_>>()).await?;
-            tx.execute_all(Query::new(&DELETE_RUNS).list(locked.into_iter()), count).await?;
+            let count = locked_ids.len();
+            tx.delete_dead_letters(&locked_ids.iter().map(|id| RunId::new(*id)).collect::<Vec<_>>()).await?;
+            tx.execute_all(Query::new(&DELETE_RUNS).list(locked_ids.into_iter()), count).await?;
             Ok(u64::try_from(count).unwrap_or(u64::MAX))
         })
     }
@@ -245,7 +246,7 @@ struct Shards {
     /// Broadcasts with a shard that has no verdict.
     open: HashSet<i64>,
     /// The page ended within this broadcast. Nothing is known about the broadcasts after it.
-    unseen_from: Option<i64>,
+    unread_after: Option<i64>,
 }
 
 fn old_run(row: &AnyRow) -> Result<OldRun> {

@@ -61,7 +61,7 @@ impl DatabaseUrl {
     /// `pooler=none`.
     pub(super) fn shares_sessions(&self) -> Option<bool> {
         let Location::Server(Dialect::Postgres, url) = &self.0 else { return None };
-        pooler(url).map(|word| word == "transaction")
+        pooler_parameter(url).map(|word| word == "transaction")
     }
 
     /// The URL for the driver, including the password.
@@ -91,7 +91,7 @@ impl FromStr for DatabaseUrl {
             if has_unencoded_password(authority) {
                 return Err(OpenError::Unencoded { url: without_password(text) });
             }
-            if let Some(word) = pooler(authority).filter(|word| !["transaction", "none"].contains(word)) {
+            if let Some(word) = pooler_parameter(authority).filter(|word| !["transaction", "none"].contains(word)) {
                 return Err(OpenError::Pooler { url: without_password(text), word: word.to_owned() });
             }
             Ok(Self(Location::Server(dialect, format!("{name}://{authority}"))))
@@ -131,7 +131,7 @@ impl fmt::Debug for DatabaseUrl {
 /// The parameter in the URL's query that only Rondel reads.
 const POOLER: &str = "pooler=";
 
-fn pooler(url: &str) -> Option<&str> {
+fn pooler_parameter(url: &str) -> Option<&str> {
     url.split_once('?')?.1.split('&').find_map(|pair| pair.strip_prefix(POOLER))
 }
 

@@ -161,7 +161,7 @@ impl XxlExecutors for SqlStore {
         let sealed = self.sealer.seal(&seal_context(executor.app, address), &executor.token);
         let token = sealed.map_err(|message| failure::refused("register_xxl", &message))?;
         let refresh = || Query::new(&REFRESH_EXECUTOR).text(&token).at(executor.last_seen_at).int(app).text(address);
-        self.put_xxl(executor, refresh, &token).await
+        self.save_xxl_executor(executor, refresh, &token).await
     }
 
     async fn register_xxl_by_hand(&self, executor: &XxlExecutor, now: Timestamp) -> Result<ExecutorId> {
@@ -171,7 +171,7 @@ impl XxlExecutors for SqlStore {
         let register = || Query::new(&REGISTER_BY_HAND).text(&token).at(now).int(app).text(address);
         // Only a user has registered this executor. It was never seen.
         let unseen = XxlExecutor { last_seen_at: Timestamp::EPOCH, by_hand_at: Some(now), ..executor.clone() };
-        self.put_xxl(&unseen, register, &token).await
+        self.save_xxl_executor(&unseen, register, &token).await
     }
 
     async fn unregister_xxl_by_hand(&self, app: AppId, address: &str) -> Result<bool> {
@@ -183,7 +183,7 @@ impl XxlExecutors for SqlStore {
             Some(app) => Query::new(&LIST_BY_HAND_OF).int(app.get()),
             None => Query::new(&LIST_BY_HAND),
         };
-        Ok(self.readable_xxl(&self.rows(list.int(limit.into())).await?))
+        Ok(self.readable_xxl_executors(&self.rows(list.int(limit.into())).await?))
     }
 
     async fn unregister_xxl(&self, app: AppId, address: &str, now: Timestamp) -> Result<bool> {
@@ -192,11 +192,11 @@ impl XxlExecutors for SqlStore {
     }
 
     async fn xxl_executors(&self, since: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>> {
-        Ok(self.readable_xxl(&self.rows(Query::new(&LIST_EXECUTORS).at(since).int(limit.into())).await?))
+        Ok(self.readable_xxl_executors(&self.rows(Query::new(&LIST_EXECUTORS).at(since).int(limit.into())).await?))
     }
 
     async fn xxl_reported_executors(&self, before: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>> {
-        Ok(self.readable_xxl(&self.rows(Query::new(&LIST_REPORTED).at(before).int(limit.into())).await?))
+        Ok(self.readable_xxl_executors(&self.rows(Query::new(&LIST_REPORTED).at(before).int(limit.into())).await?))
     }
 
     async fn send_xxl(&self, token: LeaseToken, runs: &[NewXxlRun], now: Timestamp) -> Result<Option<Vec<XxlRun>>> {
@@ -204,7 +204,7 @@ impl XxlExecutors for SqlStore {
             let lease = tx.row(Query::new(&LOCK_LEASE).int(token.node.get()).int(token.epoch)).await?;
             match lease {
                 None => Ok(None),
-                Some(_) => tx.number_xxl(token.node, runs, now).await.map(Some),
+                Some(_) => tx.number_xxl_runs(token.node, runs, now).await.map(Some),
             }
         })
     }
@@ -216,7 +216,7 @@ impl XxlExecutors for SqlStore {
 
     async fn report_xxl(&self, app: AppId, reports: &[XxlReport], now: Timestamp) -> Result<XxlReportResults> {
         transact!(self, "report_xxl", |tx| {
-            let mut found = XxlReportResults::default();
+            let mut results = XxlReportResults::default();
             for chunk in reports.chunks(CHUNK_MAX) {
                 let ids: BTreeSet<i64> = chunk.iter().map(|report| report.log_id).collect();
                 let rows = tx.rows(Query::new(&LOCK_RUNS).list(ids.into_iter())).await?;
@@ -225,15 +225,15 @@ impl XxlExecutors for SqlStore {
                 let outcomes = apply_reports(app, chunk, &mut runs, now);
                 runs.retain(|_, run| run.app == app);
                 let is_new = |report: &XxlReport, outcome: XxlReportOutcome| {
-                    (outcome == XxlReportOutcome::Taken).then_some(report.log_id)
+                    (outcome == XxlReportOutcome::Accepted).then_some(report.log_id)
                 };
                 let changed: BTreeSet<i64> =
                     chunk.iter().zip(&outcomes).filter_map(|(one, outcome)| is_new(one, *outcome)).collect();
                 tx.write_xxl_ends(runs.values().filter(|run| changed.contains(&run.log_id)), now).await?;
-                found.outcomes.extend(outcomes);
-                found.runs.extend(runs.into_values());
+                results.outcomes.extend(outcomes);
+                results.runs.extend(runs.into_values());
             }
-            Ok(found)
+            Ok(results)
         })
     }
 
@@ -269,7 +269,12 @@ impl XxlExecutors for SqlStore {
 
 impl SqlStore {
     /// Changes the row of an executor, or inserts it, and returns its id.
-    async fn put_xxl(&self, executor: &XxlExecutor, change: impl Fn() -> Query, token: &str) -> Result<ExecutorId> {
+    async fn save_xxl_executor(
+        &self,
+        executor: &XxlExecutor,
+        change: impl Fn() -> Query,
+        token: &str,
+    ) -> Result<ExecutorId> {
         let (app, address) = (executor.app.get(), executor.address.as_str());
         if self.execute(change()).await? == 0 {
             let insert = Query::new(&INSERT_EXECUTOR).int(executor.id.get()).int(executor.namespace.get()).int(app);
@@ -311,16 +316,16 @@ impl SqlStore {
         Ok(())
     }
 
-    fn readable_xxl(&self, rows: &[AnyRow]) -> Vec<XxlExecutor> {
-        let mut found = Vec::with_capacity(rows.len());
+    fn readable_xxl_executors(&self, rows: &[AnyRow]) -> Vec<XxlExecutor> {
+        let mut executors = Vec::with_capacity(rows.len());
         for row in rows {
             match self.xxl_executor(row) {
-                Ok(executor) => found.push(executor),
+                Ok(executor) => executors.push(executor),
                 // No key of this server opens the token. The executor sends it again when it registers again.
                 Err(error) => tracing::debug!(%error, "leaving out an executor until it registers again"),
             }
         }
-        found
+        executors
     }
 
     fn xxl_executor(&self, row: &AnyRow) -> Result<XxlExecutor> {
@@ -363,7 +368,7 @@ impl Tx<'_> {
         Ok(first)
     }
 
-    async fn number_xxl(&mut self, node: NodeId, runs: &[NewXxlRun], now: Timestamp) -> Result<Vec<XxlRun>> {
+    async fn number_xxl_runs(&mut self, node: NodeId, runs: &[NewXxlRun], now: Timestamp) -> Result<Vec<XxlRun>> {
         let mut numbered = Vec::with_capacity(runs.len());
         for chunk in runs.chunks(CHUNK_MAX) {
             let first = self.take_xxl_numbers("log", chunk.len()).await?;

@@ -21,7 +21,7 @@ async fn a_claim_whose_rows_are_refused_leaves_the_job_due() {
         let twin = Run { fire_at: Timestamp::from_millis(7), ..runs[0].clone() };
         let claims = [ClaimJob {
             recent_fires: seen.recent_fires,
-            seen,
+            expected_row: seen,
             held_from: None,
             next_fire_at: None,
             runs: vec![twin],
@@ -67,7 +67,14 @@ async fn a_claim_whose_rows_are_refused_lets_the_others_of_its_batch_pass() {
             let id = if due.job == JobId::new(2) { runs[0].id } else { RunId::new(1_000 + due.job.get()) };
             let run = Run { id, job: due.job, fire_at: Timestamp::from_millis(7), ..runs[0].clone() };
             let (seen, recent_fires) = (*due, due.recent_fires);
-            ClaimJob { recent_fires, seen, held_from: None, next_fire_at: None, runs: vec![run], awaited_run: None }
+            ClaimJob {
+                recent_fires,
+                expected_row: seen,
+                held_from: None,
+                next_fire_at: None,
+                runs: vec![run],
+                awaited_run: None,
+            }
         };
         let claims: Vec<ClaimJob> = seen.iter().map(claim).collect();
         let mut won = BTreeSet::new();

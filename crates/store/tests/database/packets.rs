@@ -82,7 +82,7 @@ impl LimitedDatabase {
         let seen = self.store.due_jobs(&[NodeId::new(0)], range).await.unwrap()[0];
         let claims = [ClaimJob {
             recent_fires: seen.recent_fires,
-            seen,
+            expected_row: seen,
             held_from: None,
             next_fire_at: None,
             runs: runs.clone(),

@@ -117,7 +117,7 @@ impl<'a> From<&'a AuditEntry> for EntryJson<'a> {
             id: entry.id,
             at: entry.at,
             actor: &entry.actor,
-            means: entry.means.as_str(),
+            means: entry.auth_method.as_str(),
             token_id: entry.token,
             address: entry.address.as_deref(),
             request_id: entry.request_id.as_deref(),

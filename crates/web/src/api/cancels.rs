@@ -138,7 +138,7 @@ pub(crate) fn cancel_message(name: &str, reason: Option<&str>) -> Result<String,
     if len > REASON_LEN_MAX {
         return Err(refuse_value("/reason", format!("{len} characters; at most {REASON_LEN_MAX} are kept")));
     }
-    if reason.contains(|c| plain::is_unseen(c) && !plain::is_joiner(c)) {
+    if reason.contains(|c| plain::is_control_or_invisible(c) && !plain::is_joiner(c)) {
         let message = "must be one line without control or invisible characters";
         return Err(refuse_value("/reason", message));
     }

@@ -291,7 +291,7 @@ pub(crate) async fn acknowledge_incident<Q>(call: &Call<Q>, record: &IncidentRec
 }
 
 fn audit_view(incident: &Incident) -> serde_json::Value {
-    json!({"acknowledged_by": incident.acknowledged_by, "standing": incident.standing})
+    json!({"acknowledged_by": incident.acknowledged_by, "standing": incident.state})
 }
 
 /// The incident with this id, if the caller may see it and has the route's permission on it.
@@ -325,7 +325,7 @@ fn incident_json(record: IncidentRecord, known: &BTreeSet<String>) -> IncidentJs
         channels: spec.channels,
         rule: spec.name,
         subject: SubjectJson { kind: incident.subject.kind, name: incident.subject.name, app: incident.subject.app },
-        standing: incident.standing,
+        standing: incident.state,
         summary,
         started_at: incident.started_at,
         seen_at: incident.seen_at,

@@ -334,7 +334,7 @@ async fn diff(
     let record = find(&call, &name).await?;
     let to = call.query.to.unwrap_or(record.newest.version);
     let from = call.query.from.unwrap_or_else(|| (to - 1).max(1));
-    let text = diff::text(&diff_versions(&call, &record, from, to).await?);
+    let text = diff::changes_text(&diff_versions(&call, &record, from, to).await?);
     if headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes().starts_with(b"text/plain")) {
         return Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response());
     }

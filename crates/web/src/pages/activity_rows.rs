@@ -89,7 +89,7 @@ impl ActivityFormatter {
         ActivityRow {
             at: Moment::new(entry.at, self.now, t),
             actor: entry.actor.clone(),
-            means: match entry.means {
+            means: match entry.auth_method {
                 AuthMethod::Session => None,
                 AuthMethod::Token => Some(t.means_token),
                 AuthMethod::Executor => Some(t.means_executor),
@@ -158,7 +158,7 @@ pub(super) fn change_row(change: &Change) -> ChangeRow {
     let has_lines =
         |value: &Option<Value>| value.as_ref().and_then(Value::as_str).is_some_and(|text| text.contains('\n'));
     let is_long = [&change.from, &change.to].into_iter().any(|value| is_long(value) || has_lines(value));
-    let lines = is_long.then(|| diff::text(std::slice::from_ref(change)));
+    let lines = is_long.then(|| diff::changes_text(std::slice::from_ref(change)));
     // The first line is left out because it repeats the name of the field.
     let lines =
         lines.map(|lines| lines.split_once('\n').map_or_else(String::new, |(_, rest)| rest.trim_end().to_owned()));

@@ -291,7 +291,7 @@ fn incident_row(
     IncidentRow {
         id: incident.id.to_string(),
         is_critical: spec.severity == Severity::Critical,
-        is_open: incident.standing == IncidentState::Firing,
+        is_open: incident.state == IncidentState::Firing,
         summary: if t.lang() == Lang::En { en } else { zh },
         href: subject_url(&incident.subject),
         rule: spec.name.clone(),

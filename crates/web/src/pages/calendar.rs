@@ -145,7 +145,7 @@ async fn render_page<Q>(
     state: PageState,
 ) -> Result<Response, Problem> {
     let name = record.spec.name.clone();
-    let calendar = Calendar::of_rule(&name, &record.expanded).map_err(CalendarError::Invalid)?;
+    let calendar = Calendar::of_rule(&name, &record.expanded_rule).map_err(CalendarError::Invalid)?;
     let year = state.year.unwrap_or_else(|| this_year(page.engine().now()));
     let seen = page.call.visible_apps();
     let mut dependents =

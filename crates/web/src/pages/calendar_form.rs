@@ -112,7 +112,7 @@ pub(super) async fn try_calendar<Q>(page: &Page<Q>, spec: &CalendarSpec, year: i
     let mut parts = Vec::new();
     for part in spec.named_calendars() {
         if let Some(record) = calendars::find(page.engine(), namespace, part).await.map_err(CalendarError::from)? {
-            parts.push(CalendarSpec { rule: record.expanded, ..record.spec });
+            parts.push(CalendarSpec { rule: record.expanded_rule, ..record.spec });
         }
     }
     let find = |wanted: &str| parts.iter().find(|part| part.name == wanted).cloned();

@@ -2,7 +2,7 @@
 
 use rondel_admin::channels::{self, NewChannel};
 use rondel_core::Timestamp;
-use rondel_core::channel::{ChannelKind, Field, FieldForm, Values, fields, reference};
+use rondel_core::channel::{ChannelKind, Field, FieldForm, Values, fields, parse_reference};
 use rondel_core::words::Lang;
 use rondel_store::channels::Channel;
 
@@ -58,7 +58,7 @@ impl ChannelForm {
                 if field.is_secret { view.secrets.get(field.name) } else { view.settings.get(field.name) }
             });
             // Secrets are not shown, but references to secrets are.
-            kept.filter(|kept| !field.is_secret || reference(kept).is_some()).cloned().unwrap_or_default()
+            kept.filter(|kept| !field.is_secret || parse_reference(kept).is_some()).cloned().unwrap_or_default()
         };
         let mut form = Self {
             kind,

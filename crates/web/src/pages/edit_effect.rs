@@ -91,7 +91,7 @@ impl EditEffect {
         let changes = fire_changes(old.as_ref().map(planned), Some(planned(&new)), (now, now + WINDOW), &mut steps);
         let row = |(at, (is_in_current, is_in_edited))| ComingRow {
             at: Moment::new(at, now, t),
-            local: (zone != Tz::UTC).then(|| words::moment(zone, at)),
+            local: (zone != Tz::UTC).then(|| words::instant_text(zone, at)),
             is_in_current,
             is_in_edited,
         };

@@ -153,7 +153,7 @@ impl FireFormatter<'_> {
     fn when(&self, at: Timestamp) -> When {
         When {
             at: Moment::new(at, self.now, self.t),
-            local: (self.zone != Tz::UTC).then(|| words::moment(self.zone, at)),
+            local: (self.zone != Tz::UTC).then(|| words::instant_text(self.zone, at)),
             why_url: super::why::question_url(self.name, Some(at)),
         }
     }
@@ -178,12 +178,12 @@ impl FireFormatter<'_> {
                 (Some(*run), sentence(subject, t.lang()).unwrap_or_else(|| t.fires_span.to_owned()))
             }
             FireVerdict::Calendar { calendar, day, moved_to } => {
-                let moved = moved_to.map(|at| t.fires_moved(words::moment(self.zone, at)));
+                let moved = moved_to.map(|at| t.fires_moved(words::instant_text(self.zone, at)));
                 let parts = [Some(calendar.clone()), day.clone(), moved];
                 (None, parts.into_iter().flatten().collect::<Vec<_>>().join(" · "))
             }
             FireVerdict::Maintenance { ends_at, .. } => {
-                (None, format!("{} {}", t.alerts_ends, words::moment(self.zone, *ends_at)))
+                (None, format!("{} {}", t.alerts_ends, words::instant_text(self.zone, *ends_at)))
             }
             FireVerdict::Paused
             | FireVerdict::Undecided

@@ -158,7 +158,7 @@ fn gap_cause(entry: &Entry, t: &'static Texts) -> Cause {
         }
         FireVerdict::Row { .. } | FireVerdict::Planned => Cause::Between,
         FireVerdict::Calendar { calendar, day, moved_to } => {
-            let moved = moved_to.map(|at| t.fires_moved(words::moment(zones::clock_and_zone().1, at)));
+            let moved = moved_to.map(|at| t.fires_moved(words::instant_text(zones::clock_and_zone().1, at)));
             let parts = [Some(word.to_owned()), Some(calendar.clone()), day.clone(), moved];
             Cause::NotRun(parts.into_iter().flatten().collect::<Vec<_>>().join(" · "))
         }

@@ -228,7 +228,7 @@ fn preview_part(job: &Job, now: Timestamp, t: &'static Texts) -> PreviewPart {
     let found = rondel_core::preview::preview(ask);
     let words = words::timetable(timetable, t.lang());
     let warnings = found.warnings.iter().filter(|found| found.code != WarningCode::NeverFires);
-    let fire = |at| (Moment::new(at, now, t), (found.zone != Tz::UTC).then(|| words::moment(found.zone, at)));
+    let fire = |at| (Moment::new(at, now, t), (found.zone != Tz::UTC).then(|| words::instant_text(found.zone, at)));
     PreviewPart {
         t,
         words: (!words.is_empty()).then(|| words.join("; ")),

@@ -234,7 +234,7 @@ fn state_presets(
     let mut presets = vec![Preset {
         name: format!("{} {}", t.jobs_all, all.len()),
         href: list_url("/jobs", &other_conditions.to_string(), &parameters),
-        is_current: chosen_states.is_open(),
+        is_current: chosen_states.admits_all(),
     }];
     for (state, count) in board.count(&all, offers).into_iter().filter(|(_, count)| *count > 0) {
         let mut with = other_conditions.clone();

@@ -182,7 +182,7 @@ fn audit_entry(
         id: AuditId::new(web.engine.new_id()),
         at: web.engine.now(),
         actor: actor.chars().take(NAME_LEN_MAX).collect(),
-        means,
+        auth_method: means,
         token: None,
         address: browser.address().map(|address| address.to_string()),
         request_id: browser.request_id.clone(),

@@ -37,7 +37,7 @@ pub(super) fn localized_all(sentences: &[String], t: &Texts) -> Vec<String> {
 
 /// The instant of a trial, and the instant that the rule's time of day means. Both are shown on the clock of the rule's zone.
 fn evaluation_text(run: &DryRun, t: &Texts) -> String {
-    let at = |zone: &str, at| deadline::minute_in(zone, at).unwrap_or_default();
+    let at = |zone: &str, at| deadline::minute_text(zone, at).unwrap_or_default();
     let Some(meant) = &run.deadline else {
         let zone = zones::clock_and_zone().1.name();
         return t.alerts_evaluated(at(zone, run.at), zone);

@@ -203,11 +203,12 @@ async fn list_notes(
         && store.job(namespace, &name.0).await?.is_none()
     {
         let deleted = store.deleted_job(namespace, &name.0).await?.filter(|job| page.call.may_view(job.app));
-        notes.extend(
-            deleted.map(|job| t.runs_job_deleted(&name.0, words::moment(zones::clock_and_zone().1, job.deleted_at))),
-        );
+        notes
+            .extend(deleted.map(|job| {
+                t.runs_job_deleted(&name.0, words::instant_text(zones::clock_and_zone().1, job.deleted_at))
+            }));
     }
-    let at = |at: Timestamp| words::moment(zones::clock_and_zone().1, at);
+    let at = |at: Timestamp| words::instant_text(zones::clock_and_zone().1, at);
     notes.extend(searched_to.map(|to| t.runs_searched_to(rondel_store::ledger::SEARCHED_COUNT_MAX, at(to))));
     Ok(notes)
 }

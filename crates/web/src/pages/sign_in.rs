@@ -338,7 +338,7 @@ fn audit_entry(web: &Web, browser: &Browser, actor: &str, means: AuthMethod) -> 
         id: AuditId::new(web.engine.new_id()),
         at: web.engine.now(),
         actor: actor.chars().take(name::NAME_LEN_MAX).collect(),
-        means,
+        auth_method: means,
         token: None,
         address: browser.address().map(|address| address.to_string()),
         request_id: browser.request_id.clone(),

@@ -2,9 +2,9 @@
 
 use rondel_core::folded_state::FoldedState;
 use rondel_core::part::Part;
-use rondel_core::plain::{is_joiner, is_unseen};
+use rondel_core::plain::{is_control_or_invisible, is_joiner};
 use rondel_core::reason::message::in_chinese;
-use rondel_core::reason::words::{RunStatusFacts, because, sentence};
+use rondel_core::reason::words::{RunStatusFacts, reason_text, sentence};
 use rondel_core::reason::{Reason, ReasonDetail};
 use rondel_core::words::Lang;
 use rondel_core::{Run, RunId, RunStatus, Timestamp};
@@ -122,7 +122,7 @@ impl RunRow {
 /// A text of a handler or a user as pages show it: characters that cannot be seen, or that would turn the text around them, are
 /// replaced. Line breaks, those of Windows too, and tabs stay, and so do the joiners that some languages need.
 pub(crate) fn visible_text(text: &str) -> String {
-    let stays = |c: char| matches!(c, '\n' | '\r' | '\t') || is_joiner(c) || !is_unseen(c);
+    let stays = |c: char| matches!(c, '\n' | '\r' | '\t') || is_joiner(c) || !is_control_or_invisible(c);
     text.chars().map(|c| if stays(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
 }
 
@@ -135,8 +135,9 @@ pub(crate) fn own_message(
     lang: Lang,
 ) -> Option<String> {
     let none = ReasonDetail::default();
-    let is_server =
-        |message: &&str| reason.is_some_and(|reason| *message == because(reason, detail.unwrap_or(&none), Lang::En));
+    let is_server = |message: &&str| {
+        reason.is_some_and(|reason| *message == reason_text(reason, detail.unwrap_or(&none), Lang::En))
+    };
     let message = message.filter(|message| !is_server(message))?;
     let translated = (lang == Lang::Zh).then(|| in_chinese(message)).flatten();
     Some(visible_text(translated.as_deref().unwrap_or(message)))

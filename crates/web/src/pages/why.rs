@@ -239,7 +239,7 @@ impl AnswerFormatter<'_> {
     fn when(&self, at: Timestamp) -> When {
         When {
             at: Moment::new(at, self.now, self.t),
-            local: (self.zone != Tz::UTC).then(|| words::moment(self.zone, at)),
+            local: (self.zone != Tz::UTC).then(|| words::instant_text(self.zone, at)),
             why: question_url(self.job, Some(at)),
         }
     }

@@ -1,6 +1,6 @@
 //! Writes YAML that is easy to read, and that [`super::documents`] reads back as the same values.
 
-use rondel_core::plain::is_unseen;
+use rondel_core::plain::is_control_or_invisible;
 use serde_json::Value;
 
 use super::scalar;
@@ -141,7 +141,7 @@ fn write_block(out: &mut String, it: &str, indent: usize) {
 /// lose.
 fn is_block(it: &str) -> bool {
     let body = it.strip_suffix('\n').unwrap_or(it);
-    let is_shown = |c: char| c == '\n' || c == '\t' || !is_unseen(c);
+    let is_shown = |c: char| c == '\n' || c == '\t' || !is_control_or_invisible(c);
     let mut lines = body.split('\n');
     let begins = lines.next().is_some_and(|first| !first.is_empty() && !first.starts_with([' ', '\t']));
     body.contains('\n')
@@ -173,7 +173,7 @@ fn write_quoted(out: &mut String, it: &str) {
             '\n' => out.push_str("\\n"),
             '\t' => out.push_str("\\t"),
             '\r' => out.push_str("\\r"),
-            c if is_unseen(c) => match u32::from(c) {
+            c if is_control_or_invisible(c) => match u32::from(c) {
                 code @ ..=0xffff => out.push_str(&format!("\\u{code:04X}")),
                 code => out.push_str(&format!("\\U{code:08X}")),
             },

@@ -324,7 +324,7 @@ fn firing_incident(
         id: IncidentId::new(server.engine.new_id()),
         subject,
         group,
-        standing: IncidentState::Firing,
+        state: IncidentState::Firing,
         started_at: now,
         seen_at: now,
         resolved_at: None,
@@ -336,7 +336,7 @@ fn firing_incident(
         acknowledged_by: None,
         acknowledged_at: None,
         message_count: 0,
-        act_at: None,
+        check_at: None,
         samples: Vec::new(),
     };
     IncidentRecord { incident, rule, spec: spec.clone() }

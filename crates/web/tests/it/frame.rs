@@ -53,7 +53,7 @@ async fn times_are_shown_on_the_clock_that_the_reader_chose() {
     let visitor = Visitor::signed_in(&server).await;
     let path = format!("/runs/{run}");
     let fire_at = server.engine.store().runs(&[run]).await.unwrap()[0].fire_at;
-    let on = |zone: &str| words::moment(parse_zone(zone).unwrap(), fire_at)[..19].to_owned();
+    let on = |zone: &str| words::instant_text(parse_zone(zone).unwrap(), fire_at)[..19].to_owned();
     for (cookies, zone) in [
         ("x=y", "UTC"),
         ("rondel_zone=Asia/Shanghai", "Asia/Shanghai"),

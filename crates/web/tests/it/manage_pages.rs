@@ -55,7 +55,7 @@ async fn a_job_s_activity_begins_with_the_call_that_created_it() {
         id: AuditId::new(server.engine.new_id()),
         at: created_at - Duration::from_secs(5),
         actor: "slow".to_owned(),
-        means: AuthMethod::Token,
+        auth_method: AuthMethod::Token,
         token: None,
         address: None,
         request_id: None,

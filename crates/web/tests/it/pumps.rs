@@ -75,7 +75,7 @@ pub(crate) async fn change(server: &Server, job: JobId, changes: &[(String, Item
     })
     .await;
     let changed = store.change_items(server.engine.token(), job, changes, server.engine.now()).await.unwrap();
-    assert_eq!(changed.made_count, changes.len() as u64);
+    assert_eq!(changed.applied_count, changes.len() as u64);
 }
 
 pub(crate) fn progress(owner: Owner, epoch: i64, done: i64, oldest_at: Option<Timestamp>) -> ItemChange {
@@ -107,7 +107,7 @@ async fn items_have_groups_counts_and_states() {
         deal("1", owner(1)),
         ("0".to_owned(), progress(owner(0), 1, 100, Some(oldest_at))),
         ("1".to_owned(), progress(owner(1), 1, 10, None)),
-        ("1".to_owned(), ItemChange::Ask { epoch: 1 }),
+        ("1".to_owned(), ItemChange::AskToRelease { epoch: 1 }),
     ];
     change(&server, job, &changes).await;
     let view = items_of(&server, "").await;
@@ -235,7 +235,7 @@ async fn a_page_shows_the_owner_of_each_item() {
         deal("1", owner(1)),
         ("0".to_owned(), progress(owner(0), 1, 100, Some(oldest_at))),
         ("1".to_owned(), progress(owner(1), 1, 10, None)),
-        ("1".to_owned(), ItemChange::Ask { epoch: 1 }),
+        ("1".to_owned(), ItemChange::AskToRelease { epoch: 1 }),
     ];
     change(&server, job, &changes).await;
     let mut visitor = Visitor::signed_in(&server).await;

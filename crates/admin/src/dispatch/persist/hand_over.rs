@@ -63,7 +63,7 @@ impl StepLoop {
         let shared = &self.shared;
         // Only the runs of these jobs are read. Other runs, however many, neither displace them nor delay the steps behind this one.
         let jobs: Vec<JobId> = jobs.iter().copied().collect();
-        let unsent = shared.store.unsent_of_jobs(held.token, &jobs).await?;
+        let unsent = shared.store.unsent_runs_of_jobs(held.token, &jobs).await?;
         let runs: Vec<(RunId, Timestamp)> = unsent.iter().map(|run| (run.run, run.due_at)).collect();
         let ids: Vec<RunId> = runs.iter().map(|(run, _)| *run).collect();
         shared.departing.begin_for_good(runs);

@@ -111,7 +111,8 @@ impl RollCall {
                     of_app.of(run.due_at, executors, now)
                 }
             };
-            let holds_in_silence = ready.definition.job.holds_in_silence() && !mutant::on(Mutant::NoHoldInSilence);
+            let holds_in_silence =
+                ready.definition.job.silent_run_blocks_others() && !mutant::on(Mutant::NoHoldInSilence);
             self.runs.insert(run.id, RollCallEntry { app: run.app, attempt: run.attempt, holds_in_silence, witnesses });
         }
     }

@@ -14,7 +14,7 @@ use crate::dispatch::decision::Decision;
 
 /// Whether the run continues although its executor is lost.
 pub(super) fn continues_in_silence(active: &Active) -> bool {
-    active.ready.definition.job.holds_in_silence() && !mutant::on(Mutant::NoHoldInSilence)
+    active.ready.definition.job.silent_run_blocks_others() && !mutant::on(Mutant::NoHoldInSilence)
 }
 
 /// An executor that was last heard before this instant has stopped even the runs that continue in silence. If the rows may be outdated, the

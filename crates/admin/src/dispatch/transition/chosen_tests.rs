@@ -3,7 +3,7 @@
 
 use rondel_core::Timestamp;
 use rondel_core::reason::ObstacleKind;
-use rondel_core::reason::words::because;
+use rondel_core::reason::words::reason_text;
 use rondel_core::words::Lang;
 use rondel_failpoint::mutant::{self, Mutant};
 use serde_json::{Value, json};
@@ -78,7 +78,7 @@ fn a_run_waits_for_the_named_executor_and_other_runs_pass_it() {
     let detail = end.and_then(|end| end.detail.clone()).expect("it is skipped");
     let obstacles: Vec<_> = detail.obstacles.iter().map(|one| (one.executor.as_str(), one.kind)).collect();
     assert_eq!(obstacles, [("e2", ObstacleKind::Offline)]);
-    let words = because(rondel_core::Reason::NoExecutor, &detail, Lang::En);
+    let words = reason_text(rondel_core::Reason::NoExecutor, &detail, Lang::En);
     assert!(words.contains("executor e2, for which alone it was triggered, could not take it"), "{words}");
 
     let mut world = with_executors(1);

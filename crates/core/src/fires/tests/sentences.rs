@@ -195,7 +195,7 @@ fn a_run_near_an_instant_is_found_by_its_fire_or_its_begin() {
     let held = [Definition { from: secs(0), job: job(json!({})) }];
     let rows = [run(1, 7, 100_628, Some(100_700))];
     let facts = facts(&held, &rows);
-    let answer = why_run(&facts, &rows[0]).about(AnswerSubject::NearRun(Trigger::Api), &facts);
+    let answer = why_run(&facts, &rows[0]).with_subject(AnswerSubject::NearRun(Trigger::Api), &facts);
     let (en, zh) =
         ("Run of 1970-01-01 00:01:40.628 UTC, triggered through the API: It ran at", "的运行（通过 API 触发）：已于");
     assert!(answer.en.starts_with(en) && answer.zh.contains(zh), "{answer:?}");

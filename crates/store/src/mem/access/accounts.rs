@@ -6,8 +6,8 @@ use rondel_core::{AccountId, Timestamp};
 
 use crate::Result;
 use crate::access::{Account, AccountChange, AccountChanged, Accounts, KeptAccess, PasswordHash};
-use crate::mem::access::{Access, sorted};
-use crate::mem::{MemStore, State, size};
+use crate::mem::access::{AccessRows, sorted_grants};
+use crate::mem::{MemStore, State, to_usize};
 
 #[async_trait]
 impl Accounts for MemStore {
@@ -33,7 +33,7 @@ impl Accounts for MemStore {
         let mut accounts: Vec<Account> = state.access.accounts.values().cloned().collect();
         accounts.retain(|account| account.name.as_str() > after_name.unwrap_or_default());
         accounts.sort_by(|a, b| a.name.cmp(&b.name));
-        accounts.truncate(size(limit));
+        accounts.truncate(to_usize(limit));
         Ok(accounts)
     }
 
@@ -58,7 +58,7 @@ impl Accounts for MemStore {
             account.provider_linked_at = link.at();
         }
         if let Some(grants) = &change.grants {
-            account.grants = sorted(grants);
+            account.grants = sorted_grants(grants);
         }
         if change.disabled == Some(true) || change.grants.is_some() {
             access.end_sessions(id, None);
@@ -91,7 +91,7 @@ impl Accounts for MemStore {
     }
 }
 
-impl Access {
+impl AccessRows {
     pub(super) fn admins(&self) -> Vec<AccountId> {
         let is_admin =
             |account: &&Account| !account.disabled && account.grants.contains(&Grant::everywhere(Role::Admin));
@@ -103,7 +103,7 @@ impl Access {
             return false;
         }
         let mut account = account.clone();
-        account.grants = sorted(&account.grants);
+        account.grants = sorted_grants(&account.grants);
         self.accounts.insert(account.id, account);
         true
     }

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use crate::Result;
 use crate::access::{AuditEntry, AuditLog, AuditQuery, INCOMPLETE, stored_document};
-use crate::mem::{MemStore, size};
+use crate::mem::{MemStore, to_usize};
 
 #[async_trait]
 impl AuditLog for MemStore {
@@ -30,7 +30,7 @@ impl AuditLog for MemStore {
     async fn audit(&self, query: &AuditQuery) -> Result<Vec<AuditEntry>> {
         let state = self.state();
         let is = |filter: &Option<String>, text: &str| filter.as_deref().is_none_or(|wanted| wanted == text);
-        let wanted = |entry: &&AuditEntry| {
+        let is_wanted = |entry: &&AuditEntry| {
             is(&query.actor, &entry.actor)
                 && is(&query.action, &entry.action)
                 && is(&query.object, &entry.object)
@@ -40,6 +40,6 @@ impl AuditLog for MemStore {
                 && query.to.is_none_or(|to| entry.id.get() < rondel_core::IdGen::first_at(to))
                 && query.after.is_none_or(|after| entry.id < after)
         };
-        Ok(state.access.audit.values().rev().filter(wanted).take(size(query.limit)).cloned().collect())
+        Ok(state.access.audit.values().rev().filter(is_wanted).take(to_usize(query.limit)).cloned().collect())
     }
 }

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use rondel_core::{AccountId, Timestamp, TokenId};
 
 use crate::access::TokenRecord;
-use crate::mem::access::Access;
+use crate::mem::access::AccessRows;
 
-impl Access {
+impl AccessRows {
     pub(super) fn tokens_of(&self, account: AccountId) -> BTreeSet<TokenId> {
         self.tokens.values().filter(|token| token.owner == Some(account)).map(|token| token.id).collect()
     }

@@ -15,7 +15,7 @@ use crate::access::{Account, AuditEntry, SignInLink, TokenRecord, WebSession};
 
 /// The rows of the access tables.
 #[derive(Default)]
-pub(super) struct Access {
+pub(super) struct AccessRows {
     accounts: BTreeMap<AccountId, Account>,
     sessions: BTreeMap<SessionId, WebSession>,
     links: HashMap<String, SignInLink>,
@@ -29,14 +29,14 @@ pub(super) struct Access {
 }
 
 /// Grants without duplicates and in order, as a table with a unique key returns them.
-fn sorted(grants: &[Grant]) -> Vec<Grant> {
+fn sorted_grants(grants: &[Grant]) -> Vec<Grant> {
     let mut grants = grants.to_vec();
     grants.sort_unstable();
     grants.dedup();
     grants
 }
 
-impl Access {
+impl AccessRows {
     /// Removes every role in a namespace.
     pub(super) fn remove_namespace(&mut self, namespace: NamespaceId) {
         let grants = self.accounts.values_mut().map(|account| &mut account.grants);

@@ -7,8 +7,8 @@ use rondel_core::{AccountId, SessionId, Timestamp};
 
 use crate::Result;
 use crate::access::{AttemptDecision, SignInLink, SignIns, WebSession};
-use crate::mem::access::Access;
-use crate::mem::{MemStore, size};
+use crate::mem::access::AccessRows;
+use crate::mem::{MemStore, to_usize};
 
 #[async_trait]
 impl SignIns for MemStore {
@@ -22,7 +22,7 @@ impl SignIns for MemStore {
             None => session.token.is_some() && one.token == session.token,
         };
         let ids: Vec<SessionId> = sessions.values().rev().filter(is_same).map(|one| one.id).collect();
-        for id in ids.into_iter().skip(size(count_max.saturating_sub(1))) {
+        for id in ids.into_iter().skip(to_usize(count_max.saturating_sub(1))) {
             sessions.remove(&id);
         }
         sessions.insert(session.id, session.clone());
@@ -105,14 +105,14 @@ impl SignIns for MemStore {
         let own = addresses.iter().filter(|((owner, _), _)| *owner == account);
         let mut own: Vec<(Timestamp, String)> = own.map(|((_, network), seen)| (*seen, network.clone())).collect();
         own.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-        for (_, network) in own.into_iter().skip(size(count_max)) {
+        for (_, network) in own.into_iter().skip(to_usize(count_max)) {
             addresses.remove(&(account, network));
         }
         Ok(())
     }
 }
 
-impl Access {
+impl AccessRows {
     pub(super) fn end_sessions(&mut self, account: AccountId, keep: Option<SessionId>) -> u64 {
         let before = self.sessions.len();
         self.sessions.retain(|id, session| session.account != Some(account) || Some(*id) == keep);

@@ -8,8 +8,8 @@ use rondel_core::{AccountId, Timestamp, TokenId};
 
 use crate::Result;
 use crate::access::{TokenKind, TokenQuery, TokenRecord, Tokens};
-use crate::mem::access::{Access, sorted};
-use crate::mem::{MemStore, size};
+use crate::mem::access::{AccessRows, sorted_grants};
+use crate::mem::{MemStore, to_usize};
 
 #[async_trait]
 impl Tokens for MemStore {
@@ -27,12 +27,12 @@ impl Tokens for MemStore {
 
     async fn tokens(&self, query: &TokenQuery) -> Result<Vec<TokenRecord>> {
         let state = self.state();
-        let wanted = |token: &&TokenRecord| {
+        let is_wanted = |token: &&TokenRecord| {
             query.owner.is_none_or(|owner| token.owner == Some(owner))
                 && query.scope.as_ref().is_none_or(|scope| scope.has(token))
                 && query.after.is_none_or(|after| token.id < after)
         };
-        Ok(state.access.tokens.values().rev().filter(wanted).take(size(query.limit)).cloned().collect())
+        Ok(state.access.tokens.values().rev().filter(is_wanted).take(to_usize(query.limit)).cloned().collect())
     }
 
     async fn count_valid_tokens(&self, owner: AccountId, now: Timestamp) -> Result<u64> {
@@ -58,22 +58,22 @@ impl Tokens for MemStore {
         let is_dead = |token: &&TokenRecord| {
             token.revoked_at.or(token.expires_at).is_some_and(|end| end < before) && !is_of_server(token)
         };
-        let dead: Vec<TokenId> =
-            access.tokens.values().filter(is_dead).map(|token| token.id).take(size(limit)).collect();
+        let dead_ids: Vec<TokenId> =
+            access.tokens.values().filter(is_dead).map(|token| token.id).take(to_usize(limit)).collect();
         let gone: HashMap<TokenId, Option<TokenId>> =
-            dead.iter().filter_map(|id| Some((*id, access.tokens.remove(id)?.minted_by))).collect();
+            dead_ids.iter().filter_map(|id| Some((*id, access.tokens.remove(id)?.minted_by))).collect();
         for token in access.tokens.values_mut() {
             while let Some(next) = token.minted_by.and_then(|parent| gone.get(&parent)) {
                 token.minted_by = *next;
             }
         }
-        access.sessions.retain(|_, session| session.token.is_none_or(|token| !dead.contains(&token)));
-        if !dead.is_empty() {
+        access.sessions.retain(|_, session| session.token.is_none_or(|token| !dead_ids.contains(&token)));
+        if !dead_ids.is_empty() {
             let is_account = |owner: i64| access.accounts.contains_key(&AccountId::new(owner));
             let is_line = |owner: i64| access.tokens.values().any(|token| token.line.get() == owner);
             state.saved_filters.retain(|owner, _| is_account(*owner) || is_line(*owner));
         }
-        Ok(u64::try_from(dead.len()).unwrap_or(u64::MAX))
+        Ok(u64::try_from(dead_ids.len()).unwrap_or(u64::MAX))
     }
 
     async fn touch_token(&self, id: TokenId, now: Timestamp) -> Result<()> {
@@ -96,22 +96,23 @@ impl Tokens for MemStore {
         let held = access.tokens.get(&old).filter(|token| token.is_valid(new.created_at));
         let Some((series, ends_at)) = held.map(|token| (token.series, token.expires_at)) else { return Ok(false) };
         if new.series == series {
-            access.write_token(new, earlier_of(new.expires_at, ends_at));
+            access.write_token(new, earlier_end(new.expires_at, ends_at));
         } else if !access.insert_token(new) {
             return Ok(false);
         }
         if let Some(token) = access.tokens.get_mut(&old) {
-            token.expires_at = earlier_of(ends_at, Some(old_ends_at));
+            token.expires_at = earlier_end(ends_at, Some(old_ends_at));
         }
         access.move_access(old, new.id);
         Ok(true)
     }
 }
 
-impl Access {
+impl AccessRows {
     pub(super) fn write_token(&mut self, token: &TokenRecord, expires_at: Option<Timestamp>) {
         if self.tokens.values().all(|known| known.hash != token.hash) {
-            self.tokens.insert(token.id, TokenRecord { grants: sorted(&token.grants), expires_at, ..token.clone() });
+            self.tokens
+                .insert(token.id, TokenRecord { grants: sorted_grants(&token.grants), expires_at, ..token.clone() });
         }
     }
 
@@ -120,7 +121,7 @@ impl Access {
         if let Some(parent) = token.minted_by {
             let parent = self.tokens.get(&parent).filter(|parent| parent.is_valid(token.created_at));
             let Some(parent) = parent else { return false };
-            expires_at = earlier_of(expires_at, parent.expires_at);
+            expires_at = earlier_end(expires_at, parent.expires_at);
         }
         self.write_token(token, expires_at);
         true

@@ -1,7 +1,7 @@
 //! Edits of a job: its definition and its unsent rows change in one transaction.
 
 use async_trait::async_trait;
-use rondel_core::edit::{EditContext, EditPlan, FutureRow, look_back, plan_edit};
+use rondel_core::edit::{EditContext, EditPlan, FutureRow, look_back_period, plan_edit};
 use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Job, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
@@ -65,8 +65,8 @@ impl ChangeJobs for MemStore {
         state.detach_followers(id);
         state.write_parents(id, Vec::new());
         let plan = state.plan(&record, (None, before), (now, now, read_at));
-        state.settle(&plan.settle, plan.reason, now);
-        state.skip_row(skipped_row(&record, before, &plan, skipped_row_id, now));
+        state.skip_rows(&plan.skipped_rows, plan.reason, now);
+        state.write_skipped_row(skipped_row(&record, before, &plan, skipped_row_id, now));
         if let Some(drops) = drops {
             state.drop_queued(id, Reason::Deleted, drops);
         }
@@ -90,9 +90,9 @@ impl State {
         (after, before): (Option<&Job>, Option<&Job>),
         (now, checked_at, read_at): (Timestamp, Timestamp, Timestamp),
     ) -> EditPlan {
-        let from = now - look_back(before, after);
+        let from = now - look_back_period(before, after);
         let awaited_run = self.due.get(&record.id).and_then(|due| due.awaited_run).filter(|run| self.is_open(*run));
-        let rows = self.future(record.id, from, now);
+        let rows = self.future_rows(record.id, from, now);
         plan_edit(
             after,
             EditContext {
@@ -115,7 +115,7 @@ impl State {
     }
 
     /// The rows that an edit concerns. Rows that are marked or have a later attempt are left out, because they may have been sent.
-    fn future(&self, job: JobId, from: Timestamp, now: Timestamp) -> Vec<FutureRow> {
+    fn future_rows(&self, job: JobId, from: Timestamp, now: Timestamp) -> Vec<FutureRow> {
         let is_unsent = |run: &&Run| match run.status {
             RunStatus::Pending | RunStatus::Waiting => run.marked_at.is_none(),
             RunStatus::Skipped => matches!(run.reason, Some(Reason::Changed | Reason::Paused)),
@@ -130,7 +130,7 @@ impl State {
         self.runs.values().filter(is_own).filter(is_ahead).filter(is_unsent).map(row).collect()
     }
 
-    pub(in crate::mem) fn settle(&mut self, runs: &[RunId], reason: Reason, now: Timestamp) {
+    pub(in crate::mem) fn skip_rows(&mut self, runs: &[RunId], reason: Reason, now: Timestamp) {
         for id in runs {
             self.cancels.remove(id);
             if let Some(run) = self.runs.get_mut(id) {
@@ -140,7 +140,7 @@ impl State {
     }
 
     /// Writes the row that records the past fires that an edit skips.
-    fn skip_row(&mut self, row: Option<Run>) {
+    fn write_skipped_row(&mut self, row: Option<Run>) {
         let Some(row) = row.filter(|row| !self.keys.contains_key(&key(row))) else { return };
         self.keys.insert(key(&row), row.id);
         self.runs.insert(row.id, row);
@@ -158,16 +158,16 @@ impl State {
             self.pumps.insert(record.id);
         }
         let plan = self.plan(record, (Some(job), Some(change.before)), (change.now, change.checked_at, read_at));
-        self.settle(&plan.settle, plan.reason, change.now);
-        self.skip_row(skipped_row(record, Some(change.before), &plan, change.skipped_row_id, change.now));
-        for row in plan.keep.iter().chain(&plan.reopen) {
+        self.skip_rows(&plan.skipped_rows, plan.reason, change.now);
+        self.write_skipped_row(skipped_row(record, Some(change.before), &plan, change.skipped_row_id, change.now));
+        for row in plan.kept_rows.iter().chain(&plan.reopened_rows) {
             let Some(run) = self.runs.get_mut(&row.id) else { continue };
             self.keys.remove(&key(run));
             (run.job_version, run.app, run.due_at) = (version, change.app, row.due_at);
             (run.shard_index, run.shard_total) = shard_of(job);
             self.keys.insert(key(run), row.id);
         }
-        let reopened = self.reopen(change.id, &plan);
+        let reopened = self.reopen_rows(change.id, &plan);
         let specs = (Some(&record.spec), Some(change.spec));
         self.alert_rows.write_expects((record.namespace, change.id), specs, change.now);
         if let Some(due) = self.due.get_mut(&change.id) {
@@ -203,10 +203,10 @@ impl State {
     }
 
     /// Reopens settled rows, and makes the job's home their owner.
-    fn reopen(&mut self, job: JobId, plan: &EditPlan) -> Vec<Run> {
+    fn reopen_rows(&mut self, job: JobId, plan: &EditPlan) -> Vec<Run> {
         let home = self.due.get(&job).and_then(|due| self.nodes.get(&due.home)).map(StoredNode::lease_of_home);
         let mut reopened = Vec::new();
-        for row in &plan.reopen {
+        for row in &plan.reopened_rows {
             let Some(run) = self.runs.get_mut(&row.id) else { continue };
             (run.status, run.reason, run.finished_at) = (RunStatus::Pending, None, None);
             (run.cancel_by, run.cancel_reason) = (None, None);

@@ -7,7 +7,7 @@ use rondel_core::NodeId;
 use rondel_core::homes::RecentFires;
 
 use crate::catalog::{Declared, JobCreated, JobRecord, NewJob};
-use crate::mem::{Due, MemStore, State, StoredJob, StoredVersion};
+use crate::mem::{DueRow, MemStore, State, StoredJob, StoredVersion};
 use crate::settle::clean_name;
 use crate::{CreateJobs, Result};
 
@@ -73,7 +73,7 @@ impl State {
             author: clean_name(&job.author).into_owned(),
             created_at: job.now,
         };
-        let due = Due {
+        let due = DueRow {
             next_fire_at: job.next_fire_at,
             held_from: None,
             is_over: job.next_fire_at.is_none(),

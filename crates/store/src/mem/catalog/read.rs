@@ -5,7 +5,7 @@ use rondel_core::graph::Edge;
 use rondel_core::{JobId, NamespaceId, Timestamp};
 
 use crate::catalog::{Definition, DeletedJob, JobQuery, JobRecord, VersionRecord};
-use crate::mem::{MemStore, State, StoredVersion, size};
+use crate::mem::{MemStore, State, StoredVersion, to_usize};
 use crate::{Catalog, Result};
 
 #[async_trait]
@@ -32,7 +32,7 @@ impl Catalog for MemStore {
                 && query.after_name.as_ref().is_none_or(|name| job.spec.name > *name)
         });
         jobs.sort_by(|a, b| a.spec.name.cmp(&b.spec.name));
-        jobs.truncate(size(query.limit));
+        jobs.truncate(to_usize(query.limit));
         Ok(jobs)
     }
 
@@ -63,18 +63,18 @@ impl Catalog for MemStore {
         keys.sort_unstable();
         keys.dedup();
         let definition = |(job, version): (JobId, i64)| {
-            let stored = state.jobs.get(&job)?;
-            let held = stored.versions.get(&version)?;
-            let namespace = state.namespaces.iter().find(|namespace| namespace.id == stored.record.namespace)?;
+            let stored_job = state.jobs.get(&job)?;
+            let stored_version = stored_job.versions.get(&version)?;
+            let namespace = state.namespaces.iter().find(|namespace| namespace.id == stored_job.record.namespace)?;
             Some(Definition {
                 job,
                 version,
                 namespace: namespace.id,
                 namespace_name: namespace.name.clone(),
-                app: held.app,
-                spec: held.spec.clone(),
-                anchor: stored.record.anchor,
-                calendar: state.pinned_rule(held.calendar),
+                app: stored_version.app,
+                spec: stored_version.spec.clone(),
+                anchor: stored_job.record.anchor,
+                calendar: state.pinned_rule(stored_version.calendar),
             })
         };
         Ok(keys.into_iter().filter_map(definition).collect())
@@ -83,17 +83,19 @@ impl Catalog for MemStore {
     async fn versions(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<VersionRecord>> {
         let state = self.state();
         let Some(stored) = state.jobs.get(&job) else { return Ok(Vec::new()) };
-        let held = |(_, held): &(&i64, &StoredVersion)| held.created_at <= from.min(to);
-        let first = stored.versions.iter().filter(held).map(|(version, _)| *version).max().unwrap_or_default();
-        let known = stored.versions.range(first..).rev().filter(|(_, held)| held.created_at <= to);
-        let record = |(version, held): (&i64, &StoredVersion)| VersionRecord {
+        let was_created_before = |(_, held): &(&i64, &StoredVersion)| held.created_at <= from.min(to);
+        let first =
+            stored.versions.iter().filter(was_created_before).map(|(version, _)| *version).max().unwrap_or_default();
+        let versions =
+            stored.versions.range(first..).rev().filter(|(_, stored_version)| stored_version.created_at <= to);
+        let record = |(version, stored_version): (&i64, &StoredVersion)| VersionRecord {
             version: *version,
-            spec: held.spec.clone(),
-            calendar: state.pinned_rule(held.calendar),
-            author: held.author.clone(),
-            created_at: held.created_at,
+            spec: stored_version.spec.clone(),
+            calendar: state.pinned_rule(stored_version.calendar),
+            author: stored_version.author.clone(),
+            created_at: stored_version.created_at,
         };
-        Ok(known.take(size(limit)).map(record).collect())
+        Ok(versions.take(to_usize(limit)).map(record).collect())
     }
 
     async fn edges(&self, namespace: NamespaceId) -> Result<Vec<Edge>> {

@@ -20,7 +20,7 @@ impl Adopt for MemStore {
         if !state.holds(token, now) {
             return Ok(OrphanedJobs { is_refused: true, ..OrphanedJobs::default() });
         }
-        let ended = state.fence(token, dead, now);
+        let ended = state.fence_nodes(token, dead, now);
         let jobs = fewest_first(state.orphans(&ended, |_| true).iter().map(|run| (run.job, 1)), limit);
         let fenced = ended.into_iter().map(|(node, ..)| node).filter(|node| *node != token.node).collect();
         Ok(OrphanedJobs { jobs, fenced, is_refused: false })
@@ -40,14 +40,14 @@ impl Adopt for MemStore {
         if !state.holds(token, now) {
             return Ok(Adoption { is_refused: true, ..Adoption::default() });
         }
-        let ended = state.fence(token, dead, now);
+        let ended = state.fence_nodes(token, dead, now);
         Ok(Adoption { runs: state.adopt(token, &ended, jobs), is_refused: false })
     }
 }
 
 impl State {
     /// Fences the dead nodes. Returns the leases that have ended: earlier ones of this node, and all of the dead nodes.
-    fn fence(&mut self, token: LeaseToken, dead: &[NodeId], now: Timestamp) -> Vec<EndedLeases> {
+    fn fence_nodes(&mut self, token: LeaseToken, dead: &[NodeId], now: Timestamp) -> Vec<EndedLeases> {
         let mut ended_leases = Vec::new();
         for node in dead.iter().filter(|node| **node != token.node) {
             let Some(held) = self
@@ -98,11 +98,14 @@ impl State {
             {
                 (due.home, due.term) = (token.node, due.term + 1);
             }
-            let run =
-                if mutant::on(Mutant::DueMeansUnsent) { run } else { ledger::adopted(run, *ended_at, &last_sessions) };
+            let run = if mutant::on(Mutant::DueMeansUnsent) {
+                run
+            } else {
+                ledger::adopted_run(run, *ended_at, &last_sessions)
+            };
             let run = Run { node: token.node, node_epoch: token.epoch, ..run };
             self.runs.insert(run.id, run.clone());
-            adopted.push(Adopted { run, from, from_ended_at: *ended_at });
+            adopted.push(Adopted { run, from, lease_ended_at: *ended_at });
         }
         adopted
     }

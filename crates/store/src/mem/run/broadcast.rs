@@ -27,7 +27,7 @@ impl State {
         let is_awaiting = broadcast.open_children.is_some();
         if *open_shards == 0 && !is_awaiting && (!broadcast.status.is_terminal() || closed_count == 0) {
             let (id, is_first) = (broadcast.id, !broadcast.status.is_terminal());
-            let whole = settle::fold(&shards, broadcast.cancel_by.as_deref());
+            let whole = settle::fold_broadcast(&shards, broadcast.cancel_by.as_deref());
             (broadcast.status, broadcast.reason, broadcast.message) = (whole.status, whole.reason, whole.message);
             broadcast.finished_at = ends.into_iter().flatten().max();
             self.cancels.remove(&id);

@@ -6,7 +6,7 @@ use rondel_core::{AppId, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use crate::catalog::QueuedDrops;
 use crate::ledger::{CancelElsewhere, CancelOutcome};
-use crate::mem::{MemStore, State, size};
+use crate::mem::{MemStore, State, to_usize};
 use crate::settle::{clean_name, queued_to_drop};
 use crate::{Cancel, LeaseToken, Result};
 
@@ -55,7 +55,7 @@ impl Cancel for MemStore {
             let run = state.own(token, id).filter(|run| run.cancel_by.is_none())?;
             run.cancel_reason.filter(|reason| reason.is_for_queued()).map(|reason| (id, reason))
         };
-        Ok(asked.into_iter().filter_map(&mut reason).take(size(limit)).collect())
+        Ok(asked.into_iter().filter_map(&mut reason).take(to_usize(limit)).collect())
     }
 
     async fn cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>> {
@@ -75,7 +75,7 @@ impl Cancel for MemStore {
         };
         let later = state.cancels.iter().filter(|id| **id > after);
         let asked = later.filter_map(|id| state.runs.get(id)).filter(is_elsewhere);
-        Ok(asked.filter_map(cancel).take(size(limit)).collect())
+        Ok(asked.filter_map(cancel).take(to_usize(limit)).collect())
     }
 
     async fn open_runs(
@@ -91,7 +91,7 @@ impl Cancel for MemStore {
         let may_be_asked = |run: &Run| CancelRequest::requested("").replaces(run.cancel_request_reason());
         let mut open = self.state().open_of(|run| is_asked_for(run) && may_be_asked(run));
         open.sort_by_key(|run| run.id);
-        open.truncate(size(limit));
+        open.truncate(to_usize(limit));
         Ok(open)
     }
 }

@@ -10,8 +10,8 @@ use rondel_core::{JobId, NodeId, Run, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
 use super::cancel::ask_to_cancel;
-use crate::ledger::{ClaimJob, ClaimResult, DueJob, DueRange, KeyedRun, UnsentPlace, by_instant};
-use crate::mem::{Due, MemStore, State, StoredNode, key, size};
+use crate::ledger::{ClaimJob, ClaimResult, DueJob, DueRange, KeyedRun, UnsentPlace, merge_by_instant};
+use crate::mem::{DueRow, MemStore, State, StoredNode, key, to_usize};
 use crate::{Claim, LeaseToken, Result};
 
 #[async_trait]
@@ -21,7 +21,7 @@ impl Claim for MemStore {
         let mut due: Vec<DueJob> = state.due.keys().filter_map(|job| state.due_job(*job)).collect();
         due.retain(|job| homes.contains(&job.home) && (range.from..=range.to).contains(&job.next_fire_at));
         due.sort_by_key(|job| (job.next_fire_at, job.job));
-        due.truncate(size(range.limit));
+        due.truncate(to_usize(range.limit));
         Ok(due)
     }
 
@@ -32,36 +32,42 @@ impl Claim for MemStore {
             *counts.entry((job.next_fire_at, job.home)).or_default() += 1;
         }
         counts.retain(|_, count| *count >= u64::from(count_min));
-        Ok(by_instant(counts.into_iter().map(|((at, _), job_count)| DenseInstant { at, job_count }), range.limit))
+        Ok(merge_by_instant(counts.into_iter().map(|((at, _), job_count)| DenseInstant { at, job_count }), range.limit))
     }
 
-    async fn unsent_of(&self, token: LeaseToken, job: JobId, after: UnsentPlace, limit: u32) -> Result<Vec<Run>> {
+    async fn unsent_runs_of_job(
+        &self,
+        token: LeaseToken,
+        job: JobId,
+        after: UnsentPlace,
+        limit: u32,
+    ) -> Result<Vec<Run>> {
         let mut unsent = self.state().open_of(|run| {
             (run.node, run.node_epoch, run.job) == (token.node, token.epoch, job)
                 && run.status == RunStatus::Pending
                 && UnsentPlace::of(run) > after
         });
         unsent.sort_by_key(UnsentPlace::of);
-        unsent.truncate(size(limit));
+        unsent.truncate(to_usize(limit));
         Ok(unsent)
     }
 
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<ClaimResult> {
         let now = self.now();
         let mut state = self.state();
-        let mut claimed = ClaimResult::default();
+        let mut result = ClaimResult::default();
         if !state.holds(token, now) && !mutant::on(Mutant::ClaimWithoutLease) {
-            return Ok(ClaimResult { is_refused: true, ..claimed });
+            return Ok(ClaimResult { is_refused: true, ..result });
         }
         for job in jobs {
-            if state.due_job(job.seen.job) != Some(job.seen) && !mutant::on(Mutant::NoUniqueKey) {
+            if state.due_job(job.expected_row.job) != Some(job.expected_row) && !mutant::on(Mutant::NoUniqueKey) {
                 continue;
             }
-            let home = state.nodes.get(&job.seen.home).filter(|held| held.node.id != token.node);
+            let home = state.nodes.get(&job.expected_row.home).filter(|held| held.node.id != token.node);
             // A dead home keeps the job until it is fenced, because its node can still renew the lease. After that, its open runs must be
             // adopted first.
             let is_in_its_name = |run: &Run, home: LeaseToken| {
-                run.job == job.seen.job && run.node == home.node && run.node_epoch <= home.epoch
+                run.job == job.expected_row.job && run.node == home.node && run.node_epoch <= home.epoch
             };
             let stays = |held: &StoredNode| {
                 held.node.is_living(now)
@@ -71,21 +77,21 @@ impl Claim for MemStore {
             if home.is_some_and(stays) && !mutant::on(Mutant::NoUniqueKey) {
                 continue;
             }
-            let Some(due) = state.due.get_mut(&job.seen.job) else { continue };
+            let Some(due) = state.due.get_mut(&job.expected_row.job) else { continue };
             (due.next_fire_at, due.is_over, due.awaited_run) =
                 (job.next_fire_at, job.next_fire_at.is_none(), job.awaited_run);
             (due.held_from, due.recent_fires) = (job.held_from, job.recent_fires);
             due.term += i64::from(due.home != token.node);
             due.home = token.node;
-            claimed.jobs.push((job.seen.job, due.term));
+            result.jobs.push((job.expected_row.job, due.term));
             for run in job.runs.iter().filter(|_| !mutant::on(Mutant::ClaimWithoutRows)) {
                 match state.insert(run.clone()) {
                     true => state.add_message(run.id, now),
-                    false => claimed.existing.push(run.id),
+                    false => result.existing.push(run.id),
                 }
             }
         }
-        Ok(claimed)
+        Ok(result)
     }
 
     async fn request_run(&self, token: LeaseToken, run: Run) -> Result<Run> {
@@ -113,7 +119,7 @@ impl Claim for MemStore {
         let holder = state.trigger_keys.get(&place).and_then(|id| state.runs.get(id)).cloned();
         let mut replaced = None;
         match holder {
-            Some(same) if same.id == run.id => return Ok(KeyedRun::Made(same)),
+            Some(same) if same.id == run.id => return Ok(KeyedRun::Created(same)),
             Some(open) if !open.status.is_terminal() => {
                 if if_open != IfOpen::Replace {
                     return Ok(KeyedRun::Open(open));
@@ -130,7 +136,7 @@ impl Claim for MemStore {
         state.trigger_keys.insert(place, run.id);
         Ok(match replaced {
             Some(replaced) => KeyedRun::Replaced(run, replaced),
-            None => KeyedRun::Made(run),
+            None => KeyedRun::Created(run),
         })
     }
 
@@ -150,7 +156,7 @@ impl State {
     fn due_job(&self, job: JobId) -> Option<DueJob> {
         let due = self.due.get(&job)?;
         let next_fire_at = due.next_fire_at?;
-        let Due { held_from, version, home, term, recent_fires, .. } = *due;
+        let DueRow { held_from, version, home, term, recent_fires, .. } = *due;
         Some(DueJob { job, next_fire_at, held_from, version, home, term, recent_fires })
     }
 

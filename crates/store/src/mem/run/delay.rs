@@ -8,7 +8,7 @@ use crate::settle;
 impl State {
     /// If the run that sets a job's next fire has ended, sets and returns that next fire. A job that no longer has a delay keeps the next
     /// fire of its new schedule.
-    pub(in crate::mem) fn delay(&mut self, job: JobId, now: Timestamp) -> Option<Timestamp> {
+    pub(in crate::mem) fn set_delayed_fire(&mut self, job: JobId, now: Timestamp) -> Option<Timestamp> {
         let due = self.due.get_mut(&job)?;
         let run = due.awaited_run.and_then(|run| self.runs.get(&run)).filter(|run| run.status.is_terminal())?;
         let ended = (run.fire_at, run.finished_at.unwrap_or(now));

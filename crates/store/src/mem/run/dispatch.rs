@@ -7,7 +7,7 @@ use rondel_core::{Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
 use crate::ledger::{NotedWait, RunAtExecutor, WaitPlace};
-use crate::mem::{MemStore, State, size};
+use crate::mem::{MemStore, State, to_usize};
 use crate::settle::{clean_name, note_unsent};
 use crate::{Dispatch, LeaseToken, Result};
 
@@ -20,7 +20,7 @@ impl Dispatch for MemStore {
                 && run.status == RunStatus::Waiting
                 && run.due_at <= until
         });
-        waiting.truncate(size(limit));
+        waiting.truncate(to_usize(limit));
         for run in &mut waiting {
             run.status = RunStatus::Pending;
             state.runs.insert(run.id, run.clone());
@@ -30,10 +30,10 @@ impl Dispatch for MemStore {
 
     async fn mark(&self, token: LeaseToken, runs: &[RunAtExecutor]) -> Result<Vec<RunId>> {
         let mut state = self.state();
-        let mut won = Vec::new();
+        let mut marked_runs = Vec::new();
         for hand in runs {
             if let Some(run) = state.pending(token, hand.run, hand.attempt).filter(|run| run.marked_at.is_none()) {
-                won.push(hand.run);
+                marked_runs.push(hand.run);
                 if mutant::on(Mutant::NoMark) {
                     continue;
                 }
@@ -41,7 +41,7 @@ impl Dispatch for MemStore {
                 (run.executor_id, run.marked_at) = (Some(hand.executor_id), Some(hand.at));
             }
         }
-        Ok(won)
+        Ok(marked_runs)
     }
 
     async fn unmark(&self, token: LeaseToken, runs: &[(RunId, i32)]) -> Result<()> {

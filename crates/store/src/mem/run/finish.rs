@@ -24,13 +24,13 @@ impl Finish for MemStore {
         let awaiting = stored.filter(|run| run.awaits_children()).map(|run| (run.job, run.id)).collect();
         let mut ends = Ends { answers, awaiting, ..Ends::default() };
         if !mutant::on(Mutant::NoFollowers) {
-            state.follow(finisher, &mut ends, now);
+            state.follow_runs(finisher, &mut ends, now);
         }
         // Includes the jobs whose runs awaited their children and have ended now. A run that still awaits its children has not ended, and
         // sets no next fire.
         let delaying = batch.iter().filter(|finish| finish.policy.has_fixed_delay).map(|finish| finish.job);
         let jobs: Vec<JobId> = delaying.chain(ends.ended_parents.iter().map(|(job, _)| *job)).collect();
-        ends.due_at = jobs.into_iter().filter_map(|job| state.delay(job, now)).min();
+        ends.due_at = jobs.into_iter().filter_map(|job| state.set_delayed_fire(job, now)).min();
         Ok(ends)
     }
 }
@@ -87,7 +87,7 @@ impl State {
                 EndOutcome::Stored(then, None)
             }
             Judgement::Ends(then @ NextStep::Retry { due_at, reason, lost_count }) => {
-                let run = self.retry(&clean, due_at, reason, lost_count);
+                let run = self.write_retry(&clean, due_at, reason, lost_count);
                 EndOutcome::Stored(then, run.map(Box::new))
             }
         }
@@ -118,11 +118,17 @@ impl State {
         run.detail = detail_of(clean).or(run.detail.take());
     }
 
-    fn retry(&mut self, clean: &CleanFinish<'_>, due_at: Timestamp, reason: Reason, lost_count: i32) -> Option<Run> {
+    fn write_retry(
+        &mut self,
+        clean: &CleanFinish<'_>,
+        due_at: Timestamp,
+        reason: Reason,
+        lost_count: i32,
+    ) -> Option<Run> {
         let run = self.runs.get_mut(&clean.finish.run)?;
         let executor = clean.executor.clone().map(std::borrow::Cow::into_owned);
         let executor_id = if executor.is_some() { clean.executor_id } else { run.executor_id };
-        let ended = Attempt {
+        let ended_attempt = Attempt {
             attempt: run.attempt,
             status: settle::attempt_status(clean.finish.outcome),
             reason: Some(reason),
@@ -133,8 +139,8 @@ impl State {
             message: clean.message.clone().map(std::borrow::Cow::into_owned),
             detail: detail_of(clean),
         };
-        run.executor.clone_from(&ended.executor);
-        self.attempts.entry((run.id, run.attempt)).or_insert(ended);
+        run.executor.clone_from(&ended_attempt.executor);
+        self.attempts.entry((run.id, run.attempt)).or_insert(ended_attempt);
         (run.status, run.reason, run.lost_count) = (RunStatus::Waiting, Some(reason), lost_count);
         let next = run.attempt + i32::from(!mutant::on(Mutant::RetryKeepsAttempt));
         (run.attempt, run.due_at) = (next, due_at);
@@ -151,7 +157,7 @@ impl State {
     }
 
     fn keep_superseded(&mut self, clean: &CleanFinish<'_>) {
-        let kept = Attempt {
+        let superseded_attempt = Attempt {
             attempt: clean.finish.attempt,
             status: settle::attempt_status(clean.finish.outcome),
             reason: None,
@@ -164,7 +170,7 @@ impl State {
         };
         let known = self.attempts.get_mut(&(clean.finish.run, clean.finish.attempt));
         if let Some(known) = known.filter(|known| known.status == RunStatus::Unknown) {
-            *known = Attempt { reason: known.reason, detail: known.detail.take(), ..kept };
+            *known = Attempt { reason: known.reason, detail: known.detail.take(), ..superseded_attempt };
         }
     }
 }

@@ -21,7 +21,7 @@ impl State {
     }
 
     /// Releases or skips the children of ended runs, and counts the open children of the runs that await their children.
-    pub(in crate::mem) fn follow(&mut self, finisher: Finisher<'_>, ends: &mut Ends, now: Timestamp) {
+    pub(in crate::mem) fn follow_runs(&mut self, finisher: Finisher<'_>, ends: &mut Ends, now: Timestamp) {
         let ended = std::mem::take(&mut self.ended);
         let graph = Graph::new(self.parents.iter().copied());
         let is_parent: BTreeSet<JobId> = self.parents.iter().map(|edge| edge.parent).collect();

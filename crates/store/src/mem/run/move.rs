@@ -8,7 +8,7 @@ use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 
 use crate::cluster::HomeMove;
 use crate::ledger::{HomeLoad, JobAtHome, MovedJobs, UnsentRun};
-use crate::mem::{Due, MemStore, State, size};
+use crate::mem::{DueRow, MemStore, State, to_usize};
 use crate::settle::note_unsent;
 use crate::{LeaseToken, Move, Result};
 
@@ -33,29 +33,29 @@ impl Move for MemStore {
     async fn move_jobs(&self, token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> Result<MovedJobs> {
         let now = self.now();
         let mut state = self.state();
-        let mut moved = MovedJobs::default();
+        let mut result = MovedJobs::default();
         if !state.holds(token, now) {
-            return Ok(moved);
+            return Ok(result);
         }
         for one in moves {
             if let Some(runs) = state.move_job(token, one, not_before, now) {
-                moved.jobs.push(one.job);
-                moved.runs.extend(runs);
+                result.jobs.push(one.job);
+                result.runs.extend(runs);
             }
         }
-        moved.jobs.sort_unstable();
-        moved.runs.sort_unstable();
-        Ok(moved)
+        result.jobs.sort_unstable();
+        result.runs.sort_unstable();
+        Ok(result)
     }
 
-    async fn unsent(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<UnsentRun>> {
-        let mut unsent = self.state().unsent(token, |run| run.id > after);
-        unsent.truncate(size(limit));
+    async fn unsent_runs(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<UnsentRun>> {
+        let mut unsent = self.state().unsent_runs(token, |run| run.id > after);
+        unsent.truncate(to_usize(limit));
         Ok(unsent)
     }
 
-    async fn unsent_of_jobs(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<UnsentRun>> {
-        Ok(self.state().unsent(token, |run| jobs.contains(&run.job)))
+    async fn unsent_runs_of_jobs(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<UnsentRun>> {
+        Ok(self.state().unsent_runs(token, |run| jobs.contains(&run.job)))
     }
 
     async fn jobs_at(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobAtHome>> {
@@ -64,7 +64,7 @@ impl Move for MemStore {
         let mut jobs: Vec<JobAtHome> =
             at_home.map(|(job, due)| JobAtHome { job: *job, recent_fires: due.recent_fires }).collect();
         jobs.sort_unstable_by_key(|job| job.job);
-        jobs.truncate(size(limit));
+        jobs.truncate(to_usize(limit));
         Ok(jobs)
     }
 
@@ -96,9 +96,9 @@ impl Move for MemStore {
         }
         let busy: HashSet<JobId> = state.open_of(|run| run.node == dead).iter().map(|run| run.job).collect();
         let is_idle =
-            |(job, due): &(&JobId, &mut Due)| due.home == dead && due.next_fire_at.is_some() && !busy.contains(*job);
+            |(job, due): &(&JobId, &mut DueRow)| due.home == dead && due.next_fire_at.is_some() && !busy.contains(*job);
         let mut count = 0;
-        for (_, due) in state.due.iter_mut().filter(is_idle).take(size(limit)) {
+        for (_, due) in state.due.iter_mut().filter(is_idle).take(to_usize(limit)) {
             (due.home, due.term) = (NodeId::new(0), due.term + 1);
             count += 1;
         }
@@ -108,7 +108,7 @@ impl Move for MemStore {
 
 impl State {
     /// The open unsent runs of a lease for which `is_wanted` is true, by id.
-    fn unsent(&self, token: LeaseToken, is_wanted: impl Fn(&Run) -> bool) -> Vec<UnsentRun> {
+    fn unsent_runs(&self, token: LeaseToken, is_wanted: impl Fn(&Run) -> bool) -> Vec<UnsentRun> {
         let mut unsent = self.open_of(|run| {
             (run.node, run.node_epoch) == (token.node, token.epoch)
                 && run.status != RunStatus::Running
@@ -133,8 +133,9 @@ impl State {
             |run: &Run| run.status != RunStatus::Running && run.marked_at.is_none() && run.node_epoch == token.epoch;
         let is_named = |run: &Run| named.contains(&run.id);
         let moving_runs: Vec<RunId> = if home == Some(token.node) {
-            let may_go = |run: &Run| is_named(run) && is_unsent(run) && run.shard_total.is_none_or(|total| total <= 1);
-            if !open.iter().all(may_go) {
+            let may_move =
+                |run: &Run| is_named(run) && is_unsent(run) && run.shard_total.is_none_or(|total| total <= 1);
+            if !open.iter().all(may_move) {
                 return Vec::new();
             }
             if let Some(due) = self.due.get_mut(&job) {
@@ -142,8 +143,8 @@ impl State {
             }
             open.iter().map(|run| run.id).collect()
         } else if home == Some(to.node) {
-            let may_go = |run: &&Run| is_named(run) && is_unsent(run) && run.status == RunStatus::Pending;
-            open.iter().filter(may_go).map(|run| run.id).collect()
+            let may_move = |run: &&Run| is_named(run) && is_unsent(run) && run.status == RunStatus::Pending;
+            open.iter().filter(may_move).map(|run| run.id).collect()
         } else {
             return Vec::new();
         };
@@ -167,7 +168,7 @@ impl State {
         let to = self.nodes.get(&one.to).filter(|held| held.node.takes_jobs(now))?.node.token();
         self.due.get(&one.job).filter(|due| due.home == token.node)?;
         let open = self.open_of(|run| run.node == token.node && run.job == one.job);
-        let may_go = |run: &Run| {
+        let may_move = |run: &Run| {
             one.runs.contains(&run.id)
                 && run.status != RunStatus::Running
                 && run.marked_at.is_none()
@@ -176,7 +177,7 @@ impl State {
                 && run.node_epoch == token.epoch
                 && run.due_at >= not_before
         };
-        if !open.iter().all(may_go) {
+        if !open.iter().all(may_move) {
             return None;
         }
         for run in &open {

@@ -7,7 +7,7 @@ use rondel_core::run::{Attempt, ROOT_SHARD};
 use rondel_core::{AppId, JobId, NamespaceId, Run, RunId, RunStatus, Timestamp};
 
 use crate::ledger::{ATTEMPT_COUNT_MAX, HeldCount, OpenPage, RunCheck, RunQuery};
-use crate::mem::{MemStore, State, key, size};
+use crate::mem::{MemStore, State, key, to_usize};
 use crate::{LeaseToken, Result, Runs};
 
 #[async_trait]
@@ -40,7 +40,7 @@ impl Runs for MemStore {
                 && run.due_at < page.before
                 && (run.due_at, run.id) > page.after
         });
-        Ok(open.into_iter().map(|run| (run.due_at, run.id)).take(size(page.limit)).collect())
+        Ok(open.into_iter().map(|run| (run.due_at, run.id)).take(to_usize(page.limit)).collect())
     }
 
     async fn list_runs(&self, namespace: NamespaceId, query: &RunQuery) -> Result<Vec<Run>> {
@@ -49,7 +49,7 @@ impl Runs for MemStore {
 
     async fn runs_below(&self, parents: &[RunId], limit: u32) -> Result<Vec<Run>> {
         let follows = |run: &&Run| run.parent.is_some_and(|parent| parents.contains(&parent));
-        Ok(self.state().runs.values().filter(follows).take(size(limit)).cloned().collect())
+        Ok(self.state().runs.values().filter(follows).take(to_usize(limit)).cloned().collect())
     }
 
     async fn count_held(&self, namespace: NamespaceId) -> Result<Vec<HeldCount>> {
@@ -71,7 +71,7 @@ impl Runs for MemStore {
             (run.namespace, run.app, run.status) == (namespace, app, RunStatus::Running)
                 && run.executor.as_deref() == Some(executor)
         };
-        Ok(state.runs.values().filter(is_held).take(size(limit)).cloned().collect())
+        Ok(state.runs.values().filter(is_held).take(to_usize(limit)).cloned().collect())
     }
 
     async fn next_fire_after(&self, run: &Run) -> Result<Option<Run>> {
@@ -90,13 +90,13 @@ impl Runs for MemStore {
         let reaches = |run: &Run| run.span_end_at.is_some_and(|end| end >= from);
         let before = first.checked_sub(1).filter(|before| reaches(&planned[*before]));
         planned.drain(..before.unwrap_or(first));
-        planned.truncate(size(limit));
+        planned.truncate(to_usize(limit));
         Ok(planned)
     }
 
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>> {
         let state = self.state();
-        let newest = state.attempts.range((run, i32::MIN)..=(run, i32::MAX)).rev().take(size(ATTEMPT_COUNT_MAX));
+        let newest = state.attempts.range((run, i32::MIN)..=(run, i32::MAX)).rev().take(to_usize(ATTEMPT_COUNT_MAX));
         let mut attempts: Vec<Attempt> = newest.map(|(_, attempt)| attempt.clone()).collect();
         attempts.reverse();
         Ok(attempts)
@@ -114,12 +114,12 @@ impl State {
 
     fn page(&self, namespace: NamespaceId, query: &RunQuery) -> Vec<Run> {
         let after = query.after.and_then(|id| self.runs.get(&id));
-        let of_job = query.job.is_some() && query.parent.is_none();
-        if of_job && query.after.is_some() && after.is_none() {
+        let is_page_of_job = query.job.is_some() && query.parent.is_none();
+        if is_page_of_job && query.after.is_some() && after.is_none() {
             return Vec::new();
         }
         let is_after = |run: &Run| match (query.after, after) {
-            (Some(_), Some(after)) if of_job => key(run) < key(after),
+            (Some(_), Some(after)) if is_page_of_job => key(run) < key(after),
             (Some(after), _) => run.id < after,
             (None, _) => true,
         };
@@ -133,16 +133,16 @@ impl State {
         page.retain(|run| {
             run.namespace == namespace
                 && query.job.is_none_or(|job| run.job == job)
-                && (!of_job || query.until.is_none_or(|until| run.fire_at <= until))
+                && (!is_page_of_job || query.until.is_none_or(|until| run.fire_at <= until))
                 && (query.parent.is_some() || query.within.as_ref().is_none_or(|within| within.contains(&run.app)))
                 && (query.statuses.is_empty() || query.statuses.contains(&run.status))
                 && (query.parent.is_none() || parent.is_some_and(|parent| is_shard(run, parent)))
                 && is_after(run)
         });
-        match of_job {
+        match is_page_of_job {
             true => page.sort_by_key(|run| std::cmp::Reverse(key(run))),
             false => page.sort_by_key(|run| std::cmp::Reverse(run.id)),
         }
-        page.into_iter().take(size(query.limit)).cloned().collect()
+        page.into_iter().take(to_usize(query.limit)).cloned().collect()
     }
 }

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use rondel_core::{NodeId, Timestamp};
 
 use crate::ledger::{FenceRequest, RelayedAnswer};
-use crate::mem::{MemStore, size};
+use crate::mem::{MemStore, to_usize};
 use crate::{LeaseToken, Relay, Result};
 
 #[async_trait]
@@ -34,7 +34,7 @@ impl Relay for MemStore {
             .cloned()
             .collect();
         requests.sort_by_key(|request| (request.asked_at, request.asker, request.executor));
-        requests.truncate(size(limit));
+        requests.truncate(to_usize(limit));
         Ok(requests)
     }
 
@@ -56,6 +56,6 @@ impl Relay for MemStore {
         let state = self.state();
         let requests =
             state.fence_requests.values().filter(|(request, _)| request.asker == asker && request.asked_at >= since);
-        Ok(requests.filter_map(|(_, answer)| answer.clone()).take(size(limit)).collect())
+        Ok(requests.filter_map(|(_, answer)| answer.clone()).take(to_usize(limit)).collect())
     }
 }

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use rondel_core::{NamespaceId, Run};
 
 use crate::ledger::{FoundRuns, RunSearch};
-use crate::mem::{MemStore, size};
+use crate::mem::{MemStore, to_usize};
 use crate::{Result, SearchRuns};
 
 #[async_trait]
@@ -25,7 +25,7 @@ impl SearchRuns for MemStore {
         };
         let mut runs: Vec<Run> = state.runs.values().filter(matches).cloned().collect();
         runs.sort_by_key(|run| std::cmp::Reverse(search.place(run)));
-        let limit = size(search.limit);
+        let limit = to_usize(search.limit);
         if search.is_backward {
             runs.drain(..runs.len().saturating_sub(limit));
         }

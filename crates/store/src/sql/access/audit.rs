@@ -52,7 +52,7 @@ impl AuditLog for SqlStore {
             .int(entry.id.get())
             .at(entry.at)
             .text(&clean_name(&entry.actor))
-            .text(entry.means.as_str())
+            .text(entry.auth_method.as_str())
             .opt_text(short(&entry.address).as_deref())
             .opt_text(short(&entry.request_id).as_deref())
             .text(&clean_name(&entry.action))
@@ -109,7 +109,7 @@ fn entry(row: &AnyRow) -> Result<AuditEntry> {
         id: AuditId::new(columns.int("id")?),
         at: columns.at("at_ms")?,
         actor: columns.text("actor")?,
-        means: columns.word("means")?,
+        auth_method: columns.word("means")?,
         address: columns.opt_text("address")?,
         request_id: columns.opt_text("request_id")?,
         action: columns.text("action")?,

@@ -118,10 +118,10 @@ impl Tx<'_> {
     /// by the creator of the ended token.
     pub(super) async fn splice_out(&mut self, dead: &[i64]) -> Result<()> {
         let parents = self.rows(Query::new(&READ_MINTED_BY).list(dead.iter().copied())).await?;
-        let parents = parents.iter().map(parent).collect::<Result<BTreeMap<_, _>>>()?;
+        let parents = parents.iter().map(token_and_creator).collect::<Result<BTreeMap<_, _>>>()?;
         let minted = self.rows(Query::new(&READ_MINTED).list(dead.iter().copied())).await?;
         for row in &minted {
-            let (token, mut ancestor) = parent(row)?;
+            let (token, mut ancestor) = token_and_creator(row)?;
             // The loop ends, because each step leads to an older token.
             while let Some(next) = ancestor.and_then(|ancestor| parents.get(&ancestor)) {
                 ancestor = *next;
@@ -156,16 +156,16 @@ impl Tx<'_> {
     /// All tokens of these series, locked. While this call waits for a lock, the rotation that has the lock can add a successor, so the
     /// rows are read again until there are no new ones.
     async fn locked_series(&mut self, series: &[i64]) -> Result<BTreeSet<i64>> {
-        let mut found = BTreeSet::new();
+        let mut token_ids = BTreeSet::new();
         if series.is_empty() {
-            return Ok(found);
+            return Ok(token_ids);
         }
         loop {
             let rows = self.rows(Query::new(&LOCK_SERIES).list(series.iter().copied())).await?;
-            let count = found.len();
-            found.extend(ids(&rows)?);
-            if found.len() == count {
-                return Ok(found);
+            let count = token_ids.len();
+            token_ids.extend(ids(&rows)?);
+            if token_ids.len() == count {
+                return Ok(token_ids);
             }
         }
     }
@@ -190,7 +190,7 @@ fn revocation(tokens: &[i64], now: Timestamp) -> Query {
     Query::new(&REVOKE_TOKENS).at(now).list(tokens.iter().copied()).at(now)
 }
 
-fn parent(row: &AnyRow) -> Result<(TokenId, Option<TokenId>)> {
+fn token_and_creator(row: &AnyRow) -> Result<(TokenId, Option<TokenId>)> {
     let mut columns = Reader::new(row, "api_token");
     Ok((TokenId::new(columns.int("id")?), columns.opt_int("minted_by")?.map(TokenId::new)))
 }

@@ -123,19 +123,19 @@ impl Tokens for SqlStore {
 
     async fn forget_tokens(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let limit = limit.clamp(1, u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
-        let mut dead = Vec::new();
+        let mut dead_ids = Vec::new();
         for row in self.rows(Query::new(&READ_DEAD).at(before).at(before).int(limit.into())).await? {
-            dead.push(Reader::new(&row, "api_token").int("id")?);
+            dead_ids.push(Reader::new(&row, "api_token").int("id")?);
         }
-        if dead.is_empty() {
+        if dead_ids.is_empty() {
             return Ok(0);
         }
         // An ended token is never valid again, so the rows that were read cannot change before they are deleted.
         transact!(self, "forget_tokens", |tx| {
             let mut count = 0;
-            tx.splice_out(&dead).await?;
+            tx.splice_out(&dead_ids).await?;
             for statement in &DELETE_DEAD {
-                count = tx.execute(Query::new(statement).list(dead.iter().copied())).await?;
+                count = tx.execute(Query::new(statement).list(dead_ids.iter().copied())).await?;
             }
             tx.execute(Query::new(&DELETE_ORPHANED_FILTERS)).await?;
             Ok(count)
@@ -157,7 +157,7 @@ impl Tokens for SqlStore {
             let Some(held) = tx.lock_valid_token(old, new.created_at).await? else { return Ok(false) };
             if new.series == held.series {
                 tx.begin_series(old).await?;
-                tx.write_token(new, earlier_of(new.expires_at, held.expires_at)).await?;
+                tx.write_token(new, earlier_end(new.expires_at, held.expires_at)).await?;
             } else if !tx.insert_token(new).await? {
                 return Ok(false);
             }
@@ -206,7 +206,7 @@ impl Tx<'_> {
         let mut expires_at = token.expires_at;
         if let Some(parent) = token.minted_by {
             let Some(parent) = self.lock_valid_token(parent, token.created_at).await? else { return Ok(false) };
-            expires_at = earlier_of(expires_at, parent.expires_at);
+            expires_at = earlier_end(expires_at, parent.expires_at);
         }
         self.write_token(token, expires_at).await?;
         Ok(true)

@@ -48,15 +48,15 @@ impl SqlStore {
     }
 
     pub(super) async fn read_expects_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectCheck>> {
-        let mut found = Vec::new();
+        let mut expect_checks = Vec::new();
         for chunk in chunks(jobs) {
             for row in self.rows(Query::new(&READ_EXPECTS).list(chunk.iter().map(|job| job.get()))).await? {
-                found.push(expect_check(&row)?);
+                expect_checks.push(expect_check(&row)?);
             }
         }
-        found.sort_by_key(|check| (check.job, check.kind));
-        found.dedup();
-        Ok(found)
+        expect_checks.sort_by_key(|check| (check.job, check.kind));
+        expect_checks.dedup();
+        Ok(expect_checks)
     }
 
     pub(super) async fn read_open_expects(&self, namespace: NamespaceId) -> Result<OpenRunExpectations> {
@@ -87,13 +87,13 @@ impl Tx<'_> {
         // Alert decisions that are based on the previous definition become void. From here until the commit, no other transaction changes
         // the job's checks.
         self.raise_alert_version(namespace).await?;
-        let mut old = Vec::new();
+        let mut old_checks = Vec::new();
         if before.is_some() {
             let rows = self.rows(Query::new(&READ_EXPECTS).list([job.get()].into_iter())).await?;
-            old = rows.iter().map(expect_check).collect::<Result<Vec<_>>>()?;
+            old_checks = rows.iter().map(expect_check).collect::<Result<Vec<_>>>()?;
             self.delete_expects(job).await?;
         }
-        let expect_checks = first_checks(job, (before.map(|before| (before, old.as_slice())), spec), now);
+        let expect_checks = first_checks(job, (before.map(|before| (before, old_checks.as_slice())), spec), now);
         if expect_checks.is_empty() {
             return Ok(());
         }

@@ -96,38 +96,38 @@ impl SqlStore {
         if let Some(app) = app {
             query = query.int(app.get());
         }
-        self.rows(query.int(limit.min(PAGE_MAX).into())).await?.iter().map(watched).collect()
+        self.rows(query.int(limit.min(PAGE_MAX).into())).await?.iter().map(watched_job).collect()
     }
 
-    pub(super) async fn read_watched_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>> {
-        let mut found = Vec::with_capacity(jobs.len());
+    pub(super) async fn read_watched_jobs_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>> {
+        let mut watched_jobs = Vec::with_capacity(jobs.len());
         for chunk in chunks(jobs) {
             for row in self.rows(Query::new(&READ_WATCHED).list(chunk.iter().map(|job| job.get()))).await? {
-                found.push(watched(&row)?);
+                watched_jobs.push(watched_job(&row)?);
             }
         }
-        found.sort_by_key(|job: &WatchedJob| job.id);
-        found.dedup_by_key(|job| job.id);
-        Ok(found)
+        watched_jobs.sort_by_key(|job: &WatchedJob| job.id);
+        watched_jobs.dedup_by_key(|job| job.id);
+        Ok(watched_jobs)
     }
 
-    pub(super) async fn read_succeeded_since(
+    pub(super) async fn read_newest_successes_since(
         &self,
         jobs: &[JobId],
         since: Timestamp,
     ) -> Result<Vec<(JobId, Timestamp)>> {
-        let mut found = Vec::new();
+        let mut successes = Vec::new();
         for chunk in chunks(jobs) {
             let query = Query::new(&READ_SUCCEEDED_SINCE).at(since).list(chunk.iter().map(|job| job.get()));
             for row in self.rows(query).await? {
                 let mut columns = Reader::new(&row, "job");
                 let job = JobId::new(columns.int("id")?);
-                found.extend(columns.opt_at("succeeded_ms")?.map(|at| (job, at)));
+                successes.extend(columns.opt_at("succeeded_ms")?.map(|at| (job, at)));
             }
         }
-        found.sort_unstable();
-        found.dedup();
-        Ok(found)
+        successes.sort_unstable();
+        successes.dedup();
+        Ok(successes)
     }
 }
 
@@ -163,7 +163,7 @@ impl Tx<'_> {
     }
 }
 
-fn watched(row: &AnyRow) -> Result<WatchedJob> {
+fn watched_job(row: &AnyRow) -> Result<WatchedJob> {
     /// The part of a definition that is needed here.
     #[derive(Default, Deserialize)]
     #[serde(default)]

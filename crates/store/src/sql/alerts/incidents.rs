@@ -158,20 +158,20 @@ impl SqlStore {
         let is_filtered = asked.within.is_some() || asked.is_open.is_some();
         let row_count = i64::from(limit) * if is_filtered { WITHIN_FACTOR } else { 1 };
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let mut found = Vec::new();
+        let mut records = Vec::new();
         // A short page means to the caller that there are no more incidents, so rows are read until the page is full or none remain.
-        while found.len() < limit {
+        while records.len() < limit {
             let rows = self.rows(query(before).int(row_count)).await?;
             let page = rows.iter().map(incident).collect::<Result<Vec<_>>>()?;
             let is_last = i64::try_from(page.len()).is_ok_and(|count| count < row_count);
             before = page.last().map_or(before, |record| record.incident.id.get());
-            found.extend(page.into_iter().filter(|record| asked.admits(record) && is_wanted(record)));
+            records.extend(page.into_iter().filter(|record| asked.admits(record) && is_wanted(record)));
             if is_last {
                 break;
             }
         }
-        found.truncate(limit);
-        Ok(found)
+        records.truncate(limit);
+        Ok(records)
     }
 
     pub(super) async fn list_incidents_of_group(&self, group: IncidentId, limit: u32) -> Result<Vec<IncidentRecord>> {
@@ -243,7 +243,7 @@ fn with_values(query: Query, record: &IncidentRecord) -> Result<Query> {
         .int(incident.subject.id)
         .text(&clean_name(&incident.subject.name))
         .opt_text(incident.subject.app.as_deref())
-        .opt_int((incident.standing == IncidentState::Firing).then_some(1))
+        .opt_int((incident.state == IncidentState::Firing).then_some(1))
         .opt_int(incident.group.map(IncidentId::get));
     Ok(query
         .at(incident.started_at)
@@ -257,7 +257,7 @@ fn with_values(query: Query, record: &IncidentRecord) -> Result<Query> {
         .opt_text(incident.acknowledged_by.as_deref().map(clean_name).as_deref())
         .opt_at(incident.acknowledged_at)
         .int(incident.message_count.into())
-        .opt_at(incident.act_at)
+        .opt_at(incident.check_at)
         .text(&json("write_alerts", &incident.samples)?.replace("\\u0000", "\\ufffd")))
 }
 
@@ -271,11 +271,11 @@ fn incident(row: &AnyRow) -> Result<IncidentRecord> {
         name: columns.text("subject_name")?,
         app: columns.opt_text("app_name")?,
     };
-    let standing = if columns.opt_int("is_open")?.is_some() { IncidentState::Firing } else { IncidentState::Resolved };
+    let state = if columns.opt_int("is_open")?.is_some() { IncidentState::Firing } else { IncidentState::Resolved };
     let incident = Incident {
         id,
         subject,
-        standing,
+        state,
         group: columns.opt_int("group_id")?.map(IncidentId::new),
         started_at: columns.at("started_at_ms")?,
         seen_at: columns.at("seen_at_ms")?,
@@ -288,7 +288,7 @@ fn incident(row: &AnyRow) -> Result<IncidentRecord> {
         acknowledged_by: columns.opt_text("acknowledged_by")?,
         acknowledged_at: columns.opt_at("acknowledged_at_ms")?,
         message_count: u32::try_from(columns.int("message_count")?).unwrap_or(0),
-        act_at: columns.opt_at("act_at_ms")?,
+        check_at: columns.opt_at("act_at_ms")?,
         samples: columns.json("samples")?,
     };
     Ok(IncidentRecord { incident, rule, spec })

@@ -79,7 +79,7 @@ impl Alerts for SqlStore {
         transact!(self, "delete_alert_rule", |tx| tx.delete_alert_rule(namespace, name, expected_version, now).await)
     }
 
-    async fn alerts_due(&self, now: Timestamp) -> Result<Vec<NamespaceId>> {
+    async fn namespaces_with_due_alerts(&self, now: Timestamp) -> Result<Vec<NamespaceId>> {
         let rows = self.rows(Query::new(&FIND_DUE_SPACES).at(now).at(now).at(now).at(now)).await?;
         Ok(read_ids(&rows, "alert_space", "namespace_id")?.into_iter().map(NamespaceId::new).collect())
     }
@@ -235,8 +235,8 @@ impl Alerts for SqlStore {
         self.read_watched(namespace, app, (after_name, limit)).await
     }
 
-    async fn watched_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>> {
-        self.read_watched_by_id(jobs).await
+    async fn watched_jobs_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>> {
+        self.read_watched_jobs_by_id(jobs).await
     }
 
     async fn acknowledge_dead_letters(&self, namespace: NamespaceId, runs: &[RunId]) -> Result<u64> {
@@ -247,8 +247,8 @@ impl Alerts for SqlStore {
         self.count_dead(namespace, limit).await
     }
 
-    async fn succeeded_since(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<(JobId, Timestamp)>> {
-        self.read_succeeded_since(jobs, since).await
+    async fn newest_successes_since(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<(JobId, Timestamp)>> {
+        self.read_newest_successes_since(jobs, since).await
     }
 }
 

@@ -1,7 +1,7 @@
 //! Edits of a job: its definition and its unsent rows change in one transaction.
 
 use async_trait::async_trait;
-use rondel_core::edit::{EditContext, EditPlan, FutureRow, MovedRow, look_back, plan_edit};
+use rondel_core::edit::{EditContext, EditPlan, FutureRow, MovedRow, look_back_period, plan_edit};
 use rondel_core::time::millis;
 use rondel_core::{Job, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
@@ -105,8 +105,8 @@ impl ChangeJobs for SqlStore {
             tx.write_script_use((record.namespace, id), None, Some(&record.spec)).await?;
             let instants = Instants { now, checked_at: now, reached };
             let plan = tx.plan(&record, due, (None, before), instants).await?;
-            tx.settle(&plan.settle, plan.reason, now).await?;
-            tx.skip_row(&record, before, &plan, skipped_row_id, now).await?;
+            tx.skip_rows(&plan.skipped_rows, plan.reason, now).await?;
+            tx.write_skipped_row(&record, before, &plan, skipped_row_id, now).await?;
             if let Some(drops) = drops {
                 tx.drop_queued(id, Reason::Deleted, drops, now).await?;
             }
@@ -213,11 +213,11 @@ impl Tx<'_> {
 
         let instants = Instants { now: change.now, checked_at: change.checked_at, reached: change.reached };
         let plan = self.plan(&record, due, (Some(change.job), Some(change.before)), instants).await?;
-        self.settle(&plan.settle, plan.reason, change.now).await?;
-        self.skip_row(&record, Some(change.before), &plan, change.skipped_row_id, change.now).await?;
-        self.move_rows(&KEEP_FUTURE, &plan.keep, change, version).await?;
-        self.move_rows(&REOPEN_FUTURE, &plan.reopen, change, version).await?;
-        let reopened: Vec<RunId> = plan.reopen.iter().map(|row| row.id).collect();
+        self.skip_rows(&plan.skipped_rows, plan.reason, change.now).await?;
+        self.write_skipped_row(&record, Some(change.before), &plan, change.skipped_row_id, change.now).await?;
+        self.move_rows(&KEEP_FUTURE, &plan.kept_rows, change, version).await?;
+        self.move_rows(&REOPEN_FUTURE, &plan.reopened_rows, change, version).await?;
+        let reopened: Vec<RunId> = plan.reopened_rows.iter().map(|row| row.id).collect();
         self.hand_to_home(&reopened, due.home).await?;
         let delay = change.job.timetable.delay().filter(|_| change.job.enabled);
         let update = Query::new(&UPDATE_DUE)
@@ -264,7 +264,7 @@ impl Tx<'_> {
         (after, before): (Option<&Job>, Option<&Job>),
         Instants { now, checked_at, reached }: Instants,
     ) -> Result<EditPlan> {
-        let from = now - look_back(before, after);
+        let from = now - look_back_period(before, after);
         let query = Query::new(&LOCK_FUTURE).int(record.id.get()).at(from).at(now).at(now);
         let mut future = Vec::new();
         for row in self.rows(query).await? {
@@ -292,7 +292,7 @@ impl Tx<'_> {
     }
 
     /// Writes the row that records the past fires that the edit skips.
-    async fn skip_row(
+    async fn write_skipped_row(
         &mut self,
         record: &JobRecord,
         before: Option<&Job>,
@@ -304,7 +304,7 @@ impl Tx<'_> {
         self.insert_runs(&[&row]).await.map(drop)
     }
 
-    async fn settle(&mut self, runs: &[RunId], reason: Reason, now: Timestamp) -> Result<()> {
+    async fn skip_rows(&mut self, runs: &[RunId], reason: Reason, now: Timestamp) -> Result<()> {
         for chunk in runs.chunks(CHUNK_MAX) {
             let ids = || chunk.iter().map(|run| run.get());
             let query = Query::new(&SETTLE_FUTURE).text(reason.as_str()).at(now).list(ids());
@@ -338,7 +338,7 @@ impl Tx<'_> {
         if runs.is_empty() {
             return Ok(());
         }
-        let Some(lease) = self.lease_at(home).await? else { return Ok(()) };
+        let Some(lease) = self.lease_for_home(home).await? else { return Ok(()) };
         for chunk in runs.chunks(CHUNK_MAX) {
             let hand = Query::new(&HAND_TO_HOME).int(lease.node.get()).int(lease.epoch);
             let query = hand.list(chunk.iter().map(|run| run.get()));

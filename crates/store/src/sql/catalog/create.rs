@@ -57,22 +57,22 @@ impl CreateJobs for SqlStore {
     }
 
     async fn create_jobs(&self, jobs: &[NewJob]) -> Result<Vec<JobCreated>> {
-        let mut created = Vec::with_capacity(jobs.len());
+        let mut outcomes = Vec::with_capacity(jobs.len());
         let mut rest = jobs;
         while !rest.is_empty() {
             let count = if rest.len() >= CHUNK { CHUNK } else { 1 << rest.len().ilog2() };
             let (chunk, tail) = rest.split_at(count);
             if self.create_chunk(chunk).await? {
-                created.extend(chunk.iter().map(saved));
+                outcomes.extend(chunk.iter().map(saved));
             } else {
                 // One of these jobs cannot be created. Creating each separately finds out which.
                 for job in chunk {
-                    created.push(self.create_job(job.clone()).await?);
+                    outcomes.push(self.create_job(job.clone()).await?);
                 }
             }
             rest = tail;
         }
-        Ok(created)
+        Ok(outcomes)
     }
 }
 

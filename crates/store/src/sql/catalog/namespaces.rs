@@ -95,7 +95,7 @@ impl Namespaces for SqlStore {
                     return Ok(NamespaceDeleted::Used);
                 }
             }
-            let of_it = [
+            let statements = [
                 &DELETE_APPS_OF,
                 &DELETE_WEBHOOKS_OF,
                 &DELETE_OUTBOX_OF,
@@ -114,7 +114,7 @@ impl Namespaces for SqlStore {
                 &DELETE_GRANTS_AT,
                 &DELETE_NAMESPACE,
             ];
-            for statement in of_it {
+            for statement in statements {
                 tx.execute(Query::new(statement).int(id.get())).await?;
             }
             Ok(NamespaceDeleted::Done)

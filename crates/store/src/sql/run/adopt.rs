@@ -14,7 +14,7 @@ use crate::streams::LastSessions;
 use crate::{Adopt, LeaseToken, Result};
 
 /// Orphans of up to this many nodes are searched for with one statement per node.
-const FEW_NODES: usize = 4;
+const SINGLE_READ_NODES_MAX: usize = 4;
 
 /// The id of an orphan of a node, that is, of an open run under an ended lease, with this status.
 macro_rules! an_orphan {
@@ -105,7 +105,7 @@ impl Adopt for SqlStore {
             if !tx.is_lease_valid(token).await? {
                 return Ok(OrphanedJobs { is_refused: true, ..OrphanedJobs::default() });
             }
-            let ended = tx.fence(token, dead).await?;
+            let ended = tx.fence_nodes(token, dead).await?;
             tx.move_limits(token, ended.keys().copied()).await?;
             let jobs = fewest_first(tx.count_orphans(token, &ended).await?, limit);
             let fenced = ended.into_keys().filter(|node| *node != token.node).collect();
@@ -131,7 +131,7 @@ impl Adopt for SqlStore {
             if !tx.is_lease_valid(token).await? {
                 return Ok(Adoption { is_refused: true, ..Adoption::default() });
             }
-            let ended = tx.fence(token, dead).await?;
+            let ended = tx.fence_nodes(token, dead).await?;
             rondel_failpoint::pass("adopt.fenced");
             let homes = tx.lock_homes(&jobs).await?;
             let orphans = tx.orphans_of(&jobs, &ended).await?;
@@ -162,13 +162,13 @@ struct Orphan {
 
 impl Tx<'_> {
     /// Fences the dead nodes. Returns the leases that have ended: earlier ones of this node, and all of the dead nodes.
-    async fn fence(&mut self, token: LeaseToken, dead: &[NodeId]) -> Result<BTreeMap<NodeId, EndedLease>> {
-        let mut ended = BTreeMap::new();
+    async fn fence_nodes(&mut self, token: LeaseToken, dead: &[NodeId]) -> Result<BTreeMap<NodeId, EndedLease>> {
+        let mut ended_leases = BTreeMap::new();
         if let Some(row) = self.row(Query::new(&READ_NODE).int(token.node.get())).await? {
             let mut columns = Reader::new(&row, "node");
             columns.int("id")?;
             let ended_at = columns.at("prior_lease_until_ms")?.max(columns.at("ended_at_ms")?);
-            ended.insert(token.node, EndedLease { epoch: token.epoch, ended_at });
+            ended_leases.insert(token.node, EndedLease { epoch: token.epoch, ended_at });
         }
         let mut ids: Vec<i64> = dead.iter().filter(|node| **node != token.node).map(|node| node.get()).collect();
         ids.sort_unstable();
@@ -186,10 +186,10 @@ impl Tx<'_> {
                     self.end_sessions(LeaseToken { node, epoch }, ended_at).await?;
                     epoch += 1;
                 }
-                ended.insert(node, EndedLease { epoch, ended_at });
+                ended_leases.insert(node, EndedLease { epoch, ended_at });
             }
         }
-        Ok(ended)
+        Ok(ended_leases)
     }
 
     /// The nodes that have orphans. Nodes stay in the table for weeks after they died, and nearly all of them have no orphans.
@@ -200,7 +200,7 @@ impl Tx<'_> {
     ) -> Result<Vec<NodeId>> {
         let (mut found, mut many) = (Vec::new(), Vec::new());
         for (node, lease) in ended {
-            if *node != token.node && ended.len() > FEW_NODES {
+            if *node != token.node && ended.len() > SINGLE_READ_NODES_MAX {
                 many.push(node.get());
             } else if self.row(Query::new(&FIND_ORPHAN).int(node.get()).int(lease.epoch)).await?.is_some() {
                 found.push(*node);
@@ -312,7 +312,7 @@ impl Tx<'_> {
         ids: &[i64],
         (ended, last_sessions): (&BTreeMap<NodeId, EndedLease>, &LastSessions),
     ) -> Result<Vec<Adopted>> {
-        let mut taken: Vec<(RunId, LeaseToken, RunStatus, Option<String>)> = Vec::with_capacity(ids.len());
+        let mut take_over_rows: Vec<(RunId, LeaseToken, RunStatus, Option<String>)> = Vec::with_capacity(ids.len());
         let mut adopted = Vec::with_capacity(ids.len());
         for row in self.rows(Query::new(&LOCK_ORPHANS).list(ids.iter().copied())).await? {
             let run = rows::run(&row)?;
@@ -321,13 +321,13 @@ impl Tx<'_> {
             let run = Run {
                 node: token.node,
                 node_epoch: token.epoch,
-                ..ledger::adopted(run, lease.ended_at, last_sessions)
+                ..ledger::adopted_run(run, lease.ended_at, last_sessions)
             };
-            taken.push((run.id, from, run.status, run.detail.as_ref().and_then(|detail| detail.to_json())));
-            adopted.push(Adopted { run, from, from_ended_at: lease.ended_at });
+            take_over_rows.push((run.id, from, run.status, run.detail.as_ref().and_then(|detail| detail.to_json())));
+            adopted.push(Adopted { run, from, lease_ended_at: lease.ended_at });
         }
-        type Taken = (RunId, LeaseToken, RunStatus, Option<String>);
-        let add = |query: Query, (run, from, status, detail): &Taken| {
+        type TakeOverRow = (RunId, LeaseToken, RunStatus, Option<String>);
+        let add = |query: Query, (run, from, status, detail): &TakeOverRow| {
             query
                 .int(run.get())
                 .int(from.node.get())
@@ -337,7 +337,7 @@ impl Tx<'_> {
                 .text(status.as_str())
                 .opt_text(detail.as_deref())
         };
-        for (query, chunk) in self.size.queries(&ADOPT_RUNS, &taken, add) {
+        for (query, chunk) in self.size.queries(&ADOPT_RUNS, &take_over_rows, add) {
             self.execute_all(query, chunk.len()).await?;
         }
         Ok(adopted)

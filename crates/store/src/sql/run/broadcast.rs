@@ -66,11 +66,11 @@ pub(super) struct Broadcast {
     is_corrected: bool,
     trigger: Trigger,
     awaits_children: bool,
-    pub(super) folded: Option<Folded>,
+    pub(super) folded: Option<DerivedVerdict>,
 }
 
 /// Set when the verdict of a broadcast was derived from the verdicts of its shards.
-pub(super) struct Folded {
+pub(super) struct DerivedVerdict {
     /// Whether there was no verdict before.
     pub(super) is_first: bool,
 }
@@ -92,10 +92,10 @@ impl Broadcast {
     }
 
     fn fold(&mut self, shards: &[ShardEnd]) {
-        self.folded = Some(Folded { is_first: !self.status.is_terminal() });
+        self.folded = Some(DerivedVerdict { is_first: !self.status.is_terminal() });
         self.finished_at = shards.iter().filter_map(|(_, finished_at)| *finished_at).max();
         let verdicts: Vec<_> = shards.iter().map(|(verdict, _)| *verdict).collect();
-        let whole = settle::fold(&verdicts, self.cancel_by.as_deref());
+        let whole = settle::fold_broadcast(&verdicts, self.cancel_by.as_deref());
         (self.status, self.reason, self.message) = (whole.status, whole.reason, whole.message);
     }
 }

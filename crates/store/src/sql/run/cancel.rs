@@ -118,19 +118,20 @@ impl Cancel for SqlStore {
         let mut asked_count = 0;
         for chunk in ids.chunks(CHUNK_MAX) {
             asked_count += transact!(self, "ask_cancels", |tx| {
-                let mut new = Vec::with_capacity(chunk.len());
+                let mut new_ids = Vec::with_capacity(chunk.len());
                 let open = tx.rows(Query::new(&LOCK_OPEN).list(chunk.iter().copied())).await?;
                 for row in &open {
                     let mut columns = Reader::new(row, "run");
                     let id = columns.int("id")?;
                     if request.replaces(cancel_request_reason(&mut columns)?) {
-                        new.push(id);
+                        new_ids.push(id);
                     }
                 }
-                if !new.is_empty() {
-                    let query = Query::new(&SET_CANCELS).text(&by).text(reason.as_str()).list(new.iter().copied());
-                    tx.execute_all(query, new.len()).await?;
-                    let query = Query::new(&INSERT_CANCELS).rows(&new, |query, id| query.int(*id).text(&by).at(now));
+                if !new_ids.is_empty() {
+                    let query = Query::new(&SET_CANCELS).text(&by).text(reason.as_str()).list(new_ids.iter().copied());
+                    tx.execute_all(query, new_ids.len()).await?;
+                    let query =
+                        Query::new(&INSERT_CANCELS).rows(&new_ids, |query, id| query.int(*id).text(&by).at(now));
                     tx.execute(query).await?;
                 }
                 Ok(u64::try_from(open.len()).unwrap_or(u64::MAX))
@@ -236,18 +237,18 @@ impl Tx<'_> {
     /// Records that these runs, at most [`CHUNK_MAX`], must end unless an executor has them.
     async fn note_drops(&mut self, runs: &[i64], request: CancelRequest<'_>, now: Timestamp) -> Result<()> {
         let (by, reason) = (clean_name(request.by), request.reason);
-        let mut new = Vec::with_capacity(runs.len());
+        let mut new_ids = Vec::with_capacity(runs.len());
         for row in self.rows(Query::new(&LOCK_OPEN).list(runs.iter().copied())).await? {
             let mut columns = Reader::new(&row, "run");
             let id = columns.int("id")?;
             if columns.opt_text("cancel_by")?.is_none() {
-                new.push(id);
+                new_ids.push(id);
             }
         }
-        if !new.is_empty() {
-            let query = Query::new(&SET_DROPS).text(reason.as_str()).list(new.iter().copied());
-            self.execute_all(query, new.len()).await?;
-            let query = Query::new(&INSERT_CANCELS).rows(&new, |query, id| query.int(*id).text(&by).at(now));
+        if !new_ids.is_empty() {
+            let query = Query::new(&SET_DROPS).text(reason.as_str()).list(new_ids.iter().copied());
+            self.execute_all(query, new_ids.len()).await?;
+            let query = Query::new(&INSERT_CANCELS).rows(&new_ids, |query, id| query.int(*id).text(&by).at(now));
             self.execute(query).await?;
         }
         Ok(())

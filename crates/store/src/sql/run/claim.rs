@@ -11,7 +11,7 @@ use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint as failpoint;
 use sqlx::any::AnyRow;
 
-use crate::ledger::{ClaimJob, ClaimResult, DueJob, DueRange, KeyedRun, UnsentPlace, by_instant, lease_of_home};
+use crate::ledger::{ClaimJob, ClaimResult, DueJob, DueRange, KeyedRun, UnsentPlace, lease_of_home, merge_by_instant};
 use crate::sql::failure::{self, Failure};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::{self, run_columns};
@@ -90,7 +90,7 @@ const READ_RUN_BY_KEY: Statement = Statement {
 };
 
 /// Up to this many homes are all read, without first checking which of them have jobs.
-const FEW_HOMES: usize = 4;
+const SINGLE_READ_HOMES_MAX: usize = 4;
 
 const LOCK_TRIGGER_KEY: Statement = Statement {
     name: "lock_trigger_key",
@@ -104,17 +104,17 @@ const INSERT_TRIGGER_KEY: Statement =
 #[async_trait]
 impl Claim for SqlStore {
     async fn due_jobs(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<DueJob>> {
-        let mut due = Vec::new();
+        let mut due_jobs = Vec::new();
         // One statement per home. Each is a range scan of the index that stops at the limit.
         for home in self.homes_with_due(homes, range).await? {
             let query = Query::new(&READ_DUE).int(home.get()).at(range.from).at(range.to).int(range.limit.into());
             for row in self.rows(query).await? {
-                due.push(due_job(&row)?);
+                due_jobs.push(due_job(&row)?);
             }
         }
-        due.sort_by_key(|job| (job.next_fire_at, job.job));
-        due.truncate(usize::try_from(range.limit).unwrap_or(usize::MAX));
-        Ok(due)
+        due_jobs.sort_by_key(|job| (job.next_fire_at, job.job));
+        due_jobs.truncate(usize::try_from(range.limit).unwrap_or(usize::MAX));
+        Ok(due_jobs)
     }
 
     async fn dense_instants(&self, homes: &[NodeId], range: DueRange, count_min: u32) -> Result<Vec<DenseInstant>> {
@@ -127,22 +127,22 @@ impl Claim for SqlStore {
                 instants.push(DenseInstant { at, job_count: columns.int("job_count")?.unsigned_abs() });
             }
         }
-        Ok(by_instant(instants, range.limit))
+        Ok(merge_by_instant(instants, range.limit))
     }
 
     /// A job whose rows the database refuses does not hold up the other jobs: the batch is halved until that job is alone in its part.
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<ClaimResult> {
-        let mut claimed = ClaimResult::default();
-        let key = |part: &[ClaimJob]| part.first().map_or(0, |job| job.seen.job.get());
+        let mut result = ClaimResult::default();
+        let key = |part: &[ClaimJob]| part.first().map_or(0, |job| job.expected_row.job.get());
         let rows_max = self.failed_batches.rows_max("claim", key(jobs));
         let mut parts: Vec<&[ClaimJob]> = jobs.chunks(rows_max).rev().collect();
         while let Some(part) = parts.pop() {
             let error = match transact!(self, "claim", at most rows_max, |tx| claim(tx, token, part).await) {
                 Ok(won) => {
                     self.failed_batches.passed("claim", key(part));
-                    claimed.jobs.extend(won.jobs);
-                    claimed.existing.extend(won.existing);
-                    claimed.is_refused |= won.is_refused;
+                    result.jobs.extend(won.jobs);
+                    result.existing.extend(won.existing);
+                    result.is_refused |= won.is_refused;
                     continue;
                 }
                 Err(error) => error,
@@ -150,11 +150,11 @@ impl Claim for SqlStore {
             let is_data = matches!(failure::of(&error), Failure::Data | Failure::Duplicate);
             let is_at_fault = is_data || self.is_at_fault("claim", key(part), part.len(), &error).await;
             if is_at_fault && part.len() == 1 {
-                tracing::error!(job = %part[0].seen.job, %error, "the runs of a job cannot be written");
+                tracing::error!(job = %part[0].expected_row.job, %error, "the runs of a job cannot be written");
             } else if is_data {
                 let (left, right) = part.split_at(part.len() / 2);
                 parts.extend([right, left]);
-            } else if claimed.jobs.is_empty() {
+            } else if result.jobs.is_empty() {
                 return Err(error);
             } else {
                 // The jobs that were already committed are won and must be returned. The others stay due.
@@ -162,10 +162,16 @@ impl Claim for SqlStore {
                 break;
             }
         }
-        Ok(claimed)
+        Ok(result)
     }
 
-    async fn unsent_of(&self, token: LeaseToken, job: JobId, after: UnsentPlace, limit: u32) -> Result<Vec<Run>> {
+    async fn unsent_runs_of_job(
+        &self,
+        token: LeaseToken,
+        job: JobId,
+        after: UnsentPlace,
+        limit: u32,
+    ) -> Result<Vec<Run>> {
         let UnsentPlace { fire_at, cause, shard_index } = after;
         let query = Query::new(&READ_UNSENT_OF).int(job.get()).at(fire_at).at(fire_at).int(cause).int(cause);
         let query = query.int(shard_index.into()).int(token.node.get()).int(token.epoch).int(limit.into());
@@ -205,7 +211,7 @@ impl Claim for SqlStore {
             let holder = tx.key_holder(run.job, name).await?;
             if let Some(holder) = holder.as_ref().filter(|holder| holder.id == run.id) {
                 // An earlier try inserted the run, but its answer was lost.
-                return Ok(KeyedRun::Made(holder.clone()));
+                return Ok(KeyedRun::Created(holder.clone()));
             }
             let open = holder.filter(|holder| !holder.status.is_terminal());
             if let Some(open) = open.as_ref().filter(|_| if_open != IfOpen::Replace) {
@@ -226,7 +232,7 @@ impl Claim for SqlStore {
             tx.execute_all(insert, 1).await?;
             Ok(match replaced {
                 Some(replaced) => KeyedRun::Replaced(run, replaced),
-                None => KeyedRun::Made(run),
+                None => KeyedRun::Created(run),
             })
         })
     }
@@ -246,7 +252,7 @@ impl Claim for SqlStore {
 impl SqlStore {
     /// The homes that may have jobs in a range. Nodes stay in the table for weeks after they died, and nearly all of them have no jobs.
     async fn homes_with_due(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<NodeId>> {
-        if homes.len() <= FEW_HOMES {
+        if homes.len() <= SINGLE_READ_HOMES_MAX {
             return Ok(homes.to_vec());
         }
         // A job without a home has the home 0, which is no node.
@@ -275,7 +281,7 @@ impl Tx<'_> {
     /// home dead.
     async fn unfenced_homes(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<NodeId>> {
         let is_other = |home: &NodeId| *home != token.node && home.get() != 0;
-        let homes: BTreeSet<NodeId> = jobs.iter().map(|job| job.seen.home).filter(is_other).collect();
+        let homes: BTreeSet<NodeId> = jobs.iter().map(|job| job.expected_row.home).filter(is_other).collect();
         let mut unfenced = HashSet::new();
         for home in homes {
             if self.row(Query::new(&READ_UNFENCED_HOME).int(home.get())).await?.is_some() {
@@ -288,7 +294,9 @@ impl Tx<'_> {
     /// The jobs with open runs of another node that is fenced. They are not claimed, because the adoption of these runs also moves the job.
     async fn jobs_left_open(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<JobId>> {
         let mut by_home: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
-        for seen in jobs.iter().map(|job| job.seen).filter(|seen| seen.home != token.node && seen.home.get() != 0) {
+        for seen in
+            jobs.iter().map(|job| job.expected_row).filter(|seen| seen.home != token.node && seen.home.get() != 0)
+        {
             by_home.entry(seen.home.get()).or_default().push(seen.job.get());
         }
         let mut open = HashSet::new();
@@ -309,7 +317,7 @@ impl Tx<'_> {
     }
 
     /// The lease that owns new runs of the jobs whose home is the node `home`; `None` if there is no such node.
-    pub(in crate::sql) async fn lease_at(&mut self, home: i64) -> Result<Option<LeaseToken>> {
+    pub(in crate::sql) async fn lease_for_home(&mut self, home: i64) -> Result<Option<LeaseToken>> {
         let Some(row) = self.row(Query::new(&READ_HOME).int(home)).await? else { return Ok(None) };
         let mut columns = Reader::new(&row, "node");
         let (node, epoch) = (NodeId::new(columns.int("id")?), columns.int("epoch")?);
@@ -330,7 +338,7 @@ impl Tx<'_> {
         if home == token.node.get() {
             return Ok(token);
         }
-        if let Some(lease) = self.lease_at(home).await? {
+        if let Some(lease) = self.lease_for_home(home).await? {
             return Ok(lease);
         }
         let query = Query::new(&MOVE_HOME).int(token.node.get()).int(job.get()).int(home);
@@ -341,17 +349,17 @@ impl Tx<'_> {
     /// Inserts runs and returns those that were left out because a row with their key exists already.
     pub(in crate::sql) async fn insert_runs(&mut self, runs: &[&Run]) -> Result<Vec<RunId>> {
         let (fresh, others): (Vec<&Run>, Vec<&Run>) = runs.iter().partition(|run| rows::is_fresh(run));
-        let mut existing = Vec::new();
+        let mut existing_ids = Vec::new();
         let size = self.size;
         for (insert, chunk) in
             size.queries(&rows::INSERT_FRESH_RUNS, &fresh, |query, run| rows::add_fresh_run(query, run))
         {
-            self.insert_chunk(insert, chunk, &mut existing).await?;
+            self.insert_chunk(insert, chunk, &mut existing_ids).await?;
         }
         for (insert, chunk) in size.queries(&rows::INSERT_RUNS, &others, |query, run| rows::add_run(query, run)) {
-            self.insert_chunk(insert, chunk, &mut existing).await?;
+            self.insert_chunk(insert, chunk, &mut existing_ids).await?;
         }
-        Ok(existing)
+        Ok(existing_ids)
     }
 
     async fn insert_chunk(&mut self, insert: Query, chunk: &[&Run], existing: &mut Vec<RunId>) -> Result<()> {
@@ -360,17 +368,17 @@ impl Tx<'_> {
             return Ok(());
         }
         let query = Query::new(&FIND_INSERTED).list(chunk.iter().map(|run| run.id.get()));
-        let mut found = HashSet::new();
+        let mut inserted_ids = HashSet::new();
         for row in self.rows(query).await? {
             let mut columns = Reader::new(&row, "run");
             let id = columns.int("id")?;
             let key = (columns.int("job_id")?, columns.int("fire_at_ms")?, columns.int("cause")?);
-            found.insert((id, key, columns.int32("shard_index")?));
+            inserted_ids.insert((id, key, columns.int32("shard_index")?));
         }
         // A row with this run's id but another key is not this run.
         let is_missing = |run: &&&Run| {
             let key = (run.job.get(), run.fire_at.as_millis(), run.cause);
-            !found.contains(&(run.id.get(), key, run.shard_index))
+            !inserted_ids.contains(&(run.id.get(), key, run.shard_index))
         };
         let missing: Vec<&Run> = chunk.iter().filter(is_missing).copied().collect();
         if missing.is_empty() {
@@ -399,41 +407,42 @@ async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<
     }
     let mut wanted: HashMap<JobId, &ClaimJob> = HashMap::with_capacity(jobs.len());
     for job in jobs {
-        wanted.entry(job.seen.job).or_insert(job);
+        wanted.entry(job.expected_row.job).or_insert(job);
     }
     let mut ids: Vec<i64> = wanted.keys().map(|job| job.get()).collect();
     ids.sort_unstable();
-    let mut won: Vec<&ClaimJob> = Vec::with_capacity(ids.len());
+    let mut won_jobs: Vec<&ClaimJob> = Vec::with_capacity(ids.len());
     for chunk in ids.chunks(CHUNK_MAX) {
         for row in tx.rows(Query::new(&LOCK_DUE).list(chunk.iter().copied())).await? {
             let current = due_job(&row)?;
-            won.extend(wanted.get(&current.job).filter(|job| job.seen == current));
+            won_jobs.extend(wanted.get(&current.job).filter(|job| job.expected_row == current));
         }
     }
-    let unfenced = tx.unfenced_homes(token, &won).await?;
-    won.retain(|job| !unfenced.contains(&job.seen.home));
-    let left_open = tx.jobs_left_open(token, &won).await?;
-    won.retain(|job| !left_open.contains(&job.seen.job));
+    let unfenced = tx.unfenced_homes(token, &won_jobs).await?;
+    won_jobs.retain(|job| !unfenced.contains(&job.expected_row.home));
+    let left_open = tx.jobs_left_open(token, &won_jobs).await?;
+    won_jobs.retain(|job| !left_open.contains(&job.expected_row.job));
     failpoint::pass("claim.locked");
-    let mut claimed = ClaimResult::default();
-    let term = |job: &ClaimJob| job.seen.term + i64::from(job.seen.home != token.node);
-    for chunk in won.chunks(CHUNK_MAX) {
+    let mut result = ClaimResult::default();
+    let term = |job: &ClaimJob| job.expected_row.term + i64::from(job.expected_row.home != token.node);
+    for chunk in won_jobs.chunks(CHUNK_MAX) {
         let query = Query::new(&MOVE_DUE).rows(chunk, |query, job: &&ClaimJob| {
-            let moved = query.int(job.seen.job.get()).opt_at(job.next_fire_at).int(token.node.get()).int(term(job));
+            let moved =
+                query.int(job.expected_row.job.get()).opt_at(job.next_fire_at).int(token.node.get()).int(term(job));
             let moved = moved.opt_int(job.awaited_run.map(RunId::get)).opt_at(job.held_from);
             moved.int(job.recent_fires.thousandths.cast_signed()).at(job.recent_fires.counted_at)
         });
         tx.execute_all(query, chunk.len()).await?;
-        claimed.jobs.extend(chunk.iter().map(|job| (job.seen.job, term(job))));
+        result.jobs.extend(chunk.iter().map(|job| (job.expected_row.job, term(job))));
     }
     // A crash here must leave the jobs unchanged. If they moved on without their runs, the fires would be lost.
     failpoint::pass("claim.moved");
-    let runs: Vec<&Run> = won.iter().flat_map(|job| &job.runs).collect();
-    claimed.existing = tx.insert_runs(&runs).await?;
-    let is_skipped = |run: &&&Run| run.status == RunStatus::Skipped && !claimed.existing.contains(&run.id);
+    let runs: Vec<&Run> = won_jobs.iter().flat_map(|job| &job.runs).collect();
+    result.existing = tx.insert_runs(&runs).await?;
+    let is_skipped = |run: &&&Run| run.status == RunStatus::Skipped && !result.existing.contains(&run.id);
     let skipped: Vec<RunId> = runs.iter().filter(is_skipped).map(|run| run.id).collect();
     tx.insert_failure_records(&skipped).await?;
-    Ok(claimed)
+    Ok(result)
 }
 
 fn due_job(row: &AnyRow) -> Result<DueJob> {

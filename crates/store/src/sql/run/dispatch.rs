@@ -137,14 +137,14 @@ impl Dispatch for SqlStore {
         }
         transact!(self, "unmark", |tx| {
             for chunk in ids.chunks(CHUNK_MAX) {
-                let mut held = Vec::with_capacity(chunk.len());
+                let mut held_ids = Vec::with_capacity(chunk.len());
                 for (id, attempt, _) in tx.lock_own_open(&LOCK_OWN_IN_HAND, token, chunk).await? {
                     if attempts.get(&id) == Some(&attempt) {
-                        held.push(id);
+                        held_ids.push(id);
                     }
                 }
-                if !held.is_empty() {
-                    tx.execute_all(Query::new(&UNMARK_RUNS).list(held.iter().copied()), held.len()).await?;
+                if !held_ids.is_empty() {
+                    tx.execute_all(Query::new(&UNMARK_RUNS).list(held_ids.iter().copied()), held_ids.len()).await?;
                 }
             }
             Ok(())
@@ -235,13 +235,13 @@ impl Tx<'_> {
         ids: &[i64],
     ) -> Result<Vec<(i64, i32, bool)>> {
         let query = Query::new(statement).list(ids.iter().copied()).int(token.node.get()).int(token.epoch);
-        let mut held = Vec::with_capacity(ids.len());
+        let mut locked_runs = Vec::with_capacity(ids.len());
         for row in self.rows(query).await? {
             let mut columns = Reader::new(&row, "run");
             let id = columns.int("id")?;
-            held.push((id, columns.int32("attempt")?, columns.opt_int("marked_at_ms")?.is_some()));
+            locked_runs.push((id, columns.int32("attempt")?, columns.opt_int("marked_at_ms")?.is_some()));
         }
-        Ok(held)
+        Ok(locked_runs)
     }
 
     /// Locks those of `runs` that the lease `token` owns and the statement selects. Returns those that are still in the given attempt and
@@ -256,13 +256,13 @@ impl Tx<'_> {
         let by_id: HashMap<i64, &RunAtExecutor> = runs.iter().map(|run| (run.run.get(), run)).collect();
         let mut ids: Vec<i64> = by_id.keys().copied().collect();
         ids.sort_unstable();
-        let mut won = Vec::with_capacity(ids.len());
+        let mut won_runs = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(CHUNK_MAX) {
             for (id, attempt, marked) in self.lock_own_open(statement, token, chunk).await? {
-                won.extend(by_id.get(&id).filter(|run| run.attempt == attempt && is_eligible(marked)));
+                won_runs.extend(by_id.get(&id).filter(|run| run.attempt == attempt && is_eligible(marked)));
             }
         }
-        Ok(won)
+        Ok(won_runs)
     }
 
     /// Writes the waits of the runs that the statement `lock` locks. All of these runs wait in the same kind of place.

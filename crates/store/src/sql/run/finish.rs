@@ -171,7 +171,7 @@ impl<'f> Batch<'f> {
         self.locked.reserve(ids.len());
         for chunk in ids.chunks(CHUNK_MAX) {
             for row in tx.rows(Query::new(&LOCK_RUNS).list(chunk.iter().copied())).await? {
-                let (id, locked) = locked(&row)?;
+                let (id, locked) = locked_run(&row)?;
                 self.locked.insert(id, locked);
             }
         }
@@ -426,7 +426,7 @@ fn count_shard(
     }
 }
 
-fn locked(row: &AnyRow) -> Result<(RunId, LockedRun)> {
+fn locked_run(row: &AnyRow) -> Result<(RunId, LockedRun)> {
     let mut columns = Reader::new(row, "run");
     let id = RunId::new(columns.int("id")?);
     let (attempt, status, reason) = (columns.int32("attempt")?, columns.word("status")?, columns.opt_word("reason")?);

@@ -196,7 +196,7 @@ impl Tx<'_> {
     /// All jobs that follow from these, level by level, and when they were created.
     async fn read_graph_below(&mut self, mut level: BTreeSet<JobId>) -> Result<(Graph, BTreeMap<JobId, Timestamp>)> {
         let (mut graph, mut created) = (Graph::default(), BTreeMap::new());
-        let mut seen = level.clone();
+        let mut seen_jobs = level.clone();
         for _ in 0..DEPTH_MAX {
             let mut next = BTreeSet::new();
             let jobs: Vec<i64> = level.iter().map(|job| job.get()).collect();
@@ -206,7 +206,7 @@ impl Tx<'_> {
                     let (child, parent) = (JobId::new(columns.int("child_id")?), JobId::new(columns.int("parent_id")?));
                     graph.add(Edge { child, parent, on: columns.word("on_what")? });
                     created.insert(child, columns.at("created_at_ms")?);
-                    if seen.insert(child) {
+                    if seen_jobs.insert(child) {
                         next.insert(child);
                     }
                 }
@@ -231,7 +231,7 @@ impl Tx<'_> {
             let jobs = jobs_below(graph, root.job, detached).into_iter().filter(|job| *job != root.job);
             keys.extend(jobs.map(|job| (job, root.fire_at, root.run)));
         }
-        let mut found: HashMap<(RunId, JobId), (i32, Member)> = HashMap::new();
+        let mut member_rows: HashMap<(RunId, JobId), (i32, Member)> = HashMap::new();
         for chunk in keys.chunks(CHUNK_MAX) {
             let query = Query::new(&READ_MEMBERS)
                 .rows(chunk, |query, (job, fire_at, root)| query.int(job.get()).at(*fire_at).int(root.get()));
@@ -248,7 +248,7 @@ impl Tx<'_> {
                     reason: columns.opt_word("reason")?,
                     open_children: columns.opt_int32("open_children")?,
                 };
-                let known = found.entry((root, job)).or_insert_with(|| (shard_index, member.clone()));
+                let known = member_rows.entry((root, job)).or_insert_with(|| (shard_index, member.clone()));
                 if shard_index < known.0 {
                     *known = (shard_index, member);
                 }
@@ -256,7 +256,7 @@ impl Tx<'_> {
         }
         let mut members: HashMap<RunId, BTreeMap<JobId, Member>> = HashMap::new();
         #[expect(clippy::iter_over_hash_type, reason = "each goes to a place of its own")]
-        for ((root, job), (_, member)) in found {
+        for ((root, job), (_, member)) in member_rows {
             members.entry(root).or_default().insert(job, member);
         }
         Ok(members)
@@ -284,14 +284,14 @@ impl Tx<'_> {
         finisher: Finisher<'_>,
         facts: &[FireFacts<'_>],
     ) -> Result<BTreeMap<JobId, Candidate>> {
-        let wanted: BTreeSet<i64> = facts
+        let wanted_jobs: BTreeSet<i64> = facts
             .iter()
             .flat_map(|facts| facts.jobs().into_iter().filter(|job| !facts.members.contains_key(job)))
             .map(JobId::get)
             .collect();
-        let wanted: Vec<i64> = wanted.into_iter().collect();
+        let wanted_jobs: Vec<i64> = wanted_jobs.into_iter().collect();
         let mut candidates = BTreeMap::new();
-        for chunk in wanted.chunks(CHUNK_MAX) {
+        for chunk in wanted_jobs.chunks(CHUNK_MAX) {
             for row in self.rows(Query::new(&READ_CHILDREN).list(chunk.iter().copied())).await? {
                 let mut columns = Reader::new(&row, "job");
                 let job = JobId::new(columns.int("id")?);
@@ -370,7 +370,7 @@ impl Tx<'_> {
     }
 
     async fn read_parent_results(&mut self, runs: Vec<i64>) -> Result<HashMap<RunId, ParentResult>> {
-        let mut passed = HashMap::with_capacity(runs.len());
+        let mut parent_results = HashMap::with_capacity(runs.len());
         for chunk in runs.chunks(CHUNK_MAX) {
             for row in self.rows(Query::new(&READ_PARENT_RESULTS).list(chunk.iter().copied())).await? {
                 let mut columns = Reader::new(&row, "run");
@@ -385,10 +385,11 @@ impl Tx<'_> {
                 // A run without a verdict awaits its children, so its own work has succeeded.
                 let status = if status.is_terminal() { status } else { RunStatus::Succeeded };
                 let job_params = spec.params;
-                passed.insert(run, ParentResult { job_name, run, status, is_follower, params, job_params, result });
+                parent_results
+                    .insert(run, ParentResult { job_name, run, status, is_follower, params, job_params, result });
             }
         }
-        Ok(passed)
+        Ok(parent_results)
     }
 
     /// Makes this node the home of jobs that got a run and whose home no longer exists.

@@ -113,7 +113,7 @@ impl Move for SqlStore {
         for chunk in jobs.chunks(CHUNK_MAX) {
             let mut has_taker = true;
             let part = transact!(self, "hand_over", |tx| {
-                let Some(epoch) = tx.taker(to.get()).await? else { return Ok(Vec::new()) };
+                let Some(epoch) = tx.epoch_of_taker(to.get()).await? else { return Ok(Vec::new()) };
                 let moving_runs = tx.hand_over(token, chunk, (to, epoch)).await?;
                 has_taker = tx.lock_taker(to.get(), epoch).await?;
                 if has_taker { Ok(moving_runs) } else { Err(takes_no_jobs("hand_over")) }
@@ -128,7 +128,7 @@ impl Move for SqlStore {
     }
 
     async fn move_jobs(&self, token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> Result<MovedJobs> {
-        let mut moved = MovedJobs::default();
+        let mut result = MovedJobs::default();
         for chunk in moves.chunks(CHUNK_MAX) {
             let mut has_takers = true;
             let part: Result<MovedJobs> = transact!(self, "move_jobs", |tx| {
@@ -142,22 +142,22 @@ impl Move for SqlStore {
                 Err(_) if !has_takers => break,
                 part => {
                     let part = part?;
-                    moved.jobs.extend(part.jobs);
-                    moved.runs.extend(part.runs);
+                    result.jobs.extend(part.jobs);
+                    result.runs.extend(part.runs);
                 }
             }
         }
-        moved.jobs.sort_unstable();
-        moved.runs.sort_unstable();
-        Ok(moved)
+        result.jobs.sort_unstable();
+        result.runs.sort_unstable();
+        Ok(result)
     }
 
-    async fn unsent(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<UnsentRun>> {
+    async fn unsent_runs(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<UnsentRun>> {
         let query = Query::new(&READ_UNSENT).int(token.node.get()).int(token.epoch).int(after.get()).int(limit.into());
         self.rows(query).await?.iter().map(unsent_run).collect()
     }
 
-    async fn unsent_of_jobs(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<UnsentRun>> {
+    async fn unsent_runs_of_jobs(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<UnsentRun>> {
         let jobs: Vec<i64> = jobs.iter().map(|job| job.get()).collect();
         let (mut open, mut unsent) = (BTreeSet::new(), Vec::new());
         for query in
@@ -275,14 +275,14 @@ impl OpenRun {
 
     /// Whether the run may move. A later attempt and a shard may not move, because only the home knows their place in the order of their
     /// job.
-    fn may_go(&self, token: LeaseToken, not_before: Timestamp) -> bool {
+    fn may_move(&self, token: LeaseToken, not_before: Timestamp) -> bool {
         self.is_unsent(token) && !self.is_retry && !self.is_shard && self.due_at >= not_before
     }
 }
 
 impl Tx<'_> {
     /// The epoch of a node that takes jobs.
-    async fn taker(&mut self, node: i64) -> Result<Option<i64>> {
+    async fn epoch_of_taker(&mut self, node: i64) -> Result<Option<i64>> {
         let row = self.row(Query::new(&READ_TAKER).int(node)).await?;
         row.map(|row| Reader::new(&row, "node").int("epoch")).transpose()
     }
@@ -305,25 +305,26 @@ impl Tx<'_> {
         }
         let targets: BTreeMap<i64, i64> = moves.iter().map(|one| (one.job.get(), one.to.get())).collect();
         for to in targets.values().copied().collect::<BTreeSet<_>>() {
-            takers.extend(self.taker(to).await?.map(|epoch| (to, epoch)));
+            takers.extend(self.epoch_of_taker(to).await?.map(|epoch| (to, epoch)));
         }
         let jobs: Vec<i64> = targets.iter().filter(|(_, to)| takers.contains_key(to)).map(|(job, _)| *job).collect();
-        let locked = self.lock_moving(&jobs, token.node).await?;
+        let locked_jobs = self.lock_moving(&jobs, token.node).await?;
         let named: HashSet<i64> = moves.iter().flat_map(|one| &one.runs).map(|run| run.get()).collect();
         let mut runs: HashMap<i64, Vec<i64>> = HashMap::new();
         let mut staying_jobs = HashSet::new();
-        for run in self.open_of_jobs(&locked, token.node).await? {
-            if named.contains(&run.id) && run.may_go(token, not_before) {
+        for run in self.open_of_jobs(&locked_jobs, token.node).await? {
+            if named.contains(&run.id) && run.may_move(token, not_before) {
                 runs.entry(run.job).or_default().push(run.id);
             } else {
                 staying_jobs.insert(run.job);
             }
         }
-        takers.retain(|to, _| locked.iter().any(|job| targets.get(job) == Some(to) && !staying_jobs.contains(job)));
+        takers
+            .retain(|to, _| locked_jobs.iter().any(|job| targets.get(job) == Some(to) && !staying_jobs.contains(job)));
         for (to, epoch) in &takers {
             let (to, epoch) = (*to, *epoch);
             let goes = |job: &&i64| targets.get(*job) == Some(&to) && !staying_jobs.contains(*job);
-            let jobs: Vec<i64> = locked.iter().filter(goes).copied().collect();
+            let jobs: Vec<i64> = locked_jobs.iter().filter(goes).copied().collect();
             let query = Query::new(&MOVE_JOBS).int(to).list(jobs.iter().copied()).int(token.node.get());
             self.execute_all(query, jobs.len()).await?;
             let mut runs: Vec<i64> = jobs.iter().filter_map(|job| runs.get(job)).flatten().copied().collect();
@@ -336,14 +337,14 @@ impl Tx<'_> {
     }
 
     async fn lock_moving(&mut self, jobs: &[i64], home: NodeId) -> Result<Vec<i64>> {
-        let mut locked = Vec::with_capacity(jobs.len());
+        let mut locked_ids = Vec::with_capacity(jobs.len());
         for chunk in jobs.chunks(CHUNK_MAX) {
             let mut chunk = chunk.to_vec();
             chunk.sort_unstable();
             let query = Query::new(&LOCK_MOVING).list(chunk.into_iter()).int(home.get());
-            locked.extend(read_ids(&self.rows(query).await?, "job_due", "job_id")?);
+            locked_ids.extend(read_ids(&self.rows(query).await?, "job_due", "job_id")?);
         }
-        Ok(locked)
+        Ok(locked_ids)
     }
 
     /// Locks the open runs of these jobs that a node owns. The jobs' rows are locked, so the jobs get no further runs until the commit.
@@ -379,7 +380,7 @@ impl Tx<'_> {
             }
         }
         let named: BTreeSet<i64> = jobs.iter().flat_map(|(_, runs)| runs).copied().collect();
-        let mut moving_runs = self.unsent_of(token, jobs, &joining).await?;
+        let mut moving_runs = self.lock_unsent_runs(token, jobs, &joining).await?;
         let mut staying_jobs = HashSet::new();
         let mut open = Vec::new();
         for run in self.open_of_jobs(&own, token.node).await? {
@@ -411,7 +412,7 @@ impl Tx<'_> {
     }
 
     /// Locks those of these runs that were not sent and whose jobs are in `joining`: these jobs already have the other node as their home.
-    async fn unsent_of(
+    async fn lock_unsent_runs(
         &mut self,
         token: LeaseToken,
         jobs: &[(i64, BTreeSet<i64>)],
@@ -420,14 +421,14 @@ impl Tx<'_> {
         let runs = jobs.iter().filter(|(job, _)| joining.contains(job)).flat_map(|(_, runs)| runs).copied();
         let mut runs: Vec<i64> = runs.collect();
         runs.sort_unstable();
-        let mut unsent = Vec::with_capacity(runs.len());
+        let mut unsent_ids = Vec::with_capacity(runs.len());
         for chunk in runs.chunks(CHUNK_MAX) {
             let lock = Query::new(&LOCK_UNSENT).list(chunk.iter().copied()).int(token.node.get()).int(token.epoch);
             for row in self.rows(lock).await? {
-                unsent.push(Reader::new(&row, "run").int("id")?);
+                unsent_ids.push(Reader::new(&row, "run").int("id")?);
             }
         }
-        Ok(unsent)
+        Ok(unsent_ids)
     }
 }
 

@@ -227,7 +227,7 @@ impl ScannedIndex {
     }
 
     /// The statements that find the end of the scan: backwards from an id, and forwards from an id.
-    fn ends(self) -> Option<&'static [Statement; 2]> {
+    fn end_statements(self) -> Option<&'static [Statement; 2]> {
         match self {
             Self::All(_) => Some(&END_OF_ALL),
             Self::Open(_) => Some(&END_OF_OPEN),
@@ -266,7 +266,7 @@ impl Terms {
         };
         // A list must not be empty. No job has this id.
         let list = if list.is_empty() { vec![-1] } else { list };
-        let message = text.map_or_else(|| "%".to_owned(), |text| format!("%{}%", like(&text.text)));
+        let message = text.map_or_else(|| "%".to_owned(), |text| format!("%{}%", like_pattern(&text.text)));
         let executor = match &search.executors.any[..] {
             [Pattern(name)] => name.split('*').map(like).collect::<Vec<_>>().join("%"),
             _ => "%".to_owned(),
@@ -277,7 +277,7 @@ impl Terms {
 
 /// A text as part of a `LIKE` pattern. The databases differ in which letters outside of ASCII they treat as equal, so such letters match
 /// any text.
-fn like(text: &str) -> String {
+fn like_pattern(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -346,7 +346,7 @@ impl SqlStore {
         let mut range = SearchRange { ids, fires_from: i64::MIN, stopped_at: None };
         let row_limit = i64::from(search.row_limit.max(1)) - 1;
         let goes_up = search.is_backward && by_id.is_some();
-        let Some([down, up]) = index.ends() else {
+        let Some([down, up]) = index.end_statements() else {
             let last = Query::new(&END_OF_JOB).int(index.key()).int(search.fires_to()).int(row_limit);
             let last = self.row(last).await?;
             if let Some(last) = last {

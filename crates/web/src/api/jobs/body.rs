@@ -48,7 +48,7 @@ pub(super) fn shape_complaints(shape_errors: &ShapeErrors<JobSpec>) -> (Vec<Comp
     let mut complaints: Vec<Complaint> = shape_errors.errors.iter().map(|error| shape_complaint("", error)).collect();
     let shape_count = complaints.len();
     let broken_rules = shape_errors.repaired.as_ref().and_then(|spec| spec.compile().err()).unwrap_or_default();
-    complaints.extend(shape_errors.independent(broken_rules).map(Complaint::from));
+    complaints.extend(shape_errors.independent_errors(broken_rules).map(Complaint::from));
     let count = shape_errors.count + complaints.len() - shape_count;
     (complaints, count)
 }

@@ -181,7 +181,7 @@ impl Exporter {
         let (namespace, app) = (self.namespace, self.app);
         let may = |rights: &Rights| match app {
             Some(_) => rights.allow(View, namespace, app),
-            None => !rights.permitted_apps(View, namespace).is_nothing(),
+            None => !rights.permitted_apps(View, namespace).is_empty(),
         };
         if let Some(loss) = self.caller.access_loss_unless(&self.web, may).await {
             return Err(loss.problem("so the export ends here"));

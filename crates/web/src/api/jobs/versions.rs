@@ -92,7 +92,7 @@ async fn diff(
     let to = call.query.to.unwrap_or(record.version);
     let from = call.query.from.unwrap_or_else(|| (to - 1).max(1));
     let changes = diff_versions(&call, &record, from, to).await?;
-    let text = diff::text(&changes);
+    let text = diff::changes_text(&changes);
     if headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes().starts_with(b"text/plain")) {
         return Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response());
     }

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::Reason;
-use rondel_core::reason::words::because;
+use rondel_core::reason::words::reason_text;
 use rondel_core::words::Lang;
 use serde_json::json;
 
@@ -152,7 +152,7 @@ fn runs_wait_for_a_limit_by_priority_and_instant_until_their_queue_timeout() {
     assert!(limits.take_expired(at(11_999), &mut runs).is_empty());
     let expired = limits.take_expired(at(12_000), &mut runs);
     assert_eq!(
-        because(Reason::Expired, &expired[0].1, Lang::En),
+        reason_text(Reason::Expired, &expired[0].1, Lang::En),
         "it waited 5 s for concurrency limit \"db\" (1 at a time)"
     );
     assert_eq!(expired.len(), 1);

@@ -1,7 +1,7 @@
 //! Describes what a run waits or waited for in two cases: the run was triggered for one executor alone, or its server stopped
 //! before it recorded the wait.
 
-use super::words::obstacles;
+use super::words::obstacles_text;
 use super::{ReasonDetail, WaitFor};
 use crate::words::Lang;
 
@@ -17,12 +17,12 @@ pub(super) fn waits_for(detail: &ReasonDetail, lang: Lang) -> Option<String> {
         return Some(if lang == Lang::En { "for an executor" } else { "执行器" }.to_owned());
     }
     let name = detail.only_executor.as_deref()?;
-    let why = obstacles(detail, lang);
+    let why = obstacles_text(detail, lang);
     Some(match lang {
         Lang::En => {
-            format!("for executor {name}, for which alone it was triggered{}", wrapped(why, " (", ")"))
+            format!("for executor {name}, for which alone it was triggered{}", optional_part(why, " (", ")"))
         }
-        Lang::Zh => format!("触发时指定的执行器 {name}{}", wrapped(why, "（", "）")),
+        Lang::Zh => format!("触发时指定的执行器 {name}{}", optional_part(why, "（", "）")),
     })
 }
 
@@ -36,25 +36,25 @@ pub(super) fn no_executor(detail: &ReasonDetail, waited: &str, lang: Lang) -> Op
         });
     }
     let name = detail.only_executor.as_deref()?;
-    let why = obstacles(detail, lang);
+    let why = obstacles_text(detail, lang);
     Some(match lang {
         Lang::En => {
             format!(
                 "executor {name}, for which alone it was triggered, could not take it{waited}{}",
-                wrapped(why, ": ", "")
+                optional_part(why, ": ", "")
             )
         }
-        Lang::Zh => format!("{waited}触发时指定的执行器 {name} 无法接收它{}", wrapped(why, "：", "")),
+        Lang::Zh => format!("{waited}触发时指定的执行器 {name} 无法接收它{}", optional_part(why, "：", "")),
     })
 }
 
-fn wrapped(why: Option<String>, before: &str, after: &str) -> String {
+fn optional_part(why: Option<String>, before: &str, after: &str) -> String {
     why.map_or_else(String::new, |why| format!("{before}{why}{after}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::reason::words::{because, waits_for};
+    use crate::reason::words::{reason_text, waits_for};
     use crate::reason::{Reason, ReasonDetail, WaitFor};
     use crate::words::Lang;
 
@@ -65,7 +65,7 @@ mod tests {
         assert_eq!(waits_for(&left, Lang::En).as_deref(), Some("for an executor"));
         assert_eq!(waits_for(&left, Lang::Zh).as_deref(), Some("执行器"));
         let skipped = ReasonDetail { waited_ms: Some(300_000), ..left };
-        let text = |lang| because(Reason::NoExecutor, &skipped, lang);
+        let text = |lang| reason_text(Reason::NoExecutor, &skipped, lang);
         assert_eq!(text(Lang::En), "no executor took it for 5 min (its server stopped before it recorded why)");
         assert_eq!(text(Lang::Zh), "5 分钟内没有执行器接收它（服务器停止前没有记录原因）");
     }
