@@ -412,7 +412,7 @@ mod tests {
 
     #[test]
     fn one_run_brings_no_script_to_an_executor_of_xxl_job() {
-        let (default, job) = (Overrides::default_of("GLUE_SHELL"), json!({"source": "date", "param": "a"}));
+        let (default, job) = (Overrides::default_for("GLUE_SHELL"), json!({"source": "date", "param": "a"}));
         check_applied(&default, &job, &json!({"param": "b"}), &json!({"source": "date", "param": "b"}));
         check_applied(
             &default,

@@ -29,7 +29,7 @@ word_enum! {
 mod check;
 mod fields;
 
-pub use check::{check, reference};
+pub use check::{check, parse_reference};
 pub use fields::{Field, FieldForm, REFERENCES, Reference, fields};
 
 use std::collections::BTreeMap;

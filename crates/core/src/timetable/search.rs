@@ -84,7 +84,7 @@ impl<'a> Search<'a> {
             CalendarRule::Next => self.next_shifted(after, to, calendar, Direction::Later),
             CalendarRule::Previous => self.next_shifted(after, to, calendar, Direction::Earlier),
         };
-        if found != SearchResult::Nothing || until <= horizon {
+        if result != SearchResult::Nothing || until <= horizon {
             return result;
         }
         match self.table.uncalendared_after(self.anchor, after) {

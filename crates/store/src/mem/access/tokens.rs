@@ -96,12 +96,12 @@ impl Tokens for MemStore {
         let held = access.tokens.get(&old).filter(|token| token.is_valid(new.created_at));
         let Some((series, ends_at)) = held.map(|token| (token.series, token.expires_at)) else { return Ok(false) };
         if new.series == series {
-            access.write_token(new, earlier_end(new.expires_at, ends_at));
+            access.write_token(new, earlier_of(new.expires_at, ends_at));
         } else if !access.insert_token(new) {
             return Ok(false);
         }
         if let Some(token) = access.tokens.get_mut(&old) {
-            token.expires_at = earlier_end(ends_at, Some(old_ends_at));
+            token.expires_at = earlier_of(ends_at, Some(old_ends_at));
         }
         access.move_access(old, new.id);
         Ok(true)
@@ -121,7 +121,7 @@ impl AccessRows {
         if let Some(parent) = token.minted_by {
             let parent = self.tokens.get(&parent).filter(|parent| parent.is_valid(token.created_at));
             let Some(parent) = parent else { return false };
-            expires_at = earlier_end(expires_at, parent.expires_at);
+            expires_at = earlier_of(expires_at, parent.expires_at);
         }
         self.write_token(token, expires_at);
         true

@@ -157,7 +157,7 @@ impl Tokens for SqlStore {
             let Some(held) = tx.lock_valid_token(old, new.created_at).await? else { return Ok(false) };
             if new.series == held.series {
                 tx.begin_series(old).await?;
-                tx.write_token(new, earlier_end(new.expires_at, held.expires_at)).await?;
+                tx.write_token(new, earlier_of(new.expires_at, held.expires_at)).await?;
             } else if !tx.insert_token(new).await? {
                 return Ok(false);
             }
@@ -206,7 +206,7 @@ impl Tx<'_> {
         let mut expires_at = token.expires_at;
         if let Some(parent) = token.minted_by {
             let Some(parent) = self.lock_valid_token(parent, token.created_at).await? else { return Ok(false) };
-            expires_at = earlier_end(expires_at, parent.expires_at);
+            expires_at = earlier_of(expires_at, parent.expires_at);
         }
         self.write_token(token, expires_at).await?;
         Ok(true)
