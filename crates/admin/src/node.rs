@@ -19,7 +19,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::background::LoopBoard;
 use crate::clock::Clock;
 use crate::cluster::{
-    DatabaseTrouble, DatabaseWatch, Departing, LostHistory, MaintenanceBoard, Membership, SwitchBoard,
+    DatabaseTrouble, DatabaseWatch, DepartureBoard, LostHistory, MaintenanceBoard, Membership, SwitchBoard,
 };
 use crate::config::EngineConfig;
 use crate::counters::Counters;
@@ -81,7 +81,7 @@ pub(crate) struct Shared {
     pub(crate) database: DatabaseWatch,
     pub(crate) switches: SwitchBoard,
     pub(crate) maintenance: MaintenanceBoard,
-    pub(crate) departing: Departing,
+    pub(crate) departing: DepartureBoard,
     pub(crate) claims: ClaimCounts,
     /// Reports of the loops' last ticks.
     pub(crate) loops: Arc<LoopBoard>,

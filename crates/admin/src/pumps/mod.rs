@@ -115,7 +115,7 @@ impl PumpLoop {
             shared.pumps.show(BTreeMap::new());
             return Ok(0);
         }
-        let windows = shared.maintenance.fresh(shared.store.as_ref(), &shared.clock).await?;
+        let windows = shared.maintenance.fresh_windows(shared.store.as_ref(), &shared.clock).await?;
         let now = shared.clock.now();
         let living = records.iter().filter(|record| !record.is_deleted);
         let definitions = self.node.definitions(living.map(|record| (record.job, record.version))).await?;

@@ -126,5 +126,5 @@ pub async fn end_maintenance(node: &Node, namespace: NamespaceId, id: Maintenanc
 /// The windows of a namespace that are in progress or begin within an hour, as this node last read them.
 #[must_use]
 pub fn near_maintenance(node: &Node, namespace: NamespaceId) -> Vec<MaintenanceRecord> {
-    node.shared().maintenance.near(namespace, node.now(), Duration::from_secs(3600))
+    node.shared().maintenance.current_and_upcoming(namespace, node.now(), Duration::from_secs(3600))
 }

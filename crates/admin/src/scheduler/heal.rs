@@ -82,7 +82,7 @@ impl HealLoop {
         if self.node.store().begin_pass(CALENDARS, CALENDAR_PERIOD).await? {
             healed.calendars = self.expand_calendars().await?;
         }
-        healed.behind = calendars::move_jobs_on(&self.node).await?;
+        healed.behind = calendars::replan_jobs_of_calendars(&self.node).await?;
         if healed.stuck + healed.homeless > 0 {
             self.node.poke_scan();
         }
@@ -145,7 +145,7 @@ impl HealLoop {
         let mut count = 0;
         for namespace in self.node.store().namespaces().await? {
             let composed = calendars::composition(&self.node, namespace.id).await?.composed();
-            match calendars::expand_again(&self.node, namespace.id, &composed).await {
+            match calendars::expand_until_settled(&self.node, namespace.id, &composed).await {
                 Ok(expanded) => count += expanded,
                 Err(CalendarError::Store(error)) => return Err(error),
                 Err(error) => {

@@ -340,7 +340,7 @@ impl ScanLoop {
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
         let shared = &self.shared;
         // Fires are claimed only with maintenance windows that were read recently.
-        let windows = shared.maintenance.fresh(shared.store.as_ref(), &shared.clock).await?;
+        let windows = shared.maintenance.fresh_windows(shared.store.as_ref(), &shared.clock).await?;
         let windows = windows.ok_or_else(|| StoreError::no_answer("list_maintenance"))?;
         let now = self.shared.clock.now();
         let look_ahead = LookAhead {

@@ -3,7 +3,7 @@
 //!
 //! A job that is moving starts nothing here. Its runs stay queued until the outcome of the move is known, or the database fails to answer.
 //! In the latter case all runs that may have moved are forgotten here, and the periodic query for strays finds those that stayed. A run
-//! that the tick has read, but that has not reached the dispatcher yet, is among the [departing](crate::cluster::Departing), so it is not
+//! that the tick has read, but that has not reached the dispatcher yet, is among the [departing](crate::cluster::DepartureBoard), so it is not
 //! started here.
 
 use std::collections::{BTreeSet, HashSet};
@@ -66,7 +66,7 @@ impl StepLoop {
         let unsent = shared.store.unsent_of_jobs(held.token, &jobs).await?;
         let runs: Vec<(RunId, Timestamp)> = unsent.iter().map(|run| (run.run, run.due_at)).collect();
         let ids: Vec<RunId> = runs.iter().map(|(run, _)| *run).collect();
-        shared.departing.begin_for_good(runs);
+        shared.departing.begin_final_handover(runs);
         let given = shared.store.hand_over(held.token, &ids, to).await;
         let gone = match given {
             Ok(gone) => gone,
@@ -77,7 +77,7 @@ impl StepLoop {
         };
         let count = gone.len();
         let has_gone: HashSet<RunId> = gone.iter().copied().collect();
-        shared.departing.stay(ids.into_iter().filter(|run| !has_gone.contains(run)));
+        shared.departing.cancel_handover(ids.into_iter().filter(|run| !has_gone.contains(run)));
         self.notify(Event::HandedOver(gone)).await;
         if count > 0 {
             shared.counters.add(Count::RunsHandedOver, count);

@@ -185,7 +185,7 @@ fn all_waits_are_noted_before_the_server_leaves() {
 #[test]
 fn a_run_that_is_being_handed_over_is_not_started() {
     let mut world = with_executors(1);
-    world.around.departing.begin([(run(1), Timestamp::from_secs(1))]);
+    world.around.departing.begin_handover([(run(1), Timestamp::from_secs(1))]);
     world.arrive([plain(1), plain(2)]);
     assert_eq!(world.at(2.0), ["sent to 1: 2"]);
     assert_eq!(world.around.in_memory.missing([run(1), run(2)]), [run(1)]);

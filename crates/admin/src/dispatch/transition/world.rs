@@ -12,7 +12,7 @@ use rondel_store::ledger::EndOutcome;
 use tokio::sync::mpsc;
 
 use super::{Decision, Effect, Event, Facts, State, Step};
-use crate::cluster::{Departing, SwitchBoard};
+use crate::cluster::{DepartureBoard, SwitchBoard};
 use crate::dispatch::Ready;
 use crate::dispatch::decision::Settings;
 use crate::dispatch::event::{IncomingResult, Reply, Report, SessionHandle, Settled};
@@ -30,7 +30,7 @@ pub(super) struct Around {
     pub(super) lease_until: Timestamp,
     pub(super) rows_may_be_old: bool,
     pub(super) in_memory: InMemory,
-    pub(super) departing: Departing,
+    pub(super) departing: DepartureBoard,
     pub(super) switches: SwitchBoard,
     pub(super) settings: Settings,
 }
@@ -90,7 +90,7 @@ impl World {
             lease_until: Timestamp::MAX,
             rows_may_be_old: false,
             in_memory: InMemory::default(),
-            departing: Departing::default(),
+            departing: DepartureBoard::default(),
             switches,
             settings,
         };
