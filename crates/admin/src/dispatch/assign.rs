@@ -15,7 +15,7 @@ pub(super) fn assign(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId, e
     let (run, attempt) = (ready.run.id, ready.run.attempt);
     if d.state.runs.active(run).is_some_and(|before| before.ready.run.attempt < attempt) {
         // The previous attempt has ended at another server, and this one has not read that yet.
-        ends::free_active(d, run);
+        ends::remove_from_executor(d, run);
         d.state.deadlines.forget(run);
     }
     if let Some(online) = d.state.executors.get_mut(executor) {

@@ -11,7 +11,7 @@ use super::ready::{Ready, end_of_unsent};
 use crate::metrics::CountedRun;
 
 /// Removes a run from its executor. Frees the slot, unless the end of the run has freed it already.
-pub(super) fn free_active(d: &mut Decision<'_>, run: RunId) -> Option<Active> {
+pub(super) fn remove_from_executor(d: &mut Decision<'_>, run: RunId) -> Option<Active> {
     let active = d.state.runs.take_active(run)?;
     d.state.outbox.not_yet_due.remove(&(active.ready.run.due_at, run));
     if !matches!(active.phase, Phase::Ending | Phase::Settling) {
@@ -25,7 +25,7 @@ pub(super) fn free_active(d: &mut Decision<'_>, run: RunId) -> Option<Active> {
 pub(super) fn take_back(d: &mut Decision<'_>, run: RunId) -> Option<Active> {
     let executor = d.state.runs.active(run)?.executor;
     let full_until = d.state.executors.get(executor).and_then(|online| online.full_until);
-    let active = free_active(d, run)?;
+    let active = remove_from_executor(d, run)?;
     if let Some(online) = d.state.executors.get_mut(executor) {
         online.full_until = full_until;
     }

@@ -54,7 +54,7 @@ fn timer_fired(d: &mut Decision<'_>, ready: Ready, timer: Timer) {
         if ready.run.cause == 0 && ready.run.attempt == 1 {
             d.effects.push(Effect::Measure(Measure::FireLateness(now.since(due_at))));
         }
-        start(d, ready.taken_up(now));
+        start(d, ready.with_queue_start(now));
     }
 }
 
@@ -69,7 +69,7 @@ fn place_ungated_runs(d: &mut Decision<'_>, ready: &Ready) {
         ungated.insert(job);
     } else if definition.pump.is_none() && ungated.remove(&job) {
         let active = runs.actives().map(|active| (&active.ready, Some(active.executor)));
-        let called = runs.called().map(|ready| (ready, ready.run.executor_id));
+        let called = runs.all_in_roll_call().map(|ready| (ready, ready.run.executor_id));
         let earlier = active.chain(called).filter(|(earlier, _)| earlier.run.job == job && earlier.run.id != run);
         earlier.for_each(|(earlier, executor)| gates.open_place_before(earlier, executor, ready));
     }
@@ -90,7 +90,7 @@ fn may_go_ahead(d: &Decision<'_>, ready: &Ready) -> bool {
     !shadow::is_shadow(ready)
         && question(ready.definition.job.route).is_none()
         && d.state.gates.would_pass(ready)
-        && (is_marked || ahead::has_room(d, ready) && switches::switch_wait(d, ready).is_none())
+        && (is_marked || ahead::may_go_to_any_fit(d, ready) && switches::switch_wait(d, ready).is_none())
         && d.state.limits.limit_holding_back(ready, now).is_none()
         && !ready.is_missed(now)
 }
@@ -104,23 +104,23 @@ pub(super) fn start(d: &mut Decision<'_>, ready: Ready) {
     }
     if !d.state.gates.open_reserved_place(&ready) && d.state.gates.is_at_other_gate(&ready) {
         turns::leave_gate(d, ready.run.id);
-        work_off(d);
+        offer_freed_places(d);
     }
     let run = ready.run.id;
     if shadow::is_shadow(&ready) {
         place::place_or_park(d, ready);
-        return work_off(d);
+        return offer_freed_places(d);
     }
     let entry = d.state.gates.enter(ready, &mut d.state.runs);
     if let Some(ready) = turns::apply_gate_decision(d, run, entry) {
         place::place_or_park(d, ready);
     }
-    work_off(d);
+    offer_freed_places(d);
 }
 
 /// Offers freed places to waiting runs, in order. Only event handlers call this function: the functions that it calls add to `d.state.work`
 /// instead.
-pub(super) fn work_off(d: &mut Decision<'_>) {
+pub(super) fn offer_freed_places(d: &mut Decision<'_>) {
     while let Some(work) = d.state.work.pop_front() {
         match work {
             Work::Start((run, executor)) => {
@@ -170,14 +170,14 @@ pub(super) fn wake_limits(d: &mut Decision<'_>) {
     let now = d.now;
     // A node that takes over another node's runs also becomes the home of that node's limits. It must know all these runs first.
     if !d.state.recovery.is_adopting {
-        let to_ask = d.state.limits.take_to_ask();
-        if !to_ask.is_empty() {
-            d.step(Step::LimitHomes(to_ask));
+        let homes_to_ask = d.state.limits.take_homes_to_ask();
+        if !homes_to_ask.is_empty() {
+            d.step(Step::LimitHomes(homes_to_ask));
         }
     }
     for key in d.state.limits.limits_to_wake(now) {
         d.state.work.push_back(Work::Offer(key.clone()));
-        work_off(d);
+        offer_freed_places(d);
         d.state.limits.schedule_wake(&key, now, &d.state.runs);
     }
 }
@@ -228,7 +228,7 @@ pub(super) fn unpark(d: &mut Decision<'_>, app: AppId) {
     while let Some(Waiting { ready, since }) = d.state.parked.next(app, &offer, &mut d.state.runs) {
         let run = ready.run.id;
         let refused = place::place(d, ready);
-        work_off(d);
+        offer_freed_places(d);
         d.state.limits.set_waiting_since(run, since, &mut d.state.runs);
         if let Some(ready) = refused {
             d.state.parked.refuse(Waiting { ready, since }, &mut offer, &mut d.state.runs);

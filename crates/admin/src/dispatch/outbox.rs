@@ -67,7 +67,7 @@ fn may_be_sent(active: &Active, now: Timestamp) -> bool {
 }
 
 /// Records that these runs were put on the stream of this executor, and that its answers are awaited.
-pub(super) fn sent(d: &mut Decision<'_>, executor: ExecutorId, runs: &[(RunId, i64)]) {
+pub(super) fn on_sent(d: &mut Decision<'_>, executor: ExecutorId, runs: &[(RunId, i64)]) {
     let beats = d.state.executors.get(executor).map_or(0, |online| online.beat_count);
     for (run, number) in runs {
         let Some(active) = d.state.runs.active_mut(*run) else { continue };
@@ -78,7 +78,7 @@ pub(super) fn sent(d: &mut Decision<'_>, executor: ExecutorId, runs: &[(RunId, i
 }
 
 /// Sends the runs that the store has marked: immediately, or at their instants if these have not come. The other runs are forgotten.
-pub(super) fn marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[RunId]) {
+pub(super) fn on_marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[RunId]) {
     let now = d.now;
     let won: BTreeSet<RunId> = won.iter().copied().collect();
     let (mut unwanted, mut gone) = (Vec::new(), Vec::new());
@@ -92,7 +92,7 @@ pub(super) fn marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[RunId]
         let (executor, due_at) = (active.executor, active.ready.run.due_at);
         if !won.contains(run) {
             // The run belongs to another node or is settled, or the database did not answer. The periodic queries find it if it is still open.
-            gone.extend(ends::free_active(d, *run).map(|active| active.ready));
+            gone.extend(ends::remove_from_executor(d, *run).map(|active| active.ready));
             continue;
         }
         active.phase = Phase::Placed;
@@ -103,7 +103,7 @@ pub(super) fn marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[RunId]
         }
     }
     place::forget_and_check_rows(d, &gone);
-    flow::work_off(d);
+    flow::offer_freed_places(d);
     unmark(d, unwanted);
 }
 
@@ -124,7 +124,7 @@ pub(super) fn take_back_unsent(d: &mut Decision<'_>, runs: &[RunId]) {
         // A server that is leaving does not retry a run that it gets back: the run goes to another server with its job.
         if active.ready.token() == token && !d.state.is_draining {
             turns::give_back(d, &active.ready);
-            flow::work_off(d);
+            flow::offer_freed_places(d);
             if d.state.runs.arrival(&active.ready) != Arrival::Known {
                 turns::withdraw(d, *run);
                 d.state.parked.push(Waiting::new(active.ready, now), &mut d.state.runs);
@@ -134,7 +134,7 @@ pub(super) fn take_back_unsent(d: &mut Decision<'_>, runs: &[RunId]) {
         }
     }
     place::forget_and_check_rows(d, &gone);
-    flow::work_off(d);
+    flow::offer_freed_places(d);
     unmark(d, marks);
 }
 
@@ -156,7 +156,7 @@ pub(super) fn drop_placed(d: &mut Decision<'_>) {
     unsent.sort_unstable();
     let mut marks = Vec::new();
     for run in unsent {
-        let Some(active) = ends::free_active(d, run) else { continue };
+        let Some(active) = ends::remove_from_executor(d, run) else { continue };
         if active.phase == Phase::Placed && active.ready.is_marked_first() {
             marks.push((run, active.ready.run.attempt));
         }

@@ -43,9 +43,9 @@ pub(super) fn place(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
         return Some(ready);
     }
     let ready = match switches::unless_switched_off(d, ready) {
-        SwitchDecision::On(ready) => ready,
+        SwitchDecision::MayStart(ready) => ready,
         SwitchDecision::Waits(ready) => return Some(ready),
-        SwitchDecision::Ended => return None,
+        SwitchDecision::Skipped => return None,
     };
     if ready.run.is_root() {
         if ready.run.shard_total.is_none() {

@@ -61,7 +61,7 @@ impl Ready {
     }
 
     /// A run that leaves the ring. The servers had caught up with it at `taken_up_at`.
-    pub(crate) fn released(run: Run, definition: Arc<Compiled>, taken_up_at: Timestamp) -> Self {
+    pub(crate) fn from_ring(run: Run, definition: Arc<Compiled>, taken_up_at: Timestamp) -> Self {
         let ready = Self::new(run, definition);
         let taken_up_at = (!ready.is_queued_in_time(taken_up_at)).then_some(taken_up_at);
         Self { taken_up_at, ..ready }
@@ -77,7 +77,7 @@ impl Ready {
     /// The run as the dispatcher takes it up. Its queue time counts from its instant, or from now if this server is late, because the time
     /// without a server is no wait for an executor. The queue time of a shard includes that of its broadcast; the queue time of an attempt
     /// includes that of earlier attempts that no executor received.
-    pub(crate) fn taken_up(self, now: Timestamp) -> Self {
+    pub(crate) fn with_queue_start(self, now: Timestamp) -> Self {
         let is_late = self.run.due_at + LATE_AFTER < now && !self.is_queued_in_time(now);
         let from = if is_late { now } else { self.run.due_at }.saturating_sub(self.queued_before());
         let queued_at = self.queued_at.unwrap_or(from);

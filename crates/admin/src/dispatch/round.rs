@@ -35,10 +35,10 @@ pub(super) fn round(d: &mut Decision<'_>, ended: &[LeaseToken]) {
     }
     for (ready, ahead) in d.state.gates.take_expired(now, &mut d.state.runs) {
         flow::expire_in_order(d, ready, ahead);
-        flow::work_off(d);
+        flow::offer_freed_places(d);
     }
     ended.iter().for_each(|lease| fences::announce(d, *lease));
-    silence::look_again(d);
+    silence::watch_silent_executors(d);
     look::look_for_lost(d);
     look::look_at_rows(d);
     roll::resolve(d);

@@ -196,12 +196,12 @@ fn route_request<'a>(
 /// A pseudo-random number from the run's id, the same for all shards of a fire.
 fn pseudo_random(run: &Run) -> u32 {
     match run.parent.filter(|_| run.shard_total.is_some_and(|total| total > 1)) {
-        Some(fire) => spread(fire),
-        None => spread(run.id).wrapping_add(run.attempt.unsigned_abs().wrapping_mul(0x9E37_79B9)),
+        Some(fire) => mix_bits(fire),
+        None => mix_bits(run.id).wrapping_add(run.attempt.unsigned_abs().wrapping_mul(0x9E37_79B9)),
     }
 }
 
-fn spread(run: RunId) -> u32 {
+fn mix_bits(run: RunId) -> u32 {
     let mixed = run.get().unsigned_abs().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
     u32::try_from(mixed).unwrap_or(0)
 }

@@ -90,7 +90,7 @@ impl Waiting {
     }
 
     /// The end of its queue timeout.
-    pub(crate) fn until(&self) -> Timestamp {
+    pub(crate) fn timeout_at(&self) -> Timestamp {
         waits_until(&self.ready, self.since)
     }
 }
@@ -156,14 +156,14 @@ enum Entry {
 
 /// An attempt in hand.
 #[derive(Debug)]
-enum Hand {
+enum AttemptInHand {
     /// An executor has it, or is about to get it.
     Active(Box<Active>),
     /// In a roll call: it may have been sent under a lease that has ended, so an executor may have it.
     InRollCall(Box<Ready>),
 }
 
-impl Hand {
+impl AttemptInHand {
     const fn attempt(&self) -> i32 {
         match self {
             Self::Active(active) => active.ready.run.attempt,
@@ -177,9 +177,9 @@ pub(crate) struct OpenRuns {
     /// Attempts that wait.
     runs: HashMap<RunId, Entry>,
     /// Runs that have been taken out since ended runs were last [removed](Self::remove_ended).
-    taken: Vec<RunId>,
+    taken_out: Vec<RunId>,
     /// Attempts that executors have or may have.
-    in_hand: HashMap<RunId, Hand>,
+    in_hand: HashMap<RunId, AttemptInHand>,
     /// The attempts that executors have, by executor.
     by_executor: HashMap<ExecutorId, BTreeSet<RunId>>,
     active_count: usize,
@@ -201,7 +201,7 @@ impl OpenRuns {
     }
 
     /// When the first timer goes off.
-    pub(crate) fn next_at(&self) -> Option<Timestamp> {
+    pub(crate) fn next_timer_at(&self) -> Option<Timestamp> {
         self.scheduled.first().map(|(at, ..)| *at)
     }
 
@@ -289,14 +289,14 @@ impl OpenRuns {
     pub(crate) fn take(&mut self, run: RunId) -> Option<OpenRun> {
         let entry = self.runs.get_mut(&run)?;
         let Entry::Open(open) = std::mem::replace(entry, Entry::Deciding) else { return None };
-        self.taken.push(run);
+        self.taken_out.push(run);
         Some(*open)
     }
 
     /// Removes the runs that were taken out since the last call, and neither put back nor given to an executor: they have
     /// ended. Returns them.
     pub(crate) fn remove_ended(&mut self) -> Vec<RunId> {
-        let mut taken = std::mem::take(&mut self.taken);
+        let mut taken = std::mem::take(&mut self.taken_out);
         taken.retain(|run| {
             let is_left = matches!(self.runs.get(run), Some(Entry::Deciding));
             is_left && self.runs.remove(run).is_some()
@@ -364,19 +364,19 @@ impl OpenRuns {
         if matches!(self.runs.get(&active.ready.run.id), Some(Entry::Deciding)) {
             self.runs.remove(&active.ready.run.id);
         }
-        self.put_hand(active.ready.run.id, Hand::Active(Box::new(active)));
+        self.put_hand(active.ready.run.id, AttemptInHand::Active(Box::new(active)));
     }
 
     /// Puts an attempt in hand that an executor may have, until the roll call finds out. False if a later attempt is in hand.
     pub(crate) fn put_in_roll_call(&mut self, ready: Ready) -> bool {
-        self.put_hand(ready.run.id, Hand::InRollCall(Box::new(ready)))
+        self.put_hand(ready.run.id, AttemptInHand::InRollCall(Box::new(ready)))
     }
 
-    fn put_hand(&mut self, run: RunId, hand: Hand) -> bool {
+    fn put_hand(&mut self, run: RunId, hand: AttemptInHand) -> bool {
         let is_later = self.in_hand.get(&run).is_none_or(|here| here.attempt() <= hand.attempt());
         if is_later {
             self.take_hand(run);
-            if let Hand::Active(active) = &hand {
+            if let AttemptInHand::Active(active) = &hand {
                 self.by_executor.entry(active.executor).or_default().insert(run);
                 self.active_count += 1;
             }
@@ -386,10 +386,10 @@ impl OpenRuns {
         is_later
     }
 
-    fn take_hand(&mut self, run: RunId) -> Option<Hand> {
+    fn take_hand(&mut self, run: RunId) -> Option<AttemptInHand> {
         let hand = self.in_hand.remove(&run)?;
         self.hand_changes.push(run);
-        if let Hand::Active(active) = &hand {
+        if let AttemptInHand::Active(active) = &hand {
             self.active_count -= 1;
             if let Some(its) = self.by_executor.get_mut(&active.executor) {
                 its.remove(&run);
@@ -405,7 +405,7 @@ impl OpenRuns {
     pub(crate) fn move_active(&mut self, run: RunId, executor: ExecutorId) {
         if let Some(mut active) = self.take_active(run) {
             active.executor = executor;
-            self.put_hand(run, Hand::Active(Box::new(active)));
+            self.put_hand(run, AttemptInHand::Active(Box::new(active)));
         }
     }
 
@@ -416,29 +416,29 @@ impl OpenRuns {
 
     pub(crate) fn active(&self, run: RunId) -> Option<&Active> {
         match self.in_hand.get(&run)? {
-            Hand::Active(active) => Some(active),
-            Hand::InRollCall(_) => None,
+            AttemptInHand::Active(active) => Some(active),
+            AttemptInHand::InRollCall(_) => None,
         }
     }
 
     pub(crate) fn active_mut(&mut self, run: RunId) -> Option<&mut Active> {
         match self.in_hand.get_mut(&run)? {
-            Hand::Active(active) => Some(active),
-            Hand::InRollCall(_) => None,
+            AttemptInHand::Active(active) => Some(active),
+            AttemptInHand::InRollCall(_) => None,
         }
     }
 
     pub(crate) fn actives(&self) -> impl Iterator<Item = &Active> {
         self.in_hand.values().filter_map(|hand| match hand {
-            Hand::Active(active) => Some(&**active),
-            Hand::InRollCall(_) => None,
+            AttemptInHand::Active(active) => Some(&**active),
+            AttemptInHand::InRollCall(_) => None,
         })
     }
 
     pub(crate) fn actives_mut(&mut self) -> impl Iterator<Item = &mut Active> {
         self.in_hand.values_mut().filter_map(|hand| match hand {
-            Hand::Active(active) => Some(&mut **active),
-            Hand::InRollCall(_) => None,
+            AttemptInHand::Active(active) => Some(&mut **active),
+            AttemptInHand::InRollCall(_) => None,
         })
     }
 
@@ -449,31 +449,31 @@ impl OpenRuns {
     pub(crate) fn take_active(&mut self, run: RunId) -> Option<Active> {
         self.active(run)?;
         match self.take_hand(run)? {
-            Hand::Active(active) => Some(*active),
-            Hand::InRollCall(_) => None,
+            AttemptInHand::Active(active) => Some(*active),
+            AttemptInHand::InRollCall(_) => None,
         }
     }
 
     pub(crate) fn in_roll_call(&self, run: RunId) -> Option<&Ready> {
         match self.in_hand.get(&run)? {
-            Hand::InRollCall(ready) => Some(ready),
-            Hand::Active(_) => None,
+            AttemptInHand::InRollCall(ready) => Some(ready),
+            AttemptInHand::Active(_) => None,
         }
     }
 
     /// The runs in the roll call.
-    pub(crate) fn called(&self) -> impl Iterator<Item = &Ready> {
+    pub(crate) fn all_in_roll_call(&self) -> impl Iterator<Item = &Ready> {
         self.in_hand.values().filter_map(|hand| match hand {
-            Hand::InRollCall(ready) => Some(&**ready),
-            Hand::Active(_) => None,
+            AttemptInHand::InRollCall(ready) => Some(&**ready),
+            AttemptInHand::Active(_) => None,
         })
     }
 
     pub(crate) fn take_from_roll_call(&mut self, run: RunId) -> Option<Ready> {
         self.in_roll_call(run)?;
         match self.take_hand(run)? {
-            Hand::InRollCall(ready) => Some(*ready),
-            Hand::Active(_) => None,
+            AttemptInHand::InRollCall(ready) => Some(*ready),
+            AttemptInHand::Active(_) => None,
         }
     }
 
@@ -483,11 +483,11 @@ impl OpenRuns {
         moved.into_iter().map(|run| (run, self.in_hand.contains_key(&run))).collect()
     }
 
-    pub(crate) fn drain_called(&mut self) -> Vec<Ready> {
-        let called = self.in_hand.extract_if(|_, hand| matches!(hand, Hand::InRollCall(_)));
+    pub(crate) fn drain_roll_call(&mut self) -> Vec<Ready> {
+        let called = self.in_hand.extract_if(|_, hand| matches!(hand, AttemptInHand::InRollCall(_)));
         let ready = |hand| match hand {
-            Hand::InRollCall(ready) => Some(*ready),
-            Hand::Active(_) => None,
+            AttemptInHand::InRollCall(ready) => Some(*ready),
+            AttemptInHand::Active(_) => None,
         };
         let called: Vec<Ready> = called.filter_map(|(_, hand)| ready(hand)).collect();
         self.hand_changes.extend(called.iter().map(|ready| ready.run.id));

@@ -51,7 +51,7 @@ pub(crate) struct Start {
     /// The instant, by the server's clock; `None` from executors that do not report it.
     pub(crate) at: Option<Timestamp>,
     /// The delay between the arrival of the trigger and the start.
-    pub(crate) after: Duration,
+    pub(crate) start_delay: Duration,
 }
 
 /// An instant that an executor reports; 0 means none. The executor's clock only approximates the server's, so the result is never in the

@@ -136,7 +136,7 @@ impl State {
     pub(crate) fn next_instant(&self, lease: Option<LeaseToken>) -> Timestamp {
         let mut next = self.limits.wake_at().min(self.probes.wake_at());
         if lease.is_some() && self.recovery.begun_lease == lease {
-            next = self.runs.next_at().unwrap_or(Timestamp::MAX).min(next);
+            next = self.runs.next_timer_at().unwrap_or(Timestamp::MAX).min(next);
             next = self.outbox.not_yet_due.first().map_or(Timestamp::MAX, |(at, _)| *at).min(next);
         }
         next

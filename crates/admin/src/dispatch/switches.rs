@@ -22,21 +22,21 @@ const EXECUTOR_STOPPED: CancelRequest<'static> = CancelRequest::requested("the s
 /// The effect of an app's switch on a run that is to be placed.
 pub(super) enum SwitchDecision {
     /// It may be placed.
-    On(Ready),
+    MayStart(Ready),
     /// The app drains: the run waits, as it would for an executor.
     Waits(Ready),
     /// The app is stopped: the run was skipped.
-    Ended,
+    Skipped,
 }
 
 pub(super) fn unless_switched_off(d: &mut Decision<'_>, ready: Ready) -> SwitchDecision {
     match d.facts.switches.of_app(ready.run.app) {
-        Switch::Active => SwitchDecision::On(ready),
+        Switch::Active => SwitchDecision::MayStart(ready),
         Switch::Draining => SwitchDecision::Waits(ready),
         Switch::Stopped => {
             let detail = switch_wait(d, &ready).unwrap_or_default();
             waits::skip(d, &ready, Reason::Stopped, detail);
-            SwitchDecision::Ended
+            SwitchDecision::Skipped
         }
     }
 }
@@ -93,7 +93,7 @@ pub(super) fn stop_executors(d: &mut Decision<'_>) {
 }
 
 /// Announces to executors that this server shuts down. Each ends its stream once it holds no run.
-pub(super) fn dismiss(d: &mut Decision<'_>) {
+pub(super) fn announce_shutdown(d: &mut Decision<'_>) {
     let grace_ms = u32::try_from(d.facts.settings.lost_after.as_millis()).unwrap_or(u32::MAX);
     d.send_all(&v1::server_message::Body::Drain(v1::Drain { grace_ms }));
 }

@@ -17,7 +17,7 @@ use super::decision::Decision;
 use super::executors::is_fit_despite;
 use super::groups::busy_with_groups;
 use super::queue::limits::wait_detail;
-use super::queue::noted::Noted;
+use super::queue::noted::StoredWait;
 use super::ready::{Ready, end_of_unsent, waited_ms};
 use super::recovery::unanswered::{DESCRIBED_COUNT_MAX, answer_wait};
 use super::starts::unstarted_wait;
@@ -30,7 +30,7 @@ const NOTE_AFTER_WAITING: Duration = Duration::from_secs(1);
 /// A stored wait is checked again after this long.
 const NOTE_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// Maximum number of runs of each kind of wait that one round looks at.
-const LOOK_COUNT_MAX: usize = 1_000;
+const RUNS_PER_WAIT_MAX: usize = 1_000;
 /// Maximum number of waits that one round stores.
 const NOTE_COUNT_MAX: usize = 200;
 
@@ -136,13 +136,13 @@ pub(super) fn note_all_waits(d: &mut Decision<'_>) {
 pub(super) fn note_waits(d: &mut Decision<'_>) {
     let now = d.now;
     let mut known = std::mem::take(&mut d.state.waits.noted);
-    let (mut kept, mut changed) = (HashMap::with_capacity(known.len()), Vec::new());
-    for (ready, wait) in waiting_runs(d, now, now - NOTE_AFTER_WAITING, LOOK_COUNT_MAX) {
+    let (mut still_noted, mut changed) = (HashMap::with_capacity(known.len()), Vec::new());
+    for (ready, wait) in waiting_runs(d, now, now - NOTE_AFTER_WAITING, RUNS_PER_WAIT_MAX) {
         let (run, attempt, token) = (ready.run.id, ready.run.attempt, ready.token());
         let noted = known.remove(&run).filter(|noted| (noted.attempt, noted.token) == (attempt, token));
         let is_fresh = noted.as_ref().is_some_and(|noted| noted.at + NOTE_AGAIN_AFTER > now);
         if is_fresh || changed.len() >= NOTE_COUNT_MAX {
-            kept.extend(noted.map(|noted| (run, noted)));
+            still_noted.extend(noted.map(|noted| (run, noted)));
             continue;
         }
         let (detail, place) = describe_wait(d, ready, wait);
@@ -151,9 +151,9 @@ pub(super) fn note_waits(d: &mut Decision<'_>) {
             let stored = Box::new(before.with_wait((*detail).clone()));
             changed.push(NotedWait { run, attempt, detail: stored, place: place.clone() });
         }
-        kept.insert(run, Noted { attempt, token, at: now, detail, place });
+        still_noted.insert(run, StoredWait { attempt, token, at: now, detail, place });
     }
-    d.state.waits.noted = kept;
+    d.state.waits.noted = still_noted;
     require_marks(d, &changed);
     if !changed.is_empty() {
         d.step(Step::NoteWaits(changed));
@@ -161,7 +161,7 @@ pub(super) fn note_waits(d: &mut Decision<'_>) {
 }
 
 /// Handles waits that were not stored, because the queue had no room or the database failed: the next look stores them.
-pub(super) fn wait_notes_refused(d: &mut Decision<'_>, notes: &[NotedWait]) {
+pub(super) fn on_wait_notes_refused(d: &mut Decision<'_>, notes: &[NotedWait]) {
     for note in notes {
         if d.state.waits.noted.get(&note.run).is_some_and(|noted| noted.attempt == note.attempt) {
             d.state.waits.noted.remove(&note.run);

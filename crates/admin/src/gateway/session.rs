@@ -468,8 +468,8 @@ fn reply(reply: &v1::Reply, now: Timestamp) -> Option<(RunId, i32, Reply)> {
     let what = match reply.kind() {
         Kind::Accepted => Reply::Accepted,
         Kind::Started => {
-            let after = Duration::from_millis(u64::try_from(reply.started_after_ms).unwrap_or(0));
-            Reply::Started(Start { at: reported_instant(reply.started_at_ms, now), after })
+            let start_delay = Duration::from_millis(u64::try_from(reply.started_after_ms).unwrap_or(0));
+            Reply::Started(Start { at: reported_instant(reply.started_at_ms, now), start_delay })
         }
         Kind::Refused => Reply::Refused(reply.refused(), Some(reply.fence_n).filter(|number| *number != 0)),
         Kind::Progress | Kind::Unspecified => return None,

@@ -198,7 +198,7 @@ impl TickLoop {
                     let taken_up_at = self.shared.taken_up_at(run.id);
                     let trace = traces.get(&RunId::new(run.cause)).copied().map(Box::new);
                     let queued_at = self.shared.in_memory.queued_from(run.id);
-                    let run = Ready::released(run, Arc::clone(definition), taken_up_at);
+                    let run = Ready::from_ring(run, Arc::clone(definition), taken_up_at);
                     let run = Ready { term: check.term, trace, queued_at, ..run };
                     // The misfire policy also applies to a fire that was claimed in time and never sent, because its node died or slept.
                     if run.is_missed(now) {

@@ -59,7 +59,7 @@ fn each_executor_that_takes_no_run_has_its_reason() {
 fn an_executor_that_leaves_triggers_unanswered_is_named_as_silent() {
     let silent = || {
         let mut executors = with(2);
-        executors.silences.left_unanswered(ONE, AT(1), AT(2));
+        executors.silences.record_unanswered(ONE, AT(1), AT(2));
         executors
     };
     assert_eq!(kind(&silent(), &json!({})), Some(ObstacleKind::Silent));

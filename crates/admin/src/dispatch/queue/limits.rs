@@ -35,7 +35,7 @@ pub(crate) enum LimitKey {
 pub(crate) struct Limits {
     limits: BTreeMap<LimitKey, Limit>,
     /// The concurrency limit that counts each of these runs.
-    held: HashMap<RunId, LimitKey>,
+    counted_under: HashMap<RunId, LimitKey>,
     waiting: HashMap<RunId, (LimitKey, Turn)>,
     /// The earliest instant at which a rate limit may admit its next run.
     wake_at: Option<Timestamp>,
@@ -44,7 +44,7 @@ pub(crate) struct Limits {
     /// Limits whose runs this node counts.
     limits_at_home: HashSet<LimitName>,
     /// Limits whose home the store is to be asked for.
-    to_ask: BTreeSet<LimitName>,
+    homes_to_ask: BTreeSet<LimitName>,
 }
 
 #[derive(Debug, Default)]
@@ -58,12 +58,12 @@ struct Limit {
     waiting: BTreeSet<Turn>,
 }
 
-fn concurrency(ready: &Ready) -> Option<(LimitKey, &ConcurrencySpec)> {
+fn concurrency_limit(ready: &Ready) -> Option<(LimitKey, &ConcurrencySpec)> {
     let spec = ready.definition.job.concurrency.as_ref()?;
     Some((LimitKey::Concurrency(ready.run.namespace, spec.key.clone()), spec))
 }
 
-fn rate(ready: &Ready) -> Option<(LimitKey, &RateSpec)> {
+fn rate_limit(ready: &Ready) -> Option<(LimitKey, &RateSpec)> {
     let spec = ready.definition.job.rate.as_ref()?;
     let key = match &spec.key {
         Some(key) => LimitKey::Rate(ready.run.namespace, key.clone()),
@@ -109,8 +109,8 @@ impl Limits {
     }
 
     /// Takes the limits whose home the store is to be asked for now.
-    pub(crate) fn take_to_ask(&mut self) -> Vec<LimitName> {
-        std::mem::take(&mut self.to_ask).into_iter().collect()
+    pub(crate) fn take_homes_to_ask(&mut self) -> Vec<LimitName> {
+        std::mem::take(&mut self.homes_to_ask).into_iter().collect()
     }
 
     /// Asks again for the unknown homes of limits that runs wait for.
@@ -120,7 +120,7 @@ impl Limits {
             LimitKey::Home(name) => Some(name.clone()),
             LimitKey::Concurrency(..) | LimitKey::Rate(..) | LimitKey::JobRate(_) => None,
         });
-        self.to_ask = homes.collect();
+        self.homes_to_ask = homes.collect();
     }
 
     /// Records that this node counts the limit's runs.
@@ -179,12 +179,12 @@ impl Limits {
         if ready.run.is_root() {
             return None;
         }
-        if let Some((key, spec)) = concurrency(ready).filter(|_| !self.held.contains_key(&ready.run.id))
+        if let Some((key, spec)) = concurrency_limit(ready).filter(|_| !self.counted_under.contains_key(&ready.run.id))
             && self.limits.get(&key).is_some_and(|limit| limit.open.len() >= as_usize(spec.max))
         {
             return Some(key);
         }
-        let (key, spec) = rate(ready)?;
+        let (key, spec) = rate_limit(ready)?;
         let limit = self.limits.get(&key)?;
         (limit.free_at(spec, now) > now).then_some(key)
     }
@@ -192,7 +192,7 @@ impl Limits {
     /// Counts a run that goes to an executor, and its start.
     pub(crate) fn count_start(&mut self, ready: &Ready, now: Timestamp) {
         self.count_open(ready);
-        if let Some((key, spec)) = rate(ready) {
+        if let Some((key, spec)) = rate_limit(ready) {
             let limit = self.limits.entry(key).or_default();
             limit.starts_max = limit.starts_max.max(as_usize(spec.max));
             limit.starts.push_back((now, ready.run.id));
@@ -204,22 +204,22 @@ impl Limits {
 
     /// Counts a run that an executor has, or may have.
     pub(crate) fn count_open(&mut self, ready: &Ready) {
-        if let Some((key, _)) = concurrency(ready).filter(|_| !ready.run.is_root()) {
+        if let Some((key, _)) = concurrency_limit(ready).filter(|_| !ready.run.is_root()) {
             self.limits.entry(key.clone()).or_default().open.insert(ready.run.id);
-            self.held.insert(ready.run.id, key);
+            self.counted_under.insert(ready.run.id, key);
         }
     }
 
     /// Stops counting a run that no executor has any more. Returns the limit that has room now.
     pub(crate) fn release(&mut self, run: RunId) -> Option<LimitKey> {
-        let key = self.held.remove(&run)?;
+        let key = self.counted_under.remove(&run)?;
         self.limits.get_mut(&key)?.open.remove(&run);
         Some(key)
     }
 
     /// Takes back all counts of a run that never started. Returns the concurrency limit that has room now.
-    pub(crate) fn undo(&mut self, ready: &Ready) -> Option<LimitKey> {
-        if let Some((key, _)) = rate(ready)
+    pub(crate) fn uncount_start(&mut self, ready: &Ready) -> Option<LimitKey> {
+        if let Some((key, _)) = rate_limit(ready)
             && let Some(limit) = self.limits.get_mut(&key)
             && let Some(index) = limit.starts.iter().rposition(|(_, run)| *run == ready.run.id)
         {
@@ -233,9 +233,9 @@ impl Limits {
     pub(crate) fn enqueue(&mut self, key: LimitKey, waiting: Waiting, now: Timestamp, runs: &mut OpenRuns) {
         let turn = Turn::of(&waiting.ready);
         if let LimitKey::Home(name) = &key {
-            self.to_ask.insert(name.clone());
+            self.homes_to_ask.insert(name.clone());
         }
-        if let Some((_, spec)) = rate(&waiting.ready).filter(|(rate, _)| *rate == key)
+        if let Some((_, spec)) = rate_limit(&waiting.ready).filter(|(rate, _)| *rate == key)
             && let Some(limit) = self.limits.get(&key)
         {
             let free_at = limit.free_at(spec, now);
@@ -284,7 +284,7 @@ impl Limits {
     pub(crate) fn schedule_wake(&mut self, key: &LimitKey, now: Timestamp, runs: &OpenRuns) {
         let Some(limit) = self.limits.get(key) else { return };
         let first = limit.waiting.first().and_then(|turn| runs.ready(turn.run));
-        let Some((_, spec)) = first.and_then(rate) else { return };
+        let Some((_, spec)) = first.and_then(rate_limit) else { return };
         let free_at = limit.free_at(spec, now);
         self.wake_at = Some(self.wake_at.map_or(free_at, |at| at.min(free_at)));
     }
@@ -304,11 +304,11 @@ impl Limits {
 
     /// Takes out every run whose queue timeout has passed, each with the detail of its wait. Forgets limits that are not in use.
     pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<(Ready, ReasonDetail)> {
-        let is_over = |run: &RunId| runs.get(*run).is_some_and(|open| now >= waits_until(&open.ready, open.since()));
-        let mut over: Vec<RunId> = self.waiting.keys().copied().filter(is_over).collect();
-        over.sort_unstable();
-        let mut expired = Vec::with_capacity(over.len());
-        for run in over {
+        let is_expired = |run: &RunId| runs.get(*run).is_some_and(|open| now >= waits_until(&open.ready, open.since()));
+        let mut expired_runs: Vec<RunId> = self.waiting.keys().copied().filter(is_expired).collect();
+        expired_runs.sort_unstable();
+        let mut expired = Vec::with_capacity(expired_runs.len());
+        for run in expired_runs {
             let key = self.waiting.get(&run).map(|(key, _)| key.clone());
             if let (Some(key), Some(waiting)) = (key, self.remove(run, runs)) {
                 let waited_ms = Some(waited_ms(&waiting.ready, now));
@@ -342,7 +342,7 @@ impl Limits {
 
     /// Forgets all waiting runs, and the counted runs for which `is_kept` is false.
     pub(crate) fn retain(&mut self, is_kept: impl Fn(RunId) -> bool) {
-        self.held.retain(|run, _| is_kept(*run));
+        self.counted_under.retain(|run, _| is_kept(*run));
         self.waiting.clear();
         // The node that adopts this node's open runs takes over the counting for these limits.
         self.limits_at_home.clear();

@@ -103,7 +103,7 @@ fn executor_gate(ready: &Ready, executor: ExecutorId) -> Option<GateKey> {
     gated.then_some(GateKey::Executor(ready.run.job, executor))
 }
 
-fn max_of(job: &Job) -> usize {
+fn open_max(job: &Job) -> usize {
     job.concurrency_max().map_or(usize::MAX, |max| usize::try_from(max).unwrap_or(usize::MAX))
 }
 
@@ -121,14 +121,14 @@ impl Gate {
     }
 
     /// The run that queued runs wait for: the first open run, or else the first reserved run.
-    fn ahead(&self) -> Option<RunId> {
+    fn first_ahead(&self) -> Option<RunId> {
         let first = self.open.keys().next().or_else(|| self.reserved.keys().next());
         first.map(|(_, run)| *run)
     }
 
     fn skip(&mut self, ready: Ready) -> GateDecision {
         self.has_skipped = true;
-        GateDecision::Skipped { ready, ahead: self.ahead(), queued_count: self.queue.len() }
+        GateDecision::Skipped { ready, ahead: self.first_ahead(), queued_count: self.queue.len() }
     }
 
     /// The place of a broadcast, if any of its runs is here.
@@ -139,7 +139,7 @@ impl Gate {
 }
 
 /// Subtracts one run from the count at this place.
-fn uncount(counts: &mut BTreeMap<Place, usize>, place: Place) {
+fn subtract_one(counts: &mut BTreeMap<Place, usize>, place: Place) {
     match counts.get_mut(&place) {
         Some(count) if *count > 1 => *count -= 1,
         _ => drop(counts.remove(&place)),
@@ -163,7 +163,7 @@ impl Gates {
         let is_chosen = &is_chosen;
         let queues = self.gates.values().filter(|gate| !gate.queue.is_empty()).map(|gate| {
             let queued = gate.queue.iter().take(count).filter_map(move |(_, run)| runs.ready(*run));
-            queued.filter(move |ready| is_chosen(ready)).map(move |ready| (ready, gate.ahead()))
+            queued.filter(move |ready| is_chosen(ready)).map(move |ready| (ready, gate.first_ahead()))
         });
         round_robin(queues, count)
     }
@@ -171,7 +171,7 @@ impl Gates {
     /// The run that this one waits behind at its gate.
     pub(crate) fn ahead_of(&self, run: RunId) -> Option<RunId> {
         let gate = self.gates.get(&self.entries.get(&run)?.key)?;
-        gate.ahead().filter(|ahead| *ahead != run)
+        gate.first_ahead().filter(|ahead| *ahead != run)
     }
 
     /// Passes a due run through the gate of its job.
@@ -194,7 +194,7 @@ impl Gates {
     pub(crate) fn would_pass_at(&self, ready: &Ready, executor: ExecutorId) -> bool {
         let Some(key) = executor_gate(ready, executor) else { return true };
         let is_open = |entry: &GateEntry| entry.key == key && entry.state == PlaceState::Open;
-        let has_room = |gate: &Gate| gate.has_room(place_at(key, ready), max_of(&ready.definition.job));
+        let has_room = |gate: &Gate| gate.has_room(place_at(key, ready), open_max(&ready.definition.job));
         self.entries.get(&ready.run.id).is_some_and(is_open) || self.gates.get(&key).is_none_or(has_room)
     }
 
@@ -202,7 +202,7 @@ impl Gates {
     pub(crate) fn would_pass(&self, ready: &Ready) -> bool {
         let job = &ready.definition.job;
         let Some(key) = job_gate(ready) else { return job.concurrency_max().is_none() };
-        let is_clear = |gate: &Gate| gate.queue.is_empty() && gate.has_room(place_at(key, ready), max_of(job));
+        let is_clear = |gate: &Gate| gate.queue.is_empty() && gate.has_room(place_at(key, ready), open_max(job));
         self.gates.get(&key).is_none_or(is_clear)
     }
 
@@ -224,7 +224,7 @@ impl Gates {
         };
         let (place, job) = (place_at(key, &ready), &ready.definition.job);
         let gate = self.gates.entry(key).or_default();
-        if gate.has_room(place, max_of(job)) {
+        if gate.has_room(place, open_max(job)) {
             self.open(key, &ready);
             return GateDecision::Passed(ready);
         }
@@ -410,8 +410,8 @@ impl Gates {
         let entry = self.entries.remove(&run)?;
         let gate = self.gates.get_mut(&entry.key)?;
         match entry.state {
-            PlaceState::Open => uncount(&mut gate.open, entry.place),
-            PlaceState::Reserved => uncount(&mut gate.reserved, entry.place),
+            PlaceState::Open => subtract_one(&mut gate.open, entry.place),
+            PlaceState::Reserved => subtract_one(&mut gate.reserved, entry.place),
             PlaceState::Queued => drop(gate.queue.remove(&(entry.place, run))),
         }
         Some(entry.key)
@@ -425,7 +425,7 @@ impl Gates {
         let mut passed = Vec::new();
         while let Some(gate) = self.gates.get_mut(&key) {
             let Some(first @ (place, run)) = gate.queue.first().copied() else { break };
-            let max = runs.ready(run).map_or(usize::MAX, |next| max_of(&next.definition.job));
+            let max = runs.ready(run).map_or(usize::MAX, |next| open_max(&next.definition.job));
             if !gate.has_room(place, max) {
                 break;
             }

@@ -17,7 +17,7 @@ use crate::dispatch::ready::Ready;
 use crate::dispatch::runs::{OpenRun, OpenRuns, Stage, Waiting};
 
 /// Maximum number of runs of one job that a look considers: the first run for each executor that callers named.
-const NAMED_LOOK_COUNT: usize = 64;
+const RUNS_PER_JOB_MAX: usize = 64;
 
 /// The order of waiting runs: the highest priority, then the earliest planned instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,7 +36,7 @@ impl Turn {
 
 /// What a run waits for. If no executor is fit for one run of a kind, none is fit for the others.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Kind {
+struct RunKind {
     handler: String,
     /// Set if only runs of this job are of this kind: the job selects executors, its router asks executors first, or it bounds how many
     /// groups each executor gets; or the run is a retry, or a broadcast that needs room for its shards.
@@ -45,7 +45,7 @@ struct Kind {
     executor: Option<String>,
 }
 
-impl Kind {
+impl RunKind {
     fn of(ready: &Ready) -> Self {
         let (run, job) = (&ready.run, &ready.definition.job);
         let is_pump = job.pump.is_some();
@@ -62,12 +62,12 @@ impl Kind {
 #[derive(Debug, Default)]
 pub(crate) struct Parked {
     /// The waiting runs of each app, by kind.
-    apps: HashMap<AppId, App>,
+    apps: HashMap<AppId, AppQueues>,
     runs: HashMap<RunId, Position>,
     /// When the queue timeouts of the runs pass, the earliest first.
     timeouts: BTreeSet<(Timestamp, RunId)>,
     /// The waiting runs of each job, by the executor that their callers named.
-    jobs: BTreeMap<JobId, BTreeMap<Option<String>, BTreeSet<Turn>>>,
+    by_job: BTreeMap<JobId, BTreeMap<Option<String>, BTreeSet<Turn>>>,
 }
 
 /// The position of a run in the queues, and its queue timeout.
@@ -76,11 +76,11 @@ struct Position {
     app: AppId,
     job: JobId,
     /// The executor that its caller named.
-    named: Option<String>,
-    kind: Kind,
+    named_executor: Option<String>,
+    kind: RunKind,
     turn: Turn,
     /// The end of its queue timeout.
-    until: Timestamp,
+    timeout_at: Timestamp,
 }
 
 /// The progress of one offer of free places to the runs of an app.
@@ -106,16 +106,16 @@ impl Offer {
 }
 
 #[derive(Debug, Default)]
-struct App {
-    kinds: HashMap<Kind, BTreeSet<Turn>>,
+struct AppQueues {
+    kinds: HashMap<RunKind, BTreeSet<Turn>>,
     /// The first run of each kind, in the order of their turns.
-    heads: BTreeMap<Turn, Kind>,
+    heads: BTreeMap<Turn, RunKind>,
     /// The run that the last offer ended at, if kinds were left: the next offer continues behind it.
     offered_to: Option<Turn>,
 }
 
-impl App {
-    fn push(&mut self, kind: &Kind, turn: Turn) {
+impl AppQueues {
+    fn push(&mut self, kind: &RunKind, turn: Turn) {
         let queue = self.kinds.entry(kind.clone()).or_default();
         let head = queue.first().copied();
         queue.insert(turn);
@@ -125,7 +125,7 @@ impl App {
         }
     }
 
-    fn remove(&mut self, kind: &Kind, turn: Turn) {
+    fn remove(&mut self, kind: &RunKind, turn: Turn) {
         let Some(queue) = self.kinds.get_mut(kind) else { return };
         queue.remove(&turn);
         let next = queue.first().copied();
@@ -143,17 +143,17 @@ impl App {
 impl Parked {
     pub(crate) fn push(&mut self, waiting: Waiting, runs: &mut OpenRuns) {
         let ready = &waiting.ready;
-        let (app, job, named) = (ready.run.app, ready.run.job, ready.run.only_executor.clone());
-        let (kind, turn) = (Kind::of(ready), Turn::of(ready));
-        self.insert(ready.run.id, Position { app, job, named, kind, turn, until: waiting.until() });
+        let (app, job, named_executor) = (ready.run.app, ready.run.job, ready.run.only_executor.clone());
+        let (kind, turn) = (RunKind::of(ready), Turn::of(ready));
+        self.insert(ready.run.id, Position { app, job, named_executor, kind, turn, timeout_at: waiting.timeout_at() });
         runs.put(waiting.ready, Stage::Parked(waiting.since));
     }
 
     fn insert(&mut self, run: RunId, position: Position) {
         self.apps.entry(position.app).or_default().push(&position.kind, position.turn);
-        let of_job = self.jobs.entry(position.job).or_default();
-        of_job.entry(position.named.clone()).or_default().insert(position.turn);
-        self.timeouts.insert((position.until, run));
+        let of_job = self.by_job.entry(position.job).or_default();
+        of_job.entry(position.named_executor.clone()).or_default().insert(position.turn);
+        self.timeouts.insert((position.timeout_at, run));
         self.runs.insert(run, position);
     }
 
@@ -196,12 +196,12 @@ impl Parked {
         count: usize,
         runs: &'a OpenRuns,
     ) -> impl Iterator<Item = &'a OpenRun> {
-        let rest = self.jobs.range((behind.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
-        let before = behind.map(|behind| self.jobs.range(..=behind)).into_iter().flatten();
+        let rest = self.by_job.range((behind.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
+        let before = behind.map(|behind| self.by_job.range(..=behind)).into_iter().flatten();
         rest.chain(before).take(count).flat_map(move |(_, queues)| {
             let mut firsts: Vec<Turn> = queues.values().filter_map(BTreeSet::first).copied().collect();
             firsts.sort_unstable();
-            firsts.into_iter().take(NAMED_LOOK_COUNT).filter_map(|turn| runs.get(turn.run))
+            firsts.into_iter().take(RUNS_PER_JOB_MAX).filter_map(|turn| runs.get(turn.run))
         })
     }
 
@@ -243,21 +243,21 @@ impl Parked {
     }
 
     fn leave_job(&mut self, position: &Position) {
-        let Some(queues) = self.jobs.get_mut(&position.job) else { return };
-        if let Some(turns) = queues.get_mut(&position.named) {
+        let Some(queues) = self.by_job.get_mut(&position.job) else { return };
+        if let Some(turns) = queues.get_mut(&position.named_executor) {
             turns.remove(&position.turn);
             if turns.is_empty() {
-                queues.remove(&position.named);
+                queues.remove(&position.named_executor);
             }
         }
         if queues.is_empty() {
-            self.jobs.remove(&position.job);
+            self.by_job.remove(&position.job);
         }
     }
 
     pub(crate) fn remove(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<Waiting> {
         let position = self.runs.remove(&run)?;
-        self.timeouts.remove(&(position.until, run));
+        self.timeouts.remove(&(position.timeout_at, run));
         self.leave_job(&position);
         let app = self.apps.get_mut(&position.app)?;
         app.remove(&position.kind, position.turn);
@@ -389,7 +389,7 @@ mod tests {
         assert_eq!(seconds(Some(2), 2), [1, 4]);
         assert_eq!(seconds(Some(3), 1), [4]);
         parked.remove(RunId::new(7_000), &mut runs);
-        assert_eq!(parked.jobs.len(), 2);
+        assert_eq!(parked.by_job.len(), 2);
     }
 
     #[test]

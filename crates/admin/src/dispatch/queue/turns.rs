@@ -75,7 +75,7 @@ pub(crate) fn leave_gate(d: &mut Decision<'_>, run: RunId) {
     queue_starts(d, passed);
 }
 
-/// Queues the runs whose turn has come; [`work_off`](crate::dispatch::flow::work_off) starts them.
+/// Queues the runs whose turn has come; [`offer_freed_places`](crate::dispatch::flow::offer_freed_places) starts them.
 pub(crate) fn queue_starts(d: &mut Decision<'_>, passed: Vec<Admitted>) {
     d.state.work.extend(passed.into_iter().map(Work::Start));
 }
@@ -108,7 +108,7 @@ pub(crate) fn admit(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) ->
 /// Frees the limits and the executor's gate of a run that the executor did not get.
 pub(crate) fn give_back(d: &mut Decision<'_>, ready: &Ready) {
     d.state.deadlines.forget(ready.run.id);
-    let freed = d.state.limits.undo(ready);
+    let freed = d.state.limits.uncount_start(ready);
     let passed = d.state.gates.leave_executor(ready.run.id, &mut d.state.runs);
     queue_starts(d, passed);
     d.state.work.extend(freed.map(Work::Offer));
@@ -137,13 +137,13 @@ pub(crate) fn take_waiting(d: &mut Decision<'_>, run: RunId) -> Option<Ready> {
 }
 
 /// Accepts a run from the ring, and sets its timer.
-pub(crate) fn arrived(d: &mut Decision<'_>, ready: Ready) {
+pub(crate) fn accept_run(d: &mut Decision<'_>, ready: Ready) {
     match d.state.runs.arrival(&ready) {
         Arrival::New => {}
         Arrival::Replaces => withdraw(d, ready.run.id),
         Arrival::Known => return,
     }
-    let timer = Timer::new(&ready, ahead::lead(d, &ready), d.facts.uptime);
+    let timer = Timer::new(&ready, ahead::send_lead(d, &ready), d.facts.uptime);
     d.state.runs.schedule(ready, timer);
 }
 

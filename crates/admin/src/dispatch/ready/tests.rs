@@ -20,16 +20,16 @@ fn waiting_for(waits_for: WaitFor) -> Box<ReasonDetail> {
 #[test]
 fn queue_time_counts_from_the_instant_unless_the_server_is_late() {
     for (now, queued_at, is_late) in [(9_800, 10_000, false), (11_000, 10_000, false), (11_001, 11_001, true)] {
-        let taken = due(&json!({}), |_| {}).taken_up(AT(now));
+        let taken = due(&json!({}), |_| {}).with_queue_start(AT(now));
         assert_eq!((taken.queued_at, taken.late.is_some()), (Some(AT(queued_at)), is_late), "{now}");
     }
     let noted = |waits_for| move |run: &mut Run| run.detail = Some(waiting_for(waits_for));
     for (waits_for, queued_at) in [(WaitFor::Slot, 10_000), (WaitFor::RollCall, 20_000)] {
-        let taken = due(&json!({"queue_timeout": "60s"}), noted(waits_for)).taken_up(AT(20_000));
+        let taken = due(&json!({"queue_timeout": "60s"}), noted(waits_for)).with_queue_start(AT(20_000));
         assert_eq!(taken.queued_at, Some(AT(queued_at)), "{waits_for:?}");
     }
     let before = Ready { queued_at: Some(AT(7_000)), ..due(&json!({}), |_| {}) };
-    assert_eq!(before.taken_up(AT(20_000)).queued_at, Some(AT(7_000)), "it has been queued before");
+    assert_eq!(before.with_queue_start(AT(20_000)).queued_at, Some(AT(7_000)), "it has been queued before");
 }
 
 /// Only the first attempt of a fire is late; its shards and retries have other reasons to come later.
@@ -37,7 +37,7 @@ fn queue_time_counts_from_the_instant_unless_the_server_is_late() {
 fn a_fire_is_late_once() {
     let late = |taken_up_at, change: &dyn Fn(&mut Run)| {
         let ready = Ready { taken_up_at, ..due(&json!({}), |run| change(run)) };
-        ready.taken_up(AT(20_000)).late.map(|late| (late.because, late.by.as_secs()))
+        ready.with_queue_start(AT(20_000)).late.map(|late| (late.because, late.by.as_secs()))
     };
     assert_eq!(late(None, &|_| {}), Some((LateBecause::Outage, 10)));
     assert_eq!(late(Some(AT(10_000)), &|_| {}), Some((LateBecause::Overload, 10)));
@@ -59,7 +59,11 @@ fn the_queue_time_of_an_attempt_that_no_executor_received_continues() {
             (run.attempt, run.reason) = (attempt, reason);
             run.detail = Some(Box::new(ReasonDetail { waited_ms, ..ReasonDetail::default() }));
         });
-        assert_eq!(again.taken_up(AT(10_000)).queued_at, Some(AT(expected)), "{attempt} {reason:?} {waited_ms:?}");
+        assert_eq!(
+            again.with_queue_start(AT(10_000)).queued_at,
+            Some(AT(expected)),
+            "{attempt} {reason:?} {waited_ms:?}"
+        );
     }
 }
 

@@ -48,7 +48,7 @@ pub(crate) fn lose_again(d: &mut Decision<'_>) {
 }
 
 /// Forgets that runs of this executor were given up, if it has connected again and lists them.
-pub(crate) fn found_again(d: &mut Decision<'_>, executor: ExecutorId, report: &Report) {
+pub(crate) fn clear_given_up(d: &mut Decision<'_>, executor: ExecutorId, report: &Report) {
     let this = |active: &Active| (active.ready.run.id, active.ready.run.attempt);
     let is_listed = |run: &(RunId, i32)| report.held.contains(run) || report.finished.contains(run);
     let listed: Vec<(RunId, i32)> = d.state.runs.of_executor(executor).map(this).filter(is_listed).collect();

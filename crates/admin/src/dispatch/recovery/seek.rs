@@ -67,7 +67,7 @@ pub(crate) fn close_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) -> BTreeS
 }
 
 /// The handover of these jobs has ended. The runs of those that stay here start at once, not only in the next round.
-pub(crate) fn handover_ended(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) {
+pub(crate) fn on_handover_ended(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) {
     open_jobs(d, jobs);
     for app in d.state.parked.apps() {
         flow::unpark(d, app);
@@ -80,12 +80,12 @@ pub(crate) fn open_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) {
 }
 
 /// Forgets runs that belong to another node now.
-pub(crate) fn handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
+pub(crate) fn on_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
     for run in &runs {
         d.state.limits.remove(*run, &mut d.state.runs);
         d.state.parked.remove(*run, &mut d.state.runs);
         turns::leave_gate(d, *run);
-        flow::work_off(d);
+        flow::offer_freed_places(d);
     }
     // Runs that stayed are tried again in the next round.
     if !runs.is_empty() {
@@ -95,13 +95,13 @@ pub(crate) fn handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
 }
 
 /// Forgets runs that may belong to another node now. Runs that have passed their gates keep their places until their owner is known.
-pub(crate) fn maybe_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
+pub(crate) fn on_maybe_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
     for run in &runs {
         d.state.limits.remove(*run, &mut d.state.runs);
         d.state.parked.remove(*run, &mut d.state.runs);
         let passed = d.state.gates.make_reserved(*run, &mut d.state.runs);
         turns::queue_starts(d, passed);
-        flow::work_off(d);
+        flow::offer_freed_places(d);
     }
     d.forget(runs.iter().copied());
     d.state.limits.ask_again();
@@ -197,7 +197,7 @@ const HAND_OVER_BATCH: usize = 500;
 ///
 /// The homes were read under `lease`. If that lease has ended, the node that took this node's runs over may have become their home since. If
 /// open runs are being taken over, this node may have become their home with runs that it does not know yet. In both cases they are read again.
-pub(crate) fn homes_of_limits(d: &mut Decision<'_>, lease: LeaseToken, homes: Vec<(LimitName, NodeId)>) {
+pub(crate) fn on_limit_homes(d: &mut Decision<'_>, lease: LeaseToken, homes: Vec<(LimitName, NodeId)>) {
     if lease != d.facts.token || !d.facts.lease_holds || d.state.recovery.is_adopting {
         return;
     }
@@ -206,7 +206,7 @@ pub(crate) fn homes_of_limits(d: &mut Decision<'_>, lease: LeaseToken, homes: Ve
         if home == this {
             d.state.limits.count_here(name.clone());
             d.state.work.push_back(Work::Offer(LimitKey::Home(name)));
-            flow::work_off(d);
+            flow::offer_freed_places(d);
             continue;
         }
         let jobs = d.state.limits.jobs_awaiting_home(&name, HAND_OVER_BATCH, &d.state.runs);

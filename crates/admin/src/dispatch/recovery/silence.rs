@@ -28,7 +28,7 @@ pub(super) fn stopped_if_heard_before(d: &Decision<'_>) -> Timestamp {
 
 /// Some runs continue in silence at lost executors. Once such an executor must have stopped these runs too, it is watched again, because a
 /// node may have heard it since.
-pub(crate) fn look_again(d: &mut Decision<'_>) {
+pub(crate) fn watch_silent_executors(d: &mut Decision<'_>) {
     let before = stopped_if_heard_before(d);
     let is_sent = |active: &&Active| matches!(active.phase, Phase::Sent | Phase::Noted) && continues_in_silence(active);
     let mut waited_for: BTreeSet<ExecutorId> = d.state.recovery.rollcall.silent_run_witnesses();

@@ -58,7 +58,7 @@ pub(crate) fn end_silent_streams(d: &mut Decision<'_>) {
     for (executor, since) in silent {
         let Some(online) = d.state.executors.get(executor) else { continue };
         let (session, name) = (online.session.clone(), online.name.clone());
-        let triggers = d.state.executors.silences.left_unanswered(executor, since, now);
+        let triggers = d.state.executors.silences.record_unanswered(executor, since, now);
         tracing::warn!(
             executor_id = %executor, executor = name, count = triggers.count, since = %triggers.since,
             "an executor does not answer triggers; its stream is ended, and its next hello lists its runs"

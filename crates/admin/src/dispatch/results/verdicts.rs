@@ -22,7 +22,7 @@ use crate::dispatch::step::Step;
 use crate::dispatch::{end_of_unsent, ends, flow};
 use crate::metrics::CountedRun;
 
-pub(crate) fn results(d: &mut Decision<'_>, session: &SessionHandle, results: Vec<IncomingResult>) {
+pub(crate) fn on_results(d: &mut Decision<'_>, session: &SessionHandle, results: Vec<IncomingResult>) {
     let Some(online) = d.state.executors.get(session.executor) else { return };
     let app = online.app;
     let reporter = Reporter {
@@ -119,7 +119,7 @@ pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
 }
 
 /// Restores the phase of a run whose end found no room in its lane. The executor reports the end again, or the run is given up again.
-pub(crate) fn end_refused(d: &mut Decision<'_>, run: RunId, attempt: i32, phase: Phase) {
+pub(crate) fn on_end_refused(d: &mut Decision<'_>, run: RunId, attempt: i32, phase: Phase) {
     let is_this = |active: &&mut Active| {
         active.ready.run.attempt == attempt && matches!(active.phase, Phase::Ending | Phase::Settling)
     };
@@ -139,13 +139,13 @@ fn refuse_result(d: &mut Decision<'_>, reporter: &Reporter, result: &IncomingRes
 }
 
 /// Handles an end of an attempt that is durable now.
-pub(crate) fn settled(d: &mut Decision<'_>, settled: &Settled) {
+pub(crate) fn on_settled(d: &mut Decision<'_>, settled: &Settled) {
     // An end that this server decided under an earlier lease does not concern an attempt that an executor has under the current one.
     let is_its_lease = |active: &Active| settled.owner.is_none_or(|owner| active.ready.token().epoch <= owner.epoch);
     let is_this = |active: &Active| active.ready.run.attempt == settled.attempt && is_its_lease(active);
     if d.state.runs.active(settled.run).is_some_and(is_this) {
         // If the result was judged by the run's row, the run still occupies a slot here.
-        ends::free_active(d, settled.run);
+        ends::remove_from_executor(d, settled.run);
     }
     let is_newer = settled.owner.is_some_and(|owner| d.facts.in_memory.is_newer(settled.run, owner));
     // The run was settled by other means than the roll call, so the roll call must not find it any more.
@@ -165,7 +165,7 @@ pub(crate) fn settled(d: &mut Decision<'_>, settled: &Settled) {
         if d.state.runs.active(settled.run).is_none() && d.state.runs.in_roll_call(settled.run).is_none() {
             d.state.deadlines.forget(settled.run);
             turns::release_limit(d, settled.run);
-            flow::work_off(d);
+            flow::offer_freed_places(d);
         }
         return;
     }
@@ -184,7 +184,7 @@ pub(crate) fn settled(d: &mut Decision<'_>, settled: &Settled) {
     };
     turns::release_limit(d, settled.run);
     turns::queue_starts(d, passed);
-    flow::work_off(d);
+    flow::offer_freed_places(d);
 }
 
 /// Cancels runs: executors are asked to stop theirs, and waiting runs end.
@@ -242,7 +242,7 @@ pub(crate) fn drop_queued(d: &mut Decision<'_>, drops: Vec<(RunId, Reason)>) {
 }
 
 /// Handles the answer to [`Step::Cover`]: these runs were durably asked to make room.
-pub(crate) fn covered(d: &mut Decision<'_>, asked: &[RunId], cancels: Vec<(RunId, String)>) {
+pub(crate) fn on_covered(d: &mut Decision<'_>, asked: &[RunId], cancels: Vec<(RunId, String)>) {
     for run in asked {
         d.state.pending.covering.remove(run);
     }

@@ -46,14 +46,14 @@ fn timers_fire_in_order_and_held_back_runs_return() {
         let timer = Timer::new(&ready, Duration::ZERO, Duration::ZERO);
         runs.schedule(ready, timer);
     }
-    assert_eq!(runs.next_at(), Some(at(3)));
+    assert_eq!(runs.next_timer_at(), Some(at(3)));
     assert!(runs.take_due(at(2)).is_none());
     let (first, timer) = runs.take_due(at(4)).unwrap();
     runs.hold_back(first, timer);
     assert_eq!(due(&mut runs, at(5)), [4, 5], "the first is held back");
     runs.stop_holding_back();
     assert_eq!(due(&mut runs, at(5)), [3]);
-    assert!(runs.withdraw(RunId::new(9_000)).is_some() && runs.next_at().is_none());
+    assert!(runs.withdraw(RunId::new(9_000)).is_some() && runs.next_timer_at().is_none());
 }
 
 #[test]
@@ -81,9 +81,9 @@ fn runs_that_an_executor_may_have_stay_when_waiting_runs_are_dropped() {
     runs.put_in_roll_call(is_called);
     runs.put_active(Active::new(is_sent, ExecutorId::new(7), "e".to_owned(), Timestamp::EPOCH, Phase::Sent));
     assert_eq!(runs.drain_waiting().len(), 1);
-    assert!(runs.next_at().is_none() && runs.in_roll_call(RunId::new(2_000)).is_some());
+    assert!(runs.next_timer_at().is_none() && runs.in_roll_call(RunId::new(2_000)).is_some());
     assert_eq!(runs.take_from_roll_call(RunId::new(2_000)).map(|ready| ready.run.id), Some(RunId::new(2_000)));
-    assert!(runs.drain_called().is_empty() && runs.active(RunId::new(3_000)).is_some());
+    assert!(runs.drain_roll_call().is_empty() && runs.active(RunId::new(3_000)).is_some());
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn runs_that_came_into_hand_or_left_it_are_known() {
     moved.dedup();
     assert_eq!(moved, [(RunId::new(1_000), true), (RunId::new(2_000), false)]);
     assert_eq!(runs.take_hand_changes(), []);
-    assert_eq!(runs.drain_called().len(), 1);
+    assert_eq!(runs.drain_roll_call().len(), 1);
     assert_eq!(runs.take_hand_changes(), [(RunId::new(1_000), false)]);
 }
 

@@ -206,7 +206,7 @@ fn groups_of_two(world: &mut World, count: i32, reason: Option<Reason>) -> [usiz
 #[test]
 fn groups_of_a_pump_job_avoid_silent_executors() {
     let mut world = with_executors(2);
-    world.state.executors.silences.left_unanswered(ExecutorId::new(1), Timestamp::EPOCH, Timestamp::from_secs(2));
+    world.state.executors.silences.record_unanswered(ExecutorId::new(1), Timestamp::EPOCH, Timestamp::from_secs(2));
     assert_eq!(groups_of_two(&mut world, 3, None), [0, 3]);
 }
 
@@ -263,7 +263,7 @@ fn the_least_active_executor_is_found_by_all_that_it_has() {
 #[test]
 fn the_trace_names_executors_that_are_skipped_as_silent() {
     let mut world = with_executors(2);
-    world.state.executors.silences.left_unanswered(ExecutorId::new(1), Timestamp::EPOCH, Timestamp::from_secs(2));
+    world.state.executors.silences.record_unanswered(ExecutorId::new(1), Timestamp::EPOCH, Timestamp::from_secs(2));
     world.arrive([due_at(2_000, &job("first"))]);
     assert_eq!(at(&mut world, 2.0), ["sent to 2: 2"]);
     assert_eq!(trace_of(&world, RunId::new(2_000))["refused"], json!({"e1": "silent"}));

@@ -305,7 +305,7 @@ fn a_run_waits_for_a_slot_while_one_executor_answers() {
             world.state.executors.get_mut(id).expect("it is online").in_flight = 8;
         }
         for id in silent.iter().copied().map(ExecutorId::new) {
-            world.state.executors.silences.left_unanswered(id, Timestamp::EPOCH, Timestamp::from_secs(1));
+            world.state.executors.silences.record_unanswered(id, Timestamp::EPOCH, Timestamp::from_secs(1));
         }
         world.arrive([patient(1, "60s")]);
         assert_eq!(world.at(1.0), NOTHING);

@@ -365,7 +365,7 @@ fn late_is_not_missed() {
     for (came_at, expected) in [(1, "sent to 1: 1"), (20, "end of 1/1: Skipped(Misfire)")] {
         let mut world = World::new();
         let ready = ready(1, &job);
-        world.arrive([Ready::released(ready.run, ready.definition, Timestamp::from_secs(came_at))]);
+        world.arrive([Ready::from_ring(ready.run, ready.definition, Timestamp::from_secs(came_at))]);
         assert_eq!(world.at(20.0), if came_at == 1 { Vec::new() } else { vec![expected] });
         world.join(1, 1, Report::default());
         assert_eq!(world.flush(), if came_at == 1 { vec![expected] } else { Vec::new() });

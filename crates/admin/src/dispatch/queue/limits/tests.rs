@@ -88,7 +88,7 @@ fn a_run_that_never_started_does_not_count() {
     let job = definition(&json!({"rate": {"max": 1, "per": "10s"}, "concurrency": {"key": "k", "max": 1}}));
     let (mut limits, mut runs) = (Limits::default(), OpenRuns::default());
     assert!(send(&mut limits, &ready(1, &job), at(0), &mut runs));
-    assert!(limits.undo(&ready(1, &job)).is_some());
+    assert!(limits.uncount_start(&ready(1, &job)).is_some());
     assert!(send(&mut limits, &ready(2, &job), at(1), &mut runs));
     limits.release(RunId::new(2_000));
     assert!(!send(&mut limits, &ready(3, &job), at(2), &mut runs), "its start counts after its end");
@@ -101,10 +101,10 @@ fn in_a_cluster_one_node_counts_a_shared_limit() {
     let name = LimitName { namespace: NamespaceId::new(1), key: "db".to_owned() };
     assert!(!send(&mut limits, &ready(1, &job), at(0), &mut runs));
     assert!(!send(&mut limits, &ready(2, &job), at(0), &mut runs));
-    assert_eq!(limits.take_to_ask(), std::slice::from_ref(&name));
-    assert_eq!(limits.take_to_ask(), []);
+    assert_eq!(limits.take_homes_to_ask(), std::slice::from_ref(&name));
+    assert_eq!(limits.take_homes_to_ask(), []);
     limits.ask_again();
-    assert_eq!(limits.take_to_ask(), std::slice::from_ref(&name), "no answer came");
+    assert_eq!(limits.take_homes_to_ask(), std::slice::from_ref(&name), "no answer came");
     assert_eq!(limits.jobs_awaiting_home(&name, 1, &runs), BTreeSet::from([JobId::new(1)]));
     assert!(limits.remove(RunId::new(1_000), &mut runs).is_some(), "it went to the home");
     limits.count_here(name.clone());

@@ -458,7 +458,7 @@ fn a_queued_run_expires_by_its_own_instant() {
     assert_eq!(expired(&mut gates, 60), [22, 29]);
     assert!(gates.timeouts.is_empty() && gates.queued_count() == 0);
     // If the server takes a run up late, the run's queue time begins when it is taken up.
-    let late = ready(40, &serial).taken_up(Timestamp::from_secs(300));
+    let late = ready(40, &serial).with_queue_start(Timestamp::from_secs(300));
     assert_eq!(enter(&mut gates, late), "queued");
     assert_eq!((expired(&mut gates, 309), expired(&mut gates, 310)), (vec![], vec![40]));
 }
@@ -477,7 +477,11 @@ fn a_run_that_waited_in_time_is_not_missed_before_its_queue_time_ends() {
     assert!(!left_behind(Some(WaitFor::Slot)).is_missed(now(130)));
     assert!(!left_behind(Some(WaitFor::Slot)).is_missed(now(159)));
     assert!(left_behind(Some(WaitFor::Slot)).is_missed(now(160)));
-    assert_eq!(left_behind(Some(WaitFor::Slot)).taken_up(now(130)).waits_until(), now(160), "from its instant on");
+    assert_eq!(
+        left_behind(Some(WaitFor::Slot)).with_queue_start(now(130)).waits_until(),
+        now(160),
+        "from its instant on"
+    );
     let end = end_of_missed(&left_behind(Some(WaitFor::Slot)), now(170));
     assert_eq!(end.outcome, Outcome::Skipped(Reason::Expired));
     assert_eq!(end.detail.and_then(|detail| detail.waited_ms), Some(70_000));
