@@ -8,7 +8,7 @@ use rondel_core::schedule::Kind;
 use rondel_core::{AppId, JobId, NamespaceId, Timestamp};
 use rondel_store::StoreError;
 
-use crate::definitions::Compiled;
+use crate::definitions::CompiledDefinition;
 use crate::fires::compute;
 use crate::node::Node;
 
@@ -114,7 +114,7 @@ struct ForecastBuilder {
 }
 
 impl ForecastBuilder {
-    fn add(&mut self, compiled: &Compiled, next_fire_at: Timestamp) {
+    fn add(&mut self, compiled: &CompiledDefinition, next_fire_at: Timestamp) {
         let (table, ForecastRange { from, to, .. }) = (&compiled.job.timetable, self.range);
         if table.delay().is_some() {
             return self.add_fire(compiled, next_fire_at);
@@ -132,7 +132,7 @@ impl ForecastBuilder {
     }
 
     /// Adds a job with this many fires: the first fires are listed, the others are only counted.
-    fn add_dense(&mut self, compiled: &Compiled, count: u64) {
+    fn add_dense(&mut self, compiled: &CompiledDefinition, count: u64) {
         let (table, ForecastRange { from, to, limit, .. }) = (&compiled.job.timetable, self.range);
         for fire in table.fires(compiled.anchor, from, to).take(limit) {
             self.list_if_early(compiled, fire.at);
@@ -159,12 +159,12 @@ impl ForecastBuilder {
         at.floor(self.range.step)
     }
 
-    fn add_fire(&mut self, compiled: &Compiled, at: Timestamp) {
+    fn add_fire(&mut self, compiled: &CompiledDefinition, at: Timestamp) {
         self.instants.push(at);
         self.list_if_early(compiled, at);
     }
 
-    fn list_if_early(&mut self, compiled: &Compiled, at: Timestamp) {
+    fn list_if_early(&mut self, compiled: &CompiledDefinition, at: Timestamp) {
         let is_full = self.earliest_fires.len() >= self.range.limit;
         if is_full && self.earliest_fires.peek().is_none_or(|(last, ..)| *last <= at) {
             return;
@@ -255,7 +255,7 @@ pub async fn next_fires(
     Ok(compute(fires).await.unwrap_or_default())
 }
 
-fn plan(compiled: &Compiled, (from, to): (Timestamp, Timestamp), now: Timestamp) -> LanePlan {
+fn plan(compiled: &CompiledDefinition, (from, to): (Timestamp, Timestamp), now: Timestamp) -> LanePlan {
     let (job, anchor) = (&compiled.job, compiled.anchor);
     let table = &job.timetable;
     let (mut fires, mut is_cut) = (Vec::new(), false);

@@ -1,6 +1,5 @@
 //! The state that all parts of a running node share. It starts nothing and decides nothing.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -24,7 +23,7 @@ use crate::cluster::{
 use crate::config::EngineConfig;
 use crate::counters::Counters;
 use crate::declared::{DeclarationBoard, DeclarationProblem};
-use crate::definitions::{Compiled, Definitions, Key};
+use crate::definitions::{CompiledDefinitions, DefinitionKey, Definitions};
 use crate::dispatch::results::ResultLanes;
 use crate::dispatch::results::foreign::ForeignQueue;
 use crate::dispatch::{self, Event};
@@ -416,13 +415,13 @@ impl Node {
     /// Definitions, compiled with their calendars; those that do not exist or cannot be read are omitted.
     pub(crate) async fn definitions(
         &self,
-        keys: impl IntoIterator<Item = Key>,
-    ) -> Result<HashMap<Key, Arc<Compiled>>, StoreError> {
+        keys: impl IntoIterator<Item = DefinitionKey>,
+    ) -> Result<CompiledDefinitions, StoreError> {
         self.0.definitions.load(self.store(), keys).await
     }
 
     /// Like [`definitions`](Self::definitions), for a single use: definitions that were not in the cache are not added to it.
-    pub(crate) async fn definitions_once(&self, keys: Vec<Key>) -> Result<HashMap<Key, Arc<Compiled>>, StoreError> {
+    pub(crate) async fn definitions_once(&self, keys: Vec<DefinitionKey>) -> Result<CompiledDefinitions, StoreError> {
         self.0.definitions.load_uncached(self.store(), keys).await
     }
 

@@ -16,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 use crate::background::{Background, TickError};
 use crate::cluster::strays::{Strays, Sweep};
 use crate::cluster::{EndedLease, HeldLease, end_requests, ended_leases};
-use crate::definitions::{Compiled, Key};
-use crate::dispatch::{Event, Ready, RollCallRun};
+use crate::definitions::CompiledDefinitions;
+use crate::dispatch::{Event, ReadyRun, RollCallRun};
 use crate::host_process;
 use crate::node::Shared;
 
@@ -284,7 +284,7 @@ impl AdoptLoop {
         let definitions = shared.definitions.load(shared.store.as_ref(), keys).await?;
         let ready = begun.into_iter().filter_map(|run| {
             let definition = Arc::clone(definitions.get(&(run.job, run.job_version))?);
-            Some(Ready::new(run, definition))
+            Some(ReadyRun::new(run, definition))
         });
         drop(shared.events.send(Event::Restored(ready.collect())).await);
         Ok(())
@@ -335,7 +335,7 @@ impl AdoptLoop {
         let definitions = shared.definitions.load(shared.store.as_ref(), keys).await?;
         let ready = runs.into_iter().filter_map(|run| {
             let definition = Arc::clone(definitions.get(&(run.job, run.job_version))?);
-            Some(Ready::new(run, definition))
+            Some(ReadyRun::new(run, definition))
         });
         drop(shared.events.send(Event::AdoptedAwaiting(ready.collect())).await);
         Ok(())
@@ -395,7 +395,7 @@ impl AdoptLoop {
             let called = runs.into_iter().filter_map(|run| {
                 let definition = Arc::clone(definitions.get(&(run.job, run.job_version))?);
                 let from = from.get(&run.id).copied();
-                Some(RollCallRun { ready: Ready::new(run, definition), from })
+                Some(RollCallRun { ready: ReadyRun::new(run, definition), from })
             });
             drop(self.shared.events.send(Event::RollCall(called.collect(), witnesses, ended)).await);
         }
@@ -408,7 +408,7 @@ impl AdoptLoop {
         &self,
         runs: &[Run],
         oldest: Timestamp,
-    ) -> Result<(HashMap<Key, Arc<Compiled>>, Vec<Session>, Vec<LeaseToken>), StoreError> {
+    ) -> Result<(CompiledDefinitions, Vec<Session>, Vec<LeaseToken>), StoreError> {
         let shared = &self.shared;
         let keys = runs.iter().map(|run| (run.job, run.job_version));
         let definitions = shared.definitions.load(shared.store.as_ref(), keys).await?;

@@ -10,7 +10,7 @@ use super::decision::Decision;
 use super::effect::Effect;
 use super::flow;
 use super::routing::{RouteDecision, assign_with_trace, choose};
-use super::runs::Waiting;
+use super::runs::WaitingRun;
 
 /// Maximum number of jobs in one question.
 const QUESTION_JOBS: usize = 1_000;
@@ -63,7 +63,7 @@ fn route_probed(d: &mut Decision<'_>, job: JobId) {
             RouteDecision::NoExecutor => {
                 d.state.probes.pause(job, now);
                 let since = probe.ready.tried_at.unwrap_or(now);
-                d.state.parked.push(Waiting { ready: probe.ready, since }, &mut d.state.runs);
+                d.state.parked.push(WaitingRun { ready: probe.ready, since }, &mut d.state.runs);
             }
         }
     }

@@ -9,7 +9,7 @@ use super::decision::{Decision, lease_of};
 use super::effect::{Effect, Measure};
 use super::event::Shards;
 use super::queue::turns;
-use super::ready::Ready;
+use super::ready::ReadyRun;
 use super::step::Step;
 use super::{flow, place};
 
@@ -42,11 +42,11 @@ pub(super) fn on_expanded(d: &mut Decision<'_>, row: &Run, shards: Shards) {
         let measure = Measure::Dispatched(Arc::clone(&root.definition), root.run.trigger);
         d.effects.push(Effect::Measure(measure));
     }
-    let ready = |run| Ready {
+    let ready = |run| ReadyRun {
         term: root.term,
         trace: root.trace.clone(),
         queued_at: root.queued_at,
-        ..Ready::new(run, Arc::clone(&root.definition))
+        ..ReadyRun::new(run, Arc::clone(&root.definition))
     };
     open.iter().for_each(|shard| d.state.gates.open_place(&ready(shard.clone())));
     let own: BTreeSet<RunId> = asked.iter().map(|shard| shard.id).collect();

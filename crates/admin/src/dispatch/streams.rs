@@ -6,7 +6,7 @@ use rondel_core::{ExecutorId, Reason, RunId};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;
 
-use super::active::{Active, Phase};
+use super::active::{ActiveRun, Phase};
 use super::decision::Decision;
 use super::effect::{Effect, Measure};
 use super::event::{Reply, Report, SessionHandle};
@@ -53,7 +53,7 @@ pub(super) fn on_joined(d: &mut Decision<'_>, session: SessionHandle, executor: 
     let shown = OnlineExecutor { unanswered, avoided_until, ..executor.clone() };
     d.effects.push(Effect::ShowOnline(Box::new(shown)));
     d.state.executors.join(session, &executor, report);
-    let is_open = |active: &&Active| !matches!(active.phase, Phase::Ending | Phase::Settling);
+    let is_open = |active: &&ActiveRun| !matches!(active.phase, Phase::Ending | Phase::Settling);
     let in_flight = d.state.runs.of_executor(id).filter(is_open).count();
     let switch = d.facts.switches.of_executor(executor.app, given_name(&executor.name));
     if let Some(online) = d.state.executors.get_mut(id) {
@@ -132,7 +132,7 @@ pub(super) fn on_replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Ve
             d.count(Count::TriggersFenced, 1);
         }
         // A stream that is registered late may report the refusal of an earlier trigger, after the run was sent to the same executor again.
-        let is_its = |active: &&mut Active| {
+        let is_its = |active: &&mut ActiveRun| {
             let is_earlier = matches!(reply, Reply::Refused(_, Some(number)) if number != active.trigger_number);
             active.executor == executor && active.ready.run.attempt == attempt && !is_earlier
         };

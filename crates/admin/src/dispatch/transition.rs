@@ -13,7 +13,7 @@ use rondel_proto::v1::server_message::Body;
 use super::decision::{Decision, Facts, lease_of};
 use super::effect::Effect;
 use super::event::Event;
-use super::queue::parked::Parked;
+use super::queue::parked::ParkedRuns;
 use super::queue::probes::Probes;
 use super::queue::turns;
 use super::recovery::{fences, look, relay, roll, seek};
@@ -205,7 +205,7 @@ fn drop_unsent(d: &mut Decision<'_>) {
     outbox::drop_placed(d);
     d.effects.push(Effect::ForgetAwaiting);
     let state = &mut *d.state;
-    (state.parked, state.probes) = (Parked::default(), Probes::default());
+    (state.parked, state.probes) = (ParkedRuns::default(), Probes::default());
     let is_active = |run| state.runs.active(run).is_some();
     // The lease may be renewed before the database has answered about a broadcast's shards. Until then, no other run may take the broadcast's
     // place.

@@ -18,7 +18,7 @@ use super::executors::is_fit_despite;
 use super::groups::busy_with_groups;
 use super::queue::limits::wait_detail;
 use super::queue::noted::StoredWait;
-use super::ready::{Ready, end_of_unsent, waited_ms};
+use super::ready::{ReadyRun, end_of_unsent, waited_ms};
 use super::recovery::unanswered::{DESCRIBED_COUNT_MAX, answer_wait};
 use super::starts::unstarted_wait;
 use super::step::Step;
@@ -52,7 +52,7 @@ const fn skip_reason(waits_for: Option<WaitFor>) -> Reason {
 
 /// The end of a run that is too late by its job's misfire policy. A run that a server had queued in time, as its noted wait shows, was not
 /// missed: it waited too long, and that wait is the reason.
-pub(crate) fn end_of_missed(ready: &Ready, now: Timestamp) -> AttemptEnd {
+pub(crate) fn end_of_missed(ready: &ReadyRun, now: Timestamp) -> AttemptEnd {
     let is_wait = |what| what != WaitFor::RollCall;
     let noted = ready.run.detail.as_deref().filter(|detail| detail.waits_for.is_some_and(is_wait));
     let (reason, detail) = match noted {
@@ -66,14 +66,14 @@ pub(crate) fn end_of_missed(ready: &Ready, now: Timestamp) -> AttemptEnd {
 }
 
 /// Skips a run that no executor has.
-pub(super) fn skip(d: &mut Decision<'_>, ready: &Ready, reason: Reason, detail: ReasonDetail) {
+pub(super) fn skip(d: &mut Decision<'_>, ready: &ReadyRun, reason: Reason, detail: ReasonDetail) {
     let now = d.now;
     let attempt_end = end_of_unsent(&ready.run, &ready.definition, Outcome::Skipped(reason), now, None);
     ends::submit(d, with_reason(attempt_end, reason, detail), CountedRun::of_ready(ready));
 }
 
 /// The reason for the end of a run that found no executor within its queue timeout.
-pub(super) fn unserved_reason(d: &Decision<'_>, ready: &Ready) -> (Reason, ReasonDetail) {
+pub(super) fn unserved_reason(d: &Decision<'_>, ready: &ReadyRun) -> (Reason, ReasonDetail) {
     let now = d.now;
     let mut wait = wait_for_executor(d, ready);
     if wait.waits_for == Some(WaitFor::Slot) && wait.obstacles.is_empty() {
@@ -86,7 +86,7 @@ pub(super) fn unserved_reason(d: &Decision<'_>, ready: &Ready) -> (Reason, Reaso
 }
 
 /// The wait of a run that no executor takes now.
-fn wait_for_executor(d: &Decision<'_>, ready: &Ready) -> ReasonDetail {
+fn wait_for_executor(d: &Decision<'_>, ready: &ReadyRun) -> ReasonDetail {
     let now = d.now;
     if let Some(detail) = switches::switch_wait(d, ready) {
         return detail;
@@ -185,9 +185,9 @@ fn require_marks(d: &mut Decision<'_>, notes: &[NotedWait]) {
 
 /// Runs of this lease that have waited since `before` or longer: the first `count` of each kind of wait. Runs that remain in memory from an
 /// earlier lease are left out: another node may have taken them over, and then their rows show more than this node knows.
-fn waiting_runs<'d>(d: &'d Decision<'_>, now: Timestamp, before: Timestamp, count: usize) -> Vec<(&'d Ready, Wait)> {
+fn waiting_runs<'d>(d: &'d Decision<'_>, now: Timestamp, before: Timestamp, count: usize) -> Vec<(&'d ReadyRun, Wait)> {
     let is_old = |since: Timestamp| since <= before;
-    let is_chosen = |ready: &Ready| ready.token() == d.facts.token && is_old(ready.run.due_at);
+    let is_chosen = |ready: &ReadyRun| ready.token() == d.facts.token && is_old(ready.run.due_at);
     let queued = d.state.gates.some_queued(is_chosen, count, &d.state.runs);
     let queued = queued.into_iter().map(|(ready, ahead)| {
         let detail = ReasonDetail { waits_for: Some(WaitFor::Run), run: ahead, ..ReasonDetail::default() };
@@ -216,7 +216,7 @@ enum Wait {
     Begin(Box<(ReasonDetail, WaitPlace)>),
 }
 
-fn describe_wait(d: &Decision<'_>, ready: &Ready, wait: Wait) -> (Box<ReasonDetail>, WaitPlace) {
+fn describe_wait(d: &Decision<'_>, ready: &ReadyRun, wait: Wait) -> (Box<ReasonDetail>, WaitPlace) {
     match wait {
         Wait::Known(detail) => (detail, WaitPlace::Server),
         Wait::Executor => (Box::new(wait_for_executor(d, ready)), WaitPlace::Server),

@@ -226,7 +226,7 @@ mod tests {
         let seen = node.store().due_jobs(&[rondel_core::NodeId::new(0)], range).await.unwrap()[0];
         let definition = node.definitions([(seen.job, seen.version)]).await.unwrap().remove(&(seen.job, seen.version));
         let owner = (node.token().node, node.token().epoch);
-        let of = definition.unwrap().run_of();
+        let of = definition.unwrap().run_job();
         let settled = Run {
             status: RunStatus::Skipped,
             reason: Some(Reason::Paused),

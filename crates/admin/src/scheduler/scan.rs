@@ -4,7 +4,6 @@
 //! A claim is durable before anything is in memory: one transaction moves `next_fire_at` on and inserts the runs. Fires that another node
 //! claimed first drop out. The loop may be run twice, late, or on another node.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -25,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::background::{Background, TickError};
 use crate::cluster::HeldLease;
 use crate::counters::Count;
-use crate::definitions::{Compiled, Key};
+use crate::definitions::{CompiledDefinition, CompiledDefinitions};
 use crate::metrics::FireOutcome;
 use crate::node::Shared;
 use crate::scheduler::caught_up::CaughtUp;
@@ -372,7 +371,7 @@ impl ScanLoop {
         &self,
         held: &HeldLease,
         jobs: Vec<ClaimJob>,
-        definitions: &HashMap<Key, Arc<Compiled>>,
+        definitions: &CompiledDefinitions,
     ) -> Result<usize, StoreError> {
         let mut won = 0;
         for batch in batches(jobs, (self.shared.config.claim_jobs, self.shared.config.claim_runs)) {
@@ -402,11 +401,7 @@ impl ScanLoop {
 
     /// Plans the next fire again for jobs with a fixed delay whose planned instant already had a fire: a pause inside a maintenance window
     /// settled that fire, or the clock stepped back. The claim then created no run whose end would plan the next fire.
-    async fn plan_delays_again(
-        &self,
-        jobs: &[DueJob],
-        definitions: &HashMap<Key, Arc<Compiled>>,
-    ) -> Result<(), StoreError> {
+    async fn plan_delays_again(&self, jobs: &[DueJob], definitions: &CompiledDefinitions) -> Result<(), StoreError> {
         for seen in jobs {
             let Some(definition) = definitions.get(&(seen.job, seen.version)) else { continue };
             let stuck = StuckJob { job: seen.job, version: seen.version, awaited_run: None };
@@ -437,7 +432,7 @@ const fn just_before(at: Timestamp) -> Timestamp {
 }
 
 /// Counts the fires that the misfire policy or a maintenance window skips, which the claim has just written to the ledger.
-fn count_missed(definitions: &HashMap<Key, Arc<Compiled>>, runs: &[Run], existing: &[RunId]) {
+fn count_missed(definitions: &CompiledDefinitions, runs: &[Run], existing: &[RunId]) {
     for run in runs.iter().filter(|run| run.status == RunStatus::Skipped && !existing.contains(&run.id)) {
         if let Some(definition) = definitions.get(&(run.job, run.job_version)) {
             let count = u64::try_from(run.span_count).unwrap_or(0);
@@ -468,13 +463,19 @@ fn batches(jobs: Vec<ClaimJob>, (jobs_max, runs_max): (usize, usize)) -> Vec<Vec
     batches
 }
 
-fn claim_job(held: &HeldLease, seen: DueJob, definition: &Compiled, planned: &Plan, look_ahead: LookAhead) -> ClaimJob {
+fn claim_job(
+    held: &HeldLease,
+    seen: DueJob,
+    definition: &CompiledDefinition,
+    planned: &Plan,
+    look_ahead: LookAhead,
+) -> ClaimJob {
     let owner = (held.token.node, held.token.epoch);
     let closed = planned.skipped_in_window.iter().map(|span| (*span, Reason::Maintenance));
     let skipped = planned.missed.map(|span| (span, Reason::Misfire)).into_iter().chain(closed);
     let skipped = skipped.map(|(span, reason)| {
         let id = RunId::new(held.ids.next(look_ahead.now));
-        span.row(id, definition.run_of(), &definition.job, reason, owner, look_ahead.now)
+        span.row(id, definition.run_job(), &definition.job, reason, owner, look_ahead.now)
     });
     let fires = planned.fires.iter().map(|fire| fire_row(held, definition, fire, look_ahead));
     let runs: Vec<Run> = skipped.chain(fires).collect();
@@ -486,13 +487,13 @@ fn claim_job(held: &HeldLease, seen: DueJob, definition: &Compiled, planned: &Pl
     ClaimJob { seen, held_from, recent_fires, next_fire_at: planned.next, runs, awaited_run }
 }
 
-fn fire_row(held: &HeldLease, definition: &Compiled, fire: &PlannedFire, look_ahead: LookAhead) -> Run {
+fn fire_row(held: &HeldLease, definition: &CompiledDefinition, fire: &PlannedFire, look_ahead: LookAhead) -> Run {
     let owner = (held.token.node, held.token.epoch);
     let run = Run {
         // The ring covers only the look-ahead. A run that starts later, because of its jitter, waits in the store.
         status: if fire.due_at > look_ahead.end { RunStatus::Waiting } else { RunStatus::Pending },
         due_at: fire.due_at,
-        ..Run::new(RunId::new(held.ids.next(look_ahead.now)), definition.run_of(), fire.fire_at, fire.trigger, owner)
+        ..Run::new(RunId::new(held.ids.next(look_ahead.now)), definition.run_job(), fire.fire_at, fire.trigger, owner)
     };
     if definition.job.is_sharded() { run.for_all_shards() } else { run }
 }

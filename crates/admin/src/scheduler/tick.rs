@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::background::{Background, TickError};
 use crate::dispatch::waits::end_of_missed;
-use crate::dispatch::{Event, Ready, end_of_unsent};
+use crate::dispatch::{Event, ReadyRun, end_of_unsent};
 use crate::metrics::{CountedRun, size};
 use crate::node::Shared;
 use crate::scheduler::command::TickCommand;
@@ -167,7 +167,7 @@ impl TickLoop {
     }
 
     /// The runs of a batch that may run, with their definitions. The others are forgotten or get their verdicts.
-    async fn check(&self, batch: Vec<Run>) -> Result<Vec<Ready>, StoreError> {
+    async fn check(&self, batch: Vec<Run>) -> Result<Vec<ReadyRun>, StoreError> {
         let ids: Vec<RunId> = batch.iter().map(|run| run.id).collect();
         let checks: HashMap<RunId, RunCheck> =
             self.shared.store.check_runs(&ids).await?.into_iter().map(|check| (check.id, check)).collect();
@@ -198,8 +198,8 @@ impl TickLoop {
                     let taken_up_at = self.shared.taken_up_at(run.id);
                     let trace = traces.get(&RunId::new(run.cause)).copied().map(Box::new);
                     let queued_at = self.shared.in_memory.queued_from(run.id);
-                    let run = Ready::from_ring(run, Arc::clone(definition), taken_up_at);
-                    let run = Ready { term: check.term, trace, queued_at, ..run };
+                    let run = ReadyRun::from_ring(run, Arc::clone(definition), taken_up_at);
+                    let run = ReadyRun { term: check.term, trace, queued_at, ..run };
                     // The misfire policy also applies to a fire that was claimed in time and never sent, because its node died or slept.
                     if run.is_missed(now) {
                         ended.push((end_of_missed(&run, now), CountedRun::of(&run.run, definition)));

@@ -16,7 +16,7 @@ use crate::cluster::HeldLease;
 use crate::counters::Count;
 use crate::dispatch::event::Event;
 use crate::dispatch::persist::StepLoop;
-use crate::dispatch::ready::Ready;
+use crate::dispatch::ready::ReadyRun;
 use crate::dispatch::recovery::seek::RemoteExecutors;
 
 impl StepLoop {
@@ -31,7 +31,7 @@ impl StepLoop {
     }
 
     /// Hands over the jobs of these runs to nodes with a stream to an executor that can run them.
-    pub(crate) async fn seek(&self, stranded: Vec<Ready>) -> Result<(), StoreError> {
+    pub(crate) async fn seek(&self, stranded: Vec<ReadyRun>) -> Result<(), StoreError> {
         let given = match self.shared.membership.held() {
             Some(held) => self.seek_each(&held, &stranded).await,
             None => Ok(()),
@@ -40,7 +40,7 @@ impl StepLoop {
         given
     }
 
-    async fn seek_each(&self, held: &HeldLease, stranded: &[Ready]) -> Result<(), StoreError> {
+    async fn seek_each(&self, held: &HeldLease, stranded: &[ReadyRun]) -> Result<(), StoreError> {
         let (store, now) = (&self.shared.store, self.shared.clock.now());
         let since = now - self.shared.config.beat.saturating_mul(3);
         let sessions = store.sessions(since).await?;

@@ -16,8 +16,8 @@ use rondel_store::ledger::LimitName;
 
 use crate::dispatch::queue::parked::Turn;
 use crate::dispatch::queue::round_robin::round_robin;
-use crate::dispatch::ready::{Ready, waited_ms};
-use crate::dispatch::runs::{OpenRuns, Stage, Waiting, waits_until};
+use crate::dispatch::ready::{ReadyRun, waited_ms};
+use crate::dispatch::runs::{OpenRuns, Stage, WaitingRun, waits_until};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum LimitKey {
@@ -58,12 +58,12 @@ struct Limit {
     waiting: BTreeSet<Turn>,
 }
 
-fn concurrency_limit(ready: &Ready) -> Option<(LimitKey, &ConcurrencySpec)> {
+fn concurrency_limit(ready: &ReadyRun) -> Option<(LimitKey, &ConcurrencySpec)> {
     let spec = ready.definition.job.concurrency.as_ref()?;
     Some((LimitKey::Concurrency(ready.run.namespace, spec.key.clone()), spec))
 }
 
-fn rate_limit(ready: &Ready) -> Option<(LimitKey, &RateSpec)> {
+fn rate_limit(ready: &ReadyRun) -> Option<(LimitKey, &RateSpec)> {
     let spec = ready.definition.job.rate.as_ref()?;
     let key = match &spec.key {
         Some(key) => LimitKey::Rate(ready.run.namespace, key.clone()),
@@ -73,14 +73,14 @@ fn rate_limit(ready: &Ready) -> Option<(LimitKey, &RateSpec)> {
 }
 
 /// The names of those limits of a run that have a home.
-fn limit_names(ready: &Ready) -> impl Iterator<Item = LimitName> + '_ {
+fn limit_names(ready: &ReadyRun) -> impl Iterator<Item = LimitName> + '_ {
     let job = &ready.definition.job;
     let keys = [job.concurrency.as_ref().map(|spec| &spec.key), job.rate.as_ref().and_then(|spec| spec.key.as_ref())];
     keys.into_iter().flatten().map(|key| LimitName { namespace: ready.run.namespace, key: key.clone() })
 }
 
 /// Whether the run is under a limit that jobs share.
-pub(crate) fn shares_limit(ready: &Ready) -> bool {
+pub(crate) fn shares_limit(ready: &ReadyRun) -> bool {
     limit_names(ready).next().is_some()
 }
 
@@ -170,7 +170,7 @@ impl Limits {
 
     /// The limit that holds the run back, if one does. Of a broadcast only the shards are counted. The broadcast itself is held back until it
     /// is at the home of its limits, because its job cannot move there once the broadcast has shards.
-    pub(crate) fn limit_holding_back(&self, ready: &Ready, now: Timestamp) -> Option<LimitKey> {
+    pub(crate) fn limit_holding_back(&self, ready: &ReadyRun, now: Timestamp) -> Option<LimitKey> {
         if self.is_cluster
             && let Some(name) = limit_names(ready).find(|name| !self.limits_at_home.contains(name))
         {
@@ -190,7 +190,7 @@ impl Limits {
     }
 
     /// Counts a run that goes to an executor, and its start.
-    pub(crate) fn count_start(&mut self, ready: &Ready, now: Timestamp) {
+    pub(crate) fn count_start(&mut self, ready: &ReadyRun, now: Timestamp) {
         self.count_open(ready);
         if let Some((key, spec)) = rate_limit(ready) {
             let limit = self.limits.entry(key).or_default();
@@ -203,7 +203,7 @@ impl Limits {
     }
 
     /// Counts a run that an executor has, or may have.
-    pub(crate) fn count_open(&mut self, ready: &Ready) {
+    pub(crate) fn count_open(&mut self, ready: &ReadyRun) {
         if let Some((key, _)) = concurrency_limit(ready).filter(|_| !ready.run.is_root()) {
             self.limits.entry(key.clone()).or_default().open.insert(ready.run.id);
             self.counted_under.insert(ready.run.id, key);
@@ -218,7 +218,7 @@ impl Limits {
     }
 
     /// Takes back all counts of a run that never started. Returns the concurrency limit that has room now.
-    pub(crate) fn uncount_start(&mut self, ready: &Ready) -> Option<LimitKey> {
+    pub(crate) fn uncount_start(&mut self, ready: &ReadyRun) -> Option<LimitKey> {
         if let Some((key, _)) = rate_limit(ready)
             && let Some(limit) = self.limits.get_mut(&key)
             && let Some(index) = limit.starts.iter().rposition(|(_, run)| *run == ready.run.id)
@@ -230,7 +230,7 @@ impl Limits {
     }
 
     /// Queues the run for this limit.
-    pub(crate) fn enqueue(&mut self, key: LimitKey, waiting: Waiting, now: Timestamp, runs: &mut OpenRuns) {
+    pub(crate) fn enqueue(&mut self, key: LimitKey, waiting: WaitingRun, now: Timestamp, runs: &mut OpenRuns) {
         let turn = Turn::of(&waiting.ready);
         if let LimitKey::Home(name) = &key {
             self.homes_to_ask.insert(name.clone());
@@ -247,7 +247,7 @@ impl Limits {
     }
 
     /// Takes out the first run that waits for this limit, if the limit has room for it.
-    pub(crate) fn next(&mut self, key: &LimitKey, now: Timestamp, runs: &mut OpenRuns) -> Option<Waiting> {
+    pub(crate) fn next(&mut self, key: &LimitKey, now: Timestamp, runs: &mut OpenRuns) -> Option<WaitingRun> {
         let run = self.limits.get(key)?.waiting.first()?.run;
         if self.limit_holding_back(runs.ready(run)?, now).as_ref() == Some(key) {
             return None;
@@ -296,14 +296,14 @@ impl Limits {
     }
 
     /// Takes out a run that waits here.
-    pub(crate) fn remove(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<Waiting> {
+    pub(crate) fn remove(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<WaitingRun> {
         let (key, turn) = self.waiting.remove(&run)?;
         self.limits.get_mut(&key)?.waiting.remove(&turn);
         runs.take_waiting(run)
     }
 
     /// Takes out every run whose queue timeout has passed, each with the detail of its wait. Forgets limits that are not in use.
-    pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<(Ready, ReasonDetail)> {
+    pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<(ReadyRun, ReasonDetail)> {
         let is_expired = |run: &RunId| runs.get(*run).is_some_and(|open| now >= waits_until(&open.ready, open.since()));
         let mut expired_runs: Vec<RunId> = self.waiting.keys().copied().filter(is_expired).collect();
         expired_runs.sort_unstable();
@@ -328,10 +328,10 @@ impl Limits {
     /// At most `count` of the waiting runs for which `is_chosen` is true, from the limits in rotation, each with the limit that it waits for.
     pub(crate) fn some_waiting<'a>(
         &'a self,
-        is_chosen: impl Fn(&Ready) -> bool,
+        is_chosen: impl Fn(&ReadyRun) -> bool,
         count: usize,
         runs: &'a OpenRuns,
-    ) -> Vec<(&'a LimitKey, &'a Ready)> {
+    ) -> Vec<(&'a LimitKey, &'a ReadyRun)> {
         let is_chosen = &is_chosen;
         let queues = self.limits.iter().map(|(key, limit)| {
             let waiting = limit.waiting.iter().filter_map(move |turn| runs.ready(turn.run));
@@ -354,7 +354,7 @@ impl Limits {
 }
 
 /// The detail of the wait of a run that a limit holds back.
-pub(crate) fn wait_detail(key: &LimitKey, ready: &Ready) -> ReasonDetail {
+pub(crate) fn wait_detail(key: &LimitKey, ready: &ReadyRun) -> ReasonDetail {
     let job = &ready.definition.job;
     let (kind, key) = match key {
         LimitKey::Home(name) => (LimitKind::Home, Some(name.key.clone())),

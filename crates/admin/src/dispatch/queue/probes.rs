@@ -9,7 +9,7 @@ use std::time::Duration;
 use rondel_core::route::{Answer, Question, question};
 use rondel_core::{ExecutorId, JobId, RunId, Timestamp};
 
-use crate::dispatch::ready::Ready;
+use crate::dispatch::ready::ReadyRun;
 use crate::dispatch::runs::{OpenRun, OpenRuns, Stage};
 
 /// How long a run waits for answers.
@@ -22,7 +22,7 @@ const OPEN_MAX: usize = 10_000;
 /// A run whose router asks executors first, with their answers so far.
 #[derive(Debug)]
 pub(crate) struct Probe {
-    pub(crate) ready: Ready,
+    pub(crate) ready: ReadyRun,
     pub(crate) answers: Answers,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Answers {
 }
 
 impl Probe {
-    pub(crate) fn new(ready: Ready, now: Timestamp) -> Self {
+    pub(crate) fn new(ready: ReadyRun, now: Timestamp) -> Self {
         let answers = Answers {
             answer_deadline: now + ANSWER_TIMEOUT,
             answers: Vec::new(),
@@ -192,7 +192,7 @@ impl Probes {
     }
 
     /// Forgets a run that executors are asked about.
-    pub(crate) fn remove(&mut self, ready: &Ready) {
+    pub(crate) fn remove(&mut self, ready: &ReadyRun) {
         let job = ready.run.job;
         if let Some(waiting) = self.waiting.get_mut(&job) {
             waiting.retain(|run| *run != ready.run.id);
@@ -243,7 +243,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::definitions::Compiled;
+    use crate::definitions::CompiledDefinition;
     use crate::dispatch::tests_support::{definition, ready};
 
     const JOB: JobId = JobId::new(1);
@@ -254,7 +254,7 @@ mod tests {
         Timestamp::from_millis(millis)
     }
 
-    fn job(route: &str) -> Arc<Compiled> {
+    fn job(route: &str) -> Arc<CompiledDefinition> {
         definition(&json!({ "route": route }))
     }
 
@@ -262,7 +262,7 @@ mod tests {
     type Asking = (Probes, OpenRuns);
 
     /// Asks executors A and B about a run; returns the numbers of the questions.
-    fn ask((probes, runs): &mut Asking, job: &Arc<Compiled>, now: i64) -> Vec<i64> {
+    fn ask((probes, runs): &mut Asking, job: &Arc<CompiledDefinition>, now: i64) -> Vec<i64> {
         // Each call asks about another run.
         probes.ask(Probe::new(ready(1 + now, job), at(now)), [A, B].into_iter(), runs);
         probes.take_questions(10, at(now)).into_iter().map(|(_, number, _)| number).collect()

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rondel_core::RunId;
 use rondel_core::outcome::Outcome;
 
-use crate::dispatch::ready::Ready;
+use crate::dispatch::ready::ReadyRun;
 
 /// The deadlines of runs whose handlers have begun, by the boot-time clock: a step of the database's clock does not move them.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ pub(super) enum OverdueAction {
 impl Deadlines {
     /// Records that the handler of this attempt began at this instant, in microseconds of the boot-time clock. The first record of an attempt
     /// counts, and replaces that of an earlier attempt.
-    pub(crate) fn record_start(&mut self, ready: &Ready, at_micros: i64) {
+    pub(crate) fn record_start(&mut self, ready: &ReadyRun, at_micros: i64) {
         if let Some(timeout) = ready.definition.job.timeout {
             let (attempt, at_micros) = (ready.run.attempt, later_by(at_micros, timeout));
             let new = AttemptDeadline { attempt, at_micros, is_asked: false };

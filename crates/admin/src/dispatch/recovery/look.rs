@@ -13,10 +13,10 @@ use crate::counters::Count;
 use crate::dispatch::active::Phase;
 use crate::dispatch::decision::Decision;
 use crate::dispatch::effect::Effect;
-use crate::dispatch::event::Settled;
+use crate::dispatch::event::SettledAttempt;
 use crate::dispatch::messages::cancel;
 use crate::dispatch::queue::turns;
-use crate::dispatch::ready::Ready;
+use crate::dispatch::ready::ReadyRun;
 use crate::dispatch::recovery::{lose, roll, silence};
 use crate::dispatch::results::verdicts;
 use crate::dispatch::step::Step;
@@ -215,7 +215,7 @@ fn apply_row_state(d: &mut Decision<'_>, run: RunId, (attempt, lease): (i32, Lea
         turns::queue_starts(d, passed);
         flow::offer_freed_places(d);
     } else {
-        verdicts::on_settled(d, &Settled { run, attempt, owner: None, finished: EndOutcome::Duplicate });
+        verdicts::on_settled(d, &SettledAttempt { run, attempt, owner: None, finished: EndOutcome::Duplicate });
     }
 }
 
@@ -237,7 +237,7 @@ fn update_lease(d: &mut Decision<'_>, row: &RunCheck) {
 
 /// Forgets this attempt, or an earlier attempt of the run: no executor has it any more.
 pub(crate) fn forget_attempt(d: &mut Decision<'_>, run: RunId, attempt: i32) {
-    let is_past = |ready: &Ready| ready.run.attempt <= attempt;
+    let is_past = |ready: &ReadyRun| ready.run.attempt <= attempt;
     if d.state.runs.active(run).is_some_and(|active| is_past(&active.ready)) {
         ends::remove_from_executor(d, run);
         d.state.deadlines.forget(run);

@@ -7,13 +7,13 @@ use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
 use rondel_store::ledger::RelayedAnswer;
 
-use crate::dispatch::active::{Active, Phase};
+use crate::dispatch::active::{ActiveRun, Phase};
 use crate::dispatch::decision::Decision;
 use crate::dispatch::ends;
 use crate::dispatch::event::{Report, RollCallRun};
 use crate::dispatch::flow;
 use crate::dispatch::queue::turns;
-use crate::dispatch::ready::{Ready, end_of_unsent, lost_detail};
+use crate::dispatch::ready::{ReadyRun, end_of_unsent, lost_detail};
 use crate::dispatch::recovery::rollcall::CallOutcome;
 use crate::dispatch::recovery::{fences, look};
 use crate::dispatch::starts::StartReport;
@@ -51,7 +51,7 @@ pub(crate) fn call_roll(
 
 /// Gives a run a place at the gate of the executor that its row names, or that has reported it: no other run of its job begins there before
 /// the executor has answered.
-fn open_place_at_executor(d: &mut Decision<'_>, ready: &Ready) {
+fn open_place_at_executor(d: &mut Decision<'_>, ready: &ReadyRun) {
     if ready.definition.job.overlap.scope == OverlapScope::Executor
         && let Some(executor) = ready.run.executor_id.or_else(|| d.state.executors.reporter_of(&ready.run))
     {
@@ -60,7 +60,7 @@ fn open_place_at_executor(d: &mut Decision<'_>, ready: &Ready) {
 }
 
 /// Records that an executor may have a run that passed no gate. If an edit gave the job a gate, its next run waits for this one.
-fn remember_ungated(d: &mut Decision<'_>, ready: &Ready) {
+fn remember_ungated(d: &mut Decision<'_>, ready: &ReadyRun) {
     if ready.definition.job.concurrency_max().is_none() {
         d.state.ungated.insert(ready.run.job);
     }
@@ -110,7 +110,7 @@ fn skip_if_in_hand(d: &mut Decision<'_>, called: RollCallRun) -> Option<RollCall
 fn without_settled(d: &mut Decision<'_>, runs: Vec<RollCallRun>) -> Vec<RollCallRun> {
     let is_open = |called: &RollCallRun| d.facts.in_memory.has(&called.ready.run);
     let (open, settled): (Vec<_>, Vec<_>) = runs.into_iter().partition(is_open);
-    let settled: Vec<Ready> = settled.into_iter().map(|called| called.ready).collect();
+    let settled: Vec<ReadyRun> = settled.into_iter().map(|called| called.ready).collect();
     settled.iter().for_each(|ready| d.state.gates.reserve(ready));
     if !settled.is_empty() {
         d.step(Step::CheckRows(settled.iter().map(|ready| ready.run.id).collect()));
@@ -157,7 +157,7 @@ pub(crate) fn on_fences_relayed(d: &mut Decision<'_>, answers: Vec<RelayedAnswer
 }
 
 /// Records that this executor has the run.
-fn hold_at_executor(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) {
+fn hold_at_executor(d: &mut Decision<'_>, ready: ReadyRun, executor: ExecutorId) {
     let now = d.now;
     let name = d.state.executors.get(executor).map(|online| online.name.clone());
     let name = name.or_else(|| d.state.recovery.rollcall.name_elsewhere(executor).map(str::to_owned));
@@ -171,7 +171,7 @@ fn hold_at_executor(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) {
     let (noted_at, report) = (ready.run.started_at, report.unwrap_or(StartReport::Started(None)));
     let phase = if noted_at.is_some() { Phase::Noted } else { Phase::Sent };
     let row_names_executor = ready.run.executor_id.is_some();
-    let mut active = Active { row_names_executor, ..Active::new(ready, executor, name, now, phase) };
+    let mut active = ActiveRun { row_names_executor, ..ActiveRun::new(ready, executor, name, now, phase) };
     let reported_at = if let StartReport::Started(at) = report { at } else { None };
     if let Some(at) = noted_at.or(reported_at) {
         active.record_start(at, now);
@@ -187,7 +187,7 @@ fn hold_at_executor(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) {
     d.state.runs.put_active(active);
 }
 
-fn end_lost(d: &mut Decision<'_>, ready: &Ready, reason: Reason) {
+fn end_lost(d: &mut Decision<'_>, ready: &ReadyRun, reason: Reason) {
     let now = d.now;
     let detail = lost_detail(ready.run.executor.as_deref());
     let attempt_end = end_of_unsent(&ready.run, &ready.definition, Outcome::Lost(reason), now, None);

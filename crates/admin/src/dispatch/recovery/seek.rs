@@ -14,7 +14,7 @@ use crate::dispatch::decision::Decision;
 use crate::dispatch::flow;
 use crate::dispatch::queue::limits::LimitKey;
 use crate::dispatch::queue::turns;
-use crate::dispatch::ready::Ready;
+use crate::dispatch::ready::ReadyRun;
 use crate::dispatch::runs::OpenRun;
 use crate::dispatch::state::Work;
 use crate::dispatch::step::Step;
@@ -39,7 +39,7 @@ pub(crate) fn seek_elsewhere(d: &mut Decision<'_>) {
     let behind = d.state.recovery.last_sought;
     let first = d.state.parked.first_of_jobs(behind, d.facts.settings.seek_jobs, &d.state.runs);
     let mut last_sought = None;
-    let mut stranded: Vec<Ready> = Vec::new();
+    let mut stranded: Vec<ReadyRun> = Vec::new();
     for open in first {
         last_sought = Some(open.ready.run.job);
         if is_stranded(open) {
@@ -134,7 +134,7 @@ impl RemoteExecutor {
         }
     }
 
-    fn is_fit(&self, ready: &Ready) -> bool {
+    fn is_fit(&self, ready: &ReadyRun) -> bool {
         let job = &ready.definition.job;
         let is_allowed = ready.run.only_executor.as_ref().is_none_or(|only| *only == self.name);
         let has_handler = takes_handler(self.handlers.iter().map(String::as_str), &job.handler);
@@ -163,7 +163,7 @@ impl RemoteExecutors {
 
     /// The new homes of the jobs of these runs. Because a job has one home, all its runs go to one node: the node for the first of its runs
     /// that another node can start.
-    pub(crate) fn homes_for(&self, stranded: &[Ready]) -> BTreeMap<NodeId, BTreeSet<JobId>> {
+    pub(crate) fn homes_for(&self, stranded: &[ReadyRun]) -> BTreeMap<NodeId, BTreeSet<JobId>> {
         let mut homes: BTreeMap<JobId, NodeId> = BTreeMap::new();
         for ready in stranded {
             if let Entry::Vacant(place) = homes.entry(ready.run.job)
@@ -180,7 +180,7 @@ impl RemoteExecutors {
     }
 
     /// The node that hears the most executors that are fit for this run. If several nodes hear equally many, the one with the lowest id.
-    fn node_for(&self, ready: &Ready) -> Option<NodeId> {
+    fn node_for(&self, ready: &ReadyRun) -> Option<NodeId> {
         let fit = |id: &&ExecutorId| self.executors.get(*id).is_some_and(|one| one.is_fit(ready));
         let counts = self.by_node.iter().map(|(node, heard)| (heard.iter().filter(fit).count(), *node));
         let best =

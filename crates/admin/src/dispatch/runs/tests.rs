@@ -5,7 +5,7 @@ use super::*;
 use crate::dispatch::active::Phase;
 use crate::dispatch::tests_support::{definition, ready};
 
-fn version(second: i64, epoch: i64, attempt: i32) -> Ready {
+fn version(second: i64, epoch: i64, attempt: i32) -> ReadyRun {
     let mut ready = ready(second, &definition(&json!({})));
     (ready.run.node_epoch, ready.run.attempt) = (epoch, attempt);
     ready
@@ -79,7 +79,7 @@ fn runs_that_an_executor_may_have_stay_when_waiting_runs_are_dropped() {
     let timer = Timer::new(&waits, Duration::ZERO, Duration::ZERO);
     runs.schedule(waits, timer);
     runs.put_in_roll_call(is_called);
-    runs.put_active(Active::new(is_sent, ExecutorId::new(7), "e".to_owned(), Timestamp::EPOCH, Phase::Sent));
+    runs.put_active(ActiveRun::new(is_sent, ExecutorId::new(7), "e".to_owned(), Timestamp::EPOCH, Phase::Sent));
     assert_eq!(runs.drain_waiting().len(), 1);
     assert!(runs.next_timer_at().is_none() && runs.in_roll_call(RunId::new(2_000)).is_some());
     assert_eq!(runs.take_from_roll_call(RunId::new(2_000)).map(|ready| ready.run.id), Some(RunId::new(2_000)));
@@ -88,7 +88,7 @@ fn runs_that_an_executor_may_have_stay_when_waiting_runs_are_dropped() {
 
 #[test]
 fn of_two_attempts_in_hand_the_later_counts() {
-    let active = |ready| Active::new(ready, ExecutorId::new(7), "e".to_owned(), Timestamp::EPOCH, Phase::Sent);
+    let active = |ready| ActiveRun::new(ready, ExecutorId::new(7), "e".to_owned(), Timestamp::EPOCH, Phase::Sent);
     let run = RunId::new(1_000);
     let mut runs = OpenRuns::default();
     assert!(runs.put_in_roll_call(version(1, 2, 1)));
@@ -120,7 +120,7 @@ fn runs_are_found_by_their_executor() {
     let active = |second, executor, attempt| {
         let mut ready = ready(second, &definition);
         ready.run.attempt = attempt;
-        Active::new(ready, ExecutorId::new(executor), String::new(), Timestamp::EPOCH, Phase::Sent)
+        ActiveRun::new(ready, ExecutorId::new(executor), String::new(), Timestamp::EPOCH, Phase::Sent)
     };
     let mut runs = OpenRuns::default();
     let of = |runs: &OpenRuns, executor| -> Vec<i64> {
@@ -173,7 +173,7 @@ fn a_withdrawn_run_leaves_the_others_where_they_wait() {
 fn a_whole_broadcast_has_its_timer_at_its_instant() {
     let marked = definition(&json!({"route": "broadcast", "delivery": "at_most_once"}));
     let whole = ready(9, &marked);
-    let root = Ready { run: whole.run.clone().for_all_shards(), ..whole.clone() };
+    let root = ReadyRun { run: whole.run.clone().for_all_shards(), ..whole.clone() };
     assert_eq!(Timer::new(&root, Duration::ZERO, Duration::ZERO).at, Timestamp::from_secs(9));
     assert_eq!(Timer::new(&whole, Duration::ZERO, Duration::ZERO).at, Timestamp::from_secs(9) - MARK_LEAD);
 }

@@ -13,15 +13,15 @@ use serde_json::json;
 use super::tests::{DEAD, NOTHING, plain, roll_call_run, run, session_of, with_executors};
 use super::world::{World, describe, verdict};
 use super::*;
-use crate::dispatch::Ready;
+use crate::dispatch::ReadyRun;
 use crate::dispatch::event::{Report, Responder, SessionHandle};
 use crate::dispatch::tests_support::{definition, executor, ready};
 
-fn patient(second: i64, queue_timeout: &str) -> Ready {
+fn patient(second: i64, queue_timeout: &str) -> ReadyRun {
     ready(second, &definition(&json!({"queue_timeout": queue_timeout, "overlap": {"policy": "allow"}})))
 }
 
-fn serial(second: i64) -> Ready {
+fn serial(second: i64) -> ReadyRun {
     ready(second, &definition(&json!({"queue_timeout": "5s"})))
 }
 

@@ -13,9 +13,9 @@ use tokio::sync::mpsc;
 
 use super::{Decision, Effect, Event, Facts, State, Step};
 use crate::cluster::{DepartureBoard, SwitchBoard};
-use crate::dispatch::Ready;
+use crate::dispatch::ReadyRun;
 use crate::dispatch::decision::Settings;
-use crate::dispatch::event::{IncomingResult, Reply, Report, SessionHandle, Settled};
+use crate::dispatch::event::{IncomingResult, Reply, Report, SessionHandle, SettledAttempt};
 use crate::dispatch::outbox;
 use crate::dispatch::tests_support::executor;
 use crate::registry::OnlineExecutor;
@@ -120,8 +120,8 @@ impl World {
     }
 
     /// Delivers these runs as the ring does.
-    pub(super) fn arrive(&mut self, runs: impl IntoIterator<Item = Ready>) {
-        let runs: Vec<Ready> = runs.into_iter().collect();
+    pub(super) fn arrive(&mut self, runs: impl IntoIterator<Item = ReadyRun>) {
+        let runs: Vec<ReadyRun> = runs.into_iter().collect();
         self.around.in_memory.admit(runs.iter().map(|ready| ready.run.clone()).collect());
         self.on(Event::Ready(runs));
     }
@@ -245,7 +245,12 @@ impl World {
 
     /// Reports that the end of an attempt and its consequences are durable.
     pub(super) fn settled(&mut self, run: i64, attempt: i32, finished: EndOutcome) -> Vec<String> {
-        self.described(Event::Settled(vec![Settled { run: RunId::new(run * 1_000), attempt, owner: None, finished }]))
+        self.described(Event::Settled(vec![SettledAttempt {
+            run: RunId::new(run * 1_000),
+            attempt,
+            owner: None,
+            finished,
+        }]))
     }
 }
 

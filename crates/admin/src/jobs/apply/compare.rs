@@ -15,7 +15,7 @@ use rondel_store::StoreError;
 use rondel_store::catalog::{JobQuery, JobRecord};
 
 use super::{Action, ApplyError, ApplyRequest, PlannedJob, Work, duplicate_name_errors, located, position};
-use crate::definitions::{Compiled, Key};
+use crate::definitions::{CompiledDefinitions, DefinitionKey};
 use crate::fires;
 use crate::jobs::checks::{FoundCalendar, FoundCalendars};
 use crate::jobs::scripts::{self, FoundScripts};
@@ -55,7 +55,7 @@ struct Comparison {
 struct ExistingJobs {
     now: Timestamp,
     named: HashMap<String, JobRecord>,
-    compiled: HashMap<Key, Arc<Compiled>>,
+    compiled: CompiledDefinitions,
 }
 
 /// The plan for a batch.
@@ -191,7 +191,7 @@ impl Comparison {
         self.ids.extend(named.iter().map(|(name, record)| (name.clone(), record.id)));
         let differing =
             batch.iter().filter_map(|(_, spec)| named.get(&spec.name).filter(|record| record.spec != *spec));
-        let keys: Vec<Key> = differing.map(|record| (record.id, record.version)).collect();
+        let keys: Vec<DefinitionKey> = differing.map(|record| (record.id, record.version)).collect();
         let compiled = self.node.definitions_once(keys).await?;
         let existing = ExistingJobs { now: self.now, named, compiled };
         let (node, calendars) = (self.node.clone(), Arc::clone(&self.calendars));
