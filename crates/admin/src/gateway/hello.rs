@@ -137,7 +137,7 @@ pub(super) async fn check(
         weight: hello.weight,
         slots: hello.slots,
         handlers: json_array(&hello.handlers),
-        secret_hash: proof::hash(&hello.secret),
+        secret_hash: proof::secret_hash(&hello.secret),
         first_seen_at: now,
         last_seen_at: now,
     };

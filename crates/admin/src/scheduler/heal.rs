@@ -58,7 +58,7 @@ impl Background for HealLoop {
     }
 
     async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
-        let healed = self.look().await?;
+        let healed = self.heal_all().await?;
         if healed != HealCounts::default() {
             let HealCounts { stuck, homeless, calendars, behind } = healed;
             tracing::warn!(stuck, homeless, calendars, behind, "healed what no other loop found");
@@ -72,7 +72,7 @@ impl HealLoop {
         Self { node }
     }
 
-    async fn look(&self) -> Result<HealCounts, StoreError> {
+    async fn heal_all(&self) -> Result<HealCounts, StoreError> {
         let mut healed = HealCounts::default();
         if !self.node.readiness().lease_held || !self.node.store().begin_pass(HEAL, PERIOD).await? {
             return Ok(healed);
@@ -204,11 +204,11 @@ mod tests {
         assert_eq!(node.store().job(NAMESPACE, "j").await.unwrap().unwrap().next_fire_at, None);
 
         let heal = HealLoop::new(node.clone());
-        assert_eq!(heal.look().await.unwrap(), HealCounts { stuck: 1, ..HealCounts::default() });
+        assert_eq!(heal.heal_all().await.unwrap(), HealCounts { stuck: 1, ..HealCounts::default() });
         let next = node.store().job(NAMESPACE, "j").await.unwrap().unwrap().next_fire_at.unwrap();
         let ahead = next.since(node.now());
         assert!((3_590..=3_600).contains(&ahead.as_secs()), "{ahead:?}");
-        assert_eq!(heal.look().await.unwrap(), HealCounts::default(), "one node looks in a period");
+        assert_eq!(heal.heal_all().await.unwrap(), HealCounts::default(), "one node looks in a period");
         lifecycle.soft.cancel();
         lifecycle.hard.cancel();
     }

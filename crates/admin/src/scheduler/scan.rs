@@ -60,16 +60,16 @@ pub(crate) struct ScanLoop {
 #[derive(Clone, Copy, Debug)]
 struct ClaimOutcome {
     /// Number of jobs whose fires were claimed.
-    won: usize,
+    job_count: usize,
     /// Whether the range has no more fires that this node can claim.
     is_exhausted: bool,
 }
 
 impl ClaimOutcome {
-    const NOTHING: Self = Self { won: 0, is_exhausted: true };
+    const NOTHING: Self = Self { job_count: 0, is_exhausted: true };
 
-    const fn and(self, other: Self) -> Self {
-        Self { won: self.won + other.won, is_exhausted: self.is_exhausted && other.is_exhausted }
+    const fn with(self, other: Self) -> Self {
+        Self { job_count: self.job_count + other.job_count, is_exhausted: self.is_exhausted && other.is_exhausted }
     }
 }
 
@@ -161,7 +161,7 @@ impl ScanLoop {
         if !(self.is_full() || taken.is_exhausted && is_taken_up) {
             self.shared.scan_poke.notify_one();
         }
-        Ok(Some(u64::try_from(taken.won).unwrap_or(u64::MAX)))
+        Ok(Some(u64::try_from(taken.job_count).unwrap_or(u64::MAX)))
     }
 
     /// Claims the jobs that are due soon before the late ones: however many jobs are late, the others stay on time.
@@ -184,7 +184,7 @@ impl ScanLoop {
         let waiting = self.take_waiting(held, near, claim_budget).await?;
         let overdue = self.claim_backlog(held, homes, overdue_before).await?;
         let dense = self.claim_dense(held, homes, now).await?;
-        Ok(soon.and(late).and(waiting).and(overdue).and(dense))
+        Ok(soon.with(late).with(waiting).with(overdue).with(dense))
     }
 
     /// Claims the fires that have been due for longer than `look_ahead`.
@@ -226,7 +226,7 @@ impl ScanLoop {
     ) -> Result<ClaimOutcome, StoreError> {
         let range = DueRange { from, to, limit: self.shared.config.claim_page.min(budget).max(1) };
         let own = self.claim_range(held, ClaimScope::Own, range, budget).await?;
-        Ok(own.and(self.claim_range(held, ClaimScope::Orphaned(homes), range, budget).await?))
+        Ok(own.with(self.claim_range(held, ClaimScope::Orphaned(homes), range, budget).await?))
     }
 
     /// Claims the fires of dense instants early, if there are so many that they would be late otherwise.
@@ -249,7 +249,7 @@ impl ScanLoop {
         let dense = self.shared.store.dense_instants(&all_homes, range, dense_from).await?;
         let mut taken = ClaimOutcome::NOTHING;
         for at in to_claim(&dense, pace, now) {
-            taken = taken.and(self.claim_between(held, homes, (at, at), budget).await?);
+            taken = taken.with(self.claim_between(held, homes, (at, at), budget).await?);
             if !taken.is_exhausted {
                 break;
             }
@@ -302,19 +302,19 @@ impl ScanLoop {
             let won = self.claim(held, mine).await?;
             all_won += won;
             if count < range.limit || (all_mine && won == 0) {
-                return Ok(ClaimOutcome { won: all_won, is_exhausted: true });
+                return Ok(ClaimOutcome { job_count: all_won, is_exhausted: true });
             }
             // Jobs that are left to other nodes stay in the range and would be read again, so the next page starts at the last instant of
             // this one.
             if let Some(last) = last.filter(|_| !all_mine) {
                 if last == range.from {
-                    return Ok(ClaimOutcome { won: all_won, is_exhausted: true });
+                    return Ok(ClaimOutcome { job_count: all_won, is_exhausted: true });
                 }
                 range.from = last;
             }
             left = left.saturating_sub(count);
         }
-        Ok(ClaimOutcome { won: all_won, is_exhausted: false })
+        Ok(ClaimOutcome { job_count: all_won, is_exhausted: false })
     }
 
     /// The due jobs that this node may take.
@@ -423,7 +423,7 @@ impl ScanLoop {
             }
             left = left.saturating_sub(page);
         }
-        Ok(ClaimOutcome { won: 0, is_exhausted: false })
+        Ok(ClaimOutcome { job_count: 0, is_exhausted: false })
     }
 }
 

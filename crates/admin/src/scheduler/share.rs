@@ -37,12 +37,12 @@ impl LeftToOthers {
         let homes = strategy.deal(&jobs, node_shares);
         due.into_iter()
             .zip(homes)
-            .filter(|(due, home)| self.takes(due.job, *home, this, now))
+            .filter(|(due, home)| self.may_take(due.job, *home, this, now))
             .map(|(due, _)| due)
             .collect()
     }
 
-    fn takes(&mut self, job: JobId, home: Option<NodeId>, this: NodeId, now: Timestamp) -> bool {
+    fn may_take(&mut self, job: JobId, home: Option<NodeId>, this: NodeId, now: Timestamp) -> bool {
         if home.is_none_or(|home| home == this) {
             self.0.remove(&job);
             return true;

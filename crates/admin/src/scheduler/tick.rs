@@ -39,7 +39,7 @@ fn run_and_lease(run: &Run) -> (RunId, LeaseToken) {
 
 /// Whether a run is at another version or attempt by now. A run that is left over from an earlier lease is not read again: it would then
 /// look like the run that was taken over from that lease, which arrives here separately.
-fn has_moved_on(run: &Run, check: &RunCheck) -> bool {
+fn is_outdated(run: &Run, check: &RunCheck) -> bool {
     check.owner == run_and_lease(run).1 && (check.job_version, check.attempt) != (run.job_version, run.attempt)
 }
 
@@ -233,7 +233,7 @@ impl TickLoop {
 
     /// Reads again the runs that have moved to another version or attempt.
     async fn refresh(&self, batch: Vec<Run>, checks: &HashMap<RunId, RunCheck>) -> Result<Vec<Run>, StoreError> {
-        let is_stale = |run: &Run| checks.get(&run.id).is_some_and(|check| has_moved_on(run, check));
+        let is_stale = |run: &Run| checks.get(&run.id).is_some_and(|check| is_outdated(run, check));
         let stale: Vec<RunId> = batch.iter().filter(|run| is_stale(run)).map(|run| run.id).collect();
         if stale.is_empty() {
             return Ok(batch);
@@ -280,10 +280,10 @@ mod tests {
     fn runs_of_an_earlier_lease_are_not_read_again() {
         let run = run_due_at(Timestamp::from_secs(1));
         let check = check_of(&run);
-        assert!(has_moved_on(&run, &check));
-        assert!(!has_moved_on(&Run { attempt: 2, ..run.clone() }, &check));
-        assert!(has_moved_on(&Run { attempt: 2, job_version: run.job_version + 1, ..run.clone() }, &check));
+        assert!(is_outdated(&run, &check));
+        assert!(!is_outdated(&Run { attempt: 2, ..run.clone() }, &check));
+        assert!(is_outdated(&Run { attempt: 2, job_version: run.job_version + 1, ..run.clone() }, &check));
         let taken_over = RunCheck { owner: LeaseToken { epoch: run.node_epoch + 1, ..check.owner }, ..check };
-        assert!(!has_moved_on(&run, &taken_over));
+        assert!(!is_outdated(&run, &taken_over));
     }
 }
