@@ -449,7 +449,7 @@ impl Executor {
         let key = RunKey::new(ack.run_id, ack.attempt);
         let mut table = lock(&self.table);
         let unacked =
-            table.outbox.unacked(key).map(|result| (result.status(), result.silent_ms > 0, result.unfinished));
+            table.outbox.unacked_result(key).map(|result| (result.status(), result.silent_ms > 0, result.unfinished));
         let Some((status, is_silenced, is_unfinished)) = unacked else { return };
         table.record_acks(std::slice::from_ref(ack), now());
         if table.get(key).is_none() {
