@@ -164,11 +164,11 @@ impl Writer {
                 for write in pending {
                     let range = first..first + write.len;
                     first = range.end;
-                    let batch_of_key = found.as_ref().map(|found| XxlReportResults {
+                    let results = found.as_ref().map(|found| XxlReportResults {
                         runs: runs_of(&reports[range.clone()], &runs),
                         outcomes: found.outcomes[range].to_vec(),
                     });
-                    write.answer.send(batch_of_key).ok();
+                    write.answer.send(results).ok();
                 }
             }
         }
