@@ -137,10 +137,10 @@ impl Shared {
 
     /// Like [`put`](Self::put), for runs that the misfire policy judges as of this instant of the boot-time clock.
     pub(crate) async fn put_as_of(&self, runs: Vec<Run>, judged_as_of: i64) {
-        let new = self.in_memory.admit_as_of(runs, judged_as_of, self.clock.now());
-        if !new.is_empty() {
+        let new_runs = self.in_memory.admit_as_of(runs, judged_as_of, self.clock.now());
+        if !new_runs.is_empty() {
             // The ring is closed only when the process ends. The runs are durable, so nothing is lost.
-            drop(self.tick.send(TickCommand::Put(new)).await);
+            drop(self.tick.send(TickCommand::Put(new_runs)).await);
         }
     }
 
@@ -464,12 +464,12 @@ impl Node {
     pub fn try_put_own(&self, runs: Vec<Run>) {
         let token = self.token();
         let own = runs.into_iter().filter(|run| run.node == token.node && run.node_epoch == token.epoch).collect();
-        let new = self.0.in_memory.admit_as_of(own, self.0.clock.boot_micros(), self.now());
-        if new.is_empty() {
+        let new_runs = self.0.in_memory.admit_as_of(own, self.0.clock.boot_micros(), self.now());
+        if new_runs.is_empty() {
             return;
         }
-        let ids: Vec<RunId> = new.iter().map(|run| run.id).collect();
-        if self.0.tick.try_send(TickCommand::Put(new)).is_err() {
+        let ids: Vec<RunId> = new_runs.iter().map(|run| run.id).collect();
+        if self.0.tick.try_send(TickCommand::Put(new_runs)).is_err() {
             self.0.in_memory.forget(ids);
         }
     }

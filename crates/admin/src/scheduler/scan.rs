@@ -152,7 +152,7 @@ impl ScanLoop {
         let now = self.shared.clock.now();
         let homes = self.shared.membership.claimable_homes(now);
         let taken = self.claim_due(&held, &homes, now).await?;
-        self.left.forget_taken(now);
+        self.left.forget_jobs_of_others(now);
         // A scan that read only a part of the backlog may have missed fires below the low-water mark, so it does not count as complete.
         if taken.is_exhausted && self.is_backlog_whole {
             self.caught_up.complete(began);

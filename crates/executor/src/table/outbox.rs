@@ -24,7 +24,7 @@ const DOUBLINGS_MAX: u32 = 4;
 pub struct Outbox<G, L> {
     resend_after: Duration,
     links: BTreeMap<u64, Arc<L>>,
-    unacked: BTreeMap<RunKey, UnackedResult<G>>,
+    unacked_results: BTreeMap<RunKey, UnackedResult<G>>,
     /// When each sent result is due to be sent again.
     resend: BTreeSet<(Instant, RunKey)>,
     /// Logs with unacknowledged chunks whose results are acknowledged, each with the instant of that acknowledgement.
@@ -53,7 +53,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         Self {
             resend_after,
             links: BTreeMap::new(),
-            unacked: BTreeMap::new(),
+            unacked_results: BTreeMap::new(),
             resend: BTreeSet::new(),
             unacked_logs: BTreeMap::new(),
             unacked_journaled_count: 0,
@@ -64,7 +64,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
     /// How many results wait for an acknowledgement.
     #[must_use]
     pub fn unacked_count(&self) -> usize {
-        self.unacked.len()
+        self.unacked_results.len()
     }
 
     /// How many results on disk wait for an acknowledgement; at 0 the journal may be emptied.
@@ -75,23 +75,23 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
 
     /// The results on disk that wait for an acknowledgement.
     pub fn unacked_journaled(&self) -> impl Iterator<Item = &v1::Result> {
-        self.unacked.values().filter(|unacked| unacked.is_journaled).map(|unacked| &unacked.result)
+        self.unacked_results.values().filter(|unacked| unacked.is_journaled).map(|unacked| &unacked.result)
     }
 
     pub(super) fn unacked_keys(&self) -> impl Iterator<Item = RunKey> {
-        self.unacked.keys().copied()
+        self.unacked_results.keys().copied()
     }
 
     /// Whether a result of the attempt waits for an acknowledgement.
     #[must_use]
     pub fn is_unacked(&self, key: RunKey) -> bool {
-        self.unacked.contains_key(&key)
+        self.unacked_results.contains_key(&key)
     }
 
     /// The result of the attempt, if no server has acknowledged it.
     #[must_use]
     pub fn unacked_result(&self, key: RunKey) -> Option<&v1::Result> {
-        self.unacked.get(&key).map(|unacked| &unacked.result)
+        self.unacked_results.get(&key).map(|unacked| &unacked.result)
     }
 
     /// A result that a server acknowledged recently, without its texts.
@@ -122,7 +122,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
     pub(super) fn add(&mut self, key: RunKey, result: v1::Result, log: Option<Arc<G>>, link: u64) {
         let unacked =
             UnackedResult { result, log, link, tries: 0, resend_at: None, is_journaled: false, is_ready: false };
-        self.unacked.insert(key, unacked);
+        self.unacked_results.insert(key, unacked);
     }
 
     /// Adds a result from the journal of an earlier process.
@@ -130,14 +130,14 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         let key = RunKey::new(result.run_id, result.attempt);
         let unacked =
             UnackedResult { result, log: None, link: 0, tries: 0, resend_at: None, is_journaled: true, is_ready: true };
-        if self.unacked.insert(key, unacked).is_none() {
+        if self.unacked_results.insert(key, unacked).is_none() {
             self.unacked_journaled_count += 1;
         }
     }
 
     /// Marks a result as written to disk.
     pub(super) fn mark_journaled(&mut self, key: RunKey) {
-        if let Some(unacked) = self.unacked.get_mut(&key)
+        if let Some(unacked) = self.unacked_results.get_mut(&key)
             && !unacked.is_journaled
         {
             unacked.is_journaled = true;
@@ -147,7 +147,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
 
     /// Sends the result: on the stream by which the run arrived if it is open, else on another one.
     pub(super) fn deliver(&mut self, key: RunKey, now: Instant) {
-        let Some(unacked) = self.unacked.get_mut(&key) else { return };
+        let Some(unacked) = self.unacked_results.get_mut(&key) else { return };
         unacked.is_ready = true;
         let preferred_link = unacked.link;
         self.send(key, preferred_link, now);
@@ -155,7 +155,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
 
     /// Sends the result on this stream, even if another one has it.
     pub(super) fn deliver_by(&mut self, key: RunKey, link: u64, now: Instant) {
-        if self.unacked.get(&key).is_some_and(|unacked| unacked.is_ready) {
+        if self.unacked_results.get(&key).is_some_and(|unacked| unacked.is_ready) {
             self.send(key, link, now);
         }
     }
@@ -163,7 +163,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
     /// Sends the chunks of the log that the stream lacks, and then the result.
     fn send(&mut self, key: RunKey, preferred_link: u64, now: Instant) {
         let link = self.route(preferred_link).cloned();
-        let Some(unacked) = self.unacked.get_mut(&key) else { return };
+        let Some(unacked) = self.unacked_results.get_mut(&key) else { return };
         if let Some(resend_at) = unacked.resend_at.take() {
             self.resend.remove(&(resend_at, key));
         }
@@ -179,7 +179,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         unacked.resend_at = Some(resend_at);
         self.resend.insert((resend_at, key));
         if mutant::on(Mutant::ForgetResultWhenSent) {
-            self.unacked.remove(&key);
+            self.unacked_results.remove(&key);
         }
     }
 
@@ -190,7 +190,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
                 break;
             }
             self.resend.pop_first();
-            let prior_id = self.unacked.get_mut(&key).map_or(0, |unacked| {
+            let prior_id = self.unacked_results.get_mut(&key).map_or(0, |unacked| {
                 unacked.resend_at = None;
                 unacked.link
             });
@@ -201,7 +201,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
 
     /// Forgets a result that a server has acknowledged, whatever the verdict.
     pub(super) fn record_ack(&mut self, key: RunKey, now: Instant) {
-        let Some(unacked) = self.unacked.remove(&key) else { return };
+        let Some(unacked) = self.unacked_results.remove(&key) else { return };
         if let Some(resend_at) = unacked.resend_at {
             self.resend.remove(&(resend_at, key));
         }
@@ -225,7 +225,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
     }
 
     pub(super) fn record_log_ack(&mut self, key: RunKey, sequence: i64) {
-        let log = self.unacked.get(&key).and_then(|unacked| unacked.log.as_ref());
+        let log = self.unacked_results.get(&key).and_then(|unacked| unacked.log.as_ref());
         if let Some(log) = log.or_else(|| self.unacked_logs.get(&key).map(|(_, log)| log)) {
             log.record_ack(sequence);
         }
@@ -257,7 +257,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         let id = link.id();
         self.links.insert(id, link);
         let waiting: Vec<RunKey> = self
-            .unacked
+            .unacked_results
             .iter()
             .filter(|(_, unacked)| unacked.is_ready && unacked.link == 0)
             .map(|(key, _)| *key)
@@ -272,7 +272,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         self.links.remove(&id);
         let is_stranded = |unacked: &UnackedResult<G>| unacked.is_ready && unacked.link == id;
         let stranded: Vec<RunKey> =
-            self.unacked.iter().filter(|(_, unacked)| is_stranded(unacked)).map(|(key, _)| *key).collect();
+            self.unacked_results.iter().filter(|(_, unacked)| is_stranded(unacked)).map(|(key, _)| *key).collect();
         for key in stranded {
             self.send(key, 0, now);
         }

@@ -402,14 +402,14 @@ fn a_run_without_a_place_shows_whether_the_queue_is_full() {
 #[test]
 fn an_outdated_hello_loses_no_run() {
     let mut world = World::new();
-    world.join_by(1, (1, 3), Report::default());
+    world.join_with_hello(1, (1, 3), Report::default());
     world.arrive([plain(1)]);
     assert_eq!(world.at(1.0), ["sent to 1: 1"]);
-    assert_eq!(world.join_by(1, (2, 2), Report::default()), ["end of stream 2"]);
+    assert_eq!(world.join_with_hello(1, (2, 2), Report::default()), ["end of stream 2"]);
     world.on(Event::StreamEnded(ExecutorId::new(1), 1, Responder::new(|()| {})));
-    assert_eq!(world.join_by(1, (3, 1), Report::default()), ["end of stream 3"]);
+    assert_eq!(world.join_with_hello(1, (3, 1), Report::default()), ["end of stream 3"]);
     let report = Report { held: [(run(1), 1)].into(), ..Report::default() };
-    assert_eq!(world.join_by(1, (4, 4), report), NOTHING);
+    assert_eq!(world.join_with_hello(1, (4, 4), report), NOTHING);
     assert_eq!(world.result(1, 1, 1), ["end of 1/1: Succeeded"]);
 }
 
@@ -417,7 +417,7 @@ fn an_outdated_hello_loses_no_run() {
 #[test]
 fn an_executor_without_a_stream_is_not_online_because_of_an_outdated_hello() {
     let mut world = World::new();
-    world.join_by(1, (1, 3), Report::default());
+    world.join_with_hello(1, (1, 3), Report::default());
     let is_shown_offline = |world: &mut World, number: u64| {
         let (session, online, _stream) = executor(1, number);
         let session = SessionHandle { hello: 2, ..session };

@@ -143,7 +143,7 @@ impl World {
     }
 
     /// An executor opens the stream with this number; its hello is the one with the number `hello`.
-    pub(super) fn join_by(&mut self, id: i64, (number, hello): (u64, u64), report: Report) -> Vec<String> {
+    pub(super) fn join_with_hello(&mut self, id: i64, (number, hello): (u64, u64), report: Report) -> Vec<String> {
         let (session, online, stream) = executor(id, number);
         let session = SessionHandle { hello, ..session };
         self.sessions.insert(session.executor, session.clone());
