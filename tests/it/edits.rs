@@ -232,7 +232,7 @@ fn check_history(history: &[JobState], ran: &[(i64, usize)], runs: &[Value]) {
     for (fire, tag) in ran {
         assert!(seen.insert(*fire), "the fire of {fire} ran twice");
         // A definition that was paused and resumed was in force more than once.
-        let may = |index: usize| {
+        let may_run = |index: usize| {
             let state = &history[index];
             let until = history.get(index + 1).map_or(i64::MAX, |next| next.acknowledged_ms + 1_000);
             state.definition.is_some_and(|(definition, of)| of == *tag && DEFINITIONS[definition].1(*fire))
@@ -240,7 +240,7 @@ fn check_history(history: &[JobState], ran: &[(i64, usize)], runs: &[Value]) {
                 && *fire * 1_000 <= until
         };
         assert!(
-            (0..history.len()).any(may),
+            (0..history.len()).any(may_run),
             "the fire of {fire} ran under definition {tag}, which did not plan it then"
         );
     }

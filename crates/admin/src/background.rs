@@ -87,7 +87,7 @@ pub(crate) async fn drive<B: Background>(
         tokio::select! {
             biased;
             () = stop.cancelled() => return background.finish_work().await,
-            () = until(next) => {}
+            () = sleep_until_or_pend(next) => {}
             () = sleep_or_pend(retry) => {}
             () = background.wait_until_woken() => {}
         }
@@ -100,7 +100,7 @@ pub(crate) async fn drive<B: Background>(
             Ok(_) => 0,
             Err(_) => failed_count.saturating_add(1),
         };
-        let change = board.note(B::NAME, &done, is_idle, (clock.now(), began.elapsed()));
+        let change = board.record_tick(B::NAME, &done, is_idle, (clock.now(), began.elapsed()));
         if !B::REPORTS_FAILURE {
             match (change, done) {
                 (TickChange::Failing, Err(TickError(error))) => {
@@ -117,7 +117,7 @@ pub(crate) async fn drive<B: Background>(
     }
 }
 
-async fn until(at: Option<Instant>) {
+async fn sleep_until_or_pend(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
         None => pending().await,
@@ -134,7 +134,7 @@ async fn sleep_or_pend(wait: Option<Duration>) {
 /// What the result of a tick changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TickChange {
-    Nothing,
+    Unchanged,
     /// The first failure after a success.
     Failing,
     /// The first success after this many failures.
@@ -149,7 +149,7 @@ pub(crate) struct LoopBoard(Mutex<BTreeMap<&'static str, LoopReport>>);
 
 impl LoopBoard {
     /// Records a tick: its result, whether it did nothing for lack of the lease, its end and its length.
-    fn note(
+    fn record_tick(
         &self,
         name: &'static str,
         done: &Result<u64, TickError>,
@@ -162,7 +162,7 @@ impl LoopBoard {
         report.took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         report.tick_count += 1;
         match done {
-            Ok(_) if is_idle => TickChange::Nothing,
+            Ok(_) if is_idle => TickChange::Unchanged,
             Ok(count) => {
                 report.done_count = report.done_count.saturating_add(*count);
                 if *count > 0 {
@@ -170,7 +170,7 @@ impl LoopBoard {
                 }
                 let failed_count = std::mem::take(&mut report.failed_in_a_row);
                 report.failing_since = None;
-                if failed_count == 0 { TickChange::Nothing } else { TickChange::Recovered { failed_count } }
+                if failed_count == 0 { TickChange::Unchanged } else { TickChange::Recovered { failed_count } }
             }
             Err(TickError(error)) => {
                 report.failed_count += 1;
@@ -178,7 +178,7 @@ impl LoopBoard {
                 report.error = Some(error.chars().take(ERROR_LEN_MAX).collect());
                 let is_news = report.failing_since.is_none();
                 report.failing_since.get_or_insert(now);
-                if is_news { TickChange::Failing } else { TickChange::Nothing }
+                if is_news { TickChange::Failing } else { TickChange::Unchanged }
             }
         }
     }
@@ -209,15 +209,15 @@ mod tests {
     #[test]
     fn a_failure_and_its_end_are_reported_once() {
         let board = LoopBoard::default();
-        let note = |done, second| board.note("adopt", &done, false, (Timestamp::from_secs(second), SECOND));
-        assert_eq!(note(Ok(3), 1), TickChange::Nothing);
+        let note = |done, second| board.record_tick("adopt", &done, false, (Timestamp::from_secs(second), SECOND));
+        assert_eq!(note(Ok(3), 1), TickChange::Unchanged);
         assert_eq!(note(failure("down"), 2), TickChange::Failing);
-        assert_eq!(note(failure("still down"), 3), TickChange::Nothing);
+        assert_eq!(note(failure("still down"), 3), TickChange::Unchanged);
         let report = board.reports().remove(0);
         assert_eq!((report.failed_count, report.failing_since), (2, Some(Timestamp::from_secs(2))));
         assert_eq!((report.error.as_deref(), report.did_at), (Some("still down"), Some(Timestamp::from_secs(1))));
         assert_eq!(note(Ok(0), 4), TickChange::Recovered { failed_count: 2 });
-        assert_eq!(note(Ok(2), 5), TickChange::Nothing);
+        assert_eq!(note(Ok(2), 5), TickChange::Unchanged);
         let report = board.reports().remove(0);
         assert_eq!((report.failing_since, report.error.as_deref()), (None, Some("still down")));
         assert_eq!((report.tick_count, report.done_count, report.failed_in_a_row), (5, 5, 0));
@@ -227,9 +227,10 @@ mod tests {
     #[test]
     fn a_tick_without_the_lease_ends_no_failure() {
         let board = LoopBoard::default();
-        let note = |done, is_idle, second| board.note("scan", &done, is_idle, (Timestamp::from_secs(second), SECOND));
+        let note =
+            |done, is_idle, second| board.record_tick("scan", &done, is_idle, (Timestamp::from_secs(second), SECOND));
         assert_eq!(note(failure("down"), false, 1), TickChange::Failing);
-        assert_eq!(note(Ok(0), true, 2), TickChange::Nothing);
+        assert_eq!(note(Ok(0), true, 2), TickChange::Unchanged);
         let report = board.reports().remove(0);
         assert_eq!(report.failing_since, Some(Timestamp::from_secs(1)));
         assert_eq!((report.tick_count, report.ticked_at), (2, Some(Timestamp::from_secs(2))));
@@ -239,7 +240,7 @@ mod tests {
     #[test]
     fn an_error_of_any_length_is_cut() {
         let board = LoopBoard::default();
-        board.note("heal", &failure(&"ü".repeat(10_000)), false, (Timestamp::EPOCH, SECOND));
+        board.record_tick("heal", &failure(&"ü".repeat(10_000)), false, (Timestamp::EPOCH, SECOND));
         assert_eq!(board.reports()[0].error.as_ref().map(|error| error.chars().count()), Some(ERROR_LEN_MAX));
     }
 }

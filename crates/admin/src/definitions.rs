@@ -12,14 +12,17 @@ use rondel_store::{Store, StoreError};
 use crate::metrics::{JobSeries, JobSeriesTable, LabelledCounts, LabelledRuns, NamespaceCounts, Namespaces};
 
 /// Maximum entries of the young half; the whole cache holds up to twice as many.
-const YOUNG_MAX: usize = 50_000;
+const YOUNG_COUNT_MAX: usize = 50_000;
 
 /// A job and the version of its definition.
-pub(crate) type Key = (JobId, i64);
+pub(crate) type DefinitionKey = (JobId, i64);
+
+/// Definitions by their keys.
+pub(crate) type CompiledDefinitions = HashMap<DefinitionKey, Arc<CompiledDefinition>>;
 
 /// A definition, ready for the engine.
 #[derive(Debug)]
-pub(crate) struct Compiled {
+pub(crate) struct CompiledDefinition {
     pub(crate) id: JobId,
     pub(crate) version: i64,
     pub(crate) namespace: NamespaceId,
@@ -36,9 +39,9 @@ pub(crate) struct Compiled {
     pub(crate) labelled: Option<Arc<LabelledCounts>>,
 }
 
-impl Compiled {
+impl CompiledDefinition {
     /// The fields that all runs of this definition share.
-    pub(crate) const fn run_of(&self) -> RunJob {
+    pub(crate) const fn run_job(&self) -> RunJob {
         RunJob { namespace: self.namespace, job: self.id, job_version: self.version, app: self.app }
     }
 }
@@ -56,8 +59,8 @@ pub(crate) struct Definitions {
 
 #[derive(Debug, Default)]
 struct Halves {
-    young: HashMap<Key, Arc<Compiled>>,
-    old: HashMap<Key, Arc<Compiled>>,
+    young: CompiledDefinitions,
+    old: CompiledDefinitions,
 }
 
 impl Definitions {
@@ -70,8 +73,8 @@ impl Definitions {
     pub(crate) async fn load(
         &self,
         store: &dyn Store,
-        keys: impl IntoIterator<Item = Key>,
-    ) -> Result<HashMap<Key, Arc<Compiled>>, StoreError> {
+        keys: impl IntoIterator<Item = DefinitionKey>,
+    ) -> Result<CompiledDefinitions, StoreError> {
         let (mut found, missing) = self.cached(keys);
         let read = self.read(store, &missing).await?;
         for (key, compiled) in &read {
@@ -85,15 +88,15 @@ impl Definitions {
     pub(crate) async fn load_uncached(
         &self,
         store: &dyn Store,
-        keys: impl IntoIterator<Item = Key>,
-    ) -> Result<HashMap<Key, Arc<Compiled>>, StoreError> {
+        keys: impl IntoIterator<Item = DefinitionKey>,
+    ) -> Result<CompiledDefinitions, StoreError> {
         let (mut found, missing) = self.cached(keys);
         found.extend(self.read(store, &missing).await?);
         Ok(found)
     }
 
     /// The cached definitions, and the keys of the others.
-    fn cached(&self, keys: impl IntoIterator<Item = Key>) -> (HashMap<Key, Arc<Compiled>>, Vec<Key>) {
+    fn cached(&self, keys: impl IntoIterator<Item = DefinitionKey>) -> (CompiledDefinitions, Vec<DefinitionKey>) {
         let (mut found, mut missing) = (HashMap::new(), Vec::new());
         for key in keys {
             if found.contains_key(&key) {
@@ -109,7 +112,11 @@ impl Definitions {
         (found, missing)
     }
 
-    async fn read(&self, store: &dyn Store, missing: &[Key]) -> Result<Vec<(Key, Arc<Compiled>)>, StoreError> {
+    async fn read(
+        &self,
+        store: &dyn Store,
+        missing: &[DefinitionKey],
+    ) -> Result<Vec<(DefinitionKey, Arc<CompiledDefinition>)>, StoreError> {
         let mut found = Vec::with_capacity(missing.len());
         for chunk in missing.chunks(500) {
             for definition in store.definitions(chunk).await? {
@@ -121,7 +128,7 @@ impl Definitions {
         Ok(found)
     }
 
-    fn get(&self, key: Key) -> Option<Arc<Compiled>> {
+    fn get(&self, key: DefinitionKey) -> Option<Arc<CompiledDefinition>> {
         let mut halves = self.halves.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(compiled) = halves.young.get(&key) {
             return Some(Arc::clone(compiled));
@@ -131,19 +138,19 @@ impl Definitions {
         Some(compiled)
     }
 
-    fn put(&self, key: Key, compiled: Arc<Compiled>) {
+    fn put(&self, key: DefinitionKey, compiled: Arc<CompiledDefinition>) {
         let mut halves = self.halves.lock().unwrap_or_else(PoisonError::into_inner);
-        if halves.young.len() >= YOUNG_MAX {
+        if halves.young.len() >= YOUNG_COUNT_MAX {
             halves.old = std::mem::take(&mut halves.young);
         }
         halves.young.insert(key, compiled);
     }
 
-    fn compile(&self, definition: Definition) -> Option<Arc<Compiled>> {
+    fn compile(&self, definition: Definition) -> Option<Arc<CompiledDefinition>> {
         match self.compile_job(&definition.spec, definition.calendar.as_ref()) {
             Ok(job) => {
                 let namespace = (definition.namespace, definition.namespace_name.as_str());
-                Some(Arc::new(Compiled {
+                Some(Arc::new(CompiledDefinition {
                     id: definition.job,
                     version: definition.version,
                     counts: self.namespaces.of(namespace.0, namespace.1),

@@ -20,7 +20,8 @@ use crate::cancel::{self, CancelledRuns};
 use crate::channels::{ChannelLoop, WatchdogLoop};
 use crate::clock::Clock;
 use crate::cluster::{
-    AdoptLoop, BeatLoop, DatabaseWatch, Departing, MaintenanceBoard, MoveLoop, StartError, SwitchBoard, join, leave,
+    AdoptLoop, BeatLoop, DatabaseWatch, DepartureBoard, MaintenanceBoard, MoveLoop, StartError, SwitchBoard, join,
+    leave,
 };
 use crate::conceal;
 use crate::config::EngineConfig;
@@ -63,7 +64,7 @@ struct LoopStarter<'a> {
 }
 
 impl LoopStarter<'_> {
-    fn background<B: Background + 'static>(&self, until: Until, background: B) {
+    fn start_background<B: Background + 'static>(&self, until: Until, background: B) {
         let stop = match until {
             Until::Hard => &self.lifecycle.hard,
             Until::Soft | Until::Done => &self.lifecycle.soft,
@@ -74,21 +75,21 @@ impl LoopStarter<'_> {
         self.lifecycle.spawn(B::NAME, until, drive(background, board, holds_lease, stop.clone()));
     }
 
-    fn housekeeping(&self) {
-        self.duty::<housekeeping::Stats>();
-        self.duty::<housekeeping::OldStats>();
-        self.duty::<housekeeping::Purge>();
-        self.duty::<housekeeping::Traces>();
-        self.duty::<housekeeping::Logs>();
-        self.duty::<housekeeping::Calls>();
-        self.duty::<housekeeping::Messages>();
-        self.duty::<housekeeping::Tokens>();
-        self.duty::<housekeeping::Executors>();
-        self.duty::<housekeeping::Nodes>();
+    fn start_housekeeping(&self) {
+        self.start_duty::<housekeeping::Stats>();
+        self.start_duty::<housekeeping::OldStats>();
+        self.start_duty::<housekeeping::Purge>();
+        self.start_duty::<housekeeping::Traces>();
+        self.start_duty::<housekeeping::Logs>();
+        self.start_duty::<housekeeping::Calls>();
+        self.start_duty::<housekeeping::Messages>();
+        self.start_duty::<housekeeping::Tokens>();
+        self.start_duty::<housekeeping::Executors>();
+        self.start_duty::<housekeeping::Nodes>();
     }
 
-    fn duty<T: DutyType + 'static>(&self) {
-        self.background(Until::Soft, HousekeepingLoop::<T>::new(Arc::clone(self.shared)));
+    fn start_duty<T: DutyType + 'static>(&self) {
+        self.start_background(Until::Soft, HousekeepingLoop::<T>::new(Arc::clone(self.shared)));
     }
 }
 
@@ -155,7 +156,7 @@ impl Engine {
             database: DatabaseWatch::default(),
             switches: SwitchBoard::default(),
             maintenance: MaintenanceBoard::default(),
-            departing: Departing::default(),
+            departing: DepartureBoard::default(),
             claims: ClaimCounts::default(),
             loops: Arc::default(),
             quiet_until_ms: AtomicI64::new(0),
@@ -165,8 +166,8 @@ impl Engine {
             all_adopted_epoch: AtomicI64::new(0),
         });
         let hard = &lifecycle.hard;
-        let start = LoopStarter { lifecycle, shared: &shared };
-        start.background(Until::Hard, BeatLoop::new(Arc::clone(&shared)));
+        let starter = LoopStarter { lifecycle, shared: &shared };
+        starter.start_background(Until::Hard, BeatLoop::new(Arc::clone(&shared)));
         let dispatch = DispatchLoop::new(Arc::clone(&shared), event_queue, steps);
         lifecycle.spawn("dispatch", Until::Hard, dispatch.run(hard.clone()));
         let step_loop = StepLoop::new(Arc::clone(&shared), step_queue, events.clone());
@@ -178,26 +179,26 @@ impl Engine {
         }
         let log_loop = LogLoop::new(Arc::clone(&shared), Arc::clone(&logs));
         lifecycle.spawn("logs", Until::Hard, log_loop.run(hard.clone()));
-        start.background(Until::Soft, TickLoop::new(Arc::clone(&shared), commands, events.clone()));
-        start.background(Until::Soft, ScanLoop::new(Arc::clone(&shared)));
-        start.background(Until::Soft, AdoptLoop::new(Arc::clone(&shared)));
-        start.background(Until::Soft, MoveLoop::new(Arc::clone(&shared)));
-        start.housekeeping();
-        start.background(Until::Soft, WebhookLoop::new(Arc::clone(&shared)));
-        start.background(Until::Soft, ChannelLoop::new(Arc::clone(&shared)));
+        starter.start_background(Until::Soft, TickLoop::new(Arc::clone(&shared), commands, events.clone()));
+        starter.start_background(Until::Soft, ScanLoop::new(Arc::clone(&shared)));
+        starter.start_background(Until::Soft, AdoptLoop::new(Arc::clone(&shared)));
+        starter.start_background(Until::Soft, MoveLoop::new(Arc::clone(&shared)));
+        starter.start_housekeeping();
+        starter.start_background(Until::Soft, WebhookLoop::new(Arc::clone(&shared)));
+        starter.start_background(Until::Soft, ChannelLoop::new(Arc::clone(&shared)));
         if shared.config.watchdog_url.is_some() {
-            start.background(Until::Soft, WatchdogLoop::new(Arc::clone(&shared)));
+            starter.start_background(Until::Soft, WatchdogLoop::new(Arc::clone(&shared)));
         }
         if !shared.config.host.is_empty() {
-            start.background(Until::Soft, HostLoop::new(Arc::clone(&shared)));
+            starter.start_background(Until::Soft, HostLoop::new(Arc::clone(&shared)));
         }
         let gateway = GatewayService::new(Arc::clone(&shared), events, logs, lifecycle.clone());
         let node = Node::new(Arc::clone(&shared));
-        start.background(Until::Soft, HealLoop::new(node.clone()));
-        start.background(Until::Soft, DeclareLoop::new(node.clone()));
-        start.background(Until::Soft, RuleLoop::new(node.clone()));
-        start.background(Until::Soft, ReportLoop::new(node.clone()));
-        start.background(Until::Soft, PumpLoop::new(node.clone()));
+        starter.start_background(Until::Soft, HealLoop::new(node.clone()));
+        starter.start_background(Until::Soft, DeclareLoop::new(node.clone()));
+        starter.start_background(Until::Soft, RuleLoop::new(node.clone()));
+        starter.start_background(Until::Soft, ReportLoop::new(node.clone()));
+        starter.start_background(Until::Soft, PumpLoop::new(node.clone()));
         Ok(Self { node, gateway, lifecycle: lifecycle.clone() })
     }
 

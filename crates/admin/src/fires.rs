@@ -19,11 +19,11 @@ mod context;
 /// Definitions read for one history; each may have a calendar of thousands of days.
 const VERSION_COUNT_MAX: u32 = 50;
 /// The range around an instant in which definitions are read to find the fires next to it.
-const AROUND: std::time::Duration = fires::RANGE_MAX;
+const DEFINITION_RADIUS: std::time::Duration = fires::RANGE_MAX;
 
 /// Number of newest runs that are read to find the run that an answer is about; some of them may be shards.
 const NEWEST_COUNT: u32 = 100;
-const OPEN: [RunStatus; 3] = [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running];
+const OPEN_STATUSES: [RunStatus; 3] = [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running];
 
 /// The input of a history.
 struct HistoryInput {
@@ -201,13 +201,13 @@ pub(crate) async fn why_now(
     visible_apps: Option<&[AppId]>,
 ) -> Result<Why, StoreError> {
     let now = node.now();
-    let open = newest_run(node, record, &OPEN, visible_apps).await?;
+    let open = newest_run(node, record, &OPEN_STATUSES, visible_apps).await?;
     let last = match open {
         Some(_) => None,
         None => newest_run(node, record, &[], visible_apps).await?,
     };
     let about_run = open.is_some();
-    let versions = read_versions(node, record, now - AROUND, now + AROUND).await?;
+    let versions = read_versions(node, record, now - DEFINITION_RADIUS, now + DEFINITION_RADIUS).await?;
     let input = read_facts(node, record, versions, open.into_iter().chain(last).collect(), visible_apps).await?;
     let input = with_context(node, input, visible_apps).await?;
     let (answer, input) = compute(move || (answer_now(&input, about_run), input)).await;
@@ -272,7 +272,7 @@ fn is_full(runs: &[Run]) -> bool {
 
 /// The definitions from which the history around an instant is computed.
 async fn versions_around(node: &Node, record: &JobRecord, at: Timestamp) -> Result<Vec<VersionRecord>, StoreError> {
-    let mut versions = read_versions(node, record, at - AROUND, at + AROUND).await?;
+    let mut versions = read_versions(node, record, at - DEFINITION_RADIUS, at + DEFINITION_RADIUS).await?;
     if is_cut(&versions, at) {
         versions.extend(node.store().versions(record.id, at, at, 2).await?);
     }

@@ -8,7 +8,7 @@ use rondel_core::schedule::Kind;
 use rondel_core::{AppId, JobId, NamespaceId, Timestamp};
 use rondel_store::StoreError;
 
-use crate::definitions::Compiled;
+use crate::definitions::CompiledDefinition;
 use crate::fires::compute;
 use crate::node::Node;
 
@@ -101,11 +101,11 @@ impl Default for ForecastRange {
 struct ForecastBuilder {
     range: ForecastRange,
     /// The first fires; the latest of them on top.
-    first: BinaryHeap<(Timestamp, JobId, String, String)>,
+    earliest_fires: BinaryHeap<(Timestamp, JobId, String, String)>,
     /// The number of fires by bucket, of jobs with many fires.
     density: BTreeMap<Timestamp, u64>,
     /// The fires of the jobs with many fires, unsorted. It is filled as long as there are few enough to find the peak.
-    dense: Vec<Timestamp>,
+    dense_instants: Vec<Timestamp>,
     /// Whether the jobs with many fires have too many to find the peak.
     is_peak_unknown: bool,
     /// The fires of all other jobs, in any order: they are sorted and counted once, at the end.
@@ -114,10 +114,10 @@ struct ForecastBuilder {
 }
 
 impl ForecastBuilder {
-    fn add(&mut self, compiled: &Compiled, next_fire_at: Timestamp) {
+    fn add(&mut self, compiled: &CompiledDefinition, next_fire_at: Timestamp) {
         let (table, ForecastRange { from, to, .. }) = (&compiled.job.timetable, self.range);
         if table.delay().is_some() {
-            return self.note(compiled, next_fire_at);
+            return self.add_fire(compiled, next_fire_at);
         }
         if let Some(count) = table.count_between(compiled.anchor, from, to).filter(|count| *count > ENUMERATED_MAX) {
             return self.add_dense(compiled, count);
@@ -127,20 +127,20 @@ impl ForecastBuilder {
                 self.is_cut = true;
                 break;
             }
-            self.note(compiled, fire.at);
+            self.add_fire(compiled, fire.at);
         }
     }
 
     /// Adds a job with this many fires: the first fires are listed, the others are only counted.
-    fn add_dense(&mut self, compiled: &Compiled, count: u64) {
+    fn add_dense(&mut self, compiled: &CompiledDefinition, count: u64) {
         let (table, ForecastRange { from, to, limit, .. }) = (&compiled.job.timetable, self.range);
         for fire in table.fires(compiled.anchor, from, to).take(limit) {
-            self.list(compiled, fire.at);
+            self.list_if_early(compiled, fire.at);
         }
-        let room = PEAK_FIRE_COUNT_MAX.saturating_sub(self.dense.len());
+        let room = PEAK_FIRE_COUNT_MAX.saturating_sub(self.dense_instants.len());
         self.is_peak_unknown |= !usize::try_from(count).is_ok_and(|count| count <= room);
         if !self.is_peak_unknown {
-            self.dense.extend(table.fires(compiled.anchor, from, to).map(|fire| fire.at));
+            self.dense_instants.extend(table.fires(compiled.anchor, from, to).map(|fire| fire.at));
         }
         // Each range excludes its start and includes its end, which is the last instant of a bucket.
         let mut begin = from;
@@ -159,19 +159,19 @@ impl ForecastBuilder {
         at.floor(self.range.step)
     }
 
-    fn note(&mut self, compiled: &Compiled, at: Timestamp) {
+    fn add_fire(&mut self, compiled: &CompiledDefinition, at: Timestamp) {
         self.instants.push(at);
-        self.list(compiled, at);
+        self.list_if_early(compiled, at);
     }
 
-    fn list(&mut self, compiled: &Compiled, at: Timestamp) {
-        let is_full = self.first.len() >= self.range.limit;
-        if is_full && self.first.peek().is_none_or(|(last, ..)| *last <= at) {
+    fn list_if_early(&mut self, compiled: &CompiledDefinition, at: Timestamp) {
+        let is_full = self.earliest_fires.len() >= self.range.limit;
+        if is_full && self.earliest_fires.peek().is_none_or(|(last, ..)| *last <= at) {
             return;
         }
-        self.first.push((at, compiled.id, compiled.job.name.clone(), compiled.job.app.clone()));
+        self.earliest_fires.push((at, compiled.id, compiled.job.name.clone(), compiled.job.app.clone()));
         if is_full {
-            self.first.pop();
+            self.earliest_fires.pop();
         }
     }
 
@@ -180,9 +180,9 @@ impl ForecastBuilder {
         for at in &instants {
             *self.density.entry(self.bucket(*at)).or_default() += 1;
         }
-        instants.append(&mut self.dense);
+        instants.append(&mut self.dense_instants);
         let peak = if self.is_peak_unknown { None } else { peak(instants) };
-        let fires = self.first.into_sorted_vec();
+        let fires = self.earliest_fires.into_sorted_vec();
         Forecast {
             fires: fires.into_iter().map(|(at, job, name, app)| ComingFire { at, job, name, app }).collect(),
             density: self.density,
@@ -255,7 +255,7 @@ pub async fn next_fires(
     Ok(compute(fires).await.unwrap_or_default())
 }
 
-fn plan(compiled: &Compiled, (from, to): (Timestamp, Timestamp), now: Timestamp) -> LanePlan {
+fn plan(compiled: &CompiledDefinition, (from, to): (Timestamp, Timestamp), now: Timestamp) -> LanePlan {
     let (job, anchor) = (&compiled.job, compiled.anchor);
     let table = &job.timetable;
     let (mut fires, mut is_cut) = (Vec::new(), false);

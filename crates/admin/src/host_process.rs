@@ -33,7 +33,7 @@ enum ProcessState {
 }
 
 /// The process that a hello names, if it is alive on this host.
-pub(crate) fn find(named: Option<&v1::HostProcess>) -> Option<HostProcess> {
+pub(crate) fn find_living(named: Option<&v1::HostProcess>) -> Option<HostProcess> {
     let named = named?;
     let process = HostProcess {
         boot_id: parse_boot_id(&named.boot_id)?,
@@ -41,12 +41,12 @@ pub(crate) fn find(named: Option<&v1::HostProcess>) -> Option<HostProcess> {
         pid: named.pid,
         started_ticks: named.started_ticks,
     };
-    (is_here(process) && process_state(process) == ProcessState::Alive).then_some(process)
+    (is_on_this_host(process) && process_state(process) == ProcessState::Alive).then_some(process)
 }
 
 /// Whether the process belongs to this host and is gone.
 pub(crate) fn is_gone(process: HostProcess) -> bool {
-    is_here(process) && process_state(process) == ProcessState::Gone
+    is_on_this_host(process) && process_state(process) == ProcessState::Gone
 }
 
 /// Checks a process of this host for up to [`CHECK_FOR`]. True once the process is gone; false if it is still alive after that time, or if its
@@ -64,7 +64,7 @@ pub(crate) async fn is_gone_soon(process: HostProcess) -> bool {
     }
 }
 
-fn is_here(process: HostProcess) -> bool {
+fn is_on_this_host(process: HostProcess) -> bool {
     static HOST: OnceLock<Option<Host>> = OnceLock::new();
     let here = Host { boot_id: process.boot_id, pid_namespace: process.pid_namespace };
     HOST.get_or_init(Host::read).as_ref() == Some(&here)
@@ -81,8 +81,8 @@ fn process_state(process: HostProcess) -> ProcessState {
     }
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.pid)).unwrap_or_default();
     let Some((state, started_ticks)) = read_stat(&stat) else { return ProcessState::Unknown };
-    let is_over = matches!(state, "Z" | "X") && thread_count(process.pid).is_some_and(|count| count <= 1);
-    if started_ticks != process.started_ticks || is_over { ProcessState::Gone } else { ProcessState::Alive }
+    let is_zombie = matches!(state, "Z" | "X") && thread_count(process.pid).is_some_and(|count| count <= 1);
+    if started_ticks != process.started_ticks || is_zombie { ProcessState::Gone } else { ProcessState::Alive }
 }
 
 /// The number of threads of a process. Other threads can outlive the first one.
@@ -138,7 +138,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_process_is_gone_when_it_died_and_not_before() {
         let mut child = sleeper();
-        let process = find(Some(&named(child.id()))).unwrap();
+        let process = find_living(Some(&named(child.id()))).unwrap();
         assert!(!is_gone_soon(process).await);
         child.kill().unwrap();
         // The process counts as dead as soon as it is a zombie, before its parent has waited for it.
@@ -154,7 +154,7 @@ mod tests {
     fn nothing_is_known_of_processes_of_other_hosts_and_of_those_that_do_not_live() {
         let mut child = sleeper();
         let own = named(child.id());
-        assert!(find(Some(&own)).is_some());
+        assert!(find_living(Some(&own)).is_some());
         for foreign in [
             v1::HostProcess { boot_id: "00000000-0000-4000-8000-000000000000".to_owned(), ..own.clone() },
             v1::HostProcess { pid_namespace: own.pid_namespace + 1, ..own.clone() },
@@ -163,14 +163,14 @@ mod tests {
             v1::HostProcess { pid: -1, ..own.clone() },
             v1::HostProcess::default(),
         ] {
-            assert_eq!(find(Some(&foreign)), None, "{foreign:?}");
+            assert_eq!(find_living(Some(&foreign)), None, "{foreign:?}");
         }
-        assert_eq!(find(None), None);
-        let seen = find(Some(&own)).unwrap();
+        assert_eq!(find_living(None), None);
+        let seen = find_living(Some(&own)).unwrap();
         assert!(!is_gone(seen));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(find(Some(&own)), None, "it was not seen alive");
+        assert_eq!(find_living(Some(&own)), None, "it was not seen alive");
         assert!(is_gone(seen));
         assert!(
             !is_gone(HostProcess { boot_id: seen.boot_id + 1, ..seen }),

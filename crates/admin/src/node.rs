@@ -1,6 +1,5 @@
 //! The state that all parts of a running node share. It starts nothing and decides nothing.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -19,12 +18,12 @@ use tokio::sync::{Notify, mpsc};
 use crate::background::LoopBoard;
 use crate::clock::Clock;
 use crate::cluster::{
-    DatabaseTrouble, DatabaseWatch, Departing, LostHistory, MaintenanceBoard, Membership, SwitchBoard,
+    DatabaseTrouble, DatabaseWatch, DepartureBoard, LostHistory, MaintenanceBoard, Membership, SwitchBoard,
 };
 use crate::config::EngineConfig;
 use crate::counters::Counters;
 use crate::declared::{DeclarationBoard, DeclarationProblem};
-use crate::definitions::{Compiled, Definitions, Key};
+use crate::definitions::{CompiledDefinitions, DefinitionKey, Definitions};
 use crate::dispatch::results::ResultLanes;
 use crate::dispatch::results::foreign::ForeignQueue;
 use crate::dispatch::{self, Event};
@@ -81,7 +80,7 @@ pub(crate) struct Shared {
     pub(crate) database: DatabaseWatch,
     pub(crate) switches: SwitchBoard,
     pub(crate) maintenance: MaintenanceBoard,
-    pub(crate) departing: Departing,
+    pub(crate) departing: DepartureBoard,
     pub(crate) claims: ClaimCounts,
     /// Reports of the loops' last ticks.
     pub(crate) loops: Arc<LoopBoard>,
@@ -138,10 +137,10 @@ impl Shared {
 
     /// Like [`put`](Self::put), for runs that the misfire policy judges as of this instant of the boot-time clock.
     pub(crate) async fn put_as_of(&self, runs: Vec<Run>, judged_as_of: i64) {
-        let new = self.in_memory.admit_as_of(runs, judged_as_of, self.clock.now());
-        if !new.is_empty() {
+        let new_runs = self.in_memory.admit_as_of(runs, judged_as_of, self.clock.now());
+        if !new_runs.is_empty() {
             // The ring is closed only when the process ends. The runs are durable, so nothing is lost.
-            drop(self.tick.send(TickCommand::Put(new)).await);
+            drop(self.tick.send(TickCommand::Put(new_runs)).await);
         }
     }
 
@@ -371,7 +370,7 @@ impl Node {
 
     /// Records that the port turned a client away or disconnected it: counted each time, logged at most once a minute for each limit.
     pub fn limit_reached(&self, limit: Limit, client: &dyn std::fmt::Display) {
-        self.0.metrics.limits.reached(limit, client);
+        self.0.metrics.limits.record_reached(limit, client);
     }
 
     /// Counts calls of executors that speak XXL-JOB's protocol.
@@ -416,13 +415,13 @@ impl Node {
     /// Definitions, compiled with their calendars; those that do not exist or cannot be read are omitted.
     pub(crate) async fn definitions(
         &self,
-        keys: impl IntoIterator<Item = Key>,
-    ) -> Result<HashMap<Key, Arc<Compiled>>, StoreError> {
+        keys: impl IntoIterator<Item = DefinitionKey>,
+    ) -> Result<CompiledDefinitions, StoreError> {
         self.0.definitions.load(self.store(), keys).await
     }
 
     /// Like [`definitions`](Self::definitions), for a single use: definitions that were not in the cache are not added to it.
-    pub(crate) async fn definitions_once(&self, keys: Vec<Key>) -> Result<HashMap<Key, Arc<Compiled>>, StoreError> {
+    pub(crate) async fn definitions_once(&self, keys: Vec<DefinitionKey>) -> Result<CompiledDefinitions, StoreError> {
         self.0.definitions.load_uncached(self.store(), keys).await
     }
 
@@ -465,12 +464,12 @@ impl Node {
     pub fn try_put_own(&self, runs: Vec<Run>) {
         let token = self.token();
         let own = runs.into_iter().filter(|run| run.node == token.node && run.node_epoch == token.epoch).collect();
-        let new = self.0.in_memory.admit_as_of(own, self.0.clock.boot_micros(), self.now());
-        if new.is_empty() {
+        let new_runs = self.0.in_memory.admit_as_of(own, self.0.clock.boot_micros(), self.now());
+        if new_runs.is_empty() {
             return;
         }
-        let ids: Vec<RunId> = new.iter().map(|run| run.id).collect();
-        if self.0.tick.try_send(TickCommand::Put(new)).is_err() {
+        let ids: Vec<RunId> = new_runs.iter().map(|run| run.id).collect();
+        if self.0.tick.try_send(TickCommand::Put(new_runs)).is_err() {
             self.0.in_memory.forget(ids);
         }
     }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use rondel_core::{ExecutorId, Run, RunId};
 
 /// Maximum number of runs in the young half. The whole board holds up to twice as many; the oldest are dropped first.
-const YOUNG_MAX: usize = 10_000;
+const YOUNG_COUNT_MAX: usize = 10_000;
 
 /// The progress of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl ProgressBoard {
     /// Stores the newest report of an executor on an attempt.
     pub(crate) fn report(&self, executor: ExecutorId, run: RunId, attempt: i32, progress: Progress) {
         let mut halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if halves.young.len() >= YOUNG_MAX {
+        if halves.young.len() >= YOUNG_COUNT_MAX {
             halves.old = std::mem::take(&mut halves.young);
         }
         halves.old.remove(&(executor, run));
@@ -120,7 +120,7 @@ mod tests {
         board.report(HOLDER, first.id, 2, progress);
         first.status = RunStatus::Succeeded;
         assert_eq!(board.of(&first), None);
-        let many = i64::try_from(2 * YOUNG_MAX).unwrap();
+        let many = i64::try_from(2 * YOUNG_COUNT_MAX).unwrap();
         (2..many + 2).for_each(|id| board.report(HOLDER, RunId::new(id), 1, progress));
         assert_eq!(board.of(&Run { attempt: 2, ..run(1) }), None);
         assert_eq!(board.of(&run(many + 1)), Some(progress));

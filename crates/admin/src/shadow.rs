@@ -23,7 +23,7 @@ pub const DUE_DISTANCE_MAX: Duration = Duration::from_secs(3_600);
 const PAGE_FIRE_COUNT: usize = 200_000;
 const JOB_PAGE: u32 = 500;
 /// Fires within this time after a job's creation are not compared, because Rondel cannot fire the job so soon.
-const NOT_COMPARED_FOR: Duration = Duration::from_secs(2);
+const COMPARED_FROM_AGE: Duration = Duration::from_secs(2);
 
 /// A request for a report.
 #[derive(Clone, Debug)]
@@ -169,7 +169,7 @@ async fn add_rows(
 /// The part of a range in which both schedulers plan the job's fires. For a job that is in shadow mode again after it was active, this is
 /// the whole range; [`is_fire`] omits the runs of the time in between, in which the other scheduler was stopped.
 fn shadow_range(created_at: Timestamp, (mode, promoted_at): (Mode, Option<Timestamp>), range: Range) -> Range {
-    let from = range.from.max(created_at + NOT_COMPARED_FOR);
+    let from = range.from.max(created_at + COMPARED_FROM_AGE);
     match (mode, promoted_at) {
         (Mode::Active, Some(promoted_at)) => Range { from, to: range.to.min(promoted_at), ..range },
         (Mode::Active | Mode::Shadow, _) => Range { from, ..range },

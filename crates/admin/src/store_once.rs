@@ -6,9 +6,9 @@ use rondel_store::StoreError;
 use tokio::time::Instant;
 
 /// How long a call is repeated after the connection to the database broke. An API request may take 30 s.
-const REPEATED_FOR: Duration = Duration::from_secs(20);
+const RETRY_LIMIT: Duration = Duration::from_secs(20);
 /// The pause before each further try.
-const PAUSE: Duration = Duration::from_millis(500);
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// Stores something new: a run, a job, a maintenance window. If the connection broke, it may be stored already, and a caller who gets an error
 /// requests it a second time. So the call is repeated until the database answers. The store recognizes what it has by its key or its id.
@@ -18,16 +18,20 @@ where
 {
     let stored = store().await;
     // The rare path is on the heap: the futures of requests would grow by it otherwise.
-    if stored.as_ref().is_err_and(StoreError::is_outcome_unknown) { Box::pin(repeat(store)).await } else { stored }
+    if stored.as_ref().is_err_and(StoreError::is_outcome_unknown) {
+        Box::pin(repeat_until_known(store)).await
+    } else {
+        stored
+    }
 }
 
-async fn repeat<T, S>(store: impl Fn() -> S) -> Result<T, StoreError>
+async fn repeat_until_known<T, S>(store: impl Fn() -> S) -> Result<T, StoreError>
 where
     S: Future<Output = Result<T, StoreError>>,
 {
-    let until = Instant::now() + REPEATED_FOR;
+    let until = Instant::now() + RETRY_LIMIT;
     loop {
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(RETRY_DELAY).await;
         let stored = store().await;
         if !stored.as_ref().is_err_and(StoreError::is_transient) || Instant::now() >= until {
             return stored;
@@ -58,6 +62,6 @@ mod tests {
         }
         let began = Instant::now();
         assert!(store_once(|| ready(Err::<(), _>(StoreError::lost_answer("a call")))).await.is_err());
-        assert!(began.elapsed() <= REPEATED_FOR + PAUSE);
+        assert!(began.elapsed() <= RETRY_LIMIT + RETRY_DELAY);
     }
 }

@@ -12,7 +12,7 @@ use opentelemetry::trace::{
 use opentelemetry::{Context, KeyValue};
 use rondel_core::{Timestamp, TraceParent, trace_parent};
 
-use crate::dispatch::Ready;
+use crate::dispatch::ReadyRun;
 
 /// The instrumentation scope of the spans.
 const SCOPE: &str = "rondel";
@@ -62,7 +62,7 @@ impl FireTracer {
     /// the run was due and ends now; the fire's span is a child of the caller's span.
     pub(crate) fn start_dispatch(
         &self,
-        ready: &Ready,
+        ready: &ReadyRun,
         executor: &str,
         now: Timestamp,
     ) -> (Option<TraceParent>, Option<DispatchSpan>) {
@@ -111,7 +111,7 @@ impl std::fmt::Debug for FireTracer {
     }
 }
 
-fn attributes(ready: &Ready) -> Vec<KeyValue> {
+fn attributes(ready: &ReadyRun) -> Vec<KeyValue> {
     let (run, definition) = (&ready.run, &ready.definition);
     let mut attributes = vec![
         KeyValue::new("rondel.run.id", run.id.to_string()),

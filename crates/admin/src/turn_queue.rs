@@ -29,9 +29,9 @@ pub(crate) struct TurnQueue<T> {
     bounds: Bounds,
     state: Mutex<State<T>>,
     /// Notified when an item is added.
-    added: Notify,
+    item_added: Notify,
     /// Notified when items are taken, so that there is room.
-    taken: Notify,
+    room_freed: Notify,
 }
 
 #[derive(Debug)]
@@ -58,13 +58,13 @@ struct SessionQueue<T> {
 impl<T> TurnQueue<T> {
     pub(crate) fn new(bounds: Bounds) -> Self {
         let state = State { apps: BTreeMap::new(), turns: VecDeque::new(), weight: 0 };
-        Self { bounds, state: Mutex::new(state), added: Notify::new(), taken: Notify::new() }
+        Self { bounds, state: Mutex::new(state), item_added: Notify::new(), room_freed: Notify::new() }
     }
 
     /// Adds an item to its session's queue; returns the item if the session, its app or the whole queue is full.
     pub(crate) fn offer(&self, source: Source, weight: usize, item: T) -> Result<(), T> {
         self.lock().offer(self.bounds, source, weight, item)?;
-        self.added.notify_one();
+        self.item_added.notify_one();
         Ok(())
     }
 
@@ -73,7 +73,7 @@ impl<T> TurnQueue<T> {
         let deadline = tokio::time::Instant::now() + limit;
         let mut item = item;
         loop {
-            let taken = self.taken.notified();
+            let taken = self.room_freed.notified();
             tokio::pin!(taken);
             // The notification is enabled before the check, so that a take between the check and the wait is not missed.
             taken.as_mut().enable();
@@ -92,10 +92,10 @@ impl<T> TurnQueue<T> {
         loop {
             let taken = self.lock().take(weight_max);
             if !taken.is_empty() {
-                self.taken.notify_waiters();
+                self.room_freed.notify_waiters();
                 return taken;
             }
-            self.added.notified().await;
+            self.item_added.notified().await;
         }
     }
 

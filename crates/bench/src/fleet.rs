@@ -53,7 +53,7 @@ pub async fn run_executor(plan: ExecutorPlan) -> Result<String, BenchError> {
     let servers: Vec<&str> = plan.servers.iter().map(String::as_str).collect();
     let executor = build((&servers, &token), plan.name, (plan.slots, plan.agent), &recorder)?;
     executor.run_until(stop.cancelled()).await?;
-    serde_json::to_string(&recorder.seen()).map_err(|error| BenchError::failed(error.to_string()))
+    serde_json::to_string(&recorder.observations()).map_err(|error| BenchError::failed(error.to_string()))
 }
 
 /// Messages from standard input.
@@ -185,14 +185,14 @@ impl Fleet {
                 while let Some(ended) = tasks.join_next().await {
                     ended.map_err(|error| BenchError::failed(format!("an executor failed: {error}")))??;
                 }
-                Ok(recorder.seen())
+                Ok(recorder.observations())
             }
             Self::Separate(processes) => {
-                let mut seen = Observations::default();
+                let mut observations = Observations::default();
                 for process in processes {
-                    seen.add(&process.end().await?);
+                    observations.add(&process.end().await?);
                 }
-                Ok(seen)
+                Ok(observations)
             }
         }
     }

@@ -36,7 +36,7 @@ pub(crate) struct Fires {
     pub(crate) last_durable: u64,
 }
 
-/// The observations. [`Metered::begin`] clears only the timings of the calls.
+/// The observations. [`MeteredStore::begin`] clears only the timings of the calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Metrics {
     /// The calls, by the method of the store.
@@ -44,32 +44,32 @@ pub(crate) struct Metrics {
     /// The fires, by their planned instants.
     pub(crate) fires: BTreeMap<Timestamp, Fires>,
     /// Verdicts that became durable, inside or outside of the window.
-    pub(crate) stored: u64,
+    pub(crate) stored_count: u64,
     /// Answers other than a stored verdict: duplicates, late results, refused ones, and ends that another attempt follows.
     pub(crate) other_answers: u64,
     /// Verdicts that became durable while the window was open.
     pub(crate) stored_in_window: u64,
     /// Claimed runs without a verdict, each with its planned instant.
-    open: HashMap<RunId, Timestamp>,
+    open_runs: HashMap<RunId, Timestamp>,
     window: Option<Window>,
     /// A job whose runs are not measured.
-    ignored: Option<JobId>,
+    ignored_job: Option<JobId>,
 }
 
 impl Metrics {
     /// Whether every claimed run has a verdict.
     pub(crate) fn is_settled(&self) -> bool {
-        self.open.is_empty()
+        self.open_runs.is_empty()
     }
 }
 
 #[derive(Debug)]
-pub(crate) struct Metered {
+pub(crate) struct MeteredStore {
     inner: Arc<SqlStore>,
     metrics: Mutex<Metrics>,
 }
 
-impl Metered {
+impl MeteredStore {
     pub(crate) fn new(inner: Arc<SqlStore>) -> Self {
         Self { inner, metrics: Mutex::default() }
     }
@@ -82,8 +82,8 @@ impl Metered {
     }
 
     /// Excludes the runs of this job.
-    pub(crate) fn ignore(&self, job: JobId) {
-        self.lock().ignored = Some(job);
+    pub(crate) fn ignore_job(&self, job: JobId) {
+        self.lock().ignored_job = Some(job);
     }
 
     pub(crate) fn read<T>(&self, read: impl FnOnce(&Metrics) -> T) -> T {
@@ -118,11 +118,12 @@ impl Metered {
     fn note_claimed(&self, jobs: &[ClaimJob], claimed: &ClaimResult) {
         let mut metrics = self.lock();
         let won: HashMap<JobId, i64> = claimed.jobs.iter().copied().collect();
-        let ignored = metrics.ignored;
-        let counts = |job: &&ClaimJob| won.contains_key(&job.expected_row.job) && Some(job.expected_row.job) != ignored;
+        let ignored_job = metrics.ignored_job;
+        let counts =
+            |job: &&ClaimJob| won.contains_key(&job.expected_row.job) && Some(job.expected_row.job) != ignored_job;
         for run in jobs.iter().filter(counts).flat_map(|job| &job.runs) {
             if !run.status.is_terminal() && !claimed.existing.contains(&run.id) {
-                metrics.open.insert(run.id, run.fire_at);
+                metrics.open_runs.insert(run.id, run.fire_at);
                 metrics.fires.entry(run.fire_at).or_default().claimed += 1;
             }
         }
@@ -131,18 +132,18 @@ impl Metered {
     fn note_finished(&self, batch: &[AttemptEnd], finished: &[EndOutcome]) {
         let now = clock::now();
         let mut metrics = self.lock();
-        let in_window = metrics.window.is_some_and(|window| window.has(now));
+        let in_window = metrics.window.is_some_and(|window| window.contains(now));
         for (finish, answer) in batch.iter().zip(finished) {
-            if Some(finish.job) == metrics.ignored {
+            if Some(finish.job) == metrics.ignored_job {
                 continue;
             }
             if !matches!(answer, EndOutcome::Stored(_, None)) {
                 metrics.other_answers += 1;
                 continue;
             }
-            metrics.stored += 1;
+            metrics.stored_count += 1;
             metrics.stored_in_window += u64::from(in_window);
-            if let Some(fire_at) = metrics.open.remove(&finish.run) {
+            if let Some(fire_at) = metrics.open_runs.remove(&finish.run) {
                 let fires = metrics.fires.entry(fire_at).or_default();
                 fires.durable += 1;
                 let late = u64::try_from(clock::micros_after(fire_at)).unwrap_or(0);
@@ -152,7 +153,7 @@ impl Metered {
     }
 }
 
-rondel_store::delegate_store!(Metered {
+rondel_store::delegate_store!(MeteredStore {
     Claim {
         async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<ClaimResult> {
             let claimed = self.time("claim", jobs.len(), self.inner.claim(token, jobs)).await?;

@@ -22,7 +22,7 @@ use crate::{BenchError, clock, usage};
 const BATCH: u32 = 500;
 const LANES: [u32; 2] = [1, 2];
 /// How far ahead the fires of the probe are, so that no server finds them due.
-const FAR: Duration = Duration::from_secs(30 * 24 * 3600);
+const FAR_AHEAD: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// The data of a lane.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ async fn with_lanes(
     count: u32,
 ) -> Result<ProbeLane, BenchError> {
     let (namespace, app) = load::ensure_bench_app(store, ids).await?;
-    let first = (clock::now() + FAR).ceil_second();
+    let first = (clock::now() + FAR_AHEAD).ceil_second();
     let prefix = format!("probe-{}", clock::now().as_millis());
     let jobs = load::create(store, ids, &prefix, count * BATCH, FireTimes::Once(first)).await?;
     let due: Vec<DueJob> = jobs

@@ -24,7 +24,7 @@ impl Window {
         Self { from_ms: from.as_millis(), to_ms: to.as_millis() }
     }
 
-    pub(crate) fn has(self, at: Timestamp) -> bool {
+    pub(crate) fn contains(self, at: Timestamp) -> bool {
         (self.from_ms..self.to_ms).contains(&at.as_millis())
     }
 }
@@ -54,7 +54,7 @@ impl Observations {
 #[derive(Debug, Default)]
 struct Inner {
     window: Option<Window>,
-    seen: Observations,
+    observations: Observations,
 }
 
 /// The observations that the handlers of a process share.
@@ -66,8 +66,8 @@ impl Recorder {
         self.lock().window = Some(window);
     }
 
-    pub(crate) fn seen(&self) -> Observations {
-        self.lock().seen.clone()
+    pub(crate) fn observations(&self) -> Observations {
+        self.lock().observations.clone()
     }
 
     /// Records a start that happens now and was planned for `fire_at`.
@@ -77,11 +77,11 @@ impl Recorder {
 
     fn note(&self, fire_at: Timestamp, attempt: i32, late: i64) {
         let mut inner = self.lock();
-        inner.seen.started += 1;
-        inner.seen.repeated += u64::from(attempt > 1);
-        inner.seen.early += u64::from(late < 0);
-        if inner.window.is_some_and(|window| window.has(fire_at)) {
-            inner.seen.lateness.record(u64::try_from(late).unwrap_or(0));
+        inner.observations.started += 1;
+        inner.observations.repeated += u64::from(attempt > 1);
+        inner.observations.early += u64::from(late < 0);
+        if inner.window.is_some_and(|window| window.contains(fire_at)) {
+            inner.observations.lateness.record(u64::try_from(late).unwrap_or(0));
         }
     }
 

@@ -235,7 +235,7 @@ impl Report {
         if self.mode != Mode::Idle {
             self.add_run_lines(&mut lines);
         }
-        lines.row("witness late", late(&self.witness));
+        lines.row("witness late", lateness_text(&self.witness));
         self.add_cost_lines(&mut lines);
         for call in &self.calls {
             let rows = if call.rows == 0 { String::new() } else { format!(", {} rows", call.rows) };
@@ -251,7 +251,7 @@ impl Report {
     fn add_run_lines(&self, lines: &mut Lines) {
         let counts = &self.counts;
         lines.row("runs per second", format!("{:.0}, results durable", self.runs_per_second));
-        lines.row("start late", late(&self.start_lateness));
+        lines.row("start late", lateness_text(&self.start_lateness));
         let durability = &self.durability;
         lines.row("last result durable", format!("p50 {:.1} ms, max {:.1} ms", durability.p50_ms, durability.max_ms));
         let Counts { planned, claimed, started, durable, .. } = counts;
@@ -318,7 +318,7 @@ impl Lines {
     }
 }
 
-pub(crate) fn late(lateness: &Lateness) -> String {
+pub(crate) fn lateness_text(lateness: &Lateness) -> String {
     let Lateness { p50_ms, p99_ms, p999_ms, max_ms, count } = lateness;
     format!("p50 {p50_ms:.2} ms, p99 {p99_ms:.2} ms, p999 {p999_ms:.2} ms, max {max_ms:.2} ms of {count}")
 }

@@ -32,7 +32,7 @@ const CREATE_JOB_COUNT: usize = 2_000;
 const ROLL_UP_RUN_COUNT: u32 = 1_000;
 const NAMESPACES: [&str; 3] = ["default", "staging", "tools"];
 const APPS: [&str; 6] = ["orders", "billing", "reports", "archive", "catalog", "mail"];
-const WORK: [&str; 10] =
+const WORK_NAMES: [&str; 10] =
     ["close", "import", "verify", "export", "sync", "clean", "index", "send", "rebuild", "archive"];
 /// Minutes between fires, and how many of twenty jobs have this period.
 const PERIODS: [(u64, u64); 5] = [(1, 2), (5, 6), (15, 6), (60, 4), (1_440, 2)];
@@ -135,7 +135,7 @@ fn period(number: u64) -> u64 {
 }
 
 /// The factor by which periods are stretched, so that the history has about the wanted number of runs.
-fn stretch(plan: &SeedPlan) -> u64 {
+fn period_factor(plan: &SeedPlan) -> u64 {
     let per_day = |number: u64| 1_440 / period(number);
     let all: u64 = (0..u64::from(plan.jobs)).map(per_day).sum::<u64>() * HISTORY_DAYS;
     all.div_ceil(u64::from(plan.history.max(1))).max(1)
@@ -155,7 +155,7 @@ async fn create(store: &SqlStore, ids: &IdGen, plan: &SeedPlan, now: Timestamp) 
             places.push((namespace, app, id));
         }
     }
-    let stretch = stretch(plan);
+    let period_factor = period_factor(plan);
     let (mut seeds, mut jobs): (Vec<Seed>, Vec<NewJob>) = (Vec::new(), Vec::new());
     for number in 0..u64::from(plan.jobs) {
         // Two thirds are in the first namespace.
@@ -164,7 +164,7 @@ async fn create(store: &SqlStore, ids: &IdGen, plan: &SeedPlan, now: Timestamp) 
         let (namespace, app_name, app) = places[namespace * APPS.len() + app];
         let parent = seeds.iter().rposition(|seed| seed.app == app && seed.parent.is_none());
         let parent = parent.filter(|_| number % 17 == 16);
-        let minutes = period(number) * stretch;
+        let minutes = period(number) * period_factor;
         let next =
             Timestamp::from_millis(Step::Minute.floor(now).as_millis() + 60_000 * i64::try_from(minutes).unwrap_or(1));
         let parent_name = parent.and_then(|place| jobs.get(place)).map(|job: &NewJob| job.spec.name.clone());
@@ -210,7 +210,7 @@ async fn create(store: &SqlStore, ids: &IdGen, plan: &SeedPlan, now: Timestamp) 
 }
 
 fn definition((number, app): (u64, &str), minutes: u64, parent: Option<String>) -> Result<JobSpec, BenchError> {
-    let work = WORK[usize::try_from(mix(number ^ 5) % 10).unwrap_or(0)];
+    let work = WORK_NAMES[usize::try_from(mix(number ^ 5) % 10).unwrap_or(0)];
     let name = format!("{app}.{work}-{number:04}");
     let schedule = match (parent, minutes) {
         (Some(parent), _) => json!({"after": [parent]}),
@@ -453,8 +453,9 @@ mod tests {
         let database: DatabaseUrl = DatabaseUrl::sqlite_file(std::path::PathBuf::from("unused.db"));
         for (jobs, history) in [(150, 200_000), (10_000, 1_000_000)] {
             let plan = SeedPlan { database: database.clone(), jobs, history };
-            let stretch = stretch(&plan);
-            let runs: u64 = (0..u64::from(jobs)).map(|number| 1_440 * HISTORY_DAYS / (period(number) * stretch)).sum();
+            let period_factor = period_factor(&plan);
+            let runs: u64 =
+                (0..u64::from(jobs)).map(|number| 1_440 * HISTORY_DAYS / (period(number) * period_factor)).sum();
             assert!((u64::from(history) / 3..=u64::from(history) * 3 / 2).contains(&runs), "{runs}");
         }
     }

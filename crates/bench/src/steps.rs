@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::fleet::Fleet;
 use crate::histogram::Histogram;
 use crate::load::{self, FireTimes};
-use crate::metered::{Metered, Metrics};
+use crate::metered::{MeteredStore, Metrics};
 use crate::plan::{Mode, Plan};
 use crate::probe::probe;
 use crate::recorder::{Observations, Window};
@@ -30,9 +30,9 @@ const DURABLE_TIMEOUT: Duration = Duration::from_secs(60);
 const ORDINAL: i64 = IdGen::ORDINAL_COUNT - 1;
 /// How long jobs that end with the measurement ([`Plan::jobs_end`]) keep firing after the window, so that the window contains
 /// the whole cost of claiming ahead.
-const TAIL: Duration = Duration::from_secs(5);
+const EXTRA_FIRE_TIME: Duration = Duration::from_secs(5);
 /// A measurement whose jobs end counts as settled once no run has been open for this long.
-const QUIET: Duration = Duration::from_secs(2);
+const QUIET_TIME: Duration = Duration::from_secs(2);
 /// How long such a measurement waits until all its runs have a verdict.
 const SETTLED_TIMEOUT: Duration = Duration::from_secs(300);
 /// How far ahead the fires of idle jobs are planned.
@@ -79,8 +79,8 @@ struct Outcome {
     /// How long the creation of the jobs took.
     create: Duration,
     /// The length of the window; for a burst, until its last result was durable.
-    took: Duration,
-    seen: Observations,
+    duration: Duration,
+    observations: Observations,
     witness: Histogram,
     metrics: Metrics,
     cost: Cost,
@@ -117,7 +117,7 @@ pub(crate) async fn measure(store: &Arc<SqlStore>, plan: &Plan, load_before: Str
 }
 
 async fn observe(store: &Arc<SqlStore>, plan: &Plan) -> Result<Outcome, BenchError> {
-    let metered = Arc::new(Metered::new(Arc::clone(store)));
+    let metered = Arc::new(MeteredStore::new(Arc::clone(store)));
     let ids = IdGen::new(ORDINAL);
     // Executors are refused as long as the app does not exist.
     load::ensure_bench_app(store, &ids).await?;
@@ -131,10 +131,10 @@ async fn observe(store: &Arc<SqlStore>, plan: &Plan) -> Result<Outcome, BenchErr
     let claims = test_server.claims().await?;
     test_server.drain().await;
     let (outcome, fleet) = measured?;
-    let seen = fleet.end().await?;
+    let observations = fleet.end().await?;
     test_server.close().await?;
     let create = outcome.create.max(create);
-    Ok(Outcome { create, seen, claims, metrics: metered.read(Clone::clone), ..outcome })
+    Ok(Outcome { create, observations, claims, metrics: metered.read(Clone::clone), ..outcome })
 }
 
 /// Starts the executors, creates the jobs that are to fire, and watches.
@@ -142,7 +142,7 @@ async fn drive(
     store: &SqlStore,
     ids: &IdGen,
     plan: &Plan,
-    metered: &Metered,
+    metered: &MeteredStore,
     test_server: &TestServer,
 ) -> Result<(Outcome, Fleet), BenchError> {
     let mut fleet = Fleet::start(plan, test_server).await?;
@@ -159,7 +159,7 @@ async fn drive(
     if let Some(flood) = plan.flood {
         let begins_at = first - Duration::from_secs(1);
         let length = Duration::from_secs((plan.warm_up + plan.seconds + 2).into());
-        metered.ignore(load::create_flood(store, ids, flood, begins_at, length).await?);
+        metered.ignore_job(load::create_flood(store, ids, flood, begins_at, length).await?);
     }
     let create = match fires {
         Some(fires) => create_jobs(store, ids, plan, fires).await?,
@@ -176,14 +176,14 @@ async fn drive(
 
 /// The last instant at which the jobs fire; `None` if they do not end.
 fn last_fire(plan: &Plan, window: Window) -> Option<Timestamp> {
-    (plan.mode == Mode::Steady && plan.jobs_end).then(|| Timestamp::from_millis(window.to_ms) + TAIL)
+    (plan.mode == Mode::Steady && plan.jobs_end).then(|| Timestamp::from_millis(window.to_ms) + EXTRA_FIRE_TIME)
 }
 
 /// Waits until every run has a verdict, and none is claimed any more.
-async fn wait_until_settled(metered: &Metered) -> Result<(), BenchError> {
+async fn wait_until_settled(metered: &MeteredStore) -> Result<(), BenchError> {
     let start = Instant::now();
     let mut quiet_since = start;
-    while quiet_since.elapsed() < QUIET {
+    while quiet_since.elapsed() < QUIET_TIME {
         if start.elapsed() > SETTLED_TIMEOUT {
             let message = "the runs of an overloaded round had no verdicts five minutes later: begin with fewer jobs";
             return Err(BenchError::failed(message));
@@ -209,7 +209,7 @@ async fn create_jobs(store: &SqlStore, ids: &IdGen, plan: &Plan, fires: FireTime
 }
 
 /// Watches the window; a burst is watched until its last result is durable.
-async fn watch(plan: &Plan, metered: &Metered, fleet: &mut Fleet, window: Window) -> Result<Outcome, BenchError> {
+async fn watch(plan: &Plan, metered: &MeteredStore, fleet: &mut Fleet, window: Window) -> Result<Outcome, BenchError> {
     let (from, to) = (Timestamp::from_millis(window.from_ms), Timestamp::from_millis(window.to_ms));
     if clock::micros_after(from) > 0 {
         return Err(BenchError::failed("creating the jobs took too long: they were due before they were created"));
@@ -224,27 +224,27 @@ async fn watch(plan: &Plan, metered: &Metered, fleet: &mut Fleet, window: Window
         Mode::Steady | Mode::Idle => clock::sleep_until(to).await,
         Mode::Burst => wait_until_durable(metered, window, planned).await,
     }
-    let (cost, took) = (Cost::now(plan, fleet).since(before), start.elapsed());
+    let (cost, duration) = (Cost::now(plan, fleet).since(before), start.elapsed());
     let memory = memory(plan, fleet);
     let witness = witness.end();
     if plan.mode == Mode::Steady {
         wait_until_durable(metered, window, planned).await;
     }
-    let (create, seen, metrics) = Default::default();
+    let (create, observations, metrics) = Default::default();
     let claims = Claims::default();
-    Ok(Outcome { window, create, took, seen, witness, metrics, cost, memory, claims })
+    Ok(Outcome { window, create, duration, observations, witness, metrics, cost, memory, claims })
 }
 
 /// Waits until all fires of the window have a durable verdict, up to a limit.
-async fn wait_until_durable(metered: &Metered, window: Window, planned: u64) {
+async fn wait_until_durable(metered: &MeteredStore, window: Window, planned: u64) {
     let start = Instant::now();
     while durable_count(metered, window) < planned && start.elapsed() < DURABLE_TIMEOUT {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-fn durable_count(metered: &Metered, window: Window) -> u64 {
-    metered.read(|metrics| metrics.fires.iter().filter(|(at, _)| window.has(**at)).map(|(_, f)| f.durable).sum())
+fn durable_count(metered: &MeteredStore, window: Window) -> u64 {
+    metered.read(|metrics| metrics.fires.iter().filter(|(at, _)| window.contains(**at)).map(|(_, f)| f.durable).sum())
 }
 
 fn planned(plan: &Plan) -> u64 {
@@ -269,7 +269,7 @@ fn memory(plan: &Plan, fleet: &Fleet) -> Memory {
 impl Outcome {
     fn report(self, plan: &Plan, load_before: String) -> Report {
         let counts = self.counts(plan);
-        let seconds = self.took.as_secs_f64();
+        let seconds = self.duration.as_secs_f64();
         let durable = match plan.mode {
             Mode::Burst => counts.durable,
             Mode::Steady | Mode::Idle => self.metrics.stored_in_window,
@@ -290,7 +290,7 @@ impl Outcome {
             create_s: self.create.as_secs_f64(),
             load_before,
             runs_per_second: durable as f64 / seconds,
-            start_lateness: Lateness::from(&self.seen.lateness),
+            start_lateness: Lateness::from(&self.observations.lateness),
             durability: self.durability(),
             witness: Lateness::from(&self.witness),
             counts,
@@ -302,23 +302,23 @@ impl Outcome {
     }
 
     fn counts(&self, plan: &Plan) -> Counts {
-        let fires = self.metrics.fires.iter().filter(|(at, _)| self.window.has(**at)).map(|(_, fires)| fires);
+        let fires = self.metrics.fires.iter().filter(|(at, _)| self.window.contains(**at)).map(|(_, fires)| fires);
         let (claimed, durable) = fires.fold((0, 0), |sum, one| (sum.0 + one.claimed, sum.1 + one.durable));
         Counts {
             planned: planned(plan),
             claimed,
-            started: self.seen.lateness.count(),
+            started: self.observations.lateness.count(),
             durable,
-            started_in_all: self.seen.started,
-            durable_in_all: self.metrics.stored,
+            started_in_all: self.observations.started,
+            durable_in_all: self.metrics.stored_count,
             other_answers: self.metrics.other_answers,
-            repeated: self.seen.repeated,
-            early: self.seen.early,
+            repeated: self.observations.repeated,
+            early: self.observations.early,
         }
     }
 
     fn durability(&self) -> Durability {
-        let fires = self.metrics.fires.iter().filter(|(at, _)| self.window.has(**at));
+        let fires = self.metrics.fires.iter().filter(|(at, _)| self.window.contains(**at));
         let mut last: Vec<u64> = fires.map(|(_, fires)| fires.last_durable).collect();
         last.sort_unstable();
         let ms = |micros: Option<&u64>| *micros.unwrap_or(&0) as f64 / 1_000.0;

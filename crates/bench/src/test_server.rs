@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::BenchError;
 use crate::clock;
-use crate::metered::Metered;
+use crate::metered::MeteredStore;
 
 const NODE: &str = "bench";
 const DRAIN_GRACE: Duration = Duration::from_secs(10);
@@ -45,7 +45,7 @@ pub(crate) struct Claims {
 }
 
 impl TestServer {
-    pub(crate) async fn start(store: &Arc<Metered>, count: u32) -> Result<Self, BenchError> {
+    pub(crate) async fn start(store: &Arc<MeteredStore>, count: u32) -> Result<Self, BenchError> {
         let mut nodes = Vec::new();
         for number in 1..=count.max(1) {
             let config = EngineConfig {
@@ -122,7 +122,7 @@ impl TestServer {
 }
 
 impl Node {
-    async fn start(store: Arc<Metered>, config: EngineConfig) -> Result<Self, BenchError> {
+    async fn start(store: Arc<MeteredStore>, config: EngineConfig) -> Result<Self, BenchError> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(BenchError::system("listen"))?;
         let address = listener.local_addr().map_err(BenchError::system("listen"))?;
         let lifecycle = Lifecycle::new();

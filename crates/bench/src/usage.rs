@@ -22,12 +22,12 @@ impl Usage {
 
 /// The usage of one process, including the children that it has waited for.
 pub(crate) fn of(pid: u32) -> Usage {
-    stat(pid).map(|stat| Usage { cpu: stat.cpu, written: written(pid) }).unwrap_or_default()
+    read_stat(pid).map(|stat| Usage { cpu: stat.cpu, written: written_bytes(pid) }).unwrap_or_default()
 }
 
 /// The usage of a process and all its descendants, such as a database server.
 pub(crate) fn of_tree(root: u32) -> Usage {
-    let tree = tree(root);
+    let tree = process_tree(root);
     tree.iter()
         .map(|pid| of(*pid))
         .fold(Usage::default(), |sum, one| Usage { cpu: sum.cpu + one.cpu, written: sum.written + one.written })
@@ -35,18 +35,18 @@ pub(crate) fn of_tree(root: u32) -> Usage {
 
 /// The memory of a process and all its descendants, in bytes; shared pages are divided among their users.
 pub(crate) fn memory_of_tree(root: u32) -> u64 {
-    tree(root).iter().map(|pid| kilobytes(&format!("/proc/{pid}/smaps_rollup"), "Pss:")).sum()
+    process_tree(root).iter().map(|pid| read_kilobytes(&format!("/proc/{pid}/smaps_rollup"), "Pss:")).sum()
 }
 
 /// The current and the peak memory of a process, in bytes.
 pub(crate) fn memory(pid: u32) -> (u64, u64) {
     let path = format!("/proc/{pid}/status");
-    (kilobytes(&path, "VmRSS:"), kilobytes(&path, "VmHWM:"))
+    (read_kilobytes(&path, "VmRSS:"), read_kilobytes(&path, "VmHWM:"))
 }
 
 /// The name of a process; `None` if there is no such process.
 pub(crate) fn name(pid: u32) -> Option<String> {
-    stat(pid)?;
+    read_stat(pid)?;
     Some(fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned())
 }
 
@@ -63,13 +63,13 @@ pub(crate) fn load() -> String {
     text.split(' ').take(3).collect::<Vec<_>>().join(" ")
 }
 
-fn kilobytes(path: &str, name: &str) -> u64 {
+fn read_kilobytes(path: &str, name: &str) -> u64 {
     let text = fs::read_to_string(path).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
-fn written(pid: u32) -> u64 {
+fn written_bytes(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: "));
     line.and_then(|line| line.parse().ok()).unwrap_or(0)
@@ -80,7 +80,7 @@ struct Stat {
     cpu: Duration,
 }
 
-fn stat(pid: u32) -> Option<Stat> {
+fn read_stat(pid: u32) -> Option<Stat> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name is in parentheses and may contain anything.
     let (_, rest) = text.rsplit_once(") ")?;
@@ -90,11 +90,11 @@ fn stat(pid: u32) -> Option<Stat> {
     Some(Stat { parent: fields.get(1)?.parse().ok()?, cpu })
 }
 
-fn tree(root: u32) -> BTreeSet<u32> {
+fn process_tree(root: u32) -> BTreeSet<u32> {
     let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
-        if let Some((pid, stat)) = pid.and_then(|pid| Some((pid, stat(pid)?))) {
+        if let Some((pid, stat)) = pid.and_then(|pid| Some((pid, read_stat(pid)?))) {
             children.entry(stat.parent).or_default().push(pid);
         }
     }
@@ -117,9 +117,9 @@ mod tests {
         let pid = std::process::id();
         let (now, peak) = memory(pid);
         assert!(now > 0 && peak >= now);
-        assert!(tree(pid).contains(&pid));
+        assert!(process_tree(pid).contains(&pid));
         assert!(memory_of_tree(pid) > 0);
-        assert!(stat(pid).is_some_and(|stat| stat.parent > 0));
+        assert!(read_stat(pid).is_some_and(|stat| stat.parent > 0));
         assert_eq!(load().split(' ').count(), 3);
         assert!(name(pid).is_some_and(|name| !name.is_empty()));
         assert_eq!(name(0), None);

@@ -70,7 +70,7 @@ struct Shared {
 
 /// One executor.
 #[derive(Clone)]
-struct Stub {
+struct StubExecutor {
     shared: Arc<Shared>,
     /// Receives the runs that have ended and must be reported.
     ended: mpsc::Sender<RunRequest>,
@@ -121,7 +121,7 @@ pub async fn run_xxl_executors(plan: XxlPlan) -> Result<String, BenchError> {
     let mut executors = XxlExecutors::start(target, plan.count, move |run| note(&noted, &newest, run)).await?;
     stop.cancelled().await;
     executors.end().await;
-    let Observations { started, repeated, early, lateness } = recorder.seen();
+    let Observations { started, repeated, early, lateness } = recorder.observations();
     let summary = Summary { started, repeated, early, lateness: Lateness::from(&lateness) };
     serde_json::to_string(&summary).map_err(|error| BenchError::failed(error.to_string()))
 }
@@ -187,7 +187,7 @@ async fn start(shared: &Arc<Shared>, stop: &CancellationToken, tasks: &mut JoinS
     let address = listener.local_addr().map_err(BenchError::system("listen"))?;
     let address = format!("http://{address}/");
     let (ended, ends) = mpsc::channel(WAITING_MAX);
-    let stub = Stub { shared: Arc::clone(shared), ended };
+    let stub = StubExecutor { shared: Arc::clone(shared), ended };
     let app = Router::new()
         .route("/run", post(run))
         .route("/beat", post(answer_ok))
@@ -219,7 +219,7 @@ async fn log() -> axum::Json<Value> {
 }
 
 /// Accepts a run, which ends immediately.
-async fn run(State(stub): State<Stub>, axum::Json(request): axum::Json<RunRequest>) -> axum::Json<Value> {
+async fn run(State(stub): State<StubExecutor>, axum::Json(request): axum::Json<RunRequest>) -> axum::Json<Value> {
     (stub.shared.on_start)(request);
     if stub.ended.send(request).await.is_err() {
         tracing::warn!("a run arrived after the end");

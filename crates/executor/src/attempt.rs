@@ -7,7 +7,7 @@ use rondel_core::{RunStatus, Timestamp};
 use crate::ending::Ending;
 use crate::handler::JobHandler;
 use crate::run::{RunContext, StopCause, panic_message, run_in_scope};
-use crate::template::{self, Resolved};
+use crate::template::{self, ResolvedParams};
 
 /// An attempt that has ended.
 pub(crate) struct EndedAttempt {
@@ -61,7 +61,7 @@ async fn supervise(run: &RunContext, handler: JobHandler) -> Ending {
 async fn resolve_and_run(run: RunContext, handler: JobHandler) -> Ending {
     if let Some(secrets) = &run.setup().secrets {
         match template::resolve(run.params(), secrets).await {
-            Ok(Some(Resolved { params, masks })) => {
+            Ok(Some(ResolvedParams { params, masks })) => {
                 run.log().set_masks(masks);
                 run.set_params(params);
             }

@@ -116,13 +116,13 @@ pub struct JobHandler(Arc<dyn AnyHandler>);
 impl JobHandler {
     /// Makes a handler of an async function.
     pub fn of<Args: 'static>(handler: impl Handler<Args>) -> Self {
-        Self(Arc::new(Async { handler, args: PhantomData }))
+        Self(Arc::new(AsyncHandler { handler, args: PhantomData }))
     }
 
     /// Makes a handler of a plain function that blocks its thread: see
     /// [`blocking_handler`](crate::Builder::blocking_handler).
     pub fn of_blocking<Args: 'static>(handler: impl BlockingHandler<Args>) -> Self {
-        Self(Arc::new(Blocking { handler: Arc::new(handler), args: PhantomData }))
+        Self(Arc::new(BlockingFunction { handler: Arc::new(handler), args: PhantomData }))
     }
 
     /// The JSON schema of the handler's parameters; `None` if it declares none.
@@ -168,12 +168,12 @@ pub(crate) trait AnyHandler: Send + Sync {
     }
 }
 
-struct Async<H, Args> {
+struct AsyncHandler<H, Args> {
     handler: H,
     args: PhantomData<fn() -> Args>,
 }
 
-impl<H: Handler<Args>, Args: 'static> AnyHandler for Async<H, Args> {
+impl<H: Handler<Args>, Args: 'static> AnyHandler for AsyncHandler<H, Args> {
     fn start(&self, run: RunContext) -> BoxFuture<'_, Ending> {
         Box::pin(self.handler.call(run))
     }
@@ -183,12 +183,12 @@ impl<H: Handler<Args>, Args: 'static> AnyHandler for Async<H, Args> {
     }
 }
 
-struct Blocking<H, Args> {
+struct BlockingFunction<H, Args> {
     handler: Arc<H>,
     args: PhantomData<fn() -> Args>,
 }
 
-impl<H: BlockingHandler<Args>, Args: 'static> AnyHandler for Blocking<H, Args> {
+impl<H: BlockingHandler<Args>, Args: 'static> AnyHandler for BlockingFunction<H, Args> {
     fn start(&self, run: RunContext) -> BoxFuture<'_, Ending> {
         let handler = Arc::clone(&self.handler);
         Box::pin(run::on_blocking_thread(run, move |run| handler.call(run)))

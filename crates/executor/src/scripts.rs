@@ -21,15 +21,15 @@ const ASK_COUNT: u32 = 15;
 /// The script requests of an executor.
 #[derive(Debug, Default)]
 pub(crate) struct ScriptRequests {
-    waiting: Mutex<HashMap<RunKey, Waiting>>,
+    pending: Mutex<HashMap<RunKey, PendingRequest>>,
     unsent: Mutex<Vec<ScriptRequest>>,
     wake: Notify,
     /// Rises with each request, so that the next one goes to the next server.
-    turn: AtomicUsize,
+    next_turn: AtomicUsize,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingRequest {
     with_source: bool,
     answer: oneshot::Sender<ScriptReply>,
 }
@@ -37,10 +37,10 @@ struct Waiting {
 impl ScriptRequests {
     /// Asks servers for the script that the run names, and returns the reply; `None` if no server replies.
     pub(crate) async fn ask(&self, key: RunKey, with_source: bool) -> Option<ScriptReply> {
-        let _waiting = WaitingGuard { requests: self, key };
+        let _guard = PendingGuard { requests: self, key };
         for _ in 0..ASK_COUNT {
             let (answer, answered) = oneshot::channel();
-            lock(&self.waiting).insert(key, Waiting { with_source, answer });
+            lock(&self.pending).insert(key, PendingRequest { with_source, answer });
             let request = ScriptRequest { run_id: key.run.get(), attempt: key.attempt, with_source };
             lock(&self.unsent).push(request);
             self.wake.notify_one();
@@ -54,12 +54,12 @@ impl ScriptRequests {
     /// Passes a reply to the run that waits for it.
     pub(crate) fn answer(&self, reply: ScriptReply) {
         let key = RunKey::new(reply.run_id, reply.attempt);
-        let mut waiting = lock(&self.waiting);
-        if waiting.get(&key).is_some_and(|waiting| waiting.with_source == reply.with_source)
-            && let Some(waiting) = waiting.remove(&key)
+        let mut pending = lock(&self.pending);
+        if pending.get(&key).is_some_and(|request| request.with_source == reply.with_source)
+            && let Some(request) = pending.remove(&key)
         {
             // The run may have ended meanwhile.
-            waiting.answer.send(reply).ok();
+            request.answer.send(reply).ok();
         }
     }
 
@@ -73,19 +73,19 @@ impl ScriptRequests {
     /// The requests to send, each with the turn that selects its server.
     pub(crate) fn take_unsent(&self) -> Vec<(usize, ScriptRequest)> {
         let unsent = std::mem::take(&mut *lock(&self.unsent));
-        unsent.into_iter().map(|request| (self.turn.fetch_add(1, Ordering::Relaxed), request)).collect()
+        unsent.into_iter().map(|request| (self.next_turn.fetch_add(1, Ordering::Relaxed), request)).collect()
     }
 }
 
 /// Removes a waiting run when it ends.
-struct WaitingGuard<'a> {
+struct PendingGuard<'a> {
     requests: &'a ScriptRequests,
     key: RunKey,
 }
 
-impl Drop for WaitingGuard<'_> {
+impl Drop for PendingGuard<'_> {
     fn drop(&mut self) {
-        lock(&self.requests.waiting).remove(&self.key);
+        lock(&self.requests.pending).remove(&self.key);
     }
 }
 
@@ -112,13 +112,13 @@ mod tests {
         };
         let (found, ()) = tokio::join!(requests.ask(RunKey::new(7, 1), true), server);
         assert_eq!(found.map(|reply| reply.version), Some(3));
-        assert!(lock(&requests.waiting).is_empty());
+        assert!(lock(&requests.pending).is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn without_an_answer_it_ends() {
         let requests = ScriptRequests::default();
         assert_eq!(requests.ask(RunKey::new(7, 1), false).await, None);
-        assert!(lock(&requests.waiting).is_empty());
+        assert!(lock(&requests.pending).is_empty());
     }
 }

@@ -7,18 +7,18 @@ use crate::masks::Masks;
 use crate::run::parents::{self, PARENTS};
 use crate::secrets::Secrets;
 
-const OPEN: &str = "{{secret.";
-const CLOSE: &str = "}}";
+const PLACEHOLDER_START: &str = "{{secret.";
+const PLACEHOLDER_END: &str = "}}";
 
 /// Params with the secrets filled in, and the masks that hide these secrets in the run's output.
-pub(crate) struct Resolved {
+pub(crate) struct ResolvedParams {
     pub(crate) params: String,
     pub(crate) masks: Masks,
 }
 
 /// Fills the secrets into `params`; `None` if it names none.
-pub(crate) async fn resolve(params: &str, secrets: &Secrets) -> Result<Option<Resolved>, JobError> {
-    if !params.contains(OPEN) {
+pub(crate) async fn resolve(params: &str, secrets: &Secrets) -> Result<Option<ResolvedParams>, JobError> {
+    if !params.contains(PLACEHOLDER_START) {
         return Ok(None);
     }
     let mut value: Value = serde_json::from_str(params).map_err(JobError::terminal)?;
@@ -28,35 +28,35 @@ pub(crate) async fn resolve(params: &str, secrets: &Secrets) -> Result<Option<Re
     let mut texts = Vec::new();
     collect_texts(&mut value, &mut texts);
     for text in texts {
-        *text = fill(text, secrets, &mut found).await?;
+        *text = fill_secrets(text, secrets, &mut found).await?;
     }
     if let (Some(fields), Some(parents)) = (value.as_object_mut(), parents) {
         fields.insert(PARENTS.to_owned(), Value::Object(parents));
     }
-    Ok(Some(Resolved { params: value.to_string(), masks: Masks::new(found) }))
+    Ok(Some(ResolvedParams { params: value.to_string(), masks: Masks::new(found) }))
 }
 
 /// Collects every string value that names a secret, in document order. The keys of objects are not searched.
 fn collect_texts<'a>(value: &'a mut Value, into: &mut Vec<&'a mut String>) {
     match value {
-        Value::String(text) if text.contains(OPEN) => into.push(text),
+        Value::String(text) if text.contains(PLACEHOLDER_START) => into.push(text),
         Value::Array(items) => items.iter_mut().for_each(|item| collect_texts(item, into)),
         Value::Object(fields) => fields.values_mut().for_each(|field| collect_texts(field, into)),
         Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 
-async fn fill(text: &str, secrets: &Secrets, found: &mut Vec<String>) -> Result<String, JobError> {
+async fn fill_secrets(text: &str, secrets: &Secrets, found: &mut Vec<String>) -> Result<String, JobError> {
     let mut filled = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some(start) = rest.find(OPEN) {
-        let (before, after) = (&rest[..start], &rest[start + OPEN.len()..]);
-        let Some(end) = after.find(CLOSE) else { break };
+    while let Some(start) = rest.find(PLACEHOLDER_START) {
+        let (before, after) = (&rest[..start], &rest[start + PLACEHOLDER_START.len()..]);
+        let Some(end) = after.find(PLACEHOLDER_END) else { break };
         let secret = secrets.get(after[..end].trim()).await?;
         filled.push_str(before);
         filled.push_str(&secret);
         found.push(secret);
-        rest = &after[end + CLOSE.len()..];
+        rest = &after[end + PLACEHOLDER_END.len()..];
     }
     filled.push_str(rest);
     Ok(filled)

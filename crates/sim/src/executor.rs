@@ -21,8 +21,8 @@ use rondel_proto::v1::server_message::Body as Down;
 use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
-use self::handler::{never_begun, result, stop_status};
-use crate::link::{Arrival, Held, Link, Refused, StopCause};
+use self::handler::{result, stop_status, without_start};
+use crate::link::{Arrival, Link, RefusedFences, RunHandle, StopCause};
 use crate::node::{NodeHost, Stream};
 use crate::process::Process;
 use crate::truth::{AckedResult, Start};
@@ -34,7 +34,7 @@ const SWEEP_PERIOD: Duration = Duration::from_millis(100);
 const AHEAD_MAX_MS: u32 = 1_000;
 const ANNOUNCE_AFTER: Duration = Duration::from_millis(500);
 /// Stands for the time of the last message while no server has been heard yet. Until then, silence is not measured.
-const NOT_HEARD_YET: i64 = i64::MIN;
+const NEVER_HEARD_MS: i64 = i64::MIN;
 
 /// The current instant of the clock that the run table uses.
 fn now() -> std::time::Instant {
@@ -73,8 +73,8 @@ pub(crate) struct Executor {
     process: Arc<Process>,
     incarnation: i64,
     predecessor: i64,
-    table: Mutex<RunTable<Held, Link>>,
-    refused: Refused,
+    table: Mutex<RunTable<RunHandle, Link>>,
+    refused: RefusedFences,
     /// The reports of its groups of pump jobs.
     reports: Reports,
     /// When any server was last heard, in milliseconds since the world began.
@@ -135,9 +135,9 @@ impl ExecutorHost {
             incarnation,
             predecessor,
             table: Mutex::new(table),
-            refused: Refused::default(),
+            refused: RefusedFences::default(),
             reports: Reports::default(),
-            heard_ms: Mutex::new(NOT_HEARD_YET),
+            heard_ms: Mutex::new(NEVER_HEARD_MS),
             silence_limit: Mutex::new(Duration::from_secs(15)),
             silence_count: Mutex::default(),
             next_link: Mutex::new(1),
@@ -155,7 +155,7 @@ impl ExecutorHost {
         executor.spawn(async move { sweeper.sweep().await });
         if self.world.profile.sends_ahead {
             let starter = Arc::clone(&executor);
-            executor.spawn(async move { starter.begin_on_time().await });
+            executor.spawn(async move { starter.begin_due_loop().await });
         }
         let reporter = Arc::clone(&executor);
         executor.spawn(async move { reporter.report().await });
@@ -389,7 +389,7 @@ impl Executor {
     fn is_silence_exceeded(&self) -> bool {
         let heard = *lock(&self.heard_ms);
         let silence = i64::try_from(lock(&self.silence_limit).as_millis()).unwrap_or(i64::MAX);
-        heard != NOT_HEARD_YET && self.now_ms() - heard >= silence
+        heard != NEVER_HEARD_MS && self.now_ms() - heard >= silence
     }
 
     fn heard_at(&self, at_ms: i64) {
@@ -437,7 +437,7 @@ impl Executor {
 
     /// Ignores copies of triggers that were refused before. A server that sends such a run again gives its trigger
     /// another number.
-    fn offer(&self, link: &Link, mut triggers: v1::Triggers) -> Vec<Held> {
+    fn offer(&self, link: &Link, mut triggers: v1::Triggers) -> Vec<RunHandle> {
         triggers.triggers.retain(|trigger| !lock(&self.refused).contains(&trigger.fence_n));
         let mut table = lock(&self.table);
         let origin = (triggers.node_id, triggers.node_epoch);
@@ -449,7 +449,7 @@ impl Executor {
         let key = RunKey::new(ack.run_id, ack.attempt);
         let mut table = lock(&self.table);
         let unacked =
-            table.outbox.unacked(key).map(|result| (result.status(), result.silent_ms > 0, result.unfinished));
+            table.outbox.unacked_result(key).map(|result| (result.status(), result.silent_ms > 0, result.unfinished));
         let Some((status, is_silenced, is_unfinished)) = unacked else { return };
         table.record_acks(std::slice::from_ref(ack), now());
         if table.get(key).is_none() {
@@ -459,7 +459,7 @@ impl Executor {
         lock(&self.host.disk).results.remove(&key);
         self.world().record("acked", ack.run_id, || format!("{} {:?}", ack.attempt, ack.kind()));
         let (run, attempt) = (RunId::new(ack.run_id), ack.attempt);
-        self.world().truth().acked.push(AckedResult {
+        self.world().truth().acked_results.push(AckedResult {
             run,
             attempt,
             status,
@@ -469,15 +469,16 @@ impl Executor {
         });
     }
 
-    fn begin(self: &Arc<Self>, begun: Vec<Held>) {
+    fn begin(self: &Arc<Self>, begun: Vec<RunHandle>) {
         for held in begun {
             let executor = Arc::clone(self);
             self.spawn(async move { executor.handle(held.key()).await });
         }
     }
 
-    fn stop(self: &Arc<Self>, cause: StopCause, which: impl Fn(&Held) -> bool) {
-        let ended = |held: &Held| never_begun(result(&held.trigger, stop_status(cause), self.world().now()), cause);
+    fn stop(self: &Arc<Self>, cause: StopCause, which: impl Fn(&RunHandle) -> bool) {
+        let ended =
+            |held: &RunHandle| without_start(result(&held.trigger, stop_status(cause), self.world().now()), cause);
         let running = lock(&self.table).stop(which, ended, now());
         running.iter().for_each(|held| held.stop(cause));
         self.write_journal();

@@ -22,7 +22,7 @@ pub(crate) enum StopCause {
 }
 
 /// The numbers of triggers that this process refused.
-pub(crate) type Refused = Arc<Mutex<BTreeSet<i64>>>;
+pub(crate) type RefusedFences = Arc<Mutex<BTreeSet<i64>>>;
 
 /// A stream to one node. Each item is sent as a separate message.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(crate) struct Link {
     pub(crate) id: u64,
     pub(crate) node_id: i64,
     pub(crate) up: mpsc::UnboundedSender<v1::ExecutorMessage>,
-    pub(crate) refused: Refused,
+    pub(crate) refused: RefusedFences,
 }
 
 impl Link {
@@ -78,7 +78,7 @@ impl TableLink for Link {
 
 /// An accepted run.
 #[derive(Clone, Debug)]
-pub(crate) struct Held(Arc<HeldRun>);
+pub(crate) struct RunHandle(Arc<HeldRun>);
 
 #[derive(Debug)]
 pub(crate) struct HeldRun {
@@ -98,7 +98,7 @@ pub(crate) struct HeldRun {
     pub(crate) mailbox: OrderMailbox,
 }
 
-impl std::ops::Deref for Held {
+impl std::ops::Deref for RunHandle {
     type Target = HeldRun;
 
     fn deref(&self) -> &HeldRun {
@@ -118,7 +118,7 @@ impl HeldRun {
     }
 }
 
-impl TableRun for Held {
+impl TableRun for RunHandle {
     type Log = NoLog;
 
     fn key(&self) -> RunKey {
@@ -189,14 +189,14 @@ pub(crate) struct Arrival {
 }
 
 impl Intake for Arrival {
-    type Run = Held;
+    type Run = RunHandle;
 
     fn has_handler(&self, _: &str) -> bool {
         true
     }
 
-    fn make_run(&self, trigger: v1::Trigger, link: u64) -> Held {
-        Held(Arc::new(HeldRun {
+    fn make_run(&self, trigger: v1::Trigger, link: u64) -> RunHandle {
+        RunHandle(Arc::new(HeldRun {
             trigger,
             origin: self.origin,
             fenced: self.fenced,

@@ -79,7 +79,7 @@ async fn run_world(seed: u64, options: Options) -> NeighbourReport {
     let truth = world.truth();
     let mut report = NeighbourReport { run_count: facts.runs.len(), in_memory_max, ..NeighbourReport::default() };
     report.violations = check::check(&facts, &truth);
-    report.violations.extend(verdicts_in_time(&facts, &truth));
+    report.violations.extend(late_verdicts(&facts, &truth));
     report.check_healthy(&facts, &truth);
     // The engine may exceed its bound by the reserve for jobs with few runs, by runs that only end, by one run of each
     // app, and by the shards of one fire of each app.
@@ -113,7 +113,7 @@ fn jobs(ends_at: Timestamp) -> Vec<JobSpec> {
 }
 
 /// L1: every run has begun, or has a verdict, soon after its queue time.
-fn verdicts_in_time(facts: &Facts, truth: &Truth) -> Vec<String> {
+fn late_verdicts(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut first: BTreeMap<RunId, Timestamp> = BTreeMap::new();
     for start in &truth.starts {
         first.entry(start.run).or_insert(start.at);

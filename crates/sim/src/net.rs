@@ -57,7 +57,7 @@ pub(crate) struct Pipe {
 impl Pipe {
     /// Carries messages until either end is gone. Messages that are in flight when the sender ends still arrive.
     pub(crate) async fn carry<T: Clone>(self, mut from: mpsc::UnboundedReceiver<T>, to: mpsc::UnboundedSender<T>) {
-        let mut again: VecDeque<T> = VecDeque::new();
+        let mut duplicates: VecDeque<T> = VecDeque::new();
         let mut is_first = true;
         while let Some(message) = from.recv().await {
             self.delay().await;
@@ -70,16 +70,16 @@ impl Pipe {
                     () = heals => {}
                 }
             }
-            let (twice, comes_now) = self.draw();
+            let (twice, comes_now) = self.draw_duplicate();
             if twice && !is_first {
-                again.push_back(message.clone());
+                duplicates.push_back(message.clone());
             }
             is_first = false;
             if to.send(message).is_err() {
                 return;
             }
             if comes_now
-                && let Some(message) = again.pop_front()
+                && let Some(message) = duplicates.pop_front()
                 && to.send(message).is_err()
             {
                 return;
@@ -87,7 +87,7 @@ impl Pipe {
         }
     }
 
-    fn draw(&self) -> (bool, bool) {
+    fn draw_duplicate(&self) -> (bool, bool) {
         let mut rng = self.world.rng();
         (self.world.is_faulty() && rng.happens(self.world.profile.duplicate_ppm), rng.happens(500_000))
     }

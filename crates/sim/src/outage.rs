@@ -22,13 +22,13 @@ use crate::world::World;
 const JOB_COUNT: usize = 20;
 const PERIOD: Duration = Duration::from_secs(15);
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(40);
-const LENGTH: Duration = Duration::from_secs(600);
+const OUTAGE_LENGTH: Duration = Duration::from_secs(600);
 /// How long everything works before the outage.
-const BEFORE: Duration = Duration::from_secs(40);
+const TIME_BEFORE_OUTAGE: Duration = Duration::from_secs(40);
 /// How long everything works after the outage.
-const AFTER: Duration = Duration::from_secs(50);
+const TIME_AFTER_OUTAGE: Duration = Duration::from_secs(50);
 /// Fires this close to the beginning or the end of the outage may be on either side of it.
-const EDGE: Duration = Duration::from_secs(8);
+const OUTAGE_MARGIN: Duration = Duration::from_secs(8);
 /// How many times a server is stopped.
 const STOP_COUNT: u32 = 5;
 const STOP_PERIOD: Duration = Duration::from_secs(10);
@@ -75,25 +75,27 @@ async fn run_world(scope: OutageScope, options: Options) -> OutageReport {
     // Stops of the server are tested while runs wait for earlier ones of their jobs.
     let (length, period, count) = match scope {
         OutageScope::StoppedServer => (STOP_PERIOD * STOP_COUNT, Duration::from_secs(1), JOB_COUNT / 4),
-        OutageScope::Executors | OutageScope::ExecutorsWithRestart | OutageScope::Server => (LENGTH, PERIOD, JOB_COUNT),
+        OutageScope::Executors | OutageScope::ExecutorsWithRestart | OutageScope::Server => {
+            (OUTAGE_LENGTH, PERIOD, JOB_COUNT)
+        }
     };
-    let ends_at = world.now() + BEFORE + length + AFTER;
+    let ends_at = world.now() + TIME_BEFORE_OUTAGE + length + TIME_AFTER_OUTAGE;
     create(&hosts, jobs(ends_at, period, count)).await;
     hosts.executors.iter().for_each(ExecutorHost::start);
-    sleep(BEFORE).await;
+    sleep(TIME_BEFORE_OUTAGE).await;
     let from = world.now();
     match scope {
         OutageScope::Executors | OutageScope::ExecutorsWithRestart => {
             hosts.executors.iter().for_each(|executor| executor.kill());
-            sleep(LENGTH / 2).await;
+            sleep(OUTAGE_LENGTH / 2).await;
             if scope == OutageScope::ExecutorsWithRestart {
                 let stopped_at = world.now();
                 hosts.nodes[0].kill();
                 sleep(Duration::from_secs(3)).await;
                 hosts.nodes[0].start();
-                world.truth().servers_away.push((stopped_at, world.now() + EDGE));
+                world.truth().server_outages.push((stopped_at, world.now() + OUTAGE_MARGIN));
             }
-            sleep(LENGTH / 2).await;
+            sleep(OUTAGE_LENGTH / 2).await;
             hosts.executors.iter().for_each(ExecutorHost::start);
         }
         OutageScope::StoppedServer => {
@@ -103,14 +105,14 @@ async fn run_world(scope: OutageScope, options: Options) -> OutageReport {
                 hosts.nodes[0].drain(Duration::from_secs(1));
                 sleep(STOP_PERIOD / 2).await;
                 hosts.nodes[0].start();
-                world.truth().servers_away.push((stopped_at, world.now() + EDGE));
+                world.truth().server_outages.push((stopped_at, world.now() + OUTAGE_MARGIN));
             }
         }
         OutageScope::Server => {
             hosts.nodes[0].kill();
-            sleep(LENGTH).await;
+            sleep(OUTAGE_LENGTH).await;
             hosts.nodes[0].start();
-            world.truth().servers_away.push((from, world.now() + EDGE));
+            world.truth().server_outages.push((from, world.now() + OUTAGE_MARGIN));
         }
     }
     let until = world.now();
@@ -122,7 +124,7 @@ async fn run_world(scope: OutageScope, options: Options) -> OutageReport {
     match scope {
         OutageScope::StoppedServer => report.violations.extend(lost_without_start(&facts, &truth)),
         OutageScope::Executors | OutageScope::ExecutorsWithRestart | OutageScope::Server => {
-            report.compare(&facts, scope, (from, until))
+            report.check_outage(&facts, scope, (from, until))
         }
     }
     hosts.executors.iter().for_each(|executor| executor.drop_running());
@@ -154,7 +156,7 @@ fn jobs(ends_at: Timestamp, period: Duration, count: usize) -> Vec<JobSpec> {
 }
 
 impl OutageReport {
-    fn compare(&mut self, facts: &Facts, scope: OutageScope, (from, until): (Timestamp, Timestamp)) {
+    fn check_outage(&mut self, facts: &Facts, scope: OutageScope, (from, until): (Timestamp, Timestamp)) {
         for job in facts.jobs.values() {
             let mut words = job.spec.name.split('-').map(str::to_owned);
             let (Some(overlap), Some(misfire)) = (words.next(), words.next()) else { continue };
@@ -162,8 +164,8 @@ impl OutageReport {
             let mut fires: Vec<&Run> = facts.runs.values().filter(is_fire).collect();
             fires.sort_by_key(|run| run.fire_at);
             // Runs that were open when the outage began are left out, because they end in other ways.
-            let begins = from + QUEUE_TIMEOUT + EDGE;
-            let is_inside = |run: &&&Run| run.fire_at >= begins && run.fire_at < until - QUEUE_TIMEOUT - EDGE;
+            let begins = from + QUEUE_TIMEOUT + OUTAGE_MARGIN;
+            let is_inside = |run: &&&Run| run.fire_at >= begins && run.fire_at < until - QUEUE_TIMEOUT - OUTAGE_MARGIN;
             let expected = |run: &Run| match scope {
                 OutageScope::Server => is_as_missed(&misfire, run),
                 OutageScope::Executors | OutageScope::ExecutorsWithRestart | OutageScope::StoppedServer => {
@@ -171,7 +173,7 @@ impl OutageReport {
                 }
             };
             for run in fires.iter().filter(is_inside) {
-                let verdict = verdict(run);
+                let verdict = verdict_text(run);
                 let key = (overlap.clone(), misfire.clone(), verdict.clone());
                 *self.verdicts.entry(key).or_default() += run.span_count;
                 if !expected(run) {
@@ -179,7 +181,7 @@ impl OutageReport {
                 }
             }
             if scope == OutageScope::Server {
-                self.compare_missed(&job.spec.name, (&overlap, &misfire), &fires, (from, until));
+                self.check_missed_fires(&job.spec.name, (&overlap, &misfire), &fires, (from, until));
             } else if !fires
                 .iter()
                 .any(|run| run.fire_at + QUEUE_TIMEOUT > until && run.fire_at < until && has_run(run))
@@ -190,7 +192,7 @@ impl OutageReport {
     }
 
     /// Checks how many of the missed fires a server catches up on, and how many rows stand for the others.
-    fn compare_missed(
+    fn check_missed_fires(
         &mut self,
         name: &str,
         (overlap, misfire): (&str, &str),
@@ -199,7 +201,7 @@ impl OutageReport {
     ) {
         let catch_up: Vec<&&Run> = fires.iter().filter(|run| run.trigger == Trigger::Misfire).collect();
         let spans = fires.iter().filter(|run| run.span_count > 1).count();
-        let missed = usize::try_from((until - EDGE * 2).since(from).as_secs() / PERIOD.as_secs()).unwrap_or(0);
+        let missed = usize::try_from((until - OUTAGE_MARGIN * 2).since(from).as_secs() / PERIOD.as_secs()).unwrap_or(0);
         let is_right = match misfire {
             "skip" => catch_up.is_empty() && spans == 1,
             "once" => catch_up.len() == 1 && spans == 1,
@@ -213,7 +215,7 @@ impl OutageReport {
             _ => ran >= 1,
         };
         if !is_right || !has_run {
-            let ends: BTreeSet<String> = catch_up.iter().map(|run| verdict(run)).collect();
+            let ends: BTreeSet<String> = catch_up.iter().map(|run| verdict_text(run)).collect();
             let what =
                 format!("{} caught up ({ends:?}), {ran} of them ran, {spans} spans, {missed} missed", catch_up.len());
             self.violations.push(format!("table: {name}: {what}"));
@@ -237,7 +239,7 @@ fn has_run(run: &Run) -> bool {
     is_covered || matches!(run.status, RunStatus::Succeeded | RunStatus::Failed | RunStatus::TimedOut)
 }
 
-fn verdict(run: &Run) -> String {
+fn verdict_text(run: &Run) -> String {
     match run.reason {
         Some(reason) => format!("{}: {reason}", run.status),
         None => run.status.to_string(),

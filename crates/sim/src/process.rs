@@ -49,7 +49,7 @@ impl Process {
         state.next_task += 1;
         let number = state.next_task;
         drop(state);
-        Box::pin(Confined { process: Arc::clone(self), number, is_known: false, task: Some(task) })
+        Box::pin(ConfinedTask { process: Arc::clone(self), number, has_waker: false, task: Some(task) })
     }
 
     pub(crate) fn is_running(&self) -> bool {
@@ -101,23 +101,23 @@ impl Process {
     }
 }
 
-struct Confined {
+struct ConfinedTask {
     process: Arc<Process>,
     number: u64,
-    is_known: bool,
+    has_waker: bool,
     task: Option<Task>,
 }
 
-impl Future for Confined {
+impl Future for ConfinedTask {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         let mut state = this.process.state();
-        if !this.is_known {
+        if !this.has_waker {
             // A task's waker stays the same for as long as it lives.
             state.wakers.insert(this.number, context.waker().clone());
-            this.is_known = true;
+            this.has_waker = true;
         }
         let phase = state.phase;
         drop(state);
@@ -138,7 +138,7 @@ impl Future for Confined {
     }
 }
 
-impl Drop for Confined {
+impl Drop for ConfinedTask {
     fn drop(&mut self) {
         self.process.state().wakers.remove(&self.number);
     }

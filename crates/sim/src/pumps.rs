@@ -69,7 +69,7 @@ async fn run_world(seed: u64, options: Options) -> Outcome {
     let ends_at = world.now() + Duration::from_millis(profile.faulty_ms) + SCHEDULES_CONTINUE_FOR;
     hosts.nodes.iter().for_each(NodeHost::start);
     let names = create(&hosts, jobs::draw(&mut rng, ends_at)).await;
-    note_full_at_once(&world, &names).await;
+    note_jobs_without_arrivals(&world, &names).await;
     hosts.executors.iter().for_each(ExecutorHost::start);
     world.set_faulty(true);
     world.tracker.spawn(hosts.clone().inject(plan));
@@ -87,11 +87,11 @@ async fn run_world(seed: u64, options: Options) -> Outcome {
 }
 
 /// Notes the pumps that begin once and end when they are dry: they would not execute rows that arrive later.
-async fn note_full_at_once(world: &World, names: &[String]) {
+async fn note_jobs_without_arrivals(world: &World, names: &[String]) {
     for name in names {
         let Ok(Some(record)) = world.store.job(NAMESPACE, name).await else { continue };
         if jobs::has_end(&record) && record.spec.schedule.is_none() {
-            lock(&world.pumps).full_at_once.push(record.id);
+            lock(&world.pumps).jobs_without_arrivals.push(record.id);
         }
     }
 }

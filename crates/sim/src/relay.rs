@@ -67,7 +67,7 @@ async fn run_world(seed: u64, options: Options) -> RelayReport {
     let facts = Facts::read(&world, ends_at).await;
     let truth = world.truth();
     let mut report = RelayReport { run_count: facts.runs.len(), violations: check::check(&facts, &truth) };
-    report.violations.extend(settled_late(&facts, &truth));
+    report.violations.extend(late_settlements(&facts, &truth));
     drop(truth);
     left.executors.iter().for_each(|executor| executor.drop_running());
     report
@@ -92,7 +92,7 @@ fn jobs(ends_at: Timestamp) -> Vec<JobSpec> {
 }
 
 /// Runs that neither began nor got a verdict soon after they were due.
-fn settled_late(facts: &Facts, truth: &Truth) -> Vec<String> {
+fn late_settlements(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut first: BTreeMap<RunId, Timestamp> = BTreeMap::new();
     for start in &truth.starts {
         first.entry(start.run).or_insert(start.at);

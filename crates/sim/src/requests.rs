@@ -70,7 +70,7 @@ async fn perform(world: &Arc<World>, engine: &Engine, kind: RequestKind, (name, 
             let request = RunRequest { executor: only, ..RunRequest::by(Trigger::Api) };
             if let Ok(run) = jobs::request_run(engine, &record, request).await {
                 world.record("requested", run.id.get(), || name.to_owned());
-                world.truth().requested.push(RequestedRun { run: run.id, job: run.job });
+                world.truth().requested_runs.push(RequestedRun { run: run.id, job: run.job });
             }
         }
         RequestKind::Cancel => {
@@ -86,12 +86,12 @@ async fn perform(world: &Arc<World>, engine: &Engine, kind: RequestKind, (name, 
 async fn switch(world: &World, engine: &Engine, record: &JobRecord) {
     let (enabled, asked_at) = (!record.spec.enabled, world.now());
     // The job's state is unknown until an answer comes.
-    world.truth().uncertain.push(record.id);
+    world.truth().uncertain_jobs.push(record.id);
     let Ok(JobRecord { version, .. }) = jobs::set_enabled(engine, record, enabled, "user").await else { return };
     world.record("switched", record.id.get(), || format!("{} {enabled}", record.spec.name));
     let mut truth = world.truth();
-    if let Some(place) = truth.uncertain.iter().rposition(|job| *job == record.id) {
-        truth.uncertain.remove(place);
+    if let Some(place) = truth.uncertain_jobs.iter().rposition(|job| *job == record.id) {
+        truth.uncertain_jobs.remove(place);
     }
-    truth.switched.push(JobSwitch { job: record.id, enabled, version, asked_at, answered_at: world.now() });
+    truth.job_switches.push(JobSwitch { job: record.id, enabled, version, asked_at, answered_at: world.now() });
 }

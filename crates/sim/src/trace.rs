@@ -30,7 +30,7 @@ impl Trace {
     }
 
     /// Adds a line that is only for readers, and not part of the hash.
-    pub(crate) fn show(&self, at_ms: u64, text: &str) {
+    pub(crate) fn add_comment(&self, at_ms: u64, text: &str) {
         if self.keeps_lines {
             lock(&self.state).1.push(format!("{:>8.3}   {text}", at_ms as f64 / 1000.0));
         }

@@ -71,15 +71,15 @@ pub(crate) struct JobSwitch {
 #[derive(Debug, Default)]
 pub(crate) struct Truth {
     pub(crate) starts: Vec<Start>,
-    pub(crate) acked: Vec<AckedResult>,
-    pub(crate) requested: Vec<RequestedRun>,
-    pub(crate) switched: Vec<JobSwitch>,
+    pub(crate) acked_results: Vec<AckedResult>,
+    pub(crate) requested_runs: Vec<RequestedRun>,
+    pub(crate) job_switches: Vec<JobSwitch>,
     /// Jobs with a requested change whose answer never came: the change may have been made.
-    pub(crate) uncertain: Vec<JobId>,
+    pub(crate) uncertain_jobs: Vec<JobId>,
     /// The pauses of executors: incarnation, beginning and end, in milliseconds since the world began.
     pub(crate) stops: Vec<(i64, u64, u64)>,
     /// The planned times without any server, by the database's clock.
-    pub(crate) servers_away: Vec<(Timestamp, Timestamp)>,
+    pub(crate) server_outages: Vec<(Timestamp, Timestamp)>,
     /// When servers read the row of an attempt that another server may have saved, by the database's clock. With pages of two
     /// rows, a server finds such a run only seconds after the run's instant. This applies to the owner, and to each server to
     /// which the run is handed over. A server also checks only every few seconds whether another server has saved the end of
@@ -88,7 +88,7 @@ pub(crate) struct Truth {
     /// The verdicts in the store.
     pub(crate) verdicts: BTreeMap<RunId, (RunStatus, Option<Reason>, i32)>,
     /// Runs whose provisional verdict was replaced by a late result. What followed from the first verdict stays.
-    pub(crate) corrected: BTreeSet<RunId>,
+    pub(crate) corrected_runs: BTreeSet<RunId>,
     /// Maintenance windows, with their final ends.
     pub(crate) windows: Vec<MaintenanceWindow>,
     /// Violations, recorded as soon as they are seen.

@@ -16,14 +16,14 @@ use crate::process::Process;
 use crate::world::{World, lock};
 
 const NAMESPACE: NamespaceId = NamespaceId::new(1);
-const ALL: u32 = 1_000_000;
+const ROW_COUNT_MAX: u32 = 1_000_000;
 /// How soon after a pause a node may still send a message for which it checked its lease before the pause.
 const WAKES_WITHIN: Duration = Duration::from_millis(20);
 
 /// Shows which rows a call has changed, for the reader of a trace.
 pub(crate) async fn show_changed_rows(world: &World) {
     let mut rows: BTreeMap<String, String> = BTreeMap::new();
-    let query = JobQuery { limit: ALL, ..JobQuery::default() };
+    let query = JobQuery { limit: ROW_COUNT_MAX, ..JobQuery::default() };
     let jobs = world.store.jobs(NAMESPACE, &query).await.unwrap_or_default();
     for job in &jobs {
         rows.insert(format!("job {}", job.spec.name), format!("{} version {}", job.id, job.version));
@@ -33,11 +33,11 @@ pub(crate) async fn show_changed_rows(world: &World) {
         homes.push(node.id);
         rows.insert(format!("node {}", node.id), format!("epoch {}", node.epoch));
     }
-    let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: ALL };
+    let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: ROW_COUNT_MAX };
     for due in world.store.due_jobs(&homes, range).await.unwrap_or_default() {
         rows.insert(format!("home of {}", due.job), format!("{} term {}", due.home, due.term));
     }
-    let query = RunQuery { limit: ALL, ..RunQuery::default() };
+    let query = RunQuery { limit: ROW_COUNT_MAX, ..RunQuery::default() };
     for run in world.store.list_runs(NAMESPACE, &query).await.unwrap_or_default() {
         let name = jobs.iter().find(|job| job.id == run.job).map_or("?", |job| job.spec.name.as_str());
         let row = format!(
@@ -60,7 +60,7 @@ pub(crate) async fn show_changed_rows(world: &World) {
     let mut known = lock(&world.rows);
     for (name, row) in &rows {
         if known.get(name) != Some(row) {
-            world.trace.show(world.elapsed_ms(), &format!("  {name}: {row}"));
+            world.trace.add_comment(world.elapsed_ms(), &format!("  {name}: {row}"));
         }
     }
     *known = rows;
@@ -120,7 +120,7 @@ pub(crate) async fn check_verdicts(world: &World, batch: &[AttemptEnd]) {
         }
         if known.is_some_and(|(status, reason, _)| (status, reason) != (run.status, run.reason)) {
             // If the run is a shard, the verdict of its broadcast is corrected too.
-            truth.corrected.extend([Some(run.id), run.parent].into_iter().flatten());
+            truth.corrected_runs.extend([Some(run.id), run.parent].into_iter().flatten());
         }
         if run.status.is_terminal() {
             truth.verdicts.insert(run.id, (run.status, run.reason, run.attempt));

@@ -75,7 +75,7 @@ impl ApiAnswer {
     }
 
     /// The answer to a call that is not served, and never will be.
-    pub(crate) fn gone(message: &str) -> Self {
+    pub(crate) fn not_served(message: &str) -> Self {
         Self { status: 410, body: wire::refused(message) }
     }
 
@@ -95,10 +95,10 @@ impl Bridge {
 
     /// Answers a call, and counts it. Refused calls are logged at most once a minute for each kind and address.
     pub async fn call(&self, call: ApiCall) -> ApiAnswer {
-        let (kind, client) = (kind_of(&call.method), call.client);
+        let (kind, client) = (call_kind(&call.method), call.client);
         match self.serve(kind, call).await {
             Ok(answer) => answer,
-            Err(Refusal::Wrong(outcome, sentence)) => {
+            Err(Refusal::Rejected(outcome, sentence)) => {
                 self.count((kind, outcome, 1), client, &sentence);
                 ApiAnswer::refused(&sentence)
             }
@@ -113,7 +113,7 @@ impl Bridge {
     }
 
     async fn serve(&self, kind: XxlCall, call: ApiCall) -> Result<ApiAnswer, Refusal> {
-        let unknown = |sentence: String| Err(Refusal::Wrong(XxlOutcome::UnknownCall, sentence));
+        let unknown = |sentence: String| Err(Refusal::Rejected(XxlOutcome::UnknownCall, sentence));
         if !call.is_post {
             return unknown("invalid request, HttpMethod not support.".to_owned());
         }
@@ -124,7 +124,7 @@ impl Bridge {
         let app = self.app_of(call.token.as_deref(), call.client).await?;
         call.on_authenticated.0(app.token);
         let kib = call.len.map_or(BODY_KIB_MAX, |len| u32::try_from(len / 1024 + 1).unwrap_or(u32::MAX));
-        let too_long = || Refusal::Wrong(XxlOutcome::TooLong, format!("the body has more than {BODY_KIB_MAX} KiB"));
+        let too_long = || Refusal::Rejected(XxlOutcome::TooLong, format!("the body has more than {BODY_KIB_MAX} KiB"));
         if kib > BODY_KIB_MAX {
             return Err(too_long());
         }
@@ -164,16 +164,16 @@ impl Bridge {
     }
 
     /// Whether callbacks of the app's executors with this token would be refused. False if the database is unavailable.
-    pub(crate) async fn refuses_token(&self, app: AppId, token: &str) -> bool {
+    pub(crate) async fn refuses_callbacks(&self, app: AppId, token: &str) -> bool {
         match self.app_of(Some(token), None).await {
             Ok(found) => found.id != app,
-            Err(refusal) => matches!(refusal, Refusal::Wrong(..)),
+            Err(refusal) => matches!(refusal, Refusal::Rejected(..)),
         }
     }
 
     /// The app of a token, which must have the kind for XXL-JOB executors.
     async fn app_of(&self, token: Option<&str>, client: Option<IpAddr>) -> Result<App, Refusal> {
-        let wrong = |more: &str| Refusal::Wrong(XxlOutcome::WrongToken, format!("The access token is wrong.{more}"));
+        let wrong = |more: &str| Refusal::Rejected(XxlOutcome::WrongToken, format!("The access token is wrong.{more}"));
         let Some(text) = token.map(str::trim).filter(|text| !text.is_empty()) else { return Err(wrong("")) };
         let hash = Token::from_text(text).hash();
         let look_up = async { self.app_of_token(text, client).await?.map_err(|more| wrong(&more)) };
@@ -206,7 +206,7 @@ impl Bridge {
 
 /// Why a call is refused.
 enum Refusal {
-    Wrong(XxlOutcome, String),
+    Rejected(XxlOutcome, String),
     /// The database is unavailable, or too many calls are in progress: executors repeat the call if they can.
     Busy(Option<StoreError>),
 }
@@ -214,7 +214,7 @@ enum Refusal {
 /// The sentence describes an error in the body.
 impl From<String> for Refusal {
     fn from(sentence: String) -> Self {
-        Self::Wrong(XxlOutcome::Unreadable, sentence)
+        Self::Rejected(XxlOutcome::Unreadable, sentence)
     }
 }
 
@@ -224,7 +224,7 @@ impl From<StoreError> for Refusal {
     }
 }
 
-fn kind_of(method: &str) -> XxlCall {
+fn call_kind(method: &str) -> XxlCall {
     match method {
         "registry" => XxlCall::Registry,
         "registryRemove" => XxlCall::RegistryRemove,
@@ -241,7 +241,7 @@ impl Bridge {
             let sentence = format!(
                 "registryValue: {APP_COUNT_MAX} executors of app {name:?} have registered within {seconds} s, which is the maximum of one app"
             );
-            return Err(Refusal::Wrong(XxlOutcome::ForbiddenAddress, sentence));
+            return Err(Refusal::Rejected(XxlOutcome::ForbiddenAddress, sentence));
         }
         let engine = &self.0.shared.engine;
         let now = engine.now();
@@ -279,10 +279,10 @@ impl Bridge {
         if registration.app.to_lowercase() != app.name {
             let shown: String = registration.app.chars().take(100).collect();
             let sentence = format!("registryKey: {shown:?} is not the app of the token, {:?}", app.name);
-            return Err(Refusal::Wrong(XxlOutcome::WrongApp, sentence));
+            return Err(Refusal::Rejected(XxlOutcome::WrongApp, sentence));
         }
         let forbidden =
-            |sentence: String| Refusal::Wrong(XxlOutcome::ForbiddenAddress, format!("registryValue: {sentence}"));
+            |sentence: String| Refusal::Rejected(XxlOutcome::ForbiddenAddress, format!("registryValue: {sentence}"));
         allowed_address(&registration.address, &self.0.shared.config.networks).map_err(forbidden)
     }
 

@@ -193,7 +193,7 @@ impl Bridge {
     async fn refresh_and_expect(&self, state: &mut RefreshState) -> Result<(), StoreError> {
         self.refresh_links(state).await?;
         if state.is_first() {
-            state.note_expected(self.executors_with_runs().await?, Instant::now());
+            state.note_expected_executors(self.executors_with_runs().await?, Instant::now());
         }
         Ok(())
     }
@@ -237,11 +237,11 @@ impl Bridge {
         let since = engine.now() - REGISTERED_FOR;
         let registered = engine.store().xxl_executors(since, EXECUTOR_COUNT_MAX).await?;
         let found = self.with_registered_by_hand(state, registered).await?;
-        if state.is_reported_due(Instant::now()) {
+        if state.is_reporting_read_due(Instant::now()) {
             let reported = engine.store().xxl_reported_executors(since, EXECUTOR_COUNT_MAX).await?;
-            state.note_reported(reported, Instant::now());
+            state.note_reporting_executors(reported, Instant::now());
         }
-        let found = state.with_expected(state.with_reported(found), Instant::now());
+        let found = state.with_expected_executors(state.with_reporting_executors(found), Instant::now());
         let may_expire = state.may_expire(Instant::now());
         let mut missing = Vec::new();
         let client = &self.0.shared.client;
@@ -306,7 +306,7 @@ impl Bridge {
         let (by_hand, busy) = {
             let links = self.links();
             let has_attempts = |id: ExecutorId| links.get(&id).is_some_and(LinkHandle::has_attempts);
-            let by_hand = state.with_removed(by_hand, engine.now(), has_attempts);
+            let by_hand = state.by_hand_with_removed(by_hand, engine.now(), has_attempts);
             let busy: HashSet<ExecutorId> = by_hand.iter().map(|one| one.id).filter(|id| has_attempts(*id)).collect();
             (by_hand, busy)
         };
@@ -318,7 +318,7 @@ impl Bridge {
             for mut executor in by_hand {
                 if beats.is_leaving(executor.id, now) && busy.contains(&executor.id) {
                     executor.left_at = executor.left_at.or(Some(engine.now()));
-                } else if !beats.has(executor.id, now) {
+                } else if !beats.has_valid_answer(executor.id, now) {
                     continue;
                 }
                 match places.get(&executor.id) {
@@ -331,17 +331,17 @@ impl Bridge {
             due
         };
         for executor in due {
-            self.ask(executor);
+            self.call_by_hand(executor);
         }
         Ok(found)
     }
 
     /// Checks whether an executor registered by hand answers.
-    fn ask(&self, executor: XxlExecutor) {
+    fn call_by_hand(&self, executor: XxlExecutor) {
         let bridge = self.clone();
         let id = executor.id;
         self.0.shared.spawn(async move {
-            let is_refused = bridge.refuses_token(executor.app, &executor.token).await;
+            let is_refused = bridge.refuses_callbacks(executor.app, &executor.token).await;
             let (outcome, reason) = match bridge.call_beat(&executor).await {
                 Ok(()) if is_refused => (BeatOutcome::TokenEnded, Some(format!("{}: {TOKEN_ENDED}", executor.address))),
                 Ok(()) => (BeatOutcome::Available, None),

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 /// The period of the calls to one executor.
 const BEAT_PERIOD: Duration = Duration::from_secs(5);
 /// How long an answer remains valid.
-const BEAT_COUNTS_FOR: Duration = Duration::from_secs(30);
+const BEAT_VALID_FOR: Duration = Duration::from_secs(30);
 
 /// What a call to an executor has shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(crate) enum BeatOutcome {
 
 /// The state of one executor.
 #[derive(Debug, Default)]
-struct Beat {
+struct ExecutorBeat {
     asked_at: Option<Instant>,
     succeeded_at: Option<Instant>,
     /// When it last answered although its token had ended.
@@ -31,24 +31,24 @@ struct Beat {
     is_asking: bool,
 }
 
-impl Beat {
+impl ExecutorBeat {
     fn is_due(&self, now: Instant) -> bool {
         !self.is_asking && self.asked_at.is_none_or(|at| now.duration_since(at) >= BEAT_PERIOD)
     }
 
     fn is_available(&self, now: Instant) -> bool {
-        self.succeeded_at.is_some_and(|at| now.duration_since(at) < BEAT_COUNTS_FOR)
+        self.succeeded_at.is_some_and(|at| now.duration_since(at) < BEAT_VALID_FOR)
     }
 
     fn is_leaving(&self, now: Instant) -> bool {
-        let answers = self.token_ended_at.is_some_and(|at| now.duration_since(at) < BEAT_COUNTS_FOR);
+        let answers = self.token_ended_at.is_some_and(|at| now.duration_since(at) < BEAT_VALID_FOR);
         answers && !self.is_available(now)
     }
 }
 
 /// The states of all executors registered by hand.
 #[derive(Debug, Default)]
-pub(crate) struct Beats(BTreeMap<ExecutorId, Beat>);
+pub(crate) struct Beats(BTreeMap<ExecutorId, ExecutorBeat>);
 
 impl Beats {
     /// The executors that are due for a call; `all` are the registered ones. The caller must record each answer with [`Self::note_answer`].
@@ -66,7 +66,7 @@ impl Beats {
     }
 
     /// Whether its last answer is still valid.
-    pub(crate) fn has(&self, id: ExecutorId, now: Instant) -> bool {
+    pub(crate) fn has_valid_answer(&self, id: ExecutorId, now: Instant) -> bool {
         self.0.get(&id).is_some_and(|beat| beat.is_available(now))
     }
 
@@ -112,19 +112,21 @@ mod tests {
         let (mut beats, now) = (Beats::default(), Instant::now());
         assert_eq!(beats.take_due(&all, now).len(), 1);
         assert!(beats.take_due(&all, now + BEAT_PERIOD).is_empty(), "one question at a time");
-        assert!(!beats.has(id, now));
+        assert!(!beats.has_valid_answer(id, now));
         let available = BeatOutcome::Available;
         assert!(beats.note_answer(id, available, now) && !beats.note_answer(id, available, now), "it is news once");
         assert!(beats.take_due(&all, now + BEAT_PERIOD / 2).is_empty());
         assert_eq!(beats.take_due(&all, now + BEAT_PERIOD).len(), 1);
         assert!(!beats.note_answer(id, BeatOutcome::NoAnswer, now + BEAT_PERIOD));
-        assert!(beats.has(id, now + BEAT_COUNTS_FOR / 2) && !beats.has(id, now + BEAT_COUNTS_FOR));
-        assert!(!beats.is_leaving(id, now + BEAT_COUNTS_FOR), "it does not answer");
-        let ended_at = now + BEAT_COUNTS_FOR / 2;
+        assert!(
+            beats.has_valid_answer(id, now + BEAT_VALID_FOR / 2) && !beats.has_valid_answer(id, now + BEAT_VALID_FOR)
+        );
+        assert!(!beats.is_leaving(id, now + BEAT_VALID_FOR), "it does not answer");
+        let ended_at = now + BEAT_VALID_FOR / 2;
         assert!(!beats.note_answer(id, BeatOutcome::TokenEnded, ended_at));
-        assert!(beats.has(id, ended_at) && !beats.is_leaving(id, ended_at));
-        assert!(!beats.has(id, now + BEAT_COUNTS_FOR) && beats.is_leaving(id, now + BEAT_COUNTS_FOR));
-        assert!(!beats.is_leaving(id, ended_at + BEAT_COUNTS_FOR));
+        assert!(beats.has_valid_answer(id, ended_at) && !beats.is_leaving(id, ended_at));
+        assert!(!beats.has_valid_answer(id, now + BEAT_VALID_FOR) && beats.is_leaving(id, now + BEAT_VALID_FOR));
+        assert!(!beats.is_leaving(id, ended_at + BEAT_VALID_FOR));
         assert!(beats.take_due(&[], now).is_empty());
         assert!(!beats.note_answer(id, available, now), "it was removed meanwhile");
     }

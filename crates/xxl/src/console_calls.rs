@@ -45,7 +45,7 @@ pub(crate) fn answer(path: &str) -> ApiAnswer {
                  (its document is /api/v1/openapi.json)"
             .to_owned(),
     };
-    ApiAnswer::gone(&sentence)
+    ApiAnswer::not_served(&sentence)
 }
 
 #[cfg(test)]

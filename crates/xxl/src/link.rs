@@ -36,26 +36,26 @@ const SLOTS: u32 = 200;
 /// Maximum number of attempts without a verdict that are read per executor.
 const UNSETTLED_MAX: u32 = 50_000;
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
-const TICK: Duration = Duration::from_secs(1);
+const TICK_PERIOD: Duration = Duration::from_secs(1);
 /// How long a link waits before it opens its session again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How often the store is read for attempts that other servers sent to the executor, and for ends that they received.
 const RECONCILE_PERIOD: Duration = Duration::from_secs(5);
 /// Replaces [`RECONCILE_PERIOD`] while the executor calls back another server, because the next run of a job waits for the end of the
-/// last one. Shorter than [`TICK`], so that each tick reads.
-const RECONCILE_SOON: Duration = Duration::from_millis(500);
+/// last one. Shorter than [`TICK_PERIOD`], so that each tick reads.
+const RECONCILE_SHORT_PERIOD: Duration = Duration::from_millis(500);
 /// Replaces [`RECONCILE_PERIOD`] while the executor has no run.
 const RECONCILE_IDLE_PERIOD: Duration = Duration::from_secs(15);
 /// How long an attempt runs before the executor is asked whether it still has it, and the period of these questions.
-const ASK_AFTER: Duration = Duration::from_secs(10);
-/// Replaces [`ASK_AFTER`] while the executor has not accepted the attempt.
-const ASK_SOON: Duration = Duration::from_secs(2);
+const ASK_PERIOD: Duration = Duration::from_secs(10);
+/// Replaces [`ASK_PERIOD`] while the executor has not accepted the attempt.
+const ASK_SHORT_PERIOD: Duration = Duration::from_secs(2);
 /// How long the request to stop an attempt is left to the server that is responsible for it.
-const CANCEL_LEFT_FOR: Duration = Duration::from_secs(5);
+const CANCEL_WAIT: Duration = Duration::from_secs(5);
 /// How long an attempt runs before its log is read, and the period of these reads.
 const PULL_PERIOD: Duration = Duration::from_secs(3);
 const EVENT_CAPACITY: usize = 1_024;
-const UP_CAPACITY: usize = 1_024;
+const MESSAGE_CAPACITY: usize = 1_024;
 
 /// Whether the executor accepts runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub(crate) enum Presence {
 }
 
 /// A label with the address as Java executors register it: XXL-JOB hashes this form. An address too long for a label is omitted.
-fn labels(address: &str) -> HashMap<String, String> {
+fn address_labels(address: &str) -> HashMap<String, String> {
     let address = format!("{address}/");
     if address.len() > LABEL_VALUE_LEN_MAX { HashMap::new() } else { [(XXL_ADDRESS.to_owned(), address)].into() }
 }
@@ -97,7 +97,7 @@ pub(crate) enum Event {
     /// The answer to the question whether the executor is idle for the job with this number, and the instant of the question.
     Idle(i32, Instant, Result<Answer, CallError>),
     /// Lines of a log that were read.
-    Pulled(Pulled),
+    Pulled(PulledPage),
     /// The jobs of a probe for which the executor is idle.
     Probed(i64, Vec<i64>),
     /// Whether the executor answered a beat.
@@ -106,7 +106,7 @@ pub(crate) enum Event {
 
 /// Lines of a log that were read.
 #[derive(Debug)]
-pub(crate) struct Pulled {
+pub(crate) struct PulledPage {
     pub(crate) log_id: i64,
     /// The number of the first line.
     pub(crate) from: i64,
@@ -146,7 +146,7 @@ pub(crate) struct Link {
     /// The number of attempts in the table, for the handle.
     attempt_count: Arc<AtomicU32>,
     /// Started attempts that have not been reported to the engine yet.
-    started: Vec<v1::Reply>,
+    unreported_starts: Vec<v1::Reply>,
     /// Whether the last call could not be sent to the executor.
     is_unreachable: bool,
     is_beat_pending: bool,
@@ -157,7 +157,7 @@ pub(crate) struct Link {
     /// Whether ends were left to the servers that sent the attempts since the store was last read.
     has_left_ends: bool,
     /// The attempts whose stop is left to another server, and since when.
-    left_cancels: HashMap<i64, Instant>,
+    waiting_cancels: HashMap<i64, Instant>,
     was_refused: bool,
 }
 
@@ -177,7 +177,7 @@ struct Session {
     up: mpsc::Sender<Result<v1::ExecutorMessage, Status>>,
     /// Stops the heartbeats when the session ends.
     _beats: tokio_util::sync::DropGuard,
-    load: Arc<AtomicU32>,
+    run_count: Arc<AtomicU32>,
     is_draining: bool,
 }
 
@@ -204,13 +204,13 @@ impl Link {
             calls,
             table: Table::default(),
             attempt_count: Arc::clone(&attempt_count),
-            started: Vec::new(),
+            unreported_starts: Vec::new(),
             is_unreachable: false,
             is_beat_pending: false,
             reconciled_at: Instant::now(),
             is_called_elsewhere: true,
             has_left_ends: false,
-            left_cancels: HashMap::new(),
+            waiting_cancels: HashMap::new(),
             was_refused: false,
         };
         (link, LinkHandle { events: sender, presence: presence_sender, peer: peer_sender, attempt_count })
@@ -250,19 +250,19 @@ impl Link {
         }
     }
 
-    async fn unsettled(&self) -> Result<Vec<XxlRun>, StoreError> {
+    async fn read_unsettled(&self) -> Result<Vec<XxlRun>, StoreError> {
         self.shared.engine.store().unsettled_xxl(self.identity.id, UNSETTLED_MAX).await
     }
 
     async fn session(&mut self) -> SessionEnd {
         let Ok(rows) =
-            self.unsettled().await.inspect_err(|error| self.shared.log_store_failure("read attempts", error))
+            self.read_unsettled().await.inspect_err(|error| self.shared.log_store_failure("read attempts", error))
         else {
             return SessionEnd::Reopen;
         };
         self.table.take_back_unstored();
         self.merge_stored_attempts(rows);
-        let (up, messages) = mpsc::channel(UP_CAPACITY);
+        let (up, messages) = mpsc::channel(MESSAGE_CAPACITY);
         let hello = v1::ExecutorMessage { body: Some(Body::Hello(self.hello())) };
         if up.send(Ok(hello)).await.is_err() {
             return SessionEnd::Reopen;
@@ -288,9 +288,9 @@ impl Link {
             return SessionEnd::Reopen;
         };
         welcome.fences.iter().for_each(|fence| self.table.fence(fence));
-        let load = Arc::new(AtomicU32::new(0));
-        let beats = self.spawn_heartbeats(&up, &load, Duration::from_millis(welcome.heartbeat_ms.max(100).into()));
-        let mut session = Session { up, _beats: beats, load, is_draining: false };
+        let run_count = Arc::new(AtomicU32::new(0));
+        let beats = self.spawn_heartbeats(&up, &run_count, Duration::from_millis(welcome.heartbeat_ms.max(100).into()));
+        let mut session = Session { up, _beats: beats, run_count, is_draining: false };
         let reported: Vec<i64> = self.table.entries().filter(|one| !one.is_open()).map(|one| one.row.log_id).collect();
         if !self.deliver(&session, &reported).await {
             return SessionEnd::Reopen;
@@ -299,7 +299,7 @@ impl Link {
     }
 
     async fn serve(&mut self, session: &mut Session, down: &mut mpsc::Receiver<v1::ServerMessage>) -> SessionEnd {
-        let mut tick = interval(TICK);
+        let mut tick = interval(TICK_PERIOD);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let is_up = tokio::select! {
@@ -359,7 +359,7 @@ impl Link {
     /// Sets the number of runs that the next heartbeat reports.
     fn note_load(&self, session: &Session) {
         self.note_attempts();
-        session.load.store(u32::try_from(self.table.open_count()).unwrap_or(u32::MAX), Ordering::Relaxed);
+        session.run_count.store(u32::try_from(self.table.open_count()).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
 
     fn hello(&self) -> v1::Hello {
@@ -370,7 +370,7 @@ impl Link {
             name: self.identity.name.clone(),
             incarnation: self.identity.id.get(),
             sdk_version: "xxl-job".to_owned(),
-            labels: labels(&self.calls.address()),
+            labels: address_labels(&self.calls.address()),
             weight: 1,
             slots: SLOTS,
             protocol: PROTOCOL,
@@ -384,18 +384,18 @@ impl Link {
     fn spawn_heartbeats(
         &self,
         up: &mpsc::Sender<Result<v1::ExecutorMessage, Status>>,
-        load: &Arc<AtomicU32>,
+        run_count: &Arc<AtomicU32>,
         period: Duration,
     ) -> tokio_util::sync::DropGuard {
         let stop = CancellationToken::new();
-        let (stopped, up, load) = (stop.clone(), up.downgrade(), Arc::clone(load));
+        let (stopped, up, run_count) = (stop.clone(), up.downgrade(), Arc::clone(run_count));
         self.shared.spawn(async move {
             let mut beat = interval(period);
             beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
             let mut sequence = 0;
             while stopped.run_until_cancelled(beat.tick()).await.is_some() {
                 sequence += 1;
-                let running = load.load(Ordering::Relaxed);
+                let running = run_count.load(Ordering::Relaxed);
                 let message = v1::Heartbeat { running, sequence, ..v1::Heartbeat::default() };
                 let Some(up) = up.upgrade() else { break };
                 if up.send(Ok(v1::ExecutorMessage { body: Some(Body::Heartbeat(message)) })).await.is_err() {
@@ -450,7 +450,7 @@ impl Link {
 
     /// Sends started attempts before any results: an attempt must begin before it ends.
     async fn send_started(&mut self, session: &Session) -> bool {
-        let started = std::mem::take(&mut self.started);
+        let started = std::mem::take(&mut self.unreported_starts);
         for part in started.chunks(ITEM_COUNT_MAX) {
             if !session.send(Body::Replies(v1::Replies { replies: part.to_vec() })).await {
                 return false;

@@ -42,7 +42,7 @@ pub(crate) enum ReadEnd {
 
 /// Parses the answer to a request for the lines from `from` on. Returns the page, and how the read ends if this is
 /// its last page.
-pub(crate) fn page(answer: Result<Answer, CallError>, from: i64) -> (LogPage, Option<ReadEnd>) {
+pub(crate) fn parse_page(answer: Result<Answer, CallError>, from: i64) -> (LogPage, Option<ReadEnd>) {
     let nothing = LogPage { lines: Vec::new(), next_line: from };
     match answer {
         Ok(answer) => {
@@ -63,7 +63,7 @@ pub(crate) fn page(answer: Result<Answer, CallError>, from: i64) -> (LogPage, Op
 }
 
 /// The line in the place of the rest of a log that could not be read in time.
-pub(crate) fn loss(reason: Option<&str>) -> String {
+pub(crate) fn unread_rest_line(reason: Option<&str>) -> String {
     match reason {
         Some(reason) => format!("{REST_LINE_START} could not be read after the end of the run: {reason}"),
         None => format!("{REST_LINE_START} was not read in time after the end of the run: it is on the executor"),
@@ -131,16 +131,16 @@ mod tests {
         let read = |text: &str, next_line| LogPage { lines: vec![text.to_owned()], next_line };
         let nothing = LogPage { lines: Vec::new(), next_line: 3 };
         let more = r#"{"code":200,"data":{"fromLineNum":3,"toLineNum":3,"logContent":"three"}}"#;
-        assert_eq!(page(answer(more), 3), (read("three", 4), None));
+        assert_eq!(parse_page(answer(more), 3), (read("three", 4), None));
         for (asked, end) in [
             (answer(r#"{"code":200,"data":{"fromLineNum":3,"toLineNum":0,"logContent":""}}"#), ReadEnd::Whole),
             (Err(CallError::Refused("404".to_owned())), ReadEnd::Whole),
             (Err(CallError::NotSent("refused".to_owned())), ReadEnd::Failed("refused".to_owned())),
             (Err(CallError::Unclear("no answer".to_owned())), ReadEnd::Failed("no answer".to_owned())),
         ] {
-            assert_eq!(page(asked, 3), (nothing.clone(), Some(end)));
+            assert_eq!(parse_page(asked, 3), (nothing.clone(), Some(end)));
         }
-        let (cut, end) = page(Err(CallError::TooLong("9 MiB".to_owned())), 3);
+        let (cut, end) = parse_page(Err(CallError::TooLong("9 MiB".to_owned())), 3);
         assert_eq!((cut.lines.len(), cut.next_line, end), (1, 4, Some(ReadEnd::Cut)));
     }
 
@@ -174,9 +174,11 @@ mod tests {
         assert!(chunks(&row, 1, Vec::new(), 0).is_empty());
         let marked = chunks(&row, 1, vec!["[12] <br>----- start -----<br>----- Param:".to_owned()], 0);
         assert_eq!(marked[0].lines[0].text, "[12]  ----- start ----- ----- Param:");
-        for text in
-            [loss(None), loss(Some("no answer")), page(Err(CallError::TooLong(String::new())), 1).0.lines.remove(0)]
-        {
+        for text in [
+            unread_rest_line(None),
+            unread_rest_line(Some("no answer")),
+            parse_page(Err(CallError::TooLong(String::new())), 1).0.lines.remove(0),
+        ] {
             let line = &chunks(&row, 1, vec![text], 0)[0].lines[0];
             assert_eq!(missing_lines(&line.level, &line.text), Some(MissingLines::Part), "{line:?}");
         }

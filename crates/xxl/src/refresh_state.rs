@@ -19,11 +19,11 @@ pub(crate) struct RefreshState {
     /// The executors registered by hand, with those that were removed and still have attempts.
     by_hand: Vec<XxlExecutor>,
     /// The executors that are no longer registered but have ends to report.
-    reported: Vec<XxlExecutor>,
-    /// When `reported` was read from the store.
+    reporting_executors: Vec<XxlExecutor>,
+    /// When `reporting_executors` was read from the store.
     reported_at: Option<Instant>,
     /// The executors that had runs at the first refresh.
-    expected: Vec<XxlExecutor>,
+    expected_executors: Vec<XxlExecutor>,
     /// When the first refresh was.
     began_at: Option<Instant>,
 }
@@ -42,7 +42,7 @@ impl RefreshState {
 
     /// The executors registered by hand. Those that a user removed are included as signed off while they have attempts.
     /// Registrations that the executors made themselves are ignored here.
-    pub(crate) fn with_removed(
+    pub(crate) fn by_hand_with_removed(
         &mut self,
         by_hand: Vec<XxlExecutor>,
         now: Timestamp,
@@ -58,19 +58,19 @@ impl RefreshState {
     }
 
     /// Whether the store is to be read again for ends that no link has reported.
-    pub(crate) fn is_reported_due(&self, now: Instant) -> bool {
+    pub(crate) fn is_reporting_read_due(&self, now: Instant) -> bool {
         self.reported_at.is_none_or(|at| now.duration_since(at) >= REPORTED_PERIOD)
     }
 
     /// Records the executors that are no longer registered but have ends to report.
-    pub(crate) fn note_reported(&mut self, reported: Vec<XxlExecutor>, now: Instant) {
-        (self.reported, self.reported_at) = (reported, Some(now));
+    pub(crate) fn note_reporting_executors(&mut self, reported: Vec<XxlExecutor>, now: Instant) {
+        (self.reporting_executors, self.reported_at) = (reported, Some(now));
     }
 
     /// Adds the executors that are no longer registered but have ends to report. They get no runs: they have signed
     /// off, or were last seen too long ago.
-    pub(crate) fn with_reported(&self, found: Vec<XxlExecutor>) -> Vec<XxlExecutor> {
-        with_leaving(found, &self.reported)
+    pub(crate) fn with_reporting_executors(&self, found: Vec<XxlExecutor>) -> Vec<XxlExecutor> {
+        with_leaving(found, &self.reporting_executors)
     }
 
     /// Whether the executors that are expected back have not been determined yet.
@@ -79,15 +79,15 @@ impl RefreshState {
     }
 
     /// Records the executors that are expected back: they have runs, and their registrations end before the next ones are due.
-    pub(crate) fn note_expected(&mut self, expected: Vec<XxlExecutor>, now: Instant) {
-        (self.expected, self.began_at) = (expected, Some(now));
+    pub(crate) fn note_expected_executors(&mut self, expected: Vec<XxlExecutor>, now: Instant) {
+        (self.expected_executors, self.began_at) = (expected, Some(now));
     }
 
     /// Adds the executors that are expected back, for a while and without giving them runs. Before the first refresh, there may have been
     /// no server to receive their registrations, so each executor gets the time for a new one.
-    pub(crate) fn with_expected(&self, found: Vec<XxlExecutor>, now: Instant) -> Vec<XxlExecutor> {
+    pub(crate) fn with_expected_executors(&self, found: Vec<XxlExecutor>, now: Instant) -> Vec<XxlExecutor> {
         let is_soon = self.began_at.is_some_and(|at| now.duration_since(at) < REGISTERED_FOR);
-        if is_soon { with_leaving(found, &self.expected) } else { found }
+        if is_soon { with_leaving(found, &self.expected_executors) } else { found }
     }
 }
 
@@ -128,7 +128,7 @@ mod tests {
         let (mut state, now) = (RefreshState::default(), Timestamp::from_secs(100));
         let mut refresh = |by_hand: &[i64], busy: &[i64]| {
             let by_hand = by_hand.iter().map(|id| executor(*id)).collect();
-            shown(&state.with_removed(by_hand, now, |id| busy.contains(&id.get())))
+            shown(&state.by_hand_with_removed(by_hand, now, |id| busy.contains(&id.get())))
         };
         assert_eq!(refresh(&[1, 2, 3], &[1, 2]), [(1, false), (2, false), (3, false)]);
         assert_eq!(refresh(&[1], &[1, 2]), [(1, false), (2, true)], "3 has no attempts");
@@ -150,21 +150,29 @@ mod tests {
     #[tokio::test]
     async fn executors_with_ends_to_report_are_leaving() {
         let (mut state, now) = (RefreshState::default(), Instant::now());
-        assert!(state.is_reported_due(now));
-        state.note_reported(vec![executor(1), executor(2)], now);
-        assert!(!state.is_reported_due(now) && state.is_reported_due(now + REPORTED_PERIOD));
-        assert_eq!(shown(&state.with_reported(vec![executor(1)])), [(1, false), (2, true)], "1 is registered");
+        assert!(state.is_reporting_read_due(now));
+        state.note_reporting_executors(vec![executor(1), executor(2)], now);
+        assert!(!state.is_reporting_read_due(now) && state.is_reporting_read_due(now + REPORTED_PERIOD));
+        assert_eq!(
+            shown(&state.with_reporting_executors(vec![executor(1)])),
+            [(1, false), (2, true)],
+            "1 is registered"
+        );
     }
 
     #[tokio::test]
     async fn executors_with_runs_get_the_time_for_a_new_registration() {
         let (mut state, now) = (RefreshState::default(), Instant::now());
-        assert!(state.is_first() && state.with_expected(Vec::new(), now).is_empty());
-        state.note_expected(vec![executor(1), executor(2)], now);
+        assert!(state.is_first() && state.with_expected_executors(Vec::new(), now).is_empty());
+        state.note_expected_executors(vec![executor(1), executor(2)], now);
         assert!(!state.is_first());
         let soon = now + REGISTERED_FOR / 2;
-        assert_eq!(shown(&state.with_expected(vec![executor(1)], soon)), [(1, false), (2, true)], "1 is registered");
+        assert_eq!(
+            shown(&state.with_expected_executors(vec![executor(1)], soon)),
+            [(1, false), (2, true)],
+            "1 is registered"
+        );
         let later = now + REGISTERED_FOR;
-        assert_eq!(shown(&state.with_expected(vec![executor(1)], later)), [(1, false)], "2 did not register");
+        assert_eq!(shown(&state.with_expected_executors(vec![executor(1)], later)), [(1, false)], "2 did not register");
     }
 }

@@ -34,7 +34,7 @@ pub(crate) enum Kill {
 
 /// An attempt.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct AttemptEntry {
     pub(crate) row: XxlRun,
     /// The `fence_n` of its trigger; 0 if another server sent it, or this one before a restart.
     pub(crate) fence_n: i64,
@@ -66,7 +66,7 @@ pub(crate) struct Entry {
     pub(crate) acked_at: Option<Instant>,
 }
 
-impl Entry {
+impl AttemptEntry {
     pub(crate) fn is_open(&self) -> bool {
         self.row.state == XxlRunState::Open
     }
@@ -159,24 +159,24 @@ impl Entry {
 /// The attempts of an executor.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    entries: BTreeMap<i64, Entry>,
+    entries: BTreeMap<i64, AttemptEntry>,
     keys: HashMap<(RunId, i32), i64>,
     /// Per node, the highest epoch whose triggers are refused.
     fences: BTreeMap<i64, i64>,
     numbers: HashMap<JobId, i32>,
     /// Ended attempts whose logs another node reads, kept in case that node is gone.
-    unread: VecDeque<(Instant, XxlRun)>,
+    unread_attempts: VecDeque<(Instant, XxlRun)>,
 }
 
 impl Table {
     /// Merges the stored attempts, at the start and periodically: other servers also send attempts to the executor and receive their ends.
     /// Returns the attempts that got their verdicts from another server.
-    pub(crate) fn reconcile(&mut self, rows: Vec<XxlRun>, now: Instant) -> Vec<Entry> {
+    pub(crate) fn reconcile(&mut self, rows: Vec<XxlRun>, now: Instant) -> Vec<AttemptEntry> {
         let known: BTreeMap<i64, ()> = rows.iter().map(|row| (row.log_id, ())).collect();
-        let has_verdict = |entry: &Entry| entry.acked_at.is_none() && !known.contains_key(&entry.row.log_id);
+        let has_verdict = |entry: &AttemptEntry| entry.acked_at.is_none() && !known.contains_key(&entry.row.log_id);
         let over: Vec<i64> =
             self.entries.values().filter(|entry| has_verdict(entry)).map(|entry| entry.row.log_id).collect();
-        let over: Vec<Entry> = over.into_iter().filter_map(|log_id| self.remove(log_id)).collect();
+        let over: Vec<AttemptEntry> = over.into_iter().filter_map(|log_id| self.remove(log_id)).collect();
         for row in rows {
             match self.entries.get_mut(&row.log_id) {
                 Some(entry) => {
@@ -207,7 +207,7 @@ impl Table {
         self.numbers.insert(row.job, row.number);
         self.keys.insert((row.run, row.attempt), row.log_id);
         let started_at_ms = row.sent_at.as_millis();
-        let entry = Entry {
+        let entry = AttemptEntry {
             row,
             fence_n,
             is_confirmed: false,
@@ -241,7 +241,7 @@ impl Table {
         self.entries.entry(log_id).and_modify(|entry| (entry.is_pulling, entry.has_whole_log) = (true, false));
     }
 
-    pub(crate) fn remove(&mut self, log_id: i64) -> Option<Entry> {
+    pub(crate) fn remove(&mut self, log_id: i64) -> Option<AttemptEntry> {
         let entry = self.entries.remove(&log_id)?;
         let key = (entry.row.run, entry.row.attempt);
         if self.keys.get(&key) == Some(&log_id) {
@@ -250,19 +250,19 @@ impl Table {
         Some(entry)
     }
 
-    pub(crate) fn get_mut(&mut self, log_id: i64) -> Option<&mut Entry> {
+    pub(crate) fn get_mut(&mut self, log_id: i64) -> Option<&mut AttemptEntry> {
         self.entries.get_mut(&log_id)
     }
 
-    pub(crate) fn of_attempt(&mut self, run: RunId, attempt: i32) -> Option<&mut Entry> {
+    pub(crate) fn of_attempt(&mut self, run: RunId, attempt: i32) -> Option<&mut AttemptEntry> {
         self.keys.get(&(run, attempt)).and_then(|log_id| self.entries.get_mut(log_id))
     }
 
-    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &AttemptEntry> {
         self.entries.values()
     }
 
-    pub(crate) fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
+    pub(crate) fn entries_mut(&mut self) -> impl Iterator<Item = &mut AttemptEntry> {
         self.entries.values_mut()
     }
 
@@ -273,8 +273,8 @@ impl Table {
     /// The attempts that a hello, or the answer to a fence, lists: those without an end, and those with an end but no verdict.
     pub(crate) fn inventory(&self) -> (Vec<RunRef>, Vec<RunRef>) {
         let unacked = self.entries.values().filter(|entry| entry.acked_at.is_none());
-        let (held, finished): (Vec<&Entry>, Vec<&Entry>) = unacked.partition(|entry| entry.is_open());
-        let refs = |entries: Vec<&Entry>| entries.into_iter().map(Entry::run_ref).collect();
+        let (held, finished): (Vec<&AttemptEntry>, Vec<&AttemptEntry>) = unacked.partition(|entry| entry.is_open());
+        let refs = |entries: Vec<&AttemptEntry>| entries.into_iter().map(AttemptEntry::run_ref).collect();
         (refs(held), refs(finished))
     }
 
@@ -293,8 +293,8 @@ impl Table {
     }
 
     /// The ends that no server has acknowledged in time.
-    pub(crate) fn unanswered(&self, now: Instant) -> Vec<i64> {
-        let is_late = |entry: &&Entry| {
+    pub(crate) fn unacknowledged_ends(&self, now: Instant) -> Vec<i64> {
+        let is_late = |entry: &&AttemptEntry| {
             let waited = entry.result_sent_at.is_none_or(|at| now.duration_since(at) >= RESEND_AFTER);
             !entry.is_open() && entry.acked_at.is_none() && waited
         };
@@ -303,27 +303,27 @@ impl Table {
 
     /// Remembers an ended attempt whose log another node is to read. If that node is gone, this node may have to read the
     /// log; it can only find that out once the lease of the other node has ended.
-    pub(crate) fn leave_unread(&mut self, row: &XxlRun, now: Instant) {
-        if self.unread.len() >= UNREAD_MAX {
-            self.unread.pop_front();
+    pub(crate) fn remember_unread(&mut self, row: &XxlRun, now: Instant) {
+        if self.unread_attempts.len() >= UNREAD_MAX {
+            self.unread_attempts.pop_front();
         }
-        self.unread.push_back((now, XxlRun { state: XxlRunState::Settled, message: None, ..*row }));
+        self.unread_attempts.push_back((now, XxlRun { state: XxlRunState::Settled, message: None, ..*row }));
     }
 
     /// Takes some of the remembered attempts whose logs this node must read now.
     pub(crate) fn take_unread(&mut self, now: Instant, is_own: impl Fn(&XxlRun) -> bool) -> Vec<XxlRun> {
-        while self.unread.front().is_some_and(|(since, _)| now.duration_since(*since) >= LOG_TIMEOUT) {
-            self.unread.pop_front();
+        while self.unread_attempts.front().is_some_and(|(since, _)| now.duration_since(*since) >= LOG_TIMEOUT) {
+            self.unread_attempts.pop_front();
         }
         let (mut own, mut others) = (Vec::new(), VecDeque::new());
-        for (since, row) in self.unread.drain(..) {
+        for (since, row) in self.unread_attempts.drain(..) {
             if own.len() < READ_AT_ONCE_MAX && is_own(&row) {
                 own.push(row);
             } else {
                 others.push_back((since, row));
             }
         }
-        self.unread = others;
+        self.unread_attempts = others;
         own
     }
 
@@ -338,13 +338,13 @@ impl Table {
 
     /// Removes this attempt if it has its verdict and its log.
     pub(crate) fn forget_one(&mut self, log_id: i64) {
-        if self.entries.get(&log_id).is_some_and(Entry::is_done) {
+        if self.entries.get(&log_id).is_some_and(AttemptEntry::is_done) {
             self.remove(log_id);
         }
     }
 
     /// Removes and returns the attempts that waited too long for their logs.
-    pub(crate) fn give_up_logs(&mut self, now: Instant) -> Vec<Entry> {
+    pub(crate) fn give_up_logs(&mut self, now: Instant) -> Vec<AttemptEntry> {
         let late: Vec<i64> =
             self.entries.values().filter(|entry| entry.is_log_late(now)).map(|entry| entry.row.log_id).collect();
         late.into_iter().filter_map(|log_id| self.remove(log_id)).collect()
@@ -384,7 +384,7 @@ mod tests {
     async fn stored_attempts_are_merged() {
         let now = Instant::now();
         let mut table = Table::default();
-        let over = |entries: Vec<Entry>| entries.iter().map(|entry| entry.row.log_id).collect::<Vec<_>>();
+        let over = |entries: Vec<AttemptEntry>| entries.iter().map(|entry| entry.row.log_id).collect::<Vec<_>>();
         assert_eq!(over(table.reconcile(vec![row(1, XxlRunState::Open), row(2, XxlRunState::Reported)], now)), [0; 0]);
         let (held, finished) = table.inventory();
         assert_eq!((ids(&held), ids(&finished)), (vec![10], vec![20]));
@@ -395,7 +395,7 @@ mod tests {
         let (held, finished) = table.inventory();
         assert_eq!((ids(&held), ids(&finished)), (vec![30], vec![10]));
         assert!(table.of_attempt(RunId::new(20), 1).is_none());
-        assert_eq!((table.open_count(), table.unanswered(now)), (1, vec![1]));
+        assert_eq!((table.open_count(), table.unacknowledged_ends(now)), (1, vec![1]));
         table.get_mut(1).unwrap().acked_at = Some(now);
         table.forget();
         assert_eq!(over(table.give_up_logs(now)), [0; 0], "its log is not whole");
@@ -481,12 +481,12 @@ mod tests {
         let (now, mut table) = (Instant::now(), Table::default());
         let ids = |rows: Vec<XxlRun>| rows.iter().map(|row| row.log_id).collect::<Vec<_>>();
         let of_node = |log_id, node| XxlRun { node: NodeId::new(node), ..row(log_id, XxlRunState::Reported) };
-        (1..=4).for_each(|number| table.leave_unread(&of_node(number, number % 2), now));
+        (1..=4).for_each(|number| table.remember_unread(&of_node(number, number % 2), now));
         assert_eq!(ids(table.take_unread(now, |_| false)), [0; 0]);
         assert_eq!(ids(table.take_unread(now, |row| row.node == NodeId::new(1))), [1, 3]);
         assert_eq!(ids(table.take_unread(now + LOG_TIMEOUT, |_| true)), [0; 0], "its node has read them");
         let too_many = i64::try_from(UNREAD_MAX).unwrap() + 2;
-        (0..too_many).for_each(|number| table.leave_unread(&of_node(number, 1), now));
+        (0..too_many).for_each(|number| table.remember_unread(&of_node(number, 1), now));
         assert_eq!(ids(table.take_unread(now, |_| true))[..2], [2, 3], "the oldest go first");
     }
 

@@ -93,26 +93,26 @@ async fn gather<I, O>(waiting: &mut mpsc::Receiver<PendingWrite<I, O>>) -> Optio
 }
 
 /// Rows for one transaction, and the writes to answer.
-struct Part<K, T, O> {
+struct KeyedBatch<K, T, O> {
     key: K,
     rows: Vec<T>,
     pending: Vec<PendingWrite<(), O>>,
 }
 
 /// Groups a batch by key, keeping the order.
-fn by_key<K: PartialEq, T, O>(batch: Vec<PendingWrite<(K, Vec<T>), O>>) -> Vec<Part<K, T, O>> {
-    let mut parts: Vec<Part<K, T, O>> = Vec::new();
+fn group_by_key<K: PartialEq, T, O>(batch: Vec<PendingWrite<(K, Vec<T>), O>>) -> Vec<KeyedBatch<K, T, O>> {
+    let mut batches: Vec<KeyedBatch<K, T, O>> = Vec::new();
     for PendingWrite { input: (key, rows), len, answer } in batch {
         let write = PendingWrite { input: (), len, answer };
-        match parts.iter_mut().find(|part| part.key == key) {
-            Some(part) => {
-                part.rows.extend(rows);
-                part.pending.push(write);
+        match batches.iter_mut().find(|batch_of_key| batch_of_key.key == key) {
+            Some(batch_of_key) => {
+                batch_of_key.rows.extend(rows);
+                batch_of_key.pending.push(write);
             }
-            None => parts.push(Part { key, rows, pending: vec![write] }),
+            None => batches.push(KeyedBatch { key, rows, pending: vec![write] }),
         }
     }
-    parts
+    batches
 }
 
 impl WriteReceivers {
@@ -141,7 +141,7 @@ struct Writer {
 impl Writer {
     async fn send_all(self, mut waiting: mpsc::Receiver<PendingSend>) {
         while let Some(batch) = gather(&mut waiting).await {
-            for Part { key: token, rows: runs, pending } in by_key(batch) {
+            for KeyedBatch { key: token, rows: runs, pending } in group_by_key(batch) {
                 let sent = self.engine.store().send_xxl(token, &runs, self.engine.now()).await;
                 let rows = sent.inspect_err(|error| self.lines.log_store_failure("number attempts", error)).ok();
                 let mut rows = rows.map(|rows| rows.unwrap_or_default().into_iter());
@@ -154,7 +154,7 @@ impl Writer {
 
     async fn report_all(self, mut waiting: mpsc::Receiver<PendingReport>) {
         while let Some(batch) = gather(&mut waiting).await {
-            for Part { key: app, rows: reports, pending } in by_key(batch) {
+            for KeyedBatch { key: app, rows: reports, pending } in group_by_key(batch) {
                 let found = self.engine.store().report_xxl(app, &reports, self.engine.now()).await;
                 let found =
                     found.inspect_err(|error| self.lines.log_store_failure("store ends of attempts", error)).ok();
@@ -164,11 +164,11 @@ impl Writer {
                 for write in pending {
                     let range = first..first + write.len;
                     first = range.end;
-                    let part = found.as_ref().map(|found| XxlReportResults {
+                    let results = found.as_ref().map(|found| XxlReportResults {
                         runs: runs_of(&reports[range.clone()], &runs),
                         outcomes: found.outcomes[range].to_vec(),
                     });
-                    write.answer.send(part).ok();
+                    write.answer.send(results).ok();
                 }
             }
         }

@@ -11,7 +11,7 @@ use rondel_store::calendars::{CalendarChange, CalendarSaved};
 use super::{CALENDAR_COUNT_MAX, CalendarError, PAGE};
 use crate::node::Node;
 
-/// Maximum number of rounds of [`expand_again`]. The healing loop finishes calendars that still change after the last round.
+/// Maximum number of rounds of [`expand_until_settled`]. The healing loop finishes calendars that still change after the last round.
 const ROUND_COUNT: usize = 5;
 
 /// Calendars by name.
@@ -66,12 +66,12 @@ pub(crate) async fn composition(node: &Node, namespace: NamespaceId) -> Result<C
     Ok(Composition(found))
 }
 
-/// The calendars that the spec depends on, by name; `instead` replaces the saved calendar with the same name.
-pub(super) async fn parts(
+/// The calendars that the spec depends on, by name; `replacement` replaces the saved calendar with the same name.
+pub(super) async fn read_dependencies(
     node: &Node,
     namespace: NamespaceId,
     spec: &CalendarSpec,
-    instead: Option<&CalendarSpec>,
+    replacement: Option<&CalendarSpec>,
 ) -> Result<NamedCalendars, CalendarError> {
     let mut parts = NamedCalendars::new();
     let mut next: Vec<String> = spec.named_calendars().into_iter().map(str::to_owned).collect();
@@ -81,8 +81,8 @@ pub(super) async fn parts(
             let message = format!("is made of more than {RULE_COUNT_MAX} calendars");
             return Err(CalendarError::Invalid(vec![FieldError::new("/rule", message)]));
         }
-        let found = match instead.filter(|instead| instead.name == wanted) {
-            Some(instead) => Some(instead.clone()),
+        let found = match replacement.filter(|replacement| replacement.name == wanted) {
+            Some(replacement) => Some(replacement.clone()),
             None => calendars::find(node, namespace, &wanted).await?.map(|record| record.spec),
         };
         let Some(found) = found else { continue };
@@ -94,7 +94,11 @@ pub(super) async fn parts(
 
 /// Expands and saves the named calendars whose parts have changed, and repeats this until all match their parts. Returns the number of
 /// saves.
-pub(crate) async fn expand_again(node: &Node, namespace: NamespaceId, names: &[String]) -> Result<u64, CalendarError> {
+pub(crate) async fn expand_until_settled(
+    node: &Node,
+    namespace: NamespaceId,
+    names: &[String],
+) -> Result<u64, CalendarError> {
     let mut count = 0;
     for _ in 0..ROUND_COUNT {
         let mut is_settled = true;
@@ -114,7 +118,7 @@ pub(crate) async fn expand_again(node: &Node, namespace: NamespaceId, names: &[S
 
 async fn expand_one(node: &Node, namespace: NamespaceId, name: &str) -> Result<ExpandResult, CalendarError> {
     let Some(record) = calendars::find(node, namespace, name).await? else { return Ok(ExpandResult::Unchanged) };
-    let parts = parts(node, namespace, &record.spec, None).await?;
+    let parts = read_dependencies(node, namespace, &record.spec, None).await?;
     let find = |name: &str| parts.get(name).cloned();
     if let Err(errors) = Calendar::compile(&record.spec, find) {
         // A part was deleted, or made circular, while this calendar was being saved.

@@ -59,7 +59,7 @@ pub(super) async fn check_jobs(
 
 /// Moves every job that is planned by an earlier version of its calendar to the newest version, in the same way as an edit of the job.
 /// Returns the number of jobs moved. A job that cannot be moved keeps its version, and a log line reports it.
-pub(crate) async fn move_jobs_on(node: &Node) -> Result<u64, StoreError> {
+pub(crate) async fn replan_jobs_of_calendars(node: &Node) -> Result<u64, StoreError> {
     let mut tries: BTreeMap<JobId, u32> = BTreeMap::new();
     let mut moved = BTreeSet::new();
     loop {

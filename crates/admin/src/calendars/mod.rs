@@ -15,8 +15,8 @@ use rondel_store::StoreError;
 use rondel_store::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
 
 use self::composition::Composition;
-pub(crate) use self::composition::{composition, expand_again};
-pub(crate) use self::followers::move_jobs_on;
+pub(crate) use self::composition::{composition, expand_until_settled};
+pub(crate) use self::followers::replan_jobs_of_calendars;
 pub use self::import::{IMPORT_LEN_MAX, ImportAs, ImportError, ImportFormat, import};
 use crate::node::Node;
 
@@ -81,7 +81,7 @@ pub enum CalendarDependent {
 /// # Errors
 /// [`CalendarError::Invalid`], [`CalendarError::TooMany`], the store's.
 pub async fn check(node: &Node, namespace: NamespaceId, spec: &CalendarSpec) -> Result<(), CalendarError> {
-    checked(node, namespace, spec).await.map(drop)
+    check_with_dependents(node, namespace, spec).await.map(drop)
 }
 
 /// Saves a calendar, re-expands the calendars that depend on it, and moves the jobs that are planned by any of them.
@@ -96,7 +96,7 @@ pub async fn save(
     expected_version: Option<i64>,
     author: &str,
 ) -> Result<SavedCalendar, CalendarError> {
-    let parts = checked(node, namespace, spec).await?;
+    let parts = check_with_dependents(node, namespace, spec).await?;
     let expanded = spec.expanded(|name| parts.get(name).cloned());
     let before = find(node, namespace, &spec.name).await?;
     let is_seen = |record: &CalendarRecord| expected_version.is_none_or(|version| version == record.version);
@@ -124,8 +124,8 @@ pub async fn save(
     let composition = composition(node, namespace).await?;
     let mut affected = composition.all_dependents(&spec.name);
     affected.insert(0, spec.name.clone());
-    expand_again(node, namespace, &affected).await?;
-    move_jobs_on(node).await?;
+    expand_until_settled(node, namespace, &affected).await?;
+    replan_jobs_of_calendars(node).await?;
     let record = node.store().calendar(namespace, &spec.name).await?;
     record.map(|record| SavedCalendar { record, is_new }).ok_or(CalendarError::Conflict { version: 0 })
 }
@@ -193,7 +193,7 @@ pub async fn find(node: &Node, namespace: NamespaceId, wanted: &str) -> Result<O
 }
 
 /// Checks a calendar and all calendars that depend on it; returns the calendars that it depends on.
-async fn checked(
+async fn check_with_dependents(
     node: &Node,
     namespace: NamespaceId,
     spec: &CalendarSpec,
@@ -202,15 +202,15 @@ async fn checked(
     if composition.len() >= CALENDAR_COUNT_MAX && !composition.has(&spec.name) {
         return Err(CalendarError::TooMany);
     }
-    let parts = composition::parts(node, namespace, spec, None).await?;
+    let parts = composition::read_dependencies(node, namespace, spec, None).await?;
     let calendar = Calendar::compile(spec, |name| parts.get(name).cloned()).map_err(CalendarError::Invalid)?;
     followers::check_jobs(node, namespace, &spec.name, &calendar).await?;
-    check_composed(node, namespace, spec, &composition).await?;
+    check_dependents(node, namespace, spec, &composition).await?;
     Ok(parts)
 }
 
 /// Checks that the calendars that depend on this one stay valid with its new version.
-async fn check_composed(
+async fn check_dependents(
     node: &Node,
     namespace: NamespaceId,
     spec: &CalendarSpec,
@@ -218,7 +218,7 @@ async fn check_composed(
 ) -> Result<(), CalendarError> {
     for composed in composition.all_dependents(&spec.name).iter().filter(|composed| **composed != spec.name) {
         let Some(record) = node.store().calendar(namespace, composed).await? else { continue };
-        let parts = composition::parts(node, namespace, &record.spec, Some(spec)).await?;
+        let parts = composition::read_dependencies(node, namespace, &record.spec, Some(spec)).await?;
         let calendar = Calendar::compile(&record.spec, |name| parts.get(name).cloned()).map_err(|errors| {
             let first = errors.first().map(|error| error.message.clone()).unwrap_or_default();
             let message = format!("the calendar {composed:?} names this one and would not be right: {first}");

@@ -54,20 +54,20 @@ pub(super) async fn deliver(
     config: &EngineConfig,
     attempt: DeliveryAttempt<'_>,
 ) -> Result<Acceptance, DeliveryError> {
-    let wrong = |text: String| DeliveryError { is_final: true, status: 0, text, wait: None };
+    let final_error = |text: String| DeliveryError { is_final: true, status: 0, text, wait: None };
     let channel = attempt.channel;
-    let settings = read_values(&channel.settings).map_err(wrong)?;
-    let secrets = read_values(&channel.secret).map_err(wrong)?;
+    let settings = read_values(&channel.settings).map_err(final_error)?;
+    let secrets = read_values(&channel.secret).map_err(final_error)?;
     // Not final, since the operator may create the secret's file later.
-    let later = |text: String| DeliveryError { is_final: false, status: 0, text, wait: None };
+    let temporary_error = |text: String| DeliveryError { is_final: false, status: 0, text, wait: None };
     let sources: &SecretSources = &config.alert_secrets;
-    let secrets = sources.resolve(&secrets).await.map_err(later)?;
+    let secrets = sources.resolve(&secrets).await.map_err(temporary_error)?;
     let texts = texts(&attempt, &settings, config.advertise_url.as_deref());
     let DeliveryAttempt { notice, id, now, .. } = attempt;
     let input =
         RequestInput { settings: &settings, secrets: &secrets, lang: channel.lang, notice, texts: &texts, id, now };
     if channel.kind == ChannelKind::Email {
-        let (server, mail) = mail(&input).map_err(wrong)?;
+        let (server, mail) = mail(&input).map_err(final_error)?;
         return match send_mail(&server, &mail, &config.outgoing_allow).await {
             Ok(AcceptedMail { status, refused }) => {
                 let refused = (!refused.is_empty()).then(|| refused.join("; "));
@@ -79,7 +79,7 @@ pub(super) async fn deliver(
             Err(MailError { is_final, status, text }) => Err(DeliveryError { is_final, status, text, wait: None }),
         };
     }
-    let request = request(channel.kind, &input).map_err(wrong)?;
+    let request = request(channel.kind, &input).map_err(final_error)?;
     let status = send(client, channel.kind, request, now).await?;
     Ok(Acceptance { status, refused: None })
 }
@@ -149,11 +149,11 @@ fn mail(input: &RequestInput<'_>) -> Result<(MailServer, Mail), String> {
     let port = input.value("port").and_then(|port| port.parse().ok()).unwrap_or(port);
     let credentials = input.value("username").zip(input.value("password"));
     let credentials = credentials.map(|(user, password)| (user.to_owned(), password.to_owned()));
-    let host = input.needed("host")?.to_owned();
+    let host = input.required("host")?.to_owned();
     let server = MailServer { host, port, security, credentials, timeout: TIMEOUT };
     let mail = Mail {
-        from: input.needed("from")?.trim().to_owned(),
-        to: input.needed("to")?.split(',').map(|address| address.trim().to_owned()).collect(),
+        from: input.required("from")?.trim().to_owned(),
+        to: input.required("to")?.split(',').map(|address| address.trim().to_owned()).collect(),
         subject: cut(&input.texts.title, SUBJECT_BYTES_MAX),
         text: input.texts.plain(MAIL_BYTES_MAX),
         html: html(input.texts),

@@ -44,20 +44,23 @@ pub(super) fn judge(kind: ChannelKind, answer: Answer<'_>) -> Result<(), Deliver
     let refuse = |is_final, text: String| Err(DeliveryError { is_final, status: status.into(), text, wait });
     if !(200..300).contains(&status) {
         let is_final = !delivery::is_temporary(status);
-        let reason = reason(body);
+        let reason = one_line_excerpt(body);
         let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
         return refuse(is_final, format!("it answered with status {status}{reason}"));
     }
     match kind {
         ChannelKind::Dingtalk | ChannelKind::Wecom | ChannelKind::Feishu => match read_code(body) {
             Some((0, _)) => Ok(()),
-            Some((code, message)) => {
-                refuse(!is_temporary(kind, code), format!("it answered with code {code}: {}", reason(&message)))
-            }
-            None => refuse(false, format!("it answered with an unexpected body: {}", reason(body))),
+            Some((code, message)) => refuse(
+                !is_temporary(kind, code),
+                format!("it answered with code {code}: {}", one_line_excerpt(&message)),
+            ),
+            None => refuse(false, format!("it answered with an unexpected body: {}", one_line_excerpt(body))),
         },
         // The connector answers 200 even if Teams refused the card.
-        ChannelKind::Teams if body.contains("failed with error") => refuse(!body.contains("429"), reason(body)),
+        ChannelKind::Teams if body.contains("failed with error") => {
+            refuse(!body.contains("429"), one_line_excerpt(body))
+        }
         _ => Ok(()),
     }
 }
@@ -93,7 +96,7 @@ fn read_wait(text: &str, now: Timestamp) -> Option<Duration> {
 }
 
 /// The beginning of an answer, as one line without control characters.
-fn reason(body: &str) -> String {
+fn one_line_excerpt(body: &str) -> String {
     let line: String = body.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     cut(&line.split_whitespace().collect::<Vec<_>>().join(" "), REASON_BYTES_MAX)
 }

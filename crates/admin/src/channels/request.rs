@@ -55,12 +55,12 @@ impl<'a> RequestInput<'a> {
         value.map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    pub(super) fn needed(&self, name: &str) -> Result<&'a str, String> {
+    pub(super) fn required(&self, name: &str) -> Result<&'a str, String> {
         self.value(name).ok_or_else(|| format!("the channel has no {name}"))
     }
 
     pub(super) fn url(&self) -> Result<Url, String> {
-        read_url(self.needed("url")?)
+        read_url(self.required("url")?)
     }
 }
 
@@ -188,7 +188,7 @@ fn pagerduty(input: &RequestInput<'_>) -> Result<ChannelRequest, String> {
         "count": notice.count,
     });
     let mut event = json!({
-        "routing_key": input.needed("routing_key")?,
+        "routing_key": input.required("routing_key")?,
         "event_action": action,
         "dedup_key": key,
         "client": "Rondel",
@@ -230,7 +230,7 @@ fn ntfy(input: &RequestInput<'_>) -> Result<ChannelRequest, String> {
     };
     let plain = Texts { link: None, ..texts.clone() }.plain(NTFY_MESSAGE_BYTES_MAX);
     let mut message = json!({
-        "topic": input.needed("topic")?,
+        "topic": input.required("topic")?,
         "title": cut(&texts.title, NTFY_TITLE_BYTES_MAX),
         "message": plain,
         "priority": priority,

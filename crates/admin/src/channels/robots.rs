@@ -31,12 +31,12 @@ pub(super) fn dingtalk(input: &RequestInput<'_>) -> Result<ChannelRequest, Strin
 /// Markdown, in which markup characters of names and messages are replaced by their full-width forms.
 pub(super) fn wecom(input: &RequestInput<'_>) -> Result<ChannelRequest, String> {
     let texts = input.texts;
-    let head = format!("**{}**\n", unmarked(&texts.title));
+    let head = format!("**{}**\n", without_markup(&texts.title));
     let end = texts.link.as_ref().map(|(words, url)| format!("\n[{words}]({})", url.replace([')', '('], "")));
     let end = end.unwrap_or_default();
-    let mut lines = vec![unmarked(&texts.body)];
-    lines.extend(texts.facts.iter().map(|(label, value)| format!("> {label}: {}", unmarked(value))));
-    lines.extend(texts.samples.iter().map(|sample| format!("> {}", unmarked(sample))));
+    let mut lines = vec![without_markup(&texts.body)];
+    lines.extend(texts.facts.iter().map(|(label, value)| format!("> {label}: {}", without_markup(value))));
+    lines.extend(texts.samples.iter().map(|sample| format!("> {}", without_markup(sample))));
     let room = WECOM_BYTES_MAX.saturating_sub(head.len() + end.len());
     let content = format!("{head}{}{end}", cut(&lines.join("\n"), room));
     let body = json!({"msgtype": "markdown", "markdown": {"content": content}});
@@ -44,7 +44,7 @@ pub(super) fn wecom(input: &RequestInput<'_>) -> Result<ChannelRequest, String> 
 }
 
 /// `WeCom` has no escapes, so markup characters are replaced by their full-width forms.
-fn unmarked(text: &str) -> String {
+fn without_markup(text: &str) -> String {
     let sign = |c| match c {
         '<' => '＜',
         '>' => '＞',

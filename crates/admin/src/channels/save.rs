@@ -193,15 +193,16 @@ fn find_moved_secrets(existing: &Channel, new: &NewChannel, settings: &Values) -
         let given = values.get(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
         given.unwrap_or_else(|| default(name).to_owned())
     };
-    let moved = ["host", "port", "url"].into_iter().find(|name| value(&before, name) != value(settings, name));
-    let Some(moved) = moved else { return Vec::new() };
-    let kept = read_values(&existing.secret).unwrap_or_default().into_iter();
-    let kept = kept.filter(|(name, value)| parse_reference(value).is_none() && !new.secrets.contains_key(name));
+    let changed_field = ["host", "port", "url"].into_iter().find(|name| value(&before, name) != value(settings, name));
+    let Some(changed_field) = changed_field else { return Vec::new() };
+    let unchanged_secrets = read_values(&existing.secret).unwrap_or_default().into_iter();
+    let unchanged_secrets =
+        unchanged_secrets.filter(|(name, value)| parse_reference(value).is_none() && !new.secrets.contains_key(name));
     let error = |(name, _): (String, String)| {
-        let sentence = format!("enter it again: with another {moved} it would be sent elsewhere");
+        let sentence = format!("enter it again: with another {changed_field} it would be sent elsewhere");
         FieldError::new(format!("/secrets/{name}"), sentence)
     };
-    kept.map(error).collect()
+    unchanged_secrets.map(error).collect()
 }
 
 /// Tries the templates on sample notices of all kinds.

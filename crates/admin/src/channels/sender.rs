@@ -121,7 +121,7 @@ impl Sender {
             rondel_failpoint::pass("alert_send.recorded");
             pause = match after {
                 AfterTry::Retry(at) => Some(channel_pause(at, delivery.status, self.shared.clock.now())),
-                AfterTry::Sent => pace(channel.kind),
+                AfterTry::Sent => pause_between_messages(channel.kind),
                 AfterTry::GivenUp => None,
             };
         }
@@ -149,7 +149,7 @@ impl Sender {
             Err(DeliveryError { is_final: true, status: 0, text, wait: None })
         };
         let try_number = message.try_count.saturating_add(1);
-        let after = self.decide(channel, message, &done);
+        let after = self.record_outcome(channel, message, &done);
         let delivery = Delivery {
             incident: Some(message.incident).filter(|_| message.notice.kind != NoticeKind::Report),
             kind: message.notice.kind,
@@ -160,7 +160,7 @@ impl Sender {
         Some((delivery, after))
     }
 
-    fn decide(
+    fn record_outcome(
         &self,
         channel: &Channel,
         message: &WaitingMessage,
@@ -229,7 +229,7 @@ fn channel_pause(at: Timestamp, status: i32, now: Timestamp) -> Duration {
 }
 
 /// The pause between two messages of a channel whose service limits its rate.
-const fn pace(kind: ChannelKind) -> Option<Duration> {
+const fn pause_between_messages(kind: ChannelKind) -> Option<Duration> {
     match kind {
         // 20 per minute.
         ChannelKind::Dingtalk | ChannelKind::Wecom => Some(Duration::from_secs(3)),

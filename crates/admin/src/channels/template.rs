@@ -17,14 +17,14 @@ const OUTPUT_BYTES_MAX: usize = 16 * 1024;
 const FUEL: u64 = 20_000;
 const DEPTH_MAX: usize = 16;
 /// The values of [`context`], for errors.
-const VALUES: &str = "kind, severity, rule, condition, namespace, subject.kind, subject.name, summary, summary_en, summary_zh, \
+const VALUE_NAMES: &str = "kind, severity, rule, condition, namespace, subject.kind, subject.name, summary, summary_en, summary_zh, \
                       description, started_at, at, count, samples and url";
 /// The tags that a template may use.
 const TAGS: [&str; 6] = ["if", "elif", "else", "endif", "for", "endfor"];
 
 /// Renders a template for a notice.
 pub(super) fn render(template: &str, notice: &Notice, url: Option<&str>) -> Result<String, String> {
-    check_words(template)?;
+    check_constructs(template)?;
     let mut environment = Environment::empty();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_fuel(Some(FUEL));
@@ -47,7 +47,7 @@ pub(super) fn render(template: &str, notice: &Notice, url: Option<&str>) -> Resu
         Err(error) if error.kind() == ErrorKind::UndefinedError => {
             let expression = error.range().and_then(|range| expression_at(template, range)).unwrap_or_default();
             return Err(format!(
-                "undefined value {expression:?} in a message of the kind {}; the values are {VALUES}; some messages have no samples",
+                "undefined value {expression:?} in a message of the kind {}; the values are {VALUE_NAMES}; some messages have no samples",
                 notice.kind.as_str()
             ));
         }
@@ -97,7 +97,7 @@ fn context(notice: &Notice, url: Option<&str>) -> Value {
 }
 
 /// Refuses constructs that could make a text grow: tags that define something, recursive loops, and multiplication.
-fn check_words(template: &str) -> Result<(), String> {
+fn check_constructs(template: &str) -> Result<(), String> {
     let mut rest = template;
     while let Some(begin) = rest.find("{%").into_iter().chain(rest.find("{{")).chain(rest.find("{#")).min() {
         let (mark, after) = rest[begin..].split_at(2);
@@ -105,7 +105,7 @@ fn check_words(template: &str) -> Result<(), String> {
             rest = after.split_once("#}").map_or("", |(_, rest)| rest);
             continue;
         }
-        let (inside, behind) = split_at_end(after, if mark == "{%" { "%}" } else { "}}" });
+        let (inside, after_tag) = split_at_end(after, if mark == "{%" { "%}" } else { "}}" });
         let words = without_texts(inside);
         let first = words.trim_start_matches(['-', '+']).split_whitespace().next().unwrap_or_default();
         if mark == "{%" && !TAGS.contains(&first) {
@@ -117,7 +117,7 @@ fn check_words(template: &str) -> Result<(), String> {
         if words.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "recursive") {
             return Err("recursive loops cannot be used here".to_owned());
         }
-        rest = behind;
+        rest = after_tag;
     }
     Ok(())
 }

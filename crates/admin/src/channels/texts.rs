@@ -97,7 +97,9 @@ fn default_title(notice: &Notice, lang: Lang) -> String {
         (Lang::En, NoticeKind::Firing) => format!("[{severity}] {name}: {}", notice.rule),
         (Lang::En, NoticeKind::Resolved) => format!("[Resolved] {name}: {}", notice.rule),
         (Lang::En, NoticeKind::Reminder) => format!("[{severity}, still firing] {name}: {}", notice.rule),
-        (Lang::En, NoticeKind::Digest) => format!("[{severity}, {}] {name}: {}", total(notice, lang), notice.rule),
+        (Lang::En, NoticeKind::Digest) => {
+            format!("[{severity}, {}] {name}: {}", occurrence_text(notice, lang), notice.rule)
+        }
         (Lang::En, NoticeKind::Escalated) => format!("[{severity}, not acknowledged] {name}: {}", notice.rule),
         (Lang::En, NoticeKind::Acknowledged) => format!("[Acknowledged] {name}: {}", notice.rule),
         (Lang::En, NoticeKind::Test) => format!("[Test] Rondel: {name}"),
@@ -105,7 +107,9 @@ fn default_title(notice: &Notice, lang: Lang) -> String {
         (Lang::Zh, NoticeKind::Firing) => format!("【{severity}】{name}：{}", notice.rule),
         (Lang::Zh, NoticeKind::Resolved) => format!("【已恢复】{name}：{}", notice.rule),
         (Lang::Zh, NoticeKind::Reminder) => format!("【{severity}，仍未恢复】{name}：{}", notice.rule),
-        (Lang::Zh, NoticeKind::Digest) => format!("【{severity}，{}】{name}：{}", total(notice, lang), notice.rule),
+        (Lang::Zh, NoticeKind::Digest) => {
+            format!("【{severity}，{}】{name}：{}", occurrence_text(notice, lang), notice.rule)
+        }
         (Lang::Zh, NoticeKind::Escalated) => format!("【{severity}，无人确认】{name}：{}", notice.rule),
         (Lang::Zh, NoticeKind::Acknowledged) => format!("【已确认】{name}：{}", notice.rule),
         (Lang::Zh, NoticeKind::Test) => format!("【测试】Rondel：{name}"),
@@ -114,7 +118,7 @@ fn default_title(notice: &Notice, lang: Lang) -> String {
 }
 
 /// How many occurrences the incident has. A group, whose subject is its namespace, counts its subjects, however often each of them fails.
-fn total(notice: &Notice, lang: Lang) -> String {
+fn occurrence_text(notice: &Notice, lang: Lang) -> String {
     let count = notice.count;
     match (notice.subject.kind, lang) {
         (NoticeSubject::Namespace, Lang::En) => format!("{count} in total"),

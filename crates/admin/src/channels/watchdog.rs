@@ -18,7 +18,7 @@ use crate::node::Shared;
 /// Timeout for the service's answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The loops without which no job fires.
-const LOOPS: [&str; 2] = ["beat", "scan"];
+const WATCHED_LOOPS: [&str; 2] = ["beat", "scan"];
 /// Maximum age of the last tick of these loops.
 const TICK_AGE_MAX: Duration = Duration::from_secs(15);
 
@@ -74,7 +74,7 @@ fn check_scheduling((holds, is_leaving): (bool, bool), reports: &[LoopReport], n
     if is_leaving {
         return Err("this server is leaving the cluster".to_owned());
     }
-    for name in LOOPS {
+    for name in WATCHED_LOOPS {
         let report = reports.iter().find(|report| report.name == name);
         let is_fresh = |at: Timestamp| at + TICK_AGE_MAX >= now;
         match report {

@@ -16,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 use crate::background::{Background, TickError};
 use crate::cluster::strays::{Strays, Sweep};
 use crate::cluster::{EndedLease, HeldLease, end_requests, ended_leases};
-use crate::definitions::{Compiled, Key};
-use crate::dispatch::{Event, Ready, RollCallRun};
+use crate::definitions::CompiledDefinitions;
+use crate::dispatch::{Event, ReadyRun, RollCallRun};
 use crate::host_process;
 use crate::node::Shared;
 
@@ -32,22 +32,22 @@ const FENCE_REQUEST_AGE_MAX: Duration = Duration::from_secs(60);
 /// Maximum number of jobs of a dead node whose home one transaction clears.
 const FREE_BATCH: u32 = 500;
 /// Maximum number of such transactions for one node in one round.
-const FREE_BATCHES: u32 = 20;
+const FREE_BATCH_COUNT_MAX: u32 = 20;
 /// The number of rounds between two searches for running runs that are not in memory.
-const MISSING_ROUNDS: u32 = 10;
+const ROUNDS_BETWEEN_SEARCHES: u32 = 10;
 
 pub(crate) struct AdoptLoop {
     shared: Arc<Shared>,
     /// How many rounds have begun; wraps around.
-    rounds: u32,
+    round_count: u32,
     /// The lease for which the dispatcher was notified that all earlier open runs are adopted.
-    adopted: Option<LeaseToken>,
+    adopted_under: Option<LeaseToken>,
     /// Whether the dispatcher was notified that runs are being taken over.
-    is_announced: bool,
+    has_announced_jobs: bool,
     /// Whether the answer to an adoption may have been lost; if so, this round looks for running runs that are not in memory.
     is_interrupted: bool,
     /// Roll calls that could not be prepared because the database did not answer.
-    owed: Vec<OwedRollCall>,
+    owed_roll_calls: Vec<OwedRollCall>,
     /// Whether unsent runs of an interrupted adoption may lack their places at gates.
     lacks_places: bool,
     strays: Strays,
@@ -80,7 +80,7 @@ impl Background for AdoptLoop {
     }
 
     async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
-        Ok(self.look().await?)
+        Ok(self.run_round().await?)
     }
 }
 
@@ -88,11 +88,11 @@ impl AdoptLoop {
     pub(crate) const fn new(shared: Arc<Shared>) -> Self {
         Self {
             shared,
-            rounds: 0,
-            adopted: None,
-            is_announced: false,
+            round_count: 0,
+            adopted_under: None,
+            has_announced_jobs: false,
             is_interrupted: false,
-            owed: Vec::new(),
+            owed_roll_calls: Vec::new(),
             lacks_places: false,
             strays: Strays::new(),
         }
@@ -108,13 +108,14 @@ impl AdoptLoop {
     }
 
     /// One round. Returns how many runs were adopted.
-    async fn look(&mut self) -> Result<u64, StoreError> {
+    async fn run_round(&mut self) -> Result<u64, StoreError> {
         let Some(held) = self.shared.membership.held() else { return Ok(0) };
-        self.call_owed(&held).await?;
+        self.start_owed_roll_calls(&held).await?;
         let Some(taken_over) = self.adopt(&held).await? else { return Ok(0) };
         self.free_ended_awaiting(&held).await?;
-        self.rounds = self.rounds.wrapping_add(1);
-        if self.rounds.is_multiple_of(MISSING_ROUNDS) || self.is_interrupted || self.strays.is_sweeping() {
+        self.round_count = self.round_count.wrapping_add(1);
+        if self.round_count.is_multiple_of(ROUNDS_BETWEEN_SEARCHES) || self.is_interrupted || self.strays.is_sweeping()
+        {
             if self.lacks_places {
                 self.restore_missing_places(&held).await?;
                 self.lacks_places = false;
@@ -123,16 +124,16 @@ impl AdoptLoop {
                 // Runs that the sweep found before the interruption may not have got their places, so the sweep starts over.
                 self.strays.restart_sweep();
             }
-            self.call_missing(&held).await?;
+            self.call_roll_for_missing(&held).await?;
             while self.is_interrupted && self.strays.is_sweeping() {
-                self.call_missing(&held).await?;
+                self.call_roll_for_missing(&held).await?;
             }
             self.is_interrupted = false;
         }
         // Runs that were held back and are to end must not start first.
         end_requests::forward(&self.shared, &held).await?;
         // All open runs are known now, including those of jobs whose adoption was interrupted.
-        if self.adopted.replace(held.token) != Some(held.token) || std::mem::take(&mut self.is_announced) {
+        if self.adopted_under.replace(held.token) != Some(held.token) || std::mem::take(&mut self.has_announced_jobs) {
             self.shared.note_all_adopted(held.token);
             drop(self.shared.events.send(Event::AllAdopted(held.token)).await);
             // Jobs that may be claimed from now on may be due already.
@@ -170,7 +171,7 @@ impl AdoptLoop {
     /// and the next round tries again.
     async fn adopt(&mut self, held: &HeldLease) -> Result<Option<u64>, StoreError> {
         let now = self.shared.clock.now();
-        let ended = self.shared.membership.adoptable(now, self.shared.config.lease);
+        let ended = self.shared.membership.leases_to_adopt(now, self.shared.config.lease);
         let dead: Vec<NodeId> = ended.iter().map(|(node, _)| *node).collect();
         if !self.shared.membership.has_adopted(&ended) {
             // The fence makes this node the home of their limits, even if its answer is lost. Their open runs may have places under these limits.
@@ -186,7 +187,7 @@ impl AdoptLoop {
                 return Ok(None);
             }
             if !jobs.is_empty() {
-                self.is_announced = true;
+                self.has_announced_jobs = true;
                 self.shared.note_adopting();
                 let ids = jobs.iter().map(|job| job.id).collect();
                 drop(self.shared.events.send(Event::Adopting(ids)).await);
@@ -198,7 +199,7 @@ impl AdoptLoop {
                 self.let_runs_start(held).await;
             }
             let mut count = 0;
-            for batch in batches(&jobs, self.shared.config.adopt_page) {
+            for batch in batch_jobs(&jobs, self.shared.config.adopt_page) {
                 let Some(adopted) = self.adopt_jobs(held, (&dead, &batch)).await? else { return Ok(None) };
                 count += adopted;
             }
@@ -216,7 +217,7 @@ impl AdoptLoop {
     /// them. The tick holds back the runs of the remaining jobs until these jobs are announced, too.
     async fn let_runs_start(&mut self, held: &HeldLease) {
         self.shared.note_adoption_begun();
-        if self.adopted != Some(held.token) {
+        if self.adopted_under != Some(held.token) {
             drop(self.shared.events.send(Event::LeaseBegun(held.token)).await);
             self.shared.scan_poke.notify_one();
         }
@@ -232,7 +233,7 @@ impl AdoptLoop {
         // The flags stay set if anything below fails, because the answer to a commit may then be lost.
         let was_interrupted = std::mem::replace(&mut self.is_interrupted, true);
         let lacked_places = std::mem::replace(&mut self.lacks_places, true);
-        let last = shared.departing.last();
+        let last = shared.departing.last_handover();
         let Adoption { runs: adopted, is_refused } = shared.store.adopt(held.token, dead, jobs).await?;
         if is_refused {
             return Ok(None);
@@ -241,11 +242,11 @@ impl AdoptLoop {
         tracing::info!(count, jobs = jobs.len(), "took over open runs of leases that have ended");
         // This node may have handed these runs over to the dead node. They may start here again, except those that are still in this node's
         // memory from before the handover.
-        let back = shared.in_memory.missing(adopted.iter().map(|adopted| adopted.run.id));
-        shared.departing.came_back(back, last);
+        let returned = shared.in_memory.missing(adopted.iter().map(|adopted| adopted.run.id));
+        shared.departing.note_returned(returned, last);
         let (awaiting, adopted): (Vec<_>, Vec<_>) =
             adopted.into_iter().partition(|adopted| adopted.run.awaits_children());
-        self.hold_places(awaiting.into_iter().map(|adopted| adopted.run).collect()).await?;
+        self.place_awaiting(awaiting.into_iter().map(|adopted| adopted.run).collect()).await?;
         self.restore_places(adopted.iter().map(|adopted| &adopted.run)).await?;
         let (unsent, maybe_sent) = split_by_sent(adopted);
         let from = maybe_sent.iter().map(|adopted| (adopted.run.id, adopted.from)).collect();
@@ -264,7 +265,7 @@ impl AdoptLoop {
             return Ok(());
         }
         for node in dead {
-            for _ in 0..FREE_BATCHES {
+            for _ in 0..FREE_BATCH_COUNT_MAX {
                 let freed = self.shared.store.free_jobs(held.token, *node, FREE_BATCH).await?;
                 if freed < u64::from(FREE_BATCH) {
                     break;
@@ -289,7 +290,7 @@ impl AdoptLoop {
         let definitions = shared.definitions.load(shared.store.as_ref(), keys).await?;
         let ready = begun.into_iter().filter_map(|run| {
             let definition = Arc::clone(definitions.get(&(run.job, run.job_version))?);
-            Some(Ready::new(run, definition))
+            Some(ReadyRun::new(run, definition))
         });
         drop(shared.events.send(Event::Restored(ready.collect())).await);
         Ok(())
@@ -311,12 +312,12 @@ impl AdoptLoop {
     }
 
     /// Begins a roll call for running runs of this node that are not in its memory, because the answer to their adoption was lost.
-    async fn call_missing(&mut self, held: &HeldLease) -> Result<(), StoreError> {
+    async fn call_roll_for_missing(&mut self, held: &HeldLease) -> Result<(), StoreError> {
         let running = self.strays.running(&self.shared, held.token).await?;
         let (awaiting, missing): (Vec<Run>, Vec<Run>) = running.into_iter().partition(Run::awaits_children);
         let awaiting = self.shared.awaiting.admit_new(awaiting);
         let admitted: Vec<(JobId, RunId)> = awaiting.iter().map(|run| (run.job, run.id)).collect();
-        if let Err(error) = self.hold_places(awaiting).await {
+        if let Err(error) = self.place_awaiting(awaiting).await {
             // The next sweep finds them again.
             self.shared.awaiting.forget(admitted);
             self.is_interrupted = true;
@@ -331,7 +332,7 @@ impl AdoptLoop {
     }
 
     /// Gives runs that await their children a place at the gate of their job; nothing else has to be restored for them.
-    async fn hold_places(&self, runs: Vec<Run>) -> Result<(), StoreError> {
+    async fn place_awaiting(&self, runs: Vec<Run>) -> Result<(), StoreError> {
         let shared = &self.shared;
         if runs.is_empty() {
             return Ok(());
@@ -340,7 +341,7 @@ impl AdoptLoop {
         let definitions = shared.definitions.load(shared.store.as_ref(), keys).await?;
         let ready = runs.into_iter().filter_map(|run| {
             let definition = Arc::clone(definitions.get(&(run.job, run.job_version))?);
-            Some(Ready::new(run, definition))
+            Some(ReadyRun::new(run, definition))
         });
         drop(shared.events.send(Event::AdoptedAwaiting(ready.collect())).await);
         Ok(())
@@ -376,13 +377,13 @@ impl AdoptLoop {
         from: HashMap<RunId, LeaseToken>,
     ) -> Result<(), StoreError> {
         let runs = self.shared.in_memory.admit(maybe_sent);
-        self.owed.push(OwedRollCall { lease: held.token, runs, from });
-        self.call_owed(held).await
+        self.owed_roll_calls.push(OwedRollCall { lease: held.token, runs, from });
+        self.start_owed_roll_calls(held).await
     }
 
     /// Starts the roll calls that are owed. Each stays owed until the database has answered.
-    async fn call_owed(&mut self, held: &HeldLease) -> Result<(), StoreError> {
-        while let Some(OwedRollCall { lease, runs, from }) = self.owed.pop() {
+    async fn start_owed_roll_calls(&mut self, held: &HeldLease) -> Result<(), StoreError> {
+        while let Some(OwedRollCall { lease, runs, from }) = self.owed_roll_calls.pop() {
             if lease != held.token {
                 let runs = runs.iter().map(|run| run.id).collect();
                 drop(self.shared.events.send(Event::RollCallDropped(lease, runs)).await);
@@ -393,14 +394,14 @@ impl AdoptLoop {
             let (definitions, witnesses, ended) = match self.prepare_roll_call(&runs, oldest).await {
                 Ok(prepared) => prepared,
                 Err(error) => {
-                    self.owed.push(OwedRollCall { lease, runs, from });
+                    self.owed_roll_calls.push(OwedRollCall { lease, runs, from });
                     return Err(error);
                 }
             };
             let called = runs.into_iter().filter_map(|run| {
                 let definition = Arc::clone(definitions.get(&(run.job, run.job_version))?);
                 let from = from.get(&run.id).copied();
-                Some(RollCallRun { ready: Ready::new(run, definition), from })
+                Some(RollCallRun { ready: ReadyRun::new(run, definition), from })
             });
             drop(self.shared.events.send(Event::RollCall(called.collect(), witnesses, ended)).await);
         }
@@ -413,7 +414,7 @@ impl AdoptLoop {
         &self,
         runs: &[Run],
         oldest: Timestamp,
-    ) -> Result<(HashMap<Key, Arc<Compiled>>, Vec<Session>, Vec<LeaseToken>), StoreError> {
+    ) -> Result<(CompiledDefinitions, Vec<Session>, Vec<LeaseToken>), StoreError> {
         let shared = &self.shared;
         let keys = runs.iter().map(|run| (run.job, run.job_version));
         let definitions = shared.definitions.load(shared.store.as_ref(), keys).await?;
@@ -467,7 +468,7 @@ fn leases_that_sent(mut nodes: Vec<Node>, sessions: &[Session], due_at: Timestam
 }
 
 /// Divides jobs into batches of at most `page` runs; a job with more runs gets its own batch. Each batch is taken over in one transaction.
-fn batches(jobs: &[OrphanedJob], page: u32) -> Vec<Vec<JobId>> {
+fn batch_jobs(jobs: &[OrphanedJob], page: u32) -> Vec<Vec<JobId>> {
     let (mut batches, mut room) = (Vec::<Vec<JobId>>::new(), 0);
     for job in jobs {
         match batches.last_mut().filter(|_| job.run_count <= room) {

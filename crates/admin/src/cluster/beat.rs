@@ -29,26 +29,26 @@ const RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
 /// Housekeeping keeps the row of a node for longer than this after the end of its lease: a row that is missing earlier was lost.
 const ROW_KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
 /// Number of beats between two counts of the jobs whose home is this node.
-const COUNT_BEATS: u32 = 10;
+const BEATS_BETWEEN_COUNTS: u32 = 10;
 
 pub(crate) struct BeatLoop {
     shared: Arc<Shared>,
     /// How many beats there were; wraps around.
-    beats: u32,
+    beat_count: u32,
     /// The jobs whose home is this node, and their recent fires, as counted last.
     home_load: Option<HomeLoad>,
     /// Whether the last beat found a node with another claim strategy. Only the first such beat logs the warning.
     has_warned: bool,
     lateness: RecentLateness,
     /// The end of the lease as this node wrote it last.
-    written: Option<Timestamp>,
+    written_until: Option<Timestamp>,
     /// Whether this node must take another lease: the database went back in time, or the runs that waited under the present lease were
     /// dropped.
     must_rejoin: bool,
     /// A lease that this node has taken and does not act under yet.
-    joined: Option<LeaseToken>,
+    joined_under: Option<LeaseToken>,
     /// A lease under this node's name that prevents the node from joining again.
-    obstacle: Option<OtherLease>,
+    other_lease: Option<OtherLease>,
 }
 
 /// A lease under this node's name that this process does not act under: another server has it, or this process took it and got no answer.
@@ -87,21 +87,21 @@ impl BeatLoop {
         let lateness = RecentLateness::default();
         Self {
             shared,
-            beats: 0,
+            beat_count: 0,
             home_load: None,
             has_warned: false,
             lateness,
-            written: None,
+            written_until: None,
             must_rejoin: false,
-            joined: None,
-            obstacle: None,
+            joined_under: None,
+            other_lease: None,
         }
     }
 
     /// One beat. Logs once that the database does not answer, and once that it answers again.
     async fn beat(&mut self) -> Result<(), TickError> {
         let shared = Arc::clone(&self.shared);
-        let before = self.obstacle;
+        let before = self.other_lease;
         let failed = match tokio::time::timeout(ANSWER_TIMEOUT, self.renew()).await {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some((shared.store.diagnose(&error).await, chain(&error))),
@@ -115,7 +115,7 @@ impl BeatLoop {
                 shared.scan_poke.notify_one();
                 shared.adopt_poke.notify_one();
             }
-            let Some(other) = self.obstacle else { return Ok(()) };
+            let Some(other) = self.other_lease else { return Ok(()) };
             let message = other.describe(&shared.config.node_name);
             if before.is_none_or(|before| before.is_renewed != other.is_renewed) {
                 tracing::error!(error = message, "cannot join under a new epoch; trying again");
@@ -153,7 +153,7 @@ impl BeatLoop {
                 self.observe(renewal.now, sent);
                 let sent = if mutant::on(Mutant::LeaseFromTheAnswer) { shared.clock.boot_micros() } else { sent };
                 shared.membership.renewed(sent, shared.config.lease);
-                self.obstacle = None;
+                self.other_lease = None;
             }
             None if self.must_rejoin => self.rejoin().await?,
             None => {
@@ -180,7 +180,7 @@ impl BeatLoop {
     /// to a tenth of the lease does not count: a renewal that is stored late, after a newer one, moves the end back by up to that much.
     fn has_lost_history(&mut self, renewal: &Renewal) -> bool {
         let shared = &self.shared;
-        let written = self.written.replace(renewal.until);
+        let written = self.written_until.replace(renewal.until);
         let lost = written.filter(|written| renewal.previous_until + shared.config.lease / 10 < *written);
         let Some(written) = lost.filter(|_| !shared.is_leaving()) else { return false };
         self.note_lost_history(Some(written.since(renewal.previous_until)));
@@ -205,11 +205,11 @@ impl BeatLoop {
     async fn report(&mut self) -> Result<(), StoreError> {
         let shared = &self.shared;
         let token = shared.membership.token();
-        if shared.config.claim_strategy.depends_on_load() && self.beats.is_multiple_of(COUNT_BEATS) {
+        if shared.config.claim_strategy.depends_on_load() && self.beat_count.is_multiple_of(BEATS_BETWEEN_COUNTS) {
             self.home_load = shared.store.home_loads(&[token.node], shared.clock.now()).await?.pop();
             shared.claims.reset_gained();
         }
-        self.beats = self.beats.wrapping_add(1);
+        self.beat_count = self.beat_count.wrapping_add(1);
         let ((tried, lost), (gained, gained_fires)) = (shared.claims.read(), shared.claims.gained());
         let counted = self.home_load.map_or((0, 0), |load| (load.job_count, load.recent_fires));
         let report = NodeReport {
@@ -274,7 +274,7 @@ impl BeatLoop {
         // next lease restores these, so this lease is not renewed any more, even if this try fails.
         let is_first_try = !std::mem::replace(&mut self.must_rejoin, true);
         let previous_lease = shared.membership.token();
-        if is_first_try && self.obstacle.is_none() {
+        if is_first_try && self.other_lease.is_none() {
             tracing::warn!(epoch = previous_lease.epoch, "the lease has ended; joining under a new epoch");
         }
         drop(shared.tick.send(TickCommand::Clear).await);
@@ -283,19 +283,19 @@ impl BeatLoop {
         let request = request(&shared.config, shared.store.as_ref());
         let stored = shared.store.nodes().await?.into_iter().find(|node| node.id == previous_lease.node);
         // An earlier try that timed out or failed midway may have taken a lease already.
-        let held = Some(self.joined.unwrap_or(previous_lease));
+        let held = Some(self.joined_under.unwrap_or(previous_lease));
         // If no answer comes, this process itself may have taken the lease that the next try finds.
-        let before = self.obstacle.take();
+        let before = self.other_lease.take();
         let (token, ordinal) = match shared.store.join(&JoinRequest { held, ..request }).await? {
             Join::Joined { token, ordinal } => (token, ordinal),
             Join::Living { lease_until: until, .. } => {
                 let is_renewed = before.is_some_and(|before| before.is_renewed || before.until < until);
-                self.obstacle = Some(OtherLease { until, is_renewed });
+                self.other_lease = Some(OtherLease { until, is_renewed });
                 return Ok(());
             }
         };
-        self.joined = Some(token);
-        let written = self.written.take();
+        self.joined_under = Some(token);
+        let written = self.written_until.take();
         self.must_rejoin = false;
         let is_lost = match stored {
             Some(node) => node.epoch < previous_lease.epoch,
@@ -309,7 +309,7 @@ impl BeatLoop {
         let online = shared.registry.heard_since(Timestamp::EPOCH);
         shared.store.beat_sessions(token, &online).await?;
         shared.membership.rejoined(token, ordinal, sent, shared.config.lease);
-        self.joined = None;
+        self.joined_under = None;
         tracing::info!(epoch = token.epoch, "joined");
         self.observe(shared.store.now().await?, sent);
         Ok(())
@@ -363,7 +363,7 @@ pub enum StartError {
 /// another server is using the name. (An adopter raises the epoch of a dead node, but does not extend its lease.)
 pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Membership, StartError> {
     let request = request(config, store);
-    let mut seen: Option<Timestamp> = None;
+    let mut seen_until: Option<Timestamp> = None;
     loop {
         let sent = config.boot.micros();
         match store.join(&request).await? {
@@ -376,13 +376,13 @@ pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Mem
                 );
             }
             Join::Living { lease_until, .. } => {
-                if seen.is_some_and(|before| before < lease_until) {
+                if seen_until.is_some_and(|before| before < lease_until) {
                     return Err(StartError::NameTaken { name: config.node_name.clone() });
                 }
-                if seen.is_none() {
+                if seen_until.is_none() {
                     tracing::info!(name = config.node_name, %lease_until, "waiting for the lease of this name to end");
                 }
-                seen = Some(lease_until);
+                seen_until = Some(lease_until);
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         }

@@ -13,7 +13,7 @@ use rondel_core::{RunId, Timestamp};
 const KEPT_FOR: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
-pub(crate) struct Departing(Mutex<DepartingRuns>);
+pub(crate) struct DepartureBoard(Mutex<DepartingRuns>);
 
 #[derive(Debug, Default)]
 struct DepartingRuns {
@@ -26,9 +26,9 @@ struct DepartingRuns {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct HandoverNumber(u64);
 
-impl Departing {
+impl DepartureBoard {
     /// Adds runs that are being handed over, each with the instant at which it is due.
-    pub(crate) fn begin(&self, runs: impl IntoIterator<Item = (RunId, Timestamp)>) {
+    pub(crate) fn begin_handover(&self, runs: impl IntoIterator<Item = (RunId, Timestamp)>) {
         let mut known = self.lock();
         known.last.0 += 1;
         let handover = known.last;
@@ -38,14 +38,14 @@ impl Departing {
         }
     }
 
-    /// Like [`begin`](Self::begin), for runs that the dispatcher forgets while the ring may still have them. They never
-    /// [come back](Self::came_back), because a run from the ring could not be distinguished from one that this node has taken over again.
-    pub(crate) fn begin_for_good(&self, runs: impl IntoIterator<Item = (RunId, Timestamp)>) {
+    /// Like [`begin_handover`](Self::begin_handover), for runs that the dispatcher forgets while the ring may still have them. They never
+    /// [come back](Self::note_returned), because a run from the ring could not be distinguished from one that this node has taken over again.
+    pub(crate) fn begin_final_handover(&self, runs: impl IntoIterator<Item = (RunId, Timestamp)>) {
         self.lock().runs.extend(runs.into_iter().map(|(run, due_at)| (run, (due_at, None))));
     }
 
     /// Removes runs that stay after all.
-    pub(crate) fn stay(&self, runs: impl IntoIterator<Item = RunId>) {
+    pub(crate) fn cancel_handover(&self, runs: impl IntoIterator<Item = RunId>) {
         let mut known = self.lock();
         for run in runs {
             known.runs.remove(&run);
@@ -53,12 +53,12 @@ impl Departing {
     }
 
     /// The last handover so far.
-    pub(crate) fn last(&self) -> HandoverNumber {
+    pub(crate) fn last_handover(&self) -> HandoverNumber {
         self.lock().last
     }
 
     /// Removes runs that this node has taken over from other nodes, except those that a handover later than `last` includes.
-    pub(crate) fn came_back(&self, runs: impl IntoIterator<Item = RunId>, last: HandoverNumber) {
+    pub(crate) fn note_returned(&self, runs: impl IntoIterator<Item = RunId>, last: HandoverNumber) {
         let mut known = self.lock();
         for run in runs {
             if known.runs.get(&run).is_some_and(|(_, handover)| handover.is_some_and(|handover| handover <= last)) {
@@ -87,10 +87,10 @@ mod tests {
 
     #[test]
     fn runs_are_held_back_until_no_part_of_the_node_has_them() {
-        let departing = Departing::default();
+        let departing = DepartureBoard::default();
         let at = Timestamp::from_secs(100);
-        departing.begin([(RunId::new(1), at), (RunId::new(2), at)]);
-        departing.stay([RunId::new(2)]);
+        departing.begin_handover([(RunId::new(1), at), (RunId::new(2), at)]);
+        departing.cancel_handover([RunId::new(2)]);
         departing.forget(at + Duration::from_secs(4));
         assert_eq!((departing.has(RunId::new(1)), departing.has(RunId::new(2))), (true, false));
         departing.forget(at + KEPT_FOR);
@@ -99,13 +99,13 @@ mod tests {
 
     #[test]
     fn a_run_that_was_taken_over_starts_here_unless_it_was_given_again_meanwhile() {
-        let departing = Departing::default();
+        let departing = DepartureBoard::default();
         let at = Timestamp::from_secs(100);
-        departing.begin([(RunId::new(1), at), (RunId::new(2), at)]);
-        departing.begin_for_good([(RunId::new(3), at)]);
-        let last = departing.last();
-        departing.begin([(RunId::new(2), at)]);
-        departing.came_back([1, 2, 3, 4].map(RunId::new), last);
+        departing.begin_handover([(RunId::new(1), at), (RunId::new(2), at)]);
+        departing.begin_final_handover([(RunId::new(3), at)]);
+        let last = departing.last_handover();
+        departing.begin_handover([(RunId::new(2), at)]);
+        departing.note_returned([1, 2, 3, 4].map(RunId::new), last);
         assert_eq!([1, 2, 3, 4].map(|run| departing.has(RunId::new(run))), [false, true, true, false]);
     }
 }

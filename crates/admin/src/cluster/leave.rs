@@ -21,7 +21,7 @@ use rondel_core::error_chain::chain;
 /// How long jobs are handed over while everything still runs: long enough for a job that fires each second to be idle once.
 const HAND_OVER_LIMIT: Duration = Duration::from_millis(1_800);
 /// The pause between two rounds in which jobs are handed over while everything still runs.
-const PAUSE: Duration = Duration::from_millis(100);
+const HAND_OVER_PAUSE: Duration = Duration::from_millis(100);
 /// The pause between rounds once nothing more is sent and the server only waits for runs at executors.
 const RUN_WAIT_PAUSE: Duration = Duration::from_millis(200);
 /// How often requests to end runs are read while the server waits for runs.
@@ -58,7 +58,7 @@ pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Du
 /// Records in the store that the unsent runs were never sent. Then their next owner asks no executors for them and counts no lost attempt.
 async fn shelve(shared: &Arc<Shared>) {
     let Some(held) = shared.membership.held().filter(|_| !mutant::on(Mutant::LeaveAsPerhapsSent)) else { return };
-    let Some(in_hand) = in_hand(shared).await else { return };
+    let Some(in_hand) = runs_in_hand(shared).await else { return };
     match shared.store.shelve(held.token, &in_hand).await {
         Ok(0) => {}
         Ok(count) => tracing::info!(count, "leaving unsent runs to the next server"),
@@ -69,7 +69,7 @@ async fn shelve(shared: &Arc<Shared>) {
 }
 
 /// The runs that executors have, or are about to get.
-async fn in_hand(shared: &Arc<Shared>) -> Option<Vec<RunId>> {
+async fn runs_in_hand(shared: &Arc<Shared>) -> Option<Vec<RunId>> {
     let (sender, listed) = oneshot::channel();
     let answer = Responder::new(|runs| drop(sender.send(runs)));
     shared.events.send(Event::ListInHand(answer)).await.ok()?;
@@ -81,9 +81,9 @@ async fn hand_over_while_working(shared: &Arc<Shared>) {
     let end = Instant::now() + HAND_OVER_LIMIT;
     while moves::has_other_taker(shared) && Instant::now() < end {
         let Some(held) = shared.membership.held() else { return };
-        match moves::leave(shared, &held, MovableRuns::NotYetDue).await {
+        match moves::hand_over_movable_jobs(shared, &held, MovableRuns::NotYetDue).await {
             Ok(0) => return,
-            Ok(_) => tokio::time::sleep(PAUSE).await,
+            Ok(_) => tokio::time::sleep(HAND_OVER_PAUSE).await,
             Err(error) => {
                 tracing::warn!(error = %chain(&error), "cannot hand over jobs to other nodes; they will be taken over later");
                 return;
@@ -131,7 +131,7 @@ async fn forward_end_requests(shared: &Shared) -> Result<(), rondel_store::Store
 
 async fn hand_over_rest(shared: &Arc<Shared>) -> Result<(), rondel_store::StoreError> {
     let Some(held) = shared.membership.held().filter(|_| moves::has_other_taker(shared)) else { return Ok(()) };
-    let Some(in_hand) = in_hand(shared).await else { return Ok(()) };
+    let Some(in_hand) = runs_in_hand(shared).await else { return Ok(()) };
     let in_hand: HashSet<RunId> = in_hand.into_iter().collect();
-    moves::leave(shared, &held, MovableRuns::AllBut(&in_hand)).await.map(drop)
+    moves::hand_over_movable_jobs(shared, &held, MovableRuns::AllBut(&in_hand)).await.map(drop)
 }

@@ -22,7 +22,7 @@ const KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
 /// The windows of all namespaces, without those that ended long ago.
 #[derive(Debug, Default)]
 pub(crate) struct MaintenanceBoard {
-    known: RwLock<Reading>,
+    last_reading: RwLock<Reading>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -36,13 +36,13 @@ impl MaintenanceBoard {
     pub(crate) async fn read(&self, store: &dyn Store, clock: &Clock) -> Result<(), StoreError> {
         let asked_at = clock.boot_micros();
         let records = store.maintenance(None, clock.now() - KEPT_FOR).await?;
-        *self.known.write().unwrap_or_else(PoisonError::into_inner) =
+        *self.last_reading.write().unwrap_or_else(PoisonError::into_inner) =
             Reading { records: Arc::new(records), asked_at: Some(asked_at) };
         Ok(())
     }
 
     /// The windows to claim fires with. Reads them again if the last reading is too old; `None` if the new reading took too long itself.
-    pub(crate) async fn fresh(&self, store: &dyn Store, clock: &Clock) -> Result<Option<Windows>, StoreError> {
+    pub(crate) async fn fresh_windows(&self, store: &dyn Store, clock: &Clock) -> Result<Option<Windows>, StoreError> {
         if self.windows(clock).is_none() {
             self.read(store, clock).await?;
         }
@@ -57,18 +57,23 @@ impl MaintenanceBoard {
     }
 
     fn reading(&self) -> Reading {
-        self.known.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.last_reading.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The windows that have not ended, for the jobs of an app.
     pub(crate) fn of(&self, namespace: NamespaceId, app: AppId, now: Timestamp) -> Vec<MaintenanceWindow> {
-        let mut its = Windows(self.reading().records).of(namespace, app, now);
-        its.retain(|window| window.ends_at > now);
-        its
+        let mut windows = Windows(self.reading().records).of(namespace, app, now);
+        windows.retain(|window| window.ends_at > now);
+        windows
     }
 
     /// The windows of a namespace that are open at an instant, or begin within `ahead`.
-    pub(crate) fn near(&self, namespace: NamespaceId, now: Timestamp, ahead: Duration) -> Vec<MaintenanceRecord> {
+    pub(crate) fn current_and_upcoming(
+        &self,
+        namespace: NamespaceId,
+        now: Timestamp,
+        ahead: Duration,
+    ) -> Vec<MaintenanceRecord> {
         let is_near = |record: &&MaintenanceRecord| {
             let window = &record.window;
             window.namespace == namespace && window.starts_at <= now + ahead && now < window.ends_at
@@ -84,8 +89,8 @@ pub(crate) struct Windows(Arc<Vec<MaintenanceRecord>>);
 impl Windows {
     /// The windows for the jobs of an app.
     pub(crate) fn of(&self, namespace: NamespaceId, app: AppId, now: Timestamp) -> Vec<MaintenanceWindow> {
-        let its = self.0.iter().map(|record| &record.window).filter(|window| window.covers(namespace, app));
-        its.filter(|window| !mutant::on(Mutant::EndedWindowsForgotten) || window.ends_at > now).cloned().collect()
+        let windows = self.0.iter().map(|record| &record.window).filter(|window| window.covers(namespace, app));
+        windows.filter(|window| !mutant::on(Mutant::EndedWindowsForgotten) || window.ends_at > now).cloned().collect()
     }
 }
 
@@ -110,7 +115,7 @@ mod tests {
         let clock = Clock::starting_at(NOW, BootClock::Given(Arc::new(move || boot.load(Ordering::Relaxed))));
         let (store, board) = (MemStore::new(Arc::new(|| NOW)), MaintenanceBoard::default());
         let count = async || {
-            let windows = board.fresh(&store, &clock).await.unwrap().expect("a new reading is fresh");
+            let windows = board.fresh_windows(&store, &clock).await.unwrap().expect("a new reading is fresh");
             windows.of(NAMESPACE, AppId::new(1), NOW).len()
         };
         let before = count().await;

@@ -31,11 +31,11 @@ pub(crate) struct Membership {
     boot: BootClock,
     current: RwLock<HeldLease>,
     /// The end of the lease, by the boot-time clock, in microseconds.
-    until: AtomicI64,
+    lease_until: AtomicI64,
     /// Whether the node has given its lease back: the answer to a renewal in flight must not revive it.
     is_given_back: AtomicBool,
     /// Held by the renewal in progress.
-    renewals: Mutex<()>,
+    renewal_lock: Mutex<()>,
     nodes: RwLock<Arc<Vec<Node>>>,
     /// Ended leases of which this node has taken over all open runs.
     adopted: RwLock<Vec<EndedLease>>,
@@ -65,9 +65,9 @@ impl Membership {
         let membership = Self {
             boot,
             current: RwLock::new(HeldLease { token, ids: Arc::new(IdGen::new(ordinal)) }),
-            until: AtomicI64::new(0),
+            lease_until: AtomicI64::new(0),
             is_given_back: AtomicBool::new(false),
-            renewals: Mutex::default(),
+            renewal_lock: Mutex::default(),
             nodes: RwLock::default(),
             adopted: RwLock::default(),
             held_since: AtomicI64::new(sent_at),
@@ -88,7 +88,7 @@ impl Membership {
 
     /// Records that the lease was renewed by a call that was sent at `sent_at`. The last tenth of the lease is a safety margin.
     pub(crate) fn renewed(&self, sent_at: i64, lease: Duration) {
-        let until = self.until.load(Ordering::Acquire);
+        let until = self.lease_until.load(Ordering::Acquire);
         if until > 0 && sent_at > until {
             self.held_since.store(sent_at, Ordering::Release);
             self.had_gap.store(true, Ordering::Release);
@@ -97,7 +97,7 @@ impl Membership {
             self.cut_off_until.store(sent_at, Ordering::Release);
         }
         let margin = i64::try_from(lease.as_micros() * 9 / 10).unwrap_or(0);
-        self.until.store(sent_at.saturating_add(margin), Ordering::SeqCst);
+        self.lease_until.store(sent_at.saturating_add(margin), Ordering::SeqCst);
         // If this and [`give_back`](Self::give_back) run concurrently, the second one sees the write of the first.
         if self.is_given_back.load(Ordering::SeqCst) {
             self.end();
@@ -117,25 +117,25 @@ impl Membership {
 
     /// Whether this is the lease of the node, and the node has not noticed its end.
     pub(crate) fn is_under(&self, token: LeaseToken) -> bool {
-        // The order of these reads matters: a new lease stores its token before it sets `until` again.
-        let is_over = self.until.load(Ordering::SeqCst) == 0;
-        !is_over && self.token() == token
+        // The order of these reads matters: a new lease stores its token before it sets `lease_until` again.
+        let has_ended = self.lease_until.load(Ordering::SeqCst) == 0;
+        !has_ended && self.token() == token
     }
 
     /// Ends the lease for this node.
     pub(crate) fn end(&self) {
-        self.until.store(0, Ordering::SeqCst);
+        self.lease_until.store(0, Ordering::SeqCst);
     }
 
     /// Begins a renewal, which lasts as long as the guard; `None` once the lease was given back.
     pub(crate) async fn begin_renewal(&self) -> Option<MutexGuard<'_, ()>> {
-        let renewal = self.renewals.lock().await;
+        let renewal = self.renewal_lock.lock().await;
         (!self.is_given_back.load(Ordering::SeqCst)).then_some(renewal)
     }
 
     /// Gives the lease back for good. Waits for the renewal in progress first: if it were written later, it would extend the stored lease.
     pub(crate) async fn give_back(&self) {
-        let _renewal = self.renewals.lock().await;
+        let _renewal = self.renewal_lock.lock().await;
         self.is_given_back.store(true, Ordering::SeqCst);
         self.end();
     }
@@ -144,12 +144,12 @@ impl Membership {
         if mutant::on(Mutant::LeaseWithoutEnd) {
             return true;
         }
-        self.boot.micros() < self.until.load(Ordering::Acquire)
+        self.boot.micros() < self.lease_until.load(Ordering::Acquire)
     }
 
     /// How long the lease still holds if it is not renewed.
     pub(crate) fn remaining(&self) -> Duration {
-        let micros = self.until.load(Ordering::Acquire).saturating_sub(self.boot.micros());
+        let micros = self.lease_until.load(Ordering::Acquire).saturating_sub(self.boot.micros());
         Duration::from_micros(u64::try_from(micros).unwrap_or(0))
     }
 
@@ -262,7 +262,7 @@ impl Membership {
     /// Dead nodes whose runs this node takes over now: the nodes for which this node is the next living one by id, and all nodes that have
     /// been dead for two leases. After a gap in this node's own lease (the database was away, or the node slept) the other nodes first get the
     /// time of a lease to come back, because they may have been cut off too. Leases that are fenced already do not come back.
-    pub(crate) fn adoptable(&self, now: Timestamp, lease: Duration) -> Vec<EndedLease> {
+    pub(crate) fn leases_to_adopt(&self, now: Timestamp, lease: Duration) -> Vec<EndedLease> {
         let nodes = self.nodes();
         let held_for = self.boot.micros().saturating_sub(self.held_since.load(Ordering::Acquire));
         let had_gap = self.had_gap.load(Ordering::Acquire);
@@ -308,12 +308,12 @@ fn dead_nodes_to_adopt(nodes: &[Node], this: NodeId, now: Timestamp, lease: Dura
         return Vec::new();
     }
     let adopter = |dead: NodeId| living.iter().copied().find(|id| *id > dead).or(living.first().copied());
-    let is_mine = |node: &&Node| {
+    let adopts_here = |node: &&Node| {
         node.id != this
             && !node.is_living(now)
             && (adopter(node.id) == Some(this) || now > node.lease_until + lease.saturating_mul(2))
     };
-    nodes.iter().filter(is_mine).map(|node| (node.id, node.lease_until)).collect()
+    nodes.iter().filter(adopts_here).map(|node| (node.id, node.lease_until)).collect()
 }
 
 #[cfg(test)]
@@ -373,23 +373,27 @@ mod tests {
         let now = Timestamp::from_secs(50);
         membership.set_nodes(vec![node(1, 100), node(2, 10)], now);
         let over = [(NodeId::new(2), Timestamp::from_secs(10))];
-        assert_eq!(membership.adoptable(now, lease), over);
+        assert_eq!(membership.leases_to_adopt(now, lease), over);
         membership.renewed(boot_micros(), lease);
-        assert_eq!(membership.adoptable(now, lease), []);
+        assert_eq!(membership.leases_to_adopt(now, lease), []);
         let mut left = node(2, 10);
         left.report.is_leaving = true;
         membership.set_nodes(vec![node(1, 100), left], now);
-        assert_eq!(membership.adoptable(now, lease), over);
+        assert_eq!(membership.leases_to_adopt(now, lease), over);
 
         let membership = Membership::new(token, 1, long_ago, lease, BootClock::Host);
         membership.set_nodes(vec![node(1, 100), node(2, 10)], now);
         membership.end();
         membership.rejoined(LeaseToken { epoch: 2, ..token }, 1, boot_micros(), lease);
-        assert_eq!(membership.adoptable(now, lease), [], "it has another lease");
+        assert_eq!(membership.leases_to_adopt(now, lease), [], "it has another lease");
         assert!(membership.has_adopted(&[]) && !membership.has_adopted(&over));
         membership.note_adopted(&over);
         assert!(membership.has_adopted(&over));
-        assert_eq!(membership.adoptable(now, lease), over, "node 2 cannot come back under a lease that was taken over");
+        assert_eq!(
+            membership.leases_to_adopt(now, lease),
+            over,
+            "node 2 cannot come back under a lease that was taken over"
+        );
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub use beat::StartError;
 pub(crate) use beat::{BeatLoop, join};
 pub(crate) use database::DatabaseWatch;
 pub use database::{DatabaseTrouble, LostHistory};
-pub(crate) use departing::Departing;
+pub(crate) use departing::DepartureBoard;
 pub(crate) use maintenance::MaintenanceBoard;
 pub(crate) use membership::{EndedLease, HeldLease, Membership, ended_leases, fences};
 pub(crate) use moves::MoveLoop;

@@ -20,9 +20,9 @@ use crate::node::Shared;
 
 /// The moments of each second at which jobs move. By then most runs that were due at the whole second have ended, and the runs of the next
 /// second are not at the dispatcher yet. A job that is busy at the earlier moment may be idle at the later one.
-const MOMENTS: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(300)];
+const MOVE_OFFSETS: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(300)];
 /// How long after one of these moments a round still begins transactions.
-const ROUND_MAX: Duration = Duration::from_millis(100);
+const ROUND_LENGTH_MAX: Duration = Duration::from_millis(100);
 /// Only runs that are due at least this far ahead are handed over: during the transaction, the tick may read a run that is due earlier.
 const DUE_LEAD_MIN: Duration = Duration::from_millis(650);
 /// Only runs that are due at least this long after the start of the transaction are handed over: an earlier run may have been marked.
@@ -30,31 +30,31 @@ const MARK_LEAD_MAX: Duration = Duration::from_millis(250);
 /// Margin that is added to `send_ahead`, the longest time by which a run is sent before its instant: a run that is due within the sum of
 /// both may have been sent.
 const SENT_AHEAD_MARGIN: Duration = Duration::from_millis(50);
-const PAGE: u32 = 2_000;
+const PAGE_LEN: u32 = 2_000;
 /// How many jobs one round examines.
-const ROUND_JOBS: usize = 20_000;
+const ROUND_JOB_COUNT: usize = 20_000;
 /// How many jobs one transaction moves.
-const BATCH_JOBS: usize = 200;
+const BATCH_JOB_COUNT: usize = 200;
 /// How many unsent runs one round reads. A job with open runs beyond these is not moved in this round.
-const ROUND_RUNS: usize = 200_000;
+const ROUND_RUN_COUNT: usize = 200_000;
 
 /// Maximum number of rounds that are skipped after a round in which no job could move.
-const SKIPPED_MAX: u32 = 16;
+const SKIPPED_ROUND_COUNT_MAX: u32 = 16;
 
 pub(crate) struct MoveLoop {
     shared: Arc<Shared>,
     /// How many rounds are still to be skipped.
-    skip: u32,
+    rounds_to_skip: u32,
     /// How many rounds are skipped after the next round that could move no job.
-    next_skip: u32,
-    pass: Pass,
+    next_rounds_to_skip: u32,
+    pass: PassProgress,
     /// The last pass that left no job misplaced: the nodes among which it distributed the jobs, and the instant of its end.
     last_settled: (Vec<NodeId>, Timestamp),
 }
 
 /// The outcome of a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Round {
+struct RoundOutcome {
     moved: usize,
     /// How many jobs should move and did not.
     unmoved: usize,
@@ -62,19 +62,19 @@ struct Round {
     next_after: Option<JobId>,
 }
 
-/// The rounds that look at all jobs of the node, up to [`ROUND_JOBS`] in each.
+/// The rounds that look at all jobs of the node, up to [`ROUND_JOB_COUNT`] in each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Pass {
+struct PassProgress {
     moved: usize,
     unmoved: usize,
     /// The job after which the next round begins.
     after: Option<JobId>,
 }
 
-impl Pass {
+impl PassProgress {
     /// Adds a round, and returns the pass once it has examined all jobs. If some jobs moved and others did not, the next round examines the
     /// same jobs again.
-    fn add(&mut self, round: Round) -> Option<Self> {
+    fn add(&mut self, round: RoundOutcome) -> Option<Self> {
         if round.moved > 0 && round.unmoved > 0 {
             return None;
         }
@@ -113,47 +113,47 @@ impl Background for MoveLoop {
 
     async fn wait_until_woken(&mut self) {
         let now = self.shared.clock.now();
-        self.shared.clock.sleep_until(next_moment(now)).await;
+        self.shared.clock.sleep_until(next_move_at(now)).await;
     }
 
     async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
-        Ok(self.round().await?)
+        Ok(self.run_round().await?)
     }
 }
 
 impl MoveLoop {
     pub(crate) const fn new(shared: Arc<Shared>) -> Self {
-        let pass = Pass { moved: 0, unmoved: 0, after: None };
-        Self { shared, skip: 0, next_skip: 1, pass, last_settled: (Vec::new(), Timestamp::EPOCH) }
+        let pass = PassProgress { moved: 0, unmoved: 0, after: None };
+        Self { shared, rounds_to_skip: 0, next_rounds_to_skip: 1, pass, last_settled: (Vec::new(), Timestamp::EPOCH) }
     }
 
     /// One round. Returns how many jobs moved.
-    async fn round(&mut self) -> Result<u64, StoreError> {
+    async fn run_round(&mut self) -> Result<u64, StoreError> {
         let shared = &self.shared;
         let now = shared.clock.now();
         shared.departing.forget(now);
         let Some(held) = shared.membership.held() else { return Ok(0) };
         let Some(reason) = self.move_reason(now) else {
-            (self.skip, self.next_skip, self.pass) = (0, 1, Pass::default());
+            (self.rounds_to_skip, self.next_rounds_to_skip, self.pass) = (0, 1, PassProgress::default());
             return Ok(0);
         };
-        if let Some(left) = self.skip.checked_sub(1) {
-            self.skip = left;
+        if let Some(left) = self.rounds_to_skip.checked_sub(1) {
+            self.rounds_to_skip = left;
             return Ok(0);
         }
-        let round = move_away(shared, &held, (reason, self.pass.after), MovableRuns::NotYetDue).await?;
+        let round = move_next_jobs(shared, &held, (reason, self.pass.after), MovableRuns::NotYetDue).await?;
         let pass = self.pass.add(round);
         if pass.is_some_and(|pass| pass.unmoved == 0) {
             self.last_settled = (takers(&shared.membership.node_shares(now)), now);
         }
         // Jobs that are never idle need not be examined each second, so rounds are skipped if no job could move.
         match pass {
-            Some(Pass { moved: 0, unmoved: 1.., .. }) => {
-                self.skip = self.next_skip;
-                self.next_skip = (self.next_skip * 2).min(SKIPPED_MAX);
+            Some(PassProgress { moved: 0, unmoved: 1.., .. }) => {
+                self.rounds_to_skip = self.next_rounds_to_skip;
+                self.next_rounds_to_skip = (self.next_rounds_to_skip * 2).min(SKIPPED_ROUND_COUNT_MAX);
             }
             None if round.moved == 0 => {}
-            Some(_) | None => self.next_skip = 1,
+            Some(_) | None => self.next_rounds_to_skip = 1,
         }
         Ok(u64::try_from(round.moved).unwrap_or(u64::MAX))
     }
@@ -174,9 +174,9 @@ impl MoveLoop {
     }
 }
 
-fn next_moment(now: Timestamp) -> Timestamp {
+fn next_move_at(now: Timestamp) -> Timestamp {
     let next = |moment: Duration| Timestamp::from_secs((now - moment).second() + 1) + moment;
-    MOMENTS.into_iter().map(next).fold(Timestamp::MAX, Timestamp::min)
+    MOVE_OFFSETS.into_iter().map(next).fold(Timestamp::MAX, Timestamp::min)
 }
 
 fn takers(node_shares: &[NodeShare]) -> Vec<NodeId> {
@@ -184,10 +184,14 @@ fn takers(node_shares: &[NodeShare]) -> Vec<NodeId> {
 }
 
 /// Hands over all jobs that may move now. Returns the number of jobs that should move and did not.
-pub(crate) async fn leave(shared: &Shared, held: &HeldLease, movable: MovableRuns<'_>) -> Result<usize, StoreError> {
+pub(crate) async fn hand_over_movable_jobs(
+    shared: &Shared,
+    held: &HeldLease,
+    movable: MovableRuns<'_>,
+) -> Result<usize, StoreError> {
     let (mut after, mut left) = (None, 0);
     loop {
-        let round = move_away(shared, held, (MoveReason::Leaves, after), movable).await?;
+        let round = move_next_jobs(shared, held, (MoveReason::Leaves, after), movable).await?;
         left += round.unmoved;
         if round.next_after.is_none() {
             return Ok(left);
@@ -208,12 +212,12 @@ fn start_lead_max(shared: &Shared) -> Duration {
 }
 
 /// Examines the next jobs after `after`, and hands over those that may move now.
-async fn move_away(
+async fn move_next_jobs(
     shared: &Shared,
     held: &HeldLease,
     (reason, after): (MoveReason, Option<JobId>),
     movable: MovableRuns<'_>,
-) -> Result<Round, StoreError> {
+) -> Result<RoundOutcome, StoreError> {
     let now = shared.clock.now();
     let (this, strategy) = (held.token.node, shared.config.claim_strategy);
     let mut node_shares = shared.membership.node_shares(now);
@@ -221,37 +225,37 @@ async fn move_away(
         node_shares.retain(|node_share| node_share.node != this);
     }
     if node_shares.is_empty() {
-        return Ok(Round::default());
+        return Ok(RoundOutcome::default());
     }
     if strategy.depends_on_load() || strategy == ClaimStrategy::Default {
         count_loads(shared, &mut node_shares, now).await?;
     }
     let share = |one: JobAtHome| JobShare { job: one.job, recent_fires: one.recent_fires.thousandths_at(now) };
-    let (jobs, next_after) = jobs_at(shared, this, after).await?;
+    let (jobs, next_after) = read_jobs_at_home(shared, this, after).await?;
     let jobs: Vec<JobShare> = jobs.into_iter().map(share).collect();
-    let going: Vec<(JobId, NodeId)> = match reason {
+    let misplaced_jobs: Vec<(JobId, NodeId)> = match reason {
         MoveReason::Shares => strategy.misplaced(this, &jobs, &node_shares),
         MoveReason::Leaves => {
             let homes = strategy.deal_on_leave(&jobs, &node_shares);
             jobs.iter().zip(homes).filter_map(|(job, home)| Some((job.job, home?))).collect()
         }
     };
-    if going.is_empty() {
-        return Ok(Round { next_after, ..Round::default() });
+    if misplaced_jobs.is_empty() {
+        return Ok(RoundOutcome { next_after, ..RoundOutcome::default() });
     }
-    let mut unsent = unsent_by_job(shared, held, movable, now).await?;
+    let mut unsent = read_unsent_by_job(shared, held, movable, now).await?;
     let mut moved = 0;
-    for batch in going.chunks(BATCH_JOBS) {
+    for batch in misplaced_jobs.chunks(BATCH_JOB_COUNT) {
         moved += hand_over_jobs(shared, held, batch, &mut unsent, movable).await?;
-        if matches!(movable, MovableRuns::NotYetDue) && shared.clock.now() > now + ROUND_MAX {
+        if matches!(movable, MovableRuns::NotYetDue) && shared.clock.now() > now + ROUND_LENGTH_MAX {
             // Runs that were not due yet may be by now: the other jobs go in the next round.
             break;
         }
     }
     if moved > 0 {
-        tracing::info!(count = moved, left = going.len() - moved, "handed over jobs to other nodes");
+        tracing::info!(count = moved, left = misplaced_jobs.len() - moved, "handed over jobs to other nodes");
     }
-    Ok(Round { moved, unmoved: going.len() - moved, next_after })
+    Ok(RoundOutcome { moved, unmoved: misplaced_jobs.len() - moved, next_after })
 }
 
 /// Hands over a batch of jobs in one transaction. Returns the number of jobs handed over.
@@ -271,7 +275,7 @@ async fn hand_over_jobs(
             HomeMove { job: *job, runs: of_job.iter().map(|run| run.run).collect(), to: *to }
         })
         .collect();
-    shared.departing.begin(runs.iter().copied());
+    shared.departing.begin_handover(runs.iter().copied());
     // Nothing starts these runs from here on. Runs that came due while a slow database was read may have started already.
     let not_before = match movable {
         MovableRuns::NotYetDue => shared.clock.now() + start_lead_max(shared),
@@ -280,8 +284,8 @@ async fn hand_over_jobs(
     let moved = shared.store.move_jobs(held.token, &moves, not_before).await;
     // If the answer was lost, it is not known which jobs moved: runs that stayed are found as strays.
     let moved = moved?;
-    let gone: HashSet<RunId> = moved.runs.iter().copied().collect();
-    shared.departing.stay(runs.into_iter().map(|(run, _)| run).filter(|run| !gone.contains(run)));
+    let moved_runs: HashSet<RunId> = moved.runs.iter().copied().collect();
+    shared.departing.cancel_handover(runs.into_iter().map(|(run, _)| run).filter(|run| !moved_runs.contains(run)));
     Ok(moved.jobs.len())
 }
 
@@ -297,24 +301,24 @@ async fn count_loads(shared: &Shared, node_shares: &mut [NodeShare], now: Timest
 }
 
 /// The jobs of a home after `after`, in the order of their ids, and the last of them if there may be more.
-async fn jobs_at(
+async fn read_jobs_at_home(
     shared: &Shared,
     home: NodeId,
     after: Option<JobId>,
 ) -> Result<(Vec<JobAtHome>, Option<JobId>), StoreError> {
     let (mut jobs, mut after) = (Vec::new(), after.unwrap_or(JobId::new(0)));
     loop {
-        let page = shared.store.jobs_at(home, after, PAGE).await?;
-        let is_last = page.len() < usize::try_from(PAGE).unwrap_or(usize::MAX);
+        let page = shared.store.jobs_at(home, after, PAGE_LEN).await?;
+        let is_last = page.len() < usize::try_from(PAGE_LEN).unwrap_or(usize::MAX);
         after = page.last().map_or(after, |one| one.job);
         jobs.extend(page);
-        if is_last || jobs.len() >= ROUND_JOBS {
+        if is_last || jobs.len() >= ROUND_JOB_COUNT {
             return Ok((jobs, Some(after).filter(|_| !is_last)));
         }
     }
 }
 
-async fn unsent_by_job(
+async fn read_unsent_by_job(
     shared: &Shared,
     held: &HeldLease,
     movable: MovableRuns<'_>,
@@ -323,15 +327,15 @@ async fn unsent_by_job(
     let mut by_job: HashMap<JobId, Vec<UnsentRun>> = HashMap::new();
     let (mut after, mut count) = (RunId::new(0), 0);
     loop {
-        let page = shared.store.unsent_runs(held.token, after, PAGE).await?;
+        let page = shared.store.unsent_runs(held.token, after, PAGE_LEN).await?;
         count += page.len();
-        let is_last = page.len() < usize::try_from(PAGE).unwrap_or(usize::MAX) || count >= ROUND_RUNS;
+        let is_last = page.len() < usize::try_from(PAGE_LEN).unwrap_or(usize::MAX) || count >= ROUND_RUN_COUNT;
         after = page.last().map_or(after, |run| run.run);
-        let goes = |run: &UnsentRun| match movable {
+        let may_move = |run: &UnsentRun| match movable {
             MovableRuns::NotYetDue => run.due_at >= now + DUE_LEAD_MIN,
             MovableRuns::AllBut(in_hand) => !in_hand.contains(&run.run),
         };
-        for run in page.into_iter().filter(goes) {
+        for run in page.into_iter().filter(may_move) {
             by_job.entry(run.job).or_default().push(run);
         }
         if is_last {
@@ -346,26 +350,27 @@ mod tests {
 
     #[test]
     fn a_pass_ends_once_all_jobs_were_looked_at() {
-        let round = |moved, unmoved, after: Option<i64>| Round { moved, unmoved, next_after: after.map(JobId::new) };
-        let mut pass = Pass::default();
+        let round =
+            |moved, unmoved, after: Option<i64>| RoundOutcome { moved, unmoved, next_after: after.map(JobId::new) };
+        let mut pass = PassProgress::default();
         assert_eq!(pass.add(round(0, 0, Some(5))), None, "the jobs behind it are still to be looked at");
         assert_eq!(pass.after, Some(JobId::new(5)));
         assert_eq!(pass.add(round(200, 3, Some(9))), None);
         assert_eq!(pass.after, Some(JobId::new(5)), "more of the same jobs may go");
         assert_eq!(pass.add(round(0, 3, Some(9))), None);
-        assert_eq!(pass.add(round(2, 0, None)), Some(Pass { moved: 2, unmoved: 3, after: None }));
-        assert_eq!(pass, Pass::default());
+        assert_eq!(pass.add(round(2, 0, None)), Some(PassProgress { moved: 2, unmoved: 3, after: None }));
+        assert_eq!(pass, PassProgress::default());
     }
 
     #[test]
     fn jobs_move_twice_in_each_second_and_never_with_runs_due_in_it() {
         let at = |ms: i64| Timestamp::from_millis(7_000 + ms);
-        let moments: Vec<Timestamp> = [0, 199, 200, 250, 300, 999].map(|ms| next_moment(at(ms))).into();
+        let moments: Vec<Timestamp> = [0, 199, 200, 250, 300, 999].map(|ms| next_move_at(at(ms))).into();
         assert_eq!(moments, [at(200), at(200), at(300), at(300), at(1_200), at(1_200)]);
-        for moment in MOMENTS {
+        for moment in MOVE_OFFSETS {
             // A run that is due at the next whole second may be handed over, and no transaction begins after the tick has read it.
             assert!(moment + DUE_LEAD_MIN < Duration::from_secs(1));
-            assert!(moment + ROUND_MAX < Duration::from_millis(500));
+            assert!(moment + ROUND_LENGTH_MAX < Duration::from_millis(500));
         }
     }
 }

@@ -17,7 +17,7 @@ const STRAY_AFTER: Duration = Duration::from_secs(1);
 /// A place in the order of a sweep: the instant of the last run that was read, and its id.
 type SweepPosition = (Timestamp, RunId);
 
-const START: SweepPosition = (Timestamp::EPOCH, RunId::new(0));
+const SWEEP_START: SweepPosition = (Timestamp::EPOCH, RunId::new(0));
 
 /// Repeatedly walks through the keys of this node's open runs with one status, in the order of their instants.
 #[derive(Debug)]
@@ -28,12 +28,12 @@ pub(super) struct Sweep {
 
 impl Sweep {
     pub(super) const fn new(status: RunStatus) -> Self {
-        Self { status, after: START }
+        Self { status, after: SWEEP_START }
     }
 
     /// Whether the next look begins at the start.
     pub(super) fn is_at_start(&self) -> bool {
-        self.after == START
+        self.after == SWEEP_START
     }
 
     /// The runs of the next pages that are not in memory. Runs that were due before `from` are left out.
@@ -46,7 +46,7 @@ impl Sweep {
         let limit = shared.config.stray_page;
         let enough = usize::try_from(limit).unwrap_or(usize::MAX);
         if mutant::on(Mutant::SweepFromTheStart) {
-            self.after = START;
+            self.after = SWEEP_START;
         }
         self.after = self.after.max((from, RunId::new(0)));
         let mut missing = Vec::new();
@@ -55,7 +55,7 @@ impl Sweep {
             let keys = shared.store.open_keys(token, page).await?;
             missing.extend(shared.in_memory.missing(keys.iter().map(|(_, run)| *run)));
             let Some(last) = keys.last().filter(|_| keys.len() == enough) else {
-                self.after = START;
+                self.after = SWEEP_START;
                 break;
             };
             self.after = *last;
@@ -113,7 +113,7 @@ impl Strays {
 
     /// Starts the next sweep of the running runs at the beginning.
     pub(super) const fn restart_sweep(&mut self) {
-        self.running.after = START;
+        self.running.after = SWEEP_START;
     }
 
     /// Whether a sweep of the running runs is in progress.

@@ -12,13 +12,13 @@ use rondel_store::cluster::Switches;
 pub(crate) struct SwitchBoard {
     /// Rises with each change; 0 until the switches have been read once.
     revision: AtomicU64,
-    known: RwLock<Switches>,
+    switches: RwLock<Switches>,
 }
 
 impl SwitchBoard {
     /// Stores the switches that were read. Returns whether they differ from the previous ones, or are the first ones.
     pub(crate) fn set(&self, switches: Switches) -> bool {
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.switches.write().unwrap_or_else(PoisonError::into_inner);
         let is_new = *known != switches || !self.is_known();
         if is_new {
             *known = switches;
@@ -37,22 +37,22 @@ impl SwitchBoard {
     }
 
     pub(crate) fn of_app(&self, app: AppId) -> Switch {
-        self.known.read().unwrap_or_else(PoisonError::into_inner).of_app(app)
+        self.switches.read().unwrap_or_else(PoisonError::into_inner).of_app(app)
     }
 
     pub(crate) fn of_executor(&self, app: AppId, name: &str) -> Switch {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.switches.read().unwrap_or_else(PoisonError::into_inner);
         known.of_executor(app, name).map_or(Switch::Active, |one| one.switch)
     }
 
     /// The executors whose switch is not active.
     pub(crate) fn executors(&self) -> BTreeMap<(AppId, String), Switch> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.switches.read().unwrap_or_else(PoisonError::into_inner);
         known.executors.iter().map(|one| ((one.app, one.name.clone()), one.switch)).collect()
     }
 
     pub(crate) fn stopped_apps(&self) -> Vec<AppId> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.switches.read().unwrap_or_else(PoisonError::into_inner);
         known.apps.iter().filter(|(_, switch)| *switch == Switch::Stopped).map(|(app, _)| *app).collect()
     }
 }

@@ -24,7 +24,7 @@ const TRY_COUNT: usize = 3;
 const SET_COUNT_MAX: usize = 20;
 
 /// Maximum length of a wrong app name in a message, in characters.
-const NAMED_LEN_MAX: usize = 100;
+const APP_NAME_LEN_MAX: usize = 100;
 
 /// Applies the declarations to the jobs; returns the problems of the declarations.
 pub(super) async fn reconcile_app(
@@ -37,11 +37,12 @@ pub(super) async fn reconcile_app(
         node.store().forget_declared_set(&set.header).await?;
     }
     let mut problems = Vec::new();
-    let seen: Vec<DeclaredJobs> = sets.iter().map(|set| jobs_of_set(set, living_since, &mut problems)).collect();
-    let EffectiveDeclarations { jobs, gone } = effective_declarations(&seen, living_since);
+    let declared_jobs: Vec<DeclaredJobs> =
+        sets.iter().map(|set| jobs_of_set(set, living_since, &mut problems)).collect();
+    let EffectiveDeclarations { jobs, gone } = effective_declarations(&declared_jobs, living_since);
     let mut specs = Vec::with_capacity(jobs.len());
     for (name, text) in jobs {
-        match read(&text, &app.name) {
+        match parse_spec(&text, &app.name) {
             Ok(spec) => specs.push(spec),
             Err(errors) => {
                 problems.extend(errors.into_iter().map(|error| problem(&name, &error.pointer, error.message)))
@@ -92,14 +93,14 @@ fn problem(job: &str, pointer: &str, message: String) -> DeclarationProblem {
 }
 
 /// Parses a declared definition; its app is that of the executor, and may be omitted.
-fn read(text: &str, app: &str) -> Result<JobSpec, Vec<FieldError>> {
+fn parse_spec(text: &str, app: &str) -> Result<JobSpec, Vec<FieldError>> {
     let mut document: Value =
         serde_json::from_str(text).map_err(|error| vec![FieldError::new("", error.to_string())])?;
     if let Value::Object(fields) = &mut document {
         match fields.get("app") {
             None | Some(Value::Null) => {}
             Some(named) if named == app => {}
-            Some(named) => return Err(vec![FieldError::new("/app", other_app(named, app))]),
+            Some(named) => return Err(vec![FieldError::new("/app", other_app_message(named, app))]),
         }
         fields.insert("app".to_owned(), Value::from(app));
     }
@@ -109,8 +110,8 @@ fn read(text: &str, app: &str) -> Result<JobSpec, Vec<FieldError>> {
     shape::read(document.into()).map_err(errors)
 }
 
-fn other_app(named: &Value, app: &str) -> String {
-    let named: String = named.to_string().chars().take(NAMED_LEN_MAX).collect();
+fn other_app_message(named: &Value, app: &str) -> String {
+    let named: String = named.to_string().chars().take(APP_NAME_LEN_MAX).collect();
     format!(
         "the definition names app {named}, and the executor that declares it belongs to app {app:?}; leave the app out, or \
          declare the job from an executor of the app that it names"
@@ -161,11 +162,11 @@ async fn create(node: &Node, app: &App, spec: &JobSpec) -> Result<(), JobError> 
     audit::end(node, entry, after).await;
     let record = created?;
     tracing::info!(job = spec.name, app = app.name, "created a declared job");
-    remember(node, &record, spec).await
+    store_declaration(node, &record, spec).await
 }
 
 async fn reconcile_job(node: &Node, app: &App, record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
-    let spec = &as_it_ran(node, record, spec);
+    let spec = &with_run_instants(node, record, spec);
     let before = record.declared.as_ref();
     // Refused even if the job belonged to this app before: the user who moved it to another app withdrew it from this app's code.
     if record.app != app.id {
@@ -174,7 +175,7 @@ async fn reconcile_job(node: &Node, app: &App, record: &JobRecord, spec: &JobSpe
     }
     match declaration_step(&record.spec, before.map(|before| &before.spec), spec) {
         DeclarationStep::Nothing if before.is_some_and(|before| before.undeclared_at.is_none()) => Ok(()),
-        DeclarationStep::Nothing | DeclarationStep::Remember => remember(node, record, spec).await,
+        DeclarationStep::Nothing | DeclarationStep::Remember => store_declaration(node, record, spec).await,
         DeclarationStep::Change(changed) => {
             let fields = changed_fields(&record.spec, &changed);
             let entry = audit::begin(node, app, "job.change", &spec.name).await?;
@@ -183,14 +184,14 @@ async fn reconcile_job(node: &Node, app: &App, record: &JobRecord, spec: &JobSpe
             audit::end(node, entry, after).await;
             let record = saved?;
             tracing::info!(job = spec.name, app = app.name, version = record.version, "changed a declared job");
-            remember(node, &record, spec).await
+            store_declaration(node, &record, spec).await
         }
     }
 }
 
 /// The declaration with the instants at which its schedules in the past ran when they were saved ([`jobs::keep_run_instants`]). The job's
 /// definition has these instants, which is no edit by a user, and a reset must not run them again.
-fn as_it_ran(node: &Node, record: &JobRecord, spec: &JobSpec) -> JobSpec {
+fn with_run_instants(node: &Node, record: &JobRecord, spec: &JobSpec) -> JobSpec {
     let mut spec = spec.clone();
     jobs::keep_run_instants(node, &mut spec, &record.spec);
     spec
@@ -198,8 +199,8 @@ fn as_it_ran(node: &Node, record: &JobRecord, spec: &JobSpec) -> JobSpec {
 
 /// Stores the declaration. If this fails after the job was changed, the next look finds that the job matches its declaration, and stores the
 /// declaration then.
-async fn remember(node: &Node, record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
-    let spec = as_it_ran(node, record, spec);
+async fn store_declaration(node: &Node, record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
+    let spec = with_run_instants(node, record, spec);
     let known = record.declared.as_ref().filter(|declared| declared.spec == spec);
     let declared_at = known.map_or_else(|| node.now(), |declared| declared.declared_at);
     let declared = Declared { spec, declared_at, undeclared_at: None };
@@ -207,9 +208,9 @@ async fn remember(node: &Node, record: &JobRecord, spec: &JobSpec) -> Result<(),
     Ok(())
 }
 
-async fn undeclare(node: &Node, app: &App, gone: impl Iterator<Item = &String>) -> Result<(), StoreError> {
+async fn undeclare(node: &Node, app: &App, missing_jobs: impl Iterator<Item = &String>) -> Result<(), StoreError> {
     let mut ids = Vec::new();
-    for name in gone {
+    for name in missing_jobs {
         let Some(record) = node.store().job(app.namespace, name).await? else { continue };
         let is_ours = |declared: &Declared| declared.spec.app == app.name && declared.undeclared_at.is_none();
         if record.declared.as_ref().is_some_and(is_ours) {
@@ -249,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_definition_that_names_another_app_is_refused_by_both_names() {
-        let read = |app: &str| read(&format!(r#"{{"name": "j", "handler": "h"{app}}}"#), "mine");
+        let read = |app: &str| parse_spec(&format!(r#"{{"name": "j", "handler": "h"{app}}}"#), "mine");
         for own in ["", r#", "app": null"#, r#", "app": "mine""#] {
             assert_eq!(read(own).unwrap().app, "mine", "{own}");
         }

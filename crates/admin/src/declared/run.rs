@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub(crate) struct DeclareLoop {
     node: Node,
     /// The state of each app when its declarations were last applied.
-    known: HashMap<AppId, AppState>,
+    applied_states: HashMap<AppId, AppState>,
 }
 
 /// The state of an app's executors; while it stays the same, there is nothing to apply.
@@ -53,17 +53,17 @@ impl Background for DeclareLoop {
     }
 
     async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
-        Ok(self.look().await?)
+        Ok(self.apply_changed().await?)
     }
 }
 
 impl DeclareLoop {
     pub(crate) fn new(node: Node) -> Self {
-        Self { node, known: HashMap::new() }
+        Self { node, applied_states: HashMap::new() }
     }
 
     /// Applies the declarations of the apps that changed. Returns their number.
-    async fn look(&mut self) -> Result<u64, StoreError> {
+    async fn apply_changed(&mut self) -> Result<u64, StoreError> {
         if !self.node.readiness().lease_held {
             return Ok(0);
         }
@@ -77,7 +77,7 @@ impl DeclareLoop {
                 self.node.store().record_declared_set(*app, hash, specs, now).await?;
             }
         }
-        self.known.retain(|app, _| apps.contains_key(app));
+        self.applied_states.retain(|app, _| apps.contains_key(app));
         self.node.declared().keep_problems_of(|app| apps.contains_key(&app));
         if apps.is_empty() {
             return Ok(0);
@@ -86,13 +86,13 @@ impl DeclareLoop {
         let headers = self.node.store().declared_set_headers(living_since).await?;
         let mut count = 0;
         for (app, online) in &apps {
-            count += u64::from(self.look_at(*app, online, &headers, living_since).await?);
+            count += u64::from(self.apply_if_changed(*app, online, &headers, living_since).await?);
         }
         Ok(count)
     }
 
     /// Applies an app's declarations if its state changed or it had problems; returns whether it did.
-    async fn look_at(
+    async fn apply_if_changed(
         &mut self,
         id: AppId,
         online: &[DeclaringExecutor],
@@ -104,7 +104,7 @@ impl DeclareLoop {
         let state =
             AppState { living, online: online.iter().map(|one| (one.session.executor, one.session.number)).collect() };
         let has_problems = !self.node.declared().problems(id).is_empty();
-        if self.known.get(&id) == Some(&state) && !has_problems {
+        if self.applied_states.get(&id) == Some(&state) && !has_problems {
             return Ok(false);
         }
         let app = App { id, namespace: first.namespace, name: first.app_name.clone() };
@@ -117,14 +117,14 @@ impl DeclareLoop {
             let (job, pointer, message) = (&problem.job, &problem.pointer, &problem.message);
             tracing::warn!(app = app.name, job, pointer, message, "cannot apply a declared job");
         }
-        let before = self.known.insert(id, state);
-        let heard_it = |one: &DeclaringExecutor| {
+        let before = self.applied_states.insert(id, state);
+        let was_connected = |one: &DeclaringExecutor| {
             before.as_ref().is_some_and(|known| known.online.contains(&(one.session.executor, one.session.number)))
         };
         // An executor that was already connected is notified of changes only, a new one of all its problems.
         for one in online.iter().filter(|one| one.declared_set.has_content()) {
             let own = one.declared_set.problems_of_executor(&problems);
-            let has_news = if heard_it(one) { is_news } else { !own.is_empty() };
+            let has_news = if was_connected(one) { is_news } else { !own.is_empty() };
             if has_news {
                 board::send(&one.session, &own);
             }

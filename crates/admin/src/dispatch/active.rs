@@ -5,7 +5,7 @@ use std::time::Duration;
 use rondel_core::{ExecutorId, Reason, Timestamp};
 use rondel_store::ledger::RunAtExecutor;
 
-use super::ready::Ready;
+use super::ready::ReadyRun;
 use crate::trace::DispatchSpan;
 
 /// A run that was sent this long ago, and whose handler has begun, is noted in its row as running. Shorter runs need no such write.
@@ -13,8 +13,8 @@ pub(crate) const NOTE_RUNNING_AFTER: Duration = Duration::from_secs(1);
 
 /// A run that is assigned to an executor.
 #[derive(Debug)]
-pub(crate) struct Active {
-    pub(crate) ready: Ready,
+pub(crate) struct ActiveRun {
+    pub(crate) ready: ReadyRun,
     pub(crate) executor: ExecutorId,
     pub(crate) executor_name: String,
     /// When the run was sent; until then, when its executor was chosen. A mark that is written before the send has the latter instant.
@@ -37,8 +37,14 @@ pub(crate) struct Active {
     pub(crate) span: Option<DispatchSpan>,
 }
 
-impl Active {
-    pub(crate) fn new(ready: Ready, executor: ExecutorId, executor_name: String, now: Timestamp, phase: Phase) -> Self {
+impl ActiveRun {
+    pub(crate) fn new(
+        ready: ReadyRun,
+        executor: ExecutorId,
+        executor_name: String,
+        now: Timestamp,
+        phase: Phase,
+    ) -> Self {
         Self {
             ready,
             executor,

@@ -12,13 +12,13 @@ use rondel_core::spec::{Delivery, OverlapPolicy};
 use rondel_failpoint::mutant::{self, Mutant};
 
 use super::decision::Decision;
-use super::executors::Online;
-use super::ready::Ready;
+use super::executors::ConnectedExecutor;
+use super::ready::ReadyRun;
 
 /// How long before its instant the dispatcher first tries to send the run; zero if the run is not sent ahead.
-pub(super) fn lead(d: &Decision<'_>, ready: &Ready) -> Duration {
+pub(super) fn send_lead(d: &Decision<'_>, ready: &ReadyRun) -> Duration {
     let lead = d.facts.settings.send_ahead;
-    if !lead.is_zero() && is_certain(ready) && d.state.executors.any_takes_ahead(ready.run.app) {
+    if !lead.is_zero() && is_decision_final(ready) && d.state.executors.any_takes_ahead(ready.run.app) {
         lead
     } else {
         Duration::ZERO
@@ -28,7 +28,7 @@ pub(super) fn lead(d: &Decision<'_>, ready: &Ready) -> Duration {
 /// Whether no run that arrives before this run's instant can change the decision about it. If a run waits for an executor, a limit or an
 /// executor's answer, its place depends on the runs that arrive until then. Under the policy *discard*, a later run would be skipped
 /// because of a run that has not begun; under *cover*, it would replace that run.
-fn is_certain(ready: &Ready) -> bool {
+fn is_decision_final(ready: &ReadyRun) -> bool {
     let (run, job) = (&ready.run, &ready.definition.job);
     let keeps_order = matches!(job.overlap.policy, OverlapPolicy::Serial | OverlapPolicy::Allow);
     let is_free = job.rate.is_none() && job.concurrency.is_none() && question(job.route).is_none();
@@ -38,17 +38,17 @@ fn is_certain(ready: &Ready) -> bool {
 
 /// Whether the run may be sent ahead, whichever executor the router chooses: each of them starts runs on time and has spare slots. A quarter
 /// of the slots is reserved for runs that arrive before the instant.
-pub(super) fn has_room(d: &Decision<'_>, ready: &Ready) -> bool {
-    d.state.executors.all_fit_satisfy(ready, |online| may_be_ahead(d, online, ready) && online.has_spare_slots(d.now))
+pub(super) fn may_go_to_any_fit(d: &Decision<'_>, ready: &ReadyRun) -> bool {
+    d.state.executors.all_fit_satisfy(ready, |online| is_within_lead(d, online, ready) && online.has_spare_slots(d.now))
 }
 
 /// Whether the run may be on this executor's stream before its instant.
-pub(super) fn may_leave(d: &Decision<'_>, online: &Online, ready: &Ready) -> bool {
-    is_certain(ready) && may_be_ahead(d, online, ready)
+pub(super) fn may_leave(d: &Decision<'_>, online: &ConnectedExecutor, ready: &ReadyRun) -> bool {
+    is_decision_final(ready) && is_within_lead(d, online, ready)
 }
 
 /// The lease has to hold at the instant: rows that are due after the end of a lease count as never sent under it.
-fn may_be_ahead(d: &Decision<'_>, online: &Online, ready: &Ready) -> bool {
+fn is_within_lead(d: &Decision<'_>, online: &ConnectedExecutor, ready: &ReadyRun) -> bool {
     let due_at = ready.run.due_at;
     let is_under_lease = due_at < d.facts.lease_until || mutant::on(Mutant::AheadOfTheLease);
     is_under_lease && due_at.since(d.now) <= online.ahead_max.min(d.facts.settings.send_ahead)

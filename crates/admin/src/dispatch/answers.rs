@@ -10,7 +10,7 @@ use super::decision::Decision;
 use super::effect::Effect;
 use super::flow;
 use super::routing::{RouteDecision, assign_with_trace, choose};
-use super::runs::Waiting;
+use super::runs::WaitingRun;
 
 /// Maximum number of jobs in one question.
 const QUESTION_JOBS: usize = 1_000;
@@ -29,16 +29,16 @@ pub(super) fn flush_questions(d: &mut Decision<'_>) {
 }
 
 /// Handles an executor's answer to question `number`; `free` lists the jobs whose runs it would take.
-pub(super) fn answered(d: &mut Decision<'_>, executor: ExecutorId, number: i64, free: &BTreeSet<JobId>) {
+pub(super) fn on_probe_answered(d: &mut Decision<'_>, executor: ExecutorId, number: i64, free: &BTreeSet<JobId>) {
     let now = d.now;
     d.state.executors.record_heard(executor, now);
-    for job in d.state.probes.answered(executor, number, free, &mut d.state.runs) {
+    for job in d.state.probes.record_answer(executor, number, free, &mut d.state.runs) {
         route_probed(d, job);
     }
 }
 
 /// Routes the runs whose deadline for answers has passed, by the answers that have arrived.
-pub(super) fn end_probes(d: &mut Decision<'_>) {
+pub(super) fn route_overdue_probes(d: &mut Decision<'_>) {
     let now = d.now;
     for job in d.state.probes.take_ended(now) {
         route_probed(d, job);
@@ -51,19 +51,19 @@ fn route_probed(d: &mut Decision<'_>, job: JobId) {
     for mut probe in d.state.probes.take(job, &mut d.state.runs) {
         // An executor that got a run of the job just now is not free for the next one.
         taken.iter().for_each(|executor| probe.answers.record_taken(*executor));
-        match choose(d, &probe, probe.answers.until <= now) {
+        match choose(d, &probe, probe.answers.answer_deadline <= now) {
             RouteDecision::Executor(id, name, trace) => {
                 if question(probe.ready.definition.job.route) == Some(Question::Idle) {
                     taken.push(id);
                 }
                 assign_with_trace(d, probe.ready, id, name, trace);
-                flow::work_off(d);
+                flow::offer_freed_places(d);
             }
             RouteDecision::Wait(_) => waiting.push(probe),
             RouteDecision::NoExecutor => {
                 d.state.probes.pause(job, now);
                 let since = probe.ready.tried_at.unwrap_or(now);
-                d.state.parked.push(Waiting { ready: probe.ready, since }, &mut d.state.runs);
+                d.state.parked.push(WaitingRun { ready: probe.ready, since }, &mut d.state.runs);
             }
         }
     }

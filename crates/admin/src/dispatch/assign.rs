@@ -2,20 +2,20 @@
 
 use rondel_core::ExecutorId;
 
-use super::active::{Active, Phase};
+use super::active::{ActiveRun, Phase};
 use super::decision::Decision;
 use super::queue::turns;
-use super::ready::Ready;
+use super::ready::ReadyRun;
 use super::{ahead, ends, shadow};
 
-pub(super) fn assign(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId, executor_name: String) {
+pub(super) fn assign(d: &mut Decision<'_>, ready: ReadyRun, executor: ExecutorId, executor_name: String) {
     let now = d.now;
     let Some(ready) = shadow::unless_shadow(d, ready) else { return };
     let Some(ready) = turns::admit(d, ready, executor) else { return };
     let (run, attempt) = (ready.run.id, ready.run.attempt);
     if d.state.runs.active(run).is_some_and(|before| before.ready.run.attempt < attempt) {
         // The previous attempt has ended at another server, and this one has not read that yet.
-        ends::free_active(d, run);
+        ends::remove_from_executor(d, run);
         d.state.deadlines.forget(run);
     }
     if let Some(online) = d.state.executors.get_mut(executor) {
@@ -23,7 +23,7 @@ pub(super) fn assign(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId, e
     }
     let marking = ready.is_marked_first();
     let phase = if marking { Phase::Marking } else { Phase::Placed };
-    let active = Active::new(ready, executor, executor_name, now, phase);
+    let active = ActiveRun::new(ready, executor, executor_name, now, phase);
     if marking {
         d.state.outbox.marks.push(active.run_at_executor(active.sent_or_chosen_at));
     } else if may_be_sent(d, executor, &active.ready) {
@@ -35,7 +35,7 @@ pub(super) fn assign(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId, e
 }
 
 /// Whether its trigger may leave now: its instant has come, or the executor starts it on time.
-fn may_be_sent(d: &Decision<'_>, executor: ExecutorId, ready: &Ready) -> bool {
+fn may_be_sent(d: &Decision<'_>, executor: ExecutorId, ready: &ReadyRun) -> bool {
     ready.run.due_at <= d.now
         || d.state.executors.get(executor).is_some_and(|online| ahead::may_leave(d, online, ready))
 }

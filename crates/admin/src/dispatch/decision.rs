@@ -10,7 +10,7 @@ use rondel_store::LeaseToken;
 use super::effect::{Effect, Submission};
 use super::state::State;
 use super::step::Step;
-use crate::cluster::{Departing, SwitchBoard};
+use crate::cluster::{DepartureBoard, SwitchBoard};
 use crate::counters::Count;
 use crate::scheduler::in_memory::InMemory;
 
@@ -39,7 +39,7 @@ pub(crate) struct Facts<'a> {
     /// Which open runs this process has in memory.
     pub(crate) in_memory: &'a InMemory,
     /// Runs that are being handed over to other nodes.
-    pub(crate) departing: &'a Departing,
+    pub(crate) departing: &'a DepartureBoard,
     pub(crate) switches: &'a SwitchBoard,
     pub(crate) settings: &'a Settings,
 }

@@ -13,7 +13,7 @@ use super::event::{IncomingResult, Responder, SessionHandle};
 use super::results::reporter::Reporter;
 use super::step::Step;
 use crate::counters::Count;
-use crate::definitions::Compiled;
+use crate::definitions::CompiledDefinition;
 use crate::metrics::CountedRun;
 use crate::registry::{OnlineExecutor, UnansweredTriggers};
 use crate::trace::DispatchSpan;
@@ -104,5 +104,5 @@ pub(crate) enum Measure {
     /// How many runs wait at gates, for limits, for executors, and for the roll call.
     Held { gates: usize, limits: usize, parked: usize, roll_call: usize },
     /// A fire was expanded into its shards.
-    Dispatched(Arc<Compiled>, Trigger),
+    Dispatched(Arc<CompiledDefinition>, Trigger),
 }

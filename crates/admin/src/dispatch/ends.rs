@@ -4,14 +4,14 @@ use rondel_core::outcome::Outcome;
 use rondel_core::{ExecutorId, RunId};
 use rondel_store::ledger::AttemptEnd;
 
-use super::active::{Active, Phase};
+use super::active::{ActiveRun, Phase};
 use super::decision::Decision;
 use super::effect::Submission;
-use super::ready::{Ready, end_of_unsent};
+use super::ready::{ReadyRun, end_of_unsent};
 use crate::metrics::CountedRun;
 
 /// Removes a run from its executor. Frees the slot, unless the end of the run has freed it already.
-pub(super) fn free_active(d: &mut Decision<'_>, run: RunId) -> Option<Active> {
+pub(super) fn remove_from_executor(d: &mut Decision<'_>, run: RunId) -> Option<ActiveRun> {
     let active = d.state.runs.take_active(run)?;
     d.state.outbox.not_yet_due.remove(&(active.ready.run.due_at, run));
     if !matches!(active.phase, Phase::Ending | Phase::Settling) {
@@ -22,10 +22,10 @@ pub(super) fn free_active(d: &mut Decision<'_>, run: RunId) -> Option<Active> {
 
 /// Removes a run from an executor that did not get it, or refused it. Frees the slot, but the executor has no more room than before: if it is
 /// full, its pause continues.
-pub(super) fn take_back(d: &mut Decision<'_>, run: RunId) -> Option<Active> {
+pub(super) fn take_back(d: &mut Decision<'_>, run: RunId) -> Option<ActiveRun> {
     let executor = d.state.runs.active(run)?.executor;
     let full_until = d.state.executors.get(executor).and_then(|online| online.full_until);
-    let active = free_active(d, run)?;
+    let active = remove_from_executor(d, run)?;
     if let Some(online) = d.state.executors.get_mut(executor) {
         online.full_until = full_until;
     }
@@ -39,7 +39,7 @@ pub(super) fn free_slot(d: &mut Decision<'_>, executor: ExecutorId) {
     }
 }
 
-pub(super) fn end_unsent(d: &mut Decision<'_>, ready: &Ready, outcome: Outcome, message: Option<String>) {
+pub(super) fn end_unsent(d: &mut Decision<'_>, ready: &ReadyRun, outcome: Outcome, message: Option<String>) {
     let now = d.now;
     let attempt_end = end_of_unsent(&ready.run, &ready.definition, outcome, now, message);
     submit(d, attempt_end, CountedRun::of_ready(ready));

@@ -15,7 +15,7 @@ use rondel_store::cluster::Session;
 use rondel_store::ledger::{AttemptEnd, CancelElsewhere, EndOutcome, FenceRequest, LimitName, RelayedAnswer, RunCheck};
 
 use super::active::{Phase, not_before_due};
-use super::ready::{Ready, jitter, lost_detail};
+use super::ready::{ReadyRun, jitter, lost_detail};
 use super::starts::{Start, StartReports};
 use super::step::Step;
 use crate::registry::OnlineExecutor;
@@ -175,7 +175,7 @@ pub(crate) enum Reply {
 )]
 pub(crate) enum Event {
     /// Runs that the tick has read and checked, to be released at their instants.
-    Ready(Vec<Ready>),
+    Ready(Vec<ReadyRun>),
     /// An executor opened a stream.
     Joined(SessionHandle, OnlineExecutor, Report),
     /// A stream ended. Once this is answered, nothing is sent on it.
@@ -200,11 +200,11 @@ pub(crate) enum Event {
     /// Results, to be made durable.
     Results(SessionHandle, Vec<IncomingResult>),
     /// Ends of attempts that are durable now.
-    Settled(Vec<Settled>),
+    Settled(Vec<SettledAttempt>),
     /// Runs that succeeded and await their children: they keep their places at their gates.
     Awaiting(Vec<(JobId, RunId)>),
     /// Adopted runs that await their children: they get places at their gates.
-    AdoptedAwaiting(Vec<Ready>),
+    AdoptedAwaiting(Vec<ReadyRun>),
     /// Runs that awaited their children and have ended.
     AwaitingEnded(Vec<(JobId, RunId)>),
     /// The outcome of storing the shards of this broadcast.
@@ -216,7 +216,7 @@ pub(crate) enum Event {
     /// Runs that were taken over under this lease, which ended before their roll call could begin.
     RollCallDropped(LeaseToken, Vec<RunId>),
     /// Open runs of an ended lease which no executor has in hand: those that have a place at their job's gate keep it.
-    Restored(Vec<Ready>),
+    Restored(Vec<ReadyRun>),
     /// This lease was taken. The runs that were open before are still to be taken over, job by job; the tick holds back due runs of those
     /// jobs.
     LeaseBegun(LeaseToken),
@@ -282,7 +282,7 @@ pub(crate) enum Event {
 /// A run that may have been sent under an ended lease.
 #[derive(Debug)]
 pub(crate) struct RollCallRun {
-    pub(crate) ready: Ready,
+    pub(crate) ready: ReadyRun,
     /// The lease under which it may have been sent; `None` if that is no longer known.
     pub(crate) from: Option<LeaseToken>,
 }
@@ -298,7 +298,7 @@ pub(crate) struct Shards {
 
 /// The end of an attempt that is durable now.
 #[derive(Debug)]
-pub(crate) struct Settled {
+pub(crate) struct SettledAttempt {
     pub(crate) run: RunId,
     pub(crate) attempt: i32,
     /// The lease of the server that decided the end; `None` if an executor reported it.

@@ -14,14 +14,14 @@ use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;
 
 use super::event::{FenceAnswer, Report, SessionHandle};
-use super::ready::Ready;
+use super::ready::ReadyRun;
 use super::silences::Silences;
 use super::starts::{StartReport, StartReports};
 use crate::registry::OnlineExecutor;
 
 /// An executor with a stream to this node.
 #[derive(Debug)]
-pub(crate) struct Online {
+pub(crate) struct ConnectedExecutor {
     pub(crate) session: SessionHandle,
     pub(crate) app: AppId,
     /// Its name, unique within the app: the name that it gave itself, with a suffix if another live executor has the same name.
@@ -62,7 +62,7 @@ pub(crate) struct Online {
     starts: StartReports,
 }
 
-impl Online {
+impl ConnectedExecutor {
     /// Whether it has reported that it takes no triggers of this lease any more.
     pub(crate) fn has_fenced(&self, lease: LeaseToken) -> bool {
         self.fenced.get(&lease.node).is_some_and(|epoch| *epoch >= lease.epoch)
@@ -79,7 +79,7 @@ impl Online {
     }
 
     /// Whether the run may go to it: it has the handler, meets the job's conditions, and the caller named no other executor.
-    fn is_fit(&self, ready: &Ready) -> bool {
+    fn is_fit(&self, ready: &ReadyRun) -> bool {
         let job = &ready.definition.job;
         self.is_allowed_for(&ready.run) && self.has_handler(job) && job.select.admits(&self.given_name, &self.labels)
     }
@@ -184,7 +184,7 @@ const LOST_KEPT_FOR: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, Default)]
 pub(crate) struct Executors {
-    online: BTreeMap<ExecutorId, Online>,
+    online: BTreeMap<ExecutorId, ConnectedExecutor>,
     /// The executors of each app, in the order in which routers see them: by name. The id distinguishes two processes with one name.
     by_app: HashMap<AppId, BTreeMap<(String, ExecutorId), ()>>,
     /// Executors that are not connected here, and when a node last heard them.
@@ -218,7 +218,7 @@ impl Executors {
         }
         self.by_app.entry(executor.app).or_default().insert((executor.name.clone(), id), ());
         let slots = usize::try_from(executor.slots).unwrap_or(usize::MAX);
-        let online = Online {
+        let online = ConnectedExecutor {
             session,
             app: executor.app,
             name: executor.name.clone(),
@@ -259,7 +259,7 @@ impl Executors {
     /// The name of this executor on this node. Two executors with one name get distinct names, unless the journal in a data directory proves
     /// that one is the other's successor, or that both took over the directory of the same third executor.
     pub(crate) fn distinct_name(&self, executor: &OnlineExecutor, predecessor: Option<ExecutorId>) -> String {
-        let is_other = |online: &Online| {
+        let is_other = |online: &ConnectedExecutor| {
             let id = online.session.executor;
             let is_before = predecessor.is_some() && [Some(id), online.report.predecessor].contains(&predecessor);
             id != executor.id && !is_before && online.name == executor.name
@@ -271,7 +271,7 @@ impl Executors {
     }
 
     /// Removes an executor whose stream ended; `None` if a newer stream is open.
-    pub(crate) fn leave(&mut self, id: ExecutorId, number: u64, now: Timestamp) -> Option<Online> {
+    pub(crate) fn leave(&mut self, id: ExecutorId, number: u64, now: Timestamp) -> Option<ConnectedExecutor> {
         if self.online.get(&id)?.session.number != number {
             return None;
         }
@@ -282,26 +282,26 @@ impl Executors {
     }
 
     /// Removes an executor from the list of its app. Its next stream may give it another name.
-    fn unlist(&mut self, online: &Online) {
+    fn unlist(&mut self, online: &ConnectedExecutor) {
         if let Some(named) = self.by_app.get_mut(&online.app) {
             named.remove(&(online.name.clone(), online.session.executor));
         }
     }
 
-    pub(crate) fn get(&self, id: ExecutorId) -> Option<&Online> {
+    pub(crate) fn get(&self, id: ExecutorId) -> Option<&ConnectedExecutor> {
         self.online.get(&id)
     }
 
-    pub(crate) fn get_mut(&mut self, id: ExecutorId) -> Option<&mut Online> {
+    pub(crate) fn get_mut(&mut self, id: ExecutorId) -> Option<&mut ConnectedExecutor> {
         self.online.get_mut(&id)
     }
 
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Online> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &ConnectedExecutor> {
         self.online.values()
     }
 
     /// The connected executor of the app that proved that `id` is its predecessor.
-    pub(crate) fn successor(&self, app: AppId, id: ExecutorId) -> Option<&Online> {
+    pub(crate) fn successor(&self, app: AppId, id: ExecutorId) -> Option<&ConnectedExecutor> {
         self.in_app(app).find(|online| online.report.predecessor == Some(id))
     }
 
@@ -375,7 +375,7 @@ impl Executors {
 
     /// The connected executor whose hello lists this attempt.
     pub(crate) fn reporter_of(&self, run: &Run) -> Option<ExecutorId> {
-        let is_listed = |online: &&Online| online.report.held.contains(&(run.id, run.attempt));
+        let is_listed = |online: &&ConnectedExecutor| online.report.held.contains(&(run.id, run.attempt));
         self.in_app(run.app).find(is_listed).map(|online| online.session.executor)
     }
 
@@ -400,12 +400,12 @@ impl Executors {
 
     /// The executors that a router may choose from, by name: those of the run's app that have the handler, meet the job's conditions, and
     /// bear the name that the caller gave, if any.
-    pub(crate) fn fit(&self, ready: &Ready) -> Vec<&Online> {
+    pub(crate) fn fit(&self, ready: &ReadyRun) -> Vec<&ConnectedExecutor> {
         self.in_app(ready.run.app).filter(|online| online.is_fit(ready)).collect()
     }
 
     /// Whether there are executors that a router may choose for the run, and `holds` is true of each of them.
-    pub(crate) fn all_fit_satisfy(&self, ready: &Ready, holds: impl Fn(&Online) -> bool) -> bool {
+    pub(crate) fn all_fit_satisfy(&self, ready: &ReadyRun, holds: impl Fn(&ConnectedExecutor) -> bool) -> bool {
         let mut in_app = self.in_app(ready.run.app);
         in_app.all(|online| holds(online) || !online.is_fit(ready))
             && self.in_app(ready.run.app).any(|online| online.is_fit(ready))
@@ -413,8 +413,8 @@ impl Executors {
 
     /// Why each online executor of the run's app does not take the run now; executors that are fit for the run come first. If the caller named
     /// an executor, only that one is listed.
-    pub(crate) fn obstacles(&self, ready: &Ready, now: Timestamp) -> Vec<Obstacle> {
-        let obstacle = |online: &Online| {
+    pub(crate) fn obstacles(&self, ready: &ReadyRun, now: Timestamp) -> Vec<Obstacle> {
+        let obstacle = |online: &ConnectedExecutor| {
             let is_silent = self.is_silent(online) && online.is_fit(ready) && online.takes_new();
             let silent = || Obstacle { executor: online.name.clone(), kind: ObstacleKind::Silent, condition: None };
             if is_silent { Some(silent()) } else { online.obstacle(&ready.definition.job, now) }
@@ -431,12 +431,12 @@ impl Executors {
     }
 
     /// The fit executors that take new runs, whether or not they have room now. A broadcast goes to all of them.
-    pub(crate) fn eligible(&self, ready: &Ready) -> Vec<&Online> {
+    pub(crate) fn eligible(&self, ready: &ReadyRun) -> Vec<&ConnectedExecutor> {
         self.in_app(ready.run.app).filter(|online| online.is_fit(ready) && online.takes_new()).collect()
     }
 
     /// Whether it has left its last triggers unanswered.
-    pub(crate) fn is_silent(&self, online: &Online) -> bool {
+    pub(crate) fn is_silent(&self, online: &ConnectedExecutor) -> bool {
         self.silences.of(online.session.executor).is_some()
     }
 
@@ -470,7 +470,7 @@ impl Executors {
         }
     }
 
-    fn in_app(&self, app: AppId) -> impl Iterator<Item = &Online> {
+    fn in_app(&self, app: AppId) -> impl Iterator<Item = &ConnectedExecutor> {
         let named = self.by_app.get(&app);
         named.into_iter().flat_map(BTreeMap::keys).filter_map(|(_, id)| self.online.get(id))
     }

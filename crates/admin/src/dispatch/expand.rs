@@ -9,7 +9,7 @@ use super::decision::{Decision, lease_of};
 use super::effect::{Effect, Measure};
 use super::event::Shards;
 use super::queue::turns;
-use super::ready::Ready;
+use super::ready::ReadyRun;
 use super::step::Step;
 use super::{flow, place};
 
@@ -23,7 +23,7 @@ pub(super) fn expand_again(d: &mut Decision<'_>) {
 /// Handles the result of storing a broadcast's shards. The shards take their places at the gate before the broadcast's row gives up its own,
 /// so that no other run of the job can pass in between. The periodic queries find shards that another node wrote, or that were written under
 /// another lease.
-pub(super) fn expanded(d: &mut Decision<'_>, row: &Run, shards: Shards) {
+pub(super) fn on_expanded(d: &mut Decision<'_>, row: &Run, shards: Shards) {
     let Shards { asked, open } = shards;
     let Some(root) = d.state.runs.take_expanding(row) else {
         // A later lease has taken the broadcast over, and its place at the gate with it.
@@ -35,18 +35,18 @@ pub(super) fn expanded(d: &mut Decision<'_>, row: &Run, shards: Shards) {
         d.forget_shards(&asked);
         d.forget_under_lease([(row.id, root.token())]);
         turns::leave_gate(d, row.id);
-        return flow::work_off(d);
+        return flow::offer_freed_places(d);
     }
     let Some(open) = open else { return d.state.runs.wait_for_expansion(root, asked) };
     if !open.is_empty() {
         let measure = Measure::Dispatched(Arc::clone(&root.definition), root.run.trigger);
         d.effects.push(Effect::Measure(measure));
     }
-    let ready = |run| Ready {
+    let ready = |run| ReadyRun {
         term: root.term,
         trace: root.trace.clone(),
         queued_at: root.queued_at,
-        ..Ready::new(run, Arc::clone(&root.definition))
+        ..ReadyRun::new(run, Arc::clone(&root.definition))
     };
     open.iter().for_each(|shard| d.state.gates.open_place(&ready(shard.clone())));
     let own: BTreeSet<RunId> = asked.iter().map(|shard| shard.id).collect();
@@ -56,8 +56,8 @@ pub(super) fn expanded(d: &mut Decision<'_>, row: &Run, shards: Shards) {
     let has_come: BTreeSet<RunId> = unsent.iter().map(|shard| shard.id).collect();
     let gone: Vec<Run> = asked.into_iter().filter(|shard| !has_come.contains(&shard.id)).collect();
     d.forget_shards(&gone);
-    unsent.into_iter().for_each(|shard| turns::arrived(d, ready(shard)));
+    unsent.into_iter().for_each(|shard| turns::accept_run(d, ready(shard)));
     place::forget_unsent(d, &root);
     turns::leave_gate(d, root.run.id);
-    flow::work_off(d);
+    flow::offer_freed_places(d);
 }

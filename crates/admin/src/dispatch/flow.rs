@@ -11,8 +11,8 @@ use super::effect::{Effect, Measure};
 use super::queue::limits::{LimitKey, shares_limit, wait_detail};
 use super::queue::parked::Offer;
 use super::queue::turns;
-use super::ready::{Ready, waited_ms};
-use super::runs::{Timer, Waiting};
+use super::ready::{ReadyRun, waited_ms};
+use super::runs::{Timer, WaitingRun};
 use super::state::{State, Work};
 use super::step::Step;
 use super::{ahead, assign, place, shadow, switches, waits};
@@ -38,7 +38,7 @@ pub(super) fn release(d: &mut Decision<'_>) {
     }
 }
 
-fn timer_fired(d: &mut Decision<'_>, ready: Ready, timer: Timer) {
+fn timer_fired(d: &mut Decision<'_>, ready: ReadyRun, timer: Timer) {
     let now = d.now;
     let due_at = ready.run.due_at;
     let is_held_back = is_being_adopted(d, &ready);
@@ -56,12 +56,12 @@ fn timer_fired(d: &mut Decision<'_>, ready: Ready, timer: Timer) {
         if ready.run.cause == 0 && ready.run.attempt == 1 {
             d.effects.push(Effect::Measure(Measure::FireLateness(now.since(due_at))));
         }
-        start(d, ready.taken_up(now));
+        start(d, ready.with_queue_start(now));
     }
 }
 
 /// If an edit has given the job a gate, gives places at it to the job's earlier runs that executors still have.
-fn place_ungated_runs(d: &mut Decision<'_>, ready: &Ready) {
+fn place_ungated_runs(d: &mut Decision<'_>, ready: &ReadyRun) {
     let State { ungated, runs, gates, .. } = &mut *d.state;
     let (run, job, definition) = (ready.run.id, ready.run.job, &ready.definition.job);
     if definition.concurrency_max().is_none() {
@@ -71,14 +71,14 @@ fn place_ungated_runs(d: &mut Decision<'_>, ready: &Ready) {
         ungated.insert(job);
     } else if definition.pump.is_none() && ungated.remove(&job) {
         let active = runs.actives().map(|active| (&active.ready, Some(active.executor)));
-        let called = runs.called().map(|ready| (ready, ready.run.executor_id));
+        let called = runs.all_in_roll_call().map(|ready| (ready, ready.run.executor_id));
         let earlier = active.chain(called).filter(|(earlier, _)| earlier.run.job == job && earlier.run.id != run);
         earlier.for_each(|(earlier, executor)| gates.open_place_before(earlier, executor, ready));
     }
 }
 
 /// Whether runs that are still to be taken over may come before this one, in its job's order or under a limit that jobs share.
-fn is_being_adopted(d: &Decision<'_>, ready: &Ready) -> bool {
+fn is_being_adopted(d: &Decision<'_>, ready: &ReadyRun) -> bool {
     let recovery = &d.state.recovery;
     let is_of_job = recovery.adopting_jobs.contains(&ready.run.job) && !mutant::on(Mutant::NoHoldWhileAdopting);
     is_of_job || recovery.is_adopting && shares_limit(ready)
@@ -86,19 +86,19 @@ fn is_being_adopted(d: &Decision<'_>, ready: &Ready) -> bool {
 
 /// Whether nothing holds the run back, so that it can get its executor before its instant. The run is then sent ahead, or it is marked
 /// shortly before its instant and sent at that instant. A run that must wait for others is examined when it is due.
-fn may_go_ahead(d: &Decision<'_>, ready: &Ready) -> bool {
+fn may_go_ahead(d: &Decision<'_>, ready: &ReadyRun) -> bool {
     let now = d.now;
     let is_marked = ready.definition.job.delivery == Delivery::AtMostOnce;
     !shadow::is_shadow(ready)
         && question(ready.definition.job.route).is_none()
         && d.state.gates.would_pass(ready)
-        && (is_marked || ahead::has_room(d, ready) && switches::switch_wait(d, ready).is_none())
+        && (is_marked || ahead::may_go_to_any_fit(d, ready) && switches::switch_wait(d, ready).is_none())
         && d.state.limits.limit_holding_back(ready, now).is_none()
         && !ready.is_missed(now)
 }
 
 /// Starts a due run: passes it through the job's gate, then to an executor.
-pub(super) fn start(d: &mut Decision<'_>, ready: Ready) {
+pub(super) fn start(d: &mut Decision<'_>, ready: ReadyRun) {
     let is_departing = d.facts.departing.has(ready.run.id);
     if is_departing || d.state.is_draining || ready.token() != d.facts.token {
         d.forget_under_lease([(ready.run.id, ready.token())]);
@@ -106,23 +106,23 @@ pub(super) fn start(d: &mut Decision<'_>, ready: Ready) {
     }
     if !d.state.gates.open_reserved_place(&ready) && d.state.gates.is_at_other_gate(&ready) {
         turns::leave_gate(d, ready.run.id);
-        work_off(d);
+        offer_freed_places(d);
     }
     let run = ready.run.id;
     if shadow::is_shadow(&ready) {
         place::place_or_park(d, ready);
-        return work_off(d);
+        return offer_freed_places(d);
     }
     let entry = d.state.gates.enter(ready, &mut d.state.runs);
     if let Some(ready) = turns::apply_gate_decision(d, run, entry) {
         place::place_or_park(d, ready);
     }
-    work_off(d);
+    offer_freed_places(d);
 }
 
 /// Offers freed places to waiting runs, in order. Only event handlers call this function: the functions that it calls add to `d.state.work`
 /// instead.
-pub(super) fn work_off(d: &mut Decision<'_>) {
+pub(super) fn offer_freed_places(d: &mut Decision<'_>) {
     while let Some(work) = d.state.work.pop_front() {
         match work {
             Work::Start((run, executor)) => {
@@ -136,7 +136,7 @@ pub(super) fn work_off(d: &mut Decision<'_>) {
 }
 
 /// Starts a run whose turn has come at the gate of an executor, or of its job.
-fn start_next(d: &mut Decision<'_>, ready: Ready, executor: Option<ExecutorId>) {
+fn start_next(d: &mut Decision<'_>, ready: ReadyRun, executor: Option<ExecutorId>) {
     let Some(ready) = unless_too_late(d, ready) else { return };
     // A job that is moving, or whose app is switched off, starts nothing: its runs wait as if no executor had room.
     let is_moving = d.state.pending.jobs_in_handover.contains(&ready.run.job);
@@ -153,14 +153,14 @@ fn start_next(d: &mut Decision<'_>, ready: Ready, executor: Option<ExecutorId>) 
 
 /// Returns a run whose turn has come, unless its queue timeout has passed. A catch-up fire that an executor can take gets a new queue
 /// timeout.
-fn unless_too_late(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
+fn unless_too_late(d: &mut Decision<'_>, ready: ReadyRun) -> Option<ReadyRun> {
     let now = d.now;
     if !ready.is_expired(now) {
         return Some(ready);
     }
     let is_served = !d.state.executors.eligible(&ready).is_empty();
     if is_served && ready.is_catch_up() {
-        return Some(Ready { queued_at: Some(now), ..ready });
+        return Some(ReadyRun { queued_at: Some(now), ..ready });
     }
     let ahead = d.state.gates.ahead_of(ready.run.id);
     expire_in_order(d, ready, ahead);
@@ -172,21 +172,21 @@ pub(super) fn wake_limits(d: &mut Decision<'_>) {
     let now = d.now;
     // A node that takes over another node's runs also becomes the home of that node's limits. It must know all these runs first.
     if !d.state.recovery.is_adopting {
-        let to_ask = d.state.limits.take_to_ask();
-        if !to_ask.is_empty() {
-            d.step(Step::LimitHomes(to_ask));
+        let homes_to_ask = d.state.limits.take_homes_to_ask();
+        if !homes_to_ask.is_empty() {
+            d.step(Step::LimitHomes(homes_to_ask));
         }
     }
     for key in d.state.limits.limits_to_wake(now) {
         d.state.work.push_back(Work::Offer(key.clone()));
-        work_off(d);
+        offer_freed_places(d);
         d.state.limits.schedule_wake(&key, now, &d.state.runs);
     }
 }
 
 fn offer_limit(d: &mut Decision<'_>, key: &LimitKey) {
     let now = d.now;
-    while let Some(Waiting { ready, since }) = d.state.limits.next(key, now, &mut d.state.runs) {
+    while let Some(WaitingRun { ready, since }) = d.state.limits.next(key, now, &mut d.state.runs) {
         let run = ready.run.id;
         if ready.is_expired(now) {
             let waited_ms = Some(waited_ms(&ready, now));
@@ -194,7 +194,7 @@ fn offer_limit(d: &mut Decision<'_>, key: &LimitKey) {
             continue;
         }
         if let Some(ready) = place::place(d, ready) {
-            d.state.parked.push(Waiting { ready, since }, &mut d.state.runs);
+            d.state.parked.push(WaitingRun { ready, since }, &mut d.state.runs);
         }
         d.state.limits.set_waiting_since(run, since, &mut d.state.runs);
     }
@@ -202,7 +202,7 @@ fn offer_limit(d: &mut Decision<'_>, key: &LimitKey) {
 
 /// Ends a run whose queue timeout passed while it waited for earlier runs of its job; `ahead` is the first of those runs. A catch-up fire
 /// enters the gate again instead. The reason is `overlap` if an executor could have taken the run.
-pub(super) fn expire_in_order(d: &mut Decision<'_>, ready: Ready, ahead: Option<RunId>) {
+pub(super) fn expire_in_order(d: &mut Decision<'_>, ready: ReadyRun, ahead: Option<RunId>) {
     let now = d.now;
     let is_served = !d.state.executors.eligible(&ready).is_empty();
     if !is_served || switches::switch_wait(d, &ready).is_some() {
@@ -210,7 +210,7 @@ pub(super) fn expire_in_order(d: &mut Decision<'_>, ready: Ready, ahead: Option<
     } else if ready.is_catch_up() {
         // Missed fires before this one still run, so its queue time starts with its turn.
         let run = ready.run.id;
-        let entry = d.state.gates.enter(Ready { queued_at: Some(now), ..ready }, &mut d.state.runs);
+        let entry = d.state.gates.enter(ReadyRun { queued_at: Some(now), ..ready }, &mut d.state.runs);
         let entered = turns::apply_gate_decision(d, run, entry);
         entered.into_iter().for_each(|ready| place::place_or_park(d, ready));
     } else {
@@ -227,13 +227,13 @@ pub(super) fn unpark(d: &mut Decision<'_>, app: AppId) {
         return;
     }
     let mut offer = Offer::new(d.facts.settings.refused_kinds_max);
-    while let Some(Waiting { ready, since }) = d.state.parked.next(app, &offer, &mut d.state.runs) {
+    while let Some(WaitingRun { ready, since }) = d.state.parked.next(app, &offer, &mut d.state.runs) {
         let run = ready.run.id;
         let refused = place::place(d, ready);
-        work_off(d);
+        offer_freed_places(d);
         d.state.limits.set_waiting_since(run, since, &mut d.state.runs);
         if let Some(ready) = refused {
-            d.state.parked.refuse(Waiting { ready, since }, &mut offer, &mut d.state.runs);
+            d.state.parked.refuse(WaitingRun { ready, since }, &mut offer, &mut d.state.runs);
         }
     }
 }

@@ -5,8 +5,8 @@ use rondel_core::route::Answer;
 use rondel_core::{ExecutorId, JobId};
 
 use super::decision::Decision;
-use super::executors::Online;
-use super::ready::Ready;
+use super::executors::ConnectedExecutor;
+use super::ready::ReadyRun;
 
 /// How many groups of a pump job an executor has.
 pub(super) fn group_count(d: &Decision<'_>, executor: ExecutorId, job: JobId) -> u32 {
@@ -15,13 +15,13 @@ pub(super) fn group_count(d: &Decision<'_>, executor: ExecutorId, job: JobId) ->
 }
 
 /// The executors that have room for this group of a pump job, but already have as many of the job's groups as one executor may have.
-pub(super) fn busy_with_groups(d: &Decision<'_>, ready: &Ready) -> Vec<Obstacle> {
+pub(super) fn busy_with_groups(d: &Decision<'_>, ready: &ReadyRun) -> Vec<Obstacle> {
     let pump = ready.definition.job.pump.as_ref().filter(|_| ready.run.only_executor.is_none());
-    let Some(most) = pump.and_then(|pump| pump.per_executor) else { return Vec::new() };
+    let Some(groups_max) = pump.and_then(|pump| pump.per_executor) else { return Vec::new() };
     let executors = &d.state.executors;
-    let is_busy = |online: &&Online| {
+    let is_busy = |online: &&ConnectedExecutor| {
         let has_room = online.candidate(Answer::Missing, d.now).refusal.is_none() && !executors.is_silent(online);
-        has_room && group_count(d, online.session.executor, ready.run.job) >= most
+        has_room && group_count(d, online.session.executor, ready.run.job) >= groups_max
     };
     let busy = executors.eligible(ready).into_iter().filter(is_busy);
     busy.map(|one| Obstacle { executor: one.name.clone(), kind: ObstacleKind::Busy, condition: None }).collect()

@@ -13,7 +13,7 @@ use rondel_store::LeaseToken;
 use rondel_store::ledger::EndOutcome;
 
 use super::event::IncomingResult;
-use super::ready::Ready;
+use super::ready::ReadyRun;
 use super::starts::reported_instant;
 
 /// Maximum number of triggers in one message.
@@ -27,14 +27,14 @@ const EPOCH_BITS: u32 = 24;
 
 /// The term of the fencing token that a handler gets. It rises when the job's home changes and when the home takes a new lease,
 /// independently of the home's clock and of the ids that the home generates.
-fn fence_term(ready: &Ready) -> i64 {
+fn fence_term(ready: &ReadyRun) -> i64 {
     let epoch = ready.run.node_epoch.clamp(0, (1 << EPOCH_BITS) - 1);
     ready.term.saturating_mul(1 << EPOCH_BITS).saturating_add(epoch)
 }
 
 /// The trigger of a run. `number` rises with each start of the job's runs within a term.
 pub(crate) fn trigger(
-    ready: &Ready,
+    ready: &ReadyRun,
     number: i64,
     parent: Option<TraceParent>,
     (now, silence_max): (Timestamp, Duration),
@@ -280,7 +280,7 @@ mod tests {
     fn a_later_start_has_the_greater_token() {
         let definition = definition(&json!({}));
         let token = |term, epoch, number| {
-            let mut ready = Ready { term, ..ready(1, &Arc::clone(&definition)) };
+            let mut ready = ReadyRun { term, ..ready(1, &Arc::clone(&definition)) };
             ready.run.node_epoch = epoch;
             let trigger = trigger(&ready, number, None, (ready.run.due_at, Duration::from_secs(105)));
             (trigger.fence_term, trigger.fence_n)

@@ -46,6 +46,6 @@ pub(crate) use event::{
 };
 pub use executors::given_name;
 pub(crate) use messages::{fence, incoming_result};
-pub(crate) use ready::{Ready, end_of_unsent, jitter};
+pub(crate) use ready::{ReadyRun, end_of_unsent, jitter};
 pub(crate) use run_loop::DispatchLoop;
 pub(crate) use starts::{Start, StartReports, reported_instant};

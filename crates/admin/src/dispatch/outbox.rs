@@ -6,12 +6,12 @@ use std::time::Duration;
 use rondel_core::spec::Delivery;
 use rondel_core::{ExecutorId, RunId, Timestamp};
 
-use super::active::{Active, Phase};
+use super::active::{ActiveRun, Phase};
 use super::decision::Decision;
 use super::effect::Effect;
 use super::messages::TRIGGER_BATCH;
 use super::queue::turns;
-use super::runs::{Arrival, Waiting};
+use super::runs::{Arrival, WaitingRun};
 use super::step::Step;
 use super::{ends, flow, place};
 
@@ -45,7 +45,7 @@ pub(super) fn sendable(d: &mut Decision<'_>, executor: ExecutorId, runs: &[RunId
     }
     let (mut sendable, mut unsent) = (Vec::with_capacity(runs.len()), Vec::new());
     for run in runs {
-        let is_placed = |active: &&mut Active| active.executor == executor && active.phase == Phase::Placed;
+        let is_placed = |active: &&mut ActiveRun| active.executor == executor && active.phase == Phase::Placed;
         let Some(active) = state.runs.active_mut(*run).filter(is_placed) else { continue };
         if active.ready.token() == token && may_be_sent(active, now) {
             // A run that has waited here may carry an older term than a later run of its job that was sent before it.
@@ -62,12 +62,12 @@ pub(super) fn sendable(d: &mut Decision<'_>, executor: ExecutorId, runs: &[RunId
 
 /// Whether the run may still be sent. An at-most-once run must not be sent once its mark is older than a second: other nodes may already treat
 /// the run as one that died with this node.
-fn may_be_sent(active: &Active, now: Timestamp) -> bool {
+fn may_be_sent(active: &ActiveRun, now: Timestamp) -> bool {
     active.ready.definition.job.delivery == Delivery::AtLeastOnce || active.sent_or_chosen_at + MARK_VALID_FOR > now
 }
 
 /// Records that these runs were put on the stream of this executor, and that its answers are awaited.
-pub(super) fn sent(d: &mut Decision<'_>, executor: ExecutorId, runs: &[(RunId, i64)]) {
+pub(super) fn on_sent(d: &mut Decision<'_>, executor: ExecutorId, runs: &[(RunId, i64)]) {
     let beats = d.state.executors.get(executor).map_or(0, |online| online.beat_count);
     for (run, number) in runs {
         let Some(active) = d.state.runs.active_mut(*run) else { continue };
@@ -78,12 +78,12 @@ pub(super) fn sent(d: &mut Decision<'_>, executor: ExecutorId, runs: &[(RunId, i
 }
 
 /// Sends the runs that the store has marked: immediately, or at their instants if these have not come. The other runs are forgotten.
-pub(super) fn marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[RunId]) {
+pub(super) fn on_marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[RunId]) {
     let now = d.now;
     let won: BTreeSet<RunId> = won.iter().copied().collect();
     let (mut unwanted, mut gone) = (Vec::new(), Vec::new());
     for (run, attempt) in asked {
-        let is_this = |active: &&mut Active| active.phase == Phase::Marking && active.ready.run.attempt == *attempt;
+        let is_this = |active: &&mut ActiveRun| active.phase == Phase::Marking && active.ready.run.attempt == *attempt;
         let Some(active) = d.state.runs.active_mut(*run).filter(is_this) else {
             // The run was dropped meanwhile. If it was marked, its mark is removed again.
             unwanted.extend(won.get(run).map(|run| (*run, *attempt)));
@@ -92,7 +92,7 @@ pub(super) fn marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[RunId]
         let (executor, due_at) = (active.executor, active.ready.run.due_at);
         if !won.contains(run) {
             // The run belongs to another node or is settled, or the database did not answer. The periodic queries find it if it is still open.
-            gone.extend(ends::free_active(d, *run).map(|active| active.ready));
+            gone.extend(ends::remove_from_executor(d, *run).map(|active| active.ready));
             continue;
         }
         active.phase = Phase::Placed;
@@ -103,7 +103,7 @@ pub(super) fn marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[RunId]
         }
     }
     place::forget_and_check_rows(d, &gone);
-    flow::work_off(d);
+    flow::offer_freed_places(d);
     unmark(d, unwanted);
 }
 
@@ -124,17 +124,17 @@ pub(super) fn take_back_unsent(d: &mut Decision<'_>, runs: &[RunId]) {
         // A server that is leaving does not retry a run that it gets back: the run goes to another server with its job.
         if active.ready.token() == token && !d.state.is_draining {
             turns::give_back(d, &active.ready);
-            flow::work_off(d);
+            flow::offer_freed_places(d);
             if d.state.runs.arrival(&active.ready) != Arrival::Known {
                 turns::withdraw(d, *run);
-                d.state.parked.push(Waiting::new(active.ready, now), &mut d.state.runs);
+                d.state.parked.push(WaitingRun::new(active.ready, now), &mut d.state.runs);
             }
         } else {
             gone.push(active.ready);
         }
     }
     place::forget_and_check_rows(d, &gone);
-    flow::work_off(d);
+    flow::offer_freed_places(d);
     unmark(d, marks);
 }
 
@@ -151,12 +151,12 @@ pub(super) fn drop_placed(d: &mut Decision<'_>) {
     d.state.outbox.triggers.clear();
     d.state.outbox.marks.clear();
     d.state.outbox.not_yet_due.clear();
-    let is_unsent = |active: &&Active| matches!(active.phase, Phase::Marking | Phase::Placed);
+    let is_unsent = |active: &&ActiveRun| matches!(active.phase, Phase::Marking | Phase::Placed);
     let mut unsent: Vec<RunId> = d.state.runs.actives().filter(is_unsent).map(|active| active.ready.run.id).collect();
     unsent.sort_unstable();
     let mut marks = Vec::new();
     for run in unsent {
-        let Some(active) = ends::free_active(d, run) else { continue };
+        let Some(active) = ends::remove_from_executor(d, run) else { continue };
         if active.phase == Phase::Placed && active.ready.is_marked_first() {
             marks.push((run, active.ready.run.attempt));
         }

@@ -3,23 +3,23 @@
 use super::decision::Decision;
 use super::effect::Effect;
 use super::queue::turns;
-use super::ready::Ready;
-use super::runs::{Stage, Waiting};
+use super::ready::ReadyRun;
+use super::runs::{Stage, WaitingRun};
 use super::step::Step;
 use super::switches::{self, SwitchDecision};
 use super::waits::end_of_missed;
 use super::{ends, routing, shadow, waits};
 use crate::metrics::CountedRun;
 
-pub(super) fn place_or_park(d: &mut Decision<'_>, ready: Ready) {
+pub(super) fn place_or_park(d: &mut Decision<'_>, ready: ReadyRun) {
     let now = d.now;
     if let Some(ready) = place(d, ready) {
-        d.state.parked.push(Waiting::new(ready, now), &mut d.state.runs);
+        d.state.parked.push(WaitingRun::new(ready, now), &mut d.state.runs);
     }
 }
 
 /// Finds an executor; returns the run if none has room.
-pub(super) fn place(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
+pub(super) fn place(d: &mut Decision<'_>, ready: ReadyRun) -> Option<ReadyRun> {
     let now = d.now;
     if ready.token() != d.facts.token {
         // The run was taken under a lease that has ended: the node that adopts the run finds it.
@@ -43,9 +43,9 @@ pub(super) fn place(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
         return Some(ready);
     }
     let ready = match switches::unless_switched_off(d, ready) {
-        SwitchDecision::On(ready) => ready,
+        SwitchDecision::MayStart(ready) => ready,
         SwitchDecision::Waits(ready) => return Some(ready),
-        SwitchDecision::Ended => return None,
+        SwitchDecision::Skipped => return None,
     };
     if ready.run.is_root() {
         if ready.run.shard_total.is_none() {
@@ -62,7 +62,7 @@ pub(super) fn place(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
 
 /// Forgets runs that belong to another node, are settled, or will be found again by the periodic queries. They keep their places in their
 /// jobs' order until their rows show which of these is the case.
-pub(super) fn forget_and_check_rows(d: &mut Decision<'_>, gone: &[Ready]) {
+pub(super) fn forget_and_check_rows(d: &mut Decision<'_>, gone: &[ReadyRun]) {
     for ready in gone {
         forget_unsent(d, ready);
         let passed = d.state.gates.make_reserved(ready.run.id, &mut d.state.runs);
@@ -73,7 +73,7 @@ pub(super) fn forget_and_check_rows(d: &mut Decision<'_>, gone: &[Ready]) {
     }
 }
 
-pub(super) fn forget_unsent(d: &mut Decision<'_>, ready: &Ready) {
+pub(super) fn forget_unsent(d: &mut Decision<'_>, ready: &ReadyRun) {
     let run = ready.run.id;
     d.state.deadlines.forget(run);
     d.forget_under_lease([(run, ready.token())]);
@@ -81,7 +81,7 @@ pub(super) fn forget_unsent(d: &mut Decision<'_>, ready: &Ready) {
 }
 
 /// Ends a run whose queue timeout has passed: no executor was online for it, or none had a free slot.
-pub(super) fn expire(d: &mut Decision<'_>, mut ready: Ready) {
+pub(super) fn expire(d: &mut Decision<'_>, mut ready: ReadyRun) {
     let (reason, detail) = waits::unserved_reason(d, &ready);
     ready.run.trace = Some(routing::trace_of_none(d, &ready));
     waits::skip(d, &ready, reason, detail);
@@ -89,7 +89,7 @@ pub(super) fn expire(d: &mut Decision<'_>, mut ready: Ready) {
 
 /// Chooses the shards of a fire: one for each executor that is online now, or as many as the job defines. Returns the run if no executor is
 /// online, or if there is no room in memory for the shards.
-fn expand(d: &mut Decision<'_>, root: Ready) -> Option<Ready> {
+fn expand(d: &mut Decision<'_>, root: ReadyRun) -> Option<ReadyRun> {
     let fit = d.state.executors.eligible(&root);
     // Without room in memory for its shards, the run waits as it would for an executor.
     if fit.is_empty() || !d.facts.in_memory.may_expand(&root.run) {

@@ -12,16 +12,16 @@ use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;
 use rondel_store::ledger::AttemptEnd;
 
-use crate::definitions::Compiled;
+use crate::definitions::CompiledDefinition;
 
 /// If this server takes a run up later than this after its instant, the run was late before it had to wait for anything.
 const LATE_AFTER: Duration = Duration::from_secs(1);
 
 /// A run that is due or will be soon, with the definition that it runs under.
 #[derive(Clone, Debug)]
-pub(crate) struct Ready {
+pub(crate) struct ReadyRun {
     pub(crate) run: Run,
-    pub(crate) definition: Arc<Compiled>,
+    pub(crate) definition: Arc<CompiledDefinition>,
     /// When the dispatcher first looked for an executor.
     pub(crate) tried_at: Option<Timestamp>,
     /// The instant at which the servers had caught up with the run. The misfire policy judges how late the run was then. `None` for a run that
@@ -43,8 +43,8 @@ pub(crate) struct Ready {
     pub(crate) term: i64,
 }
 
-impl Ready {
-    pub(crate) const fn new(run: Run, definition: Arc<Compiled>) -> Self {
+impl ReadyRun {
+    pub(crate) const fn new(run: Run, definition: Arc<CompiledDefinition>) -> Self {
         Self {
             run,
             definition,
@@ -61,7 +61,7 @@ impl Ready {
     }
 
     /// A run that leaves the ring. The servers had caught up with it at `taken_up_at`.
-    pub(crate) fn released(run: Run, definition: Arc<Compiled>, taken_up_at: Timestamp) -> Self {
+    pub(crate) fn from_ring(run: Run, definition: Arc<CompiledDefinition>, taken_up_at: Timestamp) -> Self {
         let ready = Self::new(run, definition);
         let taken_up_at = (!ready.is_queued_in_time(taken_up_at)).then_some(taken_up_at);
         Self { taken_up_at, ..ready }
@@ -77,7 +77,7 @@ impl Ready {
     /// The run as the dispatcher takes it up. Its queue time counts from its instant, or from now if this server is late, because the time
     /// without a server is no wait for an executor. The queue time of a shard includes that of its broadcast; the queue time of an attempt
     /// includes that of earlier attempts that no executor received.
-    pub(crate) fn taken_up(self, now: Timestamp) -> Self {
+    pub(crate) fn with_queue_start(self, now: Timestamp) -> Self {
         let is_late = self.run.due_at + LATE_AFTER < now && !self.is_queued_in_time(now);
         let from = if is_late { now } else { self.run.due_at }.saturating_sub(self.queued_before());
         let queued_at = self.queued_at.unwrap_or(from);
@@ -150,7 +150,7 @@ impl Ready {
 /// The end of a run that no executor has.
 pub(crate) fn end_of_unsent(
     run: &Run,
-    definition: &Compiled,
+    definition: &CompiledDefinition,
     outcome: Outcome,
     now: Timestamp,
     message: Option<String>,
@@ -182,7 +182,7 @@ pub(crate) fn jitter(run: RunId, attempt: i32) -> f64 {
 }
 
 /// How long a run has been queued.
-pub(crate) fn waited_ms(ready: &Ready, now: Timestamp) -> u64 {
+pub(crate) fn waited_ms(ready: &ReadyRun, now: Timestamp) -> u64 {
     milliseconds(now.since(ready.queued_at.unwrap_or(ready.run.due_at)))
 }
 

@@ -4,7 +4,7 @@ use rondel_core::Reason;
 use rondel_store::LeaseToken;
 use rondel_store::ledger::RunAtExecutor;
 
-use super::active::{Active, NOTE_RUNNING_AFTER, Phase};
+use super::active::{ActiveRun, NOTE_RUNNING_AFTER, Phase};
 use super::decision::Decision;
 use super::effect::{Effect, Measure};
 use super::queue::turns;
@@ -35,10 +35,10 @@ pub(super) fn round(d: &mut Decision<'_>, ended: &[LeaseToken]) {
     }
     for (ready, ahead) in d.state.gates.take_expired(now, &mut d.state.runs) {
         flow::expire_in_order(d, ready, ahead);
-        flow::work_off(d);
+        flow::offer_freed_places(d);
     }
     ended.iter().for_each(|lease| fences::announce(d, *lease));
-    silence::look_again(d);
+    silence::watch_silent_executors(d);
     look::look_for_lost(d);
     look::look_at_rows(d);
     roll::resolve(d);
@@ -69,7 +69,7 @@ fn measure_runs(d: &mut Decision<'_>) {
 
 fn note_running(d: &mut Decision<'_>) {
     let now = d.now;
-    let note = |active: &mut Active| {
+    let note = |active: &mut ActiveRun| {
         let lives_long = active.phase == Phase::Sent && active.sent_or_chosen_at + NOTE_RUNNING_AFTER <= now;
         let began_at = active.began_at.filter(|_| lives_long)?;
         (active.phase, active.row_names_executor) = (Phase::Noted, true);

@@ -9,10 +9,10 @@ use rondel_core::{ExecutorId, Job, Reason, Route, Run, RunId, Timestamp};
 
 use super::assign;
 use super::decision::Decision;
-use super::executors::Online;
+use super::executors::ConnectedExecutor;
 use super::groups::group_count;
 use super::queue::probes::Probe;
-use super::ready::Ready;
+use super::ready::ReadyRun;
 use super::shadow;
 
 /// An executor that was heard this recently need not be asked whether it is there.
@@ -29,7 +29,7 @@ pub(super) enum RouteDecision {
 }
 
 /// Routes a run and assigns it; returns it if no executor takes it. If executors are asked first, the run is routed again as they answer.
-pub(super) fn route(d: &mut Decision<'_>, mut ready: Ready) -> Option<Ready> {
+pub(super) fn route(d: &mut Decision<'_>, mut ready: ReadyRun) -> Option<ReadyRun> {
     let now = d.now;
     ready.tried_at.get_or_insert(now);
     let job = ready.run.job;
@@ -85,8 +85,8 @@ pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_past_deadline: bool
 }
 
 /// Skips executors that left triggers unanswered lately, if another one is available.
-fn avoid_silent(d: &Decision<'_>, online: &[&Online], candidates: &mut [Candidate<'_>]) {
-    let is_avoided = |online: &Online| d.state.executors.silences.is_avoided(online.session.executor, d.now);
+fn avoid_silent(d: &Decision<'_>, online: &[&ConnectedExecutor], candidates: &mut [Candidate<'_>]) {
+    let is_avoided = |online: &ConnectedExecutor| d.state.executors.silences.is_avoided(online.session.executor, d.now);
     if online.iter().any(|one| one.takes_new() && !is_avoided(one)) {
         for (candidate, _) in candidates.iter_mut().zip(online).filter(|(_, one)| is_avoided(one)) {
             candidate.refusal = candidate.refusal.or(Some(Refusal::Silent));
@@ -95,13 +95,13 @@ fn avoid_silent(d: &Decision<'_>, online: &[&Online], candidates: &mut [Candidat
 }
 
 /// The question that executors are asked before the run is routed; `None` if the caller named an executor.
-fn question_for(ready: &Ready) -> Option<Question> {
+fn question_for(ready: &ReadyRun) -> Option<Question> {
     question(ready.definition.job.route).filter(|_| ready.run.only_executor.is_none())
 }
 
 /// Chooses the executor that the caller of the run named, without a router. If several executors share the name, the first one that takes
 /// the run now is chosen.
-fn choose_named(ready: &Ready, online: &[&Online], now: Timestamp) -> RouteDecision {
+fn choose_named(ready: &ReadyRun, online: &[&ConnectedExecutor], now: Timestamp) -> RouteDecision {
     let candidates: Vec<Candidate<'_>> = online.iter().map(|online| online.candidate(Answer::Missing, now)).collect();
     match candidates.iter().position(|candidate| candidate.refusal.is_none()) {
         Some(index) => {
@@ -114,13 +114,18 @@ fn choose_named(ready: &Ready, online: &[&Online], now: Timestamp) -> RouteDecis
 
 /// A group of a pump job goes to the executor that has the fewest groups of that job, among those with a free slot if there are any: in the
 /// queue of a full executor it might wait for hours.
-fn choose_for_group(d: &Decision<'_>, ready: &Ready, online: &[&Online], per_executor: Option<u32>) -> RouteDecision {
+fn choose_for_group(
+    d: &Decision<'_>,
+    ready: &ReadyRun,
+    online: &[&ConnectedExecutor],
+    per_executor: Option<u32>,
+) -> RouteDecision {
     let now = d.now;
     let mut candidates: Vec<Candidate<'_>> =
         online.iter().map(|online| online.candidate(Answer::Missing, now)).collect();
     avoid_silent(d, online, &mut candidates);
     let loads = |may_queue: bool| -> Vec<Load> {
-        let load = |(online, candidate): (&&Online, &Candidate<'_>)| {
+        let load = |(online, candidate): (&&ConnectedExecutor, &Candidate<'_>)| {
             let is_open = candidate.refusal.is_none() && (may_queue || online.has_free_slot());
             let room = if is_open { Room::Open } else { Room::Full };
             Load { groups: group_count(d, online.session.executor, ready.run.job), room }
@@ -144,7 +149,7 @@ fn choose_for_group(d: &Decision<'_>, ready: &Ready, online: &[&Online], per_exe
 /// Assigns the run to the chosen executor. The routing trace, which explains the choice, becomes part of the run.
 pub(super) fn assign_with_trace(
     d: &mut Decision<'_>,
-    mut ready: Ready,
+    mut ready: ReadyRun,
     executor: ExecutorId,
     name: String,
     trace: String,
@@ -154,7 +159,7 @@ pub(super) fn assign_with_trace(
 }
 
 /// The trace of a run that no executor took.
-pub(super) fn trace_of_none(d: &Decision<'_>, ready: &Ready) -> String {
+pub(super) fn trace_of_none(d: &Decision<'_>, ready: &ReadyRun) -> String {
     let now = d.now;
     let online = d.state.executors.fit(ready);
     let answer = if question_for(ready).is_some() { Answer::No } else { Answer::Missing };
@@ -162,7 +167,7 @@ pub(super) fn trace_of_none(d: &Decision<'_>, ready: &Ready) -> String {
     trace_of(ready, candidates, None, now)
 }
 
-fn answer(online: &Online, probe: &Probe, job: &Job, now: Timestamp) -> Answer {
+fn answer(online: &ConnectedExecutor, probe: &Probe, job: &Job, now: Timestamp) -> Answer {
     // A run in shadow mode is not sent, so no executor is asked about it.
     if shadow::is_shadow(&probe.ready) {
         return Answer::Yes;
@@ -196,18 +201,18 @@ fn route_request<'a>(
 /// A pseudo-random number from the run's id, the same for all shards of a fire.
 fn pseudo_random(run: &Run) -> u32 {
     match run.parent.filter(|_| run.shard_total.is_some_and(|total| total > 1)) {
-        Some(fire) => spread(fire),
-        None => spread(run.id).wrapping_add(run.attempt.unsigned_abs().wrapping_mul(0x9E37_79B9)),
+        Some(fire) => mix_bits(fire),
+        None => mix_bits(run.id).wrapping_add(run.attempt.unsigned_abs().wrapping_mul(0x9E37_79B9)),
     }
 }
 
-fn spread(run: RunId) -> u32 {
+fn mix_bits(run: RunId) -> u32 {
     let mixed = run.get().unsigned_abs().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
     u32::try_from(mixed).unwrap_or(0)
 }
 
 /// The stored trace of a choice, which users read.
-fn trace_of(ready: &Ready, mut candidates: Vec<Candidate<'_>>, taken: Option<usize>, now: Timestamp) -> String {
+fn trace_of(ready: &ReadyRun, mut candidates: Vec<Candidate<'_>>, taken: Option<usize>, now: Timestamp) -> String {
     let (run, route) = (&ready.run, ready.definition.job.route);
     let before_taken = taken.unwrap_or(usize::MAX);
     for (index, candidate) in candidates.iter_mut().enumerate().filter(|(index, _)| Some(*index) != taken) {

@@ -248,7 +248,7 @@ impl DispatchLoop {
             );
             let number = ids.next(now);
             // Noted before the trigger is sent: the executor may send log lines of the run immediately.
-            self.shared.sent_runs.note(run, active.ready.run.attempt, executor);
+            self.shared.sent_runs.record(run, active.ready.run.attempt, executor);
             let start_in_us = self.shared.clock.micros_until(active.ready.run.due_at);
             self.shared.note_sent(active.ready.run.due_at);
             let trigger = trigger(&active.ready, number, parent, (now, self.settings.silence_max));

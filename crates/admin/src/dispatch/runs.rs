@@ -13,9 +13,9 @@ use rondel_core::spec::Delivery;
 use rondel_core::{ExecutorId, Run, RunId, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
-use super::active::Active;
+use super::active::ActiveRun;
 use super::queue::probes::Answers;
-use super::ready::Ready;
+use super::ready::ReadyRun;
 
 /// How long before its instant an at-most-once run is marked at the earliest: long enough for the write, so that the run starts on time,
 /// and no longer, because a run whose node dies in between ends as `unknown`.
@@ -57,7 +57,7 @@ pub(crate) struct Timer {
 
 impl Timer {
     /// The timer of a run that is not marked goes off `lead` before the run's instant.
-    pub(crate) fn new(ready: &Ready, lead: Duration, uptime: Duration) -> Self {
+    pub(crate) fn new(ready: &ReadyRun, lead: Duration, uptime: Duration) -> Self {
         let is_marked = ready.definition.job.delivery == Delivery::AtMostOnce && !ready.run.is_root();
         let lead = if is_marked { MARK_LEAD } else { lead };
         Self { at: ready.run.due_at - lead, armed_at: uptime }
@@ -78,25 +78,25 @@ impl Timer {
 
 /// A run that is being moved into a queue, or out of it.
 #[derive(Debug)]
-pub(crate) struct Waiting {
-    pub(crate) ready: Ready,
+pub(crate) struct WaitingRun {
+    pub(crate) ready: ReadyRun,
     /// When its wait in that queue began. Its queue timeout does not count from here.
     pub(crate) since: Timestamp,
 }
 
-impl Waiting {
-    pub(crate) const fn new(ready: Ready, since: Timestamp) -> Self {
+impl WaitingRun {
+    pub(crate) const fn new(ready: ReadyRun, since: Timestamp) -> Self {
         Self { ready, since }
     }
 
     /// The end of its queue timeout.
-    pub(crate) fn until(&self) -> Timestamp {
+    pub(crate) fn timeout_at(&self) -> Timestamp {
         waits_until(&self.ready, self.since)
     }
 }
 
 /// The end of the queue timeout of a run that has waited since `since`.
-pub(crate) fn waits_until(ready: &Ready, since: Timestamp) -> Timestamp {
+pub(crate) fn waits_until(ready: &ReadyRun, since: Timestamp) -> Timestamp {
     match mutant::on(Mutant::QueueTimeFromTurn) {
         true => since + ready.definition.job.queue_timeout,
         false => ready.waits_until(),
@@ -105,7 +105,7 @@ pub(crate) fn waits_until(ready: &Ready, since: Timestamp) -> Timestamp {
 
 #[derive(Debug)]
 pub(crate) struct OpenRun {
-    pub(crate) ready: Ready,
+    pub(crate) ready: ReadyRun,
     pub(crate) stage: Stage,
 }
 
@@ -130,7 +130,7 @@ impl OpenRun {
     }
 }
 
-const fn epoch_and_attempt(ready: &Ready) -> (i64, i32) {
+const fn epoch_and_attempt(ready: &ReadyRun) -> (i64, i32) {
     (ready.run.node_epoch, ready.run.attempt)
 }
 
@@ -156,14 +156,14 @@ enum Entry {
 
 /// An attempt in hand.
 #[derive(Debug)]
-enum Hand {
+enum AttemptInHand {
     /// An executor has it, or is about to get it.
-    Active(Box<Active>),
+    Active(Box<ActiveRun>),
     /// In a roll call: it may have been sent under a lease that has ended, so an executor may have it.
-    InRollCall(Box<Ready>),
+    InRollCall(Box<ReadyRun>),
 }
 
-impl Hand {
+impl AttemptInHand {
     const fn attempt(&self) -> i32 {
         match self {
             Self::Active(active) => active.ready.run.attempt,
@@ -177,9 +177,9 @@ pub(crate) struct OpenRuns {
     /// Attempts that wait.
     runs: HashMap<RunId, Entry>,
     /// Runs that have been taken out since ended runs were last [removed](Self::remove_ended).
-    taken: Vec<RunId>,
+    taken_out: Vec<RunId>,
     /// Attempts that executors have or may have.
-    in_hand: HashMap<RunId, Hand>,
+    in_hand: HashMap<RunId, AttemptInHand>,
     /// The attempts that executors have, by executor.
     by_executor: HashMap<ExecutorId, BTreeSet<RunId>>,
     active_count: usize,
@@ -195,24 +195,24 @@ pub(crate) struct OpenRuns {
 
 /// Runs that wait for nothing but an instant, or for an answer.
 impl OpenRuns {
-    pub(crate) fn schedule(&mut self, ready: Ready, timer: Timer) {
+    pub(crate) fn schedule(&mut self, ready: ReadyRun, timer: Timer) {
         self.scheduled.insert((timer.at, ready.run.fire_at, ready.run.id));
         self.put(ready, Stage::Scheduled(timer));
     }
 
     /// When the first timer goes off.
-    pub(crate) fn next_at(&self) -> Option<Timestamp> {
+    pub(crate) fn next_timer_at(&self) -> Option<Timestamp> {
         self.scheduled.first().map(|(at, ..)| *at)
     }
 
     /// Takes out the first run whose timer has gone off by now.
-    pub(crate) fn take_due(&mut self, now: Timestamp) -> Option<(Ready, Timer)> {
+    pub(crate) fn take_due(&mut self, now: Timestamp) -> Option<(ReadyRun, Timer)> {
         let (_, _, run) = self.scheduled.first().filter(|(at, ..)| *at <= now).copied()?;
         self.take_scheduled(run)
     }
 
     /// Takes out a run whose timer is set.
-    pub(crate) fn take_scheduled(&mut self, run: RunId) -> Option<(Ready, Timer)> {
+    pub(crate) fn take_scheduled(&mut self, run: RunId) -> Option<(ReadyRun, Timer)> {
         let Stage::Scheduled(timer) = self.stage(run)? else { return None };
         let timer = *timer;
         let ready = self.take(run)?.ready;
@@ -221,7 +221,7 @@ impl OpenRuns {
     }
 
     /// Holds a run back, because the open runs of its job may not be known yet.
-    pub(crate) fn hold_back(&mut self, ready: Ready, timer: Timer) {
+    pub(crate) fn hold_back(&mut self, ready: ReadyRun, timer: Timer) {
         self.held_back.push(ready.run.id);
         self.put(ready, Stage::HeldBack(timer));
     }
@@ -236,14 +236,14 @@ impl OpenRuns {
     }
 
     /// Takes out a broadcast whose shards are being stored under this lease.
-    pub(crate) fn take_expanding(&mut self, root: &Run) -> Option<Ready> {
+    pub(crate) fn take_expanding(&mut self, root: &Run) -> Option<ReadyRun> {
         let open = self.get(root.id)?;
         let is_this = matches!(open.stage, Stage::Expanding) && open.ready.run.node_epoch == root.node_epoch;
         if is_this { self.take(root.id).map(|open| open.ready) } else { None }
     }
 
     /// Keeps a broadcast until the database confirms whether these shards of it are stored.
-    pub(crate) fn wait_for_expansion(&mut self, root: Ready, shards: Vec<Run>) {
+    pub(crate) fn wait_for_expansion(&mut self, root: ReadyRun, shards: Vec<Run>) {
         self.unconfirmed.push(root.run.id);
         self.put(root, Stage::Unconfirmed(shards));
     }
@@ -280,7 +280,7 @@ impl OpenRuns {
 
 impl OpenRuns {
     /// Adds a run. The caller has taken out any earlier entry of the run.
-    pub(crate) fn put(&mut self, ready: Ready, stage: Stage) {
+    pub(crate) fn put(&mut self, ready: ReadyRun, stage: Stage) {
         let run = ready.run.id;
         let before = self.runs.insert(run, Entry::Open(Box::new(OpenRun { ready, stage })));
         debug_assert!(!matches!(before, Some(Entry::Open(_))), "run {run} has two owners");
@@ -289,14 +289,14 @@ impl OpenRuns {
     pub(crate) fn take(&mut self, run: RunId) -> Option<OpenRun> {
         let entry = self.runs.get_mut(&run)?;
         let Entry::Open(open) = std::mem::replace(entry, Entry::Deciding) else { return None };
-        self.taken.push(run);
+        self.taken_out.push(run);
         Some(*open)
     }
 
     /// Removes the runs that were taken out since the last call, and neither put back nor given to an executor: they have
     /// ended. Returns them.
     pub(crate) fn remove_ended(&mut self) -> Vec<RunId> {
-        let mut taken = std::mem::take(&mut self.taken);
+        let mut taken = std::mem::take(&mut self.taken_out);
         taken.retain(|run| {
             let is_left = matches!(self.runs.get(run), Some(Entry::Deciding));
             is_left && self.runs.remove(run).is_some()
@@ -305,8 +305,8 @@ impl OpenRuns {
     }
 
     /// Like [`take`](Self::take), for a run in a queue that counts how long it waits.
-    pub(crate) fn take_waiting(&mut self, run: RunId) -> Option<Waiting> {
-        self.take(run).map(|open| Waiting { since: open.since(), ready: open.ready })
+    pub(crate) fn take_waiting(&mut self, run: RunId) -> Option<WaitingRun> {
+        self.take(run).map(|open| WaitingRun { since: open.since(), ready: open.ready })
     }
 
     pub(crate) fn get(&self, run: RunId) -> Option<&OpenRun> {
@@ -323,7 +323,7 @@ impl OpenRuns {
         }
     }
 
-    pub(crate) fn ready(&self, run: RunId) -> Option<&Ready> {
+    pub(crate) fn ready(&self, run: RunId) -> Option<&ReadyRun> {
         self.get(run).map(|open| &open.ready)
     }
 
@@ -332,7 +332,7 @@ impl OpenRuns {
     }
 
     /// How a run from the ring relates to the run already in the table. A run that is past its timer is not started again.
-    pub(crate) fn arrival(&self, ready: &Ready) -> Arrival {
+    pub(crate) fn arrival(&self, ready: &ReadyRun) -> Arrival {
         let Some(here) = self.get(ready.run.id) else { return Arrival::New };
         let has_timer = matches!(here.stage, Stage::Scheduled(_) | Stage::HeldBack(_));
         match epoch_and_attempt(ready).cmp(&here.epoch_and_attempt()) {
@@ -360,23 +360,23 @@ impl OpenRuns {
 /// Runs that executors have, or may have.
 impl OpenRuns {
     /// Puts an attempt in hand that an executor has or is about to get. It replaces an earlier attempt in the roll call, which has ended.
-    pub(crate) fn put_active(&mut self, active: Active) {
+    pub(crate) fn put_active(&mut self, active: ActiveRun) {
         if matches!(self.runs.get(&active.ready.run.id), Some(Entry::Deciding)) {
             self.runs.remove(&active.ready.run.id);
         }
-        self.put_hand(active.ready.run.id, Hand::Active(Box::new(active)));
+        self.put_hand(active.ready.run.id, AttemptInHand::Active(Box::new(active)));
     }
 
     /// Puts an attempt in hand that an executor may have, until the roll call finds out. False if a later attempt is in hand.
-    pub(crate) fn put_in_roll_call(&mut self, ready: Ready) -> bool {
-        self.put_hand(ready.run.id, Hand::InRollCall(Box::new(ready)))
+    pub(crate) fn put_in_roll_call(&mut self, ready: ReadyRun) -> bool {
+        self.put_hand(ready.run.id, AttemptInHand::InRollCall(Box::new(ready)))
     }
 
-    fn put_hand(&mut self, run: RunId, hand: Hand) -> bool {
+    fn put_hand(&mut self, run: RunId, hand: AttemptInHand) -> bool {
         let is_later = self.in_hand.get(&run).is_none_or(|here| here.attempt() <= hand.attempt());
         if is_later {
             self.take_hand(run);
-            if let Hand::Active(active) = &hand {
+            if let AttemptInHand::Active(active) = &hand {
                 self.by_executor.entry(active.executor).or_default().insert(run);
                 self.active_count += 1;
             }
@@ -386,10 +386,10 @@ impl OpenRuns {
         is_later
     }
 
-    fn take_hand(&mut self, run: RunId) -> Option<Hand> {
+    fn take_hand(&mut self, run: RunId) -> Option<AttemptInHand> {
         let hand = self.in_hand.remove(&run)?;
         self.hand_changes.push(run);
-        if let Hand::Active(active) = &hand {
+        if let AttemptInHand::Active(active) = &hand {
             self.active_count -= 1;
             if let Some(its) = self.by_executor.get_mut(&active.executor) {
                 its.remove(&run);
@@ -405,40 +405,40 @@ impl OpenRuns {
     pub(crate) fn move_active(&mut self, run: RunId, executor: ExecutorId) {
         if let Some(mut active) = self.take_active(run) {
             active.executor = executor;
-            self.put_hand(run, Hand::Active(Box::new(active)));
+            self.put_hand(run, AttemptInHand::Active(Box::new(active)));
         }
     }
 
     /// The runs that this executor has, by id.
-    pub(crate) fn of_executor(&self, executor: ExecutorId) -> impl Iterator<Item = &Active> {
+    pub(crate) fn of_executor(&self, executor: ExecutorId) -> impl Iterator<Item = &ActiveRun> {
         self.by_executor.get(&executor).into_iter().flatten().filter_map(|run| self.active(*run))
     }
 
-    pub(crate) fn active(&self, run: RunId) -> Option<&Active> {
+    pub(crate) fn active(&self, run: RunId) -> Option<&ActiveRun> {
         match self.in_hand.get(&run)? {
-            Hand::Active(active) => Some(active),
-            Hand::InRollCall(_) => None,
+            AttemptInHand::Active(active) => Some(active),
+            AttemptInHand::InRollCall(_) => None,
         }
     }
 
-    pub(crate) fn active_mut(&mut self, run: RunId) -> Option<&mut Active> {
+    pub(crate) fn active_mut(&mut self, run: RunId) -> Option<&mut ActiveRun> {
         match self.in_hand.get_mut(&run)? {
-            Hand::Active(active) => Some(active),
-            Hand::InRollCall(_) => None,
+            AttemptInHand::Active(active) => Some(active),
+            AttemptInHand::InRollCall(_) => None,
         }
     }
 
-    pub(crate) fn actives(&self) -> impl Iterator<Item = &Active> {
+    pub(crate) fn actives(&self) -> impl Iterator<Item = &ActiveRun> {
         self.in_hand.values().filter_map(|hand| match hand {
-            Hand::Active(active) => Some(&**active),
-            Hand::InRollCall(_) => None,
+            AttemptInHand::Active(active) => Some(&**active),
+            AttemptInHand::InRollCall(_) => None,
         })
     }
 
-    pub(crate) fn actives_mut(&mut self) -> impl Iterator<Item = &mut Active> {
+    pub(crate) fn actives_mut(&mut self) -> impl Iterator<Item = &mut ActiveRun> {
         self.in_hand.values_mut().filter_map(|hand| match hand {
-            Hand::Active(active) => Some(&mut **active),
-            Hand::InRollCall(_) => None,
+            AttemptInHand::Active(active) => Some(&mut **active),
+            AttemptInHand::InRollCall(_) => None,
         })
     }
 
@@ -446,34 +446,34 @@ impl OpenRuns {
         self.active_count
     }
 
-    pub(crate) fn take_active(&mut self, run: RunId) -> Option<Active> {
+    pub(crate) fn take_active(&mut self, run: RunId) -> Option<ActiveRun> {
         self.active(run)?;
         match self.take_hand(run)? {
-            Hand::Active(active) => Some(*active),
-            Hand::InRollCall(_) => None,
+            AttemptInHand::Active(active) => Some(*active),
+            AttemptInHand::InRollCall(_) => None,
         }
     }
 
-    pub(crate) fn in_roll_call(&self, run: RunId) -> Option<&Ready> {
+    pub(crate) fn in_roll_call(&self, run: RunId) -> Option<&ReadyRun> {
         match self.in_hand.get(&run)? {
-            Hand::InRollCall(ready) => Some(ready),
-            Hand::Active(_) => None,
+            AttemptInHand::InRollCall(ready) => Some(ready),
+            AttemptInHand::Active(_) => None,
         }
     }
 
     /// The runs in the roll call.
-    pub(crate) fn called(&self) -> impl Iterator<Item = &Ready> {
+    pub(crate) fn all_in_roll_call(&self) -> impl Iterator<Item = &ReadyRun> {
         self.in_hand.values().filter_map(|hand| match hand {
-            Hand::InRollCall(ready) => Some(&**ready),
-            Hand::Active(_) => None,
+            AttemptInHand::InRollCall(ready) => Some(&**ready),
+            AttemptInHand::Active(_) => None,
         })
     }
 
-    pub(crate) fn take_from_roll_call(&mut self, run: RunId) -> Option<Ready> {
+    pub(crate) fn take_from_roll_call(&mut self, run: RunId) -> Option<ReadyRun> {
         self.in_roll_call(run)?;
         match self.take_hand(run)? {
-            Hand::InRollCall(ready) => Some(*ready),
-            Hand::Active(_) => None,
+            AttemptInHand::InRollCall(ready) => Some(*ready),
+            AttemptInHand::Active(_) => None,
         }
     }
 
@@ -483,13 +483,13 @@ impl OpenRuns {
         moved.into_iter().map(|run| (run, self.in_hand.contains_key(&run))).collect()
     }
 
-    pub(crate) fn drain_called(&mut self) -> Vec<Ready> {
-        let called = self.in_hand.extract_if(|_, hand| matches!(hand, Hand::InRollCall(_)));
+    pub(crate) fn drain_roll_call(&mut self) -> Vec<ReadyRun> {
+        let called = self.in_hand.extract_if(|_, hand| matches!(hand, AttemptInHand::InRollCall(_)));
         let ready = |hand| match hand {
-            Hand::InRollCall(ready) => Some(*ready),
-            Hand::Active(_) => None,
+            AttemptInHand::InRollCall(ready) => Some(*ready),
+            AttemptInHand::Active(_) => None,
         };
-        let called: Vec<Ready> = called.filter_map(|(_, hand)| ready(hand)).collect();
+        let called: Vec<ReadyRun> = called.filter_map(|(_, hand)| ready(hand)).collect();
         self.hand_changes.extend(called.iter().map(|ready| ready.run.id));
         called
     }

@@ -9,18 +9,18 @@ use rondel_failpoint::mutant::{self, Mutant};
 
 use super::decision::Decision;
 use super::queue::probes::Probe;
-use super::ready::Ready;
+use super::ready::ReadyRun;
 use super::routing::{self, RouteDecision};
 use super::waits;
 
 /// Whether the run must not be sent.
-pub(super) fn is_shadow(ready: &Ready) -> bool {
+pub(super) fn is_shadow(ready: &ReadyRun) -> bool {
     let run = &ready.run;
     ready.definition.job.mode.is_shadow_run(run.trigger, run.fire_at) && !mutant::on(Mutant::ShadowIsSent)
 }
 
 /// Returns a run that may be sent. A run in shadow mode is skipped, and its detail names the executor that would have got it.
-pub(super) fn unless_shadow(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
+pub(super) fn unless_shadow(d: &mut Decision<'_>, ready: ReadyRun) -> Option<ReadyRun> {
     if !is_shadow(&ready) {
         return Some(ready);
     }
@@ -48,16 +48,16 @@ const fn is_unexpanded_root(run: &Run) -> bool {
 }
 
 /// The executors that would have got the shards.
-fn names_of_eligible(d: &Decision<'_>, ready: &Ready) -> Option<String> {
+fn names_of_eligible(d: &Decision<'_>, ready: &ReadyRun) -> Option<String> {
     let executors = d.state.executors.eligible(ready);
     let names: Vec<&str> = executors.iter().map(|online| online.name.as_str()).collect();
     name_all(&names)
 }
 
 /// The choice of the job's router, with its trace.
-fn choose_executor(d: &mut Decision<'_>, ready: Ready) -> (Ready, Option<String>) {
+fn choose_executor(d: &mut Decision<'_>, ready: ReadyRun) -> (ReadyRun, Option<String>) {
     let tried_at = Some(ready.tried_at.unwrap_or(d.now));
-    let mut probe = Probe::new(Ready { tried_at, ..ready }, d.now);
+    let mut probe = Probe::new(ReadyRun { tried_at, ..ready }, d.now);
     let (executor, trace) = match routing::choose(d, &probe, true) {
         RouteDecision::Executor(_, name, trace) => (Some(name), trace),
         RouteDecision::Wait(_) | RouteDecision::NoExecutor => (None, routing::trace_of_none(d, &probe.ready)),

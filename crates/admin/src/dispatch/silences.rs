@@ -21,12 +21,12 @@ pub(crate) struct Silences(BTreeMap<ExecutorId, Silence>);
 struct Silence {
     triggers: UnansweredTriggers,
     /// Until when routing avoids the executor.
-    paused_until: Timestamp,
+    avoided_until: Timestamp,
 }
 
 impl Silences {
     /// Records that the executor's stream is ended, because the executor has left a trigger unanswered since `since`.
-    pub(crate) fn left_unanswered(
+    pub(crate) fn record_unanswered(
         &mut self,
         executor: ExecutorId,
         since: Timestamp,
@@ -35,8 +35,8 @@ impl Silences {
         let before = self.0.get(&executor).map(|silence| silence.triggers);
         let before = before.unwrap_or(UnansweredTriggers { count: 0, since });
         let triggers = UnansweredTriggers { count: before.count.saturating_add(1), ..before };
-        let paused_until = now + backoff(PAUSE_MIN, PAUSE_MAX, triggers.count);
-        self.0.insert(executor, Silence { triggers, paused_until });
+        let avoided_until = now + backoff(PAUSE_MIN, PAUSE_MAX, triggers.count);
+        self.0.insert(executor, Silence { triggers, avoided_until });
         triggers
     }
 
@@ -51,7 +51,7 @@ impl Silences {
 
     /// Until when runs go to other executors first; `None` if it has answered its last triggers.
     pub(crate) fn avoided_until(&self, executor: ExecutorId) -> Option<Timestamp> {
-        self.0.get(&executor).map(|silence| silence.paused_until)
+        self.0.get(&executor).map(|silence| silence.avoided_until)
     }
 
     /// Whether runs go to other executors first.
@@ -69,15 +69,15 @@ mod tests {
         let (mut silences, executor, at) = (Silences::default(), ExecutorId::new(1), Timestamp::from_secs);
         for (count, now, until) in [(1, 100, 130), (2, 200, 260), (3, 300, 420), (4, 500, 740), (5, 800, 1_280)] {
             let expected = UnansweredTriggers { count, since: at(85) };
-            assert_eq!(silences.left_unanswered(executor, at(now - 15), at(now)), expected);
+            assert_eq!(silences.record_unanswered(executor, at(now - 15), at(now)), expected);
             assert!(
                 silences.is_avoided(executor, at(until - 1)) && !silences.is_avoided(executor, at(until)),
                 "{count}"
             );
         }
-        silences.left_unanswered(executor, at(2_000), at(2_000));
+        silences.record_unanswered(executor, at(2_000), at(2_000));
         assert!(!silences.is_avoided(executor, at(2_600)), "ten minutes at most");
         assert!(silences.end(executor) && !silences.end(executor));
-        assert_eq!(silences.left_unanswered(executor, at(3_000), at(3_015)).count, 1, "it had answered");
+        assert_eq!(silences.record_unanswered(executor, at(3_000), at(3_015)).count, 1, "it had answered");
     }
 }

@@ -12,7 +12,7 @@ use rondel_core::{RunId, Timestamp};
 use rondel_proto::v1;
 use rondel_store::ledger::WaitPlace;
 
-use super::active::{Active, NOTE_RUNNING_AFTER, Phase};
+use super::active::{ActiveRun, NOTE_RUNNING_AFTER, Phase};
 
 /// An accepted run counts as queued at its executor if no start was reported this long after it was sent: longer than an immediate start
 /// and its report take.
@@ -51,7 +51,7 @@ pub(crate) struct Start {
     /// The instant, by the server's clock; `None` from executors that do not report it.
     pub(crate) at: Option<Timestamp>,
     /// The delay between the arrival of the trigger and the start.
-    pub(crate) after: Duration,
+    pub(crate) start_delay: Duration,
 }
 
 /// An instant that an executor reports; 0 means none. The executor's clock only approximates the server's, so the result is never in the
@@ -62,7 +62,11 @@ pub(crate) fn reported_instant(at_ms: i64, now: Timestamp) -> Option<Timestamp> 
 
 /// The wait of a run that its executor has accepted but, as far as this node knows, not begun, and the place of that wait. `None` until the
 /// report of an immediate start would have arrived. If the executor is not connected here, the run may have begun without a report.
-pub(crate) fn unstarted_wait(active: &Active, is_connected: bool, now: Timestamp) -> Option<(ReasonDetail, WaitPlace)> {
+pub(crate) fn unstarted_wait(
+    active: &ActiveRun,
+    is_connected: bool,
+    now: Timestamp,
+) -> Option<(ReasonDetail, WaitPlace)> {
     let is_accepted = active.phase == Phase::Sent && !active.is_unanswered();
     let patience = if is_connected { QUEUED_AFTER } else { NOTE_RUNNING_AFTER };
     if !is_accepted || active.began_at.is_some() || now < active.sent_or_chosen_at + patience {
@@ -97,9 +101,9 @@ mod tests {
     }
 
     /// The wait of a run that was sent at second 10 and accepted; `change` alters the run first.
-    fn wait(is_connected: bool, now: i64, change: impl FnOnce(&mut Active)) -> Option<(Option<WaitFor>, bool)> {
+    fn wait(is_connected: bool, now: i64, change: impl FnOnce(&mut ActiveRun)) -> Option<(Option<WaitFor>, bool)> {
         let ready = ready(10, &definition(&json!({})));
-        let mut active = Active::new(ready, ExecutorId::new(1), "e1".to_owned(), AT(10_000), Phase::Sent);
+        let mut active = ActiveRun::new(ready, ExecutorId::new(1), "e1".to_owned(), AT(10_000), Phase::Sent);
         change(&mut active);
         let (detail, place) = unstarted_wait(&active, is_connected, AT(now))?;
         Some((detail.waits_for, matches!(place, WaitPlace::Executor(Some(_)))))
@@ -128,7 +132,7 @@ mod tests {
             [(9_000, 12_000, 10_000), (11_000, 12_000, 11_000), (13_000, 12_000, 12_000), (1, 9_000, 9_000)]
         {
             let ready = ready(10, &definition(&json!({})));
-            let mut active = Active::new(ready, ExecutorId::new(1), "e1".to_owned(), AT(8_000), Phase::Sent);
+            let mut active = ActiveRun::new(ready, ExecutorId::new(1), "e1".to_owned(), AT(8_000), Phase::Sent);
             active.record_start(AT(at), AT(now));
             assert_eq!(active.began_at, Some(AT(expected)), "{at} of {now}");
             active.record_start(AT(11_500), AT(20_000));

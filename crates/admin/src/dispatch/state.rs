@@ -8,12 +8,12 @@ use rondel_core::{ExecutorId, JobId, NodeId, RunId, Timestamp};
 use rondel_store::LeaseToken;
 use rondel_store::ledger::RunAtExecutor;
 
-use super::active::Active;
+use super::active::ActiveRun;
 use super::executors::Executors;
 use super::queue::limits::{LimitKey, Limits};
 use super::queue::noted::NotedWaits;
-use super::queue::overlap::{Admitted, Gates};
-use super::queue::parked::Parked;
+use super::queue::overlap::{AdmittedRun, Gates};
+use super::queue::parked::ParkedRuns;
 use super::queue::probes::Probes;
 use super::recovery::deadlines::Deadlines;
 use super::recovery::elsewhere::Relays;
@@ -27,7 +27,7 @@ pub(crate) struct State {
     pub(super) gates: Gates,
     pub(super) limits: Limits,
     /// Runs that wait for an executor.
-    pub(super) parked: Parked,
+    pub(super) parked: ParkedRuns,
     /// Runs that wait for answers of executors.
     pub(super) probes: Probes,
     /// Freed places that are still to be offered to the runs that wait for them.
@@ -104,7 +104,7 @@ impl State {
             runs: OpenRuns::default(),
             gates: Gates::default(),
             limits: Limits::new(!is_single_server),
-            parked: Parked::default(),
+            parked: ParkedRuns::default(),
             probes: Probes::default(),
             work: VecDeque::new(),
             outbox: Outbox::default(),
@@ -136,7 +136,7 @@ impl State {
     pub(crate) fn next_instant(&self, lease: Option<LeaseToken>) -> Timestamp {
         let mut next = self.limits.wake_at().min(self.probes.wake_at());
         if lease.is_some() && self.recovery.begun_lease == lease {
-            next = self.runs.next_at().unwrap_or(Timestamp::MAX).min(next);
+            next = self.runs.next_timer_at().unwrap_or(Timestamp::MAX).min(next);
             next = self.outbox.not_yet_due.first().map_or(Timestamp::MAX, |(at, _)| *at).min(next);
         }
         next
@@ -145,7 +145,7 @@ impl State {
     /// Whether no executor has a run other than a pump's group, and no mark is being removed.
     pub(crate) fn is_drained(&self) -> bool {
         // Groups of pump jobs run without an end, so the drain does not wait for them: the next server takes them over.
-        let waits_for = |active: &Active| active.ready.definition.job.pump.is_none();
+        let waits_for = |active: &ActiveRun| active.ready.definition.job.pump.is_none();
         self.pending.unmarking_count == 0 && !self.runs.actives().any(waits_for)
     }
 }
@@ -154,7 +154,7 @@ impl State {
 #[derive(Debug)]
 pub(crate) enum Work {
     /// The turn of a run has come at a gate.
-    Start(Admitted),
+    Start(AdmittedRun),
     /// A limit may have room for the next run.
     Offer(LimitKey),
 }

@@ -7,7 +7,7 @@ use rondel_core::{ExecutorId, JobId, NodeId, Reason, Run, RunId};
 use rondel_store::LeaseToken;
 use rondel_store::ledger::{FenceRequest, LimitName, NotedWait, RelayedAnswer, RunAtExecutor};
 
-use super::ready::Ready;
+use super::ready::ReadyRun;
 
 /// A step, and the lease under which it was decided.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ pub(crate) enum Step {
     /// Read the rows of these runs.
     CheckRows(Vec<RunId>),
     /// Give the jobs of these runs to nodes with a stream to an executor that can run them.
-    Seek(Vec<Ready>),
+    Seek(Vec<ReadyRun>),
     /// Ask other servers for the answers of executors that are not connected here.
     AskFences(Vec<FenceRequest>),
     /// Store executors' answers to fences, for servers to which these executors are not connected.

@@ -6,7 +6,7 @@ use rondel_core::{ExecutorId, Reason, RunId};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;
 
-use super::active::{Active, Phase};
+use super::active::{ActiveRun, Phase};
 use super::decision::Decision;
 use super::effect::{Effect, Measure};
 use super::event::{Reply, Report, SessionHandle};
@@ -20,7 +20,7 @@ use crate::registry::OnlineExecutor;
 /// How long an executor that reported itself full gets no new runs.
 const FULL_PAUSE: Duration = Duration::from_millis(200);
 
-pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: OnlineExecutor, report: Report) {
+pub(super) fn on_joined(d: &mut Decision<'_>, session: SessionHandle, executor: OnlineExecutor, report: Report) {
     if d.state.executors.is_outdated(&session) {
         if d.state.executors.get(executor.id).is_none() {
             // The hello has put it among the online executors. It is shown as offline without waiting for the end of this stream.
@@ -39,10 +39,10 @@ pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: Onl
     let executor = OnlineExecutor { name, ..executor };
     let id = executor.id;
     if let Some(predecessor) = report.predecessor {
-        lose::found_again(d, predecessor, &report);
+        lose::clear_given_up(d, predecessor, &report);
         inherit_runs(d, predecessor, &executor, &report);
     }
-    lose::found_again(d, id, &report);
+    lose::clear_given_up(d, id, &report);
     reconcile(d, id, &report);
     record_starts(d, id, &report);
     unanswered::await_no_answers(d, id);
@@ -53,7 +53,7 @@ pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: Onl
     let shown = OnlineExecutor { unanswered, avoided_until, ..executor.clone() };
     d.effects.push(Effect::ShowOnline(Box::new(shown)));
     d.state.executors.join(session, &executor, report);
-    let is_open = |active: &&Active| !matches!(active.phase, Phase::Ending | Phase::Settling);
+    let is_open = |active: &&ActiveRun| !matches!(active.phase, Phase::Ending | Phase::Settling);
     let in_flight = d.state.runs.of_executor(id).filter(is_open).count();
     let switch = d.facts.switches.of_executor(executor.app, given_name(&executor.name));
     if let Some(online) = d.state.executors.get_mut(id) {
@@ -105,7 +105,7 @@ fn inherit_runs(d: &mut Decision<'_>, predecessor: ExecutorId, executor: &Online
 }
 
 /// The executor's stream has ended.
-pub(super) fn stream_ended(d: &mut Decision<'_>, id: ExecutorId, number: u64) {
+pub(super) fn on_stream_ended(d: &mut Decision<'_>, id: ExecutorId, number: u64) {
     let now = d.now;
     if d.state.executors.leave(id, number, now).is_none() {
         return;
@@ -114,7 +114,7 @@ pub(super) fn stream_ended(d: &mut Decision<'_>, id: ExecutorId, number: u64) {
     d.effects.push(Effect::ShowOffline(id));
 }
 
-pub(super) fn replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Vec<(RunId, i32, Reply)>) {
+pub(super) fn on_replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Vec<(RunId, i32, Reply)>) {
     let now = d.now;
     d.state.executors.record_heard(executor, now);
     if !replies.is_empty() {
@@ -132,7 +132,7 @@ pub(super) fn replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Vec<(
             d.count(Count::TriggersFenced, 1);
         }
         // A stream that is registered late may report the refusal of an earlier trigger, after the run was sent to the same executor again.
-        let is_its = |active: &&mut Active| {
+        let is_its = |active: &&mut ActiveRun| {
             let is_earlier = matches!(reply, Reply::Refused(_, Some(number)) if number != active.trigger_number);
             active.executor == executor && active.ready.run.attempt == attempt && !is_earlier
         };
@@ -152,7 +152,7 @@ pub(super) fn replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Vec<(
             Reply::Accepted => d.effects.push(Effect::Measure(Measure::Accepted(waited))),
             Reply::Refused(..) => d.effects.push(Effect::Measure(Measure::Refused(waited))),
             Reply::Started(start) => {
-                active.record_start(start.at.unwrap_or(active.sent_or_chosen_at + start.after), now);
+                active.record_start(start.at.unwrap_or(active.sent_or_chosen_at + start.start_delay), now);
                 d.state.deadlines.record_start(&active.ready, d.facts.boot_micros);
             }
         }

@@ -6,10 +6,10 @@ use rondel_core::reason::{ReasonDetail, WaitFor};
 use rondel_core::{AppId, Reason, RunId};
 use rondel_proto::v1;
 
-use super::active::{Active, Phase};
+use super::active::{ActiveRun, Phase};
 use super::decision::Decision;
 use super::executors::given_name;
-use super::ready::Ready;
+use super::ready::ReadyRun;
 use super::step::Step;
 use super::waits;
 
@@ -22,27 +22,27 @@ const EXECUTOR_STOPPED: CancelRequest<'static> = CancelRequest::requested("the s
 /// The effect of an app's switch on a run that is to be placed.
 pub(super) enum SwitchDecision {
     /// It may be placed.
-    On(Ready),
+    MayStart(ReadyRun),
     /// The app drains: the run waits, as it would for an executor.
-    Waits(Ready),
+    Waits(ReadyRun),
     /// The app is stopped: the run was skipped.
-    Ended,
+    Skipped,
 }
 
-pub(super) fn unless_switched_off(d: &mut Decision<'_>, ready: Ready) -> SwitchDecision {
+pub(super) fn unless_switched_off(d: &mut Decision<'_>, ready: ReadyRun) -> SwitchDecision {
     match d.facts.switches.of_app(ready.run.app) {
-        Switch::Active => SwitchDecision::On(ready),
+        Switch::Active => SwitchDecision::MayStart(ready),
         Switch::Draining => SwitchDecision::Waits(ready),
         Switch::Stopped => {
             let detail = switch_wait(d, &ready).unwrap_or_default();
             waits::skip(d, &ready, Reason::Stopped, detail);
-            SwitchDecision::Ended
+            SwitchDecision::Skipped
         }
     }
 }
 
 /// The wait of a run that its app's switch keeps from starting; `None` if the app is active.
-pub(super) fn switch_wait(d: &Decision<'_>, ready: &Ready) -> Option<ReasonDetail> {
+pub(super) fn switch_wait(d: &Decision<'_>, ready: &ReadyRun) -> Option<ReasonDetail> {
     match d.facts.switches.of_app(ready.run.app) {
         Switch::Active => None,
         switch @ (Switch::Draining | Switch::Stopped) => {
@@ -54,8 +54,9 @@ pub(super) fn switch_wait(d: &Decision<'_>, ready: &Ready) -> Option<ReasonDetai
 
 /// Ends the runs of these apps that executors have. The requests are stored, so that the owner of each run reads them.
 pub(super) fn stop_apps(d: &mut Decision<'_>, apps: &[AppId]) {
-    let is_running =
-        |active: &&Active| apps.contains(&active.ready.run.app) && matches!(active.phase, Phase::Sent | Phase::Noted);
+    let is_running = |active: &&ActiveRun| {
+        apps.contains(&active.ready.run.app) && matches!(active.phase, Phase::Sent | Phase::Noted)
+    };
     let mut runs: Vec<RunId> = d.state.runs.actives().filter(is_running).map(|active| active.ready.run.id).collect();
     runs.sort_unstable();
     if !runs.is_empty() {
@@ -78,12 +79,12 @@ pub(super) fn stop_executors(d: &mut Decision<'_>) {
     if !switches.executors().values().any(|switch| *switch == Switch::Stopped) {
         return;
     }
-    let is_stopped = |active: &&Active| {
+    let is_stopped = |active: &&ActiveRun| {
         let name = given_name(&active.executor_name);
         switches.of_executor(active.ready.run.app, name) == Switch::Stopped
     };
-    let is_sent = |active: &&Active| matches!(active.phase, Phase::Sent | Phase::Noted);
-    let is_pump = |active: &&Active| active.ready.definition.job.pump.is_some();
+    let is_sent = |active: &&ActiveRun| matches!(active.phase, Phase::Sent | Phase::Noted);
+    let is_pump = |active: &&ActiveRun| active.ready.definition.job.pump.is_some();
     let stopped = d.state.runs.actives().filter(is_sent).filter(is_stopped).filter(|active| !is_pump(active));
     let mut runs: Vec<RunId> = stopped.map(|active| active.ready.run.id).collect();
     runs.sort_unstable();
@@ -93,7 +94,7 @@ pub(super) fn stop_executors(d: &mut Decision<'_>) {
 }
 
 /// Announces to executors that this server shuts down. Each ends its stream once it holds no run.
-pub(super) fn dismiss(d: &mut Decision<'_>) {
+pub(super) fn announce_shutdown(d: &mut Decision<'_>) {
     let grace_ms = u32::try_from(d.facts.settings.lost_after.as_millis()).unwrap_or(u32::MAX);
     d.send_all(&v1::server_message::Body::Drain(v1::Drain { grace_ms }));
 }

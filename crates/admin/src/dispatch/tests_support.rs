@@ -9,8 +9,8 @@ use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, Run, RunId, Tim
 use rondel_proto::v1;
 use tokio::sync::mpsc;
 
-use super::{Ready, SessionHandle};
-use crate::definitions::Compiled;
+use super::{ReadyRun, SessionHandle};
+use crate::definitions::CompiledDefinition;
 use crate::gateway::OutgoingStream;
 use crate::metrics::NamespaceCounts;
 use crate::registry::OnlineExecutor;
@@ -22,13 +22,13 @@ pub(crate) fn run_due_at(due_at: Timestamp) -> Run {
 }
 
 /// A definition of job 1: the smallest valid document, with these overrides.
-pub(crate) fn definition(overrides: &serde_json::Value) -> Arc<Compiled> {
+pub(crate) fn definition(overrides: &serde_json::Value) -> Arc<CompiledDefinition> {
     let mut spec = serde_json::json!({"name": "j", "app": "a", "handler": "h"});
     for (key, value) in overrides.as_object().expect("an object") {
         spec[key] = value.clone();
     }
     let spec: rondel_core::JobSpec = serde_json::from_value(spec).expect("a definition");
-    Arc::new(Compiled {
+    Arc::new(CompiledDefinition {
         id: JobId::new(1),
         version: 1,
         namespace: NamespaceId::new(1),
@@ -43,8 +43,8 @@ pub(crate) fn definition(overrides: &serde_json::Value) -> Arc<Compiled> {
 }
 
 /// A run that is due at that second, under that definition.
-pub(crate) fn ready(second: i64, definition: &Arc<Compiled>) -> Ready {
-    Ready::new(run_due_at(Timestamp::from_secs(second)), Arc::clone(definition))
+pub(crate) fn ready(second: i64, definition: &Arc<CompiledDefinition>) -> ReadyRun {
+    ReadyRun::new(run_due_at(Timestamp::from_secs(second)), Arc::clone(definition))
 }
 
 /// An executor: its session, its entry as an online executor, and the receiver of the messages that are sent to it.

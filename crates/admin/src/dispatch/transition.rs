@@ -13,7 +13,7 @@ use rondel_proto::v1::server_message::Body;
 use super::decision::{Decision, Facts, lease_of};
 use super::effect::Effect;
 use super::event::Event;
-use super::queue::parked::Parked;
+use super::queue::parked::ParkedRuns;
 use super::queue::probes::Probes;
 use super::queue::turns;
 use super::recovery::{fences, look, relay, roll, seek};
@@ -38,10 +38,10 @@ pub(crate) fn on(state: &mut State, event: Event, facts: Facts<'_>) -> Vec<Effec
 
 fn decide(d: &mut Decision<'_>, event: Event) {
     match event {
-        Event::Ready(runs) => runs.into_iter().for_each(|ready| turns::arrived(d, ready)),
+        Event::Ready(runs) => runs.into_iter().for_each(|ready| turns::accept_run(d, ready)),
         Event::Wake => {
             flow::release(d);
-            answers::end_probes(d);
+            answers::route_overdue_probes(d);
             flow::wake_limits(d);
         }
         Event::Round(ended) => round::round(d, &ended),
@@ -49,47 +49,47 @@ fn decide(d: &mut Decision<'_>, event: Event) {
             outbox::flush(d);
             answers::flush_questions(d);
         }
-        Event::Sent(executor, runs) => outbox::sent(d, executor, &runs),
+        Event::Sent(executor, runs) => outbox::on_sent(d, executor, &runs),
         Event::NotSent(runs) => outbox::take_back_unsent(d, &runs),
-        Event::StepRefused(step) => step_refused(d, step),
-        Event::EndRefused(run, attempt, phase) => verdicts::end_refused(d, run, attempt, phase),
-        Event::Joined(session, executor, report) => streams::joined(d, session, executor, report),
+        Event::StepRefused(step) => on_step_refused(d, step),
+        Event::EndRefused(run, attempt, phase) => verdicts::on_end_refused(d, run, attempt, phase),
+        Event::Joined(session, executor, report) => streams::on_joined(d, session, executor, report),
         Event::StreamEnded(executor, number, answer) => {
-            streams::stream_ended(d, executor, number);
+            streams::on_stream_ended(d, executor, number);
             d.effects.push(Effect::AnswerStreamEnded(answer));
         }
-        Event::ExecutorShutDown(executor) => look::executor_shut_down(d, executor),
-        Event::Died(executor) => look::died(d, executor),
+        Event::ExecutorShutDown(executor) => look::on_executor_shut_down(d, executor),
+        Event::Died(executor) => look::on_process_died(d, executor),
         Event::Beat(executor, active) => d.state.executors.record_beat(executor, active, d.now),
-        Event::FenceAnswered(executor, number, answer) => fences::fence_answered(d, executor, number, answer),
-        Event::RollCallDropped(lease, runs) => roll::drop_call(d, lease, &runs),
+        Event::FenceAnswered(executor, number, answer) => fences::on_fence_answered(d, executor, number, answer),
+        Event::RollCallDropped(lease, runs) => roll::drop_roll_call(d, lease, &runs),
         Event::FencesAsked(requests) => relay::relay(d, requests),
-        Event::FencesRelayed(answers) => roll::answered_elsewhere(d, answers),
-        Event::Heard(suspects, heard) => look::heard_elsewhere(d, &suspects, &heard),
-        Event::Probed(executor, number, free) => answers::answered(d, executor, number, &free),
+        Event::FencesRelayed(answers) => roll::on_fences_relayed(d, answers),
+        Event::Heard(suspects, heard) => look::on_heard_elsewhere(d, &suspects, &heard),
+        Event::Probed(executor, number, free) => answers::on_probe_answered(d, executor, number, &free),
         Event::Draining(executor) => {
             if let Some(online) = d.state.executors.get_mut(executor) {
                 online.set_draining();
             }
         }
-        Event::Replies(executor, replies) => streams::replied(d, executor, replies),
-        Event::Results(session, results) => verdicts::results(d, &session, results),
-        Event::Settled(settled) => settled.into_iter().for_each(|settled| verdicts::settled(d, &settled)),
-        Event::Expanded(root, shards) => expand::expanded(d, &root, shards),
-        Event::Marked(asked, won) => outbox::marked(d, &asked, &won),
+        Event::Replies(executor, replies) => streams::on_replied(d, executor, replies),
+        Event::Results(session, results) => verdicts::on_results(d, &session, results),
+        Event::Settled(settled) => settled.into_iter().for_each(|settled| verdicts::on_settled(d, &settled)),
+        Event::Expanded(root, shards) => expand::on_expanded(d, &root, shards),
+        Event::Marked(asked, won) => outbox::on_marked(d, &asked, &won),
         Event::Unmarked => d.state.pending.unmarking_count = d.state.pending.unmarking_count.saturating_sub(1),
         Event::Cancels(cancels) => verdicts::cancel_runs(d, cancels),
         Event::Drops(drops) => verdicts::drop_queued(d, drops),
         Event::CancelsElsewhere(cancels) => look::cancel_elsewhere(d, cancels),
-        Event::Covered(asked, cancels) => verdicts::covered(d, &asked, cancels),
+        Event::Covered(asked, cancels) => verdicts::on_covered(d, &asked, cancels),
         Event::StopApps(apps) => switches::stop_apps(d, &apps),
-        Event::Dismiss => switches::dismiss(d),
-        Event::LimitHomes(lease, homes) => seek::homes_of_limits(d, lease, homes),
+        Event::Dismiss => switches::announce_shutdown(d),
+        Event::LimitHomes(lease, homes) => seek::on_limit_homes(d, lease, homes),
         Event::GiveLimits => seek::give_limits(d, |_| true, None),
-        Event::HandoverEnded(jobs) => seek::handover_ended(d, &jobs),
-        Event::HandedOver(runs) => seek::handed_over(d, runs),
-        Event::MaybeHandedOver(runs) => seek::maybe_handed_over(d, runs),
-        Event::RowsChecked(asked, checks) => look::rows_checked(d, &asked, &checks),
+        Event::HandoverEnded(jobs) => seek::on_handover_ended(d, &jobs),
+        Event::HandedOver(runs) => seek::on_handed_over(d, runs),
+        Event::MaybeHandedOver(runs) => seek::on_maybe_handed_over(d, runs),
+        Event::RowsChecked(asked, checks) => look::on_rows_checked(d, &asked, &checks),
         Event::Awaiting(_)
         | Event::AdoptedAwaiting(_)
         | Event::AwaitingEnded(_)
@@ -137,7 +137,7 @@ fn handle_open_runs(d: &mut Decision<'_>, event: Event) {
             for (_, run) in runs {
                 let passed = d.state.gates.leave_with_children(run, &mut d.state.runs);
                 turns::queue_starts(d, passed);
-                flow::work_off(d);
+                flow::offer_freed_places(d);
             }
         }
         Event::RollCall(runs, sessions, over) => roll::call_roll(d, runs, &sessions, &over),
@@ -164,11 +164,11 @@ fn handle_open_runs(d: &mut Decision<'_>, event: Event) {
 
 /// Handles a request to the store for which the queue had no room. A step without an action here needs none: the next round repeats the
 /// request, or the periodic queries find its runs.
-fn step_refused(d: &mut Decision<'_>, step: Step) {
+fn on_step_refused(d: &mut Decision<'_>, step: Step) {
     match step {
         Step::Mark(marks) => {
             let asked: Vec<(RunId, i32)> = marks.iter().map(|mark| (mark.run, mark.attempt)).collect();
-            outbox::marked(d, &asked, &[]);
+            outbox::on_marked(d, &asked, &[]);
         }
         Step::Unmark(_) => d.state.pending.unmarking_count = d.state.pending.unmarking_count.saturating_sub(1),
         Step::Expand(root, shards) => {
@@ -187,7 +187,7 @@ fn step_refused(d: &mut Decision<'_>, step: Step) {
         Step::HandOver(jobs, _) => seek::open_jobs(d, &jobs),
         Step::GiveLimits(limits, _) => limits.into_iter().for_each(|name| d.state.limits.count_here(name)),
         Step::Seek(stranded) => seek::open_jobs(d, &stranded.iter().map(|ready| ready.run.job).collect()),
-        Step::NoteWaits(notes) => waits::wait_notes_refused(d, &notes),
+        Step::NoteWaits(notes) => waits::on_wait_notes_refused(d, &notes),
         Step::NoteLeft(_)
         | Step::Cover(_)
         | Step::Stop(..)
@@ -205,7 +205,7 @@ fn drop_unsent(d: &mut Decision<'_>) {
     outbox::drop_placed(d);
     d.effects.push(Effect::ForgetAwaiting);
     let state = &mut *d.state;
-    (state.parked, state.probes) = (Parked::default(), Probes::default());
+    (state.parked, state.probes) = (ParkedRuns::default(), Probes::default());
     let is_active = |run| state.runs.active(run).is_some();
     // The lease may be renewed before the database has answered about a broadcast's shards. Until then, no other run may take the broadcast's
     // place.
@@ -214,7 +214,7 @@ fn drop_unsent(d: &mut Decision<'_>) {
     state.limits.retain(is_active);
     state.pending.covering.clear();
     state.recovery.rollcall.clear();
-    let mut dropped = state.runs.drain_called();
+    let mut dropped = state.runs.drain_roll_call();
     for open in state.runs.drain_waiting() {
         if let Stage::Unconfirmed(shards) = open.stage {
             d.effects.push(Effect::ForgetUnderLease(shards.iter().map(|shard| (shard.id, lease_of(shard))).collect()));

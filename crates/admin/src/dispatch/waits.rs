@@ -17,8 +17,8 @@ use super::decision::Decision;
 use super::executors::is_fit_despite;
 use super::groups::busy_with_groups;
 use super::queue::limits::wait_detail;
-use super::queue::noted::Noted;
-use super::ready::{Ready, end_of_unsent, waited_ms};
+use super::queue::noted::StoredWait;
+use super::ready::{ReadyRun, end_of_unsent, waited_ms};
 use super::recovery::unanswered::{DESCRIBED_COUNT_MAX, answer_wait};
 use super::starts::unstarted_wait;
 use super::step::Step;
@@ -30,7 +30,7 @@ const NOTE_AFTER_WAITING: Duration = Duration::from_secs(1);
 /// A stored wait is checked again after this long.
 const NOTE_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// Maximum number of runs of each kind of wait that one round looks at.
-const LOOK_COUNT_MAX: usize = 1_000;
+const RUNS_PER_WAIT_MAX: usize = 1_000;
 /// Maximum number of waits that one round stores.
 const NOTE_COUNT_MAX: usize = 200;
 
@@ -52,7 +52,7 @@ const fn skip_reason(waits_for: Option<WaitFor>) -> Reason {
 
 /// The end of a run that is too late by its job's misfire policy. A run that a server had queued in time, as its noted wait shows, was not
 /// missed: it waited too long, and that wait is the reason.
-pub(crate) fn end_of_missed(ready: &Ready, now: Timestamp) -> AttemptEnd {
+pub(crate) fn end_of_missed(ready: &ReadyRun, now: Timestamp) -> AttemptEnd {
     let is_wait = |what| what != WaitFor::RollCall;
     let noted = ready.run.detail.as_deref().filter(|detail| detail.waits_for.is_some_and(is_wait));
     let (reason, detail) = match noted {
@@ -66,14 +66,14 @@ pub(crate) fn end_of_missed(ready: &Ready, now: Timestamp) -> AttemptEnd {
 }
 
 /// Skips a run that no executor has.
-pub(super) fn skip(d: &mut Decision<'_>, ready: &Ready, reason: Reason, detail: ReasonDetail) {
+pub(super) fn skip(d: &mut Decision<'_>, ready: &ReadyRun, reason: Reason, detail: ReasonDetail) {
     let now = d.now;
     let attempt_end = end_of_unsent(&ready.run, &ready.definition, Outcome::Skipped(reason), now, None);
     ends::submit(d, with_reason(attempt_end, reason, detail), CountedRun::of_ready(ready));
 }
 
 /// The reason for the end of a run that found no executor within its queue timeout.
-pub(super) fn unserved_reason(d: &Decision<'_>, ready: &Ready) -> (Reason, ReasonDetail) {
+pub(super) fn unserved_reason(d: &Decision<'_>, ready: &ReadyRun) -> (Reason, ReasonDetail) {
     let now = d.now;
     let mut wait = wait_for_executor(d, ready);
     if wait.waits_for == Some(WaitFor::Slot) && wait.obstacles.is_empty() {
@@ -86,7 +86,7 @@ pub(super) fn unserved_reason(d: &Decision<'_>, ready: &Ready) -> (Reason, Reaso
 }
 
 /// The wait of a run that no executor takes now.
-fn wait_for_executor(d: &Decision<'_>, ready: &Ready) -> ReasonDetail {
+fn wait_for_executor(d: &Decision<'_>, ready: &ReadyRun) -> ReasonDetail {
     let now = d.now;
     if let Some(detail) = switches::switch_wait(d, ready) {
         return detail;
@@ -136,13 +136,13 @@ pub(super) fn note_all_waits(d: &mut Decision<'_>) {
 pub(super) fn note_waits(d: &mut Decision<'_>) {
     let now = d.now;
     let mut known = std::mem::take(&mut d.state.waits.noted);
-    let (mut kept, mut changed) = (HashMap::with_capacity(known.len()), Vec::new());
-    for (ready, wait) in waiting_runs(d, now, now - NOTE_AFTER_WAITING, LOOK_COUNT_MAX) {
+    let (mut still_noted, mut changed) = (HashMap::with_capacity(known.len()), Vec::new());
+    for (ready, wait) in waiting_runs(d, now, now - NOTE_AFTER_WAITING, RUNS_PER_WAIT_MAX) {
         let (run, attempt, token) = (ready.run.id, ready.run.attempt, ready.token());
         let noted = known.remove(&run).filter(|noted| (noted.attempt, noted.token) == (attempt, token));
         let is_fresh = noted.as_ref().is_some_and(|noted| noted.at + NOTE_AGAIN_AFTER > now);
         if is_fresh || changed.len() >= NOTE_COUNT_MAX {
-            kept.extend(noted.map(|noted| (run, noted)));
+            still_noted.extend(noted.map(|noted| (run, noted)));
             continue;
         }
         let (detail, place) = describe_wait(d, ready, wait);
@@ -151,9 +151,9 @@ pub(super) fn note_waits(d: &mut Decision<'_>) {
             let stored = Box::new(before.with_wait((*detail).clone()));
             changed.push(NotedWait { run, attempt, detail: stored, place: place.clone() });
         }
-        kept.insert(run, Noted { attempt, token, at: now, detail, place });
+        still_noted.insert(run, StoredWait { attempt, token, at: now, detail, place });
     }
-    d.state.waits.noted = kept;
+    d.state.waits.noted = still_noted;
     require_marks(d, &changed);
     if !changed.is_empty() {
         d.step(Step::NoteWaits(changed));
@@ -161,7 +161,7 @@ pub(super) fn note_waits(d: &mut Decision<'_>) {
 }
 
 /// Handles waits that were not stored, because the queue had no room or the database failed: the next look stores them.
-pub(super) fn wait_notes_refused(d: &mut Decision<'_>, notes: &[NotedWait]) {
+pub(super) fn on_wait_notes_refused(d: &mut Decision<'_>, notes: &[NotedWait]) {
     for note in notes {
         if d.state.waits.noted.get(&note.run).is_some_and(|noted| noted.attempt == note.attempt) {
             d.state.waits.noted.remove(&note.run);
@@ -185,9 +185,9 @@ fn require_marks(d: &mut Decision<'_>, notes: &[NotedWait]) {
 
 /// Runs of this lease that have waited since `before` or longer: the first `count` of each kind of wait. Runs that remain in memory from an
 /// earlier lease are left out: another node may have taken them over, and then their rows show more than this node knows.
-fn waiting_runs<'d>(d: &'d Decision<'_>, now: Timestamp, before: Timestamp, count: usize) -> Vec<(&'d Ready, Wait)> {
+fn waiting_runs<'d>(d: &'d Decision<'_>, now: Timestamp, before: Timestamp, count: usize) -> Vec<(&'d ReadyRun, Wait)> {
     let is_old = |since: Timestamp| since <= before;
-    let is_chosen = |ready: &Ready| ready.token() == d.facts.token && is_old(ready.run.due_at);
+    let is_chosen = |ready: &ReadyRun| ready.token() == d.facts.token && is_old(ready.run.due_at);
     let queued = d.state.gates.some_queued(is_chosen, count, &d.state.runs);
     let queued = queued.into_iter().map(|(ready, ahead)| {
         let detail = ReasonDetail { waits_for: Some(WaitFor::Run), run: ahead, ..ReasonDetail::default() };
@@ -216,7 +216,7 @@ enum Wait {
     Begin(Box<(ReasonDetail, WaitPlace)>),
 }
 
-fn describe_wait(d: &Decision<'_>, ready: &Ready, wait: Wait) -> (Box<ReasonDetail>, WaitPlace) {
+fn describe_wait(d: &Decision<'_>, ready: &ReadyRun, wait: Wait) -> (Box<ReasonDetail>, WaitPlace) {
     match wait {
         Wait::Known(detail) => (detail, WaitPlace::Server),
         Wait::Executor => (Box::new(wait_for_executor(d, ready)), WaitPlace::Server),

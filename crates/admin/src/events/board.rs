@@ -8,9 +8,9 @@ use rondel_core::{AppId, ExecutorId, IdGen, JobId, NamespaceId, NodeId, Reason, 
 use rondel_store::changes::{RunSnapshot, SavedJob};
 
 /// Maximum delay between the creation of a run's id and the commit of its row. Runs can be committed in a different order than their ids.
-const LATE_MAX: Duration = Duration::from_secs(3);
+const COMMIT_DELAY_MAX: Duration = Duration::from_secs(3);
 /// Maximum delay between the instant of a job's change and its commit.
-pub(super) const SAVED_LATE_MAX: Duration = Duration::from_secs(10);
+pub(super) const SAVE_DELAY_MAX: Duration = Duration::from_secs(10);
 /// Maximum number of runs that are tracked.
 const RUN_COUNT_MAX: usize = 50_000;
 /// Maximum number of runs that are read again in one look.
@@ -67,7 +67,7 @@ impl From<&RunSnapshot> for RowState {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct KnownRun {
+struct TrackedRun {
     state: RowState,
     due_at: Timestamp,
     read_at: Timestamp,
@@ -77,7 +77,7 @@ struct KnownRun {
 pub(super) struct LastSnapshot {
     /// When it was last updated; `None` before the first look.
     pub(super) seen_at: Option<Timestamp>,
-    runs: BTreeMap<RunId, KnownRun>,
+    runs: BTreeMap<RunId, TrackedRun>,
     /// For each job: when its last change was saved, its version, and whether it is deleted.
     jobs: BTreeMap<JobId, (Timestamp, i64, bool)>,
     executors: BTreeMap<ExecutorId, HeardExecutor>,
@@ -89,18 +89,18 @@ impl LastSnapshot {
     /// Runs with ids above this are to be read.
     pub(super) fn runs_after(&self, now: Timestamp) -> RunId {
         let from = self.seen_at.map_or(now, |seen_at| seen_at.min(now));
-        RunId::new(IdGen::first_at(from - LATE_MAX))
+        RunId::new(IdGen::first_at(from - COMMIT_DELAY_MAX))
     }
 
     /// Jobs saved at or after this instant are to be read.
     pub(super) fn jobs_since(&self, now: Timestamp) -> Timestamp {
-        self.seen_at.map_or(now, |seen_at| seen_at.min(now)) - SAVED_LATE_MAX
+        self.seen_at.map_or(now, |seen_at| seen_at.min(now)) - SAVE_DELAY_MAX
     }
 
     /// Open runs that [`runs_after`](Self::runs_after) does not cover and that are to be read again; those read longest ago come first.
-    pub(super) fn to_reread(&self, now: Timestamp) -> Vec<RunId> {
+    pub(super) fn runs_to_reread(&self, now: Timestamp) -> Vec<RunId> {
         let after = self.runs_after(now);
-        let is_due = |known: &KnownRun| known.due_at <= now || known.read_at + REREAD_PERIOD <= now;
+        let is_due = |known: &TrackedRun| known.due_at <= now || known.read_at + REREAD_PERIOD <= now;
         let open = self.runs.range(..=after).filter(|(_, known)| !known.state.status.is_terminal() && is_due(known));
         let mut ids: Vec<(Timestamp, RunId)> = open.map(|(id, known)| (known.read_at, *id)).collect();
         ids.sort_unstable();
@@ -132,12 +132,12 @@ impl LastSnapshot {
                 changes.push(Change::Node(name.clone(), status));
             }
         }
-        let gone = self.nodes.iter().filter(|(id, _)| !seen.nodes.contains_key(id));
-        changes.extend(gone.map(|(_, (name, _))| Change::Node(name.clone(), "gone")));
-        let went = self.executors.iter().filter(|(id, _)| !seen.executors.contains_key(id));
-        changes.extend(went.map(|(id, heard)| Change::Executor(*id, heard.clone(), false)));
-        let came = seen.executors.iter().filter(|(id, _)| !self.executors.contains_key(id));
-        changes.extend(came.map(|(id, heard)| Change::Executor(*id, heard.clone(), true)));
+        let removed_nodes = self.nodes.iter().filter(|(id, _)| !seen.nodes.contains_key(id));
+        changes.extend(removed_nodes.map(|(_, (name, _))| Change::Node(name.clone(), "gone")));
+        let disconnected = self.executors.iter().filter(|(id, _)| !seen.executors.contains_key(id));
+        changes.extend(disconnected.map(|(id, heard)| Change::Executor(*id, heard.clone(), false)));
+        let connected = seen.executors.iter().filter(|(id, _)| !self.executors.contains_key(id));
+        changes.extend(connected.map(|(id, heard)| Change::Executor(*id, heard.clone(), true)));
         let is_new = |job: &&SavedJob| self.jobs.get(&job.id) != Some(&(job.at, job.version, job.is_deleted));
         changes.extend(seen.jobs.iter().filter(is_new).cloned().map(Change::Job));
         let mut runs: Vec<&RunSnapshot> = seen.runs.iter().collect();
@@ -156,7 +156,7 @@ impl LastSnapshot {
             self.runs.remove(id);
         }
         for run in &seen.runs {
-            let known = KnownRun { state: RowState::from(run), due_at: run.due_at, read_at: now };
+            let known = TrackedRun { state: RowState::from(run), due_at: run.due_at, read_at: now };
             if self.runs.len() < RUN_COUNT_MAX || self.runs.contains_key(&run.id) {
                 self.runs.insert(run.id, known);
             }
@@ -181,18 +181,18 @@ mod tests {
         START + Duration::from_secs(seconds)
     }
 
-    fn run(made_at: Timestamp, status: RunStatus) -> RunSnapshot {
+    fn run(created_at: Timestamp, status: RunStatus) -> RunSnapshot {
         RunSnapshot {
-            id: RunId::new(IdGen::first_at(made_at) + 1),
+            id: RunId::new(IdGen::first_at(created_at) + 1),
             namespace: NamespaceId::new(1),
             app: AppId::new(2),
             job: JobId::new(3),
-            fire_at: made_at,
+            fire_at: created_at,
             shard_index: 0,
             status,
             reason: None,
             attempt: 1,
-            due_at: made_at,
+            due_at: created_at,
             executor: None,
         }
     }
@@ -220,11 +220,11 @@ mod tests {
         let over = RunSnapshot { status: RunStatus::Failed, attempt: 2, ..fresh };
         assert_eq!(look(&mut last_snapshot, runs([over.clone()]), at(5)), [Change::Run(over.clone())]);
         // An old run is read again by its id only, and is forgotten once it has ended.
-        assert_eq!(last_snapshot.to_reread(at(6)), [old.id]);
+        assert_eq!(last_snapshot.runs_to_reread(at(6)), [old.id]);
         let ended = RunSnapshot { status: RunStatus::Succeeded, ..old.clone() };
         let seen = Snapshot { reread: vec![ended.id], ..runs([ended.clone()]) };
         assert_eq!(look(&mut last_snapshot, seen, at(6)), [Change::Run(ended)]);
-        assert!(last_snapshot.to_reread(at(7)).is_empty() && !last_snapshot.runs.contains_key(&old.id));
+        assert!(last_snapshot.runs_to_reread(at(7)).is_empty() && !last_snapshot.runs.contains_key(&old.id));
     }
 
     #[test]
@@ -232,13 +232,13 @@ mod tests {
         let mut last_snapshot = LastSnapshot::default();
         let later = RunSnapshot { due_at: at(600), ..run(at(0), RunStatus::Waiting) };
         look(&mut last_snapshot, runs([later.clone()]), at(1));
-        assert_eq!(last_snapshot.to_reread(at(2)), [], "it is among the newest");
+        assert_eq!(last_snapshot.runs_to_reread(at(2)), [], "it is among the newest");
         look(&mut last_snapshot, Snapshot::default(), at(8));
-        assert_eq!(last_snapshot.to_reread(at(9)), []);
-        assert_eq!(last_snapshot.to_reread(at(11)), [later.id]);
+        assert_eq!(last_snapshot.runs_to_reread(at(9)), []);
+        assert_eq!(last_snapshot.runs_to_reread(at(11)), [later.id]);
         // Read by its id and not found: it was deleted.
         look(&mut last_snapshot, Snapshot { reread: vec![later.id], ..Snapshot::default() }, at(11));
-        assert_eq!(last_snapshot.to_reread(at(700)), []);
+        assert_eq!(last_snapshot.runs_to_reread(at(700)), []);
     }
 
     #[test]
@@ -307,7 +307,7 @@ mod tests {
         assert_eq!(last_snapshot.runs.len(), RUN_COUNT_MAX);
         assert_eq!(look(&mut last_snapshot, runs(&many[..1]), at(2)), [Change::Gap]);
         look(&mut last_snapshot, Snapshot::default(), at(20));
-        assert_eq!(last_snapshot.to_reread(at(30)).len(), REREAD_COUNT_MAX);
+        assert_eq!(last_snapshot.runs_to_reread(at(30)).len(), REREAD_COUNT_MAX);
         let cut = Snapshot { is_cut: true, ..Snapshot::default() };
         assert!(look(&mut last_snapshot, cut, at(3)).contains(&Change::Gap));
     }

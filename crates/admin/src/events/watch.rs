@@ -26,7 +26,7 @@ const SWEEP_PERIOD: Duration = Duration::from_secs(10);
 /// Maximum time between two looks: after a longer time, listeners get a gap instead of the changes made meanwhile.
 const LOOK_GAP_MAX: Duration = Duration::from_secs(60);
 /// How many events are kept for listeners that are slow or reconnect.
-const KEPT_COUNT: usize = 10_000;
+const KEPT_EVENT_COUNT: usize = 10_000;
 /// Maximum number of events that a listener gets together.
 const BATCH: usize = 500;
 /// Maximum number of new runs that one look reads.
@@ -36,7 +36,7 @@ const JOB_LIMIT: u32 = 2_000;
 /// Maximum number of open runs of each status that a sweep reads per lease.
 const SWEEP_LIMIT: u32 = 2_000;
 /// An executor is online if it was heard this recently.
-const HEARD_FOR: Duration = Duration::from_secs(30);
+const ONLINE_WITHIN: Duration = Duration::from_secs(30);
 /// Maximum difference between the times at which two nodes see the same event.
 const NODE_SKEW_MAX: Duration = Duration::from_secs(15);
 
@@ -236,7 +236,7 @@ impl State {
     fn record(&mut self, at: Timestamp, app: Option<String>, kind: EventKind) {
         self.last_number += 1;
         self.recent_events.push_back(Arc::new(Event { number: self.last_number, at, app, kind }));
-        if self.recent_events.len() > KEPT_COUNT
+        if self.recent_events.len() > KEPT_EVENT_COUNT
             && let Some(dropped) = self.recent_events.pop_front()
         {
             self.since = Some(dropped.at);
@@ -257,11 +257,11 @@ async fn read(
     if sweeps {
         for node in &nodes {
             let open = store.snapshots_of_lease(node.token(), SWEEP_LIMIT).await?;
-            is_cut |= is_cut_at(&open, SWEEP_LIMIT);
+            is_cut |= may_be_cut(&open, SWEEP_LIMIT);
             runs.extend(by_id(open));
         }
     }
-    let reread = last_snapshot.to_reread(now);
+    let reread = last_snapshot.runs_to_reread(now);
     if !reread.is_empty() {
         runs.extend(by_id(store.current_snapshots(&reread).await?));
     }
@@ -270,14 +270,14 @@ async fn read(
     runs.extend(by_id(fresh));
     let jobs = store.jobs_saved(last_snapshot.jobs_since(now), JOB_LIMIT).await?;
     is_cut |= jobs.len() >= JOB_LIMIT as usize;
-    let sessions = store.sessions(now - HEARD_FOR).await?;
+    let sessions = store.sessions(now - ONLINE_WITHIN).await?;
     let nodes = nodes.into_iter().map(|node| (node.id, (node.name.clone(), node.status(now)))).collect();
-    let executors = heard(store, last_snapshot, &sessions).await?;
+    let executors = heard_executors(store, last_snapshot, &sessions).await?;
     Ok(Snapshot { runs: runs.into_values().collect(), reread, jobs, executors, nodes, is_cut })
 }
 
 /// Whether open runs may be missing because at most `limit` of each status were read.
-fn is_cut_at(open: &[RunSnapshot], limit: u32) -> bool {
+fn may_be_cut(open: &[RunSnapshot], limit: u32) -> bool {
     let is_full = |status| open.iter().filter(|run| run.status == status).count() >= limit as usize;
     [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running].into_iter().any(is_full)
 }
@@ -287,7 +287,7 @@ fn by_id(runs: Vec<RunSnapshot>) -> impl Iterator<Item = (RunId, RunSnapshot)> {
 }
 
 /// The executors that some node has a stream to.
-async fn heard(
+async fn heard_executors(
     store: &dyn Store,
     last_snapshot: &LastSnapshot,
     sessions: &[Session],
@@ -471,7 +471,7 @@ mod tests {
         begun(&next(&mut slow, &store, &clock).await);
         {
             let mut state = events.state.lock().await;
-            for _ in 0..KEPT_COUNT {
+            for _ in 0..KEPT_EVENT_COUNT {
                 state.record(Timestamp::EPOCH, None, EventKind::Gap);
             }
         }
@@ -480,6 +480,6 @@ mod tests {
         let mut slower = Listener { last_delivered: Some(0), ..slow.clone() };
         events.state.lock().await.record(Timestamp::EPOCH, None, EventKind::Gap);
         assert_eq!(slower.take_events(&store, Timestamp::EPOCH).await, ListenResult::TooSlow);
-        assert!(events.state.lock().await.recent_events.len() <= KEPT_COUNT);
+        assert!(events.state.lock().await.recent_events.len() <= KEPT_EVENT_COUNT);
     }
 }

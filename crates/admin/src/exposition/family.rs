@@ -87,11 +87,11 @@ impl Family {
     }
 }
 
-/// The media type of the text that [`text_of`] returns.
+/// The media type of the text that [`encode_text`] returns.
 pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Encodes the families as text, in their order.
-pub(crate) fn text_of(families: Vec<Family>) -> Result<String, fmt::Error> {
+pub(crate) fn encode_text(families: Vec<Family>) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Exported(families)));
     let mut text = String::new();
@@ -156,7 +156,7 @@ mod tests {
     fn families_are_written_in_the_text_format() {
         let histogram = Histogram::new(&[1, 10]);
         histogram.observe(std::time::Duration::from_millis(5));
-        let text = text_of(vec![
+        let text = encode_text(vec![
             Family::counters("a", "Counted", [(vec![label("x", "a \"hi\"\n")], 2)]),
             Family::gauge("b_seconds", "A length", 0.5),
             Family::histogram("c_seconds", "Lengths", histogram.read()),

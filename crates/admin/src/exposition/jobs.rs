@@ -14,7 +14,7 @@ use crate::metrics::JobSnapshot;
 use crate::node::Shared;
 
 /// Jobs looked up per statement.
-const LOOKUP: usize = 500;
+const LOOKUP_BATCH: usize = 500;
 /// Timeout of the lookup. A scrape must be answered within the scraper's timeout, even while the database does not answer.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -90,7 +90,7 @@ async fn shown_jobs(shared: &Shared) -> Result<Vec<ShownJob>, StoreError> {
     let (series, own) = (&shared.definitions.jobs, shared.membership.token().node);
     let known = series.all();
     let mut shown = Vec::with_capacity(known.len());
-    for chunk in known.chunks(LOOKUP) {
+    for chunk in known.chunks(LOOKUP_BATCH) {
         let ids: Vec<JobId> = chunk.iter().map(|state| state.job).collect();
         let records = shared.store.jobs_by_id(&ids).await?;
         let mut records: HashMap<JobId, JobRecord> = records.into_iter().map(|record| (record.id, record)).collect();

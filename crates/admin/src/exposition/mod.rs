@@ -9,7 +9,7 @@ use rondel_core::homes::Switch;
 use rondel_core::{NamespaceId, Timestamp};
 use rondel_store::cluster::Node;
 
-use self::family::{Family, Label, label, text_of};
+use self::family::{Family, Label, encode_text, label};
 use crate::counters::Count;
 use crate::metrics::{FireOutcome, NamespaceCounts, label_name, size};
 use crate::node::Shared;
@@ -36,7 +36,7 @@ pub(crate) async fn gather(shared: &Shared) -> Result<String, fmt::Error> {
     families.extend(rare_events(shared));
     families.extend(jobs::families(shared, now).await);
     families.extend(process::families());
-    text_of(families)
+    encode_text(families)
 }
 
 fn get(counter: &AtomicU64) -> u64 {
@@ -71,15 +71,15 @@ fn fires(shared: &Shared) -> Vec<Family> {
     });
     let missed = namespaces.iter().flat_map(|counts| {
         let reasons = FireOutcome::ALL.into_iter().filter(|outcome| outcome.is_missed());
-        reasons.map(|reason| (of_namespace(counts, "reason", reason.as_str()), missed_count(counts, reason)))
+        reasons.map(|reason| (namespace_labels(counts, "reason", reason.as_str()), missed_count(counts, reason)))
     });
     let runs = namespaces.iter().flat_map(|counts| {
         let verdicts = counts.read_runs().filter(|(status, _)| status.is_terminal());
-        verdicts.map(|(status, count)| (of_namespace(counts, "status", status.as_str()), count))
+        verdicts.map(|(status, count)| (namespace_labels(counts, "status", status.as_str()), count))
     });
     let retries = namespaces.iter().flat_map(|counts| {
         let counted = counts.read_retries().filter(|(_, count)| *count > 0);
-        counted.map(|(why, count)| (of_namespace(counts, "reason", why.as_str()), count))
+        counted.map(|(why, count)| (namespace_labels(counts, "reason", why.as_str()), count))
     });
     let metrics = &shared.metrics;
     vec![
@@ -155,7 +155,7 @@ fn memory(shared: &Shared) -> Vec<Family> {
     ]
 }
 
-fn of_namespace(counts: &NamespaceCounts, name: &'static str, value: &str) -> Vec<Label> {
+fn namespace_labels(counts: &NamespaceCounts, name: &'static str, value: &str) -> Vec<Label> {
     vec![label("namespace", &counts.name), label(name, value)]
 }
 

@@ -36,7 +36,7 @@ pub(super) async fn send(
     item: &OutboxItem,
     now: Timestamp,
 ) -> Result<(), Refusal> {
-    judge(post(client, webhook, item, now).await?)
+    judge_status(post(client, webhook, item, now).await?)
 }
 
 /// Sends a message once; returns the status of the answer, whatever it is.
@@ -67,7 +67,7 @@ pub(super) async fn post(
     Ok(response.status())
 }
 
-pub(super) fn judge(status: StatusCode) -> Result<(), Refusal> {
+pub(super) fn judge_status(status: StatusCode) -> Result<(), Refusal> {
     let text = || format!("it answered with status {}", status.as_u16());
     match status {
         _ if status.is_success() => Ok(()),
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn only_2xx_is_good() {
-        let judged = |code: u16| judge(StatusCode::from_u16(code).unwrap());
+        let judged = |code: u16| judge_status(StatusCode::from_u16(code).unwrap());
         assert!(judged(200).is_ok() && judged(204).is_ok());
         for code in [301, 302, 400, 404, 410] {
             assert!(matches!(judged(code), Err(Refusal::Message(_))), "{code}");

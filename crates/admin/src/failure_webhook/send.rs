@@ -104,7 +104,7 @@ struct Sender {
 }
 
 /// How sending one message ended.
-enum Sent {
+enum SendOutcome {
     Accepted,
     Refused(Refusal),
     /// The server is stopping: the message stays due.
@@ -130,16 +130,16 @@ impl Sender {
                 continue;
             }
             match self.send(&webhook, &item).await {
-                Sent::Accepted => {
+                SendOutcome::Accepted => {
                     add(&self.shared.metrics.alerts_delivered, 1);
                     rondel_failpoint::pass("alert.sent");
                     store.drop_outbox(&[item.id]).await?;
                 }
-                Sent::Interrupted => {
+                SendOutcome::Interrupted => {
                     store.postpone_outbox(&item, item.try_count, self.shared.clock.now()).await?;
                 }
-                Sent::Refused(refusal) => {
-                    self.try_later(&item, &refusal).await?;
+                SendOutcome::Refused(refusal) => {
+                    self.postpone(&item, &refusal).await?;
                     if matches!(refusal, Refusal::Receiver(_)) {
                         // The namespace's other messages would fail as well.
                         put_back_at = Some(self.shared.clock.now() + PUT_BACK_DELAY);
@@ -150,7 +150,7 @@ impl Sender {
         Ok(())
     }
 
-    async fn send(&self, webhook: &FailureWebhook, item: &OutboxItem) -> Sent {
+    async fn send(&self, webhook: &FailureWebhook, item: &OutboxItem) -> SendOutcome {
         let base = self.shared.config.advertise_url.as_deref();
         let item = OutboxItem { payload: with_link(&item.payload, base, item.run), ..item.clone() };
         let stopping = async {
@@ -160,14 +160,14 @@ impl Sender {
         tokio::select! {
             biased;
             sent = client::send(&self.client, webhook, &item, self.shared.clock.now()) => match sent {
-                Ok(()) => Sent::Accepted,
-                Err(refusal) => Sent::Refused(refusal),
+                Ok(()) => SendOutcome::Accepted,
+                Err(refusal) => SendOutcome::Refused(refusal),
             },
-            () = stopping => Sent::Interrupted,
+            () = stopping => SendOutcome::Interrupted,
         }
     }
 
-    async fn try_later(&self, item: &OutboxItem, refusal: &Refusal) -> Result<(), StoreError> {
+    async fn postpone(&self, item: &OutboxItem, refusal: &Refusal) -> Result<(), StoreError> {
         let now = self.shared.clock.now();
         let tried_count = item.try_count.saturating_add(1);
         let run_id = item.run.map(|run| run.to_string()).unwrap_or_default();

@@ -58,7 +58,7 @@ pub(crate) async fn test_failure_webhook(
     };
     let took = began.elapsed();
     let (status, error) = match sent {
-        Ok(status) => (Some(status.as_u16()), client::judge(status).err()),
+        Ok(status) => (Some(status.as_u16()), client::judge_status(status).err()),
         Err(refusal) => (None, Some(refusal)),
     };
     Ok(Some(TestSend { status, took, error: error.map(|refusal| refusal.text().to_owned()) }))

@@ -33,7 +33,7 @@ enum State {
 
 impl State {
     /// Combines the states that the executor's streams to two nodes show.
-    fn or(self, other: Self) -> Self {
+    fn combine(self, other: Self) -> Self {
         match (self, other) {
             (Self::Silent(one), Self::Silent(another)) => Self::Silent(one.max(another)),
             (Self::Silent(_), heard) | (heard, _) => heard,
@@ -142,7 +142,7 @@ impl ContextReader<'_> {
         for session in sessions.iter().filter(|session| !left.contains(&session.executor)) {
             let seen = session.last_seen_at;
             let new = if session.is_open() { state(seen, State::Taking) } else { State::Silent(seen) };
-            elsewhere.entry(session.executor).and_modify(|known| *known = known.or(new)).or_insert(new);
+            elsewhere.entry(session.executor).and_modify(|known| *known = known.combine(new)).or_insert(new);
         }
         let ids: Vec<ExecutorId> = elsewhere.keys().copied().collect();
         let records = self.0.store().executors_by_id(&ids, Timestamp::EPOCH).await?;

@@ -27,25 +27,25 @@ const ROW_OVERHEAD: usize = 256;
 /// How long the row of an offline executor still counts.
 const ROW_COUNTS_FOR: Duration = Duration::from_secs(3600);
 /// How many characters of a rejected value are shown.
-const SHOWN_LEN_MAX: usize = 60;
+const EXCERPT_LEN_MAX: usize = 60;
 
 /// Rejects a hello with a field that is malformed or too large.
 pub(super) fn check(hello: &v1::Hello) -> Result<(), Status> {
     for (field, value) in [("namespace", &hello.namespace), ("app", &hello.app), ("name", &hello.name)] {
-        name::check(value).map_err(|message| refusal(field, &cut(&message, 4 * SHOWN_LEN_MAX)))?;
+        name::check(value).map_err(|message| field_error(field, &truncate(&message, 4 * EXCERPT_LEN_MAX)))?;
     }
     if hello.incarnation <= 0 {
-        return Err(refusal("incarnation", &format!("{} is not a positive number", hello.incarnation)));
+        return Err(field_error("incarnation", &format!("{} is not a positive number", hello.incarnation)));
     }
     if !(1..=SLOTS_MAX).contains(&hello.slots) {
-        return Err(refusal("slots", &format!("{} is outside 1 to {SLOTS_MAX}", hello.slots)));
+        return Err(field_error("slots", &format!("{} is outside 1 to {SLOTS_MAX}", hello.slots)));
     }
     for (field, secret) in [("secret", &hello.secret), ("predecessor_secret", &hello.predecessor_secret)] {
         if secret.len() > SECRET_LEN_MAX {
-            return Err(refusal(field, &format!("{} bytes; at most {SECRET_LEN_MAX} are accepted", secret.len())));
+            return Err(field_error(field, &format!("{} bytes; at most {SECRET_LEN_MAX} are accepted", secret.len())));
         }
     }
-    at_most("sdk_version", &hello.sdk_version, VERSION_LEN_MAX)?;
+    check_len("sdk_version", &hello.sdk_version, VERSION_LEN_MAX)?;
     check_visible("sdk_version", &hello.sdk_version)?;
     super::message_bounds::check_attempts(&hello.held, &hello.finished)?;
     let counts = [
@@ -55,33 +55,34 @@ pub(super) fn check(hello: &v1::Hello) -> Result<(), Status> {
     ];
     for (field, count, max) in counts {
         if count > max {
-            return Err(refusal(field, &format!("there are {count}; at most {max} are accepted")));
+            return Err(field_error(field, &format!("there are {count}; at most {max} are accepted")));
         }
     }
     for handler in &hello.handlers {
-        name::check_handler(handler).map_err(|message| refusal("handlers", &cut(&message, 4 * SHOWN_LEN_MAX)))?;
+        name::check_handler(handler)
+            .map_err(|message| field_error("handlers", &truncate(&message, 4 * EXCERPT_LEN_MAX)))?;
     }
     #[expect(clippy::iter_over_hash_type, reason = "any label that is too long is a reason to refuse")]
     for (name, value) in &hello.labels {
-        at_most("labels", name, LABEL_NAME_LEN_MAX)?;
-        at_most(&format!("labels: {name}"), value, LABEL_VALUE_LEN_MAX)?;
+        check_len("labels", name, LABEL_NAME_LEN_MAX)?;
+        check_len(&format!("labels: {name}"), value, LABEL_VALUE_LEN_MAX)?;
         check_visible("labels", name)?;
         check_visible("labels", value)?;
     }
     let bytes = row_bytes(hello);
     if bytes > ROW_BYTES_MAX {
         let message = format!("together with the labels they take {bytes} bytes; at most {ROW_BYTES_MAX} are accepted");
-        return Err(refusal("handlers", &message));
+        return Err(field_error("handlers", &message));
     }
     Ok(())
 }
 
-fn at_most(field: &str, value: &str, len_max: usize) -> Result<(), Status> {
+fn check_len(field: &str, value: &str, len_max: usize) -> Result<(), Status> {
     if value.len() <= len_max {
         return Ok(());
     }
-    let shown = cut(value, SHOWN_LEN_MAX);
-    Err(refusal(field, &format!("{shown:?} has {} bytes; at most {len_max} are accepted", value.len())))
+    let shown = truncate(value, EXCERPT_LEN_MAX);
+    Err(field_error(field, &format!("{shown:?} has {} bytes; at most {len_max} are accepted", value.len())))
 }
 
 /// Rejects text that a terminal would interpret, or that imitates another text.
@@ -89,15 +90,15 @@ fn check_visible(field: &str, value: &str) -> Result<(), Status> {
     if !value.contains(plain::is_control_or_invisible) {
         return Ok(());
     }
-    let shown = cut(value, SHOWN_LEN_MAX);
-    Err(refusal(field, &format!("{shown:?} has control or invisible characters; remove them")))
+    let shown = truncate(value, EXCERPT_LEN_MAX);
+    Err(field_error(field, &format!("{shown:?} has control or invisible characters; remove them")))
 }
 
-fn refusal(field: &str, message: &str) -> Status {
+fn field_error(field: &str, message: &str) -> Status {
     Status::invalid_argument(format!("{field}: {message}"))
 }
 
-fn cut(text: &str, len_max: usize) -> String {
+fn truncate(text: &str, len_max: usize) -> String {
     match text.char_indices().nth(len_max) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
@@ -106,7 +107,8 @@ fn cut(text: &str, len_max: usize) -> String {
 
 /// Identifies an executor in log lines before its hello is checked.
 pub(super) fn executor_label(hello: &v1::Hello, peer: &str) -> String {
-    let [namespace, app, name] = [&hello.namespace, &hello.app, &hello.name].map(|text| cut(text, SHOWN_LEN_MAX));
+    let [namespace, app, name] =
+        [&hello.namespace, &hello.app, &hello.name].map(|text| truncate(text, EXCERPT_LEN_MAX));
     format!("{namespace}/{app}/{name} at {peer}")
 }
 
@@ -149,13 +151,13 @@ impl HelloRates {
 #[derive(Debug, Default)]
 pub(crate) struct AppRows(Mutex<HashMap<(AppId, Option<TokenId>), Rows>>);
 
-type Rows = HashMap<ExecutorId, Row>;
+type Rows = HashMap<ExecutorId, CountedRow>;
 
 #[derive(Clone, Copy, Debug)]
-struct Row {
+struct CountedRow {
     bytes: usize,
     /// When the executor last sent a hello.
-    noted_at: Timestamp,
+    hello_at: Timestamp,
 }
 
 impl AppRows {
@@ -170,13 +172,13 @@ impl AppRows {
     ) -> Result<(), Status> {
         let mut apps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let rows = apps.entry((app, token)).or_default();
-        let row = Row { bytes: row_bytes(hello) + ROW_OVERHEAD, noted_at: now };
-        let is_too_much = |rows: &HashMap<ExecutorId, Row>| {
+        let row = CountedRow { bytes: row_bytes(hello) + ROW_OVERHEAD, hello_at: now };
+        let is_too_much = |rows: &HashMap<ExecutorId, CountedRow>| {
             let others = rows.iter().filter(|(id, _)| **id != executor).map(|(_, row)| row.bytes);
             others.sum::<usize>() + row.bytes > APP_BYTES_MAX
         };
         if is_too_much(rows) {
-            rows.retain(|id, row| row.noted_at + ROW_COUNTS_FOR > now || is_online(*id));
+            rows.retain(|id, row| row.hello_at + ROW_COUNTS_FOR > now || is_online(*id));
         }
         if is_too_much(rows) {
             let (count, kib) = (rows.len(), APP_BYTES_MAX / 1024);

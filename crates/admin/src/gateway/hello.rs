@@ -121,7 +121,7 @@ pub(super) async fn check(
     let lineage = proof::lineage(shared, app.id, &hello).await.map_err(unavailable)?;
     let predecessor = lineage.first().copied();
     let declared_set = DeclaredSet::new(&hello.declared);
-    let process = host_process::find(hello.process.as_ref());
+    let process = host_process::find_living(hello.process.as_ref());
     let has_handler = |info: &v1::HandlerInfo| hello.handlers.contains(&info.name);
     let infos = hello.handler_infos.into_iter().filter(has_handler).map(|info| (info.name, info.params_schema));
     let params_schemas = shared.registry.schemas.of_executor(app.id, &hello.name, infos);
@@ -137,7 +137,7 @@ pub(super) async fn check(
         weight: hello.weight,
         slots: hello.slots,
         handlers: json_array(&hello.handlers),
-        secret_hash: proof::hash(&hello.secret),
+        secret_hash: proof::secret_hash(&hello.secret),
         first_seen_at: now,
         last_seen_at: now,
     };

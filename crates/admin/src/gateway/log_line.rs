@@ -7,7 +7,7 @@ use rondel_store::logs::{LEVELS, LogLine};
 /// The longest text of one line, in bytes. The SDK cuts lines at a quarter of it.
 const TEXT_BYTES_MAX: usize = 64 * 1024;
 /// The level that is stored for a line whose level is unknown.
-const LEVEL: &str = "info";
+const LEVEL_DEFAULT: &str = "info";
 
 /// The instant of a line, or `now` if the executor states none, or one that is outside the range of the calendar.
 pub(super) fn line_instant(at_ms: i64, now: Timestamp) -> Timestamp {
@@ -16,8 +16,8 @@ pub(super) fn line_instant(at_ms: i64, now: Timestamp) -> Timestamp {
 }
 
 /// The line with a known level, a valid instant, and a text of bounded length.
-pub(super) fn bounded(line: v1::LogLine, now: Timestamp) -> LogLine {
-    let level = LEVELS.into_iter().find(|level| *level == line.level).unwrap_or(LEVEL);
+pub(super) fn bounded_line(line: v1::LogLine, now: Timestamp) -> LogLine {
+    let level = LEVELS.into_iter().find(|level| *level == line.level).unwrap_or(LEVEL_DEFAULT);
     let mut text = line.text;
     if text.len() > TEXT_BYTES_MAX {
         let cut = text.len() - TEXT_BYTES_MAX;
@@ -35,7 +35,7 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 
     fn line(at_ms: i64, level: &str, text: String) -> LogLine {
-        bounded(v1::LogLine { at_ms, level: level.to_owned(), text }, NOW)
+        bounded_line(v1::LogLine { at_ms, level: level.to_owned(), text }, NOW)
     }
 
     #[test]
@@ -47,9 +47,9 @@ mod tests {
     #[test]
     fn level_text_and_instant_are_bounded() {
         let cut = line(i64::MAX, &"L".repeat(14_000_000), "é".repeat(TEXT_BYTES_MAX));
-        assert_eq!((cut.at, cut.level.as_str()), (NOW, LEVEL));
+        assert_eq!((cut.at, cut.level.as_str()), (NOW, LEVEL_DEFAULT));
         assert!(cut.text.len() < TEXT_BYTES_MAX + 64 && cut.text.ends_with("65536 bytes more were dropped)"));
         let without_instant = line(0, "evil\n", String::new());
-        assert_eq!((without_instant.at, without_instant.level.as_str()), (NOW, LEVEL));
+        assert_eq!((without_instant.at, without_instant.level.as_str()), (NOW, LEVEL_DEFAULT));
     }
 }

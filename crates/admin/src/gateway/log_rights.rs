@@ -30,7 +30,7 @@ pub(super) type HeldAttempt = (RunId, i32, ExecutorId);
 pub(crate) struct SentRuns(Mutex<[HashMap<RunId, (i32, ExecutorId)>; 2]>);
 
 impl SentRuns {
-    pub(crate) fn note(&self, run: RunId, attempt: i32, executor: ExecutorId) {
+    pub(crate) fn record(&self, run: RunId, attempt: i32, executor: ExecutorId) {
         let mut halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if halves[0].len() >= CACHED_COUNT_MAX {
             halves.swap(0, 1);
@@ -57,7 +57,7 @@ pub(super) struct RunFacts<'a> {
     /// The earlier attempts; read only for lines of one of them.
     pub(super) attempts: &'a [Attempt],
     /// The attempt that this node sent, and the executor that it was sent to.
-    pub(super) sent: Option<(i32, ExecutorId)>,
+    pub(super) sent_attempt: Option<(i32, ExecutorId)>,
 }
 
 impl RunFacts<'_> {
@@ -69,10 +69,10 @@ impl RunFacts<'_> {
             return false;
         }
         if attempt < run.attempt {
-            let its = self.attempts.iter().find(|one| one.attempt == attempt);
-            return its.is_some_and(|one| one.executor_id == Some(executor) && !is_late(one.finished_at));
+            let ended_attempt = self.attempts.iter().find(|one| one.attempt == attempt);
+            return ended_attempt.is_some_and(|one| one.executor_id == Some(executor) && !is_late(one.finished_at));
         }
-        let sent_to = self.sent.filter(|(sent, _)| *sent == attempt).map(|(_, executor)| executor);
+        let sent_to = self.sent_attempt.filter(|(sent, _)| *sent == attempt).map(|(_, executor)| executor);
         match (run.executor_id, sent_to) {
             (_, Some(id)) if id == executor => !is_late(run.finished_at),
             (Some(id), _) => id == executor && !is_late(run.finished_at),
@@ -104,7 +104,7 @@ pub(super) struct LogRights {
 impl LogRights {
     /// The attempts among these that are not cached as allowed to log. A full cache is emptied only here, so that the attempts of this batch
     /// stay in it until their chunks are decided.
-    pub(super) fn uncached<'a>(
+    pub(super) fn attempts_to_check<'a>(
         &mut self,
         attempts: impl Iterator<Item = &'a HeldAttempt>,
         now: Timestamp,
@@ -123,7 +123,7 @@ impl LogRights {
     }
 
     /// Decides whether lines of this attempt are accepted, and caches the decision.
-    pub(super) fn learn(
+    pub(super) fn check_and_cache(
         &mut self,
         app: AppId,
         held: HeldAttempt,
@@ -210,7 +210,7 @@ mod tests {
                 message: None,
                 detail: None,
             };
-            let facts = RunFacts { run: &run, attempts: &[ended(1, MINE), ended(2, OTHERS)], sent };
+            let facts = RunFacts { run: &run, attempts: &[ended(1, MINE), ended(2, OTHERS)], sent_attempt: sent };
             let held = (RunId::new(1), attempt, MINE);
             assert_eq!(facts.may_log(APP, held, NOW), wanted, "{run:?} {sent:?} {attempt}");
             assert!(!facts.may_log(AppId::new(2), held, NOW));
@@ -222,17 +222,17 @@ mod tests {
         let mut rights = LogRights::default();
         let held = (RunId::new(1), 1, MINE);
         let run = run(1, RunStatus::Running, Some(MINE), None);
-        let facts = RunFacts { run: &run, attempts: &[], sent: None };
+        let facts = RunFacts { run: &run, attempts: &[], sent_attempt: None };
         assert_eq!(rights.decide(&held, 1), ChunkDecision::Dropped);
-        rights.learn(APP, held, Some(&facts), NOW);
-        assert_eq!(rights.uncached([&held].into_iter(), NOW), []);
-        assert_eq!(rights.uncached([&held].into_iter(), NOW + ALLOWED_FOR), [held]);
+        rights.check_and_cache(APP, held, Some(&facts), NOW);
+        assert_eq!(rights.attempts_to_check([&held].into_iter(), NOW), []);
+        assert_eq!(rights.attempts_to_check([&held].into_iter(), NOW + ALLOWED_FOR), [held]);
         let taken: Vec<ChunkDecision> = (0..4).map(|_| rights.decide(&held, RUN_BYTES_MAX / 2)).collect();
         assert_eq!(
             taken,
             [ChunkDecision::Whole, ChunkDecision::Whole, ChunkDecision::FullNotice, ChunkDecision::Dropped]
         );
-        rights.learn(APP, held, None, NOW);
+        rights.check_and_cache(APP, held, None, NOW);
         assert_eq!(rights.decide(&held, 1), ChunkDecision::Dropped);
     }
 
@@ -240,14 +240,14 @@ mod tests {
     fn lines_are_taken_however_many_attempts_log_at_once() {
         let mut rights = LogRights::default();
         let run = run(1, RunStatus::Running, Some(MINE), None);
-        let facts = RunFacts { run: &run, attempts: &[], sent: None };
+        let facts = RunFacts { run: &run, attempts: &[], sent_attempt: None };
         let count = i64::try_from(CACHED_COUNT_MAX).unwrap();
         for id in 1..=count {
-            rights.learn(APP, (RunId::new(id), 1, MINE), Some(&facts), NOW);
+            rights.check_and_cache(APP, (RunId::new(id), 1, MINE), Some(&facts), NOW);
         }
         let attempts = [1, count + 1].map(|id| (RunId::new(id), 1, MINE));
-        for held in rights.uncached(attempts.iter(), NOW) {
-            assert!(rights.learn(APP, held, Some(&facts), NOW));
+        for held in rights.attempts_to_check(attempts.iter(), NOW) {
+            assert!(rights.check_and_cache(APP, held, Some(&facts), NOW));
         }
         assert_eq!(attempts.map(|held| rights.decide(&held, 1)), [ChunkDecision::Whole; 2]);
         assert!(rights.allowed.len() < CACHED_COUNT_MAX);
@@ -258,7 +258,7 @@ mod tests {
     fn runs_that_this_node_sent_do_not_count_against_the_executor_of_the_next_owner() {
         let sent = SentRuns::default();
         let own = run(1, RunStatus::Pending, None, None);
-        sent.note(own.id, 1, OTHERS);
+        sent.record(own.id, 1, OTHERS);
         let (this, other) = (own.node, NodeId::new(9));
         let moved = Run { node: other, ..own.clone() };
         for (run, executor, is_known) in
@@ -266,7 +266,7 @@ mod tests {
         {
             let known = sent.sent_attempt_for(run, executor, this);
             assert_eq!(known, is_known.then_some((1, OTHERS)));
-            let facts = RunFacts { run, attempts: &[], sent: known };
+            let facts = RunFacts { run, attempts: &[], sent_attempt: known };
             assert_eq!(facts.may_log(APP, (run.id, 1, executor), NOW), executor == OTHERS || !is_known);
         }
     }
@@ -276,13 +276,13 @@ mod tests {
         let sent = SentRuns::default();
         let count = i64::try_from(CACHED_COUNT_MAX).unwrap();
         for id in 1..=count + 1 {
-            sent.note(RunId::new(id), 1, MINE);
+            sent.record(RunId::new(id), 1, MINE);
         }
-        sent.note(RunId::new(1), 2, OTHERS);
+        sent.record(RunId::new(1), 2, OTHERS);
         assert_eq!(sent.get(RunId::new(1)), Some((2, OTHERS)));
         assert_eq!(sent.get(RunId::new(2)), Some((1, MINE)));
         for id in count + 2..=2 * count + 2 {
-            sent.note(RunId::new(id), 1, MINE);
+            sent.record(RunId::new(id), 1, MINE);
         }
         assert_eq!(sent.get(RunId::new(2)), None);
     }

@@ -55,7 +55,7 @@ pub(crate) struct PendingLogs(Arc<Pending>);
 struct Pending {
     count: AtomicUsize,
     /// Notified when the count falls.
-    count_fell: Notify,
+    count_decreased: Notify,
     /// Set when a wait has reached its limit, and cleared once all messages are durable.
     is_behind: AtomicBool,
 }
@@ -73,10 +73,10 @@ impl PendingLogs {
     /// Waits until every message counted so far is durable, up to a limit. Once a wait has reached the limit, further calls return immediately
     /// until all messages are durable, so that the heartbeats behind many results are answered in time.
     pub(super) async fn wait(&self, limit: Duration) {
-        let Pending { count, count_fell, is_behind } = &*self.0;
+        let Pending { count, count_decreased, is_behind } = &*self.0;
         let all_durable = async {
             loop {
-                let notified = count_fell.notified();
+                let notified = count_decreased.notified();
                 if count.load(Ordering::Acquire) == 0 {
                     return;
                 }
@@ -92,11 +92,11 @@ impl PendingLogs {
 
 impl Drop for PendingGuard {
     fn drop(&mut self) {
-        let Pending { count, count_fell, is_behind } = &*self.0.0;
+        let Pending { count, count_decreased, is_behind } = &*self.0.0;
         if count.fetch_sub(1, Ordering::AcqRel) == 1 {
             is_behind.store(false, Ordering::Relaxed);
         }
-        count_fell.notify_waiters();
+        count_decreased.notify_waiters();
     }
 }
 
@@ -250,7 +250,7 @@ impl LogLoop {
             .iter()
             .flat_map(|item| item.chunks.iter().map(|chunk| (held_attempt(&item.session, chunk), item.app)));
         let apps: HashMap<HeldAttempt, AppId> = items.collect();
-        let unknown = self.rights.uncached(apps.keys(), now);
+        let unknown = self.rights.attempts_to_check(apps.keys(), now);
         let mut ids: Vec<RunId> = unknown.iter().map(|(run, ..)| *run).collect();
         ids.dedup();
         let mut runs = HashMap::new();
@@ -271,8 +271,8 @@ impl LogLoop {
             };
             let this = self.shared.membership.token().node;
             let sent = |run| self.shared.sent_runs.sent_attempt_for(run, held.2, this);
-            let facts = run.map(|run| RunFacts { run, attempts: &attempts, sent: sent(run) });
-            if !self.rights.learn(*app, held, facts.as_ref(), now)
+            let facts = run.map(|run| RunFacts { run, attempts: &attempts, sent_attempt: sent(run) });
+            if !self.rights.check_and_cache(*app, held, facts.as_ref(), now)
                 && let Some(count) = self.shared.log_limit.count("foreign logs", held.2.get())
             {
                 let (run, attempt, executor) = held;

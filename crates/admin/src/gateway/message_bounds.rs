@@ -13,14 +13,14 @@ pub(super) const PART_OVERHEAD: usize = 128;
 /// Rejects a message with too many parts, or with a part that is too large.
 pub(super) fn check(body: &Body) -> Result<(), Status> {
     match body {
-        Body::Replies(replies) => at_most("replies", replies.replies.len(), ITEM_COUNT_MAX),
-        Body::Results(results) => at_most("results", results.results.len(), ITEM_COUNT_MAX),
+        Body::Replies(replies) => check_item_count("replies", replies.replies.len(), ITEM_COUNT_MAX),
+        Body::Results(results) => check_item_count("results", results.results.len(), ITEM_COUNT_MAX),
         Body::Logs(logs) => check_logs(logs),
-        Body::ProbeReplies(replies) => at_most("free_job_ids", replies.free_job_ids.len(), PROBED_COUNT_MAX),
+        Body::ProbeReplies(replies) => check_item_count("free_job_ids", replies.free_job_ids.len(), PROBED_COUNT_MAX),
         Body::FenceReply(reply) => check_attempts(&reply.held, &reply.finished),
         Body::PumpReports(reports) => {
             let items = reports.reports.iter().map(|report| report.items.len() + 1).sum();
-            at_most("reports and their items", items, ITEM_COUNT_MAX)
+            check_item_count("reports and their items", items, ITEM_COUNT_MAX)
         }
         Body::Hello(_) | Body::Heartbeat(_) | Body::Draining(_) | Body::Goodbye(_) | Body::ScriptRequest(_) => Ok(()),
     }
@@ -28,12 +28,12 @@ pub(super) fn check(body: &Body) -> Result<(), Status> {
 
 /// Rejects a list of attempts that is too long.
 pub(super) fn check_attempts(held: &[v1::RunRef], finished: &[v1::RunRef]) -> Result<(), Status> {
-    at_most("held and finished", held.len() + finished.len(), ATTEMPT_COUNT_MAX)
+    check_item_count("held and finished", held.len() + finished.len(), ATTEMPT_COUNT_MAX)
 }
 
 fn check_logs(logs: &v1::Logs) -> Result<(), Status> {
-    at_most("chunks", logs.chunks.len(), ITEM_COUNT_MAX)?;
-    at_most("lines", logs.chunks.iter().map(|chunk| chunk.lines.len()).sum(), LINE_COUNT_MAX)?;
+    check_item_count("chunks", logs.chunks.len(), ITEM_COUNT_MAX)?;
+    check_item_count("lines", logs.chunks.iter().map(|chunk| chunk.lines.len()).sum(), LINE_COUNT_MAX)?;
     match logs.chunks.iter().map(encoded_len).max() {
         Some(bytes) if bytes > CHUNK_BYTES_MAX => {
             Err(refusal(&format!("chunks: one has {bytes} bytes; at most {CHUNK_BYTES_MAX} are accepted")))
@@ -42,7 +42,7 @@ fn check_logs(logs: &v1::Logs) -> Result<(), Status> {
     }
 }
 
-fn at_most(field: &str, count: usize, max: usize) -> Result<(), Status> {
+fn check_item_count(field: &str, count: usize, max: usize) -> Result<(), Status> {
     if count <= max {
         return Ok(());
     }

@@ -12,19 +12,19 @@ use crate::metrics::Limit;
 
 /// The key by which streams are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Holder {
+enum StreamOwner {
     Token(TokenId),
     Address(IpAddr),
 }
 
 #[derive(Debug, Default)]
-pub(super) struct OpenStreams(Mutex<HashMap<Holder, usize>>);
+pub(super) struct OpenStreams(Mutex<HashMap<StreamOwner, usize>>);
 
 /// A counted stream; it counts until it is dropped.
 #[derive(Debug)]
 pub(crate) struct StreamPlace {
     open: Arc<OpenStreams>,
-    holders: Vec<Holder>,
+    owners: Vec<StreamOwner>,
 }
 
 /// A limit that one more stream would exceed.
@@ -53,34 +53,34 @@ impl OpenStreams {
         address: Option<IpAddr>,
         config: &EngineConfig,
     ) -> Result<StreamPlace, TooManyStreams> {
-        let of_token = (Holder::Token(token), config.executor_streams_per_token, Limit::ExecutorStreamsPerToken);
+        let of_token = (StreamOwner::Token(token), config.executor_streams_per_token, Limit::ExecutorStreamsPerToken);
         let of_address = address.map(|address| {
-            (Holder::Address(address), config.executor_streams_per_address, Limit::ExecutorStreamsPerAddress)
+            (StreamOwner::Address(address), config.executor_streams_per_address, Limit::ExecutorStreamsPerAddress)
         });
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut holders = Vec::new();
-        for (holder, max, limit) in [Some(of_token), of_address].into_iter().flatten() {
-            if counts.get(&holder).copied().unwrap_or_default() >= max {
+        let mut owners = Vec::new();
+        for (owner, max, limit) in [Some(of_token), of_address].into_iter().flatten() {
+            if counts.get(&owner).copied().unwrap_or_default() >= max {
                 return Err(TooManyStreams { limit, max });
             }
-            holders.push(holder);
+            owners.push(owner);
         }
-        for holder in &holders {
-            *counts.entry(*holder).or_default() += 1;
+        for owner in &owners {
+            *counts.entry(*owner).or_default() += 1;
         }
         drop(counts);
-        Ok(StreamPlace { open: Arc::clone(self), holders })
+        Ok(StreamPlace { open: Arc::clone(self), owners })
     }
 }
 
 impl Drop for StreamPlace {
     fn drop(&mut self) {
         let mut counts = self.open.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for holder in &self.holders {
-            if let Some(count) = counts.get_mut(holder) {
+        for owner in &self.owners {
+            if let Some(count) = counts.get_mut(owner) {
                 *count -= 1;
                 if *count == 0 {
-                    counts.remove(holder);
+                    counts.remove(owner);
                 }
             }
         }

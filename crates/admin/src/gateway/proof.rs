@@ -19,7 +19,7 @@ const LINEAGE_LEN_MAX: usize = 16;
 const SIBLING_COUNT_MAX: u32 = 16;
 
 /// The stored digest of an executor's secret; `None` if it has no secret.
-pub(super) fn hash(secret: &[u8]) -> Option<String> {
+pub(super) fn secret_hash(secret: &[u8]) -> Option<String> {
     let hex = |digest: &[u8]| digest.iter().map(|byte| format!("{byte:02x}")).collect();
     (!secret.is_empty()).then(|| hex(Sha256::digest(secret).as_slice()))
 }
@@ -31,7 +31,7 @@ pub(super) fn hash(secret: &[u8]) -> Option<String> {
 /// it. The killed process had proved the same predecessor with the same secret, so it is found as another successor of that predecessor.
 pub(super) async fn lineage(shared: &Shared, app: AppId, hello: &v1::Hello) -> Result<Vec<ExecutorId>, StoreError> {
     let mut lineage = Vec::new();
-    let mut next = predecessor(shared, app, hello).await?;
+    let mut next = proven_predecessor(shared, app, hello).await?;
     while let Some(id) = next.filter(|id| lineage.len() < LINEAGE_LEN_MAX && !lineage.contains(id)) {
         lineage.push(id);
         let row = shared.store.executor_proof(id).await?.filter(|row| row.app == app);
@@ -47,7 +47,7 @@ pub(super) async fn lineage(shared: &Shared, app: AppId, hello: &v1::Hello) -> R
     Ok(lineage)
 }
 
-async fn predecessor(shared: &Shared, app: AppId, hello: &v1::Hello) -> Result<Option<ExecutorId>, StoreError> {
+async fn proven_predecessor(shared: &Shared, app: AppId, hello: &v1::Hello) -> Result<Option<ExecutorId>, StoreError> {
     if hello.predecessor <= 0 || hello.predecessor == hello.incarnation {
         return Ok(None);
     }
@@ -81,7 +81,7 @@ fn check_proof(app: AppId, known: Option<&ExecutorProof>, shown: &[u8]) -> Proof
     match known {
         Some(known) if known.app == app => match &known.secret_hash {
             None => ProofResult::UnlessLiving,
-            Some(wanted) if hash(shown).as_ref() == Some(wanted) => ProofResult::Proven,
+            Some(wanted) if secret_hash(shown).as_ref() == Some(wanted) => ProofResult::Proven,
             Some(_) => ProofResult::Unproven,
         },
         _ => ProofResult::Unproven,
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn a_predecessor_is_proven_by_its_secret_and_in_its_app_alone() {
         let app = AppId::new(1);
-        let known = |app, secret: &[u8]| ExecutorProof { app, secret_hash: hash(secret), predecessor: None };
+        let known = |app, secret: &[u8]| ExecutorProof { app, secret_hash: secret_hash(secret), predecessor: None };
         let (with, without) = (known(app, b"secret"), known(app, b""));
         for (known, shown, wanted) in [
             (Some(&with), &b"secret"[..], ProofResult::Proven),

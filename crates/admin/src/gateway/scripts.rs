@@ -55,7 +55,7 @@ impl ScriptReader {
     async fn read(&self, request: &v1::ScriptRequest) -> Result<Result<v1::ScriptReply, String>, StoreError> {
         let store = self.shared.store.as_ref();
         let id = RunId::new(request.run_id);
-        let Some(run) = store.runs(&[id]).await?.pop().filter(|run| self.has(run, request.attempt)) else {
+        let Some(run) = store.runs(&[id]).await?.pop().filter(|run| self.has_attempt(run, request.attempt)) else {
             return Ok(Err(NOT_ITS_RUN.to_owned()));
         };
         let Some(definition) = store.definitions(&[(run.job, run.job_version)]).await?.pop() else {
@@ -97,7 +97,7 @@ impl ScriptReader {
     }
 
     /// Whether the executor of this stream has this attempt of a run, and may still be running it.
-    fn has(&self, run: &Run, attempt: i32) -> bool {
+    fn has_attempt(&self, run: &Run, attempt: i32) -> bool {
         let this = self.shared.membership.token().node;
         let sent = self.shared.sent_runs.sent_attempt_for(run, self.session.executor, this);
         let facts = RunFacts { run, attempts: &[], sent };

@@ -94,7 +94,7 @@ impl Session {
         let Some(opened_at) = opened_at else {
             return Err(Status::already_exists("another executor has this incarnation: its app or its secret differs"));
         };
-        row.opened(opened_at);
+        row.record_opened(opened_at);
         let nodes = read_nodes(shared).await?;
         // Its hello may have been read long ago, if the database was slow since.
         admitted.online.last_seen_at = shared.clock.now();
@@ -247,7 +247,7 @@ impl Session {
         let mut unstored = None;
         if let Some(opened_at) = row.end().filter(|_| is_dropped) {
             let end = StreamEnd { opened_at, reached: shared.sent_until() };
-            unstored = (!session_end::store(&shared, id, end).await).then_some(end);
+            unstored = (!session_end::store_end(&shared, id, end).await).then_some(end);
         }
         // Dropping the last sender ends the stream on the executor's side too. The executor may open the next one while this task waits.
         drop((handle, stream, held));
@@ -260,7 +260,7 @@ impl Session {
             drop(inner.events.send(Event::Died(id)).await);
         }
         if let Some(end) = unstored {
-            session_end::store_later(&shared, id, end, stop).await;
+            session_end::retry_store_end(&shared, id, end, stop).await;
         }
     }
 
@@ -468,8 +468,8 @@ fn reply(reply: &v1::Reply, now: Timestamp) -> Option<(RunId, i32, Reply)> {
     let what = match reply.kind() {
         Kind::Accepted => Reply::Accepted,
         Kind::Started => {
-            let after = Duration::from_millis(u64::try_from(reply.started_after_ms).unwrap_or(0));
-            Reply::Started(Start { at: reported_instant(reply.started_at_ms, now), after })
+            let start_delay = Duration::from_millis(u64::try_from(reply.started_after_ms).unwrap_or(0));
+            Reply::Started(Start { at: reported_instant(reply.started_at_ms, now), start_delay })
         }
         Kind::Refused => Reply::Refused(reply.refused(), Some(reply.fence_n).filter(|number| *number != 0)),
         Kind::Progress | Kind::Unspecified => return None,
@@ -492,6 +492,6 @@ fn chunk(chunk: v1::LogChunk, now: Timestamp) -> LogChunk {
             format!("… {} lines were dropped here: the run logged faster than they could be sent", chunk.dropped);
         lines.push(LogLine { at, level: "warn".to_owned(), text });
     }
-    lines.extend(chunk.lines.into_iter().map(|line| log_line::bounded(line, now)));
+    lines.extend(chunk.lines.into_iter().map(|line| log_line::bounded_line(line, now)));
     LogChunk { run: RunId::new(chunk.run_id), attempt: chunk.attempt, sequence: chunk.sequence, lines }
 }

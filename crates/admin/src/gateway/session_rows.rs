@@ -39,7 +39,7 @@ impl SessionRows {
 
 impl RowShare {
     /// Records that the store has confirmed the opening of the session at this time.
-    pub(super) fn opened(&self, at: Timestamp) {
+    pub(super) fn record_opened(&self, at: Timestamp) {
         let mut rows = self.rows.0.lock().unwrap_or_else(PoisonError::into_inner);
         let row = rows.entry(self.executor).or_default();
         row.opened_at = row.opened_at.max(Some(at));
@@ -81,8 +81,8 @@ mod tests {
     fn the_last_stream_ends_the_newest_row() {
         let rows = Arc::new(SessionRows::default());
         let (earlier, later) = (rows.share(ONE), rows.share(ONE));
-        later.opened(at(5));
-        earlier.opened(at(6));
+        later.record_opened(at(5));
+        earlier.record_opened(at(6));
         assert_eq!(earlier.end(), None, "the later stream lives, or is being opened");
         assert_eq!(later.end(), Some(at(6)), "and the row has the earlier one's opening");
         assert!(rows.0.lock().unwrap().is_empty(), "ended streams leave no entry");
@@ -93,7 +93,7 @@ mod tests {
         let rows = Arc::new(SessionRows::default());
         assert_eq!(rows.share(ONE).end(), None);
         let (open, other) = (rows.share(ONE), rows.share(ExecutorId::new(2)));
-        open.opened(at(1));
+        open.record_opened(at(1));
         drop(rows.share(ONE));
         assert_eq!(other.end(), None);
         assert_eq!(open.end(), Some(at(1)));

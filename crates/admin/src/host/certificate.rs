@@ -5,7 +5,7 @@ use der::{Decode as _, Error, Reader as _, SliceReader, Tag, Tagged as _};
 use rondel_core::Timestamp;
 
 /// The earliest expiry of these DER certificates, since a chain is valid only as long as all of its certificates are.
-pub(super) fn first_end<'c>(chain: impl IntoIterator<Item = &'c [u8]>) -> Result<Timestamp, String> {
+pub(super) fn earliest_expiry<'c>(chain: impl IntoIterator<Item = &'c [u8]>) -> Result<Timestamp, String> {
     let mut first: Option<Timestamp> = None;
     for certificate in chain {
         let end = not_after(certificate).map_err(|error| format!("a certificate that is not X.509: {error}"))?;
@@ -79,15 +79,15 @@ vwIgai9q7RSgIJAbD3gQ79e+lmnid8xHxUmKamJ0AIb3Sa0=
     #[test]
     fn the_first_end_of_a_chain_counts() {
         let (soon, far) = (der(SOON), der(FAR));
-        assert_eq!(first_end([&*soon]), Ok(Timestamp::from_secs(SOON_END)));
-        assert_eq!(first_end([&*far]), Ok(Timestamp::from_secs(FAR_END)));
-        assert_eq!(first_end([&*far, &*soon]), Ok(Timestamp::from_secs(SOON_END)));
+        assert_eq!(earliest_expiry([&*soon]), Ok(Timestamp::from_secs(SOON_END)));
+        assert_eq!(earliest_expiry([&*far]), Ok(Timestamp::from_secs(FAR_END)));
+        assert_eq!(earliest_expiry([&*far, &*soon]), Ok(Timestamp::from_secs(SOON_END)));
     }
 
     #[test]
     fn an_invalid_certificate_is_an_error_and_no_panic() {
-        assert!(first_end([]).is_err_and(|message| message.contains("no certificate")));
-        assert!(first_end([&b"!!"[..]]).is_err_and(|message| message.contains("X.509")));
+        assert!(earliest_expiry([]).is_err_and(|message| message.contains("no certificate")));
+        assert!(earliest_expiry([&b"!!"[..]]).is_err_and(|message| message.contains("X.509")));
         let bytes = der(SOON);
         for length in 0..100 {
             assert!(not_after(&bytes[..length]).is_err(), "{length}");

@@ -65,7 +65,7 @@ impl Background for HostLoop {
 fn measure(host: &WatchedHost) -> Measurement {
     let (mut report, mut result) = (HostReport::default(), Ok(()));
     for folder in &host.folders {
-        match disk(folder) {
+        match measure_disk(folder) {
             Ok(disk) => report.disks.push(disk),
             Err(error) => result = Err(format!("the disk of {}: {error}", folder.display())),
         }
@@ -79,7 +79,7 @@ fn measure(host: &WatchedHost) -> Measurement {
     (report, result)
 }
 
-fn disk(folder: &Path) -> io::Result<DiskReport> {
+fn measure_disk(folder: &Path) -> io::Result<DiskReport> {
     let found = statvfs(folder)?;
     let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
     Ok(DiskReport {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rondel_core::Timestamp;
 
-use super::certificate::first_end;
+use super::certificate::earliest_expiry;
 
 /// The resources that a server measures on its host.
 #[derive(Clone, Debug, Default)]
@@ -31,12 +31,12 @@ impl ServedCertificate {
     /// The expiry of a chain of certificates in DER.
     #[must_use]
     pub fn new<'c>(chain: impl IntoIterator<Item = &'c [u8]>) -> Self {
-        Self(Arc::new(Mutex::new(first_end(chain))))
+        Self(Arc::new(Mutex::new(earliest_expiry(chain))))
     }
 
     /// Records that the port serves another chain from now on.
     pub fn replace<'c>(&self, chain: impl IntoIterator<Item = &'c [u8]>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = first_end(chain);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = earliest_expiry(chain);
     }
 
     /// When the first certificate of the chain ends, or why that cannot be read.

@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::pause;
+use super::pause_after_batch;
 use crate::node::Shared;
 
 /// Runs whose logs one transaction removes: each can have megabytes.
@@ -22,7 +22,7 @@ pub(super) async fn remove_logs(shared: &Shared, stop: &CancellationToken, end: 
     let too_old = RunId::new(before.saturating_sub(1));
     let (mut all, mut failed) = (0, None);
     for namespace in shared.store.namespaces().await? {
-        match remove_from(shared, &namespace, too_old, (stop, end)).await {
+        match remove_logs_of_namespace(shared, &namespace, too_old, (stop, end)).await {
             Ok(removed) => all += removed,
             // The other namespaces are processed before the error is returned.
             Err(error) => failed = failed.or(Some(error)),
@@ -31,7 +31,7 @@ pub(super) async fn remove_logs(shared: &Shared, stop: &CancellationToken, end: 
     failed.map_or(Ok(all), Err)
 }
 
-async fn remove_from(
+async fn remove_logs_of_namespace(
     shared: &Shared,
     namespace: &Namespace,
     too_old: RunId,
@@ -42,7 +42,7 @@ async fn remove_from(
         bytes => shared.store.log_cut(namespace.id, bytes).await?,
     };
     let up_to = cut.map_or(too_old, |cut| cut.max(too_old));
-    let removed = remove_up_to(shared, namespace.id, up_to, (stop, end)).await?;
+    let removed = remove_logs_up_to(shared, namespace.id, up_to, (stop, end)).await?;
     if removed > 0 {
         tracing::info!(namespace = namespace.name, count = removed, "removed logs by age or size");
         let retention = format_duration(shared.config.log_retention);
@@ -53,7 +53,7 @@ async fn remove_from(
     Ok(removed)
 }
 
-async fn remove_up_to(
+async fn remove_logs_up_to(
     shared: &Shared,
     namespace: NamespaceId,
     up_to: RunId,
@@ -67,7 +67,7 @@ async fn remove_up_to(
         removed += done.runs;
         let Some(last) = done.last else { break };
         range.after = last;
-        pause(began.elapsed(), stop).await;
+        pause_after_batch(began.elapsed(), stop).await;
     }
     Ok(removed)
 }

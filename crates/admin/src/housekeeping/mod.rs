@@ -140,15 +140,17 @@ impl<T: DutyType> HousekeepingLoop<T> {
             Duty::OldStats => stats::forget_old(&self.shared, stop).await,
             Duty::Purge => self.purge(stop).await,
             Duty::Traces => {
-                let traces = in_batches(stop, || store.forget_traces(now - retention, BATCH_MAX)).await?;
-                Ok(traces + in_batches(stop, || store.forget_shadow_fires(now - retention, BATCH_MAX)).await?)
+                let traces = remove_in_batches(stop, || store.forget_traces(now - retention, BATCH_MAX)).await?;
+                Ok(traces + remove_in_batches(stop, || store.forget_shadow_fires(now - retention, BATCH_MAX)).await?)
             }
             Duty::Logs => logs::remove_logs(&self.shared, stop, Instant::now() + self.purge_period).await,
-            Duty::Calls => in_batches(stop, || store.forget_calls(now - CALLS_KEPT_FOR, BATCH_MAX)).await,
-            Duty::Messages => in_batches(stop, || store.forget_messages(now - retention, BATCH_MAX)).await,
-            Duty::Tokens => in_batches(stop, || store.forget_tokens(now - DEAD_TOKENS_KEPT_FOR, BATCH_MAX)).await,
+            Duty::Calls => remove_in_batches(stop, || store.forget_calls(now - CALLS_KEPT_FOR, BATCH_MAX)).await,
+            Duty::Messages => remove_in_batches(stop, || store.forget_messages(now - retention, BATCH_MAX)).await,
+            Duty::Tokens => {
+                remove_in_batches(stop, || store.forget_tokens(now - DEAD_TOKENS_KEPT_FOR, BATCH_MAX)).await
+            }
             Duty::Executors => {
-                in_batches(stop, || store.forget_executors(now - FORGET_EXECUTOR_AFTER, BATCH_MAX)).await
+                remove_in_batches(stop, || store.forget_executors(now - FORGET_EXECUTOR_AFTER, BATCH_MAX)).await
             }
             Duty::Nodes => {
                 // By then the runs of a dead node are deleted as well.
@@ -193,14 +195,14 @@ impl<T: DutyType> HousekeepingLoop<T> {
                 break;
             }
             *removed += count;
-            pause(began.elapsed(), stop).await;
+            pause_after_batch(began.elapsed(), stop).await;
         }
         Ok(())
     }
 }
 
 /// Removes batch after batch until nothing is left to remove. Returns the number of rows removed.
-async fn in_batches<F: Future<Output = Result<u64, StoreError>> + Send>(
+async fn remove_in_batches<F: Future<Output = Result<u64, StoreError>> + Send>(
     stop: &CancellationToken,
     remove: impl Fn() -> F + Send,
 ) -> Result<u64, StoreError> {
@@ -212,7 +214,7 @@ async fn in_batches<F: Future<Output = Result<u64, StoreError>> + Send>(
             break;
         }
         removed += count;
-        pause(began.elapsed(), stop).await;
+        pause_after_batch(began.elapsed(), stop).await;
     }
     Ok(removed)
 }
@@ -223,7 +225,7 @@ fn period(retention: Duration) -> Duration {
 }
 
 /// Pauses for twice the duration of the batch, which leaves two thirds of the time to other work.
-async fn pause(batch_took: Duration, stop: &CancellationToken) {
+async fn pause_after_batch(batch_took: Duration, stop: &CancellationToken) {
     tokio::select! {
         biased;
         () = stop.cancelled() => {}

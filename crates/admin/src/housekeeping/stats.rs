@@ -7,7 +7,7 @@ use rondel_store::rollups::PointKind;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{in_batches, pause};
+use super::{pause_after_batch, remove_in_batches};
 use crate::node::Shared;
 
 /// Rows read per transaction.
@@ -25,7 +25,7 @@ pub(super) async fn roll_up(shared: &Shared, stop: &CancellationToken, end: Inst
         if shared.store.roll_up(before, BATCH).await? == 0 {
             break;
         }
-        pause(began.elapsed(), stop).await;
+        pause_after_batch(began.elapsed(), stop).await;
     }
     Ok(())
 }
@@ -33,13 +33,13 @@ pub(super) async fn roll_up(shared: &Shared, stop: &CancellationToken, end: Inst
 /// Removes counts that are too old. Returns the number removed.
 pub(super) async fn forget_old(shared: &Shared, stop: &CancellationToken) -> Result<u64, StoreError> {
     let (store, now) = (&shared.store, shared.clock.now());
-    let mut count = in_batches(stop, || store.forget_stats(now - KEPT_FOR, BATCH)).await?;
+    let mut count = remove_in_batches(stop, || store.forget_stats(now - KEPT_FOR, BATCH)).await?;
     for kind in [PointKind::Namespace, PointKind::App, PointKind::Job] {
         for step in kind.steps() {
             let before = now - kind.kept_for(*step);
-            count += in_batches(stop, || store.forget_points(kind, *step, before, BATCH)).await?;
+            count += remove_in_batches(stop, || store.forget_points(kind, *step, before, BATCH)).await?;
         }
     }
-    count += in_batches(stop, || store.forget_failure_stats(now - KEPT_FOR, BATCH)).await?;
+    count += remove_in_batches(stop, || store.forget_failure_stats(now - KEPT_FOR, BATCH)).await?;
     Ok(count)
 }

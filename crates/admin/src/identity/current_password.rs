@@ -14,7 +14,7 @@ use crate::identity::sign_in::{Buckets, SignInError};
 const ATTEMPT_COUNT_MAX: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(15 * 60);
 /// Number of counters for all sign-ins. Two sign-ins that share a counter by chance share its attempts.
-const BUCKETS: u64 = 1 << 20;
+const BUCKET_COUNT: u64 = 1 << 20;
 /// The numbers of these counters are at most this one; the counters of attempts to sign in have higher numbers.
 const HIGHEST_BUCKET: i64 = -1_000_000_000;
 
@@ -40,7 +40,7 @@ pub async fn check(
     password: &str,
     now: Timestamp,
 ) -> Result<PasswordCheck, SignInError> {
-    let bucket = HIGHEST_BUCKET - Buckets::of(store, now).await?.bucket(&session.to_string(), BUCKETS);
+    let bucket = HIGHEST_BUCKET - Buckets::of(store, now).await?.bucket(&session.to_string(), BUCKET_COUNT);
     if let AttemptDecision::Blocked(until) = store.count_attempt(bucket, ATTEMPT_COUNT_MAX, WINDOW, now).await? {
         return Ok(PasswordCheck::Blocked(until));
     }

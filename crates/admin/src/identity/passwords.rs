@@ -91,8 +91,8 @@ impl Passwords {
 
 fn hash(password: &str) -> Result<PasswordHash, PasswordError> {
     let salt: [u8; SALT_BYTES] = rand::rng().random();
-    let params = Params::new(MEMORY_KIB, PASSES, 1, None).map_err(failed)?;
-    let hashed = derive(password, phc::Salt::new(&salt).map_err(failed)?, params)?;
+    let params = Params::new(MEMORY_KIB, PASSES, 1, None).map_err(password_error)?;
+    let hashed = derive(password, phc::Salt::new(&salt).map_err(password_error)?, params)?;
     Ok(PasswordHash::new(hashed.to_string()))
 }
 
@@ -109,20 +109,22 @@ fn derive(password: &str, salt: phc::Salt, params: Params) -> Result<phc::Passwo
     let mut memory: Vec<Block> = Vec::with_capacity(params.block_count().max(ALLOCATED_KIB * 1024 / Block::SIZE));
     memory.resize(params.block_count(), Block::new());
     let mut output = [0; Params::DEFAULT_OUTPUT_LEN];
-    let shown = phc::ParamsString::try_from(&params).map_err(failed)?;
+    let shown = phc::ParamsString::try_from(&params).map_err(password_error)?;
     let (algorithm, version) = (Algorithm::Argon2id, Version::V0x13);
     let argon2 = Argon2::new(algorithm, version, params);
-    argon2.hash_password_into_with_memory(password.as_bytes(), &salt, &mut output, &mut memory).map_err(failed)?;
+    argon2
+        .hash_password_into_with_memory(password.as_bytes(), &salt, &mut output, &mut memory)
+        .map_err(password_error)?;
     Ok(phc::PasswordHash {
         algorithm: algorithm.ident(),
         version: Some(version.into()),
         params: shown,
         salt: Some(salt),
-        hash: Some(phc::Output::new(&output).map_err(failed)?),
+        hash: Some(phc::Output::new(&output).map_err(password_error)?),
     })
 }
 
-fn failed(error: impl std::fmt::Display) -> PasswordError {
+fn password_error(error: impl std::fmt::Display) -> PasswordError {
     PasswordError(error.to_string())
 }
 

@@ -36,7 +36,7 @@ impl CheckedDefinition {
     /// early, because saving a long list can take longer than a fire may be late.
     pub(super) fn with_save_time(self, now: Timestamp, before: Option<&JobSpec>) -> Self {
         let mut spec = self.spec.clone();
-        spec.replace_past_instants(just_after(now), before);
+        spec.replace_past_instants(instant_after(now), before);
         if spec == self.spec {
             return self;
         }
@@ -47,13 +47,13 @@ impl CheckedDefinition {
         }
     }
 
-    pub(super) fn pin(&self) -> Option<PinnedCalendar> {
+    pub(super) fn pinned_calendar(&self) -> Option<PinnedCalendar> {
         self.calendar.as_ref().map(|(pin, _)| *pin)
     }
 }
 
 /// The earliest fire of a definition saved at `now`: it must come later than the instant of saving.
-pub(super) fn just_after(now: Timestamp) -> Timestamp {
+pub(super) fn instant_after(now: Timestamp) -> Timestamp {
     Timestamp::from_millis(now.as_millis() + 1)
 }
 
@@ -139,19 +139,23 @@ pub(super) fn check_with(
 ) -> Result<CheckedDefinition, JobError> {
     let FoundCalendars { applied: found, expected } = calendars;
     let expected = expected.map(|(_, calendar)| calendar);
-    spec.replace_past_instants(just_after(now), before);
+    spec.replace_past_instants(instant_after(now), before);
     let compiled = spec.compile_with(found.as_ref().map(|(_, calendar)| Arc::clone(calendar)));
     let mut errors = compiled.as_ref().err().cloned().unwrap_or_default();
     if let Some(used) = spec.calendar.as_ref().filter(|_| found.is_none())
         && !errors.iter().any(|error| error.pointer == "/calendar/name")
     {
-        errors.push(no_calendar(&used.name));
+        errors.push(missing_calendar_error(&used.name));
     }
     errors.extend(expected_calendar_error(&spec, before, expected.as_deref()));
     let expected_before = before.and_then(|before| before.expect.as_deref());
     let named = spec.expect.iter().flat_map(|expect| expect.new_channels(expected_before));
     for (index, name) in named.filter(|(_, name)| !channels.contains(*name) && name::check(name).is_ok()) {
-        errors.push(no_channel(format!("/expect/channels/{index}"), name, channels.iter().map(String::as_str)));
+        errors.push(missing_channel_error(
+            format!("/expect/channels/{index}"),
+            name,
+            channels.iter().map(String::as_str),
+        ));
     }
     errors.extend(scripts::script_errors(&spec, before, scripts));
     errors.extend(past_instant_errors(&spec, now, before));
@@ -175,7 +179,7 @@ pub(super) async fn compile_newest(node: &Node, record: &JobRecord) -> Result<Jo
 }
 
 /// The error for a calendar that does not exist.
-pub(super) fn no_calendar(name: &str) -> FieldError {
+pub(super) fn missing_calendar_error(name: &str) -> FieldError {
     FieldError::new("/calendar/name", format!("there is no calendar {name:?} in this namespace"))
 }
 
@@ -197,14 +201,18 @@ fn expected_calendar_error(spec: &JobSpec, before: Option<&JobSpec>, found: Opti
 }
 
 /// The error for a channel that does not exist.
-pub(crate) fn no_channel<'n>(pointer: String, name: &str, known: impl Iterator<Item = &'n str>) -> FieldError {
+pub(crate) fn missing_channel_error<'n>(
+    pointer: String,
+    name: &str,
+    known: impl Iterator<Item = &'n str>,
+) -> FieldError {
     let known: Vec<&str> = known.collect();
     let there = if known.is_empty() { "there is none".to_owned() } else { format!("there are {}", known.join(", ")) };
     FieldError::new(pointer, format!("there is no channel {name:?}; {there}"))
 }
 
 /// The error for a channel that was deleted while the definition was checked.
-pub(super) fn lost_channel(expect: Option<&ExpectSpec>, name: &str) -> FieldError {
+pub(super) fn deleted_channel_error(expect: Option<&ExpectSpec>, name: &str) -> FieldError {
     let index = expect.and_then(|expect| expect.channels.iter().position(|one| one == name));
     FieldError::new(
         format!("/expect/channels/{}", index.unwrap_or_default()),
@@ -337,13 +345,13 @@ mod tests {
         let later = now + Duration::from_secs(60);
         let checked = |schedule| {
             let mut spec = spec(&schedule);
-            spec.replace_past_instants(just_after(now), None);
+            spec.replace_past_instants(instant_after(now), None);
             let job = spec.compile().unwrap();
             CheckedDefinition { spec, job, calendar: None, checked_at: now }.with_save_time(later, None)
         };
         let past = checked(json!({"at": "2026-11-20T11:00:00Z", "if_past": "run"}));
-        assert_eq!(past.job.timetable.next_after(later, later).map(|fire| fire.at), Some(just_after(later)));
-        assert_eq!(past.spec.once_instants()[0].1, just_after(later));
+        assert_eq!(past.job.timetable.next_after(later, later).map(|fire| fire.at), Some(instant_after(later)));
+        assert_eq!(past.spec.once_instants()[0].1, instant_after(later));
         let ahead = checked(json!({"at": "2026-11-20T12:00:30Z"}));
         assert_eq!(ahead.spec.once_instants()[0].1, now + Duration::from_secs(30), "as its author wrote it");
         assert_eq!(ahead.job.timetable.once_within(ahead.checked_at, later), Some(ahead.spec.once_instants()[0].1));

@@ -25,7 +25,7 @@ use rondel_store::catalog::{
 };
 
 pub use self::checks::calendar;
-pub(crate) use self::checks::no_channel;
+pub(crate) use self::checks::missing_channel_error;
 pub use self::overrides::{RunParams, params_of_repetition, run_params};
 pub use self::params::{JobWarning, handlers, is_offered, params_schema, warnings};
 pub use self::queued::QueuedRuns;
@@ -112,7 +112,7 @@ pub async fn create(node: &Node, namespace: NamespaceId, spec: JobSpec, author: 
     let app = app_of(node, namespace, &checked.spec, checked.checked_at).await?;
     let now = node.now();
     let new = new_job(node, (namespace, app), checked.with_save_time(now, None), author, now);
-    let (wanted, expect) = (no_calendar(&new.spec), new.spec.expect.clone());
+    let (wanted, expect) = (missing_calendar_error(&new.spec), new.spec.expect.clone());
     match store_once(|| node.store().create_job(new.clone())).await? {
         JobCreated::Saved(record) => {
             node.poke_scan();
@@ -127,8 +127,10 @@ pub async fn create(node: &Node, namespace: NamespaceId, spec: JobSpec, author: 
             Some(_) | None => Err(JobError::NameTaken),
         },
         JobCreated::NoCalendar => Err(JobError::Invalid(vec![wanted])),
-        JobCreated::NoChannel(name) => Err(JobError::Invalid(vec![checks::lost_channel(expect.as_deref(), &name)])),
-        JobCreated::NoScript(script) => Err(JobError::Invalid(vec![scripts::lost_script(&script)])),
+        JobCreated::NoChannel(name) => {
+            Err(JobError::Invalid(vec![checks::deleted_channel_error(expect.as_deref(), &name)]))
+        }
+        JobCreated::NoScript(script) => Err(JobError::Invalid(vec![scripts::deleted_script_error(&script)])),
         JobCreated::BadParents(errors) => Err(JobError::Invalid(errors)),
     }
 }
@@ -140,7 +142,7 @@ fn new_job(
     author: &str,
     now: Timestamp,
 ) -> NewJob {
-    let (calendar, checked_at) = (checked.pin(), checked.checked_at);
+    let (calendar, checked_at) = (checked.pinned_calendar(), checked.checked_at);
     let CheckedDefinition { spec, job, .. } = checked;
     let anchor = now.ceil_second();
     let once = job.timetable.once_within(checked_at, now).filter(|_| job.enabled);
@@ -163,7 +165,7 @@ fn new_job(
 /// they were given then ([`JobSpec::keep_run_instants`]), so that a definition that is sent again does not run them again. The caller has
 /// read `before` already, so the clock, which is read here, is later than every such instant in `before`.
 pub fn keep_run_instants(node: &Node, spec: &mut JobSpec, before: &JobSpec) {
-    spec.keep_run_instants(before, checks::just_after(node.now()));
+    spec.keep_run_instants(before, checks::instant_after(node.now()));
 }
 
 /// Changes the definition of a job. If that pauses it, runs of its schedule that no executor has are skipped.
@@ -255,7 +257,7 @@ pub(crate) async fn follow_calendar(
         checked_at: node.now(),
     };
     if record.spec.calendar.is_some() && checked.calendar.is_none() {
-        return Err(JobError::Invalid(vec![no_calendar(&record.spec)]));
+        return Err(JobError::Invalid(vec![missing_calendar_error(&record.spec)]));
     }
     save(node, record, checked, Some(record.version), (None, author)).await.map(drop)
 }
@@ -277,7 +279,7 @@ async fn save(
         spec: &checked.spec,
         job: &checked.job,
         before: &before,
-        calendar: checked.pin(),
+        calendar: checked.pinned_calendar(),
         app,
         author,
         skipped_row_id: RunId::new(node.new_id()),
@@ -294,11 +296,11 @@ async fn save(
         }
         JobSaved::Conflict(version) => Err(JobError::Conflict { version }),
         JobSaved::NameTaken => Err(JobError::NameTaken),
-        JobSaved::NoCalendar => Err(JobError::Invalid(vec![no_calendar(&checked.spec)])),
+        JobSaved::NoCalendar => Err(JobError::Invalid(vec![missing_calendar_error(&checked.spec)])),
         JobSaved::NoChannel(name) => {
-            Err(JobError::Invalid(vec![checks::lost_channel(checked.spec.expect.as_deref(), &name)]))
+            Err(JobError::Invalid(vec![checks::deleted_channel_error(checked.spec.expect.as_deref(), &name)]))
         }
-        JobSaved::NoScript(script) => Err(JobError::Invalid(vec![scripts::lost_script(&script)])),
+        JobSaved::NoScript(script) => Err(JobError::Invalid(vec![scripts::deleted_script_error(&script)])),
         JobSaved::BadParents(errors) => Err(JobError::Invalid(errors)),
         JobSaved::IsParent(children) => Err(JobError::IsParent { children }),
         JobSaved::NotFound => Err(JobError::NotFound),
@@ -441,8 +443,8 @@ async fn app_of(node: &Node, namespace: NamespaceId, spec: &JobSpec, now: Timest
     }
 }
 
-fn no_calendar(spec: &JobSpec) -> FieldError {
-    checks::no_calendar(spec.calendar.as_ref().map_or("", |used| &used.name))
+fn missing_calendar_error(spec: &JobSpec) -> FieldError {
+    checks::missing_calendar_error(spec.calendar.as_ref().map_or("", |used| &used.name))
 }
 
 /// Refuses to rename a declared job: code refers to its jobs by name, and would create a second one.

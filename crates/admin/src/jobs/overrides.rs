@@ -12,9 +12,9 @@ use super::JobError;
 use crate::node::Node;
 
 /// The field that the server adds to the parameters of a run that follows from others.
-const PARENTS: &str = "parents";
+const PARENTS_FIELD: &str = "parents";
 /// The field that wraps a job's parameters if they are not an object.
-const WRAPPED: &str = "params";
+const WRAPPER_FIELD: &str = "params";
 
 /// Parameters of one run, checked against the job. Only [`run_params`] and [`params_of_repetition`] create them, so that no way of requesting
 /// a run can omit the check.
@@ -98,12 +98,12 @@ fn apply_overrides(spec: &JobSpec, base: &Value, given: &Value) -> Result<Value,
     spec.effective_overrides().apply(&spec.handler, base, given).map_err(JobError::Invalid)
 }
 
-/// The parameters of a repeated run. The field [`PARENTS`], which the server had added, is not checked against the job.
+/// The parameters of a repeated run. The field [`PARENTS_FIELD`], which the server had added, is not checked against the job.
 fn repeated_params(spec: &JobSpec, base: Value, mut given: Value) -> Result<Value, JobError> {
-    let parents = given.as_object_mut().and_then(|fields| fields.remove(PARENTS));
+    let parents = given.as_object_mut().and_then(|fields| fields.remove(PARENTS_FIELD));
     let base = match base {
         base @ (Value::Object(_) | Value::Null) => base,
-        other if parents.is_some() => Value::Object(Map::from_iter([(WRAPPED.to_owned(), other)])),
+        other if parents.is_some() => Value::Object(Map::from_iter([(WRAPPER_FIELD.to_owned(), other)])),
         other => other,
     };
     let mut params = apply_overrides(spec, &base, &given)?;
@@ -112,7 +112,7 @@ fn repeated_params(spec: &JobSpec, base: Value, mut given: Value) -> Result<Valu
             params = Value::Object(Map::new());
         }
         if let Some(fields) = params.as_object_mut() {
-            fields.insert(PARENTS.to_owned(), parents);
+            fields.insert(PARENTS_FIELD.to_owned(), parents);
         }
     }
     Ok(params)

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::node::Node;
 
 /// First delay before the runs are checked again, while their owners have not ended them. It doubles with each check.
-const LOOK_AFTER: Duration = Duration::from_millis(100);
+const FIRST_LOOK_DELAY: Duration = Duration::from_millis(100);
 
 /// Counts of the open runs of a job that was paused or deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub(super) async fn end_queued(
     }
     node.store().ask_drops(&ids, CancelRequest { by, reason }, asked_at).await?;
     dropped.iter().for_each(|run| node.poke_cancels(run));
-    let (until, mut pause, mut ended) = (Instant::now() + config.end_queued_wait, LOOK_AFTER, 0);
+    let (until, mut pause, mut ended) = (Instant::now() + config.end_queued_wait, FIRST_LOOK_DELAY, 0);
     loop {
         let now = node.store().runs(&ids).await?;
         let is_taken = |run: &&Run| run.status == RunStatus::Running || run.executor_id.is_some();

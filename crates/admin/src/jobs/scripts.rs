@@ -22,7 +22,7 @@ pub(super) async fn find_named(
     specs: &[JobSpec],
 ) -> Result<FoundScripts, StoreError> {
     let mut found = FoundScripts::new();
-    let wanted: BTreeSet<ScriptRef> = specs.iter().flat_map(named_in).collect();
+    let wanted: BTreeSet<ScriptRef> = specs.iter().flat_map(scripts_named_in).collect();
     for named in wanted {
         let Some(script) = node.store().script(namespace, &named.name).await? else { continue };
         let is_there = match named.version {
@@ -45,7 +45,7 @@ fn params_of_runs(spec: &JobSpec) -> Vec<(String, &Value)> {
     std::iter::once(("/params".to_owned(), &spec.params)).chain(of_shards).collect()
 }
 
-fn named_in(spec: &JobSpec) -> Vec<ScriptRef> {
+fn scripts_named_in(spec: &JobSpec) -> Vec<ScriptRef> {
     params_of_runs(spec).into_iter().filter_map(|(_, params)| script_ref(&spec.handler, params)).collect()
 }
 
@@ -77,7 +77,7 @@ fn script_error(handler: &str, params: &Value, script: &Value, found: &FoundScri
 }
 
 /// The error for a script that was deleted while the definition was checked.
-pub(super) fn lost_script(named: &ScriptRef) -> FieldError {
+pub(super) fn deleted_script_error(named: &ScriptRef) -> FieldError {
     FieldError::new(POINTER, format!("there is no script {named}: it was deleted meanwhile"))
 }
 

@@ -84,12 +84,12 @@ impl JobSeries {
 #[derive(Debug, Default)]
 pub(crate) struct JobSeriesTable {
     count_max: usize,
-    known: Mutex<BTreeMap<JobId, Arc<JobSeries>>>,
+    series: Mutex<BTreeMap<JobId, Arc<JobSeries>>>,
 }
 
 impl JobSeriesTable {
     pub(crate) fn new(count_max: usize) -> Self {
-        Self { count_max, known: Mutex::default() }
+        Self { count_max, series: Mutex::default() }
     }
 
     /// The series of a job; `None` if the maximum is reached.
@@ -97,7 +97,7 @@ impl JobSeriesTable {
         if self.count_max == 0 {
             return None;
         }
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.series.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(series) = known.get(&job) {
             return Some(Arc::clone(series));
         }
@@ -110,20 +110,20 @@ impl JobSeriesTable {
     }
 
     pub(crate) fn all(&self) -> Vec<JobSnapshot> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.series.lock().unwrap_or_else(PoisonError::into_inner);
         known.iter().map(|(job, series)| series.read(*job)).collect()
     }
 
     /// Discards the newest verdicts of a job that belongs to another node now.
     pub(crate) fn reset_order_dependent(&self, job: JobId) {
-        if let Some(series) = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&job) {
+        if let Some(series) = self.series.lock().unwrap_or_else(PoisonError::into_inner).get(&job) {
             series.reset_order_dependent();
         }
     }
 
     /// Removes the series of a deleted job.
     pub(crate) fn forget(&self, job: JobId) {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&job);
+        self.series.lock().unwrap_or_else(PoisonError::into_inner).remove(&job);
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rondel_core::RunStatus;
 use rondel_core::labels::Labels;
 
-use super::namespaces::OTHERS;
+use super::namespaces::OTHER_NAMESPACES;
 
 /// Maximum number of values per key that are counted separately.
 const VALUE_COUNT_MAX: usize = 100;
@@ -72,13 +72,13 @@ struct LabelGroups {
 #[derive(Debug, Default)]
 pub(crate) struct LabelledRuns {
     keys: Vec<String>,
-    known: Mutex<LabelGroups>,
+    groups: Mutex<LabelGroups>,
 }
 
 impl LabelledRuns {
     pub(crate) fn new(keys: Vec<String>) -> Self {
         let known = LabelGroups { values: vec![BTreeSet::new(); keys.len()], groups: BTreeMap::new() };
-        Self { keys, known: Mutex::new(known) }
+        Self { keys, groups: Mutex::new(known) }
     }
 
     pub(crate) fn keys(&self) -> &[String] {
@@ -90,7 +90,7 @@ impl LabelledRuns {
         if self.keys.is_empty() {
             return None;
         }
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         let values = self.keys.iter().zip(&mut known.values).map(|(key, seen)| match labels.get(key) {
             None => String::new(),
             Some(value) if seen.contains(value) => value.clone(),
@@ -98,11 +98,11 @@ impl LabelledRuns {
                 seen.insert(value.clone());
                 value.clone()
             }
-            Some(_) => OTHERS.to_owned(),
+            Some(_) => OTHER_NAMESPACES.to_owned(),
         });
         let mut group = Group { values: values.collect(), namespace: namespace.to_owned(), app: app.to_owned() };
         if known.groups.len() >= GROUP_COUNT_MAX && !known.groups.contains_key(&group) {
-            let others = || OTHERS.to_owned();
+            let others = || OTHER_NAMESPACES.to_owned();
             group = Group { namespace: others(), app: others(), values: vec![others(); self.keys.len()] };
         }
         let counts = known.groups.entry(group).or_insert_with_key(|group| Arc::new(LabelledCounts::new(group.clone())));
@@ -110,7 +110,7 @@ impl LabelledRuns {
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<LabelledCounts>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).groups.values().cloned().collect()
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner).groups.values().cloned().collect()
     }
 }
 
@@ -167,7 +167,7 @@ mod tests {
         }
         let all = runs.all();
         assert_eq!(all.len(), VALUE_COUNT_MAX + 1);
-        let others = all.iter().find(|counts| counts.values() == [OTHERS]).unwrap();
+        let others = all.iter().find(|counts| counts.values() == [OTHER_NAMESPACES]).unwrap();
         assert_eq!(others.read().map(|(_, count)| count).sum::<u64>(), 400);
         for number in 0..3_000 {
             runs.of("default", &format!("app-{number}"), &labels(&[])).unwrap().count_run(RunStatus::Succeeded);

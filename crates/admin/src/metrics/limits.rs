@@ -67,7 +67,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    pub(crate) fn reached(&self, limit: Limit, client: &dyn Display) {
+    pub(crate) fn record_reached(&self, limit: Limit, client: &dyn Display) {
         let index = limit as usize;
         let Some(count) = self.counts.get(index) else { return };
         let total = count.fetch_add(1, Ordering::Relaxed) + 1;
@@ -113,7 +113,7 @@ mod tests {
         tokio::time::advance(LOG_PERIOD).await;
         assert_eq!(limits.cases_to_log(0, 10_001), Some(10_000));
         assert_eq!(limits.cases_to_log(1, 1), Some(1), "each limit for itself");
-        limits.reached(Limit::WriteTimeout, &"198.51.100.7");
+        limits.record_reached(Limit::WriteTimeout, &"198.51.100.7");
         assert!(limits.read().all(|(limit, count)| count == u64::from(limit == Limit::WriteTimeout)));
     }
 }

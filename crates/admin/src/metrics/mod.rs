@@ -18,8 +18,8 @@ use rondel_core::outcome::{NextStep, Outcome};
 use rondel_core::{JobId, NamespaceId, Run, RunId, RunStatus, Timestamp};
 use rondel_store::ledger::{AttemptEnd, EndOutcome};
 
-use crate::definitions::Compiled;
-use crate::dispatch::Ready;
+use crate::definitions::CompiledDefinition;
+use crate::dispatch::ReadyRun;
 
 pub(crate) use histogram::{Histogram, HistogramSnapshot};
 pub(crate) use jobs::{JobSeries, JobSeriesTable, JobSnapshot};
@@ -129,7 +129,7 @@ pub(crate) fn add(counter: &AtomicU64, more: u64) {
 /// Data about an ended attempt that the metrics need in addition to its [`AttemptEnd`].
 #[derive(Clone, Debug)]
 pub(crate) struct CountedRun {
-    definition: Arc<Compiled>,
+    definition: Arc<CompiledDefinition>,
     /// Whether the run represents a whole fire of which no part was ever sent.
     is_unsent_fire: bool,
     trigger: rondel_core::Trigger,
@@ -140,7 +140,7 @@ pub(crate) struct CountedRun {
 
 impl CountedRun {
     /// The data for a run that was never sent, as far as this node knows.
-    pub(crate) fn of(run: &Run, definition: &Arc<Compiled>) -> Self {
+    pub(crate) fn of(run: &Run, definition: &Arc<CompiledDefinition>) -> Self {
         let is_unsent_fire = run.attempt == 1 && (run.is_root() || is_whole(run, definition));
         let is_whole_fire = run.is_root() || run.shard_total.is_none_or(|total| total <= 1);
         let (trigger, fire_at) = (run.trigger, run.fire_at);
@@ -167,7 +167,7 @@ impl CountedRun {
         self.definition.job.pump.is_some().then_some(self.definition.id)
     }
 
-    pub(crate) fn of_ready(ready: &Ready) -> Self {
+    pub(crate) fn of_ready(ready: &ReadyRun) -> Self {
         let counted = Self::of(&ready.run, &ready.definition);
         Self { is_unsent_fire: counted.is_unsent_fire && !ready.was_sent, ..counted }
     }
@@ -175,7 +175,7 @@ impl CountedRun {
 
 /// Whether the run is the only one of its fire. A fire with a single shard does not count: its shard has the same fields, but the fire has
 /// its own row.
-fn is_whole(run: &Run, definition: &Compiled) -> bool {
+fn is_whole(run: &Run, definition: &CompiledDefinition) -> bool {
     let has_shards = definition.job.is_sharded() || definition.job.pump.is_some();
     run.shard_index == 0 && run.shard_total == Some(1) && !has_shards
 }
@@ -204,7 +204,7 @@ impl Metrics {
     }
 
     /// Counts a run that is sent to an executor.
-    pub(crate) fn sent(&self, ready: &Ready, now: Timestamp) {
+    pub(crate) fn sent(&self, ready: &ReadyRun, now: Timestamp) {
         let run = &ready.run;
         self.run_queue.observe(now.since(run.due_at));
         if run.attempt == 1 && !ready.was_sent && is_whole(run, &ready.definition) {

@@ -13,7 +13,7 @@ use rondel_core::{NamespaceId, Reason, RunStatus, Trigger};
 /// Maximum number of namespaces with their own counts.
 const NAMESPACE_COUNT_MAX: usize = 1_000;
 /// The name under which all further namespaces are counted together; it is not a valid name of a namespace.
-pub(super) const OTHERS: &str = "_other";
+pub(super) const OTHER_NAMESPACES: &str = "_other";
 
 rondel_core::plain_word_enum! {
     /// The outcome of a fire, as it is counted.
@@ -137,7 +137,8 @@ impl Namespaces {
         if let Some(counts) = known.get(&id) {
             return Arc::clone(counts);
         }
-        let (id, name) = if known.len() < NAMESPACE_COUNT_MAX { (id, name) } else { (NamespaceId::new(0), OTHERS) };
+        let (id, name) =
+            if known.len() < NAMESPACE_COUNT_MAX { (id, name) } else { (NamespaceId::new(0), OTHER_NAMESPACES) };
         Arc::clone(known.entry(id).or_insert_with(|| Arc::new(NamespaceCounts::new(name))))
     }
 
@@ -186,7 +187,7 @@ mod tests {
         let all = namespaces.all();
         assert_eq!(all.len(), NAMESPACE_COUNT_MAX + 1);
         let succeeded = |counts: &NamespaceCounts| counts.read_runs().map(|(_, count)| count).sum::<u64>();
-        let others = all.iter().find(|counts| counts.name == OTHERS).unwrap();
+        let others = all.iter().find(|counts| counts.name == OTHER_NAMESPACES).unwrap();
         assert_eq!(succeeded(others), 1_000);
         assert_eq!(all.iter().map(|counts| succeeded(counts)).sum::<u64>(), 2_000);
     }

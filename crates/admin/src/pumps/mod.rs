@@ -30,7 +30,7 @@ use self::board::Report;
 use self::groups::Groups;
 use self::rest::{Noticed, Rest, Rests};
 use crate::background::{Background, TickError};
-use crate::definitions::Compiled;
+use crate::definitions::CompiledDefinition;
 use crate::node::Node;
 
 const PERIOD: Duration = Duration::from_secs(1);
@@ -48,12 +48,12 @@ pub(crate) struct PumpLoop {
 }
 
 /// The definitions of a job's root runs, by version.
-type RootDefinitions = BTreeMap<i64, Arc<Compiled>>;
+type RootDefinitions = BTreeMap<i64, Arc<CompiledDefinition>>;
 
 /// A pump job in one look.
 struct Look<'a> {
     record: PumpJob,
-    compiled: &'a Arc<Compiled>,
+    compiled: &'a Arc<CompiledDefinition>,
     /// Whether a maintenance window of the job is under way. Also true while the windows are not known.
     is_in_maintenance: bool,
     now: Timestamp,
@@ -115,14 +115,14 @@ impl PumpLoop {
             shared.pumps.show(BTreeMap::new());
             return Ok(0);
         }
-        let windows = shared.maintenance.fresh(shared.store.as_ref(), &shared.clock).await?;
+        let windows = shared.maintenance.fresh_windows(shared.store.as_ref(), &shared.clock).await?;
         let now = shared.clock.now();
         let living = records.iter().filter(|record| !record.is_deleted);
         let definitions = self.node.definitions(living.map(|record| (record.job, record.version))).await?;
         let (mut reports, ended) = shared.pumps.take_news();
         ended.iter().for_each(|job| self.rests.end(*job));
         let (own, claimable) = (self.node.token().node, shared.membership.claimable_homes(now));
-        let is_in_maintenance = |compiled: &Compiled| match &windows {
+        let is_in_maintenance = |compiled: &CompiledDefinition| match &windows {
             Some(windows) => windows.of(compiled.namespace, compiled.app, now).iter().any(|window| window.has(now)),
             None => true,
         };
@@ -317,7 +317,7 @@ fn is_of_pump(root: &Run, definitions: &RootDefinitions) -> bool {
 }
 
 /// Whether groups work alike under two definitions of a job. A rest knows the newest one only.
-fn works_alike(one: &Compiled, other: &Compiled) -> bool {
+fn works_alike(one: &CompiledDefinition, other: &CompiledDefinition) -> bool {
     let (job, other_job) = (&one.job, &other.job);
     let is_alike = || job.handler == other_job.handler && job.select == other_job.select && job.pump == other_job.pump;
     one.version == other.version || (one.app == other.app && is_alike())

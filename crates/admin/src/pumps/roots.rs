@@ -100,7 +100,7 @@ impl PumpLoop {
         let (store, token) = (self.node.store(), self.node.token());
         let planned_for = |fire_at: Timestamp| {
             let id = RunId::new(self.node.new_id());
-            let run = Run::new(id, look.compiled.run_of(), fire_at, trigger, (token.node, token.epoch));
+            let run = Run::new(id, look.compiled.run_job(), fire_at, trigger, (token.node, token.epoch));
             Run { due_at: look.now.max(fire_at), params: params.clone(), ..run }.for_all_shards()
         };
         let run = planned_for(fire_at);

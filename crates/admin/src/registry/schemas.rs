@@ -18,7 +18,7 @@ const SCHEMAS_LEN_MAX: usize = 1024 * 1024;
 /// Maximum number of errors from one check.
 const ERROR_COUNT_MAX: usize = 50;
 /// How much of a value an error shows, in characters.
-const SHOWN_LEN_MAX: usize = 100;
+const EXCERPT_LEN_MAX: usize = 100;
 /// Maximum total length, in bytes, of the schemas of one app's executors on this server; a schema that several declare counts once.
 const APP_LEN_MAX: usize = 2 * 1024 * 1024;
 /// How much memory the patterns of a schema may take together.
@@ -26,11 +26,11 @@ const PATTERN_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// The longest error, in characters: an error about a choice repeats the errors about its branches.
 const MESSAGE_LEN_MAX: usize = 1_000;
 /// Only one check at a time collects errors, since each may take as much memory as [`super::schema_cost`] allows.
-static COLLECTING: Mutex<()> = Mutex::new(());
+static ERROR_COLLECTION_LOCK: Mutex<()> = Mutex::new(());
 /// The start of a placeholder that the executor fills in: the server does not know the value.
-const SECRET: &str = "{{secret.";
+const SECRET_REFERENCE_START: &str = "{{secret.";
 /// The field that the server adds to the parameters of a run that follows from others.
-const PARENTS: &str = "parents";
+const PARENTS_FIELD: &str = "parents";
 
 /// The schemas of an executor's handlers, by handler.
 pub(crate) type Schemas = Arc<BTreeMap<String, Arc<ParamsSchema>>>;
@@ -76,7 +76,7 @@ impl ParamsSchema {
         }
         let mut params = params.clone();
         if let Some(fields) = params.as_object_mut().filter(|_| is_follower) {
-            fields.remove(PARENTS);
+            fields.remove(PARENTS_FIELD);
         }
         let mut allowed = check_budget(&self.document, &params);
         // For a handler that expects fields, the SDK reads missing parameters as an empty object.
@@ -106,8 +106,9 @@ impl ParamsSchema {
         if validator.is_valid(params) {
             return Vec::new();
         }
-        let _turn = COLLECTING.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_excused = |error: &ValidationError<'_>| is_of_secrets(error) || (is_follower && is_of_parents(error));
+        let _turn = ERROR_COLLECTION_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_excused =
+            |error: &ValidationError<'_>| depends_on_secrets(error) || (is_follower && misses_only_parents(error));
         let errors = validator.iter_errors(params).filter(|error| !is_excused(error)).take(ERROR_COUNT_MAX);
         errors.flat_map(|error| self.field_errors(&error)).take(ERROR_COUNT_MAX).collect()
     }
@@ -140,14 +141,14 @@ impl ParamsSchema {
                     |field: &String| FieldError::new(child_pointer(&place, field), format!("is unknown{known}"));
                 unexpected.iter().map(refuse).collect()
             }
-            Kind::AnyOf { context } | Kind::OneOfNotValid { context } => self.none_of(error, &place, context),
+            Kind::AnyOf { context } | Kind::OneOfNotValid { context } => self.choice_errors(error, &place, context),
             _ => vec![FieldError::new(place, sentence(error))],
         }
     }
 
     /// The errors about a choice without a fitting branch. If all branches but one are for `null`, these are the errors of that
     /// branch.
-    fn none_of(
+    fn choice_errors(
         &self,
         error: &ValidationError<'_>,
         place: &str,
@@ -168,7 +169,7 @@ impl ParamsSchema {
         };
         let choices: Vec<_> = branches.take(ERROR_COUNT_MAX).map(relative).collect();
         let message = format!("{} fits none of its choices: {}", value_text(error.instance()), choices.join("; "));
-        vec![FieldError::new(place, cut(&message, MESSAGE_LEN_MAX))]
+        vec![FieldError::new(place, truncate(&message, MESSAGE_LEN_MAX))]
     }
 
     /// The known fields next to an unknown one, for an error.
@@ -178,7 +179,7 @@ impl ParamsSchema {
         match schema.and_then(|schema| schema.get("properties")).and_then(Value::as_object) {
             Some(known) => {
                 let names: Vec<_> = known.keys().map(String::as_str).collect();
-                format!("; the handler knows {}", cut(&names.join(", "), SHOWN_LEN_MAX * 3))
+                format!("; the handler knows {}", truncate(&names.join(", "), EXCERPT_LEN_MAX * 3))
             }
             None => " to the handler".to_owned(),
         }
@@ -267,7 +268,7 @@ pub(crate) fn common_schema<'a>(
 }
 
 /// Whether the error depends on a text that the executor fills in.
-fn is_of_secrets(error: &ValidationError<'_>) -> bool {
+fn depends_on_secrets(error: &ValidationError<'_>) -> bool {
     let instance: &Value = error.instance();
     match error.kind() {
         // These depend only on a value's type, and on the names and the number of its fields.
@@ -279,14 +280,14 @@ fn is_of_secrets(error: &ValidationError<'_>) -> bool {
         | Kind::MaxProperties { .. }
         | Kind::MinItems { .. }
         | Kind::MaxItems { .. }
-        | Kind::Type { .. } => instance.as_str().is_some_and(|text| text.contains(SECRET)),
+        | Kind::Type { .. } => instance.as_str().is_some_and(|text| text.contains(SECRET_REFERENCE_START)),
         _ => has_secret(instance),
     }
 }
 
 fn has_secret(value: &Value) -> bool {
     match value {
-        Value::String(text) => text.contains(SECRET),
+        Value::String(text) => text.contains(SECRET_REFERENCE_START),
         Value::Array(items) => items.iter().any(has_secret),
         Value::Object(fields) => fields.values().any(has_secret),
         Value::Null | Value::Bool(_) | Value::Number(_) => false,
@@ -294,15 +295,15 @@ fn has_secret(value: &Value) -> bool {
 }
 
 /// Whether the error is only that `parents` is missing: a run that follows others gets that field when it runs.
-fn is_of_parents(error: &ValidationError<'_>) -> bool {
+fn misses_only_parents(error: &ValidationError<'_>) -> bool {
     error.instance_path().as_str().is_empty() && misses_parents(error)
 }
 
 fn misses_parents(error: &ValidationError<'_>) -> bool {
     match error.kind() {
-        Kind::Required { property } => property == PARENTS,
+        Kind::Required { property } => property == PARENTS_FIELD,
         Kind::AnyOf { context } | Kind::OneOfNotValid { context } => {
-            context.iter().any(|branch| branch.iter().all(is_of_parents))
+            context.iter().any(|branch| branch.iter().all(misses_only_parents))
         }
         _ => false,
     }
@@ -311,14 +312,14 @@ fn misses_parents(error: &ValidationError<'_>) -> bool {
 /// The library's message. The value in it is shortened, because the schema's expectation follows the value, and a long value would displace
 /// it.
 fn sentence(error: &ValidationError<'_>) -> String {
-    cut(&error.masked_with(value_text(error.instance())).to_string(), MESSAGE_LEN_MAX)
+    truncate(&error.masked_with(value_text(error.instance())).to_string(), MESSAGE_LEN_MAX)
 }
 
 fn value_text(value: &Value) -> String {
-    cut(&value.to_string(), SHOWN_LEN_MAX)
+    truncate(&value.to_string(), EXCERPT_LEN_MAX)
 }
 
-fn cut(text: &str, len_max: usize) -> String {
+fn truncate(text: &str, len_max: usize) -> String {
     match text.char_indices().nth(len_max) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),

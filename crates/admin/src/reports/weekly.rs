@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::texts::{Week, sentence};
 use super::{Failure, Group, Period, ReportRange, Row, failures, rows};
 use crate::background::{Background, TickError};
-use crate::jobs::no_channel;
+use crate::jobs::missing_channel_error;
 use crate::node::Node;
 
 /// Maximum number of reports written per tick.
@@ -55,7 +55,7 @@ pub async fn save_schedule(
     if store.channel(namespace, &spec.channel).await?.is_none() {
         let known = store.channels(namespace).await?;
         let known = known.iter().map(|one| one.name.as_str());
-        return Err(ScheduleError::Invalid(vec![no_channel("/channel".to_owned(), &spec.channel, known)]));
+        return Err(ScheduleError::Invalid(vec![missing_channel_error("/channel".to_owned(), &spec.channel, known)]));
     }
     let now = node.now();
     let next_at = spec.next_after(now);

@@ -10,7 +10,7 @@ use rondel_store::StoreError;
 use rondel_store::alerts::{AlertWrite, ExpectCheck, IncidentRecord, OpenRunsCheck, RuleRecord, WatchedJob};
 
 use super::facts::is_full;
-use super::look::{Findings, LookContext, clear, unwatched};
+use super::look::{Findings, LookContext, cleared_observation, unwatched_observation};
 use super::{facts, states};
 use crate::node::Node;
 
@@ -19,9 +19,9 @@ const LOOK_COUNT: u32 = 500;
 
 /// The rules that correspond to expectations, with their observations.
 #[derive(Default)]
-struct SeenRules(BTreeMap<AlertRuleId, SeenRule>);
+struct ObservedRules(BTreeMap<AlertRuleId, ObservedRule>);
 
-struct SeenRule {
+struct ObservedRule {
     rule: RuleRecord,
     seen: Vec<Observation>,
     due: Vec<IncidentRecord>,
@@ -33,11 +33,11 @@ impl LookContext<'_> {
         let store = self.node.store();
         let looks = store.due_expectations(self.namespace, self.now, LOOK_COUNT).await?;
         let open = store.open_run_expectations(self.namespace).await?;
-        let mut seen = SeenRules::default();
+        let mut seen = ObservedRules::default();
         for record in self.due.iter().filter(|(rule, _)| is_expectation(**rule)).flat_map(|(_, records)| records) {
             seen.of(self.record(record.rule, record.spec.clone())).due.push(record.clone());
         }
-        findings.is_more |= is_full(looks.len(), LOOK_COUNT);
+        findings.has_more |= is_full(looks.len(), LOOK_COUNT);
         self.look_at_due(&looks, &mut seen, findings).await?;
         let due: BTreeSet<ExpectKind> =
             seen.0.values().filter_map(|one| Expectations::kind_of(&one.rule.spec)).collect();
@@ -61,7 +61,7 @@ impl LookContext<'_> {
     async fn look_at_due(
         &self,
         looks: &[ExpectCheck],
-        seen: &mut SeenRules,
+        seen: &mut ObservedRules,
         findings: &mut Findings,
     ) -> Result<(), StoreError> {
         let store = self.node.store();
@@ -114,7 +114,7 @@ impl LookContext<'_> {
     }
 
     /// Compares open runs with the expectations of their jobs.
-    async fn look_at_open_runs(&self, kind: ExpectKind, seen: &mut SeenRules) -> Result<(), StoreError> {
+    async fn look_at_open_runs(&self, kind: ExpectKind, seen: &mut ObservedRules) -> Result<(), StoreError> {
         let bound = |job: &WatchedJob| -> Option<Duration> { job.expect.as_ref()?.bound(kind) };
         let found = match kind {
             ExpectKind::Late => states::late_jobs(self.node, self.namespace, (Duration::ZERO, bound), self.now).await?,
@@ -128,8 +128,8 @@ impl LookContext<'_> {
         Ok(())
     }
 
-    async fn decide_expect(&self, one: SeenRule, findings: &mut Findings) -> Result<(), StoreError> {
-        let SeenRule { rule, mut seen, due } = one;
+    async fn decide_expect(&self, one: ObservedRule, findings: &mut Findings) -> Result<(), StoreError> {
+        let ObservedRule { rule, mut seen, due } = one;
         let known: BTreeSet<i64> = seen.iter().map(|one| one.subject.id).collect();
         let is_old = |record: &&IncidentRecord| {
             record.incident.subject.kind == SubjectKind::Job && !known.contains(&record.incident.subject.id)
@@ -143,13 +143,13 @@ impl LookContext<'_> {
             expected.is_some_and(|expected| rule_id(self.namespace, &expected) == rule.id)
         };
         let (living, gone): (Vec<_>, Vec<_>) = old.into_iter().partition(still_expects);
-        seen.extend(gone.iter().map(|record| unwatched(&record.incident)));
+        seen.extend(gone.iter().map(|record| unwatched_observation(&record.incident)));
         match kind {
             Some(kind) if !kind.is_about_open_runs() => {
                 seen.extend(self.facts.recheck_instants(&rule, &living, self.now).await?);
             }
             // An incident ends when open runs no longer show its condition.
-            _ => seen.extend(living.iter().map(|record| clear(&record.incident))),
+            _ => seen.extend(living.iter().map(|record| cleared_observation(&record.incident))),
         }
         self.decide(&rule, (seen, &due), findings).await
     }
@@ -169,9 +169,9 @@ impl LookContext<'_> {
     }
 }
 
-impl SeenRules {
-    fn of(&mut self, rule: RuleRecord) -> &mut SeenRule {
-        self.0.entry(rule.id).or_insert_with(|| SeenRule { rule, seen: Vec::new(), due: Vec::new() })
+impl ObservedRules {
+    fn of(&mut self, rule: RuleRecord) -> &mut ObservedRule {
+        self.0.entry(rule.id).or_insert_with(|| ObservedRule { rule, seen: Vec::new(), due: Vec::new() })
     }
 }
 

@@ -280,7 +280,7 @@ pub(super) async fn page(
 pub(super) struct SweepResult {
     pub(super) seen: Vec<Observation>,
     pub(super) check: RuleCheck,
-    pub(super) is_more: bool,
+    pub(super) has_more: bool,
 }
 
 /// Evaluates the next page of jobs of a due rule about instants.
@@ -291,7 +291,7 @@ pub(super) async fn sweep(node: &Node, rule: &RuleRecord, now: Timestamp) -> Res
     let sweep = rule.progress.clone().or_else(|| last_deadline(&rule.spec, from, now, &is_day).map(begun));
     let Some(mut sweep) = sweep else {
         let check = RuleCheck { rule: rule.id, at: next_check(&rule.spec, now, None), progress: None };
-        return Ok(SweepResult { seen: Vec::new(), check, is_more: false });
+        return Ok(SweepResult { seen: Vec::new(), check, has_more: false });
     };
     let (jobs, last) = page(node, rule.namespace, &rule.spec.scope, &sweep.after).await?;
     let (seen, next) = observe_page(node, &rule.spec, &jobs, (sweep.at, now)).await?;
@@ -300,7 +300,7 @@ pub(super) async fn sweep(node: &Node, rule: &RuleRecord, now: Timestamp) -> Res
         Some(after) => RuleCheck { rule: rule.id, at: Some(now), progress: Some(RuleProgress { after, ..sweep }) },
         None => RuleCheck { rule: rule.id, at: next_check(&rule.spec, now, sweep.next), progress: None },
     };
-    Ok(SweepResult { seen, is_more: check.progress.is_some(), check })
+    Ok(SweepResult { seen, has_more: check.progress.is_some(), check })
 }
 
 /// When a rule about instants is next due. The rule is due at every deadline, even on a day that is not in its calendar, because the

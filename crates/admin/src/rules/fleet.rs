@@ -32,7 +32,7 @@ pub(super) async fn no_executor(
 ) -> Result<Option<Vec<Observation>>, StoreError> {
     let store = node.store();
     let since = now - node.lost_after();
-    let open = with_handler(node, present(&store.sessions(since).await?), handler).await?;
+    let open = with_handler(node, present_executors(&store.sessions(since).await?), handler).await?;
     let online: BTreeSet<AppId> = open.into_iter().map(|(app, _)| app).collect();
     let (mut absent, mut jobless) = (Vec::new(), Vec::new());
     for app in store.apps(namespace).await? {
@@ -48,7 +48,8 @@ pub(super) async fn no_executor(
         if has_jobs { absent.push(app) } else { jobless.push(app) }
     }
     if !absent.is_empty() && node.serves_since() > since {
-        let expected = with_handler(node, present(&store.sessions(now - EXPECTED_WITHIN).await?), handler).await?;
+        let expected =
+            with_handler(node, present_executors(&store.sessions(now - EXPECTED_WITHIN).await?), handler).await?;
         if absent.iter().any(|app| expected.iter().any(|(expected, _)| *expected == app.id)) {
             return Ok(None);
         }
@@ -61,7 +62,7 @@ pub(super) async fn no_executor(
 
 /// The executors that have not signed off. An executor whose stream has ended still counts, since a server that restarts ends all its
 /// streams.
-fn present(sessions: &[Session]) -> BTreeSet<(AppId, ExecutorId)> {
+fn present_executors(sessions: &[Session]) -> BTreeSet<(AppId, ExecutorId)> {
     let left: HashSet<ExecutorId> = sessions.iter().filter(|one| one.has_left).map(|one| one.executor).collect();
     let present = sessions.iter().filter(|one| !left.contains(&one.executor));
     present.map(|one| (one.app, one.executor)).collect()
@@ -149,13 +150,17 @@ fn observe_node(node: &cluster::Node, state: ConditionState) -> Observation {
     Observation { subject: node_subject(node), state, samples: Vec::new() }
 }
 
-/// Evaluates a condition on what a server reports about its host. `has_it` returns `None` if the host has no such resource. The result is
+/// Evaluates a condition on what a server reports about its host. `meets_condition` returns `None` if the host has no such resource. The result is
 /// unknown while the server is dead, or if it could not measure everything.
-fn judge_host(node: &cluster::Node, has_it: impl Fn(&HostReport) -> Option<bool>, now: Timestamp) -> ConditionState {
+fn judge_host(
+    node: &cluster::Node,
+    meets_condition: impl Fn(&HostReport) -> Option<bool>,
+    now: Timestamp,
+) -> ConditionState {
     let mut reports = node.report.loops.iter().filter(|_| node.is_living(now));
     let measured = reports.find_map(|report| Some((report.host.as_ref()?, report.failing_since)));
     let Some((host, failing_since)) = measured else { return ConditionState::Unknown };
-    match (has_it(host), failing_since) {
+    match (meets_condition(host), failing_since) {
         (Some(true), _) => ConditionState::Holds { since: now, new_count: 0 },
         (_, Some(_)) => ConditionState::Unknown,
         (Some(false), None) => ConditionState::Clear,
@@ -241,7 +246,9 @@ pub(super) mod tests {
 
     #[test]
     fn an_executor_is_there_until_it_leaves_or_is_lost() {
-        let apps = |sessions: &[Session]| present(sessions).into_iter().map(|(app, _)| app.get()).collect::<Vec<_>>();
+        let apps = |sessions: &[Session]| {
+            present_executors(sessions).into_iter().map(|(app, _)| app.get()).collect::<Vec<_>>()
+        };
         let ended = |one: Session| Session { ended_at: Some(Timestamp::EPOCH), ..one };
         let left = |one: Session| Session { has_left: true, ..one };
         assert_eq!(apps(&[session(10, 1), ended(session(20, 1))]), [1, 2], "a stream that ended is no lost executor");

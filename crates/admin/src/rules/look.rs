@@ -32,7 +32,7 @@ pub(super) enum LookResult {
         /// How many incidents changed.
         count: u64,
         /// Whether there may be more to look at.
-        is_more: bool,
+        has_more: bool,
     },
     /// Another decision or a change was stored first: nothing was written.
     Lost,
@@ -46,7 +46,7 @@ pub(super) struct Findings {
     checks: Vec<RuleCheck>,
     pub(super) looks: Vec<ExpectCheck>,
     pub(super) open_look: Option<OpenRunsCheck>,
-    pub(super) is_more: bool,
+    pub(super) has_more: bool,
 }
 
 /// Data that all rules of a namespace share.
@@ -66,7 +66,7 @@ pub(super) struct LookContext<'a> {
 pub(super) async fn evaluate_due(node: &Node, namespace: NamespaceId) -> Result<LookResult, StoreError> {
     let store = node.store();
     let Some(version) = store.alert_version(namespace).await? else {
-        return Ok(LookResult::Done { count: 0, is_more: false });
+        return Ok(LookResult::Done { count: 0, has_more: false });
     };
     let rules = store.alert_rules(namespace).await?;
     let context = LookContext::read(node, namespace).await?;
@@ -77,7 +77,7 @@ pub(super) async fn evaluate_due(node: &Node, namespace: NamespaceId) -> Result<
     context.look_at_expects(&mut findings).await?;
     let done: Vec<RunId> = context.events.iter().map(|event| event.run).collect();
     let due_count = context.due.values().map(Vec::len).sum::<usize>();
-    let is_more = findings.is_more || is_full(done.len(), EVENT_COUNT) || is_full(due_count, DUE_COUNT);
+    let has_more = findings.has_more || is_full(done.len(), EVENT_COUNT) || is_full(due_count, DUE_COUNT);
     let write = AlertWrite {
         namespace,
         version,
@@ -91,7 +91,7 @@ pub(super) async fn evaluate_due(node: &Node, namespace: NamespaceId) -> Result<
     if !store.write_alerts(&write).await? {
         return Ok(LookResult::Lost);
     }
-    Ok(LookResult::Done { count: u64::try_from(findings.incidents.len()).unwrap_or(u64::MAX), is_more })
+    Ok(LookResult::Done { count: u64::try_from(findings.incidents.len()).unwrap_or(u64::MAX), has_more })
 }
 
 impl<'a> LookContext<'a> {
@@ -123,11 +123,12 @@ impl<'a> LookContext<'a> {
         // The rule is checked only after the incidents of its previous definition have ended. Otherwise the rule would report their end as a
         // recovery.
         let is_checked = rule.check_at.is_some_and(|at| at <= self.now) && outdated.is_empty();
-        let mut seen: Vec<Observation> = outdated.iter().map(|record| unwatched(&record.incident)).collect();
-        findings.is_more |= !seen.is_empty();
+        let mut seen: Vec<Observation> =
+            outdated.iter().map(|record| unwatched_observation(&record.incident)).collect();
+        findings.has_more |= !seen.is_empty();
         let mut check = None;
         if !rule.spec.enabled {
-            seen.extend(current.iter().map(|record| unwatched(&record.incident)));
+            seen.extend(current.iter().map(|record| unwatched_observation(&record.incident)));
             check = rule.check_at.map(|_| RuleCheck { rule: rule.id, at: None, progress: None });
         } else {
             match rule.spec.condition.kind() {
@@ -135,7 +136,7 @@ impl<'a> LookContext<'a> {
                 ConditionKind::Instant if is_checked => {
                     let swept = facts::sweep(self.node, rule, self.now).await?;
                     (seen, check) = (swept.seen, Some(swept.check));
-                    findings.is_more |= swept.is_more;
+                    findings.has_more |= swept.has_more;
                 }
                 ConditionKind::Polled if is_checked => {
                     let namespace = (self.namespace, self.name.as_str());
@@ -187,7 +188,10 @@ impl<'a> LookContext<'a> {
             SubjectKind::Node => matches!(rule.spec.condition, Condition::NodeLost {}),
             SubjectKind::App | SubjectKind::Namespace | SubjectKind::Token | SubjectKind::Group => true,
         };
-        seen.extend(rest.into_iter().map(|one| if is_watched(one) { clear(one) } else { unwatched(one) }));
+        seen.extend(
+            rest.into_iter()
+                .map(|one| if is_watched(one) { cleared_observation(one) } else { unwatched_observation(one) }),
+        );
         Ok(())
     }
 
@@ -348,11 +352,11 @@ fn is_outdated(spec: &RuleSpec, record: &IncidentRecord) -> bool {
 }
 
 /// The observation for an incident whose subject its rule no longer watches.
-pub(super) fn unwatched(incident: &Incident) -> Observation {
-    Observation { state: ConditionState::Unwatched, ..clear(incident) }
+pub(super) fn unwatched_observation(incident: &Incident) -> Observation {
+    Observation { state: ConditionState::Unwatched, ..cleared_observation(incident) }
 }
 
-pub(super) fn clear(incident: &Incident) -> Observation {
+pub(super) fn cleared_observation(incident: &Incident) -> Observation {
     debug_assert_eq!(incident.state, IncidentState::Firing, "resolved ones are not looked at");
     Observation { subject: incident.subject.clone(), state: ConditionState::Clear, samples: Vec::new() }
 }

@@ -17,7 +17,7 @@ const REASON_LEN_MAX: usize = 1_000;
 /// How far in the future a window may begin: 366 days.
 const AHEAD_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 /// If saving a window takes longer than this, its start is checked again. Less than the 10 s that [`maintenance_lead`] allows for saving.
-const SAVE_MAX: Duration = Duration::from_secs(5);
+const SAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// When a window ends.
 #[derive(Clone, Copy, Debug)]
@@ -104,7 +104,7 @@ pub async fn add_maintenance(
         return Err(RuleError::TooMany { what: "maintenance windows", count: MAINTENANCE_COUNT_MAX });
     }
     let took = node.shared().clock.boot_micros().saturating_sub(began);
-    if u128::from(took.unsigned_abs()) > SAVE_MAX.as_micros() && starts_at <= node.now() + maintenance_lead(node) {
+    if u128::from(took.unsigned_abs()) > SAVE_TIMEOUT.as_micros() && starts_at <= node.now() + maintenance_lead(node) {
         // Fires inside the window may already be claimed.
         node.store().end_maintenance(namespace, id, node.now()).await?;
         return Err(StoreError::no_answer("add_maintenance").into());
@@ -126,5 +126,5 @@ pub async fn end_maintenance(node: &Node, namespace: NamespaceId, id: Maintenanc
 /// The windows of a namespace that are in progress or begin within an hour, as this node last read them.
 #[must_use]
 pub fn near_maintenance(node: &Node, namespace: NamespaceId) -> Vec<MaintenanceRecord> {
-    node.shared().maintenance.near(namespace, node.now(), Duration::from_secs(3600))
+    node.shared().maintenance.current_and_upcoming(namespace, node.now(), Duration::from_secs(3600))
 }

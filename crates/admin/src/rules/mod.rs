@@ -85,9 +85,9 @@ impl RuleLoop {
                 }
                 self.last = Some(namespace);
                 match look::evaluate_due(&self.node, namespace).await {
-                    Ok(look::LookResult::Done { count, is_more }) => {
+                    Ok(look::LookResult::Done { count, has_more }) => {
                         changed += count;
-                        turns.extend(is_more.then_some((namespace, lost)));
+                        turns.extend(has_more.then_some((namespace, lost)));
                     }
                     Ok(look::LookResult::Lost) => turns.extend((lost < LOST_MAX).then_some((namespace, lost + 1))),
                     Err(error) if error.is_transient() => return Err(error),

@@ -16,7 +16,7 @@ use rondel_store::alerts::{
 
 use super::warnings::{rule_warnings, scope_warning};
 use super::{facts, look, states};
-use crate::jobs::no_channel;
+use crate::jobs::missing_channel_error;
 use crate::node::Node;
 use crate::store_once::store_once;
 
@@ -142,7 +142,7 @@ pub async fn save_rule(
         RuleSaved::Created(record) => Ok(SavedRule { record: *record, is_new: true, warnings }),
         RuleSaved::Changed(record) => Ok(SavedRule { record: *record, is_new: false, warnings }),
         RuleSaved::Conflict(version) => Err(RuleError::Conflict { version }),
-        RuleSaved::NoChannel(name) => Err(RuleError::Invalid(vec![lost_channel(spec, &name)])),
+        RuleSaved::NoChannel(name) => Err(RuleError::Invalid(vec![deleted_channel_error(spec, &name)])),
         RuleSaved::Full => Err(RuleError::TooMany { what: "rules", count: RULE_COUNT_MAX }),
     }
 }
@@ -153,7 +153,7 @@ async fn check(node: &Node, namespace: NamespaceId, spec: &RuleSpec) -> Result<(
     let mut errors = Vec::new();
     let channels = node.store().channels(namespace).await?;
     let known: Vec<&str> = channels.iter().map(|channel| channel.name.as_str()).collect();
-    let unknown = |pointer: String, name: &str| no_channel(pointer, name, known.iter().copied());
+    let unknown = |pointer: String, name: &str| missing_channel_error(pointer, name, known.iter().copied());
     for (index, channel) in spec.channels.iter().enumerate().filter(|(_, name)| !known.contains(&name.as_str())) {
         errors.push(unknown(format!("/channels/{index}"), channel));
     }
@@ -169,7 +169,7 @@ async fn check(node: &Node, namespace: NamespaceId, spec: &RuleSpec) -> Result<(
 }
 
 /// The error for a channel that was deleted while the rule was checked.
-fn lost_channel(spec: &RuleSpec, name: &str) -> FieldError {
+fn deleted_channel_error(spec: &RuleSpec, name: &str) -> FieldError {
     let pointer = match spec.channels.iter().position(|one| one == name) {
         Some(index) => format!("/channels/{index}"),
         None => "/escalate/channel".to_owned(),

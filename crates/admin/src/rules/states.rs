@@ -174,7 +174,7 @@ pub(super) async fn running_longer(
 ) -> Result<Vec<(WatchedJob, Observation)>, StoreError> {
     let open = jobs_running_since(node, namespace, now - shortest).await?;
     let jobs = jobs_of(node, &open).await?;
-    observe_jobs(node, exceeding(open, &jobs, bound, now), &jobs).await
+    observe_jobs(node, jobs_exceeding(open, &jobs, bound, now), &jobs).await
 }
 
 /// Like [`running_longer`], but the bound is a multiple of the usual duration.
@@ -190,7 +190,7 @@ async fn running_unusually(
     jobs.retain(|_, job| is_in_scope(scope, job));
     let usual = usual_durations(node, jobs.keys(), now).await?;
     let bound = |job: &WatchedJob| judge::longest_allowed(None, times_p95, usual.get(&job.id).copied());
-    observe_jobs(node, exceeding(open, &jobs, bound, now), &jobs).await
+    observe_jobs(node, jobs_exceeding(open, &jobs, bound, now), &jobs).await
 }
 
 /// The jobs with a run that is running now and began at `begun_by` or earlier.
@@ -205,7 +205,7 @@ async fn jobs_running_since(
     node.store().open_jobs(query).await
 }
 
-fn exceeding(
+fn jobs_exceeding(
     open: Vec<OpenJob>,
     jobs: &BTreeMap<JobId, WatchedJob>,
     bound: impl Fn(&WatchedJob) -> Option<Duration>,

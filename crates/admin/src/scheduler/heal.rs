@@ -58,7 +58,7 @@ impl Background for HealLoop {
     }
 
     async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
-        let healed = self.look().await?;
+        let healed = self.heal_all().await?;
         if healed != HealCounts::default() {
             let HealCounts { stuck, homeless, calendars, behind } = healed;
             tracing::warn!(stuck, homeless, calendars, behind, "healed what no other loop found");
@@ -72,7 +72,7 @@ impl HealLoop {
         Self { node }
     }
 
-    async fn look(&self) -> Result<HealCounts, StoreError> {
+    async fn heal_all(&self) -> Result<HealCounts, StoreError> {
         let mut healed = HealCounts::default();
         if !self.node.readiness().lease_held || !self.node.store().begin_pass(HEAL, PERIOD).await? {
             return Ok(healed);
@@ -82,7 +82,7 @@ impl HealLoop {
         if self.node.store().begin_pass(CALENDARS, CALENDAR_PERIOD).await? {
             healed.calendars = self.expand_calendars().await?;
         }
-        healed.behind = calendars::move_jobs_on(&self.node).await?;
+        healed.behind = calendars::replan_jobs_of_calendars(&self.node).await?;
         if healed.stuck + healed.homeless > 0 {
             self.node.poke_scan();
         }
@@ -145,7 +145,7 @@ impl HealLoop {
         let mut count = 0;
         for namespace in self.node.store().namespaces().await? {
             let composed = calendars::composition(&self.node, namespace.id).await?.composed();
-            match calendars::expand_again(&self.node, namespace.id, &composed).await {
+            match calendars::expand_until_settled(&self.node, namespace.id, &composed).await {
                 Ok(expanded) => count += expanded,
                 Err(CalendarError::Store(error)) => return Err(error),
                 Err(error) => {
@@ -204,11 +204,11 @@ mod tests {
         assert_eq!(node.store().job(NAMESPACE, "j").await.unwrap().unwrap().next_fire_at, None);
 
         let heal = HealLoop::new(node.clone());
-        assert_eq!(heal.look().await.unwrap(), HealCounts { stuck: 1, ..HealCounts::default() });
+        assert_eq!(heal.heal_all().await.unwrap(), HealCounts { stuck: 1, ..HealCounts::default() });
         let next = node.store().job(NAMESPACE, "j").await.unwrap().unwrap().next_fire_at.unwrap();
         let ahead = next.since(node.now());
         assert!((3_590..=3_600).contains(&ahead.as_secs()), "{ahead:?}");
-        assert_eq!(heal.look().await.unwrap(), HealCounts::default(), "one node looks in a period");
+        assert_eq!(heal.heal_all().await.unwrap(), HealCounts::default(), "one node looks in a period");
         lifecycle.soft.cancel();
         lifecycle.hard.cancel();
     }
@@ -226,7 +226,7 @@ mod tests {
         let seen = node.store().due_jobs(&[rondel_core::NodeId::new(0)], range).await.unwrap()[0];
         let definition = node.definitions([(seen.job, seen.version)]).await.unwrap().remove(&(seen.job, seen.version));
         let owner = (node.token().node, node.token().epoch);
-        let of = definition.unwrap().run_of();
+        let of = definition.unwrap().run_job();
         let settled = Run {
             status: RunStatus::Skipped,
             reason: Some(Reason::Paused),

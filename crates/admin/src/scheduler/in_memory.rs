@@ -20,7 +20,7 @@ use crate::scheduler::shares::{RunOwner, Shares};
 pub(crate) struct InMemory {
     contents: Mutex<Contents>,
     /// The approximate maximum number of runs.
-    max: usize,
+    run_count_max: usize,
 }
 
 #[derive(Debug, Default)]
@@ -137,7 +137,7 @@ impl Default for InMemory {
 impl InMemory {
     /// With room for about `max` runs.
     pub(crate) fn new(max: usize) -> Self {
-        Self { contents: Mutex::default(), max }
+        Self { contents: Mutex::default(), run_count_max: max }
     }
 
     fn lock(&self) -> MutexGuard<'_, Contents> {
@@ -166,7 +166,7 @@ impl InMemory {
                 return false;
             }
             let is_behind = contents.left_in_store.contains_key(&run.job);
-            if may_be_left(run) && (is_behind || !contents.shares.has_room(RunOwner::of(run), self.max)) {
+            if may_be_left(run) && (is_behind || !contents.shares.has_room(RunOwner::of(run), self.run_count_max)) {
                 let place = UnsentPlace::before(run);
                 let (owner, ends_at) = (RunOwner::of(run), Timestamp::EPOCH);
                 let left =
@@ -211,7 +211,7 @@ impl InMemory {
         let (mut jobs, mut last) = (Vec::new(), after);
         for (job, left) in rest.chain(before).take(bounds.examined_max.max(1)) {
             last = Some(*job);
-            if left.ends_at <= now || contents.shares.has_room(left.owner, self.max) {
+            if left.ends_at <= now || contents.shares.has_room(left.owner, self.run_count_max) {
                 jobs.push(*job);
                 if jobs.len() >= bounds.returned_max {
                     break;
@@ -244,13 +244,13 @@ impl InMemory {
             if !contents.is_new(&run) || !may_be_left(&run) {
                 continue;
             }
-            let has_room = first_blocked.is_none() && contents.shares.has_room(RunOwner::of(&run), self.max);
+            let has_room = first_blocked.is_none() && contents.shares.has_room(RunOwner::of(&run), self.run_count_max);
             let has_room = has_room && !mutant::on(Mutant::LeftForEver);
             // A fire that was missed and runs late, or a backfilled one, waits without a time limit.
             let is_catch_up = matches!(run.trigger, Trigger::Misfire | Trigger::Backfill);
             let queued_from = (!is_catch_up).then_some(run.due_at.max(left.since));
             let run_ends_at = queued_from.map_or(Timestamp::MAX, |from| ends_at(&run, from));
-            let has_timed_out = run_ends_at <= now && contents.shares.may_end_one(self.max);
+            let has_timed_out = run_ends_at <= now && contents.shares.may_end_one(self.run_count_max);
             let has_timed_out = has_timed_out && !mutant::on(Mutant::LeftForEver);
             if has_room || has_timed_out {
                 contents.insert(&run, 0, queued_from);
@@ -279,7 +279,7 @@ impl InMemory {
         let mut is_admitted = |run: &Run| {
             let is_left =
                 run.status == RunStatus::Waiting || contents.left_in_store.contains_key(&run.job) && may_be_left(run);
-            let is_admitted = is_left && contents.is_new(run) && contents.shares.may_end_one(self.max);
+            let is_admitted = is_left && contents.is_new(run) && contents.shares.may_end_one(self.run_count_max);
             if is_admitted {
                 contents.insert(run, 0, None);
             }
@@ -300,7 +300,7 @@ impl InMemory {
 
     /// Whether there is room for the shards of a fire.
     pub(crate) fn may_expand(&self, root: &Run) -> bool {
-        self.lock().shares.may_expand(RunOwner::of(root), self.max)
+        self.lock().shares.may_expand(RunOwner::of(root), self.run_count_max)
     }
 
     /// The instant as of which the misfire policy judges the run.

@@ -4,7 +4,6 @@
 //! A claim is durable before anything is in memory: one transaction moves `next_fire_at` on and inserts the runs. Fires that another node
 //! claimed first drop out. The loop may be run twice, late, or on another node.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -25,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::background::{Background, TickError};
 use crate::cluster::HeldLease;
 use crate::counters::Count;
-use crate::definitions::{Compiled, Key};
+use crate::definitions::{CompiledDefinition, CompiledDefinitions};
 use crate::metrics::FireOutcome;
 use crate::node::Shared;
 use crate::scheduler::caught_up::CaughtUp;
@@ -61,16 +60,16 @@ pub(crate) struct ScanLoop {
 #[derive(Clone, Copy, Debug)]
 struct ClaimOutcome {
     /// Number of jobs whose fires were claimed.
-    won: usize,
+    job_count: usize,
     /// Whether the range has no more fires that this node can claim.
     is_exhausted: bool,
 }
 
 impl ClaimOutcome {
-    const NOTHING: Self = Self { won: 0, is_exhausted: true };
+    const NOTHING: Self = Self { job_count: 0, is_exhausted: true };
 
-    const fn and(self, other: Self) -> Self {
-        Self { won: self.won + other.won, is_exhausted: self.is_exhausted && other.is_exhausted }
+    const fn with(self, other: Self) -> Self {
+        Self { job_count: self.job_count + other.job_count, is_exhausted: self.is_exhausted && other.is_exhausted }
     }
 }
 
@@ -153,7 +152,7 @@ impl ScanLoop {
         let now = self.shared.clock.now();
         let homes = self.shared.membership.claimable_homes(now);
         let taken = self.claim_due(&held, &homes, now).await?;
-        self.left.forget_taken(now);
+        self.left.forget_jobs_of_others(now);
         // A scan that read only a part of the backlog may have missed fires below the low-water mark, so it does not count as complete.
         if taken.is_exhausted && self.is_backlog_whole {
             self.caught_up.complete(began);
@@ -162,7 +161,7 @@ impl ScanLoop {
         if !(self.is_full() || taken.is_exhausted && is_taken_up) {
             self.shared.scan_poke.notify_one();
         }
-        Ok(Some(u64::try_from(taken.won).unwrap_or(u64::MAX)))
+        Ok(Some(u64::try_from(taken.job_count).unwrap_or(u64::MAX)))
     }
 
     /// Claims the jobs that are due soon before the late ones: however many jobs are late, the others stay on time.
@@ -185,7 +184,7 @@ impl ScanLoop {
         let waiting = self.take_waiting(held, near, claim_budget).await?;
         let overdue = self.claim_backlog(held, homes, overdue_before).await?;
         let dense = self.claim_dense(held, homes, now).await?;
-        Ok(soon.and(late).and(waiting).and(overdue).and(dense))
+        Ok(soon.with(late).with(waiting).with(overdue).with(dense))
     }
 
     /// Claims the fires that have been due for longer than `look_ahead`.
@@ -227,7 +226,7 @@ impl ScanLoop {
     ) -> Result<ClaimOutcome, StoreError> {
         let range = DueRange { from, to, limit: self.shared.config.claim_page.min(budget).max(1) };
         let own = self.claim_range(held, ClaimScope::Own, range, budget).await?;
-        Ok(own.and(self.claim_range(held, ClaimScope::Orphaned(homes), range, budget).await?))
+        Ok(own.with(self.claim_range(held, ClaimScope::Orphaned(homes), range, budget).await?))
     }
 
     /// Claims the fires of dense instants early, if there are so many that they would be late otherwise.
@@ -250,7 +249,7 @@ impl ScanLoop {
         let dense = self.shared.store.dense_instants(&all_homes, range, dense_from).await?;
         let mut taken = ClaimOutcome::NOTHING;
         for at in instants_to_claim(&dense, pace, now) {
-            taken = taken.and(self.claim_between(held, homes, (at, at), budget).await?);
+            taken = taken.with(self.claim_between(held, homes, (at, at), budget).await?);
             if !taken.is_exhausted {
                 break;
             }
@@ -303,19 +302,19 @@ impl ScanLoop {
             let won = self.claim(held, mine).await?;
             all_won += won;
             if count < range.limit || (all_mine && won == 0) {
-                return Ok(ClaimOutcome { won: all_won, is_exhausted: true });
+                return Ok(ClaimOutcome { job_count: all_won, is_exhausted: true });
             }
             // Jobs that are left to other nodes stay in the range and would be read again, so the next page starts at the last instant of
             // this one.
             if let Some(last) = last.filter(|_| !all_mine) {
                 if last == range.from {
-                    return Ok(ClaimOutcome { won: all_won, is_exhausted: true });
+                    return Ok(ClaimOutcome { job_count: all_won, is_exhausted: true });
                 }
                 range.from = last;
             }
             left = left.saturating_sub(count);
         }
-        Ok(ClaimOutcome { won: all_won, is_exhausted: false })
+        Ok(ClaimOutcome { job_count: all_won, is_exhausted: false })
     }
 
     /// The due jobs that this node may take.
@@ -340,7 +339,7 @@ impl ScanLoop {
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
         let shared = &self.shared;
         // Fires are claimed only with maintenance windows that were read recently.
-        let windows = shared.maintenance.fresh(shared.store.as_ref(), &shared.clock).await?;
+        let windows = shared.maintenance.fresh_windows(shared.store.as_ref(), &shared.clock).await?;
         let windows = windows.ok_or_else(|| StoreError::no_answer("list_maintenance"))?;
         let now = self.shared.clock.now();
         let look_ahead = LookAhead {
@@ -372,7 +371,7 @@ impl ScanLoop {
         &self,
         held: &HeldLease,
         jobs: Vec<ClaimJob>,
-        definitions: &HashMap<Key, Arc<Compiled>>,
+        definitions: &CompiledDefinitions,
     ) -> Result<usize, StoreError> {
         let mut won = 0;
         for batch in batches(jobs, (self.shared.config.claim_jobs, self.shared.config.claim_runs)) {
@@ -403,11 +402,7 @@ impl ScanLoop {
 
     /// Plans the next fire again for jobs with a fixed delay whose planned instant already had a fire: a pause inside a maintenance window
     /// settled that fire, or the clock stepped back. The claim then created no run whose end would plan the next fire.
-    async fn plan_delays_again(
-        &self,
-        jobs: &[DueJob],
-        definitions: &HashMap<Key, Arc<Compiled>>,
-    ) -> Result<(), StoreError> {
+    async fn plan_delays_again(&self, jobs: &[DueJob], definitions: &CompiledDefinitions) -> Result<(), StoreError> {
         for seen in jobs {
             let Some(definition) = definitions.get(&(seen.job, seen.version)) else { continue };
             let stuck = StuckJob { job: seen.job, version: seen.version, awaited_run: None };
@@ -429,7 +424,7 @@ impl ScanLoop {
             }
             left = left.saturating_sub(page);
         }
-        Ok(ClaimOutcome { won: 0, is_exhausted: false })
+        Ok(ClaimOutcome { job_count: 0, is_exhausted: false })
     }
 }
 
@@ -438,7 +433,7 @@ const fn just_before(at: Timestamp) -> Timestamp {
 }
 
 /// Counts the fires that the misfire policy or a maintenance window skips, which the claim has just written to the ledger.
-fn count_missed(definitions: &HashMap<Key, Arc<Compiled>>, runs: &[Run], existing: &[RunId]) {
+fn count_missed(definitions: &CompiledDefinitions, runs: &[Run], existing: &[RunId]) {
     for run in runs.iter().filter(|run| run.status == RunStatus::Skipped && !existing.contains(&run.id)) {
         if let Some(definition) = definitions.get(&(run.job, run.job_version)) {
             let count = u64::try_from(run.span_count).unwrap_or(0);
@@ -469,13 +464,19 @@ fn batches(jobs: Vec<ClaimJob>, (jobs_max, runs_max): (usize, usize)) -> Vec<Vec
     batches
 }
 
-fn claim_job(held: &HeldLease, seen: DueJob, definition: &Compiled, planned: &Plan, look_ahead: LookAhead) -> ClaimJob {
+fn claim_job(
+    held: &HeldLease,
+    seen: DueJob,
+    definition: &CompiledDefinition,
+    planned: &Plan,
+    look_ahead: LookAhead,
+) -> ClaimJob {
     let owner = (held.token.node, held.token.epoch);
     let closed = planned.skipped_in_window.iter().map(|span| (*span, Reason::Maintenance));
     let skipped = planned.missed.map(|span| (span, Reason::Misfire)).into_iter().chain(closed);
     let skipped = skipped.map(|(span, reason)| {
         let id = RunId::new(held.ids.next(look_ahead.now));
-        span.row(id, definition.run_of(), &definition.job, reason, owner, look_ahead.now)
+        span.row(id, definition.run_job(), &definition.job, reason, owner, look_ahead.now)
     });
     let fires = planned.fires.iter().map(|fire| fire_row(held, definition, fire, look_ahead));
     let runs: Vec<Run> = skipped.chain(fires).collect();
@@ -487,13 +488,13 @@ fn claim_job(held: &HeldLease, seen: DueJob, definition: &Compiled, planned: &Pl
     ClaimJob { expected_row: seen, held_from, recent_fires, next_fire_at: planned.next, runs, awaited_run }
 }
 
-fn fire_row(held: &HeldLease, definition: &Compiled, fire: &PlannedFire, look_ahead: LookAhead) -> Run {
+fn fire_row(held: &HeldLease, definition: &CompiledDefinition, fire: &PlannedFire, look_ahead: LookAhead) -> Run {
     let owner = (held.token.node, held.token.epoch);
     let run = Run {
         // The ring covers only the look-ahead. A run that starts later, because of its jitter, waits in the store.
         status: if fire.due_at > look_ahead.end { RunStatus::Waiting } else { RunStatus::Pending },
         due_at: fire.due_at,
-        ..Run::new(RunId::new(held.ids.next(look_ahead.now)), definition.run_of(), fire.fire_at, fire.trigger, owner)
+        ..Run::new(RunId::new(held.ids.next(look_ahead.now)), definition.run_job(), fire.fire_at, fire.trigger, owner)
     };
     if definition.job.is_sharded() { run.for_all_shards() } else { run }
 }

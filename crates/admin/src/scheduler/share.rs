@@ -37,12 +37,12 @@ impl LeftToOthers {
         let homes = strategy.deal(&jobs, node_shares);
         due.into_iter()
             .zip(homes)
-            .filter(|(due, home)| self.takes(due.job, *home, this, now))
+            .filter(|(due, home)| self.may_take(due.job, *home, this, now))
             .map(|(due, _)| due)
             .collect()
     }
 
-    fn takes(&mut self, job: JobId, home: Option<NodeId>, this: NodeId, now: Timestamp) -> bool {
+    fn may_take(&mut self, job: JobId, home: Option<NodeId>, this: NodeId, now: Timestamp) -> bool {
         if home.is_none_or(|home| home == this) {
             self.0.remove(&job);
             return true;
@@ -56,7 +56,7 @@ impl LeftToOthers {
     }
 
     /// Forgets jobs that others have taken.
-    pub(crate) fn forget_taken(&mut self, now: Timestamp) {
+    pub(crate) fn forget_jobs_of_others(&mut self, now: Timestamp) {
         self.0.retain(|_, (_, last)| now.since(*last) < FORGET_AFTER);
     }
 }
@@ -141,9 +141,9 @@ mod tests {
     fn a_taken_job_that_is_due_again_is_left_to_others_again() {
         let mut one = LeftToOthers::default();
         let own = taken(&mut one, ClaimStrategy::IdHash, 1, 10);
-        one.forget_taken(Timestamp::from_secs(19));
+        one.forget_jobs_of_others(Timestamp::from_secs(19));
         assert_eq!(one.0.len(), 20 - own.len());
-        one.forget_taken(Timestamp::from_secs(20));
+        one.forget_jobs_of_others(Timestamp::from_secs(20));
         assert!(one.0.is_empty());
         assert_eq!(taken(&mut one, ClaimStrategy::IdHash, 1, 40), own);
     }

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::background::{Background, TickError};
 use crate::dispatch::waits::end_of_missed;
-use crate::dispatch::{Event, Ready, end_of_unsent};
+use crate::dispatch::{Event, ReadyRun, end_of_unsent};
 use crate::metrics::{CountedRun, size};
 use crate::node::Shared;
 use crate::scheduler::command::TickCommand;
@@ -39,7 +39,7 @@ fn run_and_lease(run: &Run) -> (RunId, LeaseToken) {
 
 /// Whether a run is at another version or attempt by now. A run that is left over from an earlier lease is not read again: it would then
 /// look like the run that was taken over from that lease, which arrives here separately.
-fn has_moved_on(run: &Run, check: &RunCheck) -> bool {
+fn is_outdated(run: &Run, check: &RunCheck) -> bool {
     check.owner == run_and_lease(run).1 && (check.job_version, check.attempt) != (run.job_version, run.attempt)
 }
 
@@ -167,7 +167,7 @@ impl TickLoop {
     }
 
     /// The runs of a batch that may run, with their definitions. The others are forgotten or get their verdicts.
-    async fn check(&self, batch: Vec<Run>) -> Result<Vec<Ready>, StoreError> {
+    async fn check(&self, batch: Vec<Run>) -> Result<Vec<ReadyRun>, StoreError> {
         let ids: Vec<RunId> = batch.iter().map(|run| run.id).collect();
         let checks: HashMap<RunId, RunCheck> =
             self.shared.store.check_runs(&ids).await?.into_iter().map(|check| (check.id, check)).collect();
@@ -198,8 +198,8 @@ impl TickLoop {
                     let taken_up_at = self.shared.taken_up_at(run.id);
                     let trace = traces.get(&RunId::new(run.cause)).copied().map(Box::new);
                     let queued_at = self.shared.in_memory.queued_from(run.id);
-                    let run = Ready::released(run, Arc::clone(definition), taken_up_at);
-                    let run = Ready { term: check.term, trace, queued_at, ..run };
+                    let run = ReadyRun::from_ring(run, Arc::clone(definition), taken_up_at);
+                    let run = ReadyRun { term: check.term, trace, queued_at, ..run };
                     // The misfire policy also applies to a fire that was claimed in time and never sent, because its node died or slept.
                     if run.is_missed(now) {
                         ended.push((end_of_missed(&run, now), CountedRun::of(&run.run, definition)));
@@ -233,7 +233,7 @@ impl TickLoop {
 
     /// Reads again the runs that have moved to another version or attempt.
     async fn refresh(&self, batch: Vec<Run>, checks: &HashMap<RunId, RunCheck>) -> Result<Vec<Run>, StoreError> {
-        let is_stale = |run: &Run| checks.get(&run.id).is_some_and(|check| has_moved_on(run, check));
+        let is_stale = |run: &Run| checks.get(&run.id).is_some_and(|check| is_outdated(run, check));
         let stale: Vec<RunId> = batch.iter().filter(|run| is_stale(run)).map(|run| run.id).collect();
         if stale.is_empty() {
             return Ok(batch);
@@ -280,10 +280,10 @@ mod tests {
     fn runs_of_an_earlier_lease_are_not_read_again() {
         let run = run_due_at(Timestamp::from_secs(1));
         let check = check_of(&run);
-        assert!(has_moved_on(&run, &check));
-        assert!(!has_moved_on(&Run { attempt: 2, ..run.clone() }, &check));
-        assert!(has_moved_on(&Run { attempt: 2, job_version: run.job_version + 1, ..run.clone() }, &check));
+        assert!(is_outdated(&run, &check));
+        assert!(!is_outdated(&Run { attempt: 2, ..run.clone() }, &check));
+        assert!(is_outdated(&Run { attempt: 2, job_version: run.job_version + 1, ..run.clone() }, &check));
         let taken_over = RunCheck { owner: LeaseToken { epoch: run.node_epoch + 1, ..check.owner }, ..check };
-        assert!(!has_moved_on(&run, &taken_over));
+        assert!(!is_outdated(&run, &taken_over));
     }
 }

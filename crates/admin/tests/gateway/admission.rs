@@ -13,7 +13,7 @@ use rondel_proto::v1::server_message::Body as Down;
 use rondel_store::Runs as _;
 use tonic::Code;
 
-use super::world::{LIMIT, World, create, hello, request, runs, store, succeeded};
+use super::world::{LIMIT, World, create, hello, request, runs, store, success_result};
 
 async fn refusal(world: &World, token: Option<&Token>, hello: v1::Hello) -> (Code, String) {
     match world.dial(token, hello).await {
@@ -87,13 +87,13 @@ async fn a_stream_that_another_one_replaced_is_ended() {
         }
     };
     let mut second = tokio::time::timeout(LIMIT, replaced).await.unwrap();
-    first.beat().ends().await;
+    first.beat().wait_for_end().await;
     // The second stream stays open.
     second.receive(|body| matches!(body, Down::HeartbeatReply(_)).then_some(())).await;
     let job = create(&world, serde_json::json!({})).await;
     request(&world, &job).await;
     let trigger = second.trigger().await;
-    second.send(succeeded(&trigger)).await;
+    second.send(success_result(&trigger)).await;
     assert_eq!(second.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }
@@ -129,12 +129,12 @@ async fn results_are_durable_before_they_are_acknowledged_and_may_arrive_twice()
     let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
     request(&world, &job).await;
     let trigger = line.trigger().await;
-    line.send(succeeded(&trigger)).await;
+    line.send(success_result(&trigger)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     assert_eq!(runs(&world).await[0].status, RunStatus::Succeeded);
-    line.send(succeeded(&trigger)).await;
+    line.send(success_result(&trigger)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Duplicate);
-    line.send(succeeded(&v1::Trigger { run_id: 5, ..trigger })).await;
+    line.send(success_result(&v1::Trigger { run_id: 5, ..trigger })).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::NoSuchRun);
     assert_eq!(world.engine.counters().get(rondel_admin::Count::ResultsUnknown), 1);
     world.end().await;
@@ -162,9 +162,9 @@ async fn a_new_stream_lists_held_runs_and_the_others_are_sent_again() {
     let mut line = world.dial(Some(&world.token), v1::Hello { held: report, ..hello("a", 1) }).await.unwrap();
     let again = line.trigger().await;
     assert_eq!((again.run_id, again.attempt), (lost.run_id, 2));
-    line.send(succeeded(&held)).await;
+    line.send(success_result(&held)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
-    line.send(succeeded(&again)).await;
+    line.send(success_result(&again)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     assert!(runs(&world).await.iter().all(|run| run.status == RunStatus::Succeeded));
     world.end().await;
@@ -185,7 +185,7 @@ async fn a_successor_brings_the_journal_and_the_rest_is_known_to_be_lost() {
     let finished = vec![v1::RunRef { run_id: journaled.run_id, attempt: journaled.attempt, ..v1::RunRef::default() }];
     let successor = v1::Hello { finished, ..super::world::successor("a", 2, 1) };
     let mut line = world.dial(Some(&world.token), successor).await.unwrap();
-    line.send(succeeded(&journaled)).await;
+    line.send(success_result(&journaled)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     let again = line.trigger().await;
     assert_eq!((again.run_id, again.attempt), (died.run_id, 2));
@@ -209,7 +209,7 @@ async fn a_journal_is_reported_after_two_restarts() {
         |incarnation| v1::Hello { finished: finished.clone(), ..super::world::successor("a", incarnation, 1) };
     drop(world.dial(Some(&world.token), restarted(2)).await.unwrap());
     let mut line = world.dial(Some(&world.token), restarted(3)).await.unwrap();
-    line.send(succeeded(&journaled)).await;
+    line.send(success_result(&journaled)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }
@@ -245,10 +245,10 @@ async fn a_run_that_continues_past_its_deadline_is_closed() {
     let run = world.store.runs(&[rondel_core::RunId::new(ignored.run_id)]).await.unwrap().remove(0);
     assert_eq!(run.status, RunStatus::TimedOut);
     assert!(run.message.unwrap_or_default().contains("executor a did not stop it"));
-    line.send(succeeded(&next)).await;
+    line.send(success_result(&next)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     // The late result of the closed run changes nothing.
-    line.send(succeeded(&ignored)).await;
+    line.send(success_result(&ignored)).await;
     assert_ne!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }

@@ -19,7 +19,7 @@ use super::world::{LIMIT, Line, World, create, hello, request, runs, store, succ
 
 /// A store that performs the first adoption without an answer. It may also fail the first read of a roll call.
 #[derive(Debug)]
-struct LostAdoption {
+struct LostAdoptionStore {
     inner: Arc<MemStore>,
     is_lost: AtomicBool,
     /// Whether the read of the roll call that is to fail has failed, or none is to fail.
@@ -30,7 +30,7 @@ struct LostAdoption {
     may_fail: AtomicBool,
 }
 
-impl LostAdoption {
+impl LostAdoptionStore {
     fn new(inner: &Arc<MemStore>, fails_roll_call: bool) -> Self {
         Self {
             inner: Arc::clone(inner),
@@ -48,7 +48,7 @@ impl LostAdoption {
     async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
         if name == "sessions_that_may_have_carried" && !self.has_failed.load(Ordering::SeqCst) {
             self.is_reading.store(true, Ordering::SeqCst);
-            until_set(&self.may_fail).await;
+            wait_until_set(&self.may_fail).await;
             self.has_failed.store(true, Ordering::SeqCst);
             return Err(StoreError::no_answer(name));
         }
@@ -60,9 +60,9 @@ impl LostAdoption {
     }
 }
 
-rondel_store::delegate_store!(LostAdoption);
+rondel_store::delegate_store!(LostAdoptionStore);
 
-async fn until_set(flag: &AtomicBool) {
+async fn wait_until_set(flag: &AtomicBool) {
     while !flag.load(Ordering::SeqCst) {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -86,18 +86,18 @@ async fn a_retry_keeps_its_turn_though_the_answer_to_its_adoption_was_lost() {
     world.die().await;
 
     // The next start of the server takes over the runs of its earlier lease.
-    let lost = Arc::new(LostAdoption::new(&inner, false));
+    let lost = Arc::new(LostAdoptionStore::new(&inner, false));
     let world = World::start_behind(inner, Arc::clone(&lost) as Arc<dyn Store>, config).await;
     let line = world.dial(Some(&world.token), hello("b", 2)).await.unwrap().beat();
     request(&world, &job).await;
-    assert!(timeout(LIMIT, later_run_waits(&world, run_id)).await.is_ok(), "the later run does not wait");
+    assert!(timeout(LIMIT, wait_for_later_run(&world, run_id)).await.is_ok(), "the later run does not wait");
     assert!(lost.is_lost.load(Ordering::SeqCst));
     drop(line);
     world.die().await;
 }
 
 /// Waits until the run that was requested after this one waits for it.
-async fn later_run_waits(world: &World, first: i64) {
+async fn wait_for_later_run(world: &World, first: i64) {
     loop {
         let later = runs(world).await.into_iter().find(|run| run.id.get() != first);
         if later.is_some_and(|run| run.waits_for() == Some(WaitFor::Run)) {
@@ -121,10 +121,10 @@ async fn a_retry_keeps_its_turn_though_its_roll_call_came_too_late() {
     let first = line.trigger().await;
     world.die().await;
 
-    let lost = Arc::new(LostAdoption::new(&inner, true));
+    let lost = Arc::new(LostAdoptionStore::new(&inner, true));
     let world = World::start_behind(inner, Arc::clone(&lost) as Arc<dyn Store>, config).await;
     let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap().beat();
-    assert!(timeout(LIMIT, until_set(&lost.is_reading)).await.is_ok(), "no roll call");
+    assert!(timeout(LIMIT, wait_until_set(&lost.is_reading)).await.is_ok(), "no roll call");
     let (run_id, attempt) = (first.run_id, first.attempt);
     let status = v1::result::Status::Failed.into();
     let failed = v1::Result { run_id, attempt, status, retryable: true, started_at_ms: 1, ..v1::Result::default() };
@@ -132,7 +132,7 @@ async fn a_retry_keeps_its_turn_though_its_roll_call_came_too_late() {
     assert_eq!(line.ack().await.kind(), Kind::Stored);
     lost.may_fail.store(true, Ordering::SeqCst);
     request(&world, &job).await;
-    assert!(timeout(LIMIT, later_run_waits(&world, run_id)).await.is_ok(), "the later run does not wait");
+    assert!(timeout(LIMIT, wait_for_later_run(&world, run_id)).await.is_ok(), "the later run does not wait");
     assert!(lost.has_failed.load(Ordering::SeqCst));
     world.die().await;
 }

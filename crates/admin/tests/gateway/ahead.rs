@@ -8,7 +8,7 @@ use rondel_proto::v1;
 use rondel_store::{Cluster as _, Executors as _};
 use serde_json::json;
 
-use crate::world::{World, accepted, create, hello};
+use crate::world::{World, accepted_reply, create, hello};
 
 fn on_time() -> v1::Hello {
     v1::Hello { ahead_max_ms: 1_000, slots: 16, ..hello("e1", 1) }
@@ -30,7 +30,7 @@ async fn a_trigger_leaves_ahead_with_the_time_until_its_instant() {
         assert!(begins_at >= Timestamp::from_millis(trigger.due_at_ms), "{trigger:?} at {received_at}");
         assert!(trigger.start_in_us <= 500_000, "{trigger:?}");
         ahead_count += i32::from(trigger.start_in_us > 0);
-        line.send(accepted(&trigger)).await;
+        line.send(accepted_reply(&trigger)).await;
     }
     assert!(ahead_count > 0, "on a busy machine one may be late, and not all");
     world.end().await;
@@ -80,7 +80,7 @@ async fn stop_ahead_of_an_instant() -> Option<bool> {
         if world.engine.now() + Duration::from_millis(200) < due_at {
             break due_at;
         }
-        line.send(accepted(&trigger)).await;
+        line.send(accepted_reply(&trigger)).await;
     };
     world.engine.drain(Duration::ZERO).await;
     if world.engine.now() >= due_at {

@@ -24,14 +24,14 @@ use super::world::{LIMIT, store};
 /// A store that fails for the first namespace that a pass looks at: the first call of `read` after each call of `find`
 /// fails.
 #[derive(Debug)]
-struct Unreadable {
+struct UnreadableStore {
     inner: Arc<MemStore>,
     find: &'static str,
     read: &'static str,
     fails: AtomicBool,
 }
 
-impl Unreadable {
+impl UnreadableStore {
     fn inner(&self) -> &MemStore {
         &self.inner
     }
@@ -48,12 +48,12 @@ impl Unreadable {
     }
 }
 
-rondel_store::delegate_store!(Unreadable);
+rondel_store::delegate_store!(UnreadableStore);
 
 const TENANTS: [NamespaceId; 2] = [NamespaceId::new(21), NamespaceId::new(22)];
 
 /// A store with two more namespaces, and the present.
-async fn known() -> (Arc<MemStore>, Timestamp) {
+async fn store_with_tenants() -> (Arc<MemStore>, Timestamp) {
     let known = store();
     let now = known.now().await.unwrap();
     for id in TENANTS {
@@ -68,7 +68,7 @@ async fn run_until(
     (find, read, name): (&'static str, &'static str, &str),
     is_done: impl AsyncFn() -> bool,
 ) {
-    let store = Unreadable { inner: Arc::clone(known), find, read, fails: AtomicBool::new(false) };
+    let store = UnreadableStore { inner: Arc::clone(known), find, read, fails: AtomicBool::new(false) };
     let lifecycle = Lifecycle::new();
     let store: Arc<dyn Store> = Arc::new(store);
     let _engine = Engine::start(store, EngineConfig::default(), &lifecycle).await.unwrap();
@@ -89,7 +89,7 @@ async fn run_until(
 
 #[tokio::test(start_paused = true)]
 async fn a_namespace_whose_rules_cannot_be_read_stops_no_other() {
-    let (known, now) = known().await;
+    let (known, now) = store_with_tenants().await;
     let rule = json!({"name": "rule", "condition": {"no_success_for": {"length": "1h"}}});
     let spec: RuleSpec = serde_json::from_value(rule).unwrap();
     for (id, namespace) in (31..).map(AlertRuleId::new).zip(TENANTS) {
@@ -103,7 +103,7 @@ async fn a_namespace_whose_rules_cannot_be_read_stops_no_other() {
 
 #[tokio::test(start_paused = true)]
 async fn a_namespace_whose_report_cannot_be_written_stops_no_other() {
-    let (known, now) = known().await;
+    let (known, now) = store_with_tenants().await;
     let schedule = json!({"weekday": "mon", "time": "08:00", "zone": "UTC", "channel": "ops"});
     let spec: ReportSchedule = serde_json::from_value(schedule).unwrap();
     for (id, namespace) in (41..).map(ChannelId::new).zip(TENANTS) {

@@ -9,7 +9,7 @@ use rondel_core::{Reason, Run, RunStatus};
 use rondel_proto::v1;
 use rondel_store::Runs as _;
 
-use super::world::{LIMIT, World, accepted, begun, create, hello, request, runs, store, succeeded};
+use super::world::{LIMIT, World, accepted_reply, begun_replies, create, hello, request, runs, store, success_result};
 
 async fn world() -> World {
     let config = EngineConfig { answer_within: Duration::from_secs(1), ..EngineConfig::default() };
@@ -17,7 +17,7 @@ async fn world() -> World {
 }
 
 /// Waits until the only run meets the condition.
-async fn until(world: &World, what: &str, wanted: impl Fn(&Run) -> bool) -> Run {
+async fn wait_for_run(world: &World, what: &str, wanted: impl Fn(&Run) -> bool) -> Run {
     let deadline = tokio::time::Instant::now() + LIMIT;
     loop {
         let run = runs(world).await.remove(0);
@@ -40,15 +40,15 @@ async fn a_trigger_that_is_never_answered_is_not_running_and_is_sent_again() {
     let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap().beat();
     request(&world, &job).await;
     let ignored = line.trigger().await;
-    let run = until(&world, "its wait is reported", |run| waits_for(run) == Some(WaitFor::Answer)).await;
+    let run = wait_for_run(&world, "its wait is reported", |run| waits_for(run) == Some(WaitFor::Answer)).await;
     assert_eq!((run.status, run.attempt), (RunStatus::Pending, 1));
-    line.ends().await;
+    line.wait_for_end().await;
     let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap().beat();
     let again = line.trigger().await;
     assert_eq!((again.run_id, again.attempt), (ignored.run_id, 2));
     let attempts = world.store.attempts(rondel_core::RunId::new(again.run_id)).await.unwrap();
     assert_eq!(attempts.iter().map(|attempt| attempt.reason).collect::<Vec<_>>(), [Some(Reason::NotReceived)]);
-    line.send(succeeded(&again)).await;
+    line.send(success_result(&again)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }
@@ -60,12 +60,12 @@ async fn a_trigger_that_a_hello_lists_goes_on() {
     let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap().beat();
     request(&world, &job).await;
     let ignored = line.trigger().await;
-    line.ends().await;
+    line.wait_for_end().await;
     let held = vec![v1::RunRef { run_id: ignored.run_id, attempt: ignored.attempt, ..v1::RunRef::default() }];
     let mut line = world.dial(Some(&world.token), v1::Hello { held, ..hello("a", 1) }).await.unwrap().beat();
-    let run = until(&world, "it is stored as running", |run| run.status == RunStatus::Running).await;
+    let run = wait_for_run(&world, "it is stored as running", |run| run.status == RunStatus::Running).await;
     assert_eq!(run.attempt, 1);
-    line.send(succeeded(&ignored)).await;
+    line.send(success_result(&ignored)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }
@@ -78,13 +78,13 @@ async fn an_executor_that_answered_or_is_silent_keeps_its_stream() {
     let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
     request(&world, &job).await;
     let unanswered = line.trigger().await;
-    until(&world, "its wait is reported", |run| waits_for(run) == Some(WaitFor::Answer)).await;
+    wait_for_run(&world, "its wait is reported", |run| waits_for(run) == Some(WaitFor::Answer)).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
-    line.send(begun(&unanswered)).await;
+    line.send(begun_replies(&unanswered)).await;
     let mut line = line.beat();
-    until(&world, "it is stored as running", |run| run.status == RunStatus::Running).await;
+    wait_for_run(&world, "it is stored as running", |run| run.status == RunStatus::Running).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
-    line.send(succeeded(&unanswered)).await;
+    line.send(success_result(&unanswered)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }
@@ -97,12 +97,12 @@ async fn a_run_that_is_never_answered_ends_with_its_queue_time_and_names_the_exe
     let ignores = async {
         loop {
             let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap().beat();
-            line.ends().await;
+            line.wait_for_end().await;
         }
     };
     let ends = async {
         request(&world, &job).await;
-        until(&world, "it ends", |run| run.status.is_terminal()).await
+        wait_for_run(&world, "it ends", |run| run.status.is_terminal()).await
     };
     let run = tokio::select! {
         _ = ignores => unreachable!("it never gives up"),
@@ -125,13 +125,13 @@ async fn a_run_that_is_accepted_and_not_begun_waits_for_a_slot() {
     let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap().beat();
     request(&world, &job).await;
     let queued = line.trigger().await;
-    line.send(accepted(&queued)).await;
-    let run = until(&world, "its wait is reported", |run| waits_for(run) == Some(WaitFor::Slot)).await;
+    line.send(accepted_reply(&queued)).await;
+    let run = wait_for_run(&world, "its wait is reported", |run| waits_for(run) == Some(WaitFor::Slot)).await;
     assert_eq!((run.status, run.started_at, run.executor.as_deref()), (RunStatus::Pending, None, Some("a")));
-    line.send(begun(&queued)).await;
-    let run = until(&world, "it is stored as running", |run| run.status == RunStatus::Running).await;
+    line.send(begun_replies(&queued)).await;
+    let run = wait_for_run(&world, "it is stored as running", |run| run.status == RunStatus::Running).await;
     assert!(run.started_at.is_some());
-    line.send(succeeded(&queued)).await;
+    line.send(success_result(&queued)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }

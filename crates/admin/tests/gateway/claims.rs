@@ -10,7 +10,7 @@ use rondel_proto::v1::server_message::Body as Down;
 use rondel_store::Runs as _;
 use serde_json::{Value, json};
 
-use super::world::{LIMIT, Line, NAMESPACE, World, begun, create, hello, request, runs, succeeded};
+use super::world::{LIMIT, Line, NAMESPACE, World, begun_replies, create, hello, request, runs, success_result};
 
 /// A run that does not exist.
 const NO_RUN: i64 = 1;
@@ -22,7 +22,7 @@ async fn two_executors(more: Value) -> (World, Line, v1::Trigger, Line) {
     let mut a = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
     request(&world, &job).await;
     let trigger = a.trigger().await;
-    a.send(begun(&trigger)).await;
+    a.send(begun_replies(&trigger)).await;
     // `b` has a different handler: no run of the job is sent to it.
     let other = v1::Hello { handlers: vec!["other".to_owned()], ..hello("b", 2) };
     let b = world.dial(Some(&world.token), other).await.unwrap();
@@ -60,7 +60,7 @@ async fn run(world: &World, id: i64) -> Run {
     world.store.runs(&[RunId::new(id)]).await.unwrap().remove(0)
 }
 
-async fn until(world: &World, what: &str, wanted: impl Fn(&Run) -> bool) -> Run {
+async fn wait_for_run(world: &World, what: &str, wanted: impl Fn(&Run) -> bool) -> Run {
     let found = async {
         loop {
             if let Some(run) = runs(world).await.into_iter().find(&wanted) {
@@ -80,7 +80,7 @@ async fn attempts_that_never_began_are_not_added_to_a_run() {
     };
     assert_eq!(answers(&mut b, invented()).await, [Kind::NoSuchRun; 6]);
     assert_eq!(answers(&mut a, invented()).await, [Kind::NoSuchRun; 6], "nor by the executor that holds the run");
-    a.send(succeeded(&trigger)).await;
+    a.send(success_result(&trigger)).await;
     assert_eq!(a.ack().await.kind(), Kind::Stored);
     assert_eq!(answers(&mut b, invented()).await, [Kind::NoSuchRun; 6], "nor when the run has ended");
     assert!(world.store.attempts(RunId::new(trigger.run_id)).await.unwrap().is_empty());
@@ -92,7 +92,7 @@ async fn a_run_behind_a_serial_one_is_not_ended_by_an_executor_that_does_not_hav
     let (world, mut a, trigger, mut b) = two_executors(json!({"overlap": {"policy": "serial"}})).await;
     let job = world.engine.store().job(NAMESPACE, "j").await.unwrap().unwrap();
     request(&world, &job).await;
-    let behind = until(&world, "it waits", |run| run.id.get() != trigger.run_id).await;
+    let behind = wait_for_run(&world, "it waits", |run| run.id.get() != trigger.run_id).await;
     for line in [&mut b, &mut a] {
         let forged = vec![result(behind.id.get(), 1, v1::result::Status::Succeeded)];
         let answers = answers(line, forged).await;
@@ -100,7 +100,7 @@ async fn a_run_behind_a_serial_one_is_not_ended_by_an_executor_that_does_not_hav
         assert_eq!(run(&world, behind.id.get()).await.status, RunStatus::Pending);
     }
     // When its turn comes, the executor that receives the run ends it.
-    a.send(succeeded(&trigger)).await;
+    a.send(success_result(&trigger)).await;
     let next = a.trigger().await;
     assert_eq!(next.run_id, behind.id.get());
     stored(&mut a, result(next.run_id, 1, v1::result::Status::Succeeded)).await;
@@ -128,10 +128,10 @@ async fn a_retry_that_waits_is_not_ended_and_its_earlier_attempt_stays_as_it_was
 async fn the_root_of_a_broadcast_and_a_skipped_run_are_not_ended_by_an_executor() {
     let (world, mut a, trigger, mut b) =
         two_executors(json!({"route": "broadcast", "overlap": {"policy": "discard"}})).await;
-    let root = until(&world, "a root", Run::is_root).await;
+    let root = wait_for_run(&world, "a root", Run::is_root).await;
     let job = world.engine.store().job(NAMESPACE, "j").await.unwrap().unwrap();
     request(&world, &job).await;
-    let skipped = until(&world, "it is skipped", |run| run.status == RunStatus::Skipped).await;
+    let skipped = wait_for_run(&world, "it is skipped", |run| run.status == RunStatus::Skipped).await;
     for (id, status) in [(root.id, RunStatus::Running), (skipped.id, RunStatus::Skipped)] {
         for line in [&mut a, &mut b] {
             let forged = vec![result(id.get(), 1, v1::result::Status::Succeeded)];
@@ -139,7 +139,7 @@ async fn the_root_of_a_broadcast_and_a_skipped_run_are_not_ended_by_an_executor(
         }
         assert_eq!(run(&world, id.get()).await.status, status);
     }
-    a.send(succeeded(&trigger)).await;
+    a.send(success_result(&trigger)).await;
     assert_eq!(a.ack().await.kind(), Kind::Stored);
     world.end().await;
 }
@@ -152,7 +152,7 @@ async fn an_equal_name_without_the_secret_takes_over_nothing() {
     let mut thief = world.dial(Some(&world.token), hello("a", 9)).await.unwrap();
     let forged = || vec![result(trigger.run_id, 1, v1::result::Status::Succeeded)];
     assert_eq!(answers(&mut thief, forged()).await, [Kind::NoSuchRun]);
-    until(&world, "its row names its executor", |run| run.executor_id.is_some()).await;
+    wait_for_run(&world, "its row names its executor", |run| run.executor_id.is_some()).await;
     assert_eq!(answers(&mut thief, forged()).await, [Kind::NoSuchRun]);
     let held = vec![v1::RunRef { run_id: trigger.run_id, attempt: 1, ..v1::RunRef::default() }];
     let mut back = world.dial(Some(&world.token), v1::Hello { held, ..hello("a", 1) }).await.unwrap();

@@ -12,7 +12,7 @@ use rondel_proto::v1::server_message::Body as Down;
 use rondel_store::{Cancel as _, Cluster as _, MemStore};
 use serde_json::json;
 
-use super::world::{LIMIT, Line, World, begun, create, hello, request, runs, store, succeeded};
+use super::world::{LIMIT, Line, World, begun_replies, create, hello, request, runs, store, success_result};
 
 /// A node with a short lease that soon declares an executor lost.
 fn quick(name: &str) -> EngineConfig {
@@ -98,7 +98,7 @@ async fn runs_of_a_dead_node_wait_for_the_answer_to_its_fence() {
     assert_eq!((again.run_id, again.attempt), (never_came.run_id, 2));
     assert!(token_of(&never_came) < token_of(&again), "its home has changed");
     for trigger in [&held, &again] {
-        to_b.send(succeeded(trigger)).await;
+        to_b.send(success_result(trigger)).await;
         assert_eq!(to_b.ack().await.kind(), v1::result_ack::Kind::Stored);
     }
     assert!(runs(&b).await.iter().all(|run| run.status == RunStatus::Succeeded));
@@ -148,7 +148,7 @@ async fn an_executor_that_another_node_hears_is_not_lost() {
     let (mut to_a, mut to_b) = (dial(&a, hello("e", 1)).await, dial(&b, hello("e", 1)).await);
     request(&a, &job).await;
     let trigger = to_a.trigger().await;
-    to_a.send(begun(&trigger)).await;
+    to_a.send(begun_replies(&trigger)).await;
     to_a.wait_until_read(1).await;
     drop(to_a);
     wait_until("A has not heard it for twice the silence limit", async || {
@@ -165,7 +165,7 @@ async fn an_executor_that_another_node_hears_is_not_lost() {
         _ => None,
     });
     assert_eq!(RunId::new(cancel.await.run_id), run.id);
-    to_b.send(succeeded(&trigger)).await;
+    to_b.send(success_result(&trigger)).await;
     assert_eq!(to_b.ack().await.kind(), v1::result_ack::Kind::Stored);
     wait_until("A forgets the run", async || a.engine.runs_in_memory() == 0).await;
 
@@ -189,7 +189,7 @@ async fn due_runs_go_to_the_node_that_hears_an_executor() {
     let mut to_a = dial(&a, hello("e", 1)).await;
     request(&a, &job).await;
     let first = to_a.trigger().await;
-    to_a.send(succeeded(&first)).await;
+    to_a.send(success_result(&first)).await;
     to_a.ack().await;
     drop(to_a);
     wait_until("A has no executor", async || a.engine.online_executors().is_empty()).await;
@@ -198,7 +198,7 @@ async fn due_runs_go_to_the_node_that_hears_an_executor() {
     let second = to_b.trigger().await;
     assert_eq!(second.attempt, 1);
     assert!(token_of(&first) < token_of(&second), "{first:?} {second:?}");
-    to_b.send(succeeded(&second)).await;
+    to_b.send(success_result(&second)).await;
     assert_eq!(to_b.ack().await.kind(), v1::result_ack::Kind::Stored);
     assert_eq!(a.engine.counters().get(Count::RunsHandedOver), 1);
     request(&a, &job).await;
@@ -218,7 +218,7 @@ async fn without_a_lease_nothing_is_sent_and_nothing_acknowledged() {
     request(&world, &job).await;
     let trigger = line.trigger().await;
     wait_until("the lease ends", async || !world.engine.readiness().lease_held).await;
-    line.send(succeeded(&trigger)).await;
+    line.send(success_result(&trigger)).await;
     request(&world, &job).await;
     let sent = line.receive(|body| matches!(body, Down::Triggers(_) | Down::ResultAcks(_)).then_some(body));
     let sent = tokio::time::timeout(Duration::from_secs(2), sent).await;
@@ -236,16 +236,16 @@ async fn a_result_from_an_executor_without_the_run_is_refused() {
     request(&world, &job).await;
     let trigger = mine.trigger().await;
     let mut other = dial(&world, hello("other", 2)).await;
-    other.send(succeeded(&trigger)).await;
+    other.send(success_result(&trigger)).await;
     assert_eq!(other.ack().await.kind(), v1::result_ack::Kind::NoSuchRun);
     assert_eq!(runs(&world).await[0].status, RunStatus::Pending);
     assert_eq!(world.engine.counters().get(Count::ResultsRefused), 1);
-    mine.send(succeeded(&trigger)).await;
+    mine.send(success_result(&trigger)).await;
     assert_eq!(mine.ack().await.kind(), v1::result_ack::Kind::Stored);
     // The run has its verdict: a second report is a duplicate; an attempt that never began is unknown.
-    mine.send(succeeded(&trigger)).await;
+    mine.send(success_result(&trigger)).await;
     assert_eq!(mine.ack().await.kind(), v1::result_ack::Kind::Duplicate);
-    mine.send(succeeded(&v1::Trigger { attempt: 7, ..trigger })).await;
+    mine.send(success_result(&v1::Trigger { attempt: 7, ..trigger })).await;
     assert_eq!(mine.ack().await.kind(), v1::result_ack::Kind::NoSuchRun);
     assert_eq!(world.engine.counters().get(Count::ResultsUnknown), 1);
     world.end().await;
@@ -266,7 +266,7 @@ async fn at_most_once_is_marked_just_before_it_is_due() {
     let marked_at = runs(&world).await[0].marked_at.expect("a mark");
     let ahead = due_at.since(marked_at);
     assert!(!ahead.is_zero() && ahead <= Duration::from_millis(200), "marked {ahead:?} before");
-    line.send(succeeded(&trigger)).await;
+    line.send(success_result(&trigger)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }
@@ -301,7 +301,7 @@ async fn a_refused_run_is_not_marked_any_more() {
     line.trigger().await;
     let first = runs(&world).await.into_iter().find(|run| run.id.get() == again.run_id).expect("the first run");
     assert_eq!(first.marked_at, Some(second_mark), "it is not sent again");
-    line.send(succeeded(&again)).await;
+    line.send(success_result(&again)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }

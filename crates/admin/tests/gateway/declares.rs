@@ -9,7 +9,7 @@ use rondel_store::catalog::JobRecord;
 
 use super::world::{LIMIT, Line, NAMESPACE, World, hello};
 
-fn declares(name: &str, incarnation: i64, specs: &[&str]) -> v1::Hello {
+fn declaring_hello(name: &str, incarnation: i64, specs: &[&str]) -> v1::Hello {
     let declared = specs.iter().map(|spec| v1::DeclaredJob { spec_json: (*spec).to_owned() }).collect();
     v1::Hello { declared, ..hello(name, incarnation) }
 }
@@ -29,9 +29,9 @@ async fn a_job_of_another_app_is_refused_and_only_its_own_executor_is_notified()
     // Two executors that connect and are processed earlier: one declares nothing, the other another job.
     let mut silent = world.dial(token, hello("silent", 1)).await.unwrap();
     let good = r#"{"name": "good", "app": "files", "handler": "h"}"#;
-    let mut other = world.dial(token, declares("other", 2, &[good])).await.unwrap();
+    let mut other = world.dial(token, declaring_hello("other", 2, &[good])).await.unwrap();
     let foreign = r#"{"name": "foreign", "app": "billing", "handler": "h"}"#;
-    let mut line = world.dial(token, declares("wrong", 3, &[foreign])).await.unwrap();
+    let mut line = world.dial(token, declaring_hello("wrong", 3, &[foreign])).await.unwrap();
     let [(job, pointer, message)] = &problems(&mut line).await[..] else { unreachable!("one problem") };
     assert_eq!((job.as_str(), pointer.as_str()), ("foreign", "/app"));
     assert!(message.contains("names app \"billing\"") && message.contains("belongs to app \"files\""), "{message}");
@@ -72,9 +72,9 @@ async fn an_instant_in_the_past_that_ran_when_it_was_saved_is_no_edit() {
         };
         tokio::time::timeout(LIMIT, saved).await.unwrap()
     };
-    let _old = world.dial(token, declares("first", 1, &[once("1m").as_str()])).await.unwrap();
+    let _old = world.dial(token, declaring_hello("first", 1, &[once("1m").as_str()])).await.unwrap();
     let before = declared(1).await;
-    let _new = world.dial(token, declares("second", 2, &[once("2m").as_str()])).await.unwrap();
+    let _new = world.dial(token, declaring_hello("second", 2, &[once("2m").as_str()])).await.unwrap();
     let after = declared(2).await;
     assert_eq!(after.spec.once_instants(), before.spec.once_instants(), "it runs once");
     world.die().await;

@@ -10,9 +10,9 @@ use super::world::{LIMIT, store};
 
 /// A store that cannot count runs.
 #[derive(Debug)]
-struct Uncounted(Arc<MemStore>);
+struct UncountedStore(Arc<MemStore>);
 
-impl Uncounted {
+impl UncountedStore {
     fn inner(&self) -> &MemStore {
         &self.0
     }
@@ -22,12 +22,12 @@ impl Uncounted {
     }
 }
 
-rondel_store::delegate_store!(Uncounted);
+rondel_store::delegate_store!(UncountedStore);
 
 /// The other tasks are done, and each task has its own report.
 #[tokio::test(start_paused = true)]
 async fn a_duty_that_fails_is_reported_alone_and_stops_no_other() {
-    let store = Arc::new(Uncounted(store()));
+    let store = Arc::new(UncountedStore(store()));
     let retention = Duration::from_secs(10);
     let config = EngineConfig { retention, log_retention: retention, ..EngineConfig::default() };
     let lifecycle = Lifecycle::new();

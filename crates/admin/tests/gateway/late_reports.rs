@@ -10,19 +10,19 @@ use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::pumps::{Worker, all_dealt, config, pump, until};
+use super::pumps::{Worker, all_dealt, config, pump, wait_until};
 use super::world::{LIMIT, World, store};
 
 /// A store that, once armed, blocks the next look before it reads the groups.
 #[derive(Debug)]
-struct Gated {
+struct GatedStore {
     inner: Arc<MemStore>,
     is_armed: AtomicBool,
     reached: Notify,
     opened: Notify,
 }
 
-impl Gated {
+impl GatedStore {
     fn inner(&self) -> &MemStore {
         &self.inner
     }
@@ -36,17 +36,17 @@ impl Gated {
     }
 }
 
-rondel_store::delegate_store!(Gated);
+rondel_store::delegate_store!(GatedStore);
 
 #[tokio::test]
 async fn the_last_report_of_a_group_that_ends_during_a_look_counts() {
     let inner = store();
     let gate = (AtomicBool::new(false), Notify::new(), Notify::new());
-    let gated = Arc::new(Gated { inner: Arc::clone(&inner), is_armed: gate.0, reached: gate.1, opened: gate.2 });
+    let gated = Arc::new(GatedStore { inner: Arc::clone(&inner), is_armed: gate.0, reached: gate.1, opened: gate.2 });
     let world = World::start_behind(inner, Arc::clone(&gated) as Arc<dyn Store>, config()).await;
     let job = pump(&world, json!({"groups": 2})).await;
     let worker = Worker::start(&world, "a", 1).await;
-    until("both groups have items", async || {
+    wait_until("both groups have items", async || {
         let items = world.store.pump_items(job.id).await.unwrap();
         let owners: BTreeSet<_> = items.iter().filter_map(|item| item.owner).collect();
         owners.len() == 2 && all_dealt(&world, &job, &[&worker]).await
@@ -57,9 +57,10 @@ async fn the_last_report_of_a_group_that_ends_during_a_look_counts() {
     worker.report_nothing();
     timeout(LIMIT, gated.reached.notified()).await.unwrap();
     let ((run, attempt), names) = worker.fail_group(100);
-    until("its end is stored", async || world.store.runs(&[RunId::new(run)]).await.unwrap()[0].attempt > attempt).await;
+    wait_until("its end is stored", async || world.store.runs(&[RunId::new(run)]).await.unwrap()[0].attempt > attempt)
+        .await;
     gated.opened.notify_one();
-    until("the other group has its items", async || all_dealt(&world, &job, &[&worker]).await).await;
+    wait_until("the other group has its items", async || all_dealt(&world, &job, &[&worker]).await).await;
     let items = world.store.pump_items(job.id).await.unwrap();
     let done = |name: &String| items.iter().find(|item| item.name == *name).map_or(0, |item| item.total().done);
     assert!(!names.is_empty() && names.iter().all(|name| done(name) >= 100), "{names:?} {items:?}");

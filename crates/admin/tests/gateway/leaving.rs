@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::world::{LIMIT, World, begun, create, hello, request, runs, store, succeeded};
+use super::world::{LIMIT, World, begun_replies, create, hello, request, runs, store, success_result};
 
 /// A server that leaves waits for the runs of executors, and forwards cancels to them until they have ended.
 #[tokio::test]
@@ -23,7 +23,7 @@ async fn a_cancel_reaches_its_executor_while_the_server_leaves() {
     let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap().beat();
     request(&world, &job).await;
     let trigger = line.trigger().await;
-    line.send(begun(&trigger)).await;
+    line.send(begun_replies(&trigger)).await;
     let cancelled = async {
         line.receive(|body| matches!(body, Down::Drain(_)).then_some(())).await;
         world.engine.cancel_run(RunId::new(trigger.run_id), "Bo").await.unwrap();
@@ -32,7 +32,7 @@ async fn a_cancel_reaches_its_executor_while_the_server_leaves() {
             _ => None,
         });
         assert_eq!(cancel.await.run_id, trigger.run_id);
-        line.send(succeeded(&trigger)).await;
+        line.send(success_result(&trigger)).await;
     };
     tokio::join!(world.engine.drain(LIMIT * 2), cancelled);
     world.die().await;
@@ -48,14 +48,14 @@ async fn a_server_with_an_endless_grace_leaves_once_nothing_runs() {
 
 /// A store that, once armed, holds back the next renewal until the lease has been given back, but for half a second at most.
 #[derive(Debug)]
-struct LateRenewal {
+struct LateRenewalStore {
     inner: Arc<MemStore>,
     is_armed: AtomicBool,
     begun: Notify,
     released: Notify,
 }
 
-impl LateRenewal {
+impl LateRenewalStore {
     fn inner(&self) -> &MemStore {
         &self.inner
     }
@@ -73,7 +73,7 @@ impl LateRenewal {
     }
 }
 
-rondel_store::delegate_store!(LateRenewal);
+rondel_store::delegate_store!(LateRenewalStore);
 
 /// The lease is given back between two renewals, so that the node that starts next need not wait for its end.
 #[tokio::test]
@@ -81,7 +81,7 @@ async fn a_renewal_in_progress_does_not_bring_back_a_lease_that_was_given_back()
     let inner = store();
     let (begun, released) = (Notify::new(), Notify::new());
     let (as_inner, is_armed) = (Arc::clone(&inner), AtomicBool::new(false));
-    let late = Arc::new(LateRenewal { inner: as_inner, is_armed, begun, released });
+    let late = Arc::new(LateRenewalStore { inner: as_inner, is_armed, begun, released });
     let config = EngineConfig { beat: Duration::from_millis(100), ..EngineConfig::default() };
     let as_store = Arc::clone(&late) as Arc<dyn Store>;
     let world = World::start_behind(Arc::clone(&inner), as_store, config).await;
@@ -97,9 +97,9 @@ async fn a_renewal_in_progress_does_not_bring_back_a_lease_that_was_given_back()
 
 /// A store that is slow to record what runs wait for.
 #[derive(Debug)]
-struct SlowNotes(Arc<MemStore>);
+struct SlowNotesStore(Arc<MemStore>);
 
-impl SlowNotes {
+impl SlowNotesStore {
     fn inner(&self) -> &MemStore {
         &self.0
     }
@@ -112,13 +112,13 @@ impl SlowNotes {
     }
 }
 
-rondel_store::delegate_store!(SlowNotes);
+rondel_store::delegate_store!(SlowNotesStore);
 
 /// If the wait of a run were not recorded, the next server would treat the run as missed.
 #[tokio::test]
 async fn a_run_that_waits_as_its_server_stops_is_left_with_its_wait() {
     let inner = store();
-    let slow = Arc::new(SlowNotes(Arc::clone(&inner)));
+    let slow = Arc::new(SlowNotesStore(Arc::clone(&inner)));
     let world = World::start_behind(Arc::clone(&inner), slow, EngineConfig::default()).await;
     let job = create(&world, json!({"overlap": {"policy": "allow"}, "queue_timeout": "1h"})).await;
     for _ in 0..3 {

@@ -8,7 +8,7 @@ use rondel_core::{Reason, RunStatus};
 use rondel_proto::v1;
 use rondel_store::Runs as _;
 
-use super::world::{Line, World, begun, create, hello, request, runs, succeeded};
+use super::world::{Line, World, begun_replies, create, hello, request, runs, success_result};
 
 /// A process that stands in for an executor and is named in its hello.
 fn process() -> (Child, v1::HostProcess) {
@@ -32,7 +32,7 @@ async fn with_a_run(world: &World, process: v1::HostProcess) -> (Line, v1::Trigg
     let mut line = world.dial(Some(&world.token), first).await.unwrap();
     request(world, &job).await;
     let trigger = line.trigger().await;
-    line.send(begun(&trigger)).await;
+    line.send(begun_replies(&trigger)).await;
     line.wait_until_read(1).await;
     let mut other = world.dial(Some(&world.token), hello("b", 2)).await.unwrap().beat();
     other.wait_until_read(1).await;
@@ -53,7 +53,7 @@ async fn the_runs_of_a_killed_process_of_this_host_are_tried_again_at_once() {
     let attempts = world.store.attempts(rondel_core::RunId::new(again.run_id)).await.unwrap();
     assert_eq!(attempts[0].reason, Some(Reason::ExecutorLost));
     child.wait().unwrap();
-    other.send(succeeded(&again)).await;
+    other.send(success_result(&again)).await;
     assert_eq!(other.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }
@@ -61,10 +61,10 @@ async fn the_runs_of_a_killed_process_of_this_host_are_tried_again_at_once() {
 /// The server concludes nothing from a process of another host, nor from one that is still alive.
 #[tokio::test]
 async fn nothing_is_concluded_of_a_foreign_process_or_of_one_that_lives() {
-    tokio::join!(Box::pin(nothing_is_concluded(true)), Box::pin(nothing_is_concluded(false)));
+    tokio::join!(Box::pin(check_no_verdict(true)), Box::pin(check_no_verdict(false)));
 }
 
-async fn nothing_is_concluded(is_foreign: bool) {
+async fn check_no_verdict(is_foreign: bool) {
     let world = World::start().await;
     let (mut child, named) = process();
     let boot_id = if is_foreign { "00000000-0000-4000-8000-000000000000".to_owned() } else { named.boot_id.clone() };

@@ -18,13 +18,13 @@ use super::world::{Line, World, create, hello, request, store};
 
 /// A store that fails calls to write logs with these errors first, and all such calls while it is down.
 #[derive(Debug)]
-struct Failing {
+struct FailingStore {
     inner: Arc<MemStore>,
     errors: Mutex<VecDeque<StoreError>>,
     is_down: AtomicBool,
 }
 
-impl Failing {
+impl FailingStore {
     fn inner(&self) -> &MemStore {
         &self.inner
     }
@@ -44,7 +44,7 @@ impl Failing {
     }
 }
 
-rondel_store::delegate_store!(Failing);
+rondel_store::delegate_store!(FailingStore);
 
 fn no_answer() -> StoreError {
     StoreError::no_answer("append_logs")
@@ -54,17 +54,17 @@ fn refusal() -> StoreError {
     StoreError::Corrupt { table: "run_log", column: "data", id: 7, message: "refused by the test".to_owned() }
 }
 
-fn failing(errors: impl IntoIterator<Item = StoreError>) -> Arc<Failing> {
+fn failing_store(errors: impl IntoIterator<Item = StoreError>) -> Arc<FailingStore> {
     let errors = Mutex::new(errors.into_iter().collect());
-    Arc::new(Failing { inner: store(), errors, is_down: AtomicBool::new(false) })
+    Arc::new(FailingStore { inner: store(), errors, is_down: AtomicBool::new(false) })
 }
 
 /// A world whose store first fails calls to write logs with these errors, and an executor that has a run.
 async fn start(errors: impl IntoIterator<Item = StoreError>) -> (World, Line, v1::Trigger) {
-    start_on(&failing(errors)).await
+    start_on(&failing_store(errors)).await
 }
 
-async fn start_on(failing: &Arc<Failing>) -> (World, Line, v1::Trigger) {
+async fn start_on(failing: &Arc<FailingStore>) -> (World, Line, v1::Trigger) {
     let (inner, as_store) = (Arc::clone(&failing.inner), Arc::clone(failing) as Arc<dyn Store>);
     let world = World::start_behind(inner, as_store, EngineConfig::default()).await;
     let job = create(&world, json!({})).await;
@@ -95,7 +95,7 @@ fn long_logs(trigger: &v1::Trigger, sequences: Range<i64>) -> Up {
 }
 
 /// The numbers of the chunks in the next acknowledgement.
-async fn acked(line: &mut Line) -> Vec<i64> {
+async fn acked_sequences(line: &mut Line) -> Vec<i64> {
     line.receive(|body| match body {
         Down::LogAcks(acks) => Some(acks.acks.iter().map(|ack| ack.sequence).collect()),
         _ => None,
@@ -103,7 +103,7 @@ async fn acked(line: &mut Line) -> Vec<i64> {
     .await
 }
 
-async fn stored(world: &World, trigger: &v1::Trigger) -> Vec<i64> {
+async fn stored_sequences(world: &World, trigger: &v1::Trigger) -> Vec<i64> {
     let run = RunId::new(trigger.run_id);
     let chunks = rondel_store::Logs::log_chunks(world.store.as_ref(), run, trigger.attempt, -1, 10).await.unwrap();
     chunks.iter().map(|chunk| chunk.sequence).collect()
@@ -116,9 +116,9 @@ async fn lines_wait_for_the_database_and_are_acknowledged_when_it_has_them() {
     line.send(logs(&trigger, &[1])).await;
     let mut all = Vec::new();
     while !all.contains(&1) {
-        all.extend(acked(&mut line).await);
+        all.extend(acked_sequences(&mut line).await);
     }
-    assert_eq!((all, stored(&world, &trigger).await), (vec![0, 1], vec![0, 1]));
+    assert_eq!((all, stored_sequences(&world, &trigger).await), (vec![0, 1], vec![0, 1]));
     drop(line);
     world.die().await;
 }
@@ -128,12 +128,16 @@ async fn a_chunk_that_the_database_refuses_is_dropped_alone_and_all_are_acknowle
     // The first error is for both chunks together, the second for one of them alone.
     let (world, mut line, trigger) = start([refusal(), refusal()]).await;
     line.send(logs(&trigger, &[0, 1])).await;
-    assert_eq!(acked(&mut line).await, [0, 1]);
-    assert_eq!(stored(&world, &trigger).await, [1]);
+    assert_eq!(acked_sequences(&mut line).await, [0, 1]);
+    assert_eq!(stored_sequences(&world, &trigger).await, [1]);
     let metrics = world.engine.metrics().await.unwrap();
     assert!(metrics.contains("rondel_log_lines_dropped_total 1\n"), "{metrics}");
     line.send(logs(&trigger, &[2])).await;
-    assert_eq!((acked(&mut line).await, stored(&world, &trigger).await), (vec![2], vec![1, 2]), "logs go on");
+    assert_eq!(
+        (acked_sequences(&mut line).await, stored_sequences(&world, &trigger).await),
+        (vec![2], vec![1, 2]),
+        "logs go on"
+    );
     drop(line);
     world.die().await;
 }
@@ -145,7 +149,7 @@ async fn a_mark_of_dropped_lines_without_a_line_beside_it_has_the_present_instan
     let (run_id, attempt) = (trigger.run_id, trigger.attempt);
     let chunk = v1::LogChunk { run_id, attempt, dropped: 7, ..v1::LogChunk::default() };
     line.send(Up::Logs(v1::Logs { chunks: vec![chunk] })).await;
-    assert_eq!(acked(&mut line).await, [0]);
+    assert_eq!(acked_sequences(&mut line).await, [0]);
     let run = RunId::new(run_id);
     let chunks = rondel_store::Logs::log_chunks(world.store.as_ref(), run, attempt, -1, 10).await.unwrap();
     let marks: Vec<_> = chunks.iter().flat_map(|chunk| &chunk.lines).collect();
@@ -158,7 +162,7 @@ async fn a_mark_of_dropped_lines_without_a_line_beside_it_has_the_present_instan
 /// While the database does not answer, two of these messages fit into the queue of a stream.
 #[tokio::test]
 async fn lines_without_room_leave_a_mark_and_are_acknowledged_with_it() {
-    let failing = failing([]);
+    let failing = failing_store([]);
     let (world, mut line, trigger) = start_on(&failing).await;
     failing.is_down.store(true, Ordering::SeqCst);
     line.send(logs(&trigger, &[0])).await;

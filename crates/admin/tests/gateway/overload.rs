@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
-use super::world::{LIMIT, NAMESPACE, hello, store, succeeded};
+use super::world::{LIMIT, NAMESPACE, hello, store, success_result};
 
 const JOB_COUNT: usize = 300;
 /// Long enough for a busy machine to create the jobs before their instant.
@@ -25,13 +25,13 @@ const AHEAD: Duration = Duration::from_secs(8);
 
 /// A store whose claims take `length`. It records when each fire was claimed.
 #[derive(Debug)]
-struct SlowClaims {
+struct SlowClaimsStore {
     inner: Arc<MemStore>,
     length: Duration,
     asked: Mutex<Vec<(Timestamp, Timestamp)>>,
 }
 
-impl SlowClaims {
+impl SlowClaimsStore {
     fn inner(&self) -> &MemStore {
         &self.inner
     }
@@ -41,7 +41,7 @@ impl SlowClaims {
     }
 }
 
-rondel_store::delegate_store!(SlowClaims {
+rondel_store::delegate_store!(SlowClaimsStore {
     Claim {
         async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<ClaimResult> {
             let now = self.inner().now().await?;
@@ -59,7 +59,7 @@ rondel_store::delegate_store!(SlowClaims {
 
 /// Starts a server with [`JOB_COUNT`] jobs that fire once, all at one instant, and an executor that succeeds with each run immediately.
 /// Returns the instant and the runs of these jobs after all have ended.
-async fn all_at_once(store: &Arc<SlowClaims>, config: EngineConfig, ahead: Duration) -> (Timestamp, Vec<Run>) {
+async fn run_all_at_once(store: &Arc<SlowClaimsStore>, config: EngineConfig, ahead: Duration) -> (Timestamp, Vec<Run>) {
     let lifecycle = Lifecycle::new();
     let engine = Engine::start(Arc::clone(store) as Arc<dyn Store>, config, &lifecycle).await.unwrap();
     let at = engine.now().ceil_second() + ahead;
@@ -90,7 +90,9 @@ async fn all_at_once(store: &Arc<SlowClaims>, config: EngineConfig, ahead: Durat
             let Ok(next) = next else { continue };
             let Some(message) = next else { break };
             match message.body {
-                Some(Down::Triggers(triggers)) => triggers.triggers.iter().for_each(|trigger| send(succeeded(trigger))),
+                Some(Down::Triggers(triggers)) => {
+                    triggers.triggers.iter().for_each(|trigger| send(success_result(trigger)))
+                }
                 Some(Down::ResultAcks(acks)) => ended.extend(acks.acks.into_iter().map(|ack| ack.run_id)),
                 _ => {}
             }
@@ -104,7 +106,7 @@ async fn all_at_once(store: &Arc<SlowClaims>, config: EngineConfig, ahead: Durat
     (at, runs)
 }
 
-async fn all_runs(store: &Arc<SlowClaims>) -> Vec<Run> {
+async fn all_runs(store: &Arc<SlowClaimsStore>) -> Vec<Run> {
     let mut runs = store.list_runs(NAMESPACE, &RunQuery { limit: 1_000, ..RunQuery::default() }).await.unwrap();
     runs.retain(|run| run.trigger == Trigger::Once);
     runs
@@ -114,8 +116,8 @@ fn misfires(runs: &[Run]) -> usize {
     runs.iter().filter(|run| run.reason == Some(Reason::Misfire)).count()
 }
 
-fn slow_claims(length: Duration) -> Arc<SlowClaims> {
-    Arc::new(SlowClaims { inner: store(), length, asked: Mutex::default() })
+fn slow_claims(length: Duration) -> Arc<SlowClaimsStore> {
+    Arc::new(SlowClaimsStore { inner: store(), length, asked: Mutex::default() })
 }
 
 /// With three jobs per claim, most jobs are claimed after the tolerance of their misfire policy.
@@ -133,7 +135,7 @@ fn slow_config() -> EngineConfig {
 #[tokio::test]
 async fn fires_that_a_server_claims_late_are_late_and_not_missed() {
     let store = slow_claims(Duration::from_millis(30));
-    let (_, runs) = all_at_once(&store, slow_config(), AHEAD).await;
+    let (_, runs) = run_all_at_once(&store, slow_config(), AHEAD).await;
     assert_eq!(misfires(&runs), 0, "none is skipped");
     assert!(runs.iter().all(|run| run.status == RunStatus::Succeeded), "all have run");
     let behind = |run: &Run| {
@@ -151,7 +153,7 @@ async fn shortest_lead() -> Duration {
     let (claim_ahead, look_ahead) = (Duration::from_millis(900), Duration::from_secs(1));
     let store = slow_claims(Duration::from_millis(30));
     let config = EngineConfig { claim_ahead, look_ahead, ..slow_config() };
-    let (at, _) = all_at_once(&store, config, AHEAD).await;
+    let (at, _) = run_all_at_once(&store, config, AHEAD).await;
     let asked = store.asked.lock().unwrap();
     let fires = asked.iter().filter(|(_, fire_at)| *fire_at > at);
     fires.map(|(asked_at, fire_at)| fire_at.since(*asked_at)).min().unwrap()
@@ -186,7 +188,7 @@ async fn late_fires_that_come_first_are_noticed() {
 async fn late_fires_that_count_as_missed_are_noticed() {
     rondel_failpoint::mutant::set(Some(rondel_failpoint::mutant::Mutant::LateIsMissed));
     let store = slow_claims(Duration::from_millis(30));
-    let (_, runs) = all_at_once(&store, slow_config(), AHEAD).await;
+    let (_, runs) = run_all_at_once(&store, slow_config(), AHEAD).await;
     rondel_failpoint::mutant::set(None);
     assert!(misfires(&runs) > 0, "100 claims take three seconds, and begin half a second before");
 }
@@ -212,7 +214,7 @@ async fn lead_of_a_dense_instant() -> Duration {
         ..EngineConfig::default()
     };
     let store = slow_claims(Duration::from_millis(1));
-    let (at, runs) = all_at_once(&store, config, AHEAD).await;
+    let (at, runs) = run_all_at_once(&store, config, AHEAD).await;
     assert!(runs.iter().all(|run| run.status == RunStatus::Succeeded), "all have run");
     let asked = store.asked.lock().unwrap();
     let first = asked.iter().filter(|(_, fire_at)| *fire_at == at).map(|(asked_at, _)| *asked_at).min().unwrap();

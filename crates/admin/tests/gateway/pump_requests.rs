@@ -11,7 +11,7 @@ use rondel_store::catalog::JobRecord;
 use rondel_store::{Alerts as _, Claim as _, Cluster, MemStore, Pumps as _, Runs as _};
 use serde_json::json;
 
-use super::pumps::{Worker, all_dealt, config, pump, until};
+use super::pumps::{Worker, all_dealt, config, pump, wait_until};
 use super::world::{NAMESPACE, World, create, runs, store};
 
 /// An open root run of a version.
@@ -25,13 +25,13 @@ async fn an_edit_leaves_a_planned_run_of_a_pump_and_continues_the_open_one() {
     let world = World::start_on(store(), config()).await;
     let job = pump(&world, json!({})).await;
     let worker = Worker::start(&world, "a", 1).await;
-    until("all are dealt", async || all_dealt(&world, &job, &[&worker]).await).await;
+    wait_until("all are dealt", async || all_dealt(&world, &job, &[&worker]).await).await;
     let at = Some(world.engine.now() + Duration::from_secs(3600));
     let request = RunRequest { at, ..RunRequest::by(Trigger::Manual) };
     let planned = jobs::request_run(&world.engine, &job, request).await.unwrap();
     let spec = JobSpec { description: "edited".to_owned(), ..job.spec.clone() };
     jobs::change(&world.engine, &job, spec, None, "test").await.unwrap();
-    until("it goes on under the new definition", async || {
+    wait_until("it goes on under the new definition", async || {
         let is_now = |root: Run| root.fire_at < planned.fire_at;
         open_root(&world, 2).await.is_some_and(is_now) && all_dealt(&world, &job, &[&worker]).await
     })
@@ -51,10 +51,10 @@ async fn an_edit_keeps_the_parameters_of_a_run_by_hand() {
     let params = jobs::run_params(&world.engine, &job, &json!({"day": "yesterday"})).unwrap();
     let request = RunRequest { params, ..RunRequest::by(Trigger::Manual) };
     let first = jobs::request_run(&world.engine, &job, request).await.unwrap();
-    until("all are dealt", async || all_dealt(&world, &job, &[&worker]).await).await;
+    wait_until("all are dealt", async || all_dealt(&world, &job, &[&worker]).await).await;
     let spec = JobSpec { description: "edited".to_owned(), ..job.spec.clone() };
     jobs::change(&world.engine, &job, spec, None, "test").await.unwrap();
-    until("it goes on under the new definition", async || open_root(&world, 2).await.is_some()).await;
+    wait_until("it goes on under the new definition", async || open_root(&world, 2).await.is_some()).await;
     let root = open_root(&world, 2).await.unwrap();
     assert_eq!((root.params.is_some(), root.params), (true, first.params));
     world.die().await;
@@ -69,10 +69,10 @@ async fn a_run_by_hand_is_continued_after_each_edit() {
     let worker = Worker::start(&world, "a", 1).await;
     jobs::request_run(&world.engine, &job, RunRequest::by(Trigger::Manual)).await.unwrap();
     for version in [2, 3] {
-        until("all are dealt", async || all_dealt(&world, &job, &[&worker]).await).await;
+        wait_until("all are dealt", async || all_dealt(&world, &job, &[&worker]).await).await;
         let spec = JobSpec { description: version.to_string(), ..job.spec.clone() };
         job = jobs::change(&world.engine, &job, spec, None, "test").await.unwrap();
-        until("it goes on under the new definition", async || open_root(&world, version).await.is_some()).await;
+        wait_until("it goes on under the new definition", async || open_root(&world, version).await.is_some()).await;
         assert_eq!(open_root(&world, version).await.unwrap().trigger, Trigger::Manual);
     }
     world.die().await;
@@ -88,7 +88,7 @@ async fn an_edit_of_a_paused_pump_does_not_change_a_run_by_hand() {
     let job = create(&world, json!({"pump": pump, "schedule": {"cron": "0 0 0 1 1 ?"}})).await;
     let worker = Worker::start(&world, "a", 1).await;
     jobs::request_run(&world.engine, &job, RunRequest::by(Trigger::Manual)).await.unwrap();
-    until("all are dealt", async || all_dealt(&world, &job, &[&worker]).await).await;
+    wait_until("all are dealt", async || all_dealt(&world, &job, &[&worker]).await).await;
     let paused = jobs::set_enabled(&world.engine, &job, false, "test").await.unwrap();
     let mut spec = paused.spec.clone();
     spec.pump.as_mut().unwrap().items = serde_json::from_value(json!({"count": 4})).unwrap();
@@ -96,7 +96,8 @@ async fn an_edit_of_a_paused_pump_does_not_change_a_run_by_hand() {
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(all_dealt(&world, &job, &[&worker]).await, "the items of the run's own definition");
     let resumed = jobs::set_enabled(&world.engine, &edited, true, "test").await.unwrap();
-    until("it goes on under the new definition", async || open_root(&world, resumed.version).await.is_some()).await;
+    wait_until("it goes on under the new definition", async || open_root(&world, resumed.version).await.is_some())
+        .await;
     world.die().await;
 }
 
@@ -115,7 +116,7 @@ async fn pump_with_run_from_before(world: &World) -> (JobRecord, Run, Worker) {
     let job = create(world, json!({"shards": 2})).await;
     let worker = Worker::start(world, "a", 1).await;
     let run = jobs::request_run(&world.engine, &job, RunRequest::by(Trigger::Manual)).await.unwrap();
-    until("both shards run", async || {
+    wait_until("both shards run", async || {
         worker.group_count() == 2 && runs(world).await.iter().all(|run| run.status == RunStatus::Running)
     })
     .await;
@@ -132,8 +133,8 @@ async fn a_run_with_shards_goes_on_when_its_job_becomes_a_pump_job() {
     assert!(!run.status.is_terminal() && run.cancel_by.is_none(), "{run:?}");
     assert!(worker.group_count() == 2 && open_root(&world, 2).await.is_none());
     world.engine.cancel_run(run.id, "test").await.unwrap();
-    until("the pump begins", async || open_root(&world, 2).await.is_some()).await;
-    until("all are dealt", async || all_dealt(&world, &job, &[&worker]).await).await;
+    wait_until("the pump begins", async || open_root(&world, 2).await.is_some()).await;
+    wait_until("all are dealt", async || all_dealt(&world, &job, &[&worker]).await).await;
     world.die().await;
 }
 
@@ -151,7 +152,7 @@ async fn a_pump_begins_although_its_job_had_a_run_with_shards_at_the_planned_ins
         world.store.request_run(token, Run { status: RunStatus::Skipped, ..run }).await.unwrap();
     }
     into_pump(&world, &job).await;
-    until("the pump begins", async || open_root(&world, 2).await.is_some()).await;
+    wait_until("the pump begins", async || open_root(&world, 2).await.is_some()).await;
     world.die().await;
 }
 
@@ -160,7 +161,7 @@ async fn a_run_with_shards_goes_on_when_its_job_is_deleted_as_a_pump_job() {
     let world = World::start_on(store(), config()).await;
     let (job, run, worker) = pump_with_run_from_before(&world).await;
     jobs::delete(&world.engine, &job, None, false, (None, "test")).await.unwrap();
-    until("it is forgotten as a pump job", async || world.store.pump_jobs().await.unwrap().is_empty()).await;
+    wait_until("it is forgotten as a pump job", async || world.store.pump_jobs().await.unwrap().is_empty()).await;
     let run = world.store.runs(&[run.id]).await.unwrap().remove(0);
     assert!(!run.status.is_terminal() && run.cancel_by.is_none(), "{run:?}");
     assert_eq!(worker.group_count(), 2);
@@ -188,7 +189,8 @@ async fn a_pump_does_not_begin_in_a_maintenance_window() {
     let pump = json!({"items": {"count": 8}, "groups": 4, "hand_over": "11s"});
     let other = create(&world, json!({"name": "k", "app": "other", "pump": pump})).await;
     // A look handles the jobs in the order of their ids.
-    until("the pump of another app begins", async || runs(&world).await.iter().any(|run| run.job == other.id)).await;
+    wait_until("the pump of another app begins", async || runs(&world).await.iter().any(|run| run.job == other.id))
+        .await;
     assert!(runs(&world).await.iter().all(|run| run.job != held.id));
     world.die().await;
 }

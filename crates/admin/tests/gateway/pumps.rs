@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::world::{LIMIT, Line, World, begun, create, hello, runs, store};
+use super::world::{LIMIT, Line, World, begun_replies, create, hello, runs, store};
 
 /// What a worker has: its groups by run and attempt, each with its last order.
 #[derive(Debug, Default)]
@@ -135,7 +135,7 @@ fn answers(state: &mut WorkerState, body: Down) -> Vec<Up> {
                 let group = Group { job: trigger.job_id, ..Group::default() };
                 state.groups.insert((trigger.run_id, trigger.attempt), group);
             }
-            triggers.triggers.iter().map(begun).collect()
+            triggers.triggers.iter().map(begun_replies).collect()
         }
         Down::PumpOrders(orders) => orders.orders.iter().flat_map(|order| obey(state, order)).collect(),
         Down::Cancels(cancels) => {
@@ -211,7 +211,7 @@ async fn items(world: &World, job: &JobRecord) -> Vec<Item> {
     world.store.pump_items(job.id).await.unwrap()
 }
 
-pub(super) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+pub(super) async fn wait_until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let deadline = tokio::time::Instant::now() + LIMIT;
     while !is_so().await {
         assert!(tokio::time::Instant::now() < deadline, "not seen: {what}");
@@ -241,11 +241,11 @@ async fn items_are_dealt_and_shared_out_anew_when_an_executor_comes_or_is_switch
     let world = World::start_on(store(), config()).await;
     let job = pump(&world, json!({})).await;
     let first = Worker::start(&world, "a", 1).await;
-    until("one executor has all", async || all_dealt(&world, &job, &[&first]).await).await;
+    wait_until("one executor has all", async || all_dealt(&world, &job, &[&first]).await).await;
     assert_eq!(first.group_count(), 4);
 
     let second = Worker::start(&world, "b", 2).await;
-    until("both have half", async || {
+    wait_until("both have half", async || {
         all_dealt(&world, &job, &[&first, &second]).await && first.group_count() == 2 && second.group_count() == 2
     })
     .await;
@@ -256,7 +256,7 @@ async fn items_are_dealt_and_shared_out_anew_when_an_executor_comes_or_is_switch
 
     world.store.set_executor_switch(job.app, "a", Switch::Stopped, world.engine.now()).await.unwrap();
     world.engine.poke_beat();
-    until("the one that is switched off is empty", async || {
+    wait_until("the one that is switched off is empty", async || {
         first.group_count() == 0 && all_dealt(&world, &job, &[&second]).await
     })
     .await;
@@ -270,13 +270,13 @@ async fn the_groups_of_a_stopped_executor_yield_though_it_is_the_only_one() {
     let world = World::start_on(store(), config()).await;
     let job = pump(&world, json!({})).await;
     let only = Worker::start(&world, "a", 1).await;
-    until("it has all", async || all_dealt(&world, &job, &[&only]).await).await;
+    wait_until("it has all", async || all_dealt(&world, &job, &[&only]).await).await;
     let switch = async |to| {
         world.store.set_executor_switch(job.app, "a", to, world.engine.now()).await.unwrap();
         world.engine.poke_beat();
     };
     switch(Switch::Stopped).await;
-    until("its groups have left it", async || {
+    wait_until("its groups have left it", async || {
         only.group_count() == 0 && items(&world, &job).await.iter().all(|item| item.owner.is_none())
     })
     .await;
@@ -284,7 +284,7 @@ async fn the_groups_of_a_stopped_executor_yield_though_it_is_the_only_one() {
         let runs = runs(&world).await;
         runs.into_iter().filter(|run| !run.is_root()).collect::<Vec<_>>()
     };
-    until("they wait for an executor", async || {
+    wait_until("they wait for an executor", async || {
         let groups = groups().await;
         let has_yielded = |run: &Run| run.attempt > 1 && run.reason == Some(Reason::Moved);
         groups.len() == 4 && groups.iter().all(|run| !run.status.is_terminal() && has_yielded(run))
@@ -292,7 +292,7 @@ async fn the_groups_of_a_stopped_executor_yield_though_it_is_the_only_one() {
     .await;
     assert_eq!(root(&world).await.status, RunStatus::Running);
     switch(Switch::Active).await;
-    until("it has all again", async || all_dealt(&world, &job, &[&only]).await).await;
+    wait_until("it has all again", async || all_dealt(&world, &job, &[&only]).await).await;
     world.die().await;
 }
 
@@ -306,10 +306,10 @@ async fn a_pump_until_empty_goes_on_after_an_edit_within_its_window() {
     let worker = Worker::start(&world, "a", 1).await;
     let begin = rondel_admin::jobs::RunRequest::by(rondel_core::Trigger::Manual);
     let first = rondel_admin::jobs::request_run(&world.engine, &job, begin).await.unwrap();
-    until("all are dealt", async || all_dealt(&world, &job, &[&worker]).await).await;
+    wait_until("all are dealt", async || all_dealt(&world, &job, &[&worker]).await).await;
     let spec = rondel_core::JobSpec { description: "edited".to_owned(), ..job.spec.clone() };
     rondel_admin::jobs::change(&world.engine, &job, spec, None, "test").await.unwrap();
-    until("it goes on under the new definition", async || {
+    wait_until("it goes on under the new definition", async || {
         let root = root(&world).await;
         root.id != first.id && root.job_version == 2 && all_dealt(&world, &job, &[&worker]).await
     })
@@ -324,10 +324,10 @@ async fn an_item_that_is_not_given_back_is_fenced_and_its_owners_words_are_refus
     let world = World::start_on(store(), config()).await;
     let job = pump(&world, json!({"groups": 2})).await;
     let first = Worker::start(&world, "a", 1).await;
-    until("one executor has all", async || all_dealt(&world, &job, &[&first]).await).await;
+    wait_until("one executor has all", async || all_dealt(&world, &job, &[&first]).await).await;
     first.with(|state| state.ignores_orders = true);
     let second = Worker::start(&world, "b", 2).await;
-    until("what was asked back is fenced", async || {
+    wait_until("what was asked back is fenced", async || {
         items(&world, &job).await.iter().filter(|item| item.epoch >= 3).count() == 4
     })
     .await;
@@ -342,9 +342,9 @@ async fn the_items_of_a_dead_executor_go_to_another_one() {
     let world = World::start_on(store(), config).await;
     let job = pump(&world, json!({})).await;
     let (first, second) = (Worker::start(&world, "a", 1).await, Worker::start(&world, "b", 2).await);
-    until("all are dealt", async || all_dealt(&world, &job, &[&first, &second]).await).await;
+    wait_until("all are dealt", async || all_dealt(&world, &job, &[&first, &second]).await).await;
     first.die();
-    until("the other one has all", async || all_dealt(&world, &job, &[&second]).await).await;
+    wait_until("the other one has all", async || all_dealt(&world, &job, &[&second]).await).await;
     let mut dealt: Vec<(String, i64)> = first.with(|state| state.epochs.clone());
     let of_second = second.with(|state| state.epochs.clone());
     dealt.retain(|one| of_second.contains(one));
@@ -357,17 +357,17 @@ async fn a_pump_until_empty_ends_when_all_items_are_dry_and_a_paused_one_begins_
     let world = World::start_on(store(), config()).await;
     let job = pump(&world, json!({"until": "empty"})).await;
     let worker = Worker::start(&world, "a", 1).await;
-    until("all are dealt", async || all_dealt(&world, &job, &[&worker]).await).await;
+    wait_until("all are dealt", async || all_dealt(&world, &job, &[&worker]).await).await;
     let first = root(&world).await;
     let paused = rondel_admin::jobs::set_enabled(&world.engine, &job, false, "test").await.unwrap();
-    until("the pause ends it", async || root(&world).await.status.is_terminal()).await;
+    wait_until("the pause ends it", async || root(&world).await.status.is_terminal()).await;
     let ended = world.store.runs(&[first.id]).await.unwrap().remove(0);
     assert_eq!((ended.status, ended.cancel_reason), (RunStatus::Succeeded, Some(Reason::Paused)), "{ended:?}");
-    until("its items are free", async || items(&world, &job).await.iter().all(|item| item.owner.is_none())).await;
+    wait_until("its items are free", async || items(&world, &job).await.iter().all(|item| item.owner.is_none())).await;
 
     worker.with(|state| state.finds_no_rows = true);
     rondel_admin::jobs::set_enabled(&world.engine, &paused, true, "test").await.unwrap();
-    until("it begins anew and ends dry", async || {
+    wait_until("it begins anew and ends dry", async || {
         let root = root(&world).await;
         root.id != first.id && root.status.is_terminal()
     })
@@ -393,10 +393,10 @@ async fn executors_have_as_many_groups_as_they_may_and_others_have_none() {
     let job = create(&world, json!({"pump": pump, "select": of_zone("eu")})).await;
     let other = Worker::start_in(&world, "us", "a", 1).await;
     let first = Worker::start_in(&world, "eu", "b", 2).await;
-    until("the one of the zone has all", async || all_dealt(&world, &job, &[&first]).await).await;
+    wait_until("the one of the zone has all", async || all_dealt(&world, &job, &[&first]).await).await;
     assert_eq!((first.group_count(), other.group_count()), (1, 0));
     let second = Worker::start_in(&world, "eu", "c", 3).await;
-    until("both of the zone have half", async || {
+    wait_until("both of the zone have half", async || {
         second.group_count() == 1 && second.items().len() == 4 && all_dealt(&world, &job, &[&first, &second]).await
     })
     .await;
@@ -404,7 +404,7 @@ async fn executors_have_as_many_groups_as_they_may_and_others_have_none() {
 
     let spec = rondel_core::JobSpec { select: serde_json::from_value(of_zone("us")).unwrap(), ..job.spec.clone() };
     rondel_admin::jobs::change(&world.engine, &job, spec, None, "test").await.unwrap();
-    until("an edit gives them to the other zone", async || all_dealt(&world, &job, &[&other]).await).await;
+    wait_until("an edit gives them to the other zone", async || all_dealt(&world, &job, &[&other]).await).await;
     assert_eq!((first.group_count(), second.group_count(), other.group_count()), (0, 0, 1));
     world.die().await;
 }
@@ -419,7 +419,7 @@ async fn a_pump_begins_and_ends_with_its_windows() {
     let job = create(&world, json!({"pump": items_of_8, "schedule": from})).await;
     let mut begun: Vec<Run> = Vec::new();
     for window in ["first", "second"] {
-        until(&format!("the {window} window begins"), async || {
+        wait_until(&format!("the {window} window begins"), async || {
             let roots: Vec<Run> = runs(&world).await.into_iter().filter(Run::is_root).collect();
             let newest = roots.into_iter().max_by_key(|run| run.id);
             let is_new = newest.is_some_and(|run| begun.iter().all(|other| other.id != run.id));
@@ -428,7 +428,7 @@ async fn a_pump_begins_and_ends_with_its_windows() {
         .await;
         begun.push(root(&world).await);
         let ended = async || world.store.runs(&[begun[begun.len() - 1].id]).await.unwrap().remove(0);
-        until(&format!("the {window} window is over"), async || ended().await.status.is_terminal()).await;
+        wait_until(&format!("the {window} window is over"), async || ended().await.status.is_terminal()).await;
         let ended = ended().await;
         assert_eq!((ended.status, ended.cancel_reason), (RunStatus::Succeeded, Some(Reason::WindowOver)), "{ended:?}");
         assert_eq!(
@@ -448,7 +448,7 @@ async fn another_server_goes_on_where_the_first_one_died() {
     let world = World::start_on(Arc::clone(&memory), config("one")).await;
     let job = pump(&world, json!({})).await;
     let worker = Worker::start(&world, "a", 1).await;
-    until("all are dealt", async || all_dealt(&world, &job, &[&worker]).await).await;
+    wait_until("all are dealt", async || all_dealt(&world, &job, &[&worker]).await).await;
     let before = items(&world, &job).await;
     world.die().await;
     let held = || {

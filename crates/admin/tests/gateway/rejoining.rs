@@ -16,7 +16,7 @@ use super::world::{LIMIT, World, hello, store};
 
 /// A store that, once armed, steps its clock back when the next session is stored, and answers only after the node has taken another lease.
 #[derive(Debug)]
-struct LateSession {
+struct LateSessionStore {
     inner: Arc<MemStore>,
     is_armed: AtomicBool,
     /// How far the clock has stepped back, in milliseconds.
@@ -26,7 +26,7 @@ struct LateSession {
     rejoined: Notify,
 }
 
-impl LateSession {
+impl LateSessionStore {
     fn inner(&self) -> &MemStore {
         &self.inner
     }
@@ -46,7 +46,7 @@ impl LateSession {
     }
 }
 
-rondel_store::delegate_store!(LateSession);
+rondel_store::delegate_store!(LateSessionStore);
 
 /// A store whose clock is behind by this many milliseconds.
 fn store_set_back_by(back_ms: &Arc<AtomicI64>) -> Arc<MemStore> {
@@ -63,7 +63,7 @@ fn store_set_back_by(back_ms: &Arc<AtomicI64>) -> Arc<MemStore> {
 async fn an_executor_that_connects_during_a_change_of_the_lease_connects_again() {
     let back_ms = Arc::new(AtomicI64::new(0));
     let inner = store_set_back_by(&back_ms);
-    let late = Arc::new(LateSession {
+    let late = Arc::new(LateSessionStore {
         inner: Arc::clone(&inner),
         is_armed: AtomicBool::new(false),
         back_ms,
@@ -81,13 +81,13 @@ async fn an_executor_that_connects_during_a_change_of_the_lease_connects_again()
 
 /// A store that performs some calls without an answer.
 #[derive(Debug)]
-struct Interrupted {
+struct InterruptedStore {
     inner: Arc<MemStore>,
     /// The next calls in their order, and whether each stays without an answer. A join counts only if it takes a lease.
     turns: Mutex<VecDeque<(&'static str, bool)>>,
 }
 
-impl Interrupted {
+impl InterruptedStore {
     fn inner(&self) -> &MemStore {
         &self.inner
     }
@@ -109,7 +109,7 @@ impl Interrupted {
     }
 }
 
-rondel_store::delegate_store!(Interrupted);
+rondel_store::delegate_store!(InterruptedStore);
 
 /// Steps the clock back, so that the server needs another lease. Then the server makes the calls in `turns` in this order, and those marked
 /// `true` get no answer. Waits until the server holds a lease again, at an epoch that is higher by `epochs`. Returns the last error of its
@@ -117,7 +117,7 @@ rondel_store::delegate_store!(Interrupted);
 async fn interrupted(lease: Duration, turns: &[(&'static str, bool)], epochs: i64) -> String {
     let back_ms = Arc::new(AtomicI64::new(0));
     let inner = store_set_back_by(&back_ms);
-    let store = Arc::new(Interrupted { inner: Arc::clone(&inner), turns: Mutex::default() });
+    let store = Arc::new(InterruptedStore { inner: Arc::clone(&inner), turns: Mutex::default() });
     let config = EngineConfig { lease, beat: Duration::from_millis(100), ..EngineConfig::default() };
     let world = World::start_behind(inner, Arc::clone(&store) as Arc<dyn Store>, config).await;
     let before = store.epoch().await;
@@ -155,7 +155,7 @@ async fn leases_that_a_server_took_without_an_answer_are_not_those_of_another_se
 #[tokio::test]
 async fn a_server_that_is_interrupted_as_the_database_went_back_takes_another_lease() {
     let inner = store_set_back_by(&Arc::default());
-    let store = Arc::new(Interrupted { inner: Arc::clone(&inner), turns: Mutex::default() });
+    let store = Arc::new(InterruptedStore { inner: Arc::clone(&inner), turns: Mutex::default() });
     let config =
         EngineConfig { lease: Duration::from_secs(60), beat: Duration::from_millis(100), ..EngineConfig::default() };
     let world = World::start_behind(Arc::clone(&inner), Arc::clone(&store) as Arc<dyn Store>, config).await;
@@ -180,7 +180,7 @@ async fn a_server_that_is_interrupted_as_the_database_went_back_takes_another_le
 async fn a_lease_that_was_given_up_is_not_renewed() {
     let back_ms = Arc::new(AtomicI64::new(0));
     let inner = store_set_back_by(&back_ms);
-    let store = Arc::new(Interrupted { inner: Arc::clone(&inner), turns: Mutex::default() });
+    let store = Arc::new(InterruptedStore { inner: Arc::clone(&inner), turns: Mutex::default() });
     let config =
         EngineConfig { lease: Duration::from_secs(5), beat: Duration::from_millis(100), ..EngineConfig::default() };
     let world = World::start_behind(inner, Arc::clone(&store) as Arc<dyn Store>, config).await;
@@ -200,12 +200,12 @@ async fn a_lease_that_was_given_up_is_not_renewed() {
 
 /// A store that does not perform the first call that ends a session.
 #[derive(Debug)]
-struct Unended {
+struct UnendedStore {
     inner: Arc<MemStore>,
     has_failed: AtomicBool,
 }
 
-impl Unended {
+impl UnendedStore {
     fn inner(&self) -> &MemStore {
         &self.inner
     }
@@ -218,13 +218,13 @@ impl Unended {
     }
 }
 
-rondel_store::delegate_store!(Unended);
+rondel_store::delegate_store!(UnendedStore);
 
 /// A later roll call would wait for an executor whose row states that its stream is open.
 #[tokio::test]
 async fn the_end_of_a_session_is_stored_when_the_database_answers_again() {
     let inner = store();
-    let unended = Arc::new(Unended { inner: Arc::clone(&inner), has_failed: AtomicBool::new(false) });
+    let unended = Arc::new(UnendedStore { inner: Arc::clone(&inner), has_failed: AtomicBool::new(false) });
     let as_store = Arc::clone(&unended) as Arc<dyn Store>;
     let world = World::start_behind(inner, as_store, EngineConfig::default()).await;
     let line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
@@ -244,11 +244,11 @@ async fn the_end_of_a_session_is_stored_when_the_database_answers_again() {
 
 /// A store that ends no session.
 #[derive(Debug)]
-struct Endless {
+struct EndlessStore {
     inner: Arc<MemStore>,
 }
 
-impl Endless {
+impl EndlessStore {
     fn inner(&self) -> &MemStore {
         &self.inner
     }
@@ -258,13 +258,13 @@ impl Endless {
     }
 }
 
-rondel_store::delegate_store!(Endless);
+rondel_store::delegate_store!(EndlessStore);
 
 /// The server still tries to store the end of the stream.
 #[tokio::test]
 async fn an_ended_stream_takes_no_place_although_its_end_cannot_be_stored() {
     let inner = store();
-    let as_store = Arc::new(Endless { inner: Arc::clone(&inner) }) as Arc<dyn Store>;
+    let as_store = Arc::new(EndlessStore { inner: Arc::clone(&inner) }) as Arc<dyn Store>;
     let config = EngineConfig { executor_streams_per_token: 1, ..EngineConfig::default() };
     let world = World::start_behind(inner, as_store, config).await;
     drop(world.dial(Some(&world.token), hello("a", 1)).await.unwrap());
@@ -280,17 +280,17 @@ async fn an_ended_stream_takes_no_place_although_its_end_cannot_be_stored() {
 #[tokio::test]
 async fn a_stream_ends_for_its_executor_although_its_end_cannot_be_stored() {
     let inner = store();
-    let as_store = Arc::new(Endless { inner: Arc::clone(&inner) }) as Arc<dyn Store>;
+    let as_store = Arc::new(EndlessStore { inner: Arc::clone(&inner) }) as Arc<dyn Store>;
     let world = World::start_behind(inner, as_store, EngineConfig::default()).await;
     let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
     line.hang_up();
-    line.ends().await;
+    line.wait_for_end().await;
     world.die().await;
 }
 
 /// A store that, once armed, blocks the next lease of its server before the sessions move to it, until a session has ended.
 #[derive(Debug)]
-struct EndedMeanwhile {
+struct EndedMeanwhileStore {
     inner: Arc<MemStore>,
     is_armed: AtomicBool,
     /// Whether the server has its next lease, and the sessions have not moved.
@@ -299,7 +299,7 @@ struct EndedMeanwhile {
     ended: Notify,
 }
 
-impl EndedMeanwhile {
+impl EndedMeanwhileStore {
     fn inner(&self) -> &MemStore {
         &self.inner
     }
@@ -319,14 +319,14 @@ impl EndedMeanwhile {
     }
 }
 
-rondel_store::delegate_store!(EndedMeanwhile);
+rondel_store::delegate_store!(EndedMeanwhileStore);
 
 /// A stream ends after its server has listed the sessions that move to its next lease.
 #[tokio::test]
 async fn a_session_that_ends_while_its_server_takes_a_lease_does_not_stay_open() {
     let back_ms = Arc::new(AtomicI64::new(0));
     let inner = store_set_back_by(&back_ms);
-    let store = Arc::new(EndedMeanwhile {
+    let store = Arc::new(EndedMeanwhileStore {
         inner: Arc::clone(&inner),
         is_armed: AtomicBool::new(false),
         has_joined: AtomicBool::new(false),

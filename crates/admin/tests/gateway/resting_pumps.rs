@@ -7,17 +7,17 @@ use rondel_core::homes::Switch;
 use rondel_store::{Cluster as _, MemStore, Result, Store};
 use serde_json::json;
 
-use super::pumps::{Worker, all_dealt, config, pump, until};
+use super::pumps::{Worker, all_dealt, config, pump, wait_until};
 use super::world::{World, store};
 
 /// A store that counts the looks since a look last read rows of a pump.
 #[derive(Debug)]
-struct Watched {
+struct WatchedStore {
     inner: Arc<MemStore>,
     looks: AtomicI64,
 }
 
-impl Watched {
+impl WatchedStore {
     fn inner(&self) -> &MemStore {
         &self.inner
     }
@@ -32,29 +32,30 @@ impl Watched {
     }
 }
 
-rondel_store::delegate_store!(Watched);
+rondel_store::delegate_store!(WatchedStore);
 
 #[tokio::test]
 async fn an_idle_pump_is_not_read_until_something_is_noticed() {
     let inner = store();
-    let watched = Arc::new(Watched { inner: Arc::clone(&inner), looks: AtomicI64::new(0) });
+    let watched = Arc::new(WatchedStore { inner: Arc::clone(&inner), looks: AtomicI64::new(0) });
     let world = World::start_behind(inner, Arc::clone(&watched) as Arc<dyn Store>, config()).await;
     let rests = async || watched.looks.load(Ordering::SeqCst) >= 4;
     let job = pump(&world, json!({})).await;
     let first = Worker::start(&world, "a", 1).await;
-    until("one executor has all", async || all_dealt(&world, &job, &[&first]).await).await;
-    until("the pump rests", rests).await;
+    wait_until("one executor has all", async || all_dealt(&world, &job, &[&first]).await).await;
+    wait_until("the pump rests", rests).await;
 
     let second = Worker::start(&world, "b", 2).await;
-    until("both have half", async || {
+    wait_until("both have half", async || {
         all_dealt(&world, &job, &[&first, &second]).await && first.group_count() == 2 && second.group_count() == 2
     })
     .await;
-    until("the pump rests again", rests).await;
+    wait_until("the pump rests again", rests).await;
 
     world.store.set_executor_switch(job.app, "a", Switch::Draining, world.engine.now()).await.unwrap();
     world.engine.poke_beat();
-    until("the second has all", async || all_dealt(&world, &job, &[&second]).await && first.group_count() == 0).await;
-    until("the pump rests anew", rests).await;
+    wait_until("the second has all", async || all_dealt(&world, &job, &[&second]).await && first.group_count() == 0)
+        .await;
+    wait_until("the pump rests anew", rests).await;
     world.die().await;
 }

@@ -11,7 +11,9 @@ use rondel_store::{Executors as _, Logs as _, Runs as _};
 use serde_json::json;
 use tonic::Code;
 
-use super::world::{LIMIT, Line, World, begun, create, hello, request, runs, secret, succeeded, successor};
+use super::world::{
+    LIMIT, Line, World, begun_replies, create, hello, request, runs, secret, success_result, successor,
+};
 
 /// The executor `a`, which holds a run.
 async fn with_a_run() -> (World, Line, v1::Trigger) {
@@ -20,7 +22,7 @@ async fn with_a_run() -> (World, Line, v1::Trigger) {
     let mut line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
     request(&world, &job).await;
     let trigger = line.trigger().await;
-    line.send(begun(&trigger)).await;
+    line.send(begun_replies(&trigger)).await;
     (world, line, trigger)
 }
 
@@ -56,7 +58,7 @@ async fn a_living_executor_has_no_successor_without_its_secret() {
     // The forged executors count as other executors, with other names.
     let online = world.engine.online_executors();
     assert_eq!(online.iter().filter(|one| one.name == "a").count(), 1, "{online:?}");
-    line.send(succeeded(&trigger)).await;
+    line.send(success_result(&trigger)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }
@@ -70,7 +72,7 @@ async fn the_secret_of_the_data_directory_proves_the_predecessor() {
     let mut heir = world.dial(Some(&world.token), successor("a", 2, 1)).await.unwrap();
     let again = heir.trigger().await;
     assert_eq!((again.run_id, again.attempt), (trigger.run_id, 2));
-    heir.send(succeeded(&again)).await;
+    heir.send(success_result(&again)).await;
     assert_eq!(heir.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }
@@ -126,7 +128,7 @@ async fn an_incarnation_is_refused_without_its_secret() {
     }
     let held = vec![v1::RunRef { run_id: trigger.run_id, attempt: trigger.attempt, ..v1::RunRef::default() }];
     let mut back = world.dial(Some(&world.token), v1::Hello { held, ..hello("a", 1) }).await.unwrap();
-    back.send(succeeded(&trigger)).await;
+    back.send(success_result(&trigger)).await;
     assert_eq!(back.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }
@@ -171,7 +173,7 @@ async fn log_lines_are_accepted_only_from_an_executor_that_holds_or_held_the_run
     tokio::time::timeout(LIMIT, noted).await.unwrap();
     other.send(lines(&trigger, 101, "forged while it runs")).await;
     log_ack(&mut other).await;
-    line.send(succeeded(&trigger)).await;
+    line.send(success_result(&trigger)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     other.send(lines(&trigger, 102, "forged afterwards")).await;
     log_ack(&mut other).await;
@@ -202,7 +204,7 @@ async fn late_lines_of_an_earlier_attempt_are_accepted() {
     log_ack(&mut line).await;
     assert_eq!(logged(&world, &first).await, ["of the first"]);
     assert_eq!(logged(&world, &second).await, ["of the second"]);
-    line.send(succeeded(&second)).await;
+    line.send(success_result(&second)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     assert!(runs(&world).await.iter().all(|run| run.status == RunStatus::Succeeded));
     world.end().await;
@@ -246,7 +248,7 @@ async fn only_an_executor_that_sends_goodbye_has_left() {
             line.send(goodbye).await;
         }
         line.hang_up();
-        line.ends().await;
+        line.wait_for_end().await;
         let seen = async {
             while has_left().await != [expected] {
                 tokio::time::sleep(Duration::from_millis(10)).await;

@@ -11,12 +11,12 @@ use super::world::{World, hello, store};
 
 /// A store that stores a session only once another one is to be stored too.
 #[derive(Debug)]
-struct Paired {
+struct PairedStore {
     inner: Arc<MemStore>,
     pair: Barrier,
 }
 
-impl Paired {
+impl PairedStore {
     fn inner(&self) -> &MemStore {
         &self.inner
     }
@@ -29,13 +29,13 @@ impl Paired {
     }
 }
 
-rondel_store::delegate_store!(Paired);
+rondel_store::delegate_store!(PairedStore);
 
 /// Neither hello lists the runs that come on the stream of the other one, so only one of them opens a stream.
 #[tokio::test]
 async fn of_two_hellos_at_the_same_time_one_is_refused() {
     let inner = store();
-    let paired = Arc::new(Paired { inner: Arc::clone(&inner), pair: Barrier::new(2) });
+    let paired = Arc::new(PairedStore { inner: Arc::clone(&inner), pair: Barrier::new(2) });
     let world = World::start_behind(inner, paired as Arc<dyn Store>, EngineConfig::default()).await;
     let dial = || Box::pin(world.dial(Some(&world.token), hello("a", 42)));
     let (one, other) = tokio::join!(dial(), dial());

@@ -19,11 +19,11 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
-use super::world::{LIMIT, hello, store, succeeded};
+use super::world::{LIMIT, hello, store, success_result};
 
 /// A store that can be made slow. Then an answer to a renewal takes three seconds, and calls that write shards or adopt runs get no answer.
 #[derive(Debug)]
-struct Slow {
+struct SlowStore {
     inner: Arc<MemStore>,
     is_slow: watch::Sender<bool>,
     /// The host's time since boot, which advances only during the waits.
@@ -35,7 +35,7 @@ struct Slow {
     adopt_count: AtomicI64,
 }
 
-impl Slow {
+impl SlowStore {
     fn new(boot_micros: &Arc<AtomicI64>) -> Arc<Self> {
         Arc::new(Self {
             inner: store(),
@@ -70,14 +70,14 @@ impl Slow {
     }
 }
 
-rondel_store::delegate_store!(Slow);
+rondel_store::delegate_store!(SlowStore);
 
 /// A lease counts from before its renewal was sent. If the answer takes longer than the lease, another node may already have fenced the
 /// lease.
 #[tokio::test]
 async fn a_lease_does_not_count_from_the_answer_to_its_renewal() {
     let boot_micros = Arc::new(AtomicI64::new(1_000_000));
-    let slow = Slow::new(&boot_micros);
+    let slow = SlowStore::new(&boot_micros);
     let boot = BootClock::Given(Arc::new(move || boot_micros.load(Ordering::SeqCst)));
     let (lease, beat) = (Duration::from_secs(2), Duration::from_millis(20));
     let config = EngineConfig { lease, beat, boot, ..EngineConfig::default() };
@@ -99,7 +99,7 @@ async fn a_lease_does_not_count_from_the_answer_to_its_renewal() {
 /// are sent only after the answer.
 #[tokio::test]
 async fn shards_are_not_looked_for_while_their_broadcast_is_being_cut() {
-    let slow = Slow::new(&Arc::new(AtomicI64::new(0)));
+    let slow = SlowStore::new(&Arc::new(AtomicI64::new(0)));
     let lifecycle = Lifecycle::new();
     let store = Arc::clone(&slow) as Arc<dyn Store>;
     let engine = Engine::start(store, EngineConfig::default(), &lifecycle).await.unwrap();
@@ -134,7 +134,7 @@ async fn shards_are_not_looked_for_while_their_broadcast_is_being_cut() {
         while sent.is_empty() {
             sent.extend(triggers(down.recv().await.unwrap()));
         }
-        send(succeeded(&sent[0]));
+        send(success_result(&sent[0]));
         loop {
             let runs = slow.inner.list_runs(NamespaceId::new(1), &RunQuery { limit: 9, ..RunQuery::default() }).await;
             if runs.unwrap().iter().any(|run| run.id == root.id && run.status.is_terminal()) {
@@ -152,7 +152,7 @@ async fn shards_are_not_looked_for_while_their_broadcast_is_being_cut() {
 /// While the open runs of a dead server are being adopted, only the jobs of these runs wait for that.
 #[tokio::test]
 async fn other_jobs_run_while_open_runs_are_taken_over() {
-    let slow = Slow::new(&Arc::new(AtomicI64::new(0)));
+    let slow = SlowStore::new(&Arc::new(AtomicI64::new(0)));
     let lifecycle = Lifecycle::new();
     let store = Arc::clone(&slow) as Arc<dyn Store>;
     let engine = Engine::start(store, EngineConfig::default(), &lifecycle).await.unwrap();

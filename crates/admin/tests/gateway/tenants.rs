@@ -16,7 +16,7 @@ use rondel_store::{Catalog as _, Namespaces as _, Tokens as _};
 use serde_json::json;
 use tonic::Code;
 
-use super::world::{LIMIT, Line, World, create, hello, request, runs, store, succeeded};
+use super::world::{LIMIT, Line, World, create, hello, request, runs, store, success_result};
 
 const HERE: NamespaceId = NamespaceId::new(1);
 
@@ -60,10 +60,10 @@ impl Stage {
     }
 
     /// Checks that the victim still holds the run in its first attempt, and that the victim's result is stored.
-    async fn unharmed(mut self) {
+    async fn check_unharmed(mut self) {
         let run = self.run().await;
         assert!(!run.status.is_terminal() && run.attempt == 1, "{run:?}");
-        self.victim.send(succeeded(&self.trigger)).await;
+        self.victim.send(success_result(&self.trigger)).await;
         assert_eq!(self.victim.ack().await.kind(), v1::result_ack::Kind::Stored);
         let run = self.run().await;
         assert_eq!((run.attempt, run.executor.as_deref()), (1, Some("b")), "{run:?}");
@@ -72,7 +72,7 @@ impl Stage {
     }
 }
 
-fn held(trigger: &v1::Trigger) -> Vec<v1::RunRef> {
+fn held_refs(trigger: &v1::Trigger) -> Vec<v1::RunRef> {
     vec![v1::RunRef { run_id: trigger.run_id, attempt: trigger.attempt, ..v1::RunRef::default() }]
 }
 
@@ -101,7 +101,7 @@ async fn a_token_that_is_revoked_ends_the_streams_that_it_opened() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     round_trip(&mut line).await;
     assert!(world.store.revoke_token(record.id, world.engine.now()).await.unwrap());
-    line.ends().await;
+    line.wait_for_end().await;
     assert_eq!(world.dial(Some(&token), hello("b", 2)).await.err().unwrap().code(), Code::Unauthenticated);
     world.end().await;
 }
@@ -118,7 +118,7 @@ async fn an_executor_of_app_a_cannot_register_for_app_b() {
     let online = stage.world.engine.online_executors();
     let of_files = online.iter().filter(|online| online.app_name == "files").map(|online| online.name.as_str());
     assert_eq!(of_files.collect::<Vec<_>>(), ["b"]);
-    stage.unharmed().await;
+    stage.check_unharmed().await;
 }
 
 #[tokio::test]
@@ -136,9 +136,9 @@ async fn an_executor_of_app_a_cannot_use_the_incarnation_of_an_executor_of_app_b
     tokio::time::timeout(LIMIT, gone).await.unwrap();
     let refused = stage.dial(hello("b", VICTIM)).await.err().unwrap();
     assert_eq!(refused.code(), Code::AlreadyExists, "{refused}");
-    let back = v1::Hello { held: held(&stage.trigger), ..hello("b", VICTIM) };
+    let back = v1::Hello { held: held_refs(&stage.trigger), ..hello("b", VICTIM) };
     stage.victim = stage.world.dial(Some(&stage.world.token), back).await.unwrap();
-    stage.unharmed().await;
+    stage.check_unharmed().await;
 }
 
 #[tokio::test]
@@ -152,23 +152,23 @@ async fn an_executor_of_app_a_cannot_receive_runs_of_app_b() {
     request(&stage.world, &job).await;
     let got = tokio::time::timeout(Duration::from_secs(2), line.trigger()).await;
     assert!(got.is_err(), "{got:?}");
-    stage.unharmed().await;
+    stage.check_unharmed().await;
 }
 
 #[tokio::test]
 async fn an_executor_of_app_a_cannot_inherit_runs_of_app_b_by_naming_a_predecessor() {
     let stage = Stage::new().await;
-    for (incarnation, finished) in [(2, Vec::new()), (3, held(&stage.trigger))] {
+    for (incarnation, finished) in [(2, Vec::new()), (3, held_refs(&stage.trigger))] {
         let heir = v1::Hello { predecessor: VICTIM, finished, ..hello("b", incarnation) };
         let mut line = stage.dial(heir).await.unwrap();
         round_trip(&mut line).await;
-        line.send(succeeded(&stage.trigger)).await;
+        line.send(success_result(&stage.trigger)).await;
         assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::NoSuchRun);
     }
-    stage.unharmed().await;
+    stage.check_unharmed().await;
 }
 
-fn declaring(incarnation: i64, job: &serde_json::Value) -> v1::Hello {
+fn declaring_hello(incarnation: i64, job: &serde_json::Value) -> v1::Hello {
     let declared = vec![v1::DeclaredJob { spec_json: job.to_string() }];
     v1::Hello { declared, ..hello("x", incarnation) }
 }
@@ -185,7 +185,7 @@ async fn problem(line: &mut Line) -> String {
 #[tokio::test]
 async fn code_of_app_a_cannot_change_a_job_that_was_moved_to_app_b() {
     let stage = Stage::new().await;
-    let line = stage.dial(declaring(2, &json!({"name": "moved", "handler": "h"}))).await.unwrap();
+    let line = stage.dial(declaring_hello(2, &json!({"name": "moved", "handler": "h"}))).await.unwrap();
     let world = &stage.world;
     let declared = async {
         loop {
@@ -201,10 +201,10 @@ async fn code_of_app_a_cannot_change_a_job_that_was_moved_to_app_b() {
     drop(line);
     let spec = JobSpec { app: "files".to_owned(), ..record.spec.clone() };
     jobs::change(&world.engine, &record, spec, None, "root").await.unwrap();
-    let mut line = stage.dial(declaring(3, &json!({"name": "moved", "handler": "evil"}))).await.unwrap();
+    let mut line = stage.dial(declaring_hello(3, &json!({"name": "moved", "handler": "evil"}))).await.unwrap();
     assert_eq!(problem(&mut line).await, "a job of another app has this name");
     assert_eq!(world.store.job(HERE, "moved").await.unwrap().unwrap().spec.handler, "h");
-    stage.unharmed().await;
+    stage.check_unharmed().await;
 }
 
 /// Otherwise, its job would receive the results of the other app's jobs, and reveal when they run.
@@ -214,22 +214,22 @@ async fn code_of_app_a_cannot_follow_jobs_of_app_b() {
     let mut messages = Vec::new();
     for (incarnation, parent) in [(2, "j"), (3, "nosuch")] {
         let spy = json!({"name": "spy", "handler": "h", "schedule": {"after": [parent]}});
-        let mut line = stage.dial(declaring(incarnation, &spy)).await.unwrap();
+        let mut line = stage.dial(declaring_hello(incarnation, &spy)).await.unwrap();
         messages.push(problem(&mut line).await.replace(&format!("{parent:?}"), "\"#\""));
     }
     assert_eq!(messages[0], messages[1], "existing and missing jobs get the same message");
     assert!(messages[0].starts_with("there is no job \"#\" in app \"billing\""), "{}", messages[0]);
     assert!(stage.world.store.job(HERE, "spy").await.unwrap().is_none());
-    stage.unharmed().await;
+    stage.check_unharmed().await;
 }
 
 #[tokio::test]
 async fn an_executor_of_app_a_cannot_report_results_of_app_b_under_the_same_name() {
     let stage = Stage::new().await;
     let mut line = stage.dial(hello("b", 2)).await.unwrap();
-    line.send(succeeded(&stage.trigger)).await;
+    line.send(success_result(&stage.trigger)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::NoSuchRun);
-    stage.unharmed().await;
+    stage.check_unharmed().await;
 }
 
 #[tokio::test]
@@ -260,5 +260,5 @@ async fn an_executor_of_app_a_cannot_refuse_log_or_report_progress_of_runs_of_ap
     assert_eq!(stage.world.engine.progress(&run), None);
     let page = rondel_store::Logs::log_chunks(stage.world.store.as_ref(), run.id, 1, -1, 10).await.unwrap();
     assert!(page.is_empty(), "{page:?}");
-    stage.unharmed().await;
+    stage.check_unharmed().await;
 }

@@ -11,7 +11,7 @@ use rondel_store::catalog::Namespace;
 use rondel_store::{Namespaces as _, Tokens as _};
 use tonic::Code;
 
-use super::world::{World, create, hello, request, runs, store, succeeded};
+use super::world::{World, create, hello, request, runs, store, success_result};
 
 const HERE: NamespaceId = NamespaceId::new(1);
 
@@ -121,10 +121,10 @@ async fn temporal_cve_2026_89140_results_of_another_apps_runs_are_rejected() {
     let trigger = own.trigger().await;
     let hello = v1::Hello { app: "billing".to_owned(), ..hello("b", 2) };
     let mut other = world.dial(Some(&stranger), hello).await.unwrap();
-    other.send(succeeded(&trigger)).await;
+    other.send(success_result(&trigger)).await;
     assert_eq!(other.ack().await.kind(), v1::result_ack::Kind::NoSuchRun);
     assert!(runs(&world).await.iter().all(|run| !run.status.is_terminal()));
-    own.send(succeeded(&trigger)).await;
+    own.send(success_result(&trigger)).await;
     assert_eq!(own.ack().await.kind(), v1::result_ack::Kind::Stored);
     drop(own);
     world.end().await;

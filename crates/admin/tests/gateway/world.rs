@@ -112,7 +112,7 @@ impl Line {
     }
 
     /// Waits until the server has ended the stream.
-    pub(crate) async fn ends(&mut self) {
+    pub(crate) async fn wait_for_end(&mut self) {
         let gone = async { while matches!(self.down.message().await, Ok(Some(_))) {} };
         tokio::time::timeout(LIMIT, gone).await.unwrap();
     }
@@ -231,21 +231,21 @@ pub(crate) fn hello(name: &str, incarnation: i64) -> v1::Hello {
     }
 }
 
-pub(crate) fn accepted(trigger: &v1::Trigger) -> Up {
+pub(crate) fn accepted_reply(trigger: &v1::Trigger) -> Up {
     let (run_id, attempt) = (trigger.run_id, trigger.attempt);
     let reply = v1::Reply { kind: v1::reply::Kind::Accepted.into(), run_id, attempt, ..v1::Reply::default() };
     Up::Replies(v1::Replies { replies: vec![reply] })
 }
 
 /// The replies that the executor has accepted the run and that the handler has begun.
-pub(crate) fn begun(trigger: &v1::Trigger) -> Up {
+pub(crate) fn begun_replies(trigger: &v1::Trigger) -> Up {
     use v1::reply::Kind;
     let (run_id, attempt) = (trigger.run_id, trigger.attempt);
     let reply = |kind: Kind| v1::Reply { kind: kind.into(), run_id, attempt, ..v1::Reply::default() };
     Up::Replies(v1::Replies { replies: vec![reply(Kind::Accepted), reply(Kind::Started)] })
 }
 
-pub(crate) fn succeeded(trigger: &v1::Trigger) -> Up {
+pub(crate) fn success_result(trigger: &v1::Trigger) -> Up {
     let result = v1::Result {
         run_id: trigger.run_id,
         attempt: trigger.attempt,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::report::{Lateness, Lines, late};
+use crate::report::{Lateness, Lines, lateness_text};
 
 /// One measurement of another server.
 #[derive(Clone, Debug, Serialize)]
@@ -112,7 +112,7 @@ impl PeerReport {
         lines.row("executors", format!("{} of XXL-JOB's protocol, in this process", self.executors));
         lines.row("measured", format!("{:.1} s", self.seconds));
         lines.row("runs per second", format!("{:.0}, results acknowledged", self.runs_per_second));
-        lines.row("start late", late(&self.start_lateness));
+        lines.row("start late", lateness_text(&self.start_lateness));
         let PeerCounts { planned, started, started_late, missing, repeated, early, .. } = self.counts;
         let mut text =
             format!("{planned} planned, {started} started, {missing} missing, {repeated} repeated, {early} early");
@@ -121,7 +121,7 @@ impl PeerReport {
         }
         lines.row("fires", text);
         lines.row("with warm-up and end", format!("{} started", self.counts.started_in_all));
-        lines.row("witness late", late(&self.witness));
+        lines.row("witness late", lateness_text(&self.witness));
         self.add_cost_lines(&mut lines);
         if let Some(left) = &self.left_behind {
             lines.row("left behind", left);

@@ -175,24 +175,24 @@ async fn answer(
         return missing();
     }
     if let Some(path) = request.path.strip_prefix("/xxl-job-admin/api/") {
-        return axum::Json(of_executors(&shared, path, &request)).into_response();
+        return axum::Json(answer_executor(&shared, path, &request)).into_response();
     }
     let answer = match shared.dialect {
-        Dialect::XxlNew | Dialect::XxlOld => of_xxl(&shared, &request),
-        Dialect::Ratch | Dialect::RatchWithCaptcha => of_ratch(&shared, &request),
+        Dialect::XxlNew | Dialect::XxlOld => answer_xxl(&shared, &request),
+        Dialect::Ratch | Dialect::RatchWithCaptcha => answer_ratch(&shared, &request),
         Dialect::WebPage => None,
     };
     match answer {
-        Some(Answered::Json(value)) => axum::Json(value).into_response(),
-        Some(Answered::SignedIn(value)) => {
+        Some(FakeAnswer::Json(value)) => axum::Json(value).into_response(),
+        Some(FakeAnswer::SignedIn(value)) => {
             ([(SET_COOKIE, format!("{COOKIE_PAIR}; Path=/; HttpOnly"))], axum::Json(value)).into_response()
         }
-        Some(Answered::Text(text)) => text.into_response(),
+        Some(FakeAnswer::Text(text)) => text.into_response(),
         None => missing(),
     }
 }
 
-enum Answered {
+enum FakeAnswer {
     Json(Value),
     SignedIn(Value),
     Text(String),
@@ -205,7 +205,7 @@ fn form(body: &[u8]) -> HashMap<String, String> {
 }
 
 /// Answers the calls of executors.
-fn of_executors(shared: &Shared, path: &str, request: &Request) -> Value {
+fn answer_executor(shared: &Shared, path: &str, request: &Request) -> Value {
     if request.headers.get("XXL-JOB-ACCESS-TOKEN").is_none_or(|token| token != TOKEN) {
         return json!({"code": 500, "msg": "The access token is wrong."});
     }
@@ -222,7 +222,7 @@ fn of_executors(shared: &Shared, path: &str, request: &Request) -> Value {
     json!({"code": 200, "msg": null})
 }
 
-fn of_xxl(shared: &Shared, request: &Request) -> Option<Answered> {
+fn answer_xxl(shared: &Shared, request: &Request) -> Option<FakeAnswer> {
     let is_new = shared.dialect == Dialect::XxlNew;
     let path = request.path.strip_prefix("/xxl-job-admin/")?;
     let (payload_name, sign_in_path) = if is_new { ("data", "auth/doLogin") } else { ("content", "login") };
@@ -230,7 +230,7 @@ fn of_xxl(shared: &Shared, request: &Request) -> Option<Answered> {
     if path == sign_in_path {
         let is_right = request.field("userName") == "admin" && request.field("password") == PASSWORD;
         let refused = json!({"code": 500, "msg": "wrong user or password"});
-        return Some(if is_right { Answered::SignedIn(success(Value::Null)) } else { Answered::Json(refused) });
+        return Some(if is_right { FakeAnswer::SignedIn(success(Value::Null)) } else { FakeAnswer::Json(refused) });
     }
     if !request.is_signed_in() {
         return None;
@@ -255,7 +255,7 @@ fn of_xxl(shared: &Shared, request: &Request) -> Option<Answered> {
         }
         ("jobgroup/delete", true) | ("jobgroup/remove", false) => {
             if !world.jobs.is_empty() {
-                return Some(Answered::Json(json!({"code": 500, "msg": "the group has jobs"})));
+                return Some(FakeAnswer::Json(json!({"code": 500, "msg": "the group has jobs"})));
             }
             world.groups.remove(&id()?);
             success(Value::Null)
@@ -269,7 +269,7 @@ fn of_xxl(shared: &Shared, request: &Request) -> Option<Answered> {
             success(json!(id.to_string()))
         }
         ("jobinfo/start" | "jobinfo/stop", _) => {
-            change(&mut world, id()?, path == "jobinfo/start");
+            change_job(&mut world, id()?, path == "jobinfo/start");
             success(Value::Null)
         }
         ("jobinfo/delete", true) | ("jobinfo/remove", false) => {
@@ -279,29 +279,29 @@ fn of_xxl(shared: &Shared, request: &Request) -> Option<Answered> {
         ("jobinfo/pageList", _) => page(world.jobs.keys().map(|id| json!({"id": id})).collect()),
         _ => return None,
     };
-    Some(Answered::Json(value))
+    Some(FakeAnswer::Json(value))
 }
 
-fn of_ratch(shared: &Shared, request: &Request) -> Option<Answered> {
+fn answer_ratch(shared: &Shared, request: &Request) -> Option<FakeAnswer> {
     let success = |data: Value| json!({"data": data, "success": true, "code": null, "message": null});
     let failure = |code: &str| json!({"data": null, "success": false, "code": code, "message": null});
     let mut world = shared.world();
     match request.path.as_str() {
-        "/ratch/v1/about" => return Some(Answered::Text("ratch-job version:0.2.1".to_owned())),
-        "/ratch/v1/app/instance/addrs" => return Some(Answered::Json(success(json!(world.addresses)))),
+        "/ratch/v1/about" => return Some(FakeAnswer::Text("ratch-job version:0.2.1".to_owned())),
+        "/ratch/v1/app/instance/addrs" => return Some(FakeAnswer::Json(success(json!(world.addresses)))),
         _ => {}
     }
     let path = request.path.strip_prefix("/ratchjob/api/console/v1/")?;
     if path == "login/login" {
         let is_right = request.field("username") == "admin" && request.field("password") == ENCODED_PASSWORD;
         return Some(match (shared.dialect, is_right) {
-            (Dialect::RatchWithCaptcha, _) => Answered::Json(failure("CAPTCHA_CHECK_ERROR")),
-            (_, true) => Answered::SignedIn(success(json!({"token": "abc"}))),
-            (_, false) => Answered::Json(failure("USER_CHECK_ERROR")),
+            (Dialect::RatchWithCaptcha, _) => FakeAnswer::Json(failure("CAPTCHA_CHECK_ERROR")),
+            (_, true) => FakeAnswer::SignedIn(success(json!({"token": "abc"}))),
+            (_, false) => FakeAnswer::Json(failure("USER_CHECK_ERROR")),
         });
     }
     if !request.is_signed_in() {
-        return Some(Answered::Json(failure("NO_LOGIN")));
+        return Some(FakeAnswer::Json(failure("NO_LOGIN")));
     }
     let body = &request.body;
     let id = body["id"].as_i64();
@@ -310,7 +310,7 @@ fn of_ratch(shared: &Shared, request: &Request) -> Option<Answered> {
             world.groups.insert(shared.next_id(), body["appName"].as_str()?.to_owned());
             Value::Null
         }
-        "app/remove" if !world.addresses.is_empty() => return Some(Answered::Json(failure("SYSTEM_ERROR"))),
+        "app/remove" if !world.addresses.is_empty() => return Some(FakeAnswer::Json(failure("SYSTEM_ERROR"))),
         "app/remove" => {
             world.groups.retain(|_, name| *name != body["appName"]);
             Value::Null
@@ -323,7 +323,7 @@ fn of_ratch(shared: &Shared, request: &Request) -> Option<Answered> {
             json!({"id": id})
         }
         "job/update" => {
-            change(&mut world, id?, body["enable"].as_bool()?);
+            change_job(&mut world, id?, body["enable"].as_bool()?);
             Value::Null
         }
         "job/remove" => {
@@ -337,10 +337,10 @@ fn of_ratch(shared: &Shared, request: &Request) -> Option<Answered> {
         }
         _ => return None,
     };
-    Some(Answered::Json(success(data)))
+    Some(FakeAnswer::Json(success(data)))
 }
 
-fn change(world: &mut World, id: i64, is_started: bool) {
+fn change_job(world: &mut World, id: i64, is_started: bool) {
     let is_known = world.jobs.get_mut(&id).map(|job| *job = is_started).is_some();
     match (is_known, is_started) {
         (true, true) => world.started += 1,

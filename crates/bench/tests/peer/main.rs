@@ -39,7 +39,7 @@ fn assert_clean(fake: &FakeAdmin) {
 }
 
 /// Measures again if a busy machine made the server fire late, because the counts would then differ.
-async fn measured(dialect: Dialect) -> (FakeAdmin, PeerReport) {
+async fn measure_on_time(dialect: Dialect) -> (FakeAdmin, PeerReport) {
     for _ in 0..5 {
         let fake = FakeAdmin::start(dialect).await;
         let report = measure(&plan(&fake)).await.expect("a report");
@@ -53,7 +53,7 @@ async fn measured(dialect: Dialect) -> (FakeAdmin, PeerReport) {
 }
 
 async fn each_fire_is_counted(dialect: Dialect, name: &str) {
-    let (fake, report) = measured(dialect).await;
+    let (fake, report) = measure_on_time(dialect).await;
     assert!(report.peer.starts_with(name), "{report:?}");
     assert_eq!(report.left_behind, None);
     let counts = report.counts;

@@ -148,12 +148,12 @@ impl Confinement {
     }
 
     /// The command for a program and its arguments in a directory. `env` has the variables that the job sets; they
-    /// override the inherited ones. `own` has the variables that the agent sets for this run; they override `env`.
+    /// override the inherited ones. `own_variables` has those that the agent sets for this run; they override `env`.
     pub(super) fn command(
         &self,
         argv: &[String],
         env: &BTreeMap<String, String>,
-        own: BTreeMap<&'static str, OsString>,
+        own_variables: BTreeMap<&'static str, OsString>,
         cwd: &Path,
     ) -> Result<Command, JobError> {
         let (program, arguments) = argv.split_first().ok_or_else(|| JobError::terminal("params: argv is empty"))?;
@@ -191,9 +191,9 @@ impl Confinement {
             )));
         }
         let path = self.find(program, cwd)?;
-        let mut variables = self.inherited(std::env::vars_os());
+        let mut variables = self.inherited_variables(std::env::vars_os());
         variables.extend(env.iter().map(|(name, value)| (name.into(), value.into())));
-        variables.extend(own.into_iter().map(|(name, value)| (name.into(), value)));
+        variables.extend(own_variables.into_iter().map(|(name, value)| (name.into(), value)));
         match &self.run_as {
             None => {
                 let mut command = Command::new(&path);
@@ -204,8 +204,11 @@ impl Confinement {
         }
     }
 
-    /// The variables of the agent's environment that are passed to runs. `own` is that environment.
-    fn inherited(&self, own: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<OsString, OsString> {
+    /// The variables of the agent's environment that are passed to runs. `agent_variables` is that environment.
+    fn inherited_variables(
+        &self,
+        agent_variables: impl Iterator<Item = (OsString, OsString)>,
+    ) -> BTreeMap<OsString, OsString> {
         let is_passed = |name: &OsStr| {
             let Some(name) = name.to_str() else { return false };
             let is_users = self.run_as.is_some() && USER_VARIABLES.contains(&name);
@@ -213,7 +216,7 @@ impl Confinement {
             let is_asked_for = self.pass_env.iter().any(|one| one == name);
             !name.starts_with(OWN_PREFIX) && ((is_inherited && !is_users) || is_asked_for)
         };
-        let mut passed: BTreeMap<OsString, OsString> = own.filter(|(name, _)| is_passed(name)).collect();
+        let mut passed: BTreeMap<OsString, OsString> = agent_variables.filter(|(name, _)| is_passed(name)).collect();
         passed.entry("PATH".into()).or_insert_with(|| PATH_DEFAULT.into());
         if let Some(user) = &self.run_as {
             let of_user = [("HOME", user.home.as_os_str()), ("SHELL", user.shell.as_os_str())];
@@ -333,7 +336,7 @@ mod tests {
 
     fn names(confinement: &Confinement, own: &[&str]) -> Vec<String> {
         let own = own.iter().map(|name| (OsString::from(name), OsString::from("x")));
-        confinement.inherited(own).into_keys().map(|name| name.to_string_lossy().into_owned()).collect()
+        confinement.inherited_variables(own).into_keys().map(|name| name.to_string_lossy().into_owned()).collect()
     }
 
     #[test]
@@ -379,8 +382,8 @@ mod tests {
     #[test]
     fn another_user_has_its_own_home() {
         let confinement = Confinement { run_as: Some(jobs()), ..Confinement::default() };
-        let passed =
-            confinement.inherited([("HOME".into(), "/root".into()), ("TMPDIR".into(), "/root/tmp".into())].into_iter());
+        let passed = confinement
+            .inherited_variables([("HOME".into(), "/root".into()), ("TMPDIR".into(), "/root/tmp".into())].into_iter());
         let value = |name: &str| passed.get(OsStr::new(name)).map(|value| value.to_string_lossy().into_owned());
         assert_eq!((value("HOME"), value("USER")), (Some("/home/jobs".to_owned()), Some("jobs".to_owned())));
         assert_eq!(value("TMPDIR"), None);

@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use tempfile::TempDir;
 
 use super::confine::RunAs;
-use super::process_tree::{WORK_DIR, kill_marked};
+use super::process_tree::{WORK_DIR, kill_with_variable};
 use crate::lifecycle::lock;
 use crate::run::RunContext;
 
@@ -62,7 +62,7 @@ impl Folders {
     ) -> io::Result<Self> {
         let mode = if run_as.is_some() { TRAVERSE_ONLY } else { OWNER_ONLY };
         let base = open_base(base, shared, mode)?;
-        remove_dead(&base);
+        remove_dead_folders(&base);
         let (new, lock) = new_folder(&base, mode)?;
         // The folder becomes visible to other agents only now, when it is locked.
         let name = new.path().file_name().map(|name| name.to_string_lossy().replace(NEW_PREFIX, PREFIX));
@@ -81,11 +81,11 @@ impl Folders {
     }
 
     /// Makes a working directory for one attempt, for this user only.
-    pub(super) fn make(&self, run: &RunContext) -> io::Result<TempDir> {
+    pub(super) fn make_work_dir(&self, run: &RunContext) -> io::Result<TempDir> {
         let prefix = format!("run-{}-{}-", run.run_id(), run.attempt());
         match builder(&prefix).tempdir_in(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.make_again()?;
+                self.recreate()?;
                 builder(&prefix).tempdir_in(&self.path)
             }
             made => made,
@@ -94,7 +94,7 @@ impl Folders {
 
     /// Makes the agent's folder again if it is gone: hosts remove files from temporary directories that were not used for
     /// days.
-    fn make_again(&self) -> io::Result<()> {
+    fn recreate(&self) -> io::Result<()> {
         let mut held = lock(&self.lock);
         if self.path.exists() {
             return Ok(());
@@ -175,17 +175,17 @@ fn start_watcher(command: &[PathBuf], path: &Path) -> Option<Child> {
 /// The error of reading the input, or of the removal.
 pub fn clean_up_after(folder: &Path) -> io::Result<()> {
     io::copy(&mut io::stdin().lock(), &mut io::sink())?;
-    end_left_over(folder)
+    end_leftovers(folder)
 }
 
 /// Removes the folders of dead agents.
-fn remove_dead(base: &Path) {
+fn remove_dead_folders(base: &Path) {
     let Ok(entries) = std::fs::read_dir(base) else { return };
     for entry in entries.flatten() {
         let path = entry.path();
         if entry.file_name().to_string_lossy().starts_with(PREFIX)
-            && is_dead(&path)
-            && let Err(error) = end_left_over(&path)
+            && is_dead_folder(&path)
+            && let Err(error) = end_leftovers(&path)
         {
             tracing::warn!(%error, folder = %path.display(), "cannot remove the folder of a dead agent");
         }
@@ -193,13 +193,13 @@ fn remove_dead(base: &Path) {
 }
 
 /// Whether the path is a folder of this user whose lock is free.
-fn is_dead(path: &Path) -> bool {
+fn is_dead_folder(path: &Path) -> bool {
     let is_ours = path.symlink_metadata().is_ok_and(|meta| meta.is_dir() && meta.uid() == own_uid());
     is_ours && File::open(path.join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok())
 }
 
-fn end_left_over(folder: &Path) -> io::Result<()> {
-    let count = kill_marked(WORK_DIR, &format!("{}/", folder.display()));
+fn end_leftovers(folder: &Path) -> io::Result<()> {
+    let count = kill_with_variable(WORK_DIR, &format!("{}/", folder.display()));
     if count > 0 {
         tracing::warn!(count, folder = %folder.display(), "ended processes that a dead agent had left running");
     }
@@ -260,7 +260,7 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let folders = Folders::open(base.path(), true, None, None).unwrap();
         let setup = Arc::new(Setup::new(States::default(), Timing::default()));
-        let run = folders.make(&RunContext::new(&setup, Trigger::default(), 0)).unwrap();
+        let run = folders.make_work_dir(&RunContext::new(&setup, Trigger::default(), 0)).unwrap();
         assert_eq!(run.path().metadata().unwrap().mode() & 0o777, OWNER_ONLY);
         let path = run.path().to_owned();
         drop(run);
@@ -277,7 +277,7 @@ mod tests {
         let setup = Arc::new(Setup::new(States::default(), Timing::default()));
         for gone in [&folders.path, &base] {
             std::fs::remove_dir_all(gone).unwrap();
-            let run = folders.make(&RunContext::new(&setup, Trigger::default(), 0)).unwrap();
+            let run = folders.make_work_dir(&RunContext::new(&setup, Trigger::default(), 0)).unwrap();
             let mode = |folder: &Path| folder.metadata().unwrap().mode() & 0o777;
             assert_eq!((mode(run.path()), mode(&folders.path)), (OWNER_ONLY, OWNER_ONLY));
             assert!(File::open(folders.path.join(LOCK)).unwrap().try_lock().is_err(), "it is locked again");

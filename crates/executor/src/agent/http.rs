@@ -27,7 +27,7 @@ const REDIRECTS_MAX: usize = 10;
 const TRACE_HEADER: &str = "traceparent";
 
 /// Limit on how much of a body the log shows.
-const LOGGED_BYTES: usize = 2 * 1024;
+const LOGGED_BODY_BYTES_MAX: usize = 2 * 1024;
 
 /// The longest secret.
 const SECRET_BYTES_MAX: usize = 64 * 1024;
@@ -100,7 +100,7 @@ async fn request(client: &Outgoing, params: &HttpParams, log: &Log) -> Result<Ht
         None => vec![ExpectedStatus::Class(2)],
     };
     let body_bytes_max = body_bytes_max(params)?;
-    let request = build(client, params)?.timeout(timeout);
+    let request = build_request(client, params)?.timeout(timeout);
     let began = Instant::now();
     log.info(format!("{} {}", method(params)?, params.url));
     // The URL is removed from the error, because it could show a secret there in an encoding that is not masked. The log
@@ -115,7 +115,7 @@ async fn request(client: &Outgoing, params: &HttpParams, log: &Log) -> Result<Ht
         JobError::failed(chain(&error.without_url()))
     };
     let mut response = request.send().await.map_err(failed)?;
-    if let Some(origin) = redirected_to(&params.url, response.url()) {
+    if let Some(origin) = redirect_origin(&params.url, response.url()) {
         log_redirect(&origin, &method(params)?, log);
     }
     let status = response.status();
@@ -123,7 +123,7 @@ async fn request(client: &Outgoing, params: &HttpParams, log: &Log) -> Result<Ht
     let body = body.map_err(|error| error.into_job_error(failed))?;
     log.info(format!("{status}, {} bytes in {} ms", body.len(), began.elapsed().as_millis()));
     log_body(&body, log);
-    if expected.iter().any(|expected| expected.holds(status.as_u16())) {
+    if expected.iter().any(|expected| expected.matches(status.as_u16())) {
         return Ok(HttpResult { status: status.as_u16(), body_bytes: body.len() });
     }
     let wanted: Vec<String> = expected.iter().map(ToString::to_string).collect();
@@ -132,7 +132,7 @@ async fn request(client: &Outgoing, params: &HttpParams, log: &Log) -> Result<Ht
 
 /// The origin of the URL that answered, if it is not the job's own URL. Its path is left out, because it could show a
 /// secret in an encoding that is not masked.
-fn redirected_to(asked: &str, answered: &Url) -> Option<String> {
+fn redirect_origin(asked: &str, answered: &Url) -> Option<String> {
     let mut asked = Url::parse(asked).ok()?;
     // The URL of an answer has neither a fragment nor credentials.
     asked.set_fragment(None);
@@ -161,7 +161,7 @@ fn body_bytes_max(params: &HttpParams) -> Result<usize, JobError> {
     Ok(max)
 }
 
-fn build(client: &Outgoing, params: &HttpParams) -> Result<RequestBuilder, JobError> {
+fn build_request(client: &Outgoing, params: &HttpParams) -> Result<RequestBuilder, JobError> {
     let url = Url::parse(&params.url).map_err(|error| param_error("url", error))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(param_error("url", "neither http nor https"));
@@ -227,15 +227,15 @@ async fn read_body(response: &mut Response, max: usize) -> Result<Vec<u8>, BodyE
 /// part of a secret at the cut.
 fn log_body(body: &[u8], log: &Log) {
     let beginning = |len: usize| &body[..body.len().min(len)];
-    let searched = beginning(LOGGED_BYTES + SECRET_BYTES_MAX);
+    let searched = beginning(LOGGED_BODY_BYTES_MAX + SECRET_BYTES_MAX);
     let (shown, more) = match log.buffer().masks().apply(&String::from_utf8_lossy(searched)) {
         Cow::Borrowed(_) => {
-            let shown = beginning(LOGGED_BYTES);
+            let shown = beginning(LOGGED_BODY_BYTES_MAX);
             (String::from_utf8_lossy(shown).into_owned(), body.len() - shown.len())
         }
         Cow::Owned(mut masked) => {
-            let more = masked.len().saturating_sub(LOGGED_BYTES) + body.len() - searched.len();
-            masked.truncate(masked.floor_char_boundary(LOGGED_BYTES));
+            let more = masked.len().saturating_sub(LOGGED_BODY_BYTES_MAX) + body.len() - searched.len();
+            masked.truncate(masked.floor_char_boundary(LOGGED_BODY_BYTES_MAX));
             (masked, more)
         }
     };
@@ -248,7 +248,7 @@ fn log_body(body: &[u8], log: &Log) {
 }
 
 impl ExpectedStatus {
-    fn holds(self, status: u16) -> bool {
+    fn matches(self, status: u16) -> bool {
         match self {
             Self::Code(code) => status == code,
             Self::Class(hundreds) => status / 100 == hundreds,

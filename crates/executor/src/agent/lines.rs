@@ -10,7 +10,7 @@ const LINE_BYTES_MAX: usize = LOGGED_MAX + 1;
 pub(super) struct Lines {
     partial: Vec<u8>,
     /// Whether the rest of a line that was too long is being skipped.
-    skipping: bool,
+    is_skipping: bool,
 }
 
 impl Lines {
@@ -18,7 +18,7 @@ impl Lines {
     pub(super) fn push(&mut self, mut bytes: &[u8], mut emit: impl FnMut(&str)) {
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
             self.add(&bytes[..end], &mut emit);
-            if !std::mem::take(&mut self.skipping) {
+            if !std::mem::take(&mut self.is_skipping) {
                 self.flush(&mut emit);
             }
             bytes = &bytes[end + 1..];
@@ -34,14 +34,14 @@ impl Lines {
     }
 
     fn add(&mut self, bytes: &[u8], emit: &mut impl FnMut(&str)) {
-        if self.skipping {
+        if self.is_skipping {
             return;
         }
         let room = LINE_BYTES_MAX - self.partial.len();
         self.partial.extend_from_slice(&bytes[..bytes.len().min(room)]);
         if bytes.len() > room {
             self.flush(emit);
-            self.skipping = true;
+            self.is_skipping = true;
         }
     }
 

@@ -108,7 +108,7 @@ pub fn add_handlers(builder: Builder, config: &AgentConfig) -> Result<Builder, E
                     shell::ResolvedCommand::Script(scripts.text(script, &run, &cancel, &log).await?)
                 }
             };
-            let folder = folders.make(&run)?;
+            let folder = folders.make_work_dir(&run)?;
             shell::program(params, command, run.shard(), folder)?.run(&confinement, run, cancel, log).await
         }
     };
@@ -149,7 +149,7 @@ fn with_language(
             confinement.check_interpreter(params.interpreter.as_deref())?;
             let script = std::mem::replace(&mut params.script, script::Script::Text(String::new()));
             let text = scripts.text(script, &run, &cancel, &log).await?;
-            let folder = folders.make(&run)?;
+            let folder = folders.make_work_dir(&run)?;
             let done: Result<ProgramResult, JobError> =
                 interpreter.program((params, &text), run.shard(), folder)?.run(&confinement, run, cancel, log).await;
             done

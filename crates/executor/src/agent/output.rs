@@ -34,13 +34,13 @@ pub(super) async fn copy_to_log(
 ) {
     let Some(mut pipe) = pipe else { return };
     let (buffer, lines, tail) = (vec![0; BUFFER_BYTES], Lines::default(), OutputTail::default());
-    let mut output = Output { log, level, buffer, held_bytes: 0, lines, tail, may_block: true, on_line };
+    let mut output = PipeOutput { log, level, buffer, held_bytes: 0, lines, tail, may_block: true, on_line };
     let mut turn = 0;
     loop {
         match pipe.read(&mut output.buffer).await {
             Ok(0) => break,
             Ok(length) => {
-                output.take(length).await;
+                output.log_bytes(length).await;
                 turn += length;
             }
             Err(error) => {
@@ -82,7 +82,7 @@ pub(super) async fn capture(pipe: Option<impl AsyncRead + Unpin>, limit: Capture
 
 /// The output that was read from a pipe. Its last lines are logged on drop, because the reader may be dropped before
 /// the pipe ends: when the program outlives the grace of its run, or when a background process keeps the pipe open.
-struct Output<'a, S: FnMut(&str)> {
+struct PipeOutput<'a, S: FnMut(&str)> {
     log: &'a Log,
     level: &'static str,
     buffer: Vec<u8>,
@@ -96,17 +96,17 @@ struct Output<'a, S: FnMut(&str)> {
     on_line: S,
 }
 
-impl<S: FnMut(&str)> Output<'_, S> {
+impl<S: FnMut(&str)> PipeOutput<'_, S> {
     /// Logs the first `length` bytes of `self.buffer`, which were just read. While the log still keeps all lines, waits for room first.
-    async fn take(&mut self, length: usize) {
+    async fn log_bytes(&mut self, length: usize) {
         self.held_bytes = length;
         if !self.log.buffer().is_head_full() {
             self.wait_for_room().await;
         }
-        self.take_held();
+        self.process_held_bytes();
     }
 
-    fn take_held(&mut self) {
+    fn process_held_bytes(&mut self) {
         let bytes = &self.buffer[..std::mem::take(&mut self.held_bytes)];
         if self.log.buffer().is_head_full() {
             // The log keeps only its last lines from here on, so only the end of the output is made into lines.
@@ -130,16 +130,16 @@ impl<S: FnMut(&str)> Output<'_, S> {
     }
 }
 
-impl<S: FnMut(&str)> Drop for Output<'_, S> {
+impl<S: FnMut(&str)> Drop for PipeOutput<'_, S> {
     fn drop(&mut self) {
-        self.take_held();
+        self.process_held_bytes();
         let (mut lines, tail) = (std::mem::take(&mut self.lines), std::mem::take(&mut self.tail));
         let (log, level, on_line) = (self.log, self.level, &mut self.on_line);
         let mut emit = |line: &str| {
             log.line(level, line);
             on_line(line);
         };
-        if let Some(kept) = tail.into_kept() {
+        if let Some(kept) = tail.into_shown_end() {
             // If the log became full in the middle of a line, the rest of that line counts as left out.
             lines = Lines::default();
             log.buffer().count_left_out(kept.left_out_lines, kept.left_out_bytes);
@@ -158,7 +158,7 @@ struct OutputTail {
     dropped_bytes: u64,
 }
 
-struct TailBytes {
+struct OutputEnd {
     bytes: Vec<u8>,
     left_out_lines: u64,
     left_out_bytes: u64,
@@ -167,11 +167,11 @@ struct TailBytes {
 impl OutputTail {
     fn push(&mut self, bytes: &[u8]) {
         if self.newer.len() + bytes.len() > TAIL_BYTES {
-            let gone = std::mem::replace(&mut self.older, std::mem::take(&mut self.newer));
-            self.dropped_lines += count_lines(&gone);
-            self.dropped_bytes += gone.len() as u64;
+            let dropped = std::mem::replace(&mut self.older, std::mem::take(&mut self.newer));
+            self.dropped_lines += count_lines(&dropped);
+            self.dropped_bytes += dropped.len() as u64;
             // The freed buffer is reused.
-            self.newer = gone;
+            self.newer = dropped;
             self.newer.clear();
         }
         self.newer.extend_from_slice(bytes);
@@ -179,7 +179,7 @@ impl OutputTail {
 
     /// The bytes to show; they begin with a whole line, unless a single line is longer than the tail. `None` if there
     /// are none.
-    fn into_kept(self) -> Option<TailBytes> {
+    fn into_shown_end(self) -> Option<OutputEnd> {
         let Self { mut older, newer, dropped_lines, dropped_bytes } = self;
         older.extend_from_slice(&newer);
         if older.is_empty() {
@@ -189,7 +189,7 @@ impl OutputTail {
         // A single endless line has no beginning to cut at, so its end is shown.
         let cut = if first_line >= older.len() { older.len().saturating_sub(TAIL_BYTES / 8) } else { first_line };
         let bytes = older.split_off(cut);
-        Some(TailBytes {
+        Some(OutputEnd {
             bytes,
             left_out_lines: dropped_lines + count_lines(&older),
             left_out_bytes: dropped_bytes + older.len() as u64,
@@ -245,7 +245,7 @@ mod tests {
         for number in 0..count {
             tail.push(format!("line {number}\n").as_bytes());
         }
-        let kept = tail.into_kept().unwrap();
+        let kept = tail.into_shown_end().unwrap();
         let text = String::from_utf8(kept.bytes).unwrap();
         let first: u64 = text.lines().next().unwrap().strip_prefix("line ").unwrap().parse().unwrap();
         assert_eq!(first, kept.left_out_lines);
@@ -261,9 +261,9 @@ mod tests {
             tail.push(&vec![b'x'; BUFFER_BYTES]);
         }
         tail.push(b"END");
-        let kept = tail.into_kept().unwrap();
+        let kept = tail.into_shown_end().unwrap();
         assert!(kept.bytes.ends_with(b"xEND") && kept.bytes.len() <= TAIL_BYTES);
         assert_eq!(usize::try_from(kept.left_out_bytes).unwrap() + kept.bytes.len(), 100 * BUFFER_BYTES + 3);
-        assert!(OutputTail::default().into_kept().is_none());
+        assert!(OutputTail::default().into_shown_end().is_none());
     }
 }

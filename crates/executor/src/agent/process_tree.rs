@@ -22,7 +22,7 @@ pub(super) const WORK_DIR: &str = "RONDEL_WORK_DIR";
 const PASSES_MAX: usize = 16;
 
 /// The wait between two checks whether the processes that were asked to end are gone.
-const LOOK_PERIOD: Duration = Duration::from_millis(50);
+const POLL_PERIOD: Duration = Duration::from_millis(50);
 
 /// All processes of one run. Dropping this value kills them, unless it was disarmed.
 #[derive(Debug)]
@@ -52,18 +52,18 @@ impl ProcessTree {
     /// Resolves once none of the processes is alive.
     pub(super) async fn wait_until_ended(&self) {
         let Some(leader) = self.leader else { return };
-        while !self.members(leader, &list_processes()).is_empty() {
-            tokio::time::sleep(LOOK_PERIOD).await;
+        while !self.living_members(leader, &list_processes()).is_empty() {
+            tokio::time::sleep(POLL_PERIOD).await;
         }
     }
 
     /// The living processes that belong to the run.
-    fn members(&self, leader: Pid, living: &[Process]) -> BTreeSet<ProcessKey> {
+    fn living_members(&self, leader: Pid, living: &[Process]) -> BTreeSet<ProcessKey> {
         let known = lock(&self.signalled).clone();
         with_descendants(living, |process| {
             process.group == leader.as_raw_pid()
                 || known.contains(&process.identity)
-                || process.has(&self.environment_marker)
+                || process.has_variable(&self.environment_marker)
         })
     }
 
@@ -80,7 +80,7 @@ impl ProcessTree {
         let mut signalled = BTreeSet::new();
         for pass in 0..passes {
             let living = list_processes();
-            let found = self.members(leader, &living);
+            let found = self.living_members(leader, &living);
             let new: Vec<ProcessKey> = found.difference(&signalled).copied().collect();
             // Without `/proc` no process is found, but the group must still get the signal.
             if new.is_empty() && pass > 0 {
@@ -108,12 +108,12 @@ impl Drop for ProcessTree {
 
 /// Kills every process whose variable `name` has a value that starts with `value_start`, and the descendants of these
 /// processes. Returns their number.
-pub(super) fn kill_marked(name: &str, value_start: &str) -> usize {
+pub(super) fn kill_with_variable(name: &str, value_start: &str) -> usize {
     let marker = format!("{name}={value_start}").into_bytes();
     let mut signalled = BTreeSet::new();
     for _ in 0..PASSES_MAX {
         let found = with_descendants(&list_processes(), |process| {
-            signalled.contains(&process.identity) || process.has_start(&marker)
+            signalled.contains(&process.identity) || process.has_variable_start(&marker)
         });
         let new: Vec<ProcessKey> = found.difference(&signalled).copied().collect();
         if new.is_empty() {
@@ -135,10 +135,11 @@ fn send_signal(process: ProcessKey, signal: Signal) {
     }
 }
 
-/// The processes that match `own`, and all their descendants.
-fn with_descendants(living: &[Process], own: impl Fn(&Process) -> bool) -> BTreeSet<ProcessKey> {
+/// The processes that match `is_own`, and all their descendants.
+fn with_descendants(living: &[Process], is_own: impl Fn(&Process) -> bool) -> BTreeSet<ProcessKey> {
     let mut found: BTreeMap<i32, ProcessKey> = BTreeMap::new();
-    found.extend(living.iter().filter(|process| own(process)).map(|process| (process.identity.id, process.identity)));
+    found
+        .extend(living.iter().filter(|process| is_own(process)).map(|process| (process.identity.id, process.identity)));
     loop {
         let before = found.len();
         let children = living.iter().filter(|process| found.contains_key(&process.parent));
@@ -172,17 +173,17 @@ struct Process {
 }
 
 impl Process {
-    fn has(&self, marker: &[u8]) -> bool {
-        self.any_variable(|variable| variable == marker)
+    fn has_variable(&self, marker: &[u8]) -> bool {
+        self.has_any_variable(|variable| variable == marker)
     }
 
-    fn has_start(&self, marker: &[u8]) -> bool {
-        self.any_variable(|variable| variable.starts_with(marker))
+    fn has_variable_start(&self, marker: &[u8]) -> bool {
+        self.has_any_variable(|variable| variable.starts_with(marker))
     }
 
     /// Whether `is_meant` is true for a variable of the process's environment. False for processes of other users,
     /// whose environment cannot be read.
-    fn any_variable(&self, is_meant: impl Fn(&[u8]) -> bool) -> bool {
+    fn has_any_variable(&self, is_meant: impl Fn(&[u8]) -> bool) -> bool {
         let environ = fs::read(format!("/proc/{}/environ", self.identity.id));
         environ.is_ok_and(|all| all.split(|byte| *byte == 0).any(is_meant))
     }
@@ -229,6 +230,6 @@ mod tests {
 
     #[test]
     fn no_process_has_a_marker_that_was_never_set() {
-        assert_eq!(kill_marked("RONDEL_WORK_DIR", "/nowhere/at all"), 0);
+        assert_eq!(kill_with_variable("RONDEL_WORK_DIR", "/nowhere/at all"), 0);
     }
 }

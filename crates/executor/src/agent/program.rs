@@ -36,8 +36,8 @@ const LEFTOVER_GRACE: Duration = Duration::from_secs(1);
 const REMOVAL_WAIT: Duration = Duration::from_secs(1);
 
 /// The output of background processes is read and dropped for at most this many ended programs at the same time.
-const DISCARDED_MAX: usize = 256;
-static DISCARD_PERMITS: Semaphore = Semaphore::const_new(DISCARDED_MAX);
+const DISCARDED_RUNS_MAX: usize = 256;
+static DISCARD_PERMITS: Semaphore = Semaphore::const_new(DISCARDED_RUNS_MAX);
 /// How many bytes of the output of background processes are read at a time.
 const DISCARDED_BYTES: usize = 16 * 1024;
 /// The pause after each read of the output of background processes. It slows down a process that prints without end.
@@ -335,7 +335,7 @@ impl RunFolder {
     /// Removes the directory, and waits for the removal until `until`.
     async fn remove(mut self, until: Instant) {
         let Some(folder) = self.0.take() else { return };
-        let removal = tokio::task::spawn_blocking(move || remove(folder));
+        let removal = tokio::task::spawn_blocking(move || remove_work_dir(folder));
         tokio::time::timeout_at(until, removal).await.ok();
     }
 }
@@ -344,13 +344,13 @@ impl Drop for RunFolder {
     fn drop(&mut self) {
         let Some(folder) = self.0.take() else { return };
         match Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(move || remove(folder))),
-            Err(_) => remove(folder),
+            Ok(runtime) => drop(runtime.spawn_blocking(move || remove_work_dir(folder))),
+            Err(_) => remove_work_dir(folder),
         }
     }
 }
 
-fn remove(folder: TempDir) {
+fn remove_work_dir(folder: TempDir) {
     let path = folder.keep();
     if let Err(error) = remove_all(&path) {
         let folder = path.display();

@@ -76,7 +76,7 @@ impl ProgramPump {
         self.confinement.check_program()?;
         let argv = choose(&mut params);
         let PumpParams { env, cwd, .. } = params;
-        let folder = self.folders.make(cx.run())?;
+        let folder = self.folders.make_work_dir(cx.run())?;
         let program = Program { argv, env, cwd, stdin: Some(stdin), own_env, folder };
         program.run_to_end(&self.confinement, cx.run(), &cx.log(), capture).await
     }

@@ -56,7 +56,7 @@ impl Engine {
     async fn settles_within(&self, limit: Duration, settled: impl Fn(&Table) -> bool) -> bool {
         let all = async {
             while !settled(&self.table()) {
-                self.settled.notified().await;
+                self.settled_wake.notified().await;
             }
         };
         tokio::time::timeout(limit, all).await.is_ok()

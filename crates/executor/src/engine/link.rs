@@ -146,7 +146,7 @@ fn lines(item: &LinkItem) -> usize {
 struct Round {
     replies: Vec<Reply>,
     chunks: Vec<LogChunk>,
-    pumps: Vec<PumpReport>,
+    pump_reports: Vec<PumpReport>,
     results: Vec<v1::Result>,
     others: Vec<Body>,
 }
@@ -159,19 +159,20 @@ impl Round {
             LinkItem::Result(result) => self.results.push(result),
             LinkItem::Probe(replies) => self.others.push(Body::ProbeReplies(replies)),
             LinkItem::Fence(reply) => self.others.push(Body::FenceReply(reply)),
-            LinkItem::Pump(report) => self.pumps.push(report),
+            LinkItem::Pump(report) => self.pump_reports.push(report),
             LinkItem::Script(request) => self.others.push(Body::ScriptRequest(request)),
             LinkItem::Draining => self.others.push(Body::Draining(Draining {})),
         }
     }
 
     fn into_messages(self) -> Vec<ExecutorMessage> {
-        let Self { replies, chunks, pumps, results, others } = self;
+        let Self { replies, chunks, pump_reports, results, others } = self;
         let replies = (!replies.is_empty()).then_some(Body::Replies(Replies { replies }));
         let logs = (!chunks.is_empty()).then_some(Body::Logs(Logs { chunks }));
         let results = (!results.is_empty()).then_some(Body::Results(Results { results }));
-        let pumps = split_reports(pumps).into_iter().map(|reports| Body::PumpReports(PumpReports { reports }));
-        let bodies = replies.into_iter().chain(logs).chain(pumps).chain(results).chain(others);
+        let pump_reports =
+            split_reports(pump_reports).into_iter().map(|reports| Body::PumpReports(PumpReports { reports }));
+        let bodies = replies.into_iter().chain(logs).chain(pump_reports).chain(results).chain(others);
         bodies.map(|body| ExecutorMessage { body: Some(body) }).collect()
     }
 }

@@ -65,7 +65,7 @@ pub(crate) struct Engine {
     /// Notified when results wait for the journal, or results in it were acknowledged.
     journal_wake: Notify,
     /// Notified when a run has ended or a result was acknowledged: a drain may be waiting for it.
-    settled: Notify,
+    settled_wake: Notify,
     /// Notified when a run came ahead of its instant.
     ahead_wake: Notify,
     next_link: AtomicU64,
@@ -73,7 +73,7 @@ pub(crate) struct Engine {
     /// The runtime that handlers run on: the one that the executor was started on.
     handler_runtime: OnceLock<Handle>,
     /// The last problems reported for the declared jobs, so that each is logged once, whichever server reports it.
-    problems: Mutex<BTreeSet<String>>,
+    logged_problems: Mutex<BTreeSet<String>>,
 }
 
 impl Engine {
@@ -98,12 +98,12 @@ impl Engine {
             table: Mutex::new(table),
             journal,
             journal_wake: Notify::new(),
-            settled: Notify::new(),
+            settled_wake: Notify::new(),
             ahead_wake: Notify::new(),
             next_link: AtomicU64::new(1),
             hello_count: AtomicU64::new(0),
             handler_runtime: OnceLock::new(),
-            problems: Mutex::default(),
+            logged_problems: Mutex::default(),
         })
     }
 
@@ -229,7 +229,7 @@ impl Engine {
         if self.journal.is_some() {
             self.journal_wake.notify_one();
         }
-        self.settled.notify_one();
+        self.settled_wake.notify_one();
     }
 }
 
@@ -347,7 +347,7 @@ impl Engine {
 
     pub(crate) fn record_log_acks(&self, acks: &[v1::LogAck]) {
         self.table().record_log_acks(acks);
-        self.settled.notify_one();
+        self.settled_wake.notify_one();
     }
 
     pub(crate) fn fence(&self, link: &Link, fence: &Fence) {
@@ -375,7 +375,7 @@ impl Engine {
                 )
             })
             .collect();
-        let mut known = lock(&self.problems);
+        let mut known = lock(&self.logged_problems);
         for line in lines.difference(&known) {
             tracing::error!("the server refused a job that this code declares: {line}");
         }

@@ -57,7 +57,7 @@ impl Silence {
     /// How long no server has answered; `None` before the first welcome.
     pub(crate) fn current_period(&self, uptime: Duration) -> Option<SilencePeriod> {
         let limit = self.limit_ms.load(Ordering::Relaxed);
-        let silent = as_ms(uptime).saturating_sub(self.heard_ms.load(Ordering::Relaxed));
+        let silent = clamped_ms(uptime).saturating_sub(self.heard_ms.load(Ordering::Relaxed));
         let limit_of_servers = Duration::from_millis(limit);
         (limit > 0).then_some(SilencePeriod { limit: limit_of_servers, lasted: Duration::from_millis(silent) })
     }
@@ -76,8 +76,8 @@ impl Silence {
             self.exceeded_count.fetch_add(1, Ordering::Relaxed);
         }
         let by_server = if silence_ms == 0 { SILENCE_LIMIT_DEFAULT } else { Duration::from_millis(silence_ms.into()) };
-        self.heard_ms.fetch_max(as_ms(hello_at), Ordering::Relaxed);
-        self.limit_ms.store(as_ms(self.configured.unwrap_or(by_server)).max(1), Ordering::Relaxed);
+        self.heard_ms.fetch_max(clamped_ms(hello_at), Ordering::Relaxed);
+        self.limit_ms.store(clamped_ms(self.configured.unwrap_or(by_server)).max(1), Ordering::Relaxed);
         exceeded
     }
 
@@ -93,7 +93,7 @@ impl Silence {
     pub(crate) fn record_heard(&self, uptime: Duration) -> Option<SilencePeriod> {
         let exceeded = self.exceeded_period(uptime);
         if exceeded.is_none() {
-            self.heard_ms.store(as_ms(uptime), Ordering::Relaxed);
+            self.heard_ms.store(clamped_ms(uptime), Ordering::Relaxed);
         }
         exceeded
     }
@@ -104,7 +104,7 @@ impl Silence {
     }
 }
 
-fn as_ms(length: Duration) -> u64 {
+fn clamped_ms(length: Duration) -> u64 {
     u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }
 

@@ -79,7 +79,7 @@ impl SweepLoop {
         let table = self.engine.table();
         for log in marked {
             // The log of a run that has ended is not marked again: its remaining chunks are sent with its result.
-            if !table.outbox.ship(&log) && (log.has_unsent() || log.has_chunks()) && table.is_open(log.key()) {
+            if !table.outbox.send_log(&log) && (log.has_unsent() || log.has_chunks()) && table.is_open(log.key()) {
                 shipping.mark(log);
             }
         }

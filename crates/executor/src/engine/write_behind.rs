@@ -11,12 +11,12 @@ pub(crate) struct JournalLoop {
     journal: Arc<Journal>,
     /// Whether results could not be written since the last batch that was. The failure is logged once, not at each batch: on
     /// a full disk the journal can still be emptied.
-    failing: bool,
+    has_failed: bool,
 }
 
 impl JournalLoop {
     pub(crate) fn new(engine: Arc<Engine>, journal: Arc<Journal>) -> Self {
-        Self { engine, journal, failing: false }
+        Self { engine, journal, has_failed: false }
     }
 
     pub(crate) async fn run(mut self) {
@@ -41,7 +41,7 @@ impl JournalLoop {
                 move |journal| journal.append(&results)
             });
             let on_disk = written.await;
-            if on_disk && std::mem::take(&mut self.failing) {
+            if on_disk && std::mem::take(&mut self.has_failed) {
                 tracing::info!("the journal of results can be written again");
             }
             rondel_failpoint::pass("executor.journaled");
@@ -71,10 +71,10 @@ impl JournalLoop {
             Ok(Err(error)) => error.to_string(),
             Err(error) => error.to_string(),
         };
-        if !self.failing {
+        if !self.has_failed {
             tracing::error!(%error, "the journal of results cannot be written; results are safe once a server has them");
         }
-        self.failing = true;
+        self.has_failed = true;
         false
     }
 }

@@ -43,7 +43,7 @@ pub(crate) struct RunLog {
     limit: LogLimit,
     state: Mutex<State>,
     /// Notified when lines were sent or acknowledged, because there may be room for more.
-    room: Notify,
+    room_freed: Notify,
 }
 
 #[derive(Default)]
@@ -51,21 +51,21 @@ struct State {
     pending: Vec<LogLine>,
     pending_bytes: usize,
     /// Lines dropped since the last chunk was made.
-    dropped: u64,
+    dropped_lines: u64,
     /// How many bytes the kept beginning of the log has so far; the limit bounds them.
     logged_bytes: usize,
     /// How many lines the kept beginning of the log has so far; the limit bounds them.
     logged_lines: usize,
     /// Whether the attempt has ended, so that no more lines are taken.
-    closed: bool,
+    is_closed: bool,
     /// The end of a log that has exceeded its limit.
     tail: Option<Tail>,
     chunks: VecDeque<UnackedChunk>,
     chunk_bytes: usize,
     next_sequence: i64,
-    /// The id of the stream that got the first `sent` chunks. Another stream gets all chunks again.
+    /// The id of the stream that got the first `sent_chunks` chunks. Another stream gets all chunks again.
     link: u64,
-    sent: usize,
+    sent_chunks: usize,
     sent_bytes: usize,
 }
 
@@ -78,7 +78,7 @@ impl RunLog {
     /// `link` is the id of the stream that the run came from.
     pub(crate) fn new(key: RunKey, link: u64, shipping: Option<Arc<LogShipping>>, limit: LogLimit) -> Arc<Self> {
         let state = Mutex::new(State { link, ..State::default() });
-        Arc::new(Self { key, masks: OnceLock::new(), shipping, limit, state, room: Notify::new() })
+        Arc::new(Self { key, masks: OnceLock::new(), shipping, limit, state, room_freed: Notify::new() })
     }
 
     pub(crate) fn key(&self) -> RunKey {
@@ -107,10 +107,10 @@ impl RunLog {
 
     fn push_line(self: &Arc<Self>, level: &'static str, at: Timestamp, text: String) {
         let mut state = lock(&self.state);
-        if state.closed {
+        if state.is_closed {
             return;
         }
-        let bytes = cost(&text);
+        let bytes = line_cost(&text);
         let line = LogLine { at_ms: at.as_millis(), level: level.to_owned(), text };
         if let Some(tail) = &mut state.tail {
             return tail.push(line);
@@ -128,7 +128,7 @@ impl RunLog {
             return self.append(&mut state, mark, LINE_OVERHEAD);
         }
         if !self.has_room_for(&state, bytes, UNSENT_BYTES_MAX) {
-            state.dropped += 1;
+            state.dropped_lines += 1;
             return;
         }
         state.logged_bytes += bytes;
@@ -151,13 +151,13 @@ impl RunLog {
     /// are dropped.
     pub(crate) fn has_room(&self) -> bool {
         let state = lock(&self.state);
-        state.closed || self.has_room_for(&state, 0, UNSENT_BYTES_MAX / 2)
+        state.is_closed || self.has_room_for(&state, 0, UNSENT_BYTES_MAX / 2)
     }
 
     /// Resolves when there is room.
     pub(crate) async fn wait_for_room(&self) {
         loop {
-            let mut changed = std::pin::pin!(self.room.notified());
+            let mut changed = std::pin::pin!(self.room_freed.notified());
             changed.as_mut().enable();
             if self.has_room() {
                 return;
@@ -194,7 +194,7 @@ impl RunLog {
         state.pending.iter().map(|line| LogText { level: line.level.clone(), text: line.text.clone() }).collect()
     }
 
-    fn give_back(&self, bytes: usize) {
+    fn release_bytes(&self, bytes: usize) {
         if let Some(shipping) = &self.shipping {
             shipping.take_bytes(bytes);
         }
@@ -210,17 +210,17 @@ impl TableLog for RunLog {
     /// Accepts no more lines. If the log exceeded its limit, its last lines are appended to the stored beginning.
     fn close(self: &Arc<Self>) {
         let mut state = lock(&self.state);
-        state.closed = true;
+        state.is_closed = true;
         let at_ms = state.pending.last().map_or(0, |line| line.at_ms);
         for line in state.tail.take().into_iter().flat_map(|tail| tail.into_lines(self.limit, at_ms)) {
-            let bytes = cost(&line.text);
+            let bytes = line_cost(&line.text);
             self.append(&mut state, line, bytes);
         }
         if self.shipping.is_some() {
             state.seal(self.key);
         }
         drop(state);
-        self.room.notify_waiters();
+        self.room_freed.notify_waiters();
     }
 
     /// The chunks that `link` has not got yet, up to the limit of unacknowledged bytes; with `flush`, all of them.
@@ -228,36 +228,36 @@ impl TableLog for RunLog {
         let mut state = lock(&self.state);
         state.seal(self.key);
         if state.link != link {
-            (state.link, state.sent, state.sent_bytes) = (link, 0, 0);
+            (state.link, state.sent_chunks, state.sent_bytes) = (link, 0, 0);
         }
         let mut chunks = Vec::new();
-        while let Some(kept) = state.chunks.get(state.sent) {
-            if !flush && state.sent_bytes + kept.bytes > UNACKED_BYTES_MAX {
+        while let Some(unacked) = state.chunks.get(state.sent_chunks) {
+            if !flush && state.sent_bytes + unacked.bytes > UNACKED_BYTES_MAX {
                 break;
             }
-            chunks.push(kept.chunk.clone());
-            state.sent_bytes += kept.bytes;
-            state.sent += 1;
+            chunks.push(unacked.chunk.clone());
+            state.sent_bytes += unacked.bytes;
+            state.sent_chunks += 1;
         }
         drop(state);
-        self.room.notify_waiters();
+        self.room_freed.notify_waiters();
         chunks
     }
 
     /// Forgets the chunks up to `sequence`, which are durable.
     fn record_ack(&self, sequence: i64) {
         let mut state = lock(&self.state);
-        while state.chunks.front().is_some_and(|kept| kept.chunk.sequence <= sequence) {
-            let Some(kept) = state.chunks.pop_front() else { break };
-            state.chunk_bytes -= kept.bytes;
-            if state.sent > 0 {
-                state.sent -= 1;
-                state.sent_bytes -= kept.bytes;
+        while state.chunks.front().is_some_and(|unacked| unacked.chunk.sequence <= sequence) {
+            let Some(unacked) = state.chunks.pop_front() else { break };
+            state.chunk_bytes -= unacked.bytes;
+            if state.sent_chunks > 0 {
+                state.sent_chunks -= 1;
+                state.sent_bytes -= unacked.bytes;
             }
-            self.give_back(kept.bytes);
+            self.release_bytes(unacked.bytes);
         }
         drop(state);
-        self.room.notify_waiters();
+        self.room_freed.notify_waiters();
     }
 
     /// Whether chunks are left that no server has acknowledged.
@@ -268,7 +268,7 @@ impl TableLog for RunLog {
     /// Whether lines or chunks are left that no stream has got.
     fn has_unsent(&self) -> bool {
         let state = lock(&self.state);
-        !state.pending.is_empty() || state.sent < state.chunks.len()
+        !state.pending.is_empty() || state.sent_chunks < state.chunks.len()
     }
 }
 
@@ -278,12 +278,12 @@ impl Drop for RunLog {
             let state = lock(&self.state);
             state.pending_bytes + state.chunk_bytes
         };
-        self.give_back(left);
+        self.release_bytes(left);
     }
 }
 
 /// What a line costs in memory and counts against the limit, in bytes.
-pub(super) fn cost(text: &str) -> usize {
+pub(super) fn line_cost(text: &str) -> usize {
     text.len() + LINE_OVERHEAD
 }
 
@@ -291,7 +291,7 @@ impl State {
     /// Makes a chunk of the pending lines. The chunk also carries the count of dropped lines; without pending lines, the
     /// count waits for the next line or for the end of the log.
     fn seal(&mut self, key: RunKey) {
-        if self.pending.is_empty() && (self.dropped == 0 || !self.closed) {
+        if self.pending.is_empty() && (self.dropped_lines == 0 || !self.is_closed) {
             return;
         }
         let chunk = LogChunk {
@@ -299,7 +299,7 @@ impl State {
             attempt: key.attempt,
             sequence: self.next_sequence,
             lines: std::mem::take(&mut self.pending),
-            dropped: std::mem::take(&mut self.dropped),
+            dropped: std::mem::take(&mut self.dropped_lines),
         };
         self.next_sequence += 1;
         let bytes = std::mem::take(&mut self.pending_bytes);
@@ -350,20 +350,20 @@ mod tests {
         assert_eq!(kept as u64 + dropped, 200);
         assert!(dropped > 0 && kept > 90, "{kept} kept, {dropped} dropped");
         log.record_ack(i64::MAX);
-        assert_eq!(shipping.bytes(), 0);
+        assert_eq!(shipping.buffered_bytes(), 0);
     }
 
     #[test]
     fn dropped_lines_are_counted_with_the_next_line_or_at_the_end() {
         let (log, _) = log();
-        lock(&log.state).dropped = 5;
+        lock(&log.state).dropped_lines = 5;
         assert!(log.collect(1, false).is_empty() && !log.has_unsent(), "there is no chunk without a line");
         push(&log, "a");
         let counted = |chunks: Vec<LogChunk>| -> Vec<(usize, u64)> {
             chunks.iter().map(|chunk| (chunk.lines.len(), chunk.dropped)).collect()
         };
         assert_eq!(counted(log.collect(1, false)), [(1, 5)]);
-        lock(&log.state).dropped = 7;
+        lock(&log.state).dropped_lines = 7;
         assert!(log.collect(1, false).is_empty());
         log.close();
         assert_eq!(counted(log.collect(1, false)), [(0, 7)]);
@@ -389,7 +389,7 @@ mod tests {
         collect();
         shipping.take_marked();
         drop(log);
-        assert_eq!(shipping.bytes(), 0);
+        assert_eq!(shipping.buffered_bytes(), 0);
         texts
     }
 
@@ -407,7 +407,7 @@ mod tests {
     fn bytes_are_limited_too_and_a_complete_log_has_no_count() {
         let limit = LogLimit { bytes: 10_000, lines: 1_000 };
         let texts = logged(limit, (0..500).map(|number| format!("{number:0100}")));
-        let bytes: usize = texts.iter().map(|text| cost(text)).sum();
+        let bytes: usize = texts.iter().map(|text| line_cost(text)).sum();
         assert!(bytes < 10_500 && texts.last().unwrap().ends_with("499"), "{bytes}");
         assert_eq!(logged(limit, (0..56).map(|number| format!("{number:0100}"))).len(), 56);
         let few = logged(limit, (0..60).map(|number| format!("{number:0100}")));
@@ -427,9 +427,9 @@ mod tests {
     fn memory_is_given_back_when_a_log_is_forgotten() {
         let (log, shipping) = log();
         push(&log, "a line");
-        assert!(shipping.bytes() > 0);
+        assert!(shipping.buffered_bytes() > 0);
         shipping.take_marked();
         drop(log);
-        assert_eq!(shipping.bytes(), 0);
+        assert_eq!(shipping.buffered_bytes(), 0);
     }
 }

@@ -9,23 +9,23 @@ use super::buffer::RunLog;
 use crate::lifecycle::lock;
 
 /// Maximum bytes that the logs of all runs hold in memory; further lines are dropped and counted.
-const BYTES_MAX: usize = 64 * 1024 * 1024;
+const BUFFERED_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 #[derive(Default)]
 pub(crate) struct LogShipping {
-    marked: Mutex<Vec<Arc<RunLog>>>,
-    bytes: AtomicUsize,
+    logs_to_send: Mutex<Vec<Arc<RunLog>>>,
+    buffered_bytes: AtomicUsize,
     requested: Notify,
 }
 
 impl LogShipping {
     /// Marks a log as having lines to send.
     pub(crate) fn mark(&self, log: Arc<RunLog>) {
-        lock(&self.marked).push(log);
+        lock(&self.logs_to_send).push(log);
     }
 
     pub(crate) fn take_marked(&self) -> Vec<Arc<RunLog>> {
-        std::mem::take(&mut *lock(&self.marked))
+        std::mem::take(&mut *lock(&self.logs_to_send))
     }
 
     /// Requests shipping before the next sweep, because a chunk is full.
@@ -38,18 +38,18 @@ impl LogShipping {
     }
 
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
-        self.bytes() + bytes <= BYTES_MAX
+        self.buffered_bytes() + bytes <= BUFFERED_BYTES_MAX
     }
 
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
+    pub(crate) fn buffered_bytes(&self) -> usize {
+        self.buffered_bytes.load(Ordering::Relaxed)
     }
 
     pub(crate) fn add_bytes(&self, bytes: usize) {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.buffered_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn take_bytes(&self, bytes: usize) {
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.buffered_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }

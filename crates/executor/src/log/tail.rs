@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use rondel_proto::v1::LogLine;
 
-use super::buffer::cost;
+use super::buffer::line_cost;
 use super::limit::{Bytes, LogLimit};
 
 pub(super) struct Tail {
@@ -22,12 +22,12 @@ impl Tail {
 
     /// Adds a line and drops the oldest ones that no longer fit.
     pub(super) fn push(&mut self, line: LogLine) {
-        self.bytes += cost(&line.text);
+        self.bytes += line_cost(&line.text);
         self.lines.push_back(line);
         while self.bytes > self.limit.bytes || self.lines.len() > self.limit.lines {
-            let Some(gone) = self.lines.pop_front() else { break };
-            self.bytes -= cost(&gone.text);
-            self.leave_out(1, gone.text.len() as u64);
+            let Some(oldest) = self.lines.pop_front() else { break };
+            self.bytes -= line_cost(&oldest.text);
+            self.leave_out(1, oldest.text.len() as u64);
         }
     }
 

@@ -11,7 +11,7 @@ use tokio::task::{AbortHandle, JoinError};
 use tokio::time::Instant;
 
 use super::context::{Checkpoints, PumpContext};
-use super::ending::{ending, names};
+use super::ending::{ending, key_list};
 use super::group::{
     CheckpointError, Execution, ExecutionEnd, Failure, FetchCounts, Group, Limits, Row, Step, Task, without_a_tenth,
 };
@@ -95,7 +95,7 @@ impl<P: Pump> Driver<P> {
             if let Some(order) = mailbox.take() {
                 self.group().order(order, now());
             }
-            let Some(wake_at) = self.work() else { break };
+            let Some(wake_at) = self.take_due_steps() else { break };
             self.publish();
             let report_at = self.group().report_at();
             let wake_at = wake_at.into_iter().chain(report_at).min();
@@ -123,7 +123,7 @@ impl<P: Pump> Driver<P> {
 
     /// Takes every step that is due. Returns the instant of the next step, `Some(None)` if it is not known, or `None`
     /// if the group has ended.
-    fn work(&mut self) -> Option<Option<std::time::Instant>> {
+    fn take_due_steps(&mut self) -> Option<Option<std::time::Instant>> {
         loop {
             // A stop is checked before each step, because another executor may own the items by now.
             self.apply_stop();
@@ -220,7 +220,7 @@ impl<P: Pump> Driver<P> {
                 };
                 let failures = self.group().end_execution(number, how, now());
                 if !failures.is_empty() {
-                    self.run.log_line("warn", &failed_line(&item, &failures, &error));
+                    self.run.log_line("warn", &failed_rows_line(&item, &failures, &error));
                 }
             }
         }
@@ -232,7 +232,7 @@ impl<P: Pump> Driver<P> {
             Ok(Ok(rows)) => {
                 let fetched_at = self.run.setup().clock.now();
                 let found = self.group().accept_fetched(rows, now(), fetched_at);
-                if let Some(line) = dropped_line(&found, self.limits.fetch) {
+                if let Some(line) = dropped_rows_line(&found, self.limits.fetch) {
                     self.run.log_line("warn", &line);
                 }
                 return;
@@ -248,7 +248,7 @@ impl<P: Pump> Driver<P> {
 }
 
 /// A warning about returned rows that are not executed, if there are any.
-fn dropped_line(found: &FetchCounts, limit: usize) -> Option<String> {
+fn dropped_rows_line(found: &FetchCounts, limit: usize) -> Option<String> {
     let FetchCounts { surplus, foreign, .. } = *found;
     let beyond = (surplus > 0).then(|| format!("{surplus} rows beyond the {limit} that were requested"));
     let of_others =
@@ -257,8 +257,8 @@ fn dropped_line(found: &FetchCounts, limit: usize) -> Option<String> {
     (!parts.is_empty()).then(|| format!("select returned {}; they are dropped", parts.join(" and ")))
 }
 
-fn failed_line(item: &str, failures: &[Failure], error: &str) -> String {
-    let keys = names(failures.iter().map(|failure| failure.key.as_str()));
+fn failed_rows_line(item: &str, failures: &[Failure], error: &str) -> String {
+    let keys = key_list(failures.iter().map(|failure| failure.key.as_str()));
     let waits: Vec<Duration> = failures.iter().filter_map(|failure| failure.retry_after).collect();
     let retried = match (waits.len(), waits.iter().min()) {
         (count, Some(wait)) if count == failures.len() => format!("; tried again in {}", format_duration(*wait)),

@@ -7,7 +7,7 @@ use crate::ending::Ending;
 use crate::run::StopCause;
 
 /// How many keys of failed rows a message names.
-const NAMED_MAX: usize = 10;
+const NAMED_COUNT_MAX: usize = 10;
 
 /// The ending of a group that has released every item, with its counts. A group that ended on its own or by a drain
 /// yields: other groups continue with its items.
@@ -18,7 +18,7 @@ pub(super) fn ending<R: Clone>(cause: Option<&StopCause>, group: &Group<R>, fail
     let left = group.failed_rows();
     if left.len() > 0 {
         counts["failed_for_good"] = left.len().into();
-        message = format!("{message}; failed for good: {}", names(left));
+        message = format!("{message}; failed for good: {}", key_list(left));
     }
     if failed_selects > 0 {
         counts["failed_selects"] = failed_selects.into();
@@ -37,8 +37,8 @@ pub(super) fn ending<R: Clone>(cause: Option<&StopCause>, group: &Group<R>, fail
 }
 
 /// The first of these keys, and the number of the others.
-pub(super) fn names<'k>(keys: impl ExactSizeIterator<Item = &'k str>) -> String {
-    let more = keys.len().saturating_sub(NAMED_MAX);
-    let named = keys.take(NAMED_MAX).collect::<Vec<_>>().join(", ");
+pub(super) fn key_list<'k>(keys: impl ExactSizeIterator<Item = &'k str>) -> String {
+    let more = keys.len().saturating_sub(NAMED_COUNT_MAX);
+    let named = keys.take(NAMED_COUNT_MAX).collect::<Vec<_>>().join(", ");
     if more > 0 { format!("{named} and {more} more") } else { named }
 }

@@ -69,7 +69,7 @@ struct Inner {
     /// Tasks that end with the run; `None` once it has ended.
     tasks: Mutex<Option<Vec<AbortHandle>>>,
     /// Whether a blocking handler has begun on its thread, where it cannot be aborted.
-    on_thread: AtomicBool,
+    is_on_thread: AtomicBool,
     arrived: Instant,
     /// When the handler began, by this host's clock and by the server's.
     started: OnceLock<(Instant, Timestamp)>,
@@ -81,9 +81,9 @@ struct Inner {
 
 #[derive(Default)]
 struct ProgressCell {
-    reported: AtomicBool,
+    is_reported: AtomicBool,
     /// Whether the run is in the list of progress to send.
-    listed: AtomicBool,
+    is_listed: AtomicBool,
     done: AtomicU64,
     total: AtomicU64,
 }
@@ -343,12 +343,12 @@ impl RunContext {
     }
 
     pub(crate) fn set_on_blocking_thread(&self) {
-        self.inner.on_thread.store(true, Ordering::Relaxed);
+        self.inner.is_on_thread.store(true, Ordering::Relaxed);
     }
 
     /// Whether the handler is a blocking one and has begun: it cannot be aborted.
     pub(crate) fn is_on_blocking_thread(&self) -> bool {
-        self.inner.on_thread.load(Ordering::Relaxed)
+        self.inner.is_on_thread.load(Ordering::Relaxed)
     }
 
     /// Whether the sweep reports the verdict of a run whose handler cannot be aborted. A test run has no sweep.
@@ -393,28 +393,28 @@ impl RunContext {
         let cell = &self.inner.progress;
         cell.done.store(done, Ordering::Relaxed);
         cell.total.store(total, Ordering::Relaxed);
-        cell.reported.store(true, Ordering::Release);
+        cell.is_reported.store(true, Ordering::Release);
         self.list_progress();
     }
 
     /// Lists the run among those whose progress is sent next, if it has reported any.
     pub(crate) fn list_progress(&self) {
         let cell = &self.inner.progress;
-        if cell.reported.load(Ordering::Acquire) && !cell.listed.swap(true, Ordering::AcqRel) {
+        if cell.is_reported.load(Ordering::Acquire) && !cell.is_listed.swap(true, Ordering::AcqRel) {
             lock(&self.inner.setup.progressed_runs).push(self.key());
         }
     }
 
     /// The newest numbers, for sending. If the handler sets new ones, the run is listed again.
     pub(crate) fn take_progress(&self) -> (u64, u64) {
-        self.inner.progress.listed.store(false, Ordering::Release);
+        self.inner.progress.is_listed.store(false, Ordering::Release);
         self.progress().unwrap_or_default()
     }
 
     pub(crate) fn progress(&self) -> Option<(u64, u64)> {
         let cell = &self.inner.progress;
         let numbers = || (cell.done.load(Ordering::Relaxed), cell.total.load(Ordering::Relaxed));
-        cell.reported.load(Ordering::Acquire).then(numbers)
+        cell.is_reported.load(Ordering::Acquire).then(numbers)
     }
 }
 

@@ -25,11 +25,11 @@ const ALIAS_PERIOD: Duration = Duration::from_secs(2);
 
 /// After this many such answers in a row, a URL whose server answers that this executor is connected already counts as
 /// another URL of a connected server. By then, about 5 s have passed, and a server has given up a broken stream.
-const ALREADY_THERE_MAX: u32 = 8;
+const ALREADY_CONNECTED_COUNT_MAX: u32 = 8;
 
 /// The longest wait before a URL that counts as another URL of a connected server is dialled again: behind a load
 /// balancer it may lead to another server by then.
-const ALREADY_THERE_PERIOD: Duration = Duration::from_secs(30);
+const ALREADY_CONNECTED_PERIOD: Duration = Duration::from_secs(30);
 
 /// Dials every configured server.
 pub(crate) fn dial_configured(engine: &Arc<Engine>) {
@@ -75,9 +75,9 @@ impl Dialler {
                 SessionEnd::Alias(node_id) => self.wait_while_connected(node_id).await,
                 SessionEnd::AlreadyConnected(reason) if is_there => {
                     tracing::debug!(server = %self.url, reason, "already connected by another URL");
-                    let has_lost_one = others.have_lost_one(engine.connected_nodes());
-                    let is_other_url = already_there_count >= ALREADY_THERE_MAX;
-                    if has_lost_one || is_other_url && self.wait_before_next_look().await {
+                    let has_lost_one = others.has_lost_one(engine.connected_nodes());
+                    let is_other_url = already_there_count >= ALREADY_CONNECTED_COUNT_MAX;
+                    if has_lost_one || is_other_url && self.wait_before_redial().await {
                         already_there_count = 0;
                     }
                 }
@@ -105,10 +105,10 @@ impl Dialler {
         while self.engine.has_node(node_id) && self.pause().await {}
     }
 
-    /// Waits while all servers that are connected now stay connected, up to [`ALREADY_THERE_PERIOD`]. Returns whether one was lost:
+    /// Waits while all servers that are connected now stay connected, up to [`ALREADY_CONNECTED_PERIOD`]. Returns whether one was lost:
     /// this may be the only URL that leads to it, and it may not have given up the broken stream yet.
-    async fn wait_before_next_look(&self) -> bool {
-        let end = Instant::now() + with_jitter(ALREADY_THERE_PERIOD, rand::random());
+    async fn wait_before_redial(&self) -> bool {
+        let end = Instant::now() + with_jitter(ALREADY_CONNECTED_PERIOD, rand::random());
         let nodes = self.engine.connected_nodes();
         let are_connected = || !nodes.is_empty() && nodes.iter().all(|node_id| self.engine.has_node(*node_id));
         while Instant::now() < end && are_connected() && self.pause().await {}
@@ -150,7 +150,7 @@ struct ConnectedNodes(Vec<i64>);
 
 impl ConnectedNodes {
     /// Whether one of them is not connected any more. It may have been lost just before its URL was dialled again.
-    fn have_lost_one(&mut self, connected: Vec<i64>) -> bool {
+    fn has_lost_one(&mut self, connected: Vec<i64>) -> bool {
         let before = std::mem::replace(&mut self.0, connected);
         before.iter().any(|node_id| !self.0.contains(node_id))
     }
@@ -200,16 +200,16 @@ mod tests {
     #[test]
     fn a_server_that_was_lost_between_two_answers_is_noticed_once() {
         let mut others = ConnectedNodes::default();
-        assert!(!others.have_lost_one(vec![1, 2]) && !others.have_lost_one(vec![2, 1, 3]));
-        assert!(others.have_lost_one(vec![2, 3, 4]), "1 is missing");
-        assert!(!others.have_lost_one(vec![2, 3, 4]));
+        assert!(!others.has_lost_one(vec![1, 2]) && !others.has_lost_one(vec![2, 1, 3]));
+        assert!(others.has_lost_one(vec![2, 3, 4]), "1 is missing");
+        assert!(!others.has_lost_one(vec![2, 3, 4]));
     }
 
     #[test]
     fn a_broken_stream_is_given_up_before_its_url_counts_as_another_one() {
         let timing = crate::setup::Timing::default();
         let wait = |failed| with_jitter(backoff(timing.reconnect_min, timing.reconnect_max, failed), 0.0);
-        let waited: Duration = (1..=ALREADY_THERE_MAX).map(wait).sum();
+        let waited: Duration = (1..=ALREADY_CONNECTED_COUNT_MAX).map(wait).sum();
         assert!(waited >= Duration::from_secs(4), "a server refuses another stream for two heartbeats: {waited:?}");
     }
 }

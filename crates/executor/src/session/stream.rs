@@ -94,7 +94,7 @@ async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<OpenedSession, Se
         .map_err(|_| {
             SessionEnd::Unreachable(format!("no connection within {}", format_duration(timing.connect_timeout)))
         })?
-        .map_err(|error| SessionEnd::Unreachable(with_hint(chain(&error))))?;
+        .map_err(|error| SessionEnd::Unreachable(transport_message(chain(&error))))?;
     let (sender, receiver) = mpsc::channel(CHANNEL_MAX);
     let mut request = Request::new(ReceiverStream::new(receiver));
     if let Some(token) = engine.servers.token.header().await.map_err(SessionEnd::Unreachable)? {
@@ -111,16 +111,17 @@ async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<OpenedSession, Se
         Ok::<_, Status>((inbound, first))
     };
     let welcomed = timeout(timing.connect_timeout, welcomed).await;
-    let (inbound, first) = match welcomed.map_err(|_| SessionEnd::Unreachable(no_welcome(timing.connect_timeout)))? {
-        Ok(welcomed) => welcomed,
-        Err(status) if Refusal::of(&status) == Some(Refusal::Token) => {
-            return Err(SessionEnd::Refused(refused_token(engine, &status).await));
-        }
-        Err(status) if status.message().contains("h2 protocol error") => {
-            return Err(SessionEnd::Unreachable(no_http2(url, &status)));
-        }
-        Err(status) => return Err(end_from_status(&status)),
-    };
+    let (inbound, first) =
+        match welcomed.map_err(|_| SessionEnd::Unreachable(no_welcome_message(timing.connect_timeout)))? {
+            Ok(welcomed) => welcomed,
+            Err(status) if Refusal::of(&status) == Some(Refusal::Token) => {
+                return Err(SessionEnd::Refused(refused_token_message(engine, &status).await));
+            }
+            Err(status) if status.message().contains("h2 protocol error") => {
+                return Err(SessionEnd::Unreachable(no_http2_message(url, &status)));
+            }
+            Err(status) => return Err(end_from_status(&status)),
+        };
     match first.and_then(|message| message.body) {
         Some(FromServer::Welcome(welcome)) if welcome.protocol < PROTOCOL => {
             Err(SessionEnd::Refused(too_old_message(&welcome)))
@@ -140,7 +141,7 @@ fn too_old_message(welcome: &Welcome) -> String {
 }
 
 /// Describes the refused token, and how to get a good one.
-async fn refused_token(engine: &Engine, status: &Status) -> String {
+async fn refused_token_message(engine: &Engine, status: &Status) -> String {
     let (identity, shown) = (&engine.identity, engine.servers.token.describe_refused().await);
     format!(
         "{}; {shown}. rondel token list --everybody lists the valid ones, rondel token create NAME --kind executor \
@@ -151,7 +152,7 @@ async fn refused_token(engine: &Engine, status: &Status) -> String {
     )
 }
 
-fn no_welcome(waited: Duration) -> String {
+fn no_welcome_message(waited: Duration) -> String {
     format!(
         "it accepted the connection but did not answer within {}; is a Rondel server there?",
         format_duration(waited)
@@ -159,7 +160,7 @@ fn no_welcome(waited: Duration) -> String {
 }
 
 /// Describes an answer that is not HTTP/2, such as that of a port that speaks TLS to a call without.
-fn no_http2(url: &ServerUrl, status: &Status) -> String {
+fn no_http2_message(url: &ServerUrl, status: &Status) -> String {
     let line = status_line(status);
     if url.is_tls() {
         return line;
@@ -168,7 +169,7 @@ fn no_http2(url: &ServerUrl, status: &Status) -> String {
 }
 
 /// The transport's message without its own prefix, with a hint if the message alone is unclear.
-fn with_hint(line: String) -> String {
+fn transport_message(line: String) -> String {
     let line = line.strip_prefix("transport error: ").map(str::to_owned).unwrap_or(line);
     if line.contains("UnknownIssuer") {
         return format!("{line}; ca_file names a file with the certificate of the authority that it is from");
@@ -293,7 +294,7 @@ async fn write(
             _ = beat.tick() => {
                 sequence += 1;
                 if sender.send(beat_message(engine, sequence)).await.is_err() {
-                    return closed();
+                    return connection_closed();
                 }
             }
             () = link.wait_until_ready() => {
@@ -305,14 +306,14 @@ async fn write(
                 }
                 wrote_at = Instant::now();
                 if !write_round(link, sender).await {
-                    return closed();
+                    return connection_closed();
                 }
             }
         }
     }
 }
 
-fn closed() -> SessionEnd {
+fn connection_closed() -> SessionEnd {
     SessionEnd::Lost("the connection is closed".to_owned())
 }
 

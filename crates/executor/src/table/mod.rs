@@ -42,7 +42,7 @@ pub struct RunTable<R: TableRun, L> {
     fences: BTreeMap<i64, i64>,
     /// The node of each stream that has ended and whose runs are still in the table.
     lost_links: BTreeMap<u64, i64>,
-    draining: bool,
+    is_draining: bool,
     /// Results to be written to the journal before they are sent; `None` without a journal.
     to_journal: Option<Vec<v1::Result>>,
 }
@@ -68,7 +68,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
             outbox: Outbox::new(resend_after),
             fences: BTreeMap::new(),
             lost_links: BTreeMap::new(),
-            draining: false,
+            is_draining: false,
             to_journal: journal.then(Vec::new),
         }
     }
@@ -114,14 +114,14 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
             if self.outbox.is_unacked(key) {
                 return TriggerAnswer::Unacked;
             }
-            if let Some(result) = self.outbox.recent(key) {
+            if let Some(result) = self.outbox.recent_result(key) {
                 return TriggerAnswer::Done(Box::new(result.clone()));
             }
         }
         if self.is_fenced(node_id, epoch) {
             return TriggerAnswer::Refuse(RefusedWhy::Fenced);
         }
-        if self.draining {
+        if self.is_draining {
             return TriggerAnswer::Refuse(RefusedWhy::Draining);
         }
         if !intake.has_handler(&trigger.handler) {
@@ -237,7 +237,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     /// Accepts no more runs, and refuses the queued ones. A run of a fenced lease may belong to any server by now, so every
     /// server gets its refusal.
     pub fn drain(&mut self) {
-        self.draining = true;
+        self.is_draining = true;
         let senders = self.senders();
         let fenced = self.runs.sent_under(|node_id, epoch| self.is_fenced(node_id, epoch));
         for run in self.runs.remove_queued(|_| true) {
@@ -295,7 +295,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     /// The jobs of this list that have no run here and could start one immediately.
     #[must_use]
     pub fn free_jobs(&self, job_ids: Vec<i64>) -> Vec<i64> {
-        if self.draining || !self.runs.has_free_slot() {
+        if self.is_draining || !self.runs.has_free_slot() {
             return Vec::new();
         }
         job_ids.into_iter().filter(|job_id| !self.runs.has_job(JobId::new(*job_id))).collect()
@@ -362,7 +362,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     /// Adds an opened stream. A run may have begun, and its start may have been announced, between the stream's hello
     /// and now; all announced starts are therefore sent again.
     pub fn add_link(&mut self, link: &Arc<L>, now: Instant) {
-        if self.draining {
+        if self.is_draining {
             link.push(LinkItem::Draining);
         }
         link.extend(self.runs.announced().map(|run| LinkItem::Reply(started(run))));

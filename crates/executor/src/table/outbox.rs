@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1::{self, Reply};
 
-use super::recent::Recent;
+use super::recent::RecentResults;
 use super::{LinkItem, RunKey, TableLink, TableLog};
 
 /// How many results may wait for an acknowledgement before new runs are refused.
 pub(super) const UNACKED_MAX: usize = 50_000;
 
 /// How long a log waits for its own acknowledgement after its result has been acknowledged.
-const LOG_KEPT_FOR: Duration = Duration::from_secs(30);
+const UNACKED_LOG_AGE_MAX: Duration = Duration::from_secs(30);
 
 /// The wait before a result is sent again doubles with each try, at most this many times.
 const DOUBLINGS_MAX: u32 = 4;
@@ -24,18 +24,18 @@ const DOUBLINGS_MAX: u32 = 4;
 pub struct Outbox<G, L> {
     resend_after: Duration,
     links: BTreeMap<u64, Arc<L>>,
-    unacked: BTreeMap<RunKey, Unacked<G>>,
+    unacked_results: BTreeMap<RunKey, UnackedResult<G>>,
     /// When each sent result is due to be sent again.
     resend: BTreeSet<(Instant, RunKey)>,
     /// Logs with unacknowledged chunks whose results are acknowledged, each with the instant of that acknowledgement.
     unacked_logs: BTreeMap<RunKey, (Instant, Arc<G>)>,
     unacked_journaled_count: usize,
-    recent: Recent,
+    recent_results: RecentResults,
 }
 
 /// A result that no server has acknowledged.
 #[derive(Debug)]
-struct Unacked<G> {
+struct UnackedResult<G> {
     result: v1::Result,
     log: Option<Arc<G>>,
     /// The id of the stream that has the result, or is to get it; 0 for none.
@@ -43,9 +43,9 @@ struct Unacked<G> {
     tries: u32,
     resend_at: Option<Instant>,
     /// Whether the result is on disk.
-    journaled: bool,
+    is_journaled: bool,
     /// Whether the result may be sent; with a journal, only after the write to it.
-    ready: bool,
+    is_ready: bool,
 }
 
 impl<G: TableLog, L: TableLink> Outbox<G, L> {
@@ -53,18 +53,18 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         Self {
             resend_after,
             links: BTreeMap::new(),
-            unacked: BTreeMap::new(),
+            unacked_results: BTreeMap::new(),
             resend: BTreeSet::new(),
             unacked_logs: BTreeMap::new(),
             unacked_journaled_count: 0,
-            recent: Recent::default(),
+            recent_results: RecentResults::default(),
         }
     }
 
     /// How many results wait for an acknowledgement.
     #[must_use]
     pub fn unacked_count(&self) -> usize {
-        self.unacked.len()
+        self.unacked_results.len()
     }
 
     /// How many results on disk wait for an acknowledgement; at 0 the journal may be emptied.
@@ -75,28 +75,28 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
 
     /// The results on disk that wait for an acknowledgement.
     pub fn unacked_journaled(&self) -> impl Iterator<Item = &v1::Result> {
-        self.unacked.values().filter(|unacked| unacked.journaled).map(|unacked| &unacked.result)
+        self.unacked_results.values().filter(|unacked| unacked.is_journaled).map(|unacked| &unacked.result)
     }
 
     pub(super) fn unacked_keys(&self) -> impl Iterator<Item = RunKey> {
-        self.unacked.keys().copied()
+        self.unacked_results.keys().copied()
     }
 
     /// Whether a result of the attempt waits for an acknowledgement.
     #[must_use]
     pub fn is_unacked(&self, key: RunKey) -> bool {
-        self.unacked.contains_key(&key)
+        self.unacked_results.contains_key(&key)
     }
 
     /// The result of the attempt, if no server has acknowledged it.
     #[must_use]
-    pub fn unacked(&self, key: RunKey) -> Option<&v1::Result> {
-        self.unacked.get(&key).map(|unacked| &unacked.result)
+    pub fn unacked_result(&self, key: RunKey) -> Option<&v1::Result> {
+        self.unacked_results.get(&key).map(|unacked| &unacked.result)
     }
 
     /// A result that a server acknowledged recently, without its texts.
-    pub(super) fn recent(&self, key: RunKey) -> Option<&v1::Result> {
-        self.recent.get(key)
+    pub(super) fn recent_result(&self, key: RunKey) -> Option<&v1::Result> {
+        self.recent_results.get(key)
     }
 
     /// The open streams.
@@ -104,13 +104,13 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         self.links.values()
     }
 
-    /// The wanted stream or, if it has ended, any open one.
-    pub(super) fn route(&self, wanted: u64) -> Option<&Arc<L>> {
-        self.links.get(&wanted).or_else(|| self.links.values().next())
+    /// The preferred stream or, if it has ended, any open one.
+    pub(super) fn route(&self, preferred_link: u64) -> Option<&Arc<L>> {
+        self.links.get(&preferred_link).or_else(|| self.links.values().next())
     }
 
-    pub(super) fn reply(&self, wanted: u64, reply: Reply) {
-        if let Some(link) = self.route(wanted) {
+    pub(super) fn reply(&self, preferred_link: u64, reply: Reply) {
+        if let Some(link) = self.route(preferred_link) {
             link.push(LinkItem::Reply(reply));
         }
     }
@@ -120,48 +120,50 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
 impl<G: TableLog, L: TableLink> Outbox<G, L> {
     /// Adds a result. [`Self::deliver`] sends it: immediately or, with a journal, after the write to it.
     pub(super) fn add(&mut self, key: RunKey, result: v1::Result, log: Option<Arc<G>>, link: u64) {
-        let unacked = Unacked { result, log, link, tries: 0, resend_at: None, journaled: false, ready: false };
-        self.unacked.insert(key, unacked);
+        let unacked =
+            UnackedResult { result, log, link, tries: 0, resend_at: None, is_journaled: false, is_ready: false };
+        self.unacked_results.insert(key, unacked);
     }
 
     /// Adds a result from the journal of an earlier process.
     pub fn restore(&mut self, result: v1::Result) {
         let key = RunKey::new(result.run_id, result.attempt);
-        let unacked = Unacked { result, log: None, link: 0, tries: 0, resend_at: None, journaled: true, ready: true };
-        if self.unacked.insert(key, unacked).is_none() {
+        let unacked =
+            UnackedResult { result, log: None, link: 0, tries: 0, resend_at: None, is_journaled: true, is_ready: true };
+        if self.unacked_results.insert(key, unacked).is_none() {
             self.unacked_journaled_count += 1;
         }
     }
 
     /// Marks a result as written to disk.
     pub(super) fn mark_journaled(&mut self, key: RunKey) {
-        if let Some(unacked) = self.unacked.get_mut(&key)
-            && !unacked.journaled
+        if let Some(unacked) = self.unacked_results.get_mut(&key)
+            && !unacked.is_journaled
         {
-            unacked.journaled = true;
+            unacked.is_journaled = true;
             self.unacked_journaled_count += 1;
         }
     }
 
     /// Sends the result: on the stream by which the run arrived if it is open, else on another one.
     pub(super) fn deliver(&mut self, key: RunKey, now: Instant) {
-        let Some(unacked) = self.unacked.get_mut(&key) else { return };
-        unacked.ready = true;
-        let wanted = unacked.link;
-        self.send(key, wanted, now);
+        let Some(unacked) = self.unacked_results.get_mut(&key) else { return };
+        unacked.is_ready = true;
+        let preferred_link = unacked.link;
+        self.send(key, preferred_link, now);
     }
 
     /// Sends the result on this stream, even if another one has it.
     pub(super) fn deliver_by(&mut self, key: RunKey, link: u64, now: Instant) {
-        if self.unacked.get(&key).is_some_and(|unacked| unacked.ready) {
+        if self.unacked_results.get(&key).is_some_and(|unacked| unacked.is_ready) {
             self.send(key, link, now);
         }
     }
 
     /// Sends the chunks of the log that the stream lacks, and then the result.
-    fn send(&mut self, key: RunKey, wanted: u64, now: Instant) {
-        let link = self.route(wanted).cloned();
-        let Some(unacked) = self.unacked.get_mut(&key) else { return };
+    fn send(&mut self, key: RunKey, preferred_link: u64, now: Instant) {
+        let link = self.route(preferred_link).cloned();
+        let Some(unacked) = self.unacked_results.get_mut(&key) else { return };
         if let Some(resend_at) = unacked.resend_at.take() {
             self.resend.remove(&(resend_at, key));
         }
@@ -177,7 +179,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         unacked.resend_at = Some(resend_at);
         self.resend.insert((resend_at, key));
         if mutant::on(Mutant::ForgetResultWhenSent) {
-            self.unacked.remove(&key);
+            self.unacked_results.remove(&key);
         }
     }
 
@@ -188,7 +190,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
                 break;
             }
             self.resend.pop_first();
-            let prior_id = self.unacked.get_mut(&key).map_or(0, |unacked| {
+            let prior_id = self.unacked_results.get_mut(&key).map_or(0, |unacked| {
                 unacked.resend_at = None;
                 unacked.link
             });
@@ -199,31 +201,31 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
 
     /// Forgets a result that a server has acknowledged, whatever the verdict.
     pub(super) fn record_ack(&mut self, key: RunKey, now: Instant) {
-        let Some(unacked) = self.unacked.remove(&key) else { return };
+        let Some(unacked) = self.unacked_results.remove(&key) else { return };
         if let Some(resend_at) = unacked.resend_at {
             self.resend.remove(&(resend_at, key));
         }
-        if unacked.journaled {
+        if unacked.is_journaled {
             self.unacked_journaled_count -= 1;
         }
         if let Some(log) = unacked.log.filter(|log| log.has_chunks()) {
             self.unacked_logs.insert(key, (now, log));
         }
-        self.recent.insert(key, unacked.result);
+        self.recent_results.insert(key, unacked.result);
     }
 }
 
 /// Logs.
 impl<G: TableLog, L: TableLink> Outbox<G, L> {
     /// Puts the new chunks of the log on a stream; `false` if some have to wait.
-    pub fn ship(&self, log: &G) -> bool {
+    pub fn send_log(&self, log: &G) -> bool {
         let Some(link) = self.route(log.link()).filter(|link| link.has_log_room()) else { return false };
         link.extend(log.collect(link.id(), false).into_iter().map(LinkItem::Log));
         !log.has_unsent()
     }
 
     pub(super) fn record_log_ack(&mut self, key: RunKey, sequence: i64) {
-        let log = self.unacked.get(&key).and_then(|unacked| unacked.log.as_ref());
+        let log = self.unacked_results.get(&key).and_then(|unacked| unacked.log.as_ref());
         if let Some(log) = log.or_else(|| self.unacked_logs.get(&key).map(|(_, log)| log)) {
             log.record_ack(sequence);
         }
@@ -234,7 +236,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
 
     /// Drops logs that are still unacknowledged some time after their result was acknowledged.
     pub fn forget_logs(&mut self, now: Instant) {
-        self.unacked_logs.retain(|_, (since, _)| now.duration_since(*since) < LOG_KEPT_FOR);
+        self.unacked_logs.retain(|_, (since, _)| now.duration_since(*since) < UNACKED_LOG_AGE_MAX);
     }
 
     pub(super) fn has_unacked_log(&self, key: RunKey) -> bool {
@@ -255,9 +257,9 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         let id = link.id();
         self.links.insert(id, link);
         let waiting: Vec<RunKey> = self
-            .unacked
+            .unacked_results
             .iter()
-            .filter(|(_, unacked)| unacked.ready && unacked.link == 0)
+            .filter(|(_, unacked)| unacked.is_ready && unacked.link == 0)
             .map(|(key, _)| *key)
             .collect();
         for key in waiting {
@@ -268,9 +270,9 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
     /// Removes a stream. Its results are sent on another one, or wait until there is one. Returns the logs to be sent again.
     pub(super) fn remove_link(&mut self, id: u64, now: Instant) -> Vec<Arc<G>> {
         self.links.remove(&id);
-        let is_stranded = |unacked: &Unacked<G>| unacked.ready && unacked.link == id;
+        let is_stranded = |unacked: &UnackedResult<G>| unacked.is_ready && unacked.link == id;
         let stranded: Vec<RunKey> =
-            self.unacked.iter().filter(|(_, unacked)| is_stranded(unacked)).map(|(key, _)| *key).collect();
+            self.unacked_results.iter().filter(|(_, unacked)| is_stranded(unacked)).map(|(key, _)| *key).collect();
         for key in stranded {
             self.send(key, 0, now);
         }

@@ -7,15 +7,15 @@ use rondel_proto::v1;
 use super::RunKey;
 
 /// How many results are remembered.
-const RECENT_MAX: usize = 100_000;
+const RESULT_COUNT_MAX: usize = 100_000;
 
 #[derive(Debug, Default)]
-pub(super) struct Recent {
+pub(super) struct RecentResults {
     results: HashMap<RunKey, v1::Result>,
     order: VecDeque<RunKey>,
 }
 
-impl Recent {
+impl RecentResults {
     /// Remembers a result without its texts, which the server has.
     pub(super) fn insert(&mut self, key: RunKey, mut result: v1::Result) {
         result.message = String::new();
@@ -23,7 +23,7 @@ impl Recent {
         if self.results.insert(key, result).is_none() {
             self.order.push_back(key);
         }
-        if self.order.len() > RECENT_MAX
+        if self.order.len() > RESULT_COUNT_MAX
             && let Some(oldest) = self.order.pop_front()
         {
             self.results.remove(&oldest);
@@ -41,12 +41,12 @@ mod tests {
 
     #[test]
     fn the_oldest_are_forgotten() {
-        let mut recent = Recent::default();
-        for run in 0..=i64::try_from(RECENT_MAX).unwrap() {
+        let mut recent = RecentResults::default();
+        for run in 0..=i64::try_from(RESULT_COUNT_MAX).unwrap() {
             recent.insert(RunKey::new(run, 1), v1::Result::default());
         }
         assert!(recent.get(RunKey::new(0, 1)).is_none());
         assert!(recent.get(RunKey::new(1, 1)).is_some());
-        assert_eq!(recent.results.len(), RECENT_MAX);
+        assert_eq!(recent.results.len(), RESULT_COUNT_MAX);
     }
 }

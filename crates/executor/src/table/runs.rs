@@ -19,7 +19,7 @@ enum Stage {
 }
 
 #[derive(Debug)]
-struct Held<R> {
+struct HeldEntry<R> {
     run: R,
     stage: Stage,
     /// The lease that it was sent under: the node, and its epoch.
@@ -35,7 +35,7 @@ struct Held<R> {
 #[derive(Debug)]
 pub(super) struct Runs<R> {
     slots: usize,
-    held: BTreeMap<RunKey, Held<R>>,
+    held_runs: BTreeMap<RunKey, HeldEntry<R>>,
     /// Runs that were sent ahead of their instants, by instant and arrival.
     ahead: BTreeMap<(Instant, u64), RunKey>,
     /// The runs that wait for a slot, ordered by when they may begin and then by arrival. The executor does not reorder them,
@@ -54,7 +54,7 @@ impl<R: TableRun> Runs<R> {
     pub(super) fn new(slots: usize) -> Self {
         Self {
             slots,
-            held: BTreeMap::new(),
+            held_runs: BTreeMap::new(),
             ahead: BTreeMap::new(),
             queue: BTreeMap::new(),
             arrivals: 0,
@@ -67,11 +67,11 @@ impl<R: TableRun> Runs<R> {
     /// Whether no more runs are accepted. The limit is above the number of slots, so that a slot is not idle for a
     /// round trip.
     pub(super) fn is_full(&self) -> bool {
-        self.held.len() + self.stuck.len() >= self.slots + (self.slots / 4).max(4)
+        self.held_runs.len() + self.stuck.len() >= self.slots + (self.slots / 4).max(4)
     }
 
     pub(super) fn running_count(&self) -> usize {
-        self.held.len() - self.queued_count() + self.stuck.len()
+        self.held_runs.len() - self.queued_count() + self.stuck.len()
     }
 
     /// How many runs have not begun.
@@ -80,15 +80,15 @@ impl<R: TableRun> Runs<R> {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.held.is_empty()
+        self.held_runs.is_empty()
     }
 
     pub(super) fn get(&self, key: RunKey) -> Option<&R> {
-        self.held.get(&key).map(|held| &held.run)
+        self.held_runs.get(&key).map(|held| &held.run)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &R> {
-        self.held.values().map(|held| &held.run)
+        self.held_runs.values().map(|held| &held.run)
     }
 
     /// Whether a run of the job is here, or the handler of an ended run is still running.
@@ -121,8 +121,8 @@ impl<R: TableRun> Runs<R> {
                 Stage::Queued(arrival)
             }
         };
-        let held = Held { run, stage, lease, begin_until, overdue_since: None, is_announced: false };
-        self.held.insert(held.run.key(), held);
+        let held = HeldEntry { run, stage, lease, begin_until, overdue_since: None, is_announced: false };
+        self.held_runs.insert(held.run.key(), held);
     }
 
     fn next_arrival(&mut self) -> u64 {
@@ -132,7 +132,7 @@ impl<R: TableRun> Runs<R> {
 
     /// Whether the run's instant is still ahead.
     pub(super) fn is_ahead(&self, key: RunKey) -> bool {
-        self.held.get(&key).is_some_and(|held| matches!(held.stage, Stage::Ahead(..)))
+        self.held_runs.get(&key).is_some_and(|held| matches!(held.stage, Stage::Ahead(..)))
     }
 
     /// Forgets the runs whose instants are still ahead.
@@ -152,7 +152,7 @@ impl<R: TableRun> Runs<R> {
             let key = first.remove();
             let place = self.next_arrival();
             self.queue.insert(place, key);
-            if let Some(held) = self.held.get_mut(&key) {
+            if let Some(held) = self.held_runs.get_mut(&key) {
                 held.stage = Stage::Queued(place);
             }
         }
@@ -164,7 +164,7 @@ impl<R: TableRun> Runs<R> {
         let mut startable = Vec::new();
         while self.running_count() < self.slots {
             let Some((_, key)) = self.queue.pop_first() else { break };
-            if let Some(held) = self.held.get_mut(&key) {
+            if let Some(held) = self.held_runs.get_mut(&key) {
                 held.stage = Stage::Running;
                 self.unannounced.push_back((now, key));
                 startable.push(held.run.clone());
@@ -177,7 +177,7 @@ impl<R: TableRun> Runs<R> {
     /// return.
     pub(super) fn take_stuck(&mut self, now: Instant, grace: Duration) -> Vec<R> {
         let mut stuck = Vec::new();
-        for (key, held) in self.held.iter_mut().filter(|(_, held)| held.stage == Stage::Running) {
+        for (key, held) in self.held_runs.iter_mut().filter(|(_, held)| held.stage == Stage::Running) {
             if !held.run.should_end(now) {
                 // The deadline has moved: the timeout counts from the trigger's arrival, and anew when the handler
                 // begins.
@@ -197,7 +197,7 @@ impl<R: TableRun> Runs<R> {
     }
 
     pub(super) fn remove(&mut self, key: RunKey) -> Option<R> {
-        let held = self.held.remove(&key)?;
+        let held = self.held_runs.remove(&key)?;
         match held.stage {
             Stage::Ahead(at, arrival) => drop(self.ahead.remove(&(at, arrival))),
             Stage::Queued(place) => drop(self.queue.remove(&place)),
@@ -216,7 +216,7 @@ impl<R: TableRun> Runs<R> {
     /// Removes the queued runs that match `which` and whose time limit for the start has passed.
     pub(super) fn take_expired(&mut self, now: Instant, which: impl Fn(&R) -> bool) -> Vec<R> {
         let has_expired = |key: &&RunKey| {
-            let held = self.held.get(key).filter(|held| which(&held.run));
+            let held = self.held_runs.get(key).filter(|held| which(&held.run));
             held.and_then(|held| held.begin_until).is_some_and(|until| until <= now)
         };
         let keys: Vec<RunKey> = self.queue.values().filter(has_expired).copied().collect();
@@ -225,45 +225,45 @@ impl<R: TableRun> Runs<R> {
 
     /// Removes the time limit for the start of the waiting runs that were sent under the node's leases up to this epoch.
     pub(super) fn clear_begin_until(&mut self, node_id: i64, epoch: i64) {
-        let is_of_lease = |held: &&mut Held<R>| held.lease.0 == node_id && held.lease.1 <= epoch;
-        self.held.values_mut().filter(is_of_lease).for_each(|held| held.begin_until = None);
+        let is_of_lease = |held: &&mut HeldEntry<R>| held.lease.0 == node_id && held.lease.1 <= epoch;
+        self.held_runs.values_mut().filter(is_of_lease).for_each(|held| held.begin_until = None);
     }
 
     /// The runs that were sent under leases for which `is_fenced` is true, given the node and the epoch.
     pub(super) fn sent_under(&self, is_fenced: impl Fn(i64, i64) -> bool) -> BTreeSet<RunKey> {
-        let fenced = self.held.iter().filter(|(_, held)| is_fenced(held.lease.0, held.lease.1));
+        let fenced = self.held_runs.iter().filter(|(_, held)| is_fenced(held.lease.0, held.lease.1));
         fenced.map(|(key, _)| *key).collect()
     }
 
     /// Removes the runs that have not started and that match `which`.
     pub(super) fn remove_queued(&mut self, which: impl Fn(&R) -> bool) -> Vec<R> {
-        let chosen = |key: &&RunKey| self.held.get(key).is_some_and(|held| which(&held.run));
-        let keys: Vec<RunKey> = self.queue.values().chain(self.ahead.values()).filter(chosen).copied().collect();
+        let is_match = |key: &&RunKey| self.held_runs.get(key).is_some_and(|held| which(&held.run));
+        let keys: Vec<RunKey> = self.queue.values().chain(self.ahead.values()).filter(is_match).copied().collect();
         keys.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 
     /// The runs that have lasted for at least `after` and were not announced. A run that has a slot but whose handler
     /// has not begun is checked again later.
     pub(super) fn take_unannounced(&mut self, now: Instant, after: Duration) -> Vec<R> {
-        let mut lasting = Vec::new();
+        let mut started_runs = Vec::new();
         while let Some((started, key)) = self.unannounced.front().copied() {
             if now.duration_since(started) < after {
                 break;
             }
             self.unannounced.pop_front();
-            let Some(held) = self.held.get_mut(&key) else { continue };
+            let Some(held) = self.held_runs.get_mut(&key) else { continue };
             held.is_announced = held.run.started_at_ms().is_some();
             if held.is_announced {
-                lasting.push(held.run.clone());
+                started_runs.push(held.run.clone());
             } else {
                 self.unannounced.push_back((now, key));
             }
         }
-        lasting
+        started_runs
     }
 
     /// The runs whose start was reported.
     pub(super) fn announced(&self) -> impl Iterator<Item = &R> {
-        self.held.values().filter(|held| held.is_announced).map(|held| &held.run)
+        self.held_runs.values().filter(|held| held.is_announced).map(|held| &held.run)
     }
 }

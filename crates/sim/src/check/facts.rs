@@ -11,7 +11,7 @@ use rondel_store::{Catalog as _, Runs as _};
 use crate::world::World;
 
 const NAMESPACE: NamespaceId = NamespaceId::new(1);
-const ALL: u32 = 1_000_000;
+const ROW_COUNT_MAX: u32 = 1_000_000;
 
 /// The ledger at the end of a simulation.
 pub(crate) struct Facts {
@@ -28,7 +28,7 @@ pub(crate) struct Facts {
 
 impl Facts {
     pub(crate) async fn read(world: &World, ends_at: Timestamp) -> Self {
-        let query = RunQuery { limit: ALL, ..RunQuery::default() };
+        let query = RunQuery { limit: ROW_COUNT_MAX, ..RunQuery::default() };
         let runs = world.store.list_runs(NAMESPACE, &query).await.unwrap_or_default();
         let mut attempts = BTreeMap::new();
         for run in runs.iter().filter(|run| run.attempt > 1) {
@@ -36,7 +36,7 @@ impl Facts {
                 attempts.insert((run.id, attempt.attempt), attempt);
             }
         }
-        let query = JobQuery { limit: ALL, ..JobQuery::default() };
+        let query = JobQuery { limit: ROW_COUNT_MAX, ..JobQuery::default() };
         let jobs = world.store.jobs(NAMESPACE, &query).await.unwrap_or_default();
         Self {
             runs: runs.into_iter().map(|run| (run.id, run)).collect(),

@@ -12,7 +12,7 @@ use super::facts::Facts;
 use crate::truth::Truth;
 
 /// The rows of a job's schedule: one for each fire; for a sharded fire, the row of its root.
-fn rows(facts: &Facts, job: JobId) -> Vec<&Run> {
+fn schedule_rows(facts: &Facts, job: JobId) -> Vec<&Run> {
     let is_row = |run: &&Run| run.job == job && run.cause == 0 && run.shard_index <= 0;
     let is_whole = |run: &&Run| {
         run.shard_index == ROOT_SHARD || run.shard_total.is_none_or(|total| total <= 1) || run.parent.is_none()
@@ -22,25 +22,25 @@ fn rows(facts: &Facts, job: JobId) -> Vec<&Run> {
     rows
 }
 
-fn compiled(record: &JobRecord) -> Option<Job> {
+fn compile_definition(record: &JobRecord) -> Option<Job> {
     record.spec.compile().ok()
 }
 
 fn was_changed(record: &JobRecord, truth: &Truth) -> bool {
     record.version > 1
-        || truth.switched.iter().any(|switched| switched.job == record.id)
-        || truth.uncertain.contains(&record.id)
+        || truth.job_switches.iter().any(|switched| switched.job == record.id)
+        || truth.uncertain_jobs.contains(&record.id)
 }
 
 /// The last change of the job; `None` if it is unknown, or the job is off.
-fn settled_since(facts: &Facts, record: &JobRecord, truth: &Truth) -> Option<Timestamp> {
+fn last_change_at(facts: &Facts, record: &JobRecord, truth: &Truth) -> Option<Timestamp> {
     // If clocks step, an edit has one instant for its server and another one for the database.
     let is_unclear = facts.has_clock_faults && was_changed(record, truth);
-    if truth.uncertain.contains(&record.id) || !record.spec.enabled || is_unclear {
+    if truth.uncertain_jobs.contains(&record.id) || !record.spec.enabled || is_unclear {
         return None;
     }
     let changed_at =
-        truth.switched.iter().filter(|switched| switched.job == record.id).map(|one| one.answered_at).max();
+        truth.job_switches.iter().filter(|switched| switched.job == record.id).map(|one| one.answered_at).max();
     Some(changed_at.unwrap_or(record.created_at))
 }
 
@@ -48,8 +48,10 @@ fn settled_since(facts: &Facts, record: &JobRecord, truth: &Truth) -> Option<Tim
 pub(super) fn missing_fires(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut found = Vec::new();
     for record in facts.jobs.values() {
-        let (Some(job), Some(since)) = (compiled(record), settled_since(facts, record, truth)) else { continue };
-        let rows = rows(facts, record.id);
+        let (Some(job), Some(since)) = (compile_definition(record), last_change_at(facts, record, truth)) else {
+            continue;
+        };
+        let rows = schedule_rows(facts, record.id);
         let has = |at: Timestamp| {
             rows.iter()
                 .any(|run| run.fire_at == at || (run.fire_at <= at && run.span_end_at.is_some_and(|end| at <= end)))
@@ -62,13 +64,13 @@ pub(super) fn missing_fires(facts: &Facts, truth: &Truth) -> Vec<String> {
 }
 
 /// I1 in the other direction: each row of a schedule is for one of its instants.
-pub(super) fn unscheduled(facts: &Facts, truth: &Truth) -> Vec<String> {
+pub(super) fn unscheduled_rows(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut found = Vec::new();
     for record in facts.jobs.values().filter(|record| !was_changed(record, truth)) {
-        let Some(job) = compiled(record).filter(|job| job.timetable.delay().is_none()) else { continue };
+        let Some(job) = compile_definition(record).filter(|job| job.timetable.delay().is_none()) else { continue };
         let fires = job.timetable.fires(record.anchor, record.created_at, facts.ends_at);
         let planned: BTreeSet<Timestamp> = fires.map(|fire| fire.at).collect();
-        for run in rows(facts, record.id).into_iter().filter(|run| !planned.contains(&run.fire_at)) {
+        for run in schedule_rows(facts, record.id).into_iter().filter(|run| !planned.contains(&run.fire_at)) {
             found.push(format!(
                 "I1 complete: {} has a row for {}, which no schedule has",
                 record.spec.name, run.fire_at
@@ -83,10 +85,12 @@ pub(super) fn unscheduled(facts: &Facts, truth: &Truth) -> Vec<String> {
 pub(super) fn broken_delay_chains(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut found = Vec::new();
     for record in facts.jobs.values() {
-        let (Some(job), Some(since)) = (compiled(record), settled_since(facts, record, truth)) else { continue };
+        let (Some(job), Some(since)) = (compile_definition(record), last_change_at(facts, record, truth)) else {
+            continue;
+        };
         let Some(delay) = job.timetable.delay() else { continue };
-        let rows = rows(facts, record.id);
-        if rows.iter().any(|run| truth.corrected.contains(&run.id)) {
+        let rows = schedule_rows(facts, record.id);
+        if rows.iter().any(|run| truth.corrected_runs.contains(&run.id)) {
             continue;
         }
         let last =
@@ -100,7 +104,7 @@ pub(super) fn broken_delay_chains(facts: &Facts, truth: &Truth) -> Vec<String> {
 }
 
 /// I7: the runs that follow from a verdict exist.
-pub(super) fn children(facts: &Facts) -> Vec<String> {
+pub(super) fn missing_children(facts: &Facts) -> Vec<String> {
     let mut found = Vec::new();
     for child in facts.jobs.values() {
         for parent_spec in child.spec.parents() {
@@ -126,7 +130,7 @@ pub(super) fn children(facts: &Facts) -> Vec<String> {
 }
 
 /// I8: a sharded fire has the shards that its row names, and the verdict that follows from theirs.
-pub(super) fn shards(facts: &Facts) -> Vec<String> {
+pub(super) fn wrong_shards(facts: &Facts) -> Vec<String> {
     let mut found = Vec::new();
     for root in facts.runs.values().filter(|run| run.shard_index == ROOT_SHARD && run.shard_total.is_some()) {
         let is_shard = |run: &&Run| run.parent == Some(root.id) && run.job == root.job && run.shard_index >= 0;

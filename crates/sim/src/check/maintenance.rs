@@ -8,7 +8,7 @@ use crate::truth::{Start, Truth};
 
 /// I13: no planned fire inside a window begins before the window ends. If all windows skip their fires, such a
 /// fire never begins.
-pub(super) fn inside_window(facts: &Facts, truth: &Truth) -> Vec<String> {
+pub(super) fn begun_in_window(facts: &Facts, truth: &Truth) -> Vec<String> {
     let holds = truth.windows.iter().any(|window| window.fires == FiresInside::Hold);
     let is_wrong = |start: &Start, window: &MaintenanceWindow| {
         let is_planned = facts.runs.get(&start.run).is_some_and(|run| run.cause == 0);

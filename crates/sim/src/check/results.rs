@@ -8,7 +8,7 @@ use rondel_proto::v1::result_ack::Kind;
 use super::facts::Facts;
 use crate::truth::{AckedResult, Start, Truth};
 
-const fn verdict(status: Status) -> RunStatus {
+const fn run_status(status: Status) -> RunStatus {
     match status {
         Status::Succeeded | Status::Yielded => RunStatus::Succeeded,
         Status::TimedOut => RunStatus::TimedOut,
@@ -19,7 +19,7 @@ const fn verdict(status: Status) -> RunStatus {
 }
 
 /// The status of an attempt in the ledger.
-fn stored(facts: &Facts, run: RunId, attempt: i32) -> Option<RunStatus> {
+fn stored_status(facts: &Facts, run: RunId, attempt: i32) -> Option<RunStatus> {
     let row = facts.runs.get(&run)?;
     if row.attempt == attempt {
         return Some(row.status);
@@ -43,7 +43,7 @@ fn has_ended_window(facts: &Facts, acked: &AckedResult) -> bool {
 /// I6: a result that was acknowledged as stored is in the ledger.
 pub(super) fn lost_results(facts: &Facts, truth: &Truth) -> Vec<String> {
     let complain = |acked: &AckedResult| {
-        let stored = stored(facts, acked.run, acked.attempt);
+        let stored = stored_status(facts, acked.run, acked.attempt);
         let is_there = match acked.kind {
             // The executor stopped the run because no server answered. The handler may not have begun, or a cancel may
             // have been requested as well.
@@ -56,7 +56,7 @@ pub(super) fn lost_results(facts: &Facts, truth: &Truth) -> Vec<String> {
                 Some(RunStatus::Failed) => acked.is_unfinished,
                 stored => stored == Some(RunStatus::Cancelled),
             },
-            Kind::Stored | Kind::Late | Kind::Superseded => stored == Some(verdict(acked.status)),
+            Kind::Stored | Kind::Late | Kind::Superseded => stored == Some(run_status(acked.status)),
             // The stored status is the handler's own end, or the timeout that it exceeded.
             Kind::Duplicate if acked.status == Status::Succeeded => {
                 matches!(stored, Some(RunStatus::Succeeded | RunStatus::TimedOut))
@@ -71,11 +71,11 @@ pub(super) fn lost_results(facts: &Facts, truth: &Truth) -> Vec<String> {
             format!("I6 durable: run {run} attempt {attempt} was {status:?}, acknowledged {kind:?}; stored {stored:?}")
         })
     };
-    truth.acked.iter().filter_map(complain).collect()
+    truth.acked_results.iter().filter_map(complain).collect()
 }
 
 /// I6 in the other direction: no run is stored as succeeded unless its handler succeeded.
-pub(super) fn no_false_success(facts: &Facts, truth: &Truth) -> Vec<String> {
+pub(super) fn false_successes(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut found = Vec::new();
     let is_stored_success =
         |run: &&rondel_core::Run| run.status == RunStatus::Succeeded && run.shard_index != ROOT_SHARD;
@@ -94,9 +94,9 @@ pub(super) fn no_false_success(facts: &Facts, truth: &Truth) -> Vec<String> {
 }
 
 /// I11: every run whose id was returned to a caller exists.
-pub(super) fn requested(facts: &Facts, truth: &Truth) -> Vec<String> {
+pub(super) fn lost_requested_runs(facts: &Facts, truth: &Truth) -> Vec<String> {
     let is_lost = |run: RunId| !facts.runs.contains_key(&run);
-    let lost = truth.requested.iter().filter(|requested| is_lost(requested.run));
+    let lost = truth.requested_runs.iter().filter(|requested| is_lost(requested.run));
     lost.map(|one| format!("I11 requests: run {} of job {} is not there", one.run, one.job)).collect()
 }
 

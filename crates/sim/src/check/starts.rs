@@ -49,7 +49,7 @@ pub(super) fn begun_twice(truth: &Truth) -> Vec<String> {
 
 /// I3: an at-most-once run begins again only after its handler itself reported its failure, or stopped on request
 /// because its time was up.
-pub(super) fn at_most_once(facts: &Facts, truth: &Truth) -> Vec<String> {
+pub(super) fn repeated_at_most_once(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut by_run: BTreeMap<RunId, Vec<&Start>> = BTreeMap::new();
     for start in truth.starts.iter().filter(|start| start.at_most_once) {
         by_run.entry(start.run).or_default().push(start);
@@ -87,7 +87,7 @@ fn is_serial(facts: &Facts, job: JobId) -> bool {
 }
 
 /// I4: no two fires of a serial job, and no two attempts of a run, are executed at the same time.
-pub(super) fn overlap(facts: &Facts, truth: &Truth) -> Vec<String> {
+pub(super) fn overlapping_starts(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut by_job: BTreeMap<JobId, Vec<&Start>> = BTreeMap::new();
     for start in truth.starts.iter().filter(|start| is_serial(facts, start.job)) {
         by_job.entry(start.job).or_default().push(start);
@@ -112,7 +112,7 @@ pub(super) fn overlap(facts: &Facts, truth: &Truth) -> Vec<String> {
 }
 
 /// I5: an executor begins no run of an epoch that it had to refuse.
-pub(super) fn fenced(truth: &Truth) -> Vec<String> {
+pub(super) fn fenced_starts(truth: &Truth) -> Vec<String> {
     let is_fenced = |start: &&Start| start.fenced.is_some_and(|fenced| start.origin.1 <= fenced);
     truth
         .starts
@@ -146,7 +146,7 @@ pub(super) fn stale_tokens(facts: &Facts, truth: &Truth) -> Vec<String> {
 }
 
 /// If a run is skipped in the ledger, no attempt of it has begun, unless the handler skipped a later attempt.
-pub(super) fn skipped(facts: &Facts, truth: &Truth) -> Vec<String> {
+pub(super) fn begun_though_skipped(facts: &Facts, truth: &Truth) -> Vec<String> {
     let is_skipped = |start: &&Start| {
         let run = facts.runs.get(&start.run).filter(|run| run.status == RunStatus::Skipped);
         run.is_some_and(|run| run.attempt == start.attempt || run.reason != Some(Reason::Handler))
@@ -159,16 +159,16 @@ pub(super) fn skipped(facts: &Facts, truth: &Truth) -> Vec<String> {
 }
 
 /// I11: after a job is switched off, its later fires do not begin.
-pub(super) fn switched_off(facts: &Facts, truth: &Truth) -> Vec<String> {
+pub(super) fn begun_when_off(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut found = Vec::new();
     if facts.has_clock_faults {
         return found;
     }
-    for off in truth.switched.iter().filter(|switched| !switched.enabled) {
-        if truth.uncertain.contains(&off.job) {
+    for off in truth.job_switches.iter().filter(|switched| !switched.enabled) {
+        if truth.uncertain_jobs.contains(&off.job) {
             continue;
         }
-        let of_job = truth.switched.iter().filter(|one| one.job == off.job && one.enabled);
+        let of_job = truth.job_switches.iter().filter(|one| one.job == off.job && one.enabled);
         // A change may be answered after a later change was answered, because its server was paused.
         let on = of_job.filter(|one| one.version > off.version).min_by_key(|one| one.version);
         let is_forbidden = |start: &&Start| {
@@ -193,7 +193,7 @@ pub(super) fn switched_off(facts: &Facts, truth: &Truth) -> Vec<String> {
 }
 
 /// I15: a run whose caller named an executor begins on no other one.
-pub(super) fn wrong_executor(facts: &Facts, truth: &Truth) -> Vec<String> {
+pub(super) fn begun_on_wrong_executor(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut found = Vec::new();
     for start in &truth.starts {
         let only = facts.runs.get(&start.run).and_then(|run| run.only_executor.as_deref());
@@ -220,7 +220,7 @@ pub(super) fn queued_too_long(facts: &Facts, truth: &Truth) -> Vec<String> {
             .stops
             .iter()
             .any(|(incarnation, from, _)| *incarnation == start.incarnation && *from <= start.began_ms);
-        let until = server_came(truth, start, run) + job.spec.queue_timeout + QUEUE_SLACK;
+        let until = server_available_at(truth, start, run) + job.spec.queue_timeout + QUEUE_SLACK;
         if start.at > until && !is_catch_up && !was_asleep {
             found.push(format!(
                 "I12 queue time: {}, due {}, could wait until {until}",
@@ -234,9 +234,9 @@ pub(super) fn queued_too_long(facts: &Facts, truth: &Truth) -> Vec<String> {
 
 /// When a server was available for the run: at its due instant or, if there was none, when one returned. A shard's row is never read
 /// before the shard is sent, because the owner itself stored it. For a shard, the owner's read of its broadcast counts instead.
-fn server_came(truth: &Truth, start: &Start, run: &Run) -> Timestamp {
+fn server_available_at(truth: &Truth, start: &Start, run: &Run) -> Timestamp {
     let was_away = |(from, until): &&(Timestamp, Timestamp)| *from <= start.at && *until >= start.due_at;
-    let came = truth.servers_away.iter().filter(was_away).map(|(_, until)| *until).max().unwrap_or(start.due_at);
+    let came = truth.server_outages.iter().filter(was_away).map(|(_, until)| *until).max().unwrap_or(start.due_at);
     let keys = [Some((start.run, start.attempt)), run.parent.map(|parent| (parent, 1))];
     let reads = keys.into_iter().flatten().filter_map(|key| truth.reads.get(&key)).flatten();
     reads.filter(|read| **read <= start.at).fold(came, |came, read| came.max(*read))

@@ -7,7 +7,7 @@ use crate::world::{lock, wait_until};
 
 impl Executor {
     /// Begins the runs that were sent ahead of their instants.
-    pub(super) async fn begin_on_time(self: Arc<Self>) {
+    pub(super) async fn begin_due_loop(self: Arc<Self>) {
         loop {
             let next = lock(&self.table).next_begin();
             tokio::select! {

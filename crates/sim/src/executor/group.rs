@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::{Executor, now};
-use crate::link::{Held, StopCause};
+use crate::link::{RunHandle, StopCause};
 use crate::profile::GRACE;
 use crate::pumps::truth::{self, Hold, ItemKey, owner_of};
 use crate::world::{lock, wait_until};
@@ -30,7 +30,7 @@ type Call = Pin<Box<dyn Future<Output = ReturnedCall> + Send>>;
 /// Drives one group.
 pub(super) struct Driver {
     executor: Arc<Executor>,
-    held: Held,
+    held: RunHandle,
     group: Group<usize>,
     calls: Vec<Call>,
     fetch: Option<CancellationToken>,
@@ -39,17 +39,17 @@ pub(super) struct Driver {
     /// The checkpoint of each item at its epoch.
     progress: BTreeMap<(String, i64), u64>,
     /// The items of the newest order, each with its epoch.
-    ordered: BTreeMap<String, i64>,
+    ordered_epochs: BTreeMap<String, i64>,
     /// The term and the number of the newest order.
-    number: (i64, i64),
+    order_number: (i64, i64),
     /// Items that an order took from this group, or that the group has released.
-    gone: BTreeSet<(String, i64)>,
+    dropped_items: BTreeSet<(String, i64)>,
     is_stopped: bool,
     is_leaving: bool,
 }
 
 impl Driver {
-    pub(super) fn new(executor: &Arc<Executor>, held: Held, pump: &v1::Pump) -> Self {
+    pub(super) fn new(executor: &Arc<Executor>, held: RunHandle, pump: &v1::Pump) -> Self {
         let group = Group::new(held.key(), held.trigger.job_id, Limits::from(pump), now());
         Self {
             executor: Arc::clone(executor),
@@ -59,9 +59,9 @@ impl Driver {
             fetch: None,
             executions: BTreeMap::new(),
             progress: BTreeMap::new(),
-            ordered: BTreeMap::new(),
-            number: (0, 0),
-            gone: BTreeSet::new(),
+            ordered_epochs: BTreeMap::new(),
+            order_number: (0, 0),
+            dropped_items: BTreeSet::new(),
             is_stopped: false,
             is_leaving: false,
         }
@@ -74,7 +74,7 @@ impl Driver {
             while let Some(order) = held.mailbox.take() {
                 self.order(order);
             }
-            let Some(wake_at) = self.work() else { break };
+            let Some(wake_at) = self.take_due_steps() else { break };
             if let Some(report) = self.group.report(now()) {
                 self.publish(report);
             }
@@ -101,12 +101,12 @@ impl Driver {
 
     fn order(&mut self, order: v1::PumpOrder) {
         let number = (order.term, order.number);
-        if number > self.number {
-            self.number = number;
+        if number > self.order_number {
+            self.order_number = number;
             let named: BTreeMap<String, i64> = order.items.iter().map(|one| (one.name.clone(), one.epoch)).collect();
-            for (name, epoch) in std::mem::replace(&mut self.ordered, named) {
-                if self.ordered.get(&name) != Some(&epoch) {
-                    self.gone.insert((name, epoch));
+            for (name, epoch) in std::mem::replace(&mut self.ordered_epochs, named) {
+                if self.ordered_epochs.get(&name) != Some(&epoch) {
+                    self.dropped_items.insert((name, epoch));
                 }
             }
         }
@@ -133,12 +133,12 @@ impl Driver {
 
     fn publish(&mut self, report: v1::PumpReport) {
         for item in report.items.iter().filter(|item| item.released) {
-            self.gone.insert((item.name.clone(), item.epoch));
+            self.dropped_items.insert((item.name.clone(), item.epoch));
         }
         self.executor.reports.publish(report);
     }
 
-    fn work(&mut self) -> Option<Option<std::time::Instant>> {
+    fn take_due_steps(&mut self) -> Option<Option<std::time::Instant>> {
         loop {
             self.apply_stop();
             match self.group.next(now()) {
@@ -227,7 +227,7 @@ impl Driver {
                 self.executor.host.name, self.held.trigger.run_id
             )
         };
-        if self.gone.contains(&(item.to_owned(), epoch)) {
+        if self.dropped_items.contains(&(item.to_owned(), epoch)) {
             lock(&self.executor.world().pumps).violate("P1 gone", &format!("{}, which was gone", what()));
         }
         if self.executor.is_silence_exceeded() {

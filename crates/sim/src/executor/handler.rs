@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use super::group::Driver;
 use super::{Executor, now};
-use crate::link::{Held, StopCause};
+use crate::link::{RunHandle, StopCause};
 use crate::profile::GRACE;
 use crate::rng::{SeededRng, mix};
 use crate::truth::Start;
@@ -23,7 +23,7 @@ impl Executor {
         let Some(held) = lock(&self.table).get(key).cloned() else { return };
         let trigger = held.trigger.clone();
         if let Some(cause) = held.stop_cause() {
-            return self.end(key, never_begun(result(&trigger, stop_status(cause), self.world().now()), cause));
+            return self.end(key, without_start(result(&trigger, stop_status(cause), self.world().now()), cause));
         }
         let start_index = self.note_start(&held);
         if let Some(pump) = &trigger.pump {
@@ -31,7 +31,7 @@ impl Executor {
             return self.conclude(start_index, &held, status);
         }
         let mut rng = SeededRng::new(mix(key.run.get().unsigned_abs()) ^ u64::from(key.attempt.unsigned_abs()));
-        let (length, ending) = plan(&mut rng);
+        let (length, ending) = draw_outcome(&mut rng);
         let deadline = (trigger.timeout_ms > 0).then(|| Duration::from_millis(trigger.timeout_ms.unsigned_abs()));
         let is_late = deadline.is_some_and(|deadline| length > deadline);
         let status = tokio::select! {
@@ -48,7 +48,7 @@ impl Executor {
         self.conclude(start_index, &held, status);
     }
 
-    fn conclude(self: &Arc<Self>, start_index: usize, held: &Held, status: (v1::result::Status, bool)) {
+    fn conclude(self: &Arc<Self>, start_index: usize, held: &RunHandle, status: (v1::result::Status, bool)) {
         self.note_end(start_index, status.0);
         let silent = held.stop_cause() == Some(StopCause::Silence) && status == stop_status(StopCause::Silence);
         let result = result(&held.trigger, status, self.world().now());
@@ -78,7 +78,7 @@ impl Executor {
         }
     }
 
-    fn note_start(&self, held: &Held) -> usize {
+    fn note_start(&self, held: &RunHandle) -> usize {
         let (trigger, origin) = (&held.trigger, held.origin);
         let world = self.world();
         held.started_at.get_or_init(|| world.now());
@@ -120,7 +120,7 @@ impl Executor {
 }
 
 /// Draws how long a handler takes, and how it ends.
-fn plan(rng: &mut SeededRng) -> (Duration, (v1::result::Status, bool)) {
+fn draw_outcome(rng: &mut SeededRng) -> (Duration, (v1::result::Status, bool)) {
     let length = match rng.below(10) {
         0..=5 => rng.millis(1, 80),
         6..=7 => rng.millis(80, 900),
@@ -161,6 +161,6 @@ pub(super) fn result(
 }
 
 /// The result of a run that was stopped before its handler began.
-pub(super) fn never_begun(result: v1::Result, cause: StopCause) -> v1::Result {
+pub(super) fn without_start(result: v1::Result, cause: StopCause) -> v1::Result {
     v1::Result { started_at_ms: 0, silent_ms: i64::from(cause == StopCause::Silence), ..result }
 }

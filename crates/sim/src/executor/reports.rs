@@ -9,7 +9,7 @@ use rondel_proto::v1;
 use tokio::time::{Instant, sleep};
 
 use super::{Executor, ExecutorHost, SWEEP_PERIOD};
-use crate::link::{Held, Link};
+use crate::link::{Link, RunHandle};
 use crate::world::lock;
 
 /// How long the goodbye may take.
@@ -26,7 +26,7 @@ impl ExecutorHost {
             let gives_up_at = Instant::now() + grace;
             lock(&draining.table).drain();
             lock(&draining.table).runs().for_each(|held| held.mailbox.leave());
-            let is_settled = |table: &RunTable<Held, Link>| table.is_empty() && table.outbox.unacked_count() == 0;
+            let is_settled = |table: &RunTable<RunHandle, Link>| table.is_empty() && table.outbox.unacked_count() == 0;
             while !is_settled(&lock(&draining.table)) && Instant::now() < gives_up_at {
                 sleep(SWEEP_PERIOD).await;
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rondel_core::run::ROOT_SHARD;
 use rondel_core::{JobId, Reason, Run, RunStatus};
 
-use super::truth::{Execution, ItemKey, Loss, PumpTruth, Row};
+use super::truth::{Execution, ItemKey, LossCause, PumpTruth, Row};
 use crate::check::Facts;
 use crate::truth::{Start, Truth};
 use crate::world::elapsed_ms;
@@ -18,21 +18,21 @@ const LONG_STOP_MS: u64 = 2_000;
 const MOMENT: Duration = Duration::from_millis(1);
 /// The longest time between a server's check of the root runs and the beginning of a new root run, with a slow
 /// database.
-const AT_ONCE: Duration = Duration::from_secs(2);
+const RESTART_MAX: Duration = Duration::from_secs(2);
 
 pub(super) fn check(facts: &Facts, truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
     let found = [
-        owners(pumps),
-        overlaps(truth, pumps),
+        wrong_owners(pumps),
+        overlapping_executions(truth, pumps),
         executed_after_loss(truth, pumps),
         repeated_rows(pumps),
         rows_left_when_dry(facts, truth, pumps),
-        begun(facts),
+        unexpected_root_starts(facts),
     ];
     found.into_iter().flat_map(|found| found.into_iter().take(LISTED_MAX)).collect()
 }
 
-fn describe(one: &Execution) -> String {
+fn describe_execution(one: &Execution) -> String {
     let Execution { item_key, epoch, owner, executor, began_ms, .. } = one;
     format!(
         "rows of {} at epoch {epoch} by run {} attempt {} on x{executor} at {began_ms} ms",
@@ -41,13 +41,13 @@ fn describe(one: &Execution) -> String {
 }
 
 /// P1: rows of an item at an epoch are executed only by its owner at that epoch.
-fn owners(pumps: &PumpTruth) -> Vec<String> {
+fn wrong_owners(pumps: &PumpTruth) -> Vec<String> {
     let is_wrong = |one: &&Execution| {
         let tenure = pumps.tenures.get(&(one.item_key.clone(), one.epoch));
         tenure.is_none_or(|tenure| tenure.owner != one.owner)
     };
     let wrong = pumps.executions.iter().filter(is_wrong);
-    wrong.map(|one| format!("P1 owner: {}, which was never dealt to it", describe(one))).collect()
+    wrong.map(|one| format!("P1 owner: {}, which was never dealt to it", describe_execution(one))).collect()
 }
 
 /// Whether the executor was paused for long between two instants.
@@ -60,7 +60,7 @@ fn was_paused(truth: &Truth, incarnation: i64, from_ms: u64, to_ms: u64) -> bool
 
 /// P1: executions of one item under two epochs overlap only if the older owner had been fenced, or its executor was
 /// paused and lost.
-fn overlaps(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
+fn overlapping_executions(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
     let mut by_item: BTreeMap<&ItemKey, Vec<&Execution>> = BTreeMap::new();
     for one in &pumps.executions {
         by_item.entry(&one.item_key).or_default().push(one);
@@ -71,17 +71,21 @@ fn overlaps(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
             let end_ms = first.ended_ms.unwrap_or(u64::MAX);
             for second in executions.iter().skip(index + 1).take_while(|second| second.began_ms < end_ms) {
                 let older = if first.epoch <= second.epoch { first } else { second };
-                let lost = pumps.tenures.get(&(older.item_key.clone(), older.epoch)).and_then(|tenure| tenure.lost);
+                let lost = pumps.tenures.get(&(older.item_key.clone(), older.epoch)).and_then(|tenure| tenure.loss);
                 let is_allowed = match lost.map(|(_, how)| how) {
                     _ if first.epoch == second.epoch => {
                         first.owner == second.owner && first.incarnation == second.incarnation
                     }
-                    Some(Loss::Fenced) => true,
-                    Some(Loss::Freed) => was_paused(truth, older.incarnation, older.began_ms, second.began_ms),
-                    Some(Loss::Released) | None => false,
+                    Some(LossCause::Fenced) => true,
+                    Some(LossCause::Freed) => was_paused(truth, older.incarnation, older.began_ms, second.began_ms),
+                    Some(LossCause::Released) | None => false,
                 };
                 if !is_allowed {
-                    found.push(format!("P1 overlap: {} beside {}, {lost:?}", describe(second), describe(first)));
+                    found.push(format!(
+                        "P1 overlap: {} beside {}, {lost:?}",
+                        describe_execution(second),
+                        describe_execution(first)
+                    ));
                 }
             }
         }
@@ -94,15 +98,15 @@ fn overlaps(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
 fn executed_after_loss(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
     let mut found = Vec::new();
     for one in &pumps.executions {
-        let lost = pumps.tenures.get(&(one.item_key.clone(), one.epoch)).and_then(|tenure| tenure.lost);
+        let lost = pumps.tenures.get(&(one.item_key.clone(), one.epoch)).and_then(|tenure| tenure.loss);
         let Some((at_ms, how)) = lost.filter(|(at_ms, _)| *at_ms < one.began_ms) else { continue };
         let is_allowed = match how {
-            Loss::Fenced => true,
-            Loss::Freed => was_paused(truth, one.incarnation, at_ms.saturating_sub(15_000), one.began_ms),
-            Loss::Released => false,
+            LossCause::Fenced => true,
+            LossCause::Freed => was_paused(truth, one.incarnation, at_ms.saturating_sub(15_000), one.began_ms),
+            LossCause::Released => false,
         };
         if !is_allowed {
-            found.push(format!("P1 lost: {}, which was {how:?} at {at_ms} ms", describe(one)));
+            found.push(format!("P1 lost: {}, which was {how:?} at {at_ms} ms", describe_execution(one)));
         }
     }
     found
@@ -117,7 +121,7 @@ fn repeated_rows(pumps: &PumpTruth) -> Vec<String> {
         for key in &one.keys {
             let Some(before) = last.insert((&one.item_key, one.epoch, *key), one) else { continue };
             if before.is_done || before.ended_ms.is_none_or(|ended_ms| ended_ms > one.began_ms) {
-                found.push(format!("P5 row: {} again: {}", key, describe(one)));
+                found.push(format!("P5 row: {} again: {}", key, describe_execution(one)));
             }
         }
     }
@@ -154,7 +158,7 @@ fn rows_left_when_dry(facts: &Facts, truth: &Truth, pumps: &PumpTruth) -> Vec<St
 
 /// P4: a root run begins at an instant of its schedule, by hand, with a new definition, or in place of an interrupted
 /// one.
-fn begun(facts: &Facts) -> Vec<String> {
+fn unexpected_root_starts(facts: &Facts) -> Vec<String> {
     let mut by_job: BTreeMap<JobId, Vec<&Run>> = BTreeMap::new();
     for run in facts.runs.values().filter(|run| run.shard_index == ROOT_SHARD) {
         by_job.entry(run.job).or_default().push(run);
@@ -166,7 +170,7 @@ fn begun(facts: &Facts) -> Vec<String> {
         let Ok(compiled) = record.spec.compile() else { continue };
         for (place, root) in roots.iter().enumerate().filter(|(_, root)| root.cause == 0) {
             // A root run planned at the same moment, or later, may not have been known when this one began.
-            let is_known = |before: &Run| before.id.created_at() + AT_ONCE < root.id.created_at();
+            let is_known = |before: &Run| before.id.created_at() + RESTART_MAX < root.id.created_at();
             let known_at = roots[..place].iter().rposition(|before| is_known(before));
             let Some(last) = roots[..place].last() else { continue };
             let may_follow = |before: &Run| was_interrupted(before) || root.job_version > before.job_version;

@@ -61,7 +61,7 @@ pub(crate) struct Execution {
 
 /// How an owner lost an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Loss {
+pub(crate) enum LossCause {
     /// It released the item, as it was asked to.
     Released,
     /// Its attempt had ended.
@@ -75,7 +75,7 @@ pub(crate) enum Loss {
 pub(crate) struct Tenure {
     pub(crate) owner: Owner,
     /// When it lost the item, in milliseconds since the world began, and how; `None` while it owns the item.
-    pub(crate) lost: Option<(u64, Loss)>,
+    pub(crate) loss: Option<(u64, LossCause)>,
 }
 
 /// An item as an executor holds it now.
@@ -92,7 +92,7 @@ pub(crate) struct PumpTruth {
     arrive_until_ms: u64,
     rows: BTreeMap<ItemKey, Vec<Row>>,
     /// Jobs whose rows all exist from the beginning, because no root run would begin for rows that arrive later.
-    pub(crate) full_at_once: Vec<JobId>,
+    pub(crate) jobs_without_arrivals: Vec<JobId>,
     pub(crate) executions: Vec<Execution>,
     /// The owners of items in the store, by item and epoch.
     pub(crate) tenures: BTreeMap<(ItemKey, i64), Tenure>,
@@ -118,7 +118,7 @@ impl PumpTruth {
 
     /// The rows of an item, drawn on first use.
     pub(crate) fn rows(&mut self, item_key: &ItemKey) -> &mut Vec<Row> {
-        let until = if self.full_at_once.contains(&item_key.0) { 0 } else { self.arrive_until_ms };
+        let until = if self.jobs_without_arrivals.contains(&item_key.0) { 0 } else { self.arrive_until_ms };
         let seed = self.seed;
         self.rows.entry(item_key.clone()).or_insert_with(|| {
             let name = item_key.1.bytes().fold(0_u64, |sum, byte| mix(sum ^ u64::from(byte)));
@@ -149,9 +149,9 @@ impl PumpTruth {
         self.tenures.range(of_it).next_back().map_or(0, |((_, epoch), _)| *epoch)
     }
 
-    pub(crate) fn owner_lost(&mut self, key: &(ItemKey, i64), at_ms: u64, how: Loss) {
+    pub(crate) fn owner_lost(&mut self, key: &(ItemKey, i64), at_ms: u64, how: LossCause) {
         if let Some(tenure) = self.tenures.get_mut(key) {
-            tenure.lost.get_or_insert((at_ms, how));
+            tenure.loss.get_or_insert((at_ms, how));
         }
     }
 

@@ -6,7 +6,7 @@ use rondel_core::JobId;
 use rondel_core::pump::{Item, ItemChange};
 use rondel_store::{Cluster as _, LeaseToken, Pumps as _};
 
-use super::truth::{ItemKey, Loss, PumpTruth, Tenure};
+use super::truth::{ItemKey, LossCause, PumpTruth, Tenure};
 use crate::world::{World, lock};
 
 /// Checks what a call has changed.
@@ -83,11 +83,11 @@ fn note_owner(
     let of_item = changes.iter().filter(|(name, _)| *name == item_key.1).map(|(_, change)| change);
     let is_other = |owner| Some(owner) != after.owner || before.is_some_and(|before| before.epoch != after.epoch);
     if let Some(before) = before.filter(|item| item.owner.is_some_and(is_other)) {
-        let mut how = Loss::Released;
+        let mut how = LossCause::Released;
         for change in of_item.clone() {
             match change {
-                ItemChange::Free { .. } => how = Loss::Freed,
-                ItemChange::Fence { .. } => how = Loss::Fenced,
+                ItemChange::Free { .. } => how = LossCause::Freed,
+                ItemChange::Fence { .. } => how = LossCause::Fenced,
                 ItemChange::Report(_)
                 | ItemChange::Add
                 | ItemChange::Remove
@@ -100,7 +100,7 @@ fn note_owner(
     *truth.deal_counts.entry(item_key.0).or_default() +=
         of_item.filter(|change| !matches!(change, ItemChange::Report(_))).count();
     let Some(owner) = after.owner else { return };
-    let tenure = Tenure { owner, lost: None };
+    let tenure = Tenure { owner, loss: None };
     let known = truth.tenures.entry((item_key.clone(), after.epoch)).or_insert(tenure);
     if known.owner != owner {
         let (epoch, first) = (after.epoch, known.owner);

@@ -90,7 +90,9 @@ impl Accounts {
             None => cookie,
             Some(_) => {
                 let whose = SignInOwner::Token(caller);
-                sign_in::begin_session(store, engine.new_id(), whose, &SignInClient::default(), engine.now()).await.unwrap()
+                sign_in::begin_session(store, engine.new_id(), whose, &SignInClient::default(), engine.now())
+                    .await
+                    .unwrap()
             }
         };
         Self {

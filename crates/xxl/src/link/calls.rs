@@ -8,7 +8,7 @@ use rondel_store::xxl::XxlRun;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
-use super::{Event, Pulled};
+use super::{Event, PulledPage};
 use crate::bridge::Shared;
 use crate::client::{CallError, Peer};
 use crate::log::{self, ReadEnd};
@@ -142,9 +142,9 @@ impl Calls {
                     break;
                 }
                 let answer = client.ask(&peer, "log", wire::log_request(log_id, sent_at_ms, from)).await;
-                let (page, page_end) = log::page(answer, from);
+                let (page, page_end) = log::parse_page(answer, from);
                 if page.next_line > from {
-                    let pulled = Pulled { log_id, from, page, stored_until, was_over, end: None };
+                    let pulled = PulledPage { log_id, from, page, stored_until, was_over, end: None };
                     from = pulled.page.next_line;
                     if events.send(Event::Pulled(pulled)).await.is_err() {
                         return;
@@ -154,7 +154,9 @@ impl Calls {
             }
             let page = LogPage { lines: Vec::new(), next_line: from };
             drop(
-                events.send(Event::Pulled(Pulled { log_id, from, page, stored_until, was_over, end: Some(end) })).await,
+                events
+                    .send(Event::Pulled(PulledPage { log_id, from, page, stored_until, was_over, end: Some(end) }))
+                    .await,
             );
         });
     }

@@ -10,7 +10,7 @@ use rondel_store::LeaseToken;
 use rondel_store::xxl::{NewXxlRun, XxlRun};
 use tokio::time::Instant;
 
-use super::{CANCEL_LEFT_FOR, Link, SLOTS, Session};
+use super::{CANCEL_WAIT, Link, SLOTS, Session};
 use crate::request;
 use crate::table::Kill;
 use crate::wire::CODE_FAILED;
@@ -98,8 +98,8 @@ impl Link {
         }
         if !self.shared.is_responsible_for(&entry.row) {
             let now = Instant::now();
-            let since = *self.left_cancels.entry(entry.row.log_id).or_insert(now);
-            if now.duration_since(since) < CANCEL_LEFT_FOR {
+            let since = *self.waiting_cancels.entry(entry.row.log_id).or_insert(now);
+            if now.duration_since(since) < CANCEL_WAIT {
                 return;
             }
         }

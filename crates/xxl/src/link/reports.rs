@@ -11,7 +11,7 @@ use rondel_store::xxl::{XxlReport, XxlRun, XxlRunState};
 use tokio::time::Instant;
 
 use super::offer::{refusal, reply};
-use super::{Link, Pulled, Session, TICK};
+use super::{Link, PulledPage, Session, TICK_PERIOD};
 use crate::client::CallError;
 use crate::ends::{self, CODE_KILLED, CODE_LOST};
 use crate::log::{self, ReadEnd};
@@ -69,9 +69,9 @@ impl Link {
                 if let Some(count) = self.shared.log_limit.count(&format!("unreachable {executor}")) {
                     tracing::warn!(executor, reason = message, count, "an executor of XXL-JOB cannot be reached");
                 }
-                self.hand_back(session, (log_id, lease)).await
+                self.refuse_unsent(session, (log_id, lease)).await
             }
-            Err(CallError::TooLate(_)) => self.hand_back(session, (log_id, lease)).await,
+            Err(CallError::TooLate(_)) => self.refuse_unsent(session, (log_id, lease)).await,
             answer => {
                 // Without a clear answer the executor may have the attempt: the link asks it, and waits for its callback.
                 (entry.is_confirmed, entry.idle_since) = (answer.is_ok(), None);
@@ -88,7 +88,7 @@ impl Link {
                     started_at_ms: entry.started_at_ms,
                     ..reply(v1::reply::Kind::Started, entry.row.run, entry.row.attempt)
                 };
-                self.started.push(started);
+                self.unreported_starts.push(started);
                 if entry.begin_kill() {
                     self.calls.kill(log_id, entry.row.number);
                 }
@@ -99,7 +99,7 @@ impl Link {
 
     /// Refuses a run whose request could not be sent, so that the engine sends it elsewhere. If the lease under which it was accepted has
     /// ended, another server may have the run by now, and treat the attempt as one that the executor has: then the attempt ends as lost.
-    async fn hand_back(&mut self, session: &Session, (log_id, lease): (i64, LeaseToken)) -> bool {
+    async fn refuse_unsent(&mut self, session: &Session, (log_id, lease): (i64, LeaseToken)) -> bool {
         if !self.shared.engine.holds(lease) {
             return self
                 .end(session, log_id, CODE_LOST, "the server lost its lease before it could send the run")
@@ -150,8 +150,8 @@ impl Link {
         !is_over || self.deliver(session, &[log_id]).await
     }
 
-    pub(super) async fn on_pulled(&mut self, session: &Session, pulled: Pulled) -> bool {
-        let Pulled { log_id, from, page, stored_until, was_over, end } = pulled;
+    pub(super) async fn on_pulled(&mut self, session: &Session, pulled: PulledPage) -> bool {
+        let PulledPage { log_id, from, page, stored_until, was_over, end } = pulled;
         let now_ms = self.shared.engine.now().as_millis();
         let Some(entry) = self.table.get_mut(log_id) else { return true };
         if let Some(line) = stored_until {
@@ -219,7 +219,8 @@ impl Link {
         let now_ms = self.shared.engine.now().as_millis();
         for entry in self.table.give_up_logs(now) {
             let row = &entry.row;
-            let mut chunks = log::chunks(row, row.log_line, vec![log::loss(entry.log_error.as_deref())], now_ms);
+            let mut chunks =
+                log::chunks(row, row.log_line, vec![log::unread_rest_line(entry.log_error.as_deref())], now_ms);
             chunks.extend(log::message_chunks(row, ends::further_lines(row), now_ms));
             for chunk in chunks {
                 if !session.send(Body::Logs(v1::Logs { chunks: vec![chunk] })).await {
@@ -263,7 +264,7 @@ impl Link {
                 messages.extend(log::message_chunks(&entry.row, ends::further_lines(&entry.row), now_ms));
                 let (row, is_cut) = (entry.row.clone(), entry.is_log_cut);
                 if !is_cut {
-                    self.table.leave_unread(&row, now);
+                    self.table.remember_unread(&row, now);
                 }
             }
         }
@@ -306,7 +307,7 @@ impl Link {
     /// numbers any more.
     pub(super) async fn answer_fence(&mut self, session: &Session, fence: &v1::Fence) -> bool {
         self.table.fence(fence);
-        let rows = match self.unsettled().await {
+        let rows = match self.read_unsettled().await {
             Ok(rows) => rows,
             Err(error) => {
                 self.shared.log_store_failure("read attempts", &error);
@@ -319,7 +320,7 @@ impl Link {
         if !session.send(Body::FenceReply(reply)).await {
             return false;
         }
-        let reported: Vec<i64> = self.table.unanswered(Instant::now() + TICK * 10);
+        let reported: Vec<i64> = self.table.unacknowledged_ends(Instant::now() + TICK_PERIOD * 10);
         self.deliver(session, &reported).await
     }
 }

@@ -6,10 +6,13 @@ use std::time::Duration;
 use rondel_store::xxl::{XxlRun, XxlRunState};
 use tokio::time::Instant;
 
-use super::{ASK_AFTER, ASK_SOON, Link, PULL_PERIOD, RECONCILE_IDLE_PERIOD, RECONCILE_PERIOD, RECONCILE_SOON, Session};
+use super::{
+    ASK_PERIOD, ASK_SHORT_PERIOD, Link, PULL_PERIOD, RECONCILE_IDLE_PERIOD, RECONCILE_PERIOD, RECONCILE_SHORT_PERIOD,
+    Session,
+};
 use crate::client::CallError;
 use crate::ends::{self, CODE_LOST, CODE_UNKNOWN};
-use crate::table::Entry;
+use crate::table::AttemptEntry;
 use crate::wire::Answer;
 
 /// A stopped attempt may end with a callback. The executor answers the request to stop it within this time after the
@@ -21,7 +24,7 @@ impl Link {
         let now = Instant::now();
         if now.duration_since(self.reconciled_at) >= self.reconcile_period() {
             self.reconciled_at = now;
-            match self.unsettled().await {
+            match self.read_unsettled().await {
                 Ok(rows) => {
                     self.has_left_ends = false;
                     let rows = self.without_new_ends(rows);
@@ -32,12 +35,12 @@ impl Link {
         }
         self.read_logs_of_lost_nodes(now);
         self.table.forget();
-        self.left_cancels.retain(|log_id, _| self.table.get_mut(*log_id).is_some_and(|entry| entry.is_open()));
+        self.waiting_cancels.retain(|log_id, _| self.table.get_mut(*log_id).is_some_and(|entry| entry.is_open()));
         if !self.give_up_logs(session, now).await {
             return false;
         }
-        let unanswered = self.table.unanswered(now);
-        if !self.deliver(session, &unanswered).await {
+        let unacknowledged_ends = self.table.unacknowledged_ends(now);
+        if !self.deliver(session, &unacknowledged_ends).await {
             return false;
         }
         if self.is_unreachable {
@@ -57,7 +60,7 @@ impl Link {
         let has_own = || self.table.entries().any(|entry| entry.is_open() && entry.row.node == own);
         match self.table.open_count() {
             0 if !self.has_left_ends => RECONCILE_IDLE_PERIOD,
-            _ if self.is_called_elsewhere && has_own() => RECONCILE_SOON,
+            _ if self.is_called_elsewhere && has_own() => RECONCILE_SHORT_PERIOD,
             _ => RECONCILE_PERIOD,
         }
     }
@@ -86,7 +89,7 @@ impl Link {
         self.reconciled_at = now;
         self.note_calls_elsewhere(&rows);
         let ended = self.table.reconcile(rows, now);
-        ended.into_iter().for_each(|entry| self.read_the_rest(entry, now));
+        ended.into_iter().for_each(|entry| self.read_rest_of_log(entry, now));
     }
 
     /// Reads the logs of ended attempts if the node that was to read them is gone. The read continues where the stored log
@@ -100,12 +103,12 @@ impl Link {
     }
 
     /// Reads the rest of the log of an attempt whose end another server received.
-    fn read_the_rest(&mut self, entry: Entry, now: Instant) {
+    fn read_rest_of_log(&mut self, entry: AttemptEntry, now: Instant) {
         if entry.has_whole_log || entry.is_log_cut {
             return;
         }
         if !self.shared.is_responsible_for(&entry.row) {
-            self.table.leave_unread(&entry.row, now);
+            self.table.remember_unread(&entry.row, now);
             return;
         }
         let row = XxlRun { state: XxlRunState::Settled, ..entry.row };
@@ -116,9 +119,9 @@ impl Link {
     /// Asks the executor about attempts that have run for a while.
     pub(super) fn ask(&mut self, now: Instant) {
         let mut numbers = Vec::new();
-        let is_due = |entry: &&mut Entry| entry.is_open() && self.shared.is_responsible_for(&entry.row);
+        let is_due = |entry: &&mut AttemptEntry| entry.is_open() && self.shared.is_responsible_for(&entry.row);
         for entry in self.table.entries_mut().filter(is_due) {
-            let after = if entry.is_confirmed { ASK_AFTER } else { ASK_SOON };
+            let after = if entry.is_confirmed { ASK_PERIOD } else { ASK_SHORT_PERIOD };
             let last = entry.asked_at.unwrap_or(entry.answerable_since);
             if now.duration_since(last) >= after {
                 entry.asked_at = Some(now);
@@ -134,7 +137,7 @@ impl Link {
 
     /// Reads the logs of running attempts, and again those whose last read failed.
     pub(super) fn pull(&mut self, now: Instant) {
-        let is_read = |entry: &&mut Entry| entry.is_log_awaited() && self.shared.is_responsible_for(&entry.row);
+        let is_read = |entry: &&mut AttemptEntry| entry.is_log_awaited() && self.shared.is_responsible_for(&entry.row);
         for entry in self.table.entries_mut().filter(is_read) {
             let last = entry.pulled_at.unwrap_or(entry.answerable_since);
             if now.duration_since(last) >= PULL_PERIOD {

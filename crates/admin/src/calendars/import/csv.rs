@@ -2,7 +2,7 @@
 
 use csv::{ReaderBuilder, StringRecord, Trim};
 
-use super::days::{Days, ImportError, Kind, date};
+use super::days::{DayKind, Days, ImportError, parse_date};
 
 /// Indexes of the columns.
 struct Columns {
@@ -13,12 +13,12 @@ struct Columns {
 
 pub(super) fn read(text: &str) -> Result<Days, ImportError> {
     let mut reader = ReaderBuilder::new().trim(Trim::All).flexible(true).from_reader(text.as_bytes());
-    let columns = columns(reader.headers().map_err(|error| unreadable(&error))?)?;
+    let columns = columns(reader.headers().map_err(|error| csv_error(&error))?)?;
     let mut days = Days::default();
     for record in reader.records() {
-        let record = record.map_err(|error| unreadable(&error))?;
+        let record = record.map_err(|error| csv_error(&error))?;
         let line = record.position().map_or(0, |position| line_of(text, position));
-        put(&mut days, &columns, &record).map_err(|message| ImportError::Line { line, message })?;
+        add_record(&mut days, &columns, &record).map_err(|message| ImportError::Line { line, message })?;
     }
     Ok(days)
 }
@@ -33,35 +33,35 @@ fn line_of(text: &str, position: &csv::Position) -> u64 {
 }
 
 fn columns(header: &StringRecord) -> Result<Columns, ImportError> {
-    let wrong = |message: String| ImportError::Line { line: 1, message };
+    let header_error = |message: String| ImportError::Line { line: 1, message };
     let known = ["date", "name", "kind"];
     if let Some(other) = header.iter().find(|column| !known.contains(&column.to_ascii_lowercase().as_str())) {
         let other: String = other.chars().take(60).collect();
-        return Err(wrong(format!("{other:?} is not one of the columns date, name and kind")));
+        return Err(header_error(format!("{other:?} is not one of the columns date, name and kind")));
     }
     let find = |wanted: &str| header.iter().position(|column| column.eq_ignore_ascii_case(wanted));
-    let date = find("date").ok_or_else(|| wrong("the header has no column date".to_owned()))?;
+    let date = find("date").ok_or_else(|| header_error("the header has no column date".to_owned()))?;
     Ok(Columns { date, name: find("name"), kind: find("kind") })
 }
 
-fn put(days: &mut Days, columns: &Columns, record: &StringRecord) -> Result<(), String> {
+fn add_record(days: &mut Days, columns: &Columns, record: &StringRecord) -> Result<(), String> {
     let cell = |index: Option<usize>| index.and_then(|index| record.get(index)).unwrap_or_default();
     let text = cell(Some(columns.date));
     let (first, last) = text.split_once("..").unwrap_or((text, text));
-    let span = date(first).zip(date(last));
+    let span = parse_date(first).zip(parse_date(last));
     let kind = match cell(columns.kind).to_ascii_lowercase().as_str() {
-        "" | "holiday" => Kind::Holiday,
-        "workday" => Kind::Workday,
+        "" | "holiday" => DayKind::Holiday,
+        "workday" => DayKind::Workday,
         other => {
             return Err(format!("{:?} is neither holiday nor workday", other.chars().take(60).collect::<String>()));
         }
     };
-    let shown: String = text.chars().take(60).collect();
-    let span = span.ok_or_else(|| format!("{shown:?} is neither a date such as 2026-10-01 nor a span of two"))?;
-    days.put(kind, span, Some(cell(columns.name)))
+    let excerpt: String = text.chars().take(60).collect();
+    let span = span.ok_or_else(|| format!("{excerpt:?} is neither a date such as 2026-10-01 nor a span of two"))?;
+    days.add_span(kind, span, Some(cell(columns.name)))
 }
 
-fn unreadable(error: &csv::Error) -> ImportError {
+fn csv_error(error: &csv::Error) -> ImportError {
     let message = "cannot be read as CSV".to_owned();
     match error.position() {
         Some(position) => ImportError::Line { line: position.line(), message },

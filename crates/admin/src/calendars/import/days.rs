@@ -43,26 +43,26 @@ pub(super) struct Days {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum DayKind {
     Holiday,
     Workday,
 }
 
 impl Days {
     /// Adds the days from `first` to `last`.
-    pub(super) fn put(
+    pub(super) fn add_span(
         &mut self,
-        kind: Kind,
+        kind: DayKind,
         (first, last): (NaiveDate, NaiveDate),
         name: Option<&str>,
     ) -> Result<(), String> {
         if last < first {
             return Err(format!("the last day, {last}, is before the first, {first}"));
         }
-        let name = name.map(str::trim).filter(|name| !name.is_empty()).map(|name| cut(name).to_owned());
+        let name = name.map(str::trim).filter(|name| !name.is_empty()).map(|name| truncate_name(name).to_owned());
         let days = match kind {
-            Kind::Holiday => &mut self.holidays,
-            Kind::Workday => &mut self.workdays,
+            DayKind::Holiday => &mut self.holidays,
+            DayKind::Workday => &mut self.workdays,
         };
         for day in first.iter_days().take_while(|day| *day <= last) {
             self.count += 1;
@@ -74,7 +74,7 @@ impl Days {
         Ok(())
     }
 
-    pub(super) fn rule(self, wanted: ImportAs) -> Result<Rule, ImportError> {
+    pub(super) fn into_rule(self, wanted: ImportAs) -> Result<Rule, ImportError> {
         if self.holidays.is_empty() && self.workdays.is_empty() {
             return Err(ImportError::File("has no days".to_owned()));
         }
@@ -117,12 +117,12 @@ fn spans(days: &BTreeMap<NaiveDate, Option<String>>) -> Vec<Day> {
 }
 
 /// Cuts a name that is too long, at a character boundary.
-fn cut(name: &str) -> &str {
+fn truncate_name(name: &str) -> &str {
     &name[..name.floor_char_boundary(NAME_LEN_MAX)]
 }
 
 /// Parses `2026-10-01` or `20261001`; `None` outside the years that a calendar can list.
-pub(super) fn date(text: &str) -> Option<NaiveDate> {
+pub(super) fn parse_date(text: &str) -> Option<NaiveDate> {
     use chrono::Datelike as _;
     let text = text.trim();
     let digits: String = if text.len() == 10 { text.split('-').collect() } else { text.to_owned() };

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use chrono::{Datelike as _, Days as DayCount, NaiveDate};
 use rondel_core::calendar::DAY_COUNT_MAX;
 
-use super::days::{Days, ImportError, Kind, date};
+use super::days::{DayKind, Days, ImportError, parse_date};
 use super::recurrence::Recurrence;
 
 /// One logical line, unfolded.
@@ -20,7 +20,7 @@ struct Line {
 #[derive(Default)]
 struct Event {
     /// The number of the line on which the event begins.
-    begins: u64,
+    begin_line: u64,
     start: Option<NaiveDate>,
     /// The first day after the event.
     end: Option<NaiveDate>,
@@ -29,7 +29,7 @@ struct Event {
     summary: String,
     recurrence: Option<Recurrence>,
     /// The days on which the repeated event does not take place.
-    except: BTreeSet<NaiveDate>,
+    excluded_days: BTreeSet<NaiveDate>,
     is_cancelled: bool,
 }
 
@@ -43,29 +43,32 @@ pub(super) fn read(text: &str, years: Option<(i32, i32)>) -> Result<Days, Import
         return Err(ImportError::File("does not begin with BEGIN:VCALENDAR".to_owned()));
     }
     for line in &lines {
-        let wrong = |message: String| ImportError::Line { line: line.number, message };
-        let (name, value) =
-            split(&line.text).ok_or_else(|| wrong("is not NAME:VALUE, as each line of iCalendar is".to_owned()))?;
+        let line_error = |message: String| ImportError::Line { line: line.number, message };
+        let (name, value) = split(&line.text)
+            .ok_or_else(|| line_error("is not NAME:VALUE, as each line of iCalendar is".to_owned()))?;
         match (name.as_str(), &mut event) {
             ("BEGIN", None) if value.eq_ignore_ascii_case("VEVENT") => {
-                event = Some(Event { begins: line.number, ..Event::default() });
+                event = Some(Event { begin_line: line.number, ..Event::default() });
             }
             ("BEGIN", Some(_)) => depth += 1,
             ("END", Some(_)) if depth > 0 => depth -= 1,
             ("END", Some(_)) => {
                 if let Some(event) = event.take() {
-                    let begins = event.begins;
-                    event.put(&mut days, years).map_err(|message| ImportError::Line { line: begins, message })?;
+                    let begin_line = event.begin_line;
+                    event
+                        .add_to(&mut days, years)
+                        .map_err(|message| ImportError::Line { line: begin_line, message })?;
                 }
             }
-            (_, Some(event)) if depth == 0 => event.take(&name, value).map_err(wrong)?,
+            (_, Some(event)) if depth == 0 => event.read_property(&name, value).map_err(line_error)?,
             _ => {}
         }
     }
     match event {
-        Some(event) => {
-            Err(ImportError::Line { line: event.begins, message: "the event that begins here has no end".to_owned() })
-        }
+        Some(event) => Err(ImportError::Line {
+            line: event.begin_line,
+            message: "the event that begins here has no end".to_owned(),
+        }),
         None => Ok(days),
     }
 }
@@ -100,17 +103,17 @@ fn split(line: &str) -> Option<(String, &str)> {
 
 impl Event {
     /// Reads one property of the event.
-    fn take(&mut self, name: &str, value: &str) -> Result<(), String> {
+    fn read_property(&mut self, name: &str, value: &str) -> Result<(), String> {
         match name {
-            "DTSTART" => self.start = Some(day(name, value)?),
-            "DTEND" => self.end = Some(day(name, value)?),
-            "DURATION" => self.duration = Some(days_of(value)?),
+            "DTSTART" => self.start = Some(parse_day(name, value)?),
+            "DTEND" => self.end = Some(parse_day(name, value)?),
+            "DURATION" => self.duration = Some(parse_days(value)?),
             "SUMMARY" => self.summary = unescape(value),
             "RRULE" if self.recurrence.is_some() => return Err("a second RRULE is not understood".to_owned()),
             "RRULE" => self.recurrence = Some(Recurrence::parse(value)?),
             "EXDATE" => {
                 for text in value.split(',').take(DAY_COUNT_MAX) {
-                    self.except.insert(day(name, text)?);
+                    self.excluded_days.insert(parse_day(name, text)?);
                 }
             }
             "RDATE" | "RECURRENCE-ID" | "EXRULE" => return Err(format!("{name} is not understood")),
@@ -120,15 +123,17 @@ impl Event {
         Ok(())
     }
 
-    fn put(self, days: &mut Days, years: Option<(i32, i32)>) -> Result<(), String> {
+    fn add_to(self, days: &mut Days, years: Option<(i32, i32)>) -> Result<(), String> {
         if self.is_cancelled {
             return Ok(());
         }
         let title: String = self.summary.chars().take(60).collect();
-        let about = |message: String| format!("the event {title:?} {message}");
-        let start = self.start.ok_or_else(|| about("has no DTSTART".to_owned()))?;
+        let event_error = |message: String| format!("the event {title:?} {message}");
+        let start = self.start.ok_or_else(|| event_error("has no DTSTART".to_owned()))?;
         let length = match (self.end, self.duration) {
-            (Some(end), _) if end < start => return Err(about(format!("ends on {end}, before it begins on {start}"))),
+            (Some(end), _) if end < start => {
+                return Err(event_error(format!("ends on {end}, before it begins on {start}")));
+            }
             // DTEND is exclusive. Some programs write the last day itself, which would give 0 days, so the length is at least 1.
             (Some(end), _) => u64::try_from((end - start).num_days()).unwrap_or(0).max(1),
             (None, Some(duration)) => duration.max(1),
@@ -136,30 +141,30 @@ impl Event {
         };
         let starts = match &self.recurrence {
             None => vec![start],
-            Some(recurrence) => recurrence.starts(start, years).map_err(about)?,
+            Some(recurrence) => recurrence.starts(start, years).map_err(event_error)?,
         };
-        for start in starts.into_iter().filter(|start| !self.except.contains(start)) {
+        for start in starts.into_iter().filter(|start| !self.excluded_days.contains(start)) {
             let last = start.checked_add_days(DayCount::new(length - 1));
             let last = last.filter(|last| last.year() <= 2199);
-            let last = last.ok_or_else(|| about("goes beyond the year 2199".to_owned()))?;
-            days.put(Kind::Holiday, (start, last), Some(&self.summary)).map_err(about)?;
+            let last = last.ok_or_else(|| event_error("goes beyond the year 2199".to_owned()))?;
+            days.add_span(DayKind::Holiday, (start, last), Some(&self.summary)).map_err(event_error)?;
         }
         Ok(())
     }
 }
 
 /// Parses a date, or midnight of a date. Any other time of day is an error.
-fn day(name: &str, value: &str) -> Result<NaiveDate, String> {
-    let shown: String = value.chars().take(40).collect();
+fn parse_day(name: &str, value: &str) -> Result<NaiveDate, String> {
+    let excerpt: String = value.chars().take(40).collect();
     let (text, time) = value.trim().split_once('T').unwrap_or((value, "000000"));
     if time.trim_end_matches('Z') != "000000" {
-        return Err(format!("{name} {shown:?} has a time of day; only all-day events are days"));
+        return Err(format!("{name} {excerpt:?} has a time of day; only all-day events are days"));
     }
-    date(text).ok_or_else(|| format!("{name} {shown:?} is no date such as 20261001 from 1970 to 2199"))
+    parse_date(text).ok_or_else(|| format!("{name} {excerpt:?} is no date such as 20261001 from 1970 to 2199"))
 }
 
 /// Parses a duration in whole days: `P3D`, `P2W`.
-fn days_of(value: &str) -> Result<u64, String> {
+fn parse_days(value: &str) -> Result<u64, String> {
     let whole = value.trim().strip_prefix('P');
     let parsed = whole.and_then(|text| {
         let (digits, factor) = match (text.strip_suffix('D'), text.strip_suffix('W')) {
@@ -169,8 +174,8 @@ fn days_of(value: &str) -> Result<u64, String> {
         };
         digits.parse::<u64>().ok()?.checked_mul(factor).filter(|days| *days <= DAY_COUNT_MAX as u64)
     });
-    let shown: String = value.chars().take(40).collect();
-    parsed.ok_or_else(|| format!("DURATION {shown:?} is no number of days such as P3D or P1W"))
+    let excerpt: String = value.chars().take(40).collect();
+    parsed.ok_or_else(|| format!("DURATION {excerpt:?} is no number of days such as P3D or P1W"))
 }
 
 fn unescape(value: &str) -> String {

@@ -42,7 +42,7 @@ pub fn import(
         ImportFormat::Ics => ics::read(text, years)?,
         ImportFormat::Csv => csv::read(text)?,
     };
-    days.rule(wanted)
+    days.into_rule(wanted)
 }
 
 #[cfg(test)]

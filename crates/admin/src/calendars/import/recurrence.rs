@@ -2,7 +2,7 @@
 
 use chrono::{Datelike as _, NaiveDate, Weekday};
 
-use super::days::date;
+use super::days::parse_date;
 
 const YEAR_MAX: i32 = 2199;
 
@@ -27,8 +27,8 @@ impl Recurrence {
         for part in text.split(';').filter(|part| !part.trim().is_empty()) {
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
             let (key, value) = (key.trim().to_ascii_uppercase(), value.trim().to_ascii_uppercase());
-            let shown: String = part.chars().take(60).collect();
-            let wrong = || format!("{shown:?} in an RRULE is not understood");
+            let excerpt: String = part.chars().take(60).collect();
+            let wrong = || format!("{excerpt:?} in an RRULE is not understood");
             match key.as_str() {
                 "FREQ" if value == "YEARLY" => is_yearly = true,
                 "FREQ" => return Err(format!("an RRULE repeats {value}; only YEARLY is supported")),
@@ -38,7 +38,7 @@ impl Recurrence {
                 "COUNT" => rule.count = Some(value.parse().map_err(|_| wrong())?),
                 "UNTIL" => {
                     let day = value.split_once('T').map_or(value.as_str(), |(day, _)| day);
-                    rule.until = Some(date(day).ok_or_else(wrong)?);
+                    rule.until = Some(parse_date(day).ok_or_else(wrong)?);
                 }
                 "BYMONTH" => {
                     let month = value.parse().ok().filter(|month| (1..=12).contains(month));

@@ -17,7 +17,10 @@ fn no_job_waits_in_a_batch_for_one_with_more_runs_than_fit() {
     let job = |(id, run_count)| OrphanedJob { id: JobId::new(id), run_count };
     let ids = |counts: &[(i64, u64)], page| {
         let jobs: Vec<OrphanedJob> = counts.iter().copied().map(job).collect();
-        batches(&jobs, page).into_iter().map(|batch| batch.iter().map(|id| id.get()).collect()).collect::<Vec<Vec<_>>>()
+        batch_jobs(&jobs, page)
+            .into_iter()
+            .map(|batch| batch.iter().map(|id| id.get()).collect())
+            .collect::<Vec<Vec<_>>>()
     };
     assert_eq!(ids(&[], 3), Vec::<Vec<i64>>::new());
     assert_eq!(ids(&[(1, 1), (2, 2), (3, 2), (4, 9), (5, 9)], 3), [vec![1, 2], vec![3], vec![4], vec![5]]);

@@ -19,7 +19,7 @@ fn with(count: i64) -> Executors {
     executors
 }
 
-fn online(executors: &mut Executors, id: i64) -> &mut Online {
+fn online(executors: &mut Executors, id: i64) -> &mut ConnectedExecutor {
     executors.get_mut(ExecutorId::new(id)).expect("it is online")
 }
 
@@ -31,14 +31,14 @@ fn kind(executors: &Executors, overrides: &Value) -> Option<ObstacleKind> {
 
 #[test]
 fn each_executor_that_takes_no_run_has_its_reason() {
-    type Change = fn(&mut Online);
+    type Change = fn(&mut ConnectedExecutor);
     let changes: [(Change, Value, Option<ObstacleKind>); 13] = [
         (|_| {}, json!({}), None),
         (|_| {}, json!({"handler": "other"}), Some(ObstacleKind::Handler)),
         (|_| {}, json!({"select": {"executors": ["e2"]}}), Some(ObstacleKind::NotSelected)),
         (|_| {}, json!({"select": {"labels": ["zone=b"]}}), Some(ObstacleKind::Label)),
         (|_| {}, json!({"select": {"labels": ["zone=a"]}}), None),
-        (Online::set_draining, json!({}), Some(ObstacleKind::Draining)),
+        (ConnectedExecutor::set_draining, json!({}), Some(ObstacleKind::Draining)),
         (|one| one.switch = Switch::Draining, json!({}), Some(ObstacleKind::Drained)),
         (|one| one.switch = Switch::Stopped, json!({}), Some(ObstacleKind::Stopped)),
         (|one| one.in_flight = 8, json!({}), Some(ObstacleKind::Full)),
@@ -59,7 +59,7 @@ fn each_executor_that_takes_no_run_has_its_reason() {
 fn an_executor_that_leaves_triggers_unanswered_is_named_as_silent() {
     let silent = || {
         let mut executors = with(2);
-        executors.silences.left_unanswered(ONE, AT(1), AT(2));
+        executors.silences.record_unanswered(ONE, AT(1), AT(2));
         executors
     };
     assert_eq!(kind(&silent(), &json!({})), Some(ObstacleKind::Silent));

@@ -3,7 +3,7 @@
 //!
 //! A job that is moving starts nothing here. Its runs stay queued until the outcome of the move is known, or the database fails to answer.
 //! In the latter case all runs that may have moved are forgotten here, and the periodic query for strays finds those that stayed. A run
-//! that the tick has read, but that has not reached the dispatcher yet, is among the [departing](crate::cluster::Departing), so it is not
+//! that the tick has read, but that has not reached the dispatcher yet, is among the [departing](crate::cluster::DepartureBoard), so it is not
 //! started here.
 
 use std::collections::{BTreeSet, HashSet};
@@ -16,7 +16,7 @@ use crate::cluster::HeldLease;
 use crate::counters::Count;
 use crate::dispatch::event::Event;
 use crate::dispatch::persist::StepLoop;
-use crate::dispatch::ready::Ready;
+use crate::dispatch::ready::ReadyRun;
 use crate::dispatch::recovery::seek::RemoteExecutors;
 
 impl StepLoop {
@@ -31,7 +31,7 @@ impl StepLoop {
     }
 
     /// Hands over the jobs of these runs to nodes with a stream to an executor that can run them.
-    pub(crate) async fn seek(&self, stranded: Vec<Ready>) -> Result<(), StoreError> {
+    pub(crate) async fn seek(&self, stranded: Vec<ReadyRun>) -> Result<(), StoreError> {
         let given = match self.shared.membership.held() {
             Some(held) => self.seek_each(&held, &stranded).await,
             None => Ok(()),
@@ -40,7 +40,7 @@ impl StepLoop {
         given
     }
 
-    async fn seek_each(&self, held: &HeldLease, stranded: &[Ready]) -> Result<(), StoreError> {
+    async fn seek_each(&self, held: &HeldLease, stranded: &[ReadyRun]) -> Result<(), StoreError> {
         let (store, now) = (&self.shared.store, self.shared.clock.now());
         let since = now - self.shared.config.beat.saturating_mul(3);
         let sessions = store.sessions(since).await?;
@@ -66,7 +66,7 @@ impl StepLoop {
         let unsent = shared.store.unsent_runs_of_jobs(held.token, &jobs).await?;
         let runs: Vec<(RunId, Timestamp)> = unsent.iter().map(|run| (run.run, run.due_at)).collect();
         let ids: Vec<RunId> = runs.iter().map(|(run, _)| *run).collect();
-        shared.departing.begin_for_good(runs);
+        shared.departing.begin_final_handover(runs);
         let given = shared.store.hand_over(held.token, &ids, to).await;
         let gone = match given {
             Ok(gone) => gone,
@@ -77,7 +77,7 @@ impl StepLoop {
         };
         let count = gone.len();
         let has_gone: HashSet<RunId> = gone.iter().copied().collect();
-        shared.departing.stay(ids.into_iter().filter(|run| !has_gone.contains(run)));
+        shared.departing.cancel_handover(ids.into_iter().filter(|run| !has_gone.contains(run)));
         self.notify(Event::HandedOver(gone)).await;
         if count > 0 {
             shared.counters.add(Count::RunsHandedOver, count);

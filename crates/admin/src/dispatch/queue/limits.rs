@@ -16,8 +16,8 @@ use rondel_store::ledger::LimitName;
 
 use crate::dispatch::queue::parked::Turn;
 use crate::dispatch::queue::round_robin::round_robin;
-use crate::dispatch::ready::{Ready, waited_ms};
-use crate::dispatch::runs::{OpenRuns, Stage, Waiting, waits_until};
+use crate::dispatch::ready::{ReadyRun, waited_ms};
+use crate::dispatch::runs::{OpenRuns, Stage, WaitingRun, waits_until};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum LimitKey {
@@ -35,7 +35,7 @@ pub(crate) enum LimitKey {
 pub(crate) struct Limits {
     limits: BTreeMap<LimitKey, Limit>,
     /// The concurrency limit that counts each of these runs.
-    held: HashMap<RunId, LimitKey>,
+    counted_under: HashMap<RunId, LimitKey>,
     waiting: HashMap<RunId, (LimitKey, Turn)>,
     /// The earliest instant at which a rate limit may admit its next run.
     wake_at: Option<Timestamp>,
@@ -44,7 +44,7 @@ pub(crate) struct Limits {
     /// Limits whose runs this node counts.
     limits_at_home: HashSet<LimitName>,
     /// Limits whose home the store is to be asked for.
-    to_ask: BTreeSet<LimitName>,
+    homes_to_ask: BTreeSet<LimitName>,
 }
 
 #[derive(Debug, Default)]
@@ -58,12 +58,12 @@ struct Limit {
     waiting: BTreeSet<Turn>,
 }
 
-fn concurrency(ready: &Ready) -> Option<(LimitKey, &ConcurrencySpec)> {
+fn concurrency_limit(ready: &ReadyRun) -> Option<(LimitKey, &ConcurrencySpec)> {
     let spec = ready.definition.job.concurrency.as_ref()?;
     Some((LimitKey::Concurrency(ready.run.namespace, spec.key.clone()), spec))
 }
 
-fn rate(ready: &Ready) -> Option<(LimitKey, &RateSpec)> {
+fn rate_limit(ready: &ReadyRun) -> Option<(LimitKey, &RateSpec)> {
     let spec = ready.definition.job.rate.as_ref()?;
     let key = match &spec.key {
         Some(key) => LimitKey::Rate(ready.run.namespace, key.clone()),
@@ -73,14 +73,14 @@ fn rate(ready: &Ready) -> Option<(LimitKey, &RateSpec)> {
 }
 
 /// The names of those limits of a run that have a home.
-fn limit_names(ready: &Ready) -> impl Iterator<Item = LimitName> + '_ {
+fn limit_names(ready: &ReadyRun) -> impl Iterator<Item = LimitName> + '_ {
     let job = &ready.definition.job;
     let keys = [job.concurrency.as_ref().map(|spec| &spec.key), job.rate.as_ref().and_then(|spec| spec.key.as_ref())];
     keys.into_iter().flatten().map(|key| LimitName { namespace: ready.run.namespace, key: key.clone() })
 }
 
 /// Whether the run is under a limit that jobs share.
-pub(crate) fn shares_limit(ready: &Ready) -> bool {
+pub(crate) fn shares_limit(ready: &ReadyRun) -> bool {
     limit_names(ready).next().is_some()
 }
 
@@ -109,8 +109,8 @@ impl Limits {
     }
 
     /// Takes the limits whose home the store is to be asked for now.
-    pub(crate) fn take_to_ask(&mut self) -> Vec<LimitName> {
-        std::mem::take(&mut self.to_ask).into_iter().collect()
+    pub(crate) fn take_homes_to_ask(&mut self) -> Vec<LimitName> {
+        std::mem::take(&mut self.homes_to_ask).into_iter().collect()
     }
 
     /// Asks again for the unknown homes of limits that runs wait for.
@@ -120,7 +120,7 @@ impl Limits {
             LimitKey::Home(name) => Some(name.clone()),
             LimitKey::Concurrency(..) | LimitKey::Rate(..) | LimitKey::JobRate(_) => None,
         });
-        self.to_ask = homes.collect();
+        self.homes_to_ask = homes.collect();
     }
 
     /// Records that this node counts the limit's runs.
@@ -170,7 +170,7 @@ impl Limits {
 
     /// The limit that holds the run back, if one does. Of a broadcast only the shards are counted. The broadcast itself is held back until it
     /// is at the home of its limits, because its job cannot move there once the broadcast has shards.
-    pub(crate) fn limit_holding_back(&self, ready: &Ready, now: Timestamp) -> Option<LimitKey> {
+    pub(crate) fn limit_holding_back(&self, ready: &ReadyRun, now: Timestamp) -> Option<LimitKey> {
         if self.is_cluster
             && let Some(name) = limit_names(ready).find(|name| !self.limits_at_home.contains(name))
         {
@@ -179,20 +179,20 @@ impl Limits {
         if ready.run.is_root() {
             return None;
         }
-        if let Some((key, spec)) = concurrency(ready).filter(|_| !self.held.contains_key(&ready.run.id))
+        if let Some((key, spec)) = concurrency_limit(ready).filter(|_| !self.counted_under.contains_key(&ready.run.id))
             && self.limits.get(&key).is_some_and(|limit| limit.open.len() >= as_usize(spec.max))
         {
             return Some(key);
         }
-        let (key, spec) = rate(ready)?;
+        let (key, spec) = rate_limit(ready)?;
         let limit = self.limits.get(&key)?;
         (limit.free_at(spec, now) > now).then_some(key)
     }
 
     /// Counts a run that goes to an executor, and its start.
-    pub(crate) fn count_start(&mut self, ready: &Ready, now: Timestamp) {
+    pub(crate) fn count_start(&mut self, ready: &ReadyRun, now: Timestamp) {
         self.count_open(ready);
-        if let Some((key, spec)) = rate(ready) {
+        if let Some((key, spec)) = rate_limit(ready) {
             let limit = self.limits.entry(key).or_default();
             limit.starts_max = limit.starts_max.max(as_usize(spec.max));
             limit.starts.push_back((now, ready.run.id));
@@ -203,23 +203,23 @@ impl Limits {
     }
 
     /// Counts a run that an executor has, or may have.
-    pub(crate) fn count_open(&mut self, ready: &Ready) {
-        if let Some((key, _)) = concurrency(ready).filter(|_| !ready.run.is_root()) {
+    pub(crate) fn count_open(&mut self, ready: &ReadyRun) {
+        if let Some((key, _)) = concurrency_limit(ready).filter(|_| !ready.run.is_root()) {
             self.limits.entry(key.clone()).or_default().open.insert(ready.run.id);
-            self.held.insert(ready.run.id, key);
+            self.counted_under.insert(ready.run.id, key);
         }
     }
 
     /// Stops counting a run that no executor has any more. Returns the limit that has room now.
     pub(crate) fn release(&mut self, run: RunId) -> Option<LimitKey> {
-        let key = self.held.remove(&run)?;
+        let key = self.counted_under.remove(&run)?;
         self.limits.get_mut(&key)?.open.remove(&run);
         Some(key)
     }
 
     /// Takes back all counts of a run that never started. Returns the concurrency limit that has room now.
-    pub(crate) fn undo(&mut self, ready: &Ready) -> Option<LimitKey> {
-        if let Some((key, _)) = rate(ready)
+    pub(crate) fn uncount_start(&mut self, ready: &ReadyRun) -> Option<LimitKey> {
+        if let Some((key, _)) = rate_limit(ready)
             && let Some(limit) = self.limits.get_mut(&key)
             && let Some(index) = limit.starts.iter().rposition(|(_, run)| *run == ready.run.id)
         {
@@ -230,12 +230,12 @@ impl Limits {
     }
 
     /// Queues the run for this limit.
-    pub(crate) fn enqueue(&mut self, key: LimitKey, waiting: Waiting, now: Timestamp, runs: &mut OpenRuns) {
+    pub(crate) fn enqueue(&mut self, key: LimitKey, waiting: WaitingRun, now: Timestamp, runs: &mut OpenRuns) {
         let turn = Turn::of(&waiting.ready);
         if let LimitKey::Home(name) = &key {
-            self.to_ask.insert(name.clone());
+            self.homes_to_ask.insert(name.clone());
         }
-        if let Some((_, spec)) = rate(&waiting.ready).filter(|(rate, _)| *rate == key)
+        if let Some((_, spec)) = rate_limit(&waiting.ready).filter(|(rate, _)| *rate == key)
             && let Some(limit) = self.limits.get(&key)
         {
             let free_at = limit.free_at(spec, now);
@@ -247,7 +247,7 @@ impl Limits {
     }
 
     /// Takes out the first run that waits for this limit, if the limit has room for it.
-    pub(crate) fn next(&mut self, key: &LimitKey, now: Timestamp, runs: &mut OpenRuns) -> Option<Waiting> {
+    pub(crate) fn next(&mut self, key: &LimitKey, now: Timestamp, runs: &mut OpenRuns) -> Option<WaitingRun> {
         let run = self.limits.get(key)?.waiting.first()?.run;
         if self.limit_holding_back(runs.ready(run)?, now).as_ref() == Some(key) {
             return None;
@@ -284,7 +284,7 @@ impl Limits {
     pub(crate) fn schedule_wake(&mut self, key: &LimitKey, now: Timestamp, runs: &OpenRuns) {
         let Some(limit) = self.limits.get(key) else { return };
         let first = limit.waiting.first().and_then(|turn| runs.ready(turn.run));
-        let Some((_, spec)) = first.and_then(rate) else { return };
+        let Some((_, spec)) = first.and_then(rate_limit) else { return };
         let free_at = limit.free_at(spec, now);
         self.wake_at = Some(self.wake_at.map_or(free_at, |at| at.min(free_at)));
     }
@@ -296,19 +296,19 @@ impl Limits {
     }
 
     /// Takes out a run that waits here.
-    pub(crate) fn remove(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<Waiting> {
+    pub(crate) fn remove(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<WaitingRun> {
         let (key, turn) = self.waiting.remove(&run)?;
         self.limits.get_mut(&key)?.waiting.remove(&turn);
         runs.take_waiting(run)
     }
 
     /// Takes out every run whose queue timeout has passed, each with the detail of its wait. Forgets limits that are not in use.
-    pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<(Ready, ReasonDetail)> {
-        let is_over = |run: &RunId| runs.get(*run).is_some_and(|open| now >= waits_until(&open.ready, open.since()));
-        let mut over: Vec<RunId> = self.waiting.keys().copied().filter(is_over).collect();
-        over.sort_unstable();
-        let mut expired = Vec::with_capacity(over.len());
-        for run in over {
+    pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<(ReadyRun, ReasonDetail)> {
+        let is_expired = |run: &RunId| runs.get(*run).is_some_and(|open| now >= waits_until(&open.ready, open.since()));
+        let mut expired_runs: Vec<RunId> = self.waiting.keys().copied().filter(is_expired).collect();
+        expired_runs.sort_unstable();
+        let mut expired = Vec::with_capacity(expired_runs.len());
+        for run in expired_runs {
             let key = self.waiting.get(&run).map(|(key, _)| key.clone());
             if let (Some(key), Some(waiting)) = (key, self.remove(run, runs)) {
                 let waited_ms = Some(waited_ms(&waiting.ready, now));
@@ -328,10 +328,10 @@ impl Limits {
     /// At most `count` of the waiting runs for which `is_chosen` is true, from the limits in rotation, each with the limit that it waits for.
     pub(crate) fn some_waiting<'a>(
         &'a self,
-        is_chosen: impl Fn(&Ready) -> bool,
+        is_chosen: impl Fn(&ReadyRun) -> bool,
         count: usize,
         runs: &'a OpenRuns,
-    ) -> Vec<(&'a LimitKey, &'a Ready)> {
+    ) -> Vec<(&'a LimitKey, &'a ReadyRun)> {
         let is_chosen = &is_chosen;
         let queues = self.limits.iter().map(|(key, limit)| {
             let waiting = limit.waiting.iter().filter_map(move |turn| runs.ready(turn.run));
@@ -342,7 +342,7 @@ impl Limits {
 
     /// Forgets all waiting runs, and the counted runs for which `is_kept` is false.
     pub(crate) fn retain(&mut self, is_kept: impl Fn(RunId) -> bool) {
-        self.held.retain(|run, _| is_kept(*run));
+        self.counted_under.retain(|run, _| is_kept(*run));
         self.waiting.clear();
         // The node that adopts this node's open runs takes over the counting for these limits.
         self.limits_at_home.clear();
@@ -354,7 +354,7 @@ impl Limits {
 }
 
 /// The detail of the wait of a run that a limit holds back.
-pub(crate) fn wait_detail(key: &LimitKey, ready: &Ready) -> ReasonDetail {
+pub(crate) fn wait_detail(key: &LimitKey, ready: &ReadyRun) -> ReasonDetail {
     let job = &ready.definition.job;
     let (kind, key) = match key {
         LimitKey::Home(name) => (LimitKind::Home, Some(name.key.clone())),

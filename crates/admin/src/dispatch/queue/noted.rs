@@ -9,11 +9,11 @@ use rondel_store::ledger::WaitPlace;
 
 #[derive(Debug, Default)]
 pub(crate) struct NotedWaits {
-    pub(in crate::dispatch) noted: HashMap<RunId, Noted>,
+    pub(in crate::dispatch) noted: HashMap<RunId, StoredWait>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Noted {
+pub(crate) struct StoredWait {
     pub(in crate::dispatch) attempt: i32,
     /// The lease that owned the row when the wait was noted: an adoption changes the row.
     pub(in crate::dispatch) token: LeaseToken,

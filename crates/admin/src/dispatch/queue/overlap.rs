@@ -14,7 +14,7 @@ use rondel_core::{ExecutorId, Job, JobId, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
 use crate::dispatch::queue::round_robin::round_robin;
-use crate::dispatch::ready::Ready;
+use crate::dispatch::ready::ReadyRun;
 use crate::dispatch::runs::{OpenRuns, Stage};
 
 /// How many runs of one serial job may be queued if its definition sets no maximum.
@@ -71,39 +71,39 @@ enum PlaceState {
 #[derive(Debug)]
 pub(crate) enum GateDecision {
     /// It may pass.
-    Passed(Ready),
+    Passed(ReadyRun),
     /// It waits for its turn.
     Queued,
     /// The overlap policy skips it: the run `ahead` keeps it from passing, and `queued_count` runs wait at the gate.
-    Skipped { ready: Ready, ahead: Option<RunId>, queued_count: usize },
+    Skipped { ready: ReadyRun, ahead: Option<RunId>, queued_count: usize },
     /// A later run has taken its place.
-    ReplacedByLater(Ready),
+    ReplacedByLater(ReadyRun),
     /// It waits until the `open` runs have made room; the `waiting` runs are skipped.
-    ReplacesEarlier { open: Vec<RunId>, waiting: Vec<Ready> },
+    ReplacesEarlier { open: Vec<RunId>, waiting: Vec<ReadyRun> },
 }
 
 /// A run that a gate admits now, and the executor whose gate it waited at; `None` for the gate of the job.
-pub(crate) type Admitted = (RunId, Option<ExecutorId>);
+pub(crate) type AdmittedRun = (RunId, Option<ExecutorId>);
 
 /// The broadcast that the run is a shard of.
-fn root_of(ready: &Ready) -> Option<RunId> {
+fn root_of(ready: &ReadyRun) -> Option<RunId> {
     ready.run.parent.filter(|_| ready.definition.job.is_sharded() && !ready.run.is_root())
 }
 
 /// The gate that a run must pass before it is routed; `None` if it has none.
-fn job_gate(ready: &Ready) -> Option<GateKey> {
+fn job_gate(ready: &ReadyRun) -> Option<GateKey> {
     let job = &ready.definition.job;
     (job.overlap.scope == OverlapScope::Cluster && job.concurrency_max().is_some())
         .then_some(GateKey::Job(ready.run.job))
 }
 
-fn executor_gate(ready: &Ready, executor: ExecutorId) -> Option<GateKey> {
+fn executor_gate(ready: &ReadyRun, executor: ExecutorId) -> Option<GateKey> {
     let job = &ready.definition.job;
     let gated = job.overlap.scope == OverlapScope::Executor && job.concurrency_max().is_some();
     gated.then_some(GateKey::Executor(ready.run.job, executor))
 }
 
-fn max_of(job: &Job) -> usize {
+fn open_max(job: &Job) -> usize {
     job.concurrency_max().map_or(usize::MAX, |max| usize::try_from(max).unwrap_or(usize::MAX))
 }
 
@@ -121,14 +121,14 @@ impl Gate {
     }
 
     /// The run that queued runs wait for: the first open run, or else the first reserved run.
-    fn ahead(&self) -> Option<RunId> {
+    fn first_ahead(&self) -> Option<RunId> {
         let first = self.open.keys().next().or_else(|| self.reserved.keys().next());
         first.map(|(_, run)| *run)
     }
 
-    fn skip(&mut self, ready: Ready) -> GateDecision {
+    fn skip(&mut self, ready: ReadyRun) -> GateDecision {
         self.has_skipped = true;
-        GateDecision::Skipped { ready, ahead: self.ahead(), queued_count: self.queue.len() }
+        GateDecision::Skipped { ready, ahead: self.first_ahead(), queued_count: self.queue.len() }
     }
 
     /// The place of a broadcast, if any of its runs is here.
@@ -139,7 +139,7 @@ impl Gate {
 }
 
 /// Subtracts one run from the count at this place.
-fn uncount(counts: &mut BTreeMap<Place, usize>, place: Place) {
+fn subtract_one(counts: &mut BTreeMap<Place, usize>, place: Place) {
     match counts.get_mut(&place) {
         Some(count) if *count > 1 => *count -= 1,
         _ => drop(counts.remove(&place)),
@@ -156,14 +156,14 @@ impl Gates {
     /// that it waits behind.
     pub(crate) fn some_queued<'a>(
         &'a self,
-        is_chosen: impl Fn(&Ready) -> bool,
+        is_chosen: impl Fn(&ReadyRun) -> bool,
         count: usize,
         runs: &'a OpenRuns,
-    ) -> Vec<(&'a Ready, Option<RunId>)> {
+    ) -> Vec<(&'a ReadyRun, Option<RunId>)> {
         let is_chosen = &is_chosen;
         let queues = self.gates.values().filter(|gate| !gate.queue.is_empty()).map(|gate| {
             let queued = gate.queue.iter().take(count).filter_map(move |(_, run)| runs.ready(*run));
-            queued.filter(move |ready| is_chosen(ready)).map(move |ready| (ready, gate.ahead()))
+            queued.filter(move |ready| is_chosen(ready)).map(move |ready| (ready, gate.first_ahead()))
         });
         round_robin(queues, count)
     }
@@ -171,11 +171,11 @@ impl Gates {
     /// The run that this one waits behind at its gate.
     pub(crate) fn ahead_of(&self, run: RunId) -> Option<RunId> {
         let gate = self.gates.get(&self.entries.get(&run)?.key)?;
-        gate.ahead().filter(|ahead| *ahead != run)
+        gate.first_ahead().filter(|ahead| *ahead != run)
     }
 
     /// Passes a due run through the gate of its job.
-    pub(crate) fn enter(&mut self, ready: Ready, runs: &mut OpenRuns) -> GateDecision {
+    pub(crate) fn enter(&mut self, ready: ReadyRun, runs: &mut OpenRuns) -> GateDecision {
         match job_gate(&ready).filter(|_| !mutant::on(Mutant::NoGate)) {
             Some(key) => self.pass(key, ready, runs),
             None => GateDecision::Passed(ready),
@@ -183,7 +183,7 @@ impl Gates {
     }
 
     /// Applies the job's gate at this executor to a run that was routed to the executor.
-    pub(crate) fn enter_at(&mut self, ready: Ready, executor: ExecutorId, runs: &mut OpenRuns) -> GateDecision {
+    pub(crate) fn enter_at(&mut self, ready: ReadyRun, executor: ExecutorId, runs: &mut OpenRuns) -> GateDecision {
         match executor_gate(&ready, executor) {
             Some(key) => self.pass(key, ready, runs),
             None => GateDecision::Passed(ready),
@@ -191,28 +191,28 @@ impl Gates {
     }
 
     /// Whether [`enter_at`](Self::enter_at) would let it pass.
-    pub(crate) fn would_pass_at(&self, ready: &Ready, executor: ExecutorId) -> bool {
+    pub(crate) fn would_pass_at(&self, ready: &ReadyRun, executor: ExecutorId) -> bool {
         let Some(key) = executor_gate(ready, executor) else { return true };
         let is_open = |entry: &GateEntry| entry.key == key && entry.state == PlaceState::Open;
-        let has_room = |gate: &Gate| gate.has_room(place_at(key, ready), max_of(&ready.definition.job));
+        let has_room = |gate: &Gate| gate.has_room(place_at(key, ready), open_max(&ready.definition.job));
         self.entries.get(&ready.run.id).is_some_and(is_open) || self.gates.get(&key).is_none_or(has_room)
     }
 
     /// Whether a run that is not due yet would pass now, whichever executor it will be routed to.
-    pub(crate) fn would_pass(&self, ready: &Ready) -> bool {
+    pub(crate) fn would_pass(&self, ready: &ReadyRun) -> bool {
         let job = &ready.definition.job;
         let Some(key) = job_gate(ready) else { return job.concurrency_max().is_none() };
-        let is_clear = |gate: &Gate| gate.queue.is_empty() && gate.has_room(place_at(key, ready), max_of(job));
+        let is_clear = |gate: &Gate| gate.queue.is_empty() && gate.has_room(place_at(key, ready), open_max(job));
         self.gates.get(&key).is_none_or(is_clear)
     }
 
     /// Whether the run's place is at a gate other than the one that it must pass now, because its job was edited meanwhile.
-    pub(crate) fn is_at_other_gate(&self, ready: &Ready) -> bool {
+    pub(crate) fn is_at_other_gate(&self, ready: &ReadyRun) -> bool {
         self.entries.get(&ready.run.id).is_some_and(|entry| Some(entry.key) != job_gate(ready))
     }
 
     /// Gives the run a place at the gate of its job, or decides by the overlap policy what happens to it.
-    fn pass(&mut self, key: GateKey, ready: Ready, runs: &mut OpenRuns) -> GateDecision {
+    fn pass(&mut self, key: GateKey, ready: ReadyRun, runs: &mut OpenRuns) -> GateDecision {
         if self.entries.get(&ready.run.id).is_some_and(|entry| entry.key != key) {
             self.vacate(ready.run.id, runs);
         }
@@ -224,7 +224,7 @@ impl Gates {
         };
         let (place, job) = (place_at(key, &ready), &ready.definition.job);
         let gate = self.gates.entry(key).or_default();
-        if gate.has_room(place, max_of(job)) {
+        if gate.has_room(place, open_max(job)) {
             self.open(key, &ready);
             return GateDecision::Passed(ready);
         }
@@ -245,7 +245,7 @@ impl Gates {
 
     /// The latest run replaces all the others. A run that had begun before (a restart gave it another attempt) is itself replaced if the
     /// gate has a later run; it keeps its place until its verdict is stored.
-    fn cover(&mut self, key: GateKey, ready: Ready, has_begun: bool, runs: &mut OpenRuns) -> GateDecision {
+    fn cover(&mut self, key: GateKey, ready: ReadyRun, has_begun: bool, runs: &mut OpenRuns) -> GateDecision {
         let Some(gate) = self.gates.get_mut(&key) else { return GateDecision::Passed(ready) };
         let place = place_at(key, &ready);
         let mut others = gate.open.keys().chain(gate.queue.iter().map(|(other, _)| other));
@@ -266,11 +266,11 @@ impl Gates {
         GateDecision::ReplacesEarlier { open: open.into_iter().collect(), waiting }
     }
 
-    fn open(&mut self, key: GateKey, ready: &Ready) {
+    fn open(&mut self, key: GateKey, ready: &ReadyRun) {
         self.set_entry(ready.run.id, GateEntry { key, place: place_at(key, ready), state: PlaceState::Open });
     }
 
-    fn queue(&mut self, key: GateKey, ready: Ready, runs: &mut OpenRuns) {
+    fn queue(&mut self, key: GateKey, ready: ReadyRun, runs: &mut OpenRuns) {
         let (run, place) = (ready.run.id, place_at(key, &ready));
         self.set_entry(run, GateEntry { key, place, state: PlaceState::Queued });
         // A shard has no queue timeout here: its broadcast is under way, so nothing else holds it up for long.
@@ -296,7 +296,7 @@ impl Gates {
     /// Restores the place of an open run that another server, or this one before its restart, let through the gate. If an executor has the
     /// run, or may have it, its place is open. If it waits for another attempt, or is a shard that waits, its place is reserved. A run that
     /// was never sent has no place.
-    pub(crate) fn restore(&mut self, ready: &Ready) {
+    pub(crate) fn restore(&mut self, ready: &ReadyRun) {
         let run = &ready.run;
         if run.is_root() || mutant::on(Mutant::NoGatesAfterAdoption) {
             return;
@@ -313,14 +313,14 @@ impl Gates {
     }
 
     /// Reserves a place for a run that no executor has and that this process did not let through the gate.
-    pub(crate) fn reserve(&mut self, ready: &Ready) {
+    pub(crate) fn reserve(&mut self, ready: &ReadyRun) {
         if let Some(key) = job_gate(ready).filter(|_| !self.entries.contains_key(&ready.run.id)) {
             self.set_entry(ready.run.id, GateEntry { key, place: place_at(key, ready), state: PlaceState::Reserved });
         }
     }
 
     /// Gives an adopted run an open place at the gate of the executor that has it.
-    pub(crate) fn open_place_at(&mut self, ready: &Ready, executor: ExecutorId) {
+    pub(crate) fn open_place_at(&mut self, ready: &ReadyRun, executor: ExecutorId) {
         if let Some(key) = executor_gate(ready, executor).filter(|_| !self.entries.contains_key(&ready.run.id)) {
             self.open(key, ready);
         }
@@ -328,7 +328,7 @@ impl Gates {
 
     /// Gives a run an open place at its job's gate, though it did not go through [`enter`](Self::enter) in this process: an executor may have
     /// it, it awaits its children, or it is a shard whose broadcast has passed the gate.
-    pub(crate) fn open_place(&mut self, ready: &Ready) {
+    pub(crate) fn open_place(&mut self, ready: &ReadyRun) {
         if let Some(key) = job_gate(ready).filter(|_| !self.entries.contains_key(&ready.run.id)) {
             self.open(key, ready);
         }
@@ -350,7 +350,7 @@ impl Gates {
 
     /// Turns the open place of a run into a reserved one: the run waits in the store, perhaps for its next attempt. A run that is still
     /// queued, or whose place is at an executor's gate, gives the place up. Returns the runs that may pass now.
-    pub(crate) fn make_reserved(&mut self, run: RunId, runs: &mut OpenRuns) -> Vec<Admitted> {
+    pub(crate) fn make_reserved(&mut self, run: RunId, runs: &mut OpenRuns) -> Vec<AdmittedRun> {
         let Some(entry) = self.entries.get(&run).copied() else { return Vec::new() };
         match entry.key {
             // The run is routed again, perhaps to another executor.
@@ -364,7 +364,7 @@ impl Gates {
     }
 
     /// Frees the place of a run that has ended, or that its executor will not get. Returns the runs that may pass now.
-    pub(crate) fn leave(&mut self, run: RunId, runs: &mut OpenRuns) -> Vec<Admitted> {
+    pub(crate) fn leave(&mut self, run: RunId, runs: &mut OpenRuns) -> Vec<AdmittedRun> {
         if self.kept_for_children.remove(&run) {
             return Vec::new();
         }
@@ -373,7 +373,7 @@ impl Gates {
     }
 
     /// Frees the place of a run whose children have ended, even if the run's own end is still to be reported.
-    pub(crate) fn leave_with_children(&mut self, run: RunId, runs: &mut OpenRuns) -> Vec<Admitted> {
+    pub(crate) fn leave_with_children(&mut self, run: RunId, runs: &mut OpenRuns) -> Vec<AdmittedRun> {
         self.kept_for_children.remove(&run);
         self.leave(run, runs)
     }
@@ -391,7 +391,7 @@ impl Gates {
     }
 
     /// Frees the place that a run has at the gate of an executor, because the executor did not get the run.
-    pub(crate) fn leave_executor(&mut self, run: RunId, runs: &mut OpenRuns) -> Vec<Admitted> {
+    pub(crate) fn leave_executor(&mut self, run: RunId, runs: &mut OpenRuns) -> Vec<AdmittedRun> {
         match self.entries.get(&run).map(|entry| entry.key) {
             Some(GateKey::Executor(..)) => self.leave(run, runs),
             Some(GateKey::Job(_)) | None => Vec::new(),
@@ -410,14 +410,14 @@ impl Gates {
         let entry = self.entries.remove(&run)?;
         let gate = self.gates.get_mut(&entry.key)?;
         match entry.state {
-            PlaceState::Open => uncount(&mut gate.open, entry.place),
-            PlaceState::Reserved => uncount(&mut gate.reserved, entry.place),
+            PlaceState::Open => subtract_one(&mut gate.open, entry.place),
+            PlaceState::Reserved => subtract_one(&mut gate.reserved, entry.place),
             PlaceState::Queued => drop(gate.queue.remove(&(entry.place, run))),
         }
         Some(entry.key)
     }
 
-    fn admit_next(&mut self, key: GateKey, runs: &mut OpenRuns) -> Vec<Admitted> {
+    fn admit_next(&mut self, key: GateKey, runs: &mut OpenRuns) -> Vec<AdmittedRun> {
         let executor = match key {
             GateKey::Executor(_, executor) => Some(executor),
             GateKey::Job(_) => None,
@@ -425,7 +425,7 @@ impl Gates {
         let mut passed = Vec::new();
         while let Some(gate) = self.gates.get_mut(&key) {
             let Some(first @ (place, run)) = gate.queue.first().copied() else { break };
-            let max = runs.ready(run).map_or(usize::MAX, |next| max_of(&next.definition.job));
+            let max = runs.ready(run).map_or(usize::MAX, |next| open_max(&next.definition.job));
             if !gate.has_room(place, max) {
                 break;
             }
@@ -444,7 +444,7 @@ impl Gates {
     }
 
     /// Takes out a queued run.
-    pub(crate) fn remove_queued(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<Ready> {
+    pub(crate) fn remove_queued(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<ReadyRun> {
         let entry = self.entries.get(&run).copied().filter(|entry| entry.state == PlaceState::Queued)?;
         self.entries.remove(&run);
         self.gates.get_mut(&entry.key)?.queue.remove(&(entry.place, run));
@@ -452,7 +452,7 @@ impl Gates {
     }
 
     /// Takes out every queued run whose queue timeout has passed, each with the run that it waited behind.
-    pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<(Ready, Option<RunId>)> {
+    pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<(ReadyRun, Option<RunId>)> {
         let mut expired = Vec::new();
         while let Some((_, run)) = self.timeouts.first().filter(|(until, _)| *until <= now).copied() {
             self.timeouts.pop_first();
@@ -478,7 +478,7 @@ impl Gates {
     }
 }
 
-fn place_at(key: GateKey, ready: &Ready) -> Place {
+fn place_at(key: GateKey, ready: &ReadyRun) -> Place {
     let root = match key {
         GateKey::Job(_) => root_of(ready),
         GateKey::Executor(..) => None,

@@ -13,11 +13,11 @@ use rondel_core::{AppId, JobId, RunId, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
 use crate::dispatch::queue::round_robin::round_robin;
-use crate::dispatch::ready::Ready;
-use crate::dispatch::runs::{OpenRun, OpenRuns, Stage, Waiting};
+use crate::dispatch::ready::ReadyRun;
+use crate::dispatch::runs::{OpenRun, OpenRuns, Stage, WaitingRun};
 
 /// Maximum number of runs of one job that a look considers: the first run for each executor that callers named.
-const NAMED_LOOK_COUNT: usize = 64;
+const RUNS_PER_JOB_MAX: usize = 64;
 
 /// The order of waiting runs: the highest priority, then the earliest planned instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,7 +28,7 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    pub(crate) fn of(ready: &Ready) -> Self {
+    pub(crate) fn of(ready: &ReadyRun) -> Self {
         let priority = Reverse(ready.definition.job.priority);
         Self { priority, fire_at: ready.run.fire_at, run: ready.run.id }
     }
@@ -36,7 +36,7 @@ impl Turn {
 
 /// What a run waits for. If no executor is fit for one run of a kind, none is fit for the others.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Kind {
+struct RunKind {
     handler: String,
     /// Set if only runs of this job are of this kind: the job selects executors, its router asks executors first, or it bounds how many
     /// groups each executor gets; or the run is a retry, or a broadcast that needs room for its shards.
@@ -45,8 +45,8 @@ struct Kind {
     executor: Option<String>,
 }
 
-impl Kind {
-    fn of(ready: &Ready) -> Self {
+impl RunKind {
+    fn of(ready: &ReadyRun) -> Self {
         let (run, job) = (&ready.run, &ready.definition.job);
         let is_pump = job.pump.is_some();
         let asks = question(job.route).is_some();
@@ -60,14 +60,14 @@ impl Kind {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Parked {
+pub(crate) struct ParkedRuns {
     /// The waiting runs of each app, by kind.
-    apps: HashMap<AppId, App>,
+    apps: HashMap<AppId, AppQueues>,
     runs: HashMap<RunId, Position>,
     /// When the queue timeouts of the runs pass, the earliest first.
     timeouts: BTreeSet<(Timestamp, RunId)>,
     /// The waiting runs of each job, by the executor that their callers named.
-    jobs: BTreeMap<JobId, BTreeMap<Option<String>, BTreeSet<Turn>>>,
+    by_job: BTreeMap<JobId, BTreeMap<Option<String>, BTreeSet<Turn>>>,
 }
 
 /// The position of a run in the queues, and its queue timeout.
@@ -76,11 +76,11 @@ struct Position {
     app: AppId,
     job: JobId,
     /// The executor that its caller named.
-    named: Option<String>,
-    kind: Kind,
+    named_executor: Option<String>,
+    kind: RunKind,
     turn: Turn,
     /// The end of its queue timeout.
-    until: Timestamp,
+    timeout_at: Timestamp,
 }
 
 /// The progress of one offer of free places to the runs of an app.
@@ -106,16 +106,16 @@ impl Offer {
 }
 
 #[derive(Debug, Default)]
-struct App {
-    kinds: HashMap<Kind, BTreeSet<Turn>>,
+struct AppQueues {
+    kinds: HashMap<RunKind, BTreeSet<Turn>>,
     /// The first run of each kind, in the order of their turns.
-    heads: BTreeMap<Turn, Kind>,
+    heads: BTreeMap<Turn, RunKind>,
     /// The run that the last offer ended at, if kinds were left: the next offer continues behind it.
     offered_to: Option<Turn>,
 }
 
-impl App {
-    fn push(&mut self, kind: &Kind, turn: Turn) {
+impl AppQueues {
+    fn push(&mut self, kind: &RunKind, turn: Turn) {
         let queue = self.kinds.entry(kind.clone()).or_default();
         let head = queue.first().copied();
         queue.insert(turn);
@@ -125,7 +125,7 @@ impl App {
         }
     }
 
-    fn remove(&mut self, kind: &Kind, turn: Turn) {
+    fn remove(&mut self, kind: &RunKind, turn: Turn) {
         let Some(queue) = self.kinds.get_mut(kind) else { return };
         queue.remove(&turn);
         let next = queue.first().copied();
@@ -140,20 +140,20 @@ impl App {
     }
 }
 
-impl Parked {
-    pub(crate) fn push(&mut self, waiting: Waiting, runs: &mut OpenRuns) {
+impl ParkedRuns {
+    pub(crate) fn push(&mut self, waiting: WaitingRun, runs: &mut OpenRuns) {
         let ready = &waiting.ready;
-        let (app, job, named) = (ready.run.app, ready.run.job, ready.run.only_executor.clone());
-        let (kind, turn) = (Kind::of(ready), Turn::of(ready));
-        self.insert(ready.run.id, Position { app, job, named, kind, turn, until: waiting.until() });
+        let (app, job, named_executor) = (ready.run.app, ready.run.job, ready.run.only_executor.clone());
+        let (kind, turn) = (RunKind::of(ready), Turn::of(ready));
+        self.insert(ready.run.id, Position { app, job, named_executor, kind, turn, timeout_at: waiting.timeout_at() });
         runs.put(waiting.ready, Stage::Parked(waiting.since));
     }
 
     fn insert(&mut self, run: RunId, position: Position) {
         self.apps.entry(position.app).or_default().push(&position.kind, position.turn);
-        let of_job = self.jobs.entry(position.job).or_default();
-        of_job.entry(position.named.clone()).or_default().insert(position.turn);
-        self.timeouts.insert((position.until, run));
+        let of_job = self.by_job.entry(position.job).or_default();
+        of_job.entry(position.named_executor.clone()).or_default().insert(position.turn);
+        self.timeouts.insert((position.timeout_at, run));
         self.runs.insert(run, position);
     }
 
@@ -170,7 +170,7 @@ impl Parked {
     /// Takes out the app's next run to offer; `None` once one run of every kind, or of `refused_kinds_max` kinds, was [refused](Self::refuse).
     /// Half of these kinds are the first in turn; the other half follow the run at which the previous offer ended, so that each kind has its
     /// turn, however many cannot be placed.
-    pub(crate) fn next(&mut self, app: AppId, offer: &Offer, runs: &mut OpenRuns) -> Option<Waiting> {
+    pub(crate) fn next(&mut self, app: AppId, offer: &Offer, runs: &mut OpenRuns) -> Option<WaitingRun> {
         let kinds = self.apps.get_mut(&app)?;
         if offer.refused_count >= offer.refused_kinds_max {
             kinds.offered_to = offer.last_refused;
@@ -196,24 +196,24 @@ impl Parked {
         count: usize,
         runs: &'a OpenRuns,
     ) -> impl Iterator<Item = &'a OpenRun> {
-        let rest = self.jobs.range((behind.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
-        let before = behind.map(|behind| self.jobs.range(..=behind)).into_iter().flatten();
+        let rest = self.by_job.range((behind.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
+        let before = behind.map(|behind| self.by_job.range(..=behind)).into_iter().flatten();
         rest.chain(before).take(count).flat_map(move |(_, queues)| {
             let mut firsts: Vec<Turn> = queues.values().filter_map(BTreeSet::first).copied().collect();
             firsts.sort_unstable();
-            firsts.into_iter().take(NAMED_LOOK_COUNT).filter_map(|turn| runs.get(turn.run))
+            firsts.into_iter().take(RUNS_PER_JOB_MAX).filter_map(|turn| runs.get(turn.run))
         })
     }
 
     /// Puts back a run that could not be placed.
-    pub(crate) fn refuse(&mut self, waiting: Waiting, offer: &mut Offer, runs: &mut OpenRuns) {
+    pub(crate) fn refuse(&mut self, waiting: WaitingRun, offer: &mut Offer, runs: &mut OpenRuns) {
         offer.last_refused = Some(Turn::of(&waiting.ready));
         offer.refused_count += 1;
         self.push(waiting, runs);
     }
 
     /// Takes out every run whose queue timeout has passed.
-    pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<Ready> {
+    pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<ReadyRun> {
         let mut expired = Vec::new();
         while let Some((_, run)) = self.timeouts.first().filter(|(until, _)| *until <= now).copied() {
             match self.remove(run, runs) {
@@ -231,7 +231,7 @@ impl Parked {
         is_chosen: impl Fn(&OpenRun) -> bool,
         count: usize,
         runs: &'a OpenRuns,
-    ) -> Vec<&'a Ready> {
+    ) -> Vec<&'a ReadyRun> {
         let is_chosen = &is_chosen;
         let apps = self.apps().into_iter().filter_map(|app| self.apps.get(&app));
         let kinds = apps.flat_map(|app| app.heads.values().filter_map(move |kind| app.kinds.get(kind)));
@@ -243,21 +243,21 @@ impl Parked {
     }
 
     fn leave_job(&mut self, position: &Position) {
-        let Some(queues) = self.jobs.get_mut(&position.job) else { return };
-        if let Some(turns) = queues.get_mut(&position.named) {
+        let Some(queues) = self.by_job.get_mut(&position.job) else { return };
+        if let Some(turns) = queues.get_mut(&position.named_executor) {
             turns.remove(&position.turn);
             if turns.is_empty() {
-                queues.remove(&position.named);
+                queues.remove(&position.named_executor);
             }
         }
         if queues.is_empty() {
-            self.jobs.remove(&position.job);
+            self.by_job.remove(&position.job);
         }
     }
 
-    pub(crate) fn remove(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<Waiting> {
+    pub(crate) fn remove(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<WaitingRun> {
         let position = self.runs.remove(&run)?;
-        self.timeouts.remove(&(position.until, run));
+        self.timeouts.remove(&(position.timeout_at, run));
         self.leave_job(&position);
         let app = self.apps.get_mut(&position.app)?;
         app.remove(&position.kind, position.turn);
@@ -275,21 +275,25 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::definitions::Compiled;
+    use crate::definitions::CompiledDefinition;
     use crate::dispatch::tests_support::{definition, ready};
 
     const APP: AppId = AppId::new(1);
 
-    fn parked(waiting: &[(i64, &Arc<Compiled>)]) -> (Parked, OpenRuns) {
-        let (mut parked, mut runs) = (Parked::default(), OpenRuns::default());
+    fn parked(waiting: &[(i64, &Arc<CompiledDefinition>)]) -> (ParkedRuns, OpenRuns) {
+        let (mut parked, mut runs) = (ParkedRuns::default(), OpenRuns::default());
         for (second, job) in waiting {
-            parked.push(Waiting::new(ready(*second, job), Timestamp::EPOCH), &mut runs);
+            parked.push(WaitingRun::new(ready(*second, job), Timestamp::EPOCH), &mut runs);
         }
         (parked, runs)
     }
 
     /// Offers runs until `slots` are taken; returns the seconds of the runs that took them.
-    fn placed((parked, runs): &mut (Parked, OpenRuns), slots: usize, mut fit: impl FnMut(&Ready) -> bool) -> Vec<i64> {
+    fn placed(
+        (parked, runs): &mut (ParkedRuns, OpenRuns),
+        slots: usize,
+        mut fit: impl FnMut(&ReadyRun) -> bool,
+    ) -> Vec<i64> {
         let (mut placed, mut offer) = (Vec::new(), Offer::new(200));
         while let Some(waiting) = parked.next(APP, &offer, runs) {
             if placed.len() < slots && fit(&waiting.ready) {
@@ -321,7 +325,7 @@ mod tests {
     #[test]
     fn runs_without_an_executor_do_not_hide_runs_with_one() {
         let (unserved, served) = (definition(&json!({"priority": 9, "handler": "gone"})), definition(&json!({})));
-        let mut runs: Vec<(i64, &Arc<Compiled>)> = (1..=10_000).map(|second| (second, &unserved)).collect();
+        let mut runs: Vec<(i64, &Arc<CompiledDefinition>)> = (1..=10_000).map(|second| (second, &unserved)).collect();
         runs.push((20_000, &served));
         let mut parked = parked(&runs);
         let mut offered_count = 0;
@@ -338,7 +342,7 @@ mod tests {
         let hopeless: Vec<_> =
             (0..9).map(|number| definition(&json!({"priority": 9, "handler": format!("gone{number}")}))).collect();
         let served = definition(&json!({}));
-        let mut waiting: Vec<(i64, &Arc<Compiled>)> = (1..).zip(&hopeless).collect();
+        let mut waiting: Vec<(i64, &Arc<CompiledDefinition>)> = (1..).zip(&hopeless).collect();
         waiting.push((20, &served));
         let (mut parked, mut runs) = parked(&waiting);
         (1..20).find(|_| {
@@ -378,7 +382,7 @@ mod tests {
         for (job, second) in [(3, 1), (3, 2), (1, 9), (1, 4), (2, 7)] {
             let mut ready = ready(second, &one);
             ready.run.job = JobId::new(job);
-            parked.push(Waiting::new(ready, Timestamp::EPOCH), &mut runs);
+            parked.push(WaitingRun::new(ready, Timestamp::EPOCH), &mut runs);
         }
         let seconds = |behind: Option<i64>, count| {
             let firsts = parked.first_of_jobs(behind.map(JobId::new), count, &runs);
@@ -389,7 +393,7 @@ mod tests {
         assert_eq!(seconds(Some(2), 2), [1, 4]);
         assert_eq!(seconds(Some(3), 1), [4]);
         parked.remove(RunId::new(7_000), &mut runs);
-        assert_eq!(parked.jobs.len(), 2);
+        assert_eq!(parked.by_job.len(), 2);
     }
 
     #[test]
@@ -401,9 +405,9 @@ mod tests {
         {
             let mut ready = ready(second, &one);
             ready.run.only_executor = only.map(str::to_owned);
-            parked.push(Waiting::new(ready, Timestamp::EPOCH), &mut runs);
+            parked.push(WaitingRun::new(ready, Timestamp::EPOCH), &mut runs);
         }
-        let firsts = |parked: &Parked, runs: &OpenRuns| {
+        let firsts = |parked: &ParkedRuns, runs: &OpenRuns| {
             parked.first_of_jobs(None, 9, runs).map(|open| open.ready.run.due_at.second()).collect::<Vec<_>>()
         };
         assert_eq!(firsts(&parked, &runs), [1, 21, 23]);
@@ -416,14 +420,14 @@ mod tests {
     /// Runs of many jobs that need nothing but the handler are of one kind; where the job matters, each job has a kind of its own.
     #[test]
     fn runs_with_equal_needs_are_of_one_kind() {
-        let kinds = |overrides: &serde_json::Value, attempt: i32, change: fn(&mut Ready)| {
+        let kinds = |overrides: &serde_json::Value, attempt: i32, change: fn(&mut ReadyRun)| {
             let job = definition(overrides);
             let (mut parked, mut runs) = parked(&[]);
             for second in 1..=3 {
                 let mut ready = ready(second, &job);
                 (ready.run.job, ready.run.attempt) = (JobId::new(second), attempt);
                 change(&mut ready);
-                parked.push(Waiting::new(ready, Timestamp::EPOCH), &mut runs);
+                parked.push(WaitingRun::new(ready, Timestamp::EPOCH), &mut runs);
             }
             parked.apps[&APP].kinds.len()
         };
@@ -433,7 +437,7 @@ mod tests {
         assert_eq!(kinds(&json!({"route": "failover"}), 1, |_| {}), 3);
         assert_eq!(kinds(&json!({"pump": {"items": 9, "groups": 3, "per_executor": 1}}), 1, |_| {}), 3);
         assert_eq!(kinds(&json!({"shards": 2}), 1, |ready| ready.run = ready.run.clone().for_all_shards()), 3);
-        let of_shard = |ready: &mut Ready| {
+        let of_shard = |ready: &mut ReadyRun| {
             (ready.run.parent, ready.run.executor) = (Some(RunId::new(1)), Some(format!("e{}", ready.run.job)));
         };
         assert_eq!(kinds(&json!({}), 1, of_shard), 3, "each shard is for an executor of its own");
@@ -446,7 +450,8 @@ mod tests {
         let (mut parked, mut runs) = parked(&[(1, &long), (2, &short), (3, &short)]);
         assert!(parked.remove(RunId::new(2_000), &mut runs).is_some());
         assert!(parked.remove(RunId::new(2_000), &mut runs).is_none());
-        let seconds = |expired: Vec<Ready>| expired.iter().map(|ready| ready.run.due_at.second()).collect::<Vec<_>>();
+        let seconds =
+            |expired: Vec<ReadyRun>| expired.iter().map(|ready| ready.run.due_at.second()).collect::<Vec<_>>();
         assert_eq!(seconds(parked.take_expired(Timestamp::from_millis(3_999), &mut runs)), [] as [i64; 0]);
         assert_eq!(seconds(parked.take_expired(Timestamp::from_secs(4), &mut runs)), [3]);
         assert_eq!(seconds(parked.take_expired(Timestamp::from_secs(6), &mut runs)), [1]);
@@ -457,7 +462,7 @@ mod tests {
     fn some_are_looked_at_together() {
         let (one, other) = (definition(&json!({})), definition(&json!({"handler": "other"})));
         let (parked, runs) = parked(&[(1, &one), (2, &one), (3, &one), (4, &other)]);
-        let seconds = |some: Vec<&Ready>| some.iter().map(|ready| ready.run.due_at.second()).collect::<Vec<_>>();
+        let seconds = |some: Vec<&ReadyRun>| some.iter().map(|ready| ready.run.due_at.second()).collect::<Vec<_>>();
         assert_eq!(seconds(parked.waiting(|_| true, 3, &runs)), [1, 4, 2], "a long queue hides no other");
         assert_eq!(seconds(parked.waiting(|open| open.ready.definition.job.handler == "other", 9, &runs)), [4]);
         assert_eq!(seconds(parked.waiting(|open| open.ready.run.due_at.second() != 2, 9, &runs)), [1, 4]);
@@ -470,7 +475,7 @@ mod tests {
         let mut parked = parked(&[]);
         for number in 0..100_000_i64 {
             let job = &jobs[usize::try_from(number % 3).unwrap()];
-            let waiting = Waiting::new(ready(1 + number * 7_919 % 100_003, job), Timestamp::from_millis(number));
+            let waiting = WaitingRun::new(ready(1 + number * 7_919 % 100_003, job), Timestamp::from_millis(number));
             parked.0.push(waiting, &mut parked.1);
         }
         let all: Vec<RunId> = parked.0.runs.keys().copied().collect();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rondel_core::route::{Answer, Question, question};
 use rondel_core::{ExecutorId, JobId, RunId, Timestamp};
 
-use crate::dispatch::ready::Ready;
+use crate::dispatch::ready::ReadyRun;
 use crate::dispatch::runs::{OpenRun, OpenRuns, Stage};
 
 /// How long a run waits for answers.
@@ -22,7 +22,7 @@ const OPEN_MAX: usize = 10_000;
 /// A run whose router asks executors first, with their answers so far.
 #[derive(Debug)]
 pub(crate) struct Probe {
-    pub(crate) ready: Ready,
+    pub(crate) ready: ReadyRun,
     pub(crate) answers: Answers,
 }
 
@@ -30,24 +30,29 @@ pub(crate) struct Probe {
 #[derive(Debug)]
 pub(crate) struct Answers {
     /// Deadline for answers.
-    pub(crate) until: Timestamp,
+    pub(crate) answer_deadline: Timestamp,
     answers: Vec<(ExecutorId, Answer)>,
     /// Executors that got another run of the job after they were asked about this run. Their answers are outdated.
-    taken: Vec<ExecutorId>,
+    taken_by: Vec<ExecutorId>,
     /// The number of the last question that was sent before this run arrived. Only answers to later questions count for the run.
-    after: i64,
+    asked_after: i64,
 }
 
 impl Probe {
-    pub(crate) fn new(ready: Ready, now: Timestamp) -> Self {
-        let answers = Answers { until: now + ANSWER_TIMEOUT, answers: Vec::new(), taken: Vec::new(), after: 0 };
+    pub(crate) fn new(ready: ReadyRun, now: Timestamp) -> Self {
+        let answers = Answers {
+            answer_deadline: now + ANSWER_TIMEOUT,
+            answers: Vec::new(),
+            taken_by: Vec::new(),
+            asked_after: 0,
+        };
         Self { ready, answers }
     }
 }
 
 impl Answers {
     pub(crate) fn answer(&self, executor: ExecutorId) -> Answer {
-        if self.taken.contains(&executor) {
+        if self.taken_by.contains(&executor) {
             return Answer::No;
         }
         self.answers.iter().find(|(id, _)| *id == executor).map_or(Answer::Missing, |(_, answer)| *answer)
@@ -55,12 +60,12 @@ impl Answers {
 
     /// Records that the executor got another run of the job.
     pub(crate) fn record_taken(&mut self, executor: ExecutorId) {
-        if !self.taken.contains(&executor) {
-            self.taken.push(executor);
+        if !self.taken_by.contains(&executor) {
+            self.taken_by.push(executor);
         }
     }
 
-    fn note(&mut self, executor: ExecutorId, answer: Answer) {
+    fn record(&mut self, executor: ExecutorId, answer: Answer) {
         match self.answers.iter_mut().find(|(id, _)| *id == executor) {
             Some((_, known)) => *known = answer,
             None => self.answers.push((executor, answer)),
@@ -70,11 +75,11 @@ impl Answers {
 
 /// A question that was sent and has not been answered.
 #[derive(Debug)]
-struct PendingProbe {
+struct PendingQuestion {
     executor: ExecutorId,
     jobs: Vec<JobId>,
     /// The deadline for the answer.
-    until: Timestamp,
+    answer_deadline: Timestamp,
 }
 
 #[derive(Debug, Default)]
@@ -84,9 +89,9 @@ pub(crate) struct Probes {
     /// The deadlines of the probes, in order.
     deadlines: VecDeque<(Timestamp, JobId)>,
     /// The jobs that the next flush asks each executor about.
-    to_ask: BTreeMap<ExecutorId, BTreeSet<JobId>>,
+    unsent_questions: BTreeMap<ExecutorId, BTreeSet<JobId>>,
     /// The questions that have not been answered, by their numbers.
-    asked: BTreeMap<i64, PendingProbe>,
+    unanswered_questions: BTreeMap<i64, PendingQuestion>,
     /// The number of the last question.
     last_number: i64,
     /// The jobs about which executors are not asked, each with the end of its pause.
@@ -111,10 +116,10 @@ impl Probes {
     pub(crate) fn ask(&mut self, mut probe: Probe, executors: impl Iterator<Item = ExecutorId>, runs: &mut OpenRuns) {
         let job = probe.ready.run.job;
         for executor in executors {
-            self.to_ask.entry(executor).or_default().insert(job);
+            self.unsent_questions.entry(executor).or_default().insert(job);
         }
-        probe.answers.after = self.last_number;
-        self.deadlines.push_back((probe.answers.until, job));
+        probe.answers.asked_after = self.last_number;
+        self.deadlines.push_back((probe.answers.answer_deadline, job));
         self.put_back(probe, runs);
     }
 
@@ -127,14 +132,14 @@ impl Probes {
 
     /// The questions since the last flush, each with its number and at most `jobs_max` jobs.
     pub(crate) fn take_questions(&mut self, jobs_max: usize, now: Timestamp) -> Vec<(ExecutorId, i64, Vec<JobId>)> {
-        let mut questions = Vec::with_capacity(self.to_ask.len());
-        for (executor, jobs) in std::mem::take(&mut self.to_ask) {
+        let mut questions = Vec::with_capacity(self.unsent_questions.len());
+        for (executor, jobs) in std::mem::take(&mut self.unsent_questions) {
             let jobs: Vec<JobId> = jobs.into_iter().collect();
             for jobs in jobs.chunks(jobs_max) {
                 self.last_number += 1;
-                self.asked.insert(
+                self.unanswered_questions.insert(
                     self.last_number,
-                    PendingProbe { executor, jobs: jobs.to_vec(), until: now + ANSWER_TIMEOUT },
+                    PendingQuestion { executor, jobs: jobs.to_vec(), answer_deadline: now + ANSWER_TIMEOUT },
                 );
                 questions.push((executor, self.last_number, jobs.to_vec()));
             }
@@ -144,14 +149,14 @@ impl Probes {
 
     /// Records an executor's answer to a question: `free` lists the jobs whose runs it would take. Returns the jobs whose runs may be routed
     /// now.
-    pub(crate) fn answered(
+    pub(crate) fn record_answer(
         &mut self,
         executor: ExecutorId,
         number: i64,
         free: &BTreeSet<JobId>,
         runs: &mut OpenRuns,
     ) -> Vec<JobId> {
-        let Some(asked) = self.asked.remove(&number).filter(|asked| asked.executor == executor) else {
+        let Some(asked) = self.unanswered_questions.remove(&number).filter(|asked| asked.executor == executor) else {
             return Vec::new();
         };
         for job in &asked.jobs {
@@ -162,9 +167,9 @@ impl Probes {
                 let is_yes = is_there || free.contains(job);
                 // An answer to a question from before this run arrived does not consider the runs that were sent since.
                 if let Stage::Probing(answers) = &mut open.stage
-                    && answers.after < number
+                    && answers.asked_after < number
                 {
-                    answers.note(executor, if is_yes { Answer::Yes } else { Answer::No });
+                    answers.record(executor, if is_yes { Answer::Yes } else { Answer::No });
                 }
             }
         }
@@ -187,7 +192,7 @@ impl Probes {
     }
 
     /// Forgets a run that executors are asked about.
-    pub(crate) fn remove(&mut self, ready: &Ready) {
+    pub(crate) fn remove(&mut self, ready: &ReadyRun) {
         let job = ready.run.job;
         if let Some(waiting) = self.waiting.get_mut(&job) {
             waiting.retain(|run| *run != ready.run.id);
@@ -204,7 +209,7 @@ impl Probes {
             ended.push(job);
         }
         if !ended.is_empty() {
-            self.asked.retain(|_, asked| asked.until > now);
+            self.unanswered_questions.retain(|_, asked| asked.answer_deadline > now);
             ended.dedup();
         }
         ended
@@ -215,10 +220,12 @@ impl Probes {
         let latest = now + ANSWER_TIMEOUT;
         self.paused.clear();
         self.deadlines.iter_mut().for_each(|(until, _)| *until = latest.min(*until));
-        self.asked.values_mut().for_each(|asked| asked.until = latest.min(asked.until));
+        self.unanswered_questions
+            .values_mut()
+            .for_each(|asked| asked.answer_deadline = latest.min(asked.answer_deadline));
         self.waiting.values().flatten().for_each(|run| {
             if let Some(OpenRun { stage: Stage::Probing(answers), .. }) = runs.get_mut(*run) {
-                answers.until = latest.min(answers.until);
+                answers.answer_deadline = latest.min(answers.answer_deadline);
             }
         });
     }
@@ -236,7 +243,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::definitions::Compiled;
+    use crate::definitions::CompiledDefinition;
     use crate::dispatch::tests_support::{definition, ready};
 
     const JOB: JobId = JobId::new(1);
@@ -247,7 +254,7 @@ mod tests {
         Timestamp::from_millis(millis)
     }
 
-    fn job(route: &str) -> Arc<Compiled> {
+    fn job(route: &str) -> Arc<CompiledDefinition> {
         definition(&json!({ "route": route }))
     }
 
@@ -255,7 +262,7 @@ mod tests {
     type Asking = (Probes, OpenRuns);
 
     /// Asks executors A and B about a run; returns the numbers of the questions.
-    fn ask((probes, runs): &mut Asking, job: &Arc<Compiled>, now: i64) -> Vec<i64> {
+    fn ask((probes, runs): &mut Asking, job: &Arc<CompiledDefinition>, now: i64) -> Vec<i64> {
         // Each call asks about another run.
         probes.ask(Probe::new(ready(1 + now, job), at(now)), [A, B].into_iter(), runs);
         probes.take_questions(10, at(now)).into_iter().map(|(_, number, _)| number).collect()
@@ -269,7 +276,7 @@ mod tests {
     }
 
     fn answered((probes, runs): &mut Asking, executor: ExecutorId, number: i64, free: &BTreeSet<JobId>) -> Vec<JobId> {
-        probes.answered(executor, number, free, runs)
+        probes.record_answer(executor, number, free, runs)
     }
 
     #[test]
@@ -310,7 +317,7 @@ mod tests {
         assert_eq!(probes.0.wake_at(), at(200));
         assert_eq!(probes.0.take_ended(at(199)), []);
         assert_eq!(probes.0.take_ended(at(200)), [JOB]);
-        assert!(probes.0.asked.is_empty(), "questions without an answer are forgotten");
+        assert!(probes.0.unanswered_questions.is_empty(), "questions without an answer are forgotten");
         assert_eq!(probes.0.take(JOB, &mut probes.1).len(), 1);
         probes.0.pause(JOB, at(200));
         assert!(probes.0.is_paused(JOB, at(299)) && !probes.0.is_paused(JOB, at(300)));

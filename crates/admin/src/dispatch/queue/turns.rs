@@ -5,15 +5,15 @@ use rondel_core::{ExecutorId, Reason, RunId};
 
 use crate::dispatch::ahead;
 use crate::dispatch::decision::Decision;
-use crate::dispatch::queue::overlap::{Admitted, GateDecision, queue_max};
-use crate::dispatch::ready::Ready;
-use crate::dispatch::runs::{Arrival, Stage, Timer, Waiting};
+use crate::dispatch::queue::overlap::{AdmittedRun, GateDecision, queue_max};
+use crate::dispatch::ready::ReadyRun;
+use crate::dispatch::runs::{Arrival, Stage, Timer, WaitingRun};
 use crate::dispatch::state::Work;
 use crate::dispatch::step::Step;
 use crate::dispatch::waits;
 
 /// Carries out the decision of a gate about a run, and returns the run if it may pass.
-pub(crate) fn apply_gate_decision(d: &mut Decision<'_>, run: RunId, entry: GateDecision) -> Option<Ready> {
+pub(crate) fn apply_gate_decision(d: &mut Decision<'_>, run: RunId, entry: GateDecision) -> Option<ReadyRun> {
     match entry {
         GateDecision::Passed(ready) => Some(ready),
         GateDecision::Queued => None,
@@ -56,9 +56,9 @@ fn make_room(d: &mut Decision<'_>, open: Vec<RunId>, later: RunId) {
     ask_covered(d);
 }
 
-fn park_again(d: &mut Decision<'_>, ready: Option<Ready>) {
+fn park_again(d: &mut Decision<'_>, ready: Option<ReadyRun>) {
     let now = d.now;
-    ready.into_iter().for_each(|ready| d.state.parked.push(Waiting::new(ready, now), &mut d.state.runs));
+    ready.into_iter().for_each(|ready| d.state.parked.push(WaitingRun::new(ready, now), &mut d.state.runs));
 }
 
 /// Stores the requests to stop runs that later runs replace. Each round calls this function again until the requests are durable.
@@ -75,24 +75,24 @@ pub(crate) fn leave_gate(d: &mut Decision<'_>, run: RunId) {
     queue_starts(d, passed);
 }
 
-/// Queues the runs whose turn has come; [`work_off`](crate::dispatch::flow::work_off) starts them.
-pub(crate) fn queue_starts(d: &mut Decision<'_>, passed: Vec<Admitted>) {
+/// Queues the runs whose turn has come; [`offer_freed_places`](crate::dispatch::flow::offer_freed_places) starts them.
+pub(crate) fn queue_starts(d: &mut Decision<'_>, passed: Vec<AdmittedRun>) {
     d.state.work.extend(passed.into_iter().map(Work::Start));
 }
 
 /// Returns the run, unless one of its limits holds it back: then it waits for that limit.
-pub(crate) fn unless_held_back(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
+pub(crate) fn unless_held_back(d: &mut Decision<'_>, ready: ReadyRun) -> Option<ReadyRun> {
     let now = d.now;
     let Some(key) = d.state.limits.limit_holding_back(&ready, now) else { return Some(ready) };
     let passed = d.state.gates.leave_executor(ready.run.id, &mut d.state.runs);
-    d.state.limits.enqueue(key, Waiting::new(ready, now), now, &mut d.state.runs);
+    d.state.limits.enqueue(key, WaitingRun::new(ready, now), now, &mut d.state.runs);
     queue_starts(d, passed);
     None
 }
 
 /// Applies the job's gate at this executor, and the run's limits, to a run that was routed to the executor. Returns the run if it may be
 /// sent.
-pub(crate) fn admit(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) -> Option<Ready> {
+pub(crate) fn admit(d: &mut Decision<'_>, ready: ReadyRun, executor: ExecutorId) -> Option<ReadyRun> {
     let now = d.now;
     let ready = match d.state.gates.would_pass_at(&ready, executor) {
         true => unless_held_back(d, ready)?,
@@ -106,9 +106,9 @@ pub(crate) fn admit(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) ->
 }
 
 /// Frees the limits and the executor's gate of a run that the executor did not get.
-pub(crate) fn give_back(d: &mut Decision<'_>, ready: &Ready) {
+pub(crate) fn give_back(d: &mut Decision<'_>, ready: &ReadyRun) {
     d.state.deadlines.forget(ready.run.id);
-    let freed = d.state.limits.undo(ready);
+    let freed = d.state.limits.uncount_start(ready);
     let passed = d.state.gates.leave_executor(ready.run.id, &mut d.state.runs);
     queue_starts(d, passed);
     d.state.work.extend(freed.map(Work::Offer));
@@ -121,7 +121,7 @@ pub(crate) fn release_limit(d: &mut Decision<'_>, run: RunId) {
 }
 
 /// Takes out a run that waits here for its turn, for a limit, for an executor or for executors' answers.
-pub(crate) fn take_waiting(d: &mut Decision<'_>, run: RunId) -> Option<Ready> {
+pub(crate) fn take_waiting(d: &mut Decision<'_>, run: RunId) -> Option<ReadyRun> {
     match d.state.runs.stage(run)? {
         Stage::Parked(_) => d.state.parked.remove(run, &mut d.state.runs).map(|waiting| waiting.ready),
         Stage::Limited(_) => d.state.limits.remove(run, &mut d.state.runs).map(|waiting| waiting.ready),
@@ -143,13 +143,13 @@ pub(crate) fn take_unstarted(d: &mut Decision<'_>, run: RunId) -> Option<Ready> 
 }
 
 /// Accepts a run from the ring, and sets its timer.
-pub(crate) fn arrived(d: &mut Decision<'_>, ready: Ready) {
+pub(crate) fn accept_run(d: &mut Decision<'_>, ready: ReadyRun) {
     match d.state.runs.arrival(&ready) {
         Arrival::New => {}
         Arrival::Replaces => withdraw(d, ready.run.id),
         Arrival::Known => return,
     }
-    let timer = Timer::new(&ready, ahead::lead(d, &ready), d.facts.uptime);
+    let timer = Timer::new(&ready, ahead::send_lead(d, &ready), d.facts.uptime);
     d.state.runs.schedule(ready, timer);
 }
 

@@ -7,7 +7,7 @@ use crate::dispatch::tests_support::{definition, ready};
 const AT: fn(i64) -> Timestamp = Timestamp::from_millis;
 
 /// A run of this job that is due at second 10.
-fn due(overrides: &serde_json::Value, change: impl FnOnce(&mut Run)) -> Ready {
+fn due(overrides: &serde_json::Value, change: impl FnOnce(&mut Run)) -> ReadyRun {
     let mut ready = ready(10, &definition(overrides));
     change(&mut ready.run);
     ready
@@ -20,24 +20,24 @@ fn waiting_for(waits_for: WaitFor) -> Box<ReasonDetail> {
 #[test]
 fn queue_time_counts_from_the_instant_unless_the_server_is_late() {
     for (now, queued_at, is_late) in [(9_800, 10_000, false), (11_000, 10_000, false), (11_001, 11_001, true)] {
-        let taken = due(&json!({}), |_| {}).taken_up(AT(now));
+        let taken = due(&json!({}), |_| {}).with_queue_start(AT(now));
         assert_eq!((taken.queued_at, taken.late.is_some()), (Some(AT(queued_at)), is_late), "{now}");
     }
     let noted = |waits_for| move |run: &mut Run| run.detail = Some(waiting_for(waits_for));
     for (waits_for, queued_at) in [(WaitFor::Slot, 10_000), (WaitFor::RollCall, 20_000)] {
-        let taken = due(&json!({"queue_timeout": "60s"}), noted(waits_for)).taken_up(AT(20_000));
+        let taken = due(&json!({"queue_timeout": "60s"}), noted(waits_for)).with_queue_start(AT(20_000));
         assert_eq!(taken.queued_at, Some(AT(queued_at)), "{waits_for:?}");
     }
-    let before = Ready { queued_at: Some(AT(7_000)), ..due(&json!({}), |_| {}) };
-    assert_eq!(before.taken_up(AT(20_000)).queued_at, Some(AT(7_000)), "it has been queued before");
+    let before = ReadyRun { queued_at: Some(AT(7_000)), ..due(&json!({}), |_| {}) };
+    assert_eq!(before.with_queue_start(AT(20_000)).queued_at, Some(AT(7_000)), "it has been queued before");
 }
 
 /// Only the first attempt of a fire is late; its shards and retries have other reasons to come later.
 #[test]
 fn a_fire_is_late_once() {
     let late = |taken_up_at, change: &dyn Fn(&mut Run)| {
-        let ready = Ready { taken_up_at, ..due(&json!({}), |run| change(run)) };
-        ready.taken_up(AT(20_000)).late.map(|late| (late.because, late.by.as_secs()))
+        let ready = ReadyRun { taken_up_at, ..due(&json!({}), |run| change(run)) };
+        ready.with_queue_start(AT(20_000)).late.map(|late| (late.because, late.by.as_secs()))
     };
     assert_eq!(late(None, &|_| {}), Some((LateBecause::Outage, 10)));
     assert_eq!(late(Some(AT(10_000)), &|_| {}), Some((LateBecause::Overload, 10)));
@@ -59,7 +59,11 @@ fn the_queue_time_of_an_attempt_that_no_executor_received_continues() {
             (run.attempt, run.reason) = (attempt, reason);
             run.detail = Some(Box::new(ReasonDetail { waited_ms, ..ReasonDetail::default() }));
         });
-        assert_eq!(again.taken_up(AT(10_000)).queued_at, Some(AT(expected)), "{attempt} {reason:?} {waited_ms:?}");
+        assert_eq!(
+            again.with_queue_start(AT(10_000)).queued_at,
+            Some(AT(expected)),
+            "{attempt} {reason:?} {waited_ms:?}"
+        );
     }
 }
 
@@ -67,7 +71,7 @@ fn the_queue_time_of_an_attempt_that_no_executor_received_continues() {
 fn a_run_expires_with_its_queue_timeout() {
     let ready = due(&json!({"queue_timeout": "5s"}), |_| {});
     assert_eq!((ready.is_expired(AT(14_999)), ready.is_expired(AT(15_000))), (false, true));
-    let later = Ready { queued_at: Some(AT(12_000)), ..ready };
+    let later = ReadyRun { queued_at: Some(AT(12_000)), ..ready };
     assert_eq!((later.is_expired(AT(16_999)), later.is_expired(AT(17_000))), (false, true));
     assert_eq!(waited_ms(&later, AT(16_500)), 4_500);
 }
@@ -78,7 +82,7 @@ fn a_run_expires_with_its_queue_timeout() {
 fn runs_that_are_marked_before_they_are_sent() {
     let shards = json!({"shards": 2});
     let shard = |total: i32| move |run: &mut Run| (run.shard_index, run.shard_total) = (0, Some(total));
-    let noted = |ready: Ready| Ready { wait_noted: true, ..ready };
+    let noted = |ready: ReadyRun| ReadyRun { wait_noted: true, ..ready };
     let in_row = |run: &mut Run| run.detail = Some(waiting_for(WaitFor::Executor));
     for (name, ready, expected) in [
         ("at least once", due(&json!({}), |_| {}), false),
@@ -116,7 +120,7 @@ fn which_runs_the_misfire_policy_skips() {
     type Change = fn(&mut Run);
     let job = json!({"schedule": {"every": "1h"}, "misfire": {"policy": "skip", "tolerance": "5s"}});
     let missed = |now: i64, taken_up_at: Option<i64>, change: &dyn Fn(&mut Run)| {
-        let ready = Ready { taken_up_at: taken_up_at.map(AT), ..due(&job, |run| change(run)) };
+        let ready = ReadyRun { taken_up_at: taken_up_at.map(AT), ..due(&job, |run| change(run)) };
         ready.is_missed(AT(now))
     };
     assert!(!missed(15_000, None, &|_| {}), "within the tolerance");

@@ -6,14 +6,14 @@ use std::time::Duration;
 use rondel_core::RunId;
 use rondel_core::outcome::Outcome;
 
-use crate::dispatch::ready::Ready;
+use crate::dispatch::ready::ReadyRun;
 
 /// The deadlines of runs whose handlers have begun, by the boot-time clock: a step of the database's clock does not move them.
 #[derive(Debug, Default)]
-pub(crate) struct Deadlines(BTreeMap<RunId, Deadline>);
+pub(crate) struct Deadlines(BTreeMap<RunId, AttemptDeadline>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Deadline {
+struct AttemptDeadline {
     attempt: i32,
     /// The deadline, by the boot-time clock in microseconds.
     at_micros: i64,
@@ -30,10 +30,10 @@ pub(super) enum OverdueAction {
 impl Deadlines {
     /// Records that the handler of this attempt began at this instant, in microseconds of the boot-time clock. The first record of an attempt
     /// counts, and replaces that of an earlier attempt.
-    pub(crate) fn record_start(&mut self, ready: &Ready, at_micros: i64) {
+    pub(crate) fn record_start(&mut self, ready: &ReadyRun, at_micros: i64) {
         if let Some(timeout) = ready.definition.job.timeout {
             let (attempt, at_micros) = (ready.run.attempt, later_by(at_micros, timeout));
-            let new = Deadline { attempt, at_micros, is_asked: false };
+            let new = AttemptDeadline { attempt, at_micros, is_asked: false };
             let known = self.0.entry(ready.run.id).or_insert(new);
             if known.attempt < attempt {
                 *known = new;
@@ -63,7 +63,7 @@ impl Deadlines {
         now_micros: i64,
         (ask, give_up): (Duration, Duration),
     ) -> Vec<(RunId, i32, OverdueAction)> {
-        let what = |deadline: &Deadline| {
+        let what = |deadline: &AttemptDeadline| {
             let asks = (now_micros >= later_by(deadline.at_micros, ask)).then_some(OverdueAction::Ask);
             if now_micros >= later_by(deadline.at_micros, give_up) { Some(OverdueAction::GiveUp) } else { asks }
         };

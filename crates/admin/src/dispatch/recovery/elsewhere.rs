@@ -17,14 +17,14 @@ const ASK_AFTER: Duration = Duration::from_secs(2);
 /// The delay before a question without an answer is asked again.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(10);
 /// How many executors are asked in one round.
-const ASK_MAX: usize = 200;
+const ASKED_COUNT_MAX: usize = 200;
 
 /// The questions that this server asked through others.
 #[derive(Debug, Default)]
 pub(crate) struct RelayedQuestions {
     /// When the last roll call began.
     called_at: Option<Timestamp>,
-    asked: BTreeMap<ExecutorId, FenceInquiry>,
+    inquiries: BTreeMap<ExecutorId, FenceInquiry>,
     /// The instant of the newest question: the next one gets a later instant, so that no two have the same.
     last_asked_at: Option<Timestamp>,
 }
@@ -32,7 +32,7 @@ pub(crate) struct RelayedQuestions {
 #[derive(Debug)]
 struct FenceInquiry {
     /// When the question was asked; the answer names it by this instant.
-    at: Timestamp,
+    asked_at: Timestamp,
     /// The leases that the question is about: for each node its newest ended epoch.
     leases: BTreeMap<NodeId, i64>,
     answer: Option<ReceivedAnswer>,
@@ -46,7 +46,7 @@ struct ReceivedAnswer {
 }
 
 impl FenceInquiry {
-    fn covers(&self, leases: &BTreeMap<NodeId, i64>) -> bool {
+    fn is_about_all(&self, leases: &BTreeMap<NodeId, i64>) -> bool {
         leases.iter().all(|(node, epoch)| self.leases.get(node).is_some_and(|asked| asked >= epoch))
     }
 }
@@ -55,12 +55,12 @@ impl RelayedQuestions {
     /// Begins a roll call: earlier answers do not count.
     pub(crate) fn begin_roll_call(&mut self, now: Timestamp) {
         self.called_at = Some(now);
-        self.asked.clear();
+        self.inquiries.clear();
     }
 
     /// Whether another server has relayed this executor's answer about all of these leases.
     pub(crate) fn has_answered(&self, executor: ExecutorId, leases: &BTreeMap<NodeId, i64>) -> bool {
-        self.asked.get(&executor).is_some_and(|asked| asked.answer.is_some() && asked.covers(leases))
+        self.inquiries.get(&executor).is_some_and(|asked| asked.answer.is_some() && asked.is_about_all(leases))
     }
 
     /// The attempts that executors without a stream here have, by the answers that cover these leases.
@@ -70,13 +70,13 @@ impl RelayedQuestions {
         executors: &'a Executors,
     ) -> impl Iterator<Item = (ExecutorId, &'a HashSet<(RunId, i32)>)> {
         let is_elsewhere = |id: &ExecutorId| executors.get(*id).is_none();
-        let answers = self.asked.iter().filter(move |(id, asked)| is_elsewhere(id) && asked.covers(leases));
+        let answers = self.inquiries.iter().filter(move |(id, asked)| is_elsewhere(id) && asked.is_about_all(leases));
         answers.filter_map(|(id, asked)| Some((*id, &asked.answer.as_ref()?.held)))
     }
 
     /// The name of an executor at the server that relayed its answer.
     pub(crate) fn name(&self, executor: ExecutorId) -> Option<&str> {
-        self.asked.get(&executor)?.answer.as_ref().map(|answer| answer.name.as_str())
+        self.inquiries.get(&executor)?.answer.as_ref().map(|answer| answer.name.as_str())
     }
 
     /// The questions to these executors that are due now.
@@ -90,14 +90,14 @@ impl RelayedQuestions {
         if self.called_at.is_none_or(|called_at| called_at + ASK_AFTER > now) {
             return Vec::new();
         }
-        self.asked.retain(|executor, _| executors.contains(executor));
+        self.inquiries.retain(|executor, _| executors.contains(executor));
         let is_due = |executor: &ExecutorId| {
-            let asked = self.asked.get(executor);
+            let asked = self.inquiries.get(executor);
             asked.is_none_or(|asked| {
-                !asked.covers(leases) || (asked.answer.is_none() && asked.at + ASK_AGAIN_AFTER <= now)
+                !asked.is_about_all(leases) || (asked.answer.is_none() && asked.asked_at + ASK_AGAIN_AFTER <= now)
             })
         };
-        let due: Vec<ExecutorId> = executors.iter().copied().filter(is_due).take(ASK_MAX).collect();
+        let due: Vec<ExecutorId> = executors.iter().copied().filter(is_due).take(ASKED_COUNT_MAX).collect();
         if due.is_empty() {
             return Vec::new();
         }
@@ -107,16 +107,16 @@ impl RelayedQuestions {
         let tokens: Vec<LeaseToken> =
             leases.iter().map(|(node, epoch)| LeaseToken { node: *node, epoch: *epoch }).collect();
         let request = |executor: ExecutorId| {
-            self.asked.insert(executor, FenceInquiry { at, leases: leases.clone(), answer: None });
+            self.inquiries.insert(executor, FenceInquiry { asked_at: at, leases: leases.clone(), answer: None });
             FenceRequest { asker, executor, asked_at: at, leases: tokens.clone() }
         };
         due.into_iter().map(request).collect()
     }
 
     /// Takes an answer; false if it is not about the newest question, or if that has been answered already.
-    pub(crate) fn answered(&mut self, answer: RelayedAnswer) -> bool {
-        let is_this = |asked: &&mut FenceInquiry| asked.at == answer.asked_at && asked.answer.is_none();
-        let Some(asked) = self.asked.get_mut(&answer.executor).filter(is_this) else { return false };
+    pub(crate) fn record_answer(&mut self, answer: RelayedAnswer) -> bool {
+        let is_this = |asked: &&mut FenceInquiry| asked.asked_at == answer.asked_at && asked.answer.is_none();
+        let Some(asked) = self.inquiries.get_mut(&answer.executor).filter(is_this) else { return false };
         asked.answer = Some(ReceivedAnswer { name: answer.name, held: answer.held.into_iter().collect() });
         true
     }
@@ -143,7 +143,7 @@ impl Relays {
     }
 
     /// The questions of other servers that this answer completes.
-    pub(crate) fn complete(&mut self, executor: ExecutorId, lease: LeaseToken) -> Vec<FenceRequest> {
+    pub(crate) fn take_completed(&mut self, executor: ExecutorId, lease: LeaseToken) -> Vec<FenceRequest> {
         for relayed in self.0.iter_mut().filter(|relayed| relayed.request.executor == executor) {
             relayed.missing.retain(|node, epoch| *node != lease.node || *epoch > lease.epoch);
         }
@@ -154,7 +154,7 @@ impl Relays {
 
     /// Takes the questions that other servers now ask of executors that are connected here, and forgets those that no server asks any more.
     /// Returns the fences to send, each with its executor.
-    pub(crate) fn take(&mut self, requests: Vec<FenceRequest>) -> Vec<(ExecutorId, LeaseToken)> {
+    pub(crate) fn replace_questions(&mut self, requests: Vec<FenceRequest>) -> Vec<(ExecutorId, LeaseToken)> {
         let mut before = std::mem::take(&mut self.0);
         let mut fences = Vec::new();
         for request in requests {
@@ -232,7 +232,10 @@ mod tests {
             let (mut questions, request) = asked(&[(2, 3)]);
             let now = leases(&epochs);
             assert!(!questions.has_answered(ONE, &now), "no server has answered");
-            assert!(questions.answered(answer(&request)) && !questions.answered(answer(&request)), "it is news once");
+            assert!(
+                questions.record_answer(answer(&request)) && !questions.record_answer(answer(&request)),
+                "it is news once"
+            );
             assert_eq!(questions.has_answered(ONE, &now), covered, "{epochs:?}");
             assert!(!questions.has_answered(ExecutorId::new(2), &now));
             let executors = Executors::default();
@@ -245,7 +248,7 @@ mod tests {
     #[test]
     fn an_executor_that_is_connected_answers_for_itself() {
         let (mut questions, request) = asked(&[(2, 3)]);
-        assert!(questions.answered(answer(&request)));
+        assert!(questions.record_answer(answer(&request)));
         let (session, online, _stream) = executor(1, 1);
         let mut executors = Executors::default();
         executors.join(session, &online, Report::default());
@@ -259,8 +262,8 @@ mod tests {
     fn an_answer_to_an_earlier_question_does_not_answer_the_newest() {
         let (mut questions, request) = asked(&[(2, 3)]);
         let earlier = RelayedAnswer { asked_at: AT(9_999), ..answer(&request) };
-        assert!(!questions.answered(earlier) && !questions.has_answered(ONE, &leases(&[(2, 3)])));
-        assert!(!questions.answered(RelayedAnswer { executor: ExecutorId::new(2), ..answer(&request) }));
+        assert!(!questions.record_answer(earlier) && !questions.has_answered(ONE, &leases(&[(2, 3)])));
+        assert!(!questions.record_answer(RelayedAnswer { executor: ExecutorId::new(2), ..answer(&request) }));
     }
 
     /// Each of several servers waits for its own executors and leases.
@@ -276,14 +279,14 @@ mod tests {
         let first = request(7, 1, &[lease(2, 3)]);
         let second = request(8, 2, &[lease(5, 4), lease(6, 1)]);
         let mut relays = Relays::default();
-        assert_eq!(relays.take(vec![first.clone(), second.clone()]).len(), 3);
+        assert_eq!(relays.replace_questions(vec![first.clone(), second.clone()]).len(), 3);
         let two = ExecutorId::new(2);
         assert!(relays.asks(ONE, lease(2, 3)) && relays.asks(two, lease(6, 1)));
         assert!(!relays.asks(two, lease(2, 3)) && !relays.asks(ONE, lease(2, 2)) && !relays.asks(ONE, lease(5, 4)));
-        assert_eq!(relays.complete(two, lease(2, 3)), [], "no server asks that of it");
-        assert_eq!(relays.complete(two, lease(5, 3)), [], "an earlier lease than the one that is asked about");
-        assert_eq!(relays.complete(two, lease(6, 1)), []);
-        assert_eq!(relays.complete(two, lease(5, 5)), [second], "a later lease covers the earlier");
-        assert_eq!(relays.complete(ONE, lease(2, 3)), [first]);
+        assert_eq!(relays.take_completed(two, lease(2, 3)), [], "no server asks that of it");
+        assert_eq!(relays.take_completed(two, lease(5, 3)), [], "an earlier lease than the one that is asked about");
+        assert_eq!(relays.take_completed(two, lease(6, 1)), []);
+        assert_eq!(relays.take_completed(two, lease(5, 5)), [second], "a later lease covers the earlier");
+        assert_eq!(relays.take_completed(ONE, lease(2, 3)), [first]);
     }
 }

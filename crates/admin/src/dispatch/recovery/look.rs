@@ -13,10 +13,10 @@ use crate::counters::Count;
 use crate::dispatch::active::Phase;
 use crate::dispatch::decision::Decision;
 use crate::dispatch::effect::Effect;
-use crate::dispatch::event::Settled;
+use crate::dispatch::event::SettledAttempt;
 use crate::dispatch::messages::cancel;
 use crate::dispatch::queue::turns;
-use crate::dispatch::ready::Ready;
+use crate::dispatch::ready::ReadyRun;
 use crate::dispatch::recovery::{lose, roll, silence};
 use crate::dispatch::results::verdicts;
 use crate::dispatch::step::Step;
@@ -26,7 +26,7 @@ use crate::dispatch::{ends, flow};
 const LOOK_PERIOD: Duration = Duration::from_secs(5);
 /// Maximum number of rows that one look reads for each of three kinds of runs: at executors, in the roll call, and runs that hold up others.
 /// The runs whose rows were read the longest ago come first.
-const LOOK_MAX: usize = 5_000;
+const LOOK_COUNT_MAX: usize = 5_000;
 
 /// The state of a row, compared with this node's memory of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,11 @@ pub(crate) fn look_for_lost(d: &mut Decision<'_>) {
 
 /// Handles the answer to [`Step::LastHeard`]: when other nodes last heard these suspects. An executor whose stream to this node has ended is
 /// not lost while another node hears it.
-pub(crate) fn heard_elsewhere(d: &mut Decision<'_>, suspects: &[ExecutorId], heard: &BTreeMap<ExecutorId, Timestamp>) {
+pub(crate) fn on_heard_elsewhere(
+    d: &mut Decision<'_>,
+    suspects: &[ExecutorId],
+    heard: &BTreeMap<ExecutorId, Timestamp>,
+) {
     let now = d.now;
     let lost_after = d.facts.settings.lost_after;
     d.state.pending.is_looking_for_lost = false;
@@ -81,7 +85,7 @@ pub(crate) fn heard_elsewhere(d: &mut Decision<'_>, suspects: &[ExecutorId], hea
 
 /// An executor that has shut down in order and has no runs counts as ended. If one of its runs has no result yet, the result may be in the
 /// executor's journal, and the executor sends it after its next start.
-pub(crate) fn executor_shut_down(d: &mut Decision<'_>, executor: ExecutorId) {
+pub(crate) fn on_executor_shut_down(d: &mut Decision<'_>, executor: ExecutorId) {
     let now = d.now;
     if lose::sent_to(d, executor, |_| true).is_empty() && d.state.executors.record_process_end(executor, now) {
         d.step(Step::NoteLeft(executor));
@@ -90,7 +94,7 @@ pub(crate) fn executor_shut_down(d: &mut Decision<'_>, executor: ExecutorId) {
 }
 
 /// An executor whose process was seen to die is lost immediately, without a long silence first. It has no journal with results to wait for.
-pub(crate) fn died(d: &mut Decision<'_>, executor: ExecutorId) {
+pub(crate) fn on_process_died(d: &mut Decision<'_>, executor: ExecutorId) {
     let now = d.now;
     if d.state.executors.record_process_end(executor, now) {
         lose_executor(d, executor);
@@ -117,15 +121,15 @@ pub(crate) fn look_at_rows(d: &mut Decision<'_>) {
         return;
     }
     d.state.recovery.next_look_at = now + LOOK_PERIOD;
-    let mut runs = if d.facts.settings.is_single_server { Vec::new() } else { held_for_long(d) };
+    let mut runs = if d.facts.settings.is_single_server { Vec::new() } else { runs_held_for_long(d) };
     let holding_up = d.facts.in_memory.missing(d.state.gates.runs_holding_up());
-    runs.extend(next_in_turn(holding_up, &mut d.state.recovery.last_looked.0, LOOK_MAX));
+    runs.extend(next_in_turn(holding_up, &mut d.state.recovery.last_looked.0, LOOK_COUNT_MAX));
     if !runs.is_empty() {
         d.step(Step::CheckRows(runs));
     }
 }
 
-fn held_for_long(d: &mut Decision<'_>) -> Vec<RunId> {
+fn runs_held_for_long(d: &mut Decision<'_>) -> Vec<RunId> {
     let now = d.now;
     let is_old = |sent_at: Timestamp| sent_at + LOOK_PERIOD <= now;
     let is_held = |phase| matches!(phase, Phase::Sent | Phase::Noted);
@@ -137,14 +141,14 @@ fn held_for_long(d: &mut Decision<'_>) -> Vec<RunId> {
         .map(|active| (active.looked_at, active.ready.run.id))
         .collect();
     held.sort_unstable();
-    held.truncate(LOOK_MAX);
+    held.truncate(LOOK_COUNT_MAX);
     for (_, run) in &held {
         if let Some(active) = d.state.runs.active_mut(*run) {
             active.looked_at = now;
         }
     }
     let called = d.state.recovery.rollcall.runs().collect();
-    let called = next_in_turn(called, &mut d.state.recovery.last_looked.1, LOOK_MAX);
+    let called = next_in_turn(called, &mut d.state.recovery.last_looked.1, LOOK_COUNT_MAX);
     held.into_iter().map(|(_, run)| run).chain(called).collect()
 }
 
@@ -158,7 +162,7 @@ fn next_in_turn(mut runs: Vec<RunId>, last: &mut RunId, count: usize) -> Vec<Run
     runs
 }
 
-pub(crate) fn rows_checked(d: &mut Decision<'_>, asked: &[RunId], checks: &[RunCheck]) {
+pub(crate) fn on_rows_checked(d: &mut Decision<'_>, asked: &[RunId], checks: &[RunCheck]) {
     let rows: HashMap<RunId, &RunCheck> = checks.iter().map(|check| (check.id, check)).collect();
     let this = d.facts.token;
     let is_own = |check: &RunCheck| check.owner.node == this.node;
@@ -178,7 +182,7 @@ pub(crate) fn rows_checked(d: &mut Decision<'_>, asked: &[RunId], checks: &[RunC
                 RowPlace::Vacant => d.state.gates.leave(*run, &mut d.state.runs),
             };
             turns::queue_starts(d, passed);
-            flow::work_off(d);
+            flow::offer_freed_places(d);
         }
     }
 }
@@ -193,7 +197,7 @@ fn apply_row_state(d: &mut Decision<'_>, run: RunId, (attempt, lease): (i32, Lea
         // The next attempt is in memory by now and has the place at the gate. A limit counts that attempt only once it has an executor.
         if d.state.runs.active(run).is_none() {
             turns::release_limit(d, run);
-            flow::work_off(d);
+            flow::offer_freed_places(d);
         }
         return;
     }
@@ -209,9 +213,9 @@ fn apply_row_state(d: &mut Decision<'_>, run: RunId, (attempt, lease): (i32, Lea
         turns::release_limit(d, run);
         let passed = d.state.gates.make_reserved(run, &mut d.state.runs);
         turns::queue_starts(d, passed);
-        flow::work_off(d);
+        flow::offer_freed_places(d);
     } else {
-        verdicts::settled(d, &Settled { run, attempt, owner: None, finished: EndOutcome::Duplicate });
+        verdicts::on_settled(d, &SettledAttempt { run, attempt, owner: None, finished: EndOutcome::Duplicate });
     }
 }
 
@@ -233,9 +237,9 @@ fn update_lease(d: &mut Decision<'_>, row: &RunCheck) {
 
 /// Forgets this attempt, or an earlier attempt of the run: no executor has it any more.
 pub(crate) fn forget_attempt(d: &mut Decision<'_>, run: RunId, attempt: i32) {
-    let is_past = |ready: &Ready| ready.run.attempt <= attempt;
+    let is_past = |ready: &ReadyRun| ready.run.attempt <= attempt;
     if d.state.runs.active(run).is_some_and(|active| is_past(&active.ready)) {
-        ends::free_active(d, run);
+        ends::remove_from_executor(d, run);
         d.state.deadlines.forget(run);
     }
     if d.state.runs.in_roll_call(run).is_some_and(is_past) {

@@ -5,7 +5,7 @@ use rondel_core::reason::ReasonDetail;
 use rondel_core::{ExecutorId, Reason, RunId};
 use rondel_store::ledger::AttemptEnd;
 
-use crate::dispatch::active::{Active, Phase};
+use crate::dispatch::active::{ActiveRun, Phase};
 use crate::dispatch::decision::Decision;
 use crate::dispatch::ends;
 use crate::dispatch::event::Report;
@@ -13,8 +13,8 @@ use crate::dispatch::ready::{end_of_unsent, lost_detail, waited_ms};
 use crate::dispatch::waits::with_reason;
 
 /// The runs that were sent to this executor, have not ended, and satisfy `which`.
-pub(crate) fn sent_to(d: &Decision<'_>, id: ExecutorId, which: impl Fn(&Active) -> bool) -> Vec<RunId> {
-    let is_sent = |active: &&Active| matches!(active.phase, Phase::Sent | Phase::Noted) && which(active);
+pub(crate) fn sent_to(d: &Decision<'_>, id: ExecutorId, which: impl Fn(&ActiveRun) -> bool) -> Vec<RunId> {
+    let is_sent = |active: &&ActiveRun| matches!(active.phase, Phase::Sent | Phase::Noted) && which(active);
     d.state.runs.of_executor(id).filter(is_sent).map(|active| active.ready.run.id).collect()
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn lose(d: &mut Decision<'_>, run: RunId, reason: Reason) {
 
 /// Gives up again the runs whose ends found no room in their lanes.
 pub(crate) fn lose_again(d: &mut Decision<'_>) {
-    let is_sent = |active: &&Active| matches!(active.phase, Phase::Sent | Phase::Noted);
+    let is_sent = |active: &&ActiveRun| matches!(active.phase, Phase::Sent | Phase::Noted);
     let sent = d.state.runs.actives().filter(is_sent);
     let mut lost: Vec<(RunId, Reason)> =
         sent.filter_map(|active| Some((active.ready.run.id, active.lost_for?))).collect();
@@ -48,8 +48,8 @@ pub(crate) fn lose_again(d: &mut Decision<'_>) {
 }
 
 /// Forgets that runs of this executor were given up, if it has connected again and lists them.
-pub(crate) fn found_again(d: &mut Decision<'_>, executor: ExecutorId, report: &Report) {
-    let this = |active: &Active| (active.ready.run.id, active.ready.run.attempt);
+pub(crate) fn clear_given_up(d: &mut Decision<'_>, executor: ExecutorId, report: &Report) {
+    let this = |active: &ActiveRun| (active.ready.run.id, active.ready.run.attempt);
     let is_listed = |run: &(RunId, i32)| report.held.contains(run) || report.finished.contains(run);
     let listed: Vec<(RunId, i32)> = d.state.runs.of_executor(executor).map(this).filter(is_listed).collect();
     for (run, _) in listed {

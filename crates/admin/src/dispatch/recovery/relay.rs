@@ -13,7 +13,7 @@ use crate::dispatch::messages::fence;
 use crate::dispatch::step::Step;
 
 /// Maximum number of runs in one answer: more than an executor has.
-const HELD_MAX: usize = 100_000;
+const HELD_COUNT_MAX: usize = 100_000;
 
 /// Asks other servers for the answers of executors that are not connected here.
 pub(crate) fn ask_elsewhere(d: &mut Decision<'_>) {
@@ -33,7 +33,7 @@ pub(crate) fn ask_elsewhere(d: &mut Decision<'_>) {
 /// Sends the fences of other servers to executors that those servers do not reach. A question that is asked again is sent again.
 pub(crate) fn relay(d: &mut Decision<'_>, mut requests: Vec<FenceRequest>) {
     requests.retain(|request| d.state.executors.get(request.executor).is_some());
-    for (executor, lease) in d.state.recovery.relays.take(requests) {
+    for (executor, lease) in d.state.recovery.relays.replace_questions(requests) {
         if let Some(online) = d.state.executors.get(executor) {
             d.effects.push(Effect::Send(online.session.clone(), Body::Fence(fence(lease))));
         }
@@ -41,10 +41,10 @@ pub(crate) fn relay(d: &mut Decision<'_>, mut requests: Vec<FenceRequest>) {
 }
 
 /// Stores an executor's answer to a fence for the servers that wait for it.
-pub(crate) fn pass_on(d: &mut Decision<'_>, executor: ExecutorId, answer: &FenceAnswer) {
-    let complete = d.state.recovery.relays.complete(executor, answer.lease);
+pub(crate) fn relay_answer(d: &mut Decision<'_>, executor: ExecutorId, answer: &FenceAnswer) {
+    let complete = d.state.recovery.relays.take_completed(executor, answer.lease);
     let count = answer.held.len() + answer.finished.len();
-    let Some(online) = d.state.executors.get(executor).filter(|_| count <= HELD_MAX) else { return };
+    let Some(online) = d.state.executors.get(executor).filter(|_| count <= HELD_COUNT_MAX) else { return };
     let mut held: Vec<(RunId, i32)> = answer.held.iter().chain(&answer.finished).copied().collect();
     held.sort_unstable();
     held.dedup();

@@ -7,13 +7,13 @@ use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
 use rondel_store::ledger::RelayedAnswer;
 
-use crate::dispatch::active::{Active, Phase};
+use crate::dispatch::active::{ActiveRun, Phase};
 use crate::dispatch::decision::Decision;
 use crate::dispatch::ends;
 use crate::dispatch::event::{Report, RollCallRun};
 use crate::dispatch::flow;
 use crate::dispatch::queue::turns;
-use crate::dispatch::ready::{Ready, end_of_unsent, lost_detail};
+use crate::dispatch::ready::{ReadyRun, end_of_unsent, lost_detail};
 use crate::dispatch::recovery::rollcall::CallOutcome;
 use crate::dispatch::recovery::{fences, look};
 use crate::dispatch::starts::StartReport;
@@ -32,8 +32,8 @@ pub(crate) fn call_roll(
     ended_leases: &[LeaseToken],
 ) {
     let now = d.now;
-    let runs = runs.into_iter().filter_map(|called| unless_in_hand(d, called)).collect();
-    let runs = unless_settled(d, runs);
+    let runs = runs.into_iter().filter_map(|called| skip_if_in_hand(d, called)).collect();
+    let runs = without_settled(d, runs);
     for called in &runs {
         d.state.gates.restore(&called.ready);
         open_place_at_executor(d, &called.ready);
@@ -51,7 +51,7 @@ pub(crate) fn call_roll(
 
 /// Gives a run a place at the gate of the executor that its row names, or that has reported it: no other run of its job begins there before
 /// the executor has answered.
-fn open_place_at_executor(d: &mut Decision<'_>, ready: &Ready) {
+fn open_place_at_executor(d: &mut Decision<'_>, ready: &ReadyRun) {
     if ready.definition.job.overlap.scope == OverlapScope::Executor
         && let Some(executor) = ready.run.executor_id.or_else(|| d.state.executors.reporter_of(&ready.run))
     {
@@ -60,7 +60,7 @@ fn open_place_at_executor(d: &mut Decision<'_>, ready: &Ready) {
 }
 
 /// Records that an executor may have a run that passed no gate. If an edit gave the job a gate, its next run waits for this one.
-fn remember_ungated(d: &mut Decision<'_>, ready: &Ready) {
+fn remember_ungated(d: &mut Decision<'_>, ready: &ReadyRun) {
     if ready.definition.job.concurrency_max().is_none() {
         d.state.ungated.insert(ready.run.job);
     }
@@ -85,7 +85,7 @@ pub(crate) fn open_reported_places(d: &mut Decision<'_>, executor: &OnlineExecut
 /// Leaves out a run that this node sent under its previous lease and still waits for: the run belongs to the current lease now. A run that
 /// this node had given up is not left out, because the store refuses an end that was decided under the previous lease. Earlier attempts are
 /// forgotten: the run has continued elsewhere since, so no executor has them any more.
-fn unless_in_hand(d: &mut Decision<'_>, called: RollCallRun) -> Option<RollCallRun> {
+fn skip_if_in_hand(d: &mut Decision<'_>, called: RollCallRun) -> Option<RollCallRun> {
     let run = &called.ready.run;
     look::forget_attempt(d, run.id, run.attempt - 1);
     match d.state.runs.active_mut(run.id).filter(|active| active.ready.run.attempt == run.attempt) {
@@ -107,10 +107,10 @@ fn unless_in_hand(d: &mut Decision<'_>, called: RollCallRun) -> Option<RollCallR
 
 /// Leaves out runs whose attempt has ended since the adoption: they are not in memory any more, and a next attempt needs no roll call. Such
 /// a run keeps its place in its job's order until it is known whether there is a next attempt.
-fn unless_settled(d: &mut Decision<'_>, runs: Vec<RollCallRun>) -> Vec<RollCallRun> {
+fn without_settled(d: &mut Decision<'_>, runs: Vec<RollCallRun>) -> Vec<RollCallRun> {
     let is_open = |called: &RollCallRun| d.facts.in_memory.has(&called.ready.run);
     let (open, settled): (Vec<_>, Vec<_>) = runs.into_iter().partition(is_open);
-    let settled: Vec<Ready> = settled.into_iter().map(|called| called.ready).collect();
+    let settled: Vec<ReadyRun> = settled.into_iter().map(|called| called.ready).collect();
     settled.iter().for_each(|ready| d.state.gates.reserve(ready));
     if !settled.is_empty() {
         d.step(Step::CheckRows(settled.iter().map(|ready| ready.run.id).collect()));
@@ -121,7 +121,7 @@ fn unless_settled(d: &mut Decision<'_>, runs: Vec<RollCallRun>) -> Vec<RollCallR
 /// Forgets runs whose roll call did not begin before the lease ended under which this node had taken them over. The server that adopts them
 /// finds them as runs of an ended lease. A run that this node sent under an earlier lease, and still waits for, stays in memory: if it counted
 /// as missing, the search for strays could take it for a run that was never sent.
-pub(crate) fn drop_call(d: &mut Decision<'_>, lease: LeaseToken, runs: &[RunId]) {
+pub(crate) fn drop_roll_call(d: &mut Decision<'_>, lease: LeaseToken, runs: &[RunId]) {
     let dropped: Vec<RunId> = runs.iter().copied().filter(|run| d.state.runs.active(*run).is_none()).collect();
     d.forget_under_lease(dropped.into_iter().map(|run| (run, lease)));
 }
@@ -134,7 +134,7 @@ pub(crate) fn resolve(d: &mut Decision<'_>) {
     for (run, found) in d.state.recovery.rollcall.resolve(&d.state.executors) {
         let Some(ready) = d.state.runs.take_from_roll_call(run) else { continue };
         match found {
-            CallOutcome::Held(executor) => hold(d, ready, executor),
+            CallOutcome::Held(executor) => hold_at_executor(d, ready, executor),
             // Every executor has answered that it never had the run: it was not sent, and it is late.
             CallOutcome::NoExecutor(Reason::NotReceived) if ready.is_missed(now) => {
                 ends::submit(d, end_of_missed(&ready, now), CountedRun::of_ready(&ready));
@@ -142,14 +142,14 @@ pub(crate) fn resolve(d: &mut Decision<'_>) {
             CallOutcome::NoExecutor(reason) => end_lost(d, &ready, reason),
         }
     }
-    flow::work_off(d);
+    flow::offer_freed_places(d);
 }
 
 /// Takes answers that other servers stored.
-pub(crate) fn answered_elsewhere(d: &mut Decision<'_>, answers: Vec<RelayedAnswer>) {
+pub(crate) fn on_fences_relayed(d: &mut Decision<'_>, answers: Vec<RelayedAnswer>) {
     let mut is_new = false;
     for answer in answers {
-        is_new |= d.state.recovery.rollcall.elsewhere().0.answered(answer);
+        is_new |= d.state.recovery.rollcall.elsewhere().0.record_answer(answer);
     }
     if is_new {
         resolve(d);
@@ -157,7 +157,7 @@ pub(crate) fn answered_elsewhere(d: &mut Decision<'_>, answers: Vec<RelayedAnswe
 }
 
 /// Records that this executor has the run.
-fn hold(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) {
+fn hold_at_executor(d: &mut Decision<'_>, ready: ReadyRun, executor: ExecutorId) {
     let now = d.now;
     let name = d.state.executors.get(executor).map(|online| online.name.clone());
     let name = name.or_else(|| d.state.recovery.rollcall.name_elsewhere(executor).map(str::to_owned));
@@ -171,7 +171,7 @@ fn hold(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) {
     let (noted_at, report) = (ready.run.started_at, report.unwrap_or(StartReport::Started(None)));
     let phase = if noted_at.is_some() { Phase::Noted } else { Phase::Sent };
     let row_names_executor = ready.run.executor_id.is_some();
-    let mut active = Active { row_names_executor, ..Active::new(ready, executor, name, now, phase) };
+    let mut active = ActiveRun { row_names_executor, ..ActiveRun::new(ready, executor, name, now, phase) };
     let reported_at = if let StartReport::Started(at) = report { at } else { None };
     if let Some(at) = noted_at.or(reported_at) {
         active.record_start(at, now);
@@ -187,7 +187,7 @@ fn hold(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) {
     d.state.runs.put_active(active);
 }
 
-fn end_lost(d: &mut Decision<'_>, ready: &Ready, reason: Reason) {
+fn end_lost(d: &mut Decision<'_>, ready: &ReadyRun, reason: Reason) {
     let now = d.now;
     let detail = lost_detail(ready.run.executor.as_deref());
     let attempt_end = end_of_unsent(&ready.run, &ready.definition, Outcome::Lost(reason), now, None);

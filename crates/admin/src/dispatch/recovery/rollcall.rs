@@ -14,8 +14,8 @@ use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
 
 use crate::dispatch::event::RollCallRun;
-use crate::dispatch::executors::{Executors, Online};
-use crate::dispatch::ready::Ready;
+use crate::dispatch::executors::{ConnectedExecutor, Executors};
+use crate::dispatch::ready::ReadyRun;
 use crate::dispatch::recovery::elsewhere::RelayedQuestions;
 use crate::dispatch::runs::OpenRuns;
 
@@ -152,7 +152,7 @@ impl RollCall {
         self.elsewhere.name(executor)
     }
 
-    pub(crate) fn remove(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<Ready> {
+    pub(crate) fn remove(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<ReadyRun> {
         self.runs.remove(&run)?;
         runs.take_from_roll_call(run)
     }
@@ -239,7 +239,7 @@ impl RollCall {
         self.ended_leases.iter().map(|(node, epoch)| LeaseToken { node: *node, epoch: *epoch })
     }
 
-    fn has_answered(&self, online: &Online) -> bool {
+    fn has_answered(&self, online: &ConnectedExecutor) -> bool {
         self.leases().all(|lease| online.has_fenced(lease))
     }
 

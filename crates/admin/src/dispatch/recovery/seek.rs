@@ -14,7 +14,7 @@ use crate::dispatch::decision::Decision;
 use crate::dispatch::flow;
 use crate::dispatch::queue::limits::LimitKey;
 use crate::dispatch::queue::turns;
-use crate::dispatch::ready::Ready;
+use crate::dispatch::ready::ReadyRun;
 use crate::dispatch::runs::OpenRun;
 use crate::dispatch::state::Work;
 use crate::dispatch::step::Step;
@@ -39,7 +39,7 @@ pub(crate) fn seek_elsewhere(d: &mut Decision<'_>) {
     let behind = d.state.recovery.last_sought;
     let first = d.state.parked.first_of_jobs(behind, d.facts.settings.seek_jobs, &d.state.runs);
     let mut last_sought = None;
-    let mut stranded: Vec<Ready> = Vec::new();
+    let mut stranded: Vec<ReadyRun> = Vec::new();
     for open in first {
         last_sought = Some(open.ready.run.job);
         if is_stranded(open) {
@@ -67,7 +67,7 @@ pub(crate) fn close_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) -> BTreeS
 }
 
 /// The handover of these jobs has ended. The runs of those that stay here start at once, not only in the next round.
-pub(crate) fn handover_ended(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) {
+pub(crate) fn on_handover_ended(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) {
     open_jobs(d, jobs);
     for app in d.state.parked.apps() {
         flow::unpark(d, app);
@@ -80,11 +80,11 @@ pub(crate) fn open_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) {
 }
 
 /// Forgets runs that belong to another node now.
-pub(crate) fn handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
+pub(crate) fn on_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
     for run in &runs {
         turns::leave_gate(d, *run);
         turns::withdraw(d, *run);
-        flow::work_off(d);
+        flow::offer_freed_places(d);
     }
     // Runs that stayed are tried again in the next round.
     if !runs.is_empty() {
@@ -94,12 +94,12 @@ pub(crate) fn handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
 }
 
 /// Forgets runs that may belong to another node now. Runs that have passed their gates keep their places until their owner is known.
-pub(crate) fn maybe_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
+pub(crate) fn on_maybe_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
     for run in &runs {
         let passed = d.state.gates.make_reserved(*run, &mut d.state.runs);
         turns::queue_starts(d, passed);
         turns::withdraw(d, *run);
-        flow::work_off(d);
+        flow::offer_freed_places(d);
     }
     d.forget(runs.iter().copied());
     d.state.limits.ask_again();
@@ -132,7 +132,7 @@ impl RemoteExecutor {
         }
     }
 
-    fn is_fit(&self, ready: &Ready) -> bool {
+    fn is_fit(&self, ready: &ReadyRun) -> bool {
         let job = &ready.definition.job;
         let is_allowed = ready.run.only_executor.as_ref().is_none_or(|only| *only == self.name);
         let has_handler = takes_handler(self.handlers.iter().map(String::as_str), &job.handler);
@@ -161,7 +161,7 @@ impl RemoteExecutors {
 
     /// The new homes of the jobs of these runs. Because a job has one home, all its runs go to one node: the node for the first of its runs
     /// that another node can start.
-    pub(crate) fn homes_for(&self, stranded: &[Ready]) -> BTreeMap<NodeId, BTreeSet<JobId>> {
+    pub(crate) fn homes_for(&self, stranded: &[ReadyRun]) -> BTreeMap<NodeId, BTreeSet<JobId>> {
         let mut homes: BTreeMap<JobId, NodeId> = BTreeMap::new();
         for ready in stranded {
             if let Entry::Vacant(place) = homes.entry(ready.run.job)
@@ -178,7 +178,7 @@ impl RemoteExecutors {
     }
 
     /// The node that hears the most executors that are fit for this run. If several nodes hear equally many, the one with the lowest id.
-    fn node_for(&self, ready: &Ready) -> Option<NodeId> {
+    fn node_for(&self, ready: &ReadyRun) -> Option<NodeId> {
         let fit = |id: &&ExecutorId| self.executors.get(*id).is_some_and(|one| one.is_fit(ready));
         let counts = self.by_node.iter().map(|(node, heard)| (heard.iter().filter(fit).count(), *node));
         let best =
@@ -195,7 +195,7 @@ const HAND_OVER_BATCH: usize = 500;
 ///
 /// The homes were read under `lease`. If that lease has ended, the node that took this node's runs over may have become their home since. If
 /// open runs are being taken over, this node may have become their home with runs that it does not know yet. In both cases they are read again.
-pub(crate) fn homes_of_limits(d: &mut Decision<'_>, lease: LeaseToken, homes: Vec<(LimitName, NodeId)>) {
+pub(crate) fn on_limit_homes(d: &mut Decision<'_>, lease: LeaseToken, homes: Vec<(LimitName, NodeId)>) {
     if lease != d.facts.token || !d.facts.lease_holds || d.state.recovery.is_adopting {
         return;
     }
@@ -204,7 +204,7 @@ pub(crate) fn homes_of_limits(d: &mut Decision<'_>, lease: LeaseToken, homes: Ve
         if home == this {
             d.state.limits.count_here(name.clone());
             d.state.work.push_back(Work::Offer(LimitKey::Home(name)));
-            flow::work_off(d);
+            flow::offer_freed_places(d);
             continue;
         }
         let jobs = d.state.limits.jobs_awaiting_home(&name, HAND_OVER_BATCH, &d.state.runs);

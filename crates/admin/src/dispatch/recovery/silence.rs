@@ -9,11 +9,11 @@ use std::collections::BTreeSet;
 use rondel_core::{ExecutorId, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
-use crate::dispatch::active::{Active, Phase};
+use crate::dispatch::active::{ActiveRun, Phase};
 use crate::dispatch::decision::Decision;
 
 /// Whether the run continues although its executor is lost.
-pub(super) fn continues_in_silence(active: &Active) -> bool {
+pub(super) fn continues_in_silence(active: &ActiveRun) -> bool {
     active.ready.definition.job.silent_run_blocks_others() && !mutant::on(Mutant::NoHoldInSilence)
 }
 
@@ -28,9 +28,10 @@ pub(super) fn stopped_if_heard_before(d: &Decision<'_>) -> Timestamp {
 
 /// Some runs continue in silence at lost executors. Once such an executor must have stopped these runs too, it is watched again, because a
 /// node may have heard it since.
-pub(crate) fn look_again(d: &mut Decision<'_>) {
+pub(crate) fn watch_silent_executors(d: &mut Decision<'_>) {
     let before = stopped_if_heard_before(d);
-    let is_sent = |active: &&Active| matches!(active.phase, Phase::Sent | Phase::Noted) && continues_in_silence(active);
+    let is_sent =
+        |active: &&ActiveRun| matches!(active.phase, Phase::Sent | Phase::Noted) && continues_in_silence(active);
     let mut waited_for: BTreeSet<ExecutorId> = d.state.recovery.rollcall.silent_run_witnesses();
     waited_for.extend(d.state.runs.actives().filter(is_sent).map(|active| active.executor));
     for executor in waited_for {

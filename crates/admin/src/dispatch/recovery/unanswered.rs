@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use rondel_core::reason::{Obstacle, ObstacleKind, ReasonDetail, WaitFor};
 use rondel_core::{ExecutorId, RunId, Timestamp};
 
-use crate::dispatch::active::{Active, NOTE_RUNNING_AFTER};
+use crate::dispatch::active::{ActiveRun, NOTE_RUNNING_AFTER};
 use crate::dispatch::decision::Decision;
 use crate::dispatch::effect::Effect;
 
@@ -22,7 +22,7 @@ const BEAT_COUNT_MIN: u64 = 3;
 pub(crate) const DESCRIBED_COUNT_MAX: usize = 1_000;
 
 /// The wait of a run whose trigger has been unanswered for at least [`NOTE_RUNNING_AFTER`].
-pub(crate) fn answer_wait(active: &Active, now: Timestamp) -> Option<ReasonDetail> {
+pub(crate) fn answer_wait(active: &ActiveRun, now: Timestamp) -> Option<ReasonDetail> {
     let is_late = active.is_unanswered() && active.sent_or_chosen_at + NOTE_RUNNING_AFTER <= now;
     let silent = || Obstacle { executor: active.executor_name.clone(), kind: ObstacleKind::Silent, condition: None };
     let detail = || ReasonDetail { waits_for: Some(WaitFor::Answer), ..ReasonDetail::default() };
@@ -34,7 +34,7 @@ pub(crate) fn answer_wait(active: &Active, now: Timestamp) -> Option<ReasonDetai
 pub(crate) fn await_no_answers(d: &mut Decision<'_>, executor: ExecutorId) {
     let runs: Vec<RunId> = d.state.runs.of_executor(executor).map(|active| active.ready.run.id).collect();
     for run in runs {
-        d.state.runs.active_mut(run).into_iter().for_each(Active::record_answer);
+        d.state.runs.active_mut(run).into_iter().for_each(ActiveRun::record_answer);
     }
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn end_silent_streams(d: &mut Decision<'_>) {
     for (executor, since) in silent {
         let Some(online) = d.state.executors.get(executor) else { continue };
         let (session, name) = (online.session.clone(), online.name.clone());
-        let triggers = d.state.executors.silences.left_unanswered(executor, since, now);
+        let triggers = d.state.executors.silences.record_unanswered(executor, since, now);
         tracing::warn!(
             executor_id = %executor, executor = name, count = triggers.count, since = %triggers.since,
             "an executor does not answer triggers; its stream is ended, and its next hello lists its runs"

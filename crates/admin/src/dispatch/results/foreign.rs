@@ -30,7 +30,7 @@ const BATCH: usize = 500;
 /// How many results of one message are judged in one turn of its session.
 const JUDGED_PER_TURN_MAX: usize = 100;
 /// Maximum number of runs in one batch whose earlier attempts are read. Results of further runs are not answered, and come again.
-const EARLIER_COUNT_MAX: usize = 50;
+const EARLIER_RUN_COUNT_MAX: usize = 50;
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// From which executors this node expects the results of the runs.
@@ -109,7 +109,7 @@ impl ForeignLoop {
         earlier.sort_unstable();
         earlier.dedup();
         let mut attempts: BTreeMap<RunId, Vec<Attempt>> = BTreeMap::new();
-        for run in earlier.into_iter().take(EARLIER_COUNT_MAX) {
+        for run in earlier.into_iter().take(EARLIER_RUN_COUNT_MAX) {
             attempts.insert(run, self.shared.store.attempts(run).await?);
         }
         let keys = runs.values().map(|run| (run.job, run.job_version));
@@ -134,7 +134,7 @@ impl ForeignLoop {
                     (ResultDecision::Taken, Some(_), None) | (ResultDecision::Deferred, ..) => {}
                     _ => {
                         if expected_from == ExpectedFrom::OtherExecutors {
-                            self.warn(&reporter, &result);
+                            self.warn_of_foreign_result(&reporter, &result);
                         }
                         let is_known = run.is_some_and(|run| (1..=run.attempt).contains(&result.attempt));
                         let why = if is_known { Count::ResultsRefused } else { Count::ResultsUnknown };
@@ -153,7 +153,7 @@ impl ForeignLoop {
         Ok(())
     }
 
-    fn warn(&self, reporter: &Reporter, result: &IncomingResult) {
+    fn warn_of_foreign_result(&self, reporter: &Reporter, result: &IncomingResult) {
         if let Some(count) = self.shared.log_limit.count("results", reporter.session.executor.get()) {
             let (run, attempt) = (result.run, result.attempt);
             tracing::warn!(run_id = %run, attempt, executor = reporter.name, count, "an executor reported a run that is not its own; further cases are logged once a minute");

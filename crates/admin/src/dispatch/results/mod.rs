@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::counters::Count;
-use crate::dispatch::event::{Event, SessionHandle, Settled};
+use crate::dispatch::event::{Event, SessionHandle, SettledAttempt};
 use crate::dispatch::messages::ack;
 use crate::metrics::CountedRun;
 use crate::node::Shared;
@@ -297,13 +297,17 @@ impl ResultLoop {
 
 /// The ends to report to the dispatcher. If a run awaits its children, only the first end of an attempt is reported: the run keeps its place
 /// at its gate for one end, and a second one would free the place.
-fn ends_to_report(attempt_ends: Vec<AttemptEnd>, finished: Vec<EndOutcome>, awaiting: &HashSet<RunId>) -> Vec<Settled> {
+fn ends_to_report(
+    attempt_ends: Vec<AttemptEnd>,
+    finished: Vec<EndOutcome>,
+    awaiting: &HashSet<RunId>,
+) -> Vec<SettledAttempt> {
     let (mut reported, mut ends) = (HashSet::new(), Vec::with_capacity(attempt_ends.len()));
     for (AttemptEnd { run, attempt, owner, .. }, finished) in attempt_ends.into_iter().zip(finished) {
         let has_ended = matches!(finished, EndOutcome::Stored(..) | EndOutcome::Duplicate);
         let is_repeated = has_ended && awaiting.contains(&run) && !reported.insert((run, attempt));
         if !is_repeated {
-            ends.push(Settled { run, attempt, owner, finished });
+            ends.push(SettledAttempt { run, attempt, owner, finished });
         }
     }
     ends

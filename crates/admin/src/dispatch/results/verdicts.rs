@@ -10,19 +10,19 @@ use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::ledger::{AttemptEnd, EndOutcome};
 
 use crate::counters::Count;
-use crate::dispatch::active::{Active, Phase};
+use crate::dispatch::active::{ActiveRun, Phase};
 use crate::dispatch::decision::Decision;
 use crate::dispatch::effect::{Effect, Submission};
-use crate::dispatch::event::{IncomingResult, SessionHandle, Settled};
+use crate::dispatch::event::{IncomingResult, SessionHandle, SettledAttempt};
 use crate::dispatch::messages::cancel;
 use crate::dispatch::queue::turns;
-use crate::dispatch::ready::Ready;
+use crate::dispatch::ready::ReadyRun;
 use crate::dispatch::results::reporter::Reporter;
 use crate::dispatch::step::Step;
 use crate::dispatch::{end_of_unsent, ends, flow};
 use crate::metrics::CountedRun;
 
-pub(crate) fn results(d: &mut Decision<'_>, session: &SessionHandle, results: Vec<IncomingResult>) {
+pub(crate) fn on_results(d: &mut Decision<'_>, session: &SessionHandle, results: Vec<IncomingResult>) {
     let Some(online) = d.state.executors.get(session.executor) else { return };
     let app = online.app;
     let reporter = Reporter {
@@ -78,12 +78,12 @@ pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
         let (counted, reply_to) = (CountedRun::of_ready(ready), Some(session.clone()));
         if let Some(ready) = d.state.recovery.rollcall.remove(run, &mut d.state.runs) {
             let (executor, name) = reporter.as_executor();
-            d.state.runs.put_active(Active::new(ready, executor, name, now, Phase::Settling));
+            d.state.runs.put_active(ActiveRun::new(ready, executor, name, now, Phase::Settling));
         }
         d.finish(Submission { attempt_end, counted, reply_to, phase_before: Some(Phase::Sent) });
         return ResultDestination::Here;
     }
-    let is_this = |active: &&mut Active| active.ready.run.attempt == result.attempt;
+    let is_this = |active: &&mut ActiveRun| active.ready.run.attempt == result.attempt;
     let Some(active) = d.state.runs.active_mut(run).filter(is_this) else { return ResultDestination::Foreign(result) };
     let is_unsent = matches!(active.phase, Phase::Marking | Phase::Placed);
     let is_of_this_lease = d.facts.lease_holds && active.ready.token() == d.facts.token;
@@ -119,8 +119,8 @@ pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
 }
 
 /// Restores the phase of a run whose end found no room in its lane. The executor reports the end again, or the run is given up again.
-pub(crate) fn end_refused(d: &mut Decision<'_>, run: RunId, attempt: i32, phase: Phase) {
-    let is_this = |active: &&mut Active| {
+pub(crate) fn on_end_refused(d: &mut Decision<'_>, run: RunId, attempt: i32, phase: Phase) {
+    let is_this = |active: &&mut ActiveRun| {
         active.ready.run.attempt == attempt && matches!(active.phase, Phase::Ending | Phase::Settling)
     };
     let Some(active) = d.state.runs.active_mut(run).filter(is_this) else { return };
@@ -139,13 +139,13 @@ fn refuse_result(d: &mut Decision<'_>, reporter: &Reporter, result: &IncomingRes
 }
 
 /// Handles an end of an attempt that is durable now.
-pub(crate) fn settled(d: &mut Decision<'_>, settled: &Settled) {
+pub(crate) fn on_settled(d: &mut Decision<'_>, settled: &SettledAttempt) {
     // An end that this server decided under an earlier lease does not concern an attempt that an executor has under the current one.
-    let is_its_lease = |active: &Active| settled.owner.is_none_or(|owner| active.ready.token().epoch <= owner.epoch);
-    let is_this = |active: &Active| active.ready.run.attempt == settled.attempt && is_its_lease(active);
+    let is_its_lease = |active: &ActiveRun| settled.owner.is_none_or(|owner| active.ready.token().epoch <= owner.epoch);
+    let is_this = |active: &ActiveRun| active.ready.run.attempt == settled.attempt && is_its_lease(active);
     if d.state.runs.active(settled.run).is_some_and(is_this) {
         // If the result was judged by the run's row, the run still occupies a slot here.
-        ends::free_active(d, settled.run);
+        ends::remove_from_executor(d, settled.run);
     }
     let is_newer = settled.owner.is_some_and(|owner| d.facts.in_memory.is_newer(settled.run, owner));
     // The run was settled by other means than the roll call, so the roll call must not find it any more.
@@ -165,7 +165,7 @@ pub(crate) fn settled(d: &mut Decision<'_>, settled: &Settled) {
         if d.state.runs.active(settled.run).is_none() && d.state.runs.in_roll_call(settled.run).is_none() {
             d.state.deadlines.forget(settled.run);
             turns::release_limit(d, settled.run);
-            flow::work_off(d);
+            flow::offer_freed_places(d);
         }
         return;
     }
@@ -184,7 +184,7 @@ pub(crate) fn settled(d: &mut Decision<'_>, settled: &Settled) {
     };
     turns::release_limit(d, settled.run);
     turns::queue_starts(d, passed);
-    flow::work_off(d);
+    flow::offer_freed_places(d);
 }
 
 /// Cancels runs: executors are asked to stop theirs, and waiting runs end.
@@ -226,7 +226,7 @@ pub(crate) fn drop_queued(d: &mut Decision<'_>, drops: Vec<(RunId, Reason)>) {
             }
             continue;
         }
-        let is_ahead = |ready: &Ready| is_fire_ahead(&ready.run, d.now);
+        let is_ahead = |ready: &ReadyRun| is_fire_ahead(&ready.run, d.now);
         if d.state.runs.in_roll_call(run).is_some() || d.state.runs.ready(run).is_some_and(is_ahead) {
             continue;
         }
@@ -242,7 +242,7 @@ pub(crate) fn drop_queued(d: &mut Decision<'_>, drops: Vec<(RunId, Reason)>) {
 }
 
 /// Handles the answer to [`Step::Cover`]: these runs were durably asked to make room.
-pub(crate) fn covered(d: &mut Decision<'_>, asked: &[RunId], cancels: Vec<(RunId, String)>) {
+pub(crate) fn on_covered(d: &mut Decision<'_>, asked: &[RunId], cancels: Vec<(RunId, String)>) {
     for run in asked {
         d.state.pending.covering.remove(run);
     }

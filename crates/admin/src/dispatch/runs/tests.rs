@@ -5,7 +5,7 @@ use super::*;
 use crate::dispatch::active::Phase;
 use crate::dispatch::tests_support::{definition, ready};
 
-fn version(second: i64, epoch: i64, attempt: i32) -> Ready {
+fn version(second: i64, epoch: i64, attempt: i32) -> ReadyRun {
     let mut ready = ready(second, &definition(&json!({})));
     (ready.run.node_epoch, ready.run.attempt) = (epoch, attempt);
     ready
@@ -46,14 +46,14 @@ fn timers_fire_in_order_and_held_back_runs_return() {
         let timer = Timer::new(&ready, Duration::ZERO, Duration::ZERO);
         runs.schedule(ready, timer);
     }
-    assert_eq!(runs.next_at(), Some(at(3)));
+    assert_eq!(runs.next_timer_at(), Some(at(3)));
     assert!(runs.take_due(at(2)).is_none());
     let (first, timer) = runs.take_due(at(4)).unwrap();
     runs.hold_back(first, timer);
     assert_eq!(due(&mut runs, at(5)), [4, 5], "the first is held back");
     runs.stop_holding_back();
     assert_eq!(due(&mut runs, at(5)), [3]);
-    assert!(runs.withdraw(RunId::new(9_000)).is_some() && runs.next_at().is_none());
+    assert!(runs.withdraw(RunId::new(9_000)).is_some() && runs.next_timer_at().is_none());
 }
 
 #[test]
@@ -79,16 +79,16 @@ fn runs_that_an_executor_may_have_stay_when_waiting_runs_are_dropped() {
     let timer = Timer::new(&waits, Duration::ZERO, Duration::ZERO);
     runs.schedule(waits, timer);
     runs.put_in_roll_call(is_called);
-    runs.put_active(Active::new(is_sent, ExecutorId::new(7), "e".to_owned(), Timestamp::EPOCH, Phase::Sent));
+    runs.put_active(ActiveRun::new(is_sent, ExecutorId::new(7), "e".to_owned(), Timestamp::EPOCH, Phase::Sent));
     assert_eq!(runs.drain_waiting().len(), 1);
-    assert!(runs.next_at().is_none() && runs.in_roll_call(RunId::new(2_000)).is_some());
+    assert!(runs.next_timer_at().is_none() && runs.in_roll_call(RunId::new(2_000)).is_some());
     assert_eq!(runs.take_from_roll_call(RunId::new(2_000)).map(|ready| ready.run.id), Some(RunId::new(2_000)));
-    assert!(runs.drain_called().is_empty() && runs.active(RunId::new(3_000)).is_some());
+    assert!(runs.drain_roll_call().is_empty() && runs.active(RunId::new(3_000)).is_some());
 }
 
 #[test]
 fn of_two_attempts_in_hand_the_later_counts() {
-    let active = |ready| Active::new(ready, ExecutorId::new(7), "e".to_owned(), Timestamp::EPOCH, Phase::Sent);
+    let active = |ready| ActiveRun::new(ready, ExecutorId::new(7), "e".to_owned(), Timestamp::EPOCH, Phase::Sent);
     let run = RunId::new(1_000);
     let mut runs = OpenRuns::default();
     assert!(runs.put_in_roll_call(version(1, 2, 1)));
@@ -120,7 +120,7 @@ fn runs_are_found_by_their_executor() {
     let active = |second, executor, attempt| {
         let mut ready = ready(second, &definition);
         ready.run.attempt = attempt;
-        Active::new(ready, ExecutorId::new(executor), String::new(), Timestamp::EPOCH, Phase::Sent)
+        ActiveRun::new(ready, ExecutorId::new(executor), String::new(), Timestamp::EPOCH, Phase::Sent)
     };
     let mut runs = OpenRuns::default();
     let of = |runs: &OpenRuns, executor| -> Vec<i64> {
@@ -173,7 +173,7 @@ fn a_withdrawn_run_leaves_the_others_where_they_wait() {
 fn a_whole_broadcast_has_its_timer_at_its_instant() {
     let marked = definition(&json!({"route": "broadcast", "delivery": "at_most_once"}));
     let whole = ready(9, &marked);
-    let root = Ready { run: whole.run.clone().for_all_shards(), ..whole.clone() };
+    let root = ReadyRun { run: whole.run.clone().for_all_shards(), ..whole.clone() };
     assert_eq!(Timer::new(&root, Duration::ZERO, Duration::ZERO).at, Timestamp::from_secs(9));
     assert_eq!(Timer::new(&whole, Duration::ZERO, Duration::ZERO).at, Timestamp::from_secs(9) - MARK_LEAD);
 }
@@ -200,7 +200,7 @@ fn runs_that_came_into_hand_or_left_it_are_known() {
     moved.dedup();
     assert_eq!(moved, [(RunId::new(1_000), true), (RunId::new(2_000), false)]);
     assert_eq!(runs.take_hand_changes(), []);
-    assert_eq!(runs.drain_called().len(), 1);
+    assert_eq!(runs.drain_roll_call().len(), 1);
     assert_eq!(runs.take_hand_changes(), [(RunId::new(1_000), false)]);
 }
 

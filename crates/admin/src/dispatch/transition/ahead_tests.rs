@@ -12,7 +12,7 @@ use serde_json::json;
 use super::tests::{NOTHING, plain, run};
 use super::world::{World, again, verdict};
 use super::*;
-use crate::dispatch::Ready;
+use crate::dispatch::ReadyRun;
 use crate::dispatch::event::{Reply, Report, Responder};
 use crate::dispatch::tests_support::{definition, ready, run_due_at};
 
@@ -25,7 +25,7 @@ fn on_time() -> World {
     world
 }
 
-fn job(overrides: &serde_json::Value) -> Ready {
+fn job(overrides: &serde_json::Value) -> ReadyRun {
     ready(2, &definition(overrides))
 }
 
@@ -179,7 +179,7 @@ trait Due {
     fn due(self, millis: i64) -> Self;
 }
 
-impl Due for Ready {
+impl Due for ReadyRun {
     fn due(self, millis: i64) -> Self {
         Self { run: run_due_at(Timestamp::from_millis(millis)), ..self }
     }

@@ -10,19 +10,19 @@ use serde_json::{Value, json};
 use super::tests::{NOTHING, with_executors};
 use super::world::World;
 use super::*;
-use crate::definitions::Compiled;
-use crate::dispatch::Ready;
+use crate::definitions::CompiledDefinition;
+use crate::dispatch::ReadyRun;
 use crate::dispatch::event::Reply;
 use crate::dispatch::tests_support::{definition, run_due_at};
 
 const JOB: JobId = JobId::new(1);
 
-fn job(route: &str) -> Arc<Compiled> {
+fn job(route: &str) -> Arc<CompiledDefinition> {
     definition(&json!({"route": route, "overlap": {"policy": "allow"}, "queue_timeout": "60s"}))
 }
 
-fn due_at(millis: i64, job: &Arc<Compiled>) -> Ready {
-    Ready::new(run_due_at(Timestamp::from_millis(millis)), Arc::clone(job))
+fn due_at(millis: i64, job: &Arc<CompiledDefinition>) -> ReadyRun {
+    ReadyRun::new(run_due_at(Timestamp::from_millis(millis)), Arc::clone(job))
 }
 
 /// Sets the time; returns which executors are asked which question, and what is sent.
@@ -143,7 +143,7 @@ fn the_trace_names_busy_and_silent_executors() {
 #[test]
 fn the_trace_names_the_executor_of_the_attempt_before() {
     let run = RunId::new(2_000);
-    let refused = |attempt, change: &dyn Fn(&mut Ready)| {
+    let refused = |attempt, change: &dyn Fn(&mut ReadyRun)| {
         let mut world = with_executors(2);
         let mut ready = due_at(2_000, &job("first"));
         (ready.run.attempt, ready.run.executor) = (attempt, Some("e2".to_owned()));
@@ -156,7 +156,7 @@ fn the_trace_names_the_executor_of_the_attempt_before() {
     assert_eq!(refused(2, &|_| {}), json!({"e2": "had_it_before"}));
     assert_eq!(refused(2, &|ready| ready.run.executor = Some("e9".to_owned())), Value::Null);
     let broadcast = job("broadcast");
-    let shard = |ready: &mut Ready| {
+    let shard = |ready: &mut ReadyRun| {
         ready.definition = Arc::clone(&broadcast);
         (ready.run.shard_index, ready.run.shard_total, ready.run.parent) = (1, Some(2), Some(RunId::new(1)));
     };
@@ -206,7 +206,7 @@ fn groups_of_two(world: &mut World, count: i32, reason: Option<Reason>) -> [usiz
 #[test]
 fn groups_of_a_pump_job_avoid_silent_executors() {
     let mut world = with_executors(2);
-    world.state.executors.silences.left_unanswered(ExecutorId::new(1), Timestamp::EPOCH, Timestamp::from_secs(2));
+    world.state.executors.silences.record_unanswered(ExecutorId::new(1), Timestamp::EPOCH, Timestamp::from_secs(2));
     assert_eq!(groups_of_two(&mut world, 3, None), [0, 3]);
 }
 
@@ -263,7 +263,7 @@ fn the_least_active_executor_is_found_by_all_that_it_has() {
 #[test]
 fn the_trace_names_executors_that_are_skipped_as_silent() {
     let mut world = with_executors(2);
-    world.state.executors.silences.left_unanswered(ExecutorId::new(1), Timestamp::EPOCH, Timestamp::from_secs(2));
+    world.state.executors.silences.record_unanswered(ExecutorId::new(1), Timestamp::EPOCH, Timestamp::from_secs(2));
     world.arrive([due_at(2_000, &job("first"))]);
     assert_eq!(at(&mut world, 2.0), ["sent to 2: 2"]);
     assert_eq!(trace_of(&world, RunId::new(2_000))["refused"], json!({"e1": "silent"}));

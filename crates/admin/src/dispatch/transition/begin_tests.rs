@@ -41,7 +41,7 @@ fn noted_as(effect: &Effect) -> Vec<String> {
 }
 
 fn started(at_ms: i64) -> Reply {
-    Reply::Started(Start { at: Some(Timestamp::from_millis(at_ms)), after: Duration::ZERO })
+    Reply::Started(Start { at: Some(Timestamp::from_millis(at_ms)), start_delay: Duration::ZERO })
 }
 
 /// After a server has lost its lease and taken a new one, the row of a run shows more than the memory from the earlier lease.

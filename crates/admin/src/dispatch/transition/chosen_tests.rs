@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use super::tests::{NOTHING, plain, with_executors};
 use super::world::again;
 use super::*;
-use crate::dispatch::Ready;
+use crate::dispatch::ReadyRun;
 use crate::dispatch::event::Report;
 use crate::dispatch::tests_support::{definition, ready};
 
 /// A run of this definition for one executor.
-fn only(second: i64, executor: &str, overrides: &Value) -> Ready {
+fn only(second: i64, executor: &str, overrides: &Value) -> ReadyRun {
     let mut ready = ready(second, &definition(overrides));
     ready.run.only_executor = Some(executor.to_owned());
     ready

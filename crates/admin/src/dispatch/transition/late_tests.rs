@@ -13,15 +13,15 @@ use serde_json::json;
 use super::tests::{DEAD, NOTHING, plain, roll_call_run, run, session_of, with_executors};
 use super::world::{World, describe, verdict};
 use super::*;
-use crate::dispatch::Ready;
+use crate::dispatch::ReadyRun;
 use crate::dispatch::event::{Report, Responder, SessionHandle};
 use crate::dispatch::tests_support::{definition, executor, ready};
 
-fn patient(second: i64, queue_timeout: &str) -> Ready {
+fn patient(second: i64, queue_timeout: &str) -> ReadyRun {
     ready(second, &definition(&json!({"queue_timeout": queue_timeout, "overlap": {"policy": "allow"}})))
 }
 
-fn serial(second: i64) -> Ready {
+fn serial(second: i64) -> ReadyRun {
     ready(second, &definition(&json!({"queue_timeout": "5s"})))
 }
 
@@ -185,7 +185,7 @@ fn all_waits_are_noted_before_the_server_leaves() {
 #[test]
 fn a_run_that_is_being_handed_over_is_not_started() {
     let mut world = with_executors(1);
-    world.around.departing.begin([(run(1), Timestamp::from_secs(1))]);
+    world.around.departing.begin_handover([(run(1), Timestamp::from_secs(1))]);
     world.arrive([plain(1), plain(2)]);
     assert_eq!(world.at(2.0), ["sent to 1: 2"]);
     assert_eq!(world.around.in_memory.missing([run(1), run(2)]), [run(1)]);
@@ -305,7 +305,7 @@ fn a_run_waits_for_a_slot_while_one_executor_answers() {
             world.state.executors.get_mut(id).expect("it is online").in_flight = 8;
         }
         for id in silent.iter().copied().map(ExecutorId::new) {
-            world.state.executors.silences.left_unanswered(id, Timestamp::EPOCH, Timestamp::from_secs(1));
+            world.state.executors.silences.record_unanswered(id, Timestamp::EPOCH, Timestamp::from_secs(1));
         }
         world.arrive([patient(1, "60s")]);
         assert_eq!(world.at(1.0), NOTHING);
@@ -415,14 +415,14 @@ fn a_run_without_a_place_shows_whether_the_queue_is_full() {
 #[test]
 fn an_outdated_hello_loses_no_run() {
     let mut world = World::new();
-    world.join_by(1, (1, 3), Report::default());
+    world.join_with_hello(1, (1, 3), Report::default());
     world.arrive([plain(1)]);
     assert_eq!(world.at(1.0), ["sent to 1: 1"]);
-    assert_eq!(world.join_by(1, (2, 2), Report::default()), ["end of stream 2"]);
+    assert_eq!(world.join_with_hello(1, (2, 2), Report::default()), ["end of stream 2"]);
     world.on(Event::StreamEnded(ExecutorId::new(1), 1, Responder::new(|()| {})));
-    assert_eq!(world.join_by(1, (3, 1), Report::default()), ["end of stream 3"]);
+    assert_eq!(world.join_with_hello(1, (3, 1), Report::default()), ["end of stream 3"]);
     let report = Report { held: [(run(1), 1)].into(), ..Report::default() };
-    assert_eq!(world.join_by(1, (4, 4), report), NOTHING);
+    assert_eq!(world.join_with_hello(1, (4, 4), report), NOTHING);
     assert_eq!(world.result(1, 1, 1), ["end of 1/1: Succeeded"]);
 }
 
@@ -430,7 +430,7 @@ fn an_outdated_hello_loses_no_run() {
 #[test]
 fn an_executor_without_a_stream_is_not_online_because_of_an_outdated_hello() {
     let mut world = World::new();
-    world.join_by(1, (1, 3), Report::default());
+    world.join_with_hello(1, (1, 3), Report::default());
     let is_shown_offline = |world: &mut World, number: u64| {
         let (session, online, _stream) = executor(1, number);
         let session = SessionHandle { hello: 2, ..session };

@@ -13,9 +13,9 @@ use serde_json::json;
 
 use super::world::{World, again, verdict};
 use super::*;
-use crate::dispatch::Ready;
+use crate::dispatch::ReadyRun;
 use crate::dispatch::effect::Submission;
-use crate::dispatch::event::{Reply, Report, Responder, RollCallRun, Settled};
+use crate::dispatch::event::{Reply, Report, Responder, RollCallRun, SettledAttempt};
 use crate::dispatch::tests_support::{definition, ready};
 
 const RUN_COUNT: i64 = 6;
@@ -78,7 +78,7 @@ struct Model {
 }
 
 /// Runs 1 to 3 belong to a serial job, run 4 runs at most once, and the others may overlap.
-fn open_run(run: RunId, attempt: i32, epoch: i64) -> Ready {
+fn open_run(run: RunId, attempt: i32, epoch: i64) -> ReadyRun {
     let second = run.get() / 1_000;
     let (job, overrides) = match second {
         1..=3 => (1, json!({"queue_timeout": "10m"})),
@@ -131,7 +131,7 @@ impl Model {
     fn find_strays(&mut self) {
         let open = self.rows.iter().filter(|(_, row)| !row.has_ended);
         let epoch = self.world.around.token.epoch;
-        let runs: Vec<Ready> = open.map(|(run, row)| open_run(*run, row.attempt, epoch)).collect();
+        let runs: Vec<ReadyRun> = open.map(|(run, row)| open_run(*run, row.attempt, epoch)).collect();
         let new = self.world.around.in_memory.admit(runs.iter().map(|ready| ready.run.clone()).collect());
         let new: BTreeSet<RunId> = new.iter().map(|run| run.id).collect();
         self.on(Event::Ready(runs.into_iter().filter(|ready| new.contains(&ready.run.id)).collect()));
@@ -213,7 +213,7 @@ impl Model {
             row.has_ended = true;
             verdict()
         };
-        let settled = Settled { run: end.run, attempt: end.attempt, owner: end.owner, finished };
+        let settled = SettledAttempt { run: end.run, attempt: end.attempt, owner: end.owner, finished };
         self.on(Event::Settled(vec![settled]));
     }
 
@@ -284,7 +284,7 @@ impl Model {
             ready.run.status = RunStatus::Running;
             ready
         });
-        let called: Vec<Ready> = called.collect();
+        let called: Vec<ReadyRun> = called.collect();
         let known = self.world.around.in_memory.admit(called.iter().map(|ready| ready.run.clone()).collect());
         assert_eq!(known.len(), called.len(), "they stood under the lease before");
         let called = called.into_iter().map(|ready| RollCallRun { ready, from: None }).collect();

@@ -71,7 +71,7 @@ fn source_of(src: &Path, file: &Path, path: &str) -> Option<PathBuf> {
         _ => return None,
     };
     // These items of `cluster` are in files that use no runtime, although other files of that folder do.
-    let exported = [("SwitchBoard", "cluster/switches.rs"), ("Departing", "cluster/departing.rs")];
+    let exported = [("SwitchBoard", "cluster/switches.rs"), ("DepartureBoard", "cluster/departing.rs")];
     if let Some((_, file)) = exported.iter().find(|(name, _)| parts.last() == Some(name)) {
         return Some(PathBuf::from(file));
     }

@@ -13,13 +13,13 @@ use serde_json::json;
 use super::tests::{DEAD, NOTHING, answer, plain, roll_call_run, run, session_of, with_executors};
 use super::world::{World, again, describe, verdict};
 use super::*;
-use crate::dispatch::Ready;
-use crate::dispatch::event::{FenceAnswer, Reply, Report, Responder, Settled, Shards};
+use crate::dispatch::ReadyRun;
+use crate::dispatch::event::{FenceAnswer, Reply, Report, Responder, SettledAttempt, Shards};
 use crate::dispatch::tests_support::{definition, ready};
 
 const ONE: ExecutorId = ExecutorId::new(1);
 
-fn serial(second: i64) -> Ready {
+fn serial(second: i64) -> ReadyRun {
     ready(second, &definition(&json!({"queue_timeout": "60s"})))
 }
 
@@ -311,7 +311,8 @@ fn the_end_of_an_attempt_ends_that_attempt_and_those_before() {
     world.around.in_memory.admit(vec![call.ready.run.clone()]);
     world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
     for owner in [before, world.around.token] {
-        world.on(Event::Settled(vec![Settled { run: run(1), attempt: 1, owner: Some(owner), finished: verdict() }]));
+        let settled = SettledAttempt { run: run(1), attempt: 1, owner: Some(owner), finished: verdict() };
+        world.on(Event::Settled(vec![settled]));
         assert_eq!(world.state.runs.in_roll_call(run(1)).is_some(), owner == before);
         assert_eq!(world.around.in_memory.missing([run(1)]).is_empty(), owner == before);
     }

@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 use super::tests::{DEAD, NOTHING, answer, plain, roll_call_run, run, session_of, with_executors};
 use super::world::{World, again, verdict};
 use super::*;
-use crate::dispatch::Ready;
+use crate::dispatch::ReadyRun;
 use crate::dispatch::event::{Report, RollCallRun};
 use crate::dispatch::queue::limits::Limits;
 use crate::dispatch::tests_support::{definition, ready};
 
 const HOME: NodeId = NodeId::new(9);
 
-fn of_job(job: i64, second: i64, overrides: &Value) -> Ready {
+fn of_job(job: i64, second: i64, overrides: &Value) -> ReadyRun {
     let mut all = json!({"overlap": {"policy": "allow"}, "queue_timeout": "60s"});
     for (key, value) in overrides.as_object().expect("an object") {
         all[key] = value.clone();
@@ -29,7 +29,7 @@ fn of_job(job: i64, second: i64, overrides: &Value) -> Ready {
 }
 
 /// A run for executor e9, which is connected to another server.
-fn elsewhere(job: i64, second: i64) -> Ready {
+fn elsewhere(job: i64, second: i64) -> ReadyRun {
     let mut ready = of_job(job, second, &json!({}));
     ready.run.only_executor = Some("e9".to_owned());
     ready

@@ -12,17 +12,17 @@ use serde_json::json;
 use super::tests::{DEAD, NOTHING, plain, run, with_executors};
 use super::world::{World, describe};
 use super::*;
-use crate::dispatch::Ready;
+use crate::dispatch::ReadyRun;
 use crate::dispatch::active::Phase;
 use crate::dispatch::effect::Measure;
 use crate::dispatch::event::{Reply, Report, Responder};
 use crate::dispatch::tests_support::{definition, ready};
 
-fn once(second: i64) -> Ready {
+fn once(second: i64) -> ReadyRun {
     ready(second, &definition(&json!({"overlap": {"policy": "allow"}, "delivery": "at_most_once"})))
 }
 
-fn serial(second: i64) -> Ready {
+fn serial(second: i64) -> ReadyRun {
     ready(second, &definition(&json!({"queue_timeout": "60s"})))
 }
 
@@ -89,7 +89,7 @@ fn the_marks_of_unsent_runs_go_with_the_lease() {
 #[test]
 fn each_run_carries_the_newest_term_of_its_job() {
     let mut world = with_executors(1);
-    let of_term = |second, term| Ready { term, ..plain(second) };
+    let of_term = |second, term| ReadyRun { term, ..plain(second) };
     world.arrive([of_term(1, 3), of_term(2, 2), of_term(3, 4)]);
     world.at(3.0);
     let terms = [1, 2, 3].map(|second| world.state.runs.active(run(second)).map(|active| active.ready.term));
@@ -208,7 +208,7 @@ fn each_round_measures_how_many_runs_wait_and_where() {
 /// The lateness of a release is measured only for the first attempt of a fire, and not for a run that another run caused.
 #[test]
 fn the_lateness_of_fires_is_measured_once() {
-    let measured = |change: &dyn Fn(&mut Ready)| {
+    let measured = |change: &dyn Fn(&mut ReadyRun)| {
         let mut world = with_executors(1);
         let mut ready = plain(1);
         change(&mut ready);

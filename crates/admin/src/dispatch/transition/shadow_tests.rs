@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use super::tests::{NOTHING, plain, with_executors};
 use super::world::World;
 use super::*;
-use crate::dispatch::Ready;
+use crate::dispatch::ReadyRun;
 use crate::dispatch::tests_support::{definition, ready};
 
-fn shadow(second: i64, mut more: Value) -> Ready {
+fn shadow(second: i64, mut more: Value) -> ReadyRun {
     more["mode"] = json!("shadow");
     ready(second, &definition(&more))
 }

@@ -15,10 +15,10 @@ use serde_json::json;
 use super::world::{World, again, verdict};
 use super::*;
 use crate::dispatch::active::Phase;
-use crate::dispatch::event::{FenceAnswer, Reply, Report, Responder, RollCallRun, Settled, Shards};
+use crate::dispatch::event::{FenceAnswer, Reply, Report, Responder, RollCallRun, SettledAttempt, Shards};
 use crate::dispatch::starts::StartReports;
 use crate::dispatch::tests_support::{definition, ready};
-use crate::dispatch::{Ready, end_of_unsent};
+use crate::dispatch::{ReadyRun, end_of_unsent};
 
 pub(super) const NOTHING: [&str; 0] = [];
 
@@ -26,15 +26,15 @@ pub(super) fn run(second: i64) -> RunId {
     RunId::new(second * 1_000)
 }
 
-pub(super) fn plain(second: i64) -> Ready {
+pub(super) fn plain(second: i64) -> ReadyRun {
     ready(second, &definition(&json!({"overlap": {"policy": "allow"}})))
 }
 
-fn serial(second: i64) -> Ready {
+fn serial(second: i64) -> ReadyRun {
     ready(second, &definition(&json!({"queue_timeout": "60s"})))
 }
 
-fn once(second: i64) -> Ready {
+fn once(second: i64) -> ReadyRun {
     ready(second, &definition(&json!({"overlap": {"policy": "allow"}, "delivery": "at_most_once"})))
 }
 
@@ -289,7 +289,7 @@ fn a_restart_settles_its_journal_before_the_rest_is_lost() {
     assert_eq!(world.join(1, 2, Report::default()), ["end of stream 1", "end of 1/1: Lost(NotReceived)"]);
 }
 
-fn broadcast(second: i64) -> Ready {
+fn broadcast(second: i64) -> ReadyRun {
     let mut ready = ready(second, &definition(&json!({"route": "broadcast", "queue_timeout": "60s"})));
     (ready.run.shard_index, ready.run.shard_total) = (ROOT_SHARD, None);
     ready
@@ -365,7 +365,7 @@ fn late_is_not_missed() {
     for (came_at, expected) in [(1, "sent to 1: 1"), (20, "end of 1/1: Skipped(Misfire)")] {
         let mut world = World::new();
         let ready = ready(1, &job);
-        world.arrive([Ready::released(ready.run, ready.definition, Timestamp::from_secs(came_at))]);
+        world.arrive([ReadyRun::from_ring(ready.run, ready.definition, Timestamp::from_secs(came_at))]);
         assert_eq!(world.at(20.0), if came_at == 1 { Vec::new() } else { vec![expected] });
         world.join(1, 1, Report::default());
         assert_eq!(world.flush(), if came_at == 1 { vec![expected] } else { Vec::new() });
@@ -449,7 +449,7 @@ fn an_end_under_the_previous_lease_does_not_concern_the_current_one() {
     world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
     world.on(Event::FenceAnswered(ExecutorId::new(1), 2, answer(&[(1, 1)])));
     assert!(world.state.runs.active(run(1)).is_some(), "the executor has it");
-    let refused = Settled { run: run(1), attempt: 1, owner: Some(before), finished: EndOutcome::NotOwner };
+    let refused = SettledAttempt { run: run(1), attempt: 1, owner: Some(before), finished: EndOutcome::NotOwner };
     assert_eq!(world.described(Event::Settled(vec![refused])), NOTHING);
     assert!(world.state.runs.active(run(1)).is_some(), "it still has it");
     assert_eq!(world.result(1, 1, 1), ["end of 1/1: Succeeded"]);

@@ -93,7 +93,7 @@ fn an_executor_that_answers_no_trigger_is_passed_by_until_it_answers() {
     let mut again = plain(1);
     (again.run.attempt, again.run.reason, again.run.due_at) = (2, Some(Reason::NotReceived), Timestamp::from_secs(12));
     again.run.detail.clone_from(&end.detail);
-    let next = again.taken_up(Timestamp::from_secs(12));
+    let next = again.with_queue_start(Timestamp::from_secs(12));
     assert_eq!(next.queued_at, Some(Timestamp::from_secs(1)), "queue time counts from the fire");
 
     world.join(2, 3, Report::default());

@@ -12,10 +12,10 @@ use rondel_store::ledger::EndOutcome;
 use tokio::sync::mpsc;
 
 use super::{Decision, Effect, Event, Facts, State, Step};
-use crate::cluster::{Departing, SwitchBoard};
-use crate::dispatch::Ready;
+use crate::cluster::{DepartureBoard, SwitchBoard};
+use crate::dispatch::ReadyRun;
 use crate::dispatch::decision::Settings;
-use crate::dispatch::event::{IncomingResult, Reply, Report, SessionHandle, Settled};
+use crate::dispatch::event::{IncomingResult, Reply, Report, SessionHandle, SettledAttempt};
 use crate::dispatch::outbox;
 use crate::dispatch::tests_support::executor;
 use crate::registry::OnlineExecutor;
@@ -30,7 +30,7 @@ pub(super) struct Around {
     pub(super) lease_until: Timestamp,
     pub(super) rows_may_be_old: bool,
     pub(super) in_memory: InMemory,
-    pub(super) departing: Departing,
+    pub(super) departing: DepartureBoard,
     pub(super) switches: SwitchBoard,
     pub(super) settings: Settings,
 }
@@ -90,7 +90,7 @@ impl World {
             lease_until: Timestamp::MAX,
             rows_may_be_old: false,
             in_memory: InMemory::default(),
-            departing: Departing::default(),
+            departing: DepartureBoard::default(),
             switches,
             settings,
         };
@@ -120,8 +120,8 @@ impl World {
     }
 
     /// Delivers these runs as the ring does.
-    pub(super) fn arrive(&mut self, runs: impl IntoIterator<Item = Ready>) {
-        let runs: Vec<Ready> = runs.into_iter().collect();
+    pub(super) fn arrive(&mut self, runs: impl IntoIterator<Item = ReadyRun>) {
+        let runs: Vec<ReadyRun> = runs.into_iter().collect();
         self.around.in_memory.admit(runs.iter().map(|ready| ready.run.clone()).collect());
         self.on(Event::Ready(runs));
     }
@@ -143,7 +143,7 @@ impl World {
     }
 
     /// An executor opens the stream with this number; its hello is the one with the number `hello`.
-    pub(super) fn join_by(&mut self, id: i64, (number, hello): (u64, u64), report: Report) -> Vec<String> {
+    pub(super) fn join_with_hello(&mut self, id: i64, (number, hello): (u64, u64), report: Report) -> Vec<String> {
         let (session, online, stream) = executor(id, number);
         let session = SessionHandle { hello, ..session };
         self.sessions.insert(session.executor, session.clone());
@@ -245,7 +245,12 @@ impl World {
 
     /// Reports that the end of an attempt and its consequences are durable.
     pub(super) fn settled(&mut self, run: i64, attempt: i32, finished: EndOutcome) -> Vec<String> {
-        self.described(Event::Settled(vec![Settled { run: RunId::new(run * 1_000), attempt, owner: None, finished }]))
+        self.described(Event::Settled(vec![SettledAttempt {
+            run: RunId::new(run * 1_000),
+            attempt,
+            owner: None,
+            finished,
+        }]))
     }
 }
 

@@ -21,7 +21,7 @@ const ADDRESS_BUCKETS: u64 = 65_536;
 const ADDRESS_BUCKETS_SPAN: i64 = 2_000_000;
 /// Number of buckets for one-time values. Two values that share a bucket by chance count as the same: the user of the second value must begin
 /// again.
-const ONCE_BUCKETS: u64 = 1 << 20;
+const ONE_TIME_BUCKETS: u64 = 1 << 20;
 
 /// The key of the hash.
 pub(crate) struct Buckets(String);
@@ -56,7 +56,7 @@ impl Buckets {
 
     /// The bucket of a one-time value.
     pub(super) fn of_one_time_value(&self, text: &str) -> i64 {
-        -10_000_000 - self.bucket(text, ONCE_BUCKETS)
+        -10_000_000 - self.bucket(text, ONE_TIME_BUCKETS)
     }
 
     /// Hashes a text into one of `count` buckets.

@@ -28,11 +28,11 @@ const SESSION_COUNT_MAX: u32 = 50;
 /// How precisely the last use of a sign-in is recorded.
 const USE_PERIOD: Duration = Duration::from_secs(60);
 /// Maximum number of attempts for one account within [`ATTEMPT_WINDOW`].
-const ACCOUNT_ATTEMPTS: u32 = 10;
+const ACCOUNT_ATTEMPT_COUNT_MAX: u32 = 10;
 /// Maximum number of attempts from one address within [`ATTEMPT_WINDOW`].
-const ADDRESS_ATTEMPTS: u32 = 60;
+const ADDRESS_ATTEMPT_COUNT_MAX: u32 = 60;
 /// Maximum number of browsers that return from the provider, per address within [`ATTEMPT_WINDOW`]. It is bounded because each makes the
-/// server call the provider. It is higher than [`ADDRESS_ATTEMPTS`], since a whole office may sign in from one address.
+/// server call the provider. It is higher than [`ADDRESS_ATTEMPT_COUNT_MAX`], since a whole office may sign in from one address.
 const ARRIVAL_COUNT_MAX: u32 = 240;
 const ATTEMPT_WINDOW: Duration = Duration::from_secs(15 * 60);
 /// Maximum number of stored addresses from which an account has signed in.
@@ -82,8 +82,8 @@ pub async fn by_password(
     // A user who has signed in from this address before has a separate counter. Guesses from other addresses, or by other clients behind
     // the same address, do not block this user.
     let counts = match account.as_ref().filter(|_| is_known_address) {
-        Some(account) => vec![(buckets.of_known_address(account.id, from), ACCOUNT_ATTEMPTS)],
-        None => vec![(buckets.of_address(from), ADDRESS_ATTEMPTS), (by_account, ACCOUNT_ATTEMPTS)],
+        Some(account) => vec![(buckets.of_known_address(account.id, from), ACCOUNT_ATTEMPT_COUNT_MAX)],
+        None => vec![(buckets.of_address(from), ADDRESS_ATTEMPT_COUNT_MAX), (by_account, ACCOUNT_ATTEMPT_COUNT_MAX)],
     };
     for (bucket, max) in &counts {
         if let AttemptDecision::Blocked(until) = store.count_attempt(*bucket, *max, ATTEMPT_WINDOW, now).await? {
@@ -115,7 +115,7 @@ pub async fn count_from(
     now: Timestamp,
 ) -> Result<AttemptDecision, StoreError> {
     let bucket = Buckets::of(store, now).await?.of_address(from);
-    store.count_attempt(bucket, ADDRESS_ATTEMPTS, ATTEMPT_WINDOW, now).await
+    store.count_attempt(bucket, ADDRESS_ATTEMPT_COUNT_MAX, ATTEMPT_WINDOW, now).await
 }
 
 /// Counts a browser that returns from the provider, before its request is processed.

@@ -40,7 +40,7 @@ async fn ten_thousand_guesses_are_a_few() {
             SignIn::Welcome(_) => unreachable!("it was wrong"),
         }
     }
-    assert_eq!((wrong, blocked), (ACCOUNT_ATTEMPTS, 10_000 - ACCOUNT_ATTEMPTS));
+    assert_eq!((wrong, blocked), (ACCOUNT_ATTEMPT_COUNT_MAX, 10_000 - ACCOUNT_ATTEMPT_COUNT_MAX));
     // The right password is blocked too while the window lasts, and works afterwards.
     let right = |at| by_password(&store, &passwords, ("ann", "correct horse"), None, at);
     assert!(matches!(right(START).await.unwrap(), SignIn::Blocked(_)));
@@ -57,7 +57,7 @@ async fn one_address_does_not_go_through_all_names() {
         let found = by_password(&store, &passwords, (&name, "x"), from, START).await.unwrap();
         blocked += u32::from(matches!(found, SignIn::Blocked(_)));
     }
-    assert_eq!(blocked, 100 - ADDRESS_ATTEMPTS);
+    assert_eq!(blocked, 100 - ADDRESS_ATTEMPT_COUNT_MAX);
     let elsewhere = Some(IpAddr::from([192, 0, 2, 2]));
     let found = by_password(&store, &passwords, ("ann", "correct horse"), elsewhere, START).await.unwrap();
     assert!(matches!(found, SignIn::Welcome(_)));
@@ -88,7 +88,7 @@ async fn junk_of_others_does_not_lock_out_a_browser_that_signed_in_before() {
     while matches!(attempt("ann", "guess", home).await, SignIn::Wrong) {
         wrong += 1;
     }
-    assert_eq!(wrong, ACCOUNT_ATTEMPTS);
+    assert_eq!(wrong, ACCOUNT_ATTEMPT_COUNT_MAX);
 }
 
 #[tokio::test]

@@ -14,8 +14,8 @@ use rondel_core::{FieldError, JobId, JobSpec, NamespaceId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::catalog::{JobQuery, JobRecord};
 
-use super::{Action, ApplyError, ApplyRequest, PlannedJob, Work, duplicate_name_errors, located, position};
-use crate::definitions::{Compiled, Key};
+use super::{Action, ApplyError, ApplyRequest, PlannedEdit, PlannedJob, duplicate_name_errors, list_index, with_index};
+use crate::definitions::{CompiledDefinitions, DefinitionKey};
 use crate::fires;
 use crate::jobs::checks::{FoundCalendar, FoundCalendars};
 use crate::jobs::scripts::{self, FoundScripts};
@@ -55,12 +55,12 @@ struct Comparison {
 struct ExistingJobs {
     now: Timestamp,
     named: HashMap<String, JobRecord>,
-    compiled: HashMap<Key, Arc<Compiled>>,
+    compiled: CompiledDefinitions,
 }
 
 /// The plan for a batch.
 struct BatchPlan {
-    jobs: Vec<(PlannedJob, Work)>,
+    jobs: Vec<(PlannedJob, PlannedEdit)>,
     errors: Vec<FieldError>,
     /// How many more fires the comparison may read after this batch.
     fires_left: u32,
@@ -71,7 +71,7 @@ struct BatchPlan {
 pub(super) async fn compare(
     node: &Node,
     mut wanted: ApplyRequest,
-    mut report: impl FnMut(PlannedJob, Work) + Send,
+    mut report: impl FnMut(PlannedJob, PlannedEdit) + Send,
 ) -> Result<Vec<String>, ApplyError> {
     let namespace = wanted.namespace;
     let graph_specs = graph_specs(&mut wanted.specs);
@@ -92,7 +92,7 @@ pub(super) async fn compare(
         if batch.is_empty() {
             break;
         }
-        for (job, work) in comparison.batch(batch).await? {
+        for (job, work) in comparison.plan_batch(batch).await? {
             report(job, work);
         }
     }
@@ -102,12 +102,12 @@ pub(super) async fn compare(
         let mut query = JobQuery { app: Some(app), limit: PAGE, ..JobQuery::default() };
         while let Some(page) = unlisted(node, namespace, &mut query, &names).await? {
             removed.extend(page.iter().map(|record| record.id));
-            for (job, work) in comparison.removals(page).await? {
+            for (job, work) in comparison.plan_removals(page).await? {
                 report(job, work);
             }
         }
     }
-    comparison.end(graph_specs, removed).await
+    comparison.finish(graph_specs, removed).await
 }
 
 async fn calendars_named(node: &Node, namespace: NamespaceId, specs: &[JobSpec]) -> Result<Calendars, StoreError> {
@@ -141,7 +141,7 @@ fn plan_job(
     mut spec: JobSpec,
     named: (FoundCalendars, &BTreeSet<String>, &FoundScripts),
     (record, now): (Option<JobRecord>, Timestamp),
-) -> Result<(PlannedJob, Work), JobError> {
+) -> Result<(PlannedJob, PlannedEdit), JobError> {
     let (version, app) = (record.as_ref().map(|record| record.version), record.as_ref().map(|record| record.app));
     let name = spec.name.clone();
     let planned = |action, changes, warnings| PlannedJob {
@@ -157,12 +157,12 @@ fn plan_job(
     let Some(mut record) = record else {
         let checked = checks::check_with(node, namespace, spec, now, None, named)?;
         let warnings = jobs::warnings(node, namespace, &checked.spec, jobs::first_fire(&checked.job, now, now));
-        return Ok((planned(Action::Create, Vec::new(), warnings), Work::Create(Box::new(checked))));
+        return Ok((planned(Action::Create, Vec::new(), warnings), PlannedEdit::Create(Box::new(checked))));
     };
     jobs::keep_run_instants(node, &mut spec, &record.spec);
     spec.keep_mode_from(&record.spec);
     if spec == record.spec {
-        return Ok((planned(Action::Keep, Vec::new(), Vec::new()), Work::Keep));
+        return Ok((planned(Action::Keep, Vec::new(), Vec::new()), PlannedEdit::Keep));
     }
     let checked = checks::check_with(node, namespace, spec, now, Some(&record.spec), named)?;
     let [before, after] =
@@ -176,12 +176,12 @@ fn plan_job(
     }
     let job = planned(Action::Change, changes(&before, &after), warnings);
     record.spec.params = serde_json::Value::Null;
-    Ok((job, Work::Change(Box::new((record, checked)))))
+    Ok((job, PlannedEdit::Change(Box::new((record, checked)))))
 }
 
 impl Comparison {
     /// Reads the jobs with the names of a batch, and plans the batch. Returns no jobs once there is an error.
-    async fn batch(&mut self, batch: Vec<(usize, JobSpec)>) -> Result<Vec<(PlannedJob, Work)>, StoreError> {
+    async fn plan_batch(&mut self, batch: Vec<(usize, JobSpec)>) -> Result<Vec<(PlannedJob, PlannedEdit)>, StoreError> {
         // Text that cannot be a name is not looked up, so that unchecked text of a caller never reaches the database.
         let names: BTreeSet<&str> = batch.iter().map(|(_, spec)| spec.name.as_str()).collect();
         let names: Vec<&str> = names.into_iter().filter(|name| rondel_core::name::check(name).is_ok()).collect();
@@ -191,7 +191,7 @@ impl Comparison {
         self.ids.extend(named.iter().map(|(name, record)| (name.clone(), record.id)));
         let differing =
             batch.iter().filter_map(|(_, spec)| named.get(&spec.name).filter(|record| record.spec != *spec));
-        let keys: Vec<Key> = differing.map(|record| (record.id, record.version)).collect();
+        let keys: Vec<DefinitionKey> = differing.map(|record| (record.id, record.version)).collect();
         let compiled = self.node.definitions_once(keys).await?;
         let existing = ExistingJobs { now: self.now, named, compiled };
         let (node, calendars) = (self.node.clone(), Arc::clone(&self.calendars));
@@ -206,7 +206,7 @@ impl Comparison {
         Ok(if self.errors.is_empty() { jobs } else { Vec::new() })
     }
 
-    async fn removals(&mut self, records: Vec<JobRecord>) -> Result<Vec<(PlannedJob, Work)>, StoreError> {
+    async fn plan_removals(&mut self, records: Vec<JobRecord>) -> Result<Vec<(PlannedJob, PlannedEdit)>, StoreError> {
         let compiled =
             self.node.definitions_once(records.iter().map(|record| (record.id, record.version)).collect()).await?;
         let existing = ExistingJobs { now: self.now, named: HashMap::new(), compiled };
@@ -225,7 +225,7 @@ impl Comparison {
     }
 
     /// Returns all errors, or the names with parents first. The graph of a long list is checked on a separate thread.
-    async fn end(self, graph_specs: Vec<JobSpec>, removed: BTreeSet<JobId>) -> Result<Vec<String>, ApplyError> {
+    async fn finish(self, graph_specs: Vec<JobSpec>, removed: BTreeSet<JobId>) -> Result<Vec<String>, ApplyError> {
         let Self { node, namespace, ids, errors, .. } = self;
         let neighbours = graph::neighbours(&node, namespace, &graph_specs, (ids, removed)).await?;
         let check = move || {
@@ -236,7 +236,7 @@ impl Comparison {
             match found.is_empty() {
                 true => Ok(ordered.into_iter().map(|spec| spec.name).collect()),
                 false => {
-                    found.sort_by_key(|error| position(&error.pointer));
+                    found.sort_by_key(|error| list_index(&error.pointer));
                     Err(ApplyError::Invalid(found))
                 }
             }
@@ -269,7 +269,7 @@ fn plan(
                 }
             }
             Err(JobError::Store(error)) => return Err(error),
-            Err(JobError::Invalid(found)) => errors.extend(found.into_iter().map(|error| located(index, error))),
+            Err(JobError::Invalid(found)) => errors.extend(found.into_iter().map(|error| with_index(index, error))),
             Err(other) => errors.push(FieldError::new(format!("/{index}"), other.to_string())),
         }
     }
@@ -278,16 +278,16 @@ fn plan(
 
 impl ExistingJobs {
     /// The changes that the work makes to the fires of the next week.
-    fn fires(&self, work: &Work, fires_left: &mut u32) -> Option<FireChanges> {
+    fn fires(&self, work: &PlannedEdit, fires_left: &mut u32) -> Option<FireChanges> {
         let before = |record: &JobRecord| {
             let compiled = self.compiled.get(&(record.id, record.version))?;
             Some((compiled, record.anchor))
         };
         let (old, new) = match work {
-            Work::Keep => return None,
-            Work::Create(checked) => (None, Some((&checked.job, self.now.ceil_second()))),
-            Work::Change(both) => (before(&both.0), Some((&both.1.job, both.0.anchor))),
-            Work::Remove(record) => (before(record), None),
+            PlannedEdit::Keep => return None,
+            PlannedEdit::Create(checked) => (None, Some((&checked.job, self.now.ceil_second()))),
+            PlannedEdit::Change(both) => (before(&both.0), Some((&both.1.job, both.0.anchor))),
+            PlannedEdit::Remove(record) => (before(record), None),
         };
         let old = old.map(|(compiled, anchor)| ahead::AnchoredJob { job: &compiled.job, anchor });
         let new = new.map(|(job, anchor)| ahead::AnchoredJob { job, anchor });
@@ -296,7 +296,7 @@ impl ExistingJobs {
     }
 }
 
-fn plan_removal(mut record: JobRecord) -> (PlannedJob, Work) {
+fn plan_removal(mut record: JobRecord) -> (PlannedJob, PlannedEdit) {
     let job = PlannedJob {
         index: None,
         name: record.spec.name.clone(),
@@ -308,7 +308,7 @@ fn plan_removal(mut record: JobRecord) -> (PlannedJob, Work) {
         warnings: Vec::new(),
     };
     record.spec.params = serde_json::Value::Null;
-    (job, Work::Remove(Box::new(record)))
+    (job, PlannedEdit::Remove(Box::new(record)))
 }
 
 /// Copies of the definitions without their large parts, which do not affect the graph of jobs.

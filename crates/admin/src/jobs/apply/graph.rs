@@ -16,17 +16,17 @@ pub(super) struct Neighbours {
     orphans: Vec<FieldError>,
 }
 
-/// Reads the jobs and edges that the parents in a list are checked against. `known` has the jobs of the list that exist, `gone` the jobs to
+/// Reads the jobs and edges that the parents in a list are checked against. `known` has the jobs of the list that exist, `removed_jobs` the jobs to
 /// be removed. Returns `None` if the list names no parent and removes no job.
 pub(super) async fn neighbours(
     node: &Node,
     namespace: NamespaceId,
     specs: &[JobSpec],
-    (known, gone): (HashMap<String, JobId>, BTreeSet<JobId>),
+    (known, removed_jobs): (HashMap<String, JobId>, BTreeSet<JobId>),
 ) -> Result<Option<Neighbours>, StoreError> {
     let named: BTreeSet<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
     let parents: BTreeSet<&str> = specs.iter().flat_map(|spec| spec.parents()).map(|parent| parent.name).collect();
-    if parents.is_empty() && gone.is_empty() {
+    if parents.is_empty() && removed_jobs.is_empty() {
         return Ok(None);
     }
     let elsewhere = parents.difference(&named).copied();
@@ -36,17 +36,17 @@ pub(super) async fn neighbours(
     let own: BTreeSet<JobId> = known.values().copied().collect();
     let id_of = |name: &str| known.get(name).copied().unwrap_or_else(|| JobId::new(node.new_id()));
     let mut ids: HashMap<String, JobId> = named.iter().map(|name| ((*name).to_owned(), id_of(name))).collect();
-    let staying = others.into_iter().filter(|job| !gone.contains(&job.id));
+    let staying = others.into_iter().filter(|job| !removed_jobs.contains(&job.id));
     ids.extend(staying.map(|job| (job.spec.name, job.id)));
     let edges: Vec<Edge> =
-        all.into_iter().filter(|edge| !own.contains(&edge.child) && !gone.contains(&edge.child)).collect();
-    let orphans = orphans(node, &edges, &gone).await?;
+        all.into_iter().filter(|edge| !own.contains(&edge.child) && !removed_jobs.contains(&edge.child)).collect();
+    let orphans = orphans(node, &edges, &removed_jobs).await?;
     Ok(Some(Neighbours { ids, edges, orphans }))
 }
 
 /// An error for each job outside the list whose parent is to be removed.
-async fn orphans(node: &Node, edges: &[Edge], gone: &BTreeSet<JobId>) -> Result<Vec<FieldError>, StoreError> {
-    let lost: Vec<Edge> = edges.iter().filter(|edge| gone.contains(&edge.parent)).copied().collect();
+async fn orphans(node: &Node, edges: &[Edge], removed_jobs: &BTreeSet<JobId>) -> Result<Vec<FieldError>, StoreError> {
+    let lost: Vec<Edge> = edges.iter().filter(|edge| removed_jobs.contains(&edge.parent)).copied().collect();
     let ids: BTreeSet<JobId> = lost.iter().flat_map(|edge| [edge.child, edge.parent]).collect();
     let names: HashMap<JobId, String> =
         node.store().job_names(&ids.into_iter().collect::<Vec<_>>()).await?.into_iter().collect();
@@ -98,10 +98,10 @@ impl Neighbours {
             BadGraph::TooDeep(path) => path.iter().rev().find(|job| jobs.contains(job)).copied(),
         };
         let index = specs.iter().position(|spec| self.ids.get(&spec.name).copied() == at).unwrap_or_default();
-        Some(FieldError::new(format!("/{index}/schedule"), self.sentence(&bad)))
+        Some(FieldError::new(format!("/{index}/schedule"), self.describe(&bad)))
     }
 
-    fn sentence(&self, bad: &BadGraph) -> String {
+    fn describe(&self, bad: &BadGraph) -> String {
         let names: HashMap<JobId, &str> = self.ids.iter().map(|(name, id)| (*id, name.as_str())).collect();
         let shown = |path: &[JobId]| {
             path.iter().map(|id| names.get(id).copied().unwrap_or("…")).collect::<Vec<_>>().join(" -> ")

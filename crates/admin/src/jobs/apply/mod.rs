@@ -80,14 +80,14 @@ pub struct PlannedJob {
 #[derive(Debug)]
 pub struct ApplyPlan {
     namespace: NamespaceId,
-    jobs: Vec<(PlannedJob, Work)>,
+    jobs: Vec<(PlannedJob, PlannedEdit)>,
     /// The names of the jobs, parents before their children.
     order: Vec<String>,
 }
 
 /// The work that a plan has for one job. The records of existing jobs have no parameters here, since these may be large.
 #[derive(Debug)]
-enum Work {
+enum PlannedEdit {
     Create(Box<CheckedDefinition>),
     Change(Box<(JobRecord, CheckedDefinition)>),
     Keep,
@@ -141,12 +141,12 @@ fn duplicate_name_errors(specs: &[JobSpec]) -> Vec<FieldError> {
     errors
 }
 
-fn located(index: usize, error: FieldError) -> FieldError {
+fn with_index(index: usize, error: FieldError) -> FieldError {
     FieldError { pointer: format!("/{index}{}", error.pointer), ..error }
 }
 
 /// The position in the list with which a pointer begins.
-fn position(pointer: &str) -> usize {
+fn list_index(pointer: &str) -> usize {
     let first = pointer.split('/').nth(1).and_then(|index| index.parse().ok());
     first.unwrap_or(usize::MAX)
 }

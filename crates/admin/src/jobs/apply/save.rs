@@ -8,14 +8,14 @@ use rondel_core::{AppId, FieldError, NamespaceId};
 use rondel_store::StoreError;
 use rondel_store::catalog::{JobCreated, JobRecord, NewJob};
 
-use super::{ApplyPlan, PlannedJob, Work};
+use super::{ApplyPlan, PlannedEdit, PlannedJob};
 use crate::jobs::checks::CheckedDefinition;
-use crate::jobs::{self, JobError, no_calendar};
+use crate::jobs::{self, JobError, missing_calendar_error};
 use crate::node::Node;
 use rondel_core::error_chain::chain;
 
 /// New jobs saved per call of `next`.
-const CHUNK: usize = 512;
+const CHUNK_LEN: usize = 512;
 /// Edits saved concurrently: databases flush the commits of concurrent transactions to disk together.
 const CONCURRENT_EDIT_COUNT: usize = 8;
 
@@ -40,7 +40,7 @@ pub struct Saving {
     /// Jobs to create, parents first.
     creates: VecDeque<(PlannedJob, CheckedDefinition)>,
     /// Jobs to change, parents first, and then jobs to remove, parents last.
-    others: VecDeque<(PlannedJob, Work)>,
+    others: VecDeque<(PlannedJob, PlannedEdit)>,
     /// Whether the store has failed: then nothing more is tried.
     is_broken: bool,
 }
@@ -52,17 +52,17 @@ impl ApplyPlan {
         let rank: HashMap<&str, usize> =
             self.order.iter().enumerate().map(|(rank, name)| (name.as_str(), rank)).collect();
         let rank_of = |job: &PlannedJob| rank.get(job.name.as_str()).copied().unwrap_or(usize::MAX);
-        let mut jobs: Vec<(usize, PlannedJob, Work)> =
+        let mut jobs: Vec<(usize, PlannedJob, PlannedEdit)> =
             self.jobs.into_iter().map(|(job, work)| (rank_of(&job), job, work)).collect();
         jobs.sort_by_key(|(rank, ..)| *rank);
         let (mut kept, mut creates, mut others, mut removed) =
             (Vec::new(), VecDeque::new(), VecDeque::new(), Vec::new());
         for (_, job, work) in jobs {
             match work {
-                Work::Keep => kept.push(job),
-                Work::Create(checked) => creates.push_back((job, *checked)),
-                Work::Change(_) => others.push_back((job, work)),
-                Work::Remove(record) => removed.push((job, record)),
+                PlannedEdit::Keep => kept.push(job),
+                PlannedEdit::Create(checked) => creates.push_back((job, *checked)),
+                PlannedEdit::Change(_) => others.push_back((job, work)),
+                PlannedEdit::Remove(record) => removed.push((job, record)),
             }
         }
         let order =
@@ -71,7 +71,7 @@ impl ApplyPlan {
             order.into_iter().enumerate().map(|(rank, spec)| (spec.name, rank)).collect();
         // Jobs are removed before their parents.
         removed.sort_by_key(|(job, _)| std::cmp::Reverse(rank.get(&job.name).copied()));
-        others.extend(removed.into_iter().map(|(job, record)| (job, Work::Remove(record))));
+        others.extend(removed.into_iter().map(|(job, record)| (job, PlannedEdit::Remove(record))));
         Saving {
             node,
             namespace: self.namespace,
@@ -93,7 +93,7 @@ impl Saving {
             return Some(kept.into_iter().map(|planned| SavedJob { planned, result: Ok(None) }).collect());
         }
         if !self.creates.is_empty() {
-            let count = self.creates.len().min(CHUNK);
+            let count = self.creates.len().min(CHUNK_LEN);
             let chunk: Vec<_> = self.creates.drain(..count).collect();
             return Some(self.create(chunk).await);
         }
@@ -103,20 +103,20 @@ impl Saving {
         }
         if self.is_broken {
             return Some(
-                batch.into_iter().map(|(planned, _)| SavedJob { planned, result: Err(not_tried()) }).collect(),
+                batch.into_iter().map(|(planned, _)| SavedJob { planned, result: Err(not_tried_error()) }).collect(),
             );
         }
-        let (planned, works): (Vec<PlannedJob>, Vec<Work>) = batch.into_iter().unzip();
+        let (planned, works): (Vec<PlannedJob>, Vec<PlannedEdit>) = batch.into_iter().unzip();
         let results = join_all(works.into_iter().map(|work| Box::pin(self.carry_out(work)))).await;
         if let Some(error) = results.iter().find_map(|result| result.as_ref().err().and_then(store_error)) {
-            report(error);
+            log_store_error(error);
             self.is_broken = true;
         }
         Some(planned.into_iter().zip(results).map(|(planned, result)| SavedJob { planned, result }).collect())
     }
 
     /// The next edits that can be saved concurrently: changes of jobs without parents, otherwise a single edit.
-    fn next_batch(&mut self) -> Vec<(PlannedJob, Work)> {
+    fn next_batch(&mut self) -> Vec<(PlannedJob, PlannedEdit)> {
         let mut batch = Vec::new();
         while let Some((_, work)) = self.others.front() {
             let stands_alone = !may_save_concurrently(work);
@@ -132,22 +132,22 @@ impl Saving {
     }
 
     /// Saves one edit. Does not wait for the ends of queued runs: a list may pause or remove thousands of jobs.
-    async fn carry_out(&self, work: Work) -> Result<Option<JobRecord>, JobError> {
+    async fn carry_out(&self, work: PlannedEdit) -> Result<Option<JobRecord>, JobError> {
         match work {
-            Work::Change(both) => {
+            PlannedEdit::Change(both) => {
                 let (record, checked) = *both;
                 let by = (None, self.author.as_str());
                 let saved = jobs::save(&self.node, &record, checked, Some(record.version), by).await?;
                 Ok(Some(jobs::catch_up_with_calendar(&self.node, saved).await?))
             }
-            Work::Remove(record) => {
+            PlannedEdit::Remove(record) => {
                 let queued = (None, &*self.author);
                 match jobs::delete_without_wait(&self.node, &record, Some(record.version), false, queued).await? {
                     true => Ok(None),
                     false => Err(JobError::NotFound),
                 }
             }
-            Work::Create(_) | Work::Keep => Ok(None),
+            PlannedEdit::Create(_) | PlannedEdit::Keep => Ok(None),
         }
     }
 
@@ -155,7 +155,7 @@ impl Saving {
         let (planned, checked): (Vec<PlannedJob>, Vec<CheckedDefinition>) = chunk.into_iter().unzip();
         let answers = if self.is_broken { None } else { self.create_all(checked).await };
         let Some(answers) = answers else {
-            return planned.into_iter().map(|planned| SavedJob { planned, result: Err(not_tried()) }).collect();
+            return planned.into_iter().map(|planned| SavedJob { planned, result: Err(not_tried_error()) }).collect();
         };
         let mut saved = Vec::with_capacity(planned.len());
         for (planned, created) in planned.into_iter().zip(answers) {
@@ -172,7 +172,7 @@ impl Saving {
     async fn create_all(&mut self, chunk: Vec<CheckedDefinition>) -> Option<Vec<Result<JobRecord, JobError>>> {
         let created = self.create_chunk(chunk).await;
         if let Err(error) = &created {
-            report(error);
+            log_store_error(error);
             self.is_broken = true;
         }
         created.ok()
@@ -200,11 +200,11 @@ impl Saving {
         let answer = |(job, created): (NewJob, JobCreated)| match created {
             JobCreated::Saved(record) => Ok(*record),
             JobCreated::NameTaken => Err(JobError::NameTaken),
-            JobCreated::NoCalendar => Err(JobError::Invalid(vec![no_calendar(&job.spec)])),
+            JobCreated::NoCalendar => Err(JobError::Invalid(vec![missing_calendar_error(&job.spec)])),
             JobCreated::NoChannel(name) => {
-                Err(JobError::Invalid(vec![jobs::checks::lost_channel(job.spec.expect.as_deref(), &name)]))
+                Err(JobError::Invalid(vec![jobs::checks::deleted_channel_error(job.spec.expect.as_deref(), &name)]))
             }
-            JobCreated::NoScript(script) => Err(JobError::Invalid(vec![jobs::scripts::lost_script(&script)])),
+            JobCreated::NoScript(script) => Err(JobError::Invalid(vec![jobs::scripts::deleted_script_error(&script)])),
             JobCreated::BadParents(errors) => Err(JobError::Invalid(errors)),
         };
         let mut answers: Vec<_> = jobs.into_iter().zip(created).map(answer).collect();
@@ -225,10 +225,10 @@ impl Saving {
 }
 
 /// Whether an edit can be saved in any order, because it changes no edge of the graph of jobs.
-fn may_save_concurrently(work: &Work) -> bool {
+fn may_save_concurrently(work: &PlannedEdit) -> bool {
     match work {
-        Work::Change(both) => both.0.spec.parents().is_empty() && both.1.spec.parents().is_empty(),
-        Work::Create(_) | Work::Keep | Work::Remove(_) => false,
+        PlannedEdit::Change(both) => both.0.spec.parents().is_empty() && both.1.spec.parents().is_empty(),
+        PlannedEdit::Create(_) | PlannedEdit::Keep | PlannedEdit::Remove(_) => false,
     }
 }
 
@@ -239,10 +239,10 @@ fn store_error(error: &JobError) -> Option<&StoreError> {
     }
 }
 
-fn report(error: &StoreError) {
+fn log_store_error(error: &StoreError) {
     tracing::warn!(error = %chain(error), "cannot continue to apply a list of jobs");
 }
 
-fn not_tried() -> JobError {
+fn not_tried_error() -> JobError {
     JobError::Invalid(vec![FieldError::new("", "not saved: the database failed; apply the list again")])
 }

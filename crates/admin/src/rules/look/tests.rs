@@ -41,7 +41,7 @@ async fn no_executor(node: &Node) -> (AlertRuleId, Incident) {
     let job = json!({"name": "j", "app": "a", "handler": "h"});
     jobs::create(node, NAMESPACE, serde_json::from_value(job).unwrap(), "test").await.unwrap();
     let saved = save_rule(node, NAMESPACE, (&rule(&json!({"no_executor": {}})), None), "test").await.unwrap();
-    assert_eq!(evaluate_due(node, NAMESPACE).await.unwrap(), LookResult::Done { count: 1, is_more: false });
+    assert_eq!(evaluate_due(node, NAMESPACE).await.unwrap(), LookResult::Done { count: 1, has_more: false });
     let rule = saved.record.id;
     (rule, node.store().open_incidents_of(rule, 10).await.unwrap().remove(0))
 }
@@ -53,7 +53,7 @@ async fn an_edited_rule_ends_its_incidents_without_a_recovery() {
     let node = engine.node();
     let (id, open) = no_executor(node).await;
     save_rule(node, NAMESPACE, (&rule(&json!({"failed": {}})), None), "test").await.unwrap();
-    assert_eq!(evaluate_due(node, NAMESPACE).await.unwrap(), LookResult::Done { count: 1, is_more: true });
+    assert_eq!(evaluate_due(node, NAMESPACE).await.unwrap(), LookResult::Done { count: 1, has_more: true });
     assert_eq!(node.store().open_incidents_of(id, 10).await.unwrap(), []);
     let ended = node.store().incident(NAMESPACE, open.id).await.unwrap().unwrap();
     assert!(!ended.spec.enabled, "no recovery was seen");
@@ -70,7 +70,7 @@ async fn an_app_whose_last_job_is_deleted_has_found_no_executor() {
     let job = node.store().job(NAMESPACE, "j").await.unwrap().unwrap();
     jobs::delete(node, &job, None, false, (None, "test")).await.unwrap();
     save_rule(node, NAMESPACE, (&rule(&json!({"no_executor": {}})), None), "test").await.unwrap();
-    assert_eq!(evaluate_due(node, NAMESPACE).await.unwrap(), LookResult::Done { count: 1, is_more: false });
+    assert_eq!(evaluate_due(node, NAMESPACE).await.unwrap(), LookResult::Done { count: 1, has_more: false });
     assert_eq!(node.store().open_incidents_of(id, 10).await.unwrap(), []);
     let ended = node.store().incident(NAMESPACE, open.id).await.unwrap().unwrap();
     assert!(!ended.spec.enabled, "no recovery was seen");

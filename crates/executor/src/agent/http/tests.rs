@@ -56,7 +56,7 @@ async fn a_secret_at_the_end_of_the_logged_part_is_hidden_completely() {
     let client = client(AllowedAddresses::loopback()).unwrap();
     let handler =
         move |Params(params): Params<HttpParams>, cancel: Cancel, log: Log| run(client.clone(), params, cancel, log);
-    for before in (LOGGED_BYTES - 200..LOGGED_BYTES).step_by(5) {
+    for before in (LOGGED_BODY_BYTES_MAX - 200..LOGGED_BODY_BYTES_MAX).step_by(5) {
         let params = json!({"url": url, "body": format!("{}{{{{secret.key}}}}", "x".repeat(before))});
         let secrets = Secrets::from_env().dir(folder.path());
         let outcome = TestRun::of(handler.clone()).params(params).secrets(secrets).run().await;

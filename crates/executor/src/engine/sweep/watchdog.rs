@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// If the task has not run after this long, every thread of that runtime is blocked.
-const BLOCKED_AFTER: Duration = Duration::from_secs(2);
+const BLOCKED_MIN: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
 pub(super) struct RuntimeWatchdog {
@@ -26,7 +26,7 @@ impl RuntimeWatchdog {
         if let Some((sent_at, answered)) = &self.sent {
             let since = now.duration_since(*sent_at);
             if !answered.load(Ordering::Relaxed) {
-                if since >= BLOCKED_AFTER && !std::mem::replace(&mut self.has_warned, true) {
+                if since >= BLOCKED_MIN && !std::mem::replace(&mut self.has_warned, true) {
                     tracing::error!(
                         "handlers block every thread of the runtime: no other handler can continue until one of them awaits"
                     );

@@ -102,10 +102,10 @@ pub struct FetchCounts {
 #[derive(Debug)]
 struct Fetch {
     /// The items asked for, with their epochs.
-    asked: BTreeMap<String, i64>,
+    requested_epochs: BTreeMap<String, i64>,
     /// Rows whose execution ended after the select began. The select may have read them before that, so they are not
     /// accepted again.
-    ended: BTreeSet<(String, String)>,
+    ended_rows: BTreeSet<(String, String)>,
     is_aborting: bool,
 }
 
@@ -122,7 +122,7 @@ pub struct Group<R> {
     releasing: BTreeSet<String>,
     /// The highest epoch of each item that was released or dropped. An order cannot bring the item back at this epoch
     /// or a lower one.
-    gone_epochs: BTreeMap<String, i64>,
+    dropped_epochs: BTreeMap<String, i64>,
     rows: RowTracker<R>,
     fetch: Option<Fetch>,
     /// No select begins before this instant.
@@ -155,7 +155,7 @@ impl<R: Clone> Group<R> {
             last_order: None,
             items: BTreeMap::new(),
             releasing: BTreeSet::new(),
-            gone_epochs: BTreeMap::new(),
+            dropped_epochs: BTreeMap::new(),
             rows: RowTracker::new(),
             fetch: None,
             fetch_after: None,
@@ -184,7 +184,7 @@ impl<R: Clone> Group<R> {
         if self.has_ended() {
             return Step::Ended;
         }
-        if self.rows.executing() < self.limits.threads
+        if self.rows.executing_count() < self.limits.threads
             && let Some(execution) = self.rows.execute(self.limits.batch)
         {
             return Step::Execute(execution);
@@ -197,23 +197,23 @@ impl<R: Clone> Group<R> {
 
     /// Whether a select may start, apart from the wait before it.
     fn could_fetch(&self) -> bool {
-        let executing = self.rows.executing();
-        let is_dry = if self.limits.not_sleep { executing < self.limits.threads } else { executing == 0 };
-        let is_free = self.fetch.is_none() && !self.is_ending && is_dry && self.rows.nothing_queued();
+        let executing_count = self.rows.executing_count();
+        let is_dry = if self.limits.not_sleep { executing_count < self.limits.threads } else { executing_count == 0 };
+        let is_free = self.fetch.is_none() && !self.is_ending && is_dry && self.rows.is_queue_empty();
         is_free && self.items.values().any(|holding| holding.phase == Phase::Held)
     }
 
     fn fetch(&mut self) -> Step<R> {
         let mut items = Vec::new();
-        let mut asked = BTreeMap::new();
+        let mut requested_epochs = BTreeMap::new();
         for (name, holding) in self.items.iter_mut().filter(|(_, holding)| holding.phase == Phase::Held) {
             holding.counts.fetches += 1;
-            asked.insert(name.clone(), holding.epoch);
+            requested_epochs.insert(name.clone(), holding.epoch);
             items.push(Item::new(name, (holding.epoch, &holding.params, &holding.checkpoint)));
         }
         self.total.fetches += 1;
         self.is_fetch_count_changed = true;
-        self.fetch = Some(Fetch { asked, ended: BTreeSet::new(), is_aborting: false });
+        self.fetch = Some(Fetch { requested_epochs, ended_rows: BTreeSet::new(), is_aborting: false });
         Step::Fetch { items, limit: self.limits.fetch }
     }
 
@@ -223,7 +223,7 @@ impl<R: Clone> Group<R> {
             Phase::Held | Phase::Aborting | Phase::Released => None,
         });
         let fetch_at = if self.could_fetch() { self.fetch_after } else { None };
-        abort_at.chain(fetch_at).chain(self.rows.waits_until()).min()
+        abort_at.chain(fetch_at).chain(self.rows.next_retry_at()).min()
     }
 
     /// Takes the rows that a select returned. `fetched_at` is the current time of the server's clock.
@@ -254,11 +254,11 @@ impl<R: Clone> Group<R> {
     /// Forgets rows that failed for good, if the select asked for their items, did not return them, and returned fewer
     /// rows than its limit.
     fn retain_failed(&mut self, rows: &[Row<R>], fetch: &Fetch, is_full: bool) {
-        if is_full || self.rows.failed().next().is_none() {
+        if is_full || self.rows.failed_rows().next().is_none() {
             return;
         }
         let there: BTreeSet<(&str, &str)> = rows.iter().map(|row| (row.item.as_str(), row.key.as_str())).collect();
-        let was_asked = |item: &String| fetch.asked.contains_key(item);
+        let was_asked = |item: &String| fetch.requested_epochs.contains_key(item);
         self.rows.retain_failed(|(item, key)| !was_asked(item) || there.contains(&(item, key)));
     }
 
@@ -271,25 +271,25 @@ impl<R: Clone> Group<R> {
         (now, fetched_at): (Instant, Timestamp),
         found: &mut FetchCounts,
     ) -> Option<String> {
-        let epoch = fetch.asked.get(&row.item);
+        let epoch = fetch.requested_epochs.get(&row.item);
         let holding = self.items.get_mut(&row.item).filter(|holding| epoch == Some(&holding.epoch));
         let Some(holding) = holding.filter(|holding| holding.phase != Phase::Released) else {
             found.foreign += 1;
             return None;
         };
-        let place = (row.item.clone(), row.key.clone());
-        if self.rows.is_resting(&place, now) {
+        let row_id = (row.item.clone(), row.key.clone());
+        if self.rows.is_resting(&row_id, now) {
             found.resting += 1;
             return None;
         }
-        if fetch.ended.contains(&place) || !self.rows.queue(row, holding.epoch, fetched_at) {
+        if fetch.ended_rows.contains(&row_id) || !self.rows.queue(row, holding.epoch, fetched_at) {
             found.in_work += 1;
         } else {
             found.accepted += 1;
             holding.counts.rows += 1;
             self.total.rows += 1;
         }
-        Some(place.0)
+        Some(row_id.0)
     }
 
     /// Records that a select failed. Returns the wait before the next one.
@@ -310,7 +310,7 @@ impl<R: Clone> Group<R> {
     }
 
     fn mark_empty(&mut self, fetch: &Fetch, is_empty: impl Fn(&str) -> bool) {
-        for (name, epoch) in &fetch.asked {
+        for (name, epoch) in &fetch.requested_epochs {
             if let Some(holding) = self.items.get_mut(name).filter(|holding| holding.epoch == *epoch) {
                 let is_empty = is_empty(name);
                 self.is_changed |= std::mem::replace(&mut holding.last_select_was_empty, is_empty) != is_empty;
@@ -335,10 +335,10 @@ impl<R: Clone> Group<R> {
         }
         let mut failures = Vec::new();
         for mut entry in ended.entries {
-            let place = (ended.item.clone(), entry.key.clone());
+            let row_id = (ended.item.clone(), entry.key.clone());
             if how == ExecutionEnd::Done {
-                self.rows.clear_failed(&place);
-                self.end_row(place);
+                self.rows.clear_failed(&row_id);
+                self.end_row(row_id);
                 continue;
             }
             entry.failures += 1;
@@ -347,12 +347,12 @@ impl<R: Clone> Group<R> {
             failures.push(Failure { key: entry.key.clone(), retry_after: (!is_final).then_some(wait) });
             if is_final {
                 if may_retry {
-                    let times = self.rows.mark_failed(&place);
-                    self.rows.rest(place.clone(), now, self.limits.rest_period(wait, times));
+                    let times = self.rows.mark_failed(&row_id);
+                    self.rows.rest(row_id.clone(), now, self.limits.rest_period(wait, times));
                 }
-                self.end_row(place);
+                self.end_row(row_id);
             } else {
-                self.rows.wait(&ended.item, entry, now + wait);
+                self.rows.queue_retry(&ended.item, entry, now + wait);
             }
         }
         self.is_changed = true;
@@ -360,10 +360,10 @@ impl<R: Clone> Group<R> {
         failures
     }
 
-    fn end_row(&mut self, place: (String, String)) {
-        self.rows.forget_key(&place);
+    fn end_row(&mut self, row_id: (String, String)) {
+        self.rows.forget_key(&row_id);
         if let Some(fetch) = &mut self.fetch {
-            fetch.ended.insert(place);
+            fetch.ended_rows.insert(row_id);
         }
     }
 
@@ -392,7 +392,7 @@ impl<R: Clone> Group<R> {
     /// The keys of rows that failed for good and that the last select still returned. Only a limited number is
     /// remembered.
     pub fn failed_rows(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.rows.failed().map(|(_, key)| key.as_str())
+        self.rows.failed_rows().map(|(_, key)| key.as_str())
     }
 
     /// Whether the last select failed.
@@ -404,13 +404,13 @@ impl<R: Clone> Group<R> {
     /// Whether rows that failed for good were still there in the last select, or the last select failed.
     #[must_use]
     pub fn is_unfinished(&self) -> bool {
-        self.rows.failed().next().is_some() || self.has_failed_select()
+        self.rows.failed_rows().next().is_some() || self.has_failed_select()
     }
 
     /// Whether the group has items, the last select returned no rows for any of them, and no row is in work.
     #[must_use]
     pub fn is_dry(&self) -> bool {
-        let is_dry = |(name, item): (&String, &Holding)| item.last_select_was_empty && !self.rows.has(name);
+        let is_dry = |(name, item): (&String, &Holding)| item.last_select_was_empty && !self.rows.has_rows_of(name);
         !self.items.is_empty() && self.items.iter().all(is_dry)
     }
 }

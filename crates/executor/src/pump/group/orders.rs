@@ -70,7 +70,7 @@ impl<R: Clone> Group<R> {
 
     fn take_item(&mut self, item: PumpItem, now: Instant) {
         let PumpItem { name, epoch, params, checkpoint, release } = item;
-        let is_gone = self.gone_epochs.get(&name).is_some_and(|gone| epoch <= *gone);
+        let is_gone = self.dropped_epochs.get(&name).is_some_and(|gone| epoch <= *gone);
         if is_gone && !mutant::on(Mutant::ReleasedIsTakenAgain) {
             return;
         }
@@ -96,7 +96,7 @@ impl<R: Clone> Group<R> {
     /// Drops an item with all its rows.
     fn drop_item(&mut self, name: &str) {
         let Some(holding) = self.items.remove(name) else { return };
-        let gone = self.gone_epochs.entry(name.to_owned()).or_insert(holding.epoch);
+        let gone = self.dropped_epochs.entry(name.to_owned()).or_insert(holding.epoch);
         *gone = (*gone).max(holding.epoch);
         self.releasing.remove(name);
         self.rows.discard(name);
@@ -130,7 +130,7 @@ impl<R: Clone> Group<R> {
         for name in &late {
             let Some(holding) = self.items.get_mut(name) else { continue };
             holding.phase = Phase::Aborting;
-            let is_asked = |fetch: &Fetch| fetch.asked.get(name) == Some(&holding.epoch);
+            let is_asked = |fetch: &Fetch| fetch.requested_epochs.get(name) == Some(&holding.epoch);
             if self.fetch.as_ref().is_some_and(is_asked) {
                 self.abort_fetch();
             }
@@ -158,17 +158,18 @@ impl<R: Clone> Group<R> {
     fn abort_useless_fetch(&mut self) {
         let Some(fetch) = &self.fetch else { return };
         let is_held = |(name, epoch): (&String, &i64)| self.items.get(name).is_some_and(|item| item.epoch == *epoch);
-        if !fetch.asked.iter().any(is_held) {
+        if !fetch.requested_epochs.iter().any(is_held) {
             self.abort_fetch();
         }
     }
 
     /// Releases the items that have no work left.
     pub(super) fn release_finished_items(&mut self) {
-        let is_asked = |name: &String, epoch| self.fetch.as_ref().is_some_and(|f| f.asked.get(name) == Some(&epoch));
+        let is_asked =
+            |name: &String, epoch| self.fetch.as_ref().is_some_and(|f| f.requested_epochs.get(name) == Some(&epoch));
         let is_free = |name: &&String| {
             let epoch = self.items.get(*name).map(|holding| holding.epoch);
-            let is_worked_off = !self.rows.has(name) || mutant::on(Mutant::ReleasedWithRowsInWork);
+            let is_worked_off = !self.rows.has_rows_of(name) || mutant::on(Mutant::ReleasedWithRowsInWork);
             epoch.is_some_and(|epoch| !is_asked(name, epoch) && is_worked_off)
         };
         let free: Vec<String> = self.releasing.iter().filter(is_free).cloned().collect();
@@ -176,7 +177,7 @@ impl<R: Clone> Group<R> {
             self.releasing.remove(&name);
             let Some(holding) = self.items.get_mut(&name) else { continue };
             holding.phase = Phase::Released;
-            self.gone_epochs.insert(name, holding.epoch);
+            self.dropped_epochs.insert(name, holding.epoch);
             (self.is_changed, self.is_urgent) = (true, true);
         }
     }

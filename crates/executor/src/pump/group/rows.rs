@@ -8,7 +8,7 @@ use rondel_core::Timestamp;
 use super::Execution;
 
 /// Of the rows that failed for good, at most this many are remembered.
-const RESTING_MAX: usize = 10_000;
+const REMEMBERED_COUNT_MAX: usize = 10_000;
 
 /// A row that a select returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub struct Failure {
 }
 
 #[derive(Debug)]
-pub(super) struct Entry<R> {
+pub(super) struct QueuedRow<R> {
     /// Numbers the rows of the group in the order in which they were fetched.
     number: u64,
     pub(super) key: String,
@@ -46,7 +46,7 @@ pub(super) struct Entry<R> {
 pub(super) struct ActiveExecution<R> {
     pub(super) item: String,
     pub(super) epoch: i64,
-    pub(super) entries: Vec<Entry<R>>,
+    pub(super) entries: Vec<QueuedRow<R>>,
     is_aborting: bool,
 }
 
@@ -54,19 +54,19 @@ pub(super) struct ActiveExecution<R> {
 pub(super) struct RowTracker<R> {
     next_number: u64,
     /// The queued rows by number, each with the name of its item.
-    queue: BTreeMap<u64, (String, Entry<R>)>,
+    queue: BTreeMap<u64, (String, QueuedRow<R>)>,
     /// The numbers of the queued rows of each item.
     by_item: BTreeMap<String, BTreeSet<u64>>,
     /// Failed rows, by the instant of their retry.
-    waiting: BTreeMap<(Instant, u64), (String, Entry<R>)>,
+    retry_queue: BTreeMap<(Instant, u64), (String, QueuedRow<R>)>,
     executions: BTreeMap<u64, ActiveExecution<R>>,
     /// Item and key of every row that is queued, in execution or waiting.
-    keys: BTreeSet<(String, String)>,
+    keys_in_work: BTreeSet<(String, String)>,
     /// Until when each row that failed for good is ignored if a select returns it.
-    resting: BTreeMap<(String, String), Instant>,
+    resting_until: BTreeMap<(String, String), Instant>,
     /// How many times each row failed for good. A row is removed when it is executed after all, or when a select of its
     /// item no longer returns it although it returned fewer rows than its limit.
-    failed: BTreeMap<(String, String), u32>,
+    failed_counts: BTreeMap<(String, String), u32>,
 }
 
 impl<R: Clone> RowTracker<R> {
@@ -75,44 +75,44 @@ impl<R: Clone> RowTracker<R> {
             next_number: 0,
             queue: BTreeMap::new(),
             by_item: BTreeMap::new(),
-            waiting: BTreeMap::new(),
+            retry_queue: BTreeMap::new(),
             executions: BTreeMap::new(),
-            keys: BTreeSet::new(),
-            resting: BTreeMap::new(),
-            failed: BTreeMap::new(),
+            keys_in_work: BTreeSet::new(),
+            resting_until: BTreeMap::new(),
+            failed_counts: BTreeMap::new(),
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.queue.is_empty() && self.waiting.is_empty() && self.executions.is_empty()
+        self.queue.is_empty() && self.retry_queue.is_empty() && self.executions.is_empty()
     }
 
-    pub(super) fn nothing_queued(&self) -> bool {
+    pub(super) fn is_queue_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    pub(super) fn executing(&self) -> usize {
+    pub(super) fn executing_count(&self) -> usize {
         self.executions.len()
     }
 
-    pub(super) fn waits_until(&self) -> Option<Instant> {
-        self.waiting.first_key_value().map(|((at, _), _)| *at)
+    pub(super) fn next_retry_at(&self) -> Option<Instant> {
+        self.retry_queue.first_key_value().map(|((at, _), _)| *at)
     }
 
     /// Whether a row of the item is queued, in execution or waiting.
-    pub(super) fn has(&self, item: &str) -> bool {
+    pub(super) fn has_rows_of(&self, item: &str) -> bool {
         let first = (item.to_owned(), String::new());
-        self.keys.range(first..).next().is_some_and(|(name, _)| name == item)
+        self.keys_in_work.range(first..).next().is_some_and(|(name, _)| name == item)
     }
 
     /// Queues a row; `false` if it is already in work.
     pub(super) fn queue(&mut self, row: Row<R>, epoch: i64, fetched_at: Timestamp) -> bool {
         let Row { item, key, value } = row;
-        if !self.keys.insert((item.clone(), key.clone())) {
+        if !self.keys_in_work.insert((item.clone(), key.clone())) {
             return false;
         }
         let number = self.take_number();
-        self.enqueue(item, Entry { number, key, value, epoch, fetched_at, failures: 0 });
+        self.enqueue(item, QueuedRow { number, key, value, epoch, fetched_at, failures: 0 });
         true
     }
 
@@ -121,7 +121,7 @@ impl<R: Clone> RowTracker<R> {
         self.next_number
     }
 
-    fn enqueue(&mut self, item: String, entry: Entry<R>) {
+    fn enqueue(&mut self, item: String, entry: QueuedRow<R>) {
         self.by_item.entry(item.clone()).or_default().insert(entry.number);
         self.queue.insert(entry.number, (item, entry));
     }
@@ -161,32 +161,32 @@ impl<R: Clone> RowTracker<R> {
     pub(super) fn discard(&mut self, item: &str) {
         for number in self.by_item.remove(item).unwrap_or_default() {
             if let Some((item, entry)) = self.queue.remove(&number) {
-                self.keys.remove(&(item, entry.key));
+                self.keys_in_work.remove(&(item, entry.key));
             }
         }
         self.discard_waiting(item);
     }
 
     pub(super) fn discard_waiting(&mut self, item: &str) {
-        for (_, (item, entry)) in self.waiting.extract_if(.., |_, (name, _)| name == item) {
-            self.keys.remove(&(item, entry.key));
+        for (_, (item, entry)) in self.retry_queue.extract_if(.., |_, (name, _)| name == item) {
+            self.keys_in_work.remove(&(item, entry.key));
         }
     }
 
     /// Queues a failed row again at `until`.
-    pub(super) fn wait(&mut self, item: &str, entry: Entry<R>, until: Instant) {
-        self.waiting.insert((until, entry.number), (item.to_owned(), entry));
+    pub(super) fn queue_retry(&mut self, item: &str, entry: QueuedRow<R>, until: Instant) {
+        self.retry_queue.insert((until, entry.number), (item.to_owned(), entry));
     }
 
     pub(super) fn wake_waiting(&mut self, now: Instant) {
-        while let Some(due) = self.waiting.first_entry().filter(|entry| entry.key().0 <= now) {
+        while let Some(due) = self.retry_queue.first_entry().filter(|entry| entry.key().0 <= now) {
             let (item, entry) = due.remove();
             self.enqueue(item, entry);
         }
     }
 
-    pub(super) fn forget_key(&mut self, place: &(String, String)) {
-        self.keys.remove(place);
+    pub(super) fn forget_key(&mut self, row_id: &(String, String)) {
+        self.keys_in_work.remove(row_id);
     }
 
     fn forget_number(&mut self, item: &str, number: u64) {
@@ -198,58 +198,58 @@ impl<R: Clone> RowTracker<R> {
     }
 
     /// Remembers a row that failed for good. Returns how many times it has failed for good.
-    pub(super) fn mark_failed(&mut self, place: &(String, String)) -> u32 {
-        if let Some(times) = self.failed.get_mut(place) {
+    pub(super) fn mark_failed(&mut self, row_id: &(String, String)) -> u32 {
+        if let Some(times) = self.failed_counts.get_mut(row_id) {
             *times = times.saturating_add(1);
             return *times;
         }
-        if self.failed.len() < RESTING_MAX {
-            self.failed.insert(place.clone(), 1);
+        if self.failed_counts.len() < REMEMBERED_COUNT_MAX {
+            self.failed_counts.insert(row_id.clone(), 1);
         }
         1
     }
 
     /// If a select returns the row within `length`, it is ignored, so that it does not keep the group busy.
-    pub(super) fn rest(&mut self, place: (String, String), now: Instant, length: Duration) {
-        if self.resting.len() >= RESTING_MAX {
-            self.resting.retain(|_, until| *until > now);
+    pub(super) fn rest(&mut self, row_id: (String, String), now: Instant, length: Duration) {
+        if self.resting_until.len() >= REMEMBERED_COUNT_MAX {
+            self.resting_until.retain(|_, until| *until > now);
         }
-        if self.resting.len() < RESTING_MAX {
-            self.resting.insert(place, now + length);
+        if self.resting_until.len() < REMEMBERED_COUNT_MAX {
+            self.resting_until.insert(row_id, now + length);
         }
     }
 
-    pub(super) fn is_resting(&mut self, place: &(String, String), now: Instant) -> bool {
-        let is_resting = self.resting.get(place).is_some_and(|until| *until > now);
+    pub(super) fn is_resting(&mut self, row_id: &(String, String), now: Instant) -> bool {
+        let is_resting = self.resting_until.get(row_id).is_some_and(|until| *until > now);
         if !is_resting {
-            self.resting.remove(place);
+            self.resting_until.remove(row_id);
         }
         is_resting
     }
 
     pub(super) fn wake_resting(&mut self, item: &str) {
-        self.resting.retain(|(name, _), _| name != item);
+        self.resting_until.retain(|(name, _), _| name != item);
     }
 
     /// Forgets that a row failed for good: it is done now.
-    pub(super) fn clear_failed(&mut self, place: &(String, String)) {
-        self.failed.remove(place);
+    pub(super) fn clear_failed(&mut self, row_id: &(String, String)) {
+        self.failed_counts.remove(row_id);
     }
 
     /// Of the rows that failed for good, forgets those for which `is_there` is false.
     pub(super) fn retain_failed(&mut self, is_there: impl Fn(&(String, String)) -> bool) {
-        self.failed.retain(|place, _| is_there(place));
+        self.failed_counts.retain(|row_id, _| is_there(row_id));
     }
 
     /// Item and key of the rows that failed for good, as far as they are remembered.
-    pub(super) fn failed(&self) -> impl ExactSizeIterator<Item = &(String, String)> {
-        self.failed.keys()
+    pub(super) fn failed_rows(&self) -> impl ExactSizeIterator<Item = &(String, String)> {
+        self.failed_counts.keys()
     }
 
     /// When the oldest row of each item and epoch was fetched.
     pub(super) fn oldest_fetched_at(&self) -> BTreeMap<(&str, i64), Timestamp> {
         let mut oldest = BTreeMap::new();
-        let outside = self.queue.values().chain(self.waiting.values()).map(|(item, entry)| (item, entry));
+        let outside = self.queue.values().chain(self.retry_queue.values()).map(|(item, entry)| (item, entry));
         let executing = self.executions.values().flat_map(|one| one.entries.iter().map(|entry| (&one.item, entry)));
         for (item, entry) in outside.chain(executing) {
             let at = oldest.entry((item.as_str(), entry.epoch)).or_insert(entry.fetched_at);

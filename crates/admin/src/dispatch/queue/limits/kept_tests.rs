@@ -11,11 +11,11 @@ use crate::dispatch::tests_support::{definition, ready};
 const HOUR: Duration = Duration::from_secs(3_600);
 const START: Timestamp = Timestamp::from_secs(1_000);
 
-fn rated(second: i64, per: &str) -> Ready {
+fn rated(second: i64, per: &str) -> ReadyRun {
     ready(second, &definition(&json!({"rate": {"max": 1, "per": per}})))
 }
 
-fn of_key(second: i64) -> Ready {
+fn of_key(second: i64) -> ReadyRun {
     ready(second, &definition(&json!({"concurrency": {"key": "db", "max": 1}})))
 }
 
@@ -46,7 +46,7 @@ fn a_limit_that_nothing_uses_is_forgotten() {
     limits.count_start(&of_key(1), START);
     limits.take_expired(START, &mut runs);
     assert_eq!(limits.limits.len(), 1, "it counts a run");
-    limits.enqueue(LimitKey::JobRate(JobId::new(1)), Waiting::new(rated(2, "10s"), START), START, &mut runs);
+    limits.enqueue(LimitKey::JobRate(JobId::new(1)), WaitingRun::new(rated(2, "10s"), START), START, &mut runs);
     limits.release(RunId::new(1_000));
     limits.take_expired(START - HOUR, &mut runs);
     assert_eq!(limits.limits.len(), 1, "a run waits for the other one");
@@ -64,7 +64,7 @@ fn a_counted_run_is_not_held_back_by_itself() {
     assert!(limits.limit_holding_back(&of_key(2), START).is_some());
     let sharded = definition(&json!({"shards": 2, "concurrency": {"key": "disk", "max": 1}}));
     let whole = ready(3, &sharded);
-    limits.count_open(&Ready { run: whole.run.clone().for_all_shards(), ..whole.clone() });
+    limits.count_open(&ReadyRun { run: whole.run.clone().for_all_shards(), ..whole.clone() });
     assert_eq!(limits.limit_holding_back(&whole, START), None);
     assert_eq!(limits.release(whole.run.id), None);
 }

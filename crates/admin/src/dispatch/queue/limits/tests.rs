@@ -7,7 +7,7 @@ use rondel_core::words::Lang;
 use serde_json::json;
 
 use super::*;
-use crate::definitions::Compiled;
+use crate::definitions::CompiledDefinition;
 use crate::dispatch::tests_support::{definition, ready};
 
 fn at(ms: i64) -> Timestamp {
@@ -15,14 +15,14 @@ fn at(ms: i64) -> Timestamp {
 }
 
 /// Sends the run or queues it, as the dispatcher does.
-fn send(limits: &mut Limits, ready: &Ready, now: Timestamp, runs: &mut OpenRuns) -> bool {
+fn send(limits: &mut Limits, ready: &ReadyRun, now: Timestamp, runs: &mut OpenRuns) -> bool {
     match limits.limit_holding_back(ready, now) {
         None => {
             limits.count_start(ready, now);
             true
         }
         Some(key) => {
-            limits.enqueue(key, Waiting::new(ready.clone(), now), now, runs);
+            limits.enqueue(key, WaitingRun::new(ready.clone(), now), now, runs);
             false
         }
     }
@@ -88,7 +88,7 @@ fn a_run_that_never_started_does_not_count() {
     let job = definition(&json!({"rate": {"max": 1, "per": "10s"}, "concurrency": {"key": "k", "max": 1}}));
     let (mut limits, mut runs) = (Limits::default(), OpenRuns::default());
     assert!(send(&mut limits, &ready(1, &job), at(0), &mut runs));
-    assert!(limits.undo(&ready(1, &job)).is_some());
+    assert!(limits.uncount_start(&ready(1, &job)).is_some());
     assert!(send(&mut limits, &ready(2, &job), at(1), &mut runs));
     limits.release(RunId::new(2_000));
     assert!(!send(&mut limits, &ready(3, &job), at(2), &mut runs), "its start counts after its end");
@@ -101,10 +101,10 @@ fn in_a_cluster_one_node_counts_a_shared_limit() {
     let name = LimitName { namespace: NamespaceId::new(1), key: "db".to_owned() };
     assert!(!send(&mut limits, &ready(1, &job), at(0), &mut runs));
     assert!(!send(&mut limits, &ready(2, &job), at(0), &mut runs));
-    assert_eq!(limits.take_to_ask(), std::slice::from_ref(&name));
-    assert_eq!(limits.take_to_ask(), []);
+    assert_eq!(limits.take_homes_to_ask(), std::slice::from_ref(&name));
+    assert_eq!(limits.take_homes_to_ask(), []);
     limits.ask_again();
-    assert_eq!(limits.take_to_ask(), std::slice::from_ref(&name), "no answer came");
+    assert_eq!(limits.take_homes_to_ask(), std::slice::from_ref(&name), "no answer came");
     assert_eq!(limits.jobs_awaiting_home(&name, 1, &runs), BTreeSet::from([JobId::new(1)]));
     assert!(limits.remove(RunId::new(1_000), &mut runs).is_some(), "it went to the home");
     limits.count_here(name.clone());
@@ -116,7 +116,7 @@ fn in_a_cluster_one_node_counts_a_shared_limit() {
     assert!(!send(&mut limits, &ready(4, &job), at(0), &mut runs));
     let broadcast = definition(&json!({"route": "broadcast", "concurrency": {"key": "other", "max": 1}}));
     let whole = ready(5, &broadcast);
-    let root = Ready { run: whole.run.clone().for_all_shards(), ..whole };
+    let root = ReadyRun { run: whole.run.clone().for_all_shards(), ..whole };
     let other = LimitName { namespace: NamespaceId::new(1), key: "other".to_owned() };
     assert_eq!(
         limits.limit_holding_back(&root, at(0)),
@@ -134,7 +134,7 @@ fn runs_wait_for_a_limit_by_priority_and_instant_until_their_queue_timeout() {
     };
     let (low, high) = (with(1, "db"), with(9, "db"));
     let (mut limits, mut runs) = (Limits::default(), OpenRuns::default());
-    let entered: [(i64, &Arc<Compiled>); 5] = [(1, &low), (2, &low), (4, &high), (3, &high), (5, &low)];
+    let entered: [(i64, &Arc<CompiledDefinition>); 5] = [(1, &low), (2, &low), (4, &high), (3, &high), (5, &low)];
     for (second, definition) in entered {
         send(&mut limits, &ready(second, definition), at(0), &mut runs);
     }
@@ -168,7 +168,7 @@ fn a_limit_with_many_waiting_runs_hides_no_other() {
     for (second, job) in [(1, &long), (2, &long), (3, &long), (4, &long), (5, &short), (6, &short)] {
         send(&mut limits, &ready(second, job), at(0), &mut runs);
     }
-    let seconds = |is_chosen: fn(&Ready) -> bool, count| {
+    let seconds = |is_chosen: fn(&ReadyRun) -> bool, count| {
         let some = limits.some_waiting(is_chosen, count, &runs);
         some.iter().map(|(_, ready)| ready.run.due_at.second()).collect::<Vec<_>>()
     };

@@ -3,14 +3,14 @@
 
 use rondel_core::{ExecutorId, RunId};
 
-use super::{Admitted, GateEntry, GateKey, Gates, PlaceState, executor_gate, job_gate, place_at};
-use crate::dispatch::ready::Ready;
+use super::{AdmittedRun, GateEntry, GateKey, Gates, PlaceState, executor_gate, job_gate, place_at};
+use crate::dispatch::ready::ReadyRun;
 use crate::dispatch::runs::OpenRuns;
 
 impl Gates {
     /// Gives a run that this executor has or may have, and that has passed no gate, an open place at the gate that `next`, a run of an edited
     /// definition of its job, has to pass: `next` must not begin beside it. The executor is `None` if it is not known.
-    pub(crate) fn open_place_before(&mut self, in_hand: &Ready, executor: Option<ExecutorId>, next: &Ready) {
+    pub(crate) fn open_place_before(&mut self, in_hand: &ReadyRun, executor: Option<ExecutorId>, next: &ReadyRun) {
         let key = job_gate(next).or_else(|| executor_gate(next, executor?));
         if let Some(key) = key.filter(|_| !self.entries.contains_key(&in_hand.run.id)) {
             let entry = GateEntry { key, place: place_at(key, in_hand), state: PlaceState::Open };
@@ -20,7 +20,7 @@ impl Gates {
 
     /// Opens the place that is reserved for the next attempt of a run although the run's definition has no gate: an edit gave its job the gate
     /// while an executor had the attempt before. Returns whether there is such a place.
-    pub(crate) fn open_reserved_place(&mut self, ready: &Ready) -> bool {
+    pub(crate) fn open_reserved_place(&mut self, ready: &ReadyRun) -> bool {
         let is_ungated = ready.definition.job.concurrency_max().is_none();
         let reserved = self.entries.get(&ready.run.id).copied().filter(|entry| entry.state == PlaceState::Reserved);
         if let Some(entry) = reserved.filter(|_| is_ungated) {
@@ -36,7 +36,7 @@ impl Gates {
         run: RunId,
         executor: ExecutorId,
         runs: &mut OpenRuns,
-    ) -> Vec<Admitted> {
+    ) -> Vec<AdmittedRun> {
         match self.entries.get(&run).map(|entry| entry.key) {
             Some(GateKey::Executor(_, other)) if other != executor => self.leave(run, runs),
             Some(GateKey::Executor(..) | GateKey::Job(_)) | None => Vec::new(),

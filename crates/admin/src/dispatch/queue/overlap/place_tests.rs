@@ -15,11 +15,11 @@ struct Gated {
 }
 
 impl Gated {
-    fn enter(&mut self, ready: Ready) -> bool {
+    fn enter(&mut self, ready: ReadyRun) -> bool {
         matches!(self.gates.enter(ready, &mut self.runs), GateDecision::Passed(_))
     }
 
-    fn enter_at(&mut self, ready: Ready, executor: i64) -> bool {
+    fn enter_at(&mut self, ready: ReadyRun, executor: i64) -> bool {
         matches!(self.gates.enter_at(ready, ExecutorId::new(executor), &mut self.runs), GateDecision::Passed(_))
     }
 
@@ -30,11 +30,11 @@ impl Gated {
     }
 }
 
-fn serial(second: i64) -> Ready {
+fn serial(second: i64) -> ReadyRun {
     ready(second, &definition(&json!({"queue_timeout": "10s"})))
 }
 
-fn on_each(second: i64) -> Ready {
+fn on_each(second: i64) -> ReadyRun {
     ready(second, &definition(&json!({"overlap": {"policy": "serial", "scope": "executor"}})))
 }
 
@@ -53,7 +53,7 @@ fn a_run_with_a_place_at_an_executor_passes_there() {
 #[test]
 fn no_run_passes_ahead_of_its_instant_where_others_wait() {
     let mut gated = Gated::default();
-    let would = |gated: &Gated, ready: &Ready| gated.gates.would_pass(ready);
+    let would = |gated: &Gated, ready: &ReadyRun| gated.gates.would_pass(ready);
     let two = definition(&json!({"overlap": {"policy": "allow", "max": 2}}));
     assert!(would(&gated, &serial(1)) && !would(&gated, &on_each(1)));
     assert!(would(&gated, &ready(1, &definition(&json!({"overlap": {"policy": "allow"}})))));
@@ -148,7 +148,7 @@ fn a_queued_run_expires_at_the_end_of_its_queue_time() {
     let expired =
         |gated: &mut Gated, millis| gated.gates.take_expired(Timestamp::from_millis(millis), &mut gated.runs).len();
     assert_eq!((expired(&mut gated, 11_999), expired(&mut gated, 12_000)), (0, 1));
-    assert!(!gated.enter(Ready { queued_at: Some(Timestamp::from_secs(20)), ..serial(2) }));
+    assert!(!gated.enter(ReadyRun { queued_at: Some(Timestamp::from_secs(20)), ..serial(2) }));
     assert_eq!((expired(&mut gated, 29_999), expired(&mut gated, 30_000)), (0, 1));
     assert_eq!(gated.leave(1), NONE_PASSES);
 }

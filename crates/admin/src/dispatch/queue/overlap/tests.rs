@@ -4,11 +4,11 @@ use rondel_core::{Reason, Timestamp};
 use serde_json::json;
 
 use super::*;
-use crate::definitions::Compiled;
+use crate::definitions::CompiledDefinition;
 use crate::dispatch::tests_support::{definition, ready};
 use crate::dispatch::waits::end_of_missed;
 
-type Definition = std::sync::Arc<Compiled>;
+type Definition = std::sync::Arc<CompiledDefinition>;
 
 fn overlap(policy: &str, max: u32) -> Definition {
     definition(&json!({"overlap": {"policy": policy, "max": max}}))
@@ -58,7 +58,7 @@ impl std::ops::DerefMut for Gated {
 
 impl Gated {
     /// Starts the runs whose turn has come.
-    fn started(&mut self, passed: Vec<Admitted>) -> Vec<Admitted> {
+    fn started(&mut self, passed: Vec<AdmittedRun>) -> Vec<AdmittedRun> {
         for (run, _) in &passed {
             let open = self.runs.take(*run).expect("a run whose turn has come is here");
             assert!(matches!(open.stage, Stage::Admitted));
@@ -66,12 +66,12 @@ impl Gated {
         passed
     }
 
-    fn leave(&mut self, run: RunId) -> Vec<Admitted> {
+    fn leave(&mut self, run: RunId) -> Vec<AdmittedRun> {
         let passed = self.gates.leave(run, &mut self.runs);
         self.started(passed)
     }
 
-    fn again(&mut self, run: RunId) -> Vec<Admitted> {
+    fn again(&mut self, run: RunId) -> Vec<AdmittedRun> {
         let passed = self.gates.make_reserved(run, &mut self.runs);
         self.started(passed)
     }
@@ -83,15 +83,15 @@ impl Gated {
     }
 }
 
-fn enter(gates: &mut Gated, ready: Ready) -> String {
+fn enter(gates: &mut Gated, ready: ReadyRun) -> String {
     outcome(gates.gates.enter(ready, &mut gates.runs))
 }
 
-fn enter_at(gates: &mut Gated, ready: Ready, executor: i64) -> String {
+fn enter_at(gates: &mut Gated, ready: ReadyRun, executor: i64) -> String {
     outcome(gates.gates.enter_at(ready, ExecutorId::new(executor), &mut gates.runs))
 }
 
-fn passed(passed: &[Admitted]) -> Vec<i64> {
+fn passed(passed: &[AdmittedRun]) -> Vec<i64> {
     passed.iter().map(|(run, _)| run.get() / 1_000).collect()
 }
 
@@ -171,7 +171,7 @@ fn a_retry_does_not_hold_up_a_run_with_room_of_its_own() {
     assert_eq!(enter(&mut gates, ready(2, &two)), "passed");
 }
 
-fn restored(second: i64, status: RunStatus, attempt: i32, definition: &Definition) -> Ready {
+fn restored(second: i64, status: RunStatus, attempt: i32, definition: &Definition) -> ReadyRun {
     let mut ready = ready(second, definition);
     (ready.run.status, ready.run.attempt) = (status, attempt);
     ready
@@ -278,7 +278,7 @@ fn each_executor_has_a_gate_of_its_own() {
     assert_eq!(again(&mut gates, 1), [3]);
 }
 
-fn broadcast() -> (Ready, [Ready; 2], Definition) {
+fn broadcast() -> (ReadyRun, [ReadyRun; 2], Definition) {
     let broadcast = definition(&json!({"route": "broadcast"}));
     let mut root = ready(1, &broadcast);
     (root.run.shard_index, root.run.shard_total) = (rondel_core::run::ROOT_SHARD, None);
@@ -350,7 +350,7 @@ fn two_broadcasts_that_may_have_been_sent_continue_one_after_the_other() {
 }
 
 /// The shards of a broadcast that comes after the one of [`broadcast`].
-fn later_shards(definition: &Definition) -> [Ready; 2] {
+fn later_shards(definition: &Definition) -> [ReadyRun; 2] {
     [20, 21].map(|id| {
         let mut shard = ready(id, definition);
         (shard.run.parent, shard.run.shard_total) = (Some(RunId::new(5_000)), Some(2));
@@ -391,7 +391,7 @@ fn shards_that_have_begun_are_not_skipped_for_their_own_broadcast() {
     for (policy, expected) in [("discard", "queued"), ("cover", "covers [0] and []")] {
         let definition = definition(&json!({"route": "broadcast", "overlap": {"policy": policy}}));
         let mut gates = Gated::default();
-        let [one, two] = shards.clone().map(|shard| Ready { definition: definition.clone(), ..shard });
+        let [one, two] = shards.clone().map(|shard| ReadyRun { definition: definition.clone(), ..shard });
         gates.restore(&restored(0, RunStatus::Running, 1, &definition));
         gates.restore(&one);
         gates.restore(&two);
@@ -458,7 +458,7 @@ fn a_queued_run_expires_by_its_own_instant() {
     assert_eq!(expired(&mut gates, 60), [22, 29]);
     assert!(gates.timeouts.is_empty() && gates.queued_count() == 0);
     // If the server takes a run up late, the run's queue time begins when it is taken up.
-    let late = ready(40, &serial).taken_up(Timestamp::from_secs(300));
+    let late = ready(40, &serial).with_queue_start(Timestamp::from_secs(300));
     assert_eq!(enter(&mut gates, late), "queued");
     assert_eq!((expired(&mut gates, 309), expired(&mut gates, 310)), (vec![], vec![40]));
 }
@@ -477,7 +477,11 @@ fn a_run_that_waited_in_time_is_not_missed_before_its_queue_time_ends() {
     assert!(!left_behind(Some(WaitFor::Slot)).is_missed(now(130)));
     assert!(!left_behind(Some(WaitFor::Slot)).is_missed(now(159)));
     assert!(left_behind(Some(WaitFor::Slot)).is_missed(now(160)));
-    assert_eq!(left_behind(Some(WaitFor::Slot)).taken_up(now(130)).waits_until(), now(160), "from its instant on");
+    assert_eq!(
+        left_behind(Some(WaitFor::Slot)).with_queue_start(now(130)).waits_until(),
+        now(160),
+        "from its instant on"
+    );
     let end = end_of_missed(&left_behind(Some(WaitFor::Slot)), now(170));
     assert_eq!(end.outcome, Outcome::Skipped(Reason::Expired));
     assert_eq!(end.detail.and_then(|detail| detail.waited_ms), Some(70_000));

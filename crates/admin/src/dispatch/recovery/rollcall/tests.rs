@@ -317,14 +317,14 @@ fn an_executor_that_is_not_connected_answers_by_way_of_another_server() {
         name: "two".to_owned(),
         held: held.iter().map(|run| (RunId::new(*run), 1)).collect(),
     };
-    assert!(!rollcall.elsewhere().0.answered(answer(request, &[])), "to a question of before");
+    assert!(!rollcall.elsewhere().0.record_answer(answer(request, &[])), "to a question of before");
     assert_eq!(resolve(&mut rollcall, &executors), "not yet");
-    assert!(rollcall.elsewhere().0.answered(answer(&again[0], &[98_000])));
+    assert!(rollcall.elsewhere().0.record_answer(answer(&again[0], &[98_000])));
     assert_eq!(resolve(&mut rollcall, &executors), "not_received");
 
     let mut rollcall = called(&mut executors);
     let asked = ask(&mut rollcall, &executors, at(103));
-    assert!(rollcall.elsewhere().0.answered(answer(&asked[0], &[99_000])));
+    assert!(rollcall.elsewhere().0.record_answer(answer(&asked[0], &[99_000])));
     assert_eq!(resolve(&mut rollcall, &executors), "held by 2");
     assert_eq!(rollcall.name_elsewhere(ExecutorId::new(2)), Some("two"));
 }
@@ -340,14 +340,14 @@ fn a_relayed_question_is_answered_when_all_its_leases_are() {
         leases: vec![DEAD, OTHER],
     };
     let mut relays = Relays::default();
-    assert_eq!(relays.take(vec![request(7)]), [(id, DEAD), (id, OTHER)]);
+    assert_eq!(relays.replace_questions(vec![request(7)]), [(id, DEAD), (id, OTHER)]);
     assert!(relays.asks(id, DEAD) && !relays.asks(id, LeaseToken { epoch: 9, ..DEAD }));
-    assert_eq!(relays.complete(id, DEAD), []);
-    assert_eq!(relays.take(vec![request(7), request(8)]), [(id, OTHER), (id, DEAD), (id, OTHER)]);
-    assert_eq!(relays.complete(id, OTHER), [request(7)]);
-    assert_eq!(relays.complete(ExecutorId::new(2), DEAD), []);
-    assert_eq!(relays.complete(id, DEAD), [request(8)]);
-    assert_eq!(relays.take(Vec::new()), []);
+    assert_eq!(relays.take_completed(id, DEAD), []);
+    assert_eq!(relays.replace_questions(vec![request(7), request(8)]), [(id, OTHER), (id, DEAD), (id, OTHER)]);
+    assert_eq!(relays.take_completed(id, OTHER), [request(7)]);
+    assert_eq!(relays.take_completed(ExecutorId::new(2), DEAD), []);
+    assert_eq!(relays.take_completed(id, DEAD), [request(8)]);
+    assert_eq!(relays.replace_questions(Vec::new()), []);
 }
 
 /// An answer to a fence proves nothing if it came before the lease was known to have ended. This holds for each node that runs came from.
