@@ -207,7 +207,7 @@ enum Mode {
 
 impl BenchArgs {
     pub(crate) fn run(self) -> Result<Exit, Failure> {
-        telemetry::start_with_runs(TelemetrySettings::lines("warn", LogFormat::Text))?;
+        telemetry::start_with_runs(TelemetrySettings::without_traces("warn", LogFormat::Text))?;
         let format = self.format;
         match self.command {
             Some(BenchCommand::Executor(args)) => {

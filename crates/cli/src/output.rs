@@ -32,7 +32,7 @@ pub(crate) fn print_lines(lines: &str) -> Result<(), Failure> {
 /// As [`print_lines`], and if the answer is not JSON.
 pub(crate) fn print_document(json: &str, format: Format) -> Result<(), Failure> {
     if format != Format::Yaml {
-        return self::print_json(json);
+        return print_json(json);
     }
     let value: serde_json::Value =
         serde_json::from_str(json).map_err(|error| Failure::of("the server's answer is not understood", &error))?;

@@ -72,7 +72,7 @@ pub(crate) fn read_or_make(path: &Path, startup_files: &mut StartupFiles) -> Res
 /// The token in the environment variable `RONDEL_TOKEN`.
 pub(crate) fn from_environment() -> Result<Option<Token>, Failure> {
     let Some(text) = env_variable("RONDEL_TOKEN") else { return Ok(None) };
-    let token = text.to_str().and_then(parse);
+    let token = text.to_str().and_then(parse_token);
     token.map(Some).ok_or_else(|| Failure::refused("the environment variable RONDEL_TOKEN holds no token"))
 }
 

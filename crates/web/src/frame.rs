@@ -185,7 +185,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_is_an_answer() {
-        let app = Router::new().route("/", get(panics)).layer(CatchPanicLayer::custom(panicked));
+        let app = Router::new().route("/", get(panics)).layer(CatchPanicLayer::custom(panic_response));
         let response = app.oneshot(Request::new(Body::empty())).await.unwrap();
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
         let problem = response.extensions().get::<Problem>().unwrap();

@@ -157,7 +157,7 @@ async fn run_once(web: &Web, key: String, request: Request, next: Next) -> Resul
 async fn make_call(web: &Web, call: KeyedCall<'_>, request: Request, next: Next) -> Response {
     let store = web.engine.store();
     let answered = async {
-        let response = AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(panicked);
+        let response = AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(panic_response);
         to_stored(response).await
     };
     let (response, kept) = with_renewal(answered, || store.renew_call(call, web.engine.now())).await;

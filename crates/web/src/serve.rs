@@ -162,7 +162,7 @@ async fn serve_connection(
 
 impl Client {
     fn late(&self, words: &str) -> String {
-        self.peers.report(Limit::HeaderTimeout, self.peer);
+        self.peers.log_limit(Limit::HeaderTimeout, self.peer);
         words.to_owned()
     }
 
@@ -245,7 +245,7 @@ where
                 tokio::time::timeout(CLOSE_TIMEOUT, connection).await.unwrap_or(Ok(()))
             }
             Stalled::Answer => {
-                peers.report(Limit::WriteTimeout, peer);
+                peers.log_limit(Limit::WriteTimeout, peer);
                 return Err("the client does not read its answer".to_owned());
             }
         }
@@ -255,7 +255,7 @@ where
         // request at all.
         let is_late = error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_timeout);
         if is_late && !own.has_served() {
-            peers.report(Limit::HeaderTimeout, peer);
+            peers.log_limit(Limit::HeaderTimeout, peer);
         }
         error.to_string()
     })

@@ -43,7 +43,7 @@ pub(crate) struct AdoptLoop {
     /// The lease for which the dispatcher was notified that all earlier open runs are adopted.
     adopted_under: Option<LeaseToken>,
     /// Whether the dispatcher was notified that runs are being taken over.
-    has_announced_jobs: bool,
+    has_announced: bool,
     /// Whether the answer to an adoption may have been lost; if so, this round looks for running runs that are not in memory.
     is_interrupted: bool,
     /// Roll calls that could not be prepared because the database did not answer.
@@ -90,7 +90,7 @@ impl AdoptLoop {
             shared,
             round_count: 0,
             adopted_under: None,
-            has_announced_jobs: false,
+            has_announced: false,
             is_interrupted: false,
             owed_roll_calls: Vec::new(),
             lacks_places: false,
@@ -133,7 +133,7 @@ impl AdoptLoop {
         // Runs that were held back and are to end must not start first.
         end_requests::forward(&self.shared, &held).await?;
         // All open runs are known now, including those of jobs whose adoption was interrupted.
-        if self.adopted_under.replace(held.token) != Some(held.token) || std::mem::take(&mut self.has_announced_jobs) {
+        if self.adopted_under.replace(held.token) != Some(held.token) || std::mem::take(&mut self.has_announced) {
             self.shared.note_all_adopted(held.token);
             drop(self.shared.events.send(Event::AllAdopted(held.token)).await);
             // Jobs that may be claimed from now on may be due already.
@@ -175,7 +175,7 @@ impl AdoptLoop {
         let dead: Vec<NodeId> = ended.iter().map(|(node, _)| *node).collect();
         if !self.shared.membership.has_adopted(&ended) {
             // The fence makes this node the home of their limits, even if its answer is lost. Their open runs may have places under these limits.
-            self.is_announced = true;
+            self.has_announced = true;
             drop(self.shared.events.send(Event::Adopting(Vec::new())).await);
         }
         let limit = self.shared.config.adopt_jobs_max.max(1);
@@ -187,7 +187,7 @@ impl AdoptLoop {
                 return Ok(None);
             }
             if !jobs.is_empty() {
-                self.has_announced_jobs = true;
+                self.has_announced = true;
                 self.shared.note_adopting();
                 let ids = jobs.iter().map(|job| job.id).collect();
                 drop(self.shared.events.send(Event::Adopting(ids)).await);

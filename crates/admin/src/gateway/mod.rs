@@ -226,7 +226,7 @@ impl Inner {
                 Some(address) => format!("token {} at {address}", token.id),
                 None => format!("token {}", token.id),
             };
-            self.shared.metrics.limits.reached(refused.limit, &client);
+            self.shared.metrics.limits.record_reached(refused.limit, &client);
             refused.status()
         })
     }

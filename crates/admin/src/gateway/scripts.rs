@@ -99,8 +99,8 @@ impl ScriptReader {
     /// Whether the executor of this stream has this attempt of a run, and may still be running it.
     fn has_attempt(&self, run: &Run, attempt: i32) -> bool {
         let this = self.shared.membership.token().node;
-        let sent = self.shared.sent_runs.sent_attempt_for(run, self.session.executor, this);
-        let facts = RunFacts { run, attempts: &[], sent };
+        let sent_attempt = self.shared.sent_runs.sent_attempt_for(run, self.session.executor, this);
+        let facts = RunFacts { run, attempts: &[], sent_attempt };
         let held = (run.id, attempt, self.session.executor);
         attempt == run.attempt && facts.may_log(self.app, held, self.shared.clock.now())
     }

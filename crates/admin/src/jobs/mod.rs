@@ -314,7 +314,7 @@ fn queued_drops<'a>(node: &Node, choice: Option<QueuedRunsPolicy>, by: &'a str) 
 /// [`catch_up_with_calendar`] for a job that was created just now. An error would make the caller create the job again, so the job stays as it
 /// is stored: the loop that follows calendars moves it later.
 async fn catch_up_new(node: &Node, record: JobRecord) -> JobRecord {
-    catch_up_with_calendar(node, record.clone()).await.unwrap_or_else(|error| {
+    Box::pin(catch_up_with_calendar(node, record.clone())).await.unwrap_or_else(|error| {
         tracing::warn!(job = record.spec.name, error = %chain(&error), "a new job may have an older version of its calendar for now");
         record
     })

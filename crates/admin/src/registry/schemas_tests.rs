@@ -61,7 +61,7 @@ fn errors_name_the_place_the_value_and_the_expectation() {
         ),
         (
             json!({"table": long}),
-            vec![format!("/params/table: \"{}… is longer than 10 characters", &long[..SHOWN_LEN_MAX - 1])],
+            vec![format!("/params/table: \"{}… is longer than 10 characters", &long[..EXCERPT_LEN_MAX - 1])],
         ),
     ] {
         let mut known_order = errors(&params);

@@ -15,7 +15,7 @@ use rondel_store::{Cluster as _, MemStore, Result, Store, StoreError};
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::world::{LIMIT, Line, World, create, hello, request, runs, store, succeeded};
+use super::world::{LIMIT, Line, World, create, hello, request, runs, store, success_result};
 
 /// A store that performs the first adoption without an answer. It may also fail the first read of a roll call.
 #[derive(Debug)]
@@ -239,7 +239,7 @@ async fn a_shared_limit_holds_though_the_answer_to_a_fence_was_lost() {
     let executor = heir.world.dial(Some(&heir.world.token), hello).await.unwrap().beat();
     let begins = async {
         loop {
-            executor.send(succeeded(&heir.first)).await;
+            executor.send(success_result(&heir.first)).await;
             if heir.sends_within(Duration::from_millis(200)).await {
                 return;
             }

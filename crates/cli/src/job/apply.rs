@@ -10,7 +10,7 @@ use rondel_core::words::counted;
 use serde::Deserialize;
 
 use super::files::{Entry, read_all};
-use super::planned::{Item, Summary, lines};
+use super::planned::{Item, Summary, lines_of_item};
 use crate::client::{Body, Call, Client, Finding, Refusal, findings};
 use crate::exit::{Exit, Failure, output_or_verdict};
 use crate::format::{Format, FormatArgs};
@@ -185,7 +185,7 @@ fn print(body: &Body, answer: &ApplyReport, format: FormatArgs) -> Result<(), Fa
         Format::Table | Format::Wide => {
             let (paint, now) = (Paint::of_stdout(), clock::now());
             print_warnings(answer.items.iter());
-            output::print_lines(&answer.items.iter().map(|item| lines(item, paint, now)).collect::<String>())
+            output::print_lines(&answer.items.iter().map(|item| lines_of_item(item, paint, now)).collect::<String>())
         }
     }
 }
@@ -302,7 +302,7 @@ fn report_items(items: &[(Item, String)], format: FormatArgs) -> Result<(), Fail
         }
         Format::Table | Format::Wide => {
             print_warnings(items.iter().map(|(item, _)| item));
-            output::print_lines(&items.iter().map(|(item, _)| lines(item, paint, now)).collect::<String>())
+            output::print_lines(&items.iter().map(|(item, _)| lines_of_item(item, paint, now)).collect::<String>())
         }
     }
 }

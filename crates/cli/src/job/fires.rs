@@ -43,7 +43,7 @@ impl FiresArgs {
 }
 
 /// The reason as a sentence if it has parameters, otherwise its code.
-fn reason_text(fire: &Value) -> String {
+fn fire_reason_text(fire: &Value) -> String {
     let code = text_of(&fire["reason"]);
     let detail: ReasonDetail = serde_json::from_value(fire["detail"].clone()).unwrap_or_default();
     match (code.parse::<Reason>(), text_of(&fire["verdict"]).parse::<RunStatus>()) {
@@ -60,7 +60,7 @@ fn row(fire: &Value, now: Timestamp) -> Vec<String> {
     let last = fire["last_fire_at"].as_str().map(|last| format!(" .. {last}")).unwrap_or_default();
     let calendar = &fire["calendar"];
     let reason = match (&calendar["day"], &calendar["moved_to"]) {
-        _ if calendar.is_null() => reason_text(fire),
+        _ if calendar.is_null() => fire_reason_text(fire),
         (Value::Null, Value::Null) => text_of(&calendar["name"]),
         (day, Value::Null) => format!("{}: {}", text_of(&calendar["name"]), text_of(day)),
         (_, moved_to) => format!("{}: moved to {}", text_of(&calendar["name"]), text_of(moved_to)),

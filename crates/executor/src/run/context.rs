@@ -218,7 +218,7 @@ impl RunContext {
                 progress: ProgressCell::default(),
                 resolved: OnceLock::new(),
                 tasks: Mutex::new(Some(Vec::new())),
-                on_thread: AtomicBool::new(false),
+                is_on_thread: AtomicBool::new(false),
                 arrived: Instant::now(),
                 started: OnceLock::new(),
                 exported: OnceLock::new(),

@@ -105,7 +105,7 @@ pub async fn an_unmarked_run_with_a_recorded_wait_was_not_sent(store: &dyn Store
     let mut waits: Vec<NotedWait> = rows.iter().zip(kinds).map(|(row, what)| noted(row, what)).collect();
     waits.push(noted(&rows[5], WaitFor::Slot));
     store.note_waits(dead, &waits).await.unwrap();
-    store.mark(dead, &[super::dispatch::in_hand(&rows[2], "one")]).await.unwrap();
+    store.mark(dead, &[super::dispatch::at_executor(&rows[2], "one")]).await.unwrap();
     store.release(dead, Timestamp::EPOCH).await.unwrap();
     let adopted = super::adopt_all(store, heir, &[dead.node]).await.1;
     let found =
@@ -123,7 +123,7 @@ pub async fn an_unmarked_run_with_a_recorded_wait_was_not_sent(store: &dyn Store
     for adopted in &adopted {
         assert_eq!(read_run(store, adopted.run.id).await, adopted.run);
     }
-    let hands = [super::dispatch::in_hand(&rows[4], "one")];
+    let hands = [super::dispatch::at_executor(&rows[4], "one")];
     store.note_running(heir, &hands).await.unwrap();
     let held = read_run(store, rows[4].id).await;
     assert_eq!((held.executor.as_deref(), held.awaits_roll_call()), (Some("one"), false));
@@ -142,7 +142,7 @@ pub async fn a_run_that_no_executor_could_receive_was_not_sent(store: &dyn Store
     let job = job(store, Some(at)).await;
     let mut rows: Vec<Run> = (0..3).map(|offset| Run { app, ..run(&job, dead, at + second * offset) }).collect();
     claim(store, dead, &job, rows.clone()).await;
-    store.mark(dead, &[super::dispatch::in_hand(&rows[2], "one")]).await.unwrap();
+    store.mark(dead, &[super::dispatch::at_executor(&rows[2], "one")]).await.unwrap();
     let executor = super::executor(app, start);
     let opened_at = store.open_session(dead, &executor, None).await.unwrap().unwrap();
     // The stream ends now. A run due before now may have been sent; a run due a second later was not.

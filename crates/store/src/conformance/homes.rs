@@ -139,8 +139,8 @@ pub async fn jobs_move_with_their_unsent_runs(store: &dyn Store) {
     let (early, early_rows) = claimed(1).await;
     let (retried, retried_rows) = claimed(1).await;
     finish_all(store, &[finish(&going[0], Outcome::Succeeded)]).await;
-    store.note_running(token, &[super::dispatch::in_hand(&sent_rows[0], "one")]).await.unwrap();
-    store.mark(token, &[super::dispatch::in_hand(&marked_rows[0], "one")]).await.unwrap();
+    store.note_running(token, &[super::dispatch::at_executor(&sent_rows[0], "one")]).await.unwrap();
+    store.mark(token, &[super::dispatch::at_executor(&marked_rows[0], "one")]).await.unwrap();
     let again = AttemptEnd {
         policy: rondel_core::outcome::NextStepPolicy { retry_max: 1, ..POLICY },
         ..finish(&retried_rows[0], FAILED)

@@ -82,7 +82,7 @@ pub async fn runs_are_counted_by_hour(store: &dyn Store) {
     let at_most_once = NextStepPolicy { at_least_once: false, ..POLICY };
     finish_all(store, &[finish(&rows[0], Outcome::Succeeded), finish(&rows[1], FAILED)]).await;
     // The run is marked because only a run that may have begun gets the verdict unknown.
-    store.mark(token, &[super::dispatch::in_hand(&rows[2], "one")]).await.unwrap();
+    store.mark(token, &[super::dispatch::at_executor(&rows[2], "one")]).await.unwrap();
     let lost =
         AttemptEnd { policy: at_most_once, started_at: None, ..finish(&rows[2], Outcome::Lost(Reason::ExecutorLost)) };
     finish_all(store, &[lost]).await;
@@ -104,7 +104,7 @@ pub async fn runs_are_counted_by_hour(store: &dyn Store) {
     assert!(second.keys().all(|(_, status)| *status != RunStatus::Unknown));
 
     // This run was still open when the count passed it. It is lost and counted as unknown. Further below it turns out to have succeeded.
-    store.mark(token, &[super::dispatch::in_hand(&rows[4], "one")]).await.unwrap();
+    store.mark(token, &[super::dispatch::at_executor(&rows[4], "one")]).await.unwrap();
     let lost =
         AttemptEnd { policy: at_most_once, started_at: None, ..finish(&rows[4], Outcome::Lost(Reason::ExecutorLost)) };
     finish_all(store, &[lost]).await;

@@ -163,7 +163,7 @@ impl FromQuery for ShadowReportQuery {
 
 fn source_parameter(reader: &mut Reader) -> String {
     let parameter = Parameter::text("source").about("The other scheduler; `xxl-job` if left out.");
-    reader.parsed(parameter, |text| check_source(text).map(|()| text.to_owned())).unwrap_or_else(source)
+    reader.parsed(parameter, |text| check_source(text).map(|()| text.to_owned())).unwrap_or_else(default_source)
 }
 
 fn check_source(text: &str) -> Result<(), String> {

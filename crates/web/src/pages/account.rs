@@ -255,8 +255,7 @@ pub(super) async fn password(
     store.set_password(account.id, &hash, KeptAccess { session: None, tokens: keep_tokens }, now).await?;
     let agent = headers.get(http::header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
     let place = SignInClient { address: None, user_agent: agent.to_owned() };
-    let cookie =
-        sign_in::begin_session(store, call.engine().new_id(), SignInOwner::Account(account.id), &place, now).await?;
+    let cookie = sign_in::begin(store, call.engine().new_id(), SignInOwner::Account(account.id), &place, now).await?;
     let mut response = to("/account");
     add_cookie(&mut response, cookies::set_session(cookie.reveal(), SESSION_LIFETIME, call.web.config.tls));
     Ok(response)

@@ -285,7 +285,7 @@ async fn job_rows(
         .for_each(|mark| marks_of.entry(mark.job).or_default().push(mark));
     let row = |(record, state): (&JobRecord, FoldedState)| {
         let marks = marks_of.remove(&record.id).unwrap_or_default();
-        row((record, state), page.missing(Some(record.app)), marks, (now, t))
+        job_row((record, state), page.missing(Some(record.app)), marks, (now, t))
     };
     let states = job_states::job_states(page.engine(), &records).await?;
     let mut rows: Vec<JobRow> = records.iter().zip(states).map(row).collect();

@@ -134,7 +134,7 @@ struct RouteFacts {
 impl RouteFacts {
     fn new(trace: &str, t: &'static Texts) -> Option<Self> {
         let trace: Trace = serde_json::from_str(trace).ok()?;
-        let waited = |length: Duration| (!length.is_zero()).then(|| super::moment::length_text(length, t));
+        let waited = |length: Duration| (!length.is_zero()).then(|| length_text(length, t));
         let refused = trace.refused.iter().map(|(name, why)| format!("{name} ({})", t.refusal(why))).collect();
         let list = |mut names: Vec<String>, more: usize| {
             names.extend((more > 0).then(|| format!("+{more}")));

@@ -115,7 +115,7 @@ impl RunRow {
 
     /// The reason, with the runs that it names.
     pub(crate) fn linked_reason(&self) -> Vec<Piece> {
-        self.reason.as_deref().map(pieces).unwrap_or_default()
+        self.reason.as_deref().map(split_at_runs).unwrap_or_default()
     }
 }
 

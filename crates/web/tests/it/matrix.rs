@@ -144,9 +144,8 @@ impl World {
         let Some(account) = account else { return String::new() };
         let whose = SignInOwner::Account(account.id);
         let now = engine.now();
-        let begun = sign_in::begin_session(engine.store(), engine.new_id(), whose, &SignInClient::default(), now)
-            .await
-            .unwrap();
+        let begun =
+            sign_in::begin(engine.store(), engine.new_id(), whose, &SignInClient::default(), now).await.unwrap();
         format!("rondel_session={}", begun.reveal())
     }
 
@@ -195,15 +194,9 @@ impl World {
         store.add_token(&TokenRecord { name: "some".to_owned(), owner: owner_id, ..token.clone() }).await.unwrap();
         let session = match owner_id {
             Some(owner) => {
-                sign_in::begin_session(
-                    store,
-                    engine.new_id(),
-                    SignInOwner::Account(owner),
-                    &SignInClient::default(),
-                    now,
-                )
-                .await
-                .unwrap();
+                sign_in::begin(store, engine.new_id(), SignInOwner::Account(owner), &SignInClient::default(), now)
+                    .await
+                    .unwrap();
                 store.sign_ins(owner).await.unwrap()[0].id.to_string()
             }
             None => "1".to_owned(),

@@ -76,7 +76,7 @@ async fn now_names_no_token_of_the_account_that_may_do_more_than_the_one_of_the_
     token("for-deploys", Role::Editor).await;
     let whose = SignInOwner::Token(token("for-reading", Role::Viewer).await);
     let id = server.engine.new_id();
-    let cookie = sign_in::begin_session(store, id, whose, &SignInClient::default(), at).await.unwrap();
+    let cookie = sign_in::begin(store, id, whose, &SignInClient::default(), at).await.unwrap();
     let mut visitor = Visitor::new(&server);
     visitor.cookie = format!("rondel_session={}", cookie.reveal());
     let now = visitor.get("/").await.text();

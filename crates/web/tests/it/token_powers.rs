@@ -71,7 +71,7 @@ impl Accounts {
             assert!(store.create_account(&account).await.unwrap());
             let place = SignInClient { address: None, user_agent: browser(&account) };
             let whose = SignInOwner::Account(account.id);
-            let cookie = sign_in::begin_session(store, engine.new_id(), whose, &place, engine.now()).await.unwrap();
+            let cookie = sign_in::begin(store, engine.new_id(), whose, &place, engine.now()).await.unwrap();
             (account, cookie)
         };
         let token = async |owner: &Account, grant: Grant| {
@@ -90,9 +90,7 @@ impl Accounts {
             None => cookie,
             Some(_) => {
                 let whose = SignInOwner::Token(caller);
-                sign_in::begin_session(store, engine.new_id(), whose, &SignInClient::default(), engine.now())
-                    .await
-                    .unwrap()
+                sign_in::begin(store, engine.new_id(), whose, &SignInClient::default(), engine.now()).await.unwrap()
             }
         };
         Self {

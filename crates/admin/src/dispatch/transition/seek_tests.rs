@@ -176,7 +176,7 @@ fn handed_over_runs_that_are_held_back_do_not_start() {
         world.arrive([of_job(1, 1, &json!({}))]);
         world.on(Event::Adopting(vec![JobId::new(1)]));
         assert_eq!(world.at(1.0), NOTHING, "it is held back");
-        world.around.departing.begin_for_good([(run(1), Timestamp::from_secs(1))]);
+        world.around.departing.begin_final_handover([(run(1), Timestamp::from_secs(1))]);
         world.on(if is_certain { Event::HandedOver(vec![run(1)]) } else { Event::MaybeHandedOver(vec![run(1)]) });
         if was_read {
             // The tick had read it again before it was handed over.

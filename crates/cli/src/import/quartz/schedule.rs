@@ -54,7 +54,7 @@ impl<'a> Draft<'a> {
     }
 
     fn read_timing(&mut self) -> Result<Timing<'a>, String> {
-        let row = self.source.read_timing;
+        let row = self.source.timing;
         match (self.trigger_text("trigger_type").as_str(), row) {
             ("CRON", Some(row)) => Ok(Timing::Cron(row)),
             ("SIMPLE", Some(_)) => {
@@ -119,7 +119,7 @@ impl<'a> Draft<'a> {
     }
 
     fn simple_schedule(&mut self, timing: Timing<'_>, start: Option<Timestamp>) -> Map<String, Value> {
-        let row = self.source.read_timing;
+        let row = self.source.timing;
         let (count, schedule) = match timing {
             Timing::Every { ms, count } => {
                 (count, Map::from_iter([("every".to_owned(), format!("{}s", ms / 1000).into())]))

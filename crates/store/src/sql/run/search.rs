@@ -268,7 +268,7 @@ impl Terms {
         let list = if list.is_empty() { vec![-1] } else { list };
         let message = text.map_or_else(|| "%".to_owned(), |text| format!("%{}%", like_pattern(&text.text)));
         let executor = match &search.executors.any[..] {
-            [Pattern(name)] => name.split('*').map(like).collect::<Vec<_>>().join("%"),
+            [Pattern(name)] => name.split('*').map(like_pattern).collect::<Vec<_>>().join("%"),
             _ => "%".to_owned(),
         };
         Self { mode, list, message, executor }

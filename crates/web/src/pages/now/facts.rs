@@ -131,7 +131,7 @@ fn failing_loops(nodes: &[Node], now: Timestamp) -> Vec<(String, String, Timesta
 
 /// Reads the numbers of executors and runs.
 async fn read_health<Q: Sync>(call: &Call<Q>, now: Timestamp) -> Result<Health, Problem> {
-    let open = |status| open(call, status);
+    let open = |status| read_open_runs(call, status);
     let runs = try_join3(open(RunStatus::Running), open(RunStatus::Pending), open(RunStatus::Waiting));
     let ((executors, _), (running, pending, waiting), next_fire_at) =
         try_join3(executors::page(call, None, EXECUTOR_COUNT), runs, next_fire(call, now)).await?;
