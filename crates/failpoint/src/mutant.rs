@@ -152,6 +152,14 @@ mutants! {
     ShadowIsSent = "shadow_is_sent",
     /// A run goes to any executor although its caller named one.
     ChosenIsIgnored = "chosen_is_ignored",
+    /// A limit on runs at the same time always has room.
+    NoLimit = "no_limit",
+    /// Runs that were taken over from another server do not count for the limit of their job.
+    AdoptedBesideLimit = "adopted_beside_limit",
+    /// A server joins again although another one has not yet taken over all runs of its last lease, and takes over the rest itself.
+    JoinsDuringTakeover = "joins_during_takeover",
+    /// Runs under a limit start while open runs of another server are being taken over, which may be under the same limit.
+    LimitsWhileAdopting = "limits_while_adopting",
     /// Fires are claimed under maintenance windows that may have been read long ago.
     OldWindows = "old_windows",
     /// A wall clock that is one second ahead decides what is due.

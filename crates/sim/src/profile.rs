@@ -245,7 +245,7 @@ pub(crate) fn engine_config(node_name: String, profile: &Profile) -> EngineConfi
         take_up_page: bounds.take_up_page,
         open_runs_max: bounds.open_runs_max,
         node_name,
-        lease: Duration::from_secs(2),
+        lease: LEASE,
         beat: Duration::from_millis(500),
         heartbeat: Duration::from_millis(500),
         silence: Duration::from_secs(3),
@@ -263,6 +263,9 @@ pub(crate) fn engine_config(node_name: String, profile: &Profile) -> EngineConfi
         ..EngineConfig::default()
     }
 }
+
+/// How long a lease is.
+pub(crate) const LEASE: Duration = Duration::from_secs(2);
 
 /// How long a handler that was asked to stop may continue.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);

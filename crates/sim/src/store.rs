@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::process::Process;
 use crate::pumps;
-use crate::watch;
+use crate::watch::{self, OpenRows};
 use crate::world::World;
 
 /// How long a call waits for a database that it cannot reach.
@@ -41,7 +41,12 @@ impl SimStore {
             self.world.record("refused", self.number(), || name.to_owned());
             return Err(StoreError::no_answer(name));
         }
+        let before =
+            if matches!(name, "orphaned_jobs" | "adopt") { Some(OpenRows::read(&self.world).await) } else { None };
         let answer = effect.await;
+        if let Some(before) = before {
+            watch::record_adoption(&self.world, self.node, &before).await;
+        }
         if self.world.trace.keeps_lines() {
             watch::show_changed_rows(&self.world).await;
         }

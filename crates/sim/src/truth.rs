@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rondel_core::maintenance::MaintenanceWindow;
-use rondel_core::{JobId, Reason, RunId, RunStatus, Timestamp};
+use rondel_core::{JobId, NodeId, Reason, RunId, RunStatus, Timestamp};
 use rondel_proto::v1;
 
 /// A handler that began.
@@ -89,6 +89,11 @@ pub(crate) struct Truth {
     pub(crate) verdicts: BTreeMap<RunId, (RunStatus, Option<Reason>, i32)>,
     /// Runs whose provisional verdict was replaced by a late result. What followed from the first verdict stays.
     pub(crate) corrected_runs: BTreeSet<RunId>,
+    /// Leases that were fenced, by their node and epoch, each with its end and the number of the node in the world that fenced it.
+    pub(crate) fenced_leases: BTreeMap<(NodeId, i64), (Timestamp, usize)>,
+    /// Whether the adoption of a lease took so long that another node than the one that had fenced it took over some of its runs. The node
+    /// that fenced the lease counts the limits that jobs share, and does not know of these runs.
+    pub(crate) has_split_adoption: bool,
     /// Maintenance windows, with their final ends.
     pub(crate) windows: Vec<MaintenanceWindow>,
     /// Violations, recorded as soon as they are seen.

@@ -13,6 +13,7 @@ use rondel_store::ledger::{AttemptEnd, ClaimResult, DueRange, RunQuery};
 use rondel_store::{Catalog as _, Claim as _, Cluster as _, LeaseToken, Runs as _};
 
 use crate::process::Process;
+use crate::profile::LEASE;
 use crate::world::{World, lock};
 
 const NAMESPACE: NamespaceId = NamespaceId::new(1);
@@ -64,6 +65,42 @@ pub(crate) async fn show_changed_rows(world: &World) {
         }
     }
     *known = rows;
+}
+
+/// The leases of the nodes with their ends, and the lease that owns each open run.
+pub(crate) struct OpenRows {
+    leases: BTreeMap<NodeId, (i64, Timestamp)>,
+    owners: BTreeMap<RunId, LeaseToken>,
+}
+
+impl OpenRows {
+    pub(crate) async fn read(world: &World) -> Self {
+        let nodes = world.store.nodes().await.unwrap_or_default();
+        let query = RunQuery { limit: ROW_COUNT_MAX, ..RunQuery::default() };
+        let runs = world.store.list_runs(NAMESPACE, &query).await.unwrap_or_default();
+        let open = runs.iter().filter(|run| !run.status.is_terminal());
+        Self {
+            leases: nodes.iter().map(|node| (node.id, (node.epoch, node.lease_until))).collect(),
+            owners: open.map(|run| (run.id, LeaseToken { node: run.node, epoch: run.node_epoch })).collect(),
+        }
+    }
+}
+
+/// Records which leases a call of a node has fenced, and whether it has taken over runs of a lease that another node had fenced long before.
+pub(crate) async fn record_adoption(world: &World, by: usize, before: &OpenRows) {
+    let after = OpenRows::read(world).await;
+    let mut truth = world.truth();
+    for (node, (epoch, ended_at)) in &before.leases {
+        if after.leases.get(node).is_some_and(|(later, _)| later > epoch) {
+            truth.fenced_leases.insert((*node, *epoch), (*ended_at, by));
+        }
+    }
+    let moved = before.owners.iter().filter(|(run, from)| after.owners.get(run).is_some_and(|owner| owner != *from));
+    let is_split = moved.map(|(_, from)| *from).any(|from| {
+        let fenced = truth.fenced_leases.range((from.node, from.epoch)..=(from.node, i64::MAX)).next();
+        fenced.is_some_and(|(_, (ended_at, fencer))| *fencer != by && world.now() >= *ended_at + LEASE)
+    });
+    truth.has_split_adoption |= is_split;
 }
 
 /// Checks that a claim that won anything was made under a live lease.

@@ -77,6 +77,11 @@ impl JoinRequest {
         (is_own || last <= now || self.take_over).then(|| ended_at.max(prior))
     }
 
+    /// Whether a node waits for the node that has fenced its last lease, which ended at `last`, to take over the open runs of that lease.
+    pub(crate) fn waits_for_takeover(&self, last: Timestamp, now: Timestamp) -> bool {
+        now < last + self.lease * 2 && !mutant::on(Mutant::JoinsDuringTakeover)
+    }
+
     /// The end of the lease that is taken at `now`, after leases that ended at `ended_at`.
     pub(crate) fn lease_until(&self, now: Timestamp, ended_at: Timestamp) -> Timestamp {
         distinct_end(now + self.lease, ended_at)
@@ -123,6 +128,12 @@ pub enum Join {
         /// The epoch of that lease, or a later one if another node has fenced it.
         epoch: i64,
     },
+    /// Another living node has fenced the last lease of this name, and has not yet taken over all open runs of that lease. The request should be
+    /// sent again soon: the other node takes over the rest at once, and after twice the length of a lease the name is given in any case.
+    ///
+    /// If the node took back its remaining runs itself, two nodes would have the runs of one limit that jobs share, and neither would know all
+    /// of them.
+    BeingTakenOver,
 }
 
 #[cfg(test)]

@@ -293,6 +293,8 @@ impl BeatLoop {
                 self.other_lease = Some(OtherLease { until, is_renewed });
                 return Ok(());
             }
+            // The next beat tries again.
+            Join::BeingTakenOver => return Ok(()),
         };
         self.joined_under = Some(token);
         let written = self.written_until.take();
@@ -384,6 +386,13 @@ pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Mem
                 }
                 seen_until = Some(lease_until);
                 tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+            Join::BeingTakenOver => {
+                tracing::debug!(
+                    name = config.node_name,
+                    "waiting until another server has taken over the open runs of this name"
+                );
+                tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
     }

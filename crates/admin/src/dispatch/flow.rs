@@ -81,7 +81,8 @@ fn place_ungated_runs(d: &mut Decision<'_>, ready: &ReadyRun) {
 fn is_being_adopted(d: &Decision<'_>, ready: &ReadyRun) -> bool {
     let recovery = &d.state.recovery;
     let is_of_job = recovery.adopting_jobs.contains(&ready.run.job) && !mutant::on(Mutant::NoHoldWhileAdopting);
-    is_of_job || recovery.is_adopting && shares_limit(ready)
+    let may_share_limit = recovery.is_adopting && shares_limit(ready) && !mutant::on(Mutant::LimitsWhileAdopting);
+    is_of_job || may_share_limit
 }
 
 /// Whether nothing holds the run back, so that it can get its executor before its instant. The run is then sent ahead, or it is marked

@@ -161,7 +161,7 @@ mod tests {
         };
         match store.join(&request).await.unwrap() {
             Join::Joined { token, .. } => token,
-            other @ Join::Living { .. } => unreachable!("{other:?}"),
+            other @ (Join::Living { .. } | Join::BeingTakenOver) => unreachable!("{other:?}"),
         }
     }
 

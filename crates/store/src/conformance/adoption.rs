@@ -208,7 +208,7 @@ pub async fn jobs_are_adopted_whole(store: &dyn Store) {
     let counts = [(jobs[0], 3), (jobs[1], 4)];
     assert_eq!((found(other, 1).await, found(other, 2).await), (counts[..1].to_vec(), counts.to_vec()));
     assert_eq!(ids(store.adopt(other, &[dead.node], &jobs[..1]).await.unwrap()), rows[0]);
-    let Join::Joined { token: back, .. } = store.join(&request).await.unwrap() else { unreachable!() };
+    let back = join_after_wait(store, &request).await;
     assert_eq!(ids(store.adopt(other, &[dead.node], &jobs).await.unwrap()), []);
     assert_eq!(store.left_open(back, &jobs).await.unwrap(), jobs[1..]);
     assert_eq!(store.left_open(back, &jobs[..1]).await.unwrap(), []);
@@ -217,12 +217,22 @@ pub async fn jobs_are_adopted_whole(store: &dyn Store) {
     assert_eq!(store.left_open(back, &jobs).await.unwrap(), []);
 }
 
+/// The node of this name waits while another node may still take over its runs, and joins after twice the length of a lease in any case.
+async fn join_after_wait(store: &dyn Store, request: &JoinRequest) -> LeaseToken {
+    assert_eq!(store.join(request).await.unwrap(), Join::BeingTakenOver);
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let short = JoinRequest { lease: Duration::from_millis(1), ..request.clone() };
+    let Join::Joined { token, .. } = store.join(&short).await.unwrap() else { unreachable!() };
+    assert!(store.renew(token, LEASE).await.unwrap().is_some());
+    token
+}
+
 /// Runs that were due before the latest end of any earlier lease may have been sent, even if the clock has stepped back since.
 pub async fn the_latest_end_of_a_lease_counts(store: &dyn Store) {
     let request = super::cluster::request(&super::name("node"));
     let joined = async |request: &JoinRequest| match store.join(request).await.unwrap() {
         Join::Joined { token, .. } => token,
-        living @ Join::Living { .. } => unreachable!("{living:?}"),
+        refused @ (Join::Living { .. } | Join::BeingTakenOver) => unreachable!("{refused:?}"),
     };
     let first = joined(&request).await;
     super::open_stream(store, first).await;
@@ -262,7 +272,7 @@ pub async fn a_fenced_node_cannot_renew(store: &dyn Store) {
     let late = Run { id: rondel_core::RunId::new(super::next_id()), cause: 7, ..over.clone() };
     let late = store.request_run(other, late).await.unwrap();
     assert_eq!((late.node, late.node_epoch), (sleeper.node, sleeper.epoch));
-    let Join::Joined { token: back, .. } = store.join(&request).await.unwrap() else { unreachable!() };
+    let back = join_after_wait(store, &request).await;
     assert!(back.epoch > sleeper.epoch);
     let own = super::adopt_all(store, back, &[]).await.1;
     assert_eq!(own.iter().map(|adopted| adopted.from).collect::<Vec<_>>(), [sleeper]);

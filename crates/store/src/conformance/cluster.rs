@@ -24,7 +24,7 @@ pub(super) fn request(name: &str) -> JoinRequest {
 fn expect_joined(join: Join) -> (LeaseToken, i64) {
     match join {
         Join::Joined { token, ordinal } => (token, ordinal),
-        living @ Join::Living { .. } => unreachable!("{living:?}"),
+        refused @ (Join::Living { .. } | Join::BeingTakenOver) => unreachable!("{refused:?}"),
     }
 }
 
@@ -139,7 +139,7 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     let (request, other) = (request(&name("node")), join(store).await);
     let joined = async || match store.join(&request).await.unwrap() {
         Join::Joined { token, .. } => token,
-        living @ Join::Living { .. } => unreachable!("{living:?}"),
+        refused @ (Join::Living { .. } | Join::BeingTakenOver) => unreachable!("{refused:?}"),
     };
     let dead = joined().await;
     let start = store.now().await.unwrap();

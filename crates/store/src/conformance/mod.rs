@@ -336,7 +336,7 @@ async fn join(store: &dyn Store) -> LeaseToken {
     };
     match store.join(&request).await.unwrap() {
         Join::Joined { token, .. } => token,
-        living @ Join::Living { .. } => unreachable!("no node has the name: {living:?}"),
+        refused @ (Join::Living { .. } | Join::BeingTakenOver) => unreachable!("{refused:?}"),
     }
 }
 

@@ -28,6 +28,7 @@ impl Cluster for MemStore {
         let mut state = self.state();
         let name = clean_name(&request.name);
         let stored_node = state.nodes.values().find(|held| held.node.name == name);
+        let is_being_taken_over = stored_node.is_some_and(|held| state.is_being_taken_over(held, request, now));
         let ends = stored_node.map(|held| (held.node.lease_until, held.prior_lease_until.max(held.ended_at)));
         let fenced_until = stored_node.map_or(Timestamp::EPOCH, |held| held.ended_at);
         let stored_node = stored_node.map(|held| held.node.clone());
@@ -36,6 +37,7 @@ impl Cluster for MemStore {
         let (id, epoch, prior) = match stored_node.as_ref().zip(ends) {
             None => (new, request.epoch_after(LeaseToken { node: new, epoch: 0 }), Timestamp::EPOCH),
             Some((node, ends)) => match request.latest_end(node.token(), ends, now) {
+                Some(_) if is_being_taken_over => return Ok(Join::BeingTakenOver),
                 Some(ended_at) => (node.id, request.epoch_after(node.token()), ended_at),
                 None => return Ok(Join::Living { lease_until: node.lease_until, epoch: node.epoch }),
             },

@@ -49,7 +49,7 @@ use rondel_failpoint::mutant::{self, Mutant};
 use crate::LeaseToken;
 use crate::calendars::CalendarRecord;
 use crate::catalog::{App, JobRecord, Namespace, PinnedCalendar};
-use crate::cluster::{ExecutorRecord, Node, Session};
+use crate::cluster::{ExecutorRecord, JoinRequest, Node, Session};
 use crate::declarations::DeclaredSet;
 use crate::follow::EndedRun;
 use crate::ledger::{FenceRequest, LimitName, RelayedAnswer, lease_of_home};
@@ -234,6 +234,17 @@ impl StoredNode {
 }
 
 impl State {
+    /// Whether another living node has fenced the last lease of this node, and its open runs are not all taken over yet.
+    fn is_being_taken_over(&self, stored: &StoredNode, request: &JoinRequest, now: Timestamp) -> bool {
+        let node = &stored.node;
+        let is_other_living = self.nodes.values().any(|other| other.node.id != node.id && other.node.is_living(now));
+        let is_orphan = |run: &Run| run.node == node.id && run.node_epoch < node.epoch && !run.status.is_terminal();
+        stored.is_fenced()
+            && is_other_living
+            && request.waits_for_takeover(node.lease_until, now)
+            && self.runs.values().any(is_orphan)
+    }
+
     fn holds(&self, token: LeaseToken, now: Timestamp) -> bool {
         self.nodes.get(&token.node).is_some_and(|held| held.node.epoch == token.epoch && held.node.is_living(now))
     }

@@ -14,6 +14,7 @@ use crate::cluster::{
 use crate::settle::clean_name;
 use crate::sql::dialect::Dialect;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
+use crate::sql::run::adopt::FIND_ORPHAN;
 use crate::sql::{SqlStore, Tx, failure, transact};
 use crate::{Cluster, DatabaseTroubleKind, LeaseToken, Result, StoreError};
 
@@ -258,6 +259,8 @@ struct JoinRow {
     lease_until: Timestamp,
     /// The latest end of the earlier leases.
     prior_lease_until: Timestamp,
+    /// Whether another node has fenced the lease.
+    is_fenced: bool,
 }
 
 impl Tx<'_> {
@@ -272,14 +275,12 @@ impl Tx<'_> {
         let mut nodes = Vec::new();
         for row in self.rows(Query::new(&READ_LEASES)).await? {
             let mut columns = Reader::new(&row, "node");
-            nodes.push(JoinRow {
-                id: columns.int("id")?,
-                name: columns.text("name")?,
-                ordinal: columns.int("ordinal")?,
-                epoch: columns.int("epoch")?,
-                lease_until: columns.at("lease_until_ms")?,
-                prior_lease_until: columns.at("prior_lease_until_ms")?.max(columns.at("ended_at_ms")?),
-            });
+            let (id, name, ordinal) = (columns.int("id")?, columns.text("name")?, columns.int("ordinal")?);
+            let (epoch, lease_until) = (columns.int("epoch")?, columns.at("lease_until_ms")?);
+            let prior = columns.at("prior_lease_until_ms")?;
+            let prior_lease_until = prior.max(columns.at("ended_at_ms")?);
+            let is_fenced = prior == lease_until;
+            nodes.push(JoinRow { id, name, ordinal, epoch, lease_until, prior_lease_until, is_fenced });
         }
         let now = self.now().await?;
         let url = request.advertise_url.as_deref();
@@ -304,6 +305,14 @@ impl Tx<'_> {
         let Some(ended_at) = request.latest_end(before, (known.lease_until, known.prior_lease_until), now) else {
             return Ok(Join::Living { lease_until: known.lease_until, epoch: known.epoch });
         };
+        let is_other_living = nodes.iter().any(|other| other.id != known.id && other.lease_until > now);
+        if known.is_fenced
+            && is_other_living
+            && request.waits_for_takeover(known.lease_until, now)
+            && self.row(Query::new(&FIND_ORPHAN).int(known.id).int(known.epoch)).await?.is_some()
+        {
+            return Ok(Join::BeingTakenOver);
+        }
         let ordinal = free_ordinal(&nodes, Some(known), now);
         let next = LeaseToken { epoch: request.epoch_after(before), ..before };
         let take = Query::new(&TAKE_LEASE)

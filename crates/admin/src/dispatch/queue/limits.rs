@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use rondel_core::reason::{LimitDetail, LimitKind, ReasonDetail, WaitFor, milliseconds};
 use rondel_core::spec::{ConcurrencySpec, RateSpec};
 use rondel_core::{JobId, NamespaceId, RunId, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::ledger::LimitName;
 
 use crate::dispatch::queue::parked::Turn;
@@ -181,6 +182,7 @@ impl Limits {
         }
         if let Some((key, spec)) = concurrency_limit(ready).filter(|_| !self.counted_under.contains_key(&ready.run.id))
             && self.limits.get(&key).is_some_and(|limit| limit.open.len() >= as_usize(spec.max))
+            && !mutant::on(Mutant::NoLimit)
         {
             return Some(key);
         }

@@ -3,6 +3,7 @@
 use rondel_core::outcome::Outcome;
 use rondel_core::spec::OverlapScope;
 use rondel_core::{ExecutorId, Reason, RunId};
+use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
 use rondel_store::ledger::RelayedAnswer;
@@ -37,7 +38,9 @@ pub(crate) fn call_roll(
     for called in &runs {
         d.state.gates.restore(&called.ready);
         open_place_at_executor(d, &called.ready);
-        d.state.limits.count_open(&called.ready);
+        if !mutant::on(Mutant::AdoptedBesideLimit) {
+            d.state.limits.count_open(&called.ready);
+        }
         remember_ungated(d, &called.ready);
     }
     ended_leases.iter().for_each(|lease| fences::announce(d, *lease));
