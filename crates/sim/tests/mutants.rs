@@ -141,7 +141,8 @@ fn every_mutant_is_caught() {
         let with = simulate(*seed, Options { mutant, ..Options::default() });
         let is_shown = with.violations.iter().any(|violation| violation.starts_with(rule));
         // Any change of the engine may change what happens in a seed. Then another seed must show the mutant.
-        let mut others = [1, AHEAD_FROM, SINGLE_FROM, LIMITED_FROM].into_iter().flat_map(|first| first..first + FALLBACK_SEED_COUNT);
+        let mut others =
+            [1, AHEAD_FROM, SINGLE_FROM, LIMITED_FROM].into_iter().flat_map(|first| first..first + FALLBACK_SEED_COUNT);
         if !is_shown && !others.any(|seed| shows(seed, mutant)) {
             missed.push(format!("{name}: seed {seed} shows {:?}, and no other", with.violations));
         }
