@@ -64,7 +64,8 @@ impl JoinRequest {
     ///
     /// A lease that is taken over counts as ended a second after `now` at the latest, although no server acts under it any more: triggers
     /// are sent ahead of their instants, so runs that are due within that second may have been sent. The server that takes the lease over
-    /// asks the executors for these runs. No edit settles them, because an edit does not change runs that are due within a second.
+    /// asks the executors for these runs. No edit settles them, because an edit does not change runs that are due within a second. If the clock
+    /// has stepped back, runs that are due later may have been sent, too.
     pub(crate) fn latest_end(
         &self,
         before: LeaseToken,
@@ -73,7 +74,9 @@ impl JoinRequest {
     ) -> Option<Timestamp> {
         let is_own = self.held == Some(before);
         let sent_ahead = if mutant::on(Mutant::TakenOverEndsAtOnce) { Duration::ZERO } else { EDIT_CUTOFF };
-        let ended_at = if is_own { last } else { last.min(now + sent_ahead) };
+        // The lease was renewed at `last` less its length, so the clock has stepped back since if it is not there yet.
+        let has_stepped_back = now < last - self.lease;
+        let ended_at = if is_own || has_stepped_back { last } else { last.min(now + sent_ahead) };
         (is_own || last <= now || self.take_over).then(|| ended_at.max(prior))
     }
 
@@ -157,6 +160,8 @@ mod tests {
         assert_eq!(latest_end(now + lease), now + EDIT_CUTOFF, "what is due until then may have been sent");
         let soon = now + Duration::from_millis(300);
         assert_eq!([latest_end(soon), latest_end(now)], [soon, now], "nothing is sent that is due after the lease");
+        let stepped_back = now + lease + Duration::from_millis(1);
+        assert_eq!(latest_end(stepped_back), stepped_back, "the clock was later when the lease was renewed");
         assert_eq!(request.lease_until(now, now + lease), now + lease - Duration::from_millis(1));
         assert_eq!(request.lease_until(now, now), now + lease);
         assert_eq!(JoinRequest { take_over: false, ..request }.latest_end(before, (now + lease, now), now), None);

@@ -316,8 +316,14 @@ impl Tx<'_> {
             return Ok(ChannelSaved::Full);
         }
         let found = self.rows(Query::new(&LOCK_CHANNEL).int(namespace).text(&channel.name)).await?;
-        let saved_at = found.first().map(|row| Reader::new(row, "alert_channel").at("updated_at_ms")).transpose()?;
-        let saved_at = saved_at.unwrap_or(Timestamp::EPOCH);
+        let saved_at = match found.first() {
+            Some(row) => {
+                let mut columns = Reader::new(row, "alert_channel");
+                columns.int("id")?;
+                columns.at("updated_at_ms")?
+            }
+            None => Timestamp::EPOCH,
+        };
         if expected.is_some_and(|expected| expected != saved_at) {
             return Ok(ChannelSaved::Conflict(saved_at));
         }

@@ -27,7 +27,7 @@ async fn a_script_is_run_once_or_checked_from_its_page() {
 
     let other = visitor.post("/scripts/greet/try", "app=others&args=&do=run").await;
     assert_eq!(other.status, 422);
-    assert!(other.text().contains("The job greet.try exists, and belongs to app files"), "{}", other.text());
+    assert!(other.text().contains("The job greet.try already exists, but belongs to app files"), "{}", other.text());
     let none = visitor.post("/scripts/greet/try", "app=&args=&do=run").await;
     assert_eq!(none.status, 422);
     assert!(none.text().contains("an app whose executors run the script"), "{}", none.text());
