@@ -366,6 +366,7 @@ pub enum StartError {
 pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Membership, StartError> {
     let request = request(config, store);
     let mut seen_until: Option<Timestamp> = None;
+    let mut is_being_taken_over = false;
     loop {
         let sent = config.boot.micros();
         match store.join(&request).await? {
@@ -388,10 +389,12 @@ pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Mem
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
             Join::BeingTakenOver => {
-                tracing::debug!(
-                    name = config.node_name,
-                    "waiting until another server has taken over the open runs of this name"
-                );
+                if !std::mem::replace(&mut is_being_taken_over, true) {
+                    tracing::info!(
+                        name = config.node_name,
+                        "waiting until another server has taken over the open runs of this name"
+                    );
+                }
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }

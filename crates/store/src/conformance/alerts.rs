@@ -1,12 +1,12 @@
-//! Checks of rules, incidents and silences.
+//! Checks of rules and incidents.
 
 use std::time::Duration;
 
 use rondel_core::alert::expect::ExpectKind;
-use rondel_core::alert::{Incident, IncidentState, RuleSpec, SilenceSpec, Subject, SubjectKind};
+use rondel_core::alert::{Incident, IncidentState, RuleSpec, Subject, SubjectKind};
 use rondel_core::notice::RunSample;
 use rondel_core::outcome::Outcome;
-use rondel_core::{AlertRuleId, AppId, IncidentId, JobId, NamespaceId, RunId, RunStatus, SilenceId, Timestamp};
+use rondel_core::{AlertRuleId, AppId, IncidentId, JobId, NamespaceId, RunId, RunStatus, Timestamp};
 use serde_json::json;
 
 use super::broadcasts::expanded_broadcast;
@@ -15,7 +15,7 @@ use super::{DEFAULT, FAILED, finish, finish_all, finish_one, job_with, join, nam
 use crate::Store;
 use crate::alerts::{
     AlertWrite, ExpectCheck, IncidentQuery, IncidentRecord, OpenRunExpectations, OpenRunsCheck, RuleChange, RuleCheck,
-    RuleDeleted, RuleProgress, RuleRecord, RuleSaved, SilenceRecord,
+    RuleDeleted, RuleProgress, RuleRecord, RuleSaved,
 };
 use crate::catalog::{JobDeleted, JobSaved, Namespace, NewJob};
 use crate::ledger::{RunOrder, RunSearch};
@@ -280,29 +280,6 @@ pub async fn incidents_are_found_by_each_filter(store: &dyn Store) {
     );
     while store.forget_incidents(now + SECOND, 500).await.unwrap() > 0 {}
     assert_eq!(listed(query).await, []);
-}
-
-/// A silence ends at its time or earlier on request, and only once.
-pub async fn a_silence_has_an_end(store: &dyn Store) {
-    let namespace = new_namespace(store).await;
-    let now = store.now().await.unwrap();
-    let silence = SilenceRecord {
-        id: SilenceId::new(next_id()),
-        namespace,
-        spec: SilenceSpec { job: Some("nightly-close".to_owned()), ..SilenceSpec::default() },
-        author: "ann".to_owned(),
-        reason: "维护".to_owned(),
-        created_at: now,
-        ends_at: now + SECOND * 60,
-    };
-    assert!(store.add_silence(&silence).await.unwrap());
-    assert!(store.add_silence(&silence).await.unwrap(), "an earlier try stored it");
-    assert_eq!(store.silences(namespace, now).await.unwrap(), std::slice::from_ref(&silence));
-    assert_eq!(store.silences(namespace, silence.ends_at).await.unwrap(), []);
-    assert!(!store.end_silence(DEFAULT, silence.id, now).await.unwrap());
-    assert!(store.end_silence(namespace, silence.id, now).await.unwrap());
-    assert!(!store.end_silence(namespace, silence.id, now).await.unwrap());
-    assert_eq!(store.silences(namespace, now).await.unwrap(), []);
 }
 
 /// A verdict leaves an event in its transaction if a rule covers such runs, and otherwise none.

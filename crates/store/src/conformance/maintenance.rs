@@ -1,14 +1,15 @@
-//! Checks of maintenance windows.
+//! Checks of maintenance windows and silences.
 
 use std::time::Duration;
 
+use rondel_core::alert::SilenceSpec;
 use rondel_core::maintenance::{FiresInside, MaintenanceWindow};
-use rondel_core::{AppId, MaintenanceId, NodeId, Reason, RunStatus};
+use rondel_core::{AppId, MaintenanceId, NodeId, Reason, RunStatus, SilenceId};
 
 use super::alerts::new_namespace;
 use super::{DEFAULT, claim, due_job, job, join, next_id, run};
 use crate::Store;
-use crate::alerts::{MAINTENANCE_COUNT_MAX, MaintenanceRecord};
+use crate::alerts::{MAINTENANCE_COUNT_MAX, MaintenanceRecord, SilenceRecord};
 use crate::ledger::ClaimJob;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -134,4 +135,27 @@ pub async fn a_run_is_skipped_by_a_window(store: &dyn Store) {
         (RunStatus::Skipped, Some(Reason::Maintenance), Some(first));
     assert!(claim(store, token, &job, vec![skipped.clone()]).await.existing.is_empty());
     assert_eq!(store.runs(&[skipped.id]).await.unwrap()[0].reason, Some(Reason::Maintenance));
+}
+
+/// A silence ends at its time or earlier on request, and only once.
+pub async fn a_silence_has_an_end(store: &dyn Store) {
+    let namespace = new_namespace(store).await;
+    let now = store.now().await.unwrap();
+    let silence = SilenceRecord {
+        id: SilenceId::new(next_id()),
+        namespace,
+        spec: SilenceSpec { job: Some("nightly-close".to_owned()), ..SilenceSpec::default() },
+        author: "ann".to_owned(),
+        reason: "维护".to_owned(),
+        created_at: now,
+        ends_at: now + HOUR,
+    };
+    assert!(store.add_silence(&silence).await.unwrap());
+    assert!(store.add_silence(&silence).await.unwrap(), "an earlier try stored it");
+    assert_eq!(store.silences(namespace, now).await.unwrap(), std::slice::from_ref(&silence));
+    assert_eq!(store.silences(namespace, silence.ends_at).await.unwrap(), []);
+    assert!(!store.end_silence(DEFAULT, silence.id, now).await.unwrap());
+    assert!(store.end_silence(namespace, silence.id, now).await.unwrap());
+    assert!(!store.end_silence(namespace, silence.id, now).await.unwrap());
+    assert_eq!(store.silences(namespace, now).await.unwrap(), []);
 }
