@@ -329,7 +329,7 @@ macro_rules! delegate_store {
                 fn channel(namespace: NamespaceId, name: &str) -> Option<Channel>;
                 fn channels(namespace: NamespaceId) -> Vec<Channel>;
                 fn save_channel(channel: &Channel, expected: Option<Timestamp>) -> ChannelSaved;
-                fn delete_channel(namespace: NamespaceId, name: &str) -> ChannelDeleted;
+                fn delete_channel(namespace: NamespaceId, name: &str, expected: Option<Timestamp>) -> ChannelDeleted;
                 fn write_messages(messages: &[NewMessage]) -> u64;
                 fn lease_channels(lease: LeaseChannels<'_>) -> Vec<LeasedChannel>;
                 fn free_channel(channel: ChannelId, held_until: Timestamp, free_at: Timestamp) -> ();

@@ -224,11 +224,13 @@ fn tagged(status: StatusCode, channel: &Channel, shown: &ChannelJson) -> Result<
     Ok(response)
 }
 
-async fn delete(call: Call, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
+async fn delete(call: Call, Named(name, ..): Named<path::Channel>, if_match: IfMatch) -> Result<Response, Problem> {
     let channel = find(&call, &name).await?;
+    let expected = if_match.expected_version(version(&channel))?.map(Timestamp::from_millis);
     call.note.before(&channel_json(&call, &channel));
-    match call.engine().store().delete_channel(call.namespace.id, &name).await? {
+    match call.engine().store().delete_channel(call.namespace.id, &name, expected).await? {
         ChannelDeleted::Deleted => Ok(StatusCode::NO_CONTENT.into_response()),
+        ChannelDeleted::Conflict(saved_at) => Err(mismatch_problem(saved_at.as_millis())),
         ChannelDeleted::NotFound => Err(missing_channel(&call, &name)),
         ChannelDeleted::Used(users) => Err(in_use_problem(&name, &users)),
     }

@@ -278,8 +278,9 @@ pub(super) async fn test(page: Page, Named(name, ..): Named<path::Channel>) -> R
 pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
     let channel = find(&page.call, &name).await?;
     page.call.note.before(&audit_document(&channel));
-    match page.engine().store().delete_channel(page.call.namespace.id, &name).await? {
-        ChannelDeleted::Deleted | ChannelDeleted::NotFound => Ok(to("/alerts/channels")),
+    // Without an expected version, there is no conflict.
+    match page.engine().store().delete_channel(page.call.namespace.id, &name, None).await? {
+        ChannelDeleted::Deleted | ChannelDeleted::NotFound | ChannelDeleted::Conflict(_) => Ok(to("/alerts/channels")),
         ChannelDeleted::Used(users) => {
             let form = ChannelForm::new(channel.kind, Some(&channel), page.t);
             render_page(&page, StatusCode::CONFLICT, Some(&channel), form, PageState { users, ..PageState::default() })

@@ -248,5 +248,12 @@ async fn a_channel_is_saved_in_the_version_that_the_caller_read() {
     assert!(stale.status == 409 && stale.text().contains("The channel was changed meanwhile"), "{}", stale.text());
     let newest = second.trim_matches(['"', 'v']);
     assert_eq!(visitor.post("/alerts/channels/ops", &form(newest)).await.status, 303);
-    assert_eq!(server.get(PATH).await.expect(200)["enabled"], false);
+    let saved = server.get(PATH).await;
+    let third = saved.headers["etag"].to_str().unwrap().to_owned();
+    assert_eq!(saved.expect(200)["enabled"], false);
+    let delete = async |version: &str| {
+        server.send(server.request("DELETE", PATH).header("if-match", version).body(Body::empty()).unwrap()).await
+    };
+    delete(second.as_str()).await.expect(412);
+    assert_eq!(delete(third.as_str()).await.status, 204);
 }
