@@ -13,7 +13,7 @@ use crate::Store;
 use crate::alerts::{RuleChange, RuleDeleted, RuleSaved};
 use crate::catalog::{JobChange, JobCreated, JobRecord, JobSaved, NewJob};
 use crate::channels::{CHANNEL_USE_COUNT_MAX, Channel, ChannelDeleted, ChannelUse};
-use crate::reports::{ReportChange, ReportSaved};
+use crate::reports::{ReportChange, ReportDeleted, ReportSaved};
 
 async fn channel(store: &dyn Store, namespace: NamespaceId, name: &str) {
     let made = channel_in(namespace, store.now().await.unwrap());
@@ -78,7 +78,8 @@ pub async fn a_used_channel_is_not_deleted(store: &dyn Store) {
         channel: "ops".to_owned(),
     };
     let now = store.now().await.unwrap();
-    let sent = ReportChange { namespace, spec: &report, author: "conformance", next_at: None, now };
+    let sent =
+        ReportChange { namespace, spec: &report, author: "conformance", expected_version: None, next_at: None, now };
     let ops = json!({"channels": ["ops"]});
     let escalates = json!({"escalate": {"channel": "ops", "after": "1h"}});
     let missing = "ops".to_owned();
@@ -111,7 +112,7 @@ pub async fn a_used_channel_is_not_deleted(store: &dyn Store) {
     for rule in ["direct", "escalating"] {
         assert_eq!(store.delete_alert_rule(namespace, rule, None, now).await.unwrap(), RuleDeleted::Deleted);
     }
-    assert!(store.delete_report_schedule(namespace).await.unwrap());
+    assert_eq!(store.delete_report_schedule(namespace, None).await.unwrap(), ReportDeleted::Deleted);
     assert_eq!(used().await, ChannelDeleted::Used(vec![ChannelUse::Job("job".to_owned())]));
     let changed = change(store, &job, &json!({"late": "1m", "channels": ["none"]})).await;
     assert_eq!(changed, JobSaved::NoChannel("none".to_owned()));
