@@ -85,13 +85,19 @@ pub(super) fn check_params(node: &Node, namespace: NamespaceId, spec: &JobSpec, 
     if let Some(missing) = glue::missing_script(&spec.handler, params) {
         return vec![missing];
     }
-    let is_follower = !spec.parents().is_empty();
-    match node.shared().registry.params_schema(namespace, &spec.app, &spec.handler) {
-        Some(schema) => schema.map_or_else(Vec::new, |schema| schema.errors(params, is_follower)),
+    let of_agent = agent_handlers::params_schema(&spec.handler);
+    let schema = match node.shared().registry.params_schema(namespace, &spec.app, &spec.handler) {
+        Some(declared) => declared,
         // No executor with the handler is connected, but the schemas of the agent's handlers are known.
-        None => agent_handlers::params_schema(&spec.handler)
-            .map_or_else(Vec::new, |schema| ParamsSchema::new(schema).errors(params, is_follower)),
+        None => of_agent.clone().map(|document| Arc::new(ParamsSchema::new(document))),
+    };
+    let Some(schema) = schema else { return Vec::new() };
+    let errors = schema.errors(params, !spec.parents().is_empty());
+    // A handler of another executor may have the name of one of the agent's.
+    if errors.is_empty() && of_agent.as_ref() == Some(schema.document()) {
+        return agent_handlers::unusable_param(&spec.handler, params).into_iter().collect();
     }
+    errors
 }
 
 /// The warnings for the author of a valid definition with this next fire.
