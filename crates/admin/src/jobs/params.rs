@@ -152,9 +152,8 @@ pub(super) fn param_errors(
         Some(before) => check_inputs(before) != check_inputs(spec),
         None => true,
     };
-    // A job without a schedule may get its parameters when it is triggered, if callers may give parameters.
-    let takes_params = *spec.effective_overrides() != Overrides::None;
-    let is_given_later = spec.params.is_null() && spec.schedule.is_none() && takes_params;
+    // A job without a schedule may get its parameters when it is triggered.
+    let is_given_later = spec.params.is_null() && spec.schedule.is_none() && takes_params(spec);
     // Parameters that are too long were refused with the rest of the definition.
     if !has_changed || is_given_later || spec.params.to_string().len() > PARAMS_LEN_MAX {
         return Vec::new();
@@ -191,7 +190,15 @@ fn param_errors_in(node: &Node, namespace: NamespaceId, spec: &JobSpec, params: 
 
 /// The fields on which the check of a definition's parameters depends.
 fn check_inputs(spec: &JobSpec) -> (&str, &str, (&Value, Option<&ItemsSpec>), bool, bool) {
-    let takes_params = *spec.effective_overrides() != Overrides::None;
     let params = (&spec.params, spec.shards.as_ref());
-    (&spec.app, &spec.handler, params, spec.schedule.is_none(), takes_params)
+    (&spec.app, &spec.handler, params, spec.schedule.is_none(), takes_params(spec))
+}
+
+/// Whether a caller may give the parameters of a run. For a handler that runs a script, they are of no use without the script.
+fn takes_params(spec: &JobSpec) -> bool {
+    let overrides = spec.effective_overrides();
+    match glue::is_script_handler(&spec.handler) {
+        true => overrides.covers(glue::SCRIPT_POINTER),
+        false => *overrides != Overrides::None,
+    }
 }
