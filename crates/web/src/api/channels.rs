@@ -206,7 +206,7 @@ async fn put(
         call.note.before(&channel_json(&call, before));
     }
     let new = NewChannel { name, kind, settings, secrets, lang, is_enabled: enabled, expected };
-    let saved = channels::save(call.engine(), &call.namespace, new).await?;
+    let saved = channels::save(call.engine(), &call.namespace, &new).await?;
     let shown = channel_json(&call, &saved.channel);
     call.note.changed_to(&shown);
     let status = if saved.is_new { StatusCode::CREATED } else { StatusCode::OK };

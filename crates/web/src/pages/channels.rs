@@ -225,7 +225,7 @@ async fn save_form(page: &Page, known: Option<&Channel>, form: ChannelForm) -> R
     if let Some(known) = known {
         page.call.note.before(&audit_document(known));
     }
-    match channels::save(page.engine(), &page.call.namespace, form.to_channel()).await {
+    match channels::save(page.engine(), &page.call.namespace, &form.to_channel()).await {
         Ok(saved) => {
             page.call.note.changed_to(&audit_document(&saved.channel));
             if saved.signing_key.is_none() {
@@ -241,7 +241,10 @@ async fn save_form(page: &Page, known: Option<&Channel>, form: ChannelForm) -> R
                 return Err(problem);
             }
             if problem.code() == Code::VersionMismatch {
-                let form = form.with_error("", page.t.channels_conflict);
+                let form = match known {
+                    Some(_) => form.with_error("", page.t.channels_conflict),
+                    None => form.with_error("name", page.t.channels_exists),
+                };
                 return render_page(page, StatusCode::CONFLICT, known, form, PageState::default()).await;
             }
             let form = form.with_problem(&problem, page.t.lang());
