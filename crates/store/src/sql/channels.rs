@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 use rondel_core::notice::{Notice, NoticeKind};
-use rondel_core::{ChannelId, DeliveryId, IdGen, IncidentId, MessageId, NamespaceId, Timestamp};
+use rondel_core::{ChannelId, DeliveryId, IncidentId, MessageId, NamespaceId, Timestamp};
 use sqlx::any::AnyRow;
 
 use super::catalog::namespaces::LOCK_NAMESPACE;
@@ -55,10 +55,6 @@ const UPDATE_CHANNEL: Statement = Statement {
            WHERE id = ?",
 };
 const DELETE_CHANNEL: Statement = Statement { name: "delete_channel", text: "DELETE FROM alert_channel WHERE id = ?" };
-const DELETE_MESSAGES_OF: Statement =
-    Statement { name: "delete_messages_of", text: "DELETE FROM alert_message WHERE channel_id = ?" };
-const DELETE_DELIVERIES_OF: Statement =
-    Statement { name: "delete_deliveries_of", text: "DELETE FROM alert_delivery WHERE channel_id = ?" };
 const READ_SECRETS: Statement =
     Statement { name: "read_channel_secrets", text: "SELECT id, name, secret FROM alert_channel ORDER BY id" };
 /// Changes nothing if another server has sealed or changed the secret in the meantime.
@@ -123,18 +119,6 @@ const LAST_DELIVERIES: Statement = Statement {
          ORDER BY channel_id"
     ),
 };
-/// Leaves out the messages of open incidents, because they show which channels must be notified of the end of the incident.
-const OLD_MESSAGES: Statement = Statement {
-    name: "old_messages",
-    text: "SELECT id FROM alert_message WHERE id < ? AND state <> 'waiting' AND NOT EXISTS (SELECT 1 FROM incident \
-           WHERE incident.id = alert_message.incident_id AND incident.is_open = 1) ORDER BY id LIMIT ?",
-};
-const DELETE_MESSAGES: Statement =
-    Statement { name: "delete_messages", text: "DELETE FROM alert_message WHERE id {in_list}" };
-const OLD_DELIVERIES: Statement =
-    Statement { name: "old_deliveries", text: "SELECT id FROM alert_delivery WHERE id < ? ORDER BY id LIMIT ?" };
-const DELETE_DELIVERIES: Statement =
-    Statement { name: "delete_deliveries", text: "DELETE FROM alert_delivery WHERE id {in_list}" };
 
 #[async_trait]
 impl Channels for SqlStore {
@@ -158,21 +142,21 @@ impl Channels for SqlStore {
         name: &str,
         expected: Option<Timestamp>,
     ) -> Result<ChannelDeleted> {
-        transact!(self, "delete_channel", |tx| {
+        let (deleted, removed_channel) = transact!(self, "delete_channel", |tx| {
             let stored = tx.lock_channel(namespace, name).await?;
-            let Some((id, saved_at)) = stored else { return Ok(ChannelDeleted::NotFound) };
+            let Some((id, saved_at)) = stored else { return Ok((ChannelDeleted::NotFound, None)) };
             if expected.is_some_and(|expected| expected != saved_at) {
-                return Ok(ChannelDeleted::Conflict(saved_at));
+                return Ok((ChannelDeleted::Conflict(saved_at), None));
             }
             let users = tx.channel_uses(namespace, name).await?;
             if !users.is_empty() {
-                return Ok(ChannelDeleted::Used(users));
+                return Ok((ChannelDeleted::Used(users), None));
             }
-            for statement in [&DELETE_MESSAGES_OF, &DELETE_DELIVERIES_OF, &DELETE_CHANNEL] {
-                tx.execute(Query::new(statement).int(id.get())).await?;
-            }
-            Ok(ChannelDeleted::Deleted)
-        })
+            tx.execute_all(Query::new(&DELETE_CHANNEL).int(id.get()), 1).await?;
+            Ok((ChannelDeleted::Deleted, Some(id)))
+        })?;
+        self.remove_messages_of(removed_channel.as_slice()).await;
+        Ok(deleted)
     }
 
     async fn write_messages(&self, messages: &[NewMessage]) -> Result<u64> {
@@ -261,20 +245,7 @@ impl Channels for SqlStore {
     }
 
     async fn forget_messages(&self, before: Timestamp, limit: u32) -> Result<u64> {
-        // Ids rise with time.
-        let first = IdGen::first_at(before);
-        let limit = i64::from(limit).clamp(1, i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX));
-        let mut removed = 0;
-        for (find, delete, table) in [
-            (&OLD_MESSAGES, &DELETE_MESSAGES, "alert_message"),
-            (&OLD_DELIVERIES, &DELETE_DELIVERIES, "alert_delivery"),
-        ] {
-            let old = read_ids(&self.rows(Query::new(find).int(first).int(limit)).await?, table, "id")?;
-            if !old.is_empty() {
-                removed += self.execute(Query::new(delete).list(old.into_iter())).await?;
-            }
-        }
-        Ok(removed)
+        self.remove_old_messages(before, limit).await
     }
 }
 

@@ -1,4 +1,4 @@
-//! Tests of channels with rows that cannot be read.
+//! Tests of channels with rows that cannot be read, and of the messages that a deleted channel leaves.
 
 use std::time::Duration;
 
@@ -8,15 +8,16 @@ use rondel_core::words::Lang;
 use rondel_core::{ChannelId, IncidentId, MessageId, NamespaceId, NodeId, Timestamp};
 
 use super::super::SqlStore;
-use super::{Query, SEAL_CHANNEL};
-use crate::channels::{Channel, LeaseChannels, NewMessage};
+use super::super::message_removal::MESSAGES_OF;
+use super::{DELETE_CHANNEL, FIND_ANY_MESSAGE, Query, SEAL_CHANNEL};
+use crate::channels::{Channel, ChannelDeleted, LeaseChannels, NewMessage};
 use crate::{Channels as _, DatabaseUrl, StoreConfig};
 
 const NAMESPACE: NamespaceId = NamespaceId::new(1);
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 
-/// Saves a channel, and a message to it that is due.
-async fn save(store: &SqlStore, id: i64, name: &str) {
+/// Saves a channel, and a message to it that is due. Returns the message.
+async fn save(store: &SqlStore, id: i64, name: &str) -> NewMessage {
     let channel = Channel {
         id: ChannelId::new(id),
         namespace: NAMESPACE,
@@ -56,7 +57,8 @@ async fn save(store: &SqlStore, id: i64, name: &str) {
         notice,
         created_at: NOW,
     };
-    assert_eq!(store.write_messages(&[message]).await.unwrap(), 1);
+    assert_eq!(store.write_messages(std::slice::from_ref(&message)).await.unwrap(), 1);
+    message
 }
 
 #[tokio::test]
@@ -79,5 +81,34 @@ async fn a_channel_that_cannot_be_read_holds_up_no_other() {
     };
     let leased = store.lease_channels(lease).await.unwrap();
     assert_eq!(leased.iter().map(|one| one.channel.name.as_str()).collect::<Vec<_>>(), ["good"]);
+    store.close().await;
+}
+
+/// Another server wrote the message while the channel was deleted: it had found the channel before.
+#[tokio::test]
+async fn a_message_that_waits_for_a_deleted_channel_is_removed_with_age() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = DatabaseUrl::sqlite_file(folder.path().join("rondel.db"));
+    let store = SqlStore::open(&StoreConfig { url, ..StoreConfig::default() }).await.unwrap();
+    save(&store, 1, "deleted").await;
+    save(&store, 2, "kept").await;
+    assert_eq!(store.execute(Query::new(&DELETE_CHANNEL).int(1)).await.unwrap(), 1);
+    assert_eq!(store.forget_messages(NOW, 500).await.unwrap(), 1);
+    assert!(store.row(Query::new(&FIND_ANY_MESSAGE).at(NOW)).await.unwrap().is_some(), "the other channel exists");
+    assert_eq!(store.delete_channel(NAMESPACE, "kept", None).await.unwrap(), ChannelDeleted::Deleted);
+    assert!(store.row(Query::new(&FIND_ANY_MESSAGE).at(NOW)).await.unwrap().is_none());
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_channel_is_deleted_with_more_messages_than_one_statement_removes() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = DatabaseUrl::sqlite_file(folder.path().join("rondel.db"));
+    let store = SqlStore::open(&StoreConfig { url, ..StoreConfig::default() }).await.unwrap();
+    let first = save(&store, 1, "busy").await;
+    let more = (2..=1_200_i32).map(|number| NewMessage { id: MessageId::new(number.into()), number, ..first.clone() });
+    assert_eq!(store.write_messages(&more.collect::<Vec<_>>()).await.unwrap(), 1_199);
+    assert_eq!(store.delete_channel(NAMESPACE, "busy", None).await.unwrap(), ChannelDeleted::Deleted);
+    assert!(store.row(Query::new(&MESSAGES_OF).int(1).int(1)).await.unwrap().is_none());
     store.close().await;
 }

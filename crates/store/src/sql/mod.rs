@@ -23,6 +23,7 @@ mod failure;
 mod heal;
 mod incident_messages;
 mod logs;
+mod message_removal;
 mod migrate;
 mod oldest;
 mod online_index;

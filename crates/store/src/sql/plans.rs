@@ -8,8 +8,8 @@ use super::query::Statement;
 use super::{SqlStore, StoreConfig};
 use super::{
     access, activity, alerts, calendars, catalog, changes, channel_uses, channels, declarations, executors, heal,
-    incident_messages, logs, outbox, pumps, reports, request_keys, rollups, run, saved_filters, scripts, shadow, stats,
-    upkeep, xxl,
+    incident_messages, logs, message_removal, outbox, pumps, reports, request_keys, rollups, run, saved_filters,
+    scripts, shadow, stats, upkeep, xxl,
 };
 use crate::DatabaseUrl;
 
@@ -150,6 +150,9 @@ async fn frequent_queries_use_an_index() {
         (&channels::FIND_DUE_CHANNELS, "COVERING INDEX alert_message_turn (channel_id=? AND state=?)"),
         (&channels::READ_DUE_MESSAGES, "alert_message_turn (channel_id=? AND state=? AND next_try_at_ms<?)"),
         (&channels::LIST_DELIVERIES, "alert_delivery_channel (channel_id=? AND id<?)"),
+        (&message_removal::OLD_MESSAGES, "alert_message USING INTEGER PRIMARY KEY (rowid<?)"),
+        (&message_removal::MESSAGES_OF, "alert_message_turn (channel_id=?)"),
+        (&message_removal::DELIVERIES_OF, "alert_delivery_channel (channel_id=?)"),
         (&alerts::FIND_DUE_SPACES, "alert_event_turn (namespace_id=?)"),
         (&alerts::FIND_DUE_SPACES, "alert_rule_check (namespace_id=? AND check_at_ms<?)"),
         (&alerts::FIND_DUE_SPACES, "incident_act (namespace_id=? AND act_at_ms<?)"),

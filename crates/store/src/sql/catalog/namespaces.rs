@@ -1,11 +1,11 @@
 //! Namespaces and apps.
 
 use async_trait::async_trait;
-use rondel_core::{AppId, NamespaceId, Timestamp};
+use rondel_core::{AppId, ChannelId, NamespaceId, Timestamp};
 use sqlx::any::AnyRow;
 
 use crate::catalog::{App, Namespace, NamespaceDeleted};
-use crate::sql::query::{Query, Reader, Statement};
+use crate::sql::query::{Query, Reader, Statement, read_ids};
 use crate::sql::{SqlStore, transact};
 use crate::{Namespaces, Result};
 
@@ -40,12 +40,8 @@ const DELETE_WEBHOOKS_OF: Statement =
     Statement { name: "delete_webhooks_of", text: "DELETE FROM failure_webhook WHERE namespace_id = ?" };
 const DELETE_OUTBOX_OF: Statement =
     Statement { name: "delete_outbox_of", text: "DELETE FROM outbox WHERE namespace_id = ?" };
-const DELETE_MESSAGES_IN: Statement =
-    Statement { name: "delete_messages_in", text: "DELETE FROM alert_message WHERE namespace_id = ?" };
-const DELETE_DELIVERIES_IN: Statement = Statement {
-    name: "delete_deliveries_in",
-    text: "DELETE FROM alert_delivery WHERE channel_id IN (SELECT id FROM alert_channel WHERE namespace_id = ?)",
-};
+const FIND_CHANNELS_OF: Statement =
+    Statement { name: "find_channels_of", text: "SELECT id FROM alert_channel WHERE namespace_id = ?" };
 const DELETE_CHANNELS_OF: Statement =
     Statement { name: "delete_channels_of", text: "DELETE FROM alert_channel WHERE namespace_id = ?" };
 const DELETE_RULES_OF: Statement =
@@ -86,21 +82,22 @@ impl Namespaces for SqlStore {
     }
 
     async fn delete_namespace(&self, id: NamespaceId) -> Result<NamespaceDeleted> {
-        transact!(self, "delete_namespace", |tx| {
+        let (deleted, channels) = transact!(self, "delete_namespace", |tx| {
             if tx.row(Query::new(&LOCK_NAMESPACE).int(id.get())).await?.is_none() {
-                return Ok(NamespaceDeleted::NotFound);
+                return Ok((NamespaceDeleted::NotFound, Vec::new()));
             }
             for statement in [&FIND_JOB_OF, &FIND_CALENDAR_OF, &FIND_SCRIPT_OF] {
                 if tx.row(Query::new(statement).int(id.get())).await?.is_some() {
-                    return Ok(NamespaceDeleted::Used);
+                    return Ok((NamespaceDeleted::Used, Vec::new()));
                 }
             }
+            let channels = tx.rows(Query::new(&FIND_CHANNELS_OF).int(id.get())).await?;
+            let channels: Vec<ChannelId> =
+                read_ids(&channels, "alert_channel", "id")?.into_iter().map(ChannelId::new).collect();
             let statements = [
                 &DELETE_APPS_OF,
                 &DELETE_WEBHOOKS_OF,
                 &DELETE_OUTBOX_OF,
-                &DELETE_MESSAGES_IN,
-                &DELETE_DELIVERIES_IN,
                 &DELETE_CHANNELS_OF,
                 &DELETE_RULES_OF,
                 &DELETE_INCIDENTS_OF,
@@ -117,8 +114,10 @@ impl Namespaces for SqlStore {
             for statement in statements {
                 tx.execute(Query::new(statement).int(id.get())).await?;
             }
-            Ok(NamespaceDeleted::Done)
-        })
+            Ok((NamespaceDeleted::Done, channels))
+        })?;
+        self.remove_messages_of(&channels).await;
+        Ok(deleted)
     }
 
     async fn app(&self, namespace: NamespaceId, name: &str) -> Result<Option<App>> {
