@@ -164,6 +164,8 @@ async fn frequent_queries_use_an_index() {
         (&alerts::maintenance::LIST_OF, "maintenance_list (namespace_id=? AND ends_at_ms>?)"),
         (&alerts::expects::FIND_EXPECT, "job_expect_kind (namespace_id=? AND kind=?)"),
         (&alerts::incidents::READ_OPEN, "(rule_id=? AND subject_kind=? AND subject_id=?"),
+        (&alerts::incidents::LIST_OPEN_OF_RULE, "incident_open (namespace_id=? AND is_open=?)"),
+        (&alerts::incidents::COUNT_OPEN, "incident_open (namespace_id=? AND is_open=?)"),
         (&alerts::incidents::LIST_DUE, "incident_act (namespace_id=? AND act_at_ms<?)"),
         (&alerts::incidents::LIST_ALL, "incident_list (namespace_id=? AND id<?)"),
         (&alerts::incidents::LIST_OPEN, "incident_open (namespace_id=? AND is_open=? AND id<?)"),

@@ -26,14 +26,24 @@ pub(in crate::sql) const READ_OPEN: Statement = Statement {
     name: "read_open_incidents",
     text: select_incident!("WHERE rule_id = ? AND subject_kind = ? AND subject_id {in_list} AND is_open = 1"),
 };
-const LIST_OPEN_OF_RULE: Statement = Statement {
+/// The open incidents of a rule. They are read among the open ones of its namespace, because an index by rule holds the ended ones as well.
+macro_rules! open_of_rule {
+    () => {
+        "WHERE namespace_id = (SELECT alert_rule.namespace_id FROM alert_rule WHERE alert_rule.id = ?) AND is_open = 1 \
+         AND rule_id = ? AND subject_kind <> 'group'"
+    };
+}
+pub(in crate::sql) const LIST_OPEN_OF_RULE: Statement = Statement {
     name: "list_open_incidents_of",
-    text: select_incident!("WHERE rule_id = ? AND is_open = 1 AND subject_kind <> 'group' ORDER BY id LIMIT ?"),
+    text: concat!(select_incident!(""), open_of_rule!(), " ORDER BY id LIMIT ?"),
 };
-const COUNT_OPEN: Statement = Statement {
+pub(in crate::sql) const COUNT_OPEN: Statement = Statement {
     name: "count_open_incidents",
-    text: "SELECT CAST(COALESCE(SUM(CASE WHEN group_id IS NULL THEN 1 ELSE 0 END), 0) AS {bigint}) AS singles, \
-           CAST(COUNT(*) AS {bigint}) AS total FROM incident WHERE rule_id = ? AND is_open = 1 AND subject_kind <> 'group'",
+    text: concat!(
+        "SELECT CAST(COALESCE(SUM(CASE WHEN group_id IS NULL THEN 1 ELSE 0 END), 0) AS {bigint}) AS singles, \
+         CAST(COUNT(*) AS {bigint}) AS total FROM incident ",
+        open_of_rule!()
+    ),
 };
 pub(in crate::sql) const LIST_DUE: Statement = Statement {
     name: "list_due_incidents",
@@ -118,7 +128,7 @@ impl SqlStore {
         open.incidents.dedup_by_key(|incident| incident.id);
         let group = Query::new(&READ_OPEN).int(rule.get()).text(SubjectKind::Group.as_str()).list([0].into_iter());
         open.group = self.row(group).await?.map(|row| incident(&row)).transpose()?.map(|record| record.incident);
-        if let Some(row) = self.row(Query::new(&COUNT_OPEN).int(rule.get())).await? {
+        if let Some(row) = self.row(Query::new(&COUNT_OPEN).int(rule.get()).int(rule.get())).await? {
             let mut columns = Reader::new(&row, "incident");
             let (singles, total) = (columns.int("singles")?, columns.int("total")?);
             open.single_count = u64::try_from(singles).unwrap_or(0);
@@ -128,7 +138,8 @@ impl SqlStore {
     }
 
     pub(super) async fn read_open_incidents_of_rule(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>> {
-        let rows = self.rows(Query::new(&LIST_OPEN_OF_RULE).int(rule.get()).int(limit.into())).await?;
+        let query = Query::new(&LIST_OPEN_OF_RULE).int(rule.get()).int(rule.get()).int(limit.into());
+        let rows = self.rows(query).await?;
         rows.iter().map(|row| incident(row).map(|record| record.incident)).collect()
     }
 

@@ -31,10 +31,13 @@ const UPDATE_RULE: Statement = Statement {
 const DELETE_RULE: Statement = Statement { name: "delete_alert_rule", text: "DELETE FROM alert_rule WHERE id = ?" };
 const CLOSE_INCIDENTS: Statement = Statement {
     name: "close_incidents",
-    text: "UPDATE incident SET is_open = NULL, resolved_at_ms = ?, act_at_ms = NULL, rule_spec = ? WHERE rule_id = ? AND is_open = 1",
+    text: "UPDATE incident SET is_open = NULL, resolved_at_ms = ?, act_at_ms = NULL, rule_spec = ? \
+           WHERE namespace_id = ? AND is_open = 1 AND rule_id = ?",
 };
-const WAKE_INCIDENTS: Statement =
-    Statement { name: "wake_incidents", text: "UPDATE incident SET act_at_ms = ? WHERE rule_id = ? AND is_open = 1" };
+const WAKE_INCIDENTS: Statement = Statement {
+    name: "wake_incidents",
+    text: "UPDATE incident SET act_at_ms = ? WHERE namespace_id = ? AND is_open = 1 AND rule_id = ?",
+};
 const SET_WATCHES: Statement =
     Statement { name: "set_watches_runs", text: "UPDATE alert_space SET watches_runs = ? WHERE namespace_id = ?" };
 const SET_CHECK: Statement =
@@ -89,7 +92,8 @@ impl Tx<'_> {
             self.execute_all(update.int(record.id.get()).int(version), 1).await?;
         }
         if before.is_some_and(|rule| !judge::watches_same(&rule.spec, change.spec)) {
-            self.execute(Query::new(&WAKE_INCIDENTS).at(change.now).int(record.id.get())).await?;
+            let wake = Query::new(&WAKE_INCIDENTS).at(change.now).int(change.namespace.get()).int(record.id.get());
+            self.execute(wake).await?;
         }
         self.set_watches(change.namespace).await?;
         let record = Box::new(record);
@@ -111,7 +115,8 @@ impl Tx<'_> {
         }
         // The incidents keep the rule as disabled, because their end is not a recovery.
         let spec = json("delete_alert_rule", &RuleSpec { enabled: false, ..rule.spec.clone() })?;
-        self.execute(Query::new(&CLOSE_INCIDENTS).at(now).text(&spec).int(rule.id.get())).await?;
+        let close = Query::new(&CLOSE_INCIDENTS).at(now).text(&spec).int(namespace.get()).int(rule.id.get());
+        self.execute(close).await?;
         self.execute_all(Query::new(&DELETE_RULE).int(rule.id.get()), 1).await?;
         self.set_watches(namespace).await?;
         Ok(RuleDeleted::Deleted)
