@@ -62,7 +62,7 @@ pub(super) const LIST_JOBS: Statement = Statement {
 };
 const LIST_JOBS_OF_APPS: Statement = Statement {
     name: "list_calendar_users_of_apps",
-    text: "SELECT name FROM job WHERE calendar_id = ? AND retired = 0 AND name > ? AND app_id {in_list} \
+    text: "SELECT name FROM job WHERE calendar_id = ? AND retired = 0 AND name > ? AND +app_id {in_list} \
            ORDER BY name LIMIT ?",
 };
 /// Reads no job that is planned by the newest version, because the range of the index ends at the version before it.

@@ -69,6 +69,8 @@ async fn frequent_queries_use_an_index() {
         (&incident_messages::LIST_MESSAGES, "(incident_id=?)"),
         (&incident_messages::READ_LAST_ERROR, "alert_delivery_channel (channel_id=? AND id>? AND id<?)"),
         (&channel_uses::LIST_EXPECTING, "PRIMARY KEY (job_id=? AND version=?)"),
+        (&catalog::read::LIST_JOBS_OF_APP, "job_app (app_id=? AND name>?)"),
+        (&alerts::facts::LIST_WATCHED_OF_APP, "job_app (app_id=? AND name>?)"),
         (&catalog::read::READ_VERSIONS, "PRIMARY KEY (job_id=? AND version>?)"),
         (&run::read::COUNT_HELD, "run_held (namespace_id=?)"),
         (&run::read::LIST_HELD, "run_held (namespace_id=? AND app_id=? AND executor=?)"),

@@ -114,7 +114,7 @@ const READ_FAILING_OF_APPS: Statement = Statement {
     name: "read_failing_of_apps",
     text: "SELECT job_pulse.job_id, job_pulse.namespace_id, job.app_id, job_pulse.succeeded_at_ms, job_pulse.failed_at_ms, \
            job_pulse.failing_since_ms, job_pulse.streak_count FROM job_pulse JOIN job ON job.id = job_pulse.job_id \
-           WHERE job_pulse.namespace_id = ? AND job_pulse.streak_count > 0 AND job.retired = 0 AND job.app_id {in_list} \
+           WHERE job_pulse.namespace_id = ? AND job_pulse.streak_count > 0 AND job.retired = 0 AND +job.app_id {in_list} \
            ORDER BY job_pulse.streak_count DESC LIMIT ?",
 };
 /// The partial index of unsuccessful runs is used only if the statement contains its condition. A second condition on the status would make

@@ -86,7 +86,7 @@ pub(super) const LIST_SCRIPT_JOBS: Statement = Statement {
 const LIST_SCRIPT_JOBS_OF_APPS: Statement = Statement {
     name: "list_script_users_of_apps",
     text: "SELECT job.name FROM script_use JOIN job ON job.id = script_use.job_id WHERE script_use.namespace_id = ? \
-           AND script_use.script_name = ? AND job.name > ? AND job.app_id {in_list} ORDER BY job.name LIMIT ?",
+           AND script_use.script_name = ? AND job.name > ? AND +job.app_id {in_list} ORDER BY job.name LIMIT ?",
 };
 const INSERT_SCRIPT_USE: Statement = Statement {
     name: "insert_script_use",

@@ -28,10 +28,10 @@ pub(in crate::sql) const LIST_WATCHED: Statement = Statement {
     name: "list_watched",
     text: select_watched!("WHERE job.namespace_id = ? AND job.name > ? AND job.retired = 0 ORDER BY job.name LIMIT ?"),
 };
-const LIST_WATCHED_OF_APP: Statement = Statement {
+pub(in crate::sql) const LIST_WATCHED_OF_APP: Statement = Statement {
     name: "list_watched_of_app",
     text: select_watched!(
-        "WHERE job.namespace_id = ? AND job.name > ? AND job.retired = 0 AND job.app_id = ? ORDER BY job.name LIMIT ?"
+        "WHERE job.app_id = ? AND +job.namespace_id = ? AND job.name > ? AND job.retired = 0 ORDER BY job.name LIMIT ?"
     ),
 };
 const READ_WATCHED: Statement =
@@ -91,12 +91,12 @@ impl SqlStore {
         app: Option<AppId>,
         (after_name, limit): (&str, u32),
     ) -> Result<Vec<WatchedJob>> {
-        let statement = if app.is_some() { &LIST_WATCHED_OF_APP } else { &LIST_WATCHED };
-        let mut query = Query::new(statement).int(namespace.get()).text(after_name);
-        if let Some(app) = app {
-            query = query.int(app.get());
-        }
-        self.rows(query.int(limit.min(PAGE_MAX).into())).await?.iter().map(watched_job).collect()
+        let query = match app {
+            Some(app) => Query::new(&LIST_WATCHED_OF_APP).int(app.get()),
+            None => Query::new(&LIST_WATCHED),
+        };
+        let query = query.int(namespace.get()).text(after_name).int(limit.min(PAGE_MAX).into());
+        self.rows(query).await?.iter().map(watched_job).collect()
     }
 
     pub(super) async fn read_watched_jobs_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>> {

@@ -50,11 +50,18 @@ const LIST_JOBS: Statement = Statement {
          ORDER BY job.name LIMIT ?"
     ),
 };
+pub(in crate::sql) const LIST_JOBS_OF_APP: Statement = Statement {
+    name: "list_jobs_of_app",
+    text: select_job!(
+        "WHERE job.app_id = ? AND +job.namespace_id = ? AND job.retired = 0 AND job.name > ? \
+         AND {instr}(job.name, ?) > 0 ORDER BY job.name LIMIT ?"
+    ),
+};
 const LIST_JOBS_OF_APPS: Statement = Statement {
     name: "list_jobs_of_apps",
     text: select_job!(
-        "WHERE job.namespace_id = ? AND job.retired = 0 AND job.name > ? AND {instr}(job.name, ?) > 0 \
-         AND job.app_id {in_list} ORDER BY job.name LIMIT ?"
+        "WHERE job.app_id {in_list} AND job.namespace_id = ? AND job.retired = 0 AND job.name > ? \
+         AND {instr}(job.name, ?) > 0 ORDER BY job.name LIMIT ?"
     ),
 };
 pub(in crate::sql) const READ_JOB_NAMES: Statement =
@@ -96,18 +103,18 @@ impl Catalog for SqlStore {
             (Some(within), None) => Some(within.clone()),
             (Some(within), Some(app)) => Some(within.iter().copied().filter(|one| *one == app).collect()),
         };
-        let statement = if apps.is_some() { &LIST_JOBS_OF_APPS } else { &LIST_JOBS };
-        let mut page = Query::new(statement)
+        let page = match apps.as_deref() {
+            None => Query::new(&LIST_JOBS),
+            Some([]) => return Ok(Vec::new()),
+            Some([app]) => Query::new(&LIST_JOBS_OF_APP).int(app.get()),
+            Some(apps) => Query::new(&LIST_JOBS_OF_APPS).list(apps.iter().map(|app| app.get())),
+        };
+        let page = page
             .int(namespace.get())
             .text(query.after_name.as_deref().unwrap_or_default())
-            .text(query.name_contains.as_deref().unwrap_or_default());
-        if let Some(apps) = apps {
-            if apps.is_empty() {
-                return Ok(Vec::new());
-            }
-            page = page.list(apps.iter().map(|app| app.get()));
-        }
-        self.rows(page.int(query.limit.into())).await?.iter().map(job).collect()
+            .text(query.name_contains.as_deref().unwrap_or_default())
+            .int(query.limit.into());
+        self.rows(page).await?.iter().map(job).collect()
     }
 
     async fn jobs_named(&self, namespace: NamespaceId, names: &[&str]) -> Result<Vec<JobRecord>> {
