@@ -9,7 +9,7 @@ use rondel_core::{AppId, MaintenanceId, NodeId, Reason, RunStatus, SilenceId};
 use super::alerts::new_namespace;
 use super::{DEFAULT, claim, due_job, job, join, next_id, run};
 use crate::Store;
-use crate::alerts::{MAINTENANCE_COUNT_MAX, MaintenanceRecord, SilenceRecord};
+use crate::alerts::{MAINTENANCE_COUNT_MAX, MaintenanceRecord, SILENCE_COUNT_MAX, SilenceRecord};
 use crate::ledger::ClaimJob;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -84,8 +84,9 @@ pub async fn windows_are_bounded(store: &dyn Store) {
         last = window(now + HOUR);
     }
     assert!(!store.add_maintenance(&last).await.unwrap());
-    let first = store.maintenance(Some(namespace), now).await.unwrap()[0].window.id;
-    assert!(store.end_maintenance(namespace, first, now).await.unwrap());
+    let first = store.maintenance(Some(namespace), now).await.unwrap().remove(0);
+    assert!(store.add_maintenance(&first).await.unwrap(), "an earlier try stored it");
+    assert!(store.end_maintenance(namespace, first.window.id, now).await.unwrap());
     assert!(store.add_maintenance(&last).await.unwrap(), "one that has ended does not count");
 }
 
@@ -137,7 +138,7 @@ pub async fn a_run_is_skipped_by_a_window(store: &dyn Store) {
     assert_eq!(store.runs(&[skipped.id]).await.unwrap()[0].reason, Some(Reason::Maintenance));
 }
 
-/// A silence ends at its time or earlier on request, and only once.
+/// A silence ends at its time or earlier on request, and only once. A namespace has a maximum number of silences that have not ended.
 pub async fn a_silence_has_an_end(store: &dyn Store) {
     let namespace = new_namespace(store).await;
     let now = store.now().await.unwrap();
@@ -158,4 +159,13 @@ pub async fn a_silence_has_an_end(store: &dyn Store) {
     assert!(store.end_silence(namespace, silence.id, now).await.unwrap());
     assert!(!store.end_silence(namespace, silence.id, now).await.unwrap());
     assert_eq!(store.silences(namespace, now).await.unwrap(), []);
+
+    let mut last = silence;
+    for _ in 0..SILENCE_COUNT_MAX {
+        last = SilenceRecord { id: SilenceId::new(next_id()), ..last };
+        assert!(store.add_silence(&last).await.unwrap());
+    }
+    assert!(store.add_silence(&last).await.unwrap(), "an earlier try stored it");
+    let next = SilenceRecord { id: SilenceId::new(next_id()), ..last };
+    assert!(!store.add_silence(&next).await.unwrap());
 }

@@ -12,7 +12,7 @@ use super::channels::{channel_in, message};
 use super::stats::roll_up;
 use super::{DEFAULT, FAILED, claim, finish, finish_all, job, join, name, next_id, run};
 use crate::Store;
-use crate::catalog::Namespace;
+use crate::catalog::{Namespace, NamespaceDeleted};
 use crate::channels::{AfterTry, Delivery, LeaseChannels};
 use crate::ledger::AttemptEnd;
 use crate::reports::{FailureMessage, FailureQuery, ReportChange, ReportDeleted, ReportSaved, ReportWrite};
@@ -267,4 +267,10 @@ pub async fn a_weekly_report_is_written_once(store: &dyn Store) {
         let answer = store.delete_report_schedule(namespace.id, expected).await.unwrap();
         assert_eq!(answer, deleted, "{expected:?}");
     }
+
+    // A schedule and the deliveries of its channel are deleted with their namespace.
+    assert_eq!(store.save_report_schedule(change).await.unwrap(), ReportSaved::Created);
+    assert_eq!(store.delete_namespace(namespace.id).await.unwrap(), NamespaceDeleted::Done);
+    assert_eq!(store.report_schedule(namespace.id).await.unwrap(), None);
+    assert_eq!(store.deliveries(channel.id, None, 10).await.unwrap(), []);
 }

@@ -256,7 +256,11 @@ impl Alerts for MemStore {
     }
 
     async fn add_silence(&self, silence: &SilenceRecord) -> Result<bool> {
-        if self.silences(silence.namespace, silence.created_at).await?.len() >= to_usize(SILENCE_COUNT_MAX) {
+        let open = self.silences(silence.namespace, silence.created_at).await?;
+        if open.iter().any(|known| known.id == silence.id) {
+            return Ok(true);
+        }
+        if open.len() >= to_usize(SILENCE_COUNT_MAX) {
             return Ok(false);
         }
         let rows = &mut self.state().alert_rows;
@@ -287,6 +291,9 @@ impl Alerts for MemStore {
 
     async fn add_maintenance(&self, record: &MaintenanceRecord) -> Result<bool> {
         let open = self.maintenance(Some(record.window.namespace), record.created_at).await?;
+        if open.iter().any(|known| known.window.id == record.window.id) {
+            return Ok(true);
+        }
         let total = self.maintenance(None, record.created_at).await?.len();
         if open.len() >= to_usize(MAINTENANCE_COUNT_MAX) || total >= to_usize(MAINTENANCE_TOTAL_MAX) {
             return Ok(false);

@@ -43,6 +43,7 @@ impl Namespaces for MemStore {
         state.outbox.retain(|_, item| item.namespace != id);
         state.channel_rows.remove_namespace(id);
         state.alert_rows.remove_namespace(id);
+        state.report_schedules.remove(&id);
         state.xxl.executors.retain(|_, executor| executor.namespace != id);
         state.access.remove_namespace(id);
         Ok(NamespaceDeleted::Done)
