@@ -46,8 +46,8 @@ const SUM_LOG_SIZES: Statement = Statement {
 };
 pub(super) const READ_LOGGED_RUNS: Statement = Statement {
     name: "read_logged_runs",
-    text: "SELECT DISTINCT run_id FROM run_log WHERE namespace_id = ? AND run_id > ? AND run_id <= ? \
-           ORDER BY run_id LIMIT ?",
+    text: "SELECT run_id, CAST(SUM(byte_count) AS {bigint}) AS byte_count FROM run_log WHERE namespace_id = ? \
+           AND run_id > ? AND run_id <= ? GROUP BY run_id ORDER BY run_id LIMIT ?",
 };
 const LOCK_ENDED_RUNS: Statement = Statement {
     name: "lock_ended_runs",
@@ -64,6 +64,9 @@ const DELETE_CHUNKS: Statement =
 
 /// Number of chunks whose sizes one statement adds up.
 const SIZE_PAGE: u32 = 20_000;
+
+/// The logs that one transaction removes may be this many times as large as the values of one statement, unless they are of a single run.
+const REMOVED_STATEMENT_COUNT: usize = 16;
 
 /// A chunk as it is stored.
 struct Encoded {
@@ -159,7 +162,18 @@ impl Logs for SqlStore {
     async fn remove_logs(&self, namespace: NamespaceId, range: LogRange, limit: u32) -> Result<RemovedLogs> {
         let limit = limit.clamp(1, u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
         let query = Query::new(&READ_LOGGED_RUNS).int(namespace.get()).int(range.after.get()).int(range.up_to.get());
-        let ids = read_ids(&self.rows(query.int(limit.into())).await?, "run_log", "run_id")?;
+        let bytes_max = self.statement_size().bytes.saturating_mul(REMOVED_STATEMENT_COUNT);
+        let mut room = i64::try_from(bytes_max).unwrap_or(i64::MAX);
+        let mut ids: Vec<i64> = Vec::new();
+        for row in self.rows(query.int(limit.into())).await? {
+            let mut columns = Reader::new(&row, "run_log");
+            let id = columns.int("run_id")?;
+            room = room.saturating_sub(columns.int("byte_count")?);
+            if room < 0 && !ids.is_empty() {
+                break;
+            }
+            ids.push(id);
+        }
         let last = ids.last().copied().map(RunId::new);
         let runs = if ids.is_empty() { 0 } else { self.replace_logs(&ids, range).await? };
         Ok(RemovedLogs { runs, last })
@@ -237,4 +251,47 @@ fn encode(chunk: &LogChunk, namespace: Option<i64>) -> Result<Encoded> {
         data,
         namespace,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::Timestamp;
+
+    use super::*;
+    use crate::logs::LogLine;
+    use crate::{DatabaseUrl, StoreConfig};
+
+    const INSERT_ENDED_RUN: Statement = Statement {
+        name: "insert_ended_run",
+        text: "INSERT INTO run (id, namespace_id, job_id, job_version, app_id, fire_at_ms, cause, shard_index, trigger_kind, \
+               status, attempt, due_at_ms, node_id, node_epoch, span_count) \
+               VALUES (?, 1, 1, 1, 1, ?, 0, 0, 'cron', 'succeeded', 1, 0, 1, 1, 1)",
+    };
+
+    /// The logs of many runs can be too much for one transaction, which has a time limit.
+    #[tokio::test]
+    async fn a_transaction_removes_a_bounded_number_of_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = DatabaseUrl::sqlite_file(folder.path().join("rondel.db"));
+        let config = StoreConfig { url, statement_bytes_max: 100, ..StoreConfig::default() };
+        let store = SqlStore::open(&config).await.unwrap();
+        let (namespace, now) = (NamespaceId::new(1), Timestamp::from_secs(1_800_000_000));
+        // Short texts are not compressed, so the two chunks of each log have more than half of the 1,600 bytes.
+        let line = LogLine { at: now, level: "info".to_owned(), text: "0123456789".repeat(40) };
+        for id in 1..=4 {
+            store.execute(Query::new(&INSERT_ENDED_RUN).int(id).int(id)).await.unwrap();
+            let chunk = |sequence| LogChunk { run: RunId::new(id), attempt: 1, sequence, lines: vec![line.clone()] };
+            store.append_logs(&[chunk(0), chunk(1)]).await.unwrap();
+        }
+        let mut range = LogRange { after: RunId::new(0), up_to: RunId::new(9), now };
+        let mut sizes = Vec::new();
+        while let RemovedLogs { runs, last: Some(last) } = store.remove_logs(namespace, range, 50).await.unwrap() {
+            sizes.push(runs);
+            range.after = last;
+        }
+        assert_eq!(sizes, [1, 1, 1, 1]);
+        range.after = RunId::new(0);
+        assert_eq!(store.remove_logs(namespace, range, 50).await.unwrap().last, None, "all were removed");
+        store.close().await;
+    }
 }
