@@ -107,7 +107,7 @@ pub trait Logs {
     /// logs fit.
     async fn log_cut(&self, namespace: NamespaceId, bytes: u64) -> Result<Option<RunId>>;
 
-    /// Removes the logs of ended runs of a namespace in `range`, the oldest first, and examines at most `limit` runs. The log of each
-    /// attempt is replaced by a line that reports the removal. Logs of open runs stay.
+    /// Removes the logs of ended runs of a namespace in `range`, the oldest first, and examines at most `limit` runs, and fewer if their logs
+    /// are large. The log of each attempt is replaced by a line that reports the removal. Logs of open runs stay.
     async fn remove_logs(&self, namespace: NamespaceId, range: LogRange, limit: u32) -> Result<RemovedLogs>;
 }

@@ -449,10 +449,13 @@ impl Tx<'_> {
             lateness.merge(&gain.lateness);
             points.push((**of, gain.onto(verdicts), durations, lateness));
         }
-        let save = Query::new(&SAVE_POINTS).rows(&points, |query, (of, verdicts, durations, lateness)| {
+        let size = self.size;
+        let queries = size.queries(&SAVE_POINTS, &points, |query, (of, verdicts, durations, lateness)| {
             add_counts(key(query, of), verdicts).text(&durations.to_string()).text(&lateness.to_string())
         });
-        self.execute(save).await?;
+        for (save, _) in queries {
+            self.execute(save).await?;
+        }
         Ok(())
     }
 
