@@ -56,12 +56,12 @@ pub(super) enum SessionEnd {
 
 pub(super) async fn session(engine: &Arc<Engine>, url: &ServerUrl) -> SessionEnd {
     let stop = engine.setup.lifecycle.soft.clone();
-    let opened = tokio::select! {
+    let opening = tokio::select! {
         () = stop.cancelled() => return SessionEnd::Stopped,
-        opened = open(engine, url) => opened,
+        opening = open(engine, url) => opening,
     };
-    let OpenedSession { sender, mut inbound, welcome, hello_at } = match opened {
-        Ok(opened) => opened,
+    let OpenedSession { sender, mut inbound, welcome, hello_at } = match opening {
+        Ok(opening) => opening,
         Err(end) => return end,
     };
     let Some(link) = begin(engine, url, &welcome, hello_at) else { return SessionEnd::Alias(welcome.node_id) };
@@ -142,9 +142,9 @@ fn too_old_message(welcome: &Welcome) -> String {
 
 /// Describes the refused token, and how to get a good one.
 async fn refused_token_message(engine: &Engine, status: &Status) -> String {
-    let (identity, shown) = (&engine.identity, engine.servers.token.describe_refused().await);
+    let (identity, refused_token) = (&engine.identity, engine.servers.token.describe_refused().await);
     format!(
-        "{}; {shown}. rondel token list --everybody lists the valid ones, rondel token create NAME --kind executor \
+        "{}; {refused_token}. rondel token list --everybody lists the valid ones, rondel token create NAME --kind executor \
          --role executor:{}/{} creates one",
         status_line(status),
         identity.namespace,
@@ -268,7 +268,7 @@ fn handle_message(engine: &Arc<Engine>, link: &Link, body: FromServer) {
         FromServer::LogAcks(acks) => engine.record_log_acks(&acks.acks),
         FromServer::Fence(fence) => engine.fence(link, &fence),
         FromServer::Probes(probes) => engine.probe(link, probes),
-        FromServer::DeclarationProblems(found) => engine.log_declaration_problems(&found.problems),
+        FromServer::DeclarationProblems(problem_list) => engine.log_declaration_problems(&problem_list.problems),
         FromServer::PumpOrders(orders) => engine.pump_orders(orders),
         FromServer::ScriptReply(reply) => engine.setup.script_requests.answer(reply),
         FromServer::Drain(_) => {
