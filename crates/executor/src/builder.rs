@@ -356,13 +356,15 @@ impl Builder {
     }
 
     fn check(&self) -> Result<(), ExecutorError> {
-        let named = [("namespace", Some(&self.namespace)), ("app", Some(&self.app)), ("executor", self.name.as_ref())];
-        for (what, name) in named {
-            let checked = name.map_or(Ok(()), |name| name::check(name));
-            checked.map_err(|reason| ExecutorError::Name { what, reason })?;
+        let names = [("namespace", Some(&self.namespace)), ("app", Some(&self.app)), ("executor", self.name.as_ref())];
+        for (field, name) in names {
+            let result = name.map_or(Ok(()), |name| name::check(name));
+            result.map_err(|reason| ExecutorError::Name { what: field, reason })?;
         }
         let counts = [("slots", self.slots == 0), ("blocking_threads", self.blocking_threads == Some(0))];
-        counts.into_iter().try_for_each(|(what, zero)| if zero { Err(ExecutorError::Zero { what }) } else { Ok(()) })
+        counts
+            .into_iter()
+            .try_for_each(|(field, is_zero)| if is_zero { Err(ExecutorError::Zero { what: field }) } else { Ok(()) })
     }
 }
 
@@ -424,9 +426,13 @@ fn open_data_dir(
         let process = ProcessIdentity { name, secret: identity::Secret::new(), predecessor: Predecessor::default() };
         return Ok((process, None));
     };
-    let opened = Journal::open(&dir, name.as_deref(), incarnation)?;
-    let process = ProcessIdentity { name: opened.name, secret: opened.secret, predecessor: opened.predecessor };
-    Ok((process, Some((opened.journal, opened.results))))
+    let opened_journal = Journal::open(&dir, name.as_deref(), incarnation)?;
+    let process = ProcessIdentity {
+        name: opened_journal.name,
+        secret: opened_journal.secret,
+        predecessor: opened_journal.predecessor,
+    };
+    Ok((process, Some((opened_journal.journal, opened_journal.results))))
 }
 
 impl std::fmt::Debug for Builder {

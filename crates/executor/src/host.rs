@@ -40,7 +40,7 @@ pub(crate) fn cpu_load() -> f32 {
 pub(crate) fn memory_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib: u64 = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0);
+    let kib: u64 = line.and_then(|rss_text| rss_text.split_whitespace().next()?.parse().ok()).unwrap_or(0);
     kib * 1024
 }
 

@@ -138,8 +138,8 @@ fn encoded_forms(secret: &str) -> Vec<String> {
     forms.extend([hex.to_ascii_uppercase(), hex]);
     let percent: String = secret.bytes().map(|byte| format!("%{byte:02X}")).collect();
     let sets = [COMPONENT, SCRIPT_COMPONENT, FORM_ESCAPES, WHOLE_URL, PATH_ESCAPES];
-    let mut escaped: Vec<String> = sets.iter().map(|set| utf8_percent_encode(secret, set).to_string()).collect();
-    escaped.extend([0, 2].map(|set| escaped[set].replace("%20", "+")));
+    let mut escaped: Vec<String> = sets.iter().map(|index| utf8_percent_encode(secret, index).to_string()).collect();
+    escaped.extend([0, 2].map(|index| escaped[index].replace("%20", "+")));
     escaped.push(percent);
     forms.extend(escaped.iter().map(|text| in_lower_case(text)));
     forms.extend(escaped);
@@ -152,13 +152,13 @@ fn encoded_forms(secret: &str) -> Vec<String> {
 /// in either case); with the special characters of HTML escaped (Go); and with `/` escaped (PHP).
 fn json_forms(secret: &str) -> Vec<String> {
     let json = Value::from(secret).to_string();
-    let plain = json[1..json.len() - 1].to_owned();
+    let json_text = json[1..json.len() - 1].to_owned();
     let is_html = |c: char| matches!(c, '<' | '>' | '&' | '\u{2028}' | '\u{2029}');
-    let beyond = [false, true].map(|is_upper| with_unicode_escapes(&plain, is_upper, |c| !c.is_ascii()));
-    let slashed = [&plain, &beyond[0]].map(|text| text.replace('/', "\\/"));
-    let html = with_unicode_escapes(&plain, false, is_html);
-    let both = with_unicode_escapes(&plain, false, |c| is_html(c) || !c.is_ascii());
-    [plain, html, both].into_iter().chain(beyond).chain(slashed).collect()
+    let with_ascii_only = [false, true].map(|is_upper| with_unicode_escapes(&json_text, is_upper, |c| !c.is_ascii()));
+    let with_escaped_slashes = [&json_text, &with_ascii_only[0]].map(|text| text.replace('/', "\\/"));
+    let html_escaped = with_unicode_escapes(&json_text, false, is_html);
+    let html_ascii_only = with_unicode_escapes(&json_text, false, |c| is_html(c) || !c.is_ascii());
+    [json_text, html_escaped, html_ascii_only].into_iter().chain(with_ascii_only).chain(with_escaped_slashes).collect()
 }
 
 /// Escapes the characters for which `is_escaped` is true: as `\u` and hex digits, once per UTF-16 unit.
@@ -181,8 +181,8 @@ fn in_lower_case(escaped: &str) -> String {
     let mut parts = escaped.split('%');
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |text, part| {
-        let (escape, rest) = part.split_at_checked(2).unwrap_or((part, ""));
-        text + "%" + &escape.to_ascii_lowercase() + rest
+        let (escape, tail) = part.split_at_checked(2).unwrap_or((part, ""));
+        text + "%" + &escape.to_ascii_lowercase() + tail
     })
 }
 
@@ -194,13 +194,15 @@ fn base64_forms(secret: &[u8]) -> Vec<String> {
     for shift in 0..3 {
         let bytes = [&[0; 2][..shift], secret].concat();
         let (start, end) = ((8 * shift).div_ceil(6), 8 * bytes.len() / 6);
-        for whole in [STANDARD_NO_PAD.encode(&bytes), URL_SAFE_NO_PAD.encode(&bytes)] {
-            forms.extend([whole[start..end].to_owned(), whole[start..].to_owned()]);
+        for encoded in [STANDARD_NO_PAD.encode(&bytes), URL_SAFE_NO_PAD.encode(&bytes)] {
+            forms.extend([encoded[start..end].to_owned(), encoded[start..].to_owned()]);
             if shift == 0 {
-                forms.extend(WRAPS.into_iter().filter(|wrap| whole.len() > *wrap).flat_map(|wrap| lines(&whole, wrap)));
+                forms.extend(
+                    WRAPS.into_iter().filter(|wrap| encoded.len() > *wrap).flat_map(|wrap| lines(&encoded, wrap)),
+                );
             }
         }
-        forms.extend([STANDARD.encode(&bytes), URL_SAFE.encode(&bytes)].map(|whole| whole[start..].to_owned()));
+        forms.extend([STANDARD.encode(&bytes), URL_SAFE.encode(&bytes)].map(|encoded| encoded[start..].to_owned()));
     }
     forms
 }

@@ -66,8 +66,9 @@ impl Secrets {
         if let Some(secret) = self.read_file(name).await? {
             return Ok(secret);
         }
-        let own = self.values.get(name).cloned();
-        own.or_else(|| from_variable(name))
+        let own_value = self.values.get(name).cloned();
+        own_value
+            .or_else(|| from_variable(name))
             .ok_or_else(|| JobError::terminal(format_args!("secret {name:?} is not known to this executor")))
     }
 

@@ -186,12 +186,12 @@ impl TestRun {
             run.stop(StopCause::Cancelled { by: "the test".to_owned() });
             std::future::pending::<Infallible>().await
         };
-        let ended = tokio::select! {
-            ended = execute => ended,
+        let ended_attempt = tokio::select! {
+            ended_attempt = execute => ended_attempt,
             never = cancel => match never {},
         };
         run.setup().forget_logs();
-        TestOutcome::new(&run, ended.ending)
+        TestOutcome::new(&run, ended_attempt.ending)
     }
 }
 

@@ -16,7 +16,7 @@ static ARMED: Mutex<Vec<Armed>> = Mutex::new(Vec::new());
 struct Armed {
     name: String,
     /// How often the failpoint must still be reached until it acts.
-    left: u32,
+    remaining_count: u32,
     action: Action,
 }
 
@@ -54,7 +54,7 @@ fn parse(text: &str) -> Result<Armed, ArmError> {
         Some(("pause", millis)) => Action::Pause(Duration::from_millis(millis.parse().map_err(|_| refused())?)),
         _ => return Err(refused()),
     };
-    Ok(Armed { name: name.to_owned(), left, action })
+    Ok(Armed { name: name.to_owned(), remaining_count: left, action })
 }
 
 pub(crate) fn pass(name: &str) {
@@ -82,11 +82,11 @@ fn take_due_action(is_match: impl Fn(&str) -> bool) -> Option<Action> {
         if !is_match(&armed.name) {
             return true;
         }
-        armed.left -= 1;
-        if armed.left == 0 {
+        armed.remaining_count -= 1;
+        if armed.remaining_count == 0 {
             due.get_or_insert(armed.action);
         }
-        armed.left > 0
+        armed.remaining_count > 0
     });
     due
 }
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn an_armed_failpoint_is_read_whole_or_refused() {
-        let armed = |name: &str, left, action| Ok(Armed { name: name.to_owned(), left, action });
+        let armed = |name: &str, left, action| Ok(Armed { name: name.to_owned(), remaining_count: left, action });
         for (text, expected) in [
             ("claim.moved", armed("claim.moved", 1, Action::Abort)),
             ("claim.moved@3", armed("claim.moved", 3, Action::Abort)),

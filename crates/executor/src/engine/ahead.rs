@@ -20,12 +20,12 @@ impl AheadLoop {
     pub(super) async fn run(self) {
         let engine = &self.engine;
         loop {
-            let next = engine.table().next_begin();
+            let next_begin_at = engine.table().next_begin();
             tokio::select! {
                 biased;
                 () = engine.setup.lifecycle.hard.cancelled() => return,
                 () = engine.ahead_wake.notified() => {}
-                () = wait_until(next) => {
+                () = wait_until(next_begin_at) => {
                     let startable = engine.table().take_startable(now());
                     engine.start(startable);
                 }

@@ -141,9 +141,9 @@ impl Engine {
         let span = trace::span(&run);
         let execution = async {
             tracing::debug!("the run begins");
-            let ended = attempt::execute(&run, handler).await;
-            trace::record_end(&Span::current(), &run, &ended.ending);
-            ended
+            let ended_attempt = attempt::execute(&run, handler).await;
+            trace::record_end(&Span::current(), &run, &ended_attempt.ending);
+            ended_attempt
         };
         let EndedAttempt { ending, started_at, finished_at } = execution.instrument(span).await;
         let result = wire_result(&run, &ending, (started_at.as_millis(), finished_at.as_millis()));
@@ -169,10 +169,11 @@ impl Engine {
         startable
     }
 
-    /// Stops all runs that match `which`, whether they run or wait for a slot.
-    fn stop(&self, cause: &StopCause, which: impl Fn(&RunContext) -> bool) {
-        let ended = |run: &HeldRun| wire_result(run, &cause.ending(None), (0, self.setup.clock.now().as_millis()));
-        for run in self.table().stop(|run: &HeldRun| which(run), ended, now()) {
+    /// Stops all runs that match `is_match`, whether they run or wait for a slot.
+    fn stop(&self, cause: &StopCause, is_match: impl Fn(&RunContext) -> bool) {
+        let stopped_result =
+            |run: &HeldRun| wire_result(run, &cause.ending(None), (0, self.setup.clock.now().as_millis()));
+        for run in self.table().stop(|run: &HeldRun| is_match(run), stopped_result, now()) {
             run.stop(cause.clone());
         }
         self.wake_waiters();
@@ -185,20 +186,22 @@ impl Engine {
     }
 
     /// Stops each run whose own limit the silence has exceeded.
-    fn stop_runs_in_silence(&self, silent: Option<SilencePeriod>) {
-        let Some(SilencePeriod { limit, lasted }) = silent else { return };
+    fn stop_runs_in_silence(&self, silence: Option<SilencePeriod>) {
+        let Some(SilencePeriod { limit, duration }) = silence else { return };
         self.stop(&StopCause::Silence { length: limit }, |run| run.silence_limit(limit) == Some(limit));
         // The message shows whole seconds, except for lengths under one second.
-        let length = if lasted < Duration::from_secs(1) { lasted } else { Duration::from_secs(lasted.as_secs()) };
-        self.stop(&StopCause::Silence { length }, |run| run.silence_limit(limit).is_some_and(|limit| limit <= lasted));
+        let length = if duration < Duration::from_secs(1) { duration } else { Duration::from_secs(duration.as_secs()) };
+        self.stop(&StopCause::Silence { length }, |run| {
+            run.silence_limit(limit).is_some_and(|limit| limit <= duration)
+        });
     }
 
     /// Reports a verdict for runs that should have ended but whose handlers block their threads. Ends the tasks of these runs.
     fn end_stuck(self: &Arc<Self>, now: Instant) {
         let mut table = self.table();
         let grace = self.setup.timing.cancel_grace + STUCK_MARGIN;
-        let stuck = table.take_stuck(now.into_std(), grace);
-        for run in &stuck {
+        let stuck_runs = table.take_stuck(now.into_std(), grace);
+        for run in &stuck_runs {
             if run.stop_cause().is_none() {
                 run.stop(StopCause::TimedOut { timeout: run.timeout().unwrap_or_default() });
             }
@@ -210,15 +213,15 @@ impl Engine {
             let instants = (started_at.as_millis(), self.setup.clock.now().max(started_at).as_millis());
             table.conclude(run, wire_result(run, &ending, instants), now.into_std());
         }
-        let startable = if stuck.is_empty() { Vec::new() } else { table.take_startable(now.into_std()) };
+        let startable = if stuck_runs.is_empty() { Vec::new() } else { table.take_startable(now.into_std()) };
         drop(table);
-        for run in &stuck {
+        for run in &stuck_runs {
             tracing::error!(
                 run_id = %run.run_id(), job = run.job(), handler = run.handler(),
                 "a handler does not yield: it holds its thread and its slot until it returns"
             );
         }
-        if !stuck.is_empty() {
+        if !stuck_runs.is_empty() {
             self.start(startable);
             self.wake_waiters();
         }
@@ -375,11 +378,11 @@ impl Engine {
                 )
             })
             .collect();
-        let mut known = lock(&self.logged_problems);
-        for line in lines.difference(&known) {
+        let mut logged_problems = lock(&self.logged_problems);
+        for line in lines.difference(&logged_problems) {
             tracing::error!("the server refused a job that this code declares: {line}");
         }
-        *known = lines;
+        *logged_problems = lines;
     }
 
     /// The numbers of running and of queued runs.

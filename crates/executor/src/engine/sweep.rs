@@ -72,12 +72,12 @@ impl SweepLoop {
 
     fn ship_logs(&self) {
         let Some(shipping) = &self.engine.setup.shipping else { return };
-        let marked = shipping.take_marked();
-        if marked.is_empty() {
+        let marked_logs = shipping.take_marked();
+        if marked_logs.is_empty() {
             return;
         }
         let table = self.engine.table();
-        for log in marked {
+        for log in marked_logs {
             // The log of a run that has ended is not marked again: its remaining chunks are sent with its result.
             if !table.outbox.send_log(&log) && (log.has_unsent() || log.has_chunks()) && table.is_open(log.key()) {
                 shipping.mark(log);

@@ -48,7 +48,7 @@ pub(crate) struct RunLog {
 
 #[derive(Default)]
 struct State {
-    pending: Vec<LogLine>,
+    pending_lines: Vec<LogLine>,
     pending_bytes: usize,
     /// Lines dropped since the last chunk was made.
     dropped_lines: u64,
@@ -97,11 +97,11 @@ impl RunLog {
     /// Adds a text, line by line.
     pub(crate) fn push(self: &Arc<Self>, level: &'static str, at: Timestamp, text: &str) {
         let masks = self.masks.get();
-        let none = Masks::default();
+        let no_masks = Masks::default();
         // The text is masked as a whole before it is split, because a secret may span lines.
-        let masked = masks.unwrap_or(&none).apply(text);
+        let masked = masks.unwrap_or(&no_masks).apply(text);
         for text in masked.trim_end_matches('\n').split('\n') {
-            self.push_line(level, at, line::sanitize(text, &none));
+            self.push_line(level, at, line::sanitize(text, &no_masks));
         }
     }
 
@@ -124,8 +124,8 @@ impl RunLog {
                 "… of what follows only the end is kept, and shown when the run is over: the log of one attempt has room for {}",
                 self.limit
             );
-            let mark = LogLine { at_ms: at.as_millis(), level: "warn".to_owned(), text };
-            return self.append(&mut state, mark, LINE_OVERHEAD);
+            let cut_line = LogLine { at_ms: at.as_millis(), level: "warn".to_owned(), text };
+            return self.append(&mut state, cut_line, LINE_OVERHEAD);
         }
         if !self.has_room_for(&state, bytes, UNSENT_BYTES_MAX) {
             state.dropped_lines += 1;
@@ -174,12 +174,12 @@ impl RunLog {
     }
 
     fn append(self: &Arc<Self>, state: &mut State, line: LogLine, bytes: usize) {
-        let first = state.pending.is_empty();
-        state.pending.push(line);
+        let is_first = state.pending_lines.is_empty();
+        state.pending_lines.push(line);
         state.pending_bytes += bytes;
         let Some(shipping) = &self.shipping else { return };
         shipping.add_bytes(bytes);
-        if first {
+        if is_first {
             shipping.mark(Arc::clone(self));
         }
         if state.pending_bytes >= CHUNK_BYTES {
@@ -191,7 +191,7 @@ impl RunLog {
     /// The lines that stayed here because no server collects them.
     pub(crate) fn lines(&self) -> Vec<LogText> {
         let state = lock(&self.state);
-        state.pending.iter().map(|line| LogText { level: line.level.clone(), text: line.text.clone() }).collect()
+        state.pending_lines.iter().map(|line| LogText { level: line.level.clone(), text: line.text.clone() }).collect()
     }
 
     fn release_bytes(&self, bytes: usize) {
@@ -211,7 +211,7 @@ impl TableLog for RunLog {
     fn close(self: &Arc<Self>) {
         let mut state = lock(&self.state);
         state.is_closed = true;
-        let at_ms = state.pending.last().map_or(0, |line| line.at_ms);
+        let at_ms = state.pending_lines.last().map_or(0, |line| line.at_ms);
         for line in state.tail.take().into_iter().flat_map(|tail| tail.into_lines(self.limit, at_ms)) {
             let bytes = line_cost(&line.text);
             self.append(&mut state, line, bytes);
@@ -231,12 +231,12 @@ impl TableLog for RunLog {
             (state.link, state.sent_chunks, state.sent_bytes) = (link, 0, 0);
         }
         let mut chunks = Vec::new();
-        while let Some(unacked) = state.chunks.get(state.sent_chunks) {
-            if !flush && state.sent_bytes + unacked.bytes > UNACKED_BYTES_MAX {
+        while let Some(entry) = state.chunks.get(state.sent_chunks) {
+            if !flush && state.sent_bytes + entry.bytes > UNACKED_BYTES_MAX {
                 break;
             }
-            chunks.push(unacked.chunk.clone());
-            state.sent_bytes += unacked.bytes;
+            chunks.push(entry.chunk.clone());
+            state.sent_bytes += entry.bytes;
             state.sent_chunks += 1;
         }
         drop(state);
@@ -247,14 +247,14 @@ impl TableLog for RunLog {
     /// Forgets the chunks up to `sequence`, which are durable.
     fn record_ack(&self, sequence: i64) {
         let mut state = lock(&self.state);
-        while state.chunks.front().is_some_and(|unacked| unacked.chunk.sequence <= sequence) {
-            let Some(unacked) = state.chunks.pop_front() else { break };
-            state.chunk_bytes -= unacked.bytes;
+        while state.chunks.front().is_some_and(|entry| entry.chunk.sequence <= sequence) {
+            let Some(entry) = state.chunks.pop_front() else { break };
+            state.chunk_bytes -= entry.bytes;
             if state.sent_chunks > 0 {
                 state.sent_chunks -= 1;
-                state.sent_bytes -= unacked.bytes;
+                state.sent_bytes -= entry.bytes;
             }
-            self.release_bytes(unacked.bytes);
+            self.release_bytes(entry.bytes);
         }
         drop(state);
         self.room_freed.notify_waiters();
@@ -268,17 +268,17 @@ impl TableLog for RunLog {
     /// Whether lines or chunks are left that no stream has got.
     fn has_unsent(&self) -> bool {
         let state = lock(&self.state);
-        !state.pending.is_empty() || state.sent_chunks < state.chunks.len()
+        !state.pending_lines.is_empty() || state.sent_chunks < state.chunks.len()
     }
 }
 
 impl Drop for RunLog {
     fn drop(&mut self) {
-        let left = {
+        let unsent_bytes = {
             let state = lock(&self.state);
             state.pending_bytes + state.chunk_bytes
         };
-        self.release_bytes(left);
+        self.release_bytes(unsent_bytes);
     }
 }
 
@@ -291,14 +291,14 @@ impl State {
     /// Makes a chunk of the pending lines. The chunk also carries the count of dropped lines; without pending lines, the
     /// count waits for the next line or for the end of the log.
     fn seal(&mut self, key: RunKey) {
-        if self.pending.is_empty() && (self.dropped_lines == 0 || !self.is_closed) {
+        if self.pending_lines.is_empty() && (self.dropped_lines == 0 || !self.is_closed) {
             return;
         }
         let chunk = LogChunk {
             run_id: key.run.get(),
             attempt: key.attempt,
             sequence: self.next_sequence,
-            lines: std::mem::take(&mut self.pending),
+            lines: std::mem::take(&mut self.pending_lines),
             dropped: std::mem::take(&mut self.dropped_lines),
         };
         self.next_sequence += 1;

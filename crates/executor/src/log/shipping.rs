@@ -15,7 +15,7 @@ const BUFFERED_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub(crate) struct LogShipping {
     logs_to_send: Mutex<Vec<Arc<RunLog>>>,
     buffered_bytes: AtomicUsize,
-    requested: Notify,
+    request_wake: Notify,
 }
 
 impl LogShipping {
@@ -30,11 +30,11 @@ impl LogShipping {
 
     /// Requests shipping before the next sweep, because a chunk is full.
     pub(crate) fn request(&self) {
-        self.requested.notify_one();
+        self.request_wake.notify_one();
     }
 
     pub(crate) async fn wait_for_request(&self) {
-        self.requested.notified().await;
+        self.request_wake.notified().await;
     }
 
     pub(crate) fn has_room(&self, bytes: usize) -> bool {

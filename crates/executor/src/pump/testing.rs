@@ -174,15 +174,15 @@ impl TestPump {
         let subscriber = tracing_subscriber::registry().with(log_layer());
         let execute = attempt::execute(&run, self.handler).with_subscriber(subscriber);
         tokio::pin!(execute);
-        let ended = match tokio::time::timeout(self.time_limit, &mut execute).await {
-            Ok(ended) => ended,
+        let ended_attempt = match tokio::time::timeout(self.time_limit, &mut execute).await {
+            Ok(ended_attempt) => ended_attempt,
             Err(_) => {
                 let by = format!("the test after {}", time::format_duration(self.time_limit));
                 run.stop(StopCause::Cancelled { by });
                 execute.await
             }
         };
-        PumpOutcome::new(&run, ended.ending)
+        PumpOutcome::new(&run, ended_attempt.ending)
     }
 }
 

@@ -54,13 +54,13 @@ impl Limits {
         backoff(self.row_backoff, self.row_backoff_max, failures)
     }
 
-    /// How long a row is ignored if a select returns it after it has failed for good for the `times`-th time: at first at least `wait`, the
+    /// How long a row is ignored if a select returns it after it has failed for good for the `rest_count`-th time: at first at least `wait`, the
     /// back-off after its last failure. That time must be long enough for the next select, which may come only after `pause` and then finds
     /// no row to execute, and for the report of it. Then it doubles. Otherwise, of several such rows one would always be in work, and the
     /// server would never see that the pump is empty.
-    pub(super) fn rest_period(&self, wait: Duration, times: u32) -> Duration {
-        let first = wait.max(self.idle).max(self.pause + REPORT_PERIOD * 2);
-        backoff(first, first.saturating_mul(REST_GROWTH_MIN).max(REST_MAX), times)
+    pub(super) fn rest_period(&self, wait: Duration, rest_count: u32) -> Duration {
+        let first_period = wait.max(self.idle).max(self.pause + REPORT_PERIOD * 2);
+        backoff(first_period, first_period.saturating_mul(REST_GROWTH_MIN).max(REST_MAX), rest_count)
     }
 
     pub(super) fn select_backoff(&self, failures: u32) -> Duration {

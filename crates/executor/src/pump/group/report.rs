@@ -33,15 +33,15 @@ impl<R: Clone> Group<R> {
             return Some(reported_at);
         }
         let is_released = |item: &Holding| item.phase == Phase::Released && !mutant::on(Mutant::ReleasedIsReportedOnce);
-        let repeats = |item: &Holding| is_released(item) || item.reported.per_minute > 0;
-        let after = if self.is_changed {
+        let repeats = |item: &Holding| is_released(item) || item.last_progress.per_minute > 0;
+        let delay = if self.is_changed {
             Some(REPORT_PERIOD)
         } else if self.items.values().any(repeats) {
             Some(REPEAT_PERIOD)
         } else {
             self.is_fetch_count_changed.then_some(IDLE_PERIOD)
         };
-        after.map(|after| reported_at + after)
+        delay.map(|delay| reported_at + delay)
     }
 
     /// The state of all items, if a report is due.
@@ -62,7 +62,7 @@ impl<R: Clone> Group<R> {
             let progress = PumpProgress {
                 name: name.clone(),
                 epoch: item.epoch,
-                sequence: item.reported.sequence,
+                sequence: item.last_progress.sequence,
                 fetches: counts.fetches,
                 rows: counts.rows,
                 done: counts.done,
@@ -73,10 +73,10 @@ impl<R: Clone> Group<R> {
                 checkpoint: item.checkpoint.clone(),
                 released: item.phase == Phase::Released,
             };
-            if progress != item.reported {
-                item.reported = PumpProgress { sequence: progress.sequence + 1, ..progress };
+            if progress != item.last_progress {
+                item.last_progress = PumpProgress { sequence: progress.sequence + 1, ..progress };
             }
-            item.reported.clone()
+            item.last_progress.clone()
         });
         let items = items.collect();
         let (run_id, attempt) = (self.key.run.get(), self.key.attempt);
