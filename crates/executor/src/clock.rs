@@ -43,13 +43,13 @@ impl ServerClock {
 
     /// Adjusts the clock to the time of a server.
     pub(crate) fn observe(&self, server_now: Timestamp) {
-        let sample = server_now.as_millis() - self.elapsed_ms();
+        let offset = server_now.as_millis() - self.elapsed_ms();
         let mut state = lock(&self.state);
         if state.offsets.len() == SAMPLES_MAX {
             state.offsets.pop_front();
         }
-        state.offsets.push_back(sample);
-        state.offset = state.offsets.iter().copied().max().unwrap_or(sample);
+        state.offsets.push_back(offset);
+        state.offset = state.offsets.iter().copied().max().unwrap_or(offset);
     }
 
     pub(crate) fn now(&self) -> Timestamp {
@@ -57,11 +57,11 @@ impl ServerClock {
         Timestamp::from_millis(offset.saturating_add(self.elapsed_ms()))
     }
 
-    /// The current time, for an event that cannot happen before `due`. If the estimate is before `due` by no more than
-    /// its assumed lag, this returns `due`.
-    pub(crate) fn now_not_before(&self, due: Timestamp) -> Timestamp {
+    /// The current time, for an event that cannot happen before `due_at`. If the estimate is before `due_at` by no more than
+    /// its assumed lag, this returns `due_at`.
+    pub(crate) fn now_not_before(&self, due_at: Timestamp) -> Timestamp {
         let now = self.now();
-        if now < due && due.since(now) <= LAG_MAX { due } else { now }
+        if now < due_at && due_at.since(now) <= LAG_MAX { due_at } else { now }
     }
 
     fn elapsed_ms(&self) -> i64 {

@@ -26,8 +26,8 @@ impl AheadLoop {
                 () = engine.setup.lifecycle.hard.cancelled() => return,
                 () = engine.ahead_wake.notified() => {}
                 () = wait_until(next_begin_at) => {
-                    let startable = engine.table().take_startable(now());
-                    engine.start(startable);
+                    let startable_runs = engine.table().take_startable(now());
+                    engine.start(startable_runs);
                 }
             }
         }

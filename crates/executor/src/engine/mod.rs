@@ -123,11 +123,11 @@ impl Engine {
         for HeldRun(run) in runs {
             let engine = Arc::clone(self);
             let task = async move {
-                let hard = engine.setup.lifecycle.hard.clone();
+                let hard_stop = engine.setup.lifecycle.hard.clone();
                 tokio::select! {
                     biased;
                     () = engine.run(run) => {}
-                    () = hard.cancelled() => {}
+                    () = hard_stop.cancelled() => {}
                 }
             };
             self.setup.lifecycle.tracker.spawn_on(task, self.handler_runtime.get_or_init(Handle::current));
@@ -148,8 +148,8 @@ impl Engine {
         let EndedAttempt { ending, started_at, finished_at } = execution.instrument(span).await;
         let result = wire_result(&run, &ending, (started_at.as_millis(), finished_at.as_millis()));
         rondel_failpoint::pass("executor.finished");
-        let startable = self.finish(&run, result);
-        self.start(startable);
+        let startable_runs = self.finish(&run, result);
+        self.start(startable_runs);
         self.wake_waiters();
     }
 
@@ -160,13 +160,13 @@ impl Engine {
             self.send_reports();
         }
         let mut table = self.table();
-        let startable = table.finish(run.key(), result, now());
+        let startable_runs = table.finish(run.key(), result, now());
         let is_answered = !table.outbox.is_unacked(run.key());
         drop(table);
         if is_answered {
             self.setup.pump_reports.forget(run.key());
         }
-        startable
+        startable_runs
     }
 
     /// Stops all runs that match `is_match`, whether they run or wait for a slot.
@@ -210,10 +210,10 @@ impl Engine {
             run.log_line("error", &ending.message);
             run.end_tasks();
             let (_, started_at) = run.set_started();
-            let instants = (started_at.as_millis(), self.setup.clock.now().max(started_at).as_millis());
-            table.conclude(run, wire_result(run, &ending, instants), now.into_std());
+            let started_and_finished_ms = (started_at.as_millis(), self.setup.clock.now().max(started_at).as_millis());
+            table.conclude(run, wire_result(run, &ending, started_and_finished_ms), now.into_std());
         }
-        let startable = if stuck_runs.is_empty() { Vec::new() } else { table.take_startable(now.into_std()) };
+        let startable_runs = if stuck_runs.is_empty() { Vec::new() } else { table.take_startable(now.into_std()) };
         drop(table);
         for run in &stuck_runs {
             tracing::error!(
@@ -222,7 +222,7 @@ impl Engine {
             );
         }
         if !stuck_runs.is_empty() {
-            self.start(startable);
+            self.start(startable_runs);
             self.wake_waiters();
         }
     }
@@ -319,16 +319,16 @@ impl Engine {
         if link.silence_count != self.setup.silence.exceeded_count() {
             return false;
         }
-        let exceeded = self.setup.silence.record_heard(host::uptime());
-        self.stop_runs_in_silence(exceeded);
-        exceeded.is_none()
+        let exceeded_silence = self.setup.silence.record_heard(host::uptime());
+        self.stop_runs_in_silence(exceeded_silence);
+        exceeded_silence.is_none()
     }
 
     pub(crate) fn offer(self: &Arc<Self>, link: &Link, triggers: Triggers) {
         let is_ahead = triggers.triggers.iter().any(|trigger| trigger.start_in_us > 0);
-        let startable = self.table().offer(link, triggers, self.as_ref(), now());
+        let startable_runs = self.table().offer(link, triggers, self.as_ref(), now());
         rondel_failpoint::pass("executor.accepted");
-        self.start(startable);
+        self.start(startable_runs);
         if is_ahead {
             self.ahead_wake.notify_one();
         }

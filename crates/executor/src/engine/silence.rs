@@ -27,8 +27,9 @@ pub(crate) fn silence_limit(trigger: &v1::Trigger, limit: Duration) -> Option<Du
         v1::OnSilence::Unspecified => (trigger.serial || trigger.at_most_once).then_some(limit),
         v1::OnSilence::Stop => Some(limit),
         v1::OnSilence::Continue => {
-            let max = u64::try_from(trigger.silence_max_ms).ok().filter(|max| *max > 0);
-            max.map(|max| Duration::from_millis(max).max(limit))
+            let silence_max_ms =
+                u64::try_from(trigger.silence_max_ms).ok().filter(|silence_max_ms| *silence_max_ms > 0);
+            silence_max_ms.map(|silence_max_ms| Duration::from_millis(silence_max_ms).max(limit))
         }
     }
 }
@@ -110,8 +111,8 @@ impl Silence {
     }
 }
 
-fn clamped_ms(length: Duration) -> u64 {
-    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
+fn clamped_ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ impl SweepLoop {
         let mut ticker = tokio::time::interval(engine.setup.timing.sweep_period);
         ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let requested = async {
+            let flush_request = async {
                 match &engine.setup.shipping {
                     Some(shipping) => shipping.wait_for_request().await,
                     None => std::future::pending().await,
@@ -41,7 +41,7 @@ impl SweepLoop {
             tokio::select! {
                 () = engine.setup.lifecycle.soft.cancelled() => return,
                 _ = ticker.tick() => self.tick(Instant::now()),
-                () = requested => self.ship_logs(),
+                () = flush_request => self.ship_logs(),
             }
         }
     }

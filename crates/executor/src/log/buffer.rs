@@ -64,7 +64,7 @@ struct State {
     chunk_bytes: usize,
     next_sequence: i64,
     /// The id of the stream that got the first `sent_chunks` chunks. Another stream gets all chunks again.
-    link: u64,
+    link_id: u64,
     sent_chunks: usize,
     sent_bytes: usize,
 }
@@ -75,9 +75,9 @@ struct UnackedChunk {
 }
 
 impl RunLog {
-    /// `link` is the id of the stream that the run came from.
-    pub(crate) fn new(key: RunKey, link: u64, shipping: Option<Arc<LogShipping>>, limit: LogLimit) -> Arc<Self> {
-        let state = Mutex::new(State { link, ..State::default() });
+    /// `link_id` is the id of the stream that the run came from.
+    pub(crate) fn new(key: RunKey, link_id: u64, shipping: Option<Arc<LogShipping>>, limit: LogLimit) -> Arc<Self> {
+        let state = Mutex::new(State { link_id, ..State::default() });
         Arc::new(Self { key, masks: OnceLock::new(), shipping, limit, state, room_freed: Notify::new() })
     }
 
@@ -99,8 +99,8 @@ impl RunLog {
         let masks = self.masks.get();
         let no_masks = Masks::default();
         // The text is masked as a whole before it is split, because a secret may span lines.
-        let masked = masks.unwrap_or(&no_masks).apply(text);
-        for text in masked.trim_end_matches('\n').split('\n') {
+        let masked_text = masks.unwrap_or(&no_masks).apply(text);
+        for text in masked_text.trim_end_matches('\n').split('\n') {
             self.push_line(level, at, line::sanitize(text, &no_masks));
         }
     }
@@ -136,10 +136,10 @@ impl RunLog {
         self.append(&mut state, line, bytes);
     }
 
-    /// Whether `bytes` more fit: into `max` unsent bytes of this log, and into the limit of all logs.
-    fn has_room_for(&self, state: &State, bytes: usize, max: usize) -> bool {
-        let unsent = state.pending_bytes + state.chunk_bytes - state.sent_bytes;
-        self.shipping.as_ref().is_none_or(|shipping| unsent + bytes <= max && shipping.has_room(bytes))
+    /// Whether `bytes` more fit: into `bytes_max` unsent bytes of this log, and into the limit of all logs.
+    fn has_room_for(&self, state: &State, bytes: usize, bytes_max: usize) -> bool {
+        let unsent_bytes = state.pending_bytes + state.chunk_bytes - state.sent_bytes;
+        self.shipping.as_ref().is_none_or(|shipping| unsent_bytes + bytes <= bytes_max && shipping.has_room(bytes))
     }
 
     /// Whether the kept beginning of the log has reached its limit. Of further lines, only the last ones are kept.
@@ -157,12 +157,12 @@ impl RunLog {
     /// Resolves when there is room.
     pub(crate) async fn wait_for_room(&self) {
         loop {
-            let mut changed = std::pin::pin!(self.room_freed.notified());
-            changed.as_mut().enable();
+            let mut room_change = std::pin::pin!(self.room_freed.notified());
+            room_change.as_mut().enable();
             if self.has_room() {
                 return;
             }
-            changed.await;
+            room_change.await;
         }
     }
 
@@ -203,8 +203,8 @@ impl RunLog {
 
 impl TableLog for RunLog {
     /// The id of the stream that has, or will get, its chunks.
-    fn link(&self) -> u64 {
-        lock(&self.state).link
+    fn link_id(&self) -> u64 {
+        lock(&self.state).link_id
     }
 
     /// Accepts no more lines. If the log exceeded its limit, its last lines are appended to the stored beginning.
@@ -223,12 +223,12 @@ impl TableLog for RunLog {
         self.room_freed.notify_waiters();
     }
 
-    /// The chunks that `link` has not got yet, up to the limit of unacknowledged bytes; with `flush`, all of them.
-    fn collect(&self, link: u64, flush: bool) -> Vec<LogChunk> {
+    /// The chunks that the stream `link_id` has not got yet, up to the limit of unacknowledged bytes; with `flush`, all of them.
+    fn collect(&self, link_id: u64, flush: bool) -> Vec<LogChunk> {
         let mut state = lock(&self.state);
         state.seal(self.key);
-        if state.link != link {
-            (state.link, state.sent_chunks, state.sent_bytes) = (link, 0, 0);
+        if state.link_id != link_id {
+            (state.link_id, state.sent_chunks, state.sent_bytes) = (link_id, 0, 0);
         }
         let mut chunks = Vec::new();
         while let Some(entry) = state.chunks.get(state.sent_chunks) {

@@ -204,9 +204,9 @@ impl RunContext {
 
 /// Access for the executor's own tasks.
 impl RunContext {
-    pub(crate) fn new(setup: &Arc<Setup>, trigger: Trigger, link: u64) -> Self {
+    pub(crate) fn new(setup: &Arc<Setup>, trigger: Trigger, link_id: u64) -> Self {
         let key = RunKey::new(trigger.run_id, trigger.attempt);
-        let log = RunLog::new(key, link, setup.shipping.clone(), setup.log_limit);
+        let log = RunLog::new(key, link_id, setup.shipping.clone(), setup.log_limit);
         let order_mailbox = trigger.pump.is_some().then(Arc::default);
         Self {
             inner: Arc::new(Inner {

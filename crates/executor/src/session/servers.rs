@@ -108,9 +108,9 @@ async fn read_token(path: &Path) -> Result<String, String> {
     {
         use std::os::unix::fs::MetadataExt as _;
 
-        let meta =
+        let metadata =
             tokio::fs::metadata(path).await.map_err(|error| format!("read the token file {token_path}: {error}"))?;
-        if let Some(fault) = exposure(meta.mode(), meta.uid()).filter(|_| meta.is_file()) {
+        if let Some(fault) = exposure(metadata.mode(), metadata.uid()).filter(|_| metadata.is_file()) {
             return Err(format!("the token file {token_path} {fault}"));
         }
     }
@@ -168,18 +168,13 @@ struct KnownServers {
 
 impl Servers {
     pub(crate) fn new(
-        configured: BTreeSet<ServerUrl>,
+        configured_urls: BTreeSet<ServerUrl>,
         token: TokenSource,
         tls_files: TlsFiles,
     ) -> Result<Self, ExecutorError> {
         tls_files.read()?;
-        let servers = Self {
-            token,
-            tls_files,
-            tls: Mutex::default(),
-            configured_urls: configured,
-            known_servers: Mutex::default(),
-        };
+        let servers =
+            Self { token, tls_files, tls: Mutex::default(), configured_urls, known_servers: Mutex::default() };
         // A certificate or URL that cannot be used is reported now, not at each dial.
         servers
             .configured_urls

@@ -89,8 +89,8 @@ struct OpenedSession {
 async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<OpenedSession, SessionEnd> {
     let timing = &engine.setup.timing;
     let endpoint = engine.servers.endpoint(url, timing).map_err(|error| SessionEnd::Unreachable(chain(&error)))?;
-    let connected = timeout(timing.connect_timeout, endpoint.connect()).await;
-    let channel = connected
+    let connection = timeout(timing.connect_timeout, endpoint.connect()).await;
+    let channel = connection
         .map_err(|_| {
             SessionEnd::Unreachable(format!("no connection within {}", format_duration(timing.connect_timeout)))
         })?
@@ -107,11 +107,11 @@ async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<OpenedSession, Se
     let mut client = GatewayClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let welcomed = async {
         let mut inbound = client.session(request).await?.into_inner();
-        let first = inbound.message().await?;
-        Ok::<_, Status>((inbound, first))
+        let first_message = inbound.message().await?;
+        Ok::<_, Status>((inbound, first_message))
     };
     let welcomed = timeout(timing.connect_timeout, welcomed).await;
-    let (inbound, first) =
+    let (inbound, first_message) =
         match welcomed.map_err(|_| SessionEnd::Unreachable(no_welcome_message(timing.connect_timeout)))? {
             Ok(welcomed) => welcomed,
             Err(status) if Refusal::of(&status) == Some(Refusal::Token) => {
@@ -122,7 +122,7 @@ async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<OpenedSession, Se
             }
             Err(status) => return Err(end_from_status(&status)),
         };
-    match first.and_then(|message| message.body) {
+    match first_message.and_then(|message| message.body) {
         Some(FromServer::Welcome(welcome)) if welcome.protocol < PROTOCOL => {
             Err(SessionEnd::Refused(too_old_message(&welcome)))
         }
@@ -152,11 +152,8 @@ async fn refused_token_message(engine: &Engine, status: &Status) -> String {
     )
 }
 
-fn no_welcome_message(waited: Duration) -> String {
-    format!(
-        "it accepted the connection but did not answer within {}; is a Rondel server there?",
-        format_duration(waited)
-    )
+fn no_welcome_message(wait: Duration) -> String {
+    format!("it accepted the connection but did not answer within {}; is a Rondel server there?", format_duration(wait))
 }
 
 /// Describes an answer that is not HTTP/2, such as that of a port that speaks TLS to a call without.
@@ -347,9 +344,9 @@ async fn send_goodbye(
     let goodbye = async {
         while !link.is_empty() && write_round(link, &sender).await {}
         if engine.is_settled() {
-            let goodbye = ExecutorMessage { body: Some(FromExecutor::Goodbye(Goodbye {})) };
+            let message = ExecutorMessage { body: Some(FromExecutor::Goodbye(Goodbye {})) };
             // If the connection is gone, the server does not get the goodbye and waits for this executor.
-            sender.send(goodbye).await.ok();
+            sender.send(message).await.ok();
         }
         drop(sender);
         while let Ok(Some(_)) = inbound.message().await {}

@@ -39,7 +39,7 @@ struct UnackedResult<G> {
     result: v1::Result,
     log: Option<Arc<G>>,
     /// The id of the stream that has the result, or is to get it; 0 for none.
-    link: u64,
+    link_id: u64,
     tries: u32,
     resend_at: Option<Instant>,
     /// Whether the result is on disk.
@@ -105,12 +105,12 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
     }
 
     /// The preferred stream or, if it has ended, any open one.
-    pub(super) fn route(&self, preferred_link: u64) -> Option<&Arc<L>> {
-        self.links.get(&preferred_link).or_else(|| self.links.values().next())
+    pub(super) fn route(&self, preferred_link_id: u64) -> Option<&Arc<L>> {
+        self.links.get(&preferred_link_id).or_else(|| self.links.values().next())
     }
 
-    pub(super) fn reply(&self, preferred_link: u64, reply: Reply) {
-        if let Some(link) = self.route(preferred_link) {
+    pub(super) fn reply(&self, preferred_link_id: u64, reply: Reply) {
+        if let Some(link) = self.route(preferred_link_id) {
             link.push(LinkItem::Reply(reply));
         }
     }
@@ -119,17 +119,24 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
 /// Results.
 impl<G: TableLog, L: TableLink> Outbox<G, L> {
     /// Adds a result. [`Self::deliver`] sends it: immediately or, with a journal, after the write to it.
-    pub(super) fn add(&mut self, key: RunKey, result: v1::Result, log: Option<Arc<G>>, link: u64) {
+    pub(super) fn add(&mut self, key: RunKey, result: v1::Result, log: Option<Arc<G>>, link_id: u64) {
         let entry =
-            UnackedResult { result, log, link, tries: 0, resend_at: None, is_journaled: false, is_ready: false };
+            UnackedResult { result, log, link_id, tries: 0, resend_at: None, is_journaled: false, is_ready: false };
         self.unacked_results.insert(key, entry);
     }
 
     /// Adds a result from the journal of an earlier process.
     pub fn restore(&mut self, result: v1::Result) {
         let key = RunKey::new(result.run_id, result.attempt);
-        let entry =
-            UnackedResult { result, log: None, link: 0, tries: 0, resend_at: None, is_journaled: true, is_ready: true };
+        let entry = UnackedResult {
+            result,
+            log: None,
+            link_id: 0,
+            tries: 0,
+            resend_at: None,
+            is_journaled: true,
+            is_ready: true,
+        };
         if self.unacked_results.insert(key, entry).is_none() {
             self.unacked_journaled_count += 1;
         }
@@ -149,32 +156,32 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
     pub(super) fn deliver(&mut self, key: RunKey, now: Instant) {
         let Some(entry) = self.unacked_results.get_mut(&key) else { return };
         entry.is_ready = true;
-        let preferred_link = entry.link;
-        self.send(key, preferred_link, now);
+        let preferred_link_id = entry.link_id;
+        self.send(key, preferred_link_id, now);
     }
 
     /// Sends the result on this stream, even if another one has it.
-    pub(super) fn deliver_by(&mut self, key: RunKey, link: u64, now: Instant) {
+    pub(super) fn deliver_by(&mut self, key: RunKey, link_id: u64, now: Instant) {
         if self.unacked_results.get(&key).is_some_and(|entry| entry.is_ready) {
-            self.send(key, link, now);
+            self.send(key, link_id, now);
         }
     }
 
     /// Sends the chunks of the log that the stream lacks, and then the result.
-    fn send(&mut self, key: RunKey, preferred_link: u64, now: Instant) {
-        let link = self.route(preferred_link).cloned();
+    fn send(&mut self, key: RunKey, preferred_link_id: u64, now: Instant) {
+        let link = self.route(preferred_link_id).cloned();
         let Some(entry) = self.unacked_results.get_mut(&key) else { return };
         if let Some(resend_at) = entry.resend_at.take() {
             self.resend_queue.remove(&(resend_at, key));
         }
         let Some(link) = link else {
-            entry.link = 0;
+            entry.link_id = 0;
             return;
         };
         let chunks = entry.log.as_ref().map(|log| log.collect(link.id(), true)).unwrap_or_default();
         link.extend(chunks.into_iter().map(LinkItem::Log).chain([LinkItem::Result(entry.result.clone())]));
         let resend_at = now + self.resend_after * (1 << entry.tries.min(DOUBLINGS_MAX));
-        entry.link = link.id();
+        entry.link_id = link.id();
         entry.tries += 1;
         entry.resend_at = Some(resend_at);
         self.resend_queue.insert((resend_at, key));
@@ -192,7 +199,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
             self.resend_queue.pop_first();
             let prior_id = self.unacked_results.get_mut(&key).map_or(0, |entry| {
                 entry.resend_at = None;
-                entry.link
+                entry.link_id
             });
             let next_id =
                 self.links.range(prior_id + 1..).chain(self.links.range(..prior_id)).next().map(|(id, _)| *id);
@@ -220,7 +227,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
 impl<G: TableLog, L: TableLink> Outbox<G, L> {
     /// Puts the new chunks of the log on a stream; `false` if some have to wait.
     pub fn send_log(&self, log: &G) -> bool {
-        let Some(link) = self.route(log.link()).filter(|link| link.has_log_room()) else { return false };
+        let Some(link) = self.route(log.link_id()).filter(|link| link.has_log_room()) else { return false };
         link.extend(log.collect(link.id(), false).into_iter().map(LinkItem::Log));
         !log.has_unsent()
     }
@@ -237,7 +244,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
 
     /// Drops logs that are still unacknowledged some time after their result was acknowledged.
     pub fn forget_logs(&mut self, now: Instant) {
-        self.unacked_logs.retain(|_, (since, _)| now.duration_since(*since) < UNACKED_LOG_AGE_MAX);
+        self.unacked_logs.retain(|_, (unacked_since, _)| now.duration_since(*unacked_since) < UNACKED_LOG_AGE_MAX);
     }
 
     pub(super) fn has_unacked_log(&self, key: RunKey) -> bool {
@@ -260,7 +267,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         let waiting_keys: Vec<RunKey> = self
             .unacked_results
             .iter()
-            .filter(|(_, entry)| entry.is_ready && entry.link == 0)
+            .filter(|(_, entry)| entry.is_ready && entry.link_id == 0)
             .map(|(key, _)| *key)
             .collect();
         for key in waiting_keys {
@@ -271,12 +278,12 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
     /// Removes a stream. Its results are sent on another one, or wait until there is one. Returns the logs to be sent again.
     pub(super) fn remove_link(&mut self, id: u64, now: Instant) -> Vec<Arc<G>> {
         self.links.remove(&id);
-        let is_stranded = |entry: &UnackedResult<G>| entry.is_ready && entry.link == id;
+        let is_stranded = |entry: &UnackedResult<G>| entry.is_ready && entry.link_id == id;
         let stranded_keys: Vec<RunKey> =
             self.unacked_results.iter().filter(|(_, entry)| is_stranded(entry)).map(|(key, _)| *key).collect();
         for key in stranded_keys {
             self.send(key, 0, now);
         }
-        self.unacked_logs.values().filter(|(_, log)| log.link() == id).map(|(_, log)| Arc::clone(log)).collect()
+        self.unacked_logs.values().filter(|(_, log)| log.link_id() == id).map(|(_, log)| Arc::clone(log)).collect()
     }
 }

@@ -148,8 +148,8 @@ impl<R: TableRun> Runs<R> {
 
     /// Queues the runs whose instant has come.
     fn queue_due(&mut self, now: Instant) {
-        while let Some(first) = self.ahead_runs.first_entry().filter(|first| first.key().0 <= now) {
-            let key = first.remove();
+        while let Some(first_ahead) = self.ahead_runs.first_entry().filter(|first_ahead| first_ahead.key().0 <= now) {
+            let key = first_ahead.remove();
             let arrival = self.next_arrival();
             self.queue.insert(arrival, key);
             if let Some(entry) = self.held_runs.get_mut(&key) {
@@ -161,16 +161,16 @@ impl<R: TableRun> Runs<R> {
     /// The runs that get a slot now, to be started.
     pub(super) fn take_startable(&mut self, now: Instant) -> Vec<R> {
         self.queue_due(now);
-        let mut startable = Vec::new();
+        let mut startable_runs = Vec::new();
         while self.running_count() < self.slots {
             let Some((_, key)) = self.queue.pop_first() else { break };
             if let Some(entry) = self.held_runs.get_mut(&key) {
                 entry.stage = Stage::Running;
                 self.unannounced_runs.push_back((now, key));
-                startable.push(entry.run.clone());
+                startable_runs.push(entry.run.clone());
             }
         }
-        startable
+        startable_runs
     }
 
     /// Removes the runs that should have ended at least `grace` ago; their slots stay taken until their handlers
@@ -243,12 +243,12 @@ impl<R: TableRun> Runs<R> {
         keys.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 
-    /// The runs that have lasted for at least `after` and were not announced. A run that has a slot but whose handler
+    /// The runs that have lasted for at least `delay` and were not announced. A run that has a slot but whose handler
     /// has not begun is checked again later.
-    pub(super) fn take_unannounced(&mut self, now: Instant, after: Duration) -> Vec<R> {
+    pub(super) fn take_unannounced(&mut self, now: Instant, delay: Duration) -> Vec<R> {
         let mut started_runs = Vec::new();
         while let Some((started_at, key)) = self.unannounced_runs.front().copied() {
-            if now.duration_since(started_at) < after {
+            if now.duration_since(started_at) < delay {
                 break;
             }
             self.unannounced_runs.pop_front();
