@@ -84,8 +84,8 @@ async fn wait_for_stop(run: &RunContext) {
 
 /// Drops the handler's future at its current `await`. A destructor in it may panic; the run ends either way.
 fn abort(run: &RunContext, body: impl Sized) {
-    let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(body)));
-    if let Err(payload) = dropped {
+    let drop_result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(body)));
+    if let Err(payload) = drop_result {
         run.log_line("error", &panic_message(payload.as_ref()));
     }
 }

@@ -342,12 +342,12 @@ impl Builder {
         Ok(Executor { engine, drain_grace: self.drain_grace, installs_subscriber: self.installs_subscriber })
     }
 
-    /// Builds the executor, runs it until `until` resolves, and drains it: see [`Executor::run_until`].
+    /// Builds the executor, runs it until `stop_signal` resolves, and drains it: see [`Executor::run_until`].
     ///
     /// # Errors
     /// Those of [`build`](Self::build) and of [`Executor::run_until`].
-    pub async fn run_until(self, until: impl Future) -> Result<(), ExecutorError> {
-        self.build()?.run_until(until).await
+    pub async fn run_until(self, stop_signal: impl Future) -> Result<(), ExecutorError> {
+        self.build()?.run_until(stop_signal).await
     }
 
     fn blocking_thread_count(&self) -> usize {

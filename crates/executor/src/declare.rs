@@ -201,8 +201,8 @@ impl Declaration {
 
     /// The maximum number of attempts beyond the first.
     #[must_use]
-    pub fn retry(self, max: u32) -> Self {
-        self.set_in("retry", "max", max)
+    pub fn retry(self, count_max: u32) -> Self {
+        self.set_in("retry", "max", count_max)
     }
 
     /// The wait before the second attempt, doubled for each further one: `"10s"`, or `"10s..5m"` with a cap.
@@ -213,8 +213,8 @@ impl Declaration {
 
     /// How long one attempt may take: `"30m"`.
     #[must_use]
-    pub fn timeout(self, length: impl Into<String>) -> Self {
-        self.option("timeout", length.into())
+    pub fn timeout(self, duration: impl Into<String>) -> Self {
+        self.option("timeout", duration.into())
     }
 
     /// What happens to missed fires: `skip`, `once` or `all`.
@@ -257,16 +257,16 @@ impl Declaration {
     /// ```
     #[must_use]
     pub fn success_by(self, time: impl Into<String>) -> Self {
-        self.expected_by("time", time.into())
+        self.set_success_by("time", time.into())
     }
 
     /// The zone of [`success_by`](Self::success_by).
     #[must_use]
     pub fn success_by_zone(self, zone: impl Into<String>) -> Self {
-        self.expected_by("zone", zone.into())
+        self.set_success_by("zone", zone.into())
     }
 
-    fn expected_by(self, field: &str, value: String) -> Self {
+    fn set_success_by(self, field: &str, value: String) -> Self {
         let mut success_by = self.document.get("expect").and_then(|expect| expect.get("success_by")).cloned();
         let success_by = success_by.get_or_insert_with(|| json!({}));
         success_by[field] = Value::from(value);

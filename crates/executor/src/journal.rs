@@ -135,10 +135,10 @@ impl Journal {
         write_result
     }
 
-    /// Whether the journal should be rewritten, because few of its lines are still needed. `needed` is their number.
-    pub(crate) fn wants_shrinking(&self, needed: usize) -> bool {
+    /// Whether the journal should be rewritten, because few of its lines are still needed. `needed_count` is their number.
+    pub(crate) fn wants_shrinking(&self, needed_count: usize) -> bool {
         let bytes = self.bytes.load(Ordering::Relaxed);
-        bytes > 0 && (needed == 0 || (bytes > REWRITE_BYTES && needed * LINE_BYTES < bytes / 2))
+        bytes > 0 && (needed_count == 0 || (bytes > REWRITE_BYTES && needed_count * LINE_BYTES < bytes / 2))
     }
 
     /// Replaces all lines by these results.

@@ -23,18 +23,19 @@ const ENCODED_BYTES_MAX: usize = 8 * 1024;
 /// The shortest encoded form that is searched for.
 const FORM_BYTES_MIN: usize = 6;
 /// Line lengths of `base64`, and of tools that write PEM.
-const WRAPS: [usize; 2] = [76, 64];
+const WRAP_LENGTHS: [usize; 2] = [76, 64];
 
 /// Characters that a strict encoder escapes in a component of a URL.
-const COMPONENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+const COMPONENT_ESCAPES: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 /// Characters that Python's `quote` escapes.
-const PATH_ESCAPES: &AsciiSet = &COMPONENT.remove(b'/');
+const PATH_ESCAPES: &AsciiSet = &COMPONENT_ESCAPES.remove(b'/');
 /// Characters that JavaScript's `encodeURIComponent` escapes.
-const SCRIPT_COMPONENT: &AsciiSet = &COMPONENT.remove(b'!').remove(b'*').remove(b'\'').remove(b'(').remove(b')');
+const JS_COMPONENT_ESCAPES: &AsciiSet =
+    &COMPONENT_ESCAPES.remove(b'!').remove(b'*').remove(b'\'').remove(b'(').remove(b')');
 /// Characters that are escaped in the data of HTML forms.
 const FORM_ESCAPES: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'*');
 /// Characters that are escaped in a whole URL.
-const WHOLE_URL: &AsciiSet = &SCRIPT_COMPONENT
+const URL_ESCAPES: &AsciiSet = &JS_COMPONENT_ESCAPES
     .remove(b':')
     .remove(b'/')
     .remove(b'?')
@@ -136,13 +137,14 @@ fn encoded_forms(secret: &str) -> Vec<String> {
     let mut forms = Vec::new();
     let hex: String = secret.bytes().map(|byte| format!("{byte:02x}")).collect();
     forms.extend([hex.to_ascii_uppercase(), hex]);
-    let percent: String = secret.bytes().map(|byte| format!("%{byte:02X}")).collect();
-    let sets = [COMPONENT, SCRIPT_COMPONENT, FORM_ESCAPES, WHOLE_URL, PATH_ESCAPES];
-    let mut escaped: Vec<String> = sets.iter().map(|index| utf8_percent_encode(secret, index).to_string()).collect();
-    escaped.extend([0, 2].map(|index| escaped[index].replace("%20", "+")));
-    escaped.push(percent);
-    forms.extend(escaped.iter().map(|text| in_lower_case(text)));
-    forms.extend(escaped);
+    let percent_encoded: String = secret.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    let escape_sets = [COMPONENT_ESCAPES, JS_COMPONENT_ESCAPES, FORM_ESCAPES, URL_ESCAPES, PATH_ESCAPES];
+    let mut escaped_forms: Vec<String> =
+        escape_sets.iter().map(|set| utf8_percent_encode(secret, set).to_string()).collect();
+    escaped_forms.extend([0, 2].map(|index| escaped_forms[index].replace("%20", "+")));
+    escaped_forms.push(percent_encoded);
+    forms.extend(escaped_forms.iter().map(|text| in_lower_case(text)));
+    forms.extend(escaped_forms);
     forms.extend(json_forms(secret));
     forms.extend(base64_forms(secret.as_bytes()));
     forms
@@ -179,8 +181,8 @@ fn with_unicode_escapes(text: &str, is_upper: bool, is_escaped: impl Fn(char) ->
 /// Puts the hex digits of the percent escapes in lower case.
 fn in_lower_case(escaped: &str) -> String {
     let mut parts = escaped.split('%');
-    let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |text, part| {
+    let first_part = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first_part, |text, part| {
         let (escape, tail) = part.split_at_checked(2).unwrap_or((part, ""));
         text + "%" + &escape.to_ascii_lowercase() + tail
     })
@@ -198,7 +200,10 @@ fn base64_forms(secret: &[u8]) -> Vec<String> {
             forms.extend([encoded[start..end].to_owned(), encoded[start..].to_owned()]);
             if shift == 0 {
                 forms.extend(
-                    WRAPS.into_iter().filter(|wrap| encoded.len() > *wrap).flat_map(|wrap| lines(&encoded, wrap)),
+                    WRAP_LENGTHS
+                        .into_iter()
+                        .filter(|wrap| encoded.len() > *wrap)
+                        .flat_map(|wrap| wrapped_lines(&encoded, wrap)),
                 );
             }
         }
@@ -207,7 +212,7 @@ fn base64_forms(secret: &[u8]) -> Vec<String> {
     forms
 }
 
-fn lines(text: &str, len: usize) -> impl Iterator<Item = String> {
+fn wrapped_lines(text: &str, len: usize) -> impl Iterator<Item = String> {
     let line = move |index: usize| text[index * len..text.len().min((index + 1) * len)].to_owned();
     (0..text.len().div_ceil(len)).map(line).filter(|line| line.len() >= LINE_BYTES_MIN)
 }
@@ -294,8 +299,8 @@ mod tests {
         let secret = "0123456789abcdefghijklmnopqrstuvwxyz".repeat(5);
         let masks = masks(&[&secret]);
         let whole = STANDARD.encode(&secret);
-        for wrap in WRAPS {
-            for line in lines(&whole, wrap) {
+        for wrap in WRAP_LENGTHS {
+            for line in wrapped_lines(&whole, wrap) {
                 assert_eq!(masks.apply(&line), MASK, "{wrap}: {line}");
             }
         }

@@ -54,9 +54,9 @@ impl ScriptRequests {
     /// Passes a reply to the run that waits for it.
     pub(crate) fn answer(&self, reply: ScriptReply) {
         let key = RunKey::new(reply.run_id, reply.attempt);
-        let mut pending = lock(&self.pending_requests);
-        if pending.get(&key).is_some_and(|request| request.with_source == reply.with_source)
-            && let Some(request) = pending.remove(&key)
+        let mut pending_requests = lock(&self.pending_requests);
+        if pending_requests.get(&key).is_some_and(|request| request.with_source == reply.with_source)
+            && let Some(request) = pending_requests.remove(&key)
         {
             // The run may have ended meanwhile.
             request.answer.send(reply).ok();

@@ -80,8 +80,8 @@ impl Secrets {
         match tokio::fs::metadata(&path).await {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(unreadable(&error)),
-            Ok(meta) if !meta.is_file() => return Err(unreadable(&"not a file")),
-            Ok(meta) if meta.len() > SECRET_BYTES_MAX => return Err(unreadable(&"larger than 64 KiB")),
+            Ok(metadata) if !metadata.is_file() => return Err(unreadable(&"not a file")),
+            Ok(metadata) if metadata.len() > SECRET_BYTES_MAX => return Err(unreadable(&"larger than 64 KiB")),
             Ok(_) => {}
         }
         let text = tokio::fs::read_to_string(&path).await.map_err(|error| unreadable(&error))?;

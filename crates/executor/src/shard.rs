@@ -113,8 +113,8 @@ fn own_params(shard_params: &str, run_params: &str) -> Value {
         (Value::Null, _) => Value::Null,
         (Value::Object(own_fields), Value::Object(mut run_fields)) => {
             let field = |(key, value): (String, Value)| {
-                let resolved = run_fields.remove(&key);
-                (key, resolved.unwrap_or(value))
+                let resolved_value = run_fields.remove(&key);
+                (key, resolved_value.unwrap_or(value))
             };
             Value::Object(own_fields.into_iter().map(field).collect::<Map<_, _>>())
         }

@@ -103,7 +103,7 @@ pub(super) struct Confinement {
     pass_env: Vec<String>,
     /// The only programs that may be started; `None` for any.
     allowed_programs: Option<Vec<PathBuf>>,
-    /// Whether only signed scripts and the programs of `allowed` may be started.
+    /// Whether only signed scripts and the programs of `allowed_programs` may be started.
     is_signed_only: bool,
     pub(super) run_as: Option<RunAs>,
 }
@@ -238,10 +238,12 @@ impl Confinement {
         let Some(program_path) = resolve(program, &path, cwd) else {
             return Err(JobError::failed(format_args!("cannot start {program:?}: there is no such program")));
         };
-        let Some(allowed) = self.allowed_programs.as_ref().filter(|allowed| !allowed.contains(&program_path)) else {
+        let Some(allowed_programs) =
+            self.allowed_programs.as_ref().filter(|allowed_programs| !allowed_programs.contains(&program_path))
+        else {
             return Ok(program_path);
         };
-        let names: Vec<String> = allowed.iter().map(|path| path.display().to_string()).collect();
+        let names: Vec<String> = allowed_programs.iter().map(|path| path.display().to_string()).collect();
         Err(JobError::terminal(format_args!(
             "this agent does not start {}: it starts {} (--allow-program)",
             program_path.display(),

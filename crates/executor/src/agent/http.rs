@@ -59,10 +59,10 @@ enum ExpectedStatus {
     Class(u16),
 }
 
-/// The client for the URLs of the params, limited to public addresses and `allowed`.
-pub(super) fn client(allowed: AllowedAddresses) -> Result<Outgoing, ExecutorError> {
+/// The client for the URLs of the params, limited to public addresses and `allowed_addresses`.
+pub(super) fn client(allowed_addresses: AllowedAddresses) -> Result<Outgoing, ExecutorError> {
     let user_agent = concat!("rondel-agent/", env!("CARGO_PKG_VERSION"));
-    let options = Options { allowed, redirect_count_max: REDIRECTS_MAX, user_agent };
+    let options = Options { allowed: allowed_addresses, redirect_count_max: REDIRECTS_MAX, user_agent };
     Outgoing::new(options).map_err(|error| ExecutorError::HttpClient(error.into()))
 }
 
@@ -151,14 +151,14 @@ fn log_redirect(origin: &str, method: &Method, log: &Log) {
 }
 
 fn body_bytes_max(params: &HttpParams) -> Result<usize, JobError> {
-    let max = params.max_body_bytes.unwrap_or(MAX_BODY_BYTES_DEFAULT);
-    if max > MAX_BODY_BYTES_MAX {
+    let bytes_max = params.max_body_bytes.unwrap_or(MAX_BODY_BYTES_DEFAULT);
+    if bytes_max > MAX_BODY_BYTES_MAX {
         return Err(param_error(
             "max_body_bytes",
-            format_args!("{max} bytes; at most {MAX_BODY_BYTES_MAX} can be requested"),
+            format_args!("{bytes_max} bytes; at most {MAX_BODY_BYTES_MAX} can be requested"),
         ));
     }
-    Ok(max)
+    Ok(bytes_max)
 }
 
 fn build_request(client: &Outgoing, params: &HttpParams) -> Result<RequestBuilder, JobError> {
@@ -204,19 +204,19 @@ enum BodyError {
 impl BodyError {
     fn into_job_error(self, read_error: impl FnOnce(RequestError) -> JobError) -> JobError {
         match self {
-            Self::TooLarge(max) => {
-                JobError::failed(format_args!("the answer is larger than {max} bytes (max_body_bytes)"))
+            Self::TooLarge(bytes_max) => {
+                JobError::failed(format_args!("the answer is larger than {bytes_max} bytes (max_body_bytes)"))
             }
             Self::Read(error) => read_error(error),
         }
     }
 }
 
-async fn read_body(response: &mut Response, max: usize) -> Result<Vec<u8>, BodyError> {
+async fn read_body(response: &mut Response, bytes_max: usize) -> Result<Vec<u8>, BodyError> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(BodyError::Read)? {
-        if body.len() + chunk.len() > max {
-            return Err(BodyError::TooLarge(max));
+        if body.len() + chunk.len() > bytes_max {
+            return Err(BodyError::TooLarge(bytes_max));
         }
         body.extend_from_slice(&chunk);
     }
@@ -227,16 +227,17 @@ async fn read_body(response: &mut Response, max: usize) -> Result<Vec<u8>, BodyE
 /// part of a secret at the cut.
 fn log_body(body: &[u8], log: &Log) {
     let beginning = |len: usize| &body[..body.len().min(len)];
-    let searched = beginning(LOGGED_BODY_BYTES_MAX + SECRET_BYTES_MAX);
-    let (logged_text, omitted_bytes) = match log.buffer().masks().apply(&String::from_utf8_lossy(searched)) {
+    let searched_bytes = beginning(LOGGED_BODY_BYTES_MAX + SECRET_BYTES_MAX);
+    let (logged_text, omitted_bytes) = match log.buffer().masks().apply(&String::from_utf8_lossy(searched_bytes)) {
         Cow::Borrowed(_) => {
             let logged_bytes = beginning(LOGGED_BODY_BYTES_MAX);
             (String::from_utf8_lossy(logged_bytes).into_owned(), body.len() - logged_bytes.len())
         }
-        Cow::Owned(mut masked) => {
-            let omitted_bytes = masked.len().saturating_sub(LOGGED_BODY_BYTES_MAX) + body.len() - searched.len();
-            masked.truncate(masked.floor_char_boundary(LOGGED_BODY_BYTES_MAX));
-            (masked, omitted_bytes)
+        Cow::Owned(mut masked_text) => {
+            let omitted_bytes =
+                masked_text.len().saturating_sub(LOGGED_BODY_BYTES_MAX) + body.len() - searched_bytes.len();
+            masked_text.truncate(masked_text.floor_char_boundary(LOGGED_BODY_BYTES_MAX));
+            (masked_text, omitted_bytes)
         }
     };
     if !logged_text.is_empty() {

@@ -167,11 +167,11 @@ struct OutputEnd {
 impl OutputTail {
     fn push(&mut self, bytes: &[u8]) {
         if self.newer.len() + bytes.len() > TAIL_BYTES {
-            let dropped = std::mem::replace(&mut self.older, std::mem::take(&mut self.newer));
-            self.dropped_lines += count_lines(&dropped);
-            self.dropped_bytes += dropped.len() as u64;
+            let dropped_part = std::mem::replace(&mut self.older, std::mem::take(&mut self.newer));
+            self.dropped_lines += count_lines(&dropped_part);
+            self.dropped_bytes += dropped_part.len() as u64;
             // The freed buffer is reused.
-            self.newer = dropped;
+            self.newer = dropped_part;
             self.newer.clear();
         }
         self.newer.extend_from_slice(bytes);

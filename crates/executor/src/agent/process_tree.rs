@@ -112,10 +112,10 @@ pub(super) fn kill_with_variable(name: &str, value_start: &str) -> usize {
     let marker = format!("{name}={value_start}").into_bytes();
     let mut signalled = BTreeSet::new();
     for _ in 0..PASSES_MAX {
-        let marked = with_descendants(&list_processes(), |process| {
+        let marked_processes = with_descendants(&list_processes(), |process| {
             signalled.contains(&process.identity) || process.has_variable_start(&marker)
         });
-        let new_processes: Vec<ProcessKey> = marked.difference(&signalled).copied().collect();
+        let new_processes: Vec<ProcessKey> = marked_processes.difference(&signalled).copied().collect();
         if new_processes.is_empty() {
             break;
         }

@@ -191,8 +191,8 @@ fn parents_env(run: &RunContext) -> Option<(&'static str, String)> {
 
 /// When a wait of this length ends: at the run's deadline at the latest, because a program that has ended on its own
 /// must not miss its deadline by this wait.
-fn wait_end(length: Duration, run: &RunContext) -> Instant {
-    let end = Instant::now() + length;
+fn wait_end(duration: Duration, run: &RunContext) -> Instant {
+    let end = Instant::now() + duration;
     let deadline = run.deadline().filter(|_| run.stop_cause().is_none());
     deadline.map_or(end, |deadline| end.min(deadline))
 }
@@ -336,8 +336,8 @@ impl RunFolder {
     /// Removes the directory, and waits for the removal until `until`.
     async fn remove(mut self, until: Instant) {
         let Some(folder) = self.0.take() else { return };
-        let removal = tokio::task::spawn_blocking(move || remove_work_dir(folder));
-        tokio::time::timeout_at(until, removal).await.ok();
+        let removal_task = tokio::task::spawn_blocking(move || remove_work_dir(folder));
+        tokio::time::timeout_at(until, removal_task).await.ok();
     }
 }
 

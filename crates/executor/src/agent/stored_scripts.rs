@@ -59,14 +59,14 @@ impl StoredScripts {
                 "this agent runs only signed scripts of the server (--script-key), not text that comes with a job",
             )),
             Script::Stored(script_ref) => {
-                let found = async {
+                let fetch = async {
                     let (reply, text) = self.find(&script_ref, run, log).await?;
                     let ScriptReply { name, version, hash, .. } = reply;
                     log.info(format!("script {name}, version {version}, SHA-256 {hash}"));
                     Ok(text)
                 };
                 tokio::select! {
-                    found = found => found,
+                    result = fetch => result,
                     () = cancel.cancelled() => Err(JobError::failed("stopped before its script was fetched")),
                 }
             }

@@ -9,8 +9,9 @@ const CUT_MARK: &str = " … [line cut]";
 
 /// Masks secrets, replaces NUL (no database stores it in a text) and cuts with a visible mark.
 pub(crate) fn sanitize(text: &str, masks: &Masks) -> String {
-    let masked = masks.apply(text.trim_end_matches(['\n', '\r']));
-    let clean_text = if masked.contains('\0') { masked.replace('\0', "\u{fffd}") } else { masked.into_owned() };
+    let masked_text = masks.apply(text.trim_end_matches(['\n', '\r']));
+    let clean_text =
+        if masked_text.contains('\0') { masked_text.replace('\0', "\u{fffd}") } else { masked_text.into_owned() };
     if clean_text.len() <= LINE_BYTES_MAX {
         return clean_text;
     }

@@ -105,7 +105,7 @@ impl<P: Pump> Driver<P> {
                 () = self.run.wait_until_stopped(), if !self.is_stopped => {}
                 () = mailbox.leaving().cancelled(), if !self.is_leaving => {}
                 () = mailbox.wait_for_wake() => {}
-                Some(returned) = self.calls.next(), if !self.calls.is_empty() => self.finish_call(returned),
+                Some(returned_call) = self.calls.next(), if !self.calls.is_empty() => self.finish_call(returned_call),
                 () = wait_until(wake_at) => {}
             }
         }
@@ -135,7 +135,7 @@ impl<P: Pump> Driver<P> {
                 Step::Abort(Task::Execution(number)) => {
                     self.executions.get(&number).into_iter().for_each(AbortHandle::abort);
                 }
-                Step::Wait(until) => return Some(until),
+                Step::Wait(wake_at) => return Some(wake_at),
                 Step::Ended => return None,
             }
         }
@@ -207,8 +207,8 @@ impl<P: Pump> Driver<P> {
         self.calls.push(Box::pin(async move { ReturnedCall::Execution { number, item, result: handle.await } }));
     }
 
-    fn finish_call(&mut self, returned: ReturnedCall<P::Row>) {
-        match returned {
+    fn finish_call(&mut self, returned_call: ReturnedCall<P::Row>) {
+        match returned_call {
             ReturnedCall::Fetch(result) => self.end_select(result),
             ReturnedCall::Execution { number, item, result } => {
                 self.executions.remove(&number);

@@ -105,24 +105,24 @@ impl Reports {
     #[must_use]
     pub fn take_unsent(&self) -> Vec<PumpReport> {
         let mut last_reports = lock(&self.last_reports);
-        let mut unsent = Vec::new();
-        for one in last_reports.values_mut().filter(|one| !one.is_sent) {
-            one.is_sent = true;
-            unsent.push(one.report.clone());
+        let mut unsent_reports = Vec::new();
+        for last_report in last_reports.values_mut().filter(|last_report| !last_report.is_sent) {
+            last_report.is_sent = true;
+            unsent_reports.push(last_report.report.clone());
         }
-        unsent
+        unsent_reports
     }
 
     /// The last report of each group.
     #[must_use]
     pub fn all(&self) -> Vec<PumpReport> {
-        lock(&self.last_reports).values().map(|one| one.report.clone()).collect()
+        lock(&self.last_reports).values().map(|last_report| last_report.report.clone()).collect()
     }
 
     /// The last report of a group.
     #[must_use]
     pub fn get(&self, key: RunKey) -> Option<PumpReport> {
-        lock(&self.last_reports).get(&key).map(|one| one.report.clone())
+        lock(&self.last_reports).get(&key).map(|last_report| last_report.report.clone())
     }
 
     /// Forgets a group when a server has the result of its run.

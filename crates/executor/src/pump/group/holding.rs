@@ -113,8 +113,8 @@ impl Rate {
 
     fn advance(&mut self, at: Duration) {
         let slot = (at.as_secs() / SLOT.as_secs()).max(self.newest_slot);
-        for passed in self.newest_slot + 1..=slot.min(self.newest_slot + SLOT_COUNT) {
-            self.slots[index(passed)] = 0;
+        for passed_slot in self.newest_slot + 1..=slot.min(self.newest_slot + SLOT_COUNT) {
+            self.slots[index(passed_slot)] = 0;
         }
         self.newest_slot = slot;
     }

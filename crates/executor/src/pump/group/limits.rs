@@ -69,26 +69,26 @@ impl Limits {
 }
 
 /// The length minus a tenth of it.
-pub(crate) fn without_a_tenth(length: Duration) -> Duration {
-    length.saturating_sub(length / 10)
+pub(crate) fn without_a_tenth(duration: Duration) -> Duration {
+    duration.saturating_sub(duration / 10)
 }
 
 impl From<&v1::Pump> for Limits {
     fn from(pump: &v1::Pump) -> Self {
-        let count = |count: u32| usize::try_from(count).unwrap_or(usize::MAX).max(1);
-        let length = |ms: i64| Duration::from_millis(u64::try_from(ms).unwrap_or(0));
+        let to_count = |to_count: u32| usize::try_from(to_count).unwrap_or(usize::MAX).max(1);
+        let to_duration = |ms: i64| Duration::from_millis(u64::try_from(ms).unwrap_or(0));
         Self {
-            threads: count(pump.threads),
-            fetch: count(pump.fetch),
-            batch: count(pump.batch),
+            threads: to_count(pump.threads),
+            fetch: to_count(pump.fetch),
+            batch: to_count(pump.batch),
             not_sleep: pump.not_sleep,
             // Servers never send 0. The minimum keeps a select that returned no rows from being repeated immediately.
-            idle: length(pump.idle_ms).max(Duration::from_millis(1)),
-            pause: length(pump.pause_ms),
-            hand_over: length(pump.hand_over_ms),
+            idle: to_duration(pump.idle_ms).max(Duration::from_millis(1)),
+            pause: to_duration(pump.pause_ms),
+            hand_over: to_duration(pump.hand_over_ms),
             row_retry_max: pump.row_retry_max,
-            row_backoff: length(pump.row_backoff_ms),
-            row_backoff_max: length(pump.row_backoff_max_ms.max(pump.row_backoff_ms)),
+            row_backoff: to_duration(pump.row_backoff_ms),
+            row_backoff_max: to_duration(pump.row_backoff_max_ms.max(pump.row_backoff_ms)),
         }
     }
 }

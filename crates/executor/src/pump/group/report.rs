@@ -33,10 +33,10 @@ impl<R: Clone> Group<R> {
             return Some(reported_at);
         }
         let is_released = |item: &Holding| item.phase == Phase::Released && !mutant::on(Mutant::ReleasedIsReportedOnce);
-        let repeats = |item: &Holding| is_released(item) || item.last_progress.per_minute > 0;
+        let is_repeated = |item: &Holding| is_released(item) || item.last_progress.per_minute > 0;
         let delay = if self.is_changed {
             Some(REPORT_PERIOD)
-        } else if self.items.values().any(repeats) {
+        } else if self.items.values().any(is_repeated) {
             Some(REPEAT_PERIOD)
         } else {
             self.is_fetch_count_changed.then_some(IDLE_PERIOD)
@@ -54,7 +54,7 @@ impl<R: Clone> Group<R> {
         (self.reported_at, self.is_changed, self.is_urgent) = (Some(now), false, false);
         self.is_fetch_count_changed = false;
         let (term, number) = self.last_order.unwrap_or_default();
-        let since = now.saturating_duration_since(self.origin);
+        let since_origin = now.saturating_duration_since(self.origin);
         let oldest = self.rows.oldest_fetched_at();
         let items = self.items.iter_mut().map(|(name, item)| {
             let oldest_at = oldest.get(&(name.as_str(), item.epoch));
@@ -67,7 +67,7 @@ impl<R: Clone> Group<R> {
                 rows: counts.rows,
                 done: counts.done,
                 failed: counts.failed,
-                per_minute: item.rate.per_minute(since),
+                per_minute: item.rate.per_minute(since_origin),
                 oldest_at_ms: oldest_at.map_or(0, |at| at.as_millis()),
                 dry: item.last_select_was_empty && oldest_at.is_none(),
                 checkpoint: item.checkpoint.clone(),

@@ -128,8 +128,8 @@ impl<R: Clone> RowTracker<R> {
 
     /// Begins to execute the oldest row, together with the next rows of its item.
     pub(super) fn execute(&mut self, batch: usize) -> Option<Execution<R>> {
-        let (_, (item, first)) = self.queue.first_key_value()?;
-        let (item, epoch) = (item.clone(), first.epoch);
+        let (_, (item, first_row)) = self.queue.first_key_value()?;
+        let (item, epoch) = (item.clone(), first_row.epoch);
         let numbers: Vec<u64> = self.numbers_by_item.get(&item)?.iter().take(batch).copied().collect();
         let mut entries = Vec::with_capacity(numbers.len());
         for number in numbers {
@@ -180,8 +180,8 @@ impl<R: Clone> RowTracker<R> {
     }
 
     pub(super) fn wake_waiting(&mut self, now: Instant) {
-        while let Some(due) = self.retry_queue.first_entry().filter(|entry| entry.key().0 <= now) {
-            let (item, entry) = due.remove();
+        while let Some(due_row) = self.retry_queue.first_entry().filter(|entry| entry.key().0 <= now) {
+            let (item, entry) = due_row.remove();
             self.enqueue(item, entry);
         }
     }
@@ -210,13 +210,13 @@ impl<R: Clone> RowTracker<R> {
         1
     }
 
-    /// If a select returns the row within `length`, it is ignored, so that it does not keep the group busy.
-    pub(super) fn rest(&mut self, row_id: (String, String), now: Instant, length: Duration) {
+    /// If a select returns the row within `duration`, it is ignored, so that it does not keep the group busy.
+    pub(super) fn rest(&mut self, row_id: (String, String), now: Instant, duration: Duration) {
         if self.resting_until.len() >= REMEMBERED_COUNT_MAX {
             self.resting_until.retain(|_, until| *until > now);
         }
         if self.resting_until.len() < REMEMBERED_COUNT_MAX {
-            self.resting_until.insert(row_id, now + length);
+            self.resting_until.insert(row_id, now + duration);
         }
     }
 
@@ -250,12 +250,12 @@ impl<R: Clone> RowTracker<R> {
     /// When the oldest row of each item and epoch was fetched.
     pub(super) fn oldest_fetched_at(&self) -> BTreeMap<(&str, i64), Timestamp> {
         let mut oldest = BTreeMap::new();
-        let queued = self.queue.values().chain(self.retry_queue.values()).map(|(item, entry)| (item, entry));
-        let executing = self
+        let queued_rows = self.queue.values().chain(self.retry_queue.values()).map(|(item, entry)| (item, entry));
+        let executing_rows = self
             .executions
             .values()
             .flat_map(|execution| execution.entries.iter().map(|entry| (&execution.item, entry)));
-        for (item, entry) in queued.chain(executing) {
+        for (item, entry) in queued_rows.chain(executing_rows) {
             let at = oldest.entry((item.as_str(), entry.epoch)).or_insert(entry.fetched_at);
             *at = entry.fetched_at.min(*at);
         }
