@@ -77,7 +77,7 @@ impl ScriptRequests {
     }
 }
 
-/// Removes a waiting run when it ends.
+/// Removes the pending request of a run that stops waiting for it.
 struct PendingGuard<'a> {
     requests: &'a ScriptRequests,
     key: RunKey,

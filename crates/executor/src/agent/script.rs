@@ -86,7 +86,7 @@ pub(super) struct ScriptParams {
     stdin: Option<String>,
 }
 
-/// The interpreters found in the folders of `path`, except those of unwanted languages.
+/// The interpreters found in the folders of `path`, except those of `excluded_languages`.
 pub(super) fn find(path: &std::ffi::OsStr, excluded_languages: &[String]) -> Vec<Interpreter> {
     let languages = LANGUAGES.iter().filter(|language| !excluded_languages.iter().any(|name| name == language.name));
     let is_installed = |program: &str| std::env::split_paths(path).any(|folder| is_program(&folder.join(program)));

@@ -144,7 +144,7 @@ impl Dialler {
     }
 }
 
-/// The servers that were connected at the last answer that this executor is connected already.
+/// The nodes that were connected when a server last answered that this executor is connected already.
 #[derive(Debug, Default)]
 struct ConnectedNodes(Vec<i64>);
 

@@ -12,9 +12,11 @@ const SELECT_BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// The shortest wait after a failed select, so that a database that is down is not queried without a pause.
 const SELECT_BACKOFF_MIN: Duration = Duration::from_millis(100);
 
-/// The longest time for which a row that failed for good is ignored, unless its first one times [`REST_GROWTH_MIN`] is longer.
+/// Maximum time for which a row that failed for good is ignored. If the first such time multiplied by [`REST_GROWTH_MIN`] is longer, that
+/// product is the maximum.
 const REST_MAX: Duration = Duration::from_secs(60);
-/// Retries that take long keep a row in work for about as long as its first rest. The rests grow at least this many times as long.
+/// How many times longer than the first one such a time may at least become. A row whose retries take long is in work for about as long as
+/// it is ignored at first.
 const REST_GROWTH_MIN: u32 = 8;
 
 /// The settings of a group.

@@ -65,7 +65,7 @@ pub(super) struct RowTracker<R> {
     /// Until when each row that failed for good is ignored if a select returns it.
     resting_until: BTreeMap<(String, String), Instant>,
     /// How many times each row failed for good. A row is removed when it is executed after all, or when a select of its
-    /// item no longer returns it although it returned fewer rows than its limit.
+    /// item returns fewer rows than its limit and this row is not among them.
     failed_counts: BTreeMap<(String, String), u32>,
 }
 
