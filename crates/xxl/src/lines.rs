@@ -18,9 +18,9 @@ pub(crate) struct LineLimit(Mutex<HashMap<String, (Instant, u64)>>);
 
 impl LineLimit {
     /// Logs that a write to the store, or a read, failed.
-    pub(crate) fn log_store_failure(&self, what: &'static str, error: &StoreError) {
-        if let Some(count) = self.count(what) {
-            tracing::warn!(error = %chain(error), count, "cannot {what} of executors of XXL-JOB");
+    pub(crate) fn log_store_failure(&self, action: &'static str, error: &StoreError) {
+        if let Some(count) = self.count(action) {
+            tracing::warn!(error = %chain(error), count, "cannot {action} of executors of XXL-JOB");
         }
     }
 
@@ -39,9 +39,9 @@ impl LineLimit {
                 *count += 1;
                 None
             }
-            Some(entry) => {
-                let count = entry.1 + 1;
-                *entry = (now, 0);
+            Some(occurrence) => {
+                let count = occurrence.1 + 1;
+                *occurrence = (now, 0);
                 Some(count)
             }
             None => {
