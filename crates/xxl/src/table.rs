@@ -128,10 +128,8 @@ impl AttemptEntry {
     /// `None` if nothing changed.
     pub(crate) fn stored_until(&mut self, sequence: i64) -> Option<i64> {
         let mut next_line = None;
-        while let Some((_, following_line)) =
-            self.unstored_chunks.pop_front_if(|(sent_sequence, _)| *sent_sequence <= sequence)
-        {
-            next_line = Some(following_line);
+        while let Some((_, line)) = self.unstored_chunks.pop_front_if(|(last, _)| *last <= sequence) {
+            next_line = Some(line);
         }
         next_line
     }
@@ -174,12 +172,11 @@ impl Table {
     /// Merges the stored attempts, at the start and periodically: other servers also send attempts to the executor and receive their ends.
     /// Returns the attempts that got their verdicts from another server.
     pub(crate) fn reconcile(&mut self, rows: Vec<XxlRun>, now: Instant) -> Vec<AttemptEntry> {
-        let stored_ids: BTreeMap<i64, ()> = rows.iter().map(|row| (row.log_id, ())).collect();
-        let has_verdict =
-            |entry: &AttemptEntry| entry.acked_at.is_none() && !stored_ids.contains_key(&entry.row.log_id);
+        let ids: BTreeMap<i64, ()> = rows.iter().map(|row| (row.log_id, ())).collect();
+        let has_verdict = |entry: &AttemptEntry| entry.acked_at.is_none() && !ids.contains_key(&entry.row.log_id);
         let ended_ids: Vec<i64> =
             self.entries.values().filter(|entry| has_verdict(entry)).map(|entry| entry.row.log_id).collect();
-        let ended_ids: Vec<AttemptEntry> = ended_ids.into_iter().filter_map(|log_id| self.remove(log_id)).collect();
+        let ended_entries: Vec<AttemptEntry> = ended_ids.into_iter().filter_map(|log_id| self.remove(log_id)).collect();
         for row in rows {
             match self.entries.get_mut(&row.log_id) {
                 Some(entry) => {
@@ -193,7 +190,7 @@ impl Table {
                 None => self.insert(row, 0, now),
             }
         }
-        ended_ids
+        ended_entries
     }
 
     /// Takes back the lines that an ended session may have lost: they are read again, from where the stored log ends.
@@ -275,9 +272,8 @@ impl Table {
 
     /// The attempts that a hello, or the answer to a fence, lists: those without an end, and those with an end but no verdict.
     pub(crate) fn inventory(&self) -> (Vec<RunRef>, Vec<RunRef>) {
-        let unacked_entries = self.entries.values().filter(|entry| entry.acked_at.is_none());
-        let (held, finished): (Vec<&AttemptEntry>, Vec<&AttemptEntry>) =
-            unacked_entries.partition(|entry| entry.is_open());
+        let entries = self.entries.values().filter(|entry| entry.acked_at.is_none());
+        let (held, finished): (Vec<&AttemptEntry>, Vec<&AttemptEntry>) = entries.partition(|entry| entry.is_open());
         let to_refs = |entries: Vec<&AttemptEntry>| entries.into_iter().map(AttemptEntry::run_ref).collect();
         (to_refs(held), to_refs(finished))
     }
@@ -316,19 +312,15 @@ impl Table {
 
     /// Takes some of the remembered attempts whose logs this node must read now.
     pub(crate) fn take_unread(&mut self, now: Instant, is_own: impl Fn(&XxlRun) -> bool) -> Vec<XxlRun> {
-        while self
-            .unread_attempts
-            .front()
-            .is_some_and(|(remembered_at, _)| now.duration_since(*remembered_at) >= LOG_TIMEOUT)
-        {
+        while self.unread_attempts.front().is_some_and(|(since, _)| now.duration_since(*since) >= LOG_TIMEOUT) {
             self.unread_attempts.pop_front();
         }
         let (mut own_rows, mut other_rows) = (Vec::new(), VecDeque::new());
-        for (remembered_at, row) in self.unread_attempts.drain(..) {
+        for (since, row) in self.unread_attempts.drain(..) {
             if own_rows.len() < READ_AT_ONCE_MAX && is_own(&row) {
                 own_rows.push(row);
             } else {
-                other_rows.push_back((remembered_at, row));
+                other_rows.push_back((since, row));
             }
         }
         self.unread_attempts = other_rows;
