@@ -62,8 +62,8 @@ impl AgentArgs {
     pub(crate) fn run(self) -> Result<Exit, Failure> {
         match self.command {
             Some(AgentCommand::CleanUpAfter { folder }) => {
-                let done = agent::clean_up_after(&folder);
-                return done.map(|()| Exit::Success).map_err(|error| Failure::of("cannot clean up", &error));
+                let result = agent::clean_up_after(&folder);
+                return result.map(|()| Exit::Success).map_err(|error| Failure::of("cannot clean up", &error));
             }
             Some(AgentCommand::ExecAs(exec)) => return Err(exec.run()),
             Some(AgentCommand::ProbeAs(probe)) => return probe.run().map(|()| Exit::Success),

@@ -58,12 +58,12 @@ pub(crate) struct Bulk<'a> {
 impl Bulk<'_> {
     /// Applies the action to the job or run with this id.
     pub(crate) async fn apply_to_one(&self, client: &Client, id: &str, format: FormatArgs) -> Result<(), Failure> {
-        let done = post(client, self, &json!({ "ids": [id] })).await?;
-        let found = done.value()?;
-        if found["matched"] == 0 && found["left_out"] == 0 {
+        let answer = post(client, self, &json!({ "ids": [id] })).await?;
+        let counts = answer.value()?;
+        if counts["matched"] == 0 && counts["left_out"] == 0 {
             return Err(Failure::new(Exit::NotFound, format!("there is no {} {}", self.noun, harmless_text(id))));
         }
-        report(&done, self, false, format)
+        report(&answer, self, false, format)
     }
 }
 
@@ -101,13 +101,13 @@ impl BulkArgs {
         if !self.yes {
             ask_for_consent(bulk, &search, matched)?;
             if let Some(selection) = selection_by_names(&search) {
-                let done = post(client, bulk, &selection).await?;
-                return report(&with_continuation(&done, &search)?, bulk, false, format);
+                let answer = post(client, bulk, &selection).await?;
+                return report(&with_continuation(&answer, &search)?, bulk, false, format);
             }
         }
         let selection = json!({"q": filter, "after": self.after, "expected_count": matched});
-        let done = post(client, bulk, &selection).await?;
-        report(&done, bulk, false, format)
+        let answer = post(client, bulk, &selection).await?;
+        report(&answer, bulk, false, format)
     }
 }
 
@@ -119,8 +119,8 @@ fn selection_by_names(search: &Value) -> Option<Value> {
 }
 
 /// Copies `has_more` and `after` from the preceding search into the answer: an action on names does not report them.
-fn with_continuation(done: &Body, search: &Value) -> Result<Body, Failure> {
-    let mut answer = done.value()?;
+fn with_continuation(body: &Body, search: &Value) -> Result<Body, Failure> {
+    let mut answer = body.value()?;
     for field in ["has_more", "after"] {
         answer[field] = search[field].clone();
     }
@@ -145,10 +145,10 @@ fn ask_for_consent(bulk: &Bulk<'_>, search: &Value, matched: u64) -> Result<(), 
         return Err(Failure::refused(format!("{message}: add --yes, or look first with --dry-run; nothing was done")));
     }
     let names: Vec<String> = affected_names(search).into_iter().take(NAMES_MAX).collect();
-    let more = if names.is_empty() { String::new() } else { format!(": {}", harmless_text(&names.join(", "))) };
-    let rest = matched.saturating_sub(u64::try_from(names.len()).unwrap_or(0));
-    let rest = if names.is_empty() || rest == 0 { String::new() } else { format!(" and {rest} more") };
-    write!(std::io::stderr(), "{}: {count}{more}{rest}? [y/N] ", bulk.action).ok();
+    let names_text = if names.is_empty() { String::new() } else { format!(": {}", harmless_text(&names.join(", "))) };
+    let rest_count = matched.saturating_sub(u64::try_from(names.len()).unwrap_or(0));
+    let rest_text = if names.is_empty() || rest_count == 0 { String::new() } else { format!(" and {rest_count} more") };
+    write!(std::io::stderr(), "{}: {count}{names_text}{rest_text}? [y/N] ", bulk.action).ok();
     let mut line = String::new();
     std::io::stdin().read_line(&mut line)?;
     match line.trim() {
@@ -175,9 +175,9 @@ fn report(answer: &Body, bulk: &Bulk<'_>, is_dry_run: bool, format: FormatArgs) 
     };
     let problems: Vec<&Value> = value["problems"].as_array().into_iter().flatten().collect();
     for problem in problems.iter().take(PROBLEMS_MAX) {
-        let which = ["job", "id"].into_iter().find_map(|key| problem[key].as_str()).unwrap_or_default();
-        let why = problem["message"].as_str().unwrap_or_default();
-        output::print_message(&format!("{}: {}", harmless_text(which), harmless_text(why)));
+        let subject = ["job", "id"].into_iter().find_map(|key| problem[key].as_str()).unwrap_or_default();
+        let message = problem["message"].as_str().unwrap_or_default();
+        output::print_message(&format!("{}: {}", harmless_text(subject), harmless_text(message)));
     }
     let verdict = match problems.len() {
         0 => Ok(()),
@@ -189,7 +189,7 @@ fn report(answer: &Body, bulk: &Bulk<'_>, is_dry_run: bool, format: FormatArgs) 
 /// Describes what was done or, in a dry run, would be.
 fn sentence(answer: &Value, bulk: &Bulk<'_>, is_dry_run: bool) -> String {
     let matched = answer["matched"].as_u64().unwrap_or_default();
-    let more = match (answer["has_more"] == true, answer["after"].as_str()) {
+    let continuation_text = match (answer["has_more"] == true, answer["after"].as_str()) {
         (false, _) => String::new(),
         (true, None) => "; more pass the filter than one request takes".to_owned(),
         (true, Some(place)) => {
@@ -197,14 +197,15 @@ fn sentence(answer: &Value, bulk: &Bulk<'_>, is_dry_run: bool) -> String {
         }
     };
     if is_dry_run {
-        return format!("{} would be {}{more}", counted(matched, bulk.noun), bulk.participle);
+        return format!("{} would be {}{continuation_text}", counted(matched, bulk.noun), bulk.participle);
     }
     let problem_count = answer["problems"].as_array().map_or(0, Vec::len);
     let unchanged = answer["unchanged"].as_u64().unwrap_or_default();
     let failed = u64::try_from(problem_count).unwrap_or(u64::MAX);
-    let done = answer["done"].as_u64().unwrap_or_else(|| matched.saturating_sub(unchanged).saturating_sub(failed));
-    let stood = if unchanged > 0 { format!(", {unchanged} unchanged") } else { String::new() };
-    format!("{} {}{stood}{more}", counted(done, bulk.noun), bulk.participle)
+    let done_count =
+        answer["done"].as_u64().unwrap_or_else(|| matched.saturating_sub(unchanged).saturating_sub(failed));
+    let unchanged_text = if unchanged > 0 { format!(", {unchanged} unchanged") } else { String::new() };
+    format!("{} {}{unchanged_text}{continuation_text}", counted(done_count, bulk.noun), bulk.participle)
 }
 
 #[cfg(test)]

@@ -33,8 +33,8 @@ pub(crate) fn executor_names() -> ArgValueCompleter {
 pub(crate) fn context_names() -> ArgValueCompleter {
     ArgValueCompleter::new(|part: &OsStr| {
         let (Some(part), Ok(contexts)) = (part.to_str(), Contexts::read()) else { return Vec::new() };
-        let found = contexts.all().map(|(name, _)| name).filter(|name| name.starts_with(part));
-        found.map(CompletionCandidate::new).collect()
+        let matching_names = contexts.all().map(|(name, _)| name).filter(|name| name.starts_with(part));
+        matching_names.map(CompletionCandidate::new).collect()
     })
 }
 

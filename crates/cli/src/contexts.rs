@@ -75,10 +75,16 @@ impl Contexts {
     /// The context with this name; an error if there is none.
     pub(crate) fn get(&self, name: &str) -> Result<&Context, Failure> {
         self.file.contexts.get(name).ok_or_else(|| {
-            let known: Vec<&str> = self.file.contexts.keys().map(String::as_str).collect();
-            let known =
-                if known.is_empty() { "there are none".to_owned() } else { format!("there are {}", known.join(", ")) };
-            Failure::new(Exit::NotFound, format!("there is no context {name:?}; {known}; rondel context add makes one"))
+            let known_names: Vec<&str> = self.file.contexts.keys().map(String::as_str).collect();
+            let names_text = if known_names.is_empty() {
+                "there are none".to_owned()
+            } else {
+                format!("there are {}", known_names.join(", "))
+            };
+            Failure::new(
+                Exit::NotFound,
+                format!("there is no context {name:?}; {names_text}; rondel context add makes one"),
+            )
         })
     }
 

@@ -93,12 +93,12 @@ impl DoctorArgs {
         if self.file.is_given() {
             checks.extend(check_config(&self.file).await);
         }
-        let written = print(&checks, self.format);
+        let print_result = print(&checks, self.format);
         let verdict = match checks.iter().filter(|check| check.verdict == Verdict::Wrong).count() {
             0 => Ok(()),
             count => Err(Failure::new(Exit::Failed, format!("{count} of {} checks failed", checks.len()))),
         };
-        output_or_verdict(written, verdict)
+        output_or_verdict(print_result, verdict)
     }
 }
 
@@ -186,16 +186,16 @@ fn check_skew(server: Timestamp) -> Check {
 }
 
 fn check_versions(nodes: &Value) -> Check {
-    let own = env!("CARGO_PKG_VERSION");
+    let own_version = env!("CARGO_PKG_VERSION");
     let items = nodes["items"].as_array().map(Vec::as_slice).unwrap_or_default();
     let mut others: Vec<&str> = items.iter().filter_map(|node| node["server_version"].as_str()).collect();
     others.sort_unstable();
     others.dedup();
     match others.as_slice() {
-        [one] if *one == own => passed_check("versions", format!("{own} here and there")),
+        [one] if *one == own_version => passed_check("versions", format!("{own_version} here and there")),
         [] => warning("versions", "the server names no nodes", "is its lease held? see readiness"),
         several => {
-            let finding = format!("{own} here, {} there", several.join(" and "));
+            let finding = format!("{own_version} here, {} there", several.join(" and "));
             warning("versions", finding, "use the same version on both sides")
         }
     }
@@ -284,24 +284,24 @@ async fn check_database(config: &ServerConfig) -> Check {
 
 /// The local socket that a URL names in place of a host: MySQL's socket file, or the folder with PostgreSQL's socket.
 fn socket_path(url: &reqwest::Url) -> Option<String> {
-    let named = url.query_pairs().find(|(key, _)| matches!(&**key, "host" | "socket"));
-    let named = named.map(|(_, value)| value.into_owned());
+    let socket_parameter = url.query_pairs().find(|(key, _)| matches!(&**key, "host" | "socket"));
+    let socket_parameter = socket_parameter.map(|(_, value)| value.into_owned());
     let encoded = || Some(url.host_str()?.replace("%2F", "/").replace("%2f", "/"));
-    named.or_else(encoded).filter(|path| path.starts_with('/'))
+    socket_parameter.or_else(encoded).filter(|path| path.starts_with('/'))
 }
 
 /// The host and the port of a database server.
 fn host_and_port(url: &reqwest::Url) -> (String, u16) {
     let is_postgres = url.scheme().starts_with("postgres");
     // The query of a PostgreSQL URL can set host and port.
-    let named = |name: &str| {
+    let query_value = |name: &str| {
         let mut pairs = url.query_pairs().filter(|_| is_postgres);
         pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
     };
-    let port = named("port").and_then(|port| port.parse().ok()).or(url.port());
+    let port = query_value("port").and_then(|port| port.parse().ok()).or(url.port());
     // A URL has an IPv6 address in brackets.
     let in_url = || url.host_str().unwrap_or("localhost").trim_matches(['[', ']']).to_owned();
-    (named("host").unwrap_or_else(in_url), port.unwrap_or(if is_postgres { 5432 } else { 3306 }))
+    (query_value("host").unwrap_or_else(in_url), port.unwrap_or(if is_postgres { 5432 } else { 3306 }))
 }
 
 fn check_disk(folder: &Path) -> Check {
@@ -337,8 +337,8 @@ fn print(checks: &[Check], format: FormatArgs) -> Result<(), Failure> {
         }
         Format::Jsonl => output::print_lines(&values.map(|value| value.to_string()).collect::<Vec<_>>().join("\n")),
         Format::Name => {
-            let named = checks.iter().filter(|check| check.verdict != Verdict::Good);
-            output::print_names(named.map(|check| check.name))
+            let failed_checks = checks.iter().filter(|check| check.verdict != Verdict::Good);
+            output::print_names(failed_checks.map(|check| check.name))
         }
         Format::Table | Format::Wide => {
             let paint = Paint::of_stdout();

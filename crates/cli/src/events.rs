@@ -91,9 +91,9 @@ impl EventsArgs {
 
     /// Opens the stream after the event with this id.
     async fn open(&self, client: &Client, after: Option<&str>) -> Result<Lines, Failure> {
-        let given = [("kind", self.kind.as_deref()), ("job", self.job.as_deref()), ("app", self.app.as_deref())];
-        let given = given.into_iter().chain([("after", after)]);
-        let query: Vec<(&str, &str)> = given.filter_map(|(key, value)| Some((key, value?))).collect();
+        let parameters = [("kind", self.kind.as_deref()), ("job", self.job.as_deref()), ("app", self.app.as_deref())];
+        let parameters = parameters.into_iter().chain([("after", after)]);
+        let query: Vec<(&str, &str)> = parameters.filter_map(|(key, value)| Some((key, value?))).collect();
         client.follow(&["events"], &query).await
     }
 

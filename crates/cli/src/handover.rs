@@ -44,11 +44,11 @@ impl Handover {
         if std::env::var_os(HANDOVER_VARIABLE).is_some() {
             return receive_from_stdin();
         }
-        let found = Self::read_environment()?;
-        if found.token.is_none() && found.secrets.is_empty() {
-            return Ok(found);
+        let handover = Self::read_environment()?;
+        if handover.token.is_none() && handover.secrets.is_empty() {
+            return Ok(handover);
         }
-        Err(found.restart())
+        Err(handover.restart())
     }
 
     fn read_environment() -> Result<Self, Failure> {

@@ -74,8 +74,8 @@ pub(crate) async fn read_in_pages(
     (bounds, page_len_max): (&BoundArgs, usize),
 ) -> Result<Body, Failure> {
     let max = bounds.count_max();
-    let first = request_page(client, path, query, (max.min(page_len_max), None)).await?;
-    let (mut items, mut next) = parse_page(&first)?;
+    let first_page = request_page(client, path, query, (max.min(page_len_max), None)).await?;
+    let (mut items, mut next) = parse_page(&first_page)?;
     let first_count = items.len();
     while items.len() < max {
         let Some(cursor) = &next else { break };
@@ -86,7 +86,7 @@ pub(crate) async fn read_in_pages(
         next = following;
     }
     if items.len() == first_count {
-        return Ok(first);
+        return Ok(first_page);
     }
     let items: Vec<_> = items.iter().map(|item| item.get()).collect();
     let next = serde_json::to_string(&next)?;

@@ -28,8 +28,8 @@ pub(crate) fn raise_to_count(file_count: usize) -> usize {
 }
 
 /// The soft limit to set; `None` if the current one is high enough, or cannot be raised.
-fn limit_to_set((current, maximum): (Option<u64>, Option<u64>), wanted: u64) -> Option<u64> {
-    let raised = maximum.map_or(wanted, |maximum| maximum.min(wanted));
+fn limit_to_set((current, maximum): (Option<u64>, Option<u64>), wanted_limit: u64) -> Option<u64> {
+    let raised = maximum.map_or(wanted_limit, |maximum| maximum.min(wanted_limit));
     current.filter(|current| *current < raised).map(|_| raised)
 }
 

@@ -45,7 +45,9 @@ fn visible(command: &Command) -> impl Iterator<Item = &Command> {
 
 fn name_list(names: &[String]) -> String {
     match names {
-        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+        [leading_names @ .., last_name] if !leading_names.is_empty() => {
+            format!("{} and {last_name}", leading_names.join(", "))
+        }
         _ => names.concat(),
     }
 }

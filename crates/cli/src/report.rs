@@ -172,8 +172,8 @@ impl ShowArgs {
         let (mut from, mut to) = (self.from.clone(), self.to.clone());
         if let Some(days) = self.days {
             let today = now.to_utc().map(|now| now.date_naive()).unwrap_or_default();
-            let first = today.checked_sub_days(chrono::Days::new(u64::from(days) - 1));
-            from = first.map(midnight);
+            let first_day = today.checked_sub_days(chrono::Days::new(u64::from(days) - 1));
+            from = first_day.map(midnight);
         }
         if let Some(month) = self.month {
             let end = month.checked_add_months(Months::new(1)).map(midnight);

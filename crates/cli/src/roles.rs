@@ -14,9 +14,9 @@ fn parse_role(word: &str) -> Result<Value, Failure> {
         Some((role, place)) => (role, Some(place)),
         None => (word, None),
     };
-    let known = ["viewer", "operator", "editor", "admin", "executor"];
-    if !known.contains(&role) {
-        return Err(Failure::refused(format!("--role: {role:?} is none of {}", known.join(", "))));
+    let role_names = ["viewer", "operator", "editor", "admin", "executor"];
+    if !role_names.contains(&role) {
+        return Err(Failure::refused(format!("--role: {role:?} is none of {}", role_names.join(", "))));
     }
     let (namespace, app) = match place.map(|place| place.split_once('/').ok_or(place)) {
         None => (None, None),

@@ -55,10 +55,10 @@ pub(crate) struct ProbeAs {
 /// The user with this name, and the commands that start programs as that user.
 pub(crate) fn find_user(name: &str, config: &AgentConfig) -> Result<RunAs, Failure> {
     let refused = |sentence: String| Failure::refused(format!("agent.run_as: {sentence}"));
-    let own = uzers::get_effective_uid();
-    if own != 0 {
+    let own_uid = uzers::get_effective_uid();
+    if own_uid != 0 {
         return Err(refused(format!(
-            "only root can start programs as {name:?}, and this agent runs as user {own}: start it as root, or as {name} \
+            "only root can start programs as {name:?}, and this agent runs as user {own_uid}: start it as root, or as {name} \
              without --run-as"
         )));
     }
@@ -106,11 +106,11 @@ fn groups_of(_: &str, _: &User) -> Option<Vec<u32>> {
 
 /// The files that belong to the agent alone: its token, its key, its secrets, and the results in its data folder.
 fn own_files(config: &AgentConfig) -> Vec<PathBuf> {
-    let named = [&config.settings.token_file, &config.settings.data_dir].into_iter().flatten().cloned();
+    let configured_files = [&config.settings.token_file, &config.settings.data_dir].into_iter().flatten().cloned();
     let key = config.certificate.iter().map(|(_, key)| key.clone());
     let secrets = config.settings.secrets_dir.iter().flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten());
     let secrets = secrets.flatten().map(|entry| entry.path()).filter(|path| path.is_file());
-    let all = named.chain(key).chain(secrets);
+    let all = configured_files.chain(key).chain(secrets);
     // Absolute paths, because the probe is started in another folder.
     all.map(|path| std::path::absolute(&path).unwrap_or(path)).collect()
 }

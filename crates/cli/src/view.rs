@@ -118,10 +118,10 @@ impl View {
         if items.iter().any(|item| item.pointer(&json_pointer(name)).is_some()) {
             return Ok(Column::Field(name.to_owned()));
         }
-        let mut known: Vec<String> =
+        let mut column_names: Vec<String> =
             self.headers.iter().map(|header| header.replace(' ', "_").to_lowercase()).collect();
-        known.extend(self.further_fields(items));
-        Err(Failure::refused(format!("--columns: there is no {name:?}; there are {}", known.join(", "))))
+        column_names.extend(self.further_fields(items));
+        Err(Failure::refused(format!("--columns: there is no {name:?}; there are {}", column_names.join(", "))))
     }
 
     /// The fields of the items that no column of the view shows, and that fit into a cell.

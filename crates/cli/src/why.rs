@@ -87,8 +87,8 @@ async fn requested_instant(client: &Client, job: &str, text: &str) -> Result<Str
 /// The time zone of a job's first schedule, or else UTC, as in the console.
 fn job_zone(job: &Value) -> Tz {
     let schedule = &job["schedule"];
-    let first = schedule.get(0).unwrap_or(schedule);
-    first["time_zone"].as_str().and_then(|zone| zone.parse().ok()).unwrap_or(Tz::UTC)
+    let first_schedule = schedule.get(0).unwrap_or(schedule);
+    first_schedule["time_zone"].as_str().and_then(|zone| zone.parse().ok()).unwrap_or(Tz::UTC)
 }
 
 /// The instant that the text means, or why it does not mean exactly one.

@@ -123,13 +123,13 @@ impl ChannelArgs {
 
 async fn test(client: &Client, name: &str, format: FormatArgs) -> Result<(), Failure> {
     let body = client.post(&["channels", name, "test"], "{}").await?;
-    let written = DELIVERIES.print_row(&body, format);
+    let print_result = DELIVERIES.print_row(&body, format);
     let delivery = body.value()?;
     if delivery["verdict"] == "sent" {
-        return written;
+        return print_result;
     }
     let sentence = format!("the test was not delivered: {}", text_of(&delivery["error"]));
-    output_or_verdict(written, Err(Failure::from_text(sentence)))
+    output_or_verdict(print_result, Err(Failure::from_text(sentence)))
 }
 
 impl SetArgs {
@@ -190,15 +190,15 @@ impl SetArgs {
 }
 
 fn row(channel: &Value, now: Timestamp) -> Vec<String> {
-    let last = &channel["last_delivery"];
+    let last_delivery = &channel["last_delivery"];
     vec![
         text_of(&channel["name"]),
         text_of(&channel["kind"]),
         text_of(&channel["host"]),
         text_of(&channel["lang"]),
         text_of(&channel["enabled"]),
-        text_of(&last["verdict"]),
-        time_text(&last["at"], now),
+        text_of(&last_delivery["verdict"]),
+        time_text(&last_delivery["at"], now),
     ]
 }
 

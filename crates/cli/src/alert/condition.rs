@@ -165,8 +165,8 @@ fn flag_value(value: &Option<String>) -> Option<Value> {
 
 /// The values of a flag, if it is given; an empty value is an empty list.
 fn flag_values(values: &[String]) -> Option<Value> {
-    let named: Vec<&String> = values.iter().filter(|value| !value.is_empty()).collect();
-    (!values.is_empty()).then(|| json!(named))
+    let nonempty_values: Vec<&String> = values.iter().filter(|value| !value.is_empty()).collect();
+    (!values.is_empty()).then(|| json!(nonempty_values))
 }
 
 #[cfg(test)]

@@ -223,13 +223,13 @@ impl SetArgs {
 async fn stored_rule(client: &Client, name: &str) -> Result<Option<(Value, Option<String>)>, Failure> {
     let path = ["alert-rules", name];
     let call = Call { method: Method::GET, path: &path, query: &[], body: None, headers: &[] };
-    let found = match client.call(call).await? {
+    let rule = match client.call(call).await? {
         Ok(body) => body.value()?,
         Err(refusal) if refusal.status == StatusCode::NOT_FOUND => return Ok(None),
         Err(refusal) => return Err(client.failure(&refusal)),
     };
-    let tag = found["version"].as_i64().map(|version| format!("\"v{version}\""));
-    Ok(Some((definition(found), tag)))
+    let tag = rule["version"].as_i64().map(|version| format!("\"v{version}\""));
+    Ok(Some((definition(rule), tag)))
 }
 
 /// A rule without the fields that the server adds.

@@ -105,7 +105,7 @@ fn problem_sentence(problem: &Problem) -> String {
         [] => harmless_text(&problem.detail).into_owned(),
         [only] => error(only),
         several => {
-            let lines: Vec<_> = several.iter().map(|one| format!("  {}", error(one))).collect();
+            let lines: Vec<_> = several.iter().map(|problem_error| format!("  {}", error(problem_error))).collect();
             format!("{}:\n{}", harmless_text(&problem.title), lines.join("\n"))
         }
     }

@@ -43,11 +43,11 @@ pub(super) fn unreachable(place: &str, error: reqwest::Error) -> Failure {
 
 /// The innermost cause of a failed connection: the outer layers only state that it failed.
 fn last_cause(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut last = error;
-    while let Some(cause) = last.source() {
-        last = cause;
+    let mut innermost = error;
+    while let Some(cause) = innermost.source() {
+        innermost = cause;
     }
-    chain_in_one_line(last)
+    chain_in_one_line(innermost)
 }
 
 /// Refuses a redirect and a web page. Both come from a proxy in front of the server, such as one that asks users to

@@ -53,8 +53,8 @@ impl Lines {
 /// Takes the first whole line out of `bytes`, without its end.
 fn cut_line(bytes: &mut Vec<u8>) -> Option<String> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
-    let rest = bytes.split_off(end + 1);
-    let line = std::mem::replace(bytes, rest);
+    let remaining = bytes.split_off(end + 1);
+    let line = std::mem::replace(bytes, remaining);
     Some(String::from_utf8_lossy(&line[..end]).trim_end_matches('\r').to_owned())
 }
 

@@ -116,9 +116,8 @@ impl ClientArgs {
         let name = self.context.as_deref().or(variables.context.as_deref()).or(contexts.current());
         let context = name.map(|name| contexts.get(name)).transpose()?;
         let context_url = context.map(|context| context.server.as_str());
-        let named = context_url.filter(|_| is_named);
-        let server =
-            self.server.as_deref().or(named).or(variables.server.as_deref()).or(context_url).unwrap_or(SERVER_DEFAULT);
+        let named_url = self.server.as_deref().or(context_url.filter(|_| is_named));
+        let server = named_url.or(variables.server.as_deref()).or(context_url).unwrap_or(SERVER_DEFAULT);
         let base = check_server("--server", server)?;
         // A context's token and namespace are only for that context's server.
         let context = context.filter(|context| is_same_server(&context.server, server));
@@ -159,12 +158,12 @@ impl ClientArgs {
     /// named.
     pub(crate) fn check_sign_in(&self, context: &Context) -> Result<(), Failure> {
         let is_other_server = self.server.as_deref().is_some_and(|server| !is_same_server(server, &context.server));
-        let given = [
+        let given_flags = [
             ("--server", is_other_server),
             ("--namespace", self.namespace.is_some() && self.namespace != context.namespace),
             ("--token-file", self.token_file.is_some()),
         ];
-        let Some((flag, _)) = given.into_iter().find(|(_, is_given)| *is_given) else { return Ok(()) };
+        let Some((flag, _)) = given_flags.into_iter().find(|(_, is_given)| *is_given) else { return Ok(()) };
         Err(Failure::refused(format!(
             "{flag} is not for signing in: the server and the namespace are those of the context (rondel context add), and \
              the token is read from standard input"
@@ -173,8 +172,8 @@ impl ClientArgs {
 
     /// The name of the context to use: from the flag, else from the environment, else the current one.
     pub(crate) fn context_name(&self, contexts: &Contexts) -> Option<String> {
-        let named = self.context.clone().or_else(|| Self::from_environment().context);
-        named.or_else(|| contexts.current().map(str::to_owned))
+        let given_name = self.context.clone().or_else(|| Self::from_environment().context);
+        given_name.or_else(|| contexts.current().map(str::to_owned))
     }
 
     /// A client with this token for `self.server`. Contexts and the environment are not consulted.
@@ -330,11 +329,11 @@ impl Client {
         let part: String = name.chars().take(2).collect();
         let query = [("q", part.as_str()), ("limit", "200")];
         let call = Call { method: Method::GET, path: &["jobs"], query: &query, body: None, headers: &[] };
-        let found = match self.call(call).await {
+        let jobs = match self.call(call).await {
             Ok(Ok(body)) => body.value().unwrap_or_default(),
             Ok(Err(_)) | Err(_) => return String::new(),
         };
-        let names = found["items"].as_array().into_iter().flatten().filter_map(|job| job["name"].as_str());
+        let names = jobs["items"].as_array().into_iter().flatten().filter_map(|job| job["name"].as_str());
         match near::similar(name, names).as_slice() {
             [] => String::new(),
             near => format!("; did you mean {}?", near.join(" or ")),
@@ -345,7 +344,7 @@ impl Client {
     pub(crate) async fn call(&self, call: Call<'_>) -> Result<Result<Body, Refusal>, Failure> {
         let headers = call.headers;
         // The server reads the first value of a header, so a default must not precede the caller's value.
-        let is_given = |wanted: &str| headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(wanted));
+        let is_given = |header_name: &str| headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(header_name));
         let mut request = self.request(call.method, call.path, call.query)?.timeout(ANSWER_TIMEOUT);
         if !is_given("accept") {
             request = request.header("accept", "application/json, application/yaml;q=0.9");

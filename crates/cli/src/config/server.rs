@@ -461,9 +461,9 @@ impl ServerConfig {
     /// Checks that an executor without a server stops its runs before they are given to another one.
     fn check_executors(&self) -> Result<(), Failure> {
         let ServerValues { heartbeat, silence, lost_after, continue_max, .. } = self.settings;
-        let too_short = |key, length: DurationText, least: Duration, what: &str| {
+        let too_short = |key, length: DurationText, least: Duration, reason: &str| {
             let least = DurationText(least);
-            Err(bad_setting(SECTION, key, format!("{length} is too short, it must be at least {least}: {what}")))
+            Err(bad_setting(SECTION, key, format!("{length} is too short, it must be at least {least}: {reason}")))
         };
         if heartbeat.0 < HEARTBEAT_MIN {
             return too_short("heartbeat", heartbeat, HEARTBEAT_MIN, "more often is only noise");
@@ -474,12 +474,12 @@ impl ServerConfig {
         }
         let lost_after_min = silence.0.saturating_add(KILL_GRACE);
         if lost_after.0 < lost_after_min {
-            let what = format!("the silence of {silence} and {} for what runs to end", DurationText(KILL_GRACE));
-            return too_short("lost_after", lost_after, lost_after_min, &what);
+            let reason = format!("the silence of {silence} and {} for what runs to end", DurationText(KILL_GRACE));
+            return too_short("lost_after", lost_after, lost_after_min, &reason);
         }
         if continue_max.0 < lost_after.0 {
-            let what = format!("the {lost_after} after which an executor is lost");
-            return too_short("continue_max", continue_max, lost_after.0, &what);
+            let reason = format!("the {lost_after} after which an executor is lost");
+            return too_short("continue_max", continue_max, lost_after.0, &reason);
         }
         if continue_max.0 > CONTINUE_MAX {
             let most = DurationText(CONTINUE_MAX);

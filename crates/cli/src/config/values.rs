@@ -157,8 +157,8 @@ pub(crate) enum ExecutorCertificates {
 }
 
 impl From<ExecutorCertificates> for Certificates {
-    fn from(wanted: ExecutorCertificates) -> Self {
-        match wanted {
+    fn from(certificates: ExecutorCertificates) -> Self {
+        match certificates {
             ExecutorCertificates::Required => Self::Required,
             ExecutorCertificates::Named => Self::Named,
         }

@@ -31,8 +31,9 @@ pub(super) fn xxl_config(settings: &ServerValues) -> Result<Option<XxlConfig>, F
         let is_path = |part: &str| {
             !part.is_empty() && part.chars().all(|sign| sign.is_ascii_alphanumeric() || matches!(sign, '-' | '_' | '.'))
         };
-        let parts = prefix.strip_prefix('/').map(|rest| rest.trim_end_matches('/').split('/').collect::<Vec<_>>());
-        let is_own = |first: &&str| matches!(*first, "api" | "n" | "static" | "sign-in" | "rondel.v1.Gateway");
+        let parts = prefix.strip_prefix('/').map(|path| path.trim_end_matches('/').split('/').collect::<Vec<_>>());
+        let is_own =
+            |first_part: &&str| matches!(*first_part, "api" | "n" | "static" | "sign-in" | "rondel.v1.Gateway");
         if !parts.is_some_and(|parts| parts.iter().all(|part| is_path(part)) && !parts.first().is_some_and(is_own)) {
             return refuse("xxl_prefix", format!("{prefix:?} is not a path of its own; write it as /scheduler"));
         }

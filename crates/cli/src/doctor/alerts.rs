@@ -50,8 +50,9 @@ impl Alerts {
         let mut checks = Vec::new();
         for rule in self.rules.iter().filter(|rule| rule["enabled"] == true) {
             let escalation = rule["escalate"].get("channel");
-            let named = rule["channels"].as_array().into_iter().flatten().chain(escalation).filter_map(Value::as_str);
-            for channel in named.filter(|channel| !channel_names.contains(channel)) {
+            let rule_channels =
+                rule["channels"].as_array().into_iter().flatten().chain(escalation).filter_map(Value::as_str);
+            for channel in rule_channels.filter(|channel| !channel_names.contains(channel)) {
                 let finding =
                     format!("alert rule {} reports to channel {channel}, which does not exist", text_of(&rule["name"]));
                 checks.push(Finding { finding, remedy: remedy(channel) });
@@ -60,9 +61,9 @@ impl Alerts {
         let mut expecting: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for job in jobs.values().flatten().filter(|job| job["expect"].is_object()) {
             let channels = job["expect"]["channels"].as_array().map(Vec::as_slice).unwrap_or_default();
-            let named: Vec<&str> = channels.iter().filter_map(Value::as_str).collect();
-            let named = if named.is_empty() { vec![EXPECT_CHANNEL] } else { named };
-            for channel in named.into_iter().filter(|channel| !channel_names.contains(channel)) {
+            let expected_channels: Vec<&str> = channels.iter().filter_map(Value::as_str).collect();
+            let expected_channels = if expected_channels.is_empty() { vec![EXPECT_CHANNEL] } else { expected_channels };
+            for channel in expected_channels.into_iter().filter(|channel| !channel_names.contains(channel)) {
                 expecting.entry(channel).or_default().push(job["name"].as_str().unwrap_or_default());
             }
         }

@@ -139,7 +139,8 @@ impl ClusterState {
     }
 
     fn check_declarations(&self) -> Vec<Check> {
-        let problems = self.problems.iter().flat_map(|(app, problems)| problems.iter().map(move |one| (app, one)));
+        let problems =
+            self.problems.iter().flat_map(|(app, problems)| problems.iter().map(move |problem| (app, problem)));
         let check = |(app, problem): (&String, &Value)| {
             let (job, pointer, message) =
                 (text_of(&problem["job"]), text_of(&problem["pointer"]), text_of(&problem["message"]));
@@ -160,9 +161,10 @@ fn silent_executor(executor: &Value, now: Timestamp) -> Option<Check> {
     let silent = executor.get("unanswered_triggers").filter(|silent| silent.is_object())?;
     let (name, app) = (text_of(&executor["name"]), text_of(&executor["app"]));
     let since = silent["since"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
-    let since = since.map(|at| format!(" since {}", clock::relative_text(at, now))).unwrap_or_default();
+    let since_text = since.map(|at| format!(" since {}", clock::relative_text(at, now))).unwrap_or_default();
     let count = text_of(&silent["count"]);
-    let finding = format!("{name} of app {app} is connected and does not answer triggers: {count} in a row{since}");
+    let finding =
+        format!("{name} of app {app} is connected and does not answer triggers: {count} in a row{since_text}");
     let remedy = "look at its log and restart it; until it answers, runs go to the other executors of its app first";
     Some(warning("executors", finding, remedy))
 }
@@ -170,13 +172,13 @@ fn silent_executor(executor: &Value, now: Timestamp) -> Option<Check> {
 /// A server without a lease. If it is the one that answers, it is alive and cannot renew its lease.
 fn dead_node(name: &str, node: &Value, now: Timestamp) -> Vec<Check> {
     let until = node["lease_until"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
-    let since = until.map(|at| format!(" since {}", clock::relative_text(at, now))).unwrap_or_default();
+    let since_text = until.map(|at| format!(" since {}", clock::relative_text(at, now))).unwrap_or_default();
     if node["is_this"] != true {
         let remedy = "start it again, or look at its log; its jobs run on the other nodes";
-        return vec![warning("nodes", format!("{name} is dead{since}"), remedy)];
+        return vec![warning("nodes", format!("{name} is dead{since_text}"), remedy)];
     }
     let finding =
-        format!("{name} answers, and has had no lease{since}: it cannot write to its database, and runs nothing");
+        format!("{name} answers, and has had no lease{since_text}: it cannot write to its database, and runs nothing");
     let remedy = "look at its database (locked, full, read-only or away) and at its log";
     let mut checks = vec![failed_check("nodes", finding, remedy)];
     checks.extend(failing_loops(name, &node["loops"], now));
@@ -185,15 +187,15 @@ fn dead_node(name: &str, node: &Value, now: Timestamp) -> Vec<Check> {
 
 /// The loops of a server that no longer do their work.
 fn failing_loops(node: &str, loops: &Value, now: Timestamp) -> Vec<Check> {
-    let failing = loops.as_array().into_iter().flatten().filter(|one| one["status"] == "failing");
-    let check = |one: &Value| {
-        let (name, error) = (text_of(&one["name"]), text_of(&one["last_error"]));
-        let since = one["failing_since"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
-        let since = since.map(|at| format!(" since {}", clock::relative_text(at, now))).unwrap_or_default();
-        let finding = format!("{node}: the loop {name} fails{since}: {error}");
+    let failing = loops.as_array().into_iter().flatten().filter(|loop_status| loop_status["status"] == "failing");
+    let to_check = |loop_status: &Value| {
+        let (name, error) = (text_of(&loop_status["name"]), text_of(&loop_status["last_error"]));
+        let since = loop_status["failing_since"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
+        let since_text = since.map(|at| format!(" since {}", clock::relative_text(at, now))).unwrap_or_default();
+        let finding = format!("{node}: the loop {name} fails{since_text}: {error}");
         failed_check("nodes", finding, "look at the log of that server, and at its database")
     };
-    failing.map(check).collect()
+    failing.map(to_check).collect()
 }
 
 #[cfg(test)]

@@ -28,14 +28,14 @@ pub(super) fn read(source: &mut dyn BufRead, tables: &[&str]) -> Result<BTreeMap
     let mut columns: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut statements = Statements { source, line: 1, tables };
     while let Some((line, text)) = statements.next()? {
-        let line_error = |why: String| format!("line {line}: {why}");
+        let line_error = |message: String| format!("line {line}: {message}");
         match Statement::read(&text).map_err(line_error)? {
             Statement::Create(table, names) => {
                 columns.insert(table.clone(), names);
                 rows_by_table.entry(table).or_default();
             }
-            Statement::Insert(table, named, rows) => {
-                let names = if named.is_empty() { columns.get(&table) } else { Some(&named) };
+            Statement::Insert(table, named_columns, rows) => {
+                let names = if named_columns.is_empty() { columns.get(&table) } else { Some(&named_columns) };
                 let Some(names) = names else {
                     return Err(line_error(format!(
                         "rows of {table} without the names of its columns, and no CREATE TABLE before them: dump with \
@@ -198,8 +198,8 @@ const PREFIX_LEN: usize = 200;
 fn push(text: &mut Vec<u8>, byte: u8, is_stored: bool) {
     if is_stored || text.len() < PREFIX_LEN {
         text.push(byte);
-    } else if let Some(last) = text.last_mut() {
-        *last = byte;
+    } else if let Some(last_byte) = text.last_mut() {
+        *last_byte = byte;
     }
 }
 
@@ -322,9 +322,9 @@ impl Tokens<'_> {
             return Ok(Some(token));
         }
         while self.rest.next_if(|c| c.is_whitespace()).is_some() {}
-        let Some(first) = self.rest.next() else { return Ok(None) };
-        Ok(Some(match first {
-            '\'' | '"' => Token::Text(self.read_quoted(first, true)?),
+        let Some(first_char) = self.rest.next() else { return Ok(None) };
+        Ok(Some(match first_char {
+            '\'' | '"' => Token::Text(self.read_quoted(first_char, true)?),
             '`' => Token::Name(self.read_quoted('`', false)?),
             c if is_word_char(c) => {
                 let mut word = String::from(c);
@@ -372,8 +372,8 @@ impl Tokens<'_> {
     }
 
     /// The name of the table, without that of its database.
-    fn read_table_name(&mut self, first: String) -> Result<String, String> {
-        let mut name = first;
+    fn read_table_name(&mut self, first_part: String) -> Result<String, String> {
+        let mut name = first_part;
         loop {
             match self.next()? {
                 Some(Token::Sign('.')) => name = self.read_word()?,

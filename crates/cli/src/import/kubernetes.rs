@@ -39,15 +39,15 @@ fn read_one(object: &Value, is_of_several: bool, app: &str, result: &mut ImportR
     let title = if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
     let mut entry = Entry::new(format!("CronJob {title}"), name);
     let spec = &object["spec"];
-    if let Some(why) = zone_in_schedule(spec) {
-        return result.leave_out(entry, why);
+    if let Some(reason) = zone_in_schedule(spec) {
+        return result.leave_out(entry, reason);
     }
     let job_spec = &spec["jobTemplate"]["spec"];
     let pod = &job_spec["template"]["spec"];
     let containers = pod["containers"].as_array().map(Vec::as_slice).unwrap_or_default();
     let [container] = containers else {
-        let why = format!("has {} containers: a run is one program", containers.len());
-        return result.leave_out(entry, why);
+        let reason = format!("has {} containers: a run is one program", containers.len());
+        return result.leave_out(entry, reason);
     };
     let words = |field: &str| container[field].as_array().cloned().unwrap_or_default();
     let argv: Vec<Value> = words("command").into_iter().chain(words("args")).collect();
@@ -111,46 +111,46 @@ fn read_one(object: &Value, is_of_several: bool, app: &str, result: &mut ImportR
 /// `$(`.
 fn expand_variables(word: &Value, env: &Map<String, Value>, entry: &mut Entry) -> Value {
     let Some(text) = word.as_str() else { return word.clone() };
-    let (mut rest, mut whole) = (text, String::new());
-    while let Some(place) = rest.find('$') {
-        whole.push_str(&rest[..place]);
-        let after = &rest[place + 1..];
+    let (mut remaining, mut expanded) = (text, String::new());
+    while let Some(dollar_position) = remaining.find('$') {
+        expanded.push_str(&remaining[..dollar_position]);
+        let after = &remaining[dollar_position + 1..];
         let name = after.strip_prefix('(').and_then(|after| Some(after.split_once(')')?.0));
-        rest = match name {
+        remaining = match name {
             _ if after.starts_with('$') => {
-                whole.push('$');
+                expanded.push('$');
                 &after[1..]
             }
             Some(name) => {
                 match env.get(name).and_then(Value::as_str) {
-                    Some(value) => whole.push_str(value),
+                    Some(value) => expanded.push_str(value),
                     None => {
                         entry.note_unsupported(format!("$({name}) is not in env, and stays as it is: write its value"));
-                        write!(whole, "$({name})").ok();
+                        write!(expanded, "$({name})").ok();
                     }
                 }
                 &after[name.len() + 2..]
             }
             None => {
-                whole.push('$');
+                expanded.push('$');
                 after
             }
         };
     }
-    whole.push_str(rest);
-    whole.into()
+    expanded.push_str(remaining);
+    expanded.into()
 }
 
 fn note_containers(pod: &Value, job_spec: &Value, entry: &mut Entry) {
     let names = |field: &str| -> Vec<&str> {
-        pod[field].as_array().into_iter().flatten().map(|one| one["name"].as_str().unwrap_or("?")).collect()
+        pod[field].as_array().into_iter().flatten().map(|object| object["name"].as_str().unwrap_or("?")).collect()
     };
-    let first = names("initContainers");
-    if !first.is_empty() {
+    let init_names = names("initContainers");
+    if !init_names.is_empty() {
         entry.note_unsupported(format!(
             "initContainers ({}): they ran before the command, or beside it as sidecars: let the command do their work, or make a job of \
              each that this one follows from",
-            first.join(", ")
+            init_names.join(", ")
         ));
     }
     if job_spec["podFailurePolicy"].is_object() {
@@ -261,9 +261,9 @@ fn environment(container: &Value, entry: &mut Entry) -> Map<String, Value> {
                 secret["name"].as_str().unwrap_or_default(),
                 secret["key"].as_str().unwrap_or_default()
             );
-            let known = place.replace(|c: char| !c.is_ascii_alphanumeric(), "_").to_uppercase();
-            env.insert(name.to_owned(), format!("{{{{secret.{known}}}}}").into());
-            entry.note_change(format!("{name} comes from the secret {place}: give the agent the secret {known}"));
+            let secret_name = place.replace(|c: char| !c.is_ascii_alphanumeric(), "_").to_uppercase();
+            env.insert(name.to_owned(), format!("{{{{secret.{secret_name}}}}}").into());
+            entry.note_change(format!("{name} comes from the secret {place}: give the agent the secret {secret_name}"));
         } else if variable["valueFrom"].is_null() {
             env.insert(name.to_owned(), "".into());
         } else {

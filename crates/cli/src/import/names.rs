@@ -49,10 +49,10 @@ impl Names {
         let hashed: Vec<String> = identities.iter().map(|identity| format!("{stem}-{:08x}", hash(identity))).collect();
         let is_known = identities.first().is_some_and(|identity| !self.named_identities.insert((*identity).to_owned()));
         let skipped = usize::from(is_known && identities.len() > 1);
-        let last = hashed.last().unwrap_or(&stem).clone();
+        let last_hashed = hashed.last().unwrap_or(&stem).clone();
         let is_whole = text.trim().chars().count() <= room;
         let plain = is_whole.then_some(stem);
-        let numbered = (2_u32..).map(|number| format!("{last}-{number}"));
+        let numbered = (2_u32..).map(|number| format!("{last_hashed}-{number}"));
         let mut candidates = plain.into_iter().chain(hashed.into_iter().skip(skipped)).chain(numbered);
         candidates.find(|name| self.used_names.insert(name.clone())).unwrap_or_default()
     }

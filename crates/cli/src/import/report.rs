@@ -95,8 +95,8 @@ impl ImportResult {
 /// The first names of a list.
 fn first_names(names: &[&str]) -> String {
     let more = if names.len() > NAME_COUNT_MAX { ", …" } else { "" };
-    let first: Vec<_> = names.iter().take(NAME_COUNT_MAX).map(|name| harmless_text(name)).collect();
-    first.join(", ") + more
+    let shown_names: Vec<_> = names.iter().take(NAME_COUNT_MAX).map(|name| harmless_text(name)).collect();
+    shown_names.join(", ") + more
 }
 
 #[cfg(test)]

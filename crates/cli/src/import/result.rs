@@ -205,8 +205,8 @@ impl ImportResult {
     }
 
     /// Adds an entry without a definition.
-    pub(super) fn leave_out(&mut self, mut entry: Entry, why: impl Into<String>) {
-        entry.replace_notes(vec![why.into()]);
+    pub(super) fn leave_out(&mut self, mut entry: Entry, reason: impl Into<String>) {
+        entry.replace_notes(vec![reason.into()]);
         self.entries.push(entry);
     }
 

@@ -142,10 +142,10 @@ fn finding_line(entries: &[Entry], finding: &Finding) -> String {
 
 /// Resolves `/3/schedule/cron` to a place in a file, and to the pointer below the job.
 fn locate<'a>(entries: &[Entry], pointer: &'a str) -> Option<(String, &'a str)> {
-    let rest = pointer.strip_prefix('/')?;
-    let end = rest.find('/').unwrap_or(rest.len());
-    let entry = entries.get(rest[..end].parse::<usize>().ok()?)?;
-    Some((entry.place(&rest[end..]), &rest[end..]))
+    let index_and_path = pointer.strip_prefix('/')?;
+    let end = index_and_path.find('/').unwrap_or(index_and_path.len());
+    let entry = entries.get(index_and_path[..end].parse::<usize>().ok()?)?;
+    Some((entry.place(&index_and_path[end..]), &index_and_path[end..]))
 }
 
 impl PlanArgs {
@@ -153,7 +153,7 @@ impl PlanArgs {
         let entries = read_all(&self.files.files)?;
         let body = self.files.plan(client, &entries).await?;
         let answer: ApplyReport = parse_answer(body.text())?;
-        let written = print(&body, &answer, format);
+        let print_result = print(&body, &answer, format);
         if matches!(format.format, Format::Table | Format::Wide) {
             match answer.summary {
                 summary if summary.has_no_changes() => {
@@ -163,7 +163,7 @@ impl PlanArgs {
             }
         }
         let has_changes = self.exit_code && !answer.summary.has_no_changes();
-        output_or_verdict(written, if has_changes { Err(Failure::silent(Exit::Changes)) } else { Ok(()) })
+        output_or_verdict(print_result, if has_changes { Err(Failure::silent(Exit::Changes)) } else { Ok(()) })
     }
 }
 
@@ -243,7 +243,7 @@ impl ApplyArgs {
             return Err(Failure::new(Exit::Unreachable, message));
         };
         items.sort_by_key(|(item, _)| item.index.unwrap_or(usize::MAX));
-        let written = report_items(&items, format);
+        let print_result = report_items(&items, format);
         if matches!(format.format, Format::Table | Format::Wide) {
             output::print_message(&if summary.has_no_changes() {
                 format!("nothing changed: {}", summary.words())
@@ -251,7 +251,7 @@ impl ApplyArgs {
                 summary.words()
             });
         }
-        output_or_verdict(written, check_failures(items.iter().map(|(item, _)| item)))
+        output_or_verdict(print_result, check_failures(items.iter().map(|(item, _)| item)))
     }
 
     /// Applies all jobs, and prints the server's answer unchanged.
@@ -259,8 +259,8 @@ impl ApplyArgs {
         let (query, body) = (self.files.query(), Some(("application/json", request_body(entries))));
         let answer = client.call(Call { method: Method::POST, path: &PATH, query: &query, body, headers: &[] }).await?;
         let body = answer.map_err(|refusal| refusal_failure(client, entries, &refusal))?;
-        let written = output::print_document(body.text(), format.format);
-        output_or_verdict(written, check_failures(parse_answer::<ApplyReport>(body.text())?.items.iter()))
+        let print_result = output::print_document(body.text(), format.format);
+        output_or_verdict(print_result, check_failures(parse_answer::<ApplyReport>(body.text())?.items.iter()))
     }
 
     /// Shows which jobs would be removed, and asks for consent; refuses if there is no terminal.

@@ -30,8 +30,8 @@ impl ExportArgs {
                 return Err(Failure::refused("-o: an export is YAML, or with -o json JSON"));
             }
         };
-        let given = [("name", self.name.as_deref()), ("app", self.app.as_deref()), ("format", Some(form))];
-        let query: Vec<_> = given.iter().filter_map(|(name, value)| Some((*name, (*value)?))).collect();
+        let parameters = [("name", self.name.as_deref()), ("app", self.app.as_deref()), ("format", Some(form))];
+        let query: Vec<_> = parameters.iter().filter_map(|(name, value)| Some((*name, (*value)?))).collect();
         output::print_answer(client.get(&["jobs", "export"], &query).await?.text())
     }
 }

@@ -157,14 +157,14 @@ fn reason_text(error: &serde_json::Error) -> String {
 
 /// The jobs of a YAML text; `file` is its name in errors.
 pub(super) fn entries_of_yaml(text: &str, file: &str) -> Result<Vec<Entry>, Failure> {
-    let found = documents(text)
+    let yaml_documents = documents(text)
         .map_err(|error| Failure::refused(format!("{file}:{}:{}: {}", error.line, error.column, error.message)))?;
     let entry = |node: Node| {
         let value = node.value();
         let text = value.to_string().into();
         Entry { value, text, file: file.to_owned(), source: Source::Yaml(node) }
     };
-    Ok(found.into_iter().flat_map(Node::items).map(entry).collect())
+    Ok(yaml_documents.into_iter().flat_map(Node::items).map(entry).collect())
 }
 
 #[cfg(test)]

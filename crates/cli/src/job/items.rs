@@ -97,10 +97,10 @@ impl ItemsArgs {
 
     /// The first page as the server sent it. If the caller wants more items, those of further pages are added.
     async fn read(&self, client: &Client) -> Result<Body, Failure> {
-        let first = self.request_page(client, (0, None)).await?;
-        let mut document = first.value()?;
+        let first_page = self.request_page(client, (0, None)).await?;
+        let mut document = first_page.value()?;
         if self.bounds.count_max() <= PAGE_LEN_MAX || document["next_cursor"].is_null() {
-            return Ok(first);
+            return Ok(first_page);
         }
         let mut items = document["items"].take().as_array().cloned().unwrap_or_default();
         while let Some(cursor) = document["next_cursor"].as_str().filter(|_| items.len() < self.bounds.count_max()) {
@@ -216,19 +216,21 @@ impl Snapshot {
     /// The items with their rows per second since the previous answer.
     fn with_rates(&self, previous: &Self) -> Vec<Value> {
         let items = |view: &Value| view["items"].as_array().cloned().unwrap_or_default();
-        let known: HashMap<String, Value> =
+        let previous_items: HashMap<String, Value> =
             items(&previous.view).into_iter().map(|item| (text_of(&item["name"]), item)).collect();
         let mut items = items(&self.view);
         for item in &mut items {
-            let rate = known.get(&text_of(&item["name"])).and_then(|known| self.rate_text(known, item, previous.at));
+            let rate = previous_items
+                .get(&text_of(&item["name"]))
+                .and_then(|previous_items| self.rate_text(previous_items, item, previous.at));
             item["rows_per_second"] = rate.into();
         }
         items
     }
 
     /// Rows done per second between two answers, with one decimal.
-    fn rate_text(&self, earlier: &Value, later: &Value, since: Instant) -> Option<String> {
-        rate_text(earlier["done"].as_u64()?, later["done"].as_u64()?, self.at.duration_since(since))
+    fn rate_text(&self, earlier: &Value, later: &Value, earlier_at: Instant) -> Option<String> {
+        rate_text(earlier["done"].as_u64()?, later["done"].as_u64()?, self.at.duration_since(earlier_at))
     }
 }
 

@@ -88,9 +88,9 @@ pub(super) async fn print(client: &Client, args: &LogsArgs, format: FormatArgs) 
         (None, None) => return Err(Failure::refused("name a run, or a job with --job")),
     };
     let attempt = args.attempt.map(|attempt| attempt.to_string());
-    let given =
+    let parameters =
         [("attempt", &attempt), ("level", &args.level), ("contains", &args.contains), ("severity", &args.severity)];
-    let query: Vec<_> = given.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))).collect();
+    let query: Vec<_> = parameters.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))).collect();
     let start = match (args.tail, args.from_line) {
         (Some(count), _) => Some(("tail", count.to_string())),
         (_, line) => line.map(|line| ("from_line", line.to_string())),
@@ -227,8 +227,8 @@ impl Log<'_> {
 
     /// The query parameter for where a page begins: after this cursor, or else at the start of the first page.
     fn start_param<'s>(&'s self, after: Option<&'s str>) -> Option<(&'s str, &'s str)> {
-        let first = || self.start.as_ref().map(|(name, value)| (*name, value.as_str()));
-        after.map(|after| ("after", after)).or_else(first)
+        let start = || self.start.as_ref().map(|(name, value)| (*name, value.as_str()));
+        after.map(|after| ("after", after)).or_else(start)
     }
 
     fn print_line(&self, json: &str) -> Result<(), Failure> {

@@ -209,10 +209,10 @@ impl RunArgs {
 
 /// Reports on stderr that the job whose runs were listed is deleted.
 fn report_deleted_job(runs: &Body) -> Result<(), Failure> {
-    let Some(first) = runs.page()?.items.into_iter().next() else { return Ok(()) };
-    let first: Value = serde_json::from_str(first.get())?;
-    if let Some(at) = first["job_deleted_at"].as_str() {
-        let job = text_of(&first["job"]);
+    let Some(first_run) = runs.page()?.items.into_iter().next() else { return Ok(()) };
+    let first_run: Value = serde_json::from_str(first_run.get())?;
+    if let Some(at) = first_run["job_deleted_at"].as_str() {
+        let job = text_of(&first_run["job"]);
         output::print_message(&format!(
             "job {} was deleted at {at}; its runs are kept until their retention ends",
             harmless_text(&job)

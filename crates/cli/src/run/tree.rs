@@ -71,12 +71,12 @@ fn tree_status_text(item: &Value) -> String {
 
 /// `│  └─ `: the branches in front of a line, from its depth and the depths of the lines after it.
 fn branches(depths: &[usize], place: usize) -> String {
-    let own = depths[place];
+    let own_depth = depths[place];
     let mut text = String::new();
-    for level in 1..=own {
+    for level in 1..=own_depth {
         // The branch of this level continues if the next line that is not deeper is exactly on this level.
         let goes_on = depths[place + 1..].iter().find(|depth| **depth <= level) == Some(&level);
-        text.push_str(match (level == own, goes_on) {
+        text.push_str(match (level == own_depth, goes_on) {
             (true, true) => "├─ ",
             (true, false) => "└─ ",
             (false, true) => "│  ",

@@ -97,12 +97,15 @@ pub(crate) async fn print_or_wait(
             period = POLL_MIN;
         }
         if status.is_terminal() {
-            let written = VIEW.print_row(&body, format);
+            let print_result = VIEW.print_row(&body, format);
             if let Some(message) = uncut_message(&body.value()?, format.format) {
                 output::print_message(&message);
             }
             let succeeded = status == RunStatus::Succeeded;
-            return output_or_verdict(written, if succeeded { Ok(()) } else { Err(Failure::silent(Exit::RunFailed)) });
+            return output_or_verdict(
+                print_result,
+                if succeeded { Ok(()) } else { Err(Failure::silent(Exit::RunFailed)) },
+            );
         }
         if status == RunStatus::Running {
             not_running_since = None;
@@ -170,8 +173,13 @@ fn progress_text(run: &Value) -> String {
     if let Some(attempt) = run["attempt"].as_i64().filter(|attempt| *attempt > 1) {
         words.push_str(&format!(", attempt {attempt}"));
     }
-    if let (Some(done), Some(total)) = (run["progress"]["done"].as_u64(), run["progress"]["total"].as_u64()) {
-        words.push_str(&if total > 0 { format!(", {done} of {total}") } else { format!(", {done}") });
+    if let (Some(done_count), Some(total_count)) = (run["progress"]["done"].as_u64(), run["progress"]["total"].as_u64())
+    {
+        words.push_str(&if total_count > 0 {
+            format!(", {done_count} of {total_count}")
+        } else {
+            format!(", {done_count}")
+        });
     }
     harmless_text(&words).into_owned()
 }

@@ -178,8 +178,8 @@ impl ShowArgs {
 impl DiffArgs {
     async fn run(&self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
         let (from, to) = (self.from.map(|from| from.to_string()), self.to.map(|to| to.to_string()));
-        let given = [("from", from.as_deref()), ("to", to.as_deref())];
-        let query: Vec<_> = given.iter().filter_map(|(name, value)| Some((*name, (*value)?))).collect();
+        let parameters = [("from", from.as_deref()), ("to", to.as_deref())];
+        let query: Vec<_> = parameters.iter().filter_map(|(name, value)| Some((*name, (*value)?))).collect();
         let body = client.get(&["scripts", &self.name, "diff"], &query).await?;
         if let Format::Json | Format::Jsonl | Format::Yaml = format.format {
             return output::print_document(body.text(), format.format);

@@ -117,12 +117,12 @@ impl Node {
     /// Stores the token of the file. One that the database knows stays as it is, also if it has ended.
     async fn register_token(&self, file: &Path) -> Result<(), Failure> {
         let (store, now) = (self.engine.store(), self.engine.now());
-        let Some(known) = store.token(&self.token.hash()).await? else {
+        let Some(token_record) = store.token(&self.token.hash()).await? else {
             add_admin_token(store, self.engine.new_id(), &self.token, now).await?;
             return Ok(());
         };
-        let principal = principal_of(store, known, now).await?;
-        if principal.is_none_or(|one| !one.rights.cover(&Grant::everywhere(Role::Admin))) {
+        let principal = principal_of(store, token_record, now).await?;
+        if principal.is_none_or(|token_principal| !token_principal.rights.cover(&Grant::everywhere(Role::Admin))) {
             tracing::warn!(
                 path = %file.display(),
                 "the token in this file has ended or lacks rights; a start without the file makes a new one"

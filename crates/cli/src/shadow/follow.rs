@@ -78,12 +78,12 @@ impl FollowArgs {
     pub(super) async fn run(self, client: &Client) -> Result<(), Failure> {
         let zone = parse_zone(&self.time_zone).map_err(|error| Failure::refused(format!("--time-zone: {error}")))?;
         let mut database = jobs::open_database(&self.source).await?;
-        let known = client.get(&["shadow", "fires"], &[("source", &self.name)]).await?.value()?;
-        let mut after = match known["last_id"].as_i64() {
-            Some(last) => last,
+        let stored_fires = client.get(&["shadow", "fires"], &[("source", &self.name)]).await?.value()?;
+        let mut after = match stored_fires["last_id"].as_i64() {
+            Some(last_id) => last_id,
             None => {
-                let since = xxl_time_text(&zone, clock::now().saturating_sub(self.since));
-                database.xxl_log_before(&since).await.map_err(|error| jobs::database_failure(&error))?
+                let since_text = xxl_time_text(&zone, clock::now().saturating_sub(self.since));
+                database.xxl_log_before(&since_text).await.map_err(|error| jobs::database_failure(&error))?
             }
         };
         let mut names = Names::read(client).await?;
@@ -165,8 +165,8 @@ impl FollowArgs {
             let body = json!({"source": self.name, "fires": fires}).to_string();
             stored = client.post(&["shadow", "fires"], &body).await?.value()?["stored"].as_u64().unwrap_or_default();
         }
-        if let Some(last) = settled_rows.last() {
-            *after = last.id;
+        if let Some(last_row) = settled_rows.last() {
+            *after = last_row.id;
         }
         let newest = settled_rows.iter().filter_map(|row| fired_at(zone, row)).max();
         Ok(PageResult { stored, is_last: settled_rows.len() < PAGE_LEN as usize, newest })
@@ -210,7 +210,8 @@ fn is_temporary(failure: &Failure) -> bool {
 fn fire_report<Z: TimeZone>(zone: &Z, names: &BTreeMap<i64, String>, row: &LogRow) -> Option<Value> {
     let (job, at) = (names.get(&row.job)?, fired_at(zone, row)?);
     let is_first_shard = row.sharding.split('/').next().is_none_or(|shard| shard.is_empty() || shard == "0");
-    if !is_first_shard || NOT_SCHEDULED.iter().any(|known| known.eq_ignore_ascii_case(trigger_type(row))) {
+    if !is_first_shard || NOT_SCHEDULED.iter().any(|ignored_type| ignored_type.eq_ignore_ascii_case(trigger_type(row)))
+    {
         return None;
     }
     let executor: String = row.executor.chars().take(255).collect();
@@ -228,7 +229,7 @@ fn trigger_type(row: &LogRow) -> &str {
 /// The trigger type of a row if it is in no known language. Such a row counts as a fire of the schedule.
 fn unknown_trigger_type(row: &LogRow) -> Option<String> {
     let title = trigger_type(row);
-    let is_known = SCHEDULED.iter().chain(&NOT_SCHEDULED).any(|known| known.eq_ignore_ascii_case(title));
+    let is_known = SCHEDULED.iter().chain(&NOT_SCHEDULED).any(|known_type| known_type.eq_ignore_ascii_case(title));
     (!title.is_empty() && !is_known).then(|| title.chars().take(TRIGGER_TYPE_LEN_MAX).collect())
 }
 

@@ -47,7 +47,7 @@ pub(super) fn add(source: &Source<'_>, result: &mut ImportResult) {
     draft.set("enabled", draft.is_enabled);
     match scheduled {
         Ok(()) => result.add(draft.entry, draft.job),
-        Err(why) => result.leave_out(draft.entry, why),
+        Err(reason) => result.leave_out(draft.entry, reason),
     }
 }
 

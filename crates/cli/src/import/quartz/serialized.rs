@@ -50,9 +50,9 @@ struct Stream<'a> {
 
 impl<'a> Stream<'a> {
     fn take_bytes(&mut self, count: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.rest.split_at_checked(count)?;
-        self.rest = rest;
-        Some(taken)
+        let (bytes, remaining) = self.rest.split_at_checked(count)?;
+        self.rest = remaining;
+        Some(bytes)
     }
 
     fn expect(&mut self, bytes: &[u8]) -> Option<()> {

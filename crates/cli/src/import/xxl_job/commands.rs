@@ -29,8 +29,11 @@ pub(super) struct Alarm {
 
 /// The alarm for a list of addresses; `None` if it has no address.
 pub(super) fn parse_alarm(address_list: &str) -> Option<Alarm> {
-    let mut recipients: Vec<String> =
-        address_list.split([',', ';']).map(|one| one.trim().to_owned()).filter(|one| one.contains('@')).collect();
+    let mut recipients: Vec<String> = address_list
+        .split([',', ';'])
+        .map(|address| address.trim().to_owned())
+        .filter(|address| address.contains('@'))
+        .collect();
     recipients.sort();
     recipients.dedup();
     let all = recipients.join("-");
@@ -254,8 +257,8 @@ const NO_COLUMN: &str = "is no column of XXL-JOB 2.x or 3.x: of a version of you
 
 /// Records the columns of a row that no version of XXL-JOB has.
 pub(super) fn record_unknown_columns(row: &Row, entry: &mut Entry) {
-    let known: Vec<String> = entry.fields.iter().map(|field| field.name.clone()).collect();
-    for (column, value) in row.iter().filter(|(column, _)| !known.contains(column)) {
+    let known_columns: Vec<String> = entry.fields.iter().map(|field| field.name.clone()).collect();
+    for (column, value) in row.iter().filter(|(column, _)| !known_columns.contains(column)) {
         entry.record_field(column, value, NotSupported, NO_COLUMN);
     }
 }

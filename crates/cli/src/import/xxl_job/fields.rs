@@ -35,12 +35,12 @@ pub(super) fn convert_row<'a>(row: &'a Row, context: &ImportContext<'_>) -> JobD
     set_labels(&mut draft, id);
     set_schedule(&mut draft, context);
     set_policies(&mut draft);
-    for (column, why) in [
+    for (column, reason) in [
         ("add_time", "the versions of a job have their own instants"),
         ("update_time", "the versions of a job have their own instants"),
         ("trigger_last_time", "the runs of XXL-JOB stay there"),
     ] {
-        draft.record(column, NotNeeded, why);
+        draft.record(column, NotNeeded, reason);
     }
     if !draft.entry.fields.iter().any(|field| field.name == "trigger_next_time") {
         draft.record("trigger_next_time", NotNeeded, "follows from the schedule");
@@ -121,7 +121,7 @@ fn set_handler(draft: &mut Draft<'_>, context: &ImportContext<'_>, id: &str) -> 
         };
         draft.entry.record_field("xxl_job_logglue", &format!("versions of the script: {count}"), outcome, counterpart);
     }
-    let known = match kind {
+    let handler_of_kind = match kind {
         "GLUE_SHELL" => Some("shell"),
         "GLUE_PYTHON" | "GLUE_PYTHON2" => Some("python"),
         "GLUE_NODEJS" => Some("node"),
@@ -133,7 +133,7 @@ fn set_handler(draft: &mut Draft<'_>, context: &ImportContext<'_>, id: &str) -> 
             return Err(format!("{other:?} is no kind of script"));
         }
     };
-    match (context.options.scripts, known) {
+    match (context.options.scripts, handler_of_kind) {
         (Scripts::Executors, _) => {
             draft.record("glue_type", Kept, format!("the handler {kind} of the same executors"));
             draft.record("glue_source", Kept, "params.source");

@@ -40,8 +40,8 @@ impl Tables {
         for (table, rows) in [(VERSIONS, &mut tables.versions), (USERS, &mut tables.users)] {
             match database.rows(table, &["id"], &SECRETS, &[]).await {
                 Ok(read) => *rows = read,
-                Err(why @ (ForeignError::NoTable(..) | ForeignError::Unreadable(..))) => {
-                    tables.missing.push(format!("{table} is left out: {why}"));
+                Err(error @ (ForeignError::NoTable(..) | ForeignError::Unreadable(..))) => {
+                    tables.missing.push(format!("{table} is left out: {error}"));
                 }
                 Err(error) => return Err(wrong(error)),
             }
@@ -51,7 +51,7 @@ impl Tables {
 
     pub(in crate::import) fn from_dump(source: &mut dyn BufRead, name: &str) -> Result<Self, Failure> {
         let mut read = dump::read(source, &[GROUPS, JOBS, VERSIONS, USERS])
-            .map_err(|why| Failure::refused(format!("--dump: {name}: {why}")))?;
+            .map_err(|message| Failure::refused(format!("--dump: {name}: {message}")))?;
         for rows in read.values_mut() {
             rows.iter_mut().for_each(|row| row.retain(|column, _| !SECRETS.contains(&column.as_str())));
         }
@@ -63,8 +63,8 @@ impl Tables {
             }
         }
         let mut needed = |table: &str| {
-            let why = format!("--dump: {name} has no table {table}: it is no dump of XXL-JOB's database");
-            read.remove(table).ok_or_else(|| Failure::refused(why))
+            let message = format!("--dump: {name} has no table {table}: it is no dump of XXL-JOB's database");
+            read.remove(table).ok_or_else(|| Failure::refused(message))
         };
         (tables.groups, tables.jobs) = (needed(GROUPS)?, needed(JOBS)?);
         Ok(tables)

@@ -74,14 +74,14 @@ pub(super) async fn demote(
         let mut stopped = Vec::new();
         for (job, end) in batch.iter().zip(ended) {
             match end {
-                Ok(one) => stopped.push(one),
+                Ok(stopped_job) => stopped.push(stopped_job),
                 Err(outcome) => drop(outcomes.insert(job.name.clone(), outcome)),
             }
         }
         obstacle = start_in_xxl_job(switch, database, stopped, &mut outcomes).await;
     }
-    if let Some(why) = obstacle {
-        let result = format!("nothing was changed: the database of XXL-JOB cannot be changed ({why})");
+    if let Some(reason) = obstacle {
+        let result = format!("nothing was changed: the database of XXL-JOB cannot be changed ({reason})");
         for job in open_jobs.into_iter().chain(quiet) {
             let unchanged = || Outcome::unchanged(switch.runs_in(job), &result);
             outcomes.entry(job.name.clone()).or_insert_with(unchanged);
@@ -150,7 +150,7 @@ async fn with_first_fire<'a>(
     };
     let until = first_fire.first.unwrap_or_else(clock::now);
     let missed = first_fire.missed.map(|missed| neither_side_text(job, missed, until));
-    let gap = [gap, missed].into_iter().flatten().reduce(|all, one| format!("{all}; {one}"));
+    let gap = [gap, missed].into_iter().flatten().reduce(|gaps, other_gap| format!("{gaps}; {other_gap}"));
     match first_fire.first {
         Some(first) => Ok(StoppedJob { job, seam, first, gap }),
         None => {
@@ -160,8 +160,8 @@ async fn with_first_fire<'a>(
     }
 }
 
-fn not_started_outcome(seam: Timestamp, why: &str) -> Outcome {
-    let result = format!("stopped here at the seam, and not started in XXL-JOB ({why})");
+fn not_started_outcome(seam: Timestamp, reason: &str) -> Outcome {
+    let result = format!("stopped here at the seam, and not started in XXL-JOB ({reason})");
     Outcome::half_done(RunsIn::Neither, seam, result)
 }
 
@@ -176,20 +176,21 @@ async fn start_in_xxl_job<'a>(
         if open_jobs.is_empty() {
             return None;
         }
-        let starts: Vec<(i64, i64)> = open_jobs.iter().map(|one| (one.job.number, one.first.as_millis())).collect();
+        let starts: Vec<(i64, i64)> =
+            open_jobs.iter().map(|stopped_job| (stopped_job.job.number, stopped_job.first.as_millis())).collect();
         let started = match database.xxl_start(&starts, || clock::now().as_millis()).await {
             Ok(started) => started,
             Err(error) => {
-                let why = chain_in_one_line(&error);
+                let reason = chain_in_one_line(&error);
                 for stopped in open_jobs {
                     let result =
-                        format!("stopped here at the seam, and not known whether XXL-JOB has started it ({why})");
+                        format!("stopped here at the seam, and not known whether XXL-JOB has started it ({reason})");
                     let outcome = Outcome::half_done(RunsIn::Unknown, stopped.seam, result)
                         .repeatable()
                         .with_gap(stopped.gap.as_deref());
                     outcomes.insert(stopped.job.name.clone(), outcome);
                 }
-                return Some(why);
+                return Some(reason);
             }
         };
         let committed_at = clock::now();
@@ -240,32 +241,32 @@ async fn with_later_fire<'a>(switch: &Switchover<'_>, stopped: StoppedJob<'a>) -
 
 /// The outcome for a job that XXL-JOB runs again.
 fn started_outcome(switch: &Switchover<'_>, stopped: &StoppedJob<'_>, committed_at: Timestamp) -> Outcome {
-    let first = stopped.first;
-    let is_near = first < committed_at + ON_TIME_LEAD_MIN;
+    let first_fire = stopped.first;
+    let is_near = first_fire < committed_at + ON_TIME_LEAD_MIN;
     let near_note = is_near.then(|| {
         format!(
-            "XXL-JOB may have its fire of {first} up to 5 s late, and leave out others in that time: look at its log"
+            "XXL-JOB may have its fire of {first_fire} up to 5 s late, and leave out others in that time: look at its log"
         )
     });
     let gap: Vec<String> = [stopped.gap.clone(), near_note].into_iter().flatten().collect();
     let left = relatives::children_left_behind(switch, stopped.job).map(|text| format!("; {text}")).unwrap_or_default();
-    let result = format!("runs in XXL-JOB from {first} on{left}");
+    let result = format!("runs in XXL-JOB from {first_fire} on{left}");
     let gap = (!gap.is_empty()).then(|| gap.join("; "));
     Outcome::done(RunsIn::XxlJob, Some(stopped.seam), result).with_gap(gap.as_deref())
 }
 
 /// Puts the jobs that only follow others in shadow mode, from the last seam of their parents on.
 async fn stop_children(switch: &Switchover<'_>, mut open_jobs: Vec<&Job>, outcomes: &mut Outcomes) {
-    let clocked = outcomes.values().filter(|one| one.is_done).filter_map(|one| one.seam);
+    let seams = outcomes.values().filter(|outcome| outcome.is_done).filter_map(|outcome| outcome.seam);
     // The seam must not precede the instant at which the last edit of a parent takes effect.
     let holds_from = clock::now() + HOLD_DELAY;
-    let seam = clocked.max().map_or(holds_from, |seam| seam.max(holds_from));
+    let seam = seams.max().map_or(holds_from, |seam| seam.max(holds_from));
     // A child may be a parent of other children.
     while !open_jobs.is_empty() {
         let names: Vec<String> = open_jobs.iter().map(|job| job.name.clone()).collect();
-        let (mut step, rest): (Vec<&Job>, Vec<&Job>) =
+        let (mut step, later_jobs): (Vec<&Job>, Vec<&Job>) =
             open_jobs.into_iter().partition(|job| !job.parents.iter().any(|parent| names.contains(parent)));
-        open_jobs = rest;
+        open_jobs = later_jobs;
         if step.is_empty() {
             step = std::mem::take(&mut open_jobs);
         }

@@ -47,8 +47,8 @@ impl Job {
         let names = |key: &str| -> Vec<String> {
             job[key].as_array().into_iter().flatten().filter_map(|name| Some(name.as_str()?.to_owned())).collect()
         };
-        let one = std::slice::from_ref(&job["schedule"]);
-        let schedules = job["schedule"].as_array().map_or(one, Vec::as_slice);
+        let single_schedule = std::slice::from_ref(&job["schedule"]);
+        let schedules = job["schedule"].as_array().map_or(single_schedule, Vec::as_slice);
         let fires = |schedule: &Value| ["cron", "every", "delay", "at"].iter().any(|kind| schedule[kind].is_string());
         Some(Self {
             name: job["name"].as_str()?.to_owned(),

@@ -94,8 +94,8 @@ impl SwitchoverArgs {
         }
         let outcomes = if self.yes {
             for job in switch.jobs.iter().filter(|_| rights_failure.is_some()) {
-                let why = rights_failure.as_deref().unwrap_or_default();
-                refused.entry(job.name.clone()).or_insert_with(|| format!("nothing was changed: {why}"));
+                let reason = rights_failure.as_deref().unwrap_or_default();
+                refused.entry(job.name.clone()).or_insert_with(|| format!("nothing was changed: {reason}"));
             }
             match direction {
                 Direction::Promote => promote::promote(&switch, &mut database, refused, (pace, self.wait)).await,
@@ -106,8 +106,8 @@ impl SwitchoverArgs {
         };
         report(&switch, &outcomes, (self.yes, format))?;
         if !self.yes {
-            let why = rights_failure.map(|why| format!("; it would be refused: {why}")).unwrap_or_default();
-            return Err(Failure::refused(format!("nothing was done: add --yes to switch them{why}")));
+            let reason = rights_failure.map(|reason| format!("; it would be refused: {reason}")).unwrap_or_default();
+            return Err(Failure::refused(format!("nothing was done: add --yes to switch them{reason}")));
         }
         outcome::command_result(&outcomes)
     }

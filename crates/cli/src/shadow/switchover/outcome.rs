@@ -81,31 +81,32 @@ impl Outcome {
 
 /// The result of the command: a failure if a job was not switched, or has a gap.
 pub(super) fn command_result(outcomes: &Outcomes) -> Result<(), Failure> {
-    let open = outcomes.values().filter(|one| !one.is_done).count();
-    let gaps = outcomes.values().filter(|one| one.is_done && one.has_gap).count();
+    let unfinished_count = outcomes.values().filter(|outcome| !outcome.is_done).count();
+    let gap_count = outcomes.values().filter(|outcome| outcome.is_done && outcome.has_gap).count();
     let count = outcomes.len();
-    match (open, gaps) {
+    match (unfinished_count, gap_count) {
         (0, 0) => Ok(()),
         (0, _) => Err(Failure::from_text(format!(
-            "all {count} jobs were switched; {gaps} of them without fires at the seam, or perhaps so: see RESULT"
+            "all {count} jobs were switched; {gap_count} of them without fires at the seam, or perhaps so: see RESULT"
         ))),
-        (_, 0) => {
-            Err(Failure::from_text(format!("{open} of {count} jobs were not switched: {}", advice(outcomes, open))))
-        }
+        (_, 0) => Err(Failure::from_text(format!(
+            "{unfinished_count} of {count} jobs were not switched: {}",
+            advice(outcomes, unfinished_count)
+        ))),
         _ => Err(Failure::from_text(format!(
-            "{open} of {count} jobs were not switched: {}; {gaps} were switched without fires at the seam, or perhaps so: see RESULT",
-            advice(outcomes, open)
+            "{unfinished_count} of {count} jobs were not switched: {}; {gap_count} were switched without fires at the seam, or perhaps so: see RESULT",
+            advice(outcomes, unfinished_count)
         ))),
     }
 }
 
 /// What to do about the jobs that were not switched.
 fn advice(outcomes: &Outcomes, open: usize) -> String {
-    let again = outcomes.values().filter(|one| !one.is_done && one.is_repeatable).count();
-    match again {
+    let repeatable_count = outcomes.values().filter(|outcome| !outcome.is_done && outcome.is_repeatable).count();
+    match repeatable_count {
         0 => "see RESULT of each".to_owned(),
-        _ if again == open => "run the command again".to_owned(),
-        _ => format!("see RESULT of each; running the command again helps {again} of them"),
+        _ if repeatable_count == open => "run the command again".to_owned(),
+        _ => format!("see RESULT of each; running the command again helps {repeatable_count} of them"),
     }
 }
 

@@ -53,11 +53,11 @@ pub(super) async fn promote(
             let stopped = match database.xxl_stop(&numbers, not_before).await {
                 Ok(stopped) => stopped,
                 Err(error) => {
-                    let why = chain_in_one_line(&error);
+                    let reason = chain_in_one_line(&error);
                     let is_known = matches!(error, ForeignError::NoLock);
                     let (unclear, unlocked) = if is_known { (&[][..], &batch[..]) } else { (&batch[..], &[][..]) };
                     let unchanged = unlocked.iter().chain(&open_jobs).chain(&retry_jobs).copied();
-                    outcomes.extend(unreachable_database_outcomes(switch, unclear, unchanged, &why, !is_known));
+                    outcomes.extend(unreachable_database_outcomes(switch, unclear, unchanged, &reason, !is_known));
                     return with_children(switch, outcomes, &refused);
                 }
             };
@@ -114,8 +114,9 @@ fn with_children(switch: &Switchover<'_>, mut outcomes: Outcomes, refused: &BTre
     let mut followers: Vec<&Job> =
         switch.jobs.iter().filter(|job| job.is_follower() && !refused.contains_key(&job.name)).collect();
     // A child may be a parent of other children.
-    while let Some(place) =
-        followers.iter().position(|job| !job.parents.iter().any(|name| followers.iter().any(|one| one.name == *name)))
+    while let Some(place) = followers
+        .iter()
+        .position(|job| !job.parents.iter().any(|name| followers.iter().any(|follower| follower.name == *name)))
     {
         let job = followers.swap_remove(place);
         let parents = job.parents.iter().filter_map(|name| Some((name, outcomes.get(name)?)));
@@ -138,15 +139,15 @@ fn unreachable_database_outcomes<'a>(
     switch: &Switchover<'_>,
     unclear_jobs: &[&'a Job],
     unchanged_jobs: impl Iterator<Item = &'a Job>,
-    why: &str,
+    reason: &str,
     is_repeatable: bool,
 ) -> Outcomes {
     let unclear = |job: &&Job| {
-        let result = format!("not known whether XXL-JOB has stopped it ({why}), and unchanged here");
+        let result = format!("not known whether XXL-JOB has stopped it ({reason}), and unchanged here");
         (job.name.clone(), Outcome::unchanged(RunsIn::Unknown, result).repeatable())
     };
     let unchanged = |job: &Job| {
-        let result = format!("nothing was changed: the database of XXL-JOB cannot be used ({why})");
+        let result = format!("nothing was changed: the database of XXL-JOB cannot be used ({reason})");
         let outcome = Outcome::unchanged(switch.runs_in(job), result);
         (job.name.clone(), if is_repeatable { outcome.repeatable() } else { outcome })
     };
@@ -192,15 +193,15 @@ async fn mark(
         let outcome = stopped.get(&job.number);
         matches!(outcome, Some(StopOutcome::AlreadyStopped(status)) if status.next_ms == 0)
     };
-    let done = |name: &str| outcomes.get(name).is_some_and(|one| one.is_done);
-    let open: Vec<&Job> = batch.iter().copied().filter(is_unmarked).filter(|job| done(&job.name)).collect();
-    let numbers: Vec<i64> = open.iter().map(|job| job.number).collect();
+    let is_done = |name: &str| outcomes.get(name).is_some_and(|outcome| outcome.is_done);
+    let unmarked_jobs: Vec<&Job> = batch.iter().copied().filter(is_unmarked).filter(|job| is_done(&job.name)).collect();
+    let numbers: Vec<i64> = unmarked_jobs.iter().map(|job| job.number).collect();
     let Err(error) = database.xxl_mark(&numbers, clock::now().as_millis()).await else { return };
-    let why = chain_in_one_line(&error);
-    for job in open {
+    let reason = chain_in_one_line(&error);
+    for job in unmarked_jobs {
         if let Some(outcome) = outcomes.remove(&job.name) {
             let result = format!(
-                "{}; XXL-JOB's row is not marked ({why}), so that a repeated import would take the job back",
+                "{}; XXL-JOB's row is not marked ({reason}), so that a repeated import would take the job back",
                 outcome.result
             );
             let outcome = Outcome { result, is_done: false, ..outcome }.repeatable();
@@ -249,9 +250,9 @@ async fn start_again(database: &mut XxlDatabase, job: &Job, seam: Timestamp, fai
         Ok(Some(_)) => Outcome::unchanged(RunsIn::XxlJob, format!("{message}; it continues to run there")),
         Ok(None) => Outcome::half_done(RunsIn::Neither, seam, format!("{message}; XXL-JOB has no such job any more")),
         Err(error) => {
-            let why = chain_in_one_line(error);
+            let reason = chain_in_one_line(error);
             let result =
-                format!("{message}; stopped in XXL-JOB at the seam, and perhaps not started again there ({why})");
+                format!("{message}; stopped in XXL-JOB at the seam, and perhaps not started again there ({reason})");
             Outcome::half_done(RunsIn::Unknown, seam, result).repeatable()
         }
     }

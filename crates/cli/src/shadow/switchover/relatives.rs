@@ -19,10 +19,10 @@ use crate::shadow::jobs::{self, LABEL};
 const NAME_COUNT_MAX: usize = 10;
 
 /// The parents and children of these jobs, without the jobs themselves.
-pub(super) async fn read(client: &Client, found: &[Job]) -> Result<BTreeMap<String, Relative>, Failure> {
-    let named: BTreeSet<&String> = found.iter().map(|job| &job.name).collect();
-    let related = found.iter().flat_map(|job| job.parents.iter().chain(&job.children));
-    let names: BTreeSet<&String> = related.filter(|name| !named.contains(name)).collect();
+pub(super) async fn read(client: &Client, jobs: &[Job]) -> Result<BTreeMap<String, Relative>, Failure> {
+    let job_names: BTreeSet<&String> = jobs.iter().map(|job| &job.name).collect();
+    let related = jobs.iter().flat_map(|job| job.parents.iter().chain(&job.children));
+    let names: BTreeSet<&String> = related.filter(|name| !job_names.contains(name)).collect();
     let names: Vec<&String> = names.into_iter().collect();
     let mut relatives = BTreeMap::new();
     for chunk in names.chunks(CALL_COUNT_MAX) {
@@ -112,13 +112,13 @@ fn schedule_reason(direction: Direction, job: &Job, status: JobStatus) -> Option
 /// Why a job is not switched without some of its relatives.
 fn relatives_reason(direction: Direction, switch: &Switchover<'_>, job: &Job) -> Option<String> {
     let names_where = |names: &'_ [String], is: &dyn Fn(Relative) -> bool| -> Vec<String> {
-        names.iter().filter(|name| switch.others.get(*name).is_some_and(|one| is(*one))).cloned().collect()
+        names.iter().filter(|name| switch.others.get(*name).is_some_and(|relative| is(*relative))).cloned().collect()
     };
-    let parents = |is_shadow: bool| names_where(&job.parents, &|one| one.is_shadow == is_shadow);
+    let parents = |is_shadow: bool| names_where(&job.parents, &|relative| relative.is_shadow == is_shadow);
     match direction {
         Direction::Promote => {
-            let imported = names_where(&job.children, &|one| one.is_shadow && one.is_imported);
-            let own = names_where(&job.children, &|one| one.is_shadow && !one.is_imported);
+            let imported = names_where(&job.children, &|relative| relative.is_shadow && relative.is_imported);
+            let own_children = names_where(&job.children, &|relative| relative.is_shadow && !relative.is_imported);
             let parents = parents(true);
             if !imported.is_empty() {
                 Some(format!(
@@ -126,10 +126,10 @@ fn relatives_reason(direction: Direction, switch: &Switchover<'_>, job: &Job) ->
                     children_text(&imported),
                     if imported.len() == 1 { "it" } else { "them" }
                 ))
-            } else if !own.is_empty() {
+            } else if !own_children.is_empty() {
                 Some(format!(
                     "{} in shadow mode, and not of XXL-JOB: set mode: active there first",
-                    children_text(&own)
+                    children_text(&own_children)
                 ))
             } else if job.is_follower() && !parents.is_empty() {
                 Some(format!("it follows from {}, which XXL-JOB runs: name all of these too", name_list(&parents)))
@@ -138,7 +138,7 @@ fn relatives_reason(direction: Direction, switch: &Switchover<'_>, job: &Job) ->
             }
         }
         Direction::Demote => {
-            let imported = names_where(&job.children, &|one| !one.is_shadow && one.is_imported);
+            let imported = names_where(&job.children, &|relative| !relative.is_shadow && relative.is_imported);
             let parents = parents(false);
             if !imported.is_empty() {
                 Some(format!("{} active here, and XXL-JOB would run them: name them too", children_text(&imported)))
@@ -175,10 +175,11 @@ pub(super) fn propagate_refusals(direction: Direction, jobs: &[Job], refused: &m
 
 /// Names the children of a job that exist only in Rondel, so that XXL-JOB cannot run them.
 pub(super) fn children_left_behind(switch: &Switchover<'_>, job: &Job) -> Option<String> {
-    let is_own = |name: &&String| switch.others.get(*name).is_some_and(|one| !one.is_shadow && !one.is_imported);
-    let own: Vec<&String> = job.children.iter().filter(is_own).collect();
-    (!own.is_empty())
-        .then(|| format!("XXL-JOB does not have its children {}: these do not run meanwhile", name_list(&own)))
+    let is_own =
+        |name: &&String| switch.others.get(*name).is_some_and(|relative| !relative.is_shadow && !relative.is_imported);
+    let own_children: Vec<&String> = job.children.iter().filter(is_own).collect();
+    (!own_children.is_empty())
+        .then(|| format!("XXL-JOB does not have its children {}: these do not run meanwhile", name_list(&own_children)))
 }
 
 fn children_text(names: &[String]) -> String {
@@ -189,6 +190,6 @@ fn children_text(names: &[String]) -> String {
 fn name_list<T: AsRef<str>>(names: &[T]) -> String {
     let shown: Vec<&str> = names.iter().take(NAME_COUNT_MAX).map(AsRef::as_ref).collect();
     let more = names.len().saturating_sub(NAME_COUNT_MAX);
-    let rest = if more == 0 { String::new() } else { format!(" and {more} more") };
-    format!("{}{rest}", shown.join(", "))
+    let more_text = if more == 0 { String::new() } else { format!(" and {more} more") };
+    format!("{}{more_text}", shown.join(", "))
 }

@@ -58,9 +58,11 @@ pub(super) async fn save(client: &Client, job: &Job, mode: &str, seam: Timestamp
 
 /// Whether the stored job has this mode from the seam on.
 async fn is_saved(client: &Client, job: &Job, mode: &str, seam: Timestamp) -> bool {
-    let Ok(found) = client.get(&["jobs", &job.name], &[]).await.and_then(|body| body.value()) else { return false };
-    let found_from = found["mode_from"].as_str().and_then(|at| at.parse::<Timestamp>().ok());
-    (found["mode"] == "shadow") == (mode == "shadow") && found_from == Some(seam)
+    let Ok(stored_job) = client.get(&["jobs", &job.name], &[]).await.and_then(|body| body.value()) else {
+        return false;
+    };
+    let stored_from = stored_job["mode_from"].as_str().and_then(|at| at.parse::<Timestamp>().ok());
+    (stored_job["mode"] == "shadow") == (mode == "shadow") && stored_from == Some(seam)
 }
 
 /// How fast the server saves. This decides how far ahead a seam must be, and how many jobs are switched in one step.

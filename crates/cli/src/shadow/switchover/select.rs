@@ -16,21 +16,21 @@ use crate::terminal::harmless_text;
 /// Reads the jobs. For an app, their parents and children are included if they were imported from XXL-JOB.
 pub(super) async fn read_jobs(
     client: &Client,
-    named: &[String],
+    given_names: &[String],
     app: Option<&str>,
     pace: &mut Pace,
 ) -> Result<Vec<Job>, Failure> {
     let mut names = BTreeSet::new();
-    let mut open: Vec<String> = named.iter().filter(|name| names.insert((*name).clone())).cloned().collect();
+    let mut open: Vec<String> = given_names.iter().filter(|name| names.insert((*name).clone())).cloned().collect();
     if let Some(app) = app {
         open.extend(job_names_of_app(client, app).await?.into_iter().filter(|name| names.insert(name.clone())));
     }
     let mut jobs = read(client, &open, pace).await?;
-    let mut first = 0;
-    while app.is_some() && first < jobs.len() {
-        let related = jobs[first..].iter().flat_map(|job| job.parents.iter().chain(&job.children));
+    let mut first_unread = 0;
+    while app.is_some() && first_unread < jobs.len() {
+        let related = jobs[first_unread..].iter().flat_map(|job| job.parents.iter().chain(&job.children));
         let more: Vec<String> = related.filter(|name| names.insert((*name).clone())).cloned().collect();
-        first = jobs.len();
+        first_unread = jobs.len();
         for chunk in more.chunks(CALL_COUNT_MAX) {
             for job in join_all(chunk.iter().map(|name| read_relative(client, name))).await {
                 jobs.extend(job?);
