@@ -86,17 +86,17 @@ impl ApiArgs {
 fn decode_segment(segment: &str) -> String {
     let bytes = segment.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let hex = segment.get(at + 1..at + 3).filter(|_| bytes[at] == b'%');
+    let mut position = 0;
+    while position < bytes.len() {
+        let hex = segment.get(position + 1..position + 3).filter(|_| bytes[position] == b'%');
         match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
             Some(byte) => {
                 decoded.push(byte);
-                at += 3;
+                position += 3;
             }
             None => {
-                decoded.push(bytes[at]);
-                at += 1;
+                decoded.push(bytes[position]);
+                position += 1;
             }
         }
     }

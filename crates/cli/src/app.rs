@@ -169,14 +169,14 @@ fn params_text(schema: &Value) -> String {
     let Some(fields) = schema["properties"].as_object() else {
         return schema["type"].as_str().unwrap_or_default().to_owned();
     };
-    let required = |name: &str| {
-        schema["required"]
-            .as_array()
-            .is_some_and(|required_names| required_names.iter().any(|required_name| required_name == name))
+    let is_required = |name: &str| {
+        schema["required"].as_array().is_some_and(|names| names.iter().any(|required_name| required_name == name))
     };
-    let (must, may): (Vec<&String>, Vec<&String>) = fields.keys().partition(|name| required(name));
-    let may = may.into_iter().map(|name| format!("[{name}]"));
-    harmless_text(&must.into_iter().cloned().chain(may).collect::<Vec<_>>().join(" ")).into_owned()
+    let (required_fields, optional_fields): (Vec<&String>, Vec<&String>) =
+        fields.keys().partition(|name| is_required(name));
+    let optional_fields = optional_fields.into_iter().map(|name| format!("[{name}]"));
+    harmless_text(&required_fields.into_iter().cloned().chain(optional_fields).collect::<Vec<_>>().join(" "))
+        .into_owned()
 }
 
 #[cfg(test)]

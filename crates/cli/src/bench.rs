@@ -105,21 +105,22 @@ struct SeedArgs {
 fn seed(args: SeedArgs, format: FormatArgs) -> Result<Exit, Failure> {
     let plan = SeedPlan { database: args.database.0, jobs: args.jobs, history: args.history };
     runtime::serve(|stop| async move {
-        let seeded = tokio::select! {
-            seeded = rondel_bench::seed(&plan) => seeded,
+        let result = tokio::select! {
+            result = rondel_bench::seed(&plan) => result,
             () = stop.cancelled() => return Err(Failure::silent(Exit::Interrupted)),
         };
-        let seeded = seeded.map_err(|error| match error {
+        let summary = result.map_err(|error| match error {
             BenchError::NotEmpty { .. } => Failure::refused(error.to_string()),
             error => Failure::of("the database is filled in part", &error),
         })?;
         match format.format {
             Format::Json | Format::Jsonl | Format::Yaml => {
-                output::print_document(&serde_json::to_string(&seeded)?, format.format)
+                output::print_document(&serde_json::to_string(&summary)?, format.format)
             }
-            Format::Table | Format::Wide | Format::Name => {
-                output::print_lines(&format!("{} jobs, {} runs, {} counted", seeded.jobs, seeded.runs, seeded.counted))
-            }
+            Format::Table | Format::Wide | Format::Name => output::print_lines(&format!(
+                "{} jobs, {} runs, {} counted",
+                summary.jobs, summary.runs, summary.counted
+            )),
         }
     })
 }

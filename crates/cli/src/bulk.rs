@@ -83,13 +83,13 @@ impl BulkArgs {
         }
         let counted_first = post(client, bulk, &json!({"q": filter, "after": self.after, "dry_run": true})).await?;
         let search = counted_first.value()?;
-        let matched = search["matched"].as_u64().unwrap_or_default();
+        let matched_count = search["matched"].as_u64().unwrap_or_default();
         // A search that found no match may have stopped at its limit before the end. The report then names the place to
         // continue from.
-        if self.dry_run || (matched == 0 && search["has_more"] == true) {
+        if self.dry_run || (matched_count == 0 && search["has_more"] == true) {
             return report(&counted_first, bulk, true, format);
         }
-        if matched == 0 {
+        if matched_count == 0 {
             output::print_message(&format!("no {} passes the filter; nothing was done", bulk.noun));
             return match format.format {
                 Format::Json | Format::Jsonl | Format::Yaml => {
@@ -99,13 +99,13 @@ impl BulkArgs {
             };
         }
         if !self.yes {
-            ask_for_consent(bulk, &search, matched)?;
+            ask_for_consent(bulk, &search, matched_count)?;
             if let Some(selection) = selection_by_names(&search) {
                 let answer = post(client, bulk, &selection).await?;
                 return report(&with_continuation(&answer, &search)?, bulk, false, format);
             }
         }
-        let selection = json!({"q": filter, "after": self.after, "expected_count": matched});
+        let selection = json!({"q": filter, "after": self.after, "expected_count": matched_count});
         let answer = post(client, bulk, &selection).await?;
         report(&answer, bulk, false, format)
     }
@@ -138,20 +138,20 @@ async fn post(client: &Client, bulk: &Bulk<'_>, selection: &Value) -> Result<Bod
 }
 
 /// Asks for consent, and refuses if there is no terminal.
-fn ask_for_consent(bulk: &Bulk<'_>, search: &Value, matched: u64) -> Result<(), Failure> {
-    let count = counted(matched, bulk.noun);
+fn ask_for_consent(bulk: &Bulk<'_>, search: &Value, matched_count: u64) -> Result<(), Failure> {
+    let count = counted(matched_count, bulk.noun);
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         let message = format!("{count} would be {}, and there is no terminal to ask for consent", bulk.participle);
         return Err(Failure::refused(format!("{message}: add --yes, or look first with --dry-run; nothing was done")));
     }
     let names: Vec<String> = affected_names(search).into_iter().take(NAMES_MAX).collect();
     let names_text = if names.is_empty() { String::new() } else { format!(": {}", harmless_text(&names.join(", "))) };
-    let rest_count = matched.saturating_sub(u64::try_from(names.len()).unwrap_or(0));
+    let rest_count = matched_count.saturating_sub(u64::try_from(names.len()).unwrap_or(0));
     let rest_text = if names.is_empty() || rest_count == 0 { String::new() } else { format!(" and {rest_count} more") };
     write!(std::io::stderr(), "{}: {count}{names_text}{rest_text}? [y/N] ", bulk.action).ok();
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line)?;
-    match line.trim() {
+    let mut reply = String::new();
+    std::io::stdin().read_line(&mut reply)?;
+    match reply.trim() {
         "y" | "Y" | "yes" => Ok(()),
         _ => Err(Failure::from_text("nothing was done")),
     }
@@ -159,8 +159,8 @@ fn ask_for_consent(bulk: &Bulk<'_>, search: &Value, matched: u64) -> Result<(), 
 
 /// The names of the jobs or runs that were changed; of retried runs, the ids of the new ones.
 fn affected_names(answer: &Value) -> Vec<String> {
-    let lists = ["jobs", "made"].into_iter().filter_map(|key| answer[key].as_array());
-    lists.flatten().map(text_of).collect()
+    let name_lists = ["jobs", "made"].into_iter().filter_map(|key| answer[key].as_array());
+    name_lists.flatten().map(text_of).collect()
 }
 
 fn report(answer: &Body, bulk: &Bulk<'_>, is_dry_run: bool, format: FormatArgs) -> Result<(), Failure> {
@@ -188,22 +188,22 @@ fn report(answer: &Body, bulk: &Bulk<'_>, is_dry_run: bool, format: FormatArgs) 
 
 /// Describes what was done or, in a dry run, would be.
 fn sentence(answer: &Value, bulk: &Bulk<'_>, is_dry_run: bool) -> String {
-    let matched = answer["matched"].as_u64().unwrap_or_default();
+    let matched_count = answer["matched"].as_u64().unwrap_or_default();
     let continuation_text = match (answer["has_more"] == true, answer["after"].as_str()) {
         (false, _) => String::new(),
         (true, None) => "; more pass the filter than one request takes".to_owned(),
-        (true, Some(place)) => {
-            format!("; more pass the filter than one request takes, continue with --after {}", harmless_text(place))
+        (true, Some(cursor)) => {
+            format!("; more pass the filter than one request takes, continue with --after {}", harmless_text(cursor))
         }
     };
     if is_dry_run {
-        return format!("{} would be {}{continuation_text}", counted(matched, bulk.noun), bulk.participle);
+        return format!("{} would be {}{continuation_text}", counted(matched_count, bulk.noun), bulk.participle);
     }
     let problem_count = answer["problems"].as_array().map_or(0, Vec::len);
     let unchanged = answer["unchanged"].as_u64().unwrap_or_default();
     let failed = u64::try_from(problem_count).unwrap_or(u64::MAX);
     let done_count =
-        answer["done"].as_u64().unwrap_or_else(|| matched.saturating_sub(unchanged).saturating_sub(failed));
+        answer["done"].as_u64().unwrap_or_else(|| matched_count.saturating_sub(unchanged).saturating_sub(failed));
     let unchanged_text = if unchanged > 0 { format!(", {unchanged} unchanged") } else { String::new() };
     format!("{} {}{unchanged_text}{continuation_text}", counted(done_count, bulk.noun), bulk.participle)
 }

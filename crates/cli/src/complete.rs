@@ -16,38 +16,38 @@ const COUNT_MAX: &str = "100";
 
 /// Completes the name of a job.
 pub(crate) fn job_names() -> ArgValueCompleter {
-    ArgValueCompleter::new(|part: &OsStr| names_from_server("jobs", part))
+    ArgValueCompleter::new(|typed_text: &OsStr| names_from_server("jobs", typed_text))
 }
 
 /// Completes the name of an app.
 pub(crate) fn app_names() -> ArgValueCompleter {
-    ArgValueCompleter::new(|part: &OsStr| names_from_server("apps", part))
+    ArgValueCompleter::new(|typed_text: &OsStr| names_from_server("apps", typed_text))
 }
 
 /// Completes the name of an executor.
 pub(crate) fn executor_names() -> ArgValueCompleter {
-    ArgValueCompleter::new(|part: &OsStr| names_from_server("executors", part))
+    ArgValueCompleter::new(|typed_text: &OsStr| names_from_server("executors", typed_text))
 }
 
 /// Completes the name of a context.
 pub(crate) fn context_names() -> ArgValueCompleter {
-    ArgValueCompleter::new(|part: &OsStr| {
-        let (Some(part), Ok(contexts)) = (part.to_str(), Contexts::read()) else { return Vec::new() };
-        let matching_names = contexts.all().map(|(name, _)| name).filter(|name| name.starts_with(part));
+    ArgValueCompleter::new(|typed_text: &OsStr| {
+        let (Some(typed_text), Ok(contexts)) = (typed_text.to_str(), Contexts::read()) else { return Vec::new() };
+        let matching_names = contexts.all().map(|(name, _)| name).filter(|name| name.starts_with(typed_text));
         matching_names.map(CompletionCandidate::new).collect()
     })
 }
 
 /// Names from the server, or none if the call fails. The environment and the context select the server: a completer
 /// does not see the flags.
-fn names_from_server(collection: &'static str, part: &OsStr) -> Vec<CompletionCandidate> {
-    let Some(part) = part.to_str() else { return Vec::new() };
+fn names_from_server(collection: &'static str, typed_text: &OsStr) -> Vec<CompletionCandidate> {
+    let Some(typed_text) = typed_text.to_str() else { return Vec::new() };
     let mut names = Vec::new();
     let request = runtime::run(async {
         let client = ClientArgs::default().client()?;
         // The lists of apps and executors have no filter.
-        let query = [("q", part), ("limit", COUNT_MAX)];
-        let query = if collection == "jobs" && !part.is_empty() {
+        let query = [("q", typed_text), ("limit", COUNT_MAX)];
+        let query = if collection == "jobs" && !typed_text.is_empty() {
             &query[..]
         } else if collection == "jobs" {
             &query[1..]
@@ -62,6 +62,6 @@ fn names_from_server(collection: &'static str, part: &OsStr) -> Vec<CompletionCa
     });
     // The shell shows no errors of completions.
     drop(request);
-    names.retain(|name| name.starts_with(part));
+    names.retain(|name| name.starts_with(typed_text));
     names.into_iter().map(CompletionCandidate::new).collect()
 }

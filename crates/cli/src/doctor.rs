@@ -115,7 +115,7 @@ fn check_contexts() -> Check {
 }
 
 async fn check_server(client: &Client) -> Vec<Check> {
-    let place = client.server_url();
+    let server_url = client.server_url();
     let mut checks = Vec::new();
     let ready = match client.get_outside_api("readyz?verbose").await {
         Ok(answer) => answer,
@@ -123,7 +123,7 @@ async fn check_server(client: &Client) -> Vec<Check> {
             return vec![check_of_failure("server", &failure, "start it, or name another one with --server")];
         }
     };
-    checks.push(passed_check("server", format!("{place} answers")));
+    checks.push(passed_check("server", format!("{server_url} answers")));
     checks.push(if ready.status.is_success() {
         passed_check("readiness", "ready")
     } else {
@@ -151,11 +151,11 @@ fn unready_check(answer: &str) -> Check {
     let ready: Value = serde_json::from_str(answer).unwrap_or_default();
     let details = ready["details"].as_array().map(Vec::as_slice).unwrap_or_default();
     let is_failed = |detail: &&Value| detail["ok"] == false && detail["check"] != "history";
-    let words = |detail: &Value| {
+    let detail_text = |detail: &Value| {
         let [check, message] = ["check", "message"].map(|field| detail[field].as_str().unwrap_or_default().to_owned());
         format!("{check}: {message}")
     };
-    let failed: Vec<String> = details.iter().filter(is_failed).map(words).collect();
+    let failed: Vec<String> = details.iter().filter(is_failed).map(detail_text).collect();
     let finding = if failed.is_empty() { answer.trim().to_owned() } else { failed.join("; ") };
     failed_check(
         "readiness",
@@ -188,11 +188,13 @@ fn check_skew(server: Timestamp) -> Check {
 fn check_versions(nodes: &Value) -> Check {
     let own_version = env!("CARGO_PKG_VERSION");
     let items = nodes["items"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let mut others: Vec<&str> = items.iter().filter_map(|node| node["server_version"].as_str()).collect();
-    others.sort_unstable();
-    others.dedup();
-    match others.as_slice() {
-        [one] if *one == own_version => passed_check("versions", format!("{own_version} here and there")),
+    let mut server_versions: Vec<&str> = items.iter().filter_map(|node| node["server_version"].as_str()).collect();
+    server_versions.sort_unstable();
+    server_versions.dedup();
+    match server_versions.as_slice() {
+        [server_version] if *server_version == own_version => {
+            passed_check("versions", format!("{own_version} here and there"))
+        }
         [] => warning("versions", "the server names no nodes", "is its lease held? see readiness"),
         several => {
             let finding = format!("{own_version} here, {} there", several.join(" and "));
@@ -271,9 +273,9 @@ async fn check_database(config: &ServerConfig) -> Check {
             ),
         };
     }
-    let place = host_and_port(&url);
+    let address = host_and_port(&url);
     let remedy = "check host, port and firewall of server.database, and whether the database runs";
-    match tokio::time::timeout(DATABASE_TIMEOUT, tokio::net::TcpStream::connect(place)).await {
+    match tokio::time::timeout(DATABASE_TIMEOUT, tokio::net::TcpStream::connect(address)).await {
         Ok(Ok(_)) => passed_check("database", format!("a server listens at {database_text}")),
         Ok(Err(error)) => failed_check("database", format!("{database_text}: {error}"), remedy),
         Err(_) => {
@@ -308,9 +310,9 @@ fn check_disk(folder: &Path) -> Check {
     let existing_folder = folder.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("."));
     match rustix::fs::statvfs(existing_folder) {
         Ok(stats) => {
-            let free = stats.f_bavail.saturating_mul(stats.f_frsize);
-            let finding = format!("{} MiB free at {}", free / 1024 / 1024, existing_folder.display());
-            if free >= DISK_MIN {
+            let free_bytes = stats.f_bavail.saturating_mul(stats.f_frsize);
+            let finding = format!("{} MiB free at {}", free_bytes / 1024 / 1024, existing_folder.display());
+            if free_bytes >= DISK_MIN {
                 passed_check("disk", finding)
             } else {
                 warning("disk", finding, "make room, or move server.data_dir")
@@ -323,13 +325,13 @@ fn check_disk(folder: &Path) -> Check {
 }
 
 fn print(checks: &[Check], format: FormatArgs) -> Result<(), Failure> {
-    let word = |verdict| match verdict {
+    let verdict_word = |verdict| match verdict {
         Verdict::Good => "ok",
         Verdict::Warning => "warning",
         Verdict::Wrong => "failed",
     };
     let values = checks.iter().map(|check| {
-        json!({ "name": check.name, "verdict": word(check.verdict), "found": check.finding, "remedy": check.remedy })
+        json!({ "name": check.name, "verdict": verdict_word(check.verdict), "found": check.finding, "remedy": check.remedy })
     });
     match format.format {
         Format::Json | Format::Yaml => {
@@ -342,13 +344,13 @@ fn print(checks: &[Check], format: FormatArgs) -> Result<(), Failure> {
         }
         Format::Table | Format::Wide => {
             let paint = Paint::of_stdout();
-            let line = |check: &Check| {
+            let check_line = |check: &Check| {
                 let ink = match check.verdict {
                     Verdict::Good => Ink::Green,
                     Verdict::Warning => Ink::Yellow,
                     Verdict::Wrong => Ink::Red,
                 };
-                let verdict = paint.ink(ink, &format!("{:<8}", word(check.verdict)));
+                let verdict = paint.ink(ink, &format!("{:<8}", verdict_word(check.verdict)));
                 let remedy = if check.remedy.is_empty() {
                     String::new()
                 } else {
@@ -356,7 +358,7 @@ fn print(checks: &[Check], format: FormatArgs) -> Result<(), Failure> {
                 };
                 format!("{verdict} {:<12} {}{remedy}", check.name, harmless_text(&check.finding))
             };
-            output::print_lines(&checks.iter().map(line).collect::<Vec<_>>().join("\n"))
+            output::print_lines(&checks.iter().map(check_line).collect::<Vec<_>>().join("\n"))
         }
     }
 }

@@ -77,11 +77,16 @@ impl Handover {
             Err(error) => return failed(&error),
         };
         let mut arguments = std::env::args_os();
-        let called = arguments.next().unwrap_or_else(|| "rondel".into());
+        let program_name = arguments.next().unwrap_or_else(|| "rondel".into());
         // If the program's file was replaced or removed since its start, `/proc/self/exe` still is the running program.
         let program = std::env::current_exe().ok().filter(|path| path.is_file());
         let mut command = Command::new(program.unwrap_or_else(|| PathBuf::from("/proc/self/exe")));
-        command.arg0(called).args(arguments).env(HANDOVER_VARIABLE, "1").env_remove(TOKEN).stdin(Stdio::from(file));
+        command
+            .arg0(program_name)
+            .args(arguments)
+            .env(HANDOVER_VARIABLE, "1")
+            .env_remove(TOKEN)
+            .stdin(Stdio::from(file));
         for name in self.secrets.keys() {
             command.env_remove(format!("{SECRET_PREFIX}{name}"));
         }
@@ -120,8 +125,8 @@ fn receive_from_stdin() -> Result<Handover, Failure> {
     let handover = serde_json::from_slice(&text).map_err(|error| failed(&error))?;
     // Root can open this process's standard input, so it is emptied and then replaced.
     rustix::fs::ftruncate(&stdin, 0).map_err(|error| failed(&error))?;
-    let nothing = File::open("/dev/null").map_err(|error| failed(&error))?;
-    rustix::stdio::dup2_stdin(&nothing).map_err(|error| failed(&error))?;
+    let null_file = File::open("/dev/null").map_err(|error| failed(&error))?;
+    rustix::stdio::dup2_stdin(&null_file).map_err(|error| failed(&error))?;
     Ok(handover)
 }
 

@@ -81,9 +81,9 @@ pub(crate) async fn read_in_pages(
         let Some(cursor) = &next else { break };
         let count = (max - items.len()).min(page_len_max);
         let body = request_page(client, path, query, (count, Some(cursor))).await?;
-        let (more, following) = parse_page(&body)?;
-        items.extend(more);
-        next = following;
+        let (page_items, next_of_page) = parse_page(&body)?;
+        items.extend(page_items);
+        next = next_of_page;
     }
     if items.len() == first_count {
         return Ok(first_page);
@@ -100,8 +100,8 @@ pub(crate) async fn items(client: &Client, path: &[&str], query: &[(&str, &str)]
         let mut query = query.to_vec();
         query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
         let mut page = client.get(path, &query).await?.value()?;
-        if let Some(Value::Array(more)) = page.get_mut("items").map(Value::take) {
-            items.extend(more);
+        if let Some(Value::Array(page_items)) = page.get_mut("items").map(Value::take) {
+            items.extend(page_items);
         }
         cursor = page["next_cursor"].as_str().map(str::to_owned);
         if cursor.is_none() {

@@ -18,15 +18,15 @@ pub(crate) fn read_or_make(data_dir: &Path, startup_files: &mut StartupFiles) ->
     let path = data_dir.join(FILE);
     match std::fs::read_to_string(&path) {
         Ok(text) => {
-            let kept = text.trim().to_owned();
-            let refused = |sentence| Failure::from_text(format!("{} holds no name: {sentence}", path.display()));
-            name::check(&kept).map(|()| kept).map_err(refused)
+            let stored_name = text.trim().to_owned();
+            let bad_name = |sentence| Failure::from_text(format!("{} holds no name: {sentence}", path.display()));
+            name::check(&stored_name).map(|()| stored_name).map_err(bad_name)
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-            let made = format!("{}-{:08x}", sanitized_name(&host), rand::rng().random::<u32>());
-            startup_files.write_secret_file(&path, &format!("{made}\n"))?;
-            Ok(made)
+            let new_name = format!("{}-{:08x}", sanitized_name(&host), rand::rng().random::<u32>());
+            startup_files.write_secret_file(&path, &format!("{new_name}\n"))?;
+            Ok(new_name)
         }
         Err(error) => Err(Failure::of(format!("cannot read {}", path.display()), &error)),
     }
@@ -38,8 +38,8 @@ fn sanitized_name(host: &str) -> String {
         c if c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.' => c,
         _ => '-',
     });
-    let cut: String = mapped.take(HOST_LEN_MAX).collect();
-    let trimmed = cut.trim_matches(['.', '-']);
+    let short_name: String = mapped.take(HOST_LEN_MAX).collect();
+    let trimmed = short_name.trim_matches(['.', '-']);
     if trimmed.is_empty() { "node".to_owned() } else { trimmed.to_owned() }
 }
 

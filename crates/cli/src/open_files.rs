@@ -21,16 +21,16 @@ pub(crate) fn raise_to_hard_limit() -> usize {
 pub(crate) fn raise_to_count(file_count: usize) -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let file_count = u64::try_from(file_count).unwrap_or(u64::MAX);
-    if let Some(raised) = limit_to_set((current, maximum), file_count) {
-        set_limit(Rlimit { current: Some(raised), maximum });
+    if let Some(new_limit) = limit_to_set((current, maximum), file_count) {
+        set_limit(Rlimit { current: Some(new_limit), maximum });
     }
     open_files_limit()
 }
 
 /// The soft limit to set; `None` if the current one is high enough, or cannot be raised.
 fn limit_to_set((current, maximum): (Option<u64>, Option<u64>), wanted_limit: u64) -> Option<u64> {
-    let raised = maximum.map_or(wanted_limit, |maximum| maximum.min(wanted_limit));
-    current.filter(|current| *current < raised).map(|_| raised)
+    let new_limit = maximum.map_or(wanted_limit, |maximum| maximum.min(wanted_limit));
+    current.filter(|current| *current < new_limit).map(|_| new_limit)
 }
 
 fn set_limit(limit: Rlimit) {

@@ -15,10 +15,10 @@ use crate::terminal::{harmless_lines, harmless_text, is_harmful};
 /// otherwise the system's error.
 pub(crate) fn print_lines(lines: &str) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
-    let end = if lines.ends_with('\n') || lines.is_empty() { "" } else { "\n" };
+    let line_end = if lines.ends_with('\n') || lines.is_empty() { "" } else { "\n" };
     let write_result = stdout
         .write_all(lines.as_bytes())
-        .and_then(|()| stdout.write_all(end.as_bytes()))
+        .and_then(|()| stdout.write_all(line_end.as_bytes()))
         .and_then(|()| stdout.flush());
     write_result.map_err(|error| match error.kind() {
         ErrorKind::BrokenPipe => Failure::silent(Exit::Success),
@@ -45,8 +45,8 @@ pub(crate) fn print_document(json: &str, format: Format) -> Result<(), Failure> 
 /// As [`print_lines`].
 pub(crate) fn print_raw(text: &str) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
-    let shown = if stdout.is_terminal() { harmless_lines(text) } else { text.to_owned() };
-    let write_result = stdout.write_all(shown.as_bytes()).and_then(|()| stdout.flush());
+    let shown_text = if stdout.is_terminal() { harmless_lines(text) } else { text.to_owned() };
+    let write_result = stdout.write_all(shown_text.as_bytes()).and_then(|()| stdout.flush());
     write_result.map_err(|error| match error.kind() {
         ErrorKind::BrokenPipe => Failure::silent(Exit::Success),
         _ => Failure::of("cannot write to stdout", &error),

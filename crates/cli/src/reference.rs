@@ -16,7 +16,7 @@ const SHARED: [(&str, &str, &str); 2] = [("server", "server", "Server"), ("outpu
 fn document(mut root: Command) -> String {
     root.build();
     let mut text = GUIDE.to_owned();
-    for (part, flag, heading) in SHARED {
+    for (marker, flag, heading) in SHARED {
         let is_shared = |arg: &&Arg| arg.is_global_set() && arg.get_help_heading() == Some(heading);
         let users: Vec<&Command> = visible(&root)
             .filter(|command| command.get_arguments().any(|arg| arg.get_id() == flag && is_shared(&arg)))
@@ -24,15 +24,16 @@ fn document(mut root: Command) -> String {
         let names: Vec<String> = users.iter().map(|command| format!("`{}`", command.get_name())).collect();
         let flags: Vec<&Arg> =
             users.first().map(|user| user.get_arguments().filter(is_shared).collect()).unwrap_or_default();
-        text = text.replace(&format!("{{{{{part} commands}}}}"), &name_list(&names));
-        text = text.replace(&format!("{{{{{part} flags}}}}"), table(&flags).trim_end());
+        text = text.replace(&format!("{{{{{marker} commands}}}}"), &name_list(&names));
+        text = text.replace(&format!("{{{{{marker} flags}}}}"), table(&flags).trim_end());
     }
     let mut commands = String::new();
     // In the tree with defaults, the commands that got defaults are at the end, so the order is taken from the tree
     // without them.
-    let order: Vec<String> = Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    let command_names: Vec<String> =
+        Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect();
     let mut nouns: Vec<&Command> = visible(&root).collect();
-    nouns.sort_by_key(|command| order.iter().position(|name| name == command.get_name()));
+    nouns.sort_by_key(|command| command_names.iter().position(|name| name == command.get_name()));
     for command in nouns {
         section(command, 3, &[], &mut commands);
     }
@@ -59,8 +60,8 @@ fn section(command: &Command, level: usize, inherited: &[&Id], out: &mut String)
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage: ").lines().next().unwrap_or_default().trim();
     let title = if is_group { name } else { usage };
-    let about = command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default();
-    writeln!(out, "{} `{title}`\n\n{}\n", "#".repeat(level), sentence(&about)).expect("write to a string");
+    let about_text = command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default();
+    writeln!(out, "{} `{title}`\n\n{}\n", "#".repeat(level), sentence(&about_text)).expect("write to a string");
     let own_arguments: Vec<&Arg> = command.get_arguments().filter(|arg| is_own(arg, inherited)).collect();
     if !own_arguments.is_empty() {
         writeln!(out, "{}", table(&own_arguments)).expect("write to a string");
@@ -68,9 +69,9 @@ fn section(command: &Command, level: usize, inherited: &[&Id], out: &mut String)
     if let Some(after) = command.get_after_help() {
         writeln!(out, "```text\n{}\n```\n", after.to_string().trim()).expect("write to a string");
     }
-    for below in visible(command) {
+    for subcommand in visible(command) {
         let listed: Vec<&Id> = own_arguments.iter().map(|arg| arg.get_id()).chain(inherited.iter().copied()).collect();
-        section(below, level + 1, &listed, out);
+        section(subcommand, level + 1, &listed, out);
     }
 }
 
@@ -103,12 +104,12 @@ fn signature(arg: &Arg) -> String {
     if arg.is_require_equals_set() {
         return format!("{flags}[={values}]");
     }
-    [flags, values].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
+    [flags, values].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 fn meaning(arg: &Arg) -> String {
     let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
-    let mut parts = vec![sentence(&help)];
+    let mut sentences = vec![sentence(&help)];
     let values = if arg.get_action().takes_values() { arg.get_possible_values() } else { Vec::new() };
     let values = values.iter().filter(|value| !value.is_hide_set()).map(|value| match value.get_help() {
         Some(help) => format!("`{}` ({help})", value.get_name()),
@@ -116,13 +117,13 @@ fn meaning(arg: &Arg) -> String {
     });
     let values: Vec<String> = values.collect();
     if !values.is_empty() {
-        parts.push(format!("One of {}.", values.join(", ")));
+        sentences.push(format!("One of {}.", values.join(", ")));
     }
     let defaults: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
     if arg.get_action().takes_values() && !defaults.is_empty() {
-        parts.push(format!("Default: `{}`.", defaults.join(" ")));
+        sentences.push(format!("Default: `{}`.", defaults.join(" ")));
     }
-    parts.join(" ")
+    sentences.join(" ")
 }
 
 fn sentence(text: &str) -> String {
@@ -148,12 +149,12 @@ fn the_reference_matches_the_definitions() {
         std::fs::write(&path, &text).unwrap();
         return;
     }
-    let is = std::fs::read_to_string(&path).unwrap();
-    let differs = is.lines().zip(text.lines()).position(|(is, should)| is != should);
+    let current_text = std::fs::read_to_string(&path).unwrap();
+    let first_difference = current_text.lines().zip(text.lines()).position(|(current, expected)| current != expected);
     assert!(
-        is == text,
+        current_text == text,
         "docs/CLI.md differs in line {:?}; RONDEL_BLESS=1 writes it anew",
-        differs.map(|line| line + 1)
+        first_difference.map(|line| line + 1)
     );
 }
 

@@ -163,12 +163,12 @@ impl ShowArgs {
     }
 
     fn query(&self, now: Timestamp) -> Vec<(&'static str, String)> {
-        let by = match (&self.job, &self.label) {
+        let grouping = match (&self.job, &self.label) {
             (Some(_), _) => "job",
             (None, Some(_)) => "label",
             (None, None) => &self.by,
         };
-        let mut query = vec![("by", by.to_owned())];
+        let mut query = vec![("by", grouping.to_owned())];
         let (mut from, mut to) = (self.from.clone(), self.to.clone());
         if let Some(days) = self.days {
             let today = now.to_utc().map(|now| now.date_naive()).unwrap_or_default();
@@ -239,8 +239,8 @@ impl ScheduleArgs {
                 SCHEDULE.print_row(&client.put(&path, &body.to_string()).await?, format)
             }
             ScheduleCommand::Send => {
-                let sent = client.post(&["reports", "schedule", "send"], "{}").await?;
-                SENT.print_row(&sent, format)
+                let answer = client.post(&["reports", "schedule", "send"], "{}").await?;
+                SENT.print_row(&answer, format)
             }
             ScheduleCommand::Delete => delete(client, &path, &[], "no weekly report is sent any more", format).await,
         }

@@ -25,7 +25,7 @@ pub(crate) async fn retry_while_unreachable<T>(
     loop {
         let failure = match call().await {
             Err(failure) if failure.is_temporary() && Instant::now() < end => failure,
-            ended => return ended,
+            result => return result,
         };
         if !is_reported {
             output::print_message(&format!("{}; trying again", failure.message()));

@@ -37,27 +37,27 @@ pub(crate) fn read_or_make(
     if let Some(text) = read(&path)? {
         return parse(&path, &text).map(Some);
     }
-    let made = SecretKeys::generate().ok_or_else(|| Failure::from_text("the system has no random numbers"))?;
-    startup_files.write_secret_file(&path, &format!("{made}\n"))?;
-    parse(&path, &made).map(Some)
+    let new_keys = SecretKeys::generate().ok_or_else(|| Failure::from_text("the system has no random numbers"))?;
+    startup_files.write_secret_file(&path, &format!("{new_keys}\n"))?;
+    parse(&path, &new_keys).map(Some)
 }
 
 /// The text of a file with keys; `None` if there is no such file. A file that other users can read is refused, as files
 /// with tokens are: with the key they could read all stored secrets.
 fn read(path: &Path) -> Result<Option<String>, Failure> {
-    let place = path.display();
+    let path_text = path.display();
     let mut text = String::new();
-    let read = std::fs::File::open(path).and_then(|file| {
+    let result = std::fs::File::open(path).and_then(|file| {
         let meta = file.metadata()?;
         file.take(LEN_MAX).read_to_string(&mut text).map(|_| meta)
     });
-    let meta = match read {
+    let meta = match result {
         Ok(meta) => meta,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
-        Err(error) => return Err(Failure::of(format!("cannot read {place}"), &error)),
+        Err(error) => return Err(Failure::of(format!("cannot read {path_text}"), &error)),
     };
     match exposure(meta.mode(), meta.uid()).filter(|_| meta.is_file()) {
-        Some(fault) => Err(Failure::refused(format!("the key file {place} {fault}"))),
+        Some(fault) => Err(Failure::refused(format!("the key file {path_text} {fault}"))),
         None => Ok(Some(text)),
     }
 }

@@ -151,8 +151,8 @@ async fn token_id(client: &Client, id_or_name: &str) -> Result<String, Failure> 
         return Ok(id_or_name.to_owned());
     }
     let token_list = list::read(client, "tokens", &[("all", "true")], &list::BoundArgs::unlimited()).await?.value()?;
-    let all = token_list["items"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let matching_ids: Vec<String> = all
+    let tokens = token_list["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let matching_ids: Vec<String> = tokens
         .iter()
         .filter(|token| token["name"] == id_or_name && token["revoked_at"].is_null())
         .map(|token| text_of(&token["id"]))
@@ -193,14 +193,14 @@ fn check_kind(kind: Kind, role_words: &[String]) -> Result<(), Failure> {
 /// The apps of these roles that do not exist yet, as far as the caller can see.
 async fn missing_apps(client: &Client, role_words: &[String]) -> Vec<String> {
     let mut missing_apps = Vec::new();
-    for place in role_words.iter().filter_map(|word| word.strip_prefix("executor:")) {
-        let Some((namespace, app)) = place.split_once('/') else { continue };
+    for app_place in role_words.iter().filter_map(|word| word.strip_prefix("executor:")) {
+        let Some((namespace, app)) = app_place.split_once('/') else { continue };
         let stored_apps = client.in_namespace(namespace).get(&["apps"], &[]).await.and_then(|body| body.value());
         let is_new = stored_apps.is_ok_and(|stored_apps| {
             stored_apps["items"].as_array().is_some_and(|all| all.iter().all(|app_object| app_object["name"] != app))
         });
         if is_new {
-            missing_apps.push(place.to_owned());
+            missing_apps.push(app_place.to_owned());
         }
     }
     missing_apps

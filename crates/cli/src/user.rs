@@ -151,13 +151,13 @@ fn read_password(name: &str) -> Result<String, Failure> {
     if stdin.is_terminal() {
         output::print_message(&format!("new password of {name}, which is shown as it is typed:"));
     }
-    let mut line = String::new();
+    let mut typed_line = String::new();
     stdin
         .lock()
         .take(PASSWORD_LEN_MAX)
-        .read_line(&mut line)
+        .read_line(&mut typed_line)
         .map_err(|error| Failure::refused(format!("cannot read stdin: {error}")))?;
-    let password = line.trim_end_matches(['\r', '\n']);
+    let password = typed_line.trim_end_matches(['\r', '\n']);
     if password.is_empty() {
         return Err(Failure::refused("no password on stdin: give it as its first line"));
     }

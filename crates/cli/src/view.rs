@@ -111,8 +111,8 @@ impl View {
     }
 
     fn column(&self, name: &str, items: &[Value]) -> Result<Column, Failure> {
-        let folded = name.replace('_', " ");
-        if let Some(index) = self.headers.iter().position(|header| header.eq_ignore_ascii_case(&folded)) {
+        let spaced_name = name.replace('_', " ");
+        if let Some(index) = self.headers.iter().position(|header| header.eq_ignore_ascii_case(&spaced_name)) {
             return Ok(Column::Cell(index, self.headers[index]));
         }
         if items.iter().any(|item| item.pointer(&json_pointer(name)).is_some()) {
@@ -128,10 +128,11 @@ impl View {
     fn further_fields(&self, items: &[Value]) -> impl Iterator<Item = String> {
         let mut names: Vec<&String> = Vec::new();
         for (name, _) in items.iter().filter_map(Value::as_object).flatten() {
-            let whole = name.replace('_', " ");
-            let plain = whole.strip_suffix(" at").unwrap_or(&whole);
-            let is_header =
-                [plain, &whole].iter().any(|text| self.headers.iter().any(|it| it.eq_ignore_ascii_case(text)));
+            let full_name = name.replace('_', " ");
+            let short_name = full_name.strip_suffix(" at").unwrap_or(&full_name);
+            let is_header = [short_name, &full_name]
+                .iter()
+                .any(|text| self.headers.iter().any(|header| header.eq_ignore_ascii_case(text)));
             let is_large = |item: &Value| item[name].is_object() || item[name].is_array();
             if !is_header && *name != self.name && !names.contains(&name) && !items.iter().any(is_large) {
                 names.push(name);

@@ -96,7 +96,9 @@ fn parse_on_clock(zone: Tz, text: &str, now: Timestamp) -> Result<Timestamp, Str
     match asked_instants(zone, text, now).as_deref() {
         Some([at]) => Ok(*at),
         Some([]) => Err(format!("the clock of {zone} skips {text}")),
-        Some([first, .., last]) => Err(format!("the clock of {zone} shows {text} twice: at {first} and at {last}")),
+        Some([first_at, .., last_at]) => {
+            Err(format!("the clock of {zone} shows {text} twice: at {first_at} and at {last_at}"))
+        }
         None => Err(format!(
             "{text:?} is not an instant such as 2026-03-08T02:30:00Z, 2026-03-08 02:30, 02:30, \"yesterday 02:30\" or \"3h ago\""
         )),

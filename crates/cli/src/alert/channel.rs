@@ -139,12 +139,12 @@ impl SetArgs {
         let document = self.document(stored)?;
         // What another caller saved meanwhile is not undone.
         let version = stored.and_then(|stored| stored["version"].as_i64());
-        let saved = client.put_if_version(&["channels", &self.name], version, &document.to_string()).await?;
+        let answer = client.put_if_version(&["channels", &self.name], version, &document.to_string()).await?;
         // Only this answer contains a generated signing key, so all fields are printed.
-        if saved.value()?["signing_key"].is_string() {
-            VIEW.print_object(&saved, format)
+        if answer.value()?["signing_key"].is_string() {
+            VIEW.print_object(&answer, format)
         } else {
-            VIEW.print_row(&saved, format)
+            VIEW.print_row(&answer, format)
         }
     }
 

@@ -97,10 +97,10 @@ impl ConditionArgs {
     }
 
     fn given_condition(&self) -> Option<Value> {
-        let length = |word: &str, field: &str, length: &Option<String>| {
-            length.as_ref().map(|length| json!({ word: { field: length } }))
+        let length = |condition_name: &str, field: &str, length: &Option<String>| {
+            length.as_ref().map(|length| json!({ condition_name: { field: length } }))
         };
-        let flag = |word: &str, is_set: bool| is_set.then(|| json!({ word: {} }));
+        let flag = |condition_name: &str, is_set: bool| is_set.then(|| json!({ condition_name: {} }));
         flag("failed", self.failed)
             .or_else(|| self.failures_in_row.map(|count| json!({"failures_in_row": {"count": count}})))
             .or_else(|| {
@@ -131,7 +131,7 @@ impl ConditionArgs {
     /// given condition conflicts with the required one.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let has_deadline = self.not_succeeded_by.is_some();
-        let parts = [
+        let flag_owners = [
             ("--time-zone", self.zone.is_some(), "--not-succeeded-by", has_deadline),
             ("--weekdays", !self.weekdays.is_empty(), "--not-succeeded-by", has_deadline),
             ("--calendar", self.calendar.is_some(), "--not-succeeded-by", has_deadline),
@@ -139,7 +139,7 @@ impl ConditionArgs {
             ("--reason", !self.reasons.is_empty(), "--skipped", self.skipped),
             ("--handler", self.handler.is_some(), "--no-executor", self.no_executor),
         ];
-        match parts.iter().find(|(_, is_given, _, has_owner)| *is_given && !has_owner) {
+        match flag_owners.iter().find(|(_, is_given, _, has_owner)| *is_given && !has_owner) {
             Some((flag, _, owner, _)) => Err(Failure::refused(format!("{flag} goes with {owner} only; leave it out"))),
             None => Ok(()),
         }

@@ -63,13 +63,13 @@ pub(crate) struct ClientArgs {
 #[derive(Clone, Debug)]
 pub(crate) struct Credential {
     pub(crate) token: Token,
-    pub(crate) from: String,
+    pub(crate) source: String,
 }
 
 /// A server's API, called with one token.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
-    base: Url,
+    base_url: Url,
     token: Option<Credential>,
     namespace: Option<String>,
     http: reqwest::Client,
@@ -118,12 +118,12 @@ impl ClientArgs {
         let context_url = context.map(|context| context.server.as_str());
         let named_url = self.server.as_deref().or(context_url.filter(|_| is_named));
         let server = named_url.or(variables.server.as_deref()).or(context_url).unwrap_or(SERVER_DEFAULT);
-        let base = check_server("--server", server)?;
+        let base_url = check_server("--server", server)?;
         // A context's token and namespace are only for that context's server.
         let context = context.filter(|context| is_same_server(&context.server, server));
         let stored = name.filter(|_| context.is_some()).map(|name| contexts.token(name)).transpose()?.flatten();
-        let stored = stored.map(|token| Credential { token, from: "stored by rondel login".to_owned() });
-        let token = self.token(&base, stored)?;
+        let stored = stored.map(|token| Credential { token, source: "stored by rondel login".to_owned() });
+        let token = self.token(&base_url, stored)?;
         let own_namespace = context.and_then(|context| context.namespace.clone());
         let namespace = self
             .namespace
@@ -178,14 +178,14 @@ impl ClientArgs {
 
     /// A client with this token for `self.server`. Contexts and the environment are not consulted.
     pub(crate) fn client_with_token(&self, token: Option<Credential>) -> Result<Client, Failure> {
-        let base = check_server("--server", self.server.as_deref().unwrap_or(SERVER_DEFAULT))?;
+        let base_url = check_server("--server", self.server.as_deref().unwrap_or(SERVER_DEFAULT))?;
         // Fails if a provider is already installed. That one serves as well.
         rustls::crypto::ring::default_provider().install_default().ok();
         // A redirect would turn a POST into a GET, and the success of the GET would be taken for that of the POST.
         let builder = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT).redirect(Policy::none());
         let builder = builder.user_agent(concat!("rondel/", env!("CARGO_PKG_VERSION")));
         // A proxy cannot reach a server on this machine.
-        let builder = if is_loopback(&base) { builder.no_proxy() } else { builder };
+        let builder = if is_loopback(&base_url) { builder.no_proxy() } else { builder };
         let builder = match &self.ca_file {
             None => builder,
             Some(path) => {
@@ -201,37 +201,37 @@ impl ClientArgs {
             }
         };
         let http = builder.build().map_err(|error| Failure::of("cannot make an HTTP client", &error))?;
-        Ok(Client { token, base, namespace: self.namespace.clone(), http })
+        Ok(Client { token, base_url, namespace: self.namespace.clone(), http })
     }
 
     /// The token to send; `stored` is the one that is stored for the context's server.
-    fn token(&self, base: &Url, stored: Option<Credential>) -> Result<Option<Credential>, Failure> {
-        let of_file = |path: &Path, variable: &str| {
-            let from = format!("of {variable} {}", path.display());
-            token_file::read_existing(path).map(|token| Some(Credential { token, from }))
+    fn token(&self, base_url: &Url, stored: Option<Credential>) -> Result<Option<Credential>, Failure> {
+        let file_credential = |path: &Path, variable: &str| {
+            let source = format!("of {variable} {}", path.display());
+            token_file::read_existing(path).map(|token| Some(Credential { token, source }))
         };
         if let Some(path) = &self.token_file {
-            return of_file(path, "--token-file");
+            return file_credential(path, "--token-file");
         }
         if self.context.is_some() && stored.is_some() {
             return Ok(stored);
         }
         if let Some(token) = token_file::from_environment()? {
-            return Ok(Some(Credential { token, from: "of RONDEL_TOKEN".to_owned() }));
+            return Ok(Some(Credential { token, source: "of RONDEL_TOKEN".to_owned() }));
         }
         if let Some(path) = token_file::path_from_environment() {
-            return of_file(&path, "RONDEL_TOKEN_FILE");
+            return file_credential(&path, "RONDEL_TOKEN_FILE");
         }
         if stored.is_some() {
             return Ok(stored);
         }
         // The token of `rondel dev` must not be sent to other machines.
-        if !is_loopback(base) {
+        if !is_loopback(base_url) {
             return Ok(None);
         }
         let path = Path::new(DATA_DIR).join("admin.token");
-        let from = format!("of {}", path.display());
-        Ok(token_file::read(&path)?.map(|token| Credential { token, from }))
+        let source = format!("of {}", path.display());
+        Ok(token_file::read(&path)?.map(|token| Credential { token, source }))
     }
 }
 
@@ -326,8 +326,8 @@ impl Client {
         if refusal.status != StatusCode::NOT_FOUND || !refusal.text.contains("\"job_not_found\"") {
             return String::new();
         }
-        let part: String = name.chars().take(2).collect();
-        let query = [("q", part.as_str()), ("limit", "200")];
+        let name_start: String = name.chars().take(2).collect();
+        let query = [("q", name_start.as_str()), ("limit", "200")];
         let call = Call { method: Method::GET, path: &["jobs"], query: &query, body: None, headers: &[] };
         let jobs = match self.call(call).await {
             Ok(Ok(body)) => body.value().unwrap_or_default(),
@@ -378,9 +378,9 @@ impl Client {
 
     async fn send_for_lines(&self, request: RequestBuilder) -> Result<Result<Lines, Refusal>, Failure> {
         let sentence = || format!("the server {} does not answer", self.server_url());
-        let silent = || Failure::new(Exit::Unreachable, sentence()).temporary();
-        let answered = tokio::time::timeout(ANSWER_TIMEOUT, request.send()).await.map_err(|_| silent())?;
-        let response = answered.map_err(|error| self.unreachable(error))?;
+        let no_answer = || Failure::new(Exit::Unreachable, sentence()).temporary();
+        let result = tokio::time::timeout(ANSWER_TIMEOUT, request.send()).await.map_err(|_| no_answer())?;
+        let response = result.map_err(|error| self.unreachable(error))?;
         self.check_origin(&response)?;
         if response.status().is_success() {
             return Ok(Ok(Lines::new(response)));
@@ -391,7 +391,7 @@ impl Client {
 
     /// The command's failure for a refusal.
     pub(crate) fn failure(&self, refusal: &Refusal) -> Failure {
-        answer::failure(refusal.status, &refusal.text, self.token.as_ref().map(|token| token.from.as_str()))
+        answer::failure(refusal.status, &refusal.text, self.token.as_ref().map(|token| token.source.as_str()))
     }
 
     fn request(&self, method: Method, path: &[&str], query: &[(&str, &str)]) -> Result<RequestBuilder, Failure> {
@@ -404,7 +404,7 @@ impl Client {
     }
 
     fn url(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Url, Failure> {
-        let mut url = self.base.clone();
+        let mut url = self.base_url.clone();
         // "." and ".." would vanish from a URL.
         if let Some(name) = path.iter().find(|name| matches!(**name, "" | "." | "..")) {
             return Err(Failure::refused(format!("{name:?} is not a name")));
@@ -422,7 +422,7 @@ impl Client {
 
     /// GET of a path outside the API, without a token.
     pub(crate) async fn get_outside_api(&self, path: &str) -> Result<PlainAnswer, Failure> {
-        let mut url = self.base.clone();
+        let mut url = self.base_url.clone();
         let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().push(path);
@@ -440,7 +440,7 @@ impl Client {
 
     /// The server's URL, without a slash at its end.
     pub(crate) fn server_url(&self) -> &str {
-        self.base.as_str().trim_end_matches('/')
+        self.base_url.as_str().trim_end_matches('/')
     }
 
     fn unreachable(&self, error: reqwest::Error) -> Failure {

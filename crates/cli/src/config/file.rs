@@ -92,13 +92,13 @@ pub(crate) fn checked_server(
 }
 
 fn read(path: &Path) -> Result<ConfigFile, Failure> {
-    let place = path.display();
+    let path_text = path.display();
     let text = std::fs::read_to_string(path)
-        .map_err(|error| Failure::refused(format!("cannot read the config file {place}: {error}")))?;
+        .map_err(|error| Failure::refused(format!("cannot read the config file {path_text}: {error}")))?;
     toml::from_str(&text).map_err(|error| {
         // TOML's own message quotes the file over several lines; a line number is enough.
         let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
-        Failure::refused(format!("the config file {place}, line {line}: {}", error.message().replace('\n', ", ")))
+        Failure::refused(format!("the config file {path_text}, line {line}: {}", error.message().replace('\n', ", ")))
     })
 }
 

@@ -362,8 +362,8 @@ impl ServerConfig {
         self.check_executors()?;
         for (key, length) in [("retention", self.settings.retention), ("log_retention", self.settings.log_retention)] {
             if length.0 < RETENTION_MIN {
-                let least = DurationText(RETENTION_MIN);
-                return Err(bad_setting(SECTION, key, format!("{length} is too short, the minimum is {least}")));
+                let min_text = DurationText(RETENTION_MIN);
+                return Err(bad_setting(SECTION, key, format!("{length} is too short, the minimum is {min_text}")));
             }
         }
         check::check_range(SECTION, "script_versions", self.settings.script_versions, (KEPT_VERSIONS_MIN, 10_000))?;
@@ -371,8 +371,8 @@ impl ServerConfig {
         self.check_alerts()?;
         let period = self.settings.alert_rules_period;
         if !(RULES_PERIOD_MIN..=RULES_PERIOD_MAX).contains(&period.0) {
-            let (least, most) = (DurationText(RULES_PERIOD_MIN), DurationText(RULES_PERIOD_MAX));
-            return Err(bad_setting(SECTION, "alert_rules_period", format!("{period} is not from {least} to {most}")));
+            let (min, max) = (DurationText(RULES_PERIOD_MIN), DurationText(RULES_PERIOD_MAX));
+            return Err(bad_setting(SECTION, "alert_rules_period", format!("{period} is not from {min} to {max}")));
         }
         if self.settings.metrics_job_max > METRICS_JOB_MAX {
             let sentence =
@@ -394,9 +394,9 @@ impl ServerConfig {
             if let Err(sentence) = labels::check_key(key) {
                 return refuse(sentence);
             }
-            if let Some(other) = names.insert(label_name(key), key) {
+            if let Some(other_key) = names.insert(label_name(key), key) {
                 return refuse(format!(
-                    "{other:?} and {key:?} would be the same label {:?} of the metric",
+                    "{other_key:?} and {key:?} would be the same label {:?} of the metric",
                     label_name(key)
                 ));
             }
@@ -407,8 +407,8 @@ impl ServerConfig {
     fn check_alerts(&self) -> Result<(), Failure> {
         let period = self.settings.alert_period;
         if period.0 < ALERT_PERIOD_MIN || period.0 > ALERT_PERIOD_MAX {
-            let (least, most) = (DurationText(ALERT_PERIOD_MIN), DurationText(ALERT_PERIOD_MAX));
-            let sentence = format!("{period} is not a period from {least} to {most}");
+            let (min_text, max_text) = (DurationText(ALERT_PERIOD_MIN), DurationText(ALERT_PERIOD_MAX));
+            let sentence = format!("{period} is not a period from {min_text} to {max_text}");
             return Err(bad_setting(SECTION, "alert_period", sentence));
         }
         if let Some(folder) = self.settings.alert_secrets_dir.as_ref().filter(|folder| !folder.is_dir()) {
@@ -419,8 +419,8 @@ impl ServerConfig {
         }
         let period = self.settings.watchdog_period;
         if period.0 < WATCHDOG_PERIOD_MIN {
-            let least = DurationText(WATCHDOG_PERIOD_MIN);
-            let sentence = format!("{period} is too short, the minimum is {least}");
+            let min_text = DurationText(WATCHDOG_PERIOD_MIN);
+            let sentence = format!("{period} is too short, the minimum is {min_text}");
             return Err(bad_setting(SECTION, "watchdog_period", sentence));
         }
         // With an empty prefix, a channel could send any variable of the server anywhere.
@@ -437,8 +437,8 @@ impl ServerConfig {
     fn check_lease(&self) -> Result<(), Failure> {
         let (lease, beat) = (self.settings.lease, self.settings.beat);
         if beat.0 < BEAT_MIN {
-            let least = DurationText(BEAT_MIN);
-            return Err(bad_setting(SECTION, "beat", format!("{beat} is too short, the minimum is {least}")));
+            let min_text = DurationText(BEAT_MIN);
+            return Err(bad_setting(SECTION, "beat", format!("{beat} is too short, the minimum is {min_text}")));
         }
         if lease.0 < beat.0.saturating_mul(4) {
             return Err(bad_setting(
@@ -448,8 +448,8 @@ impl ServerConfig {
             ));
         }
         if lease.0 > LEASE_MAX {
-            let most = DurationText(LEASE_MAX);
-            return Err(bad_setting(SECTION, "lease", format!("{lease} is too long, the longest is {most}")));
+            let max_text = DurationText(LEASE_MAX);
+            return Err(bad_setting(SECTION, "lease", format!("{lease} is too long, the longest is {max_text}")));
         }
         if self.settings.node_weight > WEIGHT_MAX {
             let weight = self.settings.node_weight;
@@ -482,11 +482,11 @@ impl ServerConfig {
             return too_short("continue_max", continue_max, lost_after.0, &reason);
         }
         if continue_max.0 > CONTINUE_MAX {
-            let most = DurationText(CONTINUE_MAX);
+            let max_text = DurationText(CONTINUE_MAX);
             return Err(bad_setting(
                 SECTION,
                 "continue_max",
-                format!("{continue_max} is too long, it must be at most {most}"),
+                format!("{continue_max} is too long, it must be at most {max_text}"),
             ));
         }
         Ok(())

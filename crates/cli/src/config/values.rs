@@ -82,11 +82,11 @@ pub(crate) struct Listen(pub(crate) SocketAddr);
 impl FromStr for Listen {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let numeric = match text.strip_prefix("localhost:") {
+        let numeric_text = match text.strip_prefix("localhost:") {
             Some(port) => format!("127.0.0.1:{port}"),
             None => text.to_owned(),
         };
-        let address = numeric.parse();
+        let address = numeric_text.parse();
         address.map(Self).map_err(|_| format!("{text:?} is not an address such as 127.0.0.1:8080 or [::]:8080"))
     }
 }

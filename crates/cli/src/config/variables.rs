@@ -47,10 +47,10 @@ fn unknown_settings_among(names: impl Iterator<Item = String>) -> Vec<String> {
     let is_known =
         |name: &String| known_names.iter().any(|section| section.contains(name)) || name == handover::HANDOVER_VARIABLE;
     let is_like_one = |name: &String| PREFIXES.iter().any(|prefix| name.starts_with(prefix));
-    let mut unknown: Vec<String> =
+    let mut unknown_names: Vec<String> =
         names.filter(|name| is_like_one(name) && !is_known(name) && !is_kubernetes_service(name)).collect();
-    unknown.sort();
-    unknown
+    unknown_names.sort();
+    unknown_names
 }
 
 fn variables_of_section<S: Args>() -> BTreeSet<String> {

@@ -24,8 +24,8 @@ pub(super) fn xxl_config(settings: &ServerValues) -> Result<Option<XxlConfig>, F
     let networks = networks.map_err(|sentence| bad_setting(SECTION, XXL_SETTING, sentence))?;
     let timeout = settings.xxl_callback_timeout;
     if !(XXL_CALLBACK_MIN..=XXL_CALLBACK_MAX).contains(&timeout.0) {
-        let (least, most) = (DurationText(XXL_CALLBACK_MIN), DurationText(XXL_CALLBACK_MAX));
-        return refuse("xxl_callback_timeout", format!("{timeout} is not from {least} to {most}"));
+        let (min_text, max_text) = (DurationText(XXL_CALLBACK_MIN), DurationText(XXL_CALLBACK_MAX));
+        return refuse("xxl_callback_timeout", format!("{timeout} is not from {min_text} to {max_text}"));
     }
     if let Some(prefix) = &settings.xxl_prefix {
         let is_path = |part: &str| {

@@ -74,13 +74,13 @@ impl DevArgs {
     async fn serve(self, config: ServerConfig, stop: CancellationToken) -> Result<(), Failure> {
         let mut startup_files = StartupFiles::default();
         let node = Node::start(&config, &mut startup_files).await?;
-        let started = self.seeded_executor(&node, &mut startup_files).await;
-        let started = match started {
+        let start_result = self.seeded_executor(&node, &mut startup_files).await;
+        let start_result = match start_result {
             Ok(executor) => node.sign_in_line().await.map(|line| (executor, line)),
             Err(failure) => Err(failure),
         };
-        let (executor, sign_in) = match started {
-            Ok(started) => started,
+        let (executor, sign_in) = match start_result {
+            Ok(executor_and_line) => executor_and_line,
             Err(failure) => {
                 node.abandon().await;
                 return Err(failure);
@@ -95,9 +95,9 @@ impl DevArgs {
                 () = failure.cancelled() => {}
             }
         };
-        let ran = executor.run_until(stop_requested).await;
+        let result = executor.run_until(stop_requested).await;
         node.drain(DRAIN_GRACE).await?;
-        Ok(ran?)
+        Ok(result?)
     }
 
     async fn seeded_executor(&self, node: &Node, startup_files: &mut StartupFiles) -> Result<Executor, Failure> {

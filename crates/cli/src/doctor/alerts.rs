@@ -99,12 +99,13 @@ impl Alerts {
                 || self.report.as_ref().is_some_and(|report| report["channel"] == channel)
         };
         let disabled = self.channels.iter().filter(|channel| channel["enabled"] == false);
-        let used = disabled.filter_map(|channel| channel["name"].as_str()).filter(|channel| is_used(channel));
-        used.map(|channel| Finding {
-            finding: format!("channel {channel} is disabled: the messages of alerts for it are dropped"),
-            remedy: format!("rondel alert channel set {channel} --enable"),
-        })
-        .collect()
+        let used_names = disabled.filter_map(|channel| channel["name"].as_str()).filter(|channel| is_used(channel));
+        used_names
+            .map(|channel| Finding {
+                finding: format!("channel {channel} is disabled: the messages of alerts for it are dropped"),
+                remedy: format!("rondel alert channel set {channel} --enable"),
+            })
+            .collect()
     }
 }
 

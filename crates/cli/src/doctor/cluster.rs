@@ -113,9 +113,9 @@ impl ClusterState {
                 "none is online",
                 "start one: rondel agent --server URL --app NAME, or from the SDK",
             ),
-            (online, 0) => passed_check("executors", format!("{online} online")),
-            (online, draining) => {
-                let finding = format!("{online} online, {draining} draining");
+            (online_count, 0) => passed_check("executors", format!("{online_count} online")),
+            (online_count, draining_count) => {
+                let finding = format!("{online_count} online, {draining_count} draining");
                 warning("executors", finding, "draining executors take no new runs; they end when theirs have ended")
             }
         }
@@ -125,10 +125,10 @@ impl ClusterState {
         let switched_apps = self.apps.iter().filter(|app| app["state"].as_str().is_some_and(|state| state != "active"));
         let check = |app: &Value| {
             let (name, state) = (text_of(&app["name"]), text_of(&app["state"]));
-            let effect =
+            let effect_text =
                 if state == "stopped" { "due runs are skipped" } else { "nothing new is sent to its executors" };
             let remedy = format!("rondel app activate {name}, once it may run again");
-            warning("apps", format!("app {name} is {state}: {effect}"), remedy)
+            warning("apps", format!("app {name} is {state}: {effect_text}"), remedy)
         };
         switched_apps.map(check).collect()
     }
@@ -158,11 +158,11 @@ impl ClusterState {
 
 /// An executor that sends heartbeats but answers no trigger.
 fn silent_executor(executor: &Value, now: Timestamp) -> Option<Check> {
-    let silent = executor.get("unanswered_triggers").filter(|silent| silent.is_object())?;
+    let unanswered = executor.get("unanswered_triggers").filter(|unanswered| unanswered.is_object())?;
     let (name, app) = (text_of(&executor["name"]), text_of(&executor["app"]));
-    let since = silent["since"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
+    let since = unanswered["since"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
     let since_text = since.map(|at| format!(" since {}", clock::relative_text(at, now))).unwrap_or_default();
-    let count = text_of(&silent["count"]);
+    let count = text_of(&unanswered["count"]);
     let finding =
         format!("{name} of app {app} is connected and does not answer triggers: {count} in a row{since_text}");
     let remedy = "look at its log and restart it; until it answers, runs go to the other executors of its app first";
@@ -187,7 +187,7 @@ fn dead_node(name: &str, node: &Value, now: Timestamp) -> Vec<Check> {
 
 /// The loops of a server that no longer do their work.
 fn failing_loops(node: &str, loops: &Value, now: Timestamp) -> Vec<Check> {
-    let failing = loops.as_array().into_iter().flatten().filter(|loop_status| loop_status["status"] == "failing");
+    let loop_statuses = loops.as_array().into_iter().flatten().filter(|loop_status| loop_status["status"] == "failing");
     let to_check = |loop_status: &Value| {
         let (name, error) = (text_of(&loop_status["name"]), text_of(&loop_status["last_error"]));
         let since = loop_status["failing_since"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
@@ -195,7 +195,7 @@ fn failing_loops(node: &str, loops: &Value, now: Timestamp) -> Vec<Check> {
         let finding = format!("{node}: the loop {name} fails{since_text}: {error}");
         failed_check("nodes", finding, "look at the log of that server, and at its database")
     };
-    failing.map(to_check).collect()
+    loop_statuses.map(to_check).collect()
 }
 
 #[cfg(test)]

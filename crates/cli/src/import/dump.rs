@@ -86,7 +86,7 @@ impl Statements<'_> {
         let mut text: Vec<u8> = Vec::new();
         let (mut state, mut line, mut is_stored) = (ScanState::Statement, self.line, true);
         while let Some(byte) = self.byte()? {
-            let before = text.last().copied();
+            let last_byte = text.last().copied();
             match state {
                 ScanState::Statement => match byte {
                     b';' => {
@@ -102,12 +102,12 @@ impl Statements<'_> {
                     }
                     b'\'' | b'"' | b'`' => state = ScanState::Quoted(byte),
                     b'#' => state = ScanState::LineComment,
-                    b'-' if before == Some(b'-') && !text.iter().rev().skip(1).any(|b| !b.is_ascii_whitespace()) => {
+                    b'-' if last_byte == Some(b'-') && !text.iter().rev().skip(1).any(|b| !b.is_ascii_whitespace()) => {
                         text.clear();
                         state = ScanState::LineComment;
                         continue;
                     }
-                    b'*' if before == Some(b'/') => {
+                    b'*' if last_byte == Some(b'/') => {
                         text.pop();
                         state = ScanState::Comment { star: false };
                         continue;
@@ -120,8 +120,8 @@ impl Statements<'_> {
                 },
                 ScanState::Quoted(quote) if byte == b'\\' && quote != b'`' => {
                     push(&mut text, byte, is_stored);
-                    if let Some(next) = self.byte()? {
-                        push(&mut text, next, is_stored);
+                    if let Some(next_byte) = self.byte()? {
+                        push(&mut text, next_byte, is_stored);
                     }
                     continue;
                 }
@@ -221,7 +221,7 @@ enum Token {
 
 impl Statement {
     fn read(text: &str) -> Result<Self, String> {
-        let mut tokens = Tokens { rest: text.chars().peekable(), peeked: None };
+        let mut tokens = Tokens { unread_chars: text.chars().peekable(), peeked: None };
         let verb = tokens.read_word()?;
         match verb.as_str() {
             "insert" | "replace" => Self::parse_insert(&mut tokens),
@@ -244,9 +244,9 @@ impl Statement {
                 match tokens.next()? {
                     Some(Token::Sign(',')) if names.len() < COLUMN_COUNT_MAX => {}
                     Some(Token::Sign(')')) => break,
-                    other => {
+                    unexpected => {
                         return Err(unexpected_token_text(
-                            other.as_ref(),
+                            unexpected.as_ref(),
                             "a comma or a bracket behind the name of a column",
                         ));
                     }
@@ -256,7 +256,7 @@ impl Statement {
         }
         match token {
             Some(Token::Word(word)) if word.eq_ignore_ascii_case("values") => {}
-            other => return Err(unexpected_token_text(other.as_ref(), "VALUES")),
+            unexpected => return Err(unexpected_token_text(unexpected.as_ref(), "VALUES")),
         }
         let mut rows = Vec::new();
         loop {
@@ -264,7 +264,9 @@ impl Statement {
             match tokens.next()? {
                 Some(Token::Sign(',')) => {}
                 None => return Ok(Self::Insert(table, names, rows)),
-                other => return Err(unexpected_token_text(other.as_ref(), "a comma or the end behind a row")),
+                unexpected => {
+                    return Err(unexpected_token_text(unexpected.as_ref(), "a comma or the end behind a row"));
+                }
             }
         }
     }
@@ -312,7 +314,7 @@ fn is_key(word: &str) -> bool {
 }
 
 struct Tokens<'a> {
-    rest: std::iter::Peekable<std::str::Chars<'a>>,
+    unread_chars: std::iter::Peekable<std::str::Chars<'a>>,
     peeked: Option<Token>,
 }
 
@@ -321,15 +323,15 @@ impl Tokens<'_> {
         if let Some(token) = self.peeked.take() {
             return Ok(Some(token));
         }
-        while self.rest.next_if(|c| c.is_whitespace()).is_some() {}
-        let Some(first_char) = self.rest.next() else { return Ok(None) };
+        while self.unread_chars.next_if(|c| c.is_whitespace()).is_some() {}
+        let Some(first_char) = self.unread_chars.next() else { return Ok(None) };
         Ok(Some(match first_char {
             '\'' | '"' => Token::Text(self.read_quoted(first_char, true)?),
             '`' => Token::Name(self.read_quoted('`', false)?),
             c if is_word_char(c) => {
                 let mut word = String::from(c);
-                while let Some(next) = self.rest.next_if(|c| is_word_char(*c)) {
-                    word.push(next);
+                while let Some(next_char) = self.unread_chars.next_if(|c| is_word_char(*c)) {
+                    word.push(next_char);
                 }
                 Token::Word(word)
             }
@@ -340,22 +342,22 @@ impl Tokens<'_> {
     fn read_quoted(&mut self, quote: char, has_escapes: bool) -> Result<String, String> {
         let mut text = String::new();
         loop {
-            match self.rest.next() {
+            match self.unread_chars.next() {
                 None => return Err("ends within a text".to_owned()),
                 Some(c) if c == quote => {
-                    if self.rest.next_if_eq(&quote).is_none() {
+                    if self.unread_chars.next_if_eq(&quote).is_none() {
                         return Ok(text);
                     }
                     text.push(quote);
                 }
-                Some('\\') if has_escapes => match self.rest.next() {
+                Some('\\') if has_escapes => match self.unread_chars.next() {
                     Some('n') => text.push('\n'),
                     Some('r') => text.push('\r'),
                     Some('t') => text.push('\t'),
                     Some('0') => text.push('\0'),
                     Some('b') => text.push('\u{8}'),
                     Some('Z') => text.push('\u{1a}'),
-                    Some(other) => text.push(other),
+                    Some(escaped) => text.push(escaped),
                     None => return Err("ends within a text".to_owned()),
                 },
                 Some(c) => text.push(c),
@@ -367,7 +369,7 @@ impl Tokens<'_> {
     fn read_word(&mut self) -> Result<String, String> {
         match self.next()? {
             Some(Token::Word(word) | Token::Name(word)) => Ok(word.to_ascii_lowercase()),
-            other => Err(unexpected_token_text(other.as_ref(), "a name")),
+            unexpected => Err(unexpected_token_text(unexpected.as_ref(), "a name")),
         }
     }
 
@@ -377,8 +379,8 @@ impl Tokens<'_> {
         loop {
             match self.next()? {
                 Some(Token::Sign('.')) => name = self.read_word()?,
-                other => {
-                    self.peeked = other;
+                token => {
+                    self.peeked = token;
                     return Ok(name.rsplit('.').next().unwrap_or_default().to_owned());
                 }
             }
@@ -389,7 +391,7 @@ impl Tokens<'_> {
         let mut values = Vec::new();
         match self.next()? {
             Some(Token::Sign('(')) => {}
-            other => return Err(unexpected_token_text(other.as_ref(), "a bracket before a row")),
+            unexpected => return Err(unexpected_token_text(unexpected.as_ref(), "a bracket before a row")),
         }
         loop {
             let mut token = self.next()?;
@@ -402,18 +404,20 @@ impl Tokens<'_> {
                 // A character set before a text, such as _utf8mb4.
                 Some(Token::Word(word)) if word.starts_with('_') => match self.next()? {
                     Some(Token::Text(text)) => Some(text),
-                    other => return Err(unexpected_token_text(other.as_ref(), "a text")),
+                    unexpected => return Err(unexpected_token_text(unexpected.as_ref(), "a text")),
                 },
                 Some(Token::Word(word)) if word.starts_with(|c: char| c.is_ascii_digit()) => {
                     Some(format!("{sign}{word}"))
                 }
                 Some(Token::Text(text)) => Some(text),
-                other => return Err(unexpected_token_text(other.as_ref(), "NULL, a number or a text")),
+                unexpected => return Err(unexpected_token_text(unexpected.as_ref(), "NULL, a number or a text")),
             });
             match self.next()? {
                 Some(Token::Sign(',')) if values.len() < COLUMN_COUNT_MAX => {}
                 Some(Token::Sign(')')) => return Ok(values),
-                other => return Err(unexpected_token_text(other.as_ref(), "a comma or a bracket behind a value")),
+                unexpected => {
+                    return Err(unexpected_token_text(unexpected.as_ref(), "a comma or a bracket behind a value"));
+                }
             }
         }
     }

@@ -49,11 +49,11 @@ fn read_one(object: &Value, is_of_several: bool, app: &str, result: &mut ImportR
         let reason = format!("has {} containers: a run is one program", containers.len());
         return result.leave_out(entry, reason);
     };
-    let words = |field: &str| container[field].as_array().cloned().unwrap_or_default();
-    let argv: Vec<Value> = words("command").into_iter().chain(words("args")).collect();
+    let word_list = |field: &str| container[field].as_array().cloned().unwrap_or_default();
+    let argv: Vec<Value> = word_list("command").into_iter().chain(word_list("args")).collect();
     let env = environment(container, &mut entry);
     let argv: Vec<Value> = argv.into_iter().map(|word| expand_variables(&word, &env, &mut entry)).collect();
-    if words("command").is_empty() {
+    if word_list("command").is_empty() {
         return result
             .leave_out(entry, "has no command: what its image starts by itself is not known here; give it one");
     }
@@ -69,37 +69,37 @@ fn read_one(object: &Value, is_of_several: bool, app: &str, result: &mut ImportR
     entry.note_change(format!(
         "ran in {image}: it runs where the agent is, which must have its programs (an agent in that image has)"
     ));
-    let mut set = |field: &str, value: Value| drop(job.insert(field.to_owned(), value));
+    let mut set_field = |field: &str, value: Value| drop(job.insert(field.to_owned(), value));
     let slug = if is_of_several { title.replace('/', "-") } else { name.to_owned() };
-    set("name", result.names.unique_name(&slug, &[&title]).into());
-    set("app", app.into());
-    set("handler", "shell".into());
-    set("description", format!("From the CronJob {title} of Kubernetes.").into());
-    set("labels", origin_labels(&[("kubernetes-namespace", namespace), ("kubernetes-name", name)]).into());
-    set("params", params);
+    set_field("name", result.names.unique_name(&slug, &[&title]).into());
+    set_field("app", app.into());
+    set_field("handler", "shell".into());
+    set_field("description", format!("From the CronJob {title} of Kubernetes.").into());
+    set_field("labels", origin_labels(&[("kubernetes-namespace", namespace), ("kubernetes-name", name)]).into());
+    set_field("params", params);
     let zone = spec["timeZone"].as_str().unwrap_or("UTC");
     if spec["timeZone"].is_null() {
         entry.note_change(
             "names no timeZone: it is read in UTC, as most clusters do; the controller's own zone may differ",
         );
     }
-    set("schedule", json!({"cron": cron_schedule(spec), "time_zone": zone}));
-    set("overlap", json!({"policy": overlap_policy(spec["concurrencyPolicy"].as_str())}));
+    set_field("schedule", json!({"cron": cron_schedule(spec), "time_zone": zone}));
+    set_field("overlap", json!({"policy": overlap_policy(spec["concurrencyPolicy"].as_str())}));
     if spec["concurrencyPolicy"] == "Forbid" {
         entry.note_change(
             "concurrencyPolicy Forbid made up for a start that fell into a run once that run had ended: here it is skipped, and with \
              overlap.policy serial it waits",
         );
     }
-    set("misfire", misfire_policy(spec, &mut entry));
-    set("enabled", (spec["suspend"] != true).into());
-    set("retry", json!({"max": retry_count(job_spec, &mut entry), "backoff": "10s..6m"}));
+    set_field("misfire", misfire_policy(spec, &mut entry));
+    set_field("enabled", (spec["suspend"] != true).into());
+    set_field("retry", json!({"max": retry_count(job_spec, &mut entry), "backoff": "10s..6m"}));
     if let Some(seconds) = job_spec["activeDeadlineSeconds"].as_u64() {
-        set("timeout", format!("{seconds}s").into());
+        set_field("timeout", format!("{seconds}s").into());
         entry.note_change("activeDeadlineSeconds held for all attempts together: timeout is that of one");
     }
     if let Some(shards) = shard_count(job_spec, &mut entry) {
-        set("shards", shards.into());
+        set_field("shards", shards.into());
     }
     note_volumes(pod, &mut entry);
     note_bounds(pod, container, &mut entry);
@@ -174,8 +174,8 @@ fn zone_in_schedule(spec: &Value) -> Option<String> {
 /// fields if one begins with `*`. Therefore a `*` before a step is replaced by a range.
 fn cron_schedule(spec: &Value) -> Value {
     let Some(text) = spec["schedule"].as_str() else { return spec["schedule"].clone() };
-    let plain = |field: &str| if field == "?" { "*".to_owned() } else { field.to_owned() };
-    let mut fields: Vec<String> = text.split_whitespace().map(plain).collect();
+    let plain_field = |field: &str| if field == "?" { "*".to_owned() } else { field.to_owned() };
+    let mut fields: Vec<String> = text.split_whitespace().map(plain_field).collect();
     if let [_, _, day, _, weekday] = fields.as_mut_slice()
         && !is_any_day(day)
         && !is_any_day(weekday)
@@ -209,15 +209,15 @@ fn retry_count(job_spec: &Value, entry: &mut Entry) -> u64 {
 /// Notes the container's security context and limits, which are not imported: a run has the user, rights and memory of
 /// its agent.
 fn note_bounds(pod: &Value, container: &Value, entry: &mut Entry) {
-    if [pod, container].iter().any(|it| it["securityContext"].as_object().is_some_and(|it| !it.is_empty())) {
+    if [pod, container].iter().any(|spec| spec["securityContext"].as_object().is_some_and(|map| !map.is_empty())) {
         entry.note_unsupported("securityContext: runs have the agent's user and rights (its --run-as)");
     }
     let limits = container.pointer("/resources/limits").and_then(Value::as_object);
-    let words = |(name, value): (&String, &Value)| match value.as_str() {
+    let limit_text = |(name, value): (&String, &Value)| match value.as_str() {
         Some(text) => format!("{name} {text}"),
         None => format!("{name} {value}"),
     };
-    let limits: Vec<String> = limits.into_iter().flatten().map(words).collect();
+    let limits: Vec<String> = limits.into_iter().flatten().map(limit_text).collect();
     if !limits.is_empty() {
         entry.note_unsupported(format!(
             "resources.limits ({}): a run may use what the agent may; bound the agent where it is started",

@@ -46,14 +46,15 @@ impl Names {
     pub(super) fn unique_name(&mut self, text: &str, identities: &[&str]) -> String {
         let room = self.free_len();
         let stem = format!("{}{}", self.prefix, cut(&slug(text), room));
-        let hashed: Vec<String> = identities.iter().map(|identity| format!("{stem}-{:08x}", hash(identity))).collect();
+        let hashed_names: Vec<String> =
+            identities.iter().map(|identity| format!("{stem}-{:08x}", hash(identity))).collect();
         let is_known = identities.first().is_some_and(|identity| !self.named_identities.insert((*identity).to_owned()));
         let skipped = usize::from(is_known && identities.len() > 1);
-        let last_hashed = hashed.last().unwrap_or(&stem).clone();
+        let last_hashed_name = hashed_names.last().unwrap_or(&stem).clone();
         let is_whole = text.trim().chars().count() <= room;
-        let plain = is_whole.then_some(stem);
-        let numbered = (2_u32..).map(|number| format!("{last_hashed}-{number}"));
-        let mut candidates = plain.into_iter().chain(hashed.into_iter().skip(skipped)).chain(numbered);
+        let plain_name = is_whole.then_some(stem);
+        let numbered_names = (2_u32..).map(|number| format!("{last_hashed_name}-{number}"));
+        let mut candidates = plain_name.into_iter().chain(hashed_names.into_iter().skip(skipped)).chain(numbered_names);
         candidates.find(|name| self.used_names.insert(name.clone())).unwrap_or_default()
     }
 
@@ -83,8 +84,8 @@ pub(super) fn slug(text: &str) -> String {
 }
 
 fn cut(slug: &str, len: usize) -> String {
-    let part: String = slug.chars().take(len).collect();
-    part.trim_end_matches(['-', '.', '_']).to_owned()
+    let slug_start: String = slug.chars().take(len).collect();
+    slug_start.trim_end_matches(['-', '.', '_']).to_owned()
 }
 
 /// FNV-1a: a text has the same hash in each import.

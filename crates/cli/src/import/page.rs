@@ -20,8 +20,8 @@ details{border-bottom:1px solid var(--line);padding:.4rem 0}summary{cursor:point
 ul{margin:.3rem 0 .3rem 1.2rem;padding:0}";
 
 impl ImportResult {
-    /// The page; `from` names the source.
-    pub(super) fn page(&self, from: &str) -> String {
+    /// The page; `source` names its source.
+    pub(super) fn page(&self, source: &str) -> String {
         let mut page = String::from(
             "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
@@ -30,7 +30,7 @@ impl ImportResult {
         write!(
             page,
             "<title>Import from {0}</title><style>{STYLE}</style></head><body>\n<h1>Import from {0}</h1>\n",
-            escape(from)
+            escape(source)
         )
         .ok();
         writeln!(page, "<p>{}.</p>", escape(&self.counts_text())).ok();

@@ -284,12 +284,14 @@ const FIELDS: [&str; 19] = [
 
 /// The errors of a definition, as the server would report them.
 pub(super) fn definition_errors(job: &Value) -> Vec<String> {
-    let line = |pointer: &str, message: &str| format!("{pointer}: {message}");
+    let error_line = |pointer: &str, message: &str| format!("{pointer}: {message}");
     match shape::read::<JobSpec>(job.clone().into()) {
-        Err(shape_errors) => shape_errors.errors.iter().map(|error| line(&error.pointer, &error.message)).collect(),
+        Err(shape_errors) => {
+            shape_errors.errors.iter().map(|error| error_line(&error.pointer, &error.message)).collect()
+        }
         Ok(spec) => {
             let errors: Vec<FieldError> = spec.compile().err().unwrap_or_default();
-            errors.iter().map(|error| line(&error.pointer, &error.message)).collect()
+            errors.iter().map(|error| error_line(&error.pointer, &error.message)).collect()
         }
     }
 }
@@ -304,8 +306,8 @@ fn never_fires(job: &Value) -> bool {
 
 /// Labels that name a job's origin. A value that no label can have is left out.
 pub(super) fn origin_labels(pairs: &[(&str, &str)]) -> Map<String, Value> {
-    let valid = pairs.iter().filter(|(_, value)| check_value(value).is_ok());
-    valid.map(|(key, value)| ((*key).to_owned(), Value::from(*value))).collect()
+    let valid_pairs = pairs.iter().filter(|(_, value)| check_value(value).is_ok());
+    valid_pairs.map(|(key, value)| ((*key).to_owned(), Value::from(*value))).collect()
 }
 
 /// Quotes any text as one word of a shell.

@@ -128,11 +128,11 @@ fn finding_line(entries: &[Entry], finding: &Finding) -> String {
     let Some((place, pointer)) = locate(entries, &finding.pointer) else { return message.clone() };
     let mut line = format!("{place}: {pointer}{}{message}", if pointer.is_empty() { "" } else { ": " });
     if finding.count > 1 {
-        let others = finding.indexes.iter().skip(1).take(OTHER_JOBS_MAX);
-        let names = others.filter_map(|index| Some(entries.get(*index)?.label(*index))).collect::<Vec<_>>();
-        let more = if finding.count > names.len() + 1 { ", …" } else { "" };
+        let other_indexes = finding.indexes.iter().skip(1).take(OTHER_JOBS_MAX);
+        let names = other_indexes.filter_map(|index| Some(entries.get(*index)?.label(*index))).collect::<Vec<_>>();
+        let more_text = if finding.count > names.len() + 1 { ", …" } else { "" };
         line.push_str(&format!(
-            "; the same in {}: {}{more}",
+            "; the same in {}: {}{more_text}",
             counted(finding.count - 1, "other job"),
             harmless_text(&names.join(", "))
         ));
@@ -143,9 +143,9 @@ fn finding_line(entries: &[Entry], finding: &Finding) -> String {
 /// Resolves `/3/schedule/cron` to a place in a file, and to the pointer below the job.
 fn locate<'a>(entries: &[Entry], pointer: &'a str) -> Option<(String, &'a str)> {
     let index_and_path = pointer.strip_prefix('/')?;
-    let end = index_and_path.find('/').unwrap_or(index_and_path.len());
-    let entry = entries.get(index_and_path[..end].parse::<usize>().ok()?)?;
-    Some((entry.place(&index_and_path[end..]), &index_and_path[end..]))
+    let index_len = index_and_path.find('/').unwrap_or(index_and_path.len());
+    let entry = entries.get(index_and_path[..index_len].parse::<usize>().ok()?)?;
+    Some((entry.place(&index_and_path[index_len..]), &index_and_path[index_len..]))
 }
 
 impl PlanArgs {
@@ -179,8 +179,8 @@ fn print(body: &Body, answer: &ApplyReport, format: FormatArgs) -> Result<(), Fa
             output::print_json(&page.items.iter().map(|item| item.get()).collect::<Vec<_>>().join("\n"))
         }
         Format::Name => {
-            let moved = answer.items.iter().filter(|item| item.action != "unchanged");
-            output::print_names(moved.map(|item| &item.name))
+            let changed_items = answer.items.iter().filter(|item| item.action != "unchanged");
+            output::print_names(changed_items.map(|item| &item.name))
         }
         Format::Table | Format::Wide => {
             let (paint, now) = (Paint::of_stdout(), clock::now());
@@ -201,7 +201,7 @@ fn print_warnings<'a>(items: impl Iterator<Item = &'a Item>) {
     let count = jobs_by_warning.len();
     for (warning, jobs) in jobs_by_warning.into_iter().take(WARNINGS_MAX) {
         let jobs = match jobs.as_slice() {
-            [one] => (*one).to_owned(),
+            [single_job] => (*single_job).to_owned(),
             several => format!("{} jobs", several.len()),
         };
         output::print_message(&format!("warning: {}: {}", harmless_text(&jobs), harmless_text(warning)));
@@ -226,7 +226,7 @@ impl ApplyArgs {
         let (mut items, mut summary) = (Vec::new(), None);
         while let Some(text) = answer.next().await? {
             match parse_answer(&text)? {
-                Line::End { summary: sent } => summary = Some(sent),
+                Line::End { summary: sent_summary } => summary = Some(sent_summary),
                 Line::Ended { ended } => {
                     drop(progress);
                     return Err(Failure::new(Exit::Failed, harmless_text(&ended.message).to_string()));
@@ -281,9 +281,9 @@ impl ApplyArgs {
         }
         write!(std::io::stderr(), "remove {}: {}? [y/N] ", counted(removed_jobs.len(), "job"), removed_jobs.join(", "))
             .ok();
-        let mut line = String::new();
-        std::io::stdin().read_line(&mut line)?;
-        match line.trim() {
+        let mut reply = String::new();
+        std::io::stdin().read_line(&mut reply)?;
+        match reply.trim() {
             "y" | "Y" | "yes" => Ok(()),
             _ => Err(Failure::from_text("nothing was saved")),
         }
@@ -297,8 +297,8 @@ fn report_items(items: &[(Item, String)], format: FormatArgs) -> Result<(), Fail
             output::print_json(&items.iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>().join("\n"))
         }
         Format::Name => {
-            let moved = items.iter().filter(|(item, _)| item.action != "unchanged");
-            output::print_names(moved.map(|(item, _)| &item.name))
+            let changed_items = items.iter().filter(|(item, _)| item.action != "unchanged");
+            output::print_names(changed_items.map(|(item, _)| &item.name))
         }
         Format::Table | Format::Wide => {
             print_warnings(items.iter().map(|(item, _)| item));
@@ -315,9 +315,9 @@ fn check_failures<'a>(items: impl Iterator<Item = &'a Item>) -> Result<(), Failu
         "version_mismatch" | "job_exists" | "job_is_parent" | "job_not_found" => Exit::Conflict,
         _ => Exit::Failed,
     };
-    let more = if failed.len() > 1 { format!(" (the first of {})", failed.len()) } else { String::new() };
+    let count_text = if failed.len() > 1 { format!(" (the first of {})", failed.len()) } else { String::new() };
     let (name, message) = (harmless_text(&item.name), harmless_text(&error.message));
-    Err(Failure::new(exit, format!("{name} was not saved{more}: {message}; the others were: apply again")))
+    Err(Failure::new(exit, format!("{name} was not saved{count_text}: {message}; the others were: apply again")))
 }
 
 #[cfg(test)]

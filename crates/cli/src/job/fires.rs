@@ -35,9 +35,9 @@ const VIEW: View = View { name: "fire_at", headers: &["FIRE", "COUNT", "VERDICT"
 
 impl FiresArgs {
     pub(super) async fn run(&self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
-        let from = self.from.as_deref().map(|from| ("from", from));
-        let to = self.to.as_deref().map(|to| ("to", to));
-        let query: Vec<_> = from.into_iter().chain(to).collect();
+        let from_parameter = self.from.as_deref().map(|from_parameter| ("from", from_parameter));
+        let to_parameter = self.to.as_deref().map(|to_parameter| ("to", to_parameter));
+        let query: Vec<_> = from_parameter.into_iter().chain(to_parameter).collect();
         VIEW.print_list(&list::read_at(client, &["jobs", &self.name, "fires"], &query, &self.bounds).await?, format)
     }
 }

@@ -160,7 +160,8 @@ impl Snapshot {
             Some(rate) => format!("{rate} a second"),
             None => format!("{} in the last minute", count("per_minute")),
         };
-        let oldest = totals["oldest_age_ms"].as_u64().map(|age| format!(", the oldest in work for {}", age_text(age)));
+        let oldest_text =
+            totals["oldest_age_ms"].as_u64().map(|age| format!(", the oldest in work for {}", age_text(age)));
         let failed = match count("failed") {
             0 => "0 failed".to_owned(),
             failed => paint.ink(Ink::Red, &format!("{failed} failed")),
@@ -176,7 +177,7 @@ impl Snapshot {
                 count("free"),
                 count("dry")
             ),
-            format!("{}  {} done, {failed}; {rate}{}", title("Rows"), count("done"), oldest.unwrap_or_default()),
+            format!("{}  {} done, {failed}; {rate}{}", title("Rows"), count("done"), oldest_text.unwrap_or_default()),
         ]
         .join("\n")
     }
@@ -188,13 +189,13 @@ impl Snapshot {
         }
         let reason = root["reason"].as_str().map(|reason| format!(": {reason}")).unwrap_or_default();
         let ending = if root["is_ending"] == true { ", ending" } else { "" };
-        let ends = match &root["ends_at"] {
+        let end_text = match &root["ends_at"] {
             Value::Null => String::new(),
             at => format!(", ends {}", time_text(at, now)),
         };
         let (run, status) = (text_of(&root["run"]), text_of(&root["status"]));
         harmless_text(&format!(
-            "{run} {status}{ending}{reason}, planned for {}{ends}",
+            "{run} {status}{ending}{reason}, planned for {}{end_text}",
             time_text(&root["fire_at"], now)
         ))
         .into_owned()
@@ -229,14 +230,14 @@ impl Snapshot {
     }
 
     /// Rows done per second between two answers, with one decimal.
-    fn rate_text(&self, earlier: &Value, later: &Value, earlier_at: Instant) -> Option<String> {
-        rate_text(earlier["done"].as_u64()?, later["done"].as_u64()?, self.at.duration_since(earlier_at))
+    fn rate_text(&self, earlier_item: &Value, later_item: &Value, earlier_at: Instant) -> Option<String> {
+        rate_text(earlier_item["done"].as_u64()?, later_item["done"].as_u64()?, self.at.duration_since(earlier_at))
     }
 }
 
-fn rate_text(earlier: u64, later: u64, interval: Duration) -> Option<String> {
+fn rate_text(earlier_count: u64, later_count: u64, interval: Duration) -> Option<String> {
     let millis = u64::try_from(interval.as_millis()).ok().filter(|millis| *millis > 0)?;
-    let tenths = later.saturating_sub(earlier).saturating_mul(10_000) / millis;
+    let tenths = later_count.saturating_sub(earlier_count).saturating_mul(10_000) / millis;
     Some(format!("{}.{}", tenths / 10, tenths % 10))
 }
 

@@ -335,12 +335,12 @@ async fn pause(client: &Client, name: &str, queued: Option<&str>, format: Format
 pub(crate) fn queued_sentence(queued: &Value) -> Option<String> {
     let count = |field: &str| queued[field].as_u64().unwrap_or_default();
     let counts = [("dropped", "skipped"), ("kept", "still queued"), ("running", "still running")];
-    let parts: Vec<String> = counts
+    let count_texts: Vec<String> = counts
         .into_iter()
         .filter(|(field, _)| count(field) > 0)
         .map(|(field, words)| format!("{} {words}", counted(count(field), "run")))
         .collect();
-    (!parts.is_empty()).then(|| parts.join(", "))
+    (!count_texts.is_empty()).then(|| count_texts.join(", "))
 }
 
 /// Prints a saved job, with the warnings for its author.
@@ -385,9 +385,9 @@ async fn cancel(client: &Client, args: &CancelArgs, format: FormatArgs) -> Resul
         Format::Name => output::print_lines(&args.name),
         Format::Table | Format::Wide => {
             let answer = cancel_result.value()?;
-            let more = if answer["has_more"] == true { "; more are open: repeat the command" } else { "" };
+            let more_text = if answer["has_more"] == true { "; more are open: repeat the command" } else { "" };
             let asked_count = answer["asked"].as_u64().unwrap_or_default();
-            output::print_message(&format!("asked {} of {} to end{more}", counted(asked_count, "run"), args.name));
+            output::print_message(&format!("asked {} of {} to end{more_text}", counted(asked_count, "run"), args.name));
             Ok(())
         }
     }
@@ -423,8 +423,9 @@ fn schedule_text(value: &Value) -> String {
             (Some(cron), Some(zone)) => format!("{cron} {zone}"),
             (Some(cron), None) => cron,
             (None, _) => {
-                let other = ["every", "delay", "at", "after"].into_iter().find_map(|key| Some((key, with_key(key)?)));
-                other.map(|(key, value)| format!("{key} {value}")).unwrap_or_default()
+                let interval =
+                    ["every", "delay", "at", "after"].into_iter().find_map(|key| Some((key, with_key(key)?)));
+                interval.map(|(key, value)| format!("{key} {value}")).unwrap_or_default()
             }
         }
     };

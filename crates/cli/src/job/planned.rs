@@ -81,7 +81,7 @@ impl Summary {
 
     /// The counts as text: `1 created, 2 changed, 3 unchanged`.
     pub(super) fn words(self) -> String {
-        let parts = [
+        let count_words = [
             (self.created, "created"),
             (self.changed, "changed"),
             (self.removed, "removed"),
@@ -89,7 +89,7 @@ impl Summary {
             (self.unchanged, "unchanged"),
         ];
         let counts: Vec<_> =
-            parts.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}")).collect();
+            count_words.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}")).collect();
         counts.join(", ")
     }
 }
@@ -111,7 +111,7 @@ pub(super) fn lines_of_item(item: &Item, paint: Paint, now: Timestamp) -> String
     let changes: Vec<Change> = item
         .changes
         .iter()
-        .map(|it| Change { pointer: it.pointer.clone(), from: it.from.clone(), to: it.to.clone() })
+        .map(|change| Change { pointer: change.pointer.clone(), from: change.from.clone(), to: change.to.clone() })
         .collect();
     for line in changes_text(&changes).lines() {
         let ink = match line.as_bytes().first() {

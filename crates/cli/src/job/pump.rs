@@ -28,7 +28,7 @@ pub(super) fn schedule_text(pump: &Value, schedule: String) -> String {
 fn end_text(pump: &Value) -> Option<String> {
     match &pump["until"] {
         Value::Null => None,
-        Value::String(word) => Some(format!("until {word}")),
+        Value::String(event) => Some(format!("until {event}")),
         end => {
             let zone = end["time_zone"].as_str().map(|zone| format!(" {zone}")).unwrap_or_default();
             Some(format!("until {}{zone}", text_of(&end["cron"])))

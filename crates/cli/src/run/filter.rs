@@ -39,7 +39,7 @@ pub(super) struct FilterArgs {
 
 impl FilterArgs {
     /// The filter as text; `None` if nothing is given.
-    pub(super) fn text(&self, more: Option<(&str, &str)>) -> Option<String> {
+    pub(super) fn text(&self, extra_condition: Option<(&str, &str)>) -> Option<String> {
         let flags = [
             ("app", &self.app),
             ("since", &self.since),
@@ -50,7 +50,8 @@ impl FilterArgs {
             ("late", &self.late),
         ];
         let conditions = flags.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?)));
-        let conditions = conditions.chain(self.label.iter().map(|label| ("label", label.as_str()))).chain(more);
+        let conditions =
+            conditions.chain(self.label.iter().map(|label| ("label", label.as_str()))).chain(extra_condition);
         let mut terms: Vec<String> = conditions.map(|(key, value)| format!("{key}:{}", quoted_values(value))).collect();
         terms.extend(self.text.as_deref().map(in_quotes));
         terms.extend(self.filter.clone());

@@ -126,13 +126,13 @@ async fn newest_begun_run(client: &Client, job: &str) -> Result<String, Failure>
         query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
         let page = client.get(&["runs"], &query).await?.value()?;
         let mut runs = page["items"].as_array().into_iter().flatten();
-        if let Some(begun) = runs.find(|run| !run["started_at"].is_null()) {
-            return Ok(text_of(&begun["id"]));
+        if let Some(begun_run) = runs.find(|run| !run["started_at"].is_null()) {
+            return Ok(text_of(&begun_run["id"]));
         }
-        let Some(next) = page["next_cursor"].as_str() else {
+        let Some(next_cursor) = page["next_cursor"].as_str() else {
             return Err(Failure::new(Exit::NotFound, format!("no run of job {job} has begun yet")));
         };
-        cursor = Some(next.to_owned());
+        cursor = Some(next_cursor.to_owned());
     }
 }
 
@@ -149,14 +149,14 @@ impl Log<'_> {
     /// Prints the lines written so far.
     async fn print_pages(&self) -> Result<(), Failure> {
         let mut body = self.request_page(None).await?;
-        let mut asked = None;
+        let mut asked_cursor = None;
         if !self.is_search() && self.format == Format::Json && !has_more(&body)? {
             return output::print_json(body.text());
         }
         let mut items = Vec::new();
         loop {
             let page: Page<'_> = parse_json(body.text())?;
-            let (count, next) = (page.items.len(), page.next_cursor);
+            let (count, next_cursor) = (page.items.len(), page.next_cursor);
             for item in page.items {
                 match self.format {
                     Format::Json => items.push(item.get().to_owned()),
@@ -165,14 +165,14 @@ impl Log<'_> {
                     }
                 }
             }
-            match next {
+            match next_cursor {
                 // A page of a search may be empty although more lines follow. The search then continues, but only if
                 // the cursor is a new one.
-                Some(cursor) if count > 0 || (self.is_search() && asked.as_ref() != Some(&cursor)) => {
+                Some(cursor) if count > 0 || (self.is_search() && asked_cursor.as_ref() != Some(&cursor)) => {
                     body = self.request_page(Some(&cursor)).await?;
-                    asked = Some(cursor);
+                    asked_cursor = Some(cursor);
                 }
-                next => return self.write_document(&items, next.as_deref()),
+                next_cursor => return self.write_document(&items, next_cursor.as_deref()),
             }
         }
     }
@@ -239,7 +239,7 @@ impl Log<'_> {
     }
 
     /// Writes the items of several pages as one document.
-    fn write_document(&self, items: &[String], next: Option<&str>) -> Result<(), Failure> {
+    fn write_document(&self, items: &[String], next_cursor: Option<&str>) -> Result<(), Failure> {
         if self.format != Format::Json {
             return Ok(());
         }

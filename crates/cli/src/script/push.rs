@@ -118,8 +118,8 @@ async fn namespace_of(client: &Client) -> Result<String, Failure> {
     if let Some(namespace) = client.namespace() {
         return Ok(namespace.to_owned());
     }
-    let me = client.get(&["me"], &[]).await?.value()?;
-    let namespace = me["namespace"].as_str().ok_or_else(|| {
+    let caller = client.get(&["me"], &[]).await?.value()?;
+    let namespace = caller["namespace"].as_str().ok_or_else(|| {
         Failure::refused("--sign-key signs the namespace, and the server does not name the token's: give --namespace")
     })?;
     output::print_message(&format!(

@@ -164,12 +164,12 @@ impl Node {
     /// The URL at which this machine reaches the server.
     pub(crate) fn url(&self) -> String {
         let ip = self.address.ip();
-        let local = match ip {
+        let local_address = match ip {
             _ if !ip.is_unspecified() => ip,
             std::net::IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
             std::net::IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
         };
-        format!("{}://{}", self.scheme(), SocketAddr::new(local, self.address.port()))
+        format!("{}://{}", self.scheme(), SocketAddr::new(local_address, self.address.port()))
     }
 
     /// The URL for a browser: the advertised one, else the one for this machine.
@@ -290,15 +290,15 @@ async fn open_store(config: &ServerConfig, startup_files: &mut StartupFiles) -> 
         idle_in_transaction: (config.settings.lease.0 * 4 / 5).min(defaults.idle_in_transaction),
         ..defaults
     };
-    let opened = SqlStore::open(&store_config).await;
+    let result = SqlStore::open(&store_config).await;
     // The files of a database that another server uses must not be removed if this start fails.
-    if !matches!(opened, Err(OpenError::InUse { .. })) {
+    if !matches!(result, Err(OpenError::InUse { .. })) {
         key_of_old.commit();
         for path in missing {
             startup_files.record_created(path);
         }
     }
-    Ok(Arc::new(opened?))
+    Ok(Arc::new(result?))
 }
 
 /// The files that a start creates for a new SQLite database, and removes if it fails. None for an existing database: a

@@ -87,10 +87,10 @@ impl FollowArgs {
             }
         };
         let mut names = Names::read(client).await?;
-        let mut unknown = BTreeSet::new();
+        let mut unknown_titles = BTreeSet::new();
         let (mut has_read_all, mut was_warned) = (false, false);
         loop {
-            match self.read_page(client, &mut database, &zone, &mut names, (&mut after, &mut unknown)).await {
+            match self.read_page(client, &mut database, &zone, &mut names, (&mut after, &mut unknown_titles)).await {
                 Ok(PageResult { stored, is_last, newest }) => {
                     let is_old = newest.is_some_and(|at| at < clock::now().saturating_sub(CLOCK_BEHIND_MAX));
                     if has_read_all && is_old && !std::mem::replace(&mut was_warned, true) {
@@ -110,8 +110,8 @@ impl FollowArgs {
                 Err(failure) if self.once || !is_temporary(&failure) => return Err(failure),
                 Err(failure) => {
                     output::print_message(&format!("{}; trying again", failure.message()));
-                    if let Ok(again) = jobs::open_database(&self.source).await {
-                        database = again;
+                    if let Ok(new_database) = jobs::open_database(&self.source).await {
+                        database = new_database;
                     }
                 }
             }
@@ -132,23 +132,24 @@ impl FollowArgs {
         database: &mut XxlDatabase,
         zone: &Z,
         names: &mut Names,
-        (after, unknown): (&mut i64, &mut BTreeSet<String>),
+        (after, unknown_titles): (&mut i64, &mut BTreeSet<String>),
     ) -> Result<PageResult, Failure> {
         let rows = database.xxl_logs(*after, PAGE_LEN).await.map_err(|error| jobs::database_failure(&error))?;
         let now = clock::now();
-        if let Some((row, at)) =
-            rows.iter().find_map(|row| Some((row, fired_at(zone, row)?)).filter(|(_, at)| *at > now + CLOCK_AHEAD_MAX))
+        if let Some((row, fire_at)) = rows
+            .iter()
+            .find_map(|row| Some((row, fired_at(zone, row)?)).filter(|(_, fire_at)| *fire_at > now + CLOCK_AHEAD_MAX))
         {
             return Err(Failure::refused(format!(
-                "row {} of xxl_job_log was sent at {at}, and it is {now}: --time-zone {} is not that of XXL-JOB's servers, or a clock is wrong",
+                "row {} of xxl_job_log was sent at {fire_at}, and it is {now}: --time-zone {} is not that of XXL-JOB's servers, or a clock is wrong",
                 row.id, self.time_zone
             )));
         }
         let settled = now.saturating_sub(self.settle);
-        let is_settled = |row: &&LogRow| fired_at(zone, row).is_none_or(|at| at <= settled);
+        let is_settled = |row: &&LogRow| fired_at(zone, row).is_none_or(|fire_at| fire_at <= settled);
         let settled_rows: Vec<&LogRow> = rows.iter().take_while(is_settled).collect();
         for title in settled_rows.iter().filter_map(|row| unknown_trigger_type(row)) {
-            if unknown.len() < UNKNOWN_COUNT_MAX && unknown.insert(title.clone()) {
+            if unknown_titles.len() < UNKNOWN_COUNT_MAX && unknown_titles.insert(title.clone()) {
                 output::print_message(&format!(
                     "the log has runs with the trigger type {:?}, which no known version has: they count as fires of the schedule",
                     harmless_text(&title)
@@ -208,7 +209,7 @@ fn is_temporary(failure: &Failure) -> bool {
 /// The report of a row; `None` for jobs that were not imported, for shards after the first, and for runs that no
 /// schedule fired.
 fn fire_report<Z: TimeZone>(zone: &Z, names: &BTreeMap<i64, String>, row: &LogRow) -> Option<Value> {
-    let (job, at) = (names.get(&row.job)?, fired_at(zone, row)?);
+    let (job, fire_at) = (names.get(&row.job)?, fired_at(zone, row)?);
     let is_first_shard = row.sharding.split('/').next().is_none_or(|shard| shard.is_empty() || shard == "0");
     if !is_first_shard || NOT_SCHEDULED.iter().any(|ignored_type| ignored_type.eq_ignore_ascii_case(trigger_type(row)))
     {
@@ -216,14 +217,14 @@ fn fire_report<Z: TimeZone>(zone: &Z, names: &BTreeMap<i64, String>, row: &LogRo
     }
     let executor: String = row.executor.chars().take(255).collect();
     Some(json!({
-        "job": job, "source_id": row.id, "started_at": at, "executor": executor, "outcome": outcome_of_row(row).as_str(),
+        "job": job, "source_id": row.id, "started_at": fire_at, "executor": executor, "outcome": outcome_of_row(row).as_str(),
     }))
 }
 
 /// The trigger type of a row, as XXL-JOB writes it.
 fn trigger_type(row: &LogRow) -> &str {
-    let head = row.message.split("<br>").next().unwrap_or_default();
-    head.split_once(['：', ':']).map_or(head, |(_, title)| title).trim()
+    let first_line = row.message.split("<br>").next().unwrap_or_default();
+    first_line.split_once(['：', ':']).map_or(first_line, |(_, title)| title).trim()
 }
 
 /// The trigger type of a row if it is in no known language. Such a row counts as a fire of the schedule.
@@ -242,8 +243,8 @@ fn outcome_of_row(row: &LogRow) -> OldOutcome {
 }
 
 fn fired_at<Z: TimeZone>(zone: &Z, row: &LogRow) -> Option<Timestamp> {
-    let local = NaiveDateTime::parse_from_str(row.trigger_time.as_deref()?, "%Y-%m-%d %H:%M:%S%.f").ok()?;
-    let at = zone.from_local_datetime(&local).earliest()?;
+    let local_time = NaiveDateTime::parse_from_str(row.trigger_time.as_deref()?, "%Y-%m-%d %H:%M:%S%.f").ok()?;
+    let at = zone.from_local_datetime(&local_time).earliest()?;
     Some(Timestamp::from_secs(at.timestamp()))
 }
 

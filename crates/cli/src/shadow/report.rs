@@ -65,12 +65,12 @@ const VIEW: View = View {
 
 impl ReportArgs {
     pub(super) async fn run(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
-        let from = self.from.clone().or_else(|| {
+        let start = self.from.clone().or_else(|| {
             let now = crate::clock::now().to_utc()?;
             let first_day = now.date_naive().checked_sub_days(chrono::Days::new(u64::from(self.days?) - 1))?;
             Some(format!("{first_day}T00:00:00Z"))
         });
-        let parameters = [("job", self.job), ("from", from), ("to", self.to)];
+        let parameters = [("job", self.job), ("from", start), ("to", self.to)];
         let parameters = parameters.into_iter().filter_map(|(name, value)| Some((name, value?)));
         let source = self.source.clone();
         let own_parameters = [("source", self.source), ("tolerance", self.tolerance), ("late", self.late)];
@@ -123,23 +123,25 @@ fn reason_nothing_compared(observed: &Value) -> String {
 /// The differences as text.
 fn differences_text(report: &Value, observed: &Value) -> String {
     let days = || report["items"].as_array().into_iter().flatten();
-    let of_day = |day: &Value| {
+    let lines_of_day = |day: &Value| {
         let job = text_of(&day["job"]);
-        let each = day["differences"].as_array().cloned().unwrap_or_default();
-        each.into_iter()
+        let differences = day["differences"].as_array().cloned().unwrap_or_default();
+        differences
+            .into_iter()
             .map(move |difference| format!("{} {job}: {}", text_of(&difference["at"]), sentence(&difference)))
             .collect::<Vec<_>>()
     };
-    let all: Vec<String> = days().flat_map(of_day).collect();
+    let all_lines: Vec<String> = days().flat_map(lines_of_day).collect();
     let omitted_count: u64 = days().filter_map(|day| day["differences_more"].as_u64()).sum();
-    let count = u64::try_from(all.len()).unwrap_or(u64::MAX) + omitted_count;
+    let count = u64::try_from(all_lines.len()).unwrap_or(u64::MAX) + omitted_count;
     if days().next().is_none() {
         return reason_nothing_compared(observed);
     }
     if count == 0 {
         return "no differences".to_owned();
     }
-    let mut lines: Vec<String> = all.iter().take(LINE_COUNT_MAX).map(|line| harmless_text(line).into_owned()).collect();
+    let mut lines: Vec<String> =
+        all_lines.iter().take(LINE_COUNT_MAX).map(|line| harmless_text(line).into_owned()).collect();
     let rest_count = count - u64::try_from(lines.len()).unwrap_or(0);
     if rest_count > 0 {
         lines.push(format!("and {rest_count} more"));

@@ -84,8 +84,8 @@ impl Export {
     }
 
     pub(super) async fn end(self) {
-        let ended = tokio::task::spawn_blocking(move || self.0.shutdown_with_timeout(END_TIMEOUT)).await;
-        match ended {
+        let result = tokio::task::spawn_blocking(move || self.0.shutdown_with_timeout(END_TIMEOUT)).await;
+        match result {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "traces were not exported"),
             Err(error) => tracing::warn!(%error, "traces were not exported"),

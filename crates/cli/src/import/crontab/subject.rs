@@ -112,7 +112,9 @@ fn program_name(mut words: &[String]) -> Option<String> {
             return Some(name.to_owned());
         };
         match read_launched(launcher, following_words) {
-            Launched::Words(more) if launcher.is_wrapper && !more.is_empty() => words = more,
+            Launched::Words(launched_words) if launcher.is_wrapper && !launched_words.is_empty() => {
+                words = launched_words
+            }
             Launched::Words([script, ..]) => return Some(base_name(script).to_owned()),
             Launched::Command(text) => return Some(subject(text)),
             Launched::Words([]) => return Some(name.to_owned()),
@@ -167,28 +169,28 @@ fn is_assignment(word: &str) -> bool {
 
 /// The commands of a line, each as its words, without quotes and redirections.
 fn split_commands(line: &str) -> Vec<Vec<String>> {
-    let (mut split, mut chars) = (Splitter::default(), line.chars().peekable());
+    let (mut splitter, mut chars) = (Splitter::default(), line.chars().peekable());
     let mut quote = None;
     while let Some(c) = chars.next() {
         match c {
             _ if quote == Some(c) => quote = None,
-            '\\' if quote != Some('\'') => split.word.extend(chars.next()),
-            _ if quote.is_some() => split.word.push(c),
+            '\\' if quote != Some('\'') => splitter.word.extend(chars.next()),
+            _ if quote.is_some() => splitter.word.push(c),
             '\'' | '"' | '`' => quote = Some(c),
-            '$' if chars.peek() == Some(&'(') => split.word.push_str(&read_substitution(&mut chars)),
+            '$' if chars.peek() == Some(&'(') => splitter.word.push_str(&read_substitution(&mut chars)),
             '>' | '<' => {
-                split.redirect();
+                splitter.redirect();
                 while chars.next_if(|c| matches!(c, '>' | '<' | '&')).is_some() {}
             }
             // `&>` redirects both outputs to a file.
-            '&' if chars.peek() == Some(&'>') => split.end_word(),
-            ';' | '|' | '&' | '(' | ')' => split.end_command(),
-            c if c.is_whitespace() => split.end_word(),
-            c => split.word.push(c),
+            '&' if chars.peek() == Some(&'>') => splitter.end_word(),
+            ';' | '|' | '&' | '(' | ')' => splitter.end_command(),
+            c if c.is_whitespace() => splitter.end_word(),
+            c => splitter.word.push(c),
         }
     }
-    split.end_command();
-    split.commands
+    splitter.end_command();
+    splitter.commands
 }
 
 /// Reads the rest of `$(…)`, up to the closing bracket.

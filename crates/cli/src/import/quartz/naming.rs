@@ -44,7 +44,7 @@ impl Naming {
 
     /// Makes the job's name in Rondel.
     pub(super) fn make(&self, result: &mut ImportResult) -> String {
-        let place = if self.group == "DEFAULT" { String::new() } else { format!("{}-", self.group) };
+        let group_prefix = if self.group == "DEFAULT" { String::new() } else { format!("{}-", self.group) };
         let job = &self.job;
         let stem = match self.trigger.as_str() {
             "" => job.clone(),
@@ -56,7 +56,7 @@ impl Naming {
         // A random name changes when the application creates its trigger anew, so the schedule identifies the trigger.
         let trigger = if self.is_random { &self.timing } else { &self.trigger };
         let identity = [&self.scheduler, &self.group, job, &self.trigger_group, trigger].map(String::as_str);
-        result.names.unique_name(&format!("{place}{stem}"), &[&identity.join("\0")])
+        result.names.unique_name(&format!("{group_prefix}{stem}"), &[&identity.join("\0")])
     }
 
     /// The name in the report.
@@ -86,9 +86,9 @@ impl Naming {
 
 /// Whether Quartz generated a trigger's name because the application gave none: `6da64b5bd2ee-` and a UUID.
 fn is_random(trigger: &str) -> bool {
-    let parts: Vec<&str> = trigger.split('-').collect();
-    parts.iter().map(|part| part.len()).eq(RANDOM_LENS)
-        && parts.iter().all(|part| part.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    let trigger_parts: Vec<&str> = trigger.split('-').collect();
+    trigger_parts.iter().map(|trigger_part| trigger_part.len()).eq(RANDOM_LENS)
+        && trigger_parts.iter().all(|trigger_part| trigger_part.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 #[cfg(test)]

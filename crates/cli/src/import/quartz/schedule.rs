@@ -69,9 +69,9 @@ impl<'a> Draft<'a> {
                 Ok(Timing::Every { ms, count })
             }
             (kind @ ("CRON" | "SIMPLE"), None) => Err(format!("its row in {kind}_TRIGGERS is not there")),
-            (other, _) => {
+            (unknown_kind, _) => {
                 self.record_trigger("trigger_type", NotSupported, "has no counterpart");
-                Err(format!("triggers of the kind {other:?} have no counterpart: write it as a cron expression"))
+                Err(format!("triggers of the kind {unknown_kind:?} have no counterpart: write it as a cron expression"))
             }
         }
     }
@@ -109,7 +109,7 @@ impl<'a> Draft<'a> {
         let own_zone = row.get("time_zone_id");
         let zone = own_zone.map_or_else(|| self.source.options.zone.to_owned(), |zone| zone::zone_of_java(zone));
         let (outcome, counterpart) = match own_zone.and_then(|own_zone| zone::zone_of_short_id(own_zone)) {
-            Some(meant) => (Changed, format!("schedule.time_zone {meant}, which this short id of Java means")),
+            Some(full_zone) => (Changed, format!("schedule.time_zone {full_zone}, which this short id of Java means")),
             None => (Kept, format!("schedule.time_zone {zone}")),
         };
         self.record(Some(row), "cron_expression", Kept, "schedule.cron");

@@ -31,7 +31,7 @@ const MAP: [Class; 1] =
 
 /// The texts of a map by their keys; `None` for anything else.
 pub(super) fn parse_text_map(bytes: &[u8]) -> Option<Map<String, Value>> {
-    let mut stream = Stream { rest: bytes, handles: Vec::new() };
+    let mut stream = Stream { unread_bytes: bytes, handles: Vec::new() };
     stream.expect(&STREAM)?;
     stream.read_object_header(&JOB_DATA)?;
     stream.take_bytes(1)?; // dirty
@@ -39,19 +39,19 @@ pub(super) fn parse_text_map(bytes: &[u8]) -> Option<Map<String, Value>> {
     stream.take_bytes(8)?; // loadFactor, threshold
     let entries = stream.read_entries()?;
     stream.take_bytes(1)?; // allowsTransientData
-    stream.rest.is_empty().then_some(entries)
+    stream.unread_bytes.is_empty().then_some(entries)
 }
 
 struct Stream<'a> {
-    rest: &'a [u8],
+    unread_bytes: &'a [u8],
     /// The texts to which later parts of the stream may refer by handle; `None` for classes and objects.
     handles: Vec<Option<String>>,
 }
 
 impl<'a> Stream<'a> {
     fn take_bytes(&mut self, count: usize) -> Option<&'a [u8]> {
-        let (bytes, remaining) = self.rest.split_at_checked(count)?;
-        self.rest = remaining;
+        let (bytes, remaining) = self.unread_bytes.split_at_checked(count)?;
+        self.unread_bytes = remaining;
         Some(bytes)
     }
 
@@ -185,16 +185,16 @@ pub(super) mod tests {
 
     #[test]
     fn a_stream_that_is_cut_or_changed_is_not_read() {
-        let whole = bytes(&filled());
-        for len in 0..whole.len() {
-            assert_eq!(parse_text_map(&whole[..len]), None, "{len}");
+        let stream_bytes = bytes(&filled());
+        for len in 0..stream_bytes.len() {
+            assert_eq!(parse_text_map(&stream_bytes[..len]), None, "{len}");
         }
-        assert_eq!(parse_text_map(&[&whole[..], &[0]].concat()), None, "something follows");
-        for at in 0..whole.len() {
-            let mut changed = whole.clone();
-            changed[at] ^= 0xff;
+        assert_eq!(parse_text_map(&[&stream_bytes[..], &[0]].concat()), None, "something follows");
+        for index in 0..stream_bytes.len() {
+            let mut changed_bytes = stream_bytes.clone();
+            changed_bytes[index] ^= 0xff;
             // The changed bytes may be another valid map. Reading them must not panic.
-            drop(parse_text_map(&changed));
+            drop(parse_text_map(&changed_bytes));
         }
     }
 }

@@ -36,14 +36,14 @@ pub(super) fn parse_alarm(address_list: &str) -> Option<Alarm> {
         .collect();
     recipients.sort();
     recipients.dedup();
-    let all = recipients.join("-");
-    let mut name = format!("mail-{}", slug(&all));
+    let recipients_text = recipients.join("-");
+    let mut name = format!("mail-{}", slug(&recipients_text));
     if recipients.is_empty() {
         return None;
     }
-    if name.len() > ALARM_NAME_LEN_MAX || name != format!("mail-{}", all.replace('@', "-")) {
+    if name.len() > ALARM_NAME_LEN_MAX || name != format!("mail-{}", recipients_text.replace('@', "-")) {
         name.truncate(ALARM_NAME_LEN_MAX);
-        write!(name, "-{:08x}", hash(&all)).ok();
+        write!(name, "-{:08x}", hash(&recipients_text)).ok();
     }
     Some(Alarm { name, recipients })
 }
@@ -57,46 +57,46 @@ const SMTP_OPTIONS: &str = "--set security=\"${SMTP_SECURITY:-starttls}\" ${SMTP
 /// mail about both. If the namespace has no room for two rules per list, the rules for failed runs come first.
 pub(super) fn add_alarms(drafts: &[JobDraft<'_>], options: ImportOptions<'_>, result: &mut ImportResult) {
     result.commands.push(format!("export RONDEL_NAMESPACE={}", shell_quoted(options.namespace)));
-    let all: BTreeMap<String, Vec<String>> = drafts
+    let recipients_by_alarm: BTreeMap<String, Vec<String>> = drafts
         .iter()
         .filter(|draft| draft.job.is_ok())
         .filter_map(|draft| parse_alarm(text(draft.row, "alarm_email")?))
         .map(|alarm| (alarm.name, alarm.recipients))
         .collect();
-    if all.is_empty() {
+    if recipients_by_alarm.is_empty() {
         return;
     }
-    if all.len() > RULE_COUNT_MAX {
-        let left_out: Vec<&str> = all.keys().skip(RULE_COUNT_MAX).map(String::as_str).collect();
+    if recipients_by_alarm.len() > RULE_COUNT_MAX {
+        let left_out: Vec<&str> = recipients_by_alarm.keys().skip(RULE_COUNT_MAX).map(String::as_str).collect();
         result.remarks.push(format!(
             "alarm mail: {} different lists of recipients, and a namespace has at most {RULE_COUNT_MAX} rules: make fewer lists of them. The commands make \
              no rule for {}",
-            all.len(),
+            recipients_by_alarm.len(),
             left_out.join(", ")
         ));
     }
-    let has_room_for_both = all.len() * 2 <= RULE_COUNT_MAX;
+    let has_room_for_both = recipients_by_alarm.len() * 2 <= RULE_COUNT_MAX;
     if !has_room_for_both {
         result.remarks.push(format!(
             "alarm mail: with {} lists of recipients there is no room for rules about fires that no executor takes (skipped: no_executor), about which \
              XXL-JOB mails too: make one for all jobs, rondel alert rule set no-executor --skipped --reason no_executor --channel NAME",
-            all.len()
+            recipients_by_alarm.len()
         ));
     }
     // The script checks these variables before it creates anything.
     result.commands.push(": \"${SMTP_HOST:?set it to spring.mail.host of XXL-JOB}\" \"${SMTP_FROM:?set it to spring.mail.from of XXL-JOB}\"".to_owned());
-    for (name, recipients) in all.into_iter().take(RULE_COUNT_MAX) {
+    for (name, recipients) in recipients_by_alarm.into_iter().take(RULE_COUNT_MAX) {
         if recipients.len() > RECIPIENT_COUNT_MAX {
             result.remarks.push(format!(
                 "alarm mail: {name} has {} recipients, and a channel at most {RECIPIENT_COUNT_MAX}",
                 recipients.len()
             ));
         }
-        let to: Vec<String> = recipients.into_iter().take(RECIPIENT_COUNT_MAX).collect();
+        let first_recipients: Vec<String> = recipients.into_iter().take(RECIPIENT_COUNT_MAX).collect();
         let shell_name = shell_quoted(&name);
         result.last_commands.push(format!(
             "rondel alert channel set {shell_name} --kind email --set host=\"$SMTP_HOST\" --set from=\"$SMTP_FROM\" {SMTP_OPTIONS} --set {}",
-            shell_quoted(&format!("to={}", to.join(",")))
+            shell_quoted(&format!("to={}", first_recipients.join(",")))
         ));
         result.last_commands.push(format!(
             "rondel alert rule set {shell_name} --label xxl-alarm={shell_name} --failed --channel {shell_name}"
@@ -172,14 +172,14 @@ pub(super) fn convert_group(row: &Row, options: ImportOptions<'_>) -> Entry {
         return entry;
     }
     let token = format!("{app}-xxl");
-    let (file, place) =
+    let (file, role_place) =
         (shell_quoted(&format!("{token}.token")), shell_quoted(&format!("executor:{}/{app}", options.namespace)));
     entry.commands.push(format!(
         "# {} for the executors of {app}: configure them with it",
         if is_manual { "Token" } else { "Token, where there is none yet," }
     ));
     entry.commands.push(format!(
-        "[ -s {file} ] || {{ (umask 077; rondel token create {} --kind xxl --role {place} > {file}); echo {} >&2; }}",
+        "[ -s {file} ] || {{ (umask 077; rondel token create {} --kind xxl --role {role_place} > {file}); echo {} >&2; }}",
         shell_quoted(&token),
         shell_quoted(&format!("the secret of token {token} is in the file {token}.token"))
     ));
@@ -207,20 +207,20 @@ pub(super) fn convert_user(row: &Row, context: &ImportContext<'_>) -> Entry {
     let groups: Vec<&str> =
         text(row, "permission").unwrap_or_default().split(',').map(str::trim).filter(|id| !id.is_empty()).collect();
     let apps: Vec<String> = groups.iter().filter_map(|id| context.apps.get(id).cloned()).collect();
-    let unknown: Vec<&str> = groups.iter().copied().filter(|id| !context.apps.contains_key(id)).collect();
+    let unknown_groups: Vec<&str> = groups.iter().copied().filter(|id| !context.apps.contains_key(id)).collect();
     for (column, value) in row {
-        let (outcome, words) = match column.as_str() {
+        let (outcome, counterpart) = match column.as_str() {
             "id" => (NotNeeded, "a user has a new one".to_owned()),
             "username" if account == user_name => (Kept, format!("user {account}; {EXISTING}")),
             "username" => (Changed, format!("is called {account} here; {EXISTING}")),
             "role" if is_admin => (Kept, format!("admin of the namespace {namespace}")),
             "role" => (Kept, "editor of the apps of their groups".to_owned()),
             "permission" if is_admin => (NotNeeded, "an admin has all groups".to_owned()),
-            "permission" if unknown.is_empty() => (Kept, format!("editor of {}", apps.join(", "))),
-            "permission" => (NotSupported, format!("there is no group {}", unknown.join(", "))),
+            "permission" if unknown_groups.is_empty() => (Kept, format!("editor of {}", apps.join(", "))),
+            "permission" => (NotSupported, format!("there is no group {}", unknown_groups.join(", "))),
             _ => (NotSupported, NO_COLUMN.to_owned()),
         };
-        entry.record_field(column, value, outcome, words);
+        entry.record_field(column, value, outcome, counterpart);
     }
     entry.record_field(
         "password",

@@ -47,11 +47,12 @@ pub(super) fn set_parents(drafts: &mut [JobDraft<'_>], context: &ImportContext<'
                 }
             });
         }
-        let worst =
-            [NotSupported, Changed, Kept, NotNeeded].into_iter().find(|kind| lines.iter().any(|(of, _)| of == kind));
-        let words: Vec<String> = lines.into_iter().map(|(_, words)| words).collect();
-        let counterpart = if words.is_empty() { "names no job".to_owned() } else { words.join("; ") };
-        drafts[parent].entry.record_field("child_jobid", &child_ids, worst.unwrap_or(NotNeeded), counterpart);
+        let worst_outcome = [NotSupported, Changed, Kept, NotNeeded]
+            .into_iter()
+            .find(|kind| lines.iter().any(|(line_outcome, _)| line_outcome == kind));
+        let counterparts: Vec<String> = lines.into_iter().map(|(_, counterpart)| counterpart).collect();
+        let counterpart = if counterparts.is_empty() { "names no job".to_owned() } else { counterparts.join("; ") };
+        drafts[parent].entry.record_field("child_jobid", &child_ids, worst_outcome.unwrap_or(NotNeeded), counterpart);
     }
     let names: Vec<String> =
         drafts.iter().map(|draft| context.names.get(draft.id).cloned().unwrap_or_default()).collect();
@@ -66,18 +67,20 @@ pub(super) fn set_parents(drafts: &mut [JobDraft<'_>], context: &ImportContext<'
 /// Leaves out the jobs that `rondel shadow promote` has switched over, and the jobs that follow them. They are stopped
 /// in XXL-JOB because they run in Rondel. Their imported definitions would stop them in Rondel too.
 fn leave_out_promoted(drafts: &mut [JobDraft<'_>], parents: &BTreeMap<usize, Vec<usize>>) {
-    let mut promoted: BTreeSet<usize> = (0..drafts.len()).filter(|index| is_promoted(drafts[*index].row)).collect();
+    let mut promoted_indexes: BTreeSet<usize> =
+        (0..drafts.len()).filter(|index| is_promoted(drafts[*index].row)).collect();
     loop {
-        let follows =
-            |(child, of): (&usize, &Vec<usize>)| of.iter().any(|parent| promoted.contains(parent)).then_some(*child);
-        let more: BTreeSet<usize> =
-            parents.iter().filter_map(follows).filter(|child| !promoted.contains(child)).collect();
-        if more.is_empty() {
+        let follows = |(child, parent_indexes): (&usize, &Vec<usize>)| {
+            parent_indexes.iter().any(|parent| promoted_indexes.contains(parent)).then_some(*child)
+        };
+        let child_indexes: BTreeSet<usize> =
+            parents.iter().filter_map(follows).filter(|child| !promoted_indexes.contains(child)).collect();
+        if child_indexes.is_empty() {
             break;
         }
-        promoted.extend(more);
+        promoted_indexes.extend(child_indexes);
     }
-    for index in promoted {
+    for index in promoted_indexes {
         let draft = &mut drafts[index];
         if draft.job.is_ok() {
             draft.job = Err("it was switched over by rondel shadow promote, and stays as it is here".to_owned());
@@ -146,8 +149,8 @@ fn set_job_parents(draft: &mut JobDraft<'_>, after: &[&str]) {
     if let Ok(job) = &mut draft.job {
         job.insert("enabled".to_owned(), (is_on || !after.is_empty() || !has_schedule).into());
         if !after.is_empty() {
-            let replaced = job.insert("schedule".to_owned(), json!({"after": after, "on": "success"}));
-            if let (Some(_), Some(cron)) = (replaced, draft.row.get("job_cron")) {
+            let replaced_schedule = job.insert("schedule".to_owned(), json!({"after": after, "on": "success"}));
+            if let (Some(_), Some(cron)) = (replaced_schedule, draft.row.get("job_cron")) {
                 draft.entry.fields.retain(|field| field.name != "job_cron");
                 draft.entry.record_field(
                     "job_cron",
@@ -165,13 +168,13 @@ fn set_job_parents(draft: &mut JobDraft<'_>, after: &[&str]) {
 
 /// Whether `job` follows `other`, directly or through other jobs.
 fn follows(parents: &BTreeMap<usize, Vec<usize>>, job: usize, other: usize) -> bool {
-    let (mut open, mut seen) = (vec![job], std::collections::HashSet::new());
-    while let Some(next) = open.pop() {
-        if next == other {
+    let (mut unseen_jobs, mut seen) = (vec![job], std::collections::HashSet::new());
+    while let Some(current) = unseen_jobs.pop() {
+        if current == other {
             return true;
         }
-        if seen.insert(next) {
-            open.extend(parents.get(&next).into_iter().flatten());
+        if seen.insert(current) {
+            unseen_jobs.extend(parents.get(&current).into_iter().flatten());
         }
     }
     false

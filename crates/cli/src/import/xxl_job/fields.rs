@@ -128,9 +128,9 @@ fn set_handler(draft: &mut Draft<'_>, context: &ImportContext<'_>, id: &str) -> 
         "GLUE_PHP" => Some("php"),
         "GLUE_POWERSHELL" => Some("powershell"),
         "GLUE_GROOVY" => None,
-        other => {
+        unknown_kind => {
             draft.record("glue_type", NotSupported, "is no kind of script");
-            return Err(format!("{other:?} is no kind of script"));
+            return Err(format!("{unknown_kind:?} is no kind of script"));
         }
     };
     match (context.options.scripts, handler_of_kind) {
@@ -217,11 +217,11 @@ fn set_schedule(draft: &mut Draft<'_>, context: &ImportContext<'_>) {
             draft.record("schedule_type", Kept, "no schedule");
             draft.record("schedule_conf", NotNeeded, "a job without a schedule");
         }
-        (other, _) => {
+        (unknown_kind, _) => {
             draft.record(
                 "schedule_type",
                 NotSupported,
-                format!("{other:?} is no kind of schedule that XXL-JOB has: it is only triggered"),
+                format!("{unknown_kind:?} is no kind of schedule that XXL-JOB has: it is only triggered"),
             );
             draft.record("schedule_conf", NotSupported, "belongs to that kind of schedule");
         }

@@ -29,42 +29,42 @@ pub(in crate::import) struct Tables {
 
 impl Tables {
     pub(in crate::import) async fn read(url: &str) -> Result<Self, Failure> {
-        let wrong = |error: ForeignError| Failure::of("cannot read the database of XXL-JOB", &error);
+        let database_failure = |error: ForeignError| Failure::of("cannot read the database of XXL-JOB", &error);
         foreign_url::check(url)?;
-        let mut database = foreign::Database::open(url, false).await.map_err(wrong)?;
+        let mut database = foreign::Database::open(url, false).await.map_err(database_failure)?;
         let mut tables = Self {
-            groups: database.rows(GROUPS, &["id"], &SECRETS, &[]).await.map_err(wrong)?,
-            jobs: database.rows(JOBS, &["id"], &SECRETS, &[]).await.map_err(wrong)?,
+            groups: database.rows(GROUPS, &["id"], &SECRETS, &[]).await.map_err(database_failure)?,
+            jobs: database.rows(JOBS, &["id"], &SECRETS, &[]).await.map_err(database_failure)?,
             ..Self::default()
         };
         for (table, rows) in [(VERSIONS, &mut tables.versions), (USERS, &mut tables.users)] {
             match database.rows(table, &["id"], &SECRETS, &[]).await {
-                Ok(read) => *rows = read,
+                Ok(table_rows) => *rows = table_rows,
                 Err(error @ (ForeignError::NoTable(..) | ForeignError::Unreadable(..))) => {
                     tables.missing.push(format!("{table} is left out: {error}"));
                 }
-                Err(error) => return Err(wrong(error)),
+                Err(error) => return Err(database_failure(error)),
             }
         }
         Ok(tables)
     }
 
     pub(in crate::import) fn from_dump(source: &mut dyn BufRead, name: &str) -> Result<Self, Failure> {
-        let mut read = dump::read(source, &[GROUPS, JOBS, VERSIONS, USERS])
+        let mut dump_tables = dump::read(source, &[GROUPS, JOBS, VERSIONS, USERS])
             .map_err(|message| Failure::refused(format!("--dump: {name}: {message}")))?;
-        for rows in read.values_mut() {
+        for rows in dump_tables.values_mut() {
             rows.iter_mut().for_each(|row| row.retain(|column, _| !SECRETS.contains(&column.as_str())));
         }
         let mut tables = Self::default();
         for (table, rows) in [(VERSIONS, &mut tables.versions), (USERS, &mut tables.users)] {
-            match read.remove(table) {
+            match dump_tables.remove(table) {
                 Some(table_rows) => *rows = table_rows,
                 None => tables.missing.push(format!("{table} is left out: the dump does not have it")),
             }
         }
         let mut needed = |table: &str| {
             let message = format!("--dump: {name} has no table {table}: it is no dump of XXL-JOB's database");
-            read.remove(table).ok_or_else(|| Failure::refused(message))
+            dump_tables.remove(table).ok_or_else(|| Failure::refused(message))
         };
         (tables.groups, tables.jobs) = (needed(GROUPS)?, needed(JOBS)?);
         Ok(tables)

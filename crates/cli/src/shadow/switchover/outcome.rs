@@ -35,7 +35,7 @@ impl RunsIn {
 pub(super) struct Outcome {
     pub(super) seam: Option<Timestamp>,
     /// Where the job runs: from the seam on, if there is one.
-    pub(super) runs: RunsIn,
+    pub(super) runs_in: RunsIn,
     pub(super) result: String,
     /// Whether the job runs where the command was to switch it.
     pub(super) is_done: bool,
@@ -47,18 +47,18 @@ pub(super) struct Outcome {
 
 impl Outcome {
     /// The outcome for a job that runs where the command was to switch it.
-    pub(super) fn done(runs: RunsIn, seam: Option<Timestamp>, result: impl Into<String>) -> Self {
-        Self { seam, runs, result: result.into(), is_done: true, has_gap: false, is_repeatable: false }
+    pub(super) fn done(runs_in: RunsIn, seam: Option<Timestamp>, result: impl Into<String>) -> Self {
+        Self { seam, runs_in, result: result.into(), is_done: true, has_gap: false, is_repeatable: false }
     }
 
     /// The outcome for a job that runs where it ran before.
-    pub(super) fn unchanged(runs: RunsIn, result: impl Into<String>) -> Self {
-        Self { seam: None, is_done: false, ..Self::done(runs, None, result) }
+    pub(super) fn unchanged(runs_in: RunsIn, result: impl Into<String>) -> Self {
+        Self { seam: None, is_done: false, ..Self::done(runs_in, None, result) }
     }
 
     /// The outcome for a job that was changed on one side only, or may have been.
-    pub(super) fn half_done(runs: RunsIn, seam: Timestamp, result: impl Into<String>) -> Self {
-        Self { is_done: false, has_gap: true, ..Self::done(runs, Some(seam), result) }
+    pub(super) fn half_done(runs_in: RunsIn, seam: Timestamp, result: impl Into<String>) -> Self {
+        Self { is_done: false, has_gap: true, ..Self::done(runs_in, Some(seam), result) }
     }
 
     /// Adds that the command must be repeated.
@@ -101,11 +101,11 @@ pub(super) fn command_result(outcomes: &Outcomes) -> Result<(), Failure> {
 }
 
 /// What to do about the jobs that were not switched.
-fn advice(outcomes: &Outcomes, open: usize) -> String {
+fn advice(outcomes: &Outcomes, unfinished_count: usize) -> String {
     let repeatable_count = outcomes.values().filter(|outcome| !outcome.is_done && outcome.is_repeatable).count();
     match repeatable_count {
         0 => "see RESULT of each".to_owned(),
-        _ if repeatable_count == open => "run the command again".to_owned(),
+        _ if repeatable_count == unfinished_count => "run the command again".to_owned(),
         _ => format!("see RESULT of each; running the command again helps {repeatable_count} of them"),
     }
 }

@@ -21,17 +21,18 @@ pub(super) async fn read_jobs(
     pace: &mut Pace,
 ) -> Result<Vec<Job>, Failure> {
     let mut names = BTreeSet::new();
-    let mut open: Vec<String> = given_names.iter().filter(|name| names.insert((*name).clone())).cloned().collect();
+    let mut unread_names: Vec<String> =
+        given_names.iter().filter(|name| names.insert((*name).clone())).cloned().collect();
     if let Some(app) = app {
-        open.extend(job_names_of_app(client, app).await?.into_iter().filter(|name| names.insert(name.clone())));
+        unread_names.extend(job_names_of_app(client, app).await?.into_iter().filter(|name| names.insert(name.clone())));
     }
-    let mut jobs = read(client, &open, pace).await?;
+    let mut jobs = read(client, &unread_names, pace).await?;
     let mut first_unread = 0;
     while app.is_some() && first_unread < jobs.len() {
-        let related = jobs[first_unread..].iter().flat_map(|job| job.parents.iter().chain(&job.children));
-        let more: Vec<String> = related.filter(|name| names.insert((*name).clone())).cloned().collect();
+        let relative_names = jobs[first_unread..].iter().flat_map(|job| job.parents.iter().chain(&job.children));
+        let new_names: Vec<String> = relative_names.filter(|name| names.insert((*name).clone())).cloned().collect();
         first_unread = jobs.len();
-        for chunk in more.chunks(CALL_COUNT_MAX) {
+        for chunk in new_names.chunks(CALL_COUNT_MAX) {
             for job in join_all(chunk.iter().map(|name| read_relative(client, name))).await {
                 jobs.extend(job?);
             }
@@ -47,8 +48,8 @@ async fn job_names_of_app(client: &Client, app: &str) -> Result<Vec<String>, Fai
         Err(failure) if failure.exit() == Exit::NotFound => Value::Null,
         Err(failure) => return Err(failure.with_hint("; nothing was changed")),
     };
-    let all = body["items"].as_array().into_iter().flatten().filter(|job| jobs::xxl_number(job).is_some());
-    let names: Vec<String> = all.filter_map(|job| Some(job["name"].as_str()?.to_owned())).collect();
+    let imported_jobs = body["items"].as_array().into_iter().flatten().filter(|job| jobs::xxl_number(job).is_some());
+    let names: Vec<String> = imported_jobs.filter_map(|job| Some(job["name"].as_str()?.to_owned())).collect();
     if names.is_empty() {
         let app = harmless_text(app);
         return Err(Failure::refused(format!("--app: no job of app {app} has the label {LABEL}; nothing was changed")));
@@ -59,11 +60,11 @@ async fn job_names_of_app(client: &Client, app: &str) -> Result<Vec<String>, Fai
 async fn read(client: &Client, names: &[String], pace: &mut Pace) -> Result<Vec<Job>, Failure> {
     let mut jobs = Vec::new();
     for chunk in names.chunks(CALL_COUNT_MAX) {
-        let began = tokio::time::Instant::now();
+        let start = tokio::time::Instant::now();
         for job in join_all(chunk.iter().map(|name| read_job(client, name))).await {
             jobs.push(job.map_err(|failure| failure.with_hint("; nothing was changed"))?);
         }
-        pace.expect_at_least(began.elapsed());
+        pace.expect_at_least(start.elapsed());
     }
     Ok(jobs)
 }
