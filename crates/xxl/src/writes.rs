@@ -154,14 +154,14 @@ impl Writer {
 
     async fn report_all(self, mut waiting: mpsc::Receiver<PendingReport>) {
         while let Some(batch) = gather(&mut waiting).await {
-            for KeyedBatch { key: app, rows: reports, pending } in group_by_key(batch) {
+            for KeyedBatch { key: app, rows: reports, pending_writes } in group_by_key(batch) {
                 let results = self.engine.store().report_xxl(app, &reports, self.engine.now()).await;
                 let results =
                     results.inspect_err(|error| self.lines.log_store_failure("store ends of attempts", error)).ok();
                 let runs: HashMap<i64, &XxlRun> =
                     results.iter().flat_map(|results| &results.runs).map(|run| (run.log_id, run)).collect();
                 let mut first_row = 0;
-                for write in pending {
+                for write in pending_writes {
                     let range = first_row..first_row + write.len;
                     first_row = range.end;
                     let write_results = results.as_ref().map(|results| XxlReportResults {
