@@ -70,9 +70,9 @@ impl InputMessages {
     pub(crate) fn listen(recorder: &Recorder) -> Result<Self, BenchError> {
         let stop = CancellationToken::new();
         let (token_sender, token) = tokio::sync::oneshot::channel();
-        let (measured, stopped) = (recorder.clone(), stop.clone());
+        let (listener_recorder, listener_stop) = (recorder.clone(), stop.clone());
         let listener = std::thread::Builder::new().name("words".to_owned());
-        let listener = listener.spawn(move || listen(token_sender, &measured, &stopped));
+        let listener = listener.spawn(move || listen(token_sender, &listener_recorder, &listener_stop));
         drop(listener.map_err(BenchError::system("read standard input"))?);
         Ok(Self { token, stop })
     }
@@ -161,8 +161,11 @@ impl Fleet {
 
     /// The usage of executors with their own processes; `None` for executors in this process.
     pub(crate) fn usage(&self) -> Option<Usage> {
-        let used = |sum: Usage, one: Usage| Usage { cpu: sum.cpu + one.cpu, written: sum.written + one.written };
-        self.pids().map(|pids| pids.map(usage::of).fold(Usage::default(), used))
+        let add = |total: Usage, process_usage: Usage| Usage {
+            cpu: total.cpu + process_usage.cpu,
+            written_bytes: total.written_bytes + process_usage.written_bytes,
+        };
+        self.pids().map(|pids| pids.map(usage::of).fold(Usage::default(), add))
     }
 
     /// The memory of the largest executor process in bytes, now and at its peak.

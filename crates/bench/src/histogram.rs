@@ -30,8 +30,8 @@ impl Histogram {
         if self.buckets.len() < other.buckets.len() {
             self.buckets.resize(other.buckets.len(), 0);
         }
-        for (here, there) in self.buckets.iter_mut().zip(&other.buckets) {
-            *here += there;
+        for (own_count, other_count) in self.buckets.iter_mut().zip(&other.buckets) {
+            *own_count += other_count;
         }
         self.count += other.count;
         self.max = self.max.max(other.max);
@@ -48,11 +48,11 @@ impl Histogram {
     /// The duration that at least `permille` thousandths of the values do not exceed, rounded up to the end of its
     /// bucket.
     pub(crate) fn quantile(&self, permille: u64) -> u64 {
-        let wanted = (self.count * permille).div_ceil(1_000).max(1);
-        let mut seen = 0;
+        let wanted_count = (self.count * permille).div_ceil(1_000).max(1);
+        let mut seen_count = 0;
         for (bucket, count) in self.buckets.iter().enumerate() {
-            seen += count;
-            if seen >= wanted {
+            seen_count += count;
+            if seen_count >= wanted_count {
                 return last_of(bucket).min(self.max);
             }
         }
@@ -70,8 +70,8 @@ fn bucket(micros: u64) -> usize {
 fn last_of(bucket: usize) -> u64 {
     let bucket = bucket as u64;
     let shift = (bucket >> FINE_BITS).saturating_sub(1);
-    let head = bucket - (shift << FINE_BITS);
-    ((head + 1) << shift) - 1
+    let leading_bits = bucket - (shift << FINE_BITS);
+    ((leading_bits + 1) << shift) - 1
 }
 
 #[cfg(test)]

@@ -61,8 +61,10 @@ impl ErrorList {
 fn span_of(pointer: &str, args: &Args, function: Span) -> Span {
     let pointer = if pointer == "/handler" { "/name" } else { pointer };
     let is_at_pointer = |arg: &&Arg| {
-        let own = arg.kind.path.iter().map(|step| format!("/{step}")).collect::<String>();
-        pointer == own || own.starts_with(&format!("{pointer}/")) || pointer.starts_with(&format!("{own}/"))
+        let own_pointer = arg.kind.path.iter().map(|step| format!("/{step}")).collect::<String>();
+        pointer == own_pointer
+            || own_pointer.starts_with(&format!("{pointer}/"))
+            || pointer.starts_with(&format!("{own_pointer}/"))
     };
     args.0.iter().find(is_at_pointer).map_or(function, |arg| arg.span)
 }
@@ -71,11 +73,11 @@ fn document<'a>(args: impl IntoIterator<Item = &'a Arg>, name: &str) -> Value {
     // The executor sets the app, which is unknown here.
     let mut document = json!({"name": name, "app": "app", "handler": name});
     for arg in args {
-        let mut place = &mut document;
+        let mut value = &mut document;
         for step in arg.kind.path {
-            place = &mut place[*step];
+            value = &mut value[*step];
         }
-        *place = arg.value.clone();
+        *value = arg.value.clone();
     }
     document
 }

@@ -54,18 +54,18 @@ impl RatchAdmin {
                 Ok(Self { urls, session: session.with_cookie(answer.cookie), version, app })
             }
             Some(Outcome::Failed(code)) if code == "CAPTCHA_CHECK_ERROR" => {
-                let what = format!(
+                let message = format!(
                     "--peer-user: the console requires a captcha: start ratch-job with RATCH_CONSOLE_ENABLE_CAPTCHA=false; {}",
                     answer.describe()
                 );
-                Err(BenchError::Auth { what })
+                Err(BenchError::Auth { message })
             }
             Some(Outcome::Failed(_)) => {
-                Err(BenchError::Auth { what: format!("--peer-user or its password: {}", answer.describe()) })
+                Err(BenchError::Auth { message: format!("--peer-user or its password: {}", answer.describe()) })
             }
             Some(Outcome::Done(_)) | None => {
-                let what = format!("--peer-console: found no console of ratch-job: {}", answer.describe());
-                Err(BenchError::failed(what))
+                let message = format!("--peer-console: found no console of ratch-job: {}", answer.describe());
+                Err(BenchError::failed(message))
             }
         }
     }
@@ -84,9 +84,10 @@ impl RatchAdmin {
     pub(crate) async fn has_executors(&self, app: &str, addresses: &[String]) -> Result<bool, BenchError> {
         let url = format!("{}/ratch/v1/app/instance/addrs", self.urls.origin);
         let answer = self.session.get(&url, &[("namespace", NAMESPACE), ("appName", app)]).await?;
-        let known = done(&answer)?;
-        let known: Vec<&str> = known.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        Ok(addresses.iter().all(|address| known.contains(&address.as_str())))
+        let known_addresses = done(&answer)?;
+        let known_addresses: Vec<&str> =
+            known_addresses.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        Ok(addresses.iter().all(|address| known_addresses.contains(&address.as_str())))
     }
 
     /// Creates a stopped job; returns its id.
@@ -108,8 +109,8 @@ impl RatchAdmin {
             "tryTimes": 0,
         });
         let job = self.post("job/create", &body).await?;
-        let without_id = || BenchError::failed(format!("--peer-console: a created job has no id: {job}"));
-        job["id"].as_i64().ok_or_else(without_id)
+        let missing_id = || BenchError::failed(format!("--peer-console: a created job has no id: {job}"));
+        job["id"].as_i64().ok_or_else(missing_id)
     }
 
     pub(crate) async fn change_job(&self, id: i64, change: JobChange) -> Result<(), BenchError> {
@@ -129,8 +130,8 @@ impl RatchAdmin {
         let page = done(&answer)?;
         let rows = page["list"].as_array().ok_or_else(|| answer.unexpected())?;
         // If the server ignored the filter, jobs of other apps would be removed.
-        let own = rows.iter().filter(|row| row["appName"] == app);
-        Ok(own.filter_map(|row| row["id"].as_i64()).collect())
+        let own_rows = rows.iter().filter(|row| row["appName"] == app);
+        Ok(own_rows.filter_map(|row| row["id"].as_i64()).collect())
     }
 
     pub(crate) async fn remove_app(&self, app: &str) -> Result<(), BenchError> {

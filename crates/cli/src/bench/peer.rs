@@ -148,8 +148,8 @@ pub(super) fn measure(plan: &PeerPlan, format: FormatArgs) -> Result<Exit, Failu
 
 fn measurement_failure(error: BenchError) -> Failure {
     match error {
-        BenchError::Refused { what } => Failure::refused(what),
-        BenchError::Auth { what } => Failure::new(Exit::Auth, what),
+        BenchError::Refused { message } => Failure::refused(message),
+        BenchError::Auth { message } => Failure::new(Exit::Auth, message),
         BenchError::Stopped => Failure::silent(Exit::Interrupted),
         error @ BenchError::Unreachable { .. } => Failure::new(Exit::Unreachable, chain_in_one_line(&error)),
         error => Failure::of("nothing was measured", &error),
