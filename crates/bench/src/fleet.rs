@@ -31,7 +31,7 @@ pub struct ExecutorPlan {
     /// How many runs it takes at the same time.
     pub slots: u32,
     /// Whether it also has the agent's handlers.
-    pub agent: bool,
+    pub has_agent_handlers: bool,
 }
 
 /// A message on an executor's standard input.
@@ -51,7 +51,7 @@ pub async fn run_executor(plan: ExecutorPlan) -> Result<String, BenchError> {
     let InputMessages { token, stop } = InputMessages::listen(&recorder)?;
     let token = token.await.map_err(|_| BenchError::failed("only `rondel bench` can start this command"))?;
     let servers: Vec<&str> = plan.servers.iter().map(String::as_str).collect();
-    let executor = build((&servers, &token), plan.name, (plan.slots, plan.agent), &recorder)?;
+    let executor = build((&servers, &token), plan.name, (plan.slots, plan.has_agent_handlers), &recorder)?;
     executor.run_until(stop.cancelled()).await?;
     serde_json::to_string(&recorder.observations()).map_err(|error| BenchError::failed(error.to_string()))
 }
@@ -93,13 +93,13 @@ fn listen(token_sender: tokio::sync::oneshot::Sender<String>, recorder: &Recorde
 fn build(
     (servers, token): (&[&str], &str),
     name: String,
-    (slots, agent): (u32, bool),
+    (slots, has_agent_handlers): (u32, bool),
     recorder: &Recorder,
 ) -> Result<Executor, BenchError> {
     let builder = Executor::builder(APP).token(token).name(name).slots(slots);
     let builder = servers.iter().fold(builder, |builder, server| builder.server(*server));
     let builder = builder.state(recorder.clone()).handler(HANDLER, nothing);
-    let builder = if agent { add_handlers(builder, &AgentConfig::default())? } else { builder };
+    let builder = if has_agent_handlers { add_handlers(builder, &AgentConfig::default())? } else { builder };
     Ok(builder.build()?)
 }
 

@@ -73,7 +73,7 @@ struct Seed {
     parent: Option<usize>,
     shards: u32,
     /// Whether its own schedule fires.
-    fires: bool,
+    has_fires: bool,
     term: i64,
     home: NodeId,
 }
@@ -181,7 +181,7 @@ async fn create(store: &SqlStore, ids: &IdGen, plan: &SeedPlan, now: Timestamp) 
             next_fire,
             parent,
             shards: if spec.is_sharded() { 4 } else { 1 },
-            fires: parent.is_none() && spec.enabled,
+            has_fires: parent.is_none() && spec.enabled,
             term: 0,
             home: NodeId::new(0),
         });
@@ -271,7 +271,7 @@ async fn history(
     }
     total += write(store, token, seeds, batch).await?;
     let idle_claims: Vec<ClaimJob> =
-        seeds.iter().filter(|seed| !seed.fires).map(|seed| seed.claim(None, Vec::new())).collect();
+        seeds.iter().filter(|seed| !seed.has_fires).map(|seed| seed.claim(None, Vec::new())).collect();
     for chunk in idle_claims.chunks(CLAIM_RUN_COUNT) {
         store.claim(token, chunk).await?;
     }

@@ -60,7 +60,7 @@ pub(crate) async fn open(plan: &Plan) -> Result<Arc<SqlStore>, BenchError> {
     let pool_size = defaults.pool_size * plan.nodes.max(1);
     let config = StoreConfig { url: plan.database.clone(), pool_size, ..defaults };
     let store = Arc::new(SqlStore::open(&config).await?);
-    if !plan.reuse {
+    if !plan.may_have_data {
         load::check_empty(&store).await?;
     }
     Ok(store)

@@ -212,8 +212,12 @@ impl BenchArgs {
         let format = self.format;
         match self.command {
             Some(BenchCommand::Executor(args)) => {
-                let plan =
-                    ExecutorPlan { servers: args.servers, name: args.name, slots: args.slots, agent: args.agent };
+                let plan = ExecutorPlan {
+                    servers: args.servers,
+                    name: args.name,
+                    slots: args.slots,
+                    has_agent_handlers: args.agent,
+                };
                 return runtime::serve(|_| async { output::print_lines(&rondel_bench::run_executor(plan).await?) });
             }
             Some(BenchCommand::XxlExecutors(args)) => {
@@ -280,7 +284,7 @@ impl BenchArgs {
                 Mode::Idle => rondel_bench::Mode::Idle,
             },
             database: database.0,
-            reuse: self.reuse,
+            may_have_data: self.reuse,
             jobs: self.jobs,
             seconds: self.seconds,
             warm_up: self.warm_up,
