@@ -99,10 +99,10 @@ enum AddressCommand {
 
 const VIEW: View = View { name: "name", headers: &["NAME", "STATE", "EXECUTORS"], row };
 
-const ADDRESSES: View =
+const ADDRESS_VIEW: View =
     View { name: "address", headers: &["ADDRESS", "EXECUTOR", "STATUS", "ADDED"], row: address_row };
 
-const HANDLERS: View = View { name: "name", headers: &["NAME", "EXECUTORS", "PARAMS"], row: handler_row };
+const HANDLER_VIEW: View = View { name: "name", headers: &["NAME", "EXECUTORS", "PARAMS"], row: handler_row };
 
 impl AppArgs {
     pub(crate) async fn run(self) -> Result<(), Failure> {
@@ -110,7 +110,7 @@ impl AppArgs {
         match self.command {
             AppCommand::List => VIEW.print_list(&client.get(&["apps"], &[]).await?, self.format),
             AppCommand::Handlers { name } => {
-                HANDLERS.print_list(&client.get(&["apps", &name, "handlers"], &[]).await?, self.format)
+                HANDLER_VIEW.print_list(&client.get(&["apps", &name, "handlers"], &[]).await?, self.format)
             }
             AppCommand::Drain { name } => set_state(&client, &name, "draining", self.format).await,
             AppCommand::Activate { name } => set_state(&client, &name, "active", self.format).await,
@@ -126,11 +126,13 @@ impl AppArgs {
 impl AddressCommand {
     async fn run(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
         match self {
-            Self::List { name } => ADDRESSES.print_list(&client.get(&["apps", &name, "addresses"], &[]).await?, format),
+            Self::List { name } => {
+                ADDRESS_VIEW.print_list(&client.get(&["apps", &name, "addresses"], &[]).await?, format)
+            }
             Self::Add { name, address, executor_token_file } => {
                 let token = token_file::read_existing(&executor_token_file)?;
                 let body = json!({ "address": address, "token": token.reveal() }).to_string();
-                ADDRESSES.print_row(&client.post(&["apps", &name, "addresses"], &body).await?, format)
+                ADDRESS_VIEW.print_row(&client.post(&["apps", &name, "addresses"], &body).await?, format)
             }
             Self::Remove { name, address } => {
                 let sentence = format!("removed {address}; it gets no more runs, unless it registers itself");

@@ -111,7 +111,7 @@ enum As {
 const ANSWER_FIELDS: [&str; 4] = ["namespace", "version", "created_at", "updated_at"];
 
 const VIEW: View = View { name: "name", headers: &["NAME", "DESCRIPTION", "VERSION", "UPDATED"], row };
-const USERS: View = View { name: "name", headers: &["KIND", "NAME"], row: user_row };
+const USER_VIEW: View = View { name: "name", headers: &["KIND", "NAME"], row: user_row };
 
 impl CalendarArgs {
     pub(crate) async fn run(self) -> Result<(), Failure> {
@@ -127,7 +127,7 @@ impl CalendarArgs {
             CalendarCommand::Import(args) => args.run(&client, format).await,
             CalendarCommand::Users(args) => {
                 let path = ["calendars", &args.name, "users"];
-                USERS.print_list(&list::read_at(&client, &path, &[], &args.bounds).await?, format)
+                USER_VIEW.print_list(&list::read_at(&client, &path, &[], &args.bounds).await?, format)
             }
             CalendarCommand::Delete(args) => {
                 delete(&client, &["calendars", &args.name], &[], &format!("deleted {}", args.name), format).await

@@ -10,7 +10,7 @@ use crate::contexts::Contexts;
 use crate::runtime;
 
 /// How long a completion waits for the server: a longer wait is not worth it.
-const TIMEOUT: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// How many names are requested: a longer list would not be read.
 const COUNT_MAX: &str = "100";
 
@@ -54,7 +54,7 @@ fn names_from_server(collection: &'static str, typed_text: &OsStr) -> Vec<Comple
         } else {
             &[]
         };
-        if let Ok(body) = tokio::time::timeout(TIMEOUT, client.get(&[collection], query)).await {
+        if let Ok(body) = tokio::time::timeout(ANSWER_TIMEOUT, client.get(&[collection], query)).await {
             let body = body?.value()?;
             names.extend(body["items"].as_array().into_iter().flatten().map(|item| text_of(&item["name"])));
         }

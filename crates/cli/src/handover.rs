@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::exit::Failure;
 use crate::token_file;
 
-const TOKEN: &str = "RONDEL_TOKEN";
+const TOKEN_VARIABLE: &str = "RONDEL_TOKEN";
 const SECRET_PREFIX: &str = "RONDEL_SECRET_";
 /// Set when standard input holds the token and the secrets.
 pub(crate) const HANDOVER_VARIABLE: &str = "RONDEL_AGENT_HANDOVER";
@@ -85,7 +85,7 @@ impl Handover {
             .arg0(program_name)
             .args(arguments)
             .env(HANDOVER_VARIABLE, "1")
-            .env_remove(TOKEN)
+            .env_remove(TOKEN_VARIABLE)
             .stdin(Stdio::from(file));
         for name in self.secrets.keys() {
             command.env_remove(format!("{SECRET_PREFIX}{name}"));

@@ -15,7 +15,7 @@ pub(crate) const OVERVIEW_PAGES_MAX: usize = 10;
 
 const LIMIT_DEFAULT: u32 = 50;
 /// Lists that begin with the newest item. No note is printed for older items that were left out.
-const BY_TIME: [&str; 3] = ["runs", "audit", "incidents"];
+const COLLECTIONS_BY_TIME: [&str; 3] = ["runs", "audit", "incidents"];
 
 /// How much of a list.
 #[derive(Debug, Args)]
@@ -41,7 +41,7 @@ impl BoundArgs {
 }
 
 /// Reads a list. If one page is enough, the server's answer is returned unchanged. If the default limit cuts a list that is not in
-/// `BY_TIME`, a note on stderr states this, because the user may take the other items for missing.
+/// `COLLECTIONS_BY_TIME`, a note on stderr states this, because the user may take the other items for missing.
 pub(crate) async fn read(
     client: &Client,
     collection: &str,
@@ -50,7 +50,7 @@ pub(crate) async fn read(
 ) -> Result<Body, Failure> {
     let body = read_at(client, &[collection], query, bounds).await?;
     let is_by_default = !bounds.all && bounds.limit == LIMIT_DEFAULT;
-    if is_by_default && !BY_TIME.contains(&collection) && body.page()?.next_cursor.is_some() {
+    if is_by_default && !COLLECTIONS_BY_TIME.contains(&collection) && body.page()?.next_cursor.is_some() {
         output::print_message(&format!("the first {LIMIT_DEFAULT} are shown; --all shows the others too"));
     }
     Ok(body)

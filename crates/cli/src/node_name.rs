@@ -9,13 +9,13 @@ use rondel_core::name;
 use crate::exit::Failure;
 use crate::startup_files::StartupFiles;
 
-const FILE: &str = "node-name";
+const FILE_NAME: &str = "node-name";
 /// Maximum length of the part made of the host's name; a random part follows.
 const HOST_LEN_MAX: usize = 60;
 
 /// Reads the name from the data folder. The first start generates it.
 pub(crate) fn read_or_make(data_dir: &Path, startup_files: &mut StartupFiles) -> Result<String, Failure> {
-    let path = data_dir.join(FILE);
+    let path = data_dir.join(FILE_NAME);
     match std::fs::read_to_string(&path) {
         Ok(text) => {
             let stored_name = text.trim().to_owned();
@@ -54,7 +54,7 @@ mod tests {
         let made = read_or_make(root.path(), &mut startup_files).unwrap();
         startup_files.commit();
         assert_eq!(read_or_make(root.path(), &mut StartupFiles::default()).unwrap(), made);
-        std::fs::write(root.path().join(FILE), "No Name\n").unwrap();
+        std::fs::write(root.path().join(FILE_NAME), "No Name\n").unwrap();
         assert!(read_or_make(root.path(), &mut StartupFiles::default()).is_err());
     }
 

@@ -4,7 +4,7 @@ use rondel_web::HttpLimits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Files reserved for the database, its connections, logs and other reads.
-const RESERVE: usize = 128;
+const RESERVED_FILE_COUNT: usize = 128;
 
 /// Raises the soft limit to the hard limit. Systemd and most shells start programs with a soft limit of 1,024, for the
 /// sake of programs that use `select`. Returns how many files may be open now.
@@ -49,7 +49,7 @@ pub(crate) fn open_files_limit() -> usize {
 /// The limits on connections that this many open files allow. If the files are too few for `http.connections`, one
 /// address or one caller gets at most a quarter of the connections.
 pub(crate) fn limits_that_fit(limits: HttpLimits, open_files_limit: usize) -> HttpLimits {
-    let room = open_files_limit.saturating_sub(RESERVE).max(open_files_limit / 2).max(4);
+    let room = open_files_limit.saturating_sub(RESERVED_FILE_COUNT).max(open_files_limit / 2).max(4);
     if limits.connections <= room {
         return limits;
     }

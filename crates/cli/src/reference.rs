@@ -11,12 +11,12 @@ use crate::args::Cli;
 const GUIDE: &str = include_str!("reference/guide.md");
 /// The groups of shared flags: the group's name in the guide, the id of one of its flags, and its heading in the help.
 /// The commands with the group are found by that id.
-const SHARED: [(&str, &str, &str); 2] = [("server", "server", "Server"), ("output", "no_headers", "Output")];
+const SHARED_FLAGS: [(&str, &str, &str); 2] = [("server", "server", "Server"), ("output", "no_headers", "Output")];
 
 fn document(mut root: Command) -> String {
     root.build();
     let mut text = GUIDE.to_owned();
-    for (marker, flag, heading) in SHARED {
+    for (marker, flag, heading) in SHARED_FLAGS {
         let is_shared = |arg: &&Arg| arg.is_global_set() && arg.get_help_heading() == Some(heading);
         let users: Vec<&Command> = visible(&root)
             .filter(|command| command.get_arguments().any(|arg| arg.get_id() == flag && is_shared(&arg)))
@@ -76,7 +76,7 @@ fn section(command: &Command, level: usize, inherited: &[&Id], out: &mut String)
 }
 
 fn is_own(arg: &Arg, inherited: &[&Id]) -> bool {
-    let is_shared = SHARED.iter().any(|(_, _, heading)| arg.get_help_heading() == Some(heading));
+    let is_shared = SHARED_FLAGS.iter().any(|(_, _, heading)| arg.get_help_heading() == Some(heading));
     let is_listed = arg.is_global_set() && (is_shared || inherited.contains(&arg.get_id()));
     // The flag of the whole command; some commands have an argument `version` of their own.
     let is_of_clap = arg.get_id() == "help" || matches!(arg.get_action(), ArgAction::Version);

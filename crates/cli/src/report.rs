@@ -128,10 +128,10 @@ const VIEW: View = View {
     ],
     row,
 };
-const SCHEDULE: View =
+const SCHEDULE_VIEW: View =
     View { name: "channel", headers: &["WEEKDAY", "TIME", "ZONE", "CHANNEL", "NEXT", "SENT"], row: schedule_row };
 
-const SENT: View = View { name: "channel", headers: &["SENT TO"], row: |sent, _| vec![text_of(&sent["channel"])] };
+const SENT_VIEW: View = View { name: "channel", headers: &["SENT TO"], row: |sent, _| vec![text_of(&sent["channel"])] };
 
 fn parse_month(text: &str) -> Result<NaiveDate, String> {
     NaiveDate::parse_from_str(&format!("{text}-01"), "%Y-%m-%d")
@@ -233,14 +233,14 @@ impl ScheduleArgs {
     async fn run(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
         let path = ["reports", "schedule"];
         match self.command {
-            ScheduleCommand::Show => SCHEDULE.print_object(&client.get(&path, &[]).await?, format),
+            ScheduleCommand::Show => SCHEDULE_VIEW.print_object(&client.get(&path, &[]).await?, format),
             ScheduleCommand::Set { weekday, time, zone, channel } => {
                 let body = json!({"weekday": weekday, "time": time, "zone": zone, "channel": channel});
-                SCHEDULE.print_row(&client.put(&path, &body.to_string()).await?, format)
+                SCHEDULE_VIEW.print_row(&client.put(&path, &body.to_string()).await?, format)
             }
             ScheduleCommand::Send => {
                 let answer = client.post(&["reports", "schedule", "send"], "{}").await?;
-                SENT.print_row(&answer, format)
+                SENT_VIEW.print_row(&answer, format)
             }
             ScheduleCommand::Delete => delete(client, &path, &[], "no weekly report is sent any more", format).await,
         }

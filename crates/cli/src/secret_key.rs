@@ -12,7 +12,7 @@ use crate::config::ServerConfig;
 use crate::exit::Failure;
 use crate::startup_files::StartupFiles;
 
-const FILE: &str = "secret.key";
+const FILE_NAME: &str = "secret.key";
 /// Maximum number of bytes read from a file with keys.
 const LEN_MAX: u64 = 64 * 1024;
 
@@ -33,7 +33,7 @@ pub(crate) fn read_or_make(
         return Ok(None);
     }
     startup_files.make_folder(&config.settings.data_dir)?;
-    let path = config.settings.data_dir.join(FILE);
+    let path = config.settings.data_dir.join(FILE_NAME);
     if let Some(text) = read(&path)? {
         return parse(&path, &text).map(Some);
     }
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn a_key_that_others_can_read_is_refused() {
         let root = tempfile::tempdir().unwrap();
-        let path = root.path().join(FILE);
+        let path = root.path().join(FILE_NAME);
         assert!(read(&path).unwrap().is_none());
         std::fs::write(&path, SecretKeys::generate().unwrap()).unwrap();
         let read_as = |mode: u32| {

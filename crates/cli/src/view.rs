@@ -143,12 +143,12 @@ impl View {
 }
 
 /// Fields that hold a user's own JSON, which is shown as it is.
-const USER_JSON: [&str; 2] = ["params", "result"];
+const JSON_FIELDS: [&str; 2] = ["params", "result"];
 
 /// The lines for a field, each a name and a text. An object has a line for each of its fields.
 fn field_lines(key: String, value: &Value, now: Timestamp) -> Vec<(String, String)> {
     match value {
-        Value::Object(fields) if !fields.is_empty() && !USER_JSON.contains(&key.as_str()) => {
+        Value::Object(fields) if !fields.is_empty() && !JSON_FIELDS.contains(&key.as_str()) => {
             fields.iter().flat_map(|(name, value)| field_lines(format!("{key}.{name}"), value, now)).collect()
         }
         Value::Array(items) if !items.iter().any(|item| item.is_object() || item.is_array()) => {

@@ -97,7 +97,7 @@ fn parse_pair(text: &str) -> Result<(String, String), String> {
 
 const VIEW: View =
     View { name: "name", headers: &["NAME", "KIND", "HOST", "LANG", "ENABLED", "LAST RESULT", "AT"], row };
-const DELIVERIES: View = View {
+const DELIVERY_VIEW: View = View {
     name: "id",
     headers: &["AT", "KIND", "SUBJECT", "INCIDENT", "TRY", "RESULT", "STATUS", "MS", "ERROR"],
     row: delivery_row,
@@ -115,7 +115,7 @@ impl ChannelArgs {
             ChannelCommand::Test(args) => test(client, &args.name, format).await,
             ChannelCommand::Deliveries(args) => {
                 let path = ["channels", &args.name, "deliveries"];
-                DELIVERIES.print_list(&list::read_at(client, &path, &[], &args.bounds).await?, format)
+                DELIVERY_VIEW.print_list(&list::read_at(client, &path, &[], &args.bounds).await?, format)
             }
         }
     }
@@ -123,7 +123,7 @@ impl ChannelArgs {
 
 async fn test(client: &Client, name: &str, format: FormatArgs) -> Result<(), Failure> {
     let body = client.post(&["channels", name, "test"], "{}").await?;
-    let print_result = DELIVERIES.print_row(&body, format);
+    let print_result = DELIVERY_VIEW.print_row(&body, format);
     let delivery = body.value()?;
     if delivery["verdict"] == "sent" {
         return print_result;

@@ -112,7 +112,7 @@ struct SetArgs {
 }
 
 const VIEW: View = View { name: "name", headers: &["NAME", "WHEN", "CHANNELS", "SEVERITY", "ENABLED"], row };
-const SUBJECTS: View = View { name: "name", headers: &["KIND", "NAME", "APP"], row: subject_row };
+const SUBJECT_VIEW: View = View { name: "name", headers: &["KIND", "NAME", "APP"], row: subject_row };
 
 impl RuleArgs {
     pub(crate) async fn run(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
@@ -150,7 +150,7 @@ impl SetArgs {
             let dry_run = self.call(client, (Method::POST, &path, &[]), document_text(&document)).await?.value()?;
             let items: Vec<Value> = dry_run["subjects"].as_array().cloned().unwrap_or_default();
             crate::output::print_message(&dry_run_text(&dry_run));
-            return SUBJECTS.print_items(&items, format);
+            return SUBJECT_VIEW.print_items(&items, format);
         }
         let path = ["alert-rules", self.name.as_str()];
         // With `if-match`, the server refuses the change if another user has changed the rule since it was read.

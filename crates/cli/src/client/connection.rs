@@ -56,7 +56,7 @@ pub(super) fn check_origin(url: &str, response: &Response) -> Result<(), Failure
     let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
     let (status, kind) = (response.status(), header(CONTENT_TYPE).unwrap_or_default());
     if let Some(location) = header(LOCATION).filter(|_| status.is_redirection()) {
-        let sentence = format!("the server {url} redirects to {}", target(response, location));
+        let sentence = format!("the server {url} redirects to {}", redirect_target(response, location));
         let hint = "redirects are not followed: name the URL of the server itself by --server, RONDEL_SERVER or \
                     rondel context add";
         return Err(Failure::new(Exit::Unreachable, format!("{sentence}; {hint}")));
@@ -69,7 +69,7 @@ pub(super) fn check_origin(url: &str, response: &Response) -> Result<(), Failure
 }
 
 /// The target of a redirect without its query, which may contain secrets.
-fn target(response: &Response, location: &str) -> String {
+fn redirect_target(response: &Response, location: &str) -> String {
     match response.url().join(location) {
         Ok(mut url) => {
             url.set_query(None);

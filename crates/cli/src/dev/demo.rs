@@ -4,7 +4,7 @@ use rondel::{JobError, Params, Progress, RunContext};
 use serde::{Deserialize, Serialize};
 
 /// The name of the handler.
-pub(super) const HELLO: &str = "demo.hello";
+pub(super) const HELLO_JOB: &str = "demo.hello";
 
 /// Parameters of the handler demo.hello.
 #[derive(Debug, Deserialize, rondel::schemars::JsonSchema)]

@@ -27,7 +27,7 @@ const SLOTS: u32 = 16;
 const DRAIN_GRACE: Duration = Duration::from_secs(10);
 /// Maximum number of open connections. It fits the limit of 1,024 open files that most shells set. That limit is not raised, because
 /// the processes of runs would inherit it.
-const CONNECTIONS: usize = 800;
+const CONNECTION_COUNT: usize = 800;
 /// The default of `--log-level`.
 const LOG_LEVEL: &str = "warn";
 
@@ -67,7 +67,7 @@ impl DevArgs {
 
     fn config(&self) -> Result<ServerConfig, Failure> {
         let mut config = ServerConfig::for_dev(&self.data_dir, self.listen, self.insecure_http)?;
-        config.http.limits.connections = CONNECTIONS;
+        config.http.limits.connections = CONNECTION_COUNT;
         Ok(config)
     }
 
@@ -111,7 +111,7 @@ impl DevArgs {
             .slots(SLOTS)
             .data_dir(folder)
             .drain_grace(DRAIN_GRACE)
-            .handler(demo::HELLO, demo::hello);
+            .handler(demo::HELLO_JOB, demo::hello);
         let handlers = AgentConfig {
             allow_scripts: self.allow_scripts,
             work_dir: Some(self.data_dir.join("work")),

@@ -54,7 +54,7 @@ fn documents(server: &str) -> [Value; 3] {
         json!({
             "name": "demo-hello",
             "app": APP,
-            "handler": demo::HELLO,
+            "handler": demo::HELLO_JOB,
             "description": "A handler written in Rust",
             "params": {"name": "world"},
             "schedule": {"every": "5s"},

@@ -8,7 +8,7 @@ use std::io::{BufRead, ErrorKind};
 /// Maximum length of a statement for one of the tables, in bytes: MySQL's own limit is 1 GiB, its default 64 MiB.
 const STATEMENT_LEN_MAX: usize = 64 << 20;
 /// The first bytes of a file that gzip has compressed.
-const GZIP: [u8; 2] = [0x1f, 0x8b];
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 /// Maximum number of rows read from a table.
 const ROW_COUNT_MAX: usize = 200_000;
 /// Maximum number of columns of a table: MySQL's own limit.
@@ -19,7 +19,7 @@ pub(super) use rondel_store::foreign::ForeignRow as Row;
 
 /// Reads the rows of these tables.
 pub(super) fn read(source: &mut dyn BufRead, tables: &[&str]) -> Result<BTreeMap<String, Vec<Row>>, String> {
-    if source.fill_buf().is_ok_and(|begin| begin.starts_with(&GZIP)) {
+    if source.fill_buf().is_ok_and(|begin| begin.starts_with(&GZIP_MAGIC)) {
         return Err(
             "is compressed: unpack it first, such as with gunzip -c FILE | rondel import xxl-job --dump -".to_owned()
         );
@@ -85,7 +85,7 @@ impl Statements<'_> {
     fn next(&mut self) -> Result<Option<(u64, String)>, String> {
         let mut text: Vec<u8> = Vec::new();
         let (mut state, mut line, mut is_stored) = (ScanState::Statement, self.line, true);
-        while let Some(byte) = self.byte()? {
+        while let Some(byte) = self.read_byte()? {
             let last_byte = text.last().copied();
             match state {
                 ScanState::Statement => match byte {
@@ -119,9 +119,9 @@ impl Statements<'_> {
                     _ => {}
                 },
                 ScanState::Quoted(quote) if byte == b'\\' && quote != b'`' => {
-                    push(&mut text, byte, is_stored);
-                    if let Some(next_byte) = self.byte()? {
-                        push(&mut text, next_byte, is_stored);
+                    push_if_stored(&mut text, byte, is_stored);
+                    if let Some(next_byte) = self.read_byte()? {
+                        push_if_stored(&mut text, next_byte, is_stored);
                     }
                     continue;
                 }
@@ -144,7 +144,7 @@ impl Statements<'_> {
             if state == ScanState::LineComment {
                 continue;
             }
-            push(&mut text, byte, is_stored);
+            push_if_stored(&mut text, byte, is_stored);
             if is_stored && text.len() == PREFIX_LEN && !self.is_wanted(&text) {
                 is_stored = false;
             }
@@ -164,7 +164,7 @@ impl Statements<'_> {
         }
     }
 
-    fn byte(&mut self) -> Result<Option<u8>, String> {
+    fn read_byte(&mut self) -> Result<Option<u8>, String> {
         loop {
             match self.source.fill_buf() {
                 Ok([]) => return Ok(None),
@@ -195,7 +195,7 @@ impl Statements<'_> {
 const PREFIX_LEN: usize = 200;
 
 /// Appends a byte. If `is_stored` is false, the statement is skipped: only its beginning and its last byte are kept.
-fn push(text: &mut Vec<u8>, byte: u8, is_stored: bool) {
+fn push_if_stored(text: &mut Vec<u8>, byte: u8, is_stored: bool) {
     if is_stored || text.len() < PREFIX_LEN {
         text.push(byte);
     } else if let Some(last_byte) = text.last_mut() {

@@ -28,12 +28,12 @@ pub(super) fn read(text: &str, file: &str, app: &str, result: &mut ImportResult)
     }
     let namespaces: BTreeSet<Option<&str>> =
         cron_jobs.iter().map(|item| item.pointer("/metadata/namespace").and_then(Value::as_str)).collect();
-    cron_jobs.iter().for_each(|item| read_one(item, namespaces.len() > 1, app, result));
+    cron_jobs.iter().for_each(|item| read_object(item, namespaces.len() > 1, app, result));
     Ok(())
 }
 
 /// Reads a cron job. If the cron jobs are of several namespaces, the name of the job includes its namespace.
-fn read_one(object: &Value, is_of_several: bool, app: &str, result: &mut ImportResult) {
+fn read_object(object: &Value, is_of_several: bool, app: &str, result: &mut ImportResult) {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let (name, namespace) = (text("/metadata/name"), text("/metadata/namespace"));
     let title = if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };

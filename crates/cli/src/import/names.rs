@@ -45,7 +45,7 @@ impl Names {
     /// of the next one is used. A number is appended only if all of these are taken.
     pub(super) fn unique_name(&mut self, text: &str, identities: &[&str]) -> String {
         let room = self.free_len();
-        let stem = format!("{}{}", self.prefix, cut(&slug(text), room));
+        let stem = format!("{}{}", self.prefix, cut_slug(&slug(text), room));
         let hashed_names: Vec<String> =
             identities.iter().map(|identity| format!("{stem}-{:08x}", hash(identity))).collect();
         let is_known = identities.first().is_some_and(|identity| !self.named_identities.insert((*identity).to_owned()));
@@ -61,7 +61,7 @@ impl Names {
     /// The name of a job that has its own id: the text, cut if it is long, and the id.
     pub(super) fn unique_name_with_id(&mut self, text: &str, id: &str) -> String {
         let room = self.free_len().saturating_sub(id.len() + 1);
-        self.unique_name(&format!("{}-{id}", cut(&slug(text), room)), &[id])
+        self.unique_name(&format!("{}-{id}", cut_slug(&slug(text), room)), &[id])
     }
 
     const fn free_len(&self) -> usize {
@@ -79,11 +79,11 @@ pub(super) fn slug(text: &str) -> String {
             _ => slug.push('-'),
         }
     }
-    let slug = cut(slug.trim_matches(['-', '.', '_']), STEM_LEN_MAX);
+    let slug = cut_slug(slug.trim_matches(['-', '.', '_']), STEM_LEN_MAX);
     if slug.is_empty() { "job".to_owned() } else { slug }
 }
 
-fn cut(slug: &str, len: usize) -> String {
+fn cut_slug(slug: &str, len: usize) -> String {
     let slug_start: String = slug.chars().take(len).collect();
     slug_start.trim_end_matches(['-', '.', '_']).to_owned()
 }

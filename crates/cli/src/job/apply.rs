@@ -19,7 +19,7 @@ use crate::progress::Progress;
 use crate::terminal::harmless_text;
 use crate::{clock, output};
 
-const PATH: [&str; 2] = ["jobs", "apply"];
+const APPLY_PATH: [&str; 2] = ["jobs", "apply"];
 /// How many errors are listed.
 const FINDINGS_MAX: usize = 20;
 /// How many other jobs with the same error are named.
@@ -95,7 +95,8 @@ impl FileArgs {
         let mut query = self.query();
         query.push(("dry_run", "true"));
         let body = Some(("application/json", request_body(entries)));
-        let answer = client.call(Call { method: Method::POST, path: &PATH, query: &query, body, headers: &[] }).await?;
+        let answer =
+            client.call(Call { method: Method::POST, path: &APPLY_PATH, query: &query, body, headers: &[] }).await?;
         answer.map_err(|refusal| refusal_failure(client, entries, &refusal))
     }
 }
@@ -220,7 +221,7 @@ impl ApplyArgs {
         if matches!(format.format, Format::Json | Format::Yaml) {
             return self.apply_at_once(client, &entries, format).await;
         }
-        let answer = client.post_for_lines(&PATH, &self.files.query(), request_body(&entries)).await?;
+        let answer = client.post_for_lines(&APPLY_PATH, &self.files.query(), request_body(&entries)).await?;
         let mut answer = answer.map_err(|refusal| refusal_failure(client, &entries, &refusal))?;
         let progress = Progress::new(entries.len(), "applying");
         let (mut items, mut summary) = (Vec::new(), None);
@@ -257,7 +258,8 @@ impl ApplyArgs {
     /// Applies all jobs, and prints the server's answer unchanged.
     async fn apply_at_once(&self, client: &Client, entries: &[Entry], format: FormatArgs) -> Result<(), Failure> {
         let (query, body) = (self.files.query(), Some(("application/json", request_body(entries))));
-        let answer = client.call(Call { method: Method::POST, path: &PATH, query: &query, body, headers: &[] }).await?;
+        let answer =
+            client.call(Call { method: Method::POST, path: &APPLY_PATH, query: &query, body, headers: &[] }).await?;
         let body = answer.map_err(|refusal| refusal_failure(client, entries, &refusal))?;
         let print_result = output::print_document(body.text(), format.format);
         output_or_verdict(print_result, check_failures(parse_answer::<ApplyReport>(body.text())?.items.iter()))

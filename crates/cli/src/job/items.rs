@@ -22,7 +22,7 @@ use crate::view::View;
 use crate::{clock, output};
 
 /// Clears the terminal, and moves the cursor to its upper left.
-const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
+const CLEAR_SCREEN: &str = "\u{1b}[H\u{1b}[2J";
 const PERIOD_DEFAULT: Duration = Duration::from_secs(2);
 const PERIOD_MIN: Duration = Duration::from_millis(500);
 
@@ -84,7 +84,7 @@ impl ItemsArgs {
             }
             let snapshot = Snapshot { view: body.value()?, at: Instant::now() };
             if self.watch && std::io::stdout().is_terminal() {
-                output::print_lines(CLEAR)?;
+                output::print_lines(CLEAR_SCREEN)?;
             }
             snapshot.print_snapshot(previous.as_ref(), format)?;
             if !self.watch {

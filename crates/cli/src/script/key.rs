@@ -14,8 +14,8 @@ use crate::input::read_text;
 use crate::output;
 use crate::startup_files::StartupFiles;
 
-const SECRET: &str = "PRIVATE KEY";
-const PUBLIC: &str = "PUBLIC KEY";
+const SECRET_LABEL: &str = "PRIVATE KEY";
+const PUBLIC_LABEL: &str = "PUBLIC KEY";
 /// The bytes before the 32 bytes of a public key in its DER form (RFC 8410).
 const PUBLIC_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 /// The bytes before the 32 bytes of a secret key in its DER form without a public part, as OpenSSL writes it.
@@ -29,7 +29,7 @@ impl SigningKey {
     pub(super) fn read(path: &Path) -> Result<Self, Failure> {
         let refusal = |message: &str| Failure::refused(format!("{}: {message}", path.display()));
         let text = read_text(path)?;
-        let der = from_pem(SECRET, &text)
+        let der = from_pem(SECRET_LABEL, &text)
             .ok_or_else(|| refusal("is not a secret key in PEM; rondel script key makes one"))?;
         let key_pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(&der);
         key_pair.map(Self).map_err(|_| refusal("is a secret key, but none of Ed25519; rondel script key makes one"))
@@ -55,8 +55,8 @@ pub(super) fn make_key_pair(path: &Path) -> Result<(), Failure> {
     public_path.push(".pub");
     let public_path = Path::new(&public_path);
     let mut files = StartupFiles::default();
-    files.write_secret_file(path, &pem(SECRET, &[&SECRET_PREFIX, seed].concat()))?;
-    let public_pem = pem(PUBLIC, &[&PUBLIC_PREFIX, key_pair.public_key().as_ref()].concat());
+    files.write_secret_file(path, &pem(SECRET_LABEL, &[&SECRET_PREFIX, seed].concat()))?;
+    let public_pem = pem(PUBLIC_LABEL, &[&PUBLIC_PREFIX, key_pair.public_key().as_ref()].concat());
     files.write_secret_file(public_path, &public_pem)?;
     files.commit();
     output::print_message(&format!("for agents: --script-key {}", public_path.display()));

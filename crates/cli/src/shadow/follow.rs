@@ -26,10 +26,10 @@ const PERIOD: Duration = Duration::from_secs(30);
 const JOBS_PERIOD: Duration = Duration::from_secs(60);
 
 /// Trigger types of scheduled runs, in the three languages of XXL-JOB: by the schedule, or for a missed fire of it.
-const SCHEDULED: [&str; 6] =
+const SCHEDULED_TYPES: [&str; 6] =
     ["Cron触发", "调度过期补偿", "Cron觸發", "調度過期補償", "Cron trigger", "Misfire compensation trigger"];
 /// Trigger types of other runs: by hand, as a child, as a retry, or by the API.
-const NOT_SCHEDULED: [&str; 12] = [
+const UNSCHEDULED_TYPES: [&str; 12] = [
     "手动触发",
     "父任务触发",
     "失败重试触发",
@@ -211,7 +211,8 @@ fn is_temporary(failure: &Failure) -> bool {
 fn fire_report<Z: TimeZone>(zone: &Z, names: &BTreeMap<i64, String>, row: &LogRow) -> Option<Value> {
     let (job, fire_at) = (names.get(&row.job)?, fired_at(zone, row)?);
     let is_first_shard = row.sharding.split('/').next().is_none_or(|shard| shard.is_empty() || shard == "0");
-    if !is_first_shard || NOT_SCHEDULED.iter().any(|ignored_type| ignored_type.eq_ignore_ascii_case(trigger_type(row)))
+    if !is_first_shard
+        || UNSCHEDULED_TYPES.iter().any(|ignored_type| ignored_type.eq_ignore_ascii_case(trigger_type(row)))
     {
         return None;
     }
@@ -230,7 +231,8 @@ fn trigger_type(row: &LogRow) -> &str {
 /// The trigger type of a row if it is in no known language. Such a row counts as a fire of the schedule.
 fn unknown_trigger_type(row: &LogRow) -> Option<String> {
     let title = trigger_type(row);
-    let is_known = SCHEDULED.iter().chain(&NOT_SCHEDULED).any(|known_type| known_type.eq_ignore_ascii_case(title));
+    let is_known =
+        SCHEDULED_TYPES.iter().chain(&UNSCHEDULED_TYPES).any(|known_type| known_type.eq_ignore_ascii_case(title));
     (!title.is_empty() && !is_known).then(|| title.chars().take(TRIGGER_TYPE_LEN_MAX).collect())
 }
 
@@ -310,11 +312,11 @@ mod tests {
         let sharding = |text: &str| LogRow { sharding: text.to_owned(), ..row() };
         assert!(reported(&message("Trigger Type：Cron trigger<br>x")).is_some() && reported(&message("")).is_some());
         assert!(reported(&sharding("0/3")).is_some());
-        for title in SCHEDULED.iter().chain(&NOT_SCHEDULED) {
+        for title in SCHEDULED_TYPES.iter().chain(&UNSCHEDULED_TYPES) {
             let row = message(&format!("任务触发类型：{title}<br>调度机器：10.0.0.1"));
             assert_eq!(
                 (reported(&row).is_some(), unknown_trigger_type(&row)),
-                (SCHEDULED.contains(title), None),
+                (SCHEDULED_TYPES.contains(title), None),
                 "{title}"
             );
         }

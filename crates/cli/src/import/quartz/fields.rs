@@ -33,7 +33,7 @@ pub(super) struct Draft<'a> {
 
 pub(super) fn add(source: &Source<'_>, result: &mut ImportResult) {
     let naming = Naming::new(source);
-    let name = naming.make(result);
+    let name = naming.make_name(result);
     let entry = Entry::new(naming.place(), naming.title());
     let mut draft = Draft { source, entry, job: Map::new(), is_enabled: true };
     draft.set("name", name.clone());

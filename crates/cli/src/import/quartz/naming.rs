@@ -8,7 +8,7 @@ use crate::import::names::hash;
 use crate::import::result::{ImportResult, origin_labels};
 
 /// The columns that identify a trigger without a name of its own.
-const TIMING: [&str; 4] = ["cron_expression", "time_zone_id", "repeat_count", "repeat_interval"];
+const TIMING_COLUMNS: [&str; 4] = ["cron_expression", "time_zone_id", "repeat_count", "repeat_interval"];
 /// The lengths of the parts of a name that Quartz makes: a part of the group's hash, and a UUID.
 const RANDOM_LENS: [usize; 6] = [12, 8, 4, 4, 4, 12];
 
@@ -35,7 +35,7 @@ impl Naming {
             group: text(Some(source.job), "job_group"),
             job: text(Some(source.job), "job_name"),
             trigger_group: text(source.trigger, "trigger_group"),
-            timing: TIMING.map(|column| text(source.timing, column)).join(" "),
+            timing: TIMING_COLUMNS.map(|column| text(source.timing, column)).join(" "),
             is_random: is_random(&trigger),
             is_only_trigger: source.is_only_trigger,
             trigger,
@@ -43,7 +43,7 @@ impl Naming {
     }
 
     /// Makes the job's name in Rondel.
-    pub(super) fn make(&self, result: &mut ImportResult) -> String {
+    pub(super) fn make_name(&self, result: &mut ImportResult) -> String {
         let group_prefix = if self.group == "DEFAULT" { String::new() } else { format!("{}-", self.group) };
         let job = &self.job;
         let stem = match self.trigger.as_str() {

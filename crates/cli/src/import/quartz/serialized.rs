@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-const STREAM: [u8; 4] = [0xac, 0xed, 0x00, 0x05];
+const STREAM_HEADER: [u8; 4] = [0xac, 0xed, 0x00, 0x05];
 const NULL: u8 = 0x70;
 const REFERENCE: u8 = 0x71;
 const CLASS: u8 = 0x72;
@@ -32,7 +32,7 @@ const MAP: [Class; 1] =
 /// The texts of a map by their keys; `None` for anything else.
 pub(super) fn parse_text_map(bytes: &[u8]) -> Option<Map<String, Value>> {
     let mut stream = Stream { unread_bytes: bytes, handles: Vec::new() };
-    stream.expect(&STREAM)?;
+    stream.expect_bytes(&STREAM_HEADER)?;
     stream.read_object_header(&JOB_DATA)?;
     stream.take_bytes(1)?; // dirty
     stream.read_object_header(&MAP)?;
@@ -55,7 +55,7 @@ impl<'a> Stream<'a> {
         Some(bytes)
     }
 
-    fn expect(&mut self, bytes: &[u8]) -> Option<()> {
+    fn expect_bytes(&mut self, bytes: &[u8]) -> Option<()> {
         (self.take_bytes(bytes.len())? == bytes).then_some(())
     }
 
@@ -72,27 +72,27 @@ impl<'a> Stream<'a> {
 
     /// Reads the header of an object: its class, and the classes that this class extends.
     fn read_object_header(&mut self, classes: &[Class]) -> Option<()> {
-        self.expect(&[OBJECT])?;
+        self.expect_bytes(&[OBJECT])?;
         for class in classes {
             self.read_class(class)?;
         }
-        self.expect(&[NULL])?;
+        self.expect_bytes(&[NULL])?;
         self.handles.push(None);
         Some(())
     }
 
     fn read_class(&mut self, class: &Class) -> Option<()> {
-        self.expect(&[CLASS])?;
+        self.expect_bytes(&[CLASS])?;
         let name = self.read_text()?;
         self.take_bytes(8)?; // serialVersionUID
         self.handles.push(None);
-        self.expect(&[class.flags])?;
+        self.expect_bytes(&[class.flags])?;
         let count = u16::from_be_bytes(self.take_bytes(2)?.try_into().ok()?);
         if name != class.name || usize::from(count) != class.fields.len() {
             return None;
         }
         for (kind, name) in class.fields {
-            self.expect(&[*kind])?;
+            self.expect_bytes(&[*kind])?;
             if self.read_text()? != *name {
                 return None;
             }
@@ -100,7 +100,7 @@ impl<'a> Stream<'a> {
                 self.read_string()?; // its type
             }
         }
-        self.expect(&[END])
+        self.expect_bytes(&[END])
     }
 
     /// Reads a text, or a reference to an earlier one.
@@ -120,7 +120,7 @@ impl<'a> Stream<'a> {
     }
 
     fn read_entries(&mut self) -> Option<Map<String, Value>> {
-        self.expect(&[BLOCK, 8])?;
+        self.expect_bytes(&[BLOCK, 8])?;
         self.read_number()?; // capacity
         let count = self.read_number()?;
         let mut entries = Map::new();
@@ -128,7 +128,7 @@ impl<'a> Stream<'a> {
             let (key, value) = (self.read_string()?, self.read_string()?);
             entries.insert(key, value.into());
         }
-        self.expect(&[END])?;
+        self.expect_bytes(&[END])?;
         Some(entries)
     }
 }

@@ -211,8 +211,8 @@ pub(super) fn convert_user(row: &Row, context: &ImportContext<'_>) -> Entry {
     for (column, value) in row {
         let (outcome, counterpart) = match column.as_str() {
             "id" => (NotNeeded, "a user has a new one".to_owned()),
-            "username" if account == user_name => (Kept, format!("user {account}; {EXISTING}")),
-            "username" => (Changed, format!("is called {account} here; {EXISTING}")),
+            "username" if account == user_name => (Kept, format!("user {account}; {EXISTING_ACCOUNT_NOTE}")),
+            "username" => (Changed, format!("is called {account} here; {EXISTING_ACCOUNT_NOTE}")),
             "role" if is_admin => (Kept, format!("admin of the namespace {namespace}")),
             "role" => (Kept, "editor of the apps of their groups".to_owned()),
             "permission" if is_admin => (NotNeeded, "an admin has all groups".to_owned()),
@@ -250,7 +250,7 @@ const SERIAL_WAIT: &str = "SERIAL_EXECUTION: a run that waits for an earlier one
      is skipped: overlap; in XXL-JOB it waits without a limit. Set queue_timeout in jobs whose runs may take longer than their period";
 
 /// What happens to an existing account of the same name.
-const EXISTING: &str = "an account of this name that is there already stays as it is, with its own rights";
+const EXISTING_ACCOUNT_NOTE: &str = "an account of this name that is there already stays as it is, with its own rights";
 
 /// The remark on a column that no version of XXL-JOB has.
 const NO_COLUMN: &str = "is no column of XXL-JOB 2.x or 3.x: of a version of your own?";

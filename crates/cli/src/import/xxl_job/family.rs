@@ -36,7 +36,7 @@ pub(super) fn set_parents(drafts: &mut [JobDraft<'_>], context: &ImportContext<'
                         (NotSupported, own_schedule_text(drafts[child].row, name))
                     } else if child_parents.contains(&parent) {
                         (NotNeeded, format!("{id}: named twice"))
-                    } else if follows(&parents, parent, child) {
+                    } else if is_follower_of(&parents, parent, child) {
                         (NotSupported, format!("{name} would close a circle of jobs"))
                     } else if child_parents.len() >= PARENT_COUNT_MAX {
                         (NotSupported, format!("{name} follows from {PARENT_COUNT_MAX} jobs already"))
@@ -167,7 +167,7 @@ fn set_job_parents(draft: &mut JobDraft<'_>, after: &[&str]) {
 }
 
 /// Whether `job` follows `other`, directly or through other jobs.
-fn follows(parents: &BTreeMap<usize, Vec<usize>>, job: usize, other: usize) -> bool {
+fn is_follower_of(parents: &BTreeMap<usize, Vec<usize>>, job: usize, other: usize) -> bool {
     let (mut unseen_jobs, mut seen) = (vec![job], std::collections::HashSet::new());
     while let Some(current) = unseen_jobs.pop() {
         if current == other {

@@ -32,7 +32,7 @@ const FIRST_FIRE_LEAD_MIN: Duration = Duration::from_secs(2);
 const START_COUNT_MAX: usize = 5;
 /// Maximum number of requests for the first fire.
 const READ_COUNT_MAX: usize = 3;
-const PAUSE: Duration = Duration::from_millis(300);
+const RETRY_DELAY: Duration = Duration::from_millis(300);
 /// The result for a job that was stopped in XXL-JOB and was never switched over.
 const STAYS_STOPPED: &str = "was never switched over, and stays stopped in XXL-JOB: start it there if it is to run";
 
@@ -338,7 +338,7 @@ async fn planned_fires(switch: &Switchover<'_>, job: &Job, from: Timestamp) -> R
     for _ in 1..READ_COUNT_MAX {
         match switch.client.get(&["jobs", &job.name, "fires"], &query).await {
             Ok(body) => return Ok(items(&body.value()?)),
-            Err(_) => tokio::time::sleep(PAUSE).await,
+            Err(_) => tokio::time::sleep(RETRY_DELAY).await,
         }
     }
     Ok(items(&switch.client.get(&["jobs", &job.name, "fires"], &query).await?.value()?))

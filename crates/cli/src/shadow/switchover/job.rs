@@ -117,6 +117,6 @@ pub(super) struct Relative {
     pub(super) is_imported: bool,
 }
 
-pub(super) const fn millis(ms: i64) -> Timestamp {
+pub(super) const fn instant_of_millis(ms: i64) -> Timestamp {
     Timestamp::from_millis(ms)
 }

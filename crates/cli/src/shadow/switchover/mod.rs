@@ -23,7 +23,7 @@ use rondel_core::Timestamp;
 use rondel_core::error_chain::chain_in_one_line;
 use serde_json::{Value, json};
 
-use self::job::{Direction, Job, Switchover, millis};
+use self::job::{Direction, Job, Switchover, instant_of_millis};
 use self::outcome::{Outcome, Outcomes};
 use self::save::Pace;
 use super::jobs;
@@ -127,14 +127,14 @@ fn report(switch: &Switchover<'_>, outcomes: &Outcomes, (is_done, format): (bool
             output::print_document(&json!({"items": items}).to_string(), format.format)
         }
         Format::Name | Format::Table | Format::Wide if is_done => VIEW.print_items(&items, format),
-        Format::Name | Format::Table | Format::Wide => PLAN.print_items(&items, format),
+        Format::Name | Format::Table | Format::Wide => PLAN_VIEW.print_items(&items, format),
     }
 }
 
 /// The prefix of the handlers of XXL-JOB's scripts.
 const GLUE: &str = "GLUE_";
 /// The view of what the command would do, and where each job runs now.
-const PLAN: View = View { name: "job", headers: &["JOB", "RUNS NOW", "RESULT"], row: planned_row };
+const PLAN_VIEW: View = View { name: "job", headers: &["JOB", "RUNS NOW", "RESULT"], row: planned_row };
 const VIEW: View = View { name: "job", headers: &["JOB", "SEAM", "RUNS", "RESULT"], row };
 
 fn row(outcome: &Value, _: Timestamp) -> Vec<String> {
@@ -151,7 +151,7 @@ fn plan_outcomes(direction: Direction, switch: &Switchover<'_>, refusals: &BTree
     for job in &switch.jobs {
         let status = switch.xxl_status.get(&job.number);
         let is_running = status.is_some_and(|status| status.is_running);
-        let next_fire = millis(status.map_or(0, |status| status.next_ms));
+        let next_fire = instant_of_millis(status.map_or(0, |status| status.next_ms));
         let mut result = match (refusals.get(&job.name), direction) {
             (Some(reason), _) => format!("would be refused: {reason}"),
             (None, Direction::Promote) if !job.is_shadow && !is_running => "was switched before".to_owned(),

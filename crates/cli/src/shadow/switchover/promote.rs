@@ -13,7 +13,7 @@ use rondel_store::foreign::ForeignError;
 use rondel_store::foreign::xxl_job::{JobStatus, StartOutcome, StopOutcome, XxlDatabase};
 use tokio::time::Instant;
 
-use super::job::{CALL_COUNT_MAX, Direction, HOLD_DELAY, Job, Switchover, millis};
+use super::job::{CALL_COUNT_MAX, Direction, HOLD_DELAY, Job, Switchover, instant_of_millis};
 use super::outcome::{Outcome, Outcomes, RunsIn};
 use super::relatives;
 use super::save::{Pace, Saved, save};
@@ -81,7 +81,7 @@ pub(super) async fn promote(
                 };
                 outcomes.insert(job.name.clone(), outcome);
             }
-            mark(database, &batch, &stop_outcomes, &mut outcomes).await;
+            mark_promoted(database, &batch, &stop_outcomes, &mut outcomes).await;
         }
         open_jobs = retry_jobs;
         if !open_jobs.is_empty() {
@@ -186,11 +186,11 @@ async fn promote_one(
 /// The seam for a job's next instant in XXL-JOB. Before version 3.4 the instants of a fixed rate have fractions of a second. XXL-JOB fires
 /// at the beginning of that second, and Rondel at whole seconds: the fire of this second belongs to Rondel.
 fn seam_at(next_ms: i64) -> Timestamp {
-    millis(next_ms).floor(Duration::from_secs(1))
+    instant_of_millis(next_ms).floor(Duration::from_secs(1))
 }
 
 /// Marks switched jobs that had already been stopped in XXL-JOB, so that an import recognises them as promoted.
-async fn mark(
+async fn mark_promoted(
     database: &mut XxlDatabase,
     batch: &[&Job],
     stop_outcomes: &BTreeMap<i64, StopOutcome>,
@@ -321,7 +321,7 @@ fn too_near_text(at: i64, allowance: Duration) -> String {
         return "it runs in XXL-JOB without a next fire: its servers do not run, or have not looked at it yet; nothing was changed"
             .to_owned();
     }
-    let at = millis(at);
+    let at = instant_of_millis(at);
     if at < clock::now() {
         return format!(
             "XXL-JOB has not taken up its fire of {at}: its servers do not run, or are behind; nothing was changed"

@@ -13,7 +13,7 @@ use crate::exit::{Exit, Failure};
 
 /// How long an edit is retried while its result is not certain.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(300);
+const RETRY_DELAY: Duration = Duration::from_millis(300);
 /// Minimum time allowed for saving.
 const SAVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum number of jobs switched in one step.
@@ -52,7 +52,7 @@ pub(super) async fn save(client: &Client, job: &Job, mode: &str, seam: Timestamp
         if is_certain || began_at.elapsed() >= RETRY_TIMEOUT {
             return Saved::Unclear(failure);
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(RETRY_DELAY).await;
     }
 }
 
