@@ -128,11 +128,11 @@ fn seed(args: SeedArgs, format: FormatArgs) -> Result<Exit, Failure> {
 /// Finds the highest rate at which runs start in time.
 fn find_max(plan: &Plan, bounds: Bounds, format: FormatArgs) -> Result<Exit, Failure> {
     runtime::serve(|stop| async move {
-        let measured = tokio::select! {
-            measured = rondel_bench::find_max(plan, bounds, |round| output::print_message(&round.sentence())) => measured,
+        let result = tokio::select! {
+            result = rondel_bench::find_max(plan, bounds, |round| output::print_message(&round.sentence())) => result,
             () = stop.cancelled() => return Err(Failure::silent(Exit::Interrupted)),
         };
-        let report = measured.map_err(measurement_failure)?;
+        let report = result.map_err(measurement_failure)?;
         match format.format {
             Format::Json | Format::Jsonl | Format::Yaml => {
                 output::print_document(&serde_json::to_string(&report)?, format.format)
@@ -239,11 +239,11 @@ impl BenchArgs {
             return find_max(&plan, bounds, format);
         }
         runtime::serve(|stop| async move {
-            let measured = tokio::select! {
-                measured = rondel_bench::run(&plan) => measured,
+            let result = tokio::select! {
+                result = rondel_bench::run(&plan) => result,
                 () = stop.cancelled() => return Err(Failure::silent(Exit::Interrupted)),
             };
-            let report = measured.map_err(measurement_failure)?;
+            let report = result.map_err(measurement_failure)?;
             match format.format {
                 Format::Json | Format::Jsonl | Format::Yaml => {
                     output::print_document(&serde_json::to_string(&report)?, format.format)

@@ -32,11 +32,11 @@ pub(crate) fn local_text(at: Timestamp) -> String {
 
 /// The distance of an instant from now: `in 12s`, `3m ago`, `now`.
 pub(crate) fn relative_text(at: Timestamp, now: Timestamp) -> String {
-    let (ahead, behind) = (at.since(now), now.since(at));
-    if ahead >= Duration::from_secs(1) {
-        format!("in {}", rough_text(ahead))
-    } else if behind >= Duration::from_secs(1) {
-        format!("{} ago", rough_text(behind))
+    let (remaining, elapsed) = (at.since(now), now.since(at));
+    if remaining >= Duration::from_secs(1) {
+        format!("in {}", rough_text(remaining))
+    } else if elapsed >= Duration::from_secs(1) {
+        format!("{} ago", rough_text(elapsed))
     } else {
         "now".to_owned()
     }

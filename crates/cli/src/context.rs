@@ -239,9 +239,9 @@ struct HiddenInput(Termios);
 impl HiddenInput {
     fn begin() -> Option<Self> {
         let original_modes = tcgetattr(std::io::stdin()).ok()?;
-        let mut modes = original_modes.clone();
-        modes.local_modes.remove(LocalModes::ECHO);
-        tcsetattr(std::io::stdin(), OptionalActions::Now, &modes).ok()?;
+        let mut silent_modes = original_modes.clone();
+        silent_modes.local_modes.remove(LocalModes::ECHO);
+        tcsetattr(std::io::stdin(), OptionalActions::Now, &silent_modes).ok()?;
         Some(Self(original_modes))
     }
 }

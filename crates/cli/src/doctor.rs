@@ -117,20 +117,20 @@ fn check_contexts() -> Check {
 async fn check_server(client: &Client) -> Vec<Check> {
     let server_url = client.server_url();
     let mut checks = Vec::new();
-    let ready = match client.get_outside_api("readyz?verbose").await {
+    let readiness = match client.get_outside_api("readyz?verbose").await {
         Ok(answer) => answer,
         Err(failure) => {
             return vec![check_of_failure("server", &failure, "start it, or name another one with --server")];
         }
     };
     checks.push(passed_check("server", format!("{server_url} answers")));
-    checks.push(if ready.status.is_success() {
+    checks.push(if readiness.status.is_success() {
         passed_check("readiness", "ready")
     } else {
-        unready_check(&ready.text)
+        unready_check(&readiness.text)
     });
-    checks.extend(check_history(&ready.text));
-    checks.extend(ready.date.map(check_skew));
+    checks.extend(check_history(&readiness.text));
+    checks.extend(readiness.date.map(check_skew));
     let call = Call { method: Method::GET, path: &["nodes"], query: &[], body: None, headers: &[] };
     match client.call(call).await {
         Ok(Ok(body)) => {
@@ -148,8 +148,8 @@ async fn check_server(client: &Client) -> Vec<Check> {
 
 /// The checks of the server that failed; without them, its whole answer, such as that of a proxy.
 fn unready_check(answer: &str) -> Check {
-    let ready: Value = serde_json::from_str(answer).unwrap_or_default();
-    let details = ready["details"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let readiness: Value = serde_json::from_str(answer).unwrap_or_default();
+    let details = readiness["details"].as_array().map(Vec::as_slice).unwrap_or_default();
     let is_failed = |detail: &&Value| detail["ok"] == false && detail["check"] != "history";
     let detail_text = |detail: &Value| {
         let [check, message] = ["check", "message"].map(|field| detail[field].as_str().unwrap_or_default().to_owned());
@@ -165,9 +165,9 @@ fn unready_check(answer: &str) -> Check {
 }
 
 /// A warning if the server reports that its database went back in time.
-fn check_history(ready: &str) -> Option<Check> {
-    let ready: Value = serde_json::from_str(ready).ok()?;
-    let details = ready["details"].as_array()?;
+fn check_history(readiness: &str) -> Option<Check> {
+    let readiness: Value = serde_json::from_str(readiness).ok()?;
+    let details = readiness["details"].as_array()?;
     let detail = details.iter().find(|detail| detail["check"] == "history" && detail["ok"] == false)?;
     let message = detail["message"].as_str().unwrap_or_default();
     Some(warning("history", message, "compare the ledger with what your handlers wrote"))

@@ -97,7 +97,7 @@ fn escaped_json(json: &str) -> Cow<'_, str> {
     for c in json.chars() {
         if is_obeyed(c) {
             let mut units = [0; 2];
-            text.extend(c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")));
+            text.extend(c.encode_utf16(&mut units).iter().map(|code_unit| format!("\\u{code_unit:04x}")));
         } else {
             text.push(c);
         }

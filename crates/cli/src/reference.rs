@@ -128,8 +128,8 @@ fn meaning(arg: &Arg) -> String {
 
 fn sentence(text: &str) -> String {
     let text = one_line(text);
-    let stop = if text.ends_with(['.', '…']) { "" } else { "." };
-    text + stop
+    let full_stop = if text.ends_with(['.', '…']) { "" } else { "." };
+    text + full_stop
 }
 
 fn one_line(text: &str) -> String {

@@ -336,7 +336,7 @@ impl Client {
         let names = jobs["items"].as_array().into_iter().flatten().filter_map(|job| job["name"].as_str());
         match near::similar(name, names).as_slice() {
             [] => String::new(),
-            near => format!("; did you mean {}?", near.join(" or ")),
+            similar_names => format!("; did you mean {}?", similar_names.join(" or ")),
         }
     }
 

@@ -19,7 +19,7 @@ pub(super) use rondel_store::foreign::ForeignRow as Row;
 
 /// Reads the rows of these tables.
 pub(super) fn read(source: &mut dyn BufRead, tables: &[&str]) -> Result<BTreeMap<String, Vec<Row>>, String> {
-    if source.fill_buf().is_ok_and(|begin| begin.starts_with(&GZIP_MAGIC)) {
+    if source.fill_buf().is_ok_and(|first_bytes| first_bytes.starts_with(&GZIP_MAGIC)) {
         return Err(
             "is compressed: unpack it first, such as with gunzip -c FILE | rondel import xxl-job --dump -".to_owned()
         );
@@ -45,8 +45,8 @@ pub(super) fn read(source: &mut dyn BufRead, tables: &[&str]) -> Result<BTreeMap
                 let table_rows = rows_by_table.entry(table.clone()).or_default();
                 for values in rows {
                     if values.len() != names.len() {
-                        let counts = format!("{} values for {} columns", values.len(), names.len());
-                        return Err(line_error(format!("a row of {table} has {counts}")));
+                        let counts_text = format!("{} values for {} columns", values.len(), names.len());
+                        return Err(line_error(format!("a row of {table} has {counts_text}")));
                     }
                     let pairs = names.iter().cloned().zip(values);
                     table_rows.push(pairs.filter_map(|(name, value)| Some((name, value?))).collect());
@@ -182,10 +182,10 @@ impl Statements<'_> {
 
     /// Whether the text begins like a statement for one of the tables.
     fn is_wanted(&self, text: &[u8]) -> bool {
-        let begin = String::from_utf8_lossy(&text[..text.len().min(PREFIX_LEN)]).to_ascii_lowercase();
+        let statement_start = String::from_utf8_lossy(&text[..text.len().min(PREFIX_LEN)]).to_ascii_lowercase();
         // The table's name comes before the columns and the values.
-        let begin = begin.split(['(', '\'', '"']).next().unwrap_or_default();
-        let mut words = begin.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.')));
+        let statement_start = statement_start.split(['(', '\'', '"']).next().unwrap_or_default();
+        let mut words = statement_start.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.')));
         let is_statement = matches!(words.next(), Some("insert" | "replace" | "create"));
         is_statement && words.any(|word| self.tables.contains(&word.rsplit('.').next().unwrap_or(word)))
     }

@@ -188,14 +188,14 @@ impl Snapshot {
             return "none yet".to_owned();
         }
         let reason = root["reason"].as_str().map(|reason| format!(": {reason}")).unwrap_or_default();
-        let ending = if root["is_ending"] == true { ", ending" } else { "" };
+        let ending_text = if root["is_ending"] == true { ", ending" } else { "" };
         let end_text = match &root["ends_at"] {
             Value::Null => String::new(),
             at => format!(", ends {}", time_text(at, now)),
         };
         let (run, status) = (text_of(&root["run"]), text_of(&root["status"]));
         harmless_text(&format!(
-            "{run} {status}{ending}{reason}, planned for {}{end_text}",
+            "{run} {status}{ending_text}{reason}, planned for {}{end_text}",
             time_text(&root["fire_at"], now)
         ))
         .into_owned()

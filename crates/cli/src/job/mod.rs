@@ -334,8 +334,8 @@ async fn pause(client: &Client, name: &str, queued: Option<&str>, format: Format
 /// What became of the open runs of a paused or deleted job; `None` if none was open.
 pub(crate) fn queued_sentence(queued: &Value) -> Option<String> {
     let count = |field: &str| queued[field].as_u64().unwrap_or_default();
-    let counts = [("dropped", "skipped"), ("kept", "still queued"), ("running", "still running")];
-    let count_texts: Vec<String> = counts
+    let field_texts = [("dropped", "skipped"), ("kept", "still queued"), ("running", "still running")];
+    let count_texts: Vec<String> = field_texts
         .into_iter()
         .filter(|(field, _)| count(field) > 0)
         .map(|(field, words)| format!("{} {words}", counted(count(field), "run")))

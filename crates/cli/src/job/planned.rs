@@ -88,9 +88,9 @@ impl Summary {
             (self.failed, "failed"),
             (self.unchanged, "unchanged"),
         ];
-        let counts: Vec<_> =
+        let texts: Vec<_> =
             count_words.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}")).collect();
-        counts.join(", ")
+        texts.join(", ")
     }
 }
 

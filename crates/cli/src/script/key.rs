@@ -68,9 +68,9 @@ fn pem(kind: &str, der: &[u8]) -> String {
 }
 
 fn from_pem(kind: &str, text: &str) -> Option<Vec<u8>> {
-    let (begin, end) = (format!("-----BEGIN {kind}-----"), format!("-----END {kind}-----"));
-    let inner = text.trim().strip_prefix(&begin)?.strip_suffix(&end)?;
-    STANDARD.decode(inner.split_whitespace().collect::<String>()).ok()
+    let (first_line, last_line) = (format!("-----BEGIN {kind}-----"), format!("-----END {kind}-----"));
+    let base64 = text.trim().strip_prefix(&first_line)?.strip_suffix(&last_line)?;
+    STANDARD.decode(base64.split_whitespace().collect::<String>()).ok()
 }
 
 #[cfg(test)]

@@ -160,9 +160,9 @@ pub(super) mod tests {
 
     /// A map with the number 5.
     pub(in super::super) fn with_number() -> String {
-        let number = "7400016e737200116a6176612e6c616e672e496e746567657212e2a0a4f781873802000149000576616c7565787200106a6176612e6c61\
+        let number_hex = "7400016e737200116a6176612e6c616e672e496e746567657212e2a0a4f781873802000149000576616c7565787200106a6176612e6c61\
             6e672e4e756d62657286ac951d0b94e08b020000787000000005";
-        format!("{HEAD}01{MAP_HEAD}0c77080000001000000001{number}7800")
+        format!("{HEAD}01{MAP_HEAD}0c77080000001000000001{number_hex}7800")
     }
 
     fn bytes(hex: &str) -> Vec<u8> {

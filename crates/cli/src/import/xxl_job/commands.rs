@@ -114,16 +114,16 @@ pub(super) fn add_alarms(drafts: &[JobDraft<'_>], options: ImportOptions<'_>, re
 /// the group's id. `None` if the group has none.
 pub(super) fn app_name(row: &Row) -> Option<String> {
     let group_name = text(row, "app_name")?;
-    let lower = group_name.trim().to_lowercase();
-    let is_name = name::check(&lower).is_ok();
-    Some(if is_name { lower } else { format!("{}-{}", slug(group_name), text(row, "id").unwrap_or_default()) })
+    let lower_name = group_name.trim().to_lowercase();
+    let is_name = name::check(&lower_name).is_ok();
+    Some(if is_name { lower_name } else { format!("{}-{}", slug(group_name), text(row, "id").unwrap_or_default()) })
 }
 
 /// The name of a user's account: the name in lower case, or a similar one.
 fn account_name(user_name: &str, id: &str) -> String {
-    let lower = user_name.trim().to_lowercase();
-    if name::check_account(&lower).is_ok() {
-        lower
+    let lower_name = user_name.trim().to_lowercase();
+    if name::check_account(&lower_name).is_ok() {
+        lower_name
     } else if user_name.contains(|c: char| c.is_ascii_alphanumeric()) {
         slug(user_name)
     } else {

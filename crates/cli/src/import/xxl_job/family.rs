@@ -91,8 +91,8 @@ fn leave_out_promoted(drafts: &mut [JobDraft<'_>], parents: &BTreeMap<usize, Vec
 /// Whether a promotion stopped the job. A promotion leaves the next instant in the row; XXL-JOB itself sets it to 0
 /// when it stops a job.
 fn is_promoted(row: &Row) -> bool {
-    let number = |column| text(row, column).and_then(|text| text.parse::<i64>().ok()).unwrap_or(0);
-    number("trigger_status") == 0 && number("trigger_next_time") > 0
+    let column_number = |column| text(row, column).and_then(|text| text.parse::<i64>().ok()).unwrap_or(0);
+    column_number("trigger_status") == 0 && column_number("trigger_next_time") > 0
 }
 
 fn is_running(row: &Row) -> bool {
