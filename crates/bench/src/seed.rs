@@ -115,7 +115,7 @@ pub async fn seed(plan: &SeedPlan) -> Result<SeedReport, BenchError> {
     Ok(SeedReport { jobs: seeds.len(), runs, counted })
 }
 
-/// Spreads numbers; the same number always gives the same result.
+/// Mixes the bits of a number, so that the result serves as a random one; the same number always gives the same result.
 const fn mix(number: u64) -> u64 {
     let mut bits = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

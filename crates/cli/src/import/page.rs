@@ -20,7 +20,7 @@ details{border-bottom:1px solid var(--line);padding:.4rem 0}summary{cursor:point
 ul{margin:.3rem 0 .3rem 1.2rem;padding:0}";
 
 impl ImportResult {
-    /// The page; `source` names its source.
+    /// The report as a page; `source` is where the jobs come from.
     pub(super) fn page(&self, source: &str) -> String {
         let mut page = String::from(
             "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\

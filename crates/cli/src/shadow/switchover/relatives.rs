@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::job::{CALL_COUNT_MAX, Direction, Job, Relative, Switchover};
 use crate::client::Client;
 use crate::exit::{Exit, Failure};
-use crate::shadow::jobs::{self, LABEL};
+use crate::shadow::jobs::{self, NUMBER_LABEL};
 
 /// How many names a sentence lists.
 const NAME_COUNT_MAX: usize = 10;
@@ -62,7 +62,7 @@ fn own_reason(direction: Direction, switch: &Switchover<'_>, job: &Job) -> Optio
         switch.jobs.iter().find(|other_job| other_job.number == job.number && other_job.name != job.name)
     {
         return Some(format!(
-            "job {} has the same number {} in its label {LABEL}: if the handler was changed in XXL-JOB, the import gave the job a new name; \
+            "job {} has the same number {} in its label {NUMBER_LABEL}: if the handler was changed in XXL-JOB, the import gave the job a new name; \
              delete the one that the last import did not write",
             other_job.name, job.number
         ));

@@ -10,7 +10,7 @@ use super::save::Pace;
 use crate::client::Client;
 use crate::exit::{Exit, Failure};
 use crate::list::{self, BoundArgs};
-use crate::shadow::jobs::{self, LABEL};
+use crate::shadow::jobs::{self, NUMBER_LABEL};
 use crate::terminal::harmless_text;
 
 /// Reads the jobs. For an app, their parents and children are included if they were imported from XXL-JOB.
@@ -52,7 +52,9 @@ async fn job_names_of_app(client: &Client, app: &str) -> Result<Vec<String>, Fai
     let names: Vec<String> = imported_jobs.filter_map(|job| Some(job["name"].as_str()?.to_owned())).collect();
     if names.is_empty() {
         let app = harmless_text(app);
-        return Err(Failure::refused(format!("--app: no job of app {app} has the label {LABEL}; nothing was changed")));
+        return Err(Failure::refused(format!(
+            "--app: no job of app {app} has the label {NUMBER_LABEL}; nothing was changed"
+        )));
     }
     Ok(names)
 }
@@ -73,7 +75,9 @@ async fn read_job(client: &Client, name: &str) -> Result<Job, Failure> {
     let job = client.get(&["jobs", name], &[]).await?.value()?;
     Job::read(&job).ok_or_else(|| {
         let name = harmless_text(name);
-        Failure::refused(format!("job {name} has no label {LABEL}: the number of the job in XXL-JOB is expected there"))
+        Failure::refused(format!(
+            "job {name} has no label {NUMBER_LABEL}: the number of the job in XXL-JOB is expected there"
+        ))
     })
 }
 
