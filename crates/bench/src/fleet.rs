@@ -185,8 +185,8 @@ impl Fleet {
         match self {
             Self::InProcess { recorder, stop, mut tasks } => {
                 stop.cancel();
-                while let Some(ended) = tasks.join_next().await {
-                    ended.map_err(|error| BenchError::failed(format!("an executor failed: {error}")))??;
+                while let Some(result) = tasks.join_next().await {
+                    result.map_err(|error| BenchError::failed(format!("an executor failed: {error}")))??;
                 }
                 Ok(recorder.observations())
             }

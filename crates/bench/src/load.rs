@@ -101,11 +101,12 @@ pub(crate) async fn create_flood(
     length: Duration,
 ) -> Result<JobId, BenchError> {
     let (namespace, app) = ensure_bench_app(store, ids).await?;
-    let sink = match flood {
+    let redirect = match flood {
         Flood::Log => "",
         Flood::Null => ">/dev/null",
     };
-    let script = format!("while :; do yes 'all work and no play makes a dull job' | head -c 1073741824 {sink}; done");
+    let script =
+        format!("while :; do yes 'all work and no play makes a dull job' | head -c 1073741824 {redirect}; done");
     let name = format!("bench-flood-{}", clock::now().as_millis());
     let document = json!({"name": name, "app": APP, "handler": "shell", "schedule": {"at": at},
         "params": {"argv": ["sh", "-c", script]}, "timeout": format!("{}s", length.as_secs())});

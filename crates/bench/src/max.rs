@@ -131,9 +131,9 @@ impl Search {
 /// Why a rate was not sustained.
 fn failure(report: &Report, late_max_ms: f64) -> Option<String> {
     let counts = &report.counts;
-    let missing = counts.planned.saturating_sub(counts.durable);
-    if missing > 0 {
-        return Some(format!("{missing} of {} fires had no durable verdict in time", counts.planned));
+    let missing_count = counts.planned.saturating_sub(counts.durable);
+    if missing_count > 0 {
+        return Some(format!("{missing_count} of {} fires had no durable verdict in time", counts.planned));
     }
     let unexpected_count = counts.repeated + counts.early + counts.other_answers;
     if unexpected_count > 0 || counts.started != counts.planned {
@@ -146,8 +146,8 @@ fn failure(report: &Report, late_max_ms: f64) -> Option<String> {
     if p99 > late_max_ms {
         return Some(format!("p99 of the start is {p99:.1} ms late"));
     }
-    let durable = 100.0 * report.runs_per_second / f64::from(report.jobs.max(1));
-    (durable < DURABLE_PERCENT).then(|| format!("{durable:.0} % of the rate became durable"))
+    let durable_percent = 100.0 * report.runs_per_second / f64::from(report.jobs.max(1));
+    (durable_percent < DURABLE_PERCENT).then(|| format!("{durable_percent:.0} % of the rate became durable"))
 }
 
 impl MaxReport {

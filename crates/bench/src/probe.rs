@@ -119,11 +119,11 @@ async fn with_lanes(
 }
 
 /// Runs batch after batch until the time is up; the last batch leaves the jobs without a next fire.
-async fn run_lane(mut lane: Lane, template: Run, until: Instant) -> Result<LaneTotals, BenchError> {
+async fn run_lane(mut lane: Lane, template: Run, deadline: Instant) -> Result<LaneTotals, BenchError> {
     let mut totals = LaneTotals::default();
     let ids = IdGen::new(0);
     loop {
-        let is_last = Instant::now() >= until;
+        let is_last = Instant::now() >= deadline;
         let claims: Vec<ClaimJob> =
             lane.due_jobs.iter().map(|due_job| lane.claim(*due_job, &template, is_last)).collect();
         let start = Instant::now();
@@ -179,7 +179,7 @@ fn template(namespace: rondel_core::NamespaceId, app: rondel_core::AppId, token:
 }
 
 fn finish(run: &Run) -> AttemptEnd {
-    let later = |millis| run.due_at + Duration::from_millis(millis);
+    let after_due = |millis| run.due_at + Duration::from_millis(millis);
     AttemptEnd {
         run: run.id,
         job: run.job,
@@ -195,8 +195,8 @@ fn finish(run: &Run) -> AttemptEnd {
             is_pump: false,
         },
         executor: Some((ExecutorId::new(7), "bench-0".to_owned())),
-        started_at: Some(later(3)),
-        finished_at: later(9),
+        started_at: Some(after_due(3)),
+        finished_at: after_due(9),
         message: None,
         result: None,
         trace: None,

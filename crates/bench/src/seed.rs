@@ -148,8 +148,8 @@ async fn create(store: &SqlStore, ids: &IdGen, plan: &SeedPlan, now: Timestamp) 
             let namespace = Namespace { id: NamespaceId::new(ids.next(now)), name: name.to_owned() };
             store.create_namespace(&namespace, now).await?;
         }
-        let found = store.namespace(name).await?;
-        let namespace = found.ok_or_else(|| BenchError::failed("a namespace could not be created"))?.id;
+        let stored_namespace = store.namespace(name).await?;
+        let namespace = stored_namespace.ok_or_else(|| BenchError::failed("a namespace could not be created"))?.id;
         for app in APPS {
             let id = store.ensure_app(AppId::new(ids.next(now)), namespace, app, now).await?.id;
             app_places.push((namespace, app, id));
@@ -254,7 +254,7 @@ async fn history(
             children.entry(parent).or_default().push(seed_index);
         }
     }
-    let (mut batch, mut total): (Vec<(usize, Run)>, usize) = (Vec::new(), 0);
+    let (mut batch, mut run_count): (Vec<(usize, Run)>, usize) = (Vec::new(), 0);
     for (fire_at, seed_index) in fires {
         let age = now.since(fire_at);
         let fire = Fire { ids, token, at: fire_at, age };
@@ -266,16 +266,16 @@ async fn history(
             batch.extend(rows.into_iter().map(|run| (*child, run)));
         }
         if batch.len() >= CLAIM_RUN_COUNT {
-            total += write(store, token, seeds, std::mem::take(&mut batch)).await?;
+            run_count += write(store, token, seeds, std::mem::take(&mut batch)).await?;
         }
     }
-    total += write(store, token, seeds, batch).await?;
+    run_count += write(store, token, seeds, batch).await?;
     let idle_claims: Vec<ClaimJob> =
         seeds.iter().filter(|seed| !seed.has_fires).map(|seed| seed.claim(None, Vec::new())).collect();
     for chunk in idle_claims.chunks(CLAIM_RUN_COUNT) {
         store.claim(token, chunk).await?;
     }
-    Ok(total)
+    Ok(run_count)
 }
 
 impl Seed {
@@ -344,15 +344,16 @@ impl Fire<'_> {
         if seed.shards <= 1 || status == RunStatus::Skipped {
             return vec![run];
         }
-        let total = i32::try_from(seed.shards).unwrap_or(1);
-        let root = Run { shard_index: rondel_core::run::ROOT_SHARD, shard_total: Some(total), executor: None, ..run };
+        let shard_total = i32::try_from(seed.shards).unwrap_or(1);
+        let root =
+            Run { shard_index: rondel_core::run::ROOT_SHARD, shard_total: Some(shard_total), executor: None, ..run };
         let shard = |index: i32| {
             let random = mix(random ^ u64::try_from(index).unwrap_or(0));
             let status = if index == 0 { root.status } else { RunStatus::Succeeded };
             let run = self.run(seed, None, (status, random));
-            Run { shard_index: index, shard_total: Some(total), parent: Some(root.id), cause: root.cause, ..run }
+            Run { shard_index: index, shard_total: Some(shard_total), parent: Some(root.id), cause: root.cause, ..run }
         };
-        let shards: Vec<Run> = (0..total).map(shard).collect();
+        let shards: Vec<Run> = (0..shard_total).map(shard).collect();
         std::iter::once(root).chain(shards).collect()
     }
 

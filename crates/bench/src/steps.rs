@@ -117,7 +117,7 @@ pub(crate) async fn measure(store: &Arc<SqlStore>, plan: &Plan, load_before: Str
 }
 
 async fn observe(store: &Arc<SqlStore>, plan: &Plan) -> Result<Outcome, BenchError> {
-    let metered = Arc::new(MeteredStore::new(Arc::clone(store)));
+    let metered_store = Arc::new(MeteredStore::new(Arc::clone(store)));
     let ids = IdGen::new(ORDINAL);
     // Executors are refused as long as the app does not exist.
     load::ensure_bench_app(store, &ids).await?;
@@ -126,15 +126,15 @@ async fn observe(store: &Arc<SqlStore>, plan: &Plan) -> Result<Outcome, BenchErr
         let first_fire = (clock::now() + IDLE_FROM).ceil_second();
         creation_time = create_jobs(store, &ids, plan, FireTimes::OneByOne(first_fire)).await?;
     }
-    let test_server = TestServer::start(&metered, plan.nodes).await?;
-    let drive_result = drive(store, &ids, plan, &metered, &test_server).await;
+    let test_server = TestServer::start(&metered_store, plan.nodes).await?;
+    let drive_result = drive(store, &ids, plan, &metered_store, &test_server).await;
     let claims = test_server.claims().await?;
     test_server.drain().await;
     let (outcome, fleet) = drive_result?;
     let observations = fleet.end().await?;
     test_server.close().await?;
     let creation_time = outcome.creation_time.max(creation_time);
-    Ok(Outcome { creation_time, observations, claims, metrics: metered.read(Clone::clone), ..outcome })
+    Ok(Outcome { creation_time, observations, claims, metrics: metered_store.read(Clone::clone), ..outcome })
 }
 
 /// Starts the executors, creates the jobs that are to fire, and watches.
@@ -142,7 +142,7 @@ async fn drive(
     store: &SqlStore,
     ids: &IdGen,
     plan: &Plan,
-    metered: &MeteredStore,
+    metered_store: &MeteredStore,
     test_server: &TestServer,
 ) -> Result<(Outcome, Fleet), BenchError> {
     let mut fleet = Fleet::start(plan, test_server).await?;
@@ -159,17 +159,17 @@ async fn drive(
     if let Some(flood) = plan.flood {
         let begins_at = first_fire - Duration::from_secs(1);
         let length = Duration::from_secs((plan.warm_up + plan.seconds + 2).into());
-        metered.ignore_job(load::create_flood(store, ids, flood, begins_at, length).await?);
+        metered_store.ignore_job(load::create_flood(store, ids, flood, begins_at, length).await?);
     }
     let creation_time = match fires {
         Some(fires) => create_jobs(store, ids, plan, fires).await?,
         None => Duration::ZERO,
     };
     fleet.measure(window).await?;
-    let outcome = watch(plan, metered, &mut fleet, window).await?;
+    let outcome = watch(plan, metered_store, &mut fleet, window).await?;
     if let Some(last_fire_at) = last_fire(plan, window) {
         clock::sleep_until(last_fire_at).await;
-        wait_until_settled(metered).await?;
+        wait_until_settled(metered_store).await?;
     }
     Ok((Outcome { creation_time, ..outcome }, fleet))
 }
@@ -180,7 +180,7 @@ fn last_fire(plan: &Plan, window: Window) -> Option<Timestamp> {
 }
 
 /// Waits until every run has a verdict, and none is claimed any more.
-async fn wait_until_settled(metered: &MeteredStore) -> Result<(), BenchError> {
+async fn wait_until_settled(metered_store: &MeteredStore) -> Result<(), BenchError> {
     let start = Instant::now();
     let mut quiet_since = start;
     while quiet_since.elapsed() < QUIET_TIME {
@@ -189,7 +189,7 @@ async fn wait_until_settled(metered: &MeteredStore) -> Result<(), BenchError> {
             return Err(BenchError::failed(message));
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
-        if !metered.read(Metrics::is_settled) {
+        if !metered_store.read(Metrics::is_settled) {
             quiet_since = Instant::now();
         }
     }
@@ -209,7 +209,12 @@ async fn create_jobs(store: &SqlStore, ids: &IdGen, plan: &Plan, fires: FireTime
 }
 
 /// Watches the window; a burst is watched until its last result is durable.
-async fn watch(plan: &Plan, metered: &MeteredStore, fleet: &mut Fleet, window: Window) -> Result<Outcome, BenchError> {
+async fn watch(
+    plan: &Plan,
+    metered_store: &MeteredStore,
+    fleet: &mut Fleet,
+    window: Window,
+) -> Result<Outcome, BenchError> {
     let (from, to) = (Timestamp::from_millis(window.from_ms), Timestamp::from_millis(window.to_ms));
     if clock::micros_after(from) > 0 {
         return Err(BenchError::failed("creating the jobs took too long: they were due before they were created"));
@@ -217,18 +222,18 @@ async fn watch(plan: &Plan, metered: &MeteredStore, fleet: &mut Fleet, window: W
     clock::sleep_until(from).await;
     let witness = Witness::start()?;
     usage::reset_peak();
-    metered.begin(window);
+    metered_store.begin(window);
     let (cost_before, start) = (Cost::now(plan, fleet), Instant::now());
     let planned = planned(plan);
     match plan.mode {
         Mode::Steady | Mode::Idle => clock::sleep_until(to).await,
-        Mode::Burst => wait_until_durable(metered, window, planned).await,
+        Mode::Burst => wait_until_durable(metered_store, window, planned).await,
     }
     let (cost, duration) = (Cost::now(plan, fleet).since(cost_before), start.elapsed());
     let memory = memory(plan, fleet);
     let witness = witness.end();
     if plan.mode == Mode::Steady {
-        wait_until_durable(metered, window, planned).await;
+        wait_until_durable(metered_store, window, planned).await;
     }
     let (creation_time, observations, metrics) = Default::default();
     let claims = Claims::default();
@@ -236,15 +241,15 @@ async fn watch(plan: &Plan, metered: &MeteredStore, fleet: &mut Fleet, window: W
 }
 
 /// Waits until all fires of the window have a durable verdict, up to a limit.
-async fn wait_until_durable(metered: &MeteredStore, window: Window, planned_count: u64) {
+async fn wait_until_durable(metered_store: &MeteredStore, window: Window, planned_count: u64) {
     let start = Instant::now();
-    while durable_count(metered, window) < planned_count && start.elapsed() < DURABLE_TIMEOUT {
+    while durable_count(metered_store, window) < planned_count && start.elapsed() < DURABLE_TIMEOUT {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-fn durable_count(metered: &MeteredStore, window: Window) -> u64 {
-    metered.read(|metrics| {
+fn durable_count(metered_store: &MeteredStore, window: Window) -> u64 {
+    metered_store.read(|metrics| {
         metrics.fires.iter().filter(|(fire_at, _)| window.contains(**fire_at)).map(|(_, f)| f.durable).sum()
     })
 }
@@ -272,7 +277,7 @@ impl Outcome {
     fn report(self, plan: &Plan, load_before: String) -> Report {
         let counts = self.counts(plan);
         let seconds = self.duration.as_secs_f64();
-        let durable = match plan.mode {
+        let durable_count = match plan.mode {
             Mode::Burst => counts.durable,
             Mode::Steady | Mode::Idle => self.metrics.stored_in_window,
         };
@@ -291,12 +296,12 @@ impl Outcome {
             flood: plan.flood,
             create_s: self.creation_time.as_secs_f64(),
             load_before,
-            runs_per_second: durable as f64 / seconds,
+            runs_per_second: durable_count as f64 / seconds,
             start_lateness: Lateness::from(&self.observations.lateness),
             durability: self.durability(),
             witness: Lateness::from(&self.witness),
             counts,
-            cpu: self.cpu(durable),
+            cpu: self.cpu(durable_count),
             memory: self.memory,
             calls: self.calls(),
             probe: None,

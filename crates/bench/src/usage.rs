@@ -102,14 +102,14 @@ fn process_tree(root: u32) -> BTreeSet<u32> {
             children.entry(stat.parent).or_default().push(pid);
         }
     }
-    let mut found = BTreeSet::new();
+    let mut known_pids = BTreeSet::new();
     let mut unread_pids = vec![root];
     while let Some(pid) = unread_pids.pop() {
-        if found.insert(pid) {
+        if known_pids.insert(pid) {
             unread_pids.extend(children.get(&pid).into_iter().flatten());
         }
     }
-    found
+    known_pids
 }
 
 #[cfg(test)]

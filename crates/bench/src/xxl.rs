@@ -187,8 +187,8 @@ async fn start(shared: &Arc<Shared>, stop: &CancellationToken, tasks: &mut JoinS
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(BenchError::system("listen"))?;
     let address = listener.local_addr().map_err(BenchError::system("listen"))?;
     let address = format!("http://{address}/");
-    let (ended, ends) = mpsc::channel(WAITING_MAX);
-    let stub = StubExecutor { shared: Arc::clone(shared), ended };
+    let (end_sender, ends) = mpsc::channel(WAITING_MAX);
+    let stub = StubExecutor { shared: Arc::clone(shared), ended: end_sender };
     let app = Router::new()
         .route("/run", post(run))
         .route("/beat", post(answer_ok))

@@ -200,11 +200,12 @@ fn sentence(answer: &Value, bulk: &Bulk<'_>, is_dry_run: bool) -> String {
         return format!("{} would be {}{continuation_text}", counted(matched_count, bulk.noun), bulk.participle);
     }
     let problem_count = answer["problems"].as_array().map_or(0, Vec::len);
-    let unchanged = answer["unchanged"].as_u64().unwrap_or_default();
-    let failed = u64::try_from(problem_count).unwrap_or(u64::MAX);
-    let done_count =
-        answer["done"].as_u64().unwrap_or_else(|| matched_count.saturating_sub(unchanged).saturating_sub(failed));
-    let unchanged_text = if unchanged > 0 { format!(", {unchanged} unchanged") } else { String::new() };
+    let unchanged_count = answer["unchanged"].as_u64().unwrap_or_default();
+    let failed_count = u64::try_from(problem_count).unwrap_or(u64::MAX);
+    let done_count = answer["done"]
+        .as_u64()
+        .unwrap_or_else(|| matched_count.saturating_sub(unchanged_count).saturating_sub(failed_count));
+    let unchanged_text = if unchanged_count > 0 { format!(", {unchanged_count} unchanged") } else { String::new() };
     format!("{} {}{unchanged_text}{continuation_text}", counted(done_count, bulk.noun), bulk.participle)
 }
 

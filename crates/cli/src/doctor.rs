@@ -155,8 +155,8 @@ fn unready_check(answer: &str) -> Check {
         let [check, message] = ["check", "message"].map(|field| detail[field].as_str().unwrap_or_default().to_owned());
         format!("{check}: {message}")
     };
-    let failed: Vec<String> = details.iter().filter(is_failed).map(detail_text).collect();
-    let finding = if failed.is_empty() { answer.trim().to_owned() } else { failed.join("; ") };
+    let failed_texts: Vec<String> = details.iter().filter(is_failed).map(detail_text).collect();
+    let finding = if failed_texts.is_empty() { answer.trim().to_owned() } else { failed_texts.join("; ") };
     failed_check(
         "readiness",
         finding,

@@ -81,9 +81,12 @@ impl EventsArgs {
                 "token_over" => {
                     return Err(Failure::new(Exit::Auth, "the token has ended, or may no longer view events"));
                 }
-                other => {
-                    let other = harmless_text(other);
-                    return Err(Failure::new(Exit::Unreachable, format!("the server ended the stream: {other}")));
+                unknown_reason => {
+                    let unknown_reason = harmless_text(unknown_reason);
+                    return Err(Failure::new(
+                        Exit::Unreachable,
+                        format!("the server ended the stream: {unknown_reason}"),
+                    ));
                 }
             }
         }

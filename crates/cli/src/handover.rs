@@ -66,7 +66,7 @@ impl Handover {
 
     /// Replaces this process with the same program and arguments, without the variables; returns only if that fails.
     fn restart(&self) -> Failure {
-        let failed = |error: &dyn std::fmt::Display| {
+        let failure = |error: &dyn std::fmt::Display| {
             Failure::from_text(format!(
                 "cannot take the token and the secrets out of the environment, where the programs that this agent starts could \
                  read them ({error}): give --token-file and --secrets-dir in their place"
@@ -74,7 +74,7 @@ impl Handover {
         };
         let file = match self.write() {
             Ok(file) => file,
-            Err(error) => return failed(&error),
+            Err(error) => return failure(&error),
         };
         let mut arguments = std::env::args_os();
         let program_name = arguments.next().unwrap_or_else(|| "rondel".into());
@@ -90,7 +90,7 @@ impl Handover {
         for name in self.secrets.keys() {
             command.env_remove(format!("{SECRET_PREFIX}{name}"));
         }
-        failed(&command.exec())
+        failure(&command.exec())
     }
 
     fn write(&self) -> std::io::Result<File> {
@@ -107,13 +107,13 @@ impl Handover {
 
     /// The secrets that were in `RONDEL_SECRET_…`.
     pub(crate) fn secrets(&self) -> rondel::Secrets {
-        let none = rondel::Secrets::from_env();
-        self.secrets.iter().fold(none, |secrets, (name, value)| secrets.value(name, value))
+        let empty_secrets = rondel::Secrets::from_env();
+        self.secrets.iter().fold(empty_secrets, |secrets, (name, value)| secrets.value(name, value))
     }
 }
 
 fn receive_from_stdin() -> Result<Handover, Failure> {
-    let failed = |error: &(dyn std::error::Error + 'static)| {
+    let failure = |error: &(dyn std::error::Error + 'static)| {
         Failure::of(
             format!("cannot read standard input, which {HANDOVER_VARIABLE} announces; unset that variable"),
             error,
@@ -121,12 +121,12 @@ fn receive_from_stdin() -> Result<Handover, Failure> {
     };
     let mut text = Vec::new();
     let mut stdin = std::io::stdin().lock();
-    stdin.read_to_end(&mut text).map_err(|error| failed(&error))?;
-    let handover = serde_json::from_slice(&text).map_err(|error| failed(&error))?;
+    stdin.read_to_end(&mut text).map_err(|error| failure(&error))?;
+    let handover = serde_json::from_slice(&text).map_err(|error| failure(&error))?;
     // Root can open this process's standard input, so it is emptied and then replaced.
-    rustix::fs::ftruncate(&stdin, 0).map_err(|error| failed(&error))?;
-    let null_file = File::open("/dev/null").map_err(|error| failed(&error))?;
-    rustix::stdio::dup2_stdin(&null_file).map_err(|error| failed(&error))?;
+    rustix::fs::ftruncate(&stdin, 0).map_err(|error| failure(&error))?;
+    let null_file = File::open("/dev/null").map_err(|error| failure(&error))?;
+    rustix::stdio::dup2_stdin(&null_file).map_err(|error| failure(&error))?;
     Ok(handover)
 }
 

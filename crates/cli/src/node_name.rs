@@ -34,13 +34,13 @@ pub(crate) fn read_or_make(data_dir: &Path, startup_files: &mut StartupFiles) ->
 
 /// Replaces every character of a host's name that a name cannot contain.
 fn sanitized_name(host: &str) -> String {
-    let mapped = host.chars().map(|c| match c.to_ascii_lowercase() {
+    let valid_chars = host.chars().map(|c| match c.to_ascii_lowercase() {
         c if c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.' => c,
         _ => '-',
     });
-    let short_name: String = mapped.take(HOST_LEN_MAX).collect();
-    let trimmed = short_name.trim_matches(['.', '-']);
-    if trimmed.is_empty() { "node".to_owned() } else { trimmed.to_owned() }
+    let short_name: String = valid_chars.take(HOST_LEN_MAX).collect();
+    let trimmed_name = short_name.trim_matches(['.', '-']);
+    if trimmed_name.is_empty() { "node".to_owned() } else { trimmed_name.to_owned() }
 }
 
 #[cfg(test)]

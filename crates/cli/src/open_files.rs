@@ -49,20 +49,20 @@ pub(crate) fn open_files_limit() -> usize {
 /// The limits on connections that this many open files allow. If the files are too few for `http.connections`, one
 /// address or one caller gets at most a quarter of the connections.
 pub(crate) fn limits_that_fit(limits: HttpLimits, open_files_limit: usize) -> HttpLimits {
-    let room = open_files_limit.saturating_sub(RESERVED_FILE_COUNT).max(open_files_limit / 2).max(4);
-    if limits.connections <= room {
+    let connection_room = open_files_limit.saturating_sub(RESERVED_FILE_COUNT).max(open_files_limit / 2).max(4);
+    if limits.connections <= connection_room {
         return limits;
     }
     tracing::warn!(
         open_files_max = open_files_limit,
-        connections = room,
+        connections = connection_room,
         "the limit of open files leaves room for fewer connections than http.connections = {}; raise it (LimitNOFILE, ulimit -n)",
         limits.connections
     );
     HttpLimits {
-        connections: room,
-        connections_per_address: limits.connections_per_address.min(room / 4),
-        connections_per_caller: limits.connections_per_caller.min(room / 4),
+        connections: connection_room,
+        connections_per_address: limits.connections_per_address.min(connection_room / 4),
+        connections_per_caller: limits.connections_per_caller.min(connection_room / 4),
         ..limits
     }
 }

@@ -115,13 +115,13 @@ fn stats_table(body: &Value, no_headers: bool) -> String {
 
 fn bucket_row(bucket: &Value, start_text: String, name: String) -> Vec<String> {
     let count = |count_name: &str| bucket["counts"][count_name].as_u64().unwrap_or(0);
-    let runs = bucket["run_count"].as_u64().unwrap_or(0);
-    let (succeeded, failed) = (count("succeeded"), count("failed"));
-    let other_count = runs.saturating_sub(succeeded + failed);
+    let run_count = bucket["run_count"].as_u64().unwrap_or(0);
+    let (succeeded_count, failed_count) = (count("succeeded"), count("failed"));
+    let other_count = run_count.saturating_sub(succeeded_count + failed_count);
     let length =
         |value: &Value| value.as_u64().map_or_else(|| "-".to_owned(), |ms| quantile_text(Duration::from_millis(ms)));
     let (durations, latenesses) = (&bucket["duration_ms"], &bucket["lateness_ms"]);
-    let counts = [runs, succeeded, failed, other_count].map(|count| count.to_string());
+    let counts = [run_count, succeeded_count, failed_count, other_count].map(|count| count.to_string());
     let lengths = [length(&durations["p50"]), length(&durations["p95"]), length(&latenesses["p99"])];
     [start_text, name].into_iter().chain(counts).chain(lengths).collect()
 }

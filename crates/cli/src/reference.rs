@@ -54,30 +54,31 @@ fn name_list(names: &[String]) -> String {
 }
 
 /// Writes a command under a heading of this level, and then its subcommands, without the arguments that a parent lists already.
-fn section(command: &Command, level: usize, inherited: &[&Id], out: &mut String) {
+fn section(command: &Command, level: usize, inherited_ids: &[&Id], document: &mut String) {
     let is_group = visible(command).next().is_some();
     let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage: ").lines().next().unwrap_or_default().trim();
     let title = if is_group { name } else { usage };
     let about_text = command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default();
-    writeln!(out, "{} `{title}`\n\n{}\n", "#".repeat(level), sentence(&about_text)).expect("write to a string");
-    let own_arguments: Vec<&Arg> = command.get_arguments().filter(|arg| is_own(arg, inherited)).collect();
+    writeln!(document, "{} `{title}`\n\n{}\n", "#".repeat(level), sentence(&about_text)).expect("write to a string");
+    let own_arguments: Vec<&Arg> = command.get_arguments().filter(|arg| is_own(arg, inherited_ids)).collect();
     if !own_arguments.is_empty() {
-        writeln!(out, "{}", table(&own_arguments)).expect("write to a string");
+        writeln!(document, "{}", table(&own_arguments)).expect("write to a string");
     }
-    if let Some(after) = command.get_after_help() {
-        writeln!(out, "```text\n{}\n```\n", after.to_string().trim()).expect("write to a string");
+    if let Some(after_text) = command.get_after_help() {
+        writeln!(document, "```text\n{}\n```\n", after_text.to_string().trim()).expect("write to a string");
     }
     for subcommand in visible(command) {
-        let listed: Vec<&Id> = own_arguments.iter().map(|arg| arg.get_id()).chain(inherited.iter().copied()).collect();
-        section(subcommand, level + 1, &listed, out);
+        let listed_ids: Vec<&Id> =
+            own_arguments.iter().map(|arg| arg.get_id()).chain(inherited_ids.iter().copied()).collect();
+        section(subcommand, level + 1, &listed_ids, document);
     }
 }
 
-fn is_own(arg: &Arg, inherited: &[&Id]) -> bool {
+fn is_own(arg: &Arg, inherited_ids: &[&Id]) -> bool {
     let is_shared = SHARED_FLAGS.iter().any(|(_, _, heading)| arg.get_help_heading() == Some(heading));
-    let is_listed = arg.is_global_set() && (is_shared || inherited.contains(&arg.get_id()));
+    let is_listed = arg.is_global_set() && (is_shared || inherited_ids.contains(&arg.get_id()));
     // The flag of the whole command; some commands have an argument `version` of their own.
     let is_of_clap = arg.get_id() == "help" || matches!(arg.get_action(), ArgAction::Version);
     !arg.is_hide_set() && !is_listed && !is_of_clap
@@ -97,9 +98,9 @@ fn signature(arg: &Arg) -> String {
     let takes_values = arg.get_action().takes_values();
     let names = arg.get_value_names().unwrap_or_default().iter().map(|name| name.as_str()).collect::<Vec<_>>();
     let values = if takes_values { names.join(" ") } else { String::new() };
-    let short = arg.get_short().map(|short| format!("-{short}"));
-    let long = arg.get_long().map(|long| format!("--{long}"));
-    let flags = short.into_iter().chain(long).collect::<Vec<_>>().join(", ");
+    let short_flag = arg.get_short().map(|short_flag| format!("-{short_flag}"));
+    let long_flag = arg.get_long().map(|long_flag| format!("--{long_flag}"));
+    let flags = short_flag.into_iter().chain(long_flag).collect::<Vec<_>>().join(", ");
     // Such a flag takes the next word of the command line for something else: `--insecure-http false` is refused.
     if arg.is_require_equals_set() {
         return format!("{flags}[={values}]");

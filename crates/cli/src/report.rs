@@ -203,9 +203,9 @@ fn midnight(day: NaiveDate) -> String {
 fn show(body: &Body, format: FormatArgs) -> Result<(), Failure> {
     let report = body.value()?;
     let mut items: Vec<Value> = report["items"].as_array().cloned().unwrap_or_default();
-    let mut total = report["total"].clone();
-    total["name"] = json!("(total)");
-    items.push(total);
+    let mut total_row = report["total"].clone();
+    total_row["name"] = json!("(total)");
+    items.push(total_row);
     VIEW.print_items(&items, format)?;
     let failures = report["failures"].as_array().map(Vec::as_slice).unwrap_or_default();
     if !failures.is_empty() {

@@ -121,12 +121,12 @@ impl Ids {
     fn become_user(&self) -> Result<(), Failure> {
         use rustix::fs::{Gid, Uid};
 
-        let failed = |error: rustix::io::Errno| Failure::of(format!("cannot become user {}", self.uid), &error);
+        let failure = |error: rustix::io::Errno| Failure::of(format!("cannot become user {}", self.uid), &error);
         let groups: Vec<Gid> = self.groups.iter().map(|group| Gid::from_raw(*group)).collect();
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
-        rustix::thread::set_thread_groups(&groups).map_err(failed)?;
-        rustix::thread::set_thread_res_gid(gid, gid, gid).map_err(failed)?;
-        rustix::thread::set_thread_res_uid(uid, uid, uid).map_err(failed)?;
+        rustix::thread::set_thread_groups(&groups).map_err(failure)?;
+        rustix::thread::set_thread_res_gid(gid, gid, gid).map_err(failure)?;
+        rustix::thread::set_thread_res_uid(uid, uid, uid).map_err(failure)?;
         if rustix::thread::set_thread_uid(Uid::ROOT).is_ok() {
             return Err(Failure::from_text(format!("user {} can become root again", self.uid)));
         }

@@ -215,9 +215,9 @@ impl StatusData {
     fn failed_lines(&self) -> String {
         let mut table = Table::new(&["  RUN", "JOB", "STATUS", "FINISHED", "MESSAGE"]);
         for run in self.failed.iter().take(SHOWN_RUNS_MAX) {
-            let finished = time_text(&run["finished_at"], clock::now());
+            let finished_text = time_text(&run["finished_at"], clock::now());
             let id = format!("  {}", text_of(&run["id"]));
-            table.add(vec![id, text_of(&run["job"]), text_of(&run["status"]), finished, cells::message_text(run)]);
+            table.add(vec![id, text_of(&run["job"]), text_of(&run["status"]), finished_text, cells::message_text(run)]);
         }
         table.render(false)
     }

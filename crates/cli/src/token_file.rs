@@ -55,8 +55,8 @@ pub(crate) fn read(path: &Path) -> Result<Option<Token>, Failure> {
 
 /// Reads the token in a file that must exist.
 pub(crate) fn read_existing(path: &Path) -> Result<Token, Failure> {
-    let missing = || Failure::from_text(format!("there is no token file {}", path.display()));
-    read(path)?.ok_or_else(missing)
+    let missing_failure = || Failure::from_text(format!("there is no token file {}", path.display()));
+    read(path)?.ok_or_else(missing_failure)
 }
 
 /// Reads the token in a file. Without the file, generates a token and writes it.

@@ -318,7 +318,7 @@ impl Builder {
         self.check()?;
         let blocking_threads = self.blocking_thread_count();
         let handlers = collect_handlers(self.handlers)?;
-        let declared = collect_declared(self.declared, &self.app)?;
+        let declared_jobs = collect_declared(self.declared, &self.app)?;
         let servers = open_servers(&self.servers, self.token, self.tls_files)?;
         let mut setup = Setup::new(self.states, self.timing);
         setup.secrets = self.secrets;
@@ -338,7 +338,8 @@ impl Builder {
             weight: self.weight,
             slots: self.slots,
         };
-        let engine = Engine::new(Arc::new(setup), Catalog { handlers, declared }, identity, servers, journal);
+        let engine =
+            Engine::new(Arc::new(setup), Catalog { handlers, declared: declared_jobs }, identity, servers, journal);
         Ok(Executor { engine, drain_grace: self.drain_grace, installs_subscriber: self.installs_subscriber })
     }
 
@@ -380,10 +381,10 @@ fn collect_handlers(handlers: Vec<(String, JobHandler)>) -> Result<BTreeMap<Stri
     Ok(by_name)
 }
 
-fn collect_declared(declared: Vec<Declaration>, app: &str) -> Result<Vec<v1::DeclaredJob>, ExecutorError> {
+fn collect_declared(declarations: Vec<Declaration>, app: &str) -> Result<Vec<v1::DeclaredJob>, ExecutorError> {
     let mut names = BTreeSet::new();
-    let mut jobs = Vec::with_capacity(declared.len());
-    for declaration in declared {
+    let mut jobs = Vec::with_capacity(declarations.len());
+    for declaration in declarations {
         if !names.insert(declaration.name().to_owned()) {
             return Err(ExecutorError::DuplicateJob(declaration.name().to_owned()));
         }

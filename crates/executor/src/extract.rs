@@ -270,8 +270,8 @@ pub struct Progress {
 
 impl Progress {
     /// Sets how much is done, and the total. A total of 0 means that it is unknown.
-    pub fn set(&self, done: u64, total: u64) {
-        self.run.set_progress(done, total);
+    pub fn set(&self, done_count: u64, total_count: u64) {
+        self.run.set_progress(done_count, total_count);
     }
 }
 

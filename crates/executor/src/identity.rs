@@ -46,8 +46,8 @@ fn as_name(text: &str) -> String {
         _ => '-',
     });
     let truncated: String = mapped_chars.take(name::NAME_LEN_MAX - 10).collect();
-    let trimmed = truncated.trim_matches(|c: char| !c.is_ascii_alphanumeric());
-    if trimmed.is_empty() { "executor".to_owned() } else { trimmed.to_owned() }
+    let trimmed_name = truncated.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+    if trimmed_name.is_empty() { "executor".to_owned() } else { trimmed_name.to_owned() }
 }
 
 #[cfg(test)]

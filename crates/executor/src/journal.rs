@@ -242,18 +242,21 @@ fn read_results(path: &Path) -> io::Result<Vec<v1::Result>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    let (mut results, mut unreadable) = (Vec::new(), 0);
+    let (mut results, mut unreadable_count) = (Vec::new(), 0);
     for line in BufReader::new(file).split(b'\n') {
         let line = line?;
         match serde_json::from_slice::<Line>(&line) {
             Ok(line) => results.push(line.into()),
             Err(_) if line.is_empty() => {}
-            Err(_) => unreadable += 1,
+            Err(_) => unreadable_count += 1,
         }
     }
-    if unreadable > 0 {
+    if unreadable_count > 0 {
         let (path, result_count) = (path.display(), results.len());
-        tracing::warn!(%path, unreadable, read = result_count, "the journal has lines that were only partly written; the other lines are kept");
+        tracing::warn!(
+            %path, unreadable = unreadable_count, read = result_count,
+            "the journal has lines that were only partly written; the other lines are kept"
+        );
     }
     Ok(results)
 }

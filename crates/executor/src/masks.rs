@@ -90,12 +90,12 @@ impl Masks {
         if !finder.is_match(text) {
             return Cow::Borrowed(text);
         }
-        let mut masked = String::with_capacity(text.len());
-        finder.replace_all_with(text, &mut masked, |_, _, masked| {
-            masked.push_str(MASK);
+        let mut masked_text = String::with_capacity(text.len());
+        finder.replace_all_with(text, &mut masked_text, |_, _, masked_text| {
+            masked_text.push_str(MASK);
             true
         });
-        Cow::Owned(masked)
+        Cow::Owned(masked_text)
     }
 
     /// Masks only the strings of a JSON text, keys included. A secret may look like a number, and a masked number would not be JSON.
@@ -165,25 +165,25 @@ fn json_forms(secret: &str) -> Vec<String> {
 
 /// Escapes the characters for which `is_escaped` is true: as `\u` and hex digits, once per UTF-16 unit.
 fn with_unicode_escapes(text: &str, is_upper: bool, is_escaped: impl Fn(char) -> bool) -> String {
-    let mut escaped = String::with_capacity(text.len());
+    let mut escaped_text = String::with_capacity(text.len());
     for c in text.chars() {
         if !is_escaped(c) {
-            escaped.push(c);
+            escaped_text.push(c);
             continue;
         }
         for unit in c.encode_utf16(&mut [0; 2]) {
-            escaped.push_str(&if is_upper { format!("\\u{unit:04X}") } else { format!("\\u{unit:04x}") });
+            escaped_text.push_str(&if is_upper { format!("\\u{unit:04X}") } else { format!("\\u{unit:04x}") });
         }
     }
-    escaped
+    escaped_text
 }
 
 /// Puts the hex digits of the percent escapes in lower case.
-fn in_lower_case(escaped: &str) -> String {
-    let mut parts = escaped.split('%');
+fn in_lower_case(escaped_text: &str) -> String {
+    let mut parts = escaped_text.split('%');
     let first_part = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first_part, |text, part| {
-        let (escape, tail) = part.split_at_checked(2).unwrap_or((part, ""));
+    parts.fold(first_part, |text, text_part| {
+        let (escape, tail) = text_part.split_at_checked(2).unwrap_or((text_part, ""));
         text + "%" + &escape.to_ascii_lowercase() + tail
     })
 }

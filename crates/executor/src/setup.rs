@@ -63,7 +63,7 @@ impl Timing {
         let clamp_period = |period: Duration| period.clamp(PERIOD_MIN, PERIOD_MAX);
         Self {
             cancel_grace: self.cancel_grace.min(PERIOD_MAX),
-            silence_max: self.silence_max.map(|longest| longest.min(PERIOD_MAX)),
+            silence_max: self.silence_max.map(|silence_max| silence_max.min(PERIOD_MAX)),
             resend_after: clamp_period(self.resend_after),
             report_start_after: clamp_period(self.report_start_after),
             sweep_period: clamp_period(self.sweep_period),

@@ -39,8 +39,8 @@ impl Shard {
         item % self.total as u64 == self.index as u64
     }
 
-    pub(crate) fn from_wire(index: i32, total: i32) -> Self {
-        Self { index: u32::try_from(index).unwrap_or(0), total: u32::try_from(total).unwrap_or(0).max(1) }
+    pub(crate) fn from_wire(index: i32, shard_total: i32) -> Self {
+        Self { index: u32::try_from(index).unwrap_or(0), total: u32::try_from(shard_total).unwrap_or(0).max(1) }
     }
 }
 

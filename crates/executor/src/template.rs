@@ -50,13 +50,13 @@ async fn fill_secrets(text: &str, secrets: &Secrets, secret_values: &mut Vec<Str
     let mut output = String::with_capacity(text.len());
     let mut remaining = text;
     while let Some(start) = remaining.find(PLACEHOLDER_START) {
-        let (before, after) = (&remaining[..start], &remaining[start + PLACEHOLDER_START.len()..]);
-        let Some(end) = after.find(PLACEHOLDER_END) else { break };
-        let secret = secrets.get(after[..end].trim()).await?;
-        output.push_str(before);
+        let (text_before, text_after) = (&remaining[..start], &remaining[start + PLACEHOLDER_START.len()..]);
+        let Some(end) = text_after.find(PLACEHOLDER_END) else { break };
+        let secret = secrets.get(text_after[..end].trim()).await?;
+        output.push_str(text_before);
         output.push_str(&secret);
         secret_values.push(secret);
-        remaining = &after[end + PLACEHOLDER_END.len()..];
+        remaining = &text_after[end + PLACEHOLDER_END.len()..];
     }
     output.push_str(remaining);
     Ok(output)

@@ -47,13 +47,13 @@ fn parse(text: &str) -> Result<Armed, ArmError> {
         points::TRANSACTIONS.iter().any(|operation| name.split_once('.').map(|parts| parts.0) == Some(operation))
             && (name.ends_with(".written") || name.ends_with(".committed"))
     };
-    let refused = || ArmError::Action(action.to_owned());
+    let refusal = || ArmError::Action(action.to_owned());
     let action = match action.split_once(':') {
         None if action == "abort" => Action::Abort,
         None if action == "stop" => Action::Stop,
         None if action == "error" && ends_transaction() => Action::Error,
-        Some(("pause", millis)) => Action::Pause(Duration::from_millis(millis.parse().map_err(|_| refused())?)),
-        _ => return Err(refused()),
+        Some(("pause", millis)) => Action::Pause(Duration::from_millis(millis.parse().map_err(|_| refusal())?)),
+        _ => return Err(refusal()),
     };
     Ok(Armed { name: name.to_owned(), remaining_count, action })
 }

@@ -106,8 +106,8 @@ impl Parse for Args {
         }
         for named_arg in Punctuated::<NamedArg, Token![,]>::parse_terminated(input)? {
             let arg = Arg::new(kind(&named_arg.name)?, named_arg.value)?;
-            if let Some(other) = args.iter().find(|other| other.kind.path == arg.kind.path) {
-                let message = match other.kind.name {
+            if let Some(same_arg) = args.iter().find(|same_arg| same_arg.kind.path == arg.kind.path) {
+                let message = match same_arg.kind.name {
                     name if name == arg.kind.name => format!("`{name}` is given twice"),
                     name => format!("`{}` means the same as `{name}`; give one of them", arg.kind.name),
                 };

@@ -31,8 +31,8 @@ pub(crate) fn check(args: &Args, name: &str, function: Span) -> syn::Result<()> 
 /// `success_by` may have a zone, but must have a time.
 fn with_its_field<'a>(arg: &'a Arg, args: &'a Args) -> impl Iterator<Item = &'a Arg> {
     let field = &arg.kind.path[..arg.kind.path.len() - 1];
-    let is_of_field = move |other: &&Arg| field.len() > 1 && other.kind.path.starts_with(field);
-    args.0.iter().filter(move |other| std::ptr::eq(*other, arg) || is_of_field(other))
+    let is_of_field = move |other_arg: &&Arg| field.len() > 1 && other_arg.kind.path.starts_with(field);
+    args.0.iter().filter(move |other_arg| std::ptr::eq(*other_arg, arg) || is_of_field(other_arg))
 }
 
 /// Reads a document. Its schedule is read separately first: the field may be one schedule or a list, and for such a

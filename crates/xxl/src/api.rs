@@ -284,9 +284,9 @@ impl Bridge {
             let sentence = format!("registryKey: {shown_app:?} is not the app of the token, {:?}", app.name);
             return Err(Refusal::Rejected(XxlOutcome::WrongApp, sentence));
         }
-        let forbidden =
+        let forbidden_answer =
             |sentence: String| Refusal::Rejected(XxlOutcome::ForbiddenAddress, format!("registryValue: {sentence}"));
-        allowed_address(&registration.address, &self.0.shared.config.networks).map_err(forbidden)
+        allowed_address(&registration.address, &self.0.shared.config.networks).map_err(forbidden_answer)
     }
 
     /// Stores the ends of attempts, and returns once they are durable. Unknown and repeated callbacks get the same answer as new
@@ -325,13 +325,17 @@ impl Bridge {
         };
         let call = XxlCall::Callback;
         self.0.shared.engine.count_xxl(call, XxlOutcome::Accepted, count_of(XxlReportOutcome::Accepted));
-        for (outcome_kind, outcome, words) in [
+        for (outcome_kind, outcome, description) in [
             (XxlReportOutcome::Duplicate, XxlOutcome::Repeated, "the end of the run was already known"),
             (XxlReportOutcome::OfOtherApp, XxlOutcome::ForeignRun, "the run belongs to another app"),
             (XxlReportOutcome::Unknown, XxlOutcome::UnknownRun, "no run has this logId, or its record was removed"),
         ] {
             if count_of(outcome_kind) > 0 {
-                self.count((call, outcome, count_of(outcome_kind)), client, &format!("app {}: {words}", app.name));
+                self.count(
+                    (call, outcome, count_of(outcome_kind)),
+                    client,
+                    &format!("app {}: {description}", app.name),
+                );
             }
         }
     }

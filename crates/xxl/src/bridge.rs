@@ -103,8 +103,8 @@ impl Shared {
         Ok(())
     }
 
-    pub(crate) fn log_store_failure(&self, what: &'static str, error: &StoreError) {
-        self.log_limit.log_store_failure(what, error);
+    pub(crate) fn log_store_failure(&self, operation: &'static str, error: &StoreError) {
+        self.log_limit.log_store_failure(operation, error);
     }
 }
 
@@ -241,8 +241,8 @@ impl Bridge {
         self.0.shared.refresh_living_nodes().await?;
         let engine = &self.0.shared.engine;
         let registered_since = engine.now() - REGISTERED_FOR;
-        let registered = engine.store().xxl_executors(registered_since, EXECUTOR_COUNT_MAX).await?;
-        let executors = self.with_registered_by_hand(state, registered).await?;
+        let registered_executors = engine.store().xxl_executors(registered_since, EXECUTOR_COUNT_MAX).await?;
+        let executors = self.with_registered_by_hand(state, registered_executors).await?;
         if state.is_reporting_read_due(Instant::now()) {
             let reporting_executors =
                 engine.store().xxl_reported_executors(registered_since, EXECUTOR_COUNT_MAX).await?;
@@ -253,10 +253,10 @@ impl Bridge {
         let mut unlinked_executors = Vec::new();
         let client = &self.0.shared.client;
         {
-            let registered: HashSet<ExecutorId> = executors.iter().map(|one| one.id).collect();
+            let registered_ids: HashSet<ExecutorId> = executors.iter().map(|executor| executor.id).collect();
             let mut links = self.links();
             links.retain(|_, handle| !handle.events.is_closed());
-            let is_gone = |id: &ExecutorId| may_expire && !registered.contains(id);
+            let is_gone = |id: &ExecutorId| may_expire && !registered_ids.contains(id);
             for handle in links.iter().filter(|(id, _)| is_gone(id)).map(|(_, handle)| handle) {
                 handle
                     .presence
@@ -288,7 +288,9 @@ impl Bridge {
         let namespaces = engine.store().namespaces().await?;
         let mut apps: HashMap<NamespaceId, Vec<rondel_store::catalog::App>> = HashMap::new();
         for executor in unlinked_executors {
-            let Some(namespace) = namespaces.iter().find(|one| one.id == executor.namespace) else { continue };
+            let Some(namespace) = namespaces.iter().find(|namespace| namespace.id == executor.namespace) else {
+                continue;
+            };
             let known_apps = match apps.entry(namespace.id) {
                 Entry::Occupied(known_apps) => known_apps.into_mut(),
                 Entry::Vacant(vacant_entry) => vacant_entry.insert(engine.store().apps(namespace.id).await?),

@@ -89,19 +89,19 @@ impl Client {
         self.call(peer, method, body, (CALL_TIMEOUT, None)).await
     }
 
-    /// Waits for a permit and makes a call, unless `until` passes first.
+    /// Waits for a permit and makes a call, unless `deadline` passes first.
     async fn call(
         &self,
         peer: &Peer,
         method: &str,
         body: Vec<u8>,
-        (timeout, until): (Duration, Option<Instant>),
+        (timeout, deadline): (Duration, Option<Instant>),
     ) -> Result<Answer, CallError> {
         let not_sent = |message: &str| CallError::NotSent(format!("POST {method} to {}: {message}", peer.address));
-        let unclear = |message: &str| CallError::Unclear(format!("POST {method} to {}: {message}", peer.address));
+        let unclear_error = |message: &str| CallError::Unclear(format!("POST {method} to {}: {message}", peer.address));
         let (target, token) = peer.target.as_ref().map_err(|message| not_sent(message))?;
         let Ok(_permit) = self.permits.acquire().await else { return Err(not_sent("the server is stopping")) };
-        if until.is_some_and(|until| until <= Instant::now()) {
+        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             let message = format!("POST {method} to {}: the time in which the run may begin has passed", peer.address);
             return Err(CallError::TooLate(message));
         }
@@ -109,7 +109,7 @@ impl Client {
         let answer = self.posts.send(target, method, (TOKEN_HEADER, token.clone()), body, limits).await;
         let answer = answer.map_err(|error| match &error {
             PostError::NotSent(message) => not_sent(message),
-            PostError::Unclear(message) => unclear(message),
+            PostError::Unclear(message) => unclear_error(message),
             PostError::TooLong(_) => CallError::TooLong(format!("POST {method} to {}: {error}", peer.address)),
         })?;
         let is_refusal = matches!(
@@ -129,9 +129,9 @@ impl Client {
             )));
         }
         if !answer.status.is_success() {
-            return Err(unclear(&format!("it answered {}", answer.status)));
+            return Err(unclear_error(&format!("it answered {}", answer.status)));
         }
-        wire::executor_answer(&answer.body).map_err(|message| unclear(&message))
+        wire::executor_answer(&answer.body).map_err(|message| unclear_error(&message))
     }
 }
 

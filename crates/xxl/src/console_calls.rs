@@ -39,9 +39,9 @@ pub(crate) fn answer(path: &str) -> ApiAnswer {
     };
     let equivalent = EQUIVALENTS.iter().find(|(known_path, ..)| is_path_of(known_path));
     let sentence = match equivalent {
-        Some((known_path, what, new_call)) => {
+        Some((known_path, purpose, new_call)) => {
             let hint = if new_call.contains("{name}") { NAME_OF_JOB } else { "" };
-            format!("Rondel does not serve /{known_path} of XXL-JOB ({what}): call {new_call}{hint}")
+            format!("Rondel does not serve /{known_path} of XXL-JOB ({purpose}): call {new_call}{hint}")
         }
         None => "Rondel serves only /api/registry, /api/registryRemove and /api/callback of XXL-JOB: call /api/v1 \
                  (its document is /api/v1/openapi.json)"

@@ -49,9 +49,9 @@ pub(crate) fn is_failure(row: &XxlRun) -> bool {
 }
 
 /// Returns the attempt as open if its failure was reported after this instant, else as it is.
-pub(crate) fn without_new_failure(row: XxlRun, since: Timestamp) -> XxlRun {
+pub(crate) fn without_new_failure(row: XxlRun, new_since: Timestamp) -> XxlRun {
     match row.reported_at {
-        Some(at) if at > since && is_failure(&row) => {
+        Some(at) if at > new_since && is_failure(&row) => {
             XxlRun { state: XxlRunState::Open, code: None, message: None, reported_at: None, ..row }
         }
         _ => row,
@@ -59,9 +59,9 @@ pub(crate) fn without_new_failure(row: XxlRun, since: Timestamp) -> XxlRun {
 }
 
 /// Returns the attempt as open if its success was reported after this instant, else as it is.
-pub(crate) fn without_new_success(row: XxlRun, since: Timestamp) -> XxlRun {
+pub(crate) fn without_new_success(row: XxlRun, new_since: Timestamp) -> XxlRun {
     match row.reported_at {
-        Some(at) if at > since && row.state == XxlRunState::Reported && row.code == Some(CODE_SUCCESS) => {
+        Some(at) if at > new_since && row.state == XxlRunState::Reported && row.code == Some(CODE_SUCCESS) => {
             XxlRun { state: XxlRunState::Open, code: None, message: None, reported_at: None, ..row }
         }
         _ => row,

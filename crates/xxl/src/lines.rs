@@ -39,9 +39,9 @@ impl LineLimit {
                 *count += 1;
                 None
             }
-            Some(occurrence) => {
-                let count = occurrence.1 + 1;
-                *occurrence = (now, 0);
+            Some(entry) => {
+                let count = entry.1 + 1;
+                *entry = (now, 0);
                 Some(count)
             }
             None => {

@@ -394,12 +394,12 @@ impl Link {
         period: Duration,
     ) -> tokio_util::sync::DropGuard {
         let stop = CancellationToken::new();
-        let (stopped, to_engine, run_count) = (stop.clone(), to_engine.downgrade(), Arc::clone(run_count));
+        let (heartbeat_stop, to_engine, run_count) = (stop.clone(), to_engine.downgrade(), Arc::clone(run_count));
         self.shared.spawn(async move {
             let mut ticker = interval(period);
             ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
             let mut sequence = 0;
-            while stopped.run_until_cancelled(ticker.tick()).await.is_some() {
+            while heartbeat_stop.run_until_cancelled(ticker.tick()).await.is_some() {
                 sequence += 1;
                 let running_count = run_count.load(Ordering::Relaxed);
                 let message = v1::Heartbeat { running: running_count, sequence, ..v1::Heartbeat::default() };

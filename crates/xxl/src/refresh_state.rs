@@ -49,11 +49,13 @@ impl RefreshState {
         has_attempts: impl Fn(ExecutorId) -> bool,
     ) -> Vec<XxlExecutor> {
         let known_ids: HashSet<ExecutorId> = by_hand.iter().map(|executor| executor.id).collect();
-        let previous = std::mem::take(&mut self.registered_by_hand).into_iter();
-        let removed = previous.filter(|executor| !known_ids.contains(&executor.id) && has_attempts(executor.id));
-        let removed = removed.map(|executor| XxlExecutor { left_at: executor.left_at.or(Some(now)), ..executor });
+        let previous_executors = std::mem::take(&mut self.registered_by_hand).into_iter();
+        let removed_executors =
+            previous_executors.filter(|executor| !known_ids.contains(&executor.id) && has_attempts(executor.id));
+        let removed_executors =
+            removed_executors.map(|executor| XxlExecutor { left_at: executor.left_at.or(Some(now)), ..executor });
         let by_hand = by_hand.into_iter().map(|executor| XxlExecutor { left_at: None, ..executor });
-        self.registered_by_hand = by_hand.chain(removed).collect();
+        self.registered_by_hand = by_hand.chain(removed_executors).collect();
         self.registered_by_hand.clone()
     }
 

@@ -82,7 +82,7 @@ pub(crate) fn callbacks(body: &[u8]) -> Result<Vec<Callback>, String> {
     items
         .iter()
         .enumerate()
-        .map(|(index, item)| callback(item).map_err(|why| format!("callback {index}: {why}")))
+        .map(|(index, item)| callback(item).map_err(|message| format!("callback {index}: {message}")))
         .collect()
 }
 

@@ -79,12 +79,12 @@ async fn submit<I, O>(queue: &mpsc::Sender<PendingWrite<I, O>>, input: I, len: u
 }
 
 /// The waiting writes, the oldest first, up to the size of one transaction; `None` if no sender is left.
-async fn gather<I, O>(waiting: &mut mpsc::Receiver<PendingWrite<I, O>>) -> Option<Vec<PendingWrite<I, O>>> {
-    let first_write = waiting.recv().await?;
+async fn gather<I, O>(receiver: &mut mpsc::Receiver<PendingWrite<I, O>>) -> Option<Vec<PendingWrite<I, O>>> {
+    let first_write = receiver.recv().await?;
     let mut len = first_write.len;
     let mut batch = vec![first_write];
     while len < XXL_BATCH_MAX
-        && let Ok(next_write) = waiting.try_recv()
+        && let Ok(next_write) = receiver.try_recv()
     {
         len += next_write.len;
         batch.push(next_write);
@@ -139,8 +139,8 @@ struct Writer {
 }
 
 impl Writer {
-    async fn send_all(self, mut waiting: mpsc::Receiver<PendingSend>) {
-        while let Some(batch) = gather(&mut waiting).await {
+    async fn send_all(self, mut receiver: mpsc::Receiver<PendingSend>) {
+        while let Some(batch) = gather(&mut receiver).await {
             for KeyedBatch { key: token, rows: runs, pending_writes } in group_by_key(batch) {
                 let send_result = self.engine.store().send_xxl(token, &runs, self.engine.now()).await;
                 let rows = send_result.inspect_err(|error| self.lines.log_store_failure("number attempts", error)).ok();
@@ -152,8 +152,8 @@ impl Writer {
         }
     }
 
-    async fn report_all(self, mut waiting: mpsc::Receiver<PendingReport>) {
-        while let Some(batch) = gather(&mut waiting).await {
+    async fn report_all(self, mut receiver: mpsc::Receiver<PendingReport>) {
+        while let Some(batch) = gather(&mut receiver).await {
             for KeyedBatch { key: app, rows: reports, pending_writes } in group_by_key(batch) {
                 let results = self.engine.store().report_xxl(app, &reports, self.engine.now()).await;
                 let results =
@@ -174,8 +174,8 @@ impl Writer {
         }
     }
 
-    async fn settle_all(self, mut waiting: mpsc::Receiver<PendingSettle>) {
-        while let Some(batch) = gather(&mut waiting).await {
+    async fn settle_all(self, mut receiver: mpsc::Receiver<PendingSettle>) {
+        while let Some(batch) = gather(&mut receiver).await {
             let log_ids: Vec<i64> = batch.iter().flat_map(|write| write.input.iter().copied()).collect();
             let settle_result = self.engine.store().settle_xxl(&log_ids, self.engine.now()).await;
             let settle_result =

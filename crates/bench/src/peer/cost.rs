@@ -21,16 +21,16 @@ struct Process {
 impl Processes {
     /// Finds the processes; refuses a pid without a process.
     pub(crate) fn find(pids: &[u32]) -> Result<Self, BenchError> {
-        let mut found: Vec<Process> = Vec::new();
+        let mut processes: Vec<Process> = Vec::new();
         for pid in pids {
-            if found.iter().any(|process| process.pid == *pid) {
+            if processes.iter().any(|process| process.pid == *pid) {
                 continue;
             }
-            let missing = || BenchError::refused(format!("--peer-pid: there is no process {pid}"));
-            let name = usage::name(*pid).ok_or_else(missing)?;
-            found.push(Process { pid: *pid, name, usage_before: Usage::default(), peak_memory: 0 });
+            let refusal = || BenchError::refused(format!("--peer-pid: there is no process {pid}"));
+            let name = usage::name(*pid).ok_or_else(refusal)?;
+            processes.push(Process { pid: *pid, name, usage_before: Usage::default(), peak_memory: 0 });
         }
-        Ok(Self(found))
+        Ok(Self(processes))
     }
 
     /// Starts to count: earlier usage is left out.

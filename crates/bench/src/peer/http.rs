@@ -58,12 +58,12 @@ impl Session {
     }
 
     async fn send(&self, url: &str, request: RequestBuilder) -> Result<Answer, BenchError> {
-        let unreachable =
+        let unreachable_error =
             |source: reqwest::Error| BenchError::Unreachable { url: url.to_owned(), source: source.without_url() };
         let request = if self.cookie.is_empty() { request } else { request.header(COOKIE, &self.cookie) };
-        let response = request.send().await.map_err(unreachable)?;
+        let response = request.send().await.map_err(unreachable_error)?;
         let (status, cookie) = (response.status(), cookies(response.headers()));
-        let text = response.text().await.map_err(unreachable)?;
+        let text = response.text().await.map_err(unreachable_error)?;
         Ok(Answer { url: url.to_owned(), status, cookie, text })
     }
 }

@@ -63,7 +63,7 @@ pub async fn run_peer(plan: &PeerPlan, stop: &CancellationToken) -> Result<PeerR
     let app = format!("rondel-bench-{}", clock::now().as_millis());
     let registry = Registry::new(&urls, plan.token.reveal(), &app)?;
     let mut admin = Admin::sign_in(plan, &urls).await?;
-    let created = admin.create_app(&app).await;
+    let create_result = admin.create_app(&app).await;
     let mut round = Round {
         plan,
         admin: Arc::new(admin),
@@ -73,7 +73,7 @@ pub async fn run_peer(plan: &PeerPlan, stop: &CancellationToken) -> Result<PeerR
         executors: None,
         recorder: StartRecorder::default(),
     };
-    let result = match created {
+    let result = match create_result {
         Ok(()) => round.measure(&urls, processes).await,
         Err(error) => Err(error),
     };
@@ -293,8 +293,8 @@ async fn wait_for_last_starts(
     window: &Range<i64>,
     stop: &CancellationToken,
 ) -> Result<(), BenchError> {
-    let until = Timestamp::from_secs(window.end + GRACE_SECONDS);
-    while (recorder.fires(window) as u64) < planned_count && clock::micros_after(until) < 0 {
+    let deadline = Timestamp::from_secs(window.end + GRACE_SECONDS);
+    while (recorder.fires(window) as u64) < planned_count && clock::micros_after(deadline) < 0 {
         sleep_until(clock::now() + Duration::from_millis(200), stop).await?;
     }
     Ok(())

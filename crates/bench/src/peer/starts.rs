@@ -113,8 +113,8 @@ impl FireCounts {
         for second in window.start - lead..end {
             let skipped_count = later_starts.iter().take_while(|start| start.second < second).count();
             let count = later_starts[skipped_count..].iter().take_while(|start| start.second == second).count();
-            let (second_starts, following) = later_starts[skipped_count..].split_at(count);
-            later_starts = following;
+            let (second_starts, remaining_starts) = later_starts[skipped_count..].split_at(count);
+            later_starts = remaining_starts;
             // If a run was sent twice, its second start always counts as a repetition.
             let new_runs: Vec<Start> =
                 second_starts.iter().copied().filter(|start| known_runs.insert(start.log_id)).collect();

@@ -52,11 +52,11 @@ impl XxlAdmin {
         (user, password): (&str, &str),
     ) -> Result<Self, BenchError> {
         let fields = [("userName", user), ("password", password)];
-        let mut unexpected = None;
+        let mut unexpected_answer = None;
         for path in SIGN_IN_PATHS {
             let answer = session.post_form(&format!("{base_url}/{path}"), &fields).await?;
             let Some(envelope) = envelope(&answer) else {
-                unexpected = Some(answer);
+                unexpected_answer = Some(answer);
                 continue;
             };
             if !envelope.is_success() {
@@ -69,8 +69,8 @@ impl XxlAdmin {
             let session = session.with_cookie(answer.cookie);
             return Ok(Self { base_url: base_url.to_owned(), session, paths: &SINCE_3_3, group: None });
         }
-        let found = unexpected.map(|answer| answer.describe()).unwrap_or_default();
-        Err(BenchError::failed(format!("--peer-url: found neither XXL-JOB's admin nor ratch-job: {found}")))
+        let found_text = unexpected_answer.map(|answer| answer.describe()).unwrap_or_default();
+        Err(BenchError::failed(format!("--peer-url: found neither XXL-JOB's admin nor ratch-job: {found_text}")))
     }
 
     pub(crate) fn name(&self) -> &'static str {
@@ -80,11 +80,11 @@ impl XxlAdmin {
     /// Creates the group. The path that works shows which paths this version has.
     pub(crate) async fn create_app(&mut self, app: &str) -> Result<(), BenchError> {
         let fields = [("appname", app), ("title", TITLE), ("name", TITLE), ("addressType", "0"), ("addressList", "")];
-        let mut unexpected = None;
+        let mut unexpected_answer = None;
         for paths in [&SINCE_3_3, &BEFORE_3_3] {
             let answer = self.post(paths.create_group, &fields).await?;
             let Some(envelope) = envelope(&answer) else {
-                unexpected.get_or_insert(answer);
+                unexpected_answer.get_or_insert(answer);
                 continue;
             };
             envelope.check(&answer)?;
@@ -97,7 +97,7 @@ impl XxlAdmin {
                 }
             };
         }
-        Err(unexpected.map_or_else(|| BenchError::failed("no answer"), |answer| answer.unexpected()))
+        Err(unexpected_answer.map_or_else(|| BenchError::failed("no answer"), |answer| answer.unexpected()))
     }
 
     /// Whether triggers go to all of these executors.

@@ -134,11 +134,12 @@ async fn test(client: &Client, name: &str, format: FormatArgs) -> Result<(), Fai
 
 impl SetArgs {
     async fn run(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
-        let stored = client.get(&["channels"], &[]).await?.value()?;
-        let stored = stored["items"].as_array().and_then(|items| items.iter().find(|item| item["name"] == self.name));
-        let document = self.document(stored)?;
+        let stored_channel = client.get(&["channels"], &[]).await?.value()?;
+        let stored_channel =
+            stored_channel["items"].as_array().and_then(|items| items.iter().find(|item| item["name"] == self.name));
+        let document = self.document(stored_channel)?;
         // What another caller saved meanwhile is not undone.
-        let version = stored.and_then(|stored| stored["version"].as_i64());
+        let version = stored_channel.and_then(|stored_channel| stored_channel["version"].as_i64());
         let answer = client.put_if_version(&["channels", &self.name], version, &document.to_string()).await?;
         // Only this answer contains a generated signing key, so all fields are printed.
         if answer.value()?["signing_key"].is_string() {
@@ -149,19 +150,20 @@ impl SetArgs {
     }
 
     /// The channel to save: the stored one with the given flags applied.
-    fn document(&self, stored: Option<&Value>) -> Result<Value, Failure> {
-        let stored_text = |field: &str| stored.and_then(|stored| stored[field].as_str());
+    fn document(&self, stored_channel: Option<&Value>) -> Result<Value, Failure> {
+        let stored_text = |field: &str| stored_channel.and_then(|stored_channel| stored_channel[field].as_str());
         let kind =
             self.kind.as_deref().or_else(|| stored_text("kind")).ok_or_else(|| {
                 Failure::refused(format!("there is no channel {}: give --kind for a new one", self.name))
             })?;
         let is_same_kind = stored_text("kind") == Some(kind);
-        let settings = stored.filter(|_| is_same_kind).and_then(|stored| stored["settings"].as_object());
+        let settings =
+            stored_channel.filter(|_| is_same_kind).and_then(|stored_channel| stored_channel["settings"].as_object());
         let mut settings = settings.cloned().unwrap_or_default();
         for (field, value) in &self.settings {
             settings.insert(field.clone(), json!(value));
         }
-        let is_enabled = stored.and_then(|stored| stored["enabled"].as_bool()).unwrap_or(true);
+        let is_enabled = stored_channel.and_then(|stored_channel| stored_channel["enabled"].as_bool()).unwrap_or(true);
         Ok(json!({
             "kind": kind,
             "lang": self.lang.as_deref().or_else(|| stored_text("lang")).unwrap_or("en"),
@@ -228,9 +230,13 @@ mod tests {
         args: SetArgs,
     }
 
-    fn document(arguments: &[&str], stored: Option<&Value>) -> Result<Value, String> {
+    fn document(arguments: &[&str], stored_channel: Option<&Value>) -> Result<Value, String> {
         let parsed = Set::try_parse_from([["set", "ops"].as_slice(), arguments].concat());
-        parsed.map_err(|error| error.to_string())?.args.document(stored).map_err(|failure| format!("{failure:?}"))
+        parsed
+            .map_err(|error| error.to_string())?
+            .args
+            .document(stored_channel)
+            .map_err(|failure| format!("{failure:?}"))
     }
 
     #[test]

@@ -81,12 +81,12 @@ pub(super) struct ConditionArgs {
 }
 
 impl ConditionArgs {
-    /// The condition of the given flags. Fields without a flag keep the values of `stored`, if that is a condition of the same kind.
-    pub(super) fn document(&self, stored: &Value) -> Option<Value> {
+    /// The condition of the given flags. Fields without a flag keep the values of `stored_condition`, if that is a condition of the same kind.
+    pub(super) fn document(&self, stored_condition: &Value) -> Option<Value> {
         let mut condition = self.given_condition()?;
         for kind in ["failure_rate", "ledger_growth", "skipped", "not_succeeded_by", "no_executor"] {
             let Some(fields) = condition.get_mut(kind).and_then(Value::as_object_mut) else { continue };
-            for (field, value) in stored[kind].as_object().into_iter().flatten() {
+            for (field, value) in stored_condition[kind].as_object().into_iter().flatten() {
                 fields.entry(field.as_str()).or_insert_with(|| value.clone());
             }
             if matches!(kind, "failure_rate" | "ledger_growth") {

@@ -88,9 +88,9 @@ impl PeerArgs {
         };
         let password = secret("--peer-password-file", self.peer_password_file.as_deref(), PASSWORD_VARIABLE)?;
         let Some(password) = password else {
-            let missing =
+            let message =
                 format!("--peer-password-file is missing: name a file with the password, or set {PASSWORD_VARIABLE}");
-            return Err(Failure::refused(missing));
+            return Err(Failure::refused(message));
         };
         let token = secret("--peer-token-file", self.peer_token_file.as_deref(), TOKEN_VARIABLE)?;
         Ok(Some(PeerPlan {

@@ -121,9 +121,9 @@ impl ClientArgs {
         let base_url = check_server("--server", server)?;
         // A context's token and namespace are only for that context's server.
         let context = context.filter(|context| is_same_server(&context.server, server));
-        let stored = name.filter(|_| context.is_some()).map(|name| contexts.token(name)).transpose()?.flatten();
-        let stored = stored.map(|token| Credential { token, source: "stored by rondel login".to_owned() });
-        let token = self.token(&base_url, stored)?;
+        let stored_token = name.filter(|_| context.is_some()).map(|name| contexts.token(name)).transpose()?.flatten();
+        let stored_token = stored_token.map(|token| Credential { token, source: "stored by rondel login".to_owned() });
+        let token = self.token(&base_url, stored_token)?;
         let own_namespace = context.and_then(|context| context.namespace.clone());
         let namespace = self
             .namespace
@@ -204,8 +204,8 @@ impl ClientArgs {
         Ok(Client { token, base_url, namespace: self.namespace.clone(), http })
     }
 
-    /// The token to send; `stored` is the one that is stored for the context's server.
-    fn token(&self, base_url: &Url, stored: Option<Credential>) -> Result<Option<Credential>, Failure> {
+    /// The token to send; `stored_token` is the one that is stored for the context's server.
+    fn token(&self, base_url: &Url, stored_token: Option<Credential>) -> Result<Option<Credential>, Failure> {
         let file_credential = |path: &Path, variable: &str| {
             let source = format!("of {variable} {}", path.display());
             token_file::read_existing(path).map(|token| Some(Credential { token, source }))
@@ -213,8 +213,8 @@ impl ClientArgs {
         if let Some(path) = &self.token_file {
             return file_credential(path, "--token-file");
         }
-        if self.context.is_some() && stored.is_some() {
-            return Ok(stored);
+        if self.context.is_some() && stored_token.is_some() {
+            return Ok(stored_token);
         }
         if let Some(token) = token_file::from_environment()? {
             return Ok(Some(Credential { token, source: "of RONDEL_TOKEN".to_owned() }));
@@ -222,8 +222,8 @@ impl ClientArgs {
         if let Some(path) = token_file::path_from_environment() {
             return file_credential(&path, "RONDEL_TOKEN_FILE");
         }
-        if stored.is_some() {
-            return Ok(stored);
+        if stored_token.is_some() {
+            return Ok(stored_token);
         }
         // The token of `rondel dev` must not be sent to other machines.
         if !is_loopback(base_url) {

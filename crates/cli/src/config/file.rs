@@ -123,9 +123,9 @@ pub(crate) fn print_agent(settings: AgentSettings) -> Result<(), Failure> {
 /// The URL with its password hidden. The database's URL hides its own.
 fn without_password(url: &str) -> String {
     match reqwest::Url::parse(url) {
-        Ok(mut parsed) if parsed.password().is_some() => {
-            parsed.set_password(Some("***")).ok();
-            parsed.to_string()
+        Ok(mut parsed_url) if parsed_url.password().is_some() => {
+            parsed_url.set_password(Some("***")).ok();
+            parsed_url.to_string()
         }
         _ => url.to_owned(),
     }

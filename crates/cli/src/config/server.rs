@@ -385,17 +385,17 @@ impl ServerConfig {
 
     fn check_metrics_labels(&self) -> Result<(), Failure> {
         let keys = &self.settings.metrics_labels;
-        let refuse = |sentence| Err(bad_setting(SECTION, "metrics_labels", sentence));
+        let refusal = |sentence| Err(bad_setting(SECTION, "metrics_labels", sentence));
         if keys.len() > METRICS_LABEL_COUNT_MAX {
-            return refuse(format!("{} keys, the most is {METRICS_LABEL_COUNT_MAX}", keys.len()));
+            return refusal(format!("{} keys, the most is {METRICS_LABEL_COUNT_MAX}", keys.len()));
         }
         let mut names = BTreeMap::new();
         for key in keys {
             if let Err(sentence) = labels::check_key(key) {
-                return refuse(sentence);
+                return refusal(sentence);
             }
             if let Some(other_key) = names.insert(label_name(key), key) {
-                return refuse(format!(
+                return refusal(format!(
                     "{other_key:?} and {key:?} would be the same label {:?} of the metric",
                     label_name(key)
                 ));
@@ -461,9 +461,9 @@ impl ServerConfig {
     /// Checks that an executor without a server stops its runs before they are given to another one.
     fn check_executors(&self) -> Result<(), Failure> {
         let ServerValues { heartbeat, silence, lost_after, continue_max, .. } = self.settings;
-        let too_short = |key, length: DurationText, least: Duration, reason: &str| {
-            let least = DurationText(least);
-            Err(bad_setting(SECTION, key, format!("{length} is too short, it must be at least {least}: {reason}")))
+        let too_short = |key, length: DurationText, min: Duration, reason: &str| {
+            let min = DurationText(min);
+            Err(bad_setting(SECTION, key, format!("{length} is too short, it must be at least {min}: {reason}")))
         };
         if heartbeat.0 < HEARTBEAT_MIN {
             return too_short("heartbeat", heartbeat, HEARTBEAT_MIN, "more often is only noise");

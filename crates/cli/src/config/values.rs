@@ -138,8 +138,8 @@ impl TypedValueParser for DatabaseParser {
         _: Option<&clap::Arg>,
         value: &OsStr,
     ) -> Result<Database, clap::Error> {
-        let parsed = value.to_str().ok_or_else(|| "it is not UTF-8".to_owned()).and_then(str::parse);
-        parsed.map_err(|sentence| {
+        let result = value.to_str().ok_or_else(|| "it is not UTF-8".to_owned()).and_then(str::parse);
+        result.map_err(|sentence| {
             let message = format!("the database's URL (--database or its variable): {sentence}");
             command.clone().error(ErrorKind::ValueValidation, message)
         })

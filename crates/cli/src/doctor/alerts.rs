@@ -58,16 +58,16 @@ impl Alerts {
                 checks.push(Finding { finding, remedy: remedy(channel) });
             }
         }
-        let mut expecting: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        let mut jobs_by_channel: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for job in jobs.values().flatten().filter(|job| job["expect"].is_object()) {
             let channels = job["expect"]["channels"].as_array().map(Vec::as_slice).unwrap_or_default();
             let expected_channels: Vec<&str> = channels.iter().filter_map(Value::as_str).collect();
             let expected_channels = if expected_channels.is_empty() { vec![EXPECT_CHANNEL] } else { expected_channels };
             for channel in expected_channels.into_iter().filter(|channel| !channel_names.contains(channel)) {
-                expecting.entry(channel).or_default().push(job["name"].as_str().unwrap_or_default());
+                jobs_by_channel.entry(channel).or_default().push(job["name"].as_str().unwrap_or_default());
             }
         }
-        for (channel, names) in expecting {
+        for (channel, names) in jobs_by_channel {
             let noun = if names.len() == 1 { "job" } else { "jobs" };
             let finding = format!(
                 "the expectations of {noun} {} are reported to channel {channel}, which does not exist",
@@ -86,7 +86,7 @@ impl Alerts {
     /// The disabled channels that a rule, the expectations of a job or the weekly report names.
     pub(super) fn disabled_channels(&self, jobs: &BTreeMap<String, Vec<Value>>) -> Vec<Finding> {
         let rules = self.rules.iter().filter(|rule| rule["enabled"] == true);
-        let expecting = jobs.values().flatten().map(|job| &job["expect"]).filter(|expect| expect.is_object());
+        let expectations = jobs.values().flatten().map(|job| &job["expect"]).filter(|expect| expect.is_object());
         let is_used = |channel: &str| {
             let names = |document: &Value| {
                 let escalation = document["escalate"]["channel"].as_str();
@@ -95,11 +95,12 @@ impl Alerts {
             };
             let is_default = |expect: &Value| expect["channels"].as_array().is_none_or(Vec::is_empty);
             rules.clone().any(names)
-                || expecting.clone().any(|expect| names(expect) || is_default(expect) && channel == EXPECT_CHANNEL)
+                || expectations.clone().any(|expect| names(expect) || is_default(expect) && channel == EXPECT_CHANNEL)
                 || self.report.as_ref().is_some_and(|report| report["channel"] == channel)
         };
-        let disabled = self.channels.iter().filter(|channel| channel["enabled"] == false);
-        let used_names = disabled.filter_map(|channel| channel["name"].as_str()).filter(|channel| is_used(channel));
+        let disabled_channels = self.channels.iter().filter(|channel| channel["enabled"] == false);
+        let used_names =
+            disabled_channels.filter_map(|channel| channel["name"].as_str()).filter(|channel| is_used(channel));
         used_names
             .map(|channel| Finding {
                 finding: format!("channel {channel} is disabled: the messages of alerts for it are dropped"),

@@ -72,8 +72,8 @@ impl ClusterState {
         checks.extend(self.check_declarations());
         let alerts = self.alerts.iter().flat_map(|alerts| alerts.checks(&self.jobs));
         checks.extend(alerts.map(|problem| failed_check("alerts", problem.finding, problem.remedy)));
-        let disabled = self.alerts.iter().flat_map(|alerts| alerts.disabled_channels(&self.jobs));
-        checks.extend(disabled.map(|problem| warning("alerts", problem.finding, problem.remedy)));
+        let findings = self.alerts.iter().flat_map(|alerts| alerts.disabled_channels(&self.jobs));
+        checks.extend(findings.map(|problem| warning("alerts", problem.finding, problem.remedy)));
         if self.apps.len() > APP_COUNT_MAX {
             let finding = format!("{APP_COUNT_MAX} of {} apps were checked", self.apps.len());
             checks.push(warning("apps", finding, "rondel status shows the executors of all"));
@@ -158,11 +158,12 @@ impl ClusterState {
 
 /// An executor that sends heartbeats but answers no trigger.
 fn silent_executor(executor: &Value, now: Timestamp) -> Option<Check> {
-    let unanswered = executor.get("unanswered_triggers").filter(|unanswered| unanswered.is_object())?;
+    let unanswered_triggers =
+        executor.get("unanswered_triggers").filter(|unanswered_triggers| unanswered_triggers.is_object())?;
     let (name, app) = (text_of(&executor["name"]), text_of(&executor["app"]));
-    let since = unanswered["since"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
+    let since = unanswered_triggers["since"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
     let since_text = since.map(|at| format!(" since {}", clock::relative_text(at, now))).unwrap_or_default();
-    let count = text_of(&unanswered["count"]);
+    let count = text_of(&unanswered_triggers["count"]);
     let finding =
         format!("{name} of app {app} is connected and does not answer triggers: {count} in a row{since_text}");
     let remedy = "look at its log and restart it; until it answers, runs go to the other executors of its app first";
@@ -171,8 +172,8 @@ fn silent_executor(executor: &Value, now: Timestamp) -> Option<Check> {
 
 /// A server without a lease. If it is the one that answers, it is alive and cannot renew its lease.
 fn dead_node(name: &str, node: &Value, now: Timestamp) -> Vec<Check> {
-    let until = node["lease_until"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
-    let since_text = until.map(|at| format!(" since {}", clock::relative_text(at, now))).unwrap_or_default();
+    let lease_until = node["lease_until"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
+    let since_text = lease_until.map(|at| format!(" since {}", clock::relative_text(at, now))).unwrap_or_default();
     if node["is_this"] != true {
         let remedy = "start it again, or look at its log; its jobs run on the other nodes";
         return vec![warning("nodes", format!("{name} is dead{since_text}"), remedy)];

@@ -158,9 +158,11 @@ fn check_of_obstacle(app: &str, jobs: &[&str], (obstacle, remedy): Obstacle, ove
 /// Runs that are overdue although an executor could take them.
 fn check_overdue(overdue: &Overdue<'_>, now: Timestamp) -> Vec<Check> {
     let check = |(job, runs): (&&str, &Vec<&Value>)| {
-        let due = runs.iter().filter_map(|run| run["due_at"].as_str()?.parse::<Timestamp>().ok()).min();
-        let due = due.map(|due| format!(", the oldest due {}", clock::relative_text(due, now))).unwrap_or_default();
-        let finding = format!("job {job} has {}{due}", counted(runs.len(), "overdue run"));
+        let oldest_due = runs.iter().filter_map(|run| run["due_at"].as_str()?.parse::<Timestamp>().ok()).min();
+        let due_text = oldest_due
+            .map(|oldest_due| format!(", the oldest due {}", clock::relative_text(oldest_due, now)))
+            .unwrap_or_default();
+        let finding = format!("job {job} has {}{due_text}", counted(runs.len(), "overdue run"));
         warning("runs", finding, format!("rondel why {job} explains what the run waits for"))
     };
     let mut checks: Vec<Check> = overdue.iter().take(NAME_COUNT_MAX).map(check).collect();

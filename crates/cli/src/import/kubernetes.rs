@@ -114,12 +114,12 @@ fn expand_variables(word: &Value, env: &Map<String, Value>, entry: &mut Entry) -
     let (mut remaining, mut expanded) = (text, String::new());
     while let Some(dollar_position) = remaining.find('$') {
         expanded.push_str(&remaining[..dollar_position]);
-        let after = &remaining[dollar_position + 1..];
-        let name = after.strip_prefix('(').and_then(|after| Some(after.split_once(')')?.0));
+        let text_after = &remaining[dollar_position + 1..];
+        let name = text_after.strip_prefix('(').and_then(|text_after| Some(text_after.split_once(')')?.0));
         remaining = match name {
-            _ if after.starts_with('$') => {
+            _ if text_after.starts_with('$') => {
                 expanded.push('$');
-                &after[1..]
+                &text_after[1..]
             }
             Some(name) => {
                 match env.get(name).and_then(Value::as_str) {
@@ -129,11 +129,11 @@ fn expand_variables(word: &Value, env: &Map<String, Value>, entry: &mut Entry) -
                         write!(expanded, "$({name})").ok();
                     }
                 }
-                &after[name.len() + 2..]
+                &text_after[name.len() + 2..]
             }
             None => {
                 expanded.push('$');
-                after
+                text_after
             }
         };
     }

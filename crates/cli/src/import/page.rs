@@ -108,18 +108,18 @@ fn write_entry(page: &mut String, entry: &Entry) {
 
 /// Escapes a text, so that nothing in it is markup.
 fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
+    let mut escaped_text = String::with_capacity(text.len());
     for c in harmless_text(text).chars() {
         match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            c => escaped.push(c),
+            '&' => escaped_text.push_str("&amp;"),
+            '<' => escaped_text.push_str("&lt;"),
+            '>' => escaped_text.push_str("&gt;"),
+            '"' => escaped_text.push_str("&quot;"),
+            '\'' => escaped_text.push_str("&#39;"),
+            c => escaped_text.push(c),
         }
     }
-    escaped
+    escaped_text
 }
 
 fn escape_lines(text: &str) -> String {

@@ -94,9 +94,9 @@ impl ImportResult {
 
 /// The first names of a list.
 fn first_names(names: &[&str]) -> String {
-    let more = if names.len() > NAME_COUNT_MAX { ", …" } else { "" };
+    let ellipsis = if names.len() > NAME_COUNT_MAX { ", …" } else { "" };
     let shown_names: Vec<_> = names.iter().take(NAME_COUNT_MAX).map(|name| harmless_text(name)).collect();
-    shown_names.join(", ") + more
+    shown_names.join(", ") + ellipsis
 }
 
 #[cfg(test)]

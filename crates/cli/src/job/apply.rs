@@ -311,13 +311,14 @@ fn report_items(items: &[(Item, String)], format: FormatArgs) -> Result<(), Fail
 
 /// Fails if a job failed, with the exit code for the first such job.
 fn check_failures<'a>(items: impl Iterator<Item = &'a Item>) -> Result<(), Failure> {
-    let failed: Vec<_> = items.filter_map(|item| Some((item, item.error.as_ref()?))).collect();
-    let Some((item, error)) = failed.first() else { return Ok(()) };
+    let failed_items: Vec<_> = items.filter_map(|item| Some((item, item.error.as_ref()?))).collect();
+    let Some((item, error)) = failed_items.first() else { return Ok(()) };
     let exit = match error.code.as_str() {
         "version_mismatch" | "job_exists" | "job_is_parent" | "job_not_found" => Exit::Conflict,
         _ => Exit::Failed,
     };
-    let count_text = if failed.len() > 1 { format!(" (the first of {})", failed.len()) } else { String::new() };
+    let count_text =
+        if failed_items.len() > 1 { format!(" (the first of {})", failed_items.len()) } else { String::new() };
     let (name, message) = (harmless_text(&item.name), harmless_text(&error.message));
     Err(Failure::new(exit, format!("{name} was not saved{count_text}: {message}; the others were: apply again")))
 }

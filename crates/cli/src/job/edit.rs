@@ -35,12 +35,12 @@ impl EditArgs {
         let folder = private_folder()?;
         let file = folder.path().join(format!("{}.yaml", self.name));
         let mut remarks = vec![format!("Job {}. What is left out has its default; see docs/API.md.", self.name)];
-        let original = export.text().to_owned();
-        let mut text = original.clone();
+        let original_text = export.text().to_owned();
+        let mut text = original_text.clone();
         loop {
             write_private(&file, &with_remarks(&remarks, &text))?;
             if let Err(failure) = edit(&file).await {
-                return Err(if text == original { failure } else { with_kept_file(failure, folder, &file) });
+                return Err(if text == original_text { failure } else { with_kept_file(failure, folder, &file) });
             }
             let edited_text = match std::fs::read_to_string(&file) {
                 Ok(edited_text) => without_remarks(&edited_text),
@@ -49,7 +49,7 @@ impl EditArgs {
                     return Err(with_kept_file(failure, folder, &file));
                 }
             };
-            if edited_text == original {
+            if edited_text == original_text {
                 output::print_message("nothing changed");
                 return Ok(());
             }

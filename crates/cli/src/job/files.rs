@@ -73,8 +73,8 @@ pub(super) fn read_all(paths: &[PathBuf]) -> Result<Vec<Entry>, Failure> {
         return Err(Failure::refused(format!("{}: contains no job", names.join(", "))));
     }
     let is_wrapped = |entry: &&Entry| entry.value.get("jobs").is_some() && entry.value.get("name").is_none();
-    if let Some(wrapped) = entries.iter().find(is_wrapped) {
-        let place = wrapped.place("/jobs");
+    if let Some(wrapped_list) = entries.iter().find(is_wrapped) {
+        let place = wrapped_list.place("/jobs");
         return Err(Failure::refused(format!(
             "{place}: a file holds one job or a list of jobs, without `jobs` around it"
         )));

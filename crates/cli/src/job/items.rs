@@ -73,9 +73,9 @@ impl ItemsArgs {
         }
         let period = self.every.as_ref().map_or(PERIOD_DEFAULT, |DurationText(period)| (*period).max(PERIOD_MIN));
         clock::set_display_in_utc(format.utc);
-        let mut previous = None;
+        let mut previous_snapshot = None;
         loop {
-            let body = match previous {
+            let body = match previous_snapshot {
                 None => self.read(client).await?,
                 Some(_) => retry_while_unreachable(None, async || self.read(client).await).await?,
             };
@@ -86,11 +86,11 @@ impl ItemsArgs {
             if self.watch && std::io::stdout().is_terminal() {
                 output::print_lines(CLEAR_SCREEN)?;
             }
-            snapshot.print_snapshot(previous.as_ref(), format)?;
+            snapshot.print_snapshot(previous_snapshot.as_ref(), format)?;
             if !self.watch {
                 return Ok(());
             }
-            previous = Some(snapshot);
+            previous_snapshot = Some(snapshot);
             tokio::time::sleep(period).await;
         }
     }
@@ -132,18 +132,17 @@ struct Snapshot {
 }
 
 impl Snapshot {
-    fn print_snapshot(&self, previous: Option<&Self>, format: FormatArgs) -> Result<(), Failure> {
+    fn print_snapshot(&self, previous_snapshot: Option<&Self>, format: FormatArgs) -> Result<(), Failure> {
         if format.columns.is_none() && !format.no_headers {
-            output::print_lines(&format!("{}\n\n", self.summary_lines(previous, Paint::of_stdout())))?;
+            output::print_lines(&format!("{}\n\n", self.summary_lines(previous_snapshot, Paint::of_stdout())))?;
             if self.view["groups"].as_array().is_some_and(|groups| !groups.is_empty()) {
                 output::print_lines(&format!("{}\n\n", self.groups_text()))?;
             }
         }
         let items = self.view["items"].as_array().cloned().unwrap_or_default();
-        match previous {
-            Some(previous) => {
-                View { row: watch_row, headers: WATCH_HEADERS, ..VIEW }.print_items(&self.with_rates(previous), format)
-            }
+        match previous_snapshot {
+            Some(previous_snapshot) => View { row: watch_row, headers: WATCH_HEADERS, ..VIEW }
+                .print_items(&self.with_rates(previous_snapshot), format),
             None => VIEW.print_items(&items, format),
         }?;
         if self.view["next_cursor"].is_string() {
@@ -153,18 +152,20 @@ impl Snapshot {
     }
 
     /// A summary of the run, the items and the rows in three lines.
-    fn summary_lines(&self, previous: Option<&Self>, paint: Paint) -> String {
+    fn summary_lines(&self, previous_snapshot: Option<&Self>, paint: Paint) -> String {
         let totals = &self.view["totals"];
         let count = |key: &str| totals[key].as_u64().unwrap_or_default();
-        let rate = match previous.and_then(|previous| self.rate_text(&previous.view["totals"], totals, previous.at)) {
+        let rate = match previous_snapshot.and_then(|previous_snapshot| {
+            self.rate_text(&previous_snapshot.view["totals"], totals, previous_snapshot.at)
+        }) {
             Some(rate) => format!("{rate} a second"),
             None => format!("{} in the last minute", count("per_minute")),
         };
         let oldest_text =
             totals["oldest_age_ms"].as_u64().map(|age| format!(", the oldest in work for {}", age_text(age)));
-        let failed = match count("failed") {
+        let failed_text = match count("failed") {
             0 => "0 failed".to_owned(),
-            failed => paint.ink(Ink::Red, &format!("{failed} failed")),
+            failed_text => paint.ink(Ink::Red, &format!("{failed_text} failed")),
         };
         let title = |text: &str| paint.ink(Ink::Bold, text);
         [
@@ -177,7 +178,12 @@ impl Snapshot {
                 count("free"),
                 count("dry")
             ),
-            format!("{}  {} done, {failed}; {rate}{}", title("Rows"), count("done"), oldest_text.unwrap_or_default()),
+            format!(
+                "{}  {} done, {failed_text}; {rate}{}",
+                title("Rows"),
+                count("done"),
+                oldest_text.unwrap_or_default()
+            ),
         ]
         .join("\n")
     }
@@ -215,15 +221,15 @@ impl Snapshot {
     }
 
     /// The items with their rows per second since the previous answer.
-    fn with_rates(&self, previous: &Self) -> Vec<Value> {
+    fn with_rates(&self, previous_snapshot: &Self) -> Vec<Value> {
         let items = |view: &Value| view["items"].as_array().cloned().unwrap_or_default();
         let previous_items: HashMap<String, Value> =
-            items(&previous.view).into_iter().map(|item| (text_of(&item["name"]), item)).collect();
+            items(&previous_snapshot.view).into_iter().map(|item| (text_of(&item["name"]), item)).collect();
         let mut items = items(&self.view);
         for item in &mut items {
             let rate = previous_items
                 .get(&text_of(&item["name"]))
-                .and_then(|previous_items| self.rate_text(previous_items, item, previous.at));
+                .and_then(|previous_items| self.rate_text(previous_items, item, previous_snapshot.at));
             item["rows_per_second"] = rate.into();
         }
         items

@@ -252,11 +252,11 @@ impl JobArgs {
         match self.command {
             JobCommand::Create(args) => {
                 let document = args.document()?;
-                let created = client
+                let answer = client
                     .post(&["jobs"], &document)
                     .await
                     .map_err(|failure| with_existing_job_hint(failure, &document))?;
-                print_saved(&created, format)
+                print_saved(&answer, format)
             }
             JobCommand::Plan(args) => args.run(&client, format).await,
             JobCommand::Apply(args) => args.run(&client, format).await,

@@ -130,12 +130,13 @@ pub(super) fn lines_of_item(item: &Item, paint: Paint, now: Timestamp) -> String
 
 impl Fires {
     fn lines(&self, paint: Paint, now: Timestamp) -> String {
-        let until = if self.is_whole {
+        let range_text = if self.is_whole {
             "in the next week".to_owned()
         } else {
             format!("up to {} (there are too many to look further)", self.to)
         };
-        let mut text = format!("    fires {until}: {} vanish, {} appear\n", self.vanishing.count, self.appearing.count);
+        let mut text =
+            format!("    fires {range_text}: {} vanish, {} appear\n", self.vanishing.count, self.appearing.count);
         for (sign, ink, kind) in [("-", Ink::Red, &self.vanishing), ("+", Ink::Green, &self.appearing)] {
             for at in kind.first.iter().take(SHOWN_FIRES_MAX) {
                 let line = paint.ink(ink, &format!("{sign} {at}"));

@@ -12,8 +12,8 @@ pub(super) fn summary_text(pump: &Value) -> Option<String> {
         count => count.as_u64().or_else(|| count["count"].as_u64()),
     };
     let (items, groups) = (counted(count?, "item"), counted(pump["groups"].as_u64()?, "group"));
-    let until = end_text(pump).unwrap_or_else(|| "until it is paused or cancelled".to_owned());
-    Some(format!("{items} in {groups}, {until}"))
+    let end_of_pump = end_text(pump).unwrap_or_else(|| "until it is paused or cancelled".to_owned());
+    Some(format!("{items} in {groups}, {end_of_pump}"))
 }
 
 /// The schedule of a job, with the end of a pump's window; `always` for a pump without a schedule.

@@ -61,8 +61,8 @@ impl FilterArgs {
 
 /// Values separated by commas, each in quotes if it has blanks.
 fn quoted_values(text: &str) -> String {
-    let quoted = |value: &str| if value.contains(char::is_whitespace) { in_quotes(value) } else { value.to_owned() };
-    text.split(',').map(quoted).collect::<Vec<_>>().join(",")
+    let to_quoted = |value: &str| if value.contains(char::is_whitespace) { in_quotes(value) } else { value.to_owned() };
+    text.split(',').map(to_quoted).collect::<Vec<_>>().join(",")
 }
 
 fn in_quotes(text: &str) -> String {

@@ -211,24 +211,24 @@ impl Log<'_> {
     }
 
     /// Opens the stream, after this cursor.
-    async fn open(&self, after: Option<&str>) -> Result<Lines, Failure> {
+    async fn open(&self, after_cursor: Option<&str>) -> Result<Lines, Failure> {
         let mut query = self.query.clone();
         query.push(("follow", "true"));
-        query.extend(self.start_param(after));
+        query.extend(self.start_param(after_cursor));
         self.client.follow(&self.path, &query).await
     }
 
-    async fn request_page(&self, after: Option<&str>) -> Result<Body, Failure> {
+    async fn request_page(&self, after_cursor: Option<&str>) -> Result<Body, Failure> {
         let mut query = self.query.clone();
         query.push(("limit", PAGE_LEN));
-        query.extend(self.start_param(after));
+        query.extend(self.start_param(after_cursor));
         self.client.get(&self.path, &query).await
     }
 
     /// The query parameter for where a page begins: after this cursor, or else at the start of the first page.
-    fn start_param<'s>(&'s self, after: Option<&'s str>) -> Option<(&'s str, &'s str)> {
+    fn start_param<'s>(&'s self, after_cursor: Option<&'s str>) -> Option<(&'s str, &'s str)> {
         let start = || self.start.as_ref().map(|(name, value)| (*name, value.as_str()));
-        after.map(|after| ("after", after)).or_else(start)
+        after_cursor.map(|after_cursor| ("after", after_cursor)).or_else(start)
     }
 
     fn print_line(&self, json: &str) -> Result<(), Failure> {

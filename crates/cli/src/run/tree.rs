@@ -55,7 +55,7 @@ fn depth(item: &Value) -> usize {
 
 /// The status, and how the run belongs to the tree: `succeeded, shard 1 of 2`, `pending, after b, c`.
 fn tree_status_text(item: &Value) -> String {
-    let after: Vec<String> = item["after"].as_array().into_iter().flatten().map(text_of).collect();
+    let parent_names: Vec<String> = item["after"].as_array().into_iter().flatten().map(text_of).collect();
     let mut texts = vec![status_text(item)];
     match (item["kind"].as_str(), shard_text(item)) {
         (Some("shard"), group) if group.starts_with("group ") => texts.push(group),
@@ -63,8 +63,8 @@ fn tree_status_text(item: &Value) -> String {
         (Some("retry"), _) => texts.push("run again".to_owned()),
         _ => {}
     }
-    if !after.is_empty() {
-        texts.push(format!("after {}", after.join(", ")));
+    if !parent_names.is_empty() {
+        texts.push(format!("after {}", parent_names.join(", ")));
     }
     texts.join(", ")
 }

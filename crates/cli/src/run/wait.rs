@@ -75,16 +75,16 @@ impl WaitForArgs {
 /// Prints a run that was just made; with `--wait`, once its verdict is known.
 pub(crate) async fn print_or_wait(
     client: &Client,
-    created: Body,
+    created_run: Body,
     args: &WaitArgs,
     format: FormatArgs,
 ) -> Result<(), Failure> {
     if !args.is_given() {
-        return VIEW.print_row(&created, format);
+        return VIEW.print_row(&created_run, format);
     }
-    let id = text_of(&created.value()?["id"]);
+    let id = text_of(&created_run.value()?["id"]);
     let deadline = args.wait_timeout.and_then(|DurationText(timeout)| Instant::now().checked_add(timeout));
-    let mut body = created;
+    let mut body = created_run;
     let mut period = POLL_MIN;
     let mut shown_text = String::new();
     let mut not_running_since = Some(Instant::now());

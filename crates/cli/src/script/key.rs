@@ -45,8 +45,8 @@ impl SigningKey {
 /// Makes a pair of keys, and prints the public one and its path.
 pub(super) fn make_key_pair(path: &Path) -> Result<(), Failure> {
     let key_pair_der = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new());
-    let failed = |_| Failure::from_text("the host gave no random numbers");
-    let key_pair_der = key_pair_der.map_err(failed)?;
+    let failure = |_| Failure::from_text("the host gave no random numbers");
+    let key_pair_der = key_pair_der.map_err(failure)?;
     let key_pair = Ed25519KeyPair::from_pkcs8(key_pair_der.as_ref())
         .map_err(|_| Failure::from_text("the new key cannot be read"))?;
     // Writes only the seed: older programs cannot read a file that also has the public part.

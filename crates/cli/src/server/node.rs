@@ -275,7 +275,7 @@ async fn open_store(config: &ServerConfig, startup_files: &mut StartupFiles) -> 
     {
         startup_files.make_folder(folder)?;
     }
-    let missing = file.map(missing_files).unwrap_or_default();
+    let missing_paths = file.map(missing_files).unwrap_or_default();
     // An existing database may have secrets that this start encrypts. The file with their key stays, even if the start
     // fails later.
     let mut key_of_old = StartupFiles::default();
@@ -294,7 +294,7 @@ async fn open_store(config: &ServerConfig, startup_files: &mut StartupFiles) -> 
     // The files of a database that another server uses must not be removed if this start fails.
     if !matches!(result, Err(OpenError::InUse { .. })) {
         key_of_old.commit();
-        for path in missing {
+        for path in missing_paths {
             startup_files.record_created(path);
         }
     }
@@ -319,10 +319,10 @@ fn missing_files(database: &Path) -> Vec<PathBuf> {
 /// The sources that secrets of channels may refer to.
 fn secret_sources(settings: &ServerValues) -> SecretSources {
     let prefix = settings.alert_secrets_env_prefix.as_deref();
-    let allowed = |name: &str| prefix.is_some_and(|prefix| !prefix.is_empty() && name.starts_with(prefix));
+    let is_allowed = |name: &str| prefix.is_some_and(|prefix| !prefix.is_empty() && name.starts_with(prefix));
     let variables = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .filter(|(name, _)| allowed(name))
+        .filter(|(name, _)| is_allowed(name))
         .collect();
     SecretSources { folder: settings.alert_secrets_dir.clone(), variables }
 }

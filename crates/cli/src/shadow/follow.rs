@@ -79,7 +79,7 @@ impl FollowArgs {
         let zone = parse_zone(&self.time_zone).map_err(|error| Failure::refused(format!("--time-zone: {error}")))?;
         let mut database = jobs::open_database(&self.source).await?;
         let stored_fires = client.get(&["shadow", "fires"], &[("source", &self.name)]).await?.value()?;
-        let mut after = match stored_fires["last_id"].as_i64() {
+        let mut last_id = match stored_fires["last_id"].as_i64() {
             Some(last_id) => last_id,
             None => {
                 let since_text = xxl_time_text(&zone, clock::now().saturating_sub(self.since));
@@ -90,7 +90,7 @@ impl FollowArgs {
         let mut unknown_titles = BTreeSet::new();
         let (mut has_read_all, mut was_warned) = (false, false);
         loop {
-            match self.read_page(client, &mut database, &zone, &mut names, (&mut after, &mut unknown_titles)).await {
+            match self.read_page(client, &mut database, &zone, &mut names, (&mut last_id, &mut unknown_titles)).await {
                 Ok(PageResult { stored, is_last, newest }) => {
                     let is_old = newest.is_some_and(|at| at < clock::now().saturating_sub(CLOCK_BEHIND_MAX));
                     if has_read_all && is_old && !std::mem::replace(&mut was_warned, true) {
@@ -101,7 +101,10 @@ impl FollowArgs {
                     }
                     has_read_all |= is_last;
                     if stored > 0 {
-                        output::print_message(&format!("{stored} fires of {} stored, up to number {after}", self.name));
+                        output::print_message(&format!(
+                            "{stored} fires of {} stored, up to number {last_id}",
+                            self.name
+                        ));
                     }
                     if !is_last {
                         continue;
@@ -132,9 +135,9 @@ impl FollowArgs {
         database: &mut XxlDatabase,
         zone: &Z,
         names: &mut Names,
-        (after, unknown_titles): (&mut i64, &mut BTreeSet<String>),
+        (last_id, unknown_titles): (&mut i64, &mut BTreeSet<String>),
     ) -> Result<PageResult, Failure> {
-        let rows = database.xxl_logs(*after, PAGE_LEN).await.map_err(|error| jobs::database_failure(&error))?;
+        let rows = database.xxl_logs(*last_id, PAGE_LEN).await.map_err(|error| jobs::database_failure(&error))?;
         let now = clock::now();
         if let Some((row, fire_at)) = rows
             .iter()
@@ -145,8 +148,8 @@ impl FollowArgs {
                 row.id, self.time_zone
             )));
         }
-        let settled = now.saturating_sub(self.settle);
-        let is_settled = |row: &&LogRow| fired_at(zone, row).is_none_or(|fire_at| fire_at <= settled);
+        let settled_before = now.saturating_sub(self.settle);
+        let is_settled = |row: &&LogRow| fired_at(zone, row).is_none_or(|fire_at| fire_at <= settled_before);
         let settled_rows: Vec<&LogRow> = rows.iter().take_while(is_settled).collect();
         for title in settled_rows.iter().filter_map(|row| unknown_trigger_type(row)) {
             if unknown_titles.len() < UNKNOWN_COUNT_MAX && unknown_titles.insert(title.clone()) {
@@ -167,7 +170,7 @@ impl FollowArgs {
             stored = client.post(&["shadow", "fires"], &body).await?.value()?["stored"].as_u64().unwrap_or_default();
         }
         if let Some(last_row) = settled_rows.last() {
-            *after = last_row.id;
+            *last_id = last_row.id;
         }
         let newest = settled_rows.iter().filter_map(|row| fired_at(zone, row)).max();
         Ok(PageResult { stored, is_last: settled_rows.len() < PAGE_LEN as usize, newest })

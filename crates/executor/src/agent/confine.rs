@@ -216,16 +216,16 @@ impl Confinement {
             let is_configured = self.pass_env.iter().any(|configured_name| configured_name == name);
             !name.starts_with(OWN_PREFIX) && ((is_inherited && !is_of_user) || is_configured)
         };
-        let mut inherited: BTreeMap<OsString, OsString> = agent_variables.filter(|(name, _)| is_passed(name)).collect();
-        inherited.entry("PATH".into()).or_insert_with(|| PATH_DEFAULT.into());
+        let mut variables: BTreeMap<OsString, OsString> = agent_variables.filter(|(name, _)| is_passed(name)).collect();
+        variables.entry("PATH".into()).or_insert_with(|| PATH_DEFAULT.into());
         if let Some(user) = &self.run_as {
             let home_variables = [("HOME", user.home.as_os_str()), ("SHELL", user.shell.as_os_str())];
             let name_variables = [("USER", user.name.as_ref()), ("LOGNAME", user.name.as_ref())];
-            inherited.extend(
+            variables.extend(
                 home_variables.into_iter().chain(name_variables).map(|(name, value)| (name.into(), value.into())),
             );
         }
-        inherited
+        variables
     }
 
     /// The program to start for the name `program`: the name itself if every program may be started, else its absolute

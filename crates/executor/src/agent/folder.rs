@@ -161,11 +161,11 @@ fn start_watcher(command: &[PathBuf], path: &Path) -> Option<Child> {
     let mut command = Command::new(program);
     // The watcher gets no variables: it needs none, and other users could read them.
     command.args(arguments).arg(path).env_clear().stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
-    let spawned = command.spawn();
+    let spawn_result = command.spawn();
     let log_failure = |error: &io::Error| {
         tracing::warn!(%error, "no watcher: if this agent is killed, the processes of its runs continue until an agent starts here");
     };
-    spawned.inspect_err(log_failure).ok()
+    spawn_result.inspect_err(log_failure).ok()
 }
 
 /// Waits until standard input ends, which happens when the agent that started this process exits or is killed. Then
@@ -217,7 +217,7 @@ pub(super) fn remove_all(folder: &Path) -> io::Result<()> {
             make_writable(folder)?;
             std::fs::remove_dir_all(folder)
         }
-        removed => removed,
+        result => result,
     }
 }
 

@@ -95,7 +95,7 @@ async fn request(client: &Outgoing, params: &HttpParams, log: &Log) -> Result<Ht
         Some(text) => parse_duration(text).map_err(|error| param_error("timeout", error))?,
         None => TIMEOUT_DEFAULT,
     };
-    let expected = match &params.expect_status {
+    let statuses = match &params.expect_status {
         Some(value) => expected_statuses(value)?,
         None => vec![ExpectedStatus::Class(2)],
     };
@@ -123,10 +123,10 @@ async fn request(client: &Outgoing, params: &HttpParams, log: &Log) -> Result<Ht
     let body = body.map_err(|error| error.into_job_error(to_job_error))?;
     log.info(format!("{status}, {} bytes in {} ms", body.len(), started_at.elapsed().as_millis()));
     log_body(&body, log);
-    if expected.iter().any(|expected| expected.matches(status.as_u16())) {
+    if statuses.iter().any(|expected_status| expected_status.matches(status.as_u16())) {
         return Ok(HttpResult { status: status.as_u16(), body_bytes: body.len() });
     }
-    let expected_texts: Vec<String> = expected.iter().map(ToString::to_string).collect();
+    let expected_texts: Vec<String> = statuses.iter().map(ToString::to_string).collect();
     Err(JobError::failed(format_args!("status {}, expected {}", status.as_u16(), expected_texts.join(" or "))))
 }
 
@@ -226,11 +226,11 @@ async fn read_body(response: &mut Response, bytes_max: usize) -> Result<Vec<u8>,
 /// Logs the beginning of a body. Secrets are hidden before the body is cut; otherwise the log would show the first
 /// part of a secret at the cut.
 fn log_body(body: &[u8], log: &Log) {
-    let beginning = |len: usize| &body[..body.len().min(len)];
-    let searched_bytes = beginning(LOGGED_BODY_BYTES_MAX + SECRET_BYTES_MAX);
+    let first_bytes = |len: usize| &body[..body.len().min(len)];
+    let searched_bytes = first_bytes(LOGGED_BODY_BYTES_MAX + SECRET_BYTES_MAX);
     let (logged_text, omitted_bytes) = match log.buffer().masks().apply(&String::from_utf8_lossy(searched_bytes)) {
         Cow::Borrowed(_) => {
-            let logged_bytes = beginning(LOGGED_BODY_BYTES_MAX);
+            let logged_bytes = first_bytes(LOGGED_BODY_BYTES_MAX);
             (String::from_utf8_lossy(logged_bytes).into_owned(), body.len() - logged_bytes.len())
         }
         Cow::Owned(mut masked_text) => {

@@ -59,10 +59,10 @@ impl ProcessTree {
 
     /// The living processes that belong to the run.
     fn living_members(&self, leader: Pid, processes: &[Process]) -> BTreeSet<ProcessKey> {
-        let signalled = lock(&self.signalled).clone();
+        let signalled_members = lock(&self.signalled).clone();
         with_descendants(processes, |process| {
             process.group == leader.as_raw_pid()
-                || signalled.contains(&process.identity)
+                || signalled_members.contains(&process.identity)
                 || process.has_variable(&self.environment_marker)
         })
     }
@@ -77,11 +77,11 @@ impl ProcessTree {
     /// cannot be traced.
     fn signal(&self, signal: Signal, passes: usize) {
         let Some(leader) = self.leader else { return };
-        let mut signalled = BTreeSet::new();
+        let mut signalled_members = BTreeSet::new();
         for pass in 0..passes {
             let processes = list_processes();
             let members = self.living_members(leader, &processes);
-            let new_members: Vec<ProcessKey> = members.difference(&signalled).copied().collect();
+            let new_members: Vec<ProcessKey> = members.difference(&signalled_members).copied().collect();
             // Without `/proc` no process is found, but the group must still get the signal.
             if new_members.is_empty() && pass > 0 {
                 break;
@@ -94,9 +94,9 @@ impl ProcessTree {
             // many programs take a second SIGTERM as a request to end immediately, without cleaning up.
             let ungrouped_members = outside_group(&processes, leader.as_raw_pid(), &new_members);
             ungrouped_members.for_each(|process| send_signal(process, signal));
-            signalled.extend(new_members);
+            signalled_members.extend(new_members);
         }
-        lock(&self.signalled).extend(signalled);
+        lock(&self.signalled).extend(signalled_members);
     }
 }
 
@@ -110,19 +110,19 @@ impl Drop for ProcessTree {
 /// processes. Returns their number.
 pub(super) fn kill_with_variable(name: &str, value_start: &str) -> usize {
     let marker = format!("{name}={value_start}").into_bytes();
-    let mut signalled = BTreeSet::new();
+    let mut signalled_processes = BTreeSet::new();
     for _ in 0..PASSES_MAX {
         let marked_processes = with_descendants(&list_processes(), |process| {
-            signalled.contains(&process.identity) || process.has_variable_start(&marker)
+            signalled_processes.contains(&process.identity) || process.has_variable_start(&marker)
         });
-        let new_processes: Vec<ProcessKey> = marked_processes.difference(&signalled).copied().collect();
+        let new_processes: Vec<ProcessKey> = marked_processes.difference(&signalled_processes).copied().collect();
         if new_processes.is_empty() {
             break;
         }
         new_processes.iter().for_each(|process| send_signal(*process, Signal::KILL));
-        signalled.extend(new_processes);
+        signalled_processes.extend(new_processes);
     }
-    signalled.len()
+    signalled_processes.len()
 }
 
 fn send_signal(process: ProcessKey, signal: Signal) {

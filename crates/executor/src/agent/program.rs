@@ -282,7 +282,7 @@ fn indented_error(line: &str) -> Option<&str> {
 /// Whether a line of standard error belongs to the error before it: it is indented, or it is one of the lines that
 /// Node.js and PHP print after an error, which are the same for every error.
 fn continues_error(line: &str) -> bool {
-    let starts_with_digit = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
+    let starts_with_digit = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
     line.starts_with(char::is_whitespace)
         || ["}", "Stack trace:"].contains(&line)
         || ["Node.js v", "(Use `node --trace-"].iter().any(|start| line.starts_with(start))
@@ -333,11 +333,11 @@ impl RunFolder {
         text.replace(&format!("{}/", self.marker()), "")
     }
 
-    /// Removes the directory, and waits for the removal until `until`.
-    async fn remove(mut self, until: Instant) {
+    /// Removes the directory, and waits for the removal until `deadline`.
+    async fn remove(mut self, deadline: Instant) {
         let Some(folder) = self.0.take() else { return };
         let removal_task = tokio::task::spawn_blocking(move || remove_work_dir(folder));
-        tokio::time::timeout_at(until, removal_task).await.ok();
+        tokio::time::timeout_at(deadline, removal_task).await.ok();
     }
 }
 

@@ -61,14 +61,14 @@ impl ProgramPump {
         Self { folders: Arc::clone(folders), confinement: Arc::clone(confinement) }
     }
 
-    /// Runs the program that `take_argv` takes from the group's parameters. Returns its standard output if `capture` is
+    /// Runs the program that `take_argv` takes from the group's parameters. Returns its standard output if `capture_limit` is
     /// set, else nothing.
     async fn call(
         &self,
         cx: &PumpContext,
         take_argv: impl FnOnce(&mut PumpParams) -> Vec<String>,
         (stdin, own_env): (String, Vec<(&'static str, String)>),
-        capture: Option<CaptureLimit>,
+        capture_limit: Option<CaptureLimit>,
     ) -> Result<Vec<u8>, JobError> {
         // The parameters of a pump that follows other jobs also list the runs of those jobs. `RawParams` drops the
         // list.
@@ -78,7 +78,7 @@ impl ProgramPump {
         let PumpParams { env, cwd, .. } = params;
         let folder = self.folders.make_work_dir(cx.run())?;
         let program = Program { argv, env, cwd, stdin: Some(stdin), own_env, folder };
-        program.run_to_end(&self.confinement, cx.run(), &cx.log(), capture).await
+        program.run_to_end(&self.confinement, cx.run(), &cx.log(), capture_limit).await
     }
 }
 
@@ -89,9 +89,9 @@ impl Pump for ProgramPump {
     async fn select(&self, cx: &PumpContext, items: &[Item], limit: usize) -> Result<Vec<Row>, JobError> {
         let stdin = items.iter().map(item_line).collect::<Result<String, JobError>>()?;
         let own_env = vec![("RONDEL_PUMP_LIMIT", limit.to_string())];
-        let capture = CaptureLimit { bytes: OUTPUT_BYTES_MAX, lines: limit };
+        let capture_limit = CaptureLimit { bytes: OUTPUT_BYTES_MAX, lines: limit };
         let output =
-            self.call(cx, |params| std::mem::take(&mut params.select), (stdin, own_env), Some(capture)).await?;
+            self.call(cx, |params| std::mem::take(&mut params.select), (stdin, own_env), Some(capture_limit)).await?;
         read_rows(&output)
     }
 

@@ -74,8 +74,8 @@ impl Link {
         let mut queue = lock(&self.queue);
         let (mut round_bytes, mut round_lines) = (0, 0);
         for _ in 0..BATCH_MAX {
-            let Some(front) = queue.items.front() else { break };
-            let (item_bytes, item_lines) = (bytes(front), lines(front));
+            let Some(front_item) = queue.items.front() else { break };
+            let (item_bytes, item_lines) = (bytes(front_item), lines(front_item));
             let fits_in_round =
                 round_bytes + item_bytes <= BATCH_BYTES_MAX && round_lines + item_lines <= LINE_COUNT_MAX;
             if round_bytes > 0 && !fits_in_round {

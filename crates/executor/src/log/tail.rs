@@ -25,9 +25,9 @@ impl Tail {
         self.bytes += line_cost(&line.text);
         self.lines.push_back(line);
         while self.bytes > self.limit.bytes || self.lines.len() > self.limit.lines {
-            let Some(oldest) = self.lines.pop_front() else { break };
-            self.bytes -= line_cost(&oldest.text);
-            self.leave_out(1, oldest.text.len() as u64);
+            let Some(oldest_line) = self.lines.pop_front() else { break };
+            self.bytes -= line_cost(&oldest_line.text);
+            self.leave_out(1, oldest_line.text.len() as u64);
         }
     }
 

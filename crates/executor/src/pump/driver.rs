@@ -167,8 +167,8 @@ impl<P: Pump> Driver<P> {
             None => false,
             Some(TestLimit::Dry) => self.group().is_dry(),
             Some(TestLimit::Rows(count)) => {
-                let total = self.group().total();
-                total.done + total.failed >= count
+                let counts = self.group().total();
+                counts.done + counts.failed >= count
             }
         }
     }

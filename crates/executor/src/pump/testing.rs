@@ -172,14 +172,14 @@ impl TestPump {
             mailbox.set_test_limit(self.until);
         }
         let subscriber = tracing_subscriber::registry().with(log_layer());
-        let execute = attempt::execute(&run, self.handler).with_subscriber(subscriber);
-        tokio::pin!(execute);
-        let ended_attempt = match tokio::time::timeout(self.time_limit, &mut execute).await {
+        let execution = attempt::execute(&run, self.handler).with_subscriber(subscriber);
+        tokio::pin!(execution);
+        let ended_attempt = match tokio::time::timeout(self.time_limit, &mut execution).await {
             Ok(ended_attempt) => ended_attempt,
             Err(_) => {
                 let by = format!("the test after {}", time::format_duration(self.time_limit));
                 run.stop(StopCause::Cancelled { by });
-                execute.await
+                execution.await
             }
         };
         PumpOutcome::new(&run, ended_attempt.ending)
@@ -251,7 +251,7 @@ impl PumpOutcome {
     /// The last checkpoint of an item; empty for none.
     #[must_use]
     pub fn checkpoint(&self, item: &str) -> &str {
-        self.items.iter().find(|one| one.name == item).map_or("", |item| item.checkpoint.as_str())
+        self.items.iter().find(|candidate| candidate.name == item).map_or("", |item| item.checkpoint.as_str())
     }
 
     /// The message of the run.

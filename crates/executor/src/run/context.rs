@@ -272,8 +272,8 @@ impl RunContext {
     }
 
     #[cfg(feature = "opentelemetry")]
-    pub(crate) fn set_exported(&self, exported: TraceParent) {
-        self.inner.exported_span.get_or_init(|| exported);
+    pub(crate) fn set_exported(&self, exported_parent: TraceParent) {
+        self.inner.exported_span.get_or_init(|| exported_parent);
     }
 
     pub(crate) fn is_exported(&self) -> bool {
@@ -390,10 +390,10 @@ impl RunContext {
 
 /// Progress.
 impl RunContext {
-    pub(crate) fn set_progress(&self, done: u64, total: u64) {
+    pub(crate) fn set_progress(&self, done_count: u64, total_count: u64) {
         let cell = &self.inner.progress;
-        cell.done.store(done, Ordering::Relaxed);
-        cell.total.store(total, Ordering::Relaxed);
+        cell.done.store(done_count, Ordering::Relaxed);
+        cell.total.store(total_count, Ordering::Relaxed);
         cell.is_reported.store(true, Ordering::Release);
         self.list_progress();
     }

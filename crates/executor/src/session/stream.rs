@@ -56,12 +56,12 @@ pub(super) enum SessionEnd {
 
 pub(super) async fn session(engine: &Arc<Engine>, url: &ServerUrl) -> SessionEnd {
     let stop = engine.setup.lifecycle.soft.clone();
-    let opening = tokio::select! {
+    let open_result = tokio::select! {
         () = stop.cancelled() => return SessionEnd::Stopped,
-        opening = open(engine, url) => opening,
+        open_result = open(engine, url) => open_result,
     };
-    let OpenedSession { sender, mut inbound, welcome, hello_at } = match opening {
-        Ok(opening) => opening,
+    let OpenedSession { sender, mut inbound, welcome, hello_at } = match open_result {
+        Ok(opened_session) => opened_session,
         Err(end) => return end,
     };
     let Some(link) = begin(engine, url, &welcome, hello_at) else { return SessionEnd::Alias(welcome.node_id) };
@@ -105,15 +105,15 @@ async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<OpenedSession, Se
     let hello = ExecutorMessage { body: Some(FromExecutor::Hello(engine.hello())) };
     sender.try_send(hello).map_err(|error| SessionEnd::Unreachable(error.to_string()))?;
     let mut client = GatewayClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
-    let welcomed = async {
+    let read_welcome = async {
         let mut inbound = client.session(request).await?.into_inner();
         let first_message = inbound.message().await?;
         Ok::<_, Status>((inbound, first_message))
     };
-    let welcomed = timeout(timing.connect_timeout, welcomed).await;
+    let welcome_result = timeout(timing.connect_timeout, read_welcome).await;
     let (inbound, first_message) =
-        match welcomed.map_err(|_| SessionEnd::Unreachable(no_welcome_message(timing.connect_timeout)))? {
-            Ok(welcomed) => welcomed,
+        match welcome_result.map_err(|_| SessionEnd::Unreachable(no_welcome_message(timing.connect_timeout)))? {
+            Ok(stream_and_message) => stream_and_message,
             Err(status) if Refusal::of(&status) == Some(Refusal::Token) => {
                 return Err(SessionEnd::Refused(refused_token_message(engine, &status).await));
             }

@@ -217,7 +217,7 @@ impl<R: TableRun> Runs<R> {
     pub(super) fn take_expired(&mut self, now: Instant, is_match: impl Fn(&R) -> bool) -> Vec<R> {
         let has_expired = |key: &&RunKey| {
             let entry = self.held_runs.get(key).filter(|entry| is_match(&entry.run));
-            entry.and_then(|entry| entry.begin_until).is_some_and(|until| until <= now)
+            entry.and_then(|entry| entry.begin_until).is_some_and(|begin_until| begin_until <= now)
         };
         let keys: Vec<RunKey> = self.queue.values().filter(has_expired).copied().collect();
         keys.into_iter().filter_map(|key| self.remove(key)).collect()

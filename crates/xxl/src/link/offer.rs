@@ -103,8 +103,8 @@ impl Link {
         }
         if !self.shared.is_responsible_for(&entry.row) {
             let now = Instant::now();
-            let since = *self.waiting_cancels.entry(entry.row.log_id).or_insert(now);
-            if now.duration_since(since) < CANCEL_WAIT {
+            let waiting_since = *self.waiting_cancels.entry(entry.row.log_id).or_insert(now);
+            if now.duration_since(waiting_since) < CANCEL_WAIT {
                 return;
             }
         }
@@ -129,8 +129,8 @@ pub(super) fn reply(kind: v1::reply::Kind, run: RunId, attempt: i32) -> v1::Repl
     v1::Reply { kind: kind.into(), run_id: run.get(), attempt, ..v1::Reply::default() }
 }
 
-pub(super) fn refusal((run, attempt): (RunId, i32), why: RefusedWhy, fence_n: i64) -> v1::Reply {
-    v1::Reply { refused: why.into(), fence_n, ..reply(v1::reply::Kind::Refused, run, attempt) }
+pub(super) fn refusal((run, attempt): (RunId, i32), reason: RefusedWhy, fence_n: i64) -> v1::Reply {
+    v1::Reply { refused: reason.into(), fence_n, ..reply(v1::reply::Kind::Refused, run, attempt) }
 }
 
 async fn send_replies(session: &Session, replies: Vec<v1::Reply>) -> bool {

@@ -69,8 +69,8 @@ impl Link {
     /// other server may be asking the executor to stop such an attempt. If the executor answers that request after the callback, the
     /// answer counts.
     fn without_new_ends(&self, rows: Vec<XxlRun>) -> Vec<XxlRun> {
-        let since = self.shared.engine.now() - ANSWERED_WITHIN;
-        let without_new_end = |row| ends::without_new_success(ends::without_new_failure(row, since), since);
+        let new_since = self.shared.engine.now() - ANSWERED_WITHIN;
+        let without_new_end = |row| ends::without_new_success(ends::without_new_failure(row, new_since), new_since);
         let is_own = |row: &XxlRun| self.shared.is_responsible_for(row);
         rows.into_iter().map(|row| if is_own(&row) { row } else { without_new_end(row) }).collect()
     }
@@ -151,7 +151,7 @@ impl Link {
     /// Ends attempts that the executor no longer has, and for which no callback arrived in time.
     pub(super) async fn end_lost_attempts(&mut self, session: &Session, now: Instant) -> bool {
         let timeout = self.shared.config.callback_timeout;
-        let has_expired = |since: Instant| now.duration_since(since) >= timeout;
+        let has_expired = |lost_since: Instant| now.duration_since(lost_since) >= timeout;
         let lost_attempts =
             self.table.entries().filter(|entry| entry.is_open() && entry.idle_since.is_some_and(has_expired));
         let lost_attempts: Vec<(i64, bool)> =

@@ -186,10 +186,10 @@ pub(super) fn convert_group(row: &Row, options: ImportOptions<'_>) -> Entry {
     if is_manual {
         let addresses = text(row, "address_list").unwrap_or_default();
         for address in addresses.split(',').map(str::trim).filter(|address| !address.is_empty()) {
-            let failed = shell_quoted(&format!("not added: the address {address} of app {app}"));
+            let failure_text = shell_quoted(&format!("not added: the address {address} of app {app}"));
             // If the server refuses an address, the script continues with the other addresses and the later commands.
             entry.commands.push(format!(
-                "rondel app address add {} {} --executor-token-file {file} || {{ echo {failed} >&2; failed=1; }}",
+                "rondel app address add {} {} --executor-token-file {file} || {{ echo {failure_text} >&2; failed=1; }}",
                 shell_quoted(&app),
                 shell_quoted(address)
             ));

@@ -57,9 +57,9 @@ pub(super) fn set_parents(drafts: &mut [JobDraft<'_>], context: &ImportContext<'
     let names: Vec<String> =
         drafts.iter().map(|draft| context.names.get(draft.id).cloned().unwrap_or_default()).collect();
     for (child, draft) in drafts.iter_mut().enumerate() {
-        let after: Vec<&str> =
+        let parent_names: Vec<&str> =
             parents.get(&child).into_iter().flatten().map(|parent| names[*parent].as_str()).collect();
-        set_job_parents(draft, &after);
+        set_job_parents(draft, &parent_names);
     }
     leave_out_promoted(drafts, &parents);
 }
@@ -127,11 +127,11 @@ fn link_outcome(parent: &JobDraft<'_>, name: &str) -> (Outcome, String) {
 }
 
 /// Sets the parents of a job, and whether it is enabled.
-fn set_job_parents(draft: &mut JobDraft<'_>, after: &[&str]) {
+fn set_job_parents(draft: &mut JobDraft<'_>, parent_names: &[&str]) {
     let (status, is_on) = (draft.row.get("trigger_status").cloned(), is_running(draft.row));
     // XXL-JOB cannot start a job without a schedule, but still triggers it by hand.
     let has_schedule = draft.job.as_ref().is_ok_and(|job| job.contains_key("schedule"));
-    let (outcome, counterpart) = match (is_on, after.is_empty()) {
+    let (outcome, counterpart) = match (is_on, parent_names.is_empty()) {
         (true, _) => (Kept, "enabled"),
         // XXL-JOB ignores the status of a child.
         (false, false) => (Changed, "enabled: a stopped child runs after its parents there, too"),
@@ -140,16 +140,16 @@ fn set_job_parents(draft: &mut JobDraft<'_>, after: &[&str]) {
         }
         (false, true) => (Kept, "not enabled"),
     };
-    if after.len() > 1 {
+    if parent_names.len() > 1 {
         draft.entry.note_change(format!(
             "ran after each of {}: here once for each fire that they share, after all of them",
-            after.join(", ")
+            parent_names.join(", ")
         ));
     }
     if let Ok(job) = &mut draft.job {
-        job.insert("enabled".to_owned(), (is_on || !after.is_empty() || !has_schedule).into());
-        if !after.is_empty() {
-            let replaced_schedule = job.insert("schedule".to_owned(), json!({"after": after, "on": "success"}));
+        job.insert("enabled".to_owned(), (is_on || !parent_names.is_empty() || !has_schedule).into());
+        if !parent_names.is_empty() {
+            let replaced_schedule = job.insert("schedule".to_owned(), json!({"after": parent_names, "on": "success"}));
             if let (Some(_), Some(cron)) = (replaced_schedule, draft.row.get("job_cron")) {
                 draft.entry.fields.retain(|field| field.name != "job_cron");
                 draft.entry.record_field(
@@ -166,11 +166,11 @@ fn set_job_parents(draft: &mut JobDraft<'_>, after: &[&str]) {
     }
 }
 
-/// Whether `job` follows `other`, directly or through other jobs.
-fn is_follower_of(parents: &BTreeMap<usize, Vec<usize>>, job: usize, other: usize) -> bool {
+/// Whether `job` follows `other_job`, directly or through other jobs.
+fn is_follower_of(parents: &BTreeMap<usize, Vec<usize>>, job: usize, other_job: usize) -> bool {
     let (mut unseen_jobs, mut seen) = (vec![job], std::collections::HashSet::new());
     while let Some(current) = unseen_jobs.pop() {
-        if current == other {
+        if current == other_job {
             return true;
         }
         if seen.insert(current) {

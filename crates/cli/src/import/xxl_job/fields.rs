@@ -248,10 +248,10 @@ fn set_rate(draft: &mut Draft<'_>, seconds: &str) {
 
 /// The first instant from [`PHASE_ORIGIN_S`] on at which a job of this rate fires. It is the same whenever the job is
 /// imported.
-fn phase(next_ms: u64, every: u64) -> Option<Timestamp> {
+fn phase(next_ms: u64, rate_seconds: u64) -> Option<Timestamp> {
     // XXL-JOB fires at whole seconds.
-    let after = (next_ms / 1_000).checked_sub(PHASE_ORIGIN_S)?.checked_rem(every)?;
-    Some(Timestamp::from_secs(i64::try_from(PHASE_ORIGIN_S + after).ok()?))
+    let phase_seconds = (next_ms / 1_000).checked_sub(PHASE_ORIGIN_S)?.checked_rem(rate_seconds)?;
+    Some(Timestamp::from_secs(i64::try_from(PHASE_ORIGIN_S + phase_seconds).ok()?))
 }
 
 fn set_policies(draft: &mut Draft<'_>) {

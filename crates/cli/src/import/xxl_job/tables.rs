@@ -62,11 +62,11 @@ impl Tables {
                 None => tables.missing.push(format!("{table} is left out: the dump does not have it")),
             }
         }
-        let mut needed = |table: &str| {
+        let mut take_table = |table: &str| {
             let message = format!("--dump: {name} has no table {table}: it is no dump of XXL-JOB's database");
             dump_tables.remove(table).ok_or_else(|| Failure::refused(message))
         };
-        (tables.groups, tables.jobs) = (needed(GROUP_TABLE)?, needed(JOB_TABLE)?);
+        (tables.groups, tables.jobs) = (take_table(GROUP_TABLE)?, take_table(JOB_TABLE)?);
         Ok(tables)
     }
 }

@@ -68,8 +68,8 @@ pub(super) async fn demote(
     while !open_jobs.is_empty() && obstacle.is_none() {
         let batch: Vec<&Job> = open_jobs.drain(..pace.batch().min(open_jobs.len())).collect();
         let start = Instant::now();
-        let ahead = SEAM_LEAD + pace.allowance();
-        let stop_results = join_all(batch.iter().map(|job| stop_in_rondel(switch, job, ahead))).await;
+        let seam_lead = SEAM_LEAD + pace.allowance();
+        let stop_results = join_all(batch.iter().map(|job| stop_in_rondel(switch, job, seam_lead))).await;
         pace.record_measured(start.elapsed());
         let mut stopped_jobs = Vec::new();
         for (job, stop_result) in batch.iter().zip(stop_results) {
@@ -83,8 +83,8 @@ pub(super) async fn demote(
     if let Some(reason) = obstacle {
         let result = format!("nothing was changed: the database of XXL-JOB cannot be changed ({reason})");
         for job in open_jobs.into_iter().chain(quiet) {
-            let unchanged = || Outcome::unchanged(switch.runs_in(job), &result);
-            outcomes.entry(job.name.clone()).or_insert_with(unchanged);
+            let unchanged_outcome = || Outcome::unchanged(switch.runs_in(job), &result);
+            outcomes.entry(job.name.clone()).or_insert_with(unchanged_outcome);
         }
     }
     let children: Vec<&Job> = switch.jobs.iter().filter(is_open).filter(|job| job.is_follower()).collect();
@@ -101,7 +101,11 @@ async fn why_not_writable(database: &mut XxlDatabase, numbers: &[i64]) -> Option
 }
 
 /// Puts a job in shadow mode: from the seam on, Rondel no longer runs it.
-async fn stop_in_rondel<'a>(switch: &Switchover<'_>, job: &'a Job, ahead: Duration) -> Result<StoppedJob<'a>, Outcome> {
+async fn stop_in_rondel<'a>(
+    switch: &Switchover<'_>,
+    job: &'a Job,
+    seam_lead: Duration,
+) -> Result<StoppedJob<'a>, Outcome> {
     let is_running = switch.xxl_status.get(&job.number).is_some_and(|status| status.is_running);
     if job.is_shadow && is_running {
         return Err(Outcome::done(RunsIn::XxlJob, job.mode_from, "was switched before"));
@@ -116,7 +120,7 @@ async fn stop_in_rondel<'a>(switch: &Switchover<'_>, job: &'a Job, ahead: Durati
         let gap_text = (seam < earliest_fire).then(|| neither_side_text(job, seam, earliest_fire));
         return with_first_fire(switch, job, (seam, seam.max(earliest_fire)), gap_text).await;
     }
-    let seam = clock::now() + ahead;
+    let seam = clock::now() + seam_lead;
     match save(switch.client, job, "shadow", seam).await {
         Saved::HoldsFrom(from) => {
             let gap_text =

@@ -57,8 +57,14 @@ pub(super) async fn promote(
                     let is_known = matches!(error, ForeignError::NoLock);
                     let (unclear_jobs, unlocked_jobs) =
                         if is_known { (&[][..], &batch[..]) } else { (&batch[..], &[][..]) };
-                    let unchanged = unlocked_jobs.iter().chain(&open_jobs).chain(&retry_jobs).copied();
-                    outcomes.extend(unreachable_database_outcomes(switch, unclear_jobs, unchanged, &reason, !is_known));
+                    let unchanged_jobs = unlocked_jobs.iter().chain(&open_jobs).chain(&retry_jobs).copied();
+                    outcomes.extend(unreachable_database_outcomes(
+                        switch,
+                        unclear_jobs,
+                        unchanged_jobs,
+                        &reason,
+                        !is_known,
+                    ));
                     return with_children(switch, outcomes, &refusals);
                 }
             };
@@ -122,8 +128,8 @@ fn with_children(switch: &Switchover<'_>, mut outcomes: Outcomes, refusals: &BTr
     {
         let job = followers.swap_remove(index);
         let parents = job.parents.iter().filter_map(|name| Some((name, outcomes.get(name)?)));
-        let missing: Vec<(&String, &Outcome)> = parents.filter(|(_, outcome)| !outcome.is_done).collect();
-        let outcome = match missing.first() {
+        let undone_parents: Vec<(&String, &Outcome)> = parents.filter(|(_, outcome)| !outcome.is_done).collect();
+        let outcome = match undone_parents.first() {
             None if job.is_shadow => Outcome::done(RunsIn::Rondel, None, "runs here after its parents"),
             None => Outcome::done(RunsIn::Rondel, job.mode_from, "was switched before"),
             Some((name, parent)) => {
@@ -148,12 +154,12 @@ fn unreachable_database_outcomes<'a>(
         let result = format!("not known whether XXL-JOB has stopped it ({reason}), and unchanged here");
         (job.name.clone(), Outcome::unchanged(RunsIn::Unknown, result).repeatable())
     };
-    let unchanged = |job: &Job| {
+    let unchanged_outcome_of = |job: &Job| {
         let result = format!("nothing was changed: the database of XXL-JOB cannot be used ({reason})");
         let outcome = Outcome::unchanged(switch.runs_in(job), result);
         (job.name.clone(), if is_repeatable { outcome.repeatable() } else { outcome })
     };
-    unclear_jobs.iter().map(unclear_outcome_of).chain(unchanged_jobs.map(unchanged)).collect()
+    unclear_jobs.iter().map(unclear_outcome_of).chain(unchanged_jobs.map(unchanged_outcome_of)).collect()
 }
 
 enum End {
@@ -327,9 +333,9 @@ fn too_near_text(at: i64, allowance: Duration) -> String {
             "XXL-JOB has not taken up its fire of {at}: its servers do not run, or are behind; nothing was changed"
         );
     }
-    let ahead = (allowance + HOLD_DELAY).as_secs_f64();
+    let needed_seconds = (allowance + HOLD_DELAY).as_secs_f64();
     format!(
-        "its next fire in XXL-JOB, {at}, never was {ahead:.1} s ahead, which is what saving it here may take: use a faster connection to the \
+        "its next fire in XXL-JOB, {at}, never was {needed_seconds:.1} s ahead, which is what saving it here may take: use a faster connection to the \
          server, or a longer --wait; nothing was changed"
     )
 }

@@ -103,8 +103,8 @@ impl Watch {
                 }
                 // The aborted execution ends later, by an event.
                 Step::Abort(Task::Execution(_)) => {}
-                Step::Wait(until) => {
-                    prop_assert!(until.is_none_or(|at| at > self.harness.now), "it would spin");
+                Step::Wait(wake_at) => {
+                    prop_assert!(wake_at.is_none_or(|at| at > self.harness.now), "it would spin");
                     return Ok(());
                 }
                 Step::Ended => {
@@ -116,8 +116,8 @@ impl Watch {
     }
 
     fn check_not_released(&self, name: &str, epoch: i64) -> Result<(), TestCaseError> {
-        let released = self.released.get(name).copied().unwrap_or(0);
-        prop_assert!(released < epoch, "{} at {} was released at {}", name, epoch, released);
+        let released_epoch = self.released.get(name).copied().unwrap_or(0);
+        prop_assert!(released_epoch < epoch, "{} at {} was released at {}", name, epoch, released_epoch);
         Ok(())
     }
 
@@ -126,23 +126,30 @@ impl Watch {
             let released_item = (item.name.clone(), item.epoch);
             if item.released {
                 self.released.insert(item.name.clone(), item.epoch);
-                prop_assert!(!self.executing.values().any(|one| *one == released_item), "{:?} has rows in work", item);
                 prop_assert!(
-                    !self.selecting.iter().flatten().any(|one| *one == released_item),
+                    !self.executing.values().any(|held_item| *held_item == released_item),
+                    "{:?} has rows in work",
+                    item
+                );
+                prop_assert!(
+                    !self.selecting.iter().flatten().any(|held_item| *held_item == released_item),
                     "{:?} is asked for",
                     item
                 );
                 prop_assert_eq!(item.oldest_at_ms, 0);
             }
-            if let Some(previous) = self.reported.insert(item.name.clone(), item.clone()) {
-                prop_assert!(item.epoch >= previous.epoch, "{:?} after {:?}", item, previous);
-                if item.epoch == previous.epoch {
-                    let counts = |one: &PumpProgress| [one.fetches, one.rows, one.done, one.failed];
-                    prop_assert!(counts(&item).iter().zip(counts(&previous)).all(|(now, previous)| *now >= previous));
-                    prop_assert!(item.released || !previous.released, "a released item comes back");
+            if let Some(previous_report) = self.reported.insert(item.name.clone(), item.clone()) {
+                prop_assert!(item.epoch >= previous_report.epoch, "{:?} after {:?}", item, previous_report);
+                if item.epoch == previous_report.epoch {
+                    let counts =
+                        |progress: &PumpProgress| [progress.fetches, progress.rows, progress.done, progress.failed];
+                    prop_assert!(
+                        counts(&item).iter().zip(counts(&previous_report)).all(|(now, previous)| *now >= previous)
+                    );
+                    prop_assert!(item.released || !previous_report.released, "a released item comes back");
                     prop_assert_eq!(
-                        item.sequence > previous.sequence,
-                        PumpProgress { sequence: previous.sequence, ..item.clone() } != previous
+                        item.sequence > previous_report.sequence,
+                        PumpProgress { sequence: previous_report.sequence, ..item.clone() } != previous_report
                     );
                 }
             }

@@ -55,9 +55,9 @@ impl<R: Clone> Group<R> {
         self.is_fetch_count_changed = false;
         let (term, number) = self.last_order.unwrap_or_default();
         let since_origin = now.saturating_duration_since(self.origin);
-        let oldest = self.rows.oldest_fetched_at();
+        let oldest_fetches = self.rows.oldest_fetched_at();
         let items = self.items.iter_mut().map(|(name, item)| {
-            let oldest_at = oldest.get(&(name.as_str(), item.epoch));
+            let oldest_at = oldest_fetches.get(&(name.as_str(), item.epoch));
             let counts = item.counts;
             let progress = PumpProgress {
                 name: name.clone(),
@@ -91,21 +91,23 @@ pub fn split(report: PumpReport) -> Vec<PumpReport> {
     if items.len() <= REPORT_ITEMS_MAX && encoded_len(&report) <= REPORT_BYTES_MAX {
         return vec![report];
     }
-    let mut parts = Vec::new();
+    let mut messages = Vec::new();
     let head = PumpReport { items: Vec::new(), ..report };
     let head_bytes = encoded_len(&head);
-    let (mut part, mut bytes) = (head.clone(), head_bytes);
+    let (mut message, mut bytes) = (head.clone(), head_bytes);
     for item in report.items {
         let item_bytes = encoded_len(&item) + ITEM_OVERHEAD;
-        if part.items.len() == REPORT_ITEMS_MAX || (bytes + item_bytes > REPORT_BYTES_MAX && !part.items.is_empty()) {
-            parts.push(std::mem::replace(&mut part, head.clone()));
+        if message.items.len() == REPORT_ITEMS_MAX
+            || (bytes + item_bytes > REPORT_BYTES_MAX && !message.items.is_empty())
+        {
+            messages.push(std::mem::replace(&mut message, head.clone()));
             bytes = head_bytes;
         }
         bytes += item_bytes;
-        part.items.push(item);
+        message.items.push(item);
     }
-    parts.push(part);
-    parts
+    messages.push(message);
+    messages
 }
 
 #[cfg(test)]

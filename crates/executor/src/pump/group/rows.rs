@@ -174,9 +174,9 @@ impl<R: Clone> RowTracker<R> {
         }
     }
 
-    /// Queues a failed row again at `until`.
-    pub(super) fn queue_retry(&mut self, item: &str, entry: QueuedRow<R>, until: Instant) {
-        self.retry_queue.insert((until, entry.number), (item.to_owned(), entry));
+    /// Queues a failed row again at `retry_at`.
+    pub(super) fn queue_retry(&mut self, item: &str, entry: QueuedRow<R>, retry_at: Instant) {
+        self.retry_queue.insert((retry_at, entry.number), (item.to_owned(), entry));
     }
 
     pub(super) fn wake_waiting(&mut self, now: Instant) {
@@ -213,7 +213,7 @@ impl<R: Clone> RowTracker<R> {
     /// If a select returns the row within `duration`, it is ignored, so that it does not keep the group busy.
     pub(super) fn rest(&mut self, row_id: (String, String), now: Instant, duration: Duration) {
         if self.resting_until.len() >= REMEMBERED_COUNT_MAX {
-            self.resting_until.retain(|_, until| *until > now);
+            self.resting_until.retain(|_, rests_until| *rests_until > now);
         }
         if self.resting_until.len() < REMEMBERED_COUNT_MAX {
             self.resting_until.insert(row_id, now + duration);
@@ -221,7 +221,7 @@ impl<R: Clone> RowTracker<R> {
     }
 
     pub(super) fn is_resting(&mut self, row_id: &(String, String), now: Instant) -> bool {
-        let is_resting = self.resting_until.get(row_id).is_some_and(|until| *until > now);
+        let is_resting = self.resting_until.get(row_id).is_some_and(|rests_until| *rests_until > now);
         if !is_resting {
             self.resting_until.remove(row_id);
         }
@@ -249,17 +249,17 @@ impl<R: Clone> RowTracker<R> {
 
     /// When the oldest row of each item and epoch was fetched.
     pub(super) fn oldest_fetched_at(&self) -> BTreeMap<(&str, i64), Timestamp> {
-        let mut oldest = BTreeMap::new();
+        let mut oldest_fetches = BTreeMap::new();
         let queued_rows = self.queue.values().chain(self.retry_queue.values()).map(|(item, entry)| (item, entry));
         let executing_rows = self
             .executions
             .values()
             .flat_map(|execution| execution.entries.iter().map(|entry| (&execution.item, entry)));
         for (item, entry) in queued_rows.chain(executing_rows) {
-            let at = oldest.entry((item.as_str(), entry.epoch)).or_insert(entry.fetched_at);
+            let at = oldest_fetches.entry((item.as_str(), entry.epoch)).or_insert(entry.fetched_at);
             *at = entry.fetched_at.min(*at);
         }
-        oldest
+        oldest_fetches
     }
 }
 
