@@ -29,11 +29,11 @@ pub(crate) struct Timing {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fires {
     /// Runs that were claimed for this instant.
-    pub(crate) claimed: u64,
+    pub(crate) claimed_count: u64,
     /// Runs whose verdict became durable.
-    pub(crate) durable: u64,
+    pub(crate) durable_count: u64,
     /// How long after the instant the last verdict became durable, in microseconds.
-    pub(crate) last_durable: u64,
+    pub(crate) last_durable_micros: u64,
 }
 
 /// The observations. [`MeteredStore::begin`] clears only the timings of the calls.
@@ -124,7 +124,7 @@ impl MeteredStore {
         for run in jobs.iter().filter(is_counted).flat_map(|job| &job.runs) {
             if !run.status.is_terminal() && !result.existing.contains(&run.id) {
                 metrics.open_runs.insert(run.id, run.fire_at);
-                metrics.fires.entry(run.fire_at).or_default().claimed += 1;
+                metrics.fires.entry(run.fire_at).or_default().claimed_count += 1;
             }
         }
     }
@@ -145,9 +145,9 @@ impl MeteredStore {
             metrics.stored_in_window += u64::from(is_in_window);
             if let Some(fire_at) = metrics.open_runs.remove(&finish.run) {
                 let fires = metrics.fires.entry(fire_at).or_default();
-                fires.durable += 1;
+                fires.durable_count += 1;
                 let lateness_micros = u64::try_from(clock::micros_after(fire_at)).unwrap_or(0);
-                fires.last_durable = fires.last_durable.max(lateness_micros);
+                fires.last_durable_micros = fires.last_durable_micros.max(lateness_micros);
             }
         }
     }

@@ -250,7 +250,12 @@ async fn wait_until_durable(metered_store: &MeteredStore, window: Window, planne
 
 fn durable_count(metered_store: &MeteredStore, window: Window) -> u64 {
     metered_store.read(|metrics| {
-        metrics.fires.iter().filter(|(fire_at, _)| window.contains(**fire_at)).map(|(_, f)| f.durable).sum()
+        metrics
+            .fires
+            .iter()
+            .filter(|(fire_at, _)| window.contains(**fire_at))
+            .map(|(_, fires)| fires.durable_count)
+            .sum()
     })
 }
 
@@ -311,7 +316,8 @@ impl Outcome {
     fn counts(&self, plan: &Plan) -> Counts {
         let fires =
             self.metrics.fires.iter().filter(|(fire_at, _)| self.window.contains(**fire_at)).map(|(_, fires)| fires);
-        let (claimed, durable) = fires.fold((0, 0), |sums, fire| (sums.0 + fire.claimed, sums.1 + fire.durable));
+        let (claimed, durable) =
+            fires.fold((0, 0), |sums, fire| (sums.0 + fire.claimed_count, sums.1 + fire.durable_count));
         Counts {
             planned: planned(plan),
             claimed,
@@ -327,7 +333,7 @@ impl Outcome {
 
     fn durability(&self) -> Durability {
         let fires = self.metrics.fires.iter().filter(|(fire_at, _)| self.window.contains(**fire_at));
-        let mut last_durable: Vec<u64> = fires.map(|(_, fires)| fires.last_durable).collect();
+        let mut last_durable: Vec<u64> = fires.map(|(_, fires)| fires.last_durable_micros).collect();
         last_durable.sort_unstable();
         let ms = |micros: Option<&u64>| *micros.unwrap_or(&0) as f64 / 1_000.0;
         Durability { p50_ms: ms(last_durable.get(last_durable.len() / 2)), max_ms: ms(last_durable.last()) }

@@ -65,7 +65,7 @@ struct Shared {
     client: Client,
     on_start: OnStart,
     /// Results that a server accepted.
-    acknowledged: AtomicU64,
+    acknowledged_count: AtomicU64,
 }
 
 /// One executor.
@@ -73,7 +73,7 @@ struct Shared {
 struct StubExecutor {
     shared: Arc<Shared>,
     /// Receives the runs that have ended and must be reported.
-    ended: mpsc::Sender<RunRequest>,
+    end_sender: mpsc::Sender<RunRequest>,
 }
 
 /// A request to start a run.
@@ -155,7 +155,7 @@ impl XxlExecutors {
         rustls::crypto::ring::default_provider().install_default().ok();
         let client = Client::builder().no_proxy().timeout(TIMEOUT).build();
         let client = client.map_err(|error| BenchError::failed(error.to_string()))?;
-        let shared = Shared { target, client, on_start: Box::new(on_start), acknowledged: AtomicU64::new(0) };
+        let shared = Shared { target, client, on_start: Box::new(on_start), acknowledged_count: AtomicU64::new(0) };
         let (stop, tasks) = (CancellationToken::new(), JoinSet::new());
         let mut executors = Self { shared: Arc::new(shared), addresses: Vec::new(), stop, tasks };
         for _ in 0..count {
@@ -172,7 +172,7 @@ impl XxlExecutors {
 
     /// How many results a server has accepted so far.
     pub(crate) fn acknowledged(&self) -> u64 {
-        self.shared.acknowledged.load(Ordering::Relaxed)
+        self.shared.acknowledged_count.load(Ordering::Relaxed)
     }
 
     /// Ends the executors immediately. Their registrations are left to expire.
@@ -188,7 +188,7 @@ async fn start(shared: &Arc<Shared>, stop: &CancellationToken, tasks: &mut JoinS
     let address = listener.local_addr().map_err(BenchError::system("listen"))?;
     let address = format!("http://{address}/");
     let (end_sender, ends) = mpsc::channel(WAITING_MAX);
-    let stub = StubExecutor { shared: Arc::clone(shared), ended: end_sender };
+    let stub = StubExecutor { shared: Arc::clone(shared), end_sender };
     let app = Router::new()
         .route("/run", post(run))
         .route("/beat", post(answer_ok))
@@ -222,7 +222,7 @@ async fn log() -> axum::Json<Value> {
 /// Accepts a run, which ends immediately.
 async fn run(State(stub): State<StubExecutor>, axum::Json(request): axum::Json<RunRequest>) -> axum::Json<Value> {
     (stub.shared.on_start)(request);
-    if stub.ended.send(request).await.is_err() {
+    if stub.end_sender.send(request).await.is_err() {
         tracing::warn!("a run arrived after the end");
     }
     answer_ok().await
@@ -285,7 +285,7 @@ async fn report(shared: Arc<Shared>, mut ends: mpsc::Receiver<RunRequest>) {
         );
         let callbacks: Vec<Value> = callbacks.collect();
         if shared.send("callback", &Value::Array(callbacks)).await {
-            shared.acknowledged.fetch_add(count, Ordering::Relaxed);
+            shared.acknowledged_count.fetch_add(count, Ordering::Relaxed);
         }
     }
 }
@@ -318,7 +318,7 @@ mod tests {
         server.spawn(async move { drop(axum::serve(listener, app).await) });
         let target = Target { base_urls, app: "demo".to_owned(), token: "token".to_owned() };
         let client = Client::builder().no_proxy().build().unwrap();
-        let shared = Shared { target, client, on_start: Box::new(|_| ()), acknowledged: AtomicU64::new(0) };
+        let shared = Shared { target, client, on_start: Box::new(|_| ()), acknowledged_count: AtomicU64::new(0) };
         let (shared, (ended, ends)) = (Arc::new(shared), mpsc::channel(WAITING_MAX));
         for log_id in 0..3_000 {
             ended.try_send(RunRequest { job_id: 1, log_id, log_date_time: 0 }).unwrap();
@@ -326,7 +326,7 @@ mod tests {
         drop(ended);
         report(Arc::clone(&shared), ends).await;
         assert_eq!(*counts.lock().unwrap(), [3_000_usize]);
-        assert_eq!(shared.acknowledged.load(Ordering::Relaxed), 3_000);
+        assert_eq!(shared.acknowledged_count.load(Ordering::Relaxed), 3_000);
     }
 
     #[test]

@@ -81,7 +81,7 @@ pub struct Builder {
     secrets: Option<Secrets>,
     states: States,
     handlers: Vec<(String, JobHandler)>,
-    declared: Vec<Declaration>,
+    declarations: Vec<Declaration>,
     installs_subscriber: bool,
 }
 
@@ -106,7 +106,7 @@ impl Builder {
             secrets: None,
             states: States::default(),
             handlers: Vec::new(),
-            declared: Vec::new(),
+            declarations: Vec::new(),
             installs_subscriber: true,
         }
     }
@@ -304,7 +304,7 @@ impl Builder {
     /// Declares a job whose handler is in this executor or in another one of the app: only the definition is
     /// registered.
     pub fn declare(mut self, declaration: Declaration) -> Self {
-        self.declared.push(declaration);
+        self.declarations.push(declaration);
         self
     }
 }
@@ -318,7 +318,7 @@ impl Builder {
         self.check()?;
         let blocking_threads = self.blocking_thread_count();
         let handlers = collect_handlers(self.handlers)?;
-        let declared_jobs = collect_declared(self.declared, &self.app)?;
+        let declared_jobs = collect_declared(self.declarations, &self.app)?;
         let servers = open_servers(&self.servers, self.token, self.tls_files)?;
         let mut setup = Setup::new(self.states, self.timing);
         setup.secrets = self.secrets;
@@ -338,8 +338,7 @@ impl Builder {
             weight: self.weight,
             slots: self.slots,
         };
-        let engine =
-            Engine::new(Arc::new(setup), Catalog { handlers, declared: declared_jobs }, identity, servers, journal);
+        let engine = Engine::new(Arc::new(setup), Catalog { handlers, declared_jobs }, identity, servers, journal);
         Ok(Executor { engine, drain_grace: self.drain_grace, installs_subscriber: self.installs_subscriber })
     }
 

@@ -261,7 +261,7 @@ impl Bridge {
         };
         let id = engine.store().register_xxl(&executor).await?;
         if !self.links().contains_key(&id) {
-            self.0.poke.notify_one();
+            self.0.refresh_requested.notify_one();
         }
         Ok(())
     }
@@ -270,7 +270,7 @@ impl Bridge {
         let address = self.checked_address(app, body)?;
         let engine = &self.0.shared.engine;
         if engine.store().unregister_xxl(app.id, address.as_str(), engine.now()).await? {
-            self.0.poke.notify_one();
+            self.0.refresh_requested.notify_one();
         }
         Ok(())
     }

@@ -129,7 +129,7 @@ pub(crate) struct Inner {
     pub(crate) tokens: Tokens<App>,
     pub(crate) registrations: Registrations,
     pub(crate) body_room: Arc<Semaphore>,
-    pub(crate) poke: Notify,
+    pub(crate) refresh_requested: Notify,
     /// The last answers of executors registered by hand.
     beats: Mutex<Beats>,
 }
@@ -154,9 +154,10 @@ impl Bridge {
             lifecycle: lifecycle.clone(),
         });
         let body_room = Arc::new(Semaphore::new(BODIES_KIB_MAX));
-        let (links, tokens, poke) = (Mutex::default(), Tokens::default(), Notify::new());
+        let (links, tokens, refresh_requested) = (Mutex::default(), Tokens::default(), Notify::new());
         let (registrations, beats) = (Registrations::default(), Mutex::default());
-        let bridge = Self(Arc::new(Inner { shared, links, tokens, registrations, body_room, poke, beats }));
+        let bridge =
+            Self(Arc::new(Inner { shared, links, tokens, registrations, body_room, refresh_requested, beats }));
         let (loop_bridge, stop) = (bridge.clone(), lifecycle.hard.clone());
         lifecycle.spawn("xxl", Until::Hard, async move {
             stop.run_until_cancelled(loop_bridge.registration_loop()).await;
@@ -182,7 +183,7 @@ impl Bridge {
         loop {
             tokio::select! {
                 _ = ticker.tick() => {}
-                () = self.0.poke.notified() => {}
+                () = self.0.refresh_requested.notified() => {}
             }
             if let Err(error) = self.refresh_and_expect(&mut state).await {
                 state.note_failure(Instant::now());
@@ -358,7 +359,7 @@ impl Bridge {
                 Err(reason) => (BeatOutcome::NoAnswer, Some(reason)),
             };
             if bridge.beats().note_answer(id, outcome, Instant::now()) {
-                bridge.0.poke.notify_one();
+                bridge.0.refresh_requested.notify_one();
             }
             if let Some(reason) = reason
                 && let Some(count) = bridge.0.shared.log_limit.count(&format!("by hand {id}"))

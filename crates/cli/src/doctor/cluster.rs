@@ -24,7 +24,7 @@ struct ClusterState {
     executors: Vec<Value>,
     apps: Vec<Value>,
     /// Runs that wait to be sent.
-    pending: Vec<Value>,
+    pending_runs: Vec<Value>,
     /// The jobs by app.
     jobs: BTreeMap<String, Vec<Value>>,
     /// The problems with the jobs that an app's code declares, by app.
@@ -48,7 +48,7 @@ impl ClusterState {
             executors: items(client, &["executors"], &[("limit", "200")]).await?,
             apps: items(client, &["apps"], &[]).await?,
             alerts: Alerts::read(client).await,
-            pending: pending_runs_until(client, clock::now()).await?,
+            pending_runs: pending_runs_until(client, clock::now()).await?,
             ..Self::default()
         };
         let names: Vec<String> = cluster.apps.iter().map(|app| text_of(&app["name"])).collect();
@@ -68,7 +68,9 @@ impl ClusterState {
         checks.push(self.check_executors());
         checks.extend(self.executors.iter().filter_map(|executor| silent_executor(executor, now)));
         checks.extend(self.check_switched_apps());
-        checks.extend(Jobs { executors: &self.executors, jobs: &self.jobs, pending: &self.pending }.checks(now));
+        checks.extend(
+            Jobs { executors: &self.executors, jobs: &self.jobs, pending_runs: &self.pending_runs }.checks(now),
+        );
         checks.extend(self.check_declarations());
         let alerts = self.alerts.iter().flat_map(|alerts| alerts.checks(&self.jobs));
         checks.extend(alerts.map(|problem| failed_check("alerts", problem.finding, problem.remedy)));
@@ -267,7 +269,7 @@ mod tests {
             ],
             apps: vec![json!({"name": "a", "state": "stopped"})],
             jobs: BTreeMap::from([("b".to_owned(), vec![job("b1")]), ("c".to_owned(), vec![job("c1"), job("c2")])]),
-            pending: vec![
+            pending_runs: vec![
                 json!({"job": "c1", "due_at": "2026-01-01T00:00:00Z"}),
                 json!({"job": "c1", "due_at": "2026-01-01T00:20:00Z"}),
             ],

@@ -23,7 +23,7 @@ pub(super) struct Jobs<'a> {
     /// The jobs by app.
     pub(super) jobs: &'a BTreeMap<String, Vec<Value>>,
     /// Runs that wait to be sent.
-    pub(super) pending: &'a [Value],
+    pub(super) pending_runs: &'a [Value],
 }
 
 /// Overdue runs by the name of their job.
@@ -35,7 +35,7 @@ type Obstacle = (String, String);
 impl<'a> Jobs<'a> {
     pub(super) fn checks(&self, now: Timestamp) -> Vec<Check> {
         let mut overdue = Overdue::new();
-        for run in self.pending.iter().filter(|run| is_overdue(run, now)) {
+        for run in self.pending_runs.iter().filter(|run| is_overdue(run, now)) {
             overdue.entry(run["job"].as_str().unwrap_or_default()).or_default().push(run);
         }
         let mut checks = Vec::new();
@@ -191,9 +191,9 @@ mod tests {
 
     const NOW: &str = "2026-01-01T00:10:00Z";
 
-    fn findings(executors: &[Value], jobs: Vec<Value>, pending: &[Value]) -> Vec<(String, String)> {
+    fn findings(executors: &[Value], jobs: Vec<Value>, pending_runs: &[Value]) -> Vec<(String, String)> {
         let jobs = BTreeMap::from([("billing".to_owned(), jobs)]);
-        let checks = Jobs { executors, jobs: &jobs, pending }.checks(NOW.parse().unwrap());
+        let checks = Jobs { executors, jobs: &jobs, pending_runs }.checks(NOW.parse().unwrap());
         checks.into_iter().map(|check| (format!("{}: {}", check.name, check.finding), check.remedy)).collect()
     }
 

@@ -221,7 +221,7 @@ enum Token {
 
 impl Statement {
     fn read(text: &str) -> Result<Self, String> {
-        let mut tokens = Tokens { unread_chars: text.chars().peekable(), peeked: None };
+        let mut tokens = Tokens { unread_chars: text.chars().peekable(), peeked_token: None };
         let verb = tokens.read_word()?;
         match verb.as_str() {
             "insert" | "replace" => Self::parse_insert(&mut tokens),
@@ -315,12 +315,12 @@ fn is_key(word: &str) -> bool {
 
 struct Tokens<'a> {
     unread_chars: std::iter::Peekable<std::str::Chars<'a>>,
-    peeked: Option<Token>,
+    peeked_token: Option<Token>,
 }
 
 impl Tokens<'_> {
     fn next(&mut self) -> Result<Option<Token>, String> {
-        if let Some(token) = self.peeked.take() {
+        if let Some(token) = self.peeked_token.take() {
             return Ok(Some(token));
         }
         while self.unread_chars.next_if(|c| c.is_whitespace()).is_some() {}
@@ -380,7 +380,7 @@ impl Tokens<'_> {
             match self.next()? {
                 Some(Token::Sign('.')) => name = self.read_word()?,
                 token => {
-                    self.peeked = token;
+                    self.peeked_token = token;
                     return Ok(name.rsplit('.').next().unwrap_or_default().to_owned());
                 }
             }

@@ -91,8 +91,8 @@ impl FollowArgs {
         let (mut has_read_all, mut was_warned) = (false, false);
         loop {
             match self.read_page(client, &mut database, &zone, &mut names, (&mut last_id, &mut unknown_titles)).await {
-                Ok(PageResult { stored, is_last, newest }) => {
-                    let is_old = newest.is_some_and(|at| at < clock::now().saturating_sub(CLOCK_BEHIND_MAX));
+                Ok(PageResult { stored_count, is_last, newest_fire_at }) => {
+                    let is_old = newest_fire_at.is_some_and(|at| at < clock::now().saturating_sub(CLOCK_BEHIND_MAX));
                     if has_read_all && is_old && !std::mem::replace(&mut was_warned, true) {
                         output::print_message(&format!(
                             "new rows of the log are hours old by --time-zone {}: is that the zone of XXL-JOB's servers?",
@@ -100,9 +100,9 @@ impl FollowArgs {
                         ));
                     }
                     has_read_all |= is_last;
-                    if stored > 0 {
+                    if stored_count > 0 {
                         output::print_message(&format!(
-                            "{stored} fires of {} stored, up to number {last_id}",
+                            "{stored_count} fires of {} stored, up to number {last_id}",
                             self.name
                         ));
                     }
@@ -164,16 +164,17 @@ impl FollowArgs {
         }
         let fires: Vec<Value> =
             settled_rows.iter().filter_map(|row| fire_report(zone, &names.by_number, row)).collect();
-        let mut stored = 0;
+        let mut stored_count = 0;
         if !fires.is_empty() {
             let body = json!({"source": self.name, "fires": fires}).to_string();
-            stored = client.post(&["shadow", "fires"], &body).await?.value()?["stored"].as_u64().unwrap_or_default();
+            stored_count =
+                client.post(&["shadow", "fires"], &body).await?.value()?["stored"].as_u64().unwrap_or_default();
         }
         if let Some(last_row) = settled_rows.last() {
             *last_id = last_row.id;
         }
-        let newest = settled_rows.iter().filter_map(|row| fired_at(zone, row)).max();
-        Ok(PageResult { stored, is_last: settled_rows.len() < PAGE_LEN as usize, newest })
+        let newest_fire_at = settled_rows.iter().filter_map(|row| fired_at(zone, row)).max();
+        Ok(PageResult { stored_count, is_last: settled_rows.len() < PAGE_LEN as usize, newest_fire_at })
     }
 }
 
@@ -198,10 +199,10 @@ impl Names {
 
 struct PageResult {
     /// How many fires of the page the server stored.
-    stored: u64,
+    stored_count: u64,
     is_last: bool,
     /// When the newest row of the page was sent.
-    newest: Option<Timestamp>,
+    newest_fire_at: Option<Timestamp>,
 }
 
 /// Whether a failure may be temporary: a server or a database that cannot be reached for a while.

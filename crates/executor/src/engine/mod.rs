@@ -259,7 +259,7 @@ impl Engine {
             handlers: self.catalog.handlers.keys().cloned().collect(),
             held,
             finished,
-            declared: self.catalog.declared.clone(),
+            declared: self.catalog.declared_jobs.clone(),
             handler_infos: self.catalog.handler_infos(),
             protocol: rondel_proto::PROTOCOL,
             process: if self.journal.is_none() { host::process() } else { None },

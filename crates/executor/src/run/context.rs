@@ -72,7 +72,7 @@ struct Inner {
     is_on_blocking_thread: AtomicBool,
     arrived_at: Instant,
     /// When the handler began, by this host's clock and by the server's.
-    started: OnceLock<(Instant, Timestamp)>,
+    start_times: OnceLock<(Instant, Timestamp)>,
     /// The run's own span, if this program exports it.
     exported_span: OnceLock<TraceParent>,
     /// The mailbox for orders, if the run is a group of a pump job.
@@ -177,7 +177,7 @@ impl RunContext {
     /// When the attempt's timeout ends; `None` for no limit.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        let started_at = self.inner.started.get().map_or(self.inner.arrived_at, |(started_at, _)| *started_at);
+        let started_at = self.inner.start_times.get().map_or(self.inner.arrived_at, |(started_at, _)| *started_at);
         self.timeout().and_then(|timeout| started_at.checked_add(timeout))
     }
 
@@ -220,7 +220,7 @@ impl RunContext {
                 tasks: Mutex::new(Some(Vec::new())),
                 is_on_blocking_thread: AtomicBool::new(false),
                 arrived_at: Instant::now(),
-                started: OnceLock::new(),
+                start_times: OnceLock::new(),
                 exported_span: OnceLock::new(),
                 order_mailbox,
             }),
@@ -287,18 +287,18 @@ impl RunContext {
     /// server's.
     pub(crate) fn set_started(&self) -> (Instant, Timestamp) {
         let server_now = || self.inner.setup.clock.now_not_before(self.due_at());
-        *self.inner.started.get_or_init(|| (Instant::now(), server_now()))
+        *self.inner.start_times.get_or_init(|| (Instant::now(), server_now()))
     }
 
     /// When the handler began, by the server's clock.
     pub(crate) fn started_at(&self) -> Option<Timestamp> {
-        self.inner.started.get().map(|(_, started_at)| *started_at)
+        self.inner.start_times.get().map(|(_, started_at)| *started_at)
     }
 
     /// The delay between the trigger's arrival and the handler's start.
     pub(crate) fn start_delay(&self) -> Duration {
         let arrived_at = self.inner.arrived_at;
-        self.inner.started.get().map_or(Duration::ZERO, |(started_at, _)| started_at.duration_since(arrived_at))
+        self.inner.start_times.get().map_or(Duration::ZERO, |(started_at, _)| started_at.duration_since(arrived_at))
     }
 
     /// How long the run may take to end once it must stop. A cancelled group of a pump job may take as long as the

@@ -264,7 +264,7 @@ pub(super) fn record_unknown_columns(row: &Row, entry: &mut Entry) {
 }
 
 pub(super) fn add_remarks(tables: &Tables, result: &mut ImportResult) {
-    result.remarks.extend(tables.missing.iter().cloned());
+    result.remarks.extend(tables.omissions.iter().cloned());
     let is_serial = |row: &Row| text(row, "executor_block_strategy") == Some("SERIAL_EXECUTION");
     if tables.jobs.iter().any(is_serial) {
         result.remarks.push(SERIAL_WAIT.to_owned());

@@ -24,7 +24,7 @@ pub(in crate::import) struct Tables {
     pub(super) versions: Vec<Row>,
     pub(super) users: Vec<Row>,
     /// Why tables are left out.
-    pub(super) missing: Vec<String>,
+    pub(super) omissions: Vec<String>,
 }
 
 impl Tables {
@@ -41,7 +41,7 @@ impl Tables {
             match database.rows(table, &["id"], &SECRET_COLUMNS, &[]).await {
                 Ok(table_rows) => *rows = table_rows,
                 Err(error @ (ForeignError::NoTable(..) | ForeignError::Unreadable(..))) => {
-                    tables.missing.push(format!("{table} is left out: {error}"));
+                    tables.omissions.push(format!("{table} is left out: {error}"));
                 }
                 Err(error) => return Err(database_failure(error)),
             }
@@ -59,7 +59,7 @@ impl Tables {
         for (table, rows) in [(VERSION_TABLE, &mut tables.versions), (USER_TABLE, &mut tables.users)] {
             match dump_tables.remove(table) {
                 Some(table_rows) => *rows = table_rows,
-                None => tables.missing.push(format!("{table} is left out: the dump does not have it")),
+                None => tables.omissions.push(format!("{table} is left out: the dump does not have it")),
             }
         }
         let mut take_table = |table: &str| {

@@ -153,11 +153,11 @@ async fn with_first_fire<'a>(
         Ok(first_fire) => first_fire,
         Err(failure) => return Err(not_started_outcome(seam, failure.message()).repeatable()),
     };
-    let until = first_fire.planned.unwrap_or_else(clock::now);
+    let until = first_fire.planned_at.unwrap_or_else(clock::now);
     let missed_text = first_fire.missed_at.map(|missed_at| neither_side_text(job, missed_at, until));
     let gap = [gap, missed_text].into_iter().flatten().reduce(|gaps, other_gap| format!("{gaps}; {other_gap}"));
-    match first_fire.planned {
-        Some(planned) => Ok(StoppedJob { job, seam, first_fire: planned, gap }),
+    match first_fire.planned_at {
+        Some(planned_at) => Ok(StoppedJob { job, seam, first_fire: planned_at, gap }),
         None => {
             let result = "no longer runs here; it has no fire to start with there: start it in XXL-JOB if it is to run";
             Err(Outcome::done(RunsIn::Neither, Some(seam), result).with_gap(gap.as_deref()))
@@ -308,7 +308,7 @@ async fn demote_child(switch: &Switchover<'_>, job: &Job, seam: Timestamp, outco
 /// The fire with which XXL-JOB can begin.
 #[derive(Default)]
 struct FirstFire {
-    planned: Option<Timestamp>,
+    planned_at: Option<Timestamp>,
     /// The earliest fire before the planned one that ran on neither side, and whose instant has passed.
     missed_at: Option<Timestamp>,
 }
@@ -322,11 +322,11 @@ async fn first_fire(switch: &Switchover<'_>, job: &Job, mut from: Timestamp) -> 
         let verdict = |fire: &Value| fire["verdict"].as_str().map(str::to_owned).unwrap_or_default();
         let is_meant =
             |fire: &&Value| matches!(verdict(fire).as_str(), "planned" | "undecided" | "pending" | "waiting");
-        first_fire.planned = fires.iter().find(is_meant).and_then(instant);
+        first_fire.planned_at = fires.iter().find(is_meant).and_then(instant);
         let is_missed = |fire: &&Value| fire["reason"] == "shadow";
         let missed_at = fires.iter().take_while(|fire| !is_meant(fire)).find(is_missed).and_then(instant);
         first_fire.missed_at = first_fire.missed_at.or(missed_at);
-        if first_fire.planned.is_some() || missed_at.is_none() {
+        if first_fire.planned_at.is_some() || missed_at.is_none() {
             break;
         }
         // All listed fires have passed, so the list is read again from now on.

@@ -68,36 +68,37 @@ async fn is_saved(client: &Client, job: &Job, mode: &str, seam: Timestamp) -> bo
 /// How fast the server saves. This decides how far ahead a seam must be, and how many jobs are switched in one step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    batch: usize,
-    slowest: Duration,
+    batch_len: usize,
+    slowest_save: Duration,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { batch: 1, slowest: Duration::ZERO }
+        Self { batch_len: 1, slowest_save: Duration::ZERO }
     }
 }
 
 impl Pace {
     /// How many jobs to switch in the next step: one at first, to measure the server.
     pub(super) const fn batch(self) -> usize {
-        self.batch
+        self.batch_len
     }
 
     /// Expects saving to take at least this long, until a batch is measured.
     pub(super) fn expect_at_least(&mut self, duration: Duration) {
-        self.slowest = self.slowest.max(duration);
+        self.slowest_save = self.slowest_save.max(duration);
     }
 
     /// Adjusts the pace to the measured time of a batch.
     pub(super) fn record_measured(&mut self, duration: Duration) {
-        self.batch = if duration > SLOW_AFTER { (self.batch / 2).max(1) } else { (self.batch * 2).min(BATCH_MAX) };
-        self.slowest = duration;
+        self.batch_len =
+            if duration > SLOW_AFTER { (self.batch_len / 2).max(1) } else { (self.batch_len * 2).min(BATCH_MAX) };
+        self.slowest_save = duration;
     }
 
     /// How long saving the next batch may take: twice as long as the last one, because it may have twice as many jobs.
     pub(super) fn allowance(self) -> Duration {
-        SAVE_TIMEOUT.max(self.slowest * 2)
+        SAVE_TIMEOUT.max(self.slowest_save * 2)
     }
 }
 
