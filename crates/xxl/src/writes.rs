@@ -34,23 +34,24 @@ type PendingSettle = PendingWrite<Vec<i64>, ()>;
 pub(crate) struct Writes {
     sends: mpsc::Sender<PendingSend>,
     reports: mpsc::Sender<PendingReport>,
-    settles: mpsc::Sender<PendingSettle>,
+    settlements: mpsc::Sender<PendingSettle>,
 }
 
 /// The receivers of the queues of writes, for the loops that write.
 pub(crate) struct WriteReceivers {
     sends: mpsc::Receiver<PendingSend>,
     reports: mpsc::Receiver<PendingReport>,
-    settles: mpsc::Receiver<PendingSettle>,
+    settlements: mpsc::Receiver<PendingSettle>,
 }
 
 impl Writes {
     pub(crate) fn new() -> (Self, WriteReceivers) {
         let (sends, waiting_sends) = mpsc::channel(WAITING_MAX);
         let (reports, waiting_reports) = mpsc::channel(WAITING_MAX);
-        let (settles, waiting_settles) = mpsc::channel(WAITING_MAX);
-        let receivers = WriteReceivers { sends: waiting_sends, reports: waiting_reports, settles: waiting_settles };
-        (Self { sends, reports, settles }, receivers)
+        let (settlements, waiting_settlements) = mpsc::channel(WAITING_MAX);
+        let receivers =
+            WriteReceivers { sends: waiting_sends, reports: waiting_reports, settlements: waiting_settlements };
+        (Self { sends, reports, settlements }, receivers)
     }
 
     /// Assigns numbers to attempts: see [`rondel_store::XxlExecutors::send_xxl`]. Returns no rows if the lease does not hold.
@@ -68,7 +69,7 @@ impl Writes {
     /// Records that attempts have their verdicts, or never began; false if the store failed.
     pub(crate) async fn settle(&self, log_ids: Vec<i64>) -> bool {
         let len = log_ids.len();
-        len == 0 || submit(&self.settles, log_ids, len).await.is_some()
+        len == 0 || submit(&self.settlements, log_ids, len).await.is_some()
     }
 }
 
@@ -118,7 +119,7 @@ fn group_by_key<K: PartialEq, T, O>(batch: Vec<PendingWrite<(K, Vec<T>), O>>) ->
 impl WriteReceivers {
     /// Starts the loops; they end with the process.
     pub(crate) fn start(self, engine: &Engine, lines: &Arc<LineLimit>, lifecycle: &Lifecycle) {
-        let Self { sends, reports, settles } = self;
+        let Self { sends, reports, settlements } = self;
         let writer = || Writer { engine: engine.clone(), lines: Arc::clone(lines) };
         let spawn = |task: Pin<Box<dyn Future<Output = ()> + Send>>| {
             let stop = lifecycle.hard.clone();
@@ -128,7 +129,7 @@ impl WriteReceivers {
         };
         spawn(Box::pin(writer().send_all(sends)));
         spawn(Box::pin(writer().report_all(reports)));
-        spawn(Box::pin(writer().settle_all(settles)));
+        spawn(Box::pin(writer().settle_all(settlements)));
     }
 }
 

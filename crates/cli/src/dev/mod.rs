@@ -77,22 +77,22 @@ impl DevArgs {
         let start_result = self.seeded_executor(&node, &mut startup_files).await;
         let start_result = match start_result {
             Ok(executor) => node.sign_in_line().await.map(|line| (executor, line)),
-            Err(failure) => Err(failure),
+            Err(failure_token) => Err(failure_token),
         };
         let (executor, sign_in) = match start_result {
             Ok(executor_and_line) => executor_and_line,
-            Err(failure) => {
+            Err(failure_token) => {
                 node.abandon().await;
-                return Err(failure);
+                return Err(failure_token);
             }
         };
         startup_files.commit();
         node.announce(&welcome::lines(&node, sign_in, &self.data_dir, self.listen));
-        let failure = node.failure_token();
+        let failure_token = node.failure_token();
         let stop_requested = async move {
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = failure.cancelled() => {}
+                () = failure_token.cancelled() => {}
             }
         };
         let result = executor.run_until(stop_requested).await;

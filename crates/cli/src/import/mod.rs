@@ -241,8 +241,8 @@ impl KubernetesArgs {
             let name = source_name(file);
             kubernetes::read(&read_text(file)?, &name, &self.app, &mut result).map_err(Failure::refused)?;
         }
-        let source_text: Vec<String> = self.files.iter().map(|file| source_name(file)).collect();
-        let source_text = source_text.join(", ");
+        let source_names: Vec<String> = self.files.iter().map(|file| source_name(file)).collect();
+        let source_text = source_names.join(", ");
         if result.entries.is_empty() {
             let detail = format!(
                 "{source_text}: no CronJob of Kubernetes is in it; give what kubectl get cronjobs -A -o yaml prints"

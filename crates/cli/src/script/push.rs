@@ -72,11 +72,11 @@ struct FileArgs {
 
 impl FileArgs {
     fn language(&self) -> Result<String, Failure> {
-        let by_ending = || {
+        let language_of_ending = || {
             let extension = self.file.extension()?.to_str()?.to_ascii_lowercase();
             ENDINGS.iter().find(|(ending, _)| *ending == extension).map(|(_, language)| (*language).to_owned())
         };
-        self.language.clone().or_else(by_ending).ok_or_else(|| {
+        self.language.clone().or_else(language_of_ending).ok_or_else(|| {
             let message = format!("{}: the name does not state the language; set --language", self.file.display());
             Failure::refused(message)
         })

@@ -96,9 +96,9 @@ pub(super) struct ImportOptions<'a> {
 /// A scheduler, a group and a name.
 type Key = (String, String, String);
 
-fn row_key(row: &Row, what: &str) -> Key {
-    let of = |column: &str| row.get(column).cloned().unwrap_or_default();
-    (of("sched_name"), of(&format!("{what}_group")), of(&format!("{what}_name")))
+fn row_key(row: &Row, column_prefix: &str) -> Key {
+    let value_of = |column: &str| row.get(column).cloned().unwrap_or_default();
+    (value_of("sched_name"), value_of(&format!("{column_prefix}_group")), value_of(&format!("{column_prefix}_name")))
 }
 
 /// The definitions of all triggers, and of jobs without one.

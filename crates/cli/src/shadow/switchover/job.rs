@@ -49,7 +49,8 @@ impl Job {
         };
         let single_schedule = std::slice::from_ref(&job["schedule"]);
         let schedules = job["schedule"].as_array().map_or(single_schedule, Vec::as_slice);
-        let fires = |schedule: &Value| ["cron", "every", "delay", "at"].iter().any(|kind| schedule[kind].is_string());
+        let has_fires =
+            |schedule: &Value| ["cron", "every", "delay", "at"].iter().any(|kind| schedule[kind].is_string());
         Some(Self {
             name: job["name"].as_str()?.to_owned(),
             app: job["app"].as_str()?.to_owned(),
@@ -59,7 +60,7 @@ impl Job {
             is_enabled: job["enabled"] == true,
             mode_from: instant("mode_from"),
             updated_at: instant("updated_at"),
-            has_schedule: schedules.iter().any(fires),
+            has_schedule: schedules.iter().any(has_fires),
             parents: names("parents"),
             children: names("children"),
         })

@@ -106,8 +106,8 @@ async fn save_children(switch: &Switchover<'_>, refusals: &mut BTreeMap<String, 
         .collect();
     for chunk in followers.chunks(CALL_COUNT_MAX) {
         // The current time is before the seam of any parent.
-        let from = clock::now();
-        let results = join_all(chunk.iter().map(|job| save(switch.client, job, "active", from))).await;
+        let active_from = clock::now();
+        let results = join_all(chunk.iter().map(|job| save(switch.client, job, "active", active_from))).await;
         for (job, result) in chunk.iter().zip(results) {
             if let Saved::Refused(failure) | Saved::Unclear(failure) = result {
                 refusals.insert(job.name.clone(), format!("it was not saved here: {}", failure.message()));

@@ -121,12 +121,12 @@ fn relatives_reason(direction: Direction, switch: &Switchover<'_>, job: &Job) ->
             .cloned()
             .collect()
     };
-    let parents = |is_shadow: bool| names_where(&job.parents, &|relative| relative.is_shadow == is_shadow);
+    let parents_in_mode = |is_shadow: bool| names_where(&job.parents, &|relative| relative.is_shadow == is_shadow);
     match direction {
         Direction::Promote => {
             let imported_children = names_where(&job.children, &|relative| relative.is_shadow && relative.is_imported);
             let own_children = names_where(&job.children, &|relative| relative.is_shadow && !relative.is_imported);
-            let parents = parents(true);
+            let parents = parents_in_mode(true);
             if !imported_children.is_empty() {
                 Some(format!(
                     "{} in shadow mode: without {} they would fire on neither side; name them too",
@@ -146,7 +146,7 @@ fn relatives_reason(direction: Direction, switch: &Switchover<'_>, job: &Job) ->
         }
         Direction::Demote => {
             let imported_children = names_where(&job.children, &|relative| !relative.is_shadow && relative.is_imported);
-            let parents = parents(false);
+            let parents = parents_in_mode(false);
             if !imported_children.is_empty() {
                 Some(format!(
                     "{} active here, and XXL-JOB would run them: name them too",
