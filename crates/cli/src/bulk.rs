@@ -81,19 +81,19 @@ impl BulkArgs {
                 format!("--filter is empty, which every {noun} passes; with --yes, write 'app:*' for all {noun}s");
             return Err(Failure::refused(message));
         }
-        let counted_first = post(client, bulk, &json!({"q": filter, "after": self.after, "dry_run": true})).await?;
-        let search = counted_first.value()?;
+        let count_answer = post(client, bulk, &json!({"q": filter, "after": self.after, "dry_run": true})).await?;
+        let search = count_answer.value()?;
         let matched_count = search["matched"].as_u64().unwrap_or_default();
         // A search that found no match may have stopped at its limit before the end. The report then names the place to
         // continue from.
         if self.dry_run || (matched_count == 0 && search["has_more"] == true) {
-            return report(&counted_first, bulk, true, format);
+            return report(&count_answer, bulk, true, format);
         }
         if matched_count == 0 {
             output::print_message(&format!("no {} passes the filter; nothing was done", bulk.noun));
             return match format.format {
                 Format::Json | Format::Jsonl | Format::Yaml => {
-                    output::print_document(counted_first.text(), format.format)
+                    output::print_document(count_answer.text(), format.format)
                 }
                 Format::Name | Format::Table | Format::Wide => Ok(()),
             };
@@ -146,9 +146,10 @@ fn ask_for_consent(bulk: &Bulk<'_>, search: &Value, matched_count: u64) -> Resul
     }
     let names: Vec<String> = affected_names(search).into_iter().take(NAMES_MAX).collect();
     let names_text = if names.is_empty() { String::new() } else { format!(": {}", harmless_text(&names.join(", "))) };
-    let rest_count = matched_count.saturating_sub(u64::try_from(names.len()).unwrap_or(0));
-    let rest_text = if names.is_empty() || rest_count == 0 { String::new() } else { format!(" and {rest_count} more") };
-    write!(std::io::stderr(), "{}: {count}{names_text}{rest_text}? [y/N] ", bulk.action).ok();
+    let unnamed_count = matched_count.saturating_sub(u64::try_from(names.len()).unwrap_or(0));
+    let unnamed_text =
+        if names.is_empty() || unnamed_count == 0 { String::new() } else { format!(" and {unnamed_count} more") };
+    write!(std::io::stderr(), "{}: {count}{names_text}{unnamed_text}? [y/N] ", bulk.action).ok();
     let mut reply = String::new();
     std::io::stdin().read_line(&mut reply)?;
     match reply.trim() {

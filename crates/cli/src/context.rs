@@ -200,8 +200,8 @@ impl LogoutArgs {
             return Err(Failure::from_text("no context is in use"));
         };
         contexts.get(&name)?;
-        let was_there = contexts.delete_token(&name)?;
-        output::print_message(&if was_there {
+        let was_stored = contexts.delete_token(&name)?;
+        output::print_message(&if was_stored {
             format!("signed out of {name}")
         } else {
             format!("{name} has no token")

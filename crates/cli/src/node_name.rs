@@ -19,8 +19,8 @@ pub(crate) fn read_or_make(data_dir: &Path, startup_files: &mut StartupFiles) ->
     match std::fs::read_to_string(&path) {
         Ok(text) => {
             let stored_name = text.trim().to_owned();
-            let bad_name = |sentence| Failure::from_text(format!("{} holds no name: {sentence}", path.display()));
-            name::check(&stored_name).map(|()| stored_name).map_err(bad_name)
+            let name_failure = |sentence| Failure::from_text(format!("{} holds no name: {sentence}", path.display()));
+            name::check(&stored_name).map(|()| stored_name).map_err(name_failure)
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let host = rustix::system::uname().nodename().to_string_lossy().into_owned();

@@ -89,13 +89,13 @@ pub(crate) fn print_names<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> 
 /// DEL, C1 controls and invisible characters. They only occur in the strings of a JSON text, where an escape has the
 /// same meaning.
 fn escaped_json(json: &str) -> Cow<'_, str> {
-    let is_obeyed = |c: char| c == '\u{7f}' || (!c.is_ascii() && is_harmful(c));
-    if !json.contains(is_obeyed) {
+    let needs_escape = |c: char| c == '\u{7f}' || (!c.is_ascii() && is_harmful(c));
+    if !json.contains(needs_escape) {
         return Cow::Borrowed(json);
     }
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {
-        if is_obeyed(c) {
+        if needs_escape(c) {
             let mut units = [0; 2];
             text.extend(c.encode_utf16(&mut units).iter().map(|code_unit| format!("\\u{code_unit:04x}")));
         } else {

@@ -35,8 +35,9 @@ fn parse_role(word: &str) -> Result<Value, Failure> {
 pub(crate) fn with_place_hint(failure: Failure, role_words: &[String]) -> Failure {
     let app_hint = |word: &String| {
         let (role, place) = word.split_once(':')?;
-        let is_it = !place.contains('/') && failure.message().contains(&format!("there is no namespace \"{place}\""));
-        is_it.then(|| format!("; for an app of that name: {role}:default/{place}"))
+        let is_cause =
+            !place.contains('/') && failure.message().contains(&format!("there is no namespace \"{place}\""));
+        is_cause.then(|| format!("; for an app of that name: {role}:default/{place}"))
     };
     let hint = role_words.iter().find_map(app_hint).unwrap_or_default();
     failure.with_hint(&hint)

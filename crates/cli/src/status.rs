@@ -115,10 +115,10 @@ pub(crate) fn is_overdue(run: &Value, now: Timestamp) -> bool {
 
 /// Whether the run was skipped recently although its job wanted it to run.
 fn is_recent_skip(run: &Value, now: Timestamp) -> bool {
-    let is_listed = run["reason"].as_str().is_some_and(|reason| SKIPPED_REASONS.contains(&reason));
+    let has_listed_reason = run["reason"].as_str().is_some_and(|reason| SKIPPED_REASONS.contains(&reason));
     // The overlap policy let the run wait behind an earlier one, which did not end within the queue timeout.
-    let has_waited_behind = run["reason"] == "overlap" && run["detail"]["waits_for"] == "run";
-    (is_listed || has_waited_behind) && has_recently_ended(run, now)
+    let has_waited_for_run = run["reason"] == "overlap" && run["detail"]["waits_for"] == "run";
+    (has_listed_reason || has_waited_for_run) && has_recently_ended(run, now)
 }
 
 fn has_recently_ended(run: &Value, now: Timestamp) -> bool {

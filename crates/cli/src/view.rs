@@ -60,8 +60,8 @@ impl View {
         format: FormatArgs,
         value_text: impl Fn(&str, &Value) -> Option<String>,
     ) -> Result<(), Failure> {
-        let is_whole = matches!(format.format, Format::Table | Format::Wide) && format.columns.is_none();
-        if !is_whole {
+        let shows_all_fields = matches!(format.format, Format::Table | Format::Wide) && format.columns.is_none();
+        if !shows_all_fields {
             return self.print_row(body, format);
         }
         clock::set_display_in_utc(format.utc);

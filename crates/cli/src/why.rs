@@ -39,20 +39,20 @@ pub(crate) struct WhyArgs {
 impl WhyArgs {
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let client = self.client.client()?;
-        let about_run = match job_of_run(&client, &self.subject).await? {
+        let job_and_run = match job_of_run(&client, &self.subject).await? {
             Some(_) if self.at.is_some() => {
                 return Err(Failure::refused(format!(
                     "--at is for a job: run {} is that of its own instant",
                     self.subject
                 )));
             }
-            about_run => about_run,
+            job_and_run => job_and_run,
         };
         let at = match &self.at {
             Some(text) => Some(requested_instant(&client, &self.subject, text).await?),
             None => None,
         };
-        let (job, instant_or_run) = match (&about_run, at.as_deref()) {
+        let (job, instant_or_run) = match (&job_and_run, at.as_deref()) {
             (Some(job), _) => (job.as_str(), Some(("run", self.subject.as_str()))),
             (None, at) => (self.subject.as_str(), at.map(|at| ("at", at))),
         };

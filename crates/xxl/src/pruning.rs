@@ -21,8 +21,8 @@ pub(crate) async fn pruning_loop(engine: &Engine, lines: &LineLimit) {
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticker.tick().await;
-        let old_before = engine.now() - KEPT_FOR;
-        if let Err(error) = repeat_while_full(|| engine.store().forget_xxl(old_before, BATCH)).await {
+        let delete_before = engine.now() - KEPT_FOR;
+        if let Err(error) = repeat_while_full(|| engine.store().forget_xxl(delete_before, BATCH)).await {
             lines.log_store_failure("forget attempts", &error);
         }
     }

@@ -22,20 +22,20 @@ pub(super) fn dry_run_text(dry_run: &Value) -> String {
     }];
     let deadline_fields = &dry_run["deadline"];
     let zone = deadline_fields["zone"].as_str().unwrap_or("UTC");
-    let minute_at = |value: &Value| {
+    let minute_text_of = |value: &Value| {
         let instant = value.as_str().and_then(|text| text.parse::<Timestamp>().ok());
         instant.and_then(|instant| deadline::minute_text(zone, instant)).unwrap_or_default()
     };
-    let evaluated_text = format!("evaluated at {} {zone}", minute_at(&dry_run["evaluated_at"]));
+    let evaluated_text = format!("evaluated at {} {zone}", minute_text_of(&dry_run["evaluated_at"]));
     lines.push(match deadline_fields.is_object() {
         true => format!(
             "{evaluated_text} as if that were the deadline: a success of a run planned from {} on counts",
-            minute_at(&deadline_fields["counts_from"])
+            minute_text_of(&deadline_fields["counts_from"])
         ),
         false => evaluated_text,
     });
     if deadline_fields["next"].is_string() {
-        lines.push(format!("the next deadline is {} {zone}", minute_at(&deadline_fields["next"])));
+        lines.push(format!("the next deadline is {} {zone}", minute_text_of(&deadline_fields["next"])));
     }
     lines.join("\n")
 }

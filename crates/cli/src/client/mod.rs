@@ -378,8 +378,8 @@ impl Client {
 
     async fn send_for_lines(&self, request: RequestBuilder) -> Result<Result<Lines, Refusal>, Failure> {
         let sentence = || format!("the server {} does not answer", self.server_url());
-        let no_answer = || Failure::new(Exit::Unreachable, sentence()).temporary();
-        let result = tokio::time::timeout(ANSWER_TIMEOUT, request.send()).await.map_err(|_| no_answer())?;
+        let silence_failure = || Failure::new(Exit::Unreachable, sentence()).temporary();
+        let result = tokio::time::timeout(ANSWER_TIMEOUT, request.send()).await.map_err(|_| silence_failure())?;
         let response = result.map_err(|error| self.unreachable(error))?;
         self.check_origin(&response)?;
         if response.status().is_success() {

@@ -46,9 +46,9 @@ fn unknown_settings_among(names: impl Iterator<Item = String>) -> Vec<String> {
     ];
     let is_known =
         |name: &String| known_names.iter().any(|section| section.contains(name)) || name == handover::HANDOVER_VARIABLE;
-    let is_like_one = |name: &String| PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    let has_prefix = |name: &String| PREFIXES.iter().any(|prefix| name.starts_with(prefix));
     let mut unknown_names: Vec<String> =
-        names.filter(|name| is_like_one(name) && !is_known(name) && !is_kubernetes_service(name)).collect();
+        names.filter(|name| has_prefix(name) && !is_known(name) && !is_kubernetes_service(name)).collect();
     unknown_names.sort();
     unknown_names
 }

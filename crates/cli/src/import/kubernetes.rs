@@ -183,8 +183,8 @@ fn cron_schedule(spec: &Value) -> Value {
         *day = with_range(day, "1-31");
         *weekday = with_range(weekday, "0-6");
     }
-    let is_same = fields.iter().map(String::as_str).eq(text.split_whitespace());
-    if is_same { text.into() } else { fields.join(" ").into() }
+    let is_unchanged = fields.iter().map(String::as_str).eq(text.split_whitespace());
+    if is_unchanged { text.into() } else { fields.join(" ").into() }
 }
 
 /// Whether a day field matches every day, so that the other one decides.

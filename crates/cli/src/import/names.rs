@@ -23,9 +23,9 @@ pub(super) struct Names {
 /// # Errors
 /// A sentence with what is allowed.
 pub(super) fn check_prefix(prefix: &str) -> Result<(), String> {
-    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
-    let starts_well = prefix.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit());
-    if starts_well && prefix.len() <= PREFIX_LEN_MAX && prefix.chars().all(is_plain) {
+    let is_name_char = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
+    let has_valid_start = prefix.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit());
+    if has_valid_start && prefix.len() <= PREFIX_LEN_MAX && prefix.chars().all(is_name_char) {
         return Ok(());
     }
     Err(format!(

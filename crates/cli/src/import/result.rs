@@ -312,8 +312,8 @@ pub(super) fn origin_labels(pairs: &[(&str, &str)]) -> Map<String, Value> {
 
 /// Quotes any text as one word of a shell.
 pub(super) fn shell_quoted(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
-    if !text.is_empty() && text.chars().all(is_plain) {
+    let needs_no_quotes = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
+    if !text.is_empty() && text.chars().all(needs_no_quotes) {
         return text.to_owned();
     }
     format!("'{}'", harmless_text(text).replace('\'', "'\\''"))

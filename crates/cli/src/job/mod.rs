@@ -413,7 +413,7 @@ fn enabled_text(job: &Value) -> String {
 
 /// A schedule in short form: `0/10 * * * * ? Asia/Shanghai`, `every 5s`.
 fn schedule_text(value: &Value) -> String {
-    let one_text = |schedule: &Value| {
+    let single_text = |schedule: &Value| {
         let text = |value: &Value| match value {
             Value::Array(names) => names.iter().map(text_of).collect::<Vec<_>>().join(", "),
             other => text_of(other),
@@ -430,8 +430,8 @@ fn schedule_text(value: &Value) -> String {
         }
     };
     match value {
-        Value::Array(several) => several.iter().map(one_text).collect::<Vec<_>>().join(", "),
-        other => one_text(other),
+        Value::Array(several) => several.iter().map(single_text).collect::<Vec<_>>().join(", "),
+        other => single_text(other),
     }
 }
 

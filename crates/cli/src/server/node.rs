@@ -278,9 +278,9 @@ async fn open_store(config: &ServerConfig, startup_files: &mut StartupFiles) -> 
     let missing_paths = file.map(missing_files).unwrap_or_default();
     // An existing database may have secrets that this start encrypts. The file with their key stays, even if the start
     // fails later.
-    let mut key_of_old = StartupFiles::default();
+    let mut kept_key_files = StartupFiles::default();
     let is_old = file.is_some_and(Path::exists);
-    let key_files = if is_old { &mut key_of_old } else { &mut *startup_files };
+    let key_files = if is_old { &mut kept_key_files } else { &mut *startup_files };
     let defaults = StoreConfig::default();
     let store_config = StoreConfig {
         url: config.database.0.clone(),
@@ -293,7 +293,7 @@ async fn open_store(config: &ServerConfig, startup_files: &mut StartupFiles) -> 
     let result = SqlStore::open(&store_config).await;
     // The files of a database that another server uses must not be removed if this start fails.
     if !matches!(result, Err(OpenError::InUse { .. })) {
-        key_of_old.commit();
+        kept_key_files.commit();
         for path in missing_paths {
             startup_files.record_created(path);
         }
@@ -307,12 +307,12 @@ fn missing_files(database: &Path) -> Vec<PathBuf> {
     if database.exists() {
         return Vec::new();
     }
-    let with_ending = |ending: &str| {
+    let path_with_ending = |ending: &str| {
         let mut name = database.as_os_str().to_owned();
         name.push(ending);
         PathBuf::from(name)
     };
-    let files = ["", ".lock", "-journal", "-wal", "-shm"].map(with_ending);
+    let files = ["", ".lock", "-journal", "-wal", "-shm"].map(path_with_ending);
     files.into_iter().filter(|path| !path.exists()).collect()
 }
 

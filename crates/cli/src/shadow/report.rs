@@ -142,9 +142,9 @@ fn differences_text(report: &Value, observed: &Value) -> String {
     }
     let mut lines: Vec<String> =
         all_lines.iter().take(LINE_COUNT_MAX).map(|line| harmless_text(line).into_owned()).collect();
-    let rest_count = count - u64::try_from(lines.len()).unwrap_or(0);
-    if rest_count > 0 {
-        lines.push(format!("and {rest_count} more"));
+    let unlisted_count = count - u64::try_from(lines.len()).unwrap_or(0);
+    if unlisted_count > 0 {
+        lines.push(format!("and {unlisted_count} more"));
     }
     lines.join("\n")
 }

@@ -275,8 +275,8 @@ fn indented_error(line: &str) -> Option<&str> {
     if !line.starts_with(char::is_whitespace) {
         return None;
     }
-    let after_bar = line.trim_start().strip_prefix("| ");
-    after_bar.or_else(|| line.find("curl: (").map(|start| &line[start..]))
+    let text_after_bar = line.trim_start().strip_prefix("| ");
+    text_after_bar.or_else(|| line.find("curl: (").map(|start| &line[start..]))
 }
 
 /// Whether a line of standard error belongs to the error before it: it is indented, or it is one of the lines that

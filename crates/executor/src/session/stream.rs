@@ -284,7 +284,7 @@ async fn write(
     let mut beat = interval(heartbeat);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut sequence = 0;
-    let mut wrote_at = Instant::now();
+    let mut written_at = Instant::now();
     loop {
         tokio::select! {
             biased;
@@ -296,12 +296,12 @@ async fn write(
             }
             () = link.wait_until_ready() => {
                 // Messages that other tasks are about to send join this round.
-                if wrote_at.elapsed() < ROUND_PERIOD {
+                if written_at.elapsed() < ROUND_PERIOD {
                     sleep(ROUND_PERIOD).await;
                 } else {
                     tokio::task::yield_now().await;
                 }
-                wrote_at = Instant::now();
+                written_at = Instant::now();
                 if !write_round(link, sender).await {
                     return connection_closed();
                 }

@@ -197,13 +197,17 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
                 break;
             }
             self.resend_queue.pop_first();
-            let prior_id = self.unacked_results.get_mut(&key).map_or(0, |entry| {
+            let previous_link_id = self.unacked_results.get_mut(&key).map_or(0, |entry| {
                 entry.resend_at = None;
                 entry.link_id
             });
-            let next_id =
-                self.links.range(prior_id + 1..).chain(self.links.range(..prior_id)).next().map(|(id, _)| *id);
-            self.send(key, next_id.unwrap_or(prior_id), now);
+            let next_id = self
+                .links
+                .range(previous_link_id + 1..)
+                .chain(self.links.range(..previous_link_id))
+                .next()
+                .map(|(id, _)| *id);
+            self.send(key, next_id.unwrap_or(previous_link_id), now);
         }
     }
 

@@ -148,8 +148,8 @@ impl<R: TableRun> Runs<R> {
 
     /// Queues the runs whose instant has come.
     fn queue_due(&mut self, now: Instant) {
-        while let Some(first_ahead) = self.ahead_runs.first_entry().filter(|first_ahead| first_ahead.key().0 <= now) {
-            let key = first_ahead.remove();
+        while let Some(first_entry) = self.ahead_runs.first_entry().filter(|first_entry| first_entry.key().0 <= now) {
+            let key = first_entry.remove();
             let arrival = self.next_arrival();
             self.queue.insert(arrival, key);
             if let Some(entry) = self.held_runs.get_mut(&key) {

@@ -153,10 +153,10 @@ impl Draft<'_> {
     }
 
     fn set_policies(&mut self) {
-        let is_alone = self.is_set("is_nonconcurrent");
-        let policy = if is_alone { "serial" } else { "allow" };
+        let is_nonconcurrent = self.is_set("is_nonconcurrent");
+        let policy = if is_nonconcurrent { "serial" } else { "allow" };
         let counterpart = format!("overlap.policy {policy}");
-        if is_alone && self.source.trigger.is_some() && !self.source.is_only_trigger {
+        if is_nonconcurrent && self.source.trigger.is_some() && !self.source.is_only_trigger {
             let explanation = "which keeps the runs of this trigger apart: each trigger of the job is a job of its own here, and Quartz kept the runs of \
                         all of them apart; for that, give these jobs the same concurrency.key, with concurrency.max 1";
             self.record_job("is_nonconcurrent", Changed, format!("{counterpart}, {explanation}"));

@@ -102,8 +102,8 @@ fn is_running(row: &Row) -> bool {
 /// Whether a job has a schedule in addition to its parents. Before version 2.3 every job had to have one. In such a
 /// version the schedule of a stopped job does not count, because XXL-JOB does not fire the job by it.
 fn has_own_schedule(draft: &JobDraft<'_>) -> bool {
-    let is_formal = !is_running(draft.row) && !draft.row.contains_key("schedule_type");
-    !is_formal && draft.job.as_ref().is_ok_and(|job| job.contains_key("schedule"))
+    let is_unused = !is_running(draft.row) && !draft.row.contains_key("schedule_type");
+    !is_unused && draft.job.as_ref().is_ok_and(|job| job.contains_key("schedule"))
 }
 
 /// What to do about a child with a schedule.
@@ -128,10 +128,10 @@ fn link_outcome(parent: &JobDraft<'_>, name: &str) -> (Outcome, String) {
 
 /// Sets the parents of a job, and whether it is enabled.
 fn set_job_parents(draft: &mut JobDraft<'_>, parent_names: &[&str]) {
-    let (status, is_on) = (draft.row.get("trigger_status").cloned(), is_running(draft.row));
+    let (status, is_started) = (draft.row.get("trigger_status").cloned(), is_running(draft.row));
     // XXL-JOB cannot start a job without a schedule, but still triggers it by hand.
     let has_schedule = draft.job.as_ref().is_ok_and(|job| job.contains_key("schedule"));
-    let (outcome, counterpart) = match (is_on, parent_names.is_empty()) {
+    let (outcome, counterpart) = match (is_started, parent_names.is_empty()) {
         (true, _) => (Kept, "enabled"),
         // XXL-JOB ignores the status of a child.
         (false, false) => (Changed, "enabled: a stopped child runs after its parents there, too"),
@@ -147,7 +147,7 @@ fn set_job_parents(draft: &mut JobDraft<'_>, parent_names: &[&str]) {
         ));
     }
     if let Ok(job) = &mut draft.job {
-        job.insert("enabled".to_owned(), (is_on || !parent_names.is_empty() || !has_schedule).into());
+        job.insert("enabled".to_owned(), (is_started || !parent_names.is_empty() || !has_schedule).into());
         if !parent_names.is_empty() {
             let replaced_schedule = job.insert("schedule".to_owned(), json!({"after": parent_names, "on": "success"}));
             if let (Some(_), Some(cron)) = (replaced_schedule, draft.row.get("job_cron")) {

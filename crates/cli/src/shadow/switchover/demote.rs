@@ -199,11 +199,11 @@ async fn start_in_xxl_job<'a>(
             }
         };
         let committed_at = clock::now();
-        let mut too_late = Vec::new();
+        let mut late_jobs = Vec::new();
         for stopped_job in open_jobs {
             let outcome = match start_outcomes.get(&stopped_job.job.number) {
                 Some(StartOutcome::TooLate) if round < START_COUNT_MAX => {
-                    too_late.push(stopped_job);
+                    late_jobs.push(stopped_job);
                     continue;
                 }
                 Some(StartOutcome::TooLate) => {
@@ -220,7 +220,9 @@ async fn start_in_xxl_job<'a>(
             outcomes.insert(stopped_job.job.name.clone(), outcome);
         }
         let retried_jobs = join_all(
-            too_late.into_iter().map(async |stopped_job| (stopped_job.job, with_later_fire(switch, stopped_job).await)),
+            late_jobs
+                .into_iter()
+                .map(async |stopped_job| (stopped_job.job, with_later_fire(switch, stopped_job).await)),
         )
         .await;
         open_jobs = Vec::new();
@@ -249,12 +251,12 @@ async fn with_later_fire<'a>(switch: &Switchover<'_>, stopped_job: StoppedJob<'a
 fn started_outcome(switch: &Switchover<'_>, stopped_job: &StoppedJob<'_>, committed_at: Timestamp) -> Outcome {
     let first_fire = stopped_job.first_fire;
     let is_near = first_fire < committed_at + ON_TIME_LEAD_MIN;
-    let near_note = is_near.then(|| {
+    let lateness_note = is_near.then(|| {
         format!(
             "XXL-JOB may have its fire of {first_fire} up to 5 s late, and leave out others in that time: look at its log"
         )
     });
-    let gap: Vec<String> = [stopped_job.gap.clone(), near_note].into_iter().flatten().collect();
+    let gap: Vec<String> = [stopped_job.gap.clone(), lateness_note].into_iter().flatten().collect();
     let left_behind_text =
         relatives::children_left_behind(switch, stopped_job.job).map(|text| format!("; {text}")).unwrap_or_default();
     let result = format!("runs in XXL-JOB from {first_fire} on{left_behind_text}");
@@ -320,11 +322,11 @@ async fn first_fire(switch: &Switchover<'_>, job: &Job, mut from: Timestamp) -> 
         let fires = planned_fires(switch, job, from).await?;
         let instant = |fire: &Value| fire["fire_at"].as_str()?.parse().ok();
         let verdict = |fire: &Value| fire["verdict"].as_str().map(str::to_owned).unwrap_or_default();
-        let is_meant =
+        let is_upcoming =
             |fire: &&Value| matches!(verdict(fire).as_str(), "planned" | "undecided" | "pending" | "waiting");
-        first_fire.planned_at = fires.iter().find(is_meant).and_then(instant);
+        first_fire.planned_at = fires.iter().find(is_upcoming).and_then(instant);
         let is_missed = |fire: &&Value| fire["reason"] == "shadow";
-        let missed_at = fires.iter().take_while(|fire| !is_meant(fire)).find(is_missed).and_then(instant);
+        let missed_at = fires.iter().take_while(|fire| !is_upcoming(fire)).find(is_missed).and_then(instant);
         first_fire.missed_at = first_fire.missed_at.or(missed_at);
         if first_fire.planned_at.is_some() || missed_at.is_none() {
             break;

@@ -98,8 +98,8 @@ impl Switchover<'_> {
     /// Where a job runs before the command changes anything.
     pub(super) fn runs_in(&self, job: &Job) -> RunsIn {
         let is_running = self.xxl_status.get(&job.number).is_some_and(|status| status.is_running);
-        let fires_there = is_running || !job.has_schedule;
-        match (job.is_shadow, fires_there) {
+        let fires_in_xxl_job = is_running || !job.has_schedule;
+        match (job.is_shadow, fires_in_xxl_job) {
             (true, true) => RunsIn::XxlJob,
             (false, true) if is_running && !job.is_enabled => RunsIn::XxlJob,
             (false, true) if is_running && !job.is_follower() => RunsIn::Both,

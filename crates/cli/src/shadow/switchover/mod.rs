@@ -184,8 +184,8 @@ fn plan_outcomes(direction: Direction, switch: &Switchover<'_>, refusals: &BTree
                 "does not run in XXL-JOB: would be started there, and run there only".to_owned()
             }
         };
-        let is_wanted = direction == Direction::Promote && job.is_shadow && !refusals.contains_key(&job.name);
-        if is_wanted && job.handler.starts_with(GLUE) {
+        let is_to_switch = direction == Direction::Promote && job.is_shadow && !refusals.contains_key(&job.name);
+        if is_to_switch && job.handler.starts_with(GLUE) {
             result.push_str("; its script needs an executor in Java: check that one is online");
         }
         outcomes.insert(job.name.clone(), Outcome::unchanged(switch.runs_in(job), result));

@@ -40,8 +40,8 @@ pub(super) async fn save(client: &Client, job: &Job, mode: &str, seam: Timestamp
         let Err(failure) = client.patch(&["jobs", &job.name], &body).await else {
             return Saved::HoldsFrom(clock::now() + HOLD_DELAY);
         };
-        let is_certain = matches!(failure.exit(), Exit::Refused | Exit::Auth | Exit::NotFound | Exit::Conflict);
-        if is_certain && !was_unclear {
+        let is_refusal = matches!(failure.exit(), Exit::Refused | Exit::Auth | Exit::NotFound | Exit::Conflict);
+        if is_refusal && !was_unclear {
             return Saved::Refused(failure);
         }
         was_unclear = true;
@@ -49,7 +49,7 @@ pub(super) async fn save(client: &Client, job: &Job, mode: &str, seam: Timestamp
         if is_saved(client, job, mode, seam).await {
             return Saved::HoldsFrom(clock::now() + HOLD_DELAY);
         }
-        if is_certain || began_at.elapsed() >= RETRY_TIMEOUT {
+        if is_refusal || began_at.elapsed() >= RETRY_TIMEOUT {
             return Saved::Unclear(failure);
         }
         tokio::time::sleep(RETRY_DELAY).await;

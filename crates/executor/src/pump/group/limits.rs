@@ -77,7 +77,7 @@ pub(crate) fn without_a_tenth(duration: Duration) -> Duration {
 
 impl From<&v1::Pump> for Limits {
     fn from(pump: &v1::Pump) -> Self {
-        let to_count = |to_count: u32| usize::try_from(to_count).unwrap_or(usize::MAX).max(1);
+        let to_count = |count: u32| usize::try_from(count).unwrap_or(usize::MAX).max(1);
         let to_duration = |ms: i64| Duration::from_millis(u64::try_from(ms).unwrap_or(0));
         Self {
             threads: to_count(pump.threads),

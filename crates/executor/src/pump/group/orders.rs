@@ -170,8 +170,8 @@ impl<R: Clone> Group<R> {
             |name: &String, epoch| self.fetch.as_ref().is_some_and(|f| f.requested_epochs.get(name) == Some(&epoch));
         let is_free = |name: &&String| {
             let epoch = self.items.get(*name).map(|holding| holding.epoch);
-            let is_worked_off = !self.rows.has_rows_of(name) || mutant::on(Mutant::ReleasedWithRowsInWork);
-            epoch.is_some_and(|epoch| !is_asked(name, epoch) && is_worked_off)
+            let has_no_rows = !self.rows.has_rows_of(name) || mutant::on(Mutant::ReleasedWithRowsInWork);
+            epoch.is_some_and(|epoch| !is_asked(name, epoch) && has_no_rows)
         };
         let free_items: Vec<String> = self.releasing.iter().filter(is_free).cloned().collect();
         for name in free_items {
