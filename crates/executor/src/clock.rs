@@ -22,13 +22,13 @@ const LAG_MAX: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub(crate) struct ServerClock {
-    base: Instant,
+    created_at: Instant,
     state: Mutex<Samples>,
 }
 
 #[derive(Debug)]
 struct Samples {
-    /// Server time minus the time since `base`, in milliseconds.
+    /// Server time minus the time since `created_at`, in milliseconds.
     offsets: VecDeque<i64>,
     /// The highest of `offsets`; before the first sample, the offset of the host's clock.
     offset: i64,
@@ -38,7 +38,7 @@ impl ServerClock {
     /// A clock that shows the host's time until a server has sent its own.
     pub(crate) fn new() -> Self {
         let offset = host_now().as_millis();
-        Self { base: Instant::now(), state: Mutex::new(Samples { offsets: VecDeque::new(), offset }) }
+        Self { created_at: Instant::now(), state: Mutex::new(Samples { offsets: VecDeque::new(), offset }) }
     }
 
     /// Adjusts the clock to the time of a server.
@@ -65,7 +65,7 @@ impl ServerClock {
     }
 
     fn elapsed_ms(&self) -> i64 {
-        rondel_core::time::millis(self.base.elapsed())
+        rondel_core::time::millis(self.created_at.elapsed())
     }
 }
 

@@ -224,7 +224,7 @@ impl Link {
                     SessionEnd::Reopen => tokio::time::sleep(RETRY_AFTER).await,
                     SessionEnd::Left => {
                         self.note_attempts();
-                        self.wait_until_back().await;
+                        self.wait_for_return().await;
                     }
                     SessionEnd::Gone => break,
                 }
@@ -237,7 +237,7 @@ impl Link {
     }
 
     /// Waits until an executor that signed off registers again, reports a late end, or is gone.
-    async fn wait_until_back(&mut self) {
+    async fn wait_for_return(&mut self) {
         while *self.presence.borrow() == Presence::Leaving {
             tokio::select! {
                 changed = self.presence.changed() => if changed.is_err() { return },

@@ -52,9 +52,9 @@ pub(crate) fn request(trigger: &Trigger, row: &XxlRun) -> Result<RunRequest, Str
 /// Whether the parameters have the field `parents` as a server writes it: a run id and a status for each parent. A run that is
 /// repeated by hand has this field, too.
 fn has_parents(params: &Value) -> bool {
-    let is_run = |parent: &Value| parent["run_id"].is_string() && parent["status"].is_string();
+    let is_parent_status = |parent: &Value| parent["run_id"].is_string() && parent["status"].is_string();
     let parents = params.get("parents").and_then(Value::as_object);
-    parents.is_some_and(|parents| !parents.is_empty() && parents.values().all(is_run))
+    parents.is_some_and(|parents| !parents.is_empty() && parents.values().all(is_parent_status))
 }
 
 /// The job's own parameters, without the field `parents` (the runs that this one follows): handlers written for XXL-JOB do not know it.

@@ -84,7 +84,7 @@ impl RatchAdmin {
     pub(crate) async fn has_executors(&self, app: &str, addresses: &[String]) -> Result<bool, BenchError> {
         let url = format!("{}/ratch/v1/app/instance/addrs", self.urls.origin);
         let answer = self.session.get(&url, &[("namespace", NAMESPACE), ("appName", app)]).await?;
-        let known_addresses = done(&answer)?;
+        let known_addresses = payload_of(&answer)?;
         let known_addresses: Vec<&str> =
             known_addresses.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         Ok(addresses.iter().all(|address| known_addresses.contains(&address.as_str())))
@@ -127,7 +127,7 @@ impl RatchAdmin {
     pub(crate) async fn jobs(&self, app: &str) -> Result<Vec<i64>, BenchError> {
         let fields = [("namespace", NAMESPACE), ("appName", app), ("pageNo", "1"), ("pageSize", PAGE_SIZE)];
         let answer = self.session.get(&api(&self.urls, "job/list"), &fields).await?;
-        let page = done(&answer)?;
+        let page = payload_of(&answer)?;
         let rows = page["list"].as_array().ok_or_else(|| answer.unexpected())?;
         // If the server ignored the filter, jobs of other apps would be removed.
         let own_rows = rows.iter().filter(|row| row["appName"] == app);
@@ -139,7 +139,7 @@ impl RatchAdmin {
     }
 
     async fn post(&self, path: &str, body: &Value) -> Result<Value, BenchError> {
-        done(&self.session.post_json(&api(&self.urls, path), body).await?)
+        payload_of(&self.session.post_json(&api(&self.urls, path), body).await?)
     }
 }
 
@@ -170,7 +170,7 @@ fn outcome_of(mut value: Value) -> Option<Outcome> {
 }
 
 /// The payload of a success.
-fn done(answer: &Answer) -> Result<Value, BenchError> {
+fn payload_of(answer: &Answer) -> Result<Value, BenchError> {
     match outcome(answer) {
         Some(Outcome::Done(payload)) => Ok(payload),
         Some(Outcome::Failed(_)) | None => Err(answer.unexpected()),

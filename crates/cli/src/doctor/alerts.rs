@@ -39,7 +39,8 @@ impl Alerts {
         Some(Self { channels, rules, report })
     }
 
-    pub(super) fn checks(&self, jobs: &BTreeMap<String, Vec<Value>>) -> Vec<Finding> {
+    /// The rules, expectations and reports that name channels which do not exist.
+    pub(super) fn missing_channels(&self, jobs: &BTreeMap<String, Vec<Value>>) -> Vec<Finding> {
         let channel_names: BTreeSet<&str> =
             self.channels.iter().filter_map(|channel| channel["name"].as_str()).collect();
         let remedy = |channel: &str| {
@@ -47,7 +48,7 @@ impl Alerts {
                 "set it up with rondel alert channel set {channel} --kind KIND, or name one of rondel alert channel list"
             )
         };
-        let mut checks = Vec::new();
+        let mut findings = Vec::new();
         for rule in self.rules.iter().filter(|rule| rule["enabled"] == true) {
             let escalation = rule["escalate"].get("channel");
             let rule_channels =
@@ -55,7 +56,7 @@ impl Alerts {
             for channel in rule_channels.filter(|channel| !channel_names.contains(channel)) {
                 let finding =
                     format!("alert rule {} reports to channel {channel}, which does not exist", text_of(&rule["name"]));
-                checks.push(Finding { finding, remedy: remedy(channel) });
+                findings.push(Finding { finding, remedy: remedy(channel) });
             }
         }
         let mut jobs_by_channel: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -73,14 +74,14 @@ impl Alerts {
                 "the expectations of {noun} {} are reported to channel {channel}, which does not exist",
                 first_names(&names)
             );
-            checks.push(Finding { finding, remedy: remedy(channel) });
+            findings.push(Finding { finding, remedy: remedy(channel) });
         }
         let report = self.report.as_ref().and_then(|report| report["channel"].as_str());
         if let Some(channel) = report.filter(|channel| !channel_names.contains(channel)) {
             let finding = format!("the weekly report is sent to channel {channel}, which does not exist");
-            checks.push(Finding { finding, remedy: remedy(channel) });
+            findings.push(Finding { finding, remedy: remedy(channel) });
         }
-        checks
+        findings
     }
 
     /// The disabled channels that a rule, the expectations of a job or the weekly report names.
@@ -135,7 +136,7 @@ mod tests {
             job("c", json!({"late": "1m"})),
             job("d", Value::Null),
         ];
-        let checks = alerts.checks(&BTreeMap::from([("billing".to_owned(), jobs)]));
+        let checks = alerts.missing_channels(&BTreeMap::from([("billing".to_owned(), jobs)]));
         let findings: Vec<&str> = checks.iter().map(|check| check.finding.as_str()).collect();
         assert_eq!(
             findings,
@@ -148,7 +149,7 @@ mod tests {
         );
         assert!(checks[0].remedy.contains("rondel alert channel set gone"), "{checks:#?}");
         assert_eq!(alerts.disabled_channels(&BTreeMap::new()).len(), 0);
-        assert_eq!(Alerts::default().checks(&BTreeMap::new()).len(), 0);
+        assert_eq!(Alerts::default().missing_channels(&BTreeMap::new()).len(), 0);
     }
 
     #[test]

@@ -72,10 +72,10 @@ impl ClusterState {
             Jobs { executors: &self.executors, jobs: &self.jobs, pending_runs: &self.pending_runs }.checks(now),
         );
         checks.extend(self.check_declarations());
-        let alerts = self.alerts.iter().flat_map(|alerts| alerts.checks(&self.jobs));
-        checks.extend(alerts.map(|problem| failed_check("alerts", problem.finding, problem.remedy)));
-        let findings = self.alerts.iter().flat_map(|alerts| alerts.disabled_channels(&self.jobs));
-        checks.extend(findings.map(|problem| warning("alerts", problem.finding, problem.remedy)));
+        let missing_channels = self.alerts.iter().flat_map(|alerts| alerts.missing_channels(&self.jobs));
+        checks.extend(missing_channels.map(|problem| failed_check("alerts", problem.finding, problem.remedy)));
+        let disabled_channels = self.alerts.iter().flat_map(|alerts| alerts.disabled_channels(&self.jobs));
+        checks.extend(disabled_channels.map(|problem| warning("alerts", problem.finding, problem.remedy)));
         if self.apps.len() > APP_COUNT_MAX {
             let finding = format!("{APP_COUNT_MAX} of {} apps were checked", self.apps.len());
             checks.push(warning("apps", finding, "rondel status shows the executors of all"));

@@ -185,7 +185,7 @@ impl Cache {
                 make_room(folder)?;
                 // The file appears under its name only when complete; a file or link already there is replaced, not
                 // written to.
-                let mut file = tempfile::Builder::new().permissions(private()).tempfile_in(folder)?;
+                let mut file = tempfile::Builder::new().permissions(private_permissions()).tempfile_in(folder)?;
                 file.write_all(text.as_bytes())?;
                 file.persist(folder.join(hash)).map(drop).map_err(|error| error.error)
             }
@@ -201,7 +201,7 @@ impl Cache {
     }
 }
 
-fn private() -> std::fs::Permissions {
+fn private_permissions() -> std::fs::Permissions {
     std::os::unix::fs::PermissionsExt::from_mode(0o600)
 }
 

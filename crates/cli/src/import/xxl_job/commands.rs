@@ -245,7 +245,7 @@ pub(super) fn convert_user(row: &Row, context: &ImportContext<'_>) -> Entry {
     entry
 }
 
-/// How long runs wait for each other, which differs for all jobs with the most usual block strategy.
+/// The remark on the most usual block strategy: under it, runs wait for each other without a limit in XXL-JOB, but not in Rondel.
 const SERIAL_WAIT: &str = "SERIAL_EXECUTION: a run that waits for an earlier one of its job longer than queue_timeout (1m, if the job does not set it) \
      is skipped: overlap; in XXL-JOB it waits without a limit. Set queue_timeout in jobs whose runs may take longer than their period";
 

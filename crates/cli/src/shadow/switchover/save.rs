@@ -21,7 +21,7 @@ const BATCH_MAX: usize = 20;
 /// If saving a batch takes longer than this, the next one is smaller.
 const SLOW_AFTER: Duration = Duration::from_secs(1);
 
-/// The result of an edit.
+/// The result of saving an edited job.
 pub(super) enum Saved {
     /// The edit applies to every fire that is due at this instant or later.
     HoldsFrom(Timestamp),
