@@ -38,10 +38,10 @@ pub(crate) struct DatabaseWatch {
 impl DatabaseWatch {
     /// Records a failed call. Returns whether the trouble is new.
     pub(crate) fn failed(&self, trouble: DatabaseTroubleKind, message: &str, now: Timestamp) -> bool {
-        let mut known = self.trouble.write().unwrap_or_else(PoisonError::into_inner);
-        let since = known.as_ref().map_or(now, |known| known.since);
-        let is_news = known.as_ref().is_none_or(|known| known.trouble != trouble);
-        *known = Some(DatabaseTrouble { trouble, since, message: message.to_owned() });
+        let mut last_trouble = self.trouble.write().unwrap_or_else(PoisonError::into_inner);
+        let since = last_trouble.as_ref().map_or(now, |known| known.since);
+        let is_news = last_trouble.as_ref().is_none_or(|known| known.trouble != trouble);
+        *last_trouble = Some(DatabaseTrouble { trouble, since, message: message.to_owned() });
         is_news
     }
 
@@ -56,8 +56,8 @@ impl DatabaseWatch {
 
     /// The last loss of history, if it was found within the last day.
     pub(crate) fn lost_history(&self, now: Timestamp) -> Option<LostHistory> {
-        let known = *self.lost_history.read().unwrap_or_else(PoisonError::into_inner);
-        known.filter(|known| known.found_at + LOST_HISTORY_SHOWN_FOR > now)
+        let lost_history = *self.lost_history.read().unwrap_or_else(PoisonError::into_inner);
+        lost_history.filter(|known| known.found_at + LOST_HISTORY_SHOWN_FOR > now)
     }
 
     pub(crate) fn trouble(&self) -> Option<DatabaseTrouble> {

@@ -88,8 +88,8 @@ impl Membership {
 
     /// Records that the lease was renewed by a call that was sent at `sent_at`. The last tenth of the lease is a safety margin.
     pub(crate) fn renewed(&self, sent_at: i64, lease: Duration) {
-        let until = self.lease_until.load(Ordering::Acquire);
-        if until > 0 && sent_at > until {
+        let held_until = self.lease_until.load(Ordering::Acquire);
+        if held_until > 0 && sent_at > held_until {
             self.held_since.store(sent_at, Ordering::Release);
             self.had_gap.store(true, Ordering::Release);
         }
@@ -190,46 +190,47 @@ impl Membership {
     }
 
     /// Records that the open runs of these leases are known here: the jobs of their nodes may be claimed.
-    pub(crate) fn note_adopted(&self, ended: &[EndedLease]) {
+    pub(crate) fn note_adopted(&self, ended_leases: &[EndedLease]) {
         let mut adopted = self.adopted.write().unwrap_or_else(PoisonError::into_inner);
-        ended.clone_into(&mut adopted);
+        ended_leases.clone_into(&mut adopted);
     }
 
     /// Whether all of these leases are among the [adopted](Self::note_adopted) ones.
-    pub(crate) fn has_adopted(&self, ended: &[EndedLease]) -> bool {
+    pub(crate) fn has_adopted(&self, ended_leases: &[EndedLease]) -> bool {
         let adopted = self.adopted.read().unwrap_or_else(PoisonError::into_inner);
-        ended.iter().all(|ended| adopted.contains(ended))
+        ended_leases.iter().all(|ended| adopted.contains(ended))
     }
 
     /// Stores the list of nodes, and records a change of the nodes that take jobs.
     pub(crate) fn set_nodes(&self, nodes: Vec<Node>, now: Timestamp) {
         let takers: Vec<NodeId> = nodes.iter().filter(|node| node.takes_jobs(now)).map(|node| node.id).collect();
-        let mut known = self.takers.write().unwrap_or_else(PoisonError::into_inner);
-        if known.1 != takers {
-            *known = (now, takers);
+        let mut recorded_takers = self.takers.write().unwrap_or_else(PoisonError::into_inner);
+        if recorded_takers.1 != takers {
+            *recorded_takers = (now, takers);
         }
-        drop(known);
+        drop(recorded_takers);
         *self.nodes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(nodes);
     }
 
     /// The other homes whose jobs this node may claim if the strategy assigns the jobs to it: the empty home, and dead nodes whose open
     /// runs are known here. A job that is claimed before its open runs are taken over could run twice at the same time.
     pub(crate) fn claimable_homes(&self, now: Timestamp) -> Vec<NodeId> {
-        let (this, nodes) = (self.token().node, self.nodes());
-        if !nodes.iter().any(|node| node.id == this && node.takes_jobs(now)) {
+        let (own_node, nodes) = (self.token().node, self.nodes());
+        if !nodes.iter().any(|node| node.id == own_node && node.takes_jobs(now)) {
             return Vec::new();
         }
         let adopted = self.adopted.read().unwrap_or_else(PoisonError::into_inner);
-        let is_adopted =
-            |node: &&Node| node.id != this && !node.is_living(now) && adopted.contains(&(node.id, node.lease_until));
+        let is_adopted = |node: &&Node| {
+            node.id != own_node && !node.is_living(now) && adopted.contains(&(node.id, node.lease_until))
+        };
         let dead = nodes.iter().filter(is_adopted).map(|node| node.id);
         std::iter::once(NodeId::new(0)).chain(dead).collect()
     }
 
     /// When the next lease of another node ends, as far as is known here.
     pub(crate) fn next_lease_end(&self, now: Timestamp) -> Option<Timestamp> {
-        let this = self.token().node;
-        self.nodes().iter().filter(|node| node.id != this && node.is_living(now)).map(|node| node.lease_until).min()
+        let own_node = self.token().node;
+        self.nodes().iter().filter(|node| node.id != own_node && node.is_living(now)).map(|node| node.lease_until).min()
     }
 
     /// The nodes among which jobs are distributed, with their weights and loads.
@@ -255,8 +256,8 @@ impl Membership {
 
     /// This node's switch, as the last beat saw it.
     pub(crate) fn switch(&self) -> Switch {
-        let this = self.token().node;
-        self.nodes().iter().find(|node| node.id == this).map_or(Switch::Active, |node| node.switch)
+        let own_node = self.token().node;
+        self.nodes().iter().find(|node| node.id == own_node).map_or(Switch::Active, |node| node.switch)
     }
 
     /// Dead nodes whose runs this node takes over now: the nodes for which this node is the next living one by id, and all nodes that have
@@ -296,22 +297,22 @@ pub(crate) fn ended_leases(nodes: &[Node]) -> Vec<LeaseToken> {
     nodes.iter().filter(is_second).map(|node| LeaseToken { node: node.id, epoch: node.epoch - 1 }).collect()
 }
 
-/// The dead nodes whose runs `this` takes over, with the ends of their leases. A node that is leaving or switched off takes over runs only
+/// The dead nodes whose runs `own_node` takes over, with the ends of their leases. A node that is leaving or switched off takes over runs only
 /// if no other node can.
-fn dead_nodes_to_adopt(nodes: &[Node], this: NodeId, now: Timestamp, lease: Duration) -> Vec<EndedLease> {
+fn dead_nodes_to_adopt(nodes: &[Node], own_node: NodeId, now: Timestamp, lease: Duration) -> Vec<EndedLease> {
     let ids = |may: &dyn Fn(&Node) -> bool| -> Vec<NodeId> {
         nodes.iter().filter(|node| may(node)).map(|node| node.id).collect()
     };
     let takers = ids(&|node| node.takes_jobs(now));
     let living = if takers.is_empty() { ids(&|node| node.is_living(now)) } else { takers };
-    if !living.contains(&this) {
+    if !living.contains(&own_node) {
         return Vec::new();
     }
     let adopter = |dead: NodeId| living.iter().copied().find(|id| *id > dead).or(living.first().copied());
     let adopts_here = |node: &&Node| {
-        node.id != this
+        node.id != own_node
             && !node.is_living(now)
-            && (adopter(node.id) == Some(this) || now > node.lease_until + lease.saturating_mul(2))
+            && (adopter(node.id) == Some(own_node) || now > node.lease_until + lease.saturating_mul(2))
     };
     nodes.iter().filter(adopts_here).map(|node| (node.id, node.lease_until)).collect()
 }

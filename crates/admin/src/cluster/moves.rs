@@ -132,16 +132,16 @@ impl MoveLoop {
         let shared = &self.shared;
         let now = shared.clock.now();
         shared.departing.forget(now);
-        let Some(held) = shared.membership.held() else { return Ok(0) };
+        let Some(lease) = shared.membership.held() else { return Ok(0) };
         let Some(reason) = self.move_reason(now) else {
             (self.rounds_to_skip, self.next_rounds_to_skip, self.pass) = (0, 1, PassProgress::default());
             return Ok(0);
         };
-        if let Some(left) = self.rounds_to_skip.checked_sub(1) {
-            self.rounds_to_skip = left;
+        if let Some(rounds_left) = self.rounds_to_skip.checked_sub(1) {
+            self.rounds_to_skip = rounds_left;
             return Ok(0);
         }
-        let round = move_next_jobs(shared, &held, (reason, self.pass.after), MovableRuns::NotYetDue).await?;
+        let round = move_next_jobs(shared, &lease, (reason, self.pass.after), MovableRuns::NotYetDue).await?;
         let pass = self.pass.add(round);
         if pass.is_some_and(|pass| pass.unmoved == 0) {
             self.last_settled = (takers(&shared.membership.node_shares(now)), now);
@@ -186,24 +186,24 @@ fn takers(node_shares: &[NodeShare]) -> Vec<NodeId> {
 /// Hands over all jobs that may move now. Returns the number of jobs that should move and did not.
 pub(crate) async fn hand_over_movable_jobs(
     shared: &Shared,
-    held: &HeldLease,
+    lease: &HeldLease,
     movable: MovableRuns<'_>,
 ) -> Result<usize, StoreError> {
-    let (mut after, mut left) = (None, 0);
+    let (mut after_job, mut left_count) = (None, 0);
     loop {
-        let round = move_next_jobs(shared, held, (MoveReason::Leaves, after), movable).await?;
-        left += round.unmoved;
+        let round = move_next_jobs(shared, lease, (MoveReason::Leaves, after_job), movable).await?;
+        left_count += round.unmoved;
         if round.next_after.is_none() {
-            return Ok(left);
+            return Ok(left_count);
         }
-        after = round.next_after;
+        after_job = round.next_after;
     }
 }
 
 /// Whether another node could get this node's jobs.
 pub(crate) fn has_other_taker(shared: &Shared) -> bool {
-    let this = shared.membership.token().node;
-    shared.membership.node_shares(shared.clock.now()).iter().any(|node_share| node_share.node != this)
+    let own_node = shared.membership.token().node;
+    shared.membership.node_shares(shared.clock.now()).iter().any(|node_share| node_share.node != own_node)
 }
 
 /// How long before its instant a run may have been marked or sent.
@@ -211,18 +211,18 @@ fn start_lead_max(shared: &Shared) -> Duration {
     MARK_LEAD_MAX.max(shared.config.send_ahead + SENT_AHEAD_MARGIN)
 }
 
-/// Examines the next jobs after `after`, and hands over those that may move now.
+/// Examines the next jobs after `after_job`, and hands over those that may move now.
 async fn move_next_jobs(
     shared: &Shared,
-    held: &HeldLease,
-    (reason, after): (MoveReason, Option<JobId>),
+    lease: &HeldLease,
+    (reason, after_job): (MoveReason, Option<JobId>),
     movable: MovableRuns<'_>,
 ) -> Result<RoundOutcome, StoreError> {
     let now = shared.clock.now();
-    let (this, strategy) = (held.token.node, shared.config.claim_strategy);
+    let (own_node, strategy) = (lease.token.node, shared.config.claim_strategy);
     let mut node_shares = shared.membership.node_shares(now);
     if reason == MoveReason::Leaves {
-        node_shares.retain(|node_share| node_share.node != this);
+        node_shares.retain(|node_share| node_share.node != own_node);
     }
     if node_shares.is_empty() {
         return Ok(RoundOutcome::default());
@@ -231,10 +231,10 @@ async fn move_next_jobs(
         count_loads(shared, &mut node_shares, now).await?;
     }
     let share = |one: JobAtHome| JobShare { job: one.job, recent_fires: one.recent_fires.thousandths_at(now) };
-    let (jobs, next_after) = read_jobs_at_home(shared, this, after).await?;
+    let (jobs, next_after) = read_jobs_at_home(shared, own_node, after_job).await?;
     let jobs: Vec<JobShare> = jobs.into_iter().map(share).collect();
     let misplaced_jobs: Vec<(JobId, NodeId)> = match reason {
-        MoveReason::Shares => strategy.misplaced(this, &jobs, &node_shares),
+        MoveReason::Shares => strategy.misplaced(own_node, &jobs, &node_shares),
         MoveReason::Leaves => {
             let homes = strategy.deal_on_leave(&jobs, &node_shares);
             jobs.iter().zip(homes).filter_map(|(job, home)| Some((job.job, home?))).collect()
@@ -243,25 +243,29 @@ async fn move_next_jobs(
     if misplaced_jobs.is_empty() {
         return Ok(RoundOutcome { next_after, ..RoundOutcome::default() });
     }
-    let mut unsent = read_unsent_by_job(shared, held, movable, now).await?;
-    let mut moved = 0;
+    let mut unsent = read_unsent_by_job(shared, lease, movable, now).await?;
+    let mut moved_count = 0;
     for batch in misplaced_jobs.chunks(BATCH_JOB_COUNT) {
-        moved += hand_over_jobs(shared, held, batch, &mut unsent, movable).await?;
+        moved_count += hand_over_jobs(shared, lease, batch, &mut unsent, movable).await?;
         if matches!(movable, MovableRuns::NotYetDue) && shared.clock.now() > now + ROUND_LENGTH_MAX {
             // Runs that were not due yet may be by now: the other jobs go in the next round.
             break;
         }
     }
-    if moved > 0 {
-        tracing::info!(count = moved, left = misplaced_jobs.len() - moved, "handed over jobs to other nodes");
+    if moved_count > 0 {
+        tracing::info!(
+            count = moved_count,
+            left = misplaced_jobs.len() - moved_count,
+            "handed over jobs to other nodes"
+        );
     }
-    Ok(RoundOutcome { moved, unmoved: misplaced_jobs.len() - moved, next_after })
+    Ok(RoundOutcome { moved: moved_count, unmoved: misplaced_jobs.len() - moved_count, next_after })
 }
 
 /// Hands over a batch of jobs in one transaction. Returns the number of jobs handed over.
 async fn hand_over_jobs(
     shared: &Shared,
-    held: &HeldLease,
+    lease: &HeldLease,
     batch: &[(JobId, NodeId)],
     unsent: &mut HashMap<JobId, Vec<UnsentRun>>,
     movable: MovableRuns<'_>,
@@ -281,12 +285,12 @@ async fn hand_over_jobs(
         MovableRuns::NotYetDue => shared.clock.now() + start_lead_max(shared),
         MovableRuns::AllBut(_) => Timestamp::EPOCH,
     };
-    let moved = shared.store.move_jobs(held.token, &moves, not_before).await;
+    let result = shared.store.move_jobs(lease.token, &moves, not_before).await;
     // If the answer was lost, it is not known which jobs moved: runs that stayed are found as strays.
-    let moved = moved?;
-    let moved_runs: HashSet<RunId> = moved.runs.iter().copied().collect();
+    let result = result?;
+    let moved_runs: HashSet<RunId> = result.runs.iter().copied().collect();
     shared.departing.cancel_handover(runs.into_iter().map(|(run, _)| run).filter(|run| !moved_runs.contains(run)));
-    Ok(moved.jobs.len())
+    Ok(result.jobs.len())
 }
 
 /// Reads the loads from the store: the nodes' reports are some seconds old, and lack the jobs that were handed over since.
@@ -300,37 +304,37 @@ async fn count_loads(shared: &Shared, node_shares: &mut [NodeShare], now: Timest
     Ok(())
 }
 
-/// The jobs of a home after `after`, in the order of their ids, and the last of them if there may be more.
+/// The jobs of a home after `after_job`, in the order of their ids, and the last of them if there may be more.
 async fn read_jobs_at_home(
     shared: &Shared,
     home: NodeId,
-    after: Option<JobId>,
+    after_job: Option<JobId>,
 ) -> Result<(Vec<JobAtHome>, Option<JobId>), StoreError> {
-    let (mut jobs, mut after) = (Vec::new(), after.unwrap_or(JobId::new(0)));
+    let (mut jobs, mut after_job) = (Vec::new(), after_job.unwrap_or(JobId::new(0)));
     loop {
-        let page = shared.store.jobs_at(home, after, PAGE_LEN).await?;
+        let page = shared.store.jobs_at(home, after_job, PAGE_LEN).await?;
         let is_last = page.len() < usize::try_from(PAGE_LEN).unwrap_or(usize::MAX);
-        after = page.last().map_or(after, |one| one.job);
+        after_job = page.last().map_or(after_job, |one| one.job);
         jobs.extend(page);
         if is_last || jobs.len() >= ROUND_JOB_COUNT {
-            return Ok((jobs, Some(after).filter(|_| !is_last)));
+            return Ok((jobs, Some(after_job).filter(|_| !is_last)));
         }
     }
 }
 
 async fn read_unsent_by_job(
     shared: &Shared,
-    held: &HeldLease,
+    lease: &HeldLease,
     movable: MovableRuns<'_>,
     now: Timestamp,
 ) -> Result<HashMap<JobId, Vec<UnsentRun>>, StoreError> {
     let mut by_job: HashMap<JobId, Vec<UnsentRun>> = HashMap::new();
-    let (mut after, mut count) = (RunId::new(0), 0);
+    let (mut after_run, mut count) = (RunId::new(0), 0);
     loop {
-        let page = shared.store.unsent_runs(held.token, after, PAGE_LEN).await?;
+        let page = shared.store.unsent_runs(lease.token, after_run, PAGE_LEN).await?;
         count += page.len();
         let is_last = page.len() < usize::try_from(PAGE_LEN).unwrap_or(usize::MAX) || count >= ROUND_RUN_COUNT;
-        after = page.last().map_or(after, |run| run.run);
+        after_run = page.last().map_or(after_run, |run| run.run);
         let may_move = |run: &UnsentRun| match movable {
             MovableRuns::NotYetDue => run.due_at >= now + DUE_LEAD_MIN,
             MovableRuns::AllBut(in_hand) => !in_hand.contains(&run.run),

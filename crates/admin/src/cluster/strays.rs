@@ -36,30 +36,30 @@ impl Sweep {
         self.after == SWEEP_START
     }
 
-    /// The runs of the next pages that are not in memory. Runs that were due before `from` are left out.
+    /// The runs of the next pages that are not in memory. Runs that were due before `due_from` are left out.
     async fn missing(
         &mut self,
         shared: &Shared,
         token: LeaseToken,
-        (from, before): (Timestamp, Timestamp),
+        (due_from, due_before): (Timestamp, Timestamp),
     ) -> Result<Vec<RunId>, StoreError> {
         let limit = shared.config.stray_page;
-        let enough = usize::try_from(limit).unwrap_or(usize::MAX);
+        let page_len = usize::try_from(limit).unwrap_or(usize::MAX);
         if mutant::on(Mutant::SweepFromTheStart) {
             self.after = SWEEP_START;
         }
-        self.after = self.after.max((from, RunId::new(0)));
+        self.after = self.after.max((due_from, RunId::new(0)));
         let mut missing = Vec::new();
         for _ in 0..shared.config.stray_pages {
-            let page = OpenPage { status: self.status, before, after: self.after, limit };
+            let page = OpenPage { status: self.status, before: due_before, after: self.after, limit };
             let keys = shared.store.open_keys(token, page).await?;
             missing.extend(shared.in_memory.missing(keys.iter().map(|(_, run)| *run)));
-            let Some(last) = keys.last().filter(|_| keys.len() == enough) else {
+            let Some(last_key) = keys.last().filter(|_| keys.len() == page_len) else {
                 self.after = SWEEP_START;
                 break;
             };
-            self.after = *last;
-            if missing.len() >= enough {
+            self.after = *last_key;
+            if missing.len() >= page_len {
                 break;
             }
         }
@@ -96,10 +96,10 @@ impl Strays {
 
     /// Own pending runs that are overdue and not in memory.
     pub(super) async fn overdue(&mut self, shared: &Shared, token: LeaseToken) -> Result<Vec<Run>, StoreError> {
-        let before = shared.clock.now() - STRAY_AFTER;
-        let recent = (before - shared.config.stray_recent, before);
+        let due_before = shared.clock.now() - STRAY_AFTER;
+        let recent = (due_before - shared.config.stray_recent, due_before);
         let mut missing = self.recent.missing(shared, token, recent).await?;
-        missing.extend(self.overdue.missing(shared, token, (Timestamp::EPOCH, before)).await?);
+        missing.extend(self.overdue.missing(shared, token, (Timestamp::EPOCH, due_before)).await?);
         missing.sort_unstable();
         missing.dedup();
         let mut overdue = shared.store.runs(&missing).await?;

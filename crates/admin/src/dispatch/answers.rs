@@ -47,19 +47,19 @@ pub(super) fn route_overdue_probes(d: &mut Decision<'_>) {
 
 fn route_probed(d: &mut Decision<'_>, job: JobId) {
     let now = d.now;
-    let (mut taken, mut waiting) = (Vec::new(), Vec::new());
+    let (mut chosen_executors, mut waiting_probes) = (Vec::new(), Vec::new());
     for mut probe in d.state.probes.take(job, &mut d.state.runs) {
         // An executor that got a run of the job just now is not free for the next one.
-        taken.iter().for_each(|executor| probe.answers.record_taken(*executor));
+        chosen_executors.iter().for_each(|executor| probe.answers.record_taken(*executor));
         match choose(d, &probe, probe.answers.answer_deadline <= now) {
             RouteDecision::Executor(id, name, trace) => {
                 if question(probe.ready.definition.job.route) == Some(Question::Idle) {
-                    taken.push(id);
+                    chosen_executors.push(id);
                 }
                 assign_with_trace(d, probe.ready, id, name, trace);
                 flow::offer_freed_places(d);
             }
-            RouteDecision::Wait(_) => waiting.push(probe),
+            RouteDecision::Wait(_) => waiting_probes.push(probe),
             RouteDecision::NoExecutor => {
                 d.state.probes.pause(job, now);
                 let since = probe.ready.tried_at.unwrap_or(now);
@@ -67,8 +67,8 @@ fn route_probed(d: &mut Decision<'_>, job: JobId) {
             }
         }
     }
-    for mut probe in waiting {
-        taken.iter().for_each(|executor| probe.answers.record_taken(*executor));
+    for mut probe in waiting_probes {
+        chosen_executors.iter().for_each(|executor| probe.answers.record_taken(*executor));
         d.state.probes.put_back(probe, &mut d.state.runs);
     }
 }

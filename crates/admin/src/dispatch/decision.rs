@@ -100,8 +100,8 @@ impl<'a> Decision<'a> {
         self.effects.push(Effect::Store(step));
     }
 
-    pub(super) fn finish(&mut self, end: Submission) {
-        self.effects.push(Effect::Finish(Box::new(end)));
+    pub(super) fn finish(&mut self, submission: Submission) {
+        self.effects.push(Effect::Finish(Box::new(submission)));
     }
 
     pub(super) fn count(&mut self, what: Count, count: usize) {

@@ -283,8 +283,8 @@ impl Executors {
 
     /// Removes an executor from the list of its app. Its next stream may give it another name.
     fn unlist(&mut self, online: &ConnectedExecutor) {
-        if let Some(named) = self.by_app.get_mut(&online.app) {
-            named.remove(&(online.name.clone(), online.session.executor));
+        if let Some(ids_by_name) = self.by_app.get_mut(&online.app) {
+            ids_by_name.remove(&(online.name.clone(), online.session.executor));
         }
     }
 
@@ -317,14 +317,14 @@ impl Executors {
         }
     }
 
-    /// Executors without a stream here that were last heard earlier than `before`: another node may have heard them since.
-    pub(crate) fn suspects(&self, before: Timestamp) -> Vec<ExecutorId> {
-        self.disconnected.iter().filter(|(_, at)| **at < before).map(|(id, _)| *id).collect()
+    /// Executors without a stream here that were last heard earlier than `heard_before`: another node may have heard them since.
+    pub(crate) fn suspects(&self, heard_before: Timestamp) -> Vec<ExecutorId> {
+        self.disconnected.iter().filter(|(_, at)| **at < heard_before).map(|(id, _)| *id).collect()
     }
 
-    /// Whether it has no stream here and was last heard earlier than `before`.
-    pub(crate) fn is_suspect(&self, id: ExecutorId, before: Timestamp) -> bool {
-        self.disconnected.get(&id).is_some_and(|at| *at < before)
+    /// Whether it has no stream here and was last heard earlier than `heard_before`.
+    pub(crate) fn is_suspect(&self, id: ExecutorId, heard_before: Timestamp) -> bool {
+        self.disconnected.get(&id).is_some_and(|at| *at < heard_before)
     }
 
     /// Records that no node has heard the executor for too long. If it was last heard earlier than `stopped_before`, it has stopped even the
@@ -350,10 +350,12 @@ impl Executors {
         is_news
     }
 
-    /// Watches a lost executor again if it was last heard earlier than `before`. By now it must have stopped even the runs that continue in
-    /// silence, unless a node has heard it since.
-    pub(crate) fn suspect_again(&mut self, id: ExecutorId, before: Timestamp) {
-        if let Some(lost) = self.lost.get(&id).copied().filter(|lost| !lost.has_stopped_all && lost.heard_at < before) {
+    /// Watches a lost executor again if it was last heard earlier than `heard_before`. By now it must have stopped even the runs that continue
+    /// in silence, unless a node has heard it since.
+    pub(crate) fn suspect_again(&mut self, id: ExecutorId, heard_before: Timestamp) {
+        if let Some(lost) =
+            self.lost.get(&id).copied().filter(|lost| !lost.has_stopped_all && lost.heard_at < heard_before)
+        {
             self.lost.remove(&id);
             self.disconnected.insert(id, lost.heard_at);
         }

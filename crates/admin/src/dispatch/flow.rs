@@ -71,8 +71,9 @@ fn place_ungated_runs(d: &mut Decision<'_>, ready: &ReadyRun) {
         ungated.insert(job);
     } else if definition.pump.is_none() && ungated.remove(&job) {
         let active = runs.actives().map(|active| (&active.ready, Some(active.executor)));
-        let called = runs.all_in_roll_call().map(|ready| (ready, ready.run.executor_id));
-        let earlier = active.chain(called).filter(|(earlier, _)| earlier.run.job == job && earlier.run.id != run);
+        let roll_call_runs = runs.all_in_roll_call().map(|ready| (ready, ready.run.executor_id));
+        let earlier =
+            active.chain(roll_call_runs).filter(|(earlier, _)| earlier.run.job == job && earlier.run.id != run);
         earlier.for_each(|(earlier, executor)| gates.open_place_before(earlier, executor, ready));
     }
 }
@@ -127,8 +128,8 @@ pub(super) fn offer_freed_places(d: &mut Decision<'_>) {
     while let Some(work) = d.state.work.pop_front() {
         match work {
             Work::Start((run, executor)) => {
-                if let Some(admitted) = d.state.runs.take(run) {
-                    start_next(d, admitted.ready, executor);
+                if let Some(admitted_runs) = d.state.runs.take(run) {
+                    start_next(d, admitted_runs.ready, executor);
                 }
             }
             Work::Offer(key) => offer_limit(d, &key),
@@ -146,8 +147,8 @@ fn start_next(d: &mut Decision<'_>, ready: ReadyRun, executor: Option<ExecutorId
     if let Some((id, name)) = online.map(|online| (online.session.executor, online.name.clone())) {
         assign::assign(d, ready, id, name);
     } else {
-        let passed = d.state.gates.leave_executor(ready.run.id, &mut d.state.runs);
-        turns::queue_starts(d, passed);
+        let admitted_runs = d.state.gates.leave_executor(ready.run.id, &mut d.state.runs);
+        turns::queue_starts(d, admitted_runs);
         place::place_or_park(d, ready);
     }
 }

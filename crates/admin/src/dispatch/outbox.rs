@@ -49,9 +49,9 @@ pub(super) fn sendable(d: &mut Decision<'_>, executor: ExecutorId, runs: &[RunId
         let Some(active) = state.runs.active_mut(*run).filter(is_placed) else { continue };
         if active.ready.token() == token && may_be_sent(active, now) {
             // A run that has waited here may carry an older term than a later run of its job that was sent before it.
-            let newest = state.terms.entry(active.ready.run.job).or_default();
-            *newest = active.ready.term.max(*newest);
-            active.ready.term = *newest;
+            let newest_term = state.terms.entry(active.ready.run.job).or_default();
+            *newest_term = active.ready.term.max(*newest_term);
+            active.ready.term = *newest_term;
             sendable.push(*run);
         } else {
             unsent.push(*run);
@@ -78,19 +78,19 @@ pub(super) fn on_sent(d: &mut Decision<'_>, executor: ExecutorId, runs: &[(RunId
 }
 
 /// Sends the runs that the store has marked: immediately, or at their instants if these have not come. The other runs are forgotten.
-pub(super) fn on_marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[RunId]) {
+pub(super) fn on_marked(d: &mut Decision<'_>, asked_runs: &[(RunId, i32)], won_runs: &[RunId]) {
     let now = d.now;
-    let won: BTreeSet<RunId> = won.iter().copied().collect();
+    let won_runs: BTreeSet<RunId> = won_runs.iter().copied().collect();
     let (mut unwanted, mut gone) = (Vec::new(), Vec::new());
-    for (run, attempt) in asked {
+    for (run, attempt) in asked_runs {
         let is_this = |active: &&mut ActiveRun| active.phase == Phase::Marking && active.ready.run.attempt == *attempt;
         let Some(active) = d.state.runs.active_mut(*run).filter(is_this) else {
             // The run was dropped meanwhile. If it was marked, its mark is removed again.
-            unwanted.extend(won.get(run).map(|run| (*run, *attempt)));
+            unwanted.extend(won_runs.get(run).map(|run| (*run, *attempt)));
             continue;
         };
         let (executor, due_at) = (active.executor, active.ready.run.due_at);
-        if !won.contains(run) {
+        if !won_runs.contains(run) {
             // The run belongs to another node or is settled, or the database did not answer. The periodic queries find it if it is still open.
             gone.extend(ends::remove_from_executor(d, *run).map(|active| active.ready));
             continue;

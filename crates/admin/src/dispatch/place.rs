@@ -65,8 +65,8 @@ pub(super) fn place(d: &mut Decision<'_>, ready: ReadyRun) -> Option<ReadyRun> {
 pub(super) fn forget_and_check_rows(d: &mut Decision<'_>, gone: &[ReadyRun]) {
     for ready in gone {
         forget_unsent(d, ready);
-        let passed = d.state.gates.make_reserved(ready.run.id, &mut d.state.runs);
-        turns::queue_starts(d, passed);
+        let admitted_runs = d.state.gates.make_reserved(ready.run.id, &mut d.state.runs);
+        turns::queue_starts(d, admitted_runs);
     }
     if !gone.is_empty() {
         d.step(Step::CheckRows(gone.iter().map(|ready| ready.run.id).collect()));

@@ -76,8 +76,8 @@ pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_past_deadline: bool
             RouteDecision::Executor(id, name, trace_of(&probe.ready, candidates, Some(index), now))
         }
         Choice::Wait => {
-            let open = online.iter().zip(&candidates);
-            let silent = open.filter(|(_, one)| one.refusal.is_none() && one.answer == Answer::Missing);
+            let executor_candidates = online.iter().zip(&candidates);
+            let silent = executor_candidates.filter(|(_, one)| one.refusal.is_none() && one.answer == Answer::Missing);
             RouteDecision::Wait(silent.map(|(online, _)| online.session.executor).collect())
         }
         Choice::NoExecutor => RouteDecision::NoExecutor,
@@ -212,10 +212,15 @@ fn mix_bits(run: RunId) -> u32 {
 }
 
 /// The stored trace of a choice, which users read.
-fn trace_of(ready: &ReadyRun, mut candidates: Vec<Candidate<'_>>, taken: Option<usize>, now: Timestamp) -> String {
+fn trace_of(
+    ready: &ReadyRun,
+    mut candidates: Vec<Candidate<'_>>,
+    chosen_index: Option<usize>,
+    now: Timestamp,
+) -> String {
     let (run, route) = (&ready.run, ready.definition.job.route);
-    let before_taken = taken.unwrap_or(usize::MAX);
-    for (index, candidate) in candidates.iter_mut().enumerate().filter(|(index, _)| Some(*index) != taken) {
+    let before_taken = chosen_index.unwrap_or(usize::MAX);
+    for (index, candidate) in candidates.iter_mut().enumerate().filter(|(index, _)| Some(*index) != chosen_index) {
         let had_it_before = run.attempt > 1 && route != Route::Broadcast && run.only_executor.is_none();
         let refusal = match candidate.answer {
             Answer::No => Some(Refusal::Busy),

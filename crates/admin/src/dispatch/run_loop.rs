@@ -64,16 +64,16 @@ impl DispatchLoop {
         };
         let tracer = FireTracer::new(config.traces);
         let state = State::new(settings.is_single_server, now);
-        let began = Instant::now();
-        Self { shared, events, steps, tracer, state, settings, began, next_round_at: now, drained: None }
+        let started_at = Instant::now();
+        Self { shared, events, steps, tracer, state, settings, began: started_at, next_round_at: now, drained: None }
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         loop {
             // As in `Decision::knows_open_runs`: while no run is allowed to start, runs must not wake the loop.
             let may_start = self.shared.membership.holds() && self.shared.switches.is_known();
-            let held = may_start.then(|| self.shared.membership.token());
-            let wake = self.state.next_instant(held).min(self.next_round_at);
+            let lease = may_start.then(|| self.shared.membership.token());
+            let wake = self.state.next_instant(lease).min(self.next_round_at);
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
@@ -98,15 +98,15 @@ impl DispatchLoop {
         }
     }
 
-    fn handle_burst(&mut self, first: Event) {
-        let mut next = Some(first);
+    fn handle_burst(&mut self, first_event: Event) {
+        let mut next_event = Some(first_event);
         for _ in 0..EVENT_BURST {
-            let Some(event) = next else { return };
+            let Some(event) = next_event else { return };
             let now = self.shared.clock.now();
             self.receive(event, now);
-            next = self.events.try_recv().ok();
+            next_event = self.events.try_recv().ok();
         }
-        if let Some(event) = next {
+        if let Some(event) = next_event {
             let now = self.shared.clock.now();
             self.receive(event, now);
         }
@@ -124,8 +124,8 @@ impl DispatchLoop {
                 }
             }
             Event::AwaitingEnded(runs) => {
-                let known = self.shared.awaiting.forget(runs);
-                self.handle(Event::AwaitingEnded(known), now);
+                let awaiting_runs = self.shared.awaiting.forget(runs);
+                self.handle(Event::AwaitingEnded(awaiting_runs), now);
             }
             Event::Results(session, results) => {
                 if self.state.executors.get(session.executor).is_some() {
@@ -218,8 +218,8 @@ impl DispatchLoop {
         self.store(Step::Expand(root, shards), token, now);
     }
 
-    fn finish(&mut self, end: Submission, now: Timestamp) {
-        let Submission { attempt_end, counted, reply_to, phase_before } = end;
+    fn finish(&mut self, submission: Submission, now: Timestamp) {
+        let Submission { attempt_end, counted, reply_to, phase_before } = submission;
         let (run, attempt, owner) = (attempt_end.run, attempt_end.attempt, attempt_end.owner);
         if self.shared.results.try_submit(attempt_end, counted, reply_to) {
             return;
@@ -235,7 +235,8 @@ impl DispatchLoop {
         let facts = facts(&self.shared, &self.settings, self.began, now);
         let (sendable, mut unsent) = outbox::sendable(&mut Decision::new(&mut self.state, facts), executor, runs);
         let ids = self.shared.membership.latest().ids;
-        let (mut batch, mut sent) = (Vec::with_capacity(sendable.len()), Vec::with_capacity(sendable.len()));
+        let (mut messages, mut sent_triggers) =
+            (Vec::with_capacity(sendable.len()), Vec::with_capacity(sendable.len()));
         for run in sendable {
             let Some(active) = self.state.runs.active_mut(run) else { continue };
             let (parent, span) = self.tracer.start_dispatch(&active.ready, &active.executor_name, now);
@@ -252,19 +253,19 @@ impl DispatchLoop {
             let start_in_us = self.shared.clock.micros_until(active.ready.run.due_at);
             self.shared.note_sent(active.ready.run.due_at);
             let trigger = trigger(&active.ready, number, parent, (now, self.settings.silence_max));
-            batch.push(v1::Trigger { start_in_us, ..trigger });
-            sent.push((run, number));
+            messages.push(v1::Trigger { start_in_us, ..trigger });
+            sent_triggers.push((run, number));
         }
-        if !batch.is_empty() {
+        if !messages.is_empty() {
             let session = self.state.executors.get(executor).map(|online| online.session.clone());
             rondel_failpoint::pass("send.checked");
-            if session.is_some_and(|session| session.send(triggers(facts.token, batch))) {
-                for active in sent.iter().filter_map(|(run, _)| self.state.runs.active(*run)) {
+            if session.is_some_and(|session| session.send(triggers(facts.token, messages))) {
+                for active in sent_triggers.iter().filter_map(|(run, _)| self.state.runs.active(*run)) {
                     self.shared.metrics.sent(&active.ready, now);
                 }
-                self.handle(Event::Sent(executor, sent), now);
+                self.handle(Event::Sent(executor, sent_triggers), now);
             } else {
-                unsent.extend(sent.into_iter().map(|(run, _)| run));
+                unsent.extend(sent_triggers.into_iter().map(|(run, _)| run));
             }
             rondel_failpoint::pass("send.written");
         }
@@ -293,7 +294,7 @@ impl DispatchLoop {
     }
 }
 
-fn facts<'a>(shared: &'a Shared, settings: &'a Settings, began: Instant, now: Timestamp) -> Facts<'a> {
+fn facts<'a>(shared: &'a Shared, settings: &'a Settings, started_at: Instant, now: Timestamp) -> Facts<'a> {
     let rows_may_be_old = |length| {
         let membership = &shared.membership;
         shared.clock.may_have_stepped_ahead_within(length) || membership.was_cut_off_within(length)
@@ -302,7 +303,7 @@ fn facts<'a>(shared: &'a Shared, settings: &'a Settings, began: Instant, now: Ti
         now,
         boot_micros: shared.clock.boot_micros(),
         boot_micros_at_epoch: shared.clock.boot_micros_at(Timestamp::EPOCH),
-        uptime: began.elapsed(),
+        uptime: started_at.elapsed(),
         rows_may_be_old: rows_may_be_old(settings.lost_after),
         rows_may_be_old_in_silence: rows_may_be_old(settings.continue_max),
         token: shared.membership.token(),

@@ -237,8 +237,8 @@ impl OpenRuns {
 
     /// Takes out a broadcast whose shards are being stored under this lease.
     pub(crate) fn take_expanding(&mut self, root: &Run) -> Option<ReadyRun> {
-        let open = self.get(root.id)?;
-        let is_this = matches!(open.stage, Stage::Expanding) && open.ready.run.node_epoch == root.node_epoch;
+        let open_run = self.get(root.id)?;
+        let is_this = matches!(open_run.stage, Stage::Expanding) && open_run.ready.run.node_epoch == root.node_epoch;
         if is_this { self.take(root.id).map(|open| open.ready) } else { None }
     }
 
@@ -252,9 +252,9 @@ impl OpenRuns {
     pub(crate) fn expand_again(&mut self) -> Vec<(Run, Vec<Run>)> {
         let mut again = Vec::new();
         for root in std::mem::take(&mut self.unconfirmed) {
-            let Some(open) = self.get_mut(root) else { continue };
-            if let Stage::Unconfirmed(shards) = std::mem::replace(&mut open.stage, Stage::Expanding) {
-                again.push((open.ready.run.clone(), shards));
+            let Some(open_run) = self.get_mut(root) else { continue };
+            if let Stage::Unconfirmed(shards) = std::mem::replace(&mut open_run.stage, Stage::Expanding) {
+                again.push((open_run.ready.run.clone(), shards));
             }
         }
         again
@@ -262,9 +262,9 @@ impl OpenRuns {
 
     /// Takes out a run that is in none of the other queues.
     pub(crate) fn withdraw(&mut self, run: RunId) -> Option<OpenRun> {
-        let open = self.take(run)?;
-        match &open.stage {
-            Stage::Scheduled(timer) => drop(self.scheduled.remove(&(timer.at, open.ready.run.fire_at, run))),
+        let open_run = self.take(run)?;
+        match &open_run.stage {
+            Stage::Scheduled(timer) => drop(self.scheduled.remove(&(timer.at, open_run.ready.run.fire_at, run))),
             Stage::HeldBack(_) => self.held_back.retain(|held| *held != run),
             Stage::Unconfirmed(_) => self.unconfirmed.retain(|root| *root != run),
             Stage::Queued
@@ -274,7 +274,7 @@ impl OpenRuns {
             | Stage::Probing(_)
             | Stage::Expanding => {}
         }
-        Some(open)
+        Some(open_run)
     }
 }
 
@@ -282,15 +282,15 @@ impl OpenRuns {
     /// Adds a run. The caller has taken out any earlier entry of the run.
     pub(crate) fn put(&mut self, ready: ReadyRun, stage: Stage) {
         let run = ready.run.id;
-        let before = self.runs.insert(run, Entry::Open(Box::new(OpenRun { ready, stage })));
-        debug_assert!(!matches!(before, Some(Entry::Open(_))), "run {run} has two owners");
+        let replaced = self.runs.insert(run, Entry::Open(Box::new(OpenRun { ready, stage })));
+        debug_assert!(!matches!(replaced, Some(Entry::Open(_))), "run {run} has two owners");
     }
 
     pub(crate) fn take(&mut self, run: RunId) -> Option<OpenRun> {
         let entry = self.runs.get_mut(&run)?;
-        let Entry::Open(open) = std::mem::replace(entry, Entry::Deciding) else { return None };
+        let Entry::Open(open_run) = std::mem::replace(entry, Entry::Deciding) else { return None };
         self.taken_out.push(run);
-        Some(*open)
+        Some(*open_run)
     }
 
     /// Removes the runs that were taken out since the last call, and neither put back nor given to an executor: they have
@@ -311,14 +311,14 @@ impl OpenRuns {
 
     pub(crate) fn get(&self, run: RunId) -> Option<&OpenRun> {
         match self.runs.get(&run)? {
-            Entry::Open(open) => Some(open),
+            Entry::Open(open_run) => Some(open_run),
             Entry::Deciding => None,
         }
     }
 
     pub(crate) fn get_mut(&mut self, run: RunId) -> Option<&mut OpenRun> {
         match self.runs.get_mut(&run)? {
-            Entry::Open(open) => Some(open),
+            Entry::Open(open_run) => Some(open_run),
             Entry::Deciding => None,
         }
     }
@@ -349,11 +349,11 @@ impl OpenRuns {
         self.unconfirmed.clear();
         let may_go = |entry: &Entry| matches!(entry, Entry::Open(open) if !matches!(open.stage, Stage::Expanding));
         let drained = self.runs.extract_if(|_, entry| may_go(entry));
-        let open = |entry| match entry {
-            Entry::Open(open) => Some(*open),
+        let open_run = |entry| match entry {
+            Entry::Open(open_run) => Some(*open_run),
             Entry::Deciding => None,
         };
-        drained.filter_map(|(_, entry)| open(entry)).collect()
+        drained.filter_map(|(_, entry)| open_run(entry)).collect()
     }
 }
 
@@ -479,19 +479,19 @@ impl OpenRuns {
 
     /// Runs that came into hand, or left it, since the last call, each with whether an attempt is in hand now.
     pub(crate) fn take_hand_changes(&mut self) -> Vec<(RunId, bool)> {
-        let moved = std::mem::take(&mut self.hand_changes);
-        moved.into_iter().map(|run| (run, self.in_hand.contains_key(&run))).collect()
+        let hand_changes = std::mem::take(&mut self.hand_changes);
+        hand_changes.into_iter().map(|run| (run, self.in_hand.contains_key(&run))).collect()
     }
 
     pub(crate) fn drain_roll_call(&mut self) -> Vec<ReadyRun> {
-        let called = self.in_hand.extract_if(|_, hand| matches!(hand, AttemptInHand::InRollCall(_)));
+        let entries = self.in_hand.extract_if(|_, hand| matches!(hand, AttemptInHand::InRollCall(_)));
         let ready = |hand| match hand {
             AttemptInHand::InRollCall(ready) => Some(*ready),
             AttemptInHand::Active(_) => None,
         };
-        let called: Vec<ReadyRun> = called.filter_map(|(_, hand)| ready(hand)).collect();
-        self.hand_changes.extend(called.iter().map(|ready| ready.run.id));
-        called
+        let roll_call_runs: Vec<ReadyRun> = entries.filter_map(|(_, hand)| ready(hand)).collect();
+        self.hand_changes.extend(roll_call_runs.iter().map(|ready| ready.run.id));
+        roll_call_runs
     }
 }
 

@@ -50,8 +50,8 @@ pub(super) fn on_joined(d: &mut Decision<'_>, session: SessionHandle, executor: 
     // The end of the previous stream may have removed the executor from the online executors after the hello had added it.
     let silences = &d.state.executors.silences;
     let (unanswered, avoided_until) = (silences.of(id), silences.avoided_until(id));
-    let shown = OnlineExecutor { unanswered, avoided_until, ..executor.clone() };
-    d.effects.push(Effect::ShowOnline(Box::new(shown)));
+    let shown_executor = OnlineExecutor { unanswered, avoided_until, ..executor.clone() };
+    d.effects.push(Effect::ShowOnline(Box::new(shown_executor)));
     d.state.executors.join(session, &executor, report);
     let is_open = |active: &&ActiveRun| !matches!(active.phase, Phase::Ending | Phase::Settling);
     let in_flight = d.state.runs.of_executor(id).filter(is_open).count();
@@ -69,11 +69,11 @@ fn reconcile(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
     if mutant::on(Mutant::NoReconcile) {
         return;
     }
-    let unknown = lose::sent_to(d, id, |active| {
-        let this = (active.ready.run.id, active.ready.run.attempt);
-        !report.held.contains(&this) && !report.finished.contains(&this)
+    let unknown_runs = lose::sent_to(d, id, |active| {
+        let attempt_key = (active.ready.run.id, active.ready.run.attempt);
+        !report.held.contains(&attempt_key) && !report.finished.contains(&attempt_key)
     });
-    for run in unknown {
+    for run in unknown_runs {
         lose::lose(d, run, Reason::NotReceived);
     }
 }

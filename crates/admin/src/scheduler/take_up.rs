@@ -36,23 +36,23 @@ impl TakeUp {
     }
 
     /// Takes up runs of some jobs, as far as there is room. Returns whether none had room.
-    pub(crate) async fn take_up(&mut self, shared: &Shared, held: &HeldLease) -> Result<bool, StoreError> {
+    pub(crate) async fn take_up(&mut self, shared: &Shared, lease: &HeldLease) -> Result<bool, StoreError> {
         let bounds = LookBounds { examined_max: shared.config.take_up_looks, returned_max: shared.config.take_up_jobs };
         let (jobs, after) = shared.in_memory.jobs_with_rows_left(self.after, bounds, shared.clock.now());
         self.after = after;
         let mut has_taken = false;
         for job in jobs {
-            has_taken |= take_up_page(shared, held, job).await?;
+            has_taken |= take_up_page(shared, lease, job).await?;
         }
         Ok(!has_taken)
     }
 }
 
 /// Takes up a page of one job's runs. Returns whether there was room for some of them.
-async fn take_up_page(shared: &Shared, held: &HeldLease, job: JobId) -> Result<bool, StoreError> {
+async fn take_up_page(shared: &Shared, lease: &HeldLease, job: JobId) -> Result<bool, StoreError> {
     let limit = shared.config.take_up_page.max(1);
     let Some(place) = shared.in_memory.unsent_place_of(job) else { return Ok(false) };
-    let page = shared.store.unsent_runs_of_job(held.token, job, place, limit).await?;
+    let page = shared.store.unsent_runs_of_job(lease.token, job, place, limit).await?;
     let is_last = u32::try_from(page.len()).is_ok_and(|len| len < limit);
     let keys = page.iter().map(|run| (run.job, run.job_version));
     let definitions = shared.definitions.load(shared.store.as_ref(), keys).await?;

@@ -22,25 +22,25 @@ use crate::dispatch::recovery::seek::RemoteExecutors;
 impl StepLoop {
     /// Hands jobs over to a node, and reports when the handover has ended.
     pub(crate) async fn hand_over(&self, jobs: BTreeSet<JobId>, to: NodeId) -> Result<(), StoreError> {
-        let given = match self.shared.membership.held() {
-            Some(held) => self.move_jobs(&held, &jobs, to).await,
+        let result = match self.shared.membership.held() {
+            Some(lease) => self.move_jobs(&lease, &jobs, to).await,
             None => Ok(()),
         };
         self.notify(Event::HandoverEnded(jobs)).await;
-        given
+        result
     }
 
     /// Hands over the jobs of these runs to nodes with a stream to an executor that can run them.
     pub(crate) async fn seek(&self, stranded: Vec<ReadyRun>) -> Result<(), StoreError> {
-        let given = match self.shared.membership.held() {
-            Some(held) => self.seek_each(&held, &stranded).await,
+        let result = match self.shared.membership.held() {
+            Some(lease) => self.seek_each(&lease, &stranded).await,
             None => Ok(()),
         };
         self.notify(Event::HandoverEnded(stranded.iter().map(|ready| ready.run.job).collect())).await;
-        given
+        result
     }
 
-    async fn seek_each(&self, held: &HeldLease, stranded: &[ReadyRun]) -> Result<(), StoreError> {
+    async fn seek_each(&self, lease: &HeldLease, stranded: &[ReadyRun]) -> Result<(), StoreError> {
         let (store, now) = (&self.shared.store, self.shared.clock.now());
         let since = now - self.shared.config.beat.saturating_mul(3);
         let sessions = store.sessions(since).await?;
@@ -52,23 +52,23 @@ impl StepLoop {
         // The switch of an executor applies at every node: if it is off here, no other node gives the executor runs.
         records.retain(|one| self.shared.switches.of_executor(one.app, &one.name) == Switch::Active);
         let elsewhere =
-            RemoteExecutors::new(held.token.node, &self.shared.membership.nodes(), &sessions, &records, now);
+            RemoteExecutors::new(lease.token.node, &self.shared.membership.nodes(), &sessions, &records, now);
         for (node, jobs) in elsewhere.homes_for(stranded) {
-            self.move_jobs(held, &jobs, node).await?;
+            self.move_jobs(lease, &jobs, node).await?;
         }
         Ok(())
     }
 
-    async fn move_jobs(&self, held: &HeldLease, jobs: &BTreeSet<JobId>, to: NodeId) -> Result<(), StoreError> {
+    async fn move_jobs(&self, lease: &HeldLease, jobs: &BTreeSet<JobId>, to: NodeId) -> Result<(), StoreError> {
         let shared = &self.shared;
         // Only the runs of these jobs are read. Other runs, however many, neither displace them nor delay the steps behind this one.
         let jobs: Vec<JobId> = jobs.iter().copied().collect();
-        let unsent = shared.store.unsent_runs_of_jobs(held.token, &jobs).await?;
+        let unsent = shared.store.unsent_runs_of_jobs(lease.token, &jobs).await?;
         let runs: Vec<(RunId, Timestamp)> = unsent.iter().map(|run| (run.run, run.due_at)).collect();
         let ids: Vec<RunId> = runs.iter().map(|(run, _)| *run).collect();
         shared.departing.begin_final_handover(runs);
-        let given = shared.store.hand_over(held.token, &ids, to).await;
-        let gone = match given {
+        let result = shared.store.hand_over(lease.token, &ids, to).await;
+        let gone = match result {
             Ok(gone) => gone,
             Err(error) => {
                 self.notify(Event::MaybeHandedOver(ids)).await;

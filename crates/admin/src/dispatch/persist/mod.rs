@@ -65,17 +65,17 @@ impl StepLoop {
         match step {
             Step::Expand(root, shards) => {
                 let lease = LeaseToken { node: root.node, epoch: root.node_epoch };
-                let (open, expanded) = match self.expand(lease, &root, &shards).await {
-                    Ok(open) => (Some(open), Ok(())),
+                let (open_shards, expanded) = match self.expand(lease, &root, &shards).await {
+                    Ok(open_shards) => (Some(open_shards), Ok(())),
                     Err(error) => (None, Err(error)),
                 };
-                self.notify(Event::Expanded(root, Shards { asked: shards, open })).await;
+                self.notify(Event::Expanded(root, Shards { asked: shards, open: open_shards })).await;
                 expanded
             }
             Step::Mark(runs) => {
-                let asked = runs.iter().map(|run| (run.run, run.attempt)).collect();
+                let asked_runs = runs.iter().map(|run| (run.run, run.attempt)).collect();
                 let won = store.mark(token, &runs).await;
-                self.notify(Event::Marked(asked, won.as_ref().cloned().unwrap_or_default())).await;
+                self.notify(Event::Marked(asked_runs, won.as_ref().cloned().unwrap_or_default())).await;
                 won.map(drop)
             }
             Step::NoteLeft(executor) => store.leave_sessions(executor).await,
@@ -85,19 +85,19 @@ impl StepLoop {
                 unmarked
             }
             Step::NoteRunning(runs) => {
-                let noted = store.note_running(token, &runs).await;
-                if noted.is_err() {
+                let result = store.note_running(token, &runs).await;
+                if result.is_err() {
                     // The next round repeats this step: the groups of a pump get no items until it is stored.
                     self.notify(Event::StepRefused(Step::NoteRunning(runs))).await;
                 }
-                noted
+                result
             }
             Step::NoteWaits(waits) => {
-                let noted = store.note_waits(token, &waits).await;
-                if noted.is_err() {
+                let result = store.note_waits(token, &waits).await;
+                if result.is_err() {
                     self.notify(Event::StepRefused(Step::NoteWaits(waits))).await;
                 }
-                noted
+                result
             }
             Step::LimitHomes(limits) => {
                 let homes = store.limit_homes(token, &limits).await?;
@@ -157,12 +157,12 @@ impl StepLoop {
             return Ok(shards.to_vec());
         }
         let now = self.shared.store.runs(&[root.id]).await?;
-        let mut open = Vec::new();
+        let mut open_shards = Vec::new();
         for root in &now {
-            open.extend(self.shared.open_shards(root).await?);
+            open_shards.extend(self.shared.open_shards(root).await?);
         }
-        open.retain(|shard| (shard.node, shard.node_epoch) == (token.node, token.epoch));
-        Ok(open)
+        open_shards.retain(|shard| (shard.node, shard.node_epoch) == (token.node, token.epoch));
+        Ok(open_shards)
     }
 
     /// Finds out when other nodes last heard these executors. If the database does not answer, the dispatcher asks again.
@@ -197,14 +197,15 @@ impl StepLoop {
     /// Cancels a broadcast by cancelling its shards, also those that were created after the request.
     async fn cancel_shards(&self, root: &Run) -> Result<(), StoreError> {
         let by = root.cancel_by.as_deref().unwrap_or_default();
-        let open = self.shared.open_shards(root).await?;
-        let new: Vec<RunId> = open.iter().filter(|shard| shard.cancel_by.is_none()).map(|shard| shard.id).collect();
-        if new.is_empty() {
+        let open_shards = self.shared.open_shards(root).await?;
+        let uncancelled: Vec<RunId> =
+            open_shards.iter().filter(|shard| shard.cancel_by.is_none()).map(|shard| shard.id).collect();
+        if uncancelled.is_empty() {
             return Ok(());
         }
         let reason = root.cancel_request_reason().unwrap_or(Reason::Requested);
-        self.shared.store.ask_cancels(&new, CancelRequest { by, reason }, self.shared.clock.now()).await?;
-        self.notify(Event::Cancels(new.into_iter().map(|shard| (shard, by.to_owned())).collect())).await;
+        self.shared.store.ask_cancels(&uncancelled, CancelRequest { by, reason }, self.shared.clock.now()).await?;
+        self.notify(Event::Cancels(uncancelled.into_iter().map(|shard| (shard, by.to_owned())).collect())).await;
         Ok(())
     }
 

@@ -140,13 +140,13 @@ impl Limits {
             let key = LimitKey::Concurrency(name.namespace, name.key.clone());
             self.limits.get(&key).is_none_or(|limit| limit.open.is_empty())
         };
-        let given = self.limits_at_home.iter().filter(|&name| is_chosen(name) && is_idle(name));
-        let mut given: Vec<LimitName> = given.cloned().collect();
-        given.sort_unstable();
-        for name in &given {
+        let idle_limits = self.limits_at_home.iter().filter(|&name| is_chosen(name) && is_idle(name));
+        let mut idle_limits: Vec<LimitName> = idle_limits.cloned().collect();
+        idle_limits.sort_unstable();
+        for name in &idle_limits {
             self.limits_at_home.remove(name);
         }
-        given
+        idle_limits
     }
 
     /// The other limits of the first `count` runs that wait until this limit's home is known.
@@ -285,8 +285,8 @@ impl Limits {
     /// Sets when this rate limit may admit the first of the runs that still wait for it.
     pub(crate) fn schedule_wake(&mut self, key: &LimitKey, now: Timestamp, runs: &OpenRuns) {
         let Some(limit) = self.limits.get(key) else { return };
-        let first = limit.waiting.first().and_then(|turn| runs.ready(turn.run));
-        let Some((_, spec)) = first.and_then(rate_limit) else { return };
+        let first_waiting = limit.waiting.first().and_then(|turn| runs.ready(turn.run));
+        let Some((_, spec)) = first_waiting.and_then(rate_limit) else { return };
         let free_at = limit.free_at(spec, now);
         self.wake_at = Some(self.wake_at.map_or(free_at, |at| at.min(free_at)));
     }

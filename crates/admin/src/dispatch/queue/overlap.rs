@@ -114,16 +114,16 @@ impl Gate {
         if self.open.contains_key(&place) {
             return self.open.len() <= max;
         }
-        let left = max.saturating_sub(self.open.len());
+        let places_left = max.saturating_sub(self.open.len());
         let is_closed = |(other, _): &(&Place, &usize)| !self.open.contains_key(*other);
-        let before = self.reserved.range(..place).filter(is_closed);
-        left > 0 && before.take(left).count() < left
+        let earlier_reserved = self.reserved.range(..place).filter(is_closed);
+        places_left > 0 && earlier_reserved.take(places_left).count() < places_left
     }
 
     /// The run that queued runs wait for: the first open run, or else the first reserved run.
     fn first_ahead(&self) -> Option<RunId> {
-        let first = self.open.keys().next().or_else(|| self.reserved.keys().next());
-        first.map(|(_, run)| *run)
+        let entry = self.open.keys().next().or_else(|| self.reserved.keys().next());
+        entry.map(|(_, run)| *run)
     }
 
     fn skip(&mut self, ready: ReadyRun) -> GateDecision {
@@ -248,22 +248,22 @@ impl Gates {
     fn cover(&mut self, key: GateKey, ready: ReadyRun, has_begun: bool, runs: &mut OpenRuns) -> GateDecision {
         let Some(gate) = self.gates.get_mut(&key) else { return GateDecision::Passed(ready) };
         let place = place_at(key, &ready);
-        let mut others = gate.open.keys().chain(gate.queue.iter().map(|(other, _)| other));
-        if has_begun && others.any(|other| *other > place) {
+        let mut places = gate.open.keys().chain(gate.queue.iter().map(|(other, _)| other));
+        if has_begun && places.any(|other| *other > place) {
             return GateDecision::ReplacedByLater(ready);
         }
-        let (own, covered): (BTreeSet<_>, BTreeSet<_>) =
+        let (same_place, covered): (BTreeSet<_>, BTreeSet<_>) =
             std::mem::take(&mut gate.queue).into_iter().partition(|(other, _)| *other == place);
-        gate.queue = own;
-        let others = gate.open.keys().chain(gate.reserved.keys()).filter(|other| **other != place);
-        let open: BTreeSet<RunId> = others.map(|(_, id)| *id).collect();
+        gate.queue = same_place;
+        let other_runs = gate.open.keys().chain(gate.reserved.keys()).filter(|other| **other != place);
+        let covered_open: BTreeSet<RunId> = other_runs.map(|(_, id)| *id).collect();
         let mut waiting = Vec::with_capacity(covered.len());
         for (_, run) in covered {
             self.entries.remove(&run);
             waiting.extend(runs.take(run).map(|open| open.ready));
         }
         self.queue(key, ready, runs);
-        GateDecision::ReplacesEarlier { open: open.into_iter().collect(), waiting }
+        GateDecision::ReplacesEarlier { open: covered_open.into_iter().collect(), waiting }
     }
 
     fn open(&mut self, key: GateKey, ready: &ReadyRun) {
@@ -422,25 +422,25 @@ impl Gates {
             GateKey::Executor(_, executor) => Some(executor),
             GateKey::Job(_) => None,
         };
-        let mut passed = Vec::new();
+        let mut admitted_runs = Vec::new();
         while let Some(gate) = self.gates.get_mut(&key) {
-            let Some(first @ (place, run)) = gate.queue.first().copied() else { break };
+            let Some(queue_entry @ (place, run)) = gate.queue.first().copied() else { break };
             let max = runs.ready(run).map_or(usize::MAX, |next| open_max(&next.definition.job));
             if !gate.has_room(place, max) {
                 break;
             }
-            gate.queue.remove(&first);
-            if let Some(open) = runs.take(run) {
-                self.open(key, &open.ready);
-                runs.put(open.ready, Stage::Admitted);
-                passed.push((run, executor));
+            gate.queue.remove(&queue_entry);
+            if let Some(queued_run) = runs.take(run) {
+                self.open(key, &queued_run.ready);
+                runs.put(queued_run.ready, Stage::Admitted);
+                admitted_runs.push((run, executor));
             }
         }
         let is_empty = |gate: &Gate| gate.open.is_empty() && gate.reserved.is_empty() && gate.queue.is_empty();
         if self.gates.get(&key).is_some_and(is_empty) {
             self.gates.remove(&key);
         }
-        passed
+        admitted_runs
     }
 
     /// Takes out a queued run.

@@ -128,14 +128,14 @@ impl AppQueues {
     fn remove(&mut self, kind: &RunKind, turn: Turn) {
         let Some(queue) = self.kinds.get_mut(kind) else { return };
         queue.remove(&turn);
-        let next = queue.first().copied();
-        if next.is_none() {
+        let next_turn = queue.first().copied();
+        if next_turn.is_none() {
             self.kinds.remove(kind);
         }
         if self.heads.remove(&turn).is_some()
-            && let Some(next) = next
+            && let Some(next_turn) = next_turn
         {
-            self.heads.insert(next, kind.clone());
+            self.heads.insert(next_turn, kind.clone());
         }
     }
 }
@@ -179,8 +179,8 @@ impl ParkedRuns {
         let resumed =
             kinds.offered_to.filter(|_| offer.is_past_the_first() && !mutant::on(Mutant::OfferRetriesSameKinds));
         let behind = offer.last_refused.max(resumed);
-        let left = (behind.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-        let Some((turn, _)) = kinds.heads.range(left).next() else {
+        let later_jobs = (behind.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let Some((turn, _)) = kinds.heads.range(later_jobs).next() else {
             kinds.offered_to = None;
             return None;
         };
@@ -196,12 +196,12 @@ impl ParkedRuns {
         count: usize,
         runs: &'a OpenRuns,
     ) -> impl Iterator<Item = &'a OpenRun> {
-        let rest = self.by_job.range((behind.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
-        let before = behind.map(|behind| self.by_job.range(..=behind)).into_iter().flatten();
-        rest.chain(before).take(count).flat_map(move |(_, queues)| {
-            let mut firsts: Vec<Turn> = queues.values().filter_map(BTreeSet::first).copied().collect();
-            firsts.sort_unstable();
-            firsts.into_iter().take(RUNS_PER_JOB_MAX).filter_map(|turn| runs.get(turn.run))
+        let later_jobs = self.by_job.range((behind.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
+        let earlier_jobs = behind.map(|behind| self.by_job.range(..=behind)).into_iter().flatten();
+        later_jobs.chain(earlier_jobs).take(count).flat_map(move |(_, queues)| {
+            let mut first_turns: Vec<Turn> = queues.values().filter_map(BTreeSet::first).copied().collect();
+            first_turns.sort_unstable();
+            first_turns.into_iter().take(RUNS_PER_JOB_MAX).filter_map(|turn| runs.get(turn.run))
         })
     }
 

@@ -156,24 +156,25 @@ impl Probes {
         free: &BTreeSet<JobId>,
         runs: &mut OpenRuns,
     ) -> Vec<JobId> {
-        let Some(asked) = self.unanswered_questions.remove(&number).filter(|asked| asked.executor == executor) else {
+        let Some(sent_question) = self.unanswered_questions.remove(&number).filter(|asked| asked.executor == executor)
+        else {
             return Vec::new();
         };
-        for job in &asked.jobs {
+        for job in &sent_question.jobs {
             for run in self.waiting.get(job).into_iter().flatten() {
-                let Some(open) = runs.get_mut(*run) else { continue };
+                let Some(open_run) = runs.get_mut(*run) else { continue };
                 // If the router only asks whether the executor is there, any answer is a yes.
-                let is_there = question(open.ready.definition.job.route) == Some(Question::Online);
+                let is_there = question(open_run.ready.definition.job.route) == Some(Question::Online);
                 let is_yes = is_there || free.contains(job);
                 // An answer to a question from before this run arrived does not consider the runs that were sent since.
-                if let Stage::Probing(answers) = &mut open.stage
+                if let Stage::Probing(answers) = &mut open_run.stage
                     && answers.asked_after < number
                 {
                     answers.record(executor, if is_yes { Answer::Yes } else { Answer::No });
                 }
             }
         }
-        asked.jobs
+        sent_question.jobs
     }
 
     /// Whether a run of this job waits for answers.
@@ -204,15 +205,15 @@ impl Probes {
 
     /// Jobs with a probe whose deadline has passed.
     pub(crate) fn take_ended(&mut self, now: Timestamp) -> Vec<JobId> {
-        let mut ended = Vec::new();
+        let mut ended_probes = Vec::new();
         while let Some((_, job)) = self.deadlines.pop_front_if(|(until, _)| *until <= now) {
-            ended.push(job);
+            ended_probes.push(job);
         }
-        if !ended.is_empty() {
+        if !ended_probes.is_empty() {
             self.unanswered_questions.retain(|_, asked| asked.answer_deadline > now);
-            ended.dedup();
+            ended_probes.dedup();
         }
-        ended
+        ended_probes
     }
 
     /// Handles a step back of the clock to `now`: ends all pauses, and limits each deadline to the usual time from `now`.

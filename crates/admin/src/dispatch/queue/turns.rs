@@ -40,8 +40,8 @@ pub(crate) fn apply_gate_decision(d: &mut Decision<'_>, run: RunId, entry: GateD
 
 /// Ends open runs to make room for a later run, which waits for their verdicts. Runs that were not sent are skipped. For the others, a
 /// request to stop is stored, so that they end even if this server crashes meanwhile.
-fn make_room(d: &mut Decision<'_>, open: Vec<RunId>, later: RunId) {
-    for run in open {
+fn make_room(d: &mut Decision<'_>, open_runs: Vec<RunId>, later: RunId) {
+    for run in open_runs {
         match take_waiting(d, run) {
             Some(ready) if ready.run.attempt == 1 => {
                 waits::skip(d, &ready, Reason::Covered, replaced_by(later));
@@ -71,22 +71,22 @@ pub(crate) fn ask_covered(d: &mut Decision<'_>) {
 
 /// Frees the place of a run that has ended, or belongs to another node.
 pub(crate) fn leave_gate(d: &mut Decision<'_>, run: RunId) {
-    let passed = d.state.gates.leave(run, &mut d.state.runs);
-    queue_starts(d, passed);
+    let admitted_runs = d.state.gates.leave(run, &mut d.state.runs);
+    queue_starts(d, admitted_runs);
 }
 
 /// Queues the runs whose turn has come; [`offer_freed_places`](crate::dispatch::flow::offer_freed_places) starts them.
-pub(crate) fn queue_starts(d: &mut Decision<'_>, passed: Vec<AdmittedRun>) {
-    d.state.work.extend(passed.into_iter().map(Work::Start));
+pub(crate) fn queue_starts(d: &mut Decision<'_>, admitted_runs: Vec<AdmittedRun>) {
+    d.state.work.extend(admitted_runs.into_iter().map(Work::Start));
 }
 
 /// Returns the run, unless one of its limits holds it back: then it waits for that limit.
 pub(crate) fn unless_held_back(d: &mut Decision<'_>, ready: ReadyRun) -> Option<ReadyRun> {
     let now = d.now;
     let Some(key) = d.state.limits.limit_holding_back(&ready, now) else { return Some(ready) };
-    let passed = d.state.gates.leave_executor(ready.run.id, &mut d.state.runs);
+    let admitted_runs = d.state.gates.leave_executor(ready.run.id, &mut d.state.runs);
     d.state.limits.enqueue(key, WaitingRun::new(ready, now), now, &mut d.state.runs);
-    queue_starts(d, passed);
+    queue_starts(d, admitted_runs);
     None
 }
 
@@ -109,8 +109,8 @@ pub(crate) fn admit(d: &mut Decision<'_>, ready: ReadyRun, executor: ExecutorId)
 pub(crate) fn give_back(d: &mut Decision<'_>, ready: &ReadyRun) {
     d.state.deadlines.forget(ready.run.id);
     let freed = d.state.limits.uncount_start(ready);
-    let passed = d.state.gates.leave_executor(ready.run.id, &mut d.state.runs);
-    queue_starts(d, passed);
+    let admitted_runs = d.state.gates.leave_executor(ready.run.id, &mut d.state.runs);
+    queue_starts(d, admitted_runs);
     d.state.work.extend(freed.map(Work::Offer));
 }
 
@@ -158,8 +158,8 @@ pub(crate) fn withdraw(d: &mut Decision<'_>, run: RunId) {
     if take_waiting(d, run).is_some() {
         return;
     }
-    let Some(open) = d.state.runs.withdraw(run) else { return };
-    match open.stage {
+    let Some(open_run) = d.state.runs.withdraw(run) else { return };
+    match open_run.stage {
         Stage::Unconfirmed(shards) => d.forget_shards(&shards),
         Stage::Scheduled(_)
         | Stage::HeldBack(_)

@@ -33,10 +33,10 @@ impl Deadlines {
     pub(crate) fn record_start(&mut self, ready: &ReadyRun, at_micros: i64) {
         if let Some(timeout) = ready.definition.job.timeout {
             let (attempt, at_micros) = (ready.run.attempt, later_by(at_micros, timeout));
-            let new = AttemptDeadline { attempt, at_micros, is_asked: false };
-            let known = self.0.entry(ready.run.id).or_insert(new);
-            if known.attempt < attempt {
-                *known = new;
+            let new_deadline = AttemptDeadline { attempt, at_micros, is_asked: false };
+            let deadline = self.0.entry(ready.run.id).or_insert(new_deadline);
+            if deadline.attempt < attempt {
+                *deadline = new_deadline;
             }
         }
     }

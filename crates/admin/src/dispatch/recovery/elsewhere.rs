@@ -92,13 +92,13 @@ impl RelayedQuestions {
         }
         self.inquiries.retain(|executor, _| executors.contains(executor));
         let is_due = |executor: &ExecutorId| {
-            let asked = self.inquiries.get(executor);
-            asked.is_none_or(|asked| {
+            let last_inquiry = self.inquiries.get(executor);
+            last_inquiry.is_none_or(|asked| {
                 !asked.is_about_all(leases) || (asked.answer.is_none() && asked.asked_at + ASK_AGAIN_AFTER <= now)
             })
         };
-        let due: Vec<ExecutorId> = executors.iter().copied().filter(is_due).take(ASKED_COUNT_MAX).collect();
-        if due.is_empty() {
+        let due_executors: Vec<ExecutorId> = executors.iter().copied().filter(is_due).take(ASKED_COUNT_MAX).collect();
+        if due_executors.is_empty() {
             return Vec::new();
         }
         let after_last = self.last_asked_at.map_or(now, |last| last + Duration::from_millis(1));
@@ -110,14 +110,14 @@ impl RelayedQuestions {
             self.inquiries.insert(executor, FenceInquiry { asked_at: at, leases: leases.clone(), answer: None });
             FenceRequest { asker, executor, asked_at: at, leases: tokens.clone() }
         };
-        due.into_iter().map(request).collect()
+        due_executors.into_iter().map(request).collect()
     }
 
     /// Takes an answer; false if it is not about the newest question, or if that has been answered already.
     pub(crate) fn record_answer(&mut self, answer: RelayedAnswer) -> bool {
         let is_this = |asked: &&mut FenceInquiry| asked.asked_at == answer.asked_at && asked.answer.is_none();
-        let Some(asked) = self.inquiries.get_mut(&answer.executor).filter(is_this) else { return false };
-        asked.answer = Some(ReceivedAnswer { name: answer.name, held: answer.held.into_iter().collect() });
+        let Some(inquiry) = self.inquiries.get_mut(&answer.executor).filter(is_this) else { return false };
+        inquiry.answer = Some(ReceivedAnswer { name: answer.name, held: answer.held.into_iter().collect() });
         true
     }
 }
@@ -155,12 +155,12 @@ impl Relays {
     /// Takes the questions that other servers now ask of executors that are connected here, and forgets those that no server asks any more.
     /// Returns the fences to send, each with its executor.
     pub(crate) fn replace_questions(&mut self, requests: Vec<FenceRequest>) -> Vec<(ExecutorId, LeaseToken)> {
-        let mut before = std::mem::take(&mut self.0);
+        let mut previous_questions = std::mem::take(&mut self.0);
         let mut fences = Vec::new();
         for request in requests {
-            let known = before.iter().position(|relayed| relayed.request == request);
-            let missing: BTreeMap<NodeId, i64> = match known {
-                Some(place) => before.swap_remove(place).missing,
+            let index = previous_questions.iter().position(|relayed| relayed.request == request);
+            let missing: BTreeMap<NodeId, i64> = match index {
+                Some(place) => previous_questions.swap_remove(place).missing,
                 None => request.leases.iter().map(|lease| (lease.node, lease.epoch)).collect(),
             };
             let lease = |(node, epoch): (&NodeId, &i64)| LeaseToken { node: *node, epoch: *epoch };

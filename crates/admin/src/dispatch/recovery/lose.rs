@@ -38,9 +38,9 @@ pub(crate) fn lose(d: &mut Decision<'_>, run: RunId, reason: Reason) {
 /// Gives up again the runs whose ends found no room in their lanes.
 pub(crate) fn lose_again(d: &mut Decision<'_>) {
     let is_sent = |active: &&ActiveRun| matches!(active.phase, Phase::Sent | Phase::Noted);
-    let sent = d.state.runs.actives().filter(is_sent);
+    let sent_runs = d.state.runs.actives().filter(is_sent);
     let mut lost: Vec<(RunId, Reason)> =
-        sent.filter_map(|active| Some((active.ready.run.id, active.lost_for?))).collect();
+        sent_runs.filter_map(|active| Some((active.ready.run.id, active.lost_for?))).collect();
     lost.sort_unstable_by_key(|(run, _)| *run);
     for (run, reason) in lost {
         lose(d, run, reason);
@@ -49,9 +49,9 @@ pub(crate) fn lose_again(d: &mut Decision<'_>) {
 
 /// Forgets that runs of this executor were given up, if it has connected again and lists them.
 pub(crate) fn clear_given_up(d: &mut Decision<'_>, executor: ExecutorId, report: &Report) {
-    let this = |active: &ActiveRun| (active.ready.run.id, active.ready.run.attempt);
+    let attempt_key = |active: &ActiveRun| (active.ready.run.id, active.ready.run.attempt);
     let is_listed = |run: &(RunId, i32)| report.held.contains(run) || report.finished.contains(run);
-    let listed: Vec<(RunId, i32)> = d.state.runs.of_executor(executor).map(this).filter(is_listed).collect();
+    let listed: Vec<(RunId, i32)> = d.state.runs.of_executor(executor).map(attempt_key).filter(is_listed).collect();
     for (run, _) in listed {
         d.state.runs.active_mut(run).into_iter().for_each(|active| active.lost_for = None);
     }

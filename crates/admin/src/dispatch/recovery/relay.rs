@@ -45,16 +45,16 @@ pub(crate) fn relay_answer(d: &mut Decision<'_>, executor: ExecutorId, answer: &
     let complete = d.state.recovery.relays.take_completed(executor, answer.lease);
     let count = answer.held.len() + answer.finished.len();
     let Some(online) = d.state.executors.get(executor).filter(|_| count <= HELD_COUNT_MAX) else { return };
-    let mut held: Vec<(RunId, i32)> = answer.held.iter().chain(&answer.finished).copied().collect();
-    held.sort_unstable();
-    held.dedup();
+    let mut reported_runs: Vec<(RunId, i32)> = answer.held.iter().chain(&answer.finished).copied().collect();
+    reported_runs.sort_unstable();
+    reported_runs.dedup();
     let name = online.name.clone();
     let relayed = |request: FenceRequest| RelayedAnswer {
         asker: request.asker,
         executor,
         asked_at: request.asked_at,
         name: name.clone(),
-        held: held.clone(),
+        held: reported_runs.clone(),
     };
     let answers: Vec<RelayedAnswer> = complete.into_iter().map(relayed).collect();
     if !answers.is_empty() {

@@ -75,9 +75,9 @@ pub(crate) fn open_reported_places(d: &mut Decision<'_>, executor: &OnlineExecut
     if recovery.rollcall.is_empty() {
         return;
     }
-    let mut held: Vec<(RunId, i32)> = report.held.iter().copied().collect();
-    held.sort_unstable();
-    for (run, attempt) in held {
+    let mut held_runs: Vec<(RunId, i32)> = report.held.iter().copied().collect();
+    held_runs.sort_unstable();
+    for (run, attempt) in held_runs {
         let may_be = recovery.rollcall.may_be_claimed(run, executor.app, (executor.id, &report.lineage));
         if let Some(ready) = runs.in_roll_call(run).filter(|ready| may_be && ready.run.attempt == attempt) {
             gates.open_place_at(ready, executor.id);
@@ -88,13 +88,13 @@ pub(crate) fn open_reported_places(d: &mut Decision<'_>, executor: &OnlineExecut
 /// Leaves out a run that this node sent under its previous lease and still waits for: the run belongs to the current lease now. A run that
 /// this node had given up is not left out, because the store refuses an end that was decided under the previous lease. Earlier attempts are
 /// forgotten: the run has continued elsewhere since, so no executor has them any more.
-fn skip_if_in_hand(d: &mut Decision<'_>, called: RollCallRun) -> Option<RollCallRun> {
-    let run = &called.ready.run;
+fn skip_if_in_hand(d: &mut Decision<'_>, entry: RollCallRun) -> Option<RollCallRun> {
+    let run = &entry.ready.run;
     look::forget_attempt(d, run.id, run.attempt - 1);
     match d.state.runs.active_mut(run.id).filter(|active| active.ready.run.attempt == run.attempt) {
-        Some(active) if active.phase == Phase::Ending && active.ready.token() != called.ready.token() => {
+        Some(active) if active.phase == Phase::Ending && active.ready.token() != entry.ready.token() => {
             d.state.runs.take_active(run.id);
-            Some(called)
+            Some(entry)
         }
         Some(active) => {
             active.ready.run.node_epoch = run.node_epoch;
@@ -104,7 +104,7 @@ fn skip_if_in_hand(d: &mut Decision<'_>, called: RollCallRun) -> Option<RollCall
             }
             None
         }
-        None => Some(called),
+        None => Some(entry),
     }
 }
 
@@ -112,13 +112,13 @@ fn skip_if_in_hand(d: &mut Decision<'_>, called: RollCallRun) -> Option<RollCall
 /// a run keeps its place in its job's order until it is known whether there is a next attempt.
 fn without_settled(d: &mut Decision<'_>, runs: Vec<RollCallRun>) -> Vec<RollCallRun> {
     let is_open = |called: &RollCallRun| d.facts.in_memory.has(&called.ready.run);
-    let (open, settled): (Vec<_>, Vec<_>) = runs.into_iter().partition(is_open);
-    let settled: Vec<ReadyRun> = settled.into_iter().map(|called| called.ready).collect();
-    settled.iter().for_each(|ready| d.state.gates.reserve(ready));
-    if !settled.is_empty() {
-        d.step(Step::CheckRows(settled.iter().map(|ready| ready.run.id).collect()));
+    let (open_runs, settled_runs): (Vec<_>, Vec<_>) = runs.into_iter().partition(is_open);
+    let settled_runs: Vec<ReadyRun> = settled_runs.into_iter().map(|called| called.ready).collect();
+    settled_runs.iter().for_each(|ready| d.state.gates.reserve(ready));
+    if !settled_runs.is_empty() {
+        d.step(Step::CheckRows(settled_runs.iter().map(|ready| ready.run.id).collect()));
     }
-    open
+    open_runs
 }
 
 /// Forgets runs whose roll call did not begin before the lease ended under which this node had taken them over. The server that adopts them
@@ -166,8 +166,8 @@ fn hold_at_executor(d: &mut Decision<'_>, ready: ReadyRun, executor: ExecutorId)
     let name = name.or_else(|| d.state.recovery.rollcall.name_elsewhere(executor).map(str::to_owned));
     let name = name.unwrap_or_default();
     // A hello may have listed the run for an executor that has handed it back since.
-    let passed = d.state.gates.leave_other_executor(ready.run.id, executor, &mut d.state.runs);
-    turns::queue_starts(d, passed);
+    let admitted_runs = d.state.gates.leave_other_executor(ready.run.id, executor, &mut d.state.runs);
+    turns::queue_starts(d, admitted_runs);
     d.state.gates.open_place_at(&ready, executor);
     remember_ungated(d, &ready);
     let report = d.state.executors.get(executor).map(|online| online.start_report(&ready.run));

@@ -96,10 +96,11 @@ impl RollCall {
             let run = &ready.run;
             let witnesses = match run.executor_id {
                 Some(id) => {
-                    let seen = sessions.iter().filter(|session| session.executor == id).map(|s| s.last_seen_at).max();
+                    let last_seen_at =
+                        sessions.iter().filter(|session| session.executor == id).map(|s| s.last_seen_at).max();
                     // Without a row that shows when it was heard, an executor that counts as lost stays lost.
-                    if seen.is_some() || !executors.is_lost(id) {
-                        executors.watch(id, seen.unwrap_or(now));
+                    if last_seen_at.is_some() || !executors.is_lost(id) {
+                        executors.watch(id, last_seen_at.unwrap_or(now));
                     }
                     if sessions.iter().any(|session| session.executor == id && session.has_left) {
                         executors.record_process_end(id, now);
@@ -193,46 +194,46 @@ impl RollCall {
 
     /// Takes out every run that an executor has, and every run whose witnesses have all answered or are lost.
     pub(crate) fn resolve(&mut self, executors: &Executors) -> Vec<(RunId, CallOutcome)> {
-        let mut found = Vec::new();
+        let mut ended_runs = Vec::new();
         for online in executors.all() {
             let id = online.session.executor;
-            let held = online.held().filter(|_| self.has_answered(online));
+            let reported_runs = online.held().filter(|_| self.has_answered(online));
             // Only the results in the journal remain of the executor's dead predecessor.
             let journaled = online.report.finished.iter().filter(|_| online.report.predecessor.is_some());
-            let mut attempts: Vec<_> = held.chain(journaled).copied().collect();
+            let mut attempts: Vec<_> = reported_runs.chain(journaled).copied().collect();
             attempts.sort_unstable();
             for (run, attempt) in attempts {
                 let is_this = |called: &RollCallEntry| called.attempt == attempt;
                 let may_be = || self.may_be_claimed(run, online.app, (id, &online.report.lineage));
                 if self.runs.get(&run).is_some_and(is_this) && may_be() {
                     self.runs.remove(&run);
-                    found.push((run, CallOutcome::Held(id)));
+                    ended_runs.push((run, CallOutcome::Held(id)));
                 }
             }
         }
-        found.extend(self.held_elsewhere(executors));
-        let ended: BTreeMap<GroupKey, Reason> =
+        ended_runs.extend(self.held_elsewhere(executors));
+        let group_ends: BTreeMap<GroupKey, Reason> =
             self.groups().filter_map(|group| Some((group.key, self.why_no_executor(&group, executors)?))).collect();
-        if !ended.is_empty() {
-            let is_ended = |called: &RollCallEntry| ended.get(&called.group()).copied();
+        if !group_ends.is_empty() {
+            let is_ended = |called: &RollCallEntry| group_ends.get(&called.group()).copied();
             for (run, called) in self.runs.extract_if(.., |_, called| is_ended(called).is_some()) {
                 let reason = is_ended(&called).unwrap_or(Reason::NotReceived);
-                found.push((run, CallOutcome::NoExecutor(reason)));
+                ended_runs.push((run, CallOutcome::NoExecutor(reason)));
             }
         }
-        found
+        ended_runs
     }
 
     /// Takes out the runs that executors have according to the answers that other servers relayed.
     fn held_elsewhere(&mut self, executors: &Executors) -> Vec<(RunId, CallOutcome)> {
-        let mut found = Vec::new();
+        let mut held_runs = Vec::new();
         for (id, held) in self.elsewhere.held(&self.ended_leases, executors) {
             let is_its = |run: &RunId, called: &mut RollCallEntry| {
                 held.contains(&(*run, called.attempt)) && called.witnesses.binary_search(&id).is_ok()
             };
-            found.extend(self.runs.extract_if(.., is_its).map(|(run, _)| (run, CallOutcome::Held(id))));
+            held_runs.extend(self.runs.extract_if(.., is_its).map(|(run, _)| (run, CallOutcome::Held(id))));
         }
-        found
+        held_runs
     }
 
     fn leases(&self) -> impl Iterator<Item = LeaseToken> {
@@ -245,9 +246,9 @@ impl RollCall {
 
     /// Each list of witnesses once, or twice if some of its runs may continue in silence and others may not.
     fn groups(&self) -> impl Iterator<Item = Group<'_>> {
-        let mut seen = BTreeSet::new();
-        let first = self.runs.values().filter(move |called| seen.insert(called.group()));
-        first.map(move |called| Group { app: called.app, witnesses: &called.witnesses, key: called.group() })
+        let mut seen_groups = BTreeSet::new();
+        let first_of_groups = self.runs.values().filter(move |called| seen_groups.insert(called.group()));
+        first_of_groups.map(move |called| Group { app: called.app, witnesses: &called.witnesses, key: called.group() })
     }
 
     /// The witnesses of runs that may continue in silence.
@@ -298,16 +299,16 @@ impl<'a> Witnesses<'a> {
         let count = self.sessions.partition_point(|session| session.may_have_carried(due_at));
         let sessions = self.sessions.iter().take(count);
         let list = self.lists.entry(count).or_insert_with(|| {
-            let mut seen = BTreeSet::new();
+            let mut seen_apps = BTreeSet::new();
             for session in sessions {
                 executors.watch(session.executor, session.last_seen_at);
                 // The executor has reported that it has no runs.
                 if session.has_left {
                     executors.record_process_end(session.executor, now);
                 }
-                seen.insert(session.executor);
+                seen_apps.insert(session.executor);
             }
-            seen.into_iter().collect()
+            seen_apps.into_iter().collect()
         });
         Arc::clone(list)
     }

@@ -37,13 +37,13 @@ pub(crate) fn seek_elsewhere(d: &mut Decision<'_>) {
         open.since() + SEEK_AFTER <= now && executors.eligible(ready).is_empty()
     };
     let behind = d.state.recovery.last_sought;
-    let first = d.state.parked.first_of_jobs(behind, d.facts.settings.seek_jobs, &d.state.runs);
+    let first_runs = d.state.parked.first_of_jobs(behind, d.facts.settings.seek_jobs, &d.state.runs);
     let mut last_sought = None;
     let mut stranded: Vec<ReadyRun> = Vec::new();
-    for open in first {
-        last_sought = Some(open.ready.run.job);
-        if is_stranded(open) {
-            stranded.push(open.ready.clone());
+    for parked_run in first_runs {
+        last_sought = Some(parked_run.ready.run.job);
+        if is_stranded(parked_run) {
+            stranded.push(parked_run.ready.clone());
         }
     }
     d.state.recovery.last_sought = last_sought;
@@ -96,8 +96,8 @@ pub(crate) fn on_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
 /// Forgets runs that may belong to another node now. Runs that have passed their gates keep their places until their owner is known.
 pub(crate) fn on_maybe_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
     for run in &runs {
-        let passed = d.state.gates.make_reserved(*run, &mut d.state.runs);
-        turns::queue_starts(d, passed);
+        let admitted_runs = d.state.gates.make_reserved(*run, &mut d.state.runs);
+        turns::queue_starts(d, admitted_runs);
         turns::withdraw(d, *run);
         flow::offer_freed_places(d);
     }
@@ -142,14 +142,14 @@ impl RemoteExecutor {
 
 impl RemoteExecutors {
     pub(crate) fn new(
-        this: NodeId,
+        own_node: NodeId,
         nodes: &[Node],
         sessions: &[Session],
         records: &[ExecutorRecord],
         now: Timestamp,
     ) -> Self {
         let is_living = |session: &&Session| {
-            let hears = |node: &Node| node.id != this && node.takes_jobs(now) && node.token() == session.token;
+            let hears = |node: &Node| node.id != own_node && node.takes_jobs(now) && node.token() == session.token;
             session.is_open() && nodes.iter().any(hears)
         };
         let mut by_node: BTreeMap<NodeId, BTreeSet<ExecutorId>> = BTreeMap::new();
@@ -199,9 +199,9 @@ pub(crate) fn on_limit_homes(d: &mut Decision<'_>, lease: LeaseToken, homes: Vec
     if lease != d.facts.token || !d.facts.lease_holds || d.state.recovery.is_adopting {
         return;
     }
-    let this = d.facts.token.node;
+    let own_node = d.facts.token.node;
     for (name, home) in homes {
-        if home == this {
+        if home == own_node {
             d.state.limits.count_here(name.clone());
             d.state.work.push_back(Work::Offer(LimitKey::Home(name)));
             flow::offer_freed_places(d);
@@ -210,19 +210,19 @@ pub(crate) fn on_limit_homes(d: &mut Decision<'_>, lease: LeaseToken, homes: Vec
         let jobs = d.state.limits.jobs_awaiting_home(&name, HAND_OVER_BATCH, &d.state.runs);
         let closed = close_jobs(d, &jobs);
         if !closed.is_empty() {
-            let others = d.state.limits.other_limits_of_waiting(&name, HAND_OVER_BATCH, &d.state.runs);
+            let other_limits = d.state.limits.other_limits_of_waiting(&name, HAND_OVER_BATCH, &d.state.runs);
             d.step(Step::HandOver(closed, home));
             // Otherwise the run would come back, because one node must count all of its limits.
-            give_limits(d, |other| others.contains(other), Some(home));
+            give_limits(d, |other| other_limits.contains(other), Some(home));
         }
     }
 }
 
 /// Gives the chosen limits to node `to`, or to the next node that asks. A limit that still counts a run stays here.
 pub(crate) fn give_limits(d: &mut Decision<'_>, is_chosen: impl Fn(&LimitName) -> bool, to: Option<NodeId>) {
-    let given = d.state.limits.give_away(is_chosen);
-    if !given.is_empty() {
-        d.step(Step::GiveLimits(given, to));
+    let given_limits = d.state.limits.give_away(is_chosen);
+    if !given_limits.is_empty() {
+        d.step(Step::GiveLimits(given_limits, to));
     }
 }
 

@@ -60,13 +60,13 @@ impl ForeignQueue {
     pub(crate) fn offer(&self, reporter: &Reporter, mut results: Vec<IncomingResult>, expected_from: ExpectedFrom) {
         let source = Source { app: reporter.app, session: reporter.session.number };
         while !results.is_empty() {
-            let rest = results.split_off(JUDGED_PER_TURN_MAX.min(results.len()));
+            let later_results = results.split_off(JUDGED_PER_TURN_MAX.min(results.len()));
             let weight = results.iter().map(weight).sum();
             if self.0.offer(source, weight, (reporter.clone(), expected_from, results)).is_err() {
                 tracing::debug!(executor_id = %reporter.session.executor, "too many results wait; some will come again");
                 return;
             }
-            results = rest;
+            results = later_results;
         }
     }
 }
@@ -114,21 +114,21 @@ impl ForeignLoop {
         }
         let keys = runs.values().map(|run| (run.job, run.job_version));
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
-        let this = self.shared.membership.token();
+        let own_lease = self.shared.membership.token();
         for (reporter, expected_from, results) in reported {
             for result in results {
                 let run = runs.get(&result.run);
                 let definition = run.and_then(|run| definitions.get(&(run.job, run.job_version)));
                 let decision = match self.judge_one(&reporter, &result, run, &attempts) {
-                    ResultDecision::Deferred if is_known_here(run, expected_from, this) => ResultDecision::Refused,
+                    ResultDecision::Deferred if is_known_here(run, expected_from, own_lease) => ResultDecision::Refused,
                     decision => decision,
                 };
                 match (decision, run, definition) {
                     (ResultDecision::Taken, Some(run), Some(definition)) => {
                         let attempt_end =
                             result.into_attempt_end(run, definition.job.next_step_policy, reporter.as_executor());
-                        let (counted, session) = (CountedRun::of(run, definition), reporter.session.clone());
-                        self.shared.results.submit(attempt_end, counted, Some(session)).await;
+                        let (counted_run, session) = (CountedRun::of(run, definition), reporter.session.clone());
+                        self.shared.results.submit(attempt_end, counted_run, Some(session)).await;
                     }
                     // This server cannot read the definition. One that can stores the result.
                     (ResultDecision::Taken, Some(_), None) | (ResultDecision::Deferred, ..) => {}
@@ -169,13 +169,13 @@ impl ForeignLoop {
     ) -> ResultDecision {
         let Some(run) = run else { return ResultDecision::Refused };
         let is_earlier = (1..run.attempt).contains(&result.attempt);
-        let known = attempts.get(&result.run);
-        if is_earlier && known.is_none() {
+        let stored_attempts = attempts.get(&result.run);
+        if is_earlier && stored_attempts.is_none() {
             return ResultDecision::Deferred;
         }
-        let ended_attempt = known.and_then(|known| known.iter().find(|one| one.attempt == result.attempt));
-        let sent = self.shared.sent_runs.get(result.run).filter(|(attempt, _)| *attempt == result.attempt);
-        let reported = ReportedRun { run, ended_attempt, sent_to: sent.map(|(_, executor)| executor) };
+        let ended_attempt = stored_attempts.and_then(|known| known.iter().find(|one| one.attempt == result.attempt));
+        let sent_attempt = self.shared.sent_runs.get(result.run).filter(|(attempt, _)| *attempt == result.attempt);
+        let reported = ReportedRun { run, ended_attempt, sent_to: sent_attempt.map(|(_, executor)| executor) };
         let (token, lost_after) = (self.shared.membership.token(), self.shared.config.lost_after);
         let now = self.shared.clock.now();
         reporter.judge_result((result.attempt, result.finished_at), &reported, (token, lost_after), now)
@@ -184,8 +184,8 @@ impl ForeignLoop {
 
 /// Whether this node knows that other executors have the run. If the row shows another home, the run was taken over, and may have been sent
 /// to the reporter since.
-fn is_known_here(run: Option<&Run>, expected_from: ExpectedFrom, this: LeaseToken) -> bool {
-    let is_home = run.is_some_and(|run| (run.node, run.node_epoch) == (this.node, this.epoch));
+fn is_known_here(run: Option<&Run>, expected_from: ExpectedFrom, own_lease: LeaseToken) -> bool {
+    let is_home = run.is_some_and(|run| (run.node, run.node_epoch) == (own_lease.node, own_lease.epoch));
     expected_from == ExpectedFrom::OtherExecutors && is_home
 }
 

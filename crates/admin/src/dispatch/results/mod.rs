@@ -94,26 +94,31 @@ impl ResultLanes {
     pub(crate) fn try_submit(
         &self,
         attempt_end: AttemptEnd,
-        counted: CountedRun,
+        counted_run: CountedRun,
         reply_to: Option<SessionHandle>,
     ) -> bool {
         let lane = self.lane(attempt_end.job);
         let texts = lane.count(&attempt_end);
         // Verdicts of the server itself have almost no text, so the byte limit of the lane does not apply to them.
         let is_too_much = reply_to.is_some() && lane.bytes.load(Ordering::Acquire) > LANE_BYTES_MAX;
-        !is_too_much && lane.items.try_send(QueuedEnd { attempt_end, counted, reply_to, texts }).is_ok()
+        !is_too_much && lane.items.try_send(QueuedEnd { attempt_end, counted: counted_run, reply_to, texts }).is_ok()
     }
 
     /// Puts a result into its lane, and waits for room. No lane may ever wait for this caller in turn: that would be a deadlock.
-    pub(crate) async fn submit(&self, attempt_end: AttemptEnd, counted: CountedRun, reply_to: Option<SessionHandle>) {
+    pub(crate) async fn submit(
+        &self,
+        attempt_end: AttemptEnd,
+        counted_run: CountedRun,
+        reply_to: Option<SessionHandle>,
+    ) {
         // A closed lane means that the process is ending. The run's row is still open, and the next lease holder finds it.
         let lane = self.lane(attempt_end.job);
         let texts = lane.count(&attempt_end);
-        drop(lane.items.send(QueuedEnd { attempt_end, counted, reply_to, texts }).await);
+        drop(lane.items.send(QueuedEnd { attempt_end, counted: counted_run, reply_to, texts }).await);
     }
 
-    pub(crate) async fn submit_unsent(&self, ended: Vec<(AttemptEnd, CountedRun)>) {
-        for (attempt_end, counted) in ended {
+    pub(crate) async fn submit_unsent(&self, ended_runs: Vec<(AttemptEnd, CountedRun)>) {
+        for (attempt_end, counted) in ended_runs {
             self.submit(attempt_end, counted, None).await;
         }
     }
@@ -168,28 +173,29 @@ impl ResultLoop {
     }
 
     async fn write(&self, batch: Vec<QueuedEnd>, stop: &CancellationToken) {
-        let (mut attempt_ends, mut counted, mut replies, mut texts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut attempt_ends, mut counted_runs, mut replies, mut texts) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for item in batch {
             texts.push(item.texts);
             attempt_ends.push(item.attempt_end);
-            counted.push(item.counted);
+            counted_runs.push(item.counted);
             replies.push(item.reply_to);
         }
         if mutant::on(Mutant::AckBeforeCommit) {
             acknowledge_early(&attempt_ends, &replies);
         }
-        let began = Instant::now();
+        let write_start = Instant::now();
         let Some(ends) = self.finish(&attempt_ends, stop).await else { return };
-        self.shared.metrics.results_written.observe(began.elapsed());
+        self.shared.metrics.results_written.observe(write_start.elapsed());
         let Ends { answers: finished, released, due_at, awaiting, ended_parents } = ends;
         self.count(&finished);
         Self::log_ends(&attempt_ends, &finished);
-        for ((attempt_end, counted), finished) in attempt_ends.iter().zip(&counted).zip(&finished) {
-            self.shared.metrics.ended(attempt_end, counted, finished);
-            if let Some((namespace, job, fire_at)) = counted.expected_success(finished, &awaiting) {
+        for ((attempt_end, counted_run), finished) in attempt_ends.iter().zip(&counted_runs).zip(&finished) {
+            self.shared.metrics.ended(attempt_end, counted_run, finished);
+            if let Some((namespace, job, fire_at)) = counted_run.expected_success(finished, &awaiting) {
                 self.shared.noted_successes.add(namespace, job, fire_at);
             }
-            if let Some(job) = counted.pump_job() {
+            if let Some(job) = counted_run.pump_job() {
                 self.shared.pumps.note_ended(job);
             }
         }
@@ -197,7 +203,7 @@ impl ResultLoop {
             self.shared.note_due(at);
         }
         self.shared.put_own(released).await;
-        let open: HashSet<RunId> = awaiting.iter().map(|(_, run)| *run).collect();
+        let open_runs: HashSet<RunId> = awaiting.iter().map(|(_, run)| *run).collect();
         if !awaiting.is_empty() {
             // Sent before `Settled`, which makes runs leave their gates: these runs must keep their places there.
             drop(self.events.send(Event::Awaiting(awaiting)).await);
@@ -214,7 +220,7 @@ impl ResultLoop {
         }
         drop(texts);
         rondel_failpoint::pass("acknowledge.sent");
-        drop(self.events.send(Event::Settled(ends_to_report(attempt_ends, finished, &open))).await);
+        drop(self.events.send(Event::Settled(ends_to_report(attempt_ends, finished, &open_runs))).await);
         if !ended_parents.is_empty() {
             drop(self.events.send(Event::AwaitingEnded(ended_parents)).await);
         }
@@ -223,9 +229,9 @@ impl ResultLoop {
     /// Logs the ends of attempts at the debug level.
     fn log_ends(attempt_ends: &[AttemptEnd], finished: &[EndOutcome]) {
         for (attempt_end, finished) in attempt_ends.iter().zip(finished) {
-            let EndOutcome::Stored(after, _) = finished else { continue };
+            let EndOutcome::Stored(retry, _) = finished else { continue };
             let (run_id, job_id, attempt) = (attempt_end.run, attempt_end.job, attempt_end.attempt);
-            match after {
+            match retry {
                 NextStep::Verdict { status, .. } => {
                     tracing::debug!(%run_id, %job_id, attempt, %status, "a run has its verdict");
                 }
@@ -253,11 +259,11 @@ impl ResultLoop {
     /// rest is sent next.
     async fn finish(&self, batch: &[AttemptEnd], stop: &CancellationToken) -> Option<Ends> {
         let mut failed_count = 0_u32;
-        let mut all = Ends::default();
+        let mut ends_in_order = Ends::default();
         loop {
-            let batch = &batch[all.answers.len()..];
+            let batch = &batch[ends_in_order.answers.len()..];
             // Without a lease nothing is written, and nothing acknowledged: the results wait here and with the executors.
-            let Some(held) = self.shared.membership.held() else {
+            let Some(lease) = self.shared.membership.held() else {
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => return None,
@@ -265,13 +271,13 @@ impl ResultLoop {
                 }
                 continue;
             };
-            match self.shared.store.finish(Finisher { token: held.token, ids: &held.ids }, batch).await {
+            match self.shared.store.finish(Finisher { token: lease.token, ids: &lease.ids }, batch).await {
                 Ok(ends) => {
                     let is_all = ends.answers.len() >= batch.len();
                     let is_some = !ends.answers.is_empty();
-                    all.extend(ends);
+                    ends_in_order.extend(ends);
                     if is_all {
-                        return Some(all);
+                        return Some(ends_in_order);
                     }
                     if is_some {
                         failed_count = 0;
@@ -315,10 +321,10 @@ fn ends_to_report(
 
 /// The behaviour of [`Mutant::AckBeforeCommit`].
 fn acknowledge_early(attempt_ends: &[AttemptEnd], replies: &[Option<SessionHandle>]) {
-    let stored = EndOutcome::Stored(NextStep::Verdict { status: RunStatus::Succeeded, reason: None }, None);
+    let success = EndOutcome::Stored(NextStep::Verdict { status: RunStatus::Succeeded, reason: None }, None);
     for (attempt_end, session) in attempt_ends.iter().zip(replies) {
         if let Some(session) = session {
-            send_acks(session, vec![ack(attempt_end.run, attempt_end.attempt, &stored)]);
+            send_acks(session, vec![ack(attempt_end.run, attempt_end.attempt, &success)]);
         }
     }
 }

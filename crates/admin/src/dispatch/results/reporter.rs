@@ -63,7 +63,7 @@ impl Reporter {
         &self,
         (attempt, finished_at): (i32, Timestamp),
         reported: &ReportedRun<'_>,
-        (this, lost_after): (LeaseToken, Duration),
+        (own_lease, lost_after): (LeaseToken, Duration),
         now: Timestamp,
     ) -> ResultDecision {
         let run = reported.run;
@@ -85,7 +85,7 @@ impl Reporter {
         if let Some(id) = run.executor_id {
             return taken_if(self.may_report_for(id));
         }
-        let is_home = this == LeaseToken { node: run.node, epoch: run.node_epoch };
+        let is_home = own_lease == LeaseToken { node: run.node, epoch: run.node_epoch };
         if was_sent {
             return ResultDecision::Taken;
         }

@@ -75,12 +75,12 @@ pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
             trace,
             ..result.into_attempt_end(&ready.run, ready.definition.job.next_step_policy, executor)
         };
-        let (counted, reply_to) = (CountedRun::of_ready(ready), Some(session.clone()));
+        let (counted_run, reply_to) = (CountedRun::of_ready(ready), Some(session.clone()));
         if let Some(ready) = d.state.recovery.rollcall.remove(run, &mut d.state.runs) {
             let (executor, name) = reporter.as_executor();
             d.state.runs.put_active(ActiveRun::new(ready, executor, name, now, Phase::Settling));
         }
-        d.finish(Submission { attempt_end, counted, reply_to, phase_before: Some(Phase::Sent) });
+        d.finish(Submission { attempt_end, counted: counted_run, reply_to, phase_before: Some(Phase::Sent) });
         return ResultDestination::Here;
     }
     let is_this = |active: &&mut ActiveRun| active.ready.run.attempt == result.attempt;
@@ -108,13 +108,13 @@ pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
     let trace = ready.run.trace.clone();
     let attempt_end =
         AttemptEnd { trace, ..result.into_attempt_end(&ready.run, ready.definition.job.next_step_policy, executor) };
-    let (counted, reply_to) = (CountedRun::of_ready(ready), Some(session.clone()));
+    let (counted_run, reply_to) = (CountedRun::of_ready(ready), Some(session.clone()));
     let phase_before = std::mem::replace(&mut active.phase, Phase::Settling);
     let executor = active.executor;
     if phase_before != Phase::Ending {
         ends::free_slot(d, executor);
     }
-    d.finish(Submission { attempt_end, counted, reply_to, phase_before: Some(phase_before) });
+    d.finish(Submission { attempt_end, counted: counted_run, reply_to, phase_before: Some(phase_before) });
     ResultDestination::Here
 }
 
@@ -171,7 +171,7 @@ pub(crate) fn on_settled(d: &mut Decision<'_>, settled: &SettledAttempt) {
     }
     d.forget([settled.run]);
     d.state.deadlines.forget(settled.run);
-    let passed = match settled.finished {
+    let admitted_runs = match settled.finished {
         EndOutcome::Stored(NextStep::Retry { .. }, _) => d.state.gates.make_reserved(settled.run, &mut d.state.runs),
         EndOutcome::Superseded => {
             // Superseded: either this end is already stored and the acknowledgement was lost, or another node continued the run. Until
@@ -183,7 +183,7 @@ pub(crate) fn on_settled(d: &mut Decision<'_>, settled: &SettledAttempt) {
         _ => d.state.gates.leave(settled.run, &mut d.state.runs),
     };
     turns::release_limit(d, settled.run);
-    turns::queue_starts(d, passed);
+    turns::queue_starts(d, admitted_runs);
     flow::offer_freed_places(d);
 }
 
@@ -221,8 +221,8 @@ pub(crate) fn drop_queued(d: &mut Decision<'_>, drops: Vec<(RunId, Reason)>) {
         if let Some(active) = d.state.runs.active(run) {
             if mutant::on(Mutant::DropInHand) {
                 let ready = &active.ready;
-                let end = end_of_unsent(&ready.run, &ready.definition, Outcome::Skipped(reason), d.now, None);
-                ends::give_up(d, run, end);
+                let skip_end = end_of_unsent(&ready.run, &ready.definition, Outcome::Skipped(reason), d.now, None);
+                ends::give_up(d, run, skip_end);
             }
             continue;
         }
@@ -242,8 +242,8 @@ pub(crate) fn drop_queued(d: &mut Decision<'_>, drops: Vec<(RunId, Reason)>) {
 }
 
 /// Handles the answer to [`Step::Cover`]: these runs were durably asked to make room.
-pub(crate) fn on_covered(d: &mut Decision<'_>, asked: &[RunId], cancels: Vec<(RunId, String)>) {
-    for run in asked {
+pub(crate) fn on_covered(d: &mut Decision<'_>, asked_runs: &[RunId], cancels: Vec<(RunId, String)>) {
+    for run in asked_runs {
         d.state.pending.covering.remove(run);
     }
     cancel_runs(d, cancels);
