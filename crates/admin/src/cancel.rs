@@ -50,12 +50,12 @@ pub(crate) async fn cancel_runs(
 ) -> Result<CancelledRuns, StoreError> {
     let mut cancelled = CancelledRuns::default();
     for _ in 0..BATCH_COUNT_MAX {
-        let open = node.store().open_runs(record.id, fire_at, app, BATCH).await?;
-        let ids: Vec<RunId> = open.iter().map(|run| run.id).collect();
+        let open_runs = node.store().open_runs(record.id, fire_at, app, BATCH).await?;
+        let ids: Vec<RunId> = open_runs.iter().map(|run| run.id).collect();
         node.store().ask_cancels(&ids, CancelRequest::requested(by), node.now()).await?;
         let whole = |run: &&Run| run.is_root() || run.shard_total.is_some_and(|total| total <= 1);
-        cancelled.asked += u64::try_from(open.iter().filter(whole).count()).unwrap_or(0);
-        if let Some(run) = open.first() {
+        cancelled.asked += u64::try_from(open_runs.iter().filter(whole).count()).unwrap_or(0);
+        if let Some(run) = open_runs.first() {
             node.poke_cancels(run);
         }
         if ids.len() < usize::try_from(BATCH).unwrap_or(usize::MAX) {

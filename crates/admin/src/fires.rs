@@ -63,15 +63,17 @@ enum WhyStep {
 
 fn answer_now(input: &HistoryInput, is_open: bool) -> WhyStep {
     let facts = input.facts();
-    let done = |run: &Run, about| WhyStep::Done(fires::why_run(&facts, run).with_subject(about, &facts));
+    let verdict_step = |run: &Run, about| WhyStep::Done(fires::why_run(&facts, run).with_subject(about, &facts));
     if let Some(run) = input.rows.first().filter(|_| is_open) {
-        return done(run, AnswerSubject::OpenRun);
+        return verdict_step(run, AnswerSubject::OpenRun);
     }
-    let (before, after) = fires::nearest_fires(&facts);
-    match (input.rows.first(), before, after) {
-        (Some(run), planned, _) if planned.is_none_or(|at| at < run.fire_at) => done(run, AnswerSubject::LastFire),
+    let (earlier_fire, later_fire) = fires::nearest_fires(&facts);
+    match (input.rows.first(), earlier_fire, later_fire) {
+        (Some(run), planned, _) if planned.is_none_or(|at| at < run.fire_at) => {
+            verdict_step(run, AnswerSubject::LastFire)
+        }
         // A run that a caller triggered does not belong to the history.
-        (Some(run), Some(at), _) if at == run.fire_at && run.cause != 0 => done(run, AnswerSubject::LastFire),
+        (Some(run), Some(at), _) if at == run.fire_at && run.cause != 0 => verdict_step(run, AnswerSubject::LastFire),
         (_, Some(at), _) => WhyStep::At(at, AnswerSubject::LastFire),
         (_, None, Some(at)) => WhyStep::At(at, AnswerSubject::NextFire),
         (_, None, None) => WhyStep::Done(fires::why_never(&facts)),
@@ -100,9 +102,9 @@ pub(crate) async fn fires(
     let row_count = u32::try_from(limit).unwrap_or(u32::MAX).saturating_add(1);
     let rows = node.store().planned_rows(record.id, range.from, to, row_count).await?;
     if rows.len() > limit
-        && let Some(last) = rows.last()
+        && let Some(last_row) = rows.last()
     {
-        to = to.min(last.fire_at.max(range.from));
+        to = to.min(last_row.fire_at.max(range.from));
     }
     let input = read_facts(node, record, versions, rows, visible_apps).await?;
     let part = Range { from: range.from, to, limit };
@@ -201,14 +203,15 @@ pub(crate) async fn why_now(
     visible_apps: Option<&[AppId]>,
 ) -> Result<Why, StoreError> {
     let now = node.now();
-    let open = newest_run(node, record, &OPEN_STATUSES, visible_apps).await?;
-    let last = match open {
+    let open_run = newest_run(node, record, &OPEN_STATUSES, visible_apps).await?;
+    let newest_run = match open_run {
         Some(_) => None,
         None => newest_run(node, record, &[], visible_apps).await?,
     };
-    let about_run = open.is_some();
+    let about_run = open_run.is_some();
     let versions = read_versions(node, record, now - DEFINITION_RADIUS, now + DEFINITION_RADIUS).await?;
-    let input = read_facts(node, record, versions, open.into_iter().chain(last).collect(), visible_apps).await?;
+    let input =
+        read_facts(node, record, versions, open_run.into_iter().chain(newest_run).collect(), visible_apps).await?;
     let input = with_context(node, input, visible_apps).await?;
     let (answer, input) = compute(move || (answer_now(&input, about_run), input)).await;
     match answer {
@@ -240,10 +243,10 @@ async fn newest_run(
 async fn newest_runs(
     node: &Node,
     record: &JobRecord,
-    (until, statuses): (Timestamp, &[RunStatus]),
+    (fire_until, statuses): (Timestamp, &[RunStatus]),
     visible_apps: Option<&[AppId]>,
 ) -> Result<Vec<Run>, StoreError> {
-    let (until, statuses, visible_apps) = (Some(until), statuses.to_vec(), visible_apps.map(<[AppId]>::to_vec));
+    let (until, statuses, visible_apps) = (Some(fire_until), statuses.to_vec(), visible_apps.map(<[AppId]>::to_vec));
     let query = RunQuery {
         job: Some(record.id),
         until,

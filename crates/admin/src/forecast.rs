@@ -77,11 +77,11 @@ pub async fn forecast(
     let mut jobs = node.store().coming_jobs(namespace, range.to, COMING_JOB_COUNT_MAX).await?;
     let is_cut = jobs.len() >= usize::try_from(COMING_JOB_COUNT_MAX).unwrap_or(usize::MAX);
     jobs.retain(|job| within.is_none_or(|apps| apps.contains(&job.app)));
-    let known = node.definitions(jobs.iter().map(|job| (job.job, job.version))).await?;
+    let definitions = node.definitions(jobs.iter().map(|job| (job.job, job.version))).await?;
     let compute_all = move || {
         let mut builder = ForecastBuilder { range, is_cut, ..ForecastBuilder::default() };
         for job in &jobs {
-            if let Some(compiled) = known.get(&(job.job, job.version)) {
+            if let Some(compiled) = definitions.get(&(job.job, job.version)) {
                 builder.add(compiled, job.next_fire_at);
             }
         }
@@ -146,12 +146,12 @@ impl ForecastBuilder {
         let mut begin = from;
         while begin < to {
             let bucket = self.bucket(begin + Duration::from_millis(1));
-            let end = (bucket + self.range.step - Duration::from_millis(1)).min(to);
-            let count = table.count_between(compiled.anchor, begin, end).unwrap_or(0);
+            let bucket_end = (bucket + self.range.step - Duration::from_millis(1)).min(to);
+            let count = table.count_between(compiled.anchor, begin, bucket_end).unwrap_or(0);
             if count > 0 {
                 *self.density.entry(bucket).or_default() += count;
             }
-            begin = end;
+            begin = bucket_end;
         }
     }
 
@@ -231,8 +231,8 @@ pub async fn lane_plans(
     (from, to): (Timestamp, Timestamp),
     now: Timestamp,
 ) -> Result<BTreeMap<JobId, LanePlan>, StoreError> {
-    let known = node.definitions(jobs.iter().copied()).await?;
-    let plans = move || known.values().map(|compiled| (compiled.id, plan(compiled, (from, to), now))).collect();
+    let definitions = node.definitions(jobs.iter().copied()).await?;
+    let plans = move || definitions.values().map(|compiled| (compiled.id, plan(compiled, (from, to), now))).collect();
     Ok(compute(plans).await)
 }
 
@@ -243,13 +243,13 @@ pub async fn lane_plans(
 pub async fn next_fires(
     node: &Node,
     job: (JobId, i64),
-    (after, to): (Timestamp, Timestamp),
+    (after_at, to): (Timestamp, Timestamp),
     count: usize,
 ) -> Result<Vec<Timestamp>, StoreError> {
-    let known = node.definitions([job]).await?;
+    let definitions = node.definitions([job]).await?;
     let fires = move || -> Option<Vec<Timestamp>> {
-        let compiled = known.get(&job).filter(|compiled| compiled.job.enabled)?;
-        let fires = compiled.job.timetable.fires(compiled.anchor, after, to);
+        let compiled = definitions.get(&job).filter(|compiled| compiled.job.enabled)?;
+        let fires = compiled.job.timetable.fires(compiled.anchor, after_at, to);
         Some(fires.map(|fire| fire.at).take(count).collect())
     };
     Ok(compute(fires).await.unwrap_or_default())
@@ -259,16 +259,16 @@ fn plan(compiled: &CompiledDefinition, (from, to): (Timestamp, Timestamp), now: 
     let (job, anchor) = (&compiled.job, compiled.anchor);
     let table = &job.timetable;
     let (mut fires, mut is_cut) = (Vec::new(), false);
-    let (first, mut after) = (now.max(from), now.max(from));
-    let stride = to.since(first) / u32::try_from(PLANNED_MAX).unwrap_or(u32::MAX);
+    let (first_at, mut after_at) = (now.max(from), now.max(from));
+    let stride = to.since(first_at) / u32::try_from(PLANNED_MAX).unwrap_or(u32::MAX);
     while job.enabled && fires.len() < PLANNED_MAX {
-        let Some(fire) = table.next_until(anchor, after, to) else { break };
+        let Some(fire) = table.next_until(anchor, after_at, to) else { break };
         // If there are many, only the first fire of each stride is taken.
         let strides = u32::try_from(fires.len() + 1).unwrap_or(u32::MAX);
-        let next = first + stride * strides;
+        let next = first_at + stride * strides;
         is_cut |= table.next_until(anchor, fire.at, to).is_some_and(|following| following.at < next);
         fires.push(fire.at);
-        after = fire.at.max(next);
+        after_at = fire.at.max(next);
     }
     let changes = table.schedules.iter().flat_map(|schedule| match &schedule.kind {
         Kind::Cron { expr, dst } => expr.clock_changes(schedule.zone, *dst, from, to),

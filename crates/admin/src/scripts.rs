@@ -79,15 +79,15 @@ pub async fn save(
         return Err(ScriptError::Invalid(errors));
     }
     let hash = hash(&spec.source);
-    let before = node.store().script(namespace, script_name).await?;
-    if before.is_none() {
-        let all = node.store().scripts(namespace, None, SCRIPT_COUNT_MAX).await?;
-        if u32::try_from(all.len()).is_ok_and(|count| count >= SCRIPT_COUNT_MAX) {
+    let stored_script = node.store().script(namespace, script_name).await?;
+    if stored_script.is_none() {
+        let all_scripts = node.store().scripts(namespace, None, SCRIPT_COUNT_MAX).await?;
+        if u32::try_from(all_scripts.len()).is_ok_and(|count| count >= SCRIPT_COUNT_MAX) {
             return Err(ScriptError::TooMany);
         }
     }
-    let signature = signature(spec, before.as_ref(), &hash);
-    if let Some(record) = before.filter(|record| is_same(record, spec, &hash))
+    let signature = signature(spec, stored_script.as_ref(), &hash);
+    if let Some(record) = stored_script.filter(|record| is_same(record, spec, &hash))
         && expected_version.is_none_or(|version| version == record.newest.version)
     {
         return Ok(SavedScript { record, is_new: false });

@@ -224,19 +224,19 @@ async fn read_fires(
 }
 
 /// Whether an observed fire belongs to an instant that Rondel planned and skipped for a reason of its own, such as an outage. The other
-/// scheduler alone had such a fire: it is no repetition of the fire before it. `planned` is in order.
-fn is_at_skip(planned: &[Run], at: Timestamp, tolerance: Duration) -> bool {
-    let next = planned.partition_point(|run| run.fire_at <= at);
-    let before = next.checked_sub(1).and_then(|place| planned.get(place));
-    let end = |run: &Run| run.span_end_at.unwrap_or(run.fire_at);
+/// scheduler alone had such a fire: it is no repetition of the fire before it. `planned_runs` is in order.
+fn is_at_skip(planned_runs: &[Run], at: Timestamp, tolerance: Duration) -> bool {
+    let next_index = planned_runs.partition_point(|run| run.fire_at <= at);
+    let earlier_run = next_index.checked_sub(1).and_then(|place| planned_runs.get(place));
+    let span_end = |run: &Run| run.span_end_at.unwrap_or(run.fire_at);
     // The clock of the other scheduler may be a little behind: its fire then belongs to the instant that follows.
     let is_near = |run: &&Run| {
         let ahead = run.fire_at.since(at);
-        ahead <= SAME_FIRE_WITHIN && before.is_none_or(|before| ahead < at.since(end(before)))
+        ahead <= SAME_FIRE_WITHIN && earlier_run.is_none_or(|before| ahead < at.since(span_end(before)))
     };
-    planned.get(next).filter(is_near).or(before).is_some_and(|run| {
+    planned_runs.get(next_index).filter(is_near).or(earlier_run).is_some_and(|run| {
         let is_skip = run.status == RunStatus::Skipped && run.reason != Some(Reason::Shadow);
-        is_skip && at.since(end(run)) <= tolerance
+        is_skip && at.since(span_end(run)) <= tolerance
     })
 }
 

@@ -38,12 +38,14 @@ impl Composition {
 
     /// Calendars that depend on this one, directly or through others.
     pub(super) fn all_dependents(&self, name: &str) -> Vec<String> {
-        let mut found = BTreeSet::new();
-        let mut next = vec![name.to_owned()];
-        while let Some(part) = next.pop() {
-            next.extend(self.direct_dependents(&part).into_iter().filter(|composed| found.insert(composed.clone())));
+        let mut dependents = BTreeSet::new();
+        let mut names_to_read = vec![name.to_owned()];
+        while let Some(part) = names_to_read.pop() {
+            names_to_read.extend(
+                self.direct_dependents(&part).into_iter().filter(|composed| dependents.insert(composed.clone())),
+            );
         }
-        found.into_iter().collect()
+        dependents.into_iter().collect()
     }
 
     /// Calendars whose rules name others.
@@ -53,17 +55,17 @@ impl Composition {
 }
 
 pub(crate) async fn composition(node: &Node, namespace: NamespaceId) -> Result<Composition, StoreError> {
-    let mut found = BTreeMap::new();
-    let mut after: Option<String> = None;
+    let mut records = BTreeMap::new();
+    let mut after_name: Option<String> = None;
     // Concurrent saves may have exceeded the limit, so up to twice as many are read.
-    while found.len() < 2 * CALENDAR_COUNT_MAX {
-        let page = node.store().calendars(namespace, after.as_deref(), PAGE).await?;
-        let Some(last) = page.last() else { break };
-        after = Some(last.spec.name.clone());
+    while records.len() < 2 * CALENDAR_COUNT_MAX {
+        let page = node.store().calendars(namespace, after_name.as_deref(), PAGE).await?;
+        let Some(last_record) = page.last() else { break };
+        after_name = Some(last_record.spec.name.clone());
         let parts = |spec: &CalendarSpec| spec.named_calendars().into_iter().map(str::to_owned).collect();
-        found.extend(page.iter().map(|record| (record.spec.name.clone(), parts(&record.spec))));
+        records.extend(page.iter().map(|record| (record.spec.name.clone(), parts(&record.spec))));
     }
-    Ok(Composition(found))
+    Ok(Composition(records))
 }
 
 /// The calendars that the spec depends on, by name; `replacement` replaces the saved calendar with the same name.
@@ -74,20 +76,22 @@ pub(super) async fn read_dependencies(
     replacement: Option<&CalendarSpec>,
 ) -> Result<NamedCalendars, CalendarError> {
     let mut parts = NamedCalendars::new();
-    let mut next: Vec<String> = spec.named_calendars().into_iter().map(str::to_owned).collect();
-    let mut seen: BTreeSet<String> = next.iter().cloned().collect();
-    while let Some(wanted) = next.pop() {
-        if seen.len() > RULE_COUNT_MAX {
+    let mut names_to_read: Vec<String> = spec.named_calendars().into_iter().map(str::to_owned).collect();
+    let mut seen_names: BTreeSet<String> = names_to_read.iter().cloned().collect();
+    while let Some(wanted) = names_to_read.pop() {
+        if seen_names.len() > RULE_COUNT_MAX {
             let message = format!("is made of more than {RULE_COUNT_MAX} calendars");
             return Err(CalendarError::Invalid(vec![FieldError::new("/rule", message)]));
         }
-        let found = match replacement.filter(|replacement| replacement.name == wanted) {
+        let record = match replacement.filter(|replacement| replacement.name == wanted) {
             Some(replacement) => Some(replacement.clone()),
             None => calendars::find(node, namespace, &wanted).await?.map(|record| record.spec),
         };
-        let Some(found) = found else { continue };
-        next.extend(found.named_calendars().into_iter().map(str::to_owned).filter(|part| seen.insert(part.clone())));
-        parts.insert(wanted, found);
+        let Some(record) = record else { continue };
+        names_to_read.extend(
+            record.named_calendars().into_iter().map(str::to_owned).filter(|part| seen_names.insert(part.clone())),
+        );
+        parts.insert(wanted, record);
     }
     Ok(parts)
 }

@@ -38,11 +38,11 @@ pub(super) async fn check_jobs(
     let Some(record) = calendars::find(node, namespace, name).await?.filter(|_| calendar.has_times()) else {
         return Ok(());
     };
-    let mut after: Option<String> = None;
+    let mut after_name: Option<String> = None;
     loop {
-        let users = node.store().jobs_with_calendar(record.id, None, after.as_deref(), PAGE).await?;
-        let Some(last) = users.last() else { return Ok(()) };
-        after = Some(last.clone());
+        let users = node.store().jobs_with_calendar(record.id, None, after_name.as_deref(), PAGE).await?;
+        let Some(last_user) = users.last() else { return Ok(()) };
+        after_name = Some(last_user.clone());
         for user in &users {
             let job = node.store().job(namespace, user).await?;
             let used = job.and_then(|job| job.spec.calendar);
@@ -61,16 +61,16 @@ pub(super) async fn check_jobs(
 /// Returns the number of jobs moved. A job that cannot be moved keeps its version, and a log line reports it.
 pub(crate) async fn replan_jobs_of_calendars(node: &Node) -> Result<u64, StoreError> {
     let mut tries: BTreeMap<JobId, u32> = BTreeMap::new();
-    let mut moved = BTreeSet::new();
+    let mut replanned_jobs = BTreeSet::new();
     loop {
         // Each query also returns the jobs that could not be moved so far, so the limit grows by their number.
-        let left: BTreeSet<JobId> =
+        let left_jobs: BTreeSet<JobId> =
             tries.iter().filter(|(_, tries)| **tries >= TRY_COUNT).map(|(job, _)| *job).collect();
-        let limit = JOB_PAGE.saturating_add(u32::try_from(left.len()).unwrap_or(u32::MAX));
+        let limit = JOB_PAGE.saturating_add(u32::try_from(left_jobs.len()).unwrap_or(u32::MAX));
         let mut behind = node.store().jobs_with_outdated_calendar(limit).await?;
-        behind.retain(|record| !left.contains(&record.id));
+        behind.retain(|record| !left_jobs.contains(&record.id));
         if behind.is_empty() {
-            return Ok(u64::try_from(moved.len()).unwrap_or(u64::MAX));
+            return Ok(u64::try_from(replanned_jobs.len()).unwrap_or(u64::MAX));
         }
         let calendars = calendars_of(node, &behind).await?;
         for group in behind.chunks(PARALLEL_COUNT) {
@@ -78,7 +78,7 @@ pub(crate) async fn replan_jobs_of_calendars(node: &Node) -> Result<u64, StoreEr
             for (record, result) in group.iter().zip(join_all(moves).await) {
                 *tries.entry(record.id).or_default() += 1;
                 match result {
-                    Ok(true) => drop(moved.insert(record.id)),
+                    Ok(true) => drop(replanned_jobs.insert(record.id)),
                     Ok(false) => {}
                     Err(JobError::Store(error)) if error.is_transient() => return Err(error),
                     Err(error) => {
@@ -115,8 +115,8 @@ async fn replan(
     calendars: &BTreeMap<(NamespaceId, String), CurrentCalendar>,
 ) -> Result<bool, JobError> {
     let name = record.spec.calendar.as_ref().map(|used| used.name.clone()).unwrap_or_default();
-    let found = calendars.get(&(record.namespace, name.clone())).cloned().flatten();
-    match jobs::follow_calendar(node, record, found, &format!("calendar {name}")).await {
+    let calendar = calendars.get(&(record.namespace, name.clone())).cloned().flatten();
+    match jobs::follow_calendar(node, record, calendar, &format!("calendar {name}")).await {
         Ok(()) => Ok(true),
         Err(JobError::Conflict { .. } | JobError::NotFound) => Ok(false),
         Err(error) => Err(error),

@@ -98,10 +98,10 @@ pub async fn save(
 ) -> Result<SavedCalendar, CalendarError> {
     let parts = check_with_dependents(node, namespace, spec).await?;
     let expanded = spec.expanded(|name| parts.get(name).cloned());
-    let before = find(node, namespace, &spec.name).await?;
+    let stored_calendar = find(node, namespace, &spec.name).await?;
     let is_seen = |record: &CalendarRecord| expected_version.is_none_or(|version| version == record.version);
     let is_same = |record: &CalendarRecord| record.spec == *spec && record.expanded_rule == expanded && is_seen(record);
-    let is_new = if before.is_some_and(|record| is_same(&record)) {
+    let is_new = if stored_calendar.is_some_and(|record| is_same(&record)) {
         false
     } else {
         let change = CalendarChange {
@@ -153,7 +153,7 @@ pub async fn delete(
     }
 }
 
-/// The users of a calendar, calendars before jobs, each sorted by name, starting after `after`, at most `limit`. `within` restricts the
+/// The users of a calendar, calendars before jobs, each sorted by name, starting after `after_name`, at most `limit`. `within` restricts the
 /// jobs to those of these apps.
 ///
 /// # Errors
@@ -162,22 +162,22 @@ pub async fn dependents(
     node: &Node,
     record: &CalendarRecord,
     within: Option<&[AppId]>,
-    after: Option<&CalendarDependent>,
+    after_name: Option<&CalendarDependent>,
     limit: usize,
 ) -> Result<Vec<CalendarDependent>, StoreError> {
     let mut users = Vec::new();
-    if !matches!(after, Some(CalendarDependent::Job(_))) {
+    if !matches!(after_name, Some(CalendarDependent::Job(_))) {
         let calendars = composition(node, record.namespace).await?.direct_dependents(&record.spec.name);
-        users.extend(calendars.into_iter().map(CalendarDependent::Calendar).filter(|user| after < Some(user)));
+        users.extend(calendars.into_iter().map(CalendarDependent::Calendar).filter(|user| after_name < Some(user)));
         users.truncate(limit);
     }
-    let left = u32::try_from(limit - users.len()).unwrap_or(u32::MAX);
-    if left > 0 {
-        let after = match after {
+    let remaining_count = u32::try_from(limit - users.len()).unwrap_or(u32::MAX);
+    if remaining_count > 0 {
+        let after_name = match after_name {
             Some(CalendarDependent::Job(name)) => Some(name.as_str()),
             Some(CalendarDependent::Calendar(_)) | None => None,
         };
-        let jobs = node.store().jobs_with_calendar(record.id, within, after, left).await?;
+        let jobs = node.store().jobs_with_calendar(record.id, within, after_name, remaining_count).await?;
         users.extend(jobs.into_iter().map(CalendarDependent::Job));
     }
     Ok(users)
@@ -220,8 +220,8 @@ async fn check_dependents(
         let Some(record) = node.store().calendar(namespace, composed).await? else { continue };
         let parts = composition::read_dependencies(node, namespace, &record.spec, Some(spec)).await?;
         let calendar = Calendar::compile(&record.spec, |name| parts.get(name).cloned()).map_err(|errors| {
-            let first = errors.first().map(|error| error.message.clone()).unwrap_or_default();
-            let message = format!("the calendar {composed:?} names this one and would not be right: {first}");
+            let first_message = errors.first().map(|error| error.message.clone()).unwrap_or_default();
+            let message = format!("the calendar {composed:?} names this one and would not be right: {first_message}");
             CalendarError::Invalid(vec![FieldError::new("/rule", message)])
         })?;
         followers::check_jobs(node, namespace, composed, &calendar).await?;

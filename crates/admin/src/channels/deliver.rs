@@ -87,18 +87,13 @@ pub(super) async fn deliver(
 /// The channel's own texts, or the default texts if a template fails although it was valid when it was saved.
 fn texts(attempt: &DeliveryAttempt<'_>, settings: &Values, base: Option<&str>) -> Texts {
     let place = (attempt.channel.lang, base);
-    let own = Texts::new(attempt.notice, settings, place);
-    own.or_else(|error| {
-        tracing::warn!(channel = attempt.channel.name, error, "the default texts are sent: a template failed");
-        Texts::new(attempt.notice, &Values::new(), place)
-    })
-    .unwrap_or_else(|body| Texts {
-        title: String::new(),
-        body,
-        facts: Vec::new(),
-        samples: Vec::new(),
-        link: None,
-    })
+    let texts = Texts::new(attempt.notice, settings, place);
+    texts
+        .or_else(|error| {
+            tracing::warn!(channel = attempt.channel.name, error, "the default texts are sent: a template failed");
+            Texts::new(attempt.notice, &Values::new(), place)
+        })
+        .unwrap_or_else(|body| Texts { title: String::new(), body, facts: Vec::new(), samples: Vec::new(), link: None })
 }
 
 async fn send(
@@ -107,18 +102,18 @@ async fn send(
     request: ChannelRequest,
     now: Timestamp,
 ) -> Result<i32, DeliveryError> {
-    let failed = |is_final, text| DeliveryError { is_final, status: 0, text, wait: None };
+    let failure = |is_final, text| DeliveryError { is_final, status: 0, text, wait: None };
     let ChannelRequest { url, headers, body } = request;
     let mut builder =
-        client.request(Method::POST, url).map_err(|refused| failed(true, refused.to_string()))?.timeout(TIMEOUT);
+        client.request(Method::POST, url).map_err(|refused| failure(true, refused.to_string()))?.timeout(TIMEOUT);
     for (name, value) in headers {
         builder = builder.header(name, value);
     }
     // The URL may contain a secret, so it is neither logged nor recorded.
     let response = builder.body(body).send().await.map_err(|error| match refusal(&error) {
-        Some(refused) => failed(true, refused.to_string()),
-        None if error.is_builder() => failed(true, chain(&error.without_url())),
-        None => failed(false, failure_text(error)),
+        Some(refused) => failure(true, refused.to_string()),
+        None if error.is_builder() => failure(true, chain(&error.without_url())),
+        None => failure(false, failure_text(error)),
     })?;
     let status = response.status().as_u16();
     let retry_after = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());

@@ -32,13 +32,13 @@ pub(super) fn dingtalk(input: &RequestInput<'_>) -> Result<ChannelRequest, Strin
 pub(super) fn wecom(input: &RequestInput<'_>) -> Result<ChannelRequest, String> {
     let texts = input.texts;
     let head = format!("**{}**\n", without_markup(&texts.title));
-    let end = texts.link.as_ref().map(|(words, url)| format!("\n[{words}]({})", url.replace([')', '('], "")));
-    let end = end.unwrap_or_default();
+    let link_text = texts.link.as_ref().map(|(words, url)| format!("\n[{words}]({})", url.replace([')', '('], "")));
+    let link_text = link_text.unwrap_or_default();
     let mut lines = vec![without_markup(&texts.body)];
     lines.extend(texts.facts.iter().map(|(label, value)| format!("> {label}: {}", without_markup(value))));
     lines.extend(texts.samples.iter().map(|sample| format!("> {}", without_markup(sample))));
-    let room = WECOM_BYTES_MAX.saturating_sub(head.len() + end.len());
-    let content = format!("{head}{}{end}", cut(&lines.join("\n"), room));
+    let room = WECOM_BYTES_MAX.saturating_sub(head.len() + link_text.len());
+    let content = format!("{head}{}{link_text}", cut(&lines.join("\n"), room));
     let body = json!({"msgtype": "markdown", "markdown": {"content": content}});
     Ok(json_request(input.url()?, &body))
 }

@@ -182,22 +182,23 @@ fn find_errors(node: &Node, new: &NewChannel, settings: &Values, secrets: &Value
 /// Returns an error for each stored secret that would be sent to a different address than the one it was saved for. A caller may save a
 /// channel without knowing its secrets. Without this check, such a caller could change the address to one of their own and receive the
 /// secrets. References are not checked, since they are not secret.
-fn find_moved_secrets(existing: &Channel, new: &NewChannel, settings: &Values) -> Vec<FieldError> {
-    if existing.kind != new.kind {
+fn find_moved_secrets(existing: &Channel, request: &NewChannel, settings: &Values) -> Vec<FieldError> {
+    if existing.kind != request.kind {
         return Vec::new();
     }
-    let before = read_values(&existing.settings).unwrap_or_default();
+    let stored_settings = read_values(&existing.settings).unwrap_or_default();
     let default =
-        |name: &str| fields(new.kind).iter().find(|field| field.name == name).map_or("", |field| field.default);
+        |name: &str| fields(request.kind).iter().find(|field| field.name == name).map_or("", |field| field.default);
     let value = |values: &Values, name: &str| {
-        let given = values.get(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
-        given.unwrap_or_else(|| default(name).to_owned())
+        let entered_value = values.get(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
+        entered_value.unwrap_or_else(|| default(name).to_owned())
     };
-    let changed_field = ["host", "port", "url"].into_iter().find(|name| value(&before, name) != value(settings, name));
+    let changed_field =
+        ["host", "port", "url"].into_iter().find(|name| value(&stored_settings, name) != value(settings, name));
     let Some(changed_field) = changed_field else { return Vec::new() };
     let unchanged_secrets = read_values(&existing.secret).unwrap_or_default().into_iter();
-    let unchanged_secrets =
-        unchanged_secrets.filter(|(name, value)| parse_reference(value).is_none() && !new.secrets.contains_key(name));
+    let unchanged_secrets = unchanged_secrets
+        .filter(|(name, value)| parse_reference(value).is_none() && !request.secrets.contains_key(name));
     let error = |(name, _): (String, String)| {
         let sentence = format!("enter it again: with another {changed_field} it would be sent elsewhere");
         FieldError::new(format!("/secrets/{name}"), sentence)
@@ -220,7 +221,7 @@ fn find_template_error(settings: &Values, lang: Lang) -> Option<FieldError> {
 /// The store's.
 pub async fn test(node: &Node, namespace: &Namespace, channel: &Channel, by: &str) -> Result<Delivery, StoreError> {
     let shared = node.shared();
-    let (at, began) = (node.now(), Instant::now());
+    let (at, send_start) = (node.now(), Instant::now());
     let notice = Notice {
         kind: NoticeKind::Test,
         incident: None,
@@ -241,11 +242,11 @@ pub async fn test(node: &Node, namespace: &Namespace, channel: &Channel, by: &st
     let message = MessageId::new(node.new_id());
     let id = message_id(message);
     let attempt = DeliveryAttempt { channel, notice: &notice.bounded(), id: &id, now: at };
-    let done = match build_client(&shared.config.outgoing_allow) {
+    let result = match build_client(&shared.config.outgoing_allow) {
         Ok(client) => deliver(&client, &shared.config, attempt).await,
         Err(text) => Err(DeliveryError { is_final: true, status: 0, text, wait: None }),
     };
-    let delivery = delivery(shared, (channel, message), (at, began), &done);
+    let delivery = delivery(shared, (channel, message), (at, send_start), &result);
     node.store().record_test(&delivery).await?;
     Ok(delivery)
 }

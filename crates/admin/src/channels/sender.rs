@@ -108,18 +108,18 @@ impl Sender {
     async fn send_all(&self, leased: LeasedChannel) -> Result<(), StoreError> {
         let LeasedChannel { channel, held_until, messages } = leased;
         let store = &self.shared.store;
-        let end = Instant::now() + BUDGET;
+        let deadline = Instant::now() + BUDGET;
         let mut pause = if messages.is_empty() { Some(PAUSE_MAX) } else { None };
         for message in &messages {
-            if self.stop.is_cancelled() || Instant::now() >= end || pause.is_some() {
+            if self.stop.is_cancelled() || Instant::now() >= deadline || pause.is_some() {
                 break;
             }
             let Some(delivered) = self.try_once(&channel, message).await else { break };
             rondel_failpoint::pass("alert_send.sent");
-            let (delivery, after) = delivered;
-            store.record_try(&delivery, after).await?;
+            let (delivery, outcome) = delivered;
+            store.record_try(&delivery, outcome).await?;
             rondel_failpoint::pass("alert_send.recorded");
-            pause = match after {
+            pause = match outcome {
                 AfterTry::Retry(at) => Some(channel_pause(at, delivery.status, self.shared.clock.now())),
                 AfterTry::Sent => pause_between_messages(channel.kind),
                 AfterTry::GivenUp => None,
@@ -131,8 +131,8 @@ impl Sender {
 
     /// Makes one attempt; `None` if the server stops before the service has answered.
     async fn try_once(&self, channel: &Channel, message: &WaitingMessage) -> Option<(Delivery, AfterTry)> {
-        let (at, began) = (self.shared.clock.now(), Instant::now());
-        let done = if channel.is_enabled {
+        let (at, send_start) = (self.shared.clock.now(), Instant::now());
+        let result = if channel.is_enabled {
             let id = message_id(message.id);
             let attempt = DeliveryAttempt { channel, notice: &message.notice, id: &id, now: at };
             let stopping = async {
@@ -149,25 +149,25 @@ impl Sender {
             Err(DeliveryError { is_final: true, status: 0, text, wait: None })
         };
         let try_number = message.try_count.saturating_add(1);
-        let after = self.record_outcome(channel, message, &done);
+        let outcome = self.record_outcome(channel, message, &result);
         let delivery = Delivery {
             incident: Some(message.incident).filter(|_| message.notice.kind != NoticeKind::Report),
             kind: message.notice.kind,
             try_number,
-            verdict: after.as_str().to_owned(),
-            ..delivery(&self.shared, (channel, message.id), (at, began), &done)
+            verdict: outcome.as_str().to_owned(),
+            ..delivery(&self.shared, (channel, message.id), (at, send_start), &result)
         };
-        Some((delivery, after))
+        Some((delivery, outcome))
     }
 
     fn record_outcome(
         &self,
         channel: &Channel,
         message: &WaitingMessage,
-        done: &Result<Acceptance, DeliveryError>,
+        result: &Result<Acceptance, DeliveryError>,
     ) -> AfterTry {
         let metrics = &self.shared.metrics;
-        let Err(refused) = done else {
+        let Err(refused) = result else {
             add(&metrics.alerts_delivered, 1);
             return AfterTry::Sent;
         };
@@ -199,11 +199,11 @@ pub(super) fn message_id(id: MessageId) -> String {
 pub(super) fn delivery(
     shared: &Shared,
     (channel, message): (&Channel, MessageId),
-    (at, began): (Timestamp, Instant),
-    done: &Result<Acceptance, DeliveryError>,
+    (at, send_start): (Timestamp, Instant),
+    result: &Result<Acceptance, DeliveryError>,
 ) -> Delivery {
     let id = shared.membership.latest().ids.next(shared.clock.now());
-    let (status, error) = match done {
+    let (status, error) = match result {
         Ok(accepted) => (accepted.status, accepted.refused.as_deref()),
         Err(refused) => (refused.status, Some(refused.text.as_str())),
     };
@@ -215,8 +215,8 @@ pub(super) fn delivery(
         kind: NoticeKind::Test,
         try_number: 1,
         at,
-        latency_ms: i64::try_from(began.elapsed().as_millis()).unwrap_or(i64::MAX),
-        verdict: if done.is_ok() { AfterTry::Sent } else { AfterTry::GivenUp }.as_str().to_owned(),
+        latency_ms: i64::try_from(send_start.elapsed().as_millis()).unwrap_or(i64::MAX),
+        verdict: if result.is_ok() { AfterTry::Sent } else { AfterTry::GivenUp }.as_str().to_owned(),
         status,
         error: error.map(|text| cut(text, ERROR_BYTES_MAX)),
     }

@@ -58,8 +58,8 @@ pub(super) fn render(template: &str, notice: &Notice, url: Option<&str>) -> Resu
 
 /// The expression of an error. Of `a.b.c` the range has `.b.c` alone, so the name before it is added.
 fn expression_at(template: &str, range: Range<usize>) -> Option<&str> {
-    let before = template.get(..range.start)?;
-    let begin = before.trim_end_matches(|c: char| c.is_alphanumeric() || "_.[]".contains(c)).len();
+    let text_before = template.get(..range.start)?;
+    let begin = text_before.trim_end_matches(|c: char| c.is_alphanumeric() || "_.[]".contains(c)).len();
     template.get(begin..range.end)
 }
 
@@ -98,18 +98,20 @@ fn context(notice: &Notice, url: Option<&str>) -> Value {
 
 /// Refuses constructs that could make a text grow: tags that define something, recursive loops, and multiplication.
 fn check_constructs(template: &str) -> Result<(), String> {
-    let mut rest = template;
-    while let Some(begin) = rest.find("{%").into_iter().chain(rest.find("{{")).chain(rest.find("{#")).min() {
-        let (mark, after) = rest[begin..].split_at(2);
+    let mut unread_text = template;
+    while let Some(begin) =
+        unread_text.find("{%").into_iter().chain(unread_text.find("{{")).chain(unread_text.find("{#")).min()
+    {
+        let (mark, after_mark) = unread_text[begin..].split_at(2);
         if mark == "{#" {
-            rest = after.split_once("#}").map_or("", |(_, rest)| rest);
+            unread_text = after_mark.split_once("#}").map_or("", |(_, rest)| rest);
             continue;
         }
-        let (inside, after_tag) = split_at_end(after, if mark == "{%" { "%}" } else { "}}" });
+        let (inside, after_tag) = split_at_end(after_mark, if mark == "{%" { "%}" } else { "}}" });
         let words = without_texts(inside);
-        let first = words.trim_start_matches(['-', '+']).split_whitespace().next().unwrap_or_default();
-        if mark == "{%" && !TAGS.contains(&first) {
-            return Err(format!("{{% {first} %}} cannot be used here; the tags are {}", TAGS.join(", ")));
+        let first_word = words.trim_start_matches(['-', '+']).split_whitespace().next().unwrap_or_default();
+        if mark == "{%" && !TAGS.contains(&first_word) {
+            return Err(format!("{{% {first_word} %}} cannot be used here; the tags are {}", TAGS.join(", ")));
         }
         if words.contains('*') {
             return Err("multiplication cannot be used here".to_owned());
@@ -117,13 +119,13 @@ fn check_constructs(template: &str) -> Result<(), String> {
         if words.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "recursive") {
             return Err("recursive loops cannot be used here".to_owned());
         }
-        rest = after_tag;
+        unread_text = after_tag;
     }
     Ok(())
 }
 
 /// Splits the text at the end mark, ignoring end marks in quoted texts; returns the parts before and after it.
-fn split_at_end<'t>(text: &'t str, end: &str) -> (&'t str, &'t str) {
+fn split_at_end<'t>(text: &'t str, end_mark: &str) -> (&'t str, &'t str) {
     let mut quote = None;
     let mut is_escaped = false;
     for (at, c) in text.char_indices() {
@@ -133,7 +135,7 @@ fn split_at_end<'t>(text: &'t str, end: &str) -> (&'t str, &'t str) {
             (Some(open), c) if c == open => quote = None,
             (Some(_), _) => {}
             (None, '"' | '\'') => quote = Some(c),
-            (None, _) if text[at..].starts_with(end) => return (&text[..at], &text[at + end.len()..]),
+            (None, _) if text[at..].starts_with(end_mark) => return (&text[..at], &text[at + end_mark.len()..]),
             (None, _) => {}
         }
     }
@@ -167,9 +169,9 @@ impl Write for BoundedWriter {
         if room == 0 && !bytes.is_empty() {
             return Err(io::ErrorKind::WriteZero.into());
         }
-        let taken = bytes.len().min(room);
-        self.0.extend_from_slice(&bytes[..taken]);
-        Ok(taken)
+        let written_len = bytes.len().min(room);
+        self.0.extend_from_slice(&bytes[..written_len]);
+        Ok(written_len)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -29,13 +29,13 @@ impl Texts {
     /// The default texts, or those of the channel's own templates. `base` is the server's address.
     pub(super) fn new(notice: &Notice, settings: &Values, (lang, base): (Lang, Option<&str>)) -> Result<Self, String> {
         let url = base.map(|base| page_url(base, notice));
-        let own = |name: &str| settings.get(name).filter(|template| !template.trim().is_empty());
+        let own_template = |name: &str| settings.get(name).filter(|template| !template.trim().is_empty());
         let render = |name: &str, template: &String| {
             template::render(template, notice, url.as_deref()).map_err(|sentence| format!("{name}: {sentence}"))
         };
         // A template that renders nothing counts as none: services refuse messages without a title or a text.
         let rendered = |name: &str| -> Result<Option<String>, String> {
-            let text = own(name).map(|own| render(name, own)).transpose()?;
+            let text = own_template(name).map(|own| render(name, own)).transpose()?;
             Ok(text.filter(|text| !text.trim().is_empty()))
         };
         // A title is one line.
@@ -73,9 +73,9 @@ impl Texts {
             lines.push(String::new());
         }
         lines.extend(self.samples.iter().map(|sample| format!("- {sample}")));
-        let end = self.link.as_ref().map(|(words, url)| format!("\n\n{words}: {url}")).unwrap_or_default();
-        let text = cut(&lines.join("\n"), bytes_max.saturating_sub(end.len()));
-        text + &end
+        let link_text = self.link.as_ref().map(|(words, url)| format!("\n\n{words}: {url}")).unwrap_or_default();
+        let text = cut(&lines.join("\n"), bytes_max.saturating_sub(link_text.len()));
+        text + &link_text
     }
 }
 

@@ -103,8 +103,8 @@ impl DeclarationBoard {
     /// Adds an executor that came online.
     pub(crate) fn join(&self, executor: DeclaringExecutor) {
         let mut inner = self.inner();
-        let known = inner.executors.get(&executor.session.executor);
-        if known.is_none_or(|known| executor.session.is_newer_than(&known.session)) {
+        let known_executor = inner.executors.get(&executor.session.executor);
+        if known_executor.is_none_or(|known| executor.session.is_newer_than(&known.session)) {
             inner.executors.insert(executor.session.executor, executor);
         }
         drop(inner);

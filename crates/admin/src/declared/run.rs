@@ -99,7 +99,7 @@ impl DeclareLoop {
         headers: &[DeclaredSetHeader],
         living_since: Timestamp,
     ) -> Result<bool, StoreError> {
-        let Some(first) = online.first() else { return Ok(false) };
+        let Some(any_executor) = online.first() else { return Ok(false) };
         let living = headers.iter().filter(|header| header.app == id).map(|header| header.hash.clone()).collect();
         let state =
             AppState { living, online: online.iter().map(|one| (one.session.executor, one.session.number)).collect() };
@@ -107,7 +107,7 @@ impl DeclareLoop {
         if self.applied_states.get(&id) == Some(&state) && !has_problems {
             return Ok(false);
         }
-        let app = App { id, namespace: first.namespace, name: first.app_name.clone() };
+        let app = App { id, namespace: any_executor.namespace, name: any_executor.app_name.clone() };
         let mut problems = Box::pin(reconcile_app(&self.node, &app, living_since)).await?;
         problems.extend(online.iter().filter_map(|one| one.declared_set.refusal.clone()));
         problems.sort();
@@ -117,16 +117,18 @@ impl DeclareLoop {
             let (job, pointer, message) = (&problem.job, &problem.pointer, &problem.message);
             tracing::warn!(app = app.name, job, pointer, message, "cannot apply a declared job");
         }
-        let before = self.applied_states.insert(id, state);
+        let previous_state = self.applied_states.insert(id, state);
         let was_connected = |one: &DeclaringExecutor| {
-            before.as_ref().is_some_and(|known| known.online.contains(&(one.session.executor, one.session.number)))
+            previous_state
+                .as_ref()
+                .is_some_and(|known| known.online.contains(&(one.session.executor, one.session.number)))
         };
         // An executor that was already connected is notified of changes only, a new one of all its problems.
         for one in online.iter().filter(|one| one.declared_set.has_content()) {
-            let own = one.declared_set.problems_of_executor(&problems);
-            let has_news = if was_connected(one) { is_news } else { !own.is_empty() };
+            let own_problems = one.declared_set.problems_of_executor(&problems);
+            let has_news = if was_connected(one) { is_news } else { !own_problems.is_empty() };
             if has_news {
-                board::send(&one.session, &own);
+                board::send(&one.session, &own_problems);
             }
         }
         Ok(true)

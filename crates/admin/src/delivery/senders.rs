@@ -54,14 +54,14 @@ impl<K: Ord + Copy + Send + 'static> Senders<K> {
 
     /// Waits until all senders have ended.
     pub(crate) async fn wait_for_all(&mut self) {
-        while let Some(ended) = self.under_way.next().await {
-            self.ended(ended);
+        while let Some(result) = self.under_way.next().await {
+            self.ended(result);
         }
     }
 
-    fn ended(&mut self, (to, sent): (K, Result<(), StoreError>)) {
-        self.receivers.remove(&to);
-        if let Err(error) = sent {
+    fn ended(&mut self, (destination, result): (K, Result<(), StoreError>)) {
+        self.receivers.remove(&destination);
+        if let Err(error) = result {
             self.unreported_error = Some(error.into());
         }
     }

@@ -122,7 +122,7 @@ impl Listener {
         if state.looked_at.is_none_or(|at| at.elapsed() >= PERIOD) {
             state.look(store, now).await;
         }
-        let Some(last) = self.last_delivered else {
+        let Some(last_number) = self.last_delivered else {
             // Before the store has been read once, there is no position to start from.
             if state.last_snapshot.seen_at.is_none() {
                 return ListenResult::Nothing;
@@ -135,10 +135,10 @@ impl Listener {
             self.last_delivered = Some(number);
             return ListenResult::Begun { cursor: state.cursor(id, number), is_gap };
         };
-        let Some(events) = state.newer_than(last) else { return ListenResult::TooSlow };
-        let Some(last) = events.last() else { return ListenResult::Nothing };
-        self.last_delivered = Some(last.number);
-        let cursor = Cursor { watch: id, number: last.number, at: last.at };
+        let Some(events) = state.newer_than(last_number) else { return ListenResult::TooSlow };
+        let Some(last_event) = events.last() else { return ListenResult::Nothing };
+        self.last_delivered = Some(last_event.number);
+        let cursor = Cursor { watch: id, number: last_event.number, at: last_event.at };
         ListenResult::Events(events, cursor)
     }
 }
@@ -163,9 +163,9 @@ impl State {
             return (cursor.number <= self.last_number && cursor.number + 1 >= first).then_some(cursor.number);
         }
         // A cursor of another node: events that this node saw around that time may be sent twice.
-        let from = cursor.at - NODE_SKEW_MAX;
-        self.since.filter(|since| *since <= from)?;
-        let later = self.recent_events.iter().find(|event| event.at >= from);
+        let earliest_since = cursor.at - NODE_SKEW_MAX;
+        self.since.filter(|since| *since <= earliest_since)?;
+        let later = self.recent_events.iter().find(|event| event.at >= earliest_since);
         Some(later.map_or(self.last_number, |event| event.number - 1))
     }
 
@@ -179,19 +179,19 @@ impl State {
     /// Performs a look. If the store does not answer, listeners wait.
     async fn look(&mut self, store: &dyn Store, now: Timestamp) {
         let is_stale = self.last_snapshot.seen_at.is_some_and(|seen_at| seen_at + LOOK_GAP_MAX < now);
-        let fresh = LastSnapshot::default();
+        let empty_snapshot = LastSnapshot::default();
         let is_due = self.swept_at.is_none_or(|at| at.elapsed() >= SWEEP_PERIOD);
-        let last_snapshot = if is_stale { &fresh } else { &self.last_snapshot };
+        let last_snapshot = if is_stale { &empty_snapshot } else { &self.last_snapshot };
         let sweeps = is_due || last_snapshot.seen_at.is_none();
         let read = async {
-            let seen = read(store, last_snapshot, now, sweeps).await?;
-            let changes = last_snapshot.compare(&seen);
-            let named = ChangeNames::read(store, &changes, &self.apps).await?;
-            Ok::<_, StoreError>((seen, changes, named))
+            let snapshot = read(store, last_snapshot, now, sweeps).await?;
+            let changes = last_snapshot.compare(&snapshot);
+            let names = ChangeNames::read(store, &changes, &self.apps).await?;
+            Ok::<_, StoreError>((snapshot, changes, names))
         };
         let read = read.await;
         self.looked_at = Some(Instant::now());
-        let (seen, changes, named) = match read {
+        let (snapshot, changes, names) = match read {
             Ok(read) => read,
             Err(error) => {
                 if !std::mem::replace(&mut self.has_logged_failure, true) {
@@ -204,21 +204,21 @@ impl State {
             }
         };
         self.has_logged_failure = false;
-        self.apps.extend(named.apps);
+        self.apps.extend(names.apps);
         if sweeps {
             self.swept_at = self.looked_at;
         }
         if is_stale {
-            self.last_snapshot = fresh;
+            self.last_snapshot = empty_snapshot;
             self.since = None;
             self.record(now, None, EventKind::Gap);
         }
         self.since = self.since.or(Some(now));
-        self.last_snapshot.apply(seen, now);
+        self.last_snapshot.apply(snapshot, now);
         for one in changes {
             let kind = match one {
                 Change::Run(snapshot) => {
-                    let job = named.jobs.get(&snapshot.job).cloned().unwrap_or_default();
+                    let job = names.jobs.get(&snapshot.job).cloned().unwrap_or_default();
                     EventKind::Run { snapshot, job }
                 }
                 Change::Job(job) => EventKind::Job(job),
@@ -256,18 +256,18 @@ async fn read(
     let mut is_cut = false;
     if sweeps {
         for node in &nodes {
-            let open = store.snapshots_of_lease(node.token(), SWEEP_LIMIT).await?;
-            is_cut |= may_be_cut(&open, SWEEP_LIMIT);
-            runs.extend(by_id(open));
+            let open_runs = store.snapshots_of_lease(node.token(), SWEEP_LIMIT).await?;
+            is_cut |= may_be_cut(&open_runs, SWEEP_LIMIT);
+            runs.extend(by_id(open_runs));
         }
     }
     let reread = last_snapshot.runs_to_reread(now);
     if !reread.is_empty() {
         runs.extend(by_id(store.current_snapshots(&reread).await?));
     }
-    let fresh = store.snapshots_after(last_snapshot.runs_after(now), RUN_LIMIT).await?;
-    is_cut |= fresh.len() >= RUN_LIMIT as usize;
-    runs.extend(by_id(fresh));
+    let recent_runs = store.snapshots_after(last_snapshot.runs_after(now), RUN_LIMIT).await?;
+    is_cut |= recent_runs.len() >= RUN_LIMIT as usize;
+    runs.extend(by_id(recent_runs));
     let jobs = store.jobs_saved(last_snapshot.jobs_since(now), JOB_LIMIT).await?;
     is_cut |= jobs.len() >= JOB_LIMIT as usize;
     let sessions = store.sessions(now - ONLINE_WITHIN).await?;
@@ -277,8 +277,8 @@ async fn read(
 }
 
 /// Whether open runs may be missing because at most `limit` of each status were read.
-fn may_be_cut(open: &[RunSnapshot], limit: u32) -> bool {
-    let is_full = |status| open.iter().filter(|run| run.status == status).count() >= limit as usize;
+fn may_be_cut(open_runs: &[RunSnapshot], limit: u32) -> bool {
+    let is_full = |status| open_runs.iter().filter(|run| run.status == status).count() >= limit as usize;
     [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running].into_iter().any(is_full)
 }
 
@@ -292,20 +292,20 @@ async fn heard_executors(
     last_snapshot: &LastSnapshot,
     sessions: &[Session],
 ) -> Result<BTreeMap<rondel_core::ExecutorId, HeardExecutor>, StoreError> {
-    let open = || sessions.iter().filter(|session| session.is_open());
-    let unknown_executors = last_snapshot.unknown_executors(open().map(|session| &session.executor));
-    let named =
+    let open_sessions = || sessions.iter().filter(|session| session.is_open());
+    let unknown_executors = last_snapshot.unknown_executors(open_sessions().map(|session| &session.executor));
+    let names =
         if unknown_executors.is_empty() { Vec::new() } else { store.executor_names(&unknown_executors).await? };
-    let named: HashMap<_, _> = named.into_iter().map(|(id, namespace, name)| (id, (namespace, name))).collect();
+    let names_by_id: HashMap<_, _> = names.into_iter().map(|(id, namespace, name)| (id, (namespace, name))).collect();
     let heard = |session: &Session| {
-        let known = last_snapshot.executor(session.executor).cloned();
-        let heard = known.or_else(|| {
-            let (namespace, name) = named.get(&session.executor)?.clone();
+        let known_executor = last_snapshot.executor(session.executor).cloned();
+        let heard = known_executor.or_else(|| {
+            let (namespace, name) = names_by_id.get(&session.executor)?.clone();
             Some(HeardExecutor { name, namespace, app: session.app })
         });
         Some((session.executor, heard?))
     };
-    Ok(open().filter_map(heard).collect())
+    Ok(open_sessions().filter_map(heard).collect())
 }
 
 /// The names that are sent with changes.
@@ -315,7 +315,11 @@ struct ChangeNames {
 }
 
 impl ChangeNames {
-    async fn read(store: &dyn Store, changes: &[Change], known: &HashMap<AppId, String>) -> Result<Self, StoreError> {
+    async fn read(
+        store: &dyn Store,
+        changes: &[Change],
+        app_names: &HashMap<AppId, String>,
+    ) -> Result<Self, StoreError> {
         let mut jobs: Vec<JobId> = Vec::new();
         let mut places: Vec<(NamespaceId, AppId)> = Vec::new();
         for one in changes {
@@ -332,8 +336,11 @@ impl ChangeNames {
         jobs.sort_unstable();
         jobs.dedup();
         let jobs = if jobs.is_empty() { Vec::new() } else { store.job_names(&jobs).await? };
-        let mut namespaces: Vec<NamespaceId> =
-            places.into_iter().filter(|(_, app)| !known.contains_key(app)).map(|(namespace, _)| namespace).collect();
+        let mut namespaces: Vec<NamespaceId> = places
+            .into_iter()
+            .filter(|(_, app)| !app_names.contains_key(app))
+            .map(|(namespace, _)| namespace)
+            .collect();
         namespaces.sort_unstable();
         namespaces.dedup();
         let mut apps = HashMap::new();

@@ -34,27 +34,28 @@ impl ShownJob {
 
 /// The series of single jobs; empty if the database does not answer.
 pub(super) async fn families(shared: &Shared, now: Timestamp) -> Vec<Family> {
-    let shown = match timeout(TIMEOUT, shown_jobs(shared)).await {
-        Ok(Ok(shown)) => shown,
+    let shown_jobs = match timeout(TIMEOUT, shown_jobs(shared)).await {
+        Ok(Ok(shown_jobs)) => shown_jobs,
         Ok(Err(_)) | Err(_) => Vec::new(),
     };
     let instants = |read: fn(&ShownJob) -> Option<Timestamp>| {
-        let known = shown.iter().filter_map(move |job| Some((job.labels(), seconds(read(job)?))));
-        known.collect::<Vec<_>>()
+        let samples = shown_jobs.iter().filter_map(move |job| Some((job.labels(), seconds(read(job)?))));
+        samples.collect::<Vec<_>>()
     };
-    let info = shown.iter().map(|job| {
+    let info = shown_jobs.iter().map(|job| {
         let spec = &job.record.spec;
         let (app, handler) = (label("app", &spec.app), label("handler", &spec.handler));
         let more = [app, handler, label("enabled", spec.enabled.to_string())];
         (job.labels().into_iter().chain(more).collect(), 1.0)
     });
-    let here = || shown.iter().filter(|job| job.is_here);
+    let here = || shown_jobs.iter().filter(|job| job.is_here);
     let statuses = here().filter_map(|job| {
         let status = label("status", job.state.last_status?.as_str());
         Some((job.labels().into_iter().chain([status]).collect(), 1.0))
     });
     let totals = shared.pumps.totals();
-    let pumps = shown.iter().filter_map(|job| Some((job.labels(), *totals.get(&job.state.job)?))).collect::<Vec<_>>();
+    let pumps =
+        shown_jobs.iter().filter_map(|job| Some((job.labels(), *totals.get(&job.state.job)?))).collect::<Vec<_>>();
     let of_jobs = vec![
         Family::gauges("rondel_job_info", "Jobs with series of their own; always 1", info),
         Family::gauges(
@@ -87,10 +88,10 @@ async fn shown_jobs(shared: &Shared) -> Result<Vec<ShownJob>, StoreError> {
     if shared.database.trouble().is_some() {
         return Ok(Vec::new());
     }
-    let (series, own) = (&shared.definitions.jobs, shared.membership.token().node);
-    let known = series.all();
-    let mut shown = Vec::with_capacity(known.len());
-    for chunk in known.chunks(LOOKUP_BATCH) {
+    let (series, own_node) = (&shared.definitions.jobs, shared.membership.token().node);
+    let known_jobs = series.all();
+    let mut shown_jobs = Vec::with_capacity(known_jobs.len());
+    for chunk in known_jobs.chunks(LOOKUP_BATCH) {
         let ids: Vec<JobId> = chunk.iter().map(|state| state.job).collect();
         let records = shared.store.jobs_by_id(&ids).await?;
         let mut records: HashMap<JobId, JobRecord> = records.into_iter().map(|record| (record.id, record)).collect();
@@ -100,14 +101,14 @@ async fn shown_jobs(shared: &Shared) -> Result<Vec<ShownJob>, StoreError> {
                 series.forget(state.job);
                 continue;
             };
-            let is_here = homes.get(&state.job).is_none_or(|home| *home == own || *home == NodeId::new(0));
+            let is_here = homes.get(&state.job).is_none_or(|home| *home == own_node || *home == NodeId::new(0));
             if !is_here {
                 series.reset_order_dependent(state.job);
             }
-            shown.push(ShownJob { state: state.clone(), record, is_here });
+            shown_jobs.push(ShownJob { state: state.clone(), record, is_here });
         }
     }
-    Ok(shown)
+    Ok(shown_jobs)
 }
 
 #[cfg(test)]

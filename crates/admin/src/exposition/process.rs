@@ -21,8 +21,8 @@ pub(crate) fn families() -> Vec<Family> {
             families.push(Family::gauge("process_start_time_seconds", "When the process started", at));
         }
     }
-    if let Ok(open) = fs::read_dir("/proc/self/fd") {
-        let count = f64::from(u32::try_from(open.count()).unwrap_or(u32::MAX));
+    if let Ok(open_files) = fs::read_dir("/proc/self/fd") {
+        let count = f64::from(u32::try_from(open_files.count()).unwrap_or(u32::MAX));
         families.push(Family::gauge("process_open_fds", "Open files and connections", count));
     }
     families

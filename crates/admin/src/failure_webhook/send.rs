@@ -72,21 +72,21 @@ impl WebhookLoop {
         }
         let without = self.senders.receivers();
         let namespace_max = u32::try_from(free).unwrap_or(u32::MAX);
-        let take = TakeOutbox {
+        let take_count = TakeOutbox {
             excluded_namespaces: &without,
             namespace_max,
             messages_per_namespace_max: MESSAGES_PER_NAMESPACE_MAX,
             hold: LEASE,
         };
         let now = self.shared.clock.now();
-        let taken = self.shared.store.take_outbox(now, take).await?;
-        if taken.is_empty() {
+        let due_entries = self.shared.store.take_outbox(now, take_count).await?;
+        if due_entries.is_empty() {
             return Ok(0);
         }
-        let count = u64::try_from(taken.len()).unwrap_or(u64::MAX);
+        let count = u64::try_from(due_entries.len()).unwrap_or(u64::MAX);
         let client = self.senders.client(&self.shared.config.outgoing_allow)?;
         let mut by_namespace: BTreeMap<NamespaceId, Vec<OutboxItem>> = BTreeMap::new();
-        for item in taken {
+        for item in due_entries {
             by_namespace.entry(item.namespace).or_default().push(item);
         }
         for (namespace, items) in by_namespace {
@@ -119,10 +119,10 @@ impl Sender {
             let ids: Vec<_> = items.iter().map(|item| item.id).collect();
             return store.drop_outbox(&ids).await;
         };
-        let end = Instant::now() + BUDGET;
+        let deadline = Instant::now() + BUDGET;
         let mut put_back_at = None;
         for item in items {
-            if put_back_at.is_none() && (self.stop.is_cancelled() || Instant::now() >= end) {
+            if put_back_at.is_none() && (self.stop.is_cancelled() || Instant::now() >= deadline) {
                 put_back_at = Some(self.shared.clock.now());
             }
             if let Some(due_at) = put_back_at {

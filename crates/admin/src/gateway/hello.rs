@@ -39,12 +39,12 @@ pub(super) struct AdmittedExecutor {
 pub(super) async fn receive(
     messages: &mut (impl Stream<Item = Result<v1::ExecutorMessage, Status>> + Unpin),
 ) -> Result<v1::Hello, Status> {
-    let first = tokio::time::timeout(HELLO_TIMEOUT, messages.next())
+    let first_message = tokio::time::timeout(HELLO_TIMEOUT, messages.next())
         .await
         .map_err(|_| Status::deadline_exceeded("no hello came"))?
         .transpose()
         .map_err(|status| message_bounds::undecodable_status(&status).unwrap_or(status))?;
-    match first.and_then(|message| message.body) {
+    match first_message.and_then(|message| message.body) {
         Some(Body::Hello(hello)) => Ok(hello),
         _ => Err(Status::invalid_argument("the first message must be a hello")),
     }
@@ -90,22 +90,22 @@ pub(super) async fn check(
         }
         return Err(Status::failed_precondition(format!("there is no namespace {:?}", hello.namespace)));
     };
-    let known = shared.store.app(namespace.id, &hello.app).await.map_err(unavailable)?;
-    if !access.rights.allow_executor(namespace.id, known.as_ref().map(|app| app.id)) {
+    let app_record = shared.store.app(namespace.id, &hello.app).await.map_err(unavailable)?;
+    if !access.rights.allow_executor(namespace.id, app_record.as_ref().map(|app| app.id)) {
         return Err(denied());
     }
-    let app = match known {
+    let app = match app_record {
         None if !hello.declared.is_empty() => {
             // An app is created with the first job that its executors declare, as with one that a user creates.
             let now = shared.clock.now();
             let id = AppId::new(shared.membership.latest().ids.next(now));
-            let made = apps::ensure(shared.store.as_ref(), id, (namespace.id, &hello.app), now).await;
-            Some(made.map_err(|error| match error {
+            let result = apps::ensure(shared.store.as_ref(), id, (namespace.id, &hello.app), now).await;
+            Some(result.map_err(|error| match error {
                 AppError::TooMany => Status::failed_precondition(format!("app: {error}")),
                 AppError::Store(error) => unavailable(error),
             })?)
         }
-        known => known,
+        app_record => app_record,
     };
     let Some(app) = app else {
         let message =
@@ -179,9 +179,9 @@ fn check_certificate(names: &[String], hello: &v1::Hello) -> Result<(), Status> 
     if has(&format!("{name}.{place}")) || has(&format!("*.{place}")) || (has_app && has(name)) {
         return Ok(());
     }
-    let shown: String = format!("{names:?}").chars().take(500).collect();
+    let names_text: String = format!("{names:?}").chars().take(500).collect();
     Err(Status::permission_denied(format!(
-        "the client certificate is made out to {shown}, and not to executor {name:?} of app {app:?}: it needs the DNS name \
+        "the client certificate is made out to {names_text}, and not to executor {name:?} of app {app:?}: it needs the DNS name \
          {name}.{place} or *.{place}, or both {place} and {name}"
     )))
 }

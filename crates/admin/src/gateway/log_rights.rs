@@ -46,8 +46,13 @@ impl SentRuns {
 
     /// The attempt of a run that this node sent, and the executor that it was sent to. `None` if that proves nothing about `executor`: another
     /// node that owns the run may have sent the attempt to `executor` after the executor of this node had refused it.
-    pub(super) fn sent_attempt_for(&self, run: &Run, executor: ExecutorId, this: NodeId) -> Option<(i32, ExecutorId)> {
-        self.get(run.id).filter(|(_, sent_to)| run.node == this || *sent_to == executor)
+    pub(super) fn sent_attempt_for(
+        &self,
+        run: &Run,
+        executor: ExecutorId,
+        own_node: NodeId,
+    ) -> Option<(i32, ExecutorId)> {
+        self.get(run.id).filter(|(_, sent_to)| run.node == own_node || *sent_to == executor)
     }
 }
 
@@ -116,40 +121,40 @@ impl LogRights {
             self.allowed.clear();
         }
         let is_known = |held: &HeldAttempt| self.allowed.get(held).is_some_and(|at| *at + ALLOWED_FOR > now);
-        let mut unknown: Vec<HeldAttempt> = attempts.filter(|held| !is_known(held)).copied().collect();
-        unknown.sort_unstable();
-        unknown.dedup();
-        unknown
+        let mut unchecked: Vec<HeldAttempt> = attempts.filter(|held| !is_known(held)).copied().collect();
+        unchecked.sort_unstable();
+        unchecked.dedup();
+        unchecked
     }
 
     /// Decides whether lines of this attempt are accepted, and caches the decision.
     pub(super) fn check_and_cache(
         &mut self,
         app: AppId,
-        held: HeldAttempt,
+        attempt: HeldAttempt,
         facts: Option<&RunFacts<'_>>,
         now: Timestamp,
     ) -> bool {
-        if facts.is_some_and(|facts| facts.may_log(app, held, now)) {
-            self.allowed.insert(held, now);
+        if facts.is_some_and(|facts| facts.may_log(app, attempt, now)) {
+            self.allowed.insert(attempt, now);
             return true;
         }
-        self.allowed.remove(&held);
+        self.allowed.remove(&attempt);
         false
     }
 
     /// Whether a chunk of this many bytes is accepted.
-    pub(super) fn decide(&mut self, held: &HeldAttempt, bytes: usize) -> ChunkDecision {
-        if !self.allowed.contains_key(held) {
+    pub(super) fn decide(&mut self, held_attempt: &HeldAttempt, bytes: usize) -> ChunkDecision {
+        if !self.allowed.contains_key(held_attempt) {
             return ChunkDecision::Dropped;
         }
-        if self.bytes.len() >= CACHED_COUNT_MAX && !self.bytes.contains_key(&held.0) {
+        if self.bytes.len() >= CACHED_COUNT_MAX && !self.bytes.contains_key(&held_attempt.0) {
             self.bytes.clear();
         }
-        let logged = self.bytes.entry(held.0).or_default();
-        let before = *logged;
-        *logged = before.saturating_add(bytes);
-        match (before > RUN_BYTES_MAX, *logged > RUN_BYTES_MAX) {
+        let logged = self.bytes.entry(held_attempt.0).or_default();
+        let bytes_before = *logged;
+        *logged = bytes_before.saturating_add(bytes);
+        match (bytes_before > RUN_BYTES_MAX, *logged > RUN_BYTES_MAX) {
             (_, false) => ChunkDecision::Whole,
             (false, true) => ChunkDecision::FullNotice,
             (true, _) => ChunkDecision::Dropped,

@@ -250,28 +250,28 @@ impl LogLoop {
             .iter()
             .flat_map(|item| item.chunks.iter().map(|chunk| (held_attempt(&item.session, chunk), item.app)));
         let apps: HashMap<HeldAttempt, AppId> = items.collect();
-        let unknown = self.rights.attempts_to_check(apps.keys(), now);
-        let mut ids: Vec<RunId> = unknown.iter().map(|(run, ..)| *run).collect();
+        let unchecked = self.rights.attempts_to_check(apps.keys(), now);
+        let mut ids: Vec<RunId> = unchecked.iter().map(|(run, ..)| *run).collect();
         ids.dedup();
         let mut runs = HashMap::new();
         for part in ids.chunks(PART_MAX) {
             let found = empty_if_refused(self.shared.store.runs(part).await)?;
             runs.extend(found.into_iter().map(|run| (run.id, run)));
         }
-        let mut left = EARLIER_COUNT_MAX;
-        for held in unknown {
+        let mut runs_left = EARLIER_COUNT_MAX;
+        for held in unchecked {
             let Some(app) = apps.get(&held) else { continue };
             let run = runs.get(&held.0);
-            let attempts = match run.filter(|run| run.app == *app && held.1 < run.attempt && left > 0) {
+            let attempts = match run.filter(|run| run.app == *app && held.1 < run.attempt && runs_left > 0) {
                 Some(run) => {
-                    left -= 1;
+                    runs_left -= 1;
                     empty_if_refused(self.shared.store.attempts(run.id).await)?
                 }
                 None => Vec::new(),
             };
-            let this = self.shared.membership.token().node;
-            let sent = |run| self.shared.sent_runs.sent_attempt_for(run, held.2, this);
-            let facts = run.map(|run| RunFacts { run, attempts: &attempts, sent_attempt: sent(run) });
+            let own_node = self.shared.membership.token().node;
+            let sent_attempt = |run| self.shared.sent_runs.sent_attempt_for(run, held.2, own_node);
+            let facts = run.map(|run| RunFacts { run, attempts: &attempts, sent_attempt: sent_attempt(run) });
             if !self.rights.check_and_cache(*app, held, facts.as_ref(), now)
                 && let Some(count) = self.shared.log_limit.count("foreign logs", held.2.get())
             {
@@ -284,13 +284,13 @@ impl LogLoop {
 }
 
 /// The rows that were read; none if the database refuses the read, because a retry would be refused again.
-fn empty_if_refused<T>(read: Result<Vec<T>, StoreError>) -> Result<Vec<T>, StoreError> {
-    match read {
+fn empty_if_refused<T>(result: Result<Vec<T>, StoreError>) -> Result<Vec<T>, StoreError> {
+    match result {
         Err(error) if !error.is_transient() => {
             tracing::error!(error = %chain(&error), "cannot read the runs of logs; their lines are dropped");
             Ok(Vec::new())
         }
-        read => read,
+        result => result,
     }
 }
 

@@ -55,8 +55,8 @@ fn refusal(message: &str) -> Status {
 
 /// The status sent to the executor for a message that could not be decoded; `None` if its stream broke.
 pub(super) fn undecodable_status(status: &Status) -> Option<Status> {
-    let found = status.message().trim_start_matches("Error, ");
-    (status.code() == Code::OutOfRange).then(|| refusal(&format!("message: {found}")))
+    let cause = status.message().trim_start_matches("Error, ");
+    (status.code() == Code::OutOfRange).then(|| refusal(&format!("message: {cause}")))
 }
 
 /// Memory that a message takes until it is processed, in KiB: its bytes, and the overhead of each part.

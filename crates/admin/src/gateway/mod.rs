@@ -281,8 +281,8 @@ impl Gateway for GatewayService {
         }
         inner.hello_rates.admit(principal.token.id, now)?;
         let place = inner.admit_stream(&principal, request.extensions().get::<Peer>().copied())?;
-        let found = request.extensions().get::<PeerNames>();
-        let access = ExecutorAccess::new(&principal, inner.shared.config.executor_certificates, found);
+        let peer_names = request.extensions().get::<PeerNames>();
+        let access = ExecutorAccess::new(&principal, inner.shared.config.executor_certificates, peer_names);
         let access = access.map_err(|status| inner.refuse(&peer, status))?;
         if let Some(OnAuthenticated(report)) = request.extensions().get::<OnAuthenticated>() {
             report(principal.token.id);

@@ -52,8 +52,8 @@ async fn proven_predecessor(shared: &Shared, app: AppId, hello: &v1::Hello) -> R
         return Ok(None);
     }
     let id = ExecutorId::new(hello.predecessor);
-    let known = shared.store.executor_proof(id).await?;
-    let is_proven = match check_proof(app, known.as_ref(), &hello.predecessor_secret) {
+    let proof = shared.store.executor_proof(id).await?;
+    let is_proven = match check_proof(app, proof.as_ref(), &hello.predecessor_secret) {
         ProofResult::Proven => true,
         ProofResult::UnlessLiving => !is_living(shared, id).await?,
         ProofResult::Unproven => false,
@@ -77,11 +77,11 @@ enum ProofResult {
     Unproven,
 }
 
-fn check_proof(app: AppId, known: Option<&ExecutorProof>, shown: &[u8]) -> ProofResult {
-    match known {
-        Some(known) if known.app == app => match &known.secret_hash {
+fn check_proof(app: AppId, stored_proof: Option<&ExecutorProof>, shown_secret: &[u8]) -> ProofResult {
+    match stored_proof {
+        Some(stored_proof) if stored_proof.app == app => match &stored_proof.secret_hash {
             None => ProofResult::UnlessLiving,
-            Some(wanted) if secret_hash(shown).as_ref() == Some(wanted) => ProofResult::Proven,
+            Some(wanted) if secret_hash(shown_secret).as_ref() == Some(wanted) => ProofResult::Proven,
             Some(_) => ProofResult::Unproven,
         },
         _ => ProofResult::Unproven,

@@ -78,10 +78,10 @@ impl ScriptReader {
         }
         let number = wanted.version.unwrap_or(script.newest.version);
         let (version, source) = if request.with_source || number != script.newest.version {
-            let Some(found) = store.script_version(script.id, number).await? else {
+            let Some(version) = store.script_version(script.id, number).await? else {
                 return Ok(Err(format!("version {number} of the script {:?} is not kept", wanted.name)));
             };
-            found
+            version
         } else {
             (script.newest, String::new())
         };
@@ -98,18 +98,18 @@ impl ScriptReader {
 
     /// Whether the executor of this stream has this attempt of a run, and may still be running it.
     fn has_attempt(&self, run: &Run, attempt: i32) -> bool {
-        let this = self.shared.membership.token().node;
-        let sent_attempt = self.shared.sent_runs.sent_attempt_for(run, self.session.executor, this);
+        let own_node = self.shared.membership.token().node;
+        let sent_attempt = self.shared.sent_runs.sent_attempt_for(run, self.session.executor, own_node);
         let facts = RunFacts { run, attempts: &[], sent_attempt };
-        let held = (run.id, attempt, self.session.executor);
-        attempt == run.attempt && facts.may_log(self.app, held, self.shared.clock.now())
+        let attempt_key = (run.id, attempt, self.session.executor);
+        attempt == run.attempt && facts.may_log(self.app, attempt_key, self.shared.clock.now())
     }
 }
 
 /// The parameters that the run was sent with: the parameters of its fire, overridden by those of its shard.
 fn params_of(run: &Run, spec: &JobSpec) -> Value {
-    let own = run.params.as_deref().and_then(|params| serde_json::from_str(params).ok());
-    let of_fire = own.unwrap_or_else(|| spec.params.clone());
+    let own_params = run.params.as_deref().and_then(|params| serde_json::from_str(params).ok());
+    let of_fire = own_params.unwrap_or_else(|| spec.params.clone());
     match spec.shard(run.shard_index) {
         Some(shard) => with_params_of_shard(of_fire, &shard.params),
         None => of_fire,

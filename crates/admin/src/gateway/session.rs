@@ -235,10 +235,10 @@ impl Session {
         tracing::info!(executor_id = %id, "an executor's stream ended");
         shared.declared.leave(id, handle.number);
         shared.pumps.leave(id, handle.number);
-        let (done, is_dropped) = oneshot::channel();
+        let (closed, is_dropped) = oneshot::channel();
         // The receiver waits below.
         let answer = Responder::new(|()| {
-            done.send(()).ok();
+            closed.send(()).ok();
         });
         drop(inner.events.send(Event::StreamEnded(id, handle.number, answer)).await);
         // An adopter concludes from a session's end that nothing was sent later: the dispatcher drops the stream before the end is stored.
@@ -246,8 +246,8 @@ impl Session {
         drop(registered);
         let mut unstored = None;
         if let Some(opened_at) = row.end().filter(|_| is_dropped) {
-            let end = StreamEnd { opened_at, reached: shared.sent_until() };
-            unstored = (!session_end::store_end(&shared, id, end).await).then_some(end);
+            let stream_end = StreamEnd { opened_at, reached: shared.sent_until() };
+            unstored = (!session_end::store_end(&shared, id, stream_end).await).then_some(stream_end);
         }
         // Dropping the last sender ends the stream on the executor's side too. The executor may open the next one while this task waits.
         drop((handle, stream, held));
@@ -259,8 +259,8 @@ impl Session {
             tracing::info!(executor_id = %id, "the process of an executor on this host has died");
             drop(inner.events.send(Event::Died(id)).await);
         }
-        if let Some(end) = unstored {
-            session_end::retry_store_end(&shared, id, end, stop).await;
+        if let Some(stream_end) = unstored {
+            session_end::retry_store_end(&shared, id, stream_end, stop).await;
         }
     }
 
@@ -418,8 +418,9 @@ impl Session {
 
     fn note_progress(&self, reply: &v1::Reply) {
         // If this node sent the attempt, it knows the executor.
-        let sent = self.shared.sent_runs.get(RunId::new(reply.run_id)).filter(|(attempt, _)| *attempt == reply.attempt);
-        let is_its = sent.is_none_or(|(_, executor)| executor == self.handle.executor);
+        let sent_attempt =
+            self.shared.sent_runs.get(RunId::new(reply.run_id)).filter(|(attempt, _)| *attempt == reply.attempt);
+        let is_its = sent_attempt.is_none_or(|(_, executor)| executor == self.handle.executor);
         if reply.kind() == v1::reply::Kind::Progress && is_its {
             let progress = Progress::bounded(reply.done, reply.total);
             self.shared.progress.report(self.handle.executor, RunId::new(reply.run_id), reply.attempt, progress);

@@ -80,12 +80,12 @@ fn measure(host: &WatchedHost) -> Measurement {
 }
 
 fn measure_disk(folder: &Path) -> io::Result<DiskReport> {
-    let found = statvfs(folder)?;
-    let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+    let statistics = statvfs(folder)?;
+    let bytes = |blocks: u64| blocks.saturating_mul(statistics.f_frsize);
     Ok(DiskReport {
         folder: folder.display().to_string(),
-        free_bytes: bytes(found.f_bavail),
-        size_bytes: bytes(found.f_blocks),
+        free_bytes: bytes(statistics.f_bavail),
+        size_bytes: bytes(statistics.f_blocks),
     })
 }
 

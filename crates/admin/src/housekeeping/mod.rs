@@ -163,27 +163,27 @@ impl<T: DutyType> HousekeepingLoop<T> {
     /// Removes batch after batch until nothing old is left, or the pass has lasted a period.
     async fn purge(&mut self, stop: &CancellationToken) -> Result<u64, StoreError> {
         let retention = self.shared.config.retention;
-        let before = self.shared.clock.now() - retention;
+        let kept_from = self.shared.clock.now() - retention;
         let mut removed = 0;
-        let done = self.purge_before(before, &mut removed, stop).await;
+        let result = self.purge_before(kept_from, &mut removed, stop).await;
         if removed > 0 {
             tracing::debug!(count = removed, "removed runs that are older than the retention");
-            let up_to = json!({"finished_before": before, "retention": format_duration(retention)});
+            let up_to = json!({"finished_before": kept_from, "retention": format_duration(retention)});
             audit::write(&self.shared, "run.purge", None, &up_to, removed).await?;
         }
-        done.map(|()| removed)
+        result.map(|()| removed)
     }
 
     async fn purge_before(
         &mut self,
-        before: Timestamp,
+        kept_from: Timestamp,
         removed: &mut u64,
         stop: &CancellationToken,
     ) -> Result<(), StoreError> {
-        let end = Instant::now() + self.purge_period;
-        while !stop.is_cancelled() && Instant::now() < end {
+        let deadline = Instant::now() + self.purge_period;
+        while !stop.is_cancelled() && Instant::now() < deadline {
             let began = Instant::now();
-            let count = match self.shared.store.purge(before, self.batch).await {
+            let count = match self.shared.store.purge(kept_from, self.batch).await {
                 Ok(count) => count,
                 Err(error) => {
                     self.batch = (self.batch / 4).max(BATCH_MIN);

@@ -17,12 +17,12 @@ const LAG: Duration = Duration::from_secs(30);
 /// How long counts are kept.
 const KEPT_FOR: Duration = Duration::from_secs(400 * 24 * 3600);
 
-/// Counts batch after batch until everything is counted, or until `end`.
-pub(super) async fn roll_up(shared: &Shared, stop: &CancellationToken, end: Instant) -> Result<(), StoreError> {
-    let before = shared.clock.now() - LAG;
-    while !stop.is_cancelled() && Instant::now() < end {
+/// Counts batch after batch until everything is counted, or until `deadline`.
+pub(super) async fn roll_up(shared: &Shared, stop: &CancellationToken, deadline: Instant) -> Result<(), StoreError> {
+    let complete_until = shared.clock.now() - LAG;
+    while !stop.is_cancelled() && Instant::now() < deadline {
         let began = Instant::now();
-        if shared.store.roll_up(before, BATCH).await? == 0 {
+        if shared.store.roll_up(complete_until, BATCH).await? == 0 {
             break;
         }
         pause_after_batch(began.elapsed(), stop).await;
@@ -36,8 +36,8 @@ pub(super) async fn forget_old(shared: &Shared, stop: &CancellationToken) -> Res
     let mut count = remove_in_batches(stop, || store.forget_stats(now - KEPT_FOR, BATCH)).await?;
     for kind in [PointKind::Namespace, PointKind::App, PointKind::Job] {
         for step in kind.steps() {
-            let before = now - kind.kept_for(*step);
-            count += remove_in_batches(stop, || store.forget_points(kind, *step, before, BATCH)).await?;
+            let kept_from = now - kind.kept_for(*step);
+            count += remove_in_batches(stop, || store.forget_points(kind, *step, kept_from, BATCH)).await?;
         }
     }
     count += remove_in_batches(stop, || store.forget_failure_stats(now - KEPT_FOR, BATCH)).await?;

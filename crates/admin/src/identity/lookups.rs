@@ -58,8 +58,8 @@ type LookupPermits = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 impl Default for Lookups {
     fn default() -> Self {
-        let all = Arc::new(Semaphore::new(CONCURRENT_MAX));
-        Self { all, by_address: Mutex::default(), unknown: Mutex::default() }
+        let total_permits = Arc::new(Semaphore::new(CONCURRENT_MAX));
+        Self { all: total_permits, by_address: Mutex::default(), unknown: Mutex::default() }
     }
 }
 
@@ -96,42 +96,42 @@ impl Lookups {
 
     /// Waits for the permit of the address first, so that one address has few requests waiting for the shared permits.
     async fn acquire(&self, client: Option<IpAddr>) -> Result<LookupPermits, LookupError> {
-        let end = Instant::now() + PERMIT_TIMEOUT;
-        let own = timeout_at(end, self.permits_of(client.map(network_of)).acquire_owned()).await;
-        let own = own.ok().and_then(Result::ok).ok_or(LookupError::Busy)?;
-        let all = timeout_at(end, Arc::clone(&self.all).acquire_owned()).await;
-        Ok((own, all.ok().and_then(Result::ok).ok_or(LookupError::Busy)?))
+        let deadline = Instant::now() + PERMIT_TIMEOUT;
+        let address_permit = timeout_at(deadline, self.permits_of(client.map(network_of)).acquire_owned()).await;
+        let address_permit = address_permit.ok().and_then(Result::ok).ok_or(LookupError::Busy)?;
+        let total_permit = timeout_at(deadline, Arc::clone(&self.all).acquire_owned()).await;
+        Ok((address_permit, total_permit.ok().and_then(Result::ok).ok_or(LookupError::Busy)?))
     }
 
     fn permits_of(&self, network: Option<IpAddr>) -> Arc<Semaphore> {
         let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = by_address.get(&network).and_then(Weak::upgrade) {
-            return known;
+        if let Some(permits) = by_address.get(&network).and_then(Weak::upgrade) {
+            return permits;
         }
         if by_address.len() >= ADDRESS_COUNT_MAX {
             by_address.retain(|_, known| known.strong_count() > 0);
         }
-        let new = Arc::new(Semaphore::new(CONCURRENT_PER_ADDRESS_MAX));
-        by_address.insert(network, Arc::downgrade(&new));
-        new
+        let new_permits = Arc::new(Semaphore::new(CONCURRENT_PER_ADDRESS_MAX));
+        by_address.insert(network, Arc::downgrade(&new_permits));
+        new_permits
     }
 
     fn is_unknown(&self, hash: &str) -> bool {
-        let unknown = self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
-        unknown.until.get(hash).is_some_and(|until| *until > Instant::now())
+        let unknown_tokens = self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
+        unknown_tokens.until.get(hash).is_some_and(|until| *until > Instant::now())
     }
 
     fn note_unknown(&self, hash: String) {
         let until = Instant::now() + UNKNOWN_PERIOD;
-        let mut unknown = self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
-        let UnknownTokens { until: known, order } = &mut *unknown;
-        if known.insert(hash.clone(), until).is_none() {
+        let mut unknown_tokens = self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
+        let UnknownTokens { until: until_by_hash, order } = &mut *unknown_tokens;
+        if until_by_hash.insert(hash.clone(), until).is_none() {
             order.push_back(hash);
         }
         if order.len() > UNKNOWN_COUNT_MAX
             && let Some(oldest) = order.pop_front()
         {
-            known.remove(&oldest);
+            until_by_hash.remove(&oldest);
         }
     }
 }

@@ -111,16 +111,16 @@ pub async fn create(node: &Node, namespace: NamespaceId, spec: JobSpec, author: 
     }
     let app = app_of(node, namespace, &checked.spec, checked.checked_at).await?;
     let now = node.now();
-    let new = new_job(node, (namespace, app), checked.with_save_time(now, None), author, now);
-    let (wanted, expect) = (missing_calendar_error(&new.spec), new.spec.expect.clone());
-    match store_once(|| node.store().create_job(new.clone())).await? {
+    let new_job = new_job(node, (namespace, app), checked.with_save_time(now, None), author, now);
+    let (wanted, expect) = (missing_calendar_error(&new_job.spec), new_job.spec.expect.clone());
+    match store_once(|| node.store().create_job(new_job.clone())).await? {
         JobCreated::Saved(record) => {
             node.poke_scan();
             Ok(catch_up_new(node, *record).await)
         }
-        JobCreated::NameTaken => match node.store().job(namespace, &new.spec.name).await? {
+        JobCreated::NameTaken => match node.store().job(namespace, &new_job.spec.name).await? {
             // An earlier try created it, but its answer was lost.
-            Some(record) if record.id == new.id => {
+            Some(record) if record.id == new_job.id => {
                 node.poke_scan();
                 Ok(catch_up_new(node, record).await)
             }
@@ -161,11 +161,11 @@ fn new_job(
     }
 }
 
-/// Some schedules of `before` may have had an instant in the past, and have run immediately when they were saved. Keeps the instants that
+/// Some schedules of `stored_spec` may have had an instant in the past, and have run immediately when they were saved. Keeps the instants that
 /// they were given then ([`JobSpec::keep_run_instants`]), so that a definition that is sent again does not run them again. The caller has
-/// read `before` already, so the clock, which is read here, is later than every such instant in `before`.
-pub fn keep_run_instants(node: &Node, spec: &mut JobSpec, before: &JobSpec) {
-    spec.keep_run_instants(before, checks::instant_after(node.now()));
+/// read `stored_spec` already, so the clock, which is read here, is later than every such instant in `stored_spec`.
+pub fn keep_run_instants(node: &Node, spec: &mut JobSpec, stored_spec: &JobSpec) {
+    spec.keep_run_instants(stored_spec, checks::instant_after(node.now()));
 }
 
 /// Changes the definition of a job. If that pauses it, runs of its schedule that no executor has are skipped.
@@ -179,9 +179,9 @@ pub async fn change(
     expected_version: Option<i64>,
     author: &str,
 ) -> Result<JobRecord, JobError> {
-    let saved = change_definition(node, record, spec, expected_version, (None, author)).await?;
-    settle_if_paused(node, record, &saved, author).await?;
-    Ok(saved)
+    let saved_record = change_definition(node, record, spec, expected_version, (None, author)).await?;
+    settle_if_paused(node, record, &saved_record, author).await?;
+    Ok(saved_record)
 }
 
 /// Like [`change`], but does not wait for the ends of queued runs: their owners end them within about a second.
@@ -199,8 +199,13 @@ pub async fn change_without_wait(
 }
 
 /// If a change has paused the job, skips the runs of its schedule that no executor has.
-async fn settle_if_paused(node: &Node, before: &JobRecord, saved: &JobRecord, author: &str) -> Result<(), StoreError> {
-    if before.spec.enabled { end_queued_of_paused(node, saved, author).await } else { Ok(()) }
+async fn settle_if_paused(
+    node: &Node,
+    old_record: &JobRecord,
+    saved_record: &JobRecord,
+    author: &str,
+) -> Result<(), StoreError> {
+    if old_record.spec.enabled { end_queued_of_paused(node, saved_record, author).await } else { Ok(()) }
 }
 
 /// If a job is paused, skips the runs of its schedule that no executor has. A repeated pause also skips runs that were queued since, or
@@ -238,8 +243,8 @@ async fn change_definition(
 ) -> Result<JobRecord, JobError> {
     check_name(record, &spec)?;
     let checked = checks::check(node, record.namespace, spec, node.now(), Some(&record.spec)).await?;
-    let saved = save(node, record, checked, expected_version, by).await?;
-    catch_up_with_calendar(node, saved).await
+    let saved_record = save(node, record, checked, expected_version, by).await?;
+    catch_up_with_calendar(node, saved_record).await
 }
 
 /// Moves a job to the newest version of its calendar, which the caller has read, without any other change.
@@ -270,7 +275,7 @@ async fn save(
     (queued, author): (Option<QueuedRunsPolicy>, &str),
 ) -> Result<JobRecord, JobError> {
     let app = app_of(node, record.namespace, &checked.spec, checked.checked_at).await?;
-    let before = checks::compile_newest(node, record).await?;
+    let compiled_before = checks::compile_newest(node, record).await?;
     let now = node.now();
     let checked = checked.with_save_time(now, Some(&record.spec));
     let change = JobChange {
@@ -278,7 +283,7 @@ async fn save(
         expected_version,
         spec: &checked.spec,
         job: &checked.job,
-        before: &before,
+        before: &compiled_before,
         calendar: checked.pinned_calendar(),
         app,
         author,
@@ -323,11 +328,11 @@ async fn catch_up_new(node: &Node, record: JobRecord) -> JobRecord {
 /// Moves a saved job to the newest version of its calendar, if the calendar was saved concurrently and that save did not see the job.
 async fn catch_up_with_calendar(node: &Node, record: JobRecord) -> Result<JobRecord, JobError> {
     let (Some(pin), Some(used)) = (record.calendar, &record.spec.calendar) else { return Ok(record) };
-    let found = calendar(node, record.namespace, &used.name).await?;
-    if found.as_ref().is_none_or(|(newest, _)| *newest == pin) {
+    let used_calendar = calendar(node, record.namespace, &used.name).await?;
+    if used_calendar.as_ref().is_none_or(|(newest, _)| *newest == pin) {
         return Ok(record);
     }
-    match follow_calendar(node, &record, found, &format!("calendar {}", used.name)).await {
+    match follow_calendar(node, &record, used_calendar, &format!("calendar {}", used.name)).await {
         // Another caller changed the job meanwhile, and that call moves the job to the newest version of the calendar.
         Ok(()) | Err(JobError::Conflict { .. }) => {}
         Err(error) => return Err(error),
@@ -360,12 +365,12 @@ pub async fn pause(
     queued: Option<QueuedRunsPolicy>,
 ) -> Result<(JobRecord, QueuedRuns), JobError> {
     let spec = JobSpec { enabled: false, ..record.spec.clone() };
-    let before = queued::open_runs(node, record.id).await?;
+    let open_before = queued::open_runs(node, record.id).await?;
     let paused = match record.spec.enabled {
         true => change_definition(node, record, spec, Some(record.version), (queued, author)).await?,
         false => record.clone(),
     };
-    let runs = queued::end_queued(node, paused.id, (Reason::Paused, queued), author, before).await?;
+    let runs = queued::end_queued(node, paused.id, (Reason::Paused, queued), author, open_before).await?;
     Ok((paused, runs))
 }
 
@@ -381,9 +386,9 @@ pub async fn delete(
     detaches_followers: bool,
     (queued, author): (Option<QueuedRunsPolicy>, &str),
 ) -> Result<Option<QueuedRuns>, JobError> {
-    let open = queued::open_runs(node, record.id).await?;
+    let open_runs = queued::open_runs(node, record.id).await?;
     match delete_without_wait(node, record, expected_version, detaches_followers, (queued, author)).await? {
-        true => Ok(Some(queued::end_queued(node, record.id, (Reason::Deleted, queued), author, open).await?)),
+        true => Ok(Some(queued::end_queued(node, record.id, (Reason::Deleted, queued), author, open_runs).await?)),
         false => Ok(None),
     }
 }
@@ -401,11 +406,19 @@ pub async fn delete_without_wait(
     (queued, author): (Option<QueuedRunsPolicy>, &str),
 ) -> Result<bool, JobError> {
     let (now, skipped_row_id) = (node.now(), RunId::new(node.new_id()));
-    let before = checks::compile_newest(node, record).await.ok();
+    let last_definition = checks::compile_newest(node, record).await.ok();
     let reached = node.shared().latest_time();
-    let (id, before, drops) = (record.id, before.as_ref(), Some(queued_drops(node, queued, author)));
-    let deletion =
-        JobDeletion { id, expected_version, before, skipped_row_id, now, reached, detaches_followers, drops };
+    let (id, last_definition, drops) = (record.id, last_definition.as_ref(), Some(queued_drops(node, queued, author)));
+    let deletion = JobDeletion {
+        id,
+        expected_version,
+        before: last_definition,
+        skipped_row_id,
+        now,
+        reached,
+        detaches_followers,
+        drops,
+    };
     match node.store().delete_job(deletion).await? {
         JobDeleted::Done => {
             node.shared().definitions.jobs.forget(record.id);
@@ -423,16 +436,16 @@ pub async fn delete_without_wait(
 /// # Errors
 /// The store's.
 pub async fn next_fires(node: &Node, records: &[JobRecord]) -> Result<Vec<Option<Timestamp>>, StoreError> {
-    let found = node.definitions(records.iter().map(|record| (record.id, record.version))).await?;
+    let definitions = node.definitions(records.iter().map(|record| (record.id, record.version))).await?;
     let now = node.now();
-    let next = |record: &JobRecord| {
-        let job = &found.get(&(record.id, record.version))?.job;
+    let next_fire_at = |record: &JobRecord| {
+        let job = &definitions.get(&(record.id, record.version))?.job;
         match job.timetable.delay() {
             Some(_) => record.next_fire_at,
             None => first_fire(job, record.anchor, now),
         }
     };
-    Ok(records.iter().map(next).collect())
+    Ok(records.iter().map(next_fire_at).collect())
 }
 
 async fn app_of(node: &Node, namespace: NamespaceId, spec: &JobSpec, now: Timestamp) -> Result<AppId, JobError> {

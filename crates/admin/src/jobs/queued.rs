@@ -34,24 +34,24 @@ pub(super) async fn open_runs(node: &Node, job: JobId) -> Result<Vec<Run>, Store
 }
 
 /// Skips the queued runs of a job that are not to be kept, and waits until their owners have ended them, at most for the configured time. If
-/// an owner is down, the owner or its successor ends the runs later. `before` has the runs that were open before the pause or deletion. If it
-/// has ended some of them already, the counts include these.
+/// an owner is down, the owner or its successor ends the runs later. `open_before` has the runs that were open before the pause or deletion.
+/// If it has ended some of them already, the counts include these.
 pub(super) async fn end_queued(
     node: &Node,
     job: JobId,
     (reason, queued): (Reason, Option<QueuedRunsPolicy>),
     by: &str,
-    before: Vec<Run>,
+    open_before: Vec<Run>,
 ) -> Result<QueuedRuns, StoreError> {
     let (config, asked_at) = (&node.shared().config, node.now());
-    let mut open = open_runs(node, job).await?;
-    let known: HashSet<RunId> = open.iter().map(|run| run.id).collect();
+    let mut open_runs = open_runs(node, job).await?;
+    let known_ids: HashSet<RunId> = open_runs.iter().map(|run| run.id).collect();
     // Runs of future fires were already settled when the definition was saved.
     let was_queued = |run: &Run| is_queued(run) && !is_fire_ahead(run, asked_at);
     let was_dropped = |run: &Run| was_queued(run) && QueuedRunsPolicy::drops(queued, reason, run.trigger);
-    open.extend(before.into_iter().filter(|run| !known.contains(&run.id) && was_dropped(run)));
+    open_runs.extend(open_before.into_iter().filter(|run| !known_ids.contains(&run.id) && was_dropped(run)));
     let is_whole = |run: &&Run| run.is_root() || run.shard_total.is_none_or(|total| total <= 1);
-    let (waiting, running): (Vec<&Run>, Vec<&Run>) = open.iter().filter(is_whole).partition(|run| is_queued(run));
+    let (waiting, running): (Vec<&Run>, Vec<&Run>) = open_runs.iter().filter(is_whole).partition(|run| is_queued(run));
     let (dropped, kept): (Vec<&Run>, Vec<&Run>) =
         waiting.into_iter().partition(|run| QueuedRunsPolicy::drops(queued, reason, run.trigger));
     let count = |runs: usize| u64::try_from(runs).unwrap_or(u64::MAX);
@@ -62,23 +62,23 @@ pub(super) async fn end_queued(
     }
     node.store().ask_drops(&ids, CancelRequest { by, reason }, asked_at).await?;
     dropped.iter().for_each(|run| node.poke_cancels(run));
-    let (until, mut pause, mut ended) = (Instant::now() + config.end_queued_wait, FIRST_LOOK_DELAY, 0);
+    let (deadline, mut pause, mut ended_count) = (Instant::now() + config.end_queued_wait, FIRST_LOOK_DELAY, 0);
     loop {
-        let now = node.store().runs(&ids).await?;
+        let rows = node.store().runs(&ids).await?;
         let is_taken = |run: &&Run| run.status == RunStatus::Running || run.executor_id.is_some();
         // Runs of future fires are not waited for.
         let is_waited_for = |run: &&Run| !run.status.is_terminal() && !is_fire_ahead(run, asked_at);
-        ended += now.iter().filter(|run| run.status.is_terminal() && run.reason == Some(reason)).count();
-        let open: Vec<&Run> = now.iter().filter(is_waited_for).collect();
-        let taken = open.iter().copied().filter(is_taken).count();
-        if open.len() <= taken || Instant::now() >= until {
+        ended_count += rows.iter().filter(|run| run.status.is_terminal() && run.reason == Some(reason)).count();
+        let remaining_runs: Vec<&Run> = rows.iter().filter(is_waited_for).collect();
+        let taken_count = remaining_runs.iter().copied().filter(is_taken).count();
+        if remaining_runs.len() <= taken_count || Instant::now() >= deadline {
             // Runs that an executor got meanwhile count as running; those that their owners have not ended yet count as dropped.
-            runs.running += count(taken);
-            runs.dropped = count(ended + open.len() - taken);
+            runs.running += count(taken_count);
+            runs.dropped = count(ended_count + remaining_runs.len() - taken_count);
             return Ok(runs);
         }
-        ids = open.iter().map(|run| run.id).collect();
-        tokio::time::sleep_until((Instant::now() + pause).min(until)).await;
+        ids = remaining_runs.iter().map(|run| run.id).collect();
+        tokio::time::sleep_until((Instant::now() + pause).min(deadline)).await;
         pause *= 2;
     }
 }

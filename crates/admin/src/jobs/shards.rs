@@ -97,20 +97,21 @@ pub async fn request_failed_shards(
     if record.spec.pump.is_some() {
         return Err(ShardsError::IsPump);
     }
-    let failed = unsuccessful_shards(node, whole).await?;
-    if failed.is_empty() {
+    let failed_shards = unsuccessful_shards(node, whole).await?;
+    if failed_shards.is_empty() {
         return Err(ShardsError::NoneFailed);
     }
-    let named = record.spec.shards.as_ref().map_or(0, |shards| shards.named().len());
-    let is_other =
-        |shard: &&Run| named > 0 && shard.shard_total.and_then(|total| usize::try_from(total).ok()) != Some(named);
-    if let Some(other) = failed.iter().find(is_other) {
-        return Err(ShardsError::OtherShards { now: named, then: other.shard_total.unwrap_or(0) });
+    let shard_count = record.spec.shards.as_ref().map_or(0, |shards| shards.named().len());
+    let is_other = |shard: &&Run| {
+        shard_count > 0 && shard.shard_total.and_then(|total| usize::try_from(total).ok()) != Some(shard_count)
+    };
+    if let Some(other) = failed_shards.iter().find(is_other) {
+        return Err(ShardsError::OtherShards { now: shard_count, then: other.shard_total.unwrap_or(0) });
     }
-    if let Some(index) = renamed_shard(node, record, &failed).await? {
+    if let Some(index) = renamed_shard(node, record, &failed_shards).await? {
         return Err(ShardsError::RenamedShard { index });
     }
-    let (again, shards) = fire_of(node, (record, &failed), &request);
+    let (again, shards) = fire_of(node, (record, &failed_shards), &request);
     if let Some(trace) = request.trace {
         node.store().note_trace(again.id, trace).await?;
     }
@@ -124,27 +125,28 @@ pub async fn request_failed_shards(
 
 /// The first index of these shards that now belongs to a shard with another name in the definition. The repeated shard would get the
 /// parameters of that other shard.
-async fn renamed_shard(node: &Node, record: &JobRecord, failed: &[Run]) -> Result<Option<i32>, StoreError> {
-    let Some(version) = failed.first().map(|shard| shard.job_version).filter(|version| *version != record.version)
+async fn renamed_shard(node: &Node, record: &JobRecord, failed_shards: &[Run]) -> Result<Option<i32>, StoreError> {
+    let Some(version) =
+        failed_shards.first().map(|shard| shard.job_version).filter(|version| *version != record.version)
     else {
         return Ok(None);
     };
-    let Some(before) = node.store().definitions(&[(record.id, version)]).await?.pop() else { return Ok(None) };
+    let Some(run_definition) = node.store().definitions(&[(record.id, version)]).await?.pop() else { return Ok(None) };
     let name = |spec: &JobSpec, index| spec.shard(index).map(|shard| shard.name.clone());
-    let is_renamed = |index: &i32| name(&before.spec, *index) != name(&record.spec, *index);
-    Ok(failed.iter().map(|shard| shard.shard_index).find(is_renamed))
+    let is_renamed = |index: &i32| name(&run_definition.spec, *index) != name(&record.spec, *index);
+    Ok(failed_shards.iter().map(|shard| shard.shard_index).find(is_renamed))
 }
 
-fn fire_of(node: &Node, (record, failed): (&JobRecord, &[Run]), request: &RunRequest) -> (Run, Vec<Run>) {
+fn fire_of(node: &Node, (record, failed_shards): (&JobRecord, &[Run]), request: &RunRequest) -> (Run, Vec<Run>) {
     let (now, id, token) = (node.now(), node.new_id(), node.token());
     let of = RunJob { namespace: record.namespace, job: record.id, job_version: record.version, app: record.app };
-    let fresh = Run {
+    let new_fire = Run {
         cause: id,
         params: request.params.clone().map(super::RunParams::into_text),
         only_executor: request.executor.clone(),
         ..Run::new(RunId::new(id), of, now, request.trigger, (token.node, token.epoch))
     };
-    let count = i32::try_from(failed.len()).unwrap_or(i32::MAX);
+    let count = i32::try_from(failed_shards.len()).unwrap_or(i32::MAX);
     let whole = Run {
         shard_index: ROOT_SHARD,
         shard_total: Some(count),
@@ -152,7 +154,7 @@ fn fire_of(node: &Node, (record, failed): (&JobRecord, &[Run]), request: &RunReq
         status: RunStatus::Running,
         started_at: Some(now),
         parent: request.parent,
-        ..fresh.clone()
+        ..new_fire.clone()
     };
     let is_broadcast = record.spec.route == Route::Broadcast;
     let shard = |of: &Run| Run {
@@ -161,8 +163,8 @@ fn fire_of(node: &Node, (record, failed): (&JobRecord, &[Run]), request: &RunReq
         shard_total: of.shard_total,
         parent: Some(whole.id),
         executor: of.executor.clone().filter(|_| is_broadcast),
-        ..fresh.clone()
+        ..new_fire.clone()
     };
-    let shards = failed.iter().map(shard).collect();
+    let shards = failed_shards.iter().map(shard).collect();
     (whole, shards)
 }

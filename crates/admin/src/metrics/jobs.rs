@@ -97,21 +97,21 @@ impl JobSeriesTable {
         if self.count_max == 0 {
             return None;
         }
-        let mut known = self.series.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(series) = known.get(&job) {
+        let mut series_by_job = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(series) = series_by_job.get(&job) {
             return Some(Arc::clone(series));
         }
-        if known.len() >= self.count_max {
+        if series_by_job.len() >= self.count_max {
             return None;
         }
         let series = Arc::new(JobSeries::new(namespace_name));
-        known.insert(job, Arc::clone(&series));
+        series_by_job.insert(job, Arc::clone(&series));
         Some(series)
     }
 
     pub(crate) fn all(&self) -> Vec<JobSnapshot> {
-        let known = self.series.lock().unwrap_or_else(PoisonError::into_inner);
-        known.iter().map(|(job, series)| series.read(*job)).collect()
+        let series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        series.iter().map(|(job, series)| series.read(*job)).collect()
     }
 
     /// Discards the newest verdicts of a job that belongs to another node now.

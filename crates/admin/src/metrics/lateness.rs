@@ -32,8 +32,9 @@ impl RecentLateness {
         while kept.len() > 1 && kept.get(1).is_some_and(|(at, _)| now.since(*at) >= SPAN) {
             kept.pop_front();
         }
-        let (_, before) = kept.front()?;
-        let gained: Vec<u64> = counts.iter().zip(before).map(|(now, before)| now.saturating_sub(*before)).collect();
+        let (_, older_counts) = kept.front()?;
+        let gained: Vec<u64> =
+            counts.iter().zip(older_counts).map(|(now, before)| now.saturating_sub(*before)).collect();
         let total: u64 = gained.iter().sum();
         let rank = (total * 99).div_ceil(100);
         let mut sum = 0;

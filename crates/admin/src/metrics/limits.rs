@@ -87,13 +87,13 @@ impl Limits {
         let now = Instant::now();
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = logged.get_mut(index)?;
-        let before = match *entry {
+        let logged_count = match *entry {
             Some((at, _)) if now.saturating_duration_since(at) < LOG_PERIOD => return None,
-            Some((_, before)) => before,
+            Some((_, logged_count)) => logged_count,
             None => 0,
         };
         *entry = Some((now, total));
-        Some(total.saturating_sub(before))
+        Some(total.saturating_sub(logged_count))
     }
 
     pub(crate) fn read(&self) -> impl Iterator<Item = (Limit, u64)> + '_ {

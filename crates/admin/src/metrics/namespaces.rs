@@ -133,19 +133,19 @@ pub(crate) struct Namespaces(Mutex<BTreeMap<NamespaceId, Arc<NamespaceCounts>>>)
 
 impl Namespaces {
     pub(crate) fn of(&self, id: NamespaceId, name: &str) -> Arc<NamespaceCounts> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(counts) = known.get(&id) {
+        let mut namespaces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(counts) = namespaces.get(&id) {
             return Arc::clone(counts);
         }
         let (id, name) =
-            if known.len() < NAMESPACE_COUNT_MAX { (id, name) } else { (NamespaceId::new(0), OTHER_NAMESPACES) };
-        Arc::clone(known.entry(id).or_insert_with(|| Arc::new(NamespaceCounts::new(name))))
+            if namespaces.len() < NAMESPACE_COUNT_MAX { (id, name) } else { (NamespaceId::new(0), OTHER_NAMESPACES) };
+        Arc::clone(namespaces.entry(id).or_insert_with(|| Arc::new(NamespaceCounts::new(name))))
     }
 
     /// The ids and names of the namespaces with counts.
     pub(crate) fn names(&self) -> Vec<(NamespaceId, String)> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.iter().map(|(id, counts)| (*id, counts.name.clone())).collect()
+        let namespaces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        namespaces.iter().map(|(id, counts)| (*id, counts.name.clone())).collect()
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<NamespaceCounts>> {

@@ -28,7 +28,7 @@ pub(super) struct Report {
 impl Report {
     /// Merges another report of the group, newer or older, and returns how many items were added.
     fn add(&mut self, other: Self) -> usize {
-        let before = self.items.len();
+        let count_before = self.items.len();
         self.taken = self.taken.max(other.taken);
         self.waited |= other.waited;
         for (name, item) in other.items {
@@ -37,7 +37,7 @@ impl Report {
                 self.items.insert(name, item);
             }
         }
-        self.items.len() - before
+        self.items.len() - count_before
     }
 
     /// The report, if it may wait for one more look because this look did not know its group; `None` if it has waited before.
@@ -177,13 +177,13 @@ impl PumpBoard {
 }
 
 /// By how much counts have fallen.
-fn decrease(before: Counts, after: Counts) -> Counts {
+fn decrease(old_counts: Counts, new_counts: Counts) -> Counts {
     let decrease = |before: i64, after: i64| before.saturating_sub(after).max(0);
     Counts {
-        fetches: decrease(before.fetches, after.fetches),
-        rows: decrease(before.rows, after.rows),
-        done: decrease(before.done, after.done),
-        failed: decrease(before.failed, after.failed),
+        fetches: decrease(old_counts.fetches, new_counts.fetches),
+        rows: decrease(old_counts.rows, new_counts.rows),
+        done: decrease(old_counts.done, new_counts.done),
+        failed: decrease(old_counts.failed, new_counts.failed),
     }
 }
 

@@ -70,8 +70,8 @@ impl Groups {
         job: JobId,
         reports: BTreeMap<(ExecutorId, Owner), Report>,
     ) -> BTreeMap<(ExecutorId, Owner), Report> {
-        let known = self.by_job.get(&job);
-        let is_unknown = |owner: &Owner| known.is_none_or(|groups| !groups.contains_key(owner));
+        let groups = self.by_job.get(&job);
+        let is_unknown = |owner: &Owner| groups.is_none_or(|groups| !groups.contains_key(owner));
         reports.into_iter().filter(|((_, owner), _)| is_unknown(owner)).collect()
     }
 

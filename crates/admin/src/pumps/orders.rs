@@ -83,8 +83,8 @@ impl SentOrder {
 /// taken under this term, which may come from before a restart, when the clock was ahead. It is never behind the clock, so that numbers keep
 /// rising after a restart. `taken` has the term and the number of the last order that the group has taken.
 pub(super) fn next_number(term: i64, last: i64, taken: (i64, i64), now: Timestamp) -> i64 {
-    let known = if taken.0 == term { last.max(taken.1) } else { last };
-    now.as_millis().max(known + 1)
+    let last_known = if taken.0 == term { last.max(taken.1) } else { last };
+    now.as_millis().max(last_known + 1)
 }
 
 /// One message for all orders to an executor.

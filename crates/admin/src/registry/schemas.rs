@@ -69,7 +69,8 @@ impl ParamsSchema {
             &made
         };
         let Some(validator) = validator else { return Vec::new() };
-        // If the parameters of a follower are not an object, the server wraps them in one. A handler that does not fit it gets them as they are.
+        // If the parameters of a follower are not an object, the server wraps them in one. A handler that does not fit it gets them as they
+        // are.
         if is_follower && !(params.is_object() || params.is_null()) {
             let is_good_in_object = self.errors(&serde_json::json!({"params": params}), true).is_empty();
             return if is_good_in_object { Vec::new() } else { self.errors(params, false) };
@@ -136,9 +137,9 @@ impl ParamsSchema {
                 vec![FieldError::new(child_pointer(&place, field), "is missing: the handler cannot do without it")]
             }
             Kind::AdditionalProperties { unexpected } | Kind::UnevaluatedProperties { unexpected } => {
-                let known = self.siblings(error);
+                let siblings = self.siblings(error);
                 let refuse =
-                    |field: &String| FieldError::new(child_pointer(&place, field), format!("is unknown{known}"));
+                    |field: &String| FieldError::new(child_pointer(&place, field), format!("is unknown{siblings}"));
                 unexpected.iter().map(refuse).collect()
             }
             Kind::AnyOf { context } | Kind::OneOfNotValid { context } => self.choice_errors(error, &place, context),
@@ -201,7 +202,7 @@ impl SchemaPool {
         executor: &str,
         infos: impl IntoIterator<Item = (String, String)>,
     ) -> Schemas {
-        let mut left = SCHEMAS_LEN_MAX;
+        let mut bytes_left = SCHEMAS_LEN_MAX;
         let mut kept = BTreeMap::new();
         let mut pools = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         pools.values_mut().for_each(|pool| pool.retain(|_, schema| schema.strong_count() > 0));
@@ -209,15 +210,16 @@ impl SchemaPool {
         let pool = pools.entry(app).or_default();
         let mut app_left = APP_LEN_MAX.saturating_sub(pool.keys().map(String::len).sum());
         for (handler, text) in infos.into_iter().filter(|(_, text)| !text.is_empty()) {
-            let known = pool.get(&text).and_then(Weak::upgrade);
-            let len_max = SCHEMA_LEN_MAX.min(left).min(if known.is_some() { usize::MAX } else { app_left });
+            let shared_schema = pool.get(&text).and_then(Weak::upgrade);
+            let len_max =
+                SCHEMA_LEN_MAX.min(bytes_left).min(if shared_schema.is_some() { usize::MAX } else { app_left });
             if text.len() > len_max {
                 let len = text.len();
                 tracing::warn!(executor, handler, len, len_max, "a handler's params schema is too long and ignored");
                 continue;
             }
-            let is_new = known.is_none();
-            let schema = match known.map_or_else(|| read(&text), Ok) {
+            let is_new = shared_schema.is_none();
+            let schema = match shared_schema.map_or_else(|| read(&text), Ok) {
                 Ok(schema) => schema,
                 Err(reason) => {
                     tracing::warn!(
@@ -229,7 +231,7 @@ impl SchemaPool {
                     continue;
                 }
             };
-            left -= text.len();
+            bytes_left -= text.len();
             app_left -= if is_new { text.len() } else { 0 };
             pool.insert(text, Arc::downgrade(&schema));
             kept.insert(handler, schema);

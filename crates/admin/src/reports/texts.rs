@@ -25,8 +25,8 @@ pub(super) fn sentence(week: &Week<'_>, lang: Lang) -> String {
         };
     };
     let mut lines = vec![counts(row, lang), shares(row, lang)];
-    if let Some(before) = week.before.filter(|row| row.verdicts.total() > 0) {
-        let (runs, succeeded) = (before.verdicts.total(), percent(before.shares.succeeded));
+    if let Some(previous_row) = week.before.filter(|row| row.verdicts.total() > 0) {
+        let (runs, succeeded) = (previous_row.verdicts.total(), percent(previous_row.shares.succeeded));
         lines.push(match lang {
             Lang::En => format!("The week before: {runs} runs, {succeeded} succeeded."),
             Lang::Zh => format!("上一周：运行 {runs} 次，成功率 {succeeded}。"),

@@ -53,9 +53,13 @@ pub async fn save_schedule(
     spec.check().map_err(ScheduleError::Invalid)?;
     let store = node.store();
     if store.channel(namespace, &spec.channel).await?.is_none() {
-        let known = store.channels(namespace).await?;
-        let known = known.iter().map(|one| one.name.as_str());
-        return Err(ScheduleError::Invalid(vec![missing_channel_error("/channel".to_owned(), &spec.channel, known)]));
+        let channels = store.channels(namespace).await?;
+        let channel_names = channels.iter().map(|one| one.name.as_str());
+        return Err(ScheduleError::Invalid(vec![missing_channel_error(
+            "/channel".to_owned(),
+            &spec.channel,
+            channel_names,
+        )]));
     }
     let now = node.now();
     let next_at = spec.next_after(now);
@@ -67,9 +71,9 @@ pub async fn save_schedule(
             return Err(ScheduleError::Invalid(vec![FieldError::new("/channel", message)]));
         }
     };
-    let saved = store.report_schedule(namespace).await?;
+    let saved_schedule = store.report_schedule(namespace).await?;
     // If another caller deleted the schedule meanwhile, it is returned as it was saved.
-    let made = ScheduledReport {
+    let new_schedule = ScheduledReport {
         namespace,
         version: 1,
         spec: spec.clone(),
@@ -78,7 +82,7 @@ pub async fn save_schedule(
         next_at,
         sent_at: None,
     };
-    Ok((saved.unwrap_or(made), is_new))
+    Ok((saved_schedule.unwrap_or(new_schedule), is_new))
 }
 
 /// Result of sending the report now.
@@ -196,16 +200,16 @@ fn weeks_before(spec: &ReportSchedule, at: Timestamp) -> [Timestamp; 3] {
 async fn notice(
     node: &Node,
     (namespace, name): (NamespaceId, &str),
-    [earlier, from, to]: [Timestamp; 3],
+    [before_from, from, to]: [Timestamp; 3],
 ) -> Result<Notice, StoreError> {
     let group = Group { name: name.to_owned(), app: None, owners: vec![(namespace.get(), Timestamp::EPOCH)] };
     let groups = [group];
     let range = |from, to| ReportRange { from, to, period: Period::Total, on_time_within: ON_TIME_DEFAULT };
-    let this = rows(node, PointKind::Namespace, &groups, range(from, to)).await?;
-    let before = rows(node, PointKind::Namespace, &groups, range(earlier, from)).await?;
+    let rows_of_week = rows(node, PointKind::Namespace, &groups, range(from, to)).await?;
+    let rows_before = rows(node, PointKind::Namespace, &groups, range(before_from, from)).await?;
     let query = FailureQuery { namespace, jobs: None, apps: None, from: first_day(from), to, limit: NAMED_COUNT };
-    let failed = failures(node, query).await?;
-    let week = Week { this: this.first(), before: before.first(), failures: &failed };
+    let failures = failures(node, query).await?;
+    let week = Week { this: rows_of_week.first(), before: rows_before.first(), failures: &failures };
     let notice = Notice {
         kind: NoticeKind::Report,
         incident: None,
@@ -219,8 +223,8 @@ async fn notice(
         description: String::new(),
         started_at: from,
         at: to,
-        count: this.first().map_or(0, |row: &Row| row.verdicts.total()),
-        samples: samples(node, &failed).await?,
+        count: rows_of_week.first().map_or(0, |row: &Row| row.verdicts.total()),
+        samples: samples(node, &failures).await?,
         path: format!("/reports?from={from}&to={to}"),
     };
     Ok(notice.bounded())

@@ -32,27 +32,28 @@ impl LookContext<'_> {
     pub(super) async fn look_at_expects(&self, findings: &mut Findings) -> Result<(), StoreError> {
         let store = self.node.store();
         let looks = store.due_expectations(self.namespace, self.now, LOOK_COUNT).await?;
-        let open = store.open_run_expectations(self.namespace).await?;
-        let mut seen = ObservedRules::default();
+        let open_expectations = store.open_run_expectations(self.namespace).await?;
+        let mut observed_rules = ObservedRules::default();
         for record in self.due.iter().filter(|(rule, _)| is_expectation(**rule)).flat_map(|(_, records)| records) {
-            seen.of(self.record(record.rule, record.spec.clone())).due.push(record.clone());
+            observed_rules.of(self.record(record.rule, record.spec.clone())).due.push(record.clone());
         }
         findings.has_more |= is_full(looks.len(), LOOK_COUNT);
-        self.look_at_due(&looks, &mut seen, findings).await?;
-        let due: BTreeSet<ExpectKind> =
-            seen.0.values().filter_map(|one| Expectations::kind_of(&one.rule.spec)).collect();
-        let is_open_due = open.at.is_some_and(|at| at <= self.now);
+        self.look_at_due(&looks, &mut observed_rules, findings).await?;
+        let due_kinds: BTreeSet<ExpectKind> =
+            observed_rules.0.values().filter_map(|one| Expectations::kind_of(&one.rule.spec)).collect();
+        let is_open_due = open_expectations.at.is_some_and(|at| at <= self.now);
         for kind in ExpectKind::ALL.iter().copied().filter(|kind| kind.is_about_open_runs()) {
-            if due.contains(&kind) || is_open_due && open.kinds.contains(&kind) {
-                self.look_at_open_runs(kind, &mut seen).await?;
+            if due_kinds.contains(&kind) || is_open_due && open_expectations.kinds.contains(&kind) {
+                self.look_at_open_runs(kind, &mut observed_rules).await?;
             }
         }
         if is_open_due {
             let period = states::FAST_PERIOD.min(self.node.shared().config.alert_rules_period * 5);
-            findings.open_look = Some(OpenRunsCheck { at: (!open.kinds.is_empty()).then(|| self.now + period) });
+            findings.open_look =
+                Some(OpenRunsCheck { at: (!open_expectations.kinds.is_empty()).then(|| self.now + period) });
         }
-        for one in seen.0.into_values() {
-            self.decide_expect(one, findings).await?;
+        for observed_rule in observed_rules.0.into_values() {
+            self.decide_expect(observed_rule, findings).await?;
         }
         Ok(())
     }
@@ -61,7 +62,7 @@ impl LookContext<'_> {
     async fn look_at_due(
         &self,
         looks: &[ExpectCheck],
-        seen: &mut ObservedRules,
+        observed_rules: &mut ObservedRules,
         findings: &mut Findings,
     ) -> Result<(), StoreError> {
         let store = self.node.store();
@@ -71,23 +72,23 @@ impl LookContext<'_> {
         let jobs: HashMap<JobId, WatchedJob> = jobs.into_iter().map(|job| (job.id, job)).collect();
         for kind in ExpectKind::ALL.iter().copied() {
             let checks: Vec<&ExpectCheck> = looks.iter().filter(|look| look.kind == kind).collect();
-            let newest = self.newest_successes(&checks, &jobs).await?;
+            let newest_successes = self.newest_successes(&checks, &jobs).await?;
             for look in checks {
                 let expected = jobs.get(&look.job).and_then(|job| Some((job, job.expect.as_ref()?)));
-                let found = expected.and_then(|(job, expect)| Some((job, expect, expect.rule(kind)?)));
-                let Some((job, expect, rule)) = found else {
+                let expected_rule = expected.and_then(|(job, expect)| Some((job, expect, expect.rule(kind)?)));
+                let Some((job, expect, rule)) = expected_rule else {
                     findings.looks.push(ExpectCheck { at: None, ..*look });
                     continue;
                 };
                 let is_day = facts::day_filter(self.node, self.namespace, &rule).await?;
-                let newest = newest.get(&job.id).copied().max(job.succeeded_at);
-                let known = SuccessFacts { newest, created_at: job.created_at };
+                let newest_success = newest_successes.get(&job.id).copied().max(job.succeeded_at);
+                let success_facts = SuccessFacts { newest: newest_success, created_at: job.created_at };
                 let look_at = look.at.unwrap_or(self.now);
-                let state = expect.judge(kind, known, (look_at, self.now), &is_day);
-                findings.looks.push(ExpectCheck { at: expect.next_check_at(kind, known, self.now), ..*look });
+                let state = expect.judge(kind, success_facts, (look_at, self.now), &is_day);
+                findings.looks.push(ExpectCheck { at: expect.next_check_at(kind, success_facts, self.now), ..*look });
                 if !state.is_clear() {
-                    let one = seen.of(self.record(rule_id(self.namespace, &rule), rule));
-                    one.seen.push(Observation { subject: facts::subject(job), state, samples: Vec::new() });
+                    let observed_rule = observed_rules.of(self.record(rule_id(self.namespace, &rule), rule));
+                    observed_rule.seen.push(Observation { subject: facts::subject(job), state, samples: Vec::new() });
                 }
             }
         }
@@ -104,37 +105,37 @@ impl LookContext<'_> {
         let mut since = self.now;
         for look in looks {
             let Some(job) = jobs.get(&look.job) else { continue };
-            let from = job.expect.as_ref().and_then(|expect| expect.counts_from(look.kind, look.at?, self.now));
-            if let Some(from) = from.filter(|from| job.succeeded_at.is_none_or(|done| done < *from)) {
+            let counts_from = job.expect.as_ref().and_then(|expect| expect.counts_from(look.kind, look.at?, self.now));
+            if let Some(counts_from) = counts_from.filter(|from| job.succeeded_at.is_none_or(|done| done < *from)) {
                 doubtful.push(job.id);
-                since = since.min(from);
+                since = since.min(counts_from);
             }
         }
         Ok(self.node.store().newest_successes_since(&doubtful, since).await?.into_iter().collect())
     }
 
     /// Compares open runs with the expectations of their jobs.
-    async fn look_at_open_runs(&self, kind: ExpectKind, seen: &mut ObservedRules) -> Result<(), StoreError> {
+    async fn look_at_open_runs(&self, kind: ExpectKind, observed_rules: &mut ObservedRules) -> Result<(), StoreError> {
         let bound = |job: &WatchedJob| -> Option<Duration> { job.expect.as_ref()?.bound(kind) };
-        let found = match kind {
+        let observations = match kind {
             ExpectKind::Late => states::late_jobs(self.node, self.namespace, (Duration::ZERO, bound), self.now).await?,
             _ => states::running_longer(self.node, self.namespace, (Duration::ZERO, bound), self.now).await?,
         };
-        for (job, observation) in found {
+        for (job, observation) in observations {
             if let Some(rule) = job.expect.as_ref().and_then(|expect| expect.rule(kind)) {
-                seen.of(self.record(rule_id(self.namespace, &rule), rule)).seen.push(observation);
+                observed_rules.of(self.record(rule_id(self.namespace, &rule), rule)).seen.push(observation);
             }
         }
         Ok(())
     }
 
-    async fn decide_expect(&self, one: ObservedRule, findings: &mut Findings) -> Result<(), StoreError> {
-        let ObservedRule { rule, mut seen, due } = one;
-        let known: BTreeSet<i64> = seen.iter().map(|one| one.subject.id).collect();
+    async fn decide_expect(&self, observed_rule: ObservedRule, findings: &mut Findings) -> Result<(), StoreError> {
+        let ObservedRule { rule, seen: mut observations, due: due_incidents } = observed_rule;
+        let observed_ids: BTreeSet<i64> = observations.iter().map(|one| one.subject.id).collect();
         let is_old = |record: &&IncidentRecord| {
-            record.incident.subject.kind == SubjectKind::Job && !known.contains(&record.incident.subject.id)
+            record.incident.subject.kind == SubjectKind::Job && !observed_ids.contains(&record.incident.subject.id)
         };
-        let old: Vec<IncidentRecord> = due.iter().filter(is_old).cloned().collect();
+        let unobserved_incidents: Vec<IncidentRecord> = due_incidents.iter().filter(is_old).cloned().collect();
         let kind = Expectations::kind_of(&rule.spec);
         // If the job's expectation was edited, it now belongs to another rule, and the incident of this rule ends.
         let still_expects = |record: &IncidentRecord| {
@@ -142,16 +143,17 @@ impl LookContext<'_> {
             let expected = job.and_then(|job| job.expect.as_ref()?.rule(kind?));
             expected.is_some_and(|expected| rule_id(self.namespace, &expected) == rule.id)
         };
-        let (living, gone): (Vec<_>, Vec<_>) = old.into_iter().partition(still_expects);
-        seen.extend(gone.iter().map(|record| unwatched_observation(&record.incident)));
+        let (expected_incidents, edited_incidents): (Vec<_>, Vec<_>) =
+            unobserved_incidents.into_iter().partition(still_expects);
+        observations.extend(edited_incidents.iter().map(|record| unwatched_observation(&record.incident)));
         match kind {
             Some(kind) if !kind.is_about_open_runs() => {
-                seen.extend(self.facts.recheck_instants(&rule, &living, self.now).await?);
+                observations.extend(self.facts.recheck_instants(&rule, &expected_incidents, self.now).await?);
             }
             // An incident ends when open runs no longer show its condition.
-            _ => seen.extend(living.iter().map(|record| cleared_observation(&record.incident))),
+            _ => observations.extend(expected_incidents.iter().map(|record| cleared_observation(&record.incident))),
         }
-        self.decide(&rule, (seen, &due), findings).await
+        self.decide(&rule, (observations, &due_incidents), findings).await
     }
 
     fn record(&self, id: AlertRuleId, spec: RuleSpec) -> RuleRecord {
@@ -185,16 +187,19 @@ pub(super) async fn postpone_checks(
     let (store, now) = (node.store(), node.now());
     let Some(version) = store.alert_version(namespace).await? else { return Ok(()) };
     let ids: Vec<JobId> = succeeded.iter().map(|(job, _)| *job).collect();
-    let at: HashMap<JobId, Timestamp> = succeeded.iter().copied().collect();
+    let newest_by_job: HashMap<JobId, Timestamp> = succeeded.iter().copied().collect();
     let rows = store.expectations_of(&ids).await?;
     let jobs = store.watched_jobs_by_id(&ids).await?;
     let mut looks = Vec::new();
     for job in &jobs {
         let Some(expect) = &job.expect else { continue };
-        let known = SuccessFacts { newest: at.get(&job.id).copied().max(job.succeeded_at), created_at: job.created_at };
+        let success_facts = SuccessFacts {
+            newest: newest_by_job.get(&job.id).copied().max(job.succeeded_at),
+            created_at: job.created_at,
+        };
         for row in rows.iter().filter(|row| row.job == job.id) {
-            let next = row.at.and_then(|at| expect.postponed(row.kind, known, (at, now)));
-            looks.extend(next.map(|next| ExpectCheck { at: Some(next), ..*row }));
+            let next_check_at = row.at.and_then(|at| expect.postponed(row.kind, success_facts, (at, now)));
+            looks.extend(next_check_at.map(|next| ExpectCheck { at: Some(next), ..*row }));
         }
     }
     if looks.is_empty() {

@@ -34,8 +34,8 @@ fn line_of(text: &str, position: &csv::Position) -> u64 {
 
 fn columns(header: &StringRecord) -> Result<Columns, ImportError> {
     let header_error = |message: String| ImportError::Line { line: 1, message };
-    let known = ["date", "name", "kind"];
-    if let Some(other) = header.iter().find(|column| !known.contains(&column.to_ascii_lowercase().as_str())) {
+    let known_columns = ["date", "name", "kind"];
+    if let Some(other) = header.iter().find(|column| !known_columns.contains(&column.to_ascii_lowercase().as_str())) {
         let other: String = other.chars().take(60).collect();
         return Err(header_error(format!("{other:?} is not one of the columns date, name and kind")));
     }
@@ -47,8 +47,8 @@ fn columns(header: &StringRecord) -> Result<Columns, ImportError> {
 fn add_record(days: &mut Days, columns: &Columns, record: &StringRecord) -> Result<(), String> {
     let cell = |index: Option<usize>| index.and_then(|index| record.get(index)).unwrap_or_default();
     let text = cell(Some(columns.date));
-    let (first, last) = text.split_once("..").unwrap_or((text, text));
-    let span = parse_date(first).zip(parse_date(last));
+    let (first_text, last_text) = text.split_once("..").unwrap_or((text, text));
+    let span = parse_date(first_text).zip(parse_date(last_text));
     let kind = match cell(columns.kind).to_ascii_lowercase().as_str() {
         "" | "holiday" => DayKind::Holiday,
         "workday" => DayKind::Workday,

@@ -49,22 +49,22 @@ pub(super) enum DayKind {
 }
 
 impl Days {
-    /// Adds the days from `first` to `last`.
+    /// Adds the days from `first_day` to `last_day`.
     pub(super) fn add_span(
         &mut self,
         kind: DayKind,
-        (first, last): (NaiveDate, NaiveDate),
+        (first_day, last_day): (NaiveDate, NaiveDate),
         name: Option<&str>,
     ) -> Result<(), String> {
-        if last < first {
-            return Err(format!("the last day, {last}, is before the first, {first}"));
+        if last_day < first_day {
+            return Err(format!("the last day, {last_day}, is before the first, {first_day}"));
         }
         let name = name.map(str::trim).filter(|name| !name.is_empty()).map(|name| truncate_name(name).to_owned());
         let days = match kind {
             DayKind::Holiday => &mut self.holidays,
             DayKind::Workday => &mut self.workdays,
         };
-        for day in first.iter_days().take_while(|day| *day <= last) {
+        for day in first_day.iter_days().take_while(|day| *day <= last_day) {
             self.count += 1;
             if self.count > DAY_COUNT_MAX {
                 return Err(format!("more than {DAY_COUNT_MAX} days are listed"));

@@ -144,10 +144,10 @@ impl Event {
             Some(recurrence) => recurrence.starts(start, years).map_err(event_error)?,
         };
         for start in starts.into_iter().filter(|start| !self.excluded_days.contains(start)) {
-            let last = start.checked_add_days(DayCount::new(length - 1));
-            let last = last.filter(|last| last.year() <= 2199);
-            let last = last.ok_or_else(|| event_error("goes beyond the year 2199".to_owned()))?;
-            days.add_span(DayKind::Holiday, (start, last), Some(&self.summary)).map_err(event_error)?;
+            let last_day = start.checked_add_days(DayCount::new(length - 1));
+            let last_day = last_day.filter(|last| last.year() <= 2199);
+            let last_day = last_day.ok_or_else(|| event_error("goes beyond the year 2199".to_owned()))?;
+            days.add_span(DayKind::Holiday, (start, last_day), Some(&self.summary)).map_err(event_error)?;
         }
         Ok(())
     }

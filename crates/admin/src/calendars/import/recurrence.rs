@@ -67,19 +67,19 @@ impl Recurrence {
         if self.count.is_none() && self.until.is_none() && years.is_none() {
             return Err("repeats each year without end: give the years, as in years=2026..2030".to_owned());
         }
-        let (first, last) = years.unwrap_or((start.year(), YEAR_MAX));
+        let (first_year, last_year) = years.unwrap_or((start.year(), YEAR_MAX));
         let mut starts = Vec::new();
-        let mut left = self.count.unwrap_or(u32::MAX);
+        let mut days_left = self.count.unwrap_or(u32::MAX);
         let mut year = start.year();
-        while year <= last.min(YEAR_MAX) && left > 0 {
+        while year <= last_year.min(YEAR_MAX) && days_left > 0 {
             let day = self.in_year(year, start).filter(|day| *day >= start);
             if day.is_some_and(|day| self.until.is_some_and(|until| day > until)) {
                 break;
             }
             // A year without the day (29 February) is skipped and not counted.
             if let Some(day) = day {
-                left -= 1;
-                starts.extend((year >= first).then_some(day));
+                days_left -= 1;
+                starts.extend((year >= first_year).then_some(day));
             }
             year += self.interval;
         }

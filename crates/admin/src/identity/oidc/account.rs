@@ -72,8 +72,8 @@ pub(super) async fn resolve(
         // The groups decide all roles of the account.
         let wanted = roles::grants(store, &config.group_roles, &identity.groups).await?;
         if update.account.grants != wanted {
-            let before = std::mem::replace(&mut update.account.grants, wanted);
-            update.grants_before = (!update.is_new).then_some(before);
+            let grants_before = std::mem::replace(&mut update.account.grants, wanted);
+            update.grants_before = (!update.is_new).then_some(grants_before);
         }
     }
     Ok(update)
@@ -113,11 +113,11 @@ impl AccountUpdate {
         if is_new && !store.create_account(&account).await? {
             // Another tab, another server or an administrator created the account first; the administrator may have set a password. The next
             // sign-in checks the roles again.
-            let found = store.account_by_name(&account.name).await?.ok_or_else(gone)?;
-            if found.password.is_some() && found.provider_linked_at.is_none() {
-                return Err(Refusal::NotLinked(found.name).into());
+            let stored_account = store.account_by_name(&account.name).await?.ok_or_else(gone)?;
+            if stored_account.password.is_some() && stored_account.provider_linked_at.is_none() {
+                return Err(Refusal::NotLinked(stored_account.name).into());
             }
-            return Ok(StoredUpdate { account: found.id, is_changed: false });
+            return Ok(StoredUpdate { account: stored_account.id, is_changed: false });
         }
         if let Some(linked_at) = account.provider_linked_at.filter(|_| links_to_provider) {
             let change =

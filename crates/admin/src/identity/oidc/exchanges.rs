@@ -25,14 +25,14 @@ pub(super) struct Exchange<'a> {
 
 impl Exchanges {
     /// Begins an exchange, unless there are too many.
-    pub(super) fn begin(&self, from: Option<IpAddr>) -> Option<Exchange<'_>> {
-        let network = from.map(network).unwrap_or_default();
+    pub(super) fn begin(&self, address: Option<IpAddr>) -> Option<Exchange<'_>> {
+        let network = address.map(network).unwrap_or_default();
         let mut counts = self.counts();
-        let own = counts.get(&network).copied().unwrap_or_default();
-        if own >= COUNT_PER_ADDRESS_MAX || counts.values().sum::<usize>() >= COUNT_MAX {
+        let open_count = counts.get(&network).copied().unwrap_or_default();
+        if open_count >= COUNT_PER_ADDRESS_MAX || counts.values().sum::<usize>() >= COUNT_MAX {
             return None;
         }
-        counts.insert(network.clone(), own + 1);
+        counts.insert(network.clone(), open_count + 1);
         drop(counts);
         Some(Exchange { all: self, network })
     }

@@ -38,8 +38,8 @@ impl Key {
 
     /// Whether `seal` is the seal of `body`. Digests are compared, so that the duration does not reveal how much of the seal is right.
     fn has_sealed(&self, body: &str, seal: &str) -> bool {
-        let made = self.seal(body);
-        !made.is_empty() && Sha256::digest(made) == Sha256::digest(seal)
+        let expected_seal = self.seal(body);
+        !expected_seal.is_empty() && Sha256::digest(expected_seal) == Sha256::digest(seal)
     }
 }
 

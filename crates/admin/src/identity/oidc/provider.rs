@@ -114,12 +114,12 @@ impl Provider {
     pub(super) async fn identity(
         &self,
         config: &OidcConfig,
-        (pending, from): (&PendingSignIn, Option<IpAddr>),
+        (pending, address): (&PendingSignIn, Option<IpAddr>),
         code: &str,
         now: Timestamp,
     ) -> Result<Identity, OidcError> {
         let (metadata, http) = self.metadata(config, METADATA_AGE_MAX).await?;
-        let Some(exchange) = self.exchanges.begin(from) else {
+        let Some(exchange) = self.exchanges.begin(address) else {
             return Err(OidcError::Unavailable("too many sign-ins at the same time".to_owned()));
         };
         let token = self.exchange(config, &metadata, http, (code, pending)).await?;
@@ -190,11 +190,11 @@ impl Provider {
             return Ok((Arc::clone(metadata), client));
         }
         let recent = cache.last_failure.as_ref().filter(|(_, at)| at.elapsed() < FAILED_PAUSE);
-        let asked = match recent {
+        let result = match recent {
             Some((error, _)) => Err(error.clone()),
             None => discover(config, client.clone()).await,
         };
-        match asked {
+        match result {
             Ok(metadata) => {
                 let metadata = Arc::new(metadata);
                 cache.last_failure = None;
@@ -304,13 +304,13 @@ fn groups(claim: Option<&Value>) -> Vec<String> {
 /// Reads the secret from a file.
 pub(super) fn read_secret(file: &Path) -> Result<String, String> {
     let place = file.display();
-    let read = || {
+    let read_file = || {
         let mut text = String::new();
         let mut opened = std::fs::File::open(file)?;
         let meta = opened.metadata()?;
         opened.read_to_string(&mut text).map(|_| (text, meta))
     };
-    let (text, meta) = read().map_err(|error: std::io::Error| format!("cannot read {place}: {error}"))?;
+    let (text, meta) = read_file().map_err(|error: std::io::Error| format!("cannot read {place}: {error}"))?;
     if let Some(fault) = exposure(meta.mode(), meta.uid()).filter(|_| meta.is_file()) {
         return Err(format!("{place} {fault}"));
     }

@@ -67,13 +67,13 @@ pub async fn by_password(
     store: &dyn Store,
     passwords: &Passwords,
     (name, password): (&str, &str),
-    from: Option<IpAddr>,
+    address: Option<IpAddr>,
     now: Timestamp,
 ) -> Result<SignIn, SignInError> {
     let account = store.account_by_name(name).await?;
     // This is also queried for an unknown name, so that the answer takes as long as for a known one.
     let id = account.as_ref().map_or(AccountId::new(0), |account| account.id);
-    let is_known_address = match from {
+    let is_known_address = match address {
         Some(address) => store.is_known_address(id, &network(address)).await?,
         None => false,
     };
@@ -82,8 +82,8 @@ pub async fn by_password(
     // A user who has signed in from this address before has a separate counter. Guesses from other addresses, or by other clients behind
     // the same address, do not block this user.
     let counts = match account.as_ref().filter(|_| is_known_address) {
-        Some(account) => vec![(buckets.of_known_address(account.id, from), ACCOUNT_ATTEMPT_COUNT_MAX)],
-        None => vec![(buckets.of_address(from), ADDRESS_ATTEMPT_COUNT_MAX), (by_account, ACCOUNT_ATTEMPT_COUNT_MAX)],
+        Some(account) => vec![(buckets.of_known_address(account.id, address), ACCOUNT_ATTEMPT_COUNT_MAX)],
+        None => vec![(buckets.of_address(address), ADDRESS_ATTEMPT_COUNT_MAX), (by_account, ACCOUNT_ATTEMPT_COUNT_MAX)],
     };
     for (bucket, max) in &counts {
         if let AttemptDecision::Blocked(until) = store.count_attempt(*bucket, *max, ATTEMPT_WINDOW, now).await? {
@@ -96,8 +96,8 @@ pub async fn by_password(
     match account.filter(|_| is_right) {
         Some(account) => {
             // Only the last counter is reset: that of the account, or of the account at this known address. The address's counter stays.
-            if let Some((own, _)) = counts.last() {
-                store.forget_attempts(*own).await?;
+            if let Some((own_bucket, _)) = counts.last() {
+                store.forget_attempts(*own_bucket).await?;
             }
             Ok(SignIn::Welcome(Box::new(account)))
         }
@@ -111,10 +111,10 @@ pub async fn by_password(
 /// The store's.
 pub async fn count_from(
     store: &dyn Store,
-    from: Option<IpAddr>,
+    address: Option<IpAddr>,
     now: Timestamp,
 ) -> Result<AttemptDecision, StoreError> {
-    let bucket = Buckets::of(store, now).await?.of_address(from);
+    let bucket = Buckets::of(store, now).await?.of_address(address);
     store.count_attempt(bucket, ADDRESS_ATTEMPT_COUNT_MAX, ATTEMPT_WINDOW, now).await
 }
 
@@ -124,10 +124,10 @@ pub async fn count_from(
 /// The store's.
 pub async fn count_arrival(
     store: &dyn Store,
-    from: Option<IpAddr>,
+    address: Option<IpAddr>,
     now: Timestamp,
 ) -> Result<AttemptDecision, StoreError> {
-    let bucket = Buckets::of(store, now).await?.of_arrival(from);
+    let bucket = Buckets::of(store, now).await?.of_arrival(address);
     store.count_attempt(bucket, ARRIVAL_COUNT_MAX, ATTEMPT_WINDOW, now).await
 }
 
@@ -266,9 +266,9 @@ pub async fn by_cookie(store: &dyn Store, cookie: &str, now: Timestamp) -> Resul
 /// # Errors
 /// The store's.
 pub async fn by_hash(store: &dyn Store, hash: &str, now: Timestamp) -> Result<Option<SignedIn>, StoreError> {
-    let found = store.sign_in(hash).await?;
+    let sign_in = store.sign_in(hash).await?;
     let is_open = |session: &WebSession| session.expires_at > now && session.last_seen_at + IDLE_MAX > now;
-    let Some(session) = found.filter(is_open) else { return Ok(None) };
+    let Some(session) = sign_in.filter(is_open) else { return Ok(None) };
     if !is_minter_valid(store, session.minted_by, now).await? {
         return Ok(None);
     }

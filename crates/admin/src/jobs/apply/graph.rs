@@ -16,30 +16,32 @@ pub(super) struct Neighbours {
     orphans: Vec<FieldError>,
 }
 
-/// Reads the jobs and edges that the parents in a list are checked against. `known` has the jobs of the list that exist, `removed_jobs` the jobs to
-/// be removed. Returns `None` if the list names no parent and removes no job.
+/// Reads the jobs and edges that the parents in a list are checked against. `listed_jobs` has the jobs of the list that exist, `removed_jobs`
+/// the jobs to be removed. Returns `None` if the list names no parent and removes no job.
 pub(super) async fn neighbours(
     node: &Node,
     namespace: NamespaceId,
     specs: &[JobSpec],
-    (known, removed_jobs): (HashMap<String, JobId>, BTreeSet<JobId>),
+    (listed_jobs, removed_jobs): (HashMap<String, JobId>, BTreeSet<JobId>),
 ) -> Result<Option<Neighbours>, StoreError> {
-    let named: BTreeSet<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
+    let listed_names: BTreeSet<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
     let parents: BTreeSet<&str> = specs.iter().flat_map(|spec| spec.parents()).map(|parent| parent.name).collect();
     if parents.is_empty() && removed_jobs.is_empty() {
         return Ok(None);
     }
-    let elsewhere = parents.difference(&named).copied();
-    let elsewhere: Vec<&str> = elsewhere.filter(|name| rondel_core::name::check(name).is_ok()).collect();
-    let others = node.store().jobs_named(namespace, &elsewhere).await?;
-    let all = node.store().edges(namespace).await?;
-    let own: BTreeSet<JobId> = known.values().copied().collect();
-    let id_of = |name: &str| known.get(name).copied().unwrap_or_else(|| JobId::new(node.new_id()));
-    let mut ids: HashMap<String, JobId> = named.iter().map(|name| ((*name).to_owned(), id_of(name))).collect();
-    let staying = others.into_iter().filter(|job| !removed_jobs.contains(&job.id));
-    ids.extend(staying.map(|job| (job.spec.name, job.id)));
-    let edges: Vec<Edge> =
-        all.into_iter().filter(|edge| !own.contains(&edge.child) && !removed_jobs.contains(&edge.child)).collect();
+    let names_elsewhere = parents.difference(&listed_names).copied();
+    let names_elsewhere: Vec<&str> = names_elsewhere.filter(|name| rondel_core::name::check(name).is_ok()).collect();
+    let parents_elsewhere = node.store().jobs_named(namespace, &names_elsewhere).await?;
+    let all_edges = node.store().edges(namespace).await?;
+    let listed_ids: BTreeSet<JobId> = listed_jobs.values().copied().collect();
+    let id_of = |name: &str| listed_jobs.get(name).copied().unwrap_or_else(|| JobId::new(node.new_id()));
+    let mut ids: HashMap<String, JobId> = listed_names.iter().map(|name| ((*name).to_owned(), id_of(name))).collect();
+    let staying_parents = parents_elsewhere.into_iter().filter(|job| !removed_jobs.contains(&job.id));
+    ids.extend(staying_parents.map(|job| (job.spec.name, job.id)));
+    let edges: Vec<Edge> = all_edges
+        .into_iter()
+        .filter(|edge| !listed_ids.contains(&edge.child) && !removed_jobs.contains(&edge.child))
+        .collect();
     let orphans = orphans(node, &edges, &removed_jobs).await?;
     Ok(Some(Neighbours { ids, edges, orphans }))
 }

@@ -127,15 +127,15 @@ pub async fn dry_run(
 
 /// An error for each name that is in the list twice.
 fn duplicate_name_errors(specs: &[JobSpec]) -> Vec<FieldError> {
-    let mut first: HashMap<&str, usize> = HashMap::new();
+    let mut index_by_name: HashMap<&str, usize> = HashMap::new();
     let mut errors = Vec::new();
     for (index, spec) in specs.iter().enumerate() {
-        match first.get(spec.name.as_str()) {
-            Some(before) => {
-                let message = format!("{:?} is the name of /{before} too", spec.name);
+        match index_by_name.get(spec.name.as_str()) {
+            Some(earlier_index) => {
+                let message = format!("{:?} is the name of /{earlier_index} too", spec.name);
                 errors.push(FieldError::new(format!("/{index}/name"), message));
             }
-            None => drop(first.insert(&spec.name, index)),
+            None => drop(index_by_name.insert(&spec.name, index)),
         }
     }
     errors
@@ -147,6 +147,6 @@ fn with_index(index: usize, error: FieldError) -> FieldError {
 
 /// The position in the list with which a pointer begins.
 fn list_index(pointer: &str) -> usize {
-    let first = pointer.split('/').nth(1).and_then(|index| index.parse().ok());
-    first.unwrap_or(usize::MAX)
+    let list_index = pointer.split('/').nth(1).and_then(|index| index.parse().ok());
+    list_index.unwrap_or(usize::MAX)
 }
