@@ -150,12 +150,12 @@ impl AdoptLoop {
         if shared.store.is_single_server() {
             return Ok(());
         }
-        let since = shared.clock.now() - FENCE_REQUEST_AGE_MAX;
-        let requests = shared.store.fences_to_relay(lease.token, since, FENCE_PAGE).await?;
+        let asked_since = shared.clock.now() - FENCE_REQUEST_AGE_MAX;
+        let requests = shared.store.fences_to_relay(lease.token, asked_since, FENCE_PAGE).await?;
         if !requests.is_empty() {
             drop(shared.events.send(Event::FencesAsked(requests)).await);
         }
-        let answers = shared.store.fence_answers(lease.token.node, since, FENCE_PAGE).await?;
+        let answers = shared.store.fence_answers(lease.token.node, asked_since, FENCE_PAGE).await?;
         if !answers.is_empty() {
             drop(shared.events.send(Event::FencesRelayed(answers)).await);
         }
@@ -172,7 +172,7 @@ impl AdoptLoop {
     async fn adopt(&mut self, lease: &HeldLease) -> Result<Option<u64>, StoreError> {
         let now = self.shared.clock.now();
         let ended_leases = self.shared.membership.leases_to_adopt(now, self.shared.config.lease);
-        let dead: Vec<NodeId> = ended_leases.iter().map(|(node, _)| *node).collect();
+        let dead_nodes: Vec<NodeId> = ended_leases.iter().map(|(node, _)| *node).collect();
         if !self.shared.membership.has_adopted(&ended_leases) {
             // The fence makes this node the home of their limits, even if its answer is lost. Their open runs may have places under them.
             self.has_announced = true;
@@ -181,8 +181,8 @@ impl AdoptLoop {
         let limit = self.shared.config.adopt_jobs_max.max(1);
         let (mut is_first, mut taken_over) = (true, 0);
         loop {
-            let orphaned = self.shared.store.orphaned_jobs(lease.token, &dead, limit).await?;
-            let OrphanedJobs { jobs, fenced, is_refused } = orphaned;
+            let orphaned = self.shared.store.orphaned_jobs(lease.token, &dead_nodes, limit).await?;
+            let OrphanedJobs { jobs, fenced: fenced_leases, is_refused } = orphaned;
             if is_refused {
                 return Ok(None);
             }
@@ -194,15 +194,15 @@ impl AdoptLoop {
             }
             if std::mem::take(&mut is_first) {
                 // A node that still lives by the database's clock was not fenced, so it does not count as adopted.
-                let fenced: Vec<EndedLease> =
-                    ended_leases.iter().filter(|(node, _)| fenced.contains(node)).copied().collect();
-                self.shared.membership.note_adopted(&fenced);
+                let fenced_leases: Vec<EndedLease> =
+                    ended_leases.iter().filter(|(node, _)| fenced_leases.contains(node)).copied().collect();
+                self.shared.membership.note_adopted(&fenced_leases);
                 self.let_runs_start(lease).await;
             }
             let mut count = 0;
             for batch in batch_jobs(&jobs, self.shared.config.adopt_page) {
-                let Some(adopted) = self.adopt_jobs(lease, (&dead, &batch)).await? else { return Ok(None) };
-                count += adopted;
+                let Some(adopted_count) = self.adopt_jobs(lease, (&dead_nodes, &batch)).await? else { return Ok(None) };
+                count += adopted_count;
             }
             taken_over += count;
             let may_have_more = u32::try_from(jobs.len()).is_ok_and(|found| found >= limit);
@@ -210,7 +210,7 @@ impl AdoptLoop {
                 break;
             }
         }
-        self.free_jobs(lease, &dead).await?;
+        self.free_jobs(lease, &dead_nodes).await?;
         Ok(Some(taken_over))
     }
 
@@ -228,47 +228,47 @@ impl AdoptLoop {
     async fn adopt_jobs(
         &mut self,
         lease: &HeldLease,
-        (dead, jobs): (&[NodeId], &[JobId]),
+        (dead_nodes, jobs): (&[NodeId], &[JobId]),
     ) -> Result<Option<u64>, StoreError> {
         let shared = Arc::clone(&self.shared);
         // The flags stay set if anything below fails, because the answer to a commit may then be lost.
         let was_interrupted = std::mem::replace(&mut self.is_interrupted, true);
         let lacked_places = std::mem::replace(&mut self.lacks_places, true);
         let last_handover = shared.departing.last_handover();
-        let Adoption { runs: adopted, is_refused } = shared.store.adopt(lease.token, dead, jobs).await?;
+        let Adoption { runs: adopted_runs, is_refused } = shared.store.adopt(lease.token, dead_nodes, jobs).await?;
         if is_refused {
             return Ok(None);
         }
-        let count = u64::try_from(adopted.len()).unwrap_or(u64::MAX);
+        let count = u64::try_from(adopted_runs.len()).unwrap_or(u64::MAX);
         tracing::info!(count, jobs = jobs.len(), "took over open runs of leases that have ended");
         // This node may have handed these runs over to the dead node. They may start here again, except those that are still in this node's
         // memory from before the handover.
-        let returned = shared.in_memory.missing(adopted.iter().map(|adopted| adopted.run.id));
+        let returned = shared.in_memory.missing(adopted_runs.iter().map(|adopted| adopted.run.id));
         shared.departing.note_returned(returned, last_handover);
-        let (awaiting, adopted): (Vec<_>, Vec<_>) =
-            adopted.into_iter().partition(|adopted| adopted.run.awaits_children());
-        self.place_awaiting(awaiting.into_iter().map(|adopted| adopted.run).collect()).await?;
-        self.restore_places(adopted.iter().map(|adopted| &adopted.run)).await?;
-        let (unsent, maybe_sent) = split_by_sent(adopted);
-        let lease_by_run = maybe_sent.iter().map(|adopted| (adopted.run.id, adopted.from)).collect();
+        let (awaiting_runs, adopted_runs): (Vec<_>, Vec<_>) =
+            adopted_runs.into_iter().partition(|adopted| adopted.run.awaits_children());
+        self.place_awaiting(awaiting_runs.into_iter().map(|adopted| adopted.run).collect()).await?;
+        self.restore_places(adopted_runs.iter().map(|adopted| &adopted.run)).await?;
+        let (unsent_runs, maybe_sent_runs) = split_by_sent(adopted_runs);
+        let lease_by_run = maybe_sent_runs.iter().map(|adopted| (adopted.run.id, adopted.from)).collect();
         // Runs that may be at an executor get their places in the job's order before the runs after them.
-        self.call_roll(lease, maybe_sent.into_iter().map(|adopted| adopted.run).collect(), lease_by_run).await?;
+        self.call_roll(lease, maybe_sent_runs.into_iter().map(|adopted| adopted.run).collect(), lease_by_run).await?;
         (self.is_interrupted, self.lacks_places) = (was_interrupted, lacked_places);
         drop(shared.events.send(Event::AdoptedJobs(jobs.to_vec())).await);
-        shared.put(unsent).await;
+        shared.put(unsent_runs).await;
         Ok(Some(count))
     }
 
     /// If the claim strategy rebalances, those jobs of the dead nodes that have no open run lose their home, so that every node can claim
     /// them. Otherwise this node claims these jobs as they come due.
-    async fn free_jobs(&self, lease: &HeldLease, dead: &[NodeId]) -> Result<(), StoreError> {
+    async fn free_jobs(&self, lease: &HeldLease, dead_nodes: &[NodeId]) -> Result<(), StoreError> {
         if !self.shared.config.claim_strategy.rebalances() {
             return Ok(());
         }
-        for node in dead {
+        for node in dead_nodes {
             for _ in 0..FREE_BATCH_COUNT_MAX {
-                let freed = self.shared.store.free_jobs(lease.token, *node, FREE_BATCH).await?;
-                if freed < u64::from(FREE_BATCH) {
+                let freed_count = self.shared.store.free_jobs(lease.token, *node, FREE_BATCH).await?;
+                if freed_count < u64::from(FREE_BATCH) {
                     break;
                 }
             }
@@ -278,18 +278,18 @@ impl AdoptLoop {
 
     /// Gives places at their job's gate to runs that have begun although no executor has them: retries, and shards of a broadcast in progress.
     /// The event also has other runs with a parent; the gate ignores these.
-    async fn restore_places(&self, adopted: impl Iterator<Item = &Run>) -> Result<(), StoreError> {
+    async fn restore_places(&self, adopted_runs: impl Iterator<Item = &Run>) -> Result<(), StoreError> {
         let shared = &self.shared;
         let has_begun = |run: &&Run| {
             run.status != RunStatus::Running && !run.is_root() && (run.attempt > 1 || run.parent.is_some())
         };
-        let begun: Vec<Run> = adopted.filter(has_begun).cloned().collect();
-        if begun.is_empty() {
+        let begun_runs: Vec<Run> = adopted_runs.filter(has_begun).cloned().collect();
+        if begun_runs.is_empty() {
             return Ok(());
         }
-        let keys = begun.iter().map(|run| (run.job, run.job_version));
+        let keys = begun_runs.iter().map(|run| (run.job, run.job_version));
         let definitions = shared.definitions.load(shared.store.as_ref(), keys).await?;
-        let ready = begun.into_iter().filter_map(|run| {
+        let ready = begun_runs.into_iter().filter_map(|run| {
             let definition = Arc::clone(definitions.get(&(run.job, run.job_version))?);
             Some(ReadyRun::new(run, definition))
         });
@@ -302,8 +302,8 @@ impl AdoptLoop {
     async fn restore_missing_places(&self, lease: &HeldLease) -> Result<(), StoreError> {
         for mut sweep in [Sweep::new(RunStatus::Waiting), Sweep::new(RunStatus::Pending)] {
             loop {
-                let unsent = sweep.missing_rows(&self.shared, lease.token).await?;
-                self.restore_places(unsent.iter()).await?;
+                let unsent_runs = sweep.missing_rows(&self.shared, lease.token).await?;
+                self.restore_places(unsent_runs.iter()).await?;
                 if sweep.is_at_start() {
                     break;
                 }
@@ -314,8 +314,8 @@ impl AdoptLoop {
 
     /// Begins a roll call for running runs of this node that are not in its memory, because the answer to their adoption was lost.
     async fn call_roll_for_missing(&mut self, lease: &HeldLease) -> Result<(), StoreError> {
-        let running = self.strays.running(&self.shared, lease.token).await?;
-        let (awaiting, missing): (Vec<Run>, Vec<Run>) = running.into_iter().partition(Run::awaits_children);
+        let running_runs = self.strays.running(&self.shared, lease.token).await?;
+        let (awaiting, missing): (Vec<Run>, Vec<Run>) = running_runs.into_iter().partition(Run::awaits_children);
         let awaiting = self.shared.awaiting.admit_new(awaiting);
         let admitted: Vec<(JobId, RunId)> = awaiting.iter().map(|run| (run.job, run.id)).collect();
         if let Err(error) = self.place_awaiting(awaiting).await {
@@ -401,8 +401,8 @@ impl AdoptLoop {
             };
             let roll_call_runs = runs.into_iter().filter_map(|run| {
                 let definition = Arc::clone(definitions.get(&(run.job, run.job_version))?);
-                let from = lease_by_run.get(&run.id).copied();
-                Some(RollCallRun { ready: ReadyRun::new(run, definition), from })
+                let sent_under = lease_by_run.get(&run.id).copied();
+                Some(RollCallRun { ready: ReadyRun::new(run, definition), from: sent_under })
             });
             drop(self.shared.events.send(Event::RollCall(roll_call_runs.collect(), witnesses, leases)).await);
         }
@@ -439,21 +439,21 @@ impl AdoptLoop {
         if mutant::on(Mutant::NoStrays) {
             return Ok(());
         }
-        let mut overdue = self.strays.overdue(&self.shared, lease.token).await?;
+        let mut overdue_runs = self.strays.overdue(&self.shared, lease.token).await?;
         // A run that this node has sent under the present lease is in memory until the run ends. So these runs were not sent, even if they are
         // marked.
-        let marked: Vec<(RunId, i32)> =
-            overdue.iter().filter(|run| run.marked_at.is_some()).map(|run| (run.id, run.attempt)).collect();
-        if !marked.is_empty() {
-            self.shared.store.unmark(lease.token, &marked).await?;
-            for run in &mut overdue {
+        let marked_runs: Vec<(RunId, i32)> =
+            overdue_runs.iter().filter(|run| run.marked_at.is_some()).map(|run| (run.id, run.attempt)).collect();
+        if !marked_runs.is_empty() {
+            self.shared.store.unmark(lease.token, &marked_runs).await?;
+            for run in &mut overdue_runs {
                 (run.marked_at, run.executor, run.executor_id) = match run.marked_at {
                     Some(_) => (None, None, None),
                     None => (None, run.executor.take(), run.executor_id),
                 };
             }
         }
-        self.shared.put(overdue).await;
+        self.shared.put(overdue_runs).await;
         Ok(())
     }
 }
@@ -470,30 +470,30 @@ fn leases_that_sent(mut nodes: Vec<Node>, sessions: &[Session], due_at: Timestam
 
 /// Divides jobs into batches of at most `page` runs; a job with more runs gets its own batch. Each batch is taken over in one transaction.
 fn batch_jobs(jobs: &[OrphanedJob], page: u32) -> Vec<Vec<JobId>> {
-    let (mut batches, mut room) = (Vec::<Vec<JobId>>::new(), 0);
+    let (mut batches, mut room_left) = (Vec::<Vec<JobId>>::new(), 0);
     for job in jobs {
-        match batches.last_mut().filter(|_| job.run_count <= room) {
+        match batches.last_mut().filter(|_| job.run_count <= room_left) {
             Some(batch) => batch.push(job.id),
             None => {
                 batches.push(vec![job.id]);
-                room = u64::from(page);
+                room_left = u64::from(page);
             }
         }
-        room = room.saturating_sub(job.run_count);
+        room_left = room_left.saturating_sub(job.run_count);
     }
     batches
 }
 
 /// Splits adopted runs into those that cannot have been sent and those that may have been. Leaves out waiting runs, which the scan finds,
 /// and the rows of broadcasts in progress, whose shards are listed instead.
-fn split_by_sent(adopted: Vec<Adopted>) -> (Vec<Run>, Vec<Adopted>) {
-    let open_runs = adopted.into_iter().filter(|adopted| match adopted.run.status {
+fn split_by_sent(adopted_runs: Vec<Adopted>) -> (Vec<Run>, Vec<Adopted>) {
+    let open_runs = adopted_runs.into_iter().filter(|adopted| match adopted.run.status {
         RunStatus::Pending => true,
         status => status == RunStatus::Running && !adopted.run.is_root(),
     });
-    let (unsent, maybe_sent): (Vec<_>, Vec<_>) =
+    let (unsent_runs, maybe_sent_runs): (Vec<_>, Vec<_>) =
         open_runs.partition(|adopted| adopted.run.status == RunStatus::Pending);
-    (unsent.into_iter().map(|adopted| adopted.run).collect(), maybe_sent)
+    (unsent_runs.into_iter().map(|adopted| adopted.run).collect(), maybe_sent_runs)
 }
 
 #[cfg(test)]

@@ -143,11 +143,11 @@ impl BeatLoop {
         let Some(renewal_in_progress) = shared.membership.begin_renewal().await else { return Ok(()) };
         let sent_at = shared.clock.boot_micros();
         // A lease that is to be replaced is not extended. If this node cannot take a new lease, another node adopts the runs.
-        let renewed = match self.must_rejoin {
+        let renewal = match self.must_rejoin {
             true => None,
             false => shared.store.renew(shared.membership.token(), shared.config.lease).await?,
         };
-        match renewed {
+        match renewal {
             Some(renewal) if self.has_lost_history(&renewal) => self.rejoin().await?,
             Some(renewal) => {
                 self.observe(renewal.now, sent_at);
@@ -172,18 +172,19 @@ impl BeatLoop {
         }
         self.forward_stops();
         shared.maintenance.read(shared.store.as_ref(), &shared.clock).await?;
-        let heard = shared.registry.heard_since(shared.clock.now() - shared.config.beat.saturating_mul(3));
-        shared.store.beat_sessions(shared.membership.token(), &heard).await
+        let heard_executors = shared.registry.heard_since(shared.clock.now() - shared.config.beat.saturating_mul(3));
+        shared.store.beat_sessions(shared.membership.token(), &heard_executors).await
     }
 
     /// Whether the database has lost the last write of this node: the stored lease ends earlier than this node had written. A difference of up
     /// to a tenth of the lease does not count: a renewal that is stored late, after a newer one, moves the end back by up to that much.
     fn has_lost_history(&mut self, renewal: &Renewal) -> bool {
         let shared = &self.shared;
-        let written = self.written_until.replace(renewal.until);
-        let lost = written.filter(|written| renewal.previous_until + shared.config.lease / 10 < *written);
-        let Some(written) = lost.filter(|_| !shared.is_leaving()) else { return false };
-        self.note_lost_history(Some(written.since(renewal.previous_until)));
+        let written_until = self.written_until.replace(renewal.until);
+        let shortened_until =
+            written_until.filter(|written| renewal.previous_until + shared.config.lease / 10 < *written);
+        let Some(written_until) = shortened_until.filter(|_| !shared.is_leaving()) else { return false };
+        self.note_lost_history(Some(written_until.since(renewal.previous_until)));
         self.must_rejoin = true;
         true
     }
@@ -235,8 +236,8 @@ impl BeatLoop {
         let is_other = |node: &&Node| node.is_living(now) && node.report.claim_strategy != own_strategy;
         let other_node = nodes.iter().find(is_other);
         if let Some(other_node) = other_node.filter(|_| !self.has_warned) {
-            let (name, theirs) = (&other_node.name, other_node.report.claim_strategy);
-            tracing::warn!(own = %own_strategy, node = name, %theirs, "nodes have different claim strategies; set the same on all");
+            let (name, other_strategy) = (&other_node.name, other_node.report.claim_strategy);
+            tracing::warn!(own = %own_strategy, node = name, theirs = %other_strategy, "nodes have different claim strategies; set the same on all");
         }
         self.has_warned = other_node.is_some();
     }
@@ -244,9 +245,9 @@ impl BeatLoop {
     /// Reports to the dispatcher, with each beat, which apps operators have stopped, and whether this node is stopped or is to keep no jobs.
     /// If the dispatcher's queue is full, the report follows with the next beat: the renewal of the lease must not wait for the dispatcher.
     fn forward_stops(&self) {
-        let stopped = self.shared.switches.stopped_apps();
-        if !stopped.is_empty() {
-            self.shared.events.try_send(Event::StopApps(stopped)).ok();
+        let stopped_apps = self.shared.switches.stopped_apps();
+        if !stopped_apps.is_empty() {
+            self.shared.events.try_send(Event::StopApps(stopped_apps)).ok();
         }
         let switch = self.shared.membership.switch();
         if switch == Switch::Stopped {
@@ -373,10 +374,9 @@ pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Mem
             Join::Joined { token, ordinal } => {
                 // An executor that gets no answer from any server stops its runs long before it counts as lost. Session rows that are
                 // outdated by this much therefore do no harm.
-                let spare = config.lost_after.saturating_sub(config.silence) / 4;
-                return Ok(
-                    Membership::new(token, ordinal, sent_at, config.lease, config.boot.clone()).cut_off_after(spare)
-                );
+                let spare_time = config.lost_after.saturating_sub(config.silence) / 4;
+                return Ok(Membership::new(token, ordinal, sent_at, config.lease, config.boot.clone())
+                    .cut_off_after(spare_time));
             }
             Join::Living { lease_until, .. } => {
                 if seen_until.is_some_and(|before| before < lease_until) {

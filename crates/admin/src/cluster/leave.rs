@@ -60,8 +60,8 @@ pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Du
 /// Records in the store that the unsent runs were never sent. Then their next owner asks no executors for them and counts no lost attempt.
 async fn shelve(shared: &Arc<Shared>) {
     let Some(lease) = shared.membership.held().filter(|_| !mutant::on(Mutant::LeaveAsPerhapsSent)) else { return };
-    let Some(in_hand) = runs_in_hand(shared).await else { return };
-    match shared.store.shelve(lease.token, &in_hand).await {
+    let Some(runs_in_hand) = runs_in_hand(shared).await else { return };
+    match shared.store.shelve(lease.token, &runs_in_hand).await {
         Ok(0) => {}
         Ok(count) => tracing::info!(count, "leaving unsent runs to the next server"),
         Err(error) => {
@@ -72,10 +72,10 @@ async fn shelve(shared: &Arc<Shared>) {
 
 /// The runs that executors have, or are about to get.
 async fn runs_in_hand(shared: &Arc<Shared>) -> Option<Vec<RunId>> {
-    let (sender, listed) = oneshot::channel();
+    let (sender, run_list) = oneshot::channel();
     let answer = Responder::new(|runs| drop(sender.send(runs)));
     shared.events.send(Event::ListInHand(answer)).await.ok()?;
-    listed.await.ok()
+    run_list.await.ok()
 }
 
 /// Hands over jobs between their fires, until none is left or the time is up.
@@ -133,7 +133,7 @@ async fn forward_end_requests(shared: &Shared) -> Result<(), rondel_store::Store
 
 async fn hand_over_rest(shared: &Arc<Shared>) -> Result<(), rondel_store::StoreError> {
     let Some(lease) = shared.membership.held().filter(|_| moves::has_other_taker(shared)) else { return Ok(()) };
-    let Some(in_hand) = runs_in_hand(shared).await else { return Ok(()) };
-    let in_hand: HashSet<RunId> = in_hand.into_iter().collect();
-    moves::hand_over_movable_jobs(shared, &lease, MovableRuns::AllBut(&in_hand)).await.map(drop)
+    let Some(runs_in_hand) = runs_in_hand(shared).await else { return Ok(()) };
+    let runs_in_hand: HashSet<RunId> = runs_in_hand.into_iter().collect();
+    moves::hand_over_movable_jobs(shared, &lease, MovableRuns::AllBut(&runs_in_hand)).await.map(drop)
 }

@@ -106,10 +106,10 @@ impl Membership {
 
     /// Records that a new lease was taken. The one before has ended, perhaps long ago: that counts as a gap.
     pub(crate) fn rejoined(&self, token: LeaseToken, ordinal: i64, sent_at: i64, lease: Duration) {
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        let ids = Arc::new(current.ids.continued_as(ordinal));
-        *current = HeldLease { token, ids };
-        drop(current);
+        let mut current_lease = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let ids = Arc::new(current_lease.ids.continued_as(ordinal));
+        *current_lease = HeldLease { token, ids };
+        drop(current_lease);
         self.held_since.store(sent_at, Ordering::Release);
         self.had_gap.store(true, Ordering::Release);
         self.renewed(sent_at, lease);
@@ -191,14 +191,14 @@ impl Membership {
 
     /// Records that the open runs of these leases are known here: the jobs of their nodes may be claimed.
     pub(crate) fn note_adopted(&self, ended_leases: &[EndedLease]) {
-        let mut adopted = self.adopted.write().unwrap_or_else(PoisonError::into_inner);
-        ended_leases.clone_into(&mut adopted);
+        let mut adopted_leases = self.adopted.write().unwrap_or_else(PoisonError::into_inner);
+        ended_leases.clone_into(&mut adopted_leases);
     }
 
     /// Whether all of these leases are among the [adopted](Self::note_adopted) ones.
     pub(crate) fn has_adopted(&self, ended_leases: &[EndedLease]) -> bool {
-        let adopted = self.adopted.read().unwrap_or_else(PoisonError::into_inner);
-        ended_leases.iter().all(|ended| adopted.contains(ended))
+        let adopted_leases = self.adopted.read().unwrap_or_else(PoisonError::into_inner);
+        ended_leases.iter().all(|ended| adopted_leases.contains(ended))
     }
 
     /// Stores the list of nodes, and records a change of the nodes that take jobs.
@@ -219,12 +219,12 @@ impl Membership {
         if !nodes.iter().any(|node| node.id == own_node && node.takes_jobs(now)) {
             return Vec::new();
         }
-        let adopted = self.adopted.read().unwrap_or_else(PoisonError::into_inner);
+        let adopted_leases = self.adopted.read().unwrap_or_else(PoisonError::into_inner);
         let is_adopted = |node: &&Node| {
-            node.id != own_node && !node.is_living(now) && adopted.contains(&(node.id, node.lease_until))
+            node.id != own_node && !node.is_living(now) && adopted_leases.contains(&(node.id, node.lease_until))
         };
-        let dead = nodes.iter().filter(is_adopted).map(|node| node.id);
-        std::iter::once(NodeId::new(0)).chain(dead).collect()
+        let dead_nodes = nodes.iter().filter(is_adopted).map(|node| node.id);
+        std::iter::once(NodeId::new(0)).chain(dead_nodes).collect()
     }
 
     /// When the next lease of another node ends, as far as is known here.
@@ -268,12 +268,12 @@ impl Membership {
         let held_for = self.boot.micros().saturating_sub(self.held_since.load(Ordering::Acquire));
         let had_gap = self.had_gap.load(Ordering::Acquire);
         if had_gap && held_for < i64::try_from(lease.as_micros()).unwrap_or(i64::MAX) {
-            let released = nodes.iter().filter(|node| node.report.is_leaving && !node.is_living(now));
-            let released: Vec<NodeId> = released.map(|node| node.id).collect();
-            let adopted = self.adopted.read().unwrap_or_else(PoisonError::into_inner);
+            let released_nodes = nodes.iter().filter(|node| node.report.is_leaving && !node.is_living(now));
+            let released_nodes: Vec<NodeId> = released_nodes.map(|node| node.id).collect();
+            let adopted_leases = self.adopted.read().unwrap_or_else(PoisonError::into_inner);
             return dead_nodes_to_adopt(&nodes, self.token().node, now, lease)
                 .into_iter()
-                .filter(|ended| released.contains(&ended.0) || adopted.contains(ended))
+                .filter(|ended| released_nodes.contains(&ended.0) || adopted_leases.contains(ended))
                 .collect();
         }
         dead_nodes_to_adopt(&nodes, self.token().node, now, lease)
@@ -286,9 +286,9 @@ fn micros(length: Duration) -> i64 {
 
 /// The newest ended lease of each node that was alive recently: executors refuse its triggers.
 pub(crate) fn fences(nodes: &[Node], now: Timestamp) -> Vec<LeaseToken> {
-    let recent: Vec<Node> =
+    let recent_nodes: Vec<Node> =
         nodes.iter().filter(|node| node.lease_until + FENCED_FOR > now).take(FENCE_MAX).cloned().collect();
-    ended_leases(&recent)
+    ended_leases(&recent_nodes)
 }
 
 /// The newest ended lease of each node: the node has taken another lease since, or an adopter of its runs has fenced it.
@@ -304,11 +304,11 @@ fn dead_nodes_to_adopt(nodes: &[Node], own_node: NodeId, now: Timestamp, lease: 
         nodes.iter().filter(|node| may(node)).map(|node| node.id).collect()
     };
     let takers = ids(&|node| node.takes_jobs(now));
-    let living = if takers.is_empty() { ids(&|node| node.is_living(now)) } else { takers };
-    if !living.contains(&own_node) {
+    let adopters = if takers.is_empty() { ids(&|node| node.is_living(now)) } else { takers };
+    if !adopters.contains(&own_node) {
         return Vec::new();
     }
-    let adopter = |dead: NodeId| living.iter().copied().find(|id| *id > dead).or(living.first().copied());
+    let adopter = |dead: NodeId| adopters.iter().copied().find(|id| *id > dead).or(adopters.first().copied());
     let adopts_here = |node: &&Node| {
         node.id != own_node
             && !node.is_living(now)

@@ -167,9 +167,9 @@ impl MoveLoop {
             return Some(MoveReason::Leaves);
         }
         let is_stable = membership.takers_unchanged_for(now) >= self.shared.config.lease * 2;
-        let (strategy, (among, at)) = (self.shared.config.claim_strategy, &self.last_settled);
-        let is_new =
-            takers(&membership.node_shares(now)) != *among || strategy.depends_on_load() && now.since(*at) >= HALF_LIFE;
+        let (strategy, (movers, at)) = (self.shared.config.claim_strategy, &self.last_settled);
+        let is_new = takers(&membership.node_shares(now)) != *movers
+            || strategy.depends_on_load() && now.since(*at) >= HALF_LIFE;
         (strategy.rebalances() && is_stable && is_new).then_some(MoveReason::Shares)
     }
 }
@@ -243,10 +243,10 @@ async fn move_next_jobs(
     if misplaced_jobs.is_empty() {
         return Ok(RoundOutcome { next_after, ..RoundOutcome::default() });
     }
-    let mut unsent = read_unsent_by_job(shared, lease, movable, now).await?;
+    let mut unsent_runs = read_unsent_by_job(shared, lease, movable, now).await?;
     let mut moved_count = 0;
     for batch in misplaced_jobs.chunks(BATCH_JOB_COUNT) {
-        moved_count += hand_over_jobs(shared, lease, batch, &mut unsent, movable).await?;
+        moved_count += hand_over_jobs(shared, lease, batch, &mut unsent_runs, movable).await?;
         if matches!(movable, MovableRuns::NotYetDue) && shared.clock.now() > now + ROUND_LENGTH_MAX {
             // Runs that were not due yet may be by now: the other jobs go in the next round.
             break;
@@ -267,16 +267,16 @@ async fn hand_over_jobs(
     shared: &Shared,
     lease: &HeldLease,
     batch: &[(JobId, NodeId)],
-    unsent: &mut HashMap<JobId, Vec<UnsentRun>>,
+    unsent_runs: &mut HashMap<JobId, Vec<UnsentRun>>,
     movable: MovableRuns<'_>,
 ) -> Result<usize, StoreError> {
     let mut runs = Vec::new();
-    let moves: Vec<HomeMove> = batch
+    let home_moves: Vec<HomeMove> = batch
         .iter()
         .map(|(job, to)| {
-            let of_job = unsent.remove(job).unwrap_or_default();
-            runs.extend(of_job.iter().map(|run| (run.run, run.due_at)));
-            HomeMove { job: *job, runs: of_job.iter().map(|run| run.run).collect(), to: *to }
+            let runs_of_job = unsent_runs.remove(job).unwrap_or_default();
+            runs.extend(runs_of_job.iter().map(|run| (run.run, run.due_at)));
+            HomeMove { job: *job, runs: runs_of_job.iter().map(|run| run.run).collect(), to: *to }
         })
         .collect();
     shared.departing.begin_handover(runs.iter().copied());
@@ -285,12 +285,12 @@ async fn hand_over_jobs(
         MovableRuns::NotYetDue => shared.clock.now() + start_lead_max(shared),
         MovableRuns::AllBut(_) => Timestamp::EPOCH,
     };
-    let result = shared.store.move_jobs(lease.token, &moves, not_before).await;
+    let move_result = shared.store.move_jobs(lease.token, &home_moves, not_before).await;
     // If the answer was lost, it is not known which jobs moved: runs that stayed are found as strays.
-    let result = result?;
-    let moved_runs: HashSet<RunId> = result.runs.iter().copied().collect();
+    let move_result = move_result?;
+    let moved_runs: HashSet<RunId> = move_result.runs.iter().copied().collect();
     shared.departing.cancel_handover(runs.into_iter().map(|(run, _)| run).filter(|run| !moved_runs.contains(run)));
-    Ok(result.jobs.len())
+    Ok(move_result.jobs.len())
 }
 
 /// Reads the loads from the store: the nodes' reports are some seconds old, and lack the jobs that were handed over since.

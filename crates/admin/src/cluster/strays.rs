@@ -97,18 +97,18 @@ impl Strays {
     /// Own pending runs that are overdue and not in memory.
     pub(super) async fn overdue(&mut self, shared: &Shared, token: LeaseToken) -> Result<Vec<Run>, StoreError> {
         let due_before = shared.clock.now() - STRAY_AFTER;
-        let recent = (due_before - shared.config.stray_recent, due_before);
-        let mut missing = self.recent.missing(shared, token, recent).await?;
+        let recent_range = (due_before - shared.config.stray_recent, due_before);
+        let mut missing = self.recent.missing(shared, token, recent_range).await?;
         missing.extend(self.overdue.missing(shared, token, (Timestamp::EPOCH, due_before)).await?);
         missing.sort_unstable();
         missing.dedup();
-        let mut overdue = shared.store.runs(&missing).await?;
+        let mut overdue_runs = shared.store.runs(&missing).await?;
         let is_own = |run: &Run| (run.node, run.node_epoch) == (token.node, token.epoch);
-        overdue.retain(|run| run.status == RunStatus::Pending && is_own(run));
+        overdue_runs.retain(|run| run.status == RunStatus::Pending && is_own(run));
         // Memory is read after the rows: a run that came into memory meanwhile may have been marked and sent since.
-        let missing = shared.in_memory.missing(overdue.iter().map(|run| run.id));
-        overdue.retain(|run| missing.contains(&run.id));
-        Ok(overdue)
+        let missing = shared.in_memory.missing(overdue_runs.iter().map(|run| run.id));
+        overdue_runs.retain(|run| missing.contains(&run.id));
+        Ok(overdue_runs)
     }
 
     /// Starts the next sweep of the running runs at the beginning.
@@ -126,11 +126,11 @@ impl Strays {
     pub(super) async fn running(&mut self, shared: &Shared, token: LeaseToken) -> Result<Vec<Run>, StoreError> {
         let range = (Timestamp::EPOCH, Timestamp::MAX);
         let missing = shared.awaiting.missing(self.running.missing(shared, token, range).await?);
-        let mut running = shared.store.runs(&missing).await?;
+        let mut running_runs = shared.store.runs(&missing).await?;
         let is_own = |run: &Run| (run.node, run.node_epoch) == (token.node, token.epoch);
         // A broadcast in progress is in no node's memory; only its shards are.
-        running.retain(|run| run.status == RunStatus::Running && is_own(run) && !run.is_root());
-        Ok(running)
+        running_runs.retain(|run| run.status == RunStatus::Running && is_own(run) && !run.is_root());
+        Ok(running_runs)
     }
 }
 

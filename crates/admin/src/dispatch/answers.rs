@@ -28,11 +28,16 @@ pub(super) fn flush_questions(d: &mut Decision<'_>) {
     }
 }
 
-/// Handles an executor's answer to question `number`; `free` lists the jobs whose runs it would take.
-pub(super) fn on_probe_answered(d: &mut Decision<'_>, executor: ExecutorId, number: i64, free: &BTreeSet<JobId>) {
+/// Handles an executor's answer to question `question_number`; `free_jobs` lists the jobs whose runs it would take.
+pub(super) fn on_probe_answered(
+    d: &mut Decision<'_>,
+    executor: ExecutorId,
+    question_number: i64,
+    free_jobs: &BTreeSet<JobId>,
+) {
     let now = d.now;
     d.state.executors.record_heard(executor, now);
-    for job in d.state.probes.record_answer(executor, number, free, &mut d.state.runs) {
+    for job in d.state.probes.record_answer(executor, question_number, free_jobs, &mut d.state.runs) {
         route_probed(d, job);
     }
 }
@@ -62,8 +67,8 @@ fn route_probed(d: &mut Decision<'_>, job: JobId) {
             RouteDecision::Wait(_) => waiting_probes.push(probe),
             RouteDecision::NoExecutor => {
                 d.state.probes.pause(job, now);
-                let since = probe.ready.tried_at.unwrap_or(now);
-                d.state.parked.push(WaitingRun { ready: probe.ready, since }, &mut d.state.runs);
+                let tried_since = probe.ready.tried_at.unwrap_or(now);
+                d.state.parked.push(WaitingRun { ready: probe.ready, since: tried_since }, &mut d.state.runs);
             }
         }
     }

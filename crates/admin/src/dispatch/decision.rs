@@ -104,8 +104,8 @@ impl<'a> Decision<'a> {
         self.effects.push(Effect::Finish(Box::new(submission)));
     }
 
-    pub(super) fn count(&mut self, what: Count, count: usize) {
-        self.effects.push(Effect::Count(what, count));
+    pub(super) fn count(&mut self, counter: Count, count: usize) {
+        self.effects.push(Effect::Count(counter, count));
     }
 
     pub(super) fn forget(&mut self, runs: impl IntoIterator<Item = RunId>) {

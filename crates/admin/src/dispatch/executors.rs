@@ -86,8 +86,8 @@ impl ConnectedExecutor {
 
     /// Whether the run's caller named this executor, or none.
     pub(crate) fn is_allowed_for(&self, run: &Run) -> bool {
-        let only = run.only_executor.as_deref();
-        only.is_none_or(|only| only == self.given_name) || mutant::on(Mutant::ChosenIsIgnored)
+        let only_executor = run.only_executor.as_deref();
+        only_executor.is_none_or(|only| only == self.given_name) || mutant::on(Mutant::ChosenIsIgnored)
     }
 
     /// An executor that takes any handler, as those of XXL-JOB do, takes no pump jobs.
@@ -138,8 +138,8 @@ impl ConnectedExecutor {
 
     /// Whether it takes a run now and has spare slots: more than a quarter of its slots are free, and more than one.
     pub(crate) fn has_spare_slots(&self, now: Timestamp) -> bool {
-        let free = self.slots.saturating_sub(self.in_flight + self.runs_of_other_nodes);
-        free > (self.slots / 4).max(1) && self.refusal(now).is_none()
+        let free_slots = self.slots.saturating_sub(self.in_flight + self.runs_of_other_nodes);
+        free_slots > (self.slots / 4).max(1) && self.refusal(now).is_none()
     }
 
     /// Whether a run that it gets now begins at once.
@@ -213,8 +213,8 @@ impl Executors {
         self.disconnected.remove(&id);
         self.lost.remove(&id);
         self.newest_hellos.insert(id, session.hello);
-        if let Some(earlier) = self.online.remove(&id) {
-            self.unlist(&earlier);
+        if let Some(earlier_session) = self.online.remove(&id) {
+            self.unlist(&earlier_session);
         }
         self.by_app.entry(executor.app).or_default().insert((executor.name.clone(), id), ());
         let slots = usize::try_from(executor.slots).unwrap_or(usize::MAX);
@@ -271,8 +271,8 @@ impl Executors {
     }
 
     /// Removes an executor whose stream ended; `None` if a newer stream is open.
-    pub(crate) fn leave(&mut self, id: ExecutorId, number: u64, now: Timestamp) -> Option<ConnectedExecutor> {
-        if self.online.get(&id)?.session.number != number {
+    pub(crate) fn leave(&mut self, id: ExecutorId, session_number: u64, now: Timestamp) -> Option<ConnectedExecutor> {
+        if self.online.get(&id)?.session.number != session_number {
             return None;
         }
         let online = self.online.remove(&id)?;
@@ -334,9 +334,10 @@ impl Executors {
         let Some(heard_at) = self.disconnected.remove(&id) else { return false };
         self.silences.end(id);
         self.lost.insert(id, LostExecutor { at: now, heard_at, has_stopped_all: heard_at < stopped_before });
-        let Self { online, disconnected, lost, .. } = self;
-        self.newest_hellos
-            .retain(|id, _| online.contains_key(id) || disconnected.contains_key(id) || lost.contains_key(id));
+        let Self { online, disconnected, lost: lost_executors, .. } = self;
+        self.newest_hellos.retain(|id, _| {
+            online.contains_key(id) || disconnected.contains_key(id) || lost_executors.contains_key(id)
+        });
         true
     }
 
@@ -344,8 +345,8 @@ impl Executors {
     pub(crate) fn record_process_end(&mut self, id: ExecutorId, now: Timestamp) -> bool {
         let is_news = self.record_loss(id, now, Timestamp::MAX)
             || self.lost.get_mut(&id).is_some_and(|lost| !std::mem::replace(&mut lost.has_stopped_all, true));
-        if let Some(lost) = self.lost.get_mut(&id) {
-            lost.heard_at = Timestamp::MAX;
+        if let Some(lost_executor) = self.lost.get_mut(&id) {
+            lost_executor.heard_at = Timestamp::MAX;
         }
         is_news
     }
@@ -353,11 +354,11 @@ impl Executors {
     /// Watches a lost executor again if it was last heard earlier than `heard_before`. By now it must have stopped even the runs that continue
     /// in silence, unless a node has heard it since.
     pub(crate) fn suspect_again(&mut self, id: ExecutorId, heard_before: Timestamp) {
-        if let Some(lost) =
+        if let Some(lost_executor) =
             self.lost.get(&id).copied().filter(|lost| !lost.has_stopped_all && lost.heard_at < heard_before)
         {
             self.lost.remove(&id);
-            self.disconnected.insert(id, lost.heard_at);
+            self.disconnected.insert(id, lost_executor.heard_at);
         }
     }
 
@@ -382,8 +383,8 @@ impl Executors {
     }
 
     /// Records an executor's answer to a fence; false if the answer came on a stream that is not the newest.
-    pub(crate) fn record_fence_answer(&mut self, id: ExecutorId, number: u64, answer: FenceAnswer) -> bool {
-        let Some(online) = self.online.get_mut(&id).filter(|online| online.session.number == number) else {
+    pub(crate) fn record_fence_answer(&mut self, id: ExecutorId, session_number: u64, answer: FenceAnswer) -> bool {
+        let Some(online) = self.online.get_mut(&id).filter(|online| online.session.number == session_number) else {
             return false;
         };
         let epoch = online.fenced.entry(answer.lease.node).or_insert(answer.lease.epoch);
@@ -418,15 +419,16 @@ impl Executors {
     pub(crate) fn obstacles(&self, ready: &ReadyRun, now: Timestamp) -> Vec<Obstacle> {
         let obstacle = |online: &ConnectedExecutor| {
             let is_silent = self.is_silent(online) && online.is_fit(ready) && online.takes_new();
-            let silent = || Obstacle { executor: online.name.clone(), kind: ObstacleKind::Silent, condition: None };
-            if is_silent { Some(silent()) } else { online.obstacle(&ready.definition.job, now) }
+            let silent_obstacle =
+                || Obstacle { executor: online.name.clone(), kind: ObstacleKind::Silent, condition: None };
+            if is_silent { Some(silent_obstacle()) } else { online.obstacle(&ready.definition.job, now) }
         };
-        let allowed = || self.in_app(ready.run.app).filter(|online| online.is_allowed_for(&ready.run));
-        let mut obstacles: Vec<Obstacle> = allowed().filter_map(obstacle).collect();
-        if let Some(only) = &ready.run.only_executor
-            && allowed().next().is_none()
+        let allowed_executors = || self.in_app(ready.run.app).filter(|online| online.is_allowed_for(&ready.run));
+        let mut obstacles: Vec<Obstacle> = allowed_executors().filter_map(obstacle).collect();
+        if let Some(named_executor) = &ready.run.only_executor
+            && allowed_executors().next().is_none()
         {
-            obstacles.push(Obstacle { executor: only.clone(), kind: ObstacleKind::Offline, condition: None });
+            obstacles.push(Obstacle { executor: named_executor.clone(), kind: ObstacleKind::Offline, condition: None });
         }
         obstacles.sort_by_key(|obstacle| !is_fit_despite(obstacle.kind));
         obstacles

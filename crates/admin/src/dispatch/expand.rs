@@ -52,12 +52,12 @@ pub(super) fn on_expanded(d: &mut Decision<'_>, row: &Run, shards: Shards) {
     let shard_ids: BTreeSet<RunId> = asked_shards.iter().map(|shard| shard.id).collect();
     let lease = |run: &Run| (run.node, run.node_epoch);
     let is_unsent = |shard: &Run| shard.status == RunStatus::Pending && lease(shard) == lease(&root.run);
-    let unsent: Vec<Run> =
+    let unsent_shards: Vec<Run> =
         open_shards.into_iter().filter(|shard| shard_ids.contains(&shard.id) && is_unsent(shard)).collect();
-    let has_come: BTreeSet<RunId> = unsent.iter().map(|shard| shard.id).collect();
-    let gone: Vec<Run> = asked_shards.into_iter().filter(|shard| !has_come.contains(&shard.id)).collect();
-    d.forget_shards(&gone);
-    unsent.into_iter().for_each(|shard| turns::accept_run(d, ready(shard)));
+    let has_come: BTreeSet<RunId> = unsent_shards.iter().map(|shard| shard.id).collect();
+    let missing_shards: Vec<Run> = asked_shards.into_iter().filter(|shard| !has_come.contains(&shard.id)).collect();
+    d.forget_shards(&missing_shards);
+    unsent_shards.into_iter().for_each(|shard| turns::accept_run(d, ready(shard)));
     place::forget_unsent(d, &root);
     turns::leave_gate(d, root.run.id);
     flow::offer_freed_places(d);

@@ -72,9 +72,9 @@ fn place_ungated_runs(d: &mut Decision<'_>, ready: &ReadyRun) {
     } else if definition.pump.is_none() && ungated.remove(&job) {
         let active = runs.actives().map(|active| (&active.ready, Some(active.executor)));
         let roll_call_runs = runs.all_in_roll_call().map(|ready| (ready, ready.run.executor_id));
-        let earlier =
+        let earlier_runs =
             active.chain(roll_call_runs).filter(|(earlier, _)| earlier.run.job == job && earlier.run.id != run);
-        earlier.for_each(|(earlier, executor)| gates.open_place_before(earlier, executor, ready));
+        earlier_runs.for_each(|(earlier, executor)| gates.open_place_before(earlier, executor, ready));
     }
 }
 
@@ -164,8 +164,8 @@ fn unless_too_late(d: &mut Decision<'_>, ready: ReadyRun) -> Option<ReadyRun> {
     if is_served && ready.is_catch_up() {
         return Some(ReadyRun { queued_at: Some(now), ..ready });
     }
-    let ahead = d.state.gates.ahead_of(ready.run.id);
-    expire_in_order(d, ready, ahead);
+    let run_ahead = d.state.gates.ahead_of(ready.run.id);
+    expire_in_order(d, ready, run_ahead);
     None
 }
 
@@ -188,7 +188,7 @@ pub(super) fn wake_limits(d: &mut Decision<'_>) {
 
 fn offer_limit(d: &mut Decision<'_>, key: &LimitKey) {
     let now = d.now;
-    while let Some(WaitingRun { ready, since }) = d.state.limits.next(key, now, &mut d.state.runs) {
+    while let Some(WaitingRun { ready, since: waiting_since }) = d.state.limits.next(key, now, &mut d.state.runs) {
         let run = ready.run.id;
         if ready.is_expired(now) {
             let waited_ms = Some(waited_ms(&ready, now));
@@ -196,15 +196,15 @@ fn offer_limit(d: &mut Decision<'_>, key: &LimitKey) {
             continue;
         }
         if let Some(ready) = place::place(d, ready) {
-            d.state.parked.push(WaitingRun { ready, since }, &mut d.state.runs);
+            d.state.parked.push(WaitingRun { ready, since: waiting_since }, &mut d.state.runs);
         }
-        d.state.limits.set_waiting_since(run, since, &mut d.state.runs);
+        d.state.limits.set_waiting_since(run, waiting_since, &mut d.state.runs);
     }
 }
 
-/// Ends a run whose queue timeout passed while it waited for earlier runs of its job; `ahead` is the first of those runs. A catch-up fire
+/// Ends a run whose queue timeout passed while it waited for earlier runs of its job; `run_ahead` is the first of those runs. A catch-up fire
 /// enters the gate again instead. The reason is `overlap` if an executor could have taken the run.
-pub(super) fn expire_in_order(d: &mut Decision<'_>, ready: ReadyRun, ahead: Option<RunId>) {
+pub(super) fn expire_in_order(d: &mut Decision<'_>, ready: ReadyRun, run_ahead: Option<RunId>) {
     let now = d.now;
     let is_served = !d.state.executors.eligible(&ready).is_empty();
     if !is_served || switches::switch_wait(d, &ready).is_some() {
@@ -217,7 +217,8 @@ pub(super) fn expire_in_order(d: &mut Decision<'_>, ready: ReadyRun, ahead: Opti
         entered.into_iter().for_each(|ready| place::place_or_park(d, ready));
     } else {
         let waited_ms = Some(waited_ms(&ready, now));
-        let detail = ReasonDetail { waits_for: Some(WaitFor::Run), run: ahead, waited_ms, ..ReasonDetail::default() };
+        let detail =
+            ReasonDetail { waits_for: Some(WaitFor::Run), run: run_ahead, waited_ms, ..ReasonDetail::default() };
         waits::skip(d, &ready, Reason::Overlap, detail);
     }
 }
@@ -229,13 +230,13 @@ pub(super) fn unpark(d: &mut Decision<'_>, app: AppId) {
         return;
     }
     let mut offer = Offer::new(d.facts.settings.refused_kinds_max);
-    while let Some(WaitingRun { ready, since }) = d.state.parked.next(app, &offer, &mut d.state.runs) {
+    while let Some(WaitingRun { ready, since: waiting_since }) = d.state.parked.next(app, &offer, &mut d.state.runs) {
         let run = ready.run.id;
-        let refused = place::place(d, ready);
+        let returned_run = place::place(d, ready);
         offer_freed_places(d);
-        d.state.limits.set_waiting_since(run, since, &mut d.state.runs);
-        if let Some(ready) = refused {
-            d.state.parked.refuse(WaitingRun { ready, since }, &mut offer, &mut d.state.runs);
+        d.state.limits.set_waiting_since(run, waiting_since, &mut d.state.runs);
+        if let Some(ready) = returned_run {
+            d.state.parked.refuse(WaitingRun { ready, since: waiting_since }, &mut offer, &mut d.state.runs);
         }
     }
 }

@@ -81,11 +81,11 @@ impl ReadyRun {
         let is_late = self.run.due_at + LATE_AFTER < now && !self.is_queued_in_time(now);
         let from = if is_late { now } else { self.run.due_at }.saturating_sub(self.queued_before());
         let queued_at = self.queued_at.unwrap_or(from);
-        let of_fire = is_late && self.run.attempt == 1 && self.run.parent.is_none();
-        let late = self
-            .late
-            .or_else(|| of_fire.then(|| lateness(self.run.due_at, self.taken_up_at.unwrap_or(now), now)).flatten());
-        Self { queued_at: Some(queued_at), late, ..self }
+        let is_first_of_fire = is_late && self.run.attempt == 1 && self.run.parent.is_none();
+        let lateness = self.late.or_else(|| {
+            is_first_of_fire.then(|| lateness(self.run.due_at, self.taken_up_at.unwrap_or(now), now)).flatten()
+        });
+        Self { queued_at: Some(queued_at), late: lateness, ..self }
     }
 
     /// How long it was queued in earlier attempts that no executor received.
@@ -176,9 +176,9 @@ pub(crate) fn end_of_unsent(
 
 /// A number from 0 to 1 that differs between runs and attempts and needs no random source.
 pub(crate) fn jitter(run: RunId, attempt: i32) -> f64 {
-    let mixed =
+    let mixed_bits =
         run.get().unsigned_abs().wrapping_add(u64::from(attempt.unsigned_abs())).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    f64::from(u16::try_from(mixed >> 48).unwrap_or(0)) / f64::from(u16::MAX)
+    f64::from(u16::try_from(mixed_bits >> 48).unwrap_or(0)) / f64::from(u16::MAX)
 }
 
 /// How long a run has been queued.

@@ -77,8 +77,9 @@ pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_past_deadline: bool
         }
         Choice::Wait => {
             let executor_candidates = online.iter().zip(&candidates);
-            let silent = executor_candidates.filter(|(_, one)| one.refusal.is_none() && one.answer == Answer::Missing);
-            RouteDecision::Wait(silent.map(|(online, _)| online.session.executor).collect())
+            let silent_executors =
+                executor_candidates.filter(|(_, one)| one.refusal.is_none() && one.answer == Answer::Missing);
+            RouteDecision::Wait(silent_executors.map(|(online, _)| online.session.executor).collect())
         }
         Choice::NoExecutor => RouteDecision::NoExecutor,
     }
@@ -126,16 +127,17 @@ fn choose_for_group(
     avoid_silent(d, online, &mut candidates);
     let loads = |may_queue: bool| -> Vec<Load> {
         let load = |(online, candidate): (&&ConnectedExecutor, &Candidate<'_>)| {
-            let is_open = candidate.refusal.is_none() && (may_queue || online.has_free_slot());
-            let room = if is_open { Room::Open } else { Room::Full };
+            let has_room = candidate.refusal.is_none() && (may_queue || online.has_free_slot());
+            let room = if has_room { Room::Open } else { Room::Full };
             Load { groups: group_count(d, online.session.executor, ready.run.job), room }
         };
         online.iter().zip(&candidates).map(load).collect()
     };
     // A group that moves has left its executor for one that had a free slot a moment ago. It must not come back because short runs
     // are on their way there.
-    let is_open = |name: &str| online.iter().zip(&candidates).any(|(one, to)| one.name == name && to.refusal.is_none());
-    let is_moving = ready.run.reason == Some(Reason::Moved) && ready.run.executor.as_deref().is_none_or(is_open);
+    let has_room =
+        |name: &str| online.iter().zip(&candidates).any(|(one, to)| one.name == name && to.refusal.is_none());
+    let is_moving = ready.run.reason == Some(Reason::Moved) && ready.run.executor.as_deref().is_none_or(has_room);
     let with_slot = if is_moving { None } else { least_loaded(&loads(false), per_executor) };
     match with_slot.or_else(|| least_loaded(&loads(true), per_executor)) {
         Some(index) => {
@@ -207,8 +209,8 @@ fn pseudo_random(run: &Run) -> u32 {
 }
 
 fn mix_bits(run: RunId) -> u32 {
-    let mixed = run.get().unsigned_abs().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-    u32::try_from(mixed).unwrap_or(0)
+    let mixed_bits = run.get().unsigned_abs().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+    u32::try_from(mixed_bits).unwrap_or(0)
 }
 
 /// The stored trace of a choice, which users read.
@@ -234,12 +236,12 @@ fn trace_of(
         };
         candidate.refusal = candidate.refusal.or(refusal);
     }
-    let tried_at = ready.tried_at.unwrap_or(now);
-    let behind = ready.late.map_or(Duration::ZERO, |late| late.by);
-    let turn = tried_at.since(run.due_at).saturating_sub(behind);
-    let waited = WaitTimes { server: ready.late, turn, executor: now.since(tried_at) };
-    let by = if run.only_executor.is_some() { trace::CHOSEN } else { route.as_str() };
-    trace::text(by, &candidates, waited)
+    let tried_since = ready.tried_at.unwrap_or(now);
+    let lateness = ready.late.map_or(Duration::ZERO, |late| late.by);
+    let turn = tried_since.since(run.due_at).saturating_sub(lateness);
+    let wait_times = WaitTimes { server: ready.late, turn, executor: now.since(tried_since) };
+    let router = if run.only_executor.is_some() { trace::CHOSEN } else { route.as_str() };
+    trace::text(router, &candidates, wait_times)
 }
 
 #[cfg(test)]

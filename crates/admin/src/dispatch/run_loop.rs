@@ -173,9 +173,9 @@ impl DispatchLoop {
             Effect::ForgetUnderLease(runs) => shared.in_memory.forget_under_lease(runs),
             Effect::Await(runs) => shared.awaiting.admit(runs),
             Effect::ForgetAwaiting => {
-                let mut dropped = shared.awaiting.all();
-                dropped.retain(|(_, run)| self.state.runs.active(*run).is_none());
-                shared.awaiting.forget(dropped);
+                let mut dropped_runs = shared.awaiting.all();
+                dropped_runs.retain(|(_, run)| self.state.runs.active(*run).is_none());
+                shared.awaiting.forget(dropped_runs);
             }
             Effect::EndLease => {
                 shared.membership.end();
@@ -233,7 +233,7 @@ impl DispatchLoop {
     /// Puts triggers on an executor's stream, each under the lease that its run was taken under.
     fn send_triggers(&mut self, executor: ExecutorId, runs: &[RunId], now: Timestamp) {
         let facts = facts(&self.shared, &self.settings, self.began, now);
-        let (sendable, mut unsent) = outbox::sendable(&mut Decision::new(&mut self.state, facts), executor, runs);
+        let (sendable, mut unsent_runs) = outbox::sendable(&mut Decision::new(&mut self.state, facts), executor, runs);
         let ids = self.shared.membership.latest().ids;
         let (mut messages, mut sent_triggers) =
             (Vec::with_capacity(sendable.len()), Vec::with_capacity(sendable.len()));
@@ -247,14 +247,14 @@ impl DispatchLoop {
                 trace_id = parent.map(|parent| format!("{:032x}", parent.trace_id())),
                 "a run goes to an executor"
             );
-            let number = ids.next(now);
+            let trigger_number = ids.next(now);
             // Noted before the trigger is sent: the executor may send log lines of the run immediately.
             self.shared.sent_runs.record(run, active.ready.run.attempt, executor);
             let start_in_us = self.shared.clock.micros_until(active.ready.run.due_at);
             self.shared.note_sent(active.ready.run.due_at);
-            let trigger = trigger(&active.ready, number, parent, (now, self.settings.silence_max));
+            let trigger = trigger(&active.ready, trigger_number, parent, (now, self.settings.silence_max));
             messages.push(v1::Trigger { start_in_us, ..trigger });
-            sent_triggers.push((run, number));
+            sent_triggers.push((run, trigger_number));
         }
         if !messages.is_empty() {
             let session = self.state.executors.get(executor).map(|online| online.session.clone());
@@ -265,12 +265,12 @@ impl DispatchLoop {
                 }
                 self.handle(Event::Sent(executor, sent_triggers), now);
             } else {
-                unsent.extend(sent_triggers.into_iter().map(|(run, _)| run));
+                unsent_runs.extend(sent_triggers.into_iter().map(|(run, _)| run));
             }
             rondel_failpoint::pass("send.written");
         }
-        if !unsent.is_empty() {
-            self.handle(Event::NotSent(unsent), now);
+        if !unsent_runs.is_empty() {
+            self.handle(Event::NotSent(unsent_runs), now);
         }
     }
 

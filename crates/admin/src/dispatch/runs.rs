@@ -56,11 +56,11 @@ pub(crate) struct Timer {
 }
 
 impl Timer {
-    /// The timer of a run that is not marked goes off `lead` before the run's instant.
-    pub(crate) fn new(ready: &ReadyRun, lead: Duration, uptime: Duration) -> Self {
+    /// The timer of a run that is not marked goes off `send_lead` before the run's instant.
+    pub(crate) fn new(ready: &ReadyRun, send_lead: Duration, uptime: Duration) -> Self {
         let is_marked = ready.definition.job.delivery == Delivery::AtMostOnce && !ready.run.is_root();
-        let lead = if is_marked { MARK_LEAD } else { lead };
-        Self { at: ready.run.due_at - lead, armed_at: uptime }
+        let send_lead = if is_marked { MARK_LEAD } else { send_lead };
+        Self { at: ready.run.due_at - send_lead, armed_at: uptime }
     }
 
     /// This timer, set to `at`.
@@ -71,8 +71,8 @@ impl Timer {
     /// Whether the run has waited here for longer than the database's clock allows. If so, the clock must have stepped back since the run
     /// was read: by that clock the run's instant may have been far ahead again, and an edit may have settled the run.
     pub(crate) fn is_outdated(&self, due_at: Timestamp, now: Timestamp, uptime: Duration) -> bool {
-        let overdue = if now > due_at { now.since(due_at) } else { Duration::ZERO };
-        uptime.saturating_sub(self.armed_at) > overdue + READ_AHEAD_MAX
+        let overdue_for = if now > due_at { now.since(due_at) } else { Duration::ZERO };
+        uptime.saturating_sub(self.armed_at) > overdue_for + READ_AHEAD_MAX
     }
 }
 
@@ -250,14 +250,14 @@ impl OpenRuns {
 
     /// Takes all broadcasts whose shards are unconfirmed; the caller stores the shards again.
     pub(crate) fn expand_again(&mut self) -> Vec<(Run, Vec<Run>)> {
-        let mut again = Vec::new();
+        let mut roots_to_expand = Vec::new();
         for root in std::mem::take(&mut self.unconfirmed) {
             let Some(open_run) = self.get_mut(root) else { continue };
             if let Stage::Unconfirmed(shards) = std::mem::replace(&mut open_run.stage, Stage::Expanding) {
-                again.push((open_run.ready.run.clone(), shards));
+                roots_to_expand.push((open_run.ready.run.clone(), shards));
             }
         }
-        again
+        roots_to_expand
     }
 
     /// Takes out a run that is in none of the other queues.
@@ -333,9 +333,9 @@ impl OpenRuns {
 
     /// How a run from the ring relates to the run already in the table. A run that is past its timer is not started again.
     pub(crate) fn arrival(&self, ready: &ReadyRun) -> Arrival {
-        let Some(here) = self.get(ready.run.id) else { return Arrival::New };
-        let has_timer = matches!(here.stage, Stage::Scheduled(_) | Stage::HeldBack(_));
-        match epoch_and_attempt(ready).cmp(&here.epoch_and_attempt()) {
+        let Some(present_run) = self.get(ready.run.id) else { return Arrival::New };
+        let has_timer = matches!(present_run.stage, Stage::Scheduled(_) | Stage::HeldBack(_));
+        match epoch_and_attempt(ready).cmp(&present_run.epoch_and_attempt()) {
             std::cmp::Ordering::Greater => Arrival::Replaces,
             std::cmp::Ordering::Equal if has_timer => Arrival::Replaces,
             std::cmp::Ordering::Equal | std::cmp::Ordering::Less => Arrival::Known,
@@ -372,24 +372,24 @@ impl OpenRuns {
         self.put_hand(ready.run.id, AttemptInHand::InRollCall(Box::new(ready)))
     }
 
-    fn put_hand(&mut self, run: RunId, hand: AttemptInHand) -> bool {
-        let is_later = self.in_hand.get(&run).is_none_or(|here| here.attempt() <= hand.attempt());
+    fn put_hand(&mut self, run: RunId, attempt: AttemptInHand) -> bool {
+        let is_later = self.in_hand.get(&run).is_none_or(|here| here.attempt() <= attempt.attempt());
         if is_later {
             self.take_hand(run);
-            if let AttemptInHand::Active(active) = &hand {
+            if let AttemptInHand::Active(active) = &attempt {
                 self.by_executor.entry(active.executor).or_default().insert(run);
                 self.active_count += 1;
             }
-            self.in_hand.insert(run, hand);
+            self.in_hand.insert(run, attempt);
             self.hand_changes.push(run);
         }
         is_later
     }
 
     fn take_hand(&mut self, run: RunId) -> Option<AttemptInHand> {
-        let hand = self.in_hand.remove(&run)?;
+        let attempt = self.in_hand.remove(&run)?;
         self.hand_changes.push(run);
-        if let AttemptInHand::Active(active) = &hand {
+        if let AttemptInHand::Active(active) = &attempt {
             self.active_count -= 1;
             if let Some(its) = self.by_executor.get_mut(&active.executor) {
                 its.remove(&run);
@@ -398,7 +398,7 @@ impl OpenRuns {
                 }
             }
         }
-        Some(hand)
+        Some(attempt)
     }
 
     /// Moves a run to the successor of the executor that it was sent to.

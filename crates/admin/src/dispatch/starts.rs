@@ -77,8 +77,9 @@ pub(crate) fn unstarted_wait(
         false => (WaitFor::Answer, ObstacleKind::Offline),
     };
     // The row of a broadcast's shard names its executor from its creation, and keeps that name.
-    let hand = (!active.ready.is_for_one_executor()).then(|| active.run_at_executor(active.sent_or_chosen_at));
-    let place = WaitPlace::Executor(hand);
+    let run_at_executor =
+        (!active.ready.is_for_one_executor()).then(|| active.run_at_executor(active.sent_or_chosen_at));
+    let place = WaitPlace::Executor(run_at_executor);
     let obstacle = Obstacle { executor: active.executor_name.clone(), kind, condition: None };
     Some((ReasonDetail { waits_for: Some(waits_for), ..ReasonDetail::default() }.with_obstacles([obstacle]), place))
 }

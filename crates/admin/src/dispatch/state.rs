@@ -145,8 +145,8 @@ impl State {
     /// Whether no executor has a run other than a pump's group, and no mark is being removed.
     pub(crate) fn is_drained(&self) -> bool {
         // Groups of pump jobs run without an end, so the drain does not wait for them: the next server takes them over.
-        let waits_for = |active: &ActiveRun| active.ready.definition.job.pump.is_none();
-        self.pending.unmarking_count == 0 && !self.runs.actives().any(waits_for)
+        let must_end = |active: &ActiveRun| active.ready.definition.job.pump.is_none();
+        self.pending.unmarking_count == 0 && !self.runs.actives().any(must_end)
     }
 }
 

@@ -105,9 +105,9 @@ fn inherit_runs(d: &mut Decision<'_>, predecessor: ExecutorId, executor: &Online
 }
 
 /// The executor's stream has ended.
-pub(super) fn on_stream_ended(d: &mut Decision<'_>, id: ExecutorId, number: u64) {
+pub(super) fn on_stream_ended(d: &mut Decision<'_>, id: ExecutorId, session_number: u64) {
     let now = d.now;
-    if d.state.executors.leave(id, number, now).is_none() {
+    if d.state.executors.leave(id, session_number, now).is_none() {
         return;
     }
     unanswered::await_no_answers(d, id);
@@ -143,24 +143,24 @@ pub(super) fn on_replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Ve
             continue;
         }
         active.record_answer();
-        let waited = now.since(active.sent_or_chosen_at);
+        let answer_time = now.since(active.sent_or_chosen_at);
         if let Some(span) = active.span.take() {
-            let why = matches!(reply, Reply::Refused(..)).then_some("the executor refused it");
-            d.effects.push(Effect::EndSpan(span, why));
+            let refusal = matches!(reply, Reply::Refused(..)).then_some("the executor refused it");
+            d.effects.push(Effect::EndSpan(span, refusal));
         }
         match reply {
-            Reply::Accepted => d.effects.push(Effect::Measure(Measure::Accepted(waited))),
-            Reply::Refused(..) => d.effects.push(Effect::Measure(Measure::Refused(waited))),
+            Reply::Accepted => d.effects.push(Effect::Measure(Measure::Accepted(answer_time))),
+            Reply::Refused(..) => d.effects.push(Effect::Measure(Measure::Refused(answer_time))),
             Reply::Started(start) => {
                 active.record_start(start.at.unwrap_or(active.sent_or_chosen_at + start.start_delay), now);
                 d.state.deadlines.record_start(&active.ready, d.facts.boot_micros);
             }
         }
-        if let Reply::Refused(why, _) = reply {
+        if let Reply::Refused(refusal, _) = reply {
             let handler = active.ready.definition.job.handler.clone();
             app_of_refused = Some(active.ready.run.app);
             // What the run held is offered to other runs as it is taken back: by then the executor must count as one that takes none.
-            apply_refusal(d, executor, &handler, why);
+            apply_refusal(d, executor, &handler, refusal);
             outbox::take_back_unsent(d, &[run]);
         }
     }
@@ -170,9 +170,9 @@ pub(super) fn on_replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Ve
     }
 }
 
-fn apply_refusal(d: &mut Decision<'_>, executor: ExecutorId, handler: &str, why: v1::RefusedWhy) {
+fn apply_refusal(d: &mut Decision<'_>, executor: ExecutorId, handler: &str, refusal: v1::RefusedWhy) {
     let now = d.now;
-    match why {
+    match refusal {
         v1::RefusedWhy::NoHandler => d.state.executors.forget_handler(executor, handler),
         v1::RefusedWhy::Draining => {
             if let Some(online) = d.state.executors.get_mut(executor) {

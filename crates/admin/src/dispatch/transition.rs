@@ -214,14 +214,14 @@ fn drop_unsent(d: &mut Decision<'_>) {
     state.limits.retain(is_active);
     state.pending.covering.clear();
     state.recovery.rollcall.clear();
-    let mut dropped = state.runs.drain_roll_call();
+    let mut dropped_runs = state.runs.drain_roll_call();
     for waiting_run in state.runs.drain_waiting() {
         if let Stage::Unconfirmed(shards) = waiting_run.stage {
             d.effects.push(Effect::ForgetUnderLease(shards.iter().map(|shard| (shard.id, lease_of(shard))).collect()));
         }
-        dropped.push(waiting_run.ready);
+        dropped_runs.push(waiting_run.ready);
     }
-    d.forget_under_lease(dropped.iter().map(|ready| (ready.run.id, ready.token())));
+    d.forget_under_lease(dropped_runs.iter().map(|ready| (ready.run.id, ready.token())));
 }
 
 #[cfg(test)]

@@ -74,9 +74,9 @@ impl StepLoop {
             }
             Step::Mark(runs) => {
                 let asked_runs = runs.iter().map(|run| (run.run, run.attempt)).collect();
-                let won = store.mark(token, &runs).await;
-                self.notify(Event::Marked(asked_runs, won.as_ref().cloned().unwrap_or_default())).await;
-                won.map(drop)
+                let result = store.mark(token, &runs).await;
+                self.notify(Event::Marked(asked_runs, result.as_ref().cloned().unwrap_or_default())).await;
+                result.map(drop)
             }
             Step::NoteLeft(executor) => store.leave_sessions(executor).await,
             Step::Unmark(runs) => {
@@ -128,20 +128,25 @@ impl StepLoop {
 
     /// Gives limits away, and retries until the database answers. Until then the rows of the limits may still name this node, which no longer
     /// counts runs for them.
-    async fn give_limits(&self, token: LeaseToken, limits: &[LimitName], to: Option<NodeId>) -> Result<(), StoreError> {
+    async fn give_limits(
+        &self,
+        token: LeaseToken,
+        limits: &[LimitName],
+        new_home: Option<NodeId>,
+    ) -> Result<(), StoreError> {
         let store = &self.shared.store;
-        let kept = loop {
-            match store.give_limits(token, limits, to).await {
-                Ok(kept) => break kept,
+        let kept_limits = loop {
+            match store.give_limits(token, limits, new_home).await {
+                Ok(kept_limits) => break kept_limits,
                 Err(error) if error.is_transient() && self.shared.membership.held().is_some() => {
                     tokio::time::sleep(RETRY_DELAY).await;
                 }
                 Err(error) => return Err(error),
             }
         };
-        if !kept.is_empty() {
-            let homes = store.limit_homes(token, &kept).await?;
-            self.notify(Event::LimitHomes(token, kept.into_iter().zip(homes).collect())).await;
+        if !kept_limits.is_empty() {
+            let homes = store.limit_homes(token, &kept_limits).await?;
+            self.notify(Event::LimitHomes(token, kept_limits.into_iter().zip(homes).collect())).await;
         }
         Ok(())
     }
@@ -167,20 +172,20 @@ impl StepLoop {
 
     /// Finds out when other nodes last heard these executors. If the database does not answer, the dispatcher asks again.
     async fn last_heard(&self, executors: Vec<ExecutorId>, token: LeaseToken) -> Result<(), StoreError> {
-        let since = self.shared.clock.now() - self.shared.config.lost_after;
-        let sessions = match self.shared.store.sessions(since).await {
+        let heard_since = self.shared.clock.now() - self.shared.config.lost_after;
+        let sessions = match self.shared.store.sessions(heard_since).await {
             Ok(sessions) => sessions,
             Err(error) => {
                 self.notify(Event::Heard(Vec::new(), BTreeMap::new())).await;
                 return Err(error);
             }
         };
-        let mut heard = BTreeMap::new();
+        let mut heard_at_by_executor = BTreeMap::new();
         for session in sessions.iter().filter(|session| session.token.node != token.node) {
-            let at = heard.entry(session.executor).or_insert(session.last_seen_at);
-            *at = session.last_seen_at.max(*at);
+            let heard_at = heard_at_by_executor.entry(session.executor).or_insert(session.last_seen_at);
+            *heard_at = session.last_seen_at.max(*heard_at);
         }
-        self.notify(Event::Heard(executors, heard)).await;
+        self.notify(Event::Heard(executors, heard_at_by_executor)).await;
         Ok(())
     }
 
@@ -196,16 +201,20 @@ impl StepLoop {
 
     /// Cancels a broadcast by cancelling its shards, also those that were created after the request.
     async fn cancel_shards(&self, root: &Run) -> Result<(), StoreError> {
-        let by = root.cancel_by.as_deref().unwrap_or_default();
+        let actor = root.cancel_by.as_deref().unwrap_or_default();
         let open_shards = self.shared.open_shards(root).await?;
-        let uncancelled: Vec<RunId> =
+        let uncancelled_shards: Vec<RunId> =
             open_shards.iter().filter(|shard| shard.cancel_by.is_none()).map(|shard| shard.id).collect();
-        if uncancelled.is_empty() {
+        if uncancelled_shards.is_empty() {
             return Ok(());
         }
         let reason = root.cancel_request_reason().unwrap_or(Reason::Requested);
-        self.shared.store.ask_cancels(&uncancelled, CancelRequest { by, reason }, self.shared.clock.now()).await?;
-        self.notify(Event::Cancels(uncancelled.into_iter().map(|shard| (shard, by.to_owned())).collect())).await;
+        self.shared
+            .store
+            .ask_cancels(&uncancelled_shards, CancelRequest { by: actor, reason }, self.shared.clock.now())
+            .await?;
+        self.notify(Event::Cancels(uncancelled_shards.into_iter().map(|shard| (shard, actor.to_owned())).collect()))
+            .await;
         Ok(())
     }
 
@@ -220,8 +229,8 @@ impl StepLoop {
         runs.retain(|run| definitions.contains_key(&(run.job, run.job_version)));
         let now = self.shared.clock.now();
         runs.retain(|run| matches!(run.status, RunStatus::Waiting | RunStatus::Pending) && !is_fire_ahead(run, now));
-        let ending = self.shared.in_memory.admit_to_end(runs);
-        for run in &ending {
+        let ending_runs = self.shared.in_memory.admit_to_end(runs);
+        for run in &ending_runs {
             let (Some(definition), Some(reason)) = (definitions.get(&(run.job, run.job_version)), reasons.get(&run.id))
             else {
                 continue;

@@ -116,8 +116,8 @@ impl Limits {
 
     /// Asks again for the unknown homes of limits that runs wait for.
     pub(crate) fn ask_again(&mut self) {
-        let waited_for = self.limits.iter().filter(|(_, limit)| !limit.waiting.is_empty());
-        let homes = waited_for.filter_map(|(key, _)| match key {
+        let limits_with_waits = self.limits.iter().filter(|(_, limit)| !limit.waiting.is_empty());
+        let homes = limits_with_waits.filter_map(|(key, _)| match key {
             LimitKey::Home(name) => Some(name.clone()),
             LimitKey::Concurrency(..) | LimitKey::Rate(..) | LimitKey::JobRate(_) => None,
         });
@@ -264,8 +264,8 @@ impl Limits {
 
     /// Handles a step back of the clock to `now`: a start after `now` counts as a start at `now`.
     pub(crate) fn step_back(&mut self, now: Timestamp) {
-        let starts = self.limits.values_mut().flat_map(|limit| &mut limit.starts);
-        starts.for_each(|(at, _)| *at = now.min(*at));
+        let start_instants = self.limits.values_mut().flat_map(|limit| &mut limit.starts);
+        start_instants.for_each(|(at, _)| *at = now.min(*at));
         self.wake_at = Some(Timestamp::EPOCH);
     }
 
@@ -275,8 +275,8 @@ impl Limits {
             return Vec::new();
         }
         self.wake_at = None;
-        let waited_for = self.limits.iter().filter(|(_, limit)| !limit.waiting.is_empty());
-        let mut keys: Vec<LimitKey> = waited_for.map(|(key, _)| key.clone()).collect();
+        let limits_with_waits = self.limits.iter().filter(|(_, limit)| !limit.waiting.is_empty());
+        let mut keys: Vec<LimitKey> = limits_with_waits.map(|(key, _)| key.clone()).collect();
         keys.retain(|key| matches!(key, LimitKey::Rate(..) | LimitKey::JobRate(_)));
         keys.sort_unstable();
         keys
@@ -309,13 +309,13 @@ impl Limits {
         let is_expired = |run: &RunId| runs.get(*run).is_some_and(|open| now >= waits_until(&open.ready, open.since()));
         let mut expired_runs: Vec<RunId> = self.waiting.keys().copied().filter(is_expired).collect();
         expired_runs.sort_unstable();
-        let mut expired = Vec::with_capacity(expired_runs.len());
+        let mut expired_waits = Vec::with_capacity(expired_runs.len());
         for run in expired_runs {
             let key = self.waiting.get(&run).map(|(key, _)| key.clone());
             if let (Some(key), Some(waiting)) = (key, self.remove(run, runs)) {
                 let waited_ms = Some(waited_ms(&waiting.ready, now));
                 let detail = ReasonDetail { waited_ms, ..wait_detail(&key, &waiting.ready) };
-                expired.push((waiting.ready, detail));
+                expired_waits.push((waiting.ready, detail));
             }
         }
         // The longest period that a rate limit can have.
@@ -324,7 +324,7 @@ impl Limits {
             let is_used = limit.starts.back().is_some_and(|(at, _)| *at + span > now);
             is_used || !limit.open.is_empty() || !limit.waiting.is_empty()
         });
-        expired
+        expired_waits
     }
 
     /// At most `count` of the waiting runs for which `is_chosen` is true, from the limits in rotation, each with the limit that it waits for.

@@ -133,8 +133,8 @@ impl Gate {
 
     /// The place of a broadcast, if any of its runs is here.
     fn place_of(&self, root: RunId) -> Option<Place> {
-        let queued = self.queue.iter().map(|(place, _)| place);
-        self.open.keys().chain(self.reserved.keys()).chain(queued).find(|(_, id)| *id == root).copied()
+        let queued_places = self.queue.iter().map(|(place, _)| place);
+        self.open.keys().chain(self.reserved.keys()).chain(queued_places).find(|(_, id)| *id == root).copied()
     }
 }
 
@@ -162,8 +162,8 @@ impl Gates {
     ) -> Vec<(&'a ReadyRun, Option<RunId>)> {
         let is_chosen = &is_chosen;
         let queues = self.gates.values().filter(|gate| !gate.queue.is_empty()).map(|gate| {
-            let queued = gate.queue.iter().take(count).filter_map(move |(_, run)| runs.ready(*run));
-            queued.filter(move |ready| is_chosen(ready)).map(move |ready| (ready, gate.first_ahead()))
+            let queued_runs = gate.queue.iter().take(count).filter_map(move |(_, run)| runs.ready(*run));
+            queued_runs.filter(move |ready| is_chosen(ready)).map(move |ready| (ready, gate.first_ahead()))
         });
         round_robin(queues, count)
     }
@@ -384,10 +384,10 @@ impl Gates {
             let gate = self.gates.get(&entry.key).filter(|_| entry.state != PlaceState::Queued);
             gate.is_some_and(|gate| gate.has_skipped || !gate.queue.is_empty())
         };
-        let holding_up = self.entries.iter().filter(|(_, entry)| is_waited_for(entry)).map(|(run, _)| *run);
-        let mut holding_up: Vec<RunId> = holding_up.collect();
-        holding_up.sort_unstable();
-        holding_up
+        let runs_ahead = self.entries.iter().filter(|(_, entry)| is_waited_for(entry)).map(|(run, _)| *run);
+        let mut runs_ahead: Vec<RunId> = runs_ahead.collect();
+        runs_ahead.sort_unstable();
+        runs_ahead
     }
 
     /// Frees the place that a run has at the gate of an executor, because the executor did not get the run.
@@ -453,24 +453,24 @@ impl Gates {
 
     /// Takes out every queued run whose queue timeout has passed, each with the run that it waited behind.
     pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<(ReadyRun, Option<RunId>)> {
-        let mut expired = Vec::new();
+        let mut expired_runs = Vec::new();
         while let Some((_, run)) = self.timeouts.first().filter(|(until, _)| *until <= now).copied() {
             self.timeouts.pop_first();
             if runs.ready(run).is_some_and(|ready| ready.is_expired(now)) {
-                let ahead = self.ahead_of(run);
-                expired.extend(self.remove_queued(run, runs).map(|ready| (ready, ahead)));
+                let run_ahead = self.ahead_of(run);
+                expired_runs.extend(self.remove_queued(run, runs).map(|ready| (ready, run_ahead)));
             }
         }
-        expired
+        expired_runs
     }
 
     /// Forgets all queued runs, and the places of the runs for which `is_kept` is false.
     pub(crate) fn retain(&mut self, is_kept: impl Fn(RunId) -> bool) {
         self.timeouts.clear();
         let is_gone = |(run, entry): &(&RunId, &GateEntry)| entry.state == PlaceState::Queued || !is_kept(**run);
-        let mut gone: Vec<RunId> = self.entries.iter().filter(is_gone).map(|(run, _)| *run).collect();
-        gone.sort_unstable();
-        for run in gone {
+        let mut removed_runs: Vec<RunId> = self.entries.iter().filter(is_gone).map(|(run, _)| *run).collect();
+        removed_runs.sort_unstable();
+        for run in removed_runs {
             self.forget(run);
         }
         self.kept_for_children.retain(|run| is_kept(*run));

@@ -49,8 +49,8 @@ impl RunKind {
     fn of(ready: &ReadyRun) -> Self {
         let (run, job) = (&ready.run, &ready.definition.job);
         let is_pump = job.pump.is_some();
-        let asks = question(job.route).is_some();
-        let is_particular = !job.select.is_any() || run.attempt > 1 || asks || is_pump || run.is_root();
+        let has_question = question(job.route).is_some();
+        let is_particular = !job.select.is_any() || run.attempt > 1 || has_question || is_pump || run.is_root();
         Self {
             handler: job.handler.clone(),
             job: is_particular.then_some(run.job),
@@ -117,10 +117,10 @@ struct AppQueues {
 impl AppQueues {
     fn push(&mut self, kind: &RunKind, turn: Turn) {
         let queue = self.kinds.entry(kind.clone()).or_default();
-        let head = queue.first().copied();
+        let old_head = queue.first().copied();
         queue.insert(turn);
-        if head.is_none_or(|head| turn < head) {
-            head.and_then(|head| self.heads.remove(&head));
+        if old_head.is_none_or(|head| turn < head) {
+            old_head.and_then(|head| self.heads.remove(&head));
             self.heads.insert(turn, kind.clone());
         }
     }
@@ -151,8 +151,8 @@ impl ParkedRuns {
 
     fn insert(&mut self, run: RunId, position: Position) {
         self.apps.entry(position.app).or_default().push(&position.kind, position.turn);
-        let of_job = self.by_job.entry(position.job).or_default();
-        of_job.entry(position.named_executor.clone()).or_default().insert(position.turn);
+        let queues_of_job = self.by_job.entry(position.job).or_default();
+        queues_of_job.entry(position.named_executor.clone()).or_default().insert(position.turn);
         self.timeouts.insert((position.timeout_at, run));
         self.runs.insert(run, position);
     }
@@ -178,8 +178,8 @@ impl ParkedRuns {
         }
         let resumed =
             kinds.offered_to.filter(|_| offer.is_past_the_first() && !mutant::on(Mutant::OfferRetriesSameKinds));
-        let behind = offer.last_refused.max(resumed);
-        let later_jobs = (behind.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let resume_after = offer.last_refused.max(resumed);
+        let later_jobs = (resume_after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         let Some((turn, _)) = kinds.heads.range(later_jobs).next() else {
             kinds.offered_to = None;
             return None;
@@ -188,16 +188,16 @@ impl ParkedRuns {
         self.remove(run, runs)
     }
 
-    /// The first runs of the next `count` jobs after `behind`; after the last job, it continues with the first. For each job these are the
+    /// The first runs of the next `count` jobs after `after_job`; after the last job, it continues with the first. For each job these are the
     /// first run that may go to any executor, and the first run for each executor that callers named.
     pub(crate) fn first_of_jobs<'a>(
         &self,
-        behind: Option<JobId>,
+        after_job: Option<JobId>,
         count: usize,
         runs: &'a OpenRuns,
     ) -> impl Iterator<Item = &'a OpenRun> {
-        let later_jobs = self.by_job.range((behind.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
-        let earlier_jobs = behind.map(|behind| self.by_job.range(..=behind)).into_iter().flatten();
+        let later_jobs = self.by_job.range((after_job.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
+        let earlier_jobs = after_job.map(|behind| self.by_job.range(..=behind)).into_iter().flatten();
         later_jobs.chain(earlier_jobs).take(count).flat_map(move |(_, queues)| {
             let mut first_turns: Vec<Turn> = queues.values().filter_map(BTreeSet::first).copied().collect();
             first_turns.sort_unstable();
@@ -214,14 +214,14 @@ impl ParkedRuns {
 
     /// Takes out every run whose queue timeout has passed.
     pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<ReadyRun> {
-        let mut expired = Vec::new();
+        let mut expired_runs = Vec::new();
         while let Some((_, run)) = self.timeouts.first().filter(|(until, _)| *until <= now).copied() {
             match self.remove(run, runs) {
-                Some(waiting) => expired.push(waiting.ready),
+                Some(waiting) => expired_runs.push(waiting.ready),
                 None => drop(self.timeouts.pop_first()),
             }
         }
-        expired
+        expired_runs
     }
 
     /// At most `count` runs for which `is_chosen` is true, one from each kind in rotation. Within a kind the search ends at the first run for

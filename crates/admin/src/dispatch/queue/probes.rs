@@ -147,16 +147,17 @@ impl Probes {
         questions
     }
 
-    /// Records an executor's answer to a question: `free` lists the jobs whose runs it would take. Returns the jobs whose runs may be routed
+    /// Records an executor's answer to a question: `free_jobs` lists the jobs whose runs it would take. Returns the jobs whose runs may be routed
     /// now.
     pub(crate) fn record_answer(
         &mut self,
         executor: ExecutorId,
-        number: i64,
-        free: &BTreeSet<JobId>,
+        question_number: i64,
+        free_jobs: &BTreeSet<JobId>,
         runs: &mut OpenRuns,
     ) -> Vec<JobId> {
-        let Some(sent_question) = self.unanswered_questions.remove(&number).filter(|asked| asked.executor == executor)
+        let Some(sent_question) =
+            self.unanswered_questions.remove(&question_number).filter(|asked| asked.executor == executor)
         else {
             return Vec::new();
         };
@@ -165,10 +166,10 @@ impl Probes {
                 let Some(open_run) = runs.get_mut(*run) else { continue };
                 // If the router only asks whether the executor is there, any answer is a yes.
                 let is_there = question(open_run.ready.definition.job.route) == Some(Question::Online);
-                let is_yes = is_there || free.contains(job);
+                let is_yes = is_there || free_jobs.contains(job);
                 // An answer to a question from before this run arrived does not consider the runs that were sent since.
                 if let Stage::Probing(answers) = &mut open_run.stage
-                    && answers.asked_after < number
+                    && answers.asked_after < question_number
                 {
                     answers.record(executor, if is_yes { Answer::Yes } else { Answer::No });
                 }

@@ -40,11 +40,11 @@ pub(crate) fn apply_gate_decision(d: &mut Decision<'_>, run: RunId, entry: GateD
 
 /// Ends open runs to make room for a later run, which waits for their verdicts. Runs that were not sent are skipped. For the others, a
 /// request to stop is stored, so that they end even if this server crashes meanwhile.
-fn make_room(d: &mut Decision<'_>, open_runs: Vec<RunId>, later: RunId) {
+fn make_room(d: &mut Decision<'_>, open_runs: Vec<RunId>, later_run: RunId) {
     for run in open_runs {
         match take_waiting(d, run) {
             Some(ready) if ready.run.attempt == 1 => {
-                waits::skip(d, &ready, Reason::Covered, replaced_by(later));
+                waits::skip(d, &ready, Reason::Covered, replaced_by(later_run));
             }
             again => {
                 // An earlier attempt has begun, or an executor has the run: a stored request to stop ends it.
@@ -108,16 +108,16 @@ pub(crate) fn admit(d: &mut Decision<'_>, ready: ReadyRun, executor: ExecutorId)
 /// Frees the limits and the executor's gate of a run that the executor did not get.
 pub(crate) fn give_back(d: &mut Decision<'_>, ready: &ReadyRun) {
     d.state.deadlines.forget(ready.run.id);
-    let freed = d.state.limits.uncount_start(ready);
+    let freed_limit = d.state.limits.uncount_start(ready);
     let admitted_runs = d.state.gates.leave_executor(ready.run.id, &mut d.state.runs);
     queue_starts(d, admitted_runs);
-    d.state.work.extend(freed.map(Work::Offer));
+    d.state.work.extend(freed_limit.map(Work::Offer));
 }
 
 /// Frees the limit of a run that no executor has any more.
 pub(crate) fn release_limit(d: &mut Decision<'_>, run: RunId) {
-    let freed = d.state.limits.release(run);
-    d.state.work.extend(freed.map(Work::Offer));
+    let freed_limit = d.state.limits.release(run);
+    d.state.work.extend(freed_limit.map(Work::Offer));
 }
 
 /// Takes out a run that waits here for its turn, for a limit, for an executor or for executors' answers.
@@ -173,6 +173,6 @@ pub(crate) fn withdraw(d: &mut Decision<'_>, run: RunId) {
 }
 
 /// The detail for a run that a later run of the job replaces.
-fn replaced_by(later: RunId) -> ReasonDetail {
-    ReasonDetail { run: Some(later), ..ReasonDetail::default() }
+fn replaced_by(later_run: RunId) -> ReasonDetail {
+    ReasonDetail { run: Some(later_run), ..ReasonDetail::default() }
 }

@@ -63,11 +63,11 @@ impl Deadlines {
         now_micros: i64,
         (ask, give_up): (Duration, Duration),
     ) -> Vec<(RunId, i32, OverdueAction)> {
-        let what = |deadline: &AttemptDeadline| {
-            let asks = (now_micros >= later_by(deadline.at_micros, ask)).then_some(OverdueAction::Ask);
-            if now_micros >= later_by(deadline.at_micros, give_up) { Some(OverdueAction::GiveUp) } else { asks }
+        let due_action = |deadline: &AttemptDeadline| {
+            let ask_action = (now_micros >= later_by(deadline.at_micros, ask)).then_some(OverdueAction::Ask);
+            if now_micros >= later_by(deadline.at_micros, give_up) { Some(OverdueAction::GiveUp) } else { ask_action }
         };
-        self.0.iter().filter_map(|(run, deadline)| Some((*run, deadline.attempt, what(deadline)?))).collect()
+        self.0.iter().filter_map(|(run, deadline)| Some((*run, deadline.attempt, due_action(deadline)?))).collect()
     }
 }
 

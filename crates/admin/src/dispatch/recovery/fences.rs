@@ -30,7 +30,7 @@ pub(crate) fn ask_witnesses(d: &mut Decision<'_>) {
     }
 }
 
-pub(crate) fn on_fence_answered(d: &mut Decision<'_>, executor: ExecutorId, number: u64, answer: FenceAnswer) {
+pub(crate) fn on_fence_answered(d: &mut Decision<'_>, executor: ExecutorId, session_number: u64, answer: FenceAnswer) {
     let now = d.now;
     d.state.executors.record_heard(executor, now);
     // Only the newest fenced epoch of each node is stored. An answer about a lease that no server asked about is ignored: if it were
@@ -42,7 +42,7 @@ pub(crate) fn on_fence_answered(d: &mut Decision<'_>, executor: ExecutorId, numb
         return;
     }
     let for_others = is_relayed.then(|| answer.clone());
-    if d.state.executors.record_fence_answer(executor, number, answer) {
+    if d.state.executors.record_fence_answer(executor, session_number, answer) {
         if let Some(answer) = for_others {
             relay::relay_answer(d, executor, &answer);
         }

@@ -62,13 +62,13 @@ pub(crate) fn look_for_lost(d: &mut Decision<'_>) {
 pub(crate) fn on_heard_elsewhere(
     d: &mut Decision<'_>,
     suspects: &[ExecutorId],
-    heard: &BTreeMap<ExecutorId, Timestamp>,
+    heard_at_by_executor: &BTreeMap<ExecutorId, Timestamp>,
 ) {
     let now = d.now;
     let lost_after = d.facts.settings.lost_after;
     d.state.pending.is_looking_for_lost = false;
     for executor in suspects {
-        match heard.get(executor) {
+        match heard_at_by_executor.get(executor) {
             Some(at) if *at + lost_after > now => d.state.executors.watch(*executor, *at),
             // The rows may have been read before it was known that they may be old.
             _ if d.facts.rows_may_be_old => {}
@@ -122,8 +122,8 @@ pub(crate) fn look_at_rows(d: &mut Decision<'_>) {
     }
     d.state.recovery.next_look_at = now + LOOK_PERIOD;
     let mut runs = if d.facts.settings.is_single_server { Vec::new() } else { runs_held_for_long(d) };
-    let holding_up = d.facts.in_memory.missing(d.state.gates.runs_holding_up());
-    runs.extend(next_in_turn(holding_up, &mut d.state.recovery.last_looked.0, LOOK_COUNT_MAX));
+    let missing_runs_ahead = d.facts.in_memory.missing(d.state.gates.runs_holding_up());
+    runs.extend(next_in_turn(missing_runs_ahead, &mut d.state.recovery.last_looked.0, LOOK_COUNT_MAX));
     if !runs.is_empty() {
         d.step(Step::CheckRows(runs));
     }

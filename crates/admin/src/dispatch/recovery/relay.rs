@@ -22,9 +22,9 @@ pub(crate) fn ask_elsewhere(d: &mut Decision<'_>) {
     }
     let (now, asker) = (d.now, d.facts.token.node);
     let rollcall = &mut d.state.recovery.rollcall;
-    let absent = rollcall.absent(&d.state.executors);
-    let (elsewhere, leases) = rollcall.elsewhere();
-    let requests = elsewhere.ask(asker, &absent, leases, now);
+    let absent_executors = rollcall.absent(&d.state.executors);
+    let (runs_elsewhere, leases) = rollcall.elsewhere();
+    let requests = runs_elsewhere.ask(asker, &absent_executors, leases, now);
     if !requests.is_empty() {
         d.step(Step::AskFences(requests));
     }

@@ -78,8 +78,8 @@ pub(crate) fn open_reported_places(d: &mut Decision<'_>, executor: &OnlineExecut
     let mut held_runs: Vec<(RunId, i32)> = report.held.iter().copied().collect();
     held_runs.sort_unstable();
     for (run, attempt) in held_runs {
-        let may_be = recovery.rollcall.may_be_claimed(run, executor.app, (executor.id, &report.lineage));
-        if let Some(ready) = runs.in_roll_call(run).filter(|ready| may_be && ready.run.attempt == attempt) {
+        let may_be_claimed = recovery.rollcall.may_be_claimed(run, executor.app, (executor.id, &report.lineage));
+        if let Some(ready) = runs.in_roll_call(run).filter(|ready| may_be_claimed && ready.run.attempt == attempt) {
             gates.open_place_at(ready, executor.id);
         }
     }
@@ -125,8 +125,8 @@ fn without_settled(d: &mut Decision<'_>, runs: Vec<RollCallRun>) -> Vec<RollCall
 /// finds them as runs of an ended lease. A run that this node sent under an earlier lease, and still waits for, stays in memory: if it counted
 /// as missing, the search for strays could take it for a run that was never sent.
 pub(crate) fn drop_roll_call(d: &mut Decision<'_>, lease: LeaseToken, runs: &[RunId]) {
-    let dropped: Vec<RunId> = runs.iter().copied().filter(|run| d.state.runs.active(*run).is_none()).collect();
-    d.forget_under_lease(dropped.into_iter().map(|run| (run, lease)));
+    let dropped_runs: Vec<RunId> = runs.iter().copied().filter(|run| d.state.runs.active(*run).is_none()).collect();
+    d.forget_under_lease(dropped_runs.into_iter().map(|run| (run, lease)));
 }
 
 pub(crate) fn resolve(d: &mut Decision<'_>) {
@@ -175,10 +175,10 @@ fn hold_at_executor(d: &mut Decision<'_>, ready: ReadyRun, executor: ExecutorId)
     let phase = if noted_at.is_some() { Phase::Noted } else { Phase::Sent };
     let row_names_executor = ready.run.executor_id.is_some();
     let mut active = ActiveRun { row_names_executor, ..ActiveRun::new(ready, executor, name, now, phase) };
-    let reported_at = if let StartReport::Started(at) = report { at } else { None };
-    if let Some(at) = noted_at.or(reported_at) {
-        active.record_start(at, now);
-        let began_at = active.began_at.unwrap_or(at);
+    let reported_at = if let StartReport::Started(began_at) = report { began_at } else { None };
+    if let Some(began_at) = noted_at.or(reported_at) {
+        active.record_start(began_at, now);
+        let began_at = active.began_at.unwrap_or(began_at);
         d.state.deadlines.record_start(&active.ready, d.facts.boot_micros_at(began_at));
     } else if report == StartReport::Started(None) {
         // The instant of the start is not known, so the due instant is recorded. No deadline counts from it.

@@ -91,7 +91,7 @@ impl RollCall {
             self.elsewhere.begin_roll_call(now);
         }
         executors.discard_fence_answers(&self.ended_leases.keys().filter(fenced_now).copied().collect());
-        let mut of_app: BTreeMap<AppId, Witnesses<'_>> = BTreeMap::new();
+        let mut witnesses_by_app: BTreeMap<AppId, Witnesses<'_>> = BTreeMap::new();
         for RollCallRun { ready, .. } in runs {
             let run = &ready.run;
             let witnesses = match run.executor_id {
@@ -108,8 +108,9 @@ impl RollCall {
                     Arc::new([id])
                 }
                 None => {
-                    let of_app = of_app.entry(run.app).or_insert_with(|| Witnesses::new(run.app, sessions));
-                    of_app.of(run.due_at, executors, now)
+                    let witnesses =
+                        witnesses_by_app.entry(run.app).or_insert_with(|| Witnesses::new(run.app, sessions));
+                    witnesses.of(run.due_at, executors, now)
                 }
             };
             let holds_in_silence =
@@ -120,16 +121,16 @@ impl RollCall {
 
     /// The connected executors that have still to answer, each with the leases to answer about.
     pub(crate) fn unanswered(&self, executors: &Executors) -> Unanswered {
-        let mut unanswered = Unanswered::new();
+        let mut unanswered_fences = Unanswered::new();
         for Group { witnesses, .. } in self.groups() {
             for online in witnesses.iter().filter_map(|id| executors.get(*id)) {
                 let missing: Vec<LeaseToken> = self.leases().filter(|lease| !online.has_fenced(*lease)).collect();
                 if !missing.is_empty() {
-                    unanswered.insert(online.session.executor, missing);
+                    unanswered_fences.insert(online.session.executor, missing);
                 }
             }
         }
-        unanswered
+        unanswered_fences
     }
 
     /// Executors that may have some of the runs, are alive as far as is known, and are not connected here.
@@ -137,8 +138,8 @@ impl RollCall {
         let is_absent =
             |app, id| executors.get(id).is_none() && !executors.is_lost(id) && executors.successor(app, id).is_none();
         let of_group = |group: Group<'_>| {
-            let absent = group.witnesses.iter().copied().filter(|id| is_absent(group.app, *id));
-            absent.collect::<Vec<_>>()
+            let absent_witnesses = group.witnesses.iter().copied().filter(|id| is_absent(group.app, *id));
+            absent_witnesses.collect::<Vec<_>>()
         };
         self.groups().flat_map(of_group).collect()
     }
@@ -298,7 +299,7 @@ impl<'a> Witnesses<'a> {
     fn of(&mut self, due_at: Timestamp, executors: &mut Executors, now: Timestamp) -> Arc<[ExecutorId]> {
         let count = self.sessions.partition_point(|session| session.may_have_carried(due_at));
         let sessions = self.sessions.iter().take(count);
-        let list = self.lists.entry(count).or_insert_with(|| {
+        let witness_list = self.lists.entry(count).or_insert_with(|| {
             let mut seen_apps = BTreeSet::new();
             for session in sessions {
                 executors.watch(session.executor, session.last_seen_at);
@@ -310,7 +311,7 @@ impl<'a> Witnesses<'a> {
             }
             seen_apps.into_iter().collect()
         });
-        Arc::clone(list)
+        Arc::clone(witness_list)
     }
 }
 

@@ -36,8 +36,8 @@ pub(crate) fn seek_elsewhere(d: &mut Decision<'_>) {
         let ready = &open.ready;
         open.since() + SEEK_AFTER <= now && executors.eligible(ready).is_empty()
     };
-    let behind = d.state.recovery.last_sought;
-    let first_runs = d.state.parked.first_of_jobs(behind, d.facts.settings.seek_jobs, &d.state.runs);
+    let last_sought = d.state.recovery.last_sought;
+    let first_runs = d.state.parked.first_of_jobs(last_sought, d.facts.settings.seek_jobs, &d.state.runs);
     let mut last_sought = None;
     let mut stranded: Vec<ReadyRun> = Vec::new();
     for parked_run in first_runs {
@@ -47,9 +47,9 @@ pub(crate) fn seek_elsewhere(d: &mut Decision<'_>) {
         }
     }
     d.state.recovery.last_sought = last_sought;
-    let closed = close_jobs(d, &stranded.iter().map(|ready| ready.run.job).collect());
-    stranded.retain(|ready| closed.contains(&ready.run.job));
-    if !closed.is_empty() {
+    let closed_jobs = close_jobs(d, &stranded.iter().map(|ready| ready.run.job).collect());
+    stranded.retain(|ready| closed_jobs.contains(&ready.run.job));
+    if !closed_jobs.is_empty() {
         d.step(Step::Seek(stranded));
     }
 }
@@ -57,13 +57,13 @@ pub(crate) fn seek_elsewhere(d: &mut Decision<'_>) {
 /// Closes the jobs that may move, and returns them. A job may move if no executor has, or is about to get, one of its runs. A closed job
 /// starts no run.
 pub(crate) fn close_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) -> BTreeSet<JobId> {
-    let busy: HashSet<JobId> = d.state.runs.actives().map(|active| active.ready.run.job).collect();
-    let may_go = |job: &&JobId| {
-        !busy.contains(job) && !d.state.probes.has(**job) && !d.state.pending.jobs_in_handover.contains(job)
+    let busy_jobs: HashSet<JobId> = d.state.runs.actives().map(|active| active.ready.run.job).collect();
+    let may_leave = |job: &&JobId| {
+        !busy_jobs.contains(job) && !d.state.probes.has(**job) && !d.state.pending.jobs_in_handover.contains(job)
     };
-    let closed: BTreeSet<JobId> = jobs.iter().filter(may_go).copied().collect();
-    d.state.pending.jobs_in_handover.extend(closed.iter().copied());
-    closed
+    let closed_jobs: BTreeSet<JobId> = jobs.iter().filter(may_leave).copied().collect();
+    d.state.pending.jobs_in_handover.extend(closed_jobs.iter().copied());
+    closed_jobs
 }
 
 /// The handover of these jobs has ended. The runs of those that stay here start at once, not only in the next round.
@@ -179,11 +179,12 @@ impl RemoteExecutors {
 
     /// The node that hears the most executors that are fit for this run. If several nodes hear equally many, the one with the lowest id.
     fn node_for(&self, ready: &ReadyRun) -> Option<NodeId> {
-        let fit = |id: &&ExecutorId| self.executors.get(*id).is_some_and(|one| one.is_fit(ready));
-        let counts = self.by_node.iter().map(|(node, heard)| (heard.iter().filter(fit).count(), *node));
-        let best =
-            counts.filter(|(count, _)| *count > 0).max_by_key(|(count, node)| (*count, std::cmp::Reverse(*node)));
-        best.map(|(_, node)| node)
+        let is_fit = |id: &&ExecutorId| self.executors.get(*id).is_some_and(|one| one.is_fit(ready));
+        let executor_counts = self.by_node.iter().map(|(node, heard)| (heard.iter().filter(is_fit).count(), *node));
+        let best_count_and_node = executor_counts
+            .filter(|(count, _)| *count > 0)
+            .max_by_key(|(count, node)| (*count, std::cmp::Reverse(*node)));
+        best_count_and_node.map(|(_, node)| node)
     }
 }
 
@@ -208,21 +209,21 @@ pub(crate) fn on_limit_homes(d: &mut Decision<'_>, lease: LeaseToken, homes: Vec
             continue;
         }
         let jobs = d.state.limits.jobs_awaiting_home(&name, HAND_OVER_BATCH, &d.state.runs);
-        let closed = close_jobs(d, &jobs);
-        if !closed.is_empty() {
+        let closed_jobs = close_jobs(d, &jobs);
+        if !closed_jobs.is_empty() {
             let other_limits = d.state.limits.other_limits_of_waiting(&name, HAND_OVER_BATCH, &d.state.runs);
-            d.step(Step::HandOver(closed, home));
+            d.step(Step::HandOver(closed_jobs, home));
             // Otherwise the run would come back, because one node must count all of its limits.
             give_limits(d, |other| other_limits.contains(other), Some(home));
         }
     }
 }
 
-/// Gives the chosen limits to node `to`, or to the next node that asks. A limit that still counts a run stays here.
-pub(crate) fn give_limits(d: &mut Decision<'_>, is_chosen: impl Fn(&LimitName) -> bool, to: Option<NodeId>) {
+/// Gives the chosen limits to node `new_home`, or to the next node that asks. A limit that still counts a run stays here.
+pub(crate) fn give_limits(d: &mut Decision<'_>, is_chosen: impl Fn(&LimitName) -> bool, new_home: Option<NodeId>) {
     let given_limits = d.state.limits.give_away(is_chosen);
     if !given_limits.is_empty() {
-        d.step(Step::GiveLimits(given_limits, to));
+        d.step(Step::GiveLimits(given_limits, new_home));
     }
 }
 

@@ -104,12 +104,13 @@ impl ForeignLoop {
         for part in ids.chunks(BATCH) {
             runs.extend(self.shared.store.runs(part).await?.into_iter().map(|run| (run.id, run)));
         }
-        let earlier = results().filter(|result| runs.get(&result.run).is_some_and(|run| result.attempt < run.attempt));
-        let mut earlier: Vec<RunId> = earlier.map(|result| result.run).collect();
-        earlier.sort_unstable();
-        earlier.dedup();
+        let earlier_results =
+            results().filter(|result| runs.get(&result.run).is_some_and(|run| result.attempt < run.attempt));
+        let mut earlier_runs: Vec<RunId> = earlier_results.map(|result| result.run).collect();
+        earlier_runs.sort_unstable();
+        earlier_runs.dedup();
         let mut attempts: BTreeMap<RunId, Vec<Attempt>> = BTreeMap::new();
-        for run in earlier.into_iter().take(EARLIER_RUN_COUNT_MAX) {
+        for run in earlier_runs.into_iter().take(EARLIER_RUN_COUNT_MAX) {
             attempts.insert(run, self.shared.store.attempts(run).await?);
         }
         let keys = runs.values().map(|run| (run.job, run.job_version));
@@ -137,8 +138,8 @@ impl ForeignLoop {
                             self.warn_of_foreign_result(&reporter, &result);
                         }
                         let is_known = run.is_some_and(|run| (1..=run.attempt).contains(&result.attempt));
-                        let why = if is_known { Count::ResultsRefused } else { Count::ResultsUnknown };
-                        self.shared.counters.add(why, 1);
+                        let counter = if is_known { Count::ResultsRefused } else { Count::ResultsUnknown };
+                        self.shared.counters.add(counter, 1);
                         let answer = match run {
                             Some(run) if was_cancelled_without_executor(run, &result, &reporter) => {
                                 EndOutcome::Duplicate

@@ -187,7 +187,7 @@ impl ResultLoop {
         let write_start = Instant::now();
         let Some(ends) = self.finish(&attempt_ends, stop).await else { return };
         self.shared.metrics.results_written.observe(write_start.elapsed());
-        let Ends { answers: finished, released, due_at, awaiting, ended_parents } = ends;
+        let Ends { answers: finished, released: released_runs, due_at, awaiting, ended_parents } = ends;
         self.count(&finished);
         Self::log_ends(&attempt_ends, &finished);
         for ((attempt_end, counted_run), finished) in attempt_ends.iter().zip(&counted_runs).zip(&finished) {
@@ -202,7 +202,7 @@ impl ResultLoop {
         if let Some(at) = due_at {
             self.shared.note_due(at);
         }
-        self.shared.put_own(released).await;
+        self.shared.put_own(released_runs).await;
         let open_runs: HashSet<RunId> = awaiting.iter().map(|(_, run)| *run).collect();
         if !awaiting.is_empty() {
             // Sent before `Settled`, which makes runs leave their gates: these runs must keep their places there.
@@ -244,14 +244,14 @@ impl ResultLoop {
 
     fn count(&self, finished: &[EndOutcome]) {
         for answer in finished {
-            let what = match answer {
+            let counter = match answer {
                 EndOutcome::Superseded => Count::ResultsSuperseded,
                 EndOutcome::Late => Count::ResultsLate,
                 EndOutcome::NoSuchRun => Count::ResultsUnknown,
                 EndOutcome::NotOwner => Count::StatementsRefused,
                 EndOutcome::Stored(..) | EndOutcome::Duplicate | EndOutcome::Unwritable => continue,
             };
-            self.shared.counters.add(what, 1);
+            self.shared.counters.add(counter, 1);
         }
     }
 

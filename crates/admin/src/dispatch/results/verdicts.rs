@@ -189,7 +189,7 @@ pub(crate) fn on_settled(d: &mut Decision<'_>, settled: &SettledAttempt) {
 
 /// Cancels runs: executors are asked to stop theirs, and waiting runs end.
 pub(crate) fn cancel_runs(d: &mut Decision<'_>, cancels: Vec<(RunId, String)>) {
-    let mut not_here: BTreeSet<RunId> = BTreeSet::new();
+    let mut stray_runs: BTreeSet<RunId> = BTreeSet::new();
     for (run, by) in cancels {
         if let Some(active) = d.state.runs.active(run) {
             let is_sent = !matches!(active.phase, Phase::Marking | Phase::Placed);
@@ -204,11 +204,11 @@ pub(crate) fn cancel_runs(d: &mut Decision<'_>, cancels: Vec<(RunId, String)>) {
         } else if let Some(ready) = turns::take_unstarted(d, run) {
             ends::end_unsent(d, &ready, Outcome::Cancelled, Some(cancelled_by(&by)));
         } else {
-            not_here.insert(run);
+            stray_runs.insert(run);
         }
     }
-    if !not_here.is_empty() {
-        d.step(Step::CancelStray(not_here.into_iter().collect()));
+    if !stray_runs.is_empty() {
+        d.step(Step::CancelStray(stray_runs.into_iter().collect()));
     }
 }
 
@@ -216,7 +216,7 @@ pub(crate) fn cancel_runs(d: &mut Decision<'_>, cancels: Vec<(RunId, String)>) {
 /// scheduled run whose planned instant is still ahead is left alone: until then, an edit may mark its row as skipped, and a later edit may
 /// open it again.
 pub(crate) fn drop_queued(d: &mut Decision<'_>, drops: Vec<(RunId, Reason)>) {
-    let mut not_here = Vec::new();
+    let mut stray_runs = Vec::new();
     for (run, reason) in drops {
         if let Some(active) = d.state.runs.active(run) {
             if mutant::on(Mutant::DropInHand) {
@@ -233,11 +233,11 @@ pub(crate) fn drop_queued(d: &mut Decision<'_>, drops: Vec<(RunId, Reason)>) {
         let waiting = turns::take_waiting(d, run);
         match waiting.or_else(|| turns::take_unstarted(d, run)) {
             Some(ready) => ends::end_unsent(d, &ready, Outcome::Skipped(reason), None),
-            None => not_here.push((run, reason)),
+            None => stray_runs.push((run, reason)),
         }
     }
-    if !not_here.is_empty() {
-        d.step(Step::DropStray(not_here));
+    if !stray_runs.is_empty() {
+        d.step(Step::DropStray(stray_runs));
     }
 }
 
