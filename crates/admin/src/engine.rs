@@ -208,7 +208,7 @@ impl Engine {
         &self.node
     }
 
-    /// The outcome of each fire of a job in a range, and the position from which the next call continues. `within` lists the apps whose
+    /// The outcome of each fire of a job in a range, and the position from which the next call continues. `visible_apps` lists the apps whose
     /// runs and definitions the caller may see; `None` means all.
     ///
     /// # Errors
@@ -217,25 +217,35 @@ impl Engine {
         &self,
         record: &JobRecord,
         range: Range,
-        within: Option<&[AppId]>,
+        visible_apps: Option<&[AppId]>,
     ) -> Result<FireHistory, StoreError> {
-        fires::fires(&self.node, record, range, within).await
+        fires::fires(&self.node, record, range, visible_apps).await
     }
 
     /// Why a job ran or did not run at an instant.
     ///
     /// # Errors
     /// The store's.
-    pub async fn why(&self, record: &JobRecord, at: Timestamp, within: Option<&[AppId]>) -> Result<Why, StoreError> {
-        fires::why(&self.node, record, at, within).await
+    pub async fn why(
+        &self,
+        record: &JobRecord,
+        at: Timestamp,
+        visible_apps: Option<&[AppId]>,
+    ) -> Result<Why, StoreError> {
+        fires::why(&self.node, record, at, visible_apps).await
     }
 
     /// Why a run of a job has its status, whatever triggered it.
     ///
     /// # Errors
     /// The store's.
-    pub async fn why_run(&self, record: &JobRecord, run: &Run, within: Option<&[AppId]>) -> Result<Why, StoreError> {
-        fires::why_run(&self.node, record, run, within).await
+    pub async fn why_run(
+        &self,
+        record: &JobRecord,
+        run: &Run,
+        visible_apps: Option<&[AppId]>,
+    ) -> Result<Why, StoreError> {
+        fires::why_run(&self.node, record, run, visible_apps).await
     }
 
     /// Why a job is in its present state. Explains the job's newest run that is due and open. If there is none, explains the job's last fire,
@@ -243,16 +253,16 @@ impl Engine {
     ///
     /// # Errors
     /// The store's.
-    pub async fn why_now(&self, record: &JobRecord, within: Option<&[AppId]>) -> Result<Why, StoreError> {
-        fires::why_now(&self.node, record, within).await
+    pub async fn why_now(&self, record: &JobRecord, visible_apps: Option<&[AppId]>) -> Result<Why, StoreError> {
+        fires::why_now(&self.node, record, visible_apps).await
     }
 
-    /// Requests that a run be cancelled, and for a broadcast all of its shards. `by` names the caller and the cause.
+    /// Requests that a run be cancelled, and for a broadcast all of its shards. `actor` names the caller and the cause.
     ///
     /// # Errors
     /// The store's.
-    pub async fn cancel_run(&self, run: RunId, by: &str) -> Result<CancelOutcome, StoreError> {
-        cancel::cancel_run(&self.node, run, by).await
+    pub async fn cancel_run(&self, run: RunId, actor: &str) -> Result<CancelOutcome, StoreError> {
+        cancel::cancel_run(&self.node, run, actor).await
     }
 
     /// Requests that all open runs of a job be cancelled, or only those of the fire at `fire_at`; with `app`, only runs of that app.
@@ -262,13 +272,13 @@ impl Engine {
         &self,
         record: &JobRecord,
         fire_at: Option<Timestamp>,
-        by: &str,
+        actor: &str,
         app: Option<AppId>,
     ) -> Result<CancelledRuns, StoreError> {
-        cancel::cancel_runs(&self.node, record, fire_at, by, app).await
+        cancel::cancel_runs(&self.node, record, fire_at, actor, app).await
     }
 
-    /// Removes from these runs the names of jobs that the caller may not see. The caller may see the jobs of the apps in `within`; with
+    /// Removes from these runs the names of jobs that the caller may not see. The caller may see the jobs of the apps in `visible_apps`; with
     /// `None`, all jobs.
     ///
     /// # Errors
@@ -276,10 +286,10 @@ impl Engine {
     pub async fn conceal(
         &self,
         namespace: NamespaceId,
-        within: Option<&[AppId]>,
+        visible_apps: Option<&[AppId]>,
         runs: &mut [Run],
     ) -> Result<(), StoreError> {
-        conceal::conceal(&self.node, namespace, within, runs).await
+        conceal::conceal(&self.node, namespace, visible_apps, runs).await
     }
 
     /// Sets the webhook to which failed runs of a namespace are reported.

@@ -64,19 +64,19 @@ pub struct Forecast {
     pub is_cut: bool,
 }
 
-/// Forecasts the fires of the jobs of a namespace; with `within`, only of jobs of these apps.
+/// Forecasts the fires of the jobs of a namespace; with `visible_apps`, only of jobs of these apps.
 ///
 /// # Errors
 /// The store's.
 pub async fn forecast(
     node: &Node,
     namespace: NamespaceId,
-    within: Option<&[AppId]>,
+    visible_apps: Option<&[AppId]>,
     range: ForecastRange,
 ) -> Result<Forecast, StoreError> {
     let mut jobs = node.store().coming_jobs(namespace, range.to, COMING_JOB_COUNT_MAX).await?;
     let is_cut = jobs.len() >= usize::try_from(COMING_JOB_COUNT_MAX).unwrap_or(usize::MAX);
-    jobs.retain(|job| within.is_none_or(|apps| apps.contains(&job.app)));
+    jobs.retain(|job| visible_apps.is_none_or(|apps| apps.contains(&job.app)));
     let definitions = node.definitions(jobs.iter().map(|job| (job.job, job.version))).await?;
     let compute_all = move || {
         let mut builder = ForecastBuilder { range, is_cut, ..ForecastBuilder::default() };

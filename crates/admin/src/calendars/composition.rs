@@ -78,20 +78,20 @@ pub(super) async fn read_dependencies(
     let mut parts = NamedCalendars::new();
     let mut names_to_read: Vec<String> = spec.named_calendars().into_iter().map(str::to_owned).collect();
     let mut seen_names: BTreeSet<String> = names_to_read.iter().cloned().collect();
-    while let Some(wanted) = names_to_read.pop() {
+    while let Some(part_name) = names_to_read.pop() {
         if seen_names.len() > RULE_COUNT_MAX {
             let message = format!("is made of more than {RULE_COUNT_MAX} calendars");
             return Err(CalendarError::Invalid(vec![FieldError::new("/rule", message)]));
         }
-        let record = match replacement.filter(|replacement| replacement.name == wanted) {
+        let record = match replacement.filter(|replacement| replacement.name == part_name) {
             Some(replacement) => Some(replacement.clone()),
-            None => calendars::find(node, namespace, &wanted).await?.map(|record| record.spec),
+            None => calendars::find(node, namespace, &part_name).await?.map(|record| record.spec),
         };
         let Some(record) = record else { continue };
         names_to_read.extend(
             record.named_calendars().into_iter().map(str::to_owned).filter(|part| seen_names.insert(part.clone())),
         );
-        parts.insert(wanted, record);
+        parts.insert(part_name, record);
     }
     Ok(parts)
 }

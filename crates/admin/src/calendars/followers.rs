@@ -60,23 +60,23 @@ pub(super) async fn check_jobs(
 /// Moves every job that is planned by an earlier version of its calendar to the newest version, in the same way as an edit of the job.
 /// Returns the number of jobs moved. A job that cannot be moved keeps its version, and a log line reports it.
 pub(crate) async fn replan_jobs_of_calendars(node: &Node) -> Result<u64, StoreError> {
-    let mut tries: BTreeMap<JobId, u32> = BTreeMap::new();
+    let mut tries_by_job: BTreeMap<JobId, u32> = BTreeMap::new();
     let mut replanned_jobs = BTreeSet::new();
     loop {
         // Each query also returns the jobs that could not be moved so far, so the limit grows by their number.
         let left_jobs: BTreeSet<JobId> =
-            tries.iter().filter(|(_, tries)| **tries >= TRY_COUNT).map(|(job, _)| *job).collect();
+            tries_by_job.iter().filter(|(_, tries)| **tries >= TRY_COUNT).map(|(job, _)| *job).collect();
         let limit = JOB_PAGE.saturating_add(u32::try_from(left_jobs.len()).unwrap_or(u32::MAX));
-        let mut behind = node.store().jobs_with_outdated_calendar(limit).await?;
-        behind.retain(|record| !left_jobs.contains(&record.id));
-        if behind.is_empty() {
+        let mut outdated_jobs = node.store().jobs_with_outdated_calendar(limit).await?;
+        outdated_jobs.retain(|record| !left_jobs.contains(&record.id));
+        if outdated_jobs.is_empty() {
             return Ok(u64::try_from(replanned_jobs.len()).unwrap_or(u64::MAX));
         }
-        let calendars = calendars_of(node, &behind).await?;
-        for group in behind.chunks(PARALLEL_COUNT) {
-            let moves: Vec<_> = group.iter().map(|record| replan(node, record, &calendars).boxed()).collect();
-            for (record, result) in group.iter().zip(join_all(moves).await) {
-                *tries.entry(record.id).or_default() += 1;
+        let calendars = calendars_of(node, &outdated_jobs).await?;
+        for group in outdated_jobs.chunks(PARALLEL_COUNT) {
+            let replannings: Vec<_> = group.iter().map(|record| replan(node, record, &calendars).boxed()).collect();
+            for (record, result) in group.iter().zip(join_all(replannings).await) {
+                *tries_by_job.entry(record.id).or_default() += 1;
                 match result {
                     Ok(true) => drop(replanned_jobs.insert(record.id)),
                     Ok(false) => {}
@@ -84,7 +84,7 @@ pub(crate) async fn replan_jobs_of_calendars(node: &Node) -> Result<u64, StoreEr
                     Err(error) => {
                         let (job, error) = (&record.spec.name, chain(&error));
                         tracing::error!(job, job_id = %record.id, error, "job cannot follow its calendar");
-                        tries.insert(record.id, TRY_COUNT);
+                        tries_by_job.insert(record.id, TRY_COUNT);
                     }
                 }
             }

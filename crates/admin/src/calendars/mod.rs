@@ -137,11 +137,11 @@ pub async fn save(
 pub async fn delete(
     node: &Node,
     namespace: NamespaceId,
-    wanted: &str,
+    name: &str,
     expected_version: Option<i64>,
 ) -> Result<(), CalendarError> {
-    let record = find(node, namespace, wanted).await?.ok_or(CalendarError::NotFound)?;
-    let calendars = composition(node, namespace).await?.direct_dependents(wanted);
+    let record = find(node, namespace, name).await?.ok_or(CalendarError::NotFound)?;
+    let calendars = composition(node, namespace).await?.direct_dependents(name);
     if !calendars.is_empty() {
         return Err(CalendarError::Used { calendars, jobs: Vec::new(), job_count: 0 });
     }
@@ -153,7 +153,7 @@ pub async fn delete(
     }
 }
 
-/// The users of a calendar, calendars before jobs, each sorted by name, starting after `after_name`, at most `limit`. `within` restricts the
+/// The users of a calendar, calendars before jobs, each sorted by name, starting after `after_name`, at most `limit`. `visible_apps` restricts the
 /// jobs to those of these apps.
 ///
 /// # Errors
@@ -161,7 +161,7 @@ pub async fn delete(
 pub async fn dependents(
     node: &Node,
     record: &CalendarRecord,
-    within: Option<&[AppId]>,
+    visible_apps: Option<&[AppId]>,
     after_name: Option<&CalendarDependent>,
     limit: usize,
 ) -> Result<Vec<CalendarDependent>, StoreError> {
@@ -177,7 +177,7 @@ pub async fn dependents(
             Some(CalendarDependent::Job(name)) => Some(name.as_str()),
             Some(CalendarDependent::Calendar(_)) | None => None,
         };
-        let jobs = node.store().jobs_with_calendar(record.id, within, after_name, remaining_count).await?;
+        let jobs = node.store().jobs_with_calendar(record.id, visible_apps, after_name, remaining_count).await?;
         users.extend(jobs.into_iter().map(CalendarDependent::Job));
     }
     Ok(users)
@@ -187,9 +187,9 @@ pub async fn dependents(
 ///
 /// # Errors
 /// The store's.
-pub async fn find(node: &Node, namespace: NamespaceId, wanted: &str) -> Result<Option<CalendarRecord>, StoreError> {
+pub async fn find(node: &Node, namespace: NamespaceId, name: &str) -> Result<Option<CalendarRecord>, StoreError> {
     // Text that cannot be a name is not looked up, so that unchecked text of a caller never reaches the database.
-    if name::check(wanted).is_ok() { node.store().calendar(namespace, wanted).await } else { Ok(None) }
+    if name::check(name).is_ok() { node.store().calendar(namespace, name).await } else { Ok(None) }
 }
 
 /// Checks a calendar and all calendars that depend on it; returns the calendars that it depends on.

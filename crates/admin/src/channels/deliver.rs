@@ -69,12 +69,12 @@ pub(super) async fn deliver(
     if channel.kind == ChannelKind::Email {
         let (server, mail) = mail(&input).map_err(final_error)?;
         return match send_mail(&server, &mail, &config.outgoing_allow).await {
-            Ok(AcceptedMail { status, refused }) => {
-                let refused = (!refused.is_empty()).then(|| refused.join("; "));
-                if let Some(refused) = &refused {
-                    tracing::warn!(channel = channel.name, refused, "a mail server refused some recipients");
+            Ok(AcceptedMail { status, refused: refusals }) => {
+                let refusals = (!refusals.is_empty()).then(|| refusals.join("; "));
+                if let Some(refusals) = &refusals {
+                    tracing::warn!(channel = channel.name, refused = refusals, "a mail server refused some recipients");
                 }
-                Ok(Acceptance { status, refused })
+                Ok(Acceptance { status, refused: refusals })
             }
             Err(MailError { is_final, status, text }) => Err(DeliveryError { is_final, status, text, wait: None }),
         };
@@ -85,8 +85,8 @@ pub(super) async fn deliver(
 }
 
 /// The channel's own texts, or the default texts if a template fails although it was valid when it was saved.
-fn texts(attempt: &DeliveryAttempt<'_>, settings: &Values, base: Option<&str>) -> Texts {
-    let place = (attempt.channel.lang, base);
+fn texts(attempt: &DeliveryAttempt<'_>, settings: &Values, console_url: Option<&str>) -> Texts {
+    let place = (attempt.channel.lang, console_url);
     let texts = Texts::new(attempt.notice, settings, place);
     texts
         .or_else(|error| {

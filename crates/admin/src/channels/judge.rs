@@ -69,8 +69,8 @@ pub(super) fn judge(kind: ChannelKind, answer: Answer<'_>) -> Result<(), Deliver
 fn read_code(body: &str) -> Option<(i64, String)> {
     let answer: Value = serde_json::from_str(body).ok()?;
     let code = ["errcode", "code", "StatusCode"].iter().find_map(|name| answer.get(name)?.as_i64())?;
-    let words = ["errmsg", "msg", "StatusMessage"].iter().find_map(|name| answer.get(name)?.as_str());
-    Some((code, words.unwrap_or_default().to_owned()))
+    let message = ["errmsg", "msg", "StatusMessage"].iter().find_map(|name| answer.get(name)?.as_str());
+    Some((code, message.unwrap_or_default().to_owned()))
 }
 
 /// Codes of temporary errors: too many messages, or the service is busy.
@@ -87,18 +87,18 @@ const fn is_temporary(kind: ChannelKind, code: i64) -> bool {
 fn read_wait(text: &str, now: Timestamp) -> Option<Duration> {
     let text = text.trim();
     let seconds = text.parse::<u64>().ok().map(Duration::from_secs);
-    let until = || {
+    let wait_until_date = || {
         let at = DateTime::parse_from_rfc2822(text).ok()?;
         let at = Timestamp::from_millis(at.timestamp_millis());
         Some(if at > now { at.since(now) } else { Duration::ZERO })
     };
-    seconds.or_else(until).map(|wait| wait.min(WAIT_MAX))
+    seconds.or_else(wait_until_date).map(|wait| wait.min(WAIT_MAX))
 }
 
 /// The beginning of an answer, as one line without control characters.
 fn one_line_excerpt(body: &str) -> String {
-    let line: String = body.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    cut(&line.split_whitespace().collect::<Vec<_>>().join(" "), REASON_BYTES_MAX)
+    let one_line: String = body.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    cut(&one_line.split_whitespace().collect::<Vec<_>>().join(" "), REASON_BYTES_MAX)
 }
 
 #[cfg(test)]

@@ -97,37 +97,37 @@ pub fn view(channel: &Channel) -> ChannelView {
 ///
 /// # Errors
 /// The store's.
-pub async fn find(node: &Node, namespace: NamespaceId, wanted: &str) -> Result<Option<Channel>, StoreError> {
+pub async fn find(node: &Node, namespace: NamespaceId, name: &str) -> Result<Option<Channel>, StoreError> {
     // Text that cannot be a name is not looked up, so that unchecked text of a caller never reaches the database.
-    if name::check(wanted).is_ok() { node.store().channel(namespace, wanted).await } else { Ok(None) }
+    if name::check(name).is_ok() { node.store().channel(namespace, name).await } else { Ok(None) }
 }
 
 /// Saves a channel under its name.
 ///
 /// # Errors
 /// [`ChannelError`].
-pub async fn save(node: &Node, namespace: &Namespace, new: NewChannel) -> Result<SavedChannel, ChannelError> {
-    let existing = find(node, namespace.id, &new.name).await?;
+pub async fn save(node: &Node, namespace: &Namespace, request: NewChannel) -> Result<SavedChannel, ChannelError> {
+    let existing = find(node, namespace.id, &request.name).await?;
     let saved_at = existing.as_ref().map_or(Timestamp::EPOCH, |existing| existing.updated_at);
-    if new.expected.is_some_and(|expected| expected != saved_at) {
+    if request.expected.is_some_and(|expected| expected != saved_at) {
         return Err(ChannelError::Conflict { saved_at });
     }
-    let mut secrets = match existing.as_ref().filter(|existing| existing.kind == new.kind) {
+    let mut secrets = match existing.as_ref().filter(|existing| existing.kind == request.kind) {
         Some(existing) => read_values(&existing.secret).unwrap_or_default(),
         None => Values::new(),
     };
-    secrets.extend(new.secrets.iter().map(|(name, value)| (name.clone(), value.trim().to_owned())));
+    secrets.extend(request.secrets.iter().map(|(name, value)| (name.clone(), value.trim().to_owned())));
     secrets.retain(|_, value| !value.is_empty());
-    let mut settings = new.settings.clone();
+    let mut settings = request.settings.clone();
     settings.retain(|_, value| !value.trim().is_empty());
     let mut signing_key = None;
-    if new.kind == ChannelKind::Webhook && !secrets.contains_key("signing_key") {
+    if request.kind == ChannelKind::Webhook && !secrets.contains_key("signing_key") {
         let key = generate_secret();
         secrets.insert("signing_key".to_owned(), key.clone());
         signing_key = Some(key);
     }
-    let mut errors = find_errors(node, &new, &settings, &secrets);
-    errors.extend(existing.iter().flat_map(|existing| find_moved_secrets(existing, &new, &settings)));
+    let mut errors = find_errors(node, &request, &settings, &secrets);
+    errors.extend(existing.iter().flat_map(|existing| find_moved_secrets(existing, &request, &settings)));
     if !errors.is_empty() {
         return Err(ChannelError::Invalid(errors));
     }
@@ -136,17 +136,17 @@ pub async fn save(node: &Node, namespace: &Namespace, new: NewChannel) -> Result
     let mut channel = Channel {
         id: ChannelId::new(node.new_id()),
         namespace: namespace.id,
-        name: new.name,
-        kind: new.kind,
+        name: request.name,
+        kind: request.kind,
         settings: text(&settings),
         secret: text(&secrets),
-        lang: new.lang,
-        is_enabled: new.is_enabled,
+        lang: request.lang,
+        is_enabled: request.is_enabled,
         created_at: existing.as_ref().map_or(now, |existing| existing.created_at),
         // Each save has another instant, which serves as the version of the channel.
         updated_at: now.max(saved_at + Duration::from_millis(1)),
     };
-    let (id, is_new) = match node.store().save_channel(&channel, new.expected).await? {
+    let (id, is_new) = match node.store().save_channel(&channel, request.expected).await? {
         ChannelSaved::Created(id) => (id, true),
         ChannelSaved::Changed(id) => (id, false),
         ChannelSaved::Conflict(saved_at) => return Err(ChannelError::Conflict { saved_at }),
@@ -156,26 +156,26 @@ pub async fn save(node: &Node, namespace: &Namespace, new: NewChannel) -> Result
     Ok(SavedChannel { channel, is_new, signing_key })
 }
 
-fn find_errors(node: &Node, new: &NewChannel, settings: &Values, secrets: &Values) -> Vec<FieldError> {
-    let mut errors = check(new.kind, settings, secrets);
-    if let Err(sentence) = name::check(&new.name) {
+fn find_errors(node: &Node, request: &NewChannel, settings: &Values, secrets: &Values) -> Vec<FieldError> {
+    let mut errors = check(request.kind, settings, secrets);
+    if let Err(sentence) = name::check(&request.name) {
         errors.push(FieldError::new("/name", sentence));
     }
-    let allowed = &node.shared().config.outgoing_allow;
+    let allowed_addresses = &node.shared().config.outgoing_allow;
     for (part, values) in [("settings", settings), ("secrets", secrets)] {
-        for field in fields(new.kind).iter().filter(|field| field.form == FieldForm::Url) {
+        for field in fields(request.kind).iter().filter(|field| field.form == FieldForm::Url) {
             let Some(value) = values.get(field.name).filter(|value| parse_reference(value).is_none()) else { continue };
-            if let Err(sentence) = check_url(new.kind, value, allowed) {
+            if let Err(sentence) = check_url(request.kind, value, allowed_addresses) {
                 errors.push(FieldError::new(format!("/{part}/{}", field.name), sentence));
             }
         }
     }
     let key =
-        secrets.get("signing_key").filter(|key| new.kind == ChannelKind::Webhook && parse_reference(key).is_none());
+        secrets.get("signing_key").filter(|key| request.kind == ChannelKind::Webhook && parse_reference(key).is_none());
     if key.is_some_and(|key| standard_signature(key, "", 0, "").is_none()) {
         errors.push(FieldError::new("/secrets/signing_key", "is not a key: it is whsec_ and the key in base64"));
     }
-    errors.extend(find_template_error(settings, new.lang));
+    errors.extend(find_template_error(settings, request.lang));
     errors
 }
 
@@ -210,8 +210,8 @@ fn find_moved_secrets(existing: &Channel, request: &NewChannel, settings: &Value
 fn find_template_error(settings: &Values, lang: Lang) -> Option<FieldError> {
     let mut rendered =
         notices().into_iter().map(|notice| Texts::new(&notice, settings, (lang, Some("https://rondel.example"))));
-    let refused = rendered.find_map(Result::err)?;
-    let (field, sentence) = refused.split_once(": ").unwrap_or(("body_template", &refused));
+    let refusal = rendered.find_map(Result::err)?;
+    let (field, sentence) = refusal.split_once(": ").unwrap_or(("body_template", &refusal));
     Some(FieldError::new(format!("/settings/{field}"), sentence))
 }
 
@@ -219,7 +219,7 @@ fn find_template_error(settings: &Values, lang: Lang) -> Option<FieldError> {
 ///
 /// # Errors
 /// The store's.
-pub async fn test(node: &Node, namespace: &Namespace, channel: &Channel, by: &str) -> Result<Delivery, StoreError> {
+pub async fn test(node: &Node, namespace: &Namespace, channel: &Channel, author: &str) -> Result<Delivery, StoreError> {
     let shared = node.shared();
     let (at, send_start) = (node.now(), Instant::now());
     let notice = Notice {
@@ -230,8 +230,8 @@ pub async fn test(node: &Node, namespace: &Namespace, channel: &Channel, by: &st
         namespace: namespace.name.clone(),
         subject: Subject { kind: NoticeSubject::Namespace, name: channel.name.clone() },
         severity: Severity::Warning,
-        summary_en: format!("This is a test of the channel {}, sent by {by}. Nothing is wrong.", channel.name),
-        summary_zh: format!("这是 {by} 发送的测试消息，用于检查通知渠道 {}。一切正常。", channel.name),
+        summary_en: format!("This is a test of the channel {}, sent by {author}. Nothing is wrong.", channel.name),
+        summary_zh: format!("这是 {author} 发送的测试消息，用于检查通知渠道 {}。一切正常。", channel.name),
         description: String::new(),
         started_at: at,
         at,

@@ -72,16 +72,16 @@ impl ChannelLoop {
 
     /// Takes the due messages of free channels, and starts sending them. Returns how many were taken.
     async fn send_due(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
-        let free = self.shared.config.alert_concurrency.saturating_sub(self.senders.count());
-        if free == 0 || !self.shared.membership.holds() {
+        let free_count = self.shared.config.alert_concurrency.saturating_sub(self.senders.count());
+        if free_count == 0 || !self.shared.membership.holds() {
             return Ok(0);
         }
-        let without = self.senders.receivers();
+        let busy_channels = self.senders.receivers();
         let lease = LeaseChannels {
             node: self.shared.membership.token().node,
-            excluded_channels: &without,
+            excluded_channels: &busy_channels,
             now: self.shared.clock.now(),
-            channel_max: u32::try_from(free).unwrap_or(u32::MAX),
+            channel_max: u32::try_from(free_count).unwrap_or(u32::MAX),
             messages_per_channel_max: MESSAGES_PER_CHANNEL_MAX,
             hold: LEASE,
         };
@@ -135,14 +135,14 @@ impl Sender {
         let result = if channel.is_enabled {
             let id = message_id(message.id);
             let attempt = DeliveryAttempt { channel, notice: &message.notice, id: &id, now: at };
-            let stopping = async {
+            let stop_in_send = async {
                 self.stop.cancelled().await;
                 sleep(STOP_GRACE).await;
             };
             tokio::select! {
                 biased;
                 done = deliver(&self.client, &self.shared.config, attempt) => done,
-                () = stopping => return None,
+                () = stop_in_send => return None,
             }
         } else {
             let text = "the channel is disabled".to_owned();
@@ -167,16 +167,16 @@ impl Sender {
         result: &Result<Acceptance, DeliveryError>,
     ) -> AfterTry {
         let metrics = &self.shared.metrics;
-        let Err(refused) = result else {
+        let Err(refusal) = result else {
             add(&metrics.alerts_delivered, 1);
             return AfterTry::Sent;
         };
         let (now, try_count) = (self.shared.clock.now(), message.try_count.saturating_add(1));
         let next = next_try(try_count, message.created_at, now, rand::random());
-        let (error, channel, message_id) = (&refused.text, &channel.name, message.id.get());
-        match next.filter(|_| !refused.is_final) {
+        let (error, channel, message_id) = (&refusal.text, &channel.name, message.id.get());
+        match next.filter(|_| !refusal.is_final) {
             Some(due_at) => {
-                let due_at = due_at.max(now + refused.wait.unwrap_or_default());
+                let due_at = due_at.max(now + refusal.wait.unwrap_or_default());
                 add(&metrics.alerts_refused, 1);
                 tracing::warn!(message_id, channel, try_count, error, next = %due_at, "a message could not be delivered to a channel");
                 AfterTry::Retry(due_at)

@@ -108,15 +108,15 @@ fn check_constructs(template: &str) -> Result<(), String> {
             continue;
         }
         let (inside, after_tag) = split_at_end(after_mark, if mark == "{%" { "%}" } else { "}}" });
-        let words = without_texts(inside);
-        let first_word = words.trim_start_matches(['-', '+']).split_whitespace().next().unwrap_or_default();
+        let code = without_texts(inside);
+        let first_word = code.trim_start_matches(['-', '+']).split_whitespace().next().unwrap_or_default();
         if mark == "{%" && !TAGS.contains(&first_word) {
             return Err(format!("{{% {first_word} %}} cannot be used here; the tags are {}", TAGS.join(", ")));
         }
-        if words.contains('*') {
+        if code.contains('*') {
             return Err("multiplication cannot be used here".to_owned());
         }
-        if words.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "recursive") {
+        if code.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "recursive") {
             return Err("recursive loops cannot be used here".to_owned());
         }
         unread_text = after_tag;
@@ -144,7 +144,7 @@ fn split_at_end<'t>(text: &'t str, end_mark: &str) -> (&'t str, &'t str) {
 
 /// Removes the contents of quoted texts.
 fn without_texts(inside: &str) -> String {
-    let mut words = String::with_capacity(inside.len());
+    let mut code = String::with_capacity(inside.len());
     let mut quote = None;
     let mut is_escaped = false;
     for c in inside.chars() {
@@ -154,10 +154,10 @@ fn without_texts(inside: &str) -> String {
             (Some(open), c) if c == open => quote = None,
             (Some(_), _) => {}
             (None, '"' | '\'') => quote = Some(c),
-            (None, c) => words.push(c),
+            (None, c) => code.push(c),
         }
     }
-    words
+    code
 }
 
 /// A writer that accepts up to [`OUTPUT_BYTES_MAX`] bytes, and then fails.
@@ -165,11 +165,11 @@ struct BoundedWriter(Vec<u8>);
 
 impl Write for BoundedWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let room = OUTPUT_BYTES_MAX.saturating_sub(self.0.len());
-        if room == 0 && !bytes.is_empty() {
+        let bytes_left = OUTPUT_BYTES_MAX.saturating_sub(self.0.len());
+        if bytes_left == 0 && !bytes.is_empty() {
             return Err(io::ErrorKind::WriteZero.into());
         }
-        let written_len = bytes.len().min(room);
+        let written_len = bytes.len().min(bytes_left);
         self.0.extend_from_slice(&bytes[..written_len]);
         Ok(written_len)
     }

@@ -26,9 +26,13 @@ pub(super) struct Texts {
 }
 
 impl Texts {
-    /// The default texts, or those of the channel's own templates. `base` is the server's address.
-    pub(super) fn new(notice: &Notice, settings: &Values, (lang, base): (Lang, Option<&str>)) -> Result<Self, String> {
-        let url = base.map(|base| page_url(base, notice));
+    /// The default texts, or those of the channel's own templates. `console_url` is the server's address.
+    pub(super) fn new(
+        notice: &Notice,
+        settings: &Values,
+        (lang, console_url): (Lang, Option<&str>),
+    ) -> Result<Self, String> {
+        let url = console_url.map(|base| page_url(base, notice));
         let own_template = |name: &str| settings.get(name).filter(|template| !template.trim().is_empty());
         let render = |name: &str, template: &String| {
             template::render(template, notice, url.as_deref()).map_err(|sentence| format!("{name}: {sentence}"))
@@ -86,8 +90,8 @@ const fn lang_text(lang: Lang, en: &'static str, zh: &'static str) -> &'static s
     }
 }
 
-fn page_url(base: &str, notice: &Notice) -> String {
-    format!("{}/n/{}{}", base.trim_end_matches('/'), notice.namespace, notice.path)
+fn page_url(console_url: &str, notice: &Notice) -> String {
+    format!("{}/n/{}{}", console_url.trim_end_matches('/'), notice.namespace, notice.path)
 }
 
 fn default_title(notice: &Notice, lang: Lang) -> String {

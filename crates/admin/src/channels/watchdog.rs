@@ -67,8 +67,12 @@ impl WatchdogLoop {
 }
 
 /// Checks that this server fires jobs: it holds its lease, is not leaving, and the loops that fire have succeeded recently.
-fn check_scheduling((holds, is_leaving): (bool, bool), reports: &[LoopReport], now: Timestamp) -> Result<(), String> {
-    if !holds {
+fn check_scheduling(
+    (holds_lease, is_leaving): (bool, bool),
+    reports: &[LoopReport],
+    now: Timestamp,
+) -> Result<(), String> {
+    if !holds_lease {
         return Err("this server does not hold its lease".to_owned());
     }
     if is_leaving {

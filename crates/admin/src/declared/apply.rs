@@ -39,7 +39,7 @@ pub(super) async fn reconcile_app(
     let mut problems = Vec::new();
     let declared_jobs: Vec<DeclaredJobs> =
         sets.iter().map(|set| jobs_of_set(set, living_since, &mut problems)).collect();
-    let EffectiveDeclarations { jobs, gone } = effective_declarations(&declared_jobs, living_since);
+    let EffectiveDeclarations { jobs, gone: missing_jobs } = effective_declarations(&declared_jobs, living_since);
     let mut specs = Vec::with_capacity(jobs.len());
     for (name, text) in jobs {
         match parse_spec(&text, &app.name) {
@@ -57,7 +57,7 @@ pub(super) async fn reconcile_app(
             Err(error) => problems.extend(problems_of(&name, error)),
         }
     }
-    undeclare(node, app, gone.iter()).await?;
+    undeclare(node, app, missing_jobs.iter()).await?;
     problems.sort();
     problems.dedup();
     Ok(problems)
@@ -230,10 +230,11 @@ fn changed_fields(old_spec: &JobSpec, new_spec: &JobSpec) -> Vec<String> {
     let fields = |spec: &JobSpec| serde_json::to_value(spec).unwrap_or_default();
     let (old_spec, new_spec) = (fields(old_spec), fields(new_spec));
     let names = [&old_spec, &new_spec].into_iter().filter_map(Value::as_object).flat_map(serde_json::Map::keys);
-    let mut changed: Vec<String> = names.filter(|name| old_spec.get(name) != new_spec.get(name)).cloned().collect();
-    changed.sort();
-    changed.dedup();
-    changed
+    let mut changed_names: Vec<String> =
+        names.filter(|name| old_spec.get(name) != new_spec.get(name)).cloned().collect();
+    changed_names.sort();
+    changed_names.dedup();
+    changed_names
 }
 
 fn problems_of(job: &str, error: JobError) -> Vec<DeclarationProblem> {

@@ -100,9 +100,12 @@ impl DeclareLoop {
         living_since: Timestamp,
     ) -> Result<bool, StoreError> {
         let Some(any_executor) = online.first() else { return Ok(false) };
-        let living = headers.iter().filter(|header| header.app == id).map(|header| header.hash.clone()).collect();
-        let state =
-            AppState { living, online: online.iter().map(|one| (one.session.executor, one.session.number)).collect() };
+        let living_hashes =
+            headers.iter().filter(|header| header.app == id).map(|header| header.hash.clone()).collect();
+        let state = AppState {
+            living: living_hashes,
+            online: online.iter().map(|one| (one.session.executor, one.session.number)).collect(),
+        };
         let has_problems = !self.node.declared().problems(id).is_empty();
         if self.applied_states.get(&id) == Some(&state) && !has_problems {
             return Ok(false);

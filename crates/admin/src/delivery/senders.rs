@@ -39,9 +39,13 @@ impl<K: Ord + Copy + Send + 'static> Senders<K> {
     }
 
     /// Starts to send to a receiver.
-    pub(crate) fn start(&mut self, to: K, send: impl Future<Output = Result<(), StoreError>> + Send + 'static) {
-        self.receivers.insert(to);
-        self.under_way.push(Box::pin(async move { (to, send.await) }));
+    pub(crate) fn start(
+        &mut self,
+        destination: K,
+        send: impl Future<Output = Result<(), StoreError>> + Send + 'static,
+    ) {
+        self.receivers.insert(destination);
+        self.under_way.push(Box::pin(async move { (destination, send.await) }));
     }
 
     /// Waits until a sender ends. Never resolves if there is none.
@@ -71,11 +75,11 @@ impl<K: Ord + Copy + Send + 'static> Senders<K> {
         self.unreported_error.take().map_or(Ok(()), Err)
     }
 
-    pub(crate) fn client(&mut self, allowed: &AllowedAddresses) -> Result<Outgoing, TickError> {
+    pub(crate) fn client(&mut self, allowed_addresses: &AllowedAddresses) -> Result<Outgoing, TickError> {
         if let Some(client) = &self.client {
             return Ok(client.clone());
         }
-        let client = build_client(allowed).map_err(TickError::new)?;
+        let client = build_client(allowed_addresses).map_err(TickError::new)?;
         Ok(self.client.insert(client).clone())
     }
 }

@@ -66,14 +66,14 @@ impl WebhookLoop {
 
     /// Takes the due messages of each namespace for which no message is being sent, and starts sending them. Returns how many were taken.
     async fn send_due(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
-        let free = CONCURRENT_MAX.saturating_sub(self.senders.count());
-        if free == 0 || !self.shared.membership.holds() {
+        let free_count = CONCURRENT_MAX.saturating_sub(self.senders.count());
+        if free_count == 0 || !self.shared.membership.holds() {
             return Ok(0);
         }
-        let without = self.senders.receivers();
-        let namespace_max = u32::try_from(free).unwrap_or(u32::MAX);
+        let busy_namespaces = self.senders.receivers();
+        let namespace_max = u32::try_from(free_count).unwrap_or(u32::MAX);
         let take_count = TakeOutbox {
-            excluded_namespaces: &without,
+            excluded_namespaces: &busy_namespaces,
             namespace_max,
             messages_per_namespace_max: MESSAGES_PER_NAMESPACE_MAX,
             hold: LEASE,
@@ -151,9 +151,9 @@ impl Sender {
     }
 
     async fn send(&self, webhook: &FailureWebhook, item: &OutboxItem) -> SendOutcome {
-        let base = self.shared.config.advertise_url.as_deref();
-        let item = OutboxItem { payload: with_link(&item.payload, base, item.run), ..item.clone() };
-        let stopping = async {
+        let console_url = self.shared.config.advertise_url.as_deref();
+        let item = OutboxItem { payload: with_link(&item.payload, console_url, item.run), ..item.clone() };
+        let stop_in_send = async {
             self.stop.cancelled().await;
             sleep(STOP_GRACE).await;
         };
@@ -163,7 +163,7 @@ impl Sender {
                 Ok(()) => SendOutcome::Accepted,
                 Err(refusal) => SendOutcome::Refused(refusal),
             },
-            () = stopping => SendOutcome::Interrupted,
+            () = stop_in_send => SendOutcome::Interrupted,
         }
     }
 
@@ -193,13 +193,13 @@ impl Sender {
 }
 
 /// Adds the address of the run's page to the payload, if this server knows its own address.
-fn with_link(payload: &str, base: Option<&str>, run: Option<RunId>) -> String {
-    let Some((base, run)) = base.zip(run) else { return payload.to_owned() };
+fn with_link(payload: &str, console_url: Option<&str>, run: Option<RunId>) -> String {
+    let Some((console_url, run)) = console_url.zip(run) else { return payload.to_owned() };
     let Ok(mut message) = serde_json::from_str::<serde_json::Value>(payload) else { return payload.to_owned() };
     if let Some(data) = message.get_mut("data").and_then(serde_json::Value::as_object_mut)
         && let Some(namespace) = data.get("namespace").and_then(serde_json::Value::as_str)
     {
-        let link = format!("{}/n/{namespace}/runs/{run}", base.trim_end_matches('/'));
+        let link = format!("{}/n/{namespace}/runs/{run}", console_url.trim_end_matches('/'));
         data.insert("link".to_owned(), link.into());
     }
     message.to_string()

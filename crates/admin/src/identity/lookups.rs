@@ -122,10 +122,10 @@ impl Lookups {
     }
 
     fn note_unknown(&self, hash: String) {
-        let until = Instant::now() + UNKNOWN_PERIOD;
+        let known_until = Instant::now() + UNKNOWN_PERIOD;
         let mut unknown_tokens = self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
         let UnknownTokens { until: until_by_hash, order } = &mut *unknown_tokens;
-        if until_by_hash.insert(hash.clone(), until).is_none() {
+        if until_by_hash.insert(hash.clone(), known_until).is_none() {
             order.push_back(hash);
         }
         if order.len() > UNKNOWN_COUNT_MAX

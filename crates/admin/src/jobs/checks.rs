@@ -75,13 +75,13 @@ pub(super) struct FoundCalendars {
 pub async fn calendar(
     node: &Node,
     namespace: NamespaceId,
-    wanted: &str,
+    name: &str,
 ) -> Result<Option<(PinnedCalendar, Arc<Calendar>)>, StoreError> {
     // Text that cannot be a name is not looked up, so that unchecked text of a caller never reaches the database.
-    let is_name = name::check(wanted).is_ok();
-    let record = if is_name { node.store().calendar(namespace, wanted).await? } else { None };
+    let is_name = name::check(name).is_ok();
+    let record = if is_name { node.store().calendar(namespace, name).await? } else { None };
     let Some(record) = record else { return Ok(None) };
-    let calendar = Calendar::of_rule(wanted, &record.expanded_rule).map_err(|errors| StoreError::Corrupt {
+    let calendar = Calendar::of_rule(name, &record.expanded_rule).map_err(|errors| StoreError::Corrupt {
         table: "calendar_version",
         column: "expanded",
         id: record.id.get(),
@@ -102,13 +102,20 @@ pub(super) async fn check(
         Some(used) => calendar(node, namespace, &used.name).await?,
         None => None,
     };
-    let expected = match expected_calendar(&spec) {
+    let expected_calendar = match expected_calendar(&spec) {
         Some(name) => calendar(node, namespace, name).await?,
         None => None,
     };
     let channels = channels_named(node, namespace, std::slice::from_ref(&spec)).await?;
     let scripts = scripts::find_named(node, namespace, std::slice::from_ref(&spec)).await?;
-    check_with(node, namespace, spec, now, stored_spec, (FoundCalendars { applied, expected }, &channels, &scripts))
+    check_with(
+        node,
+        namespace,
+        spec,
+        now,
+        stored_spec,
+        (FoundCalendars { applied, expected: expected_calendar }, &channels, &scripts),
+    )
 }
 
 /// The name of the calendar with the days of a definition's `success_by`.
@@ -192,14 +199,14 @@ fn expected_calendar_error(
     stored_spec: Option<&JobSpec>,
     calendar: Option<&Calendar>,
 ) -> Option<FieldError> {
-    let wanted = expected_calendar(spec).filter(|wanted| name::check(wanted).is_ok())?;
-    if stored_spec.and_then(expected_calendar) == Some(wanted) {
+    let calendar_name = expected_calendar(spec).filter(|wanted| name::check(wanted).is_ok())?;
+    if stored_spec.and_then(expected_calendar) == Some(calendar_name) {
         return None;
     }
     let message = match calendar {
-        None => format!("there is no calendar {wanted:?} in this namespace"),
+        None => format!("there is no calendar {calendar_name:?} in this namespace"),
         Some(calendar) if calendar.has_times() => {
-            format!("the calendar {wanted:?} has times of day, and success_by needs a calendar of days")
+            format!("the calendar {calendar_name:?} has times of day, and success_by needs a calendar of days")
         }
         Some(_) => return None,
     };
@@ -255,15 +262,18 @@ fn past_instant_errors(
     now: Timestamp,
     stored_spec: Option<&JobSpec>,
 ) -> impl Iterator<Item = FieldError> {
-    let once = stored_spec.map(JobSpec::once_instants).unwrap_or_default();
+    let stored_instants = stored_spec.map(JobSpec::once_instants).unwrap_or_default();
     let ends = stored_spec.map(JobSpec::end_instants).unwrap_or_default();
     let is_new = move |known: &[(String, Timestamp)], at| at <= now && !known.iter().any(|(_, before)| *before == at);
-    let at = spec.once_instants().into_iter().filter(move |(_, at)| is_new(&once, *at)).map(|(pointer, at)| {
-        let hint = "trigger the job to run it now, or let if_past be run";
-        FieldError::new(pointer, format!("{at} is in the past; {hint}"))
-    });
-    let end = spec.end_instants().into_iter().filter(move |(_, end)| is_new(&ends, *end));
-    at.chain(end.map(|(pointer, end)| FieldError::new(pointer, format!("{end} is in the past: it would never fire"))))
+    let once_errors =
+        spec.once_instants().into_iter().filter(move |(_, at)| is_new(&stored_instants, *at)).map(|(pointer, at)| {
+            let hint = "trigger the job to run it now, or let if_past be run";
+            FieldError::new(pointer, format!("{at} is in the past; {hint}"))
+        });
+    let end_errors = spec.end_instants().into_iter().filter(move |(_, end)| is_new(&ends, *end));
+    once_errors.chain(
+        end_errors.map(|(pointer, end)| FieldError::new(pointer, format!("{end} is in the past: it would never fire"))),
+    )
 }
 
 #[cfg(test)]

@@ -105,14 +105,14 @@ impl RunRequest {
 /// # Errors
 /// [`JobError::Invalid`], [`JobError::NameTaken`], the store's.
 pub async fn create(node: &Node, namespace: NamespaceId, spec: JobSpec, author: &str) -> Result<JobRecord, JobError> {
-    let checked = checks::check(node, namespace, spec, node.now(), None).await?;
-    if node.store().job(namespace, &checked.spec.name).await?.is_some() {
+    let definition = checks::check(node, namespace, spec, node.now(), None).await?;
+    if node.store().job(namespace, &definition.spec.name).await?.is_some() {
         return Err(JobError::NameTaken);
     }
-    let app = app_of(node, namespace, &checked.spec, checked.checked_at).await?;
+    let app = app_of(node, namespace, &definition.spec, definition.checked_at).await?;
     let now = node.now();
-    let new_job = new_job(node, (namespace, app), checked.with_save_time(now, None), author, now);
-    let (wanted, expect) = (missing_calendar_error(&new_job.spec), new_job.spec.expect.clone());
+    let new_job = new_job(node, (namespace, app), definition.with_save_time(now, None), author, now);
+    let (calendar_error, expect) = (missing_calendar_error(&new_job.spec), new_job.spec.expect.clone());
     match store_once(|| node.store().create_job(new_job.clone())).await? {
         JobCreated::Saved(record) => {
             node.poke_scan();
@@ -126,7 +126,7 @@ pub async fn create(node: &Node, namespace: NamespaceId, spec: JobSpec, author: 
             }
             Some(_) | None => Err(JobError::NameTaken),
         },
-        JobCreated::NoCalendar => Err(JobError::Invalid(vec![wanted])),
+        JobCreated::NoCalendar => Err(JobError::Invalid(vec![calendar_error])),
         JobCreated::NoChannel(name) => {
             Err(JobError::Invalid(vec![checks::deleted_channel_error(expect.as_deref(), &name)]))
         }
@@ -138,19 +138,19 @@ pub async fn create(node: &Node, namespace: NamespaceId, spec: JobSpec, author: 
 fn new_job(
     node: &Node,
     (namespace, app): (NamespaceId, AppId),
-    checked: CheckedDefinition,
+    definition: CheckedDefinition,
     author: &str,
     now: Timestamp,
 ) -> NewJob {
-    let (calendar, checked_at) = (checked.pinned_calendar(), checked.checked_at);
-    let CheckedDefinition { spec, job, .. } = checked;
+    let (calendar, checked_at) = (definition.pinned_calendar(), definition.checked_at);
+    let CheckedDefinition { spec, job, .. } = definition;
     let anchor = now.ceil_second();
-    let once = job.timetable.once_within(checked_at, now).filter(|_| job.enabled);
+    let immediate_instant = job.timetable.once_within(checked_at, now).filter(|_| job.enabled);
     NewJob {
         id: JobId::new(node.new_id()),
         namespace,
         app,
-        next_fire_at: once.or_else(|| first_fire(&job, anchor, now)),
+        next_fire_at: immediate_instant.or_else(|| first_fire(&job, anchor, now)),
         delay: job.timetable.delay().filter(|_| job.enabled),
         calendar,
         declared: None,
@@ -228,9 +228,9 @@ pub async fn end_queued_of_paused(node: &Node, record: &JobRecord, author: &str)
 pub async fn end_queued_of_deleted(
     node: &Node,
     job: JobId,
-    (queued, author): (Option<QueuedRunsPolicy>, &str),
+    (queued_policy, author): (Option<QueuedRunsPolicy>, &str),
 ) -> Result<QueuedRuns, StoreError> {
-    queued::end_queued(node, job, (Reason::Deleted, queued), author, Vec::new()).await
+    queued::end_queued(node, job, (Reason::Deleted, queued_policy), author, Vec::new()).await
 }
 
 /// Changes the definition of a job. If that pauses the job, its transaction also stores the requests to end queued runs.
@@ -239,11 +239,11 @@ async fn change_definition(
     record: &JobRecord,
     spec: JobSpec,
     expected_version: Option<i64>,
-    by: (Option<QueuedRunsPolicy>, &str),
+    choice_and_author: (Option<QueuedRunsPolicy>, &str),
 ) -> Result<JobRecord, JobError> {
     check_name(record, &spec)?;
-    let checked = checks::check(node, record.namespace, spec, node.now(), Some(&record.spec)).await?;
-    let saved_record = save(node, record, checked, expected_version, by).await?;
+    let definition = checks::check(node, record.namespace, spec, node.now(), Some(&record.spec)).await?;
+    let saved_record = save(node, record, definition, expected_version, choice_and_author).await?;
     catch_up_with_calendar(node, saved_record).await
 }
 
@@ -255,43 +255,43 @@ pub(crate) async fn follow_calendar(
     author: &str,
 ) -> Result<(), JobError> {
     let found = calendar.as_ref().map(|(_, calendar)| Arc::clone(calendar));
-    let checked = CheckedDefinition {
+    let definition = CheckedDefinition {
         spec: record.spec.clone(),
         job: record.spec.compile_with(found).map_err(JobError::Invalid)?,
         calendar,
         checked_at: node.now(),
     };
-    if record.spec.calendar.is_some() && checked.calendar.is_none() {
+    if record.spec.calendar.is_some() && definition.calendar.is_none() {
         return Err(JobError::Invalid(vec![missing_calendar_error(&record.spec)]));
     }
-    save(node, record, checked, Some(record.version), (None, author)).await.map(drop)
+    save(node, record, definition, Some(record.version), (None, author)).await.map(drop)
 }
 
 async fn save(
     node: &Node,
     record: &JobRecord,
-    checked: CheckedDefinition,
+    definition: CheckedDefinition,
     expected_version: Option<i64>,
-    (queued, author): (Option<QueuedRunsPolicy>, &str),
+    (queued_policy, author): (Option<QueuedRunsPolicy>, &str),
 ) -> Result<JobRecord, JobError> {
-    let app = app_of(node, record.namespace, &checked.spec, checked.checked_at).await?;
+    let app = app_of(node, record.namespace, &definition.spec, definition.checked_at).await?;
     let compiled_before = checks::compile_newest(node, record).await?;
     let now = node.now();
-    let checked = checked.with_save_time(now, Some(&record.spec));
+    let definition = definition.with_save_time(now, Some(&record.spec));
     let change = JobChange {
         id: record.id,
         expected_version,
-        spec: &checked.spec,
-        job: &checked.job,
+        spec: &definition.spec,
+        job: &definition.job,
         before: &compiled_before,
-        calendar: checked.pinned_calendar(),
+        calendar: definition.pinned_calendar(),
         app,
         author,
         skipped_row_id: RunId::new(node.new_id()),
         now,
-        checked_at: checked.checked_at,
+        checked_at: definition.checked_at,
         reached: node.shared().latest_time(),
-        drops: Some(queued_drops(node, queued, author)),
+        drops: Some(queued_drops(node, queued_policy, author)),
     };
     match node.store().change_job(change).await? {
         JobSaved::Saved(record, reopened) => {
@@ -301,9 +301,9 @@ async fn save(
         }
         JobSaved::Conflict(version) => Err(JobError::Conflict { version }),
         JobSaved::NameTaken => Err(JobError::NameTaken),
-        JobSaved::NoCalendar => Err(JobError::Invalid(vec![missing_calendar_error(&checked.spec)])),
+        JobSaved::NoCalendar => Err(JobError::Invalid(vec![missing_calendar_error(&definition.spec)])),
         JobSaved::NoChannel(name) => {
-            Err(JobError::Invalid(vec![checks::deleted_channel_error(checked.spec.expect.as_deref(), &name)]))
+            Err(JobError::Invalid(vec![checks::deleted_channel_error(definition.spec.expect.as_deref(), &name)]))
         }
         JobSaved::NoScript(script) => Err(JobError::Invalid(vec![scripts::deleted_script_error(&script)])),
         JobSaved::BadParents(errors) => Err(JobError::Invalid(errors)),
@@ -312,8 +312,8 @@ async fn save(
     }
 }
 
-fn queued_drops<'a>(node: &Node, choice: Option<QueuedRunsPolicy>, by: &'a str) -> QueuedDrops<'a> {
-    QueuedDrops { choice, by, limit: node.shared().config.end_queued_max }
+fn queued_drops<'a>(node: &Node, queued_policy: Option<QueuedRunsPolicy>, author: &'a str) -> QueuedDrops<'a> {
+    QueuedDrops { choice: queued_policy, by: author, limit: node.shared().config.end_queued_max }
 }
 
 /// [`catch_up_with_calendar`] for a job that was created just now. An error would make the caller create the job again, so the job stays as it
@@ -362,15 +362,15 @@ pub async fn pause(
     node: &Node,
     record: &JobRecord,
     author: &str,
-    queued: Option<QueuedRunsPolicy>,
+    queued_policy: Option<QueuedRunsPolicy>,
 ) -> Result<(JobRecord, QueuedRuns), JobError> {
     let spec = JobSpec { enabled: false, ..record.spec.clone() };
     let open_before = queued::open_runs(node, record.id).await?;
     let paused = match record.spec.enabled {
-        true => change_definition(node, record, spec, Some(record.version), (queued, author)).await?,
+        true => change_definition(node, record, spec, Some(record.version), (queued_policy, author)).await?,
         false => record.clone(),
     };
-    let runs = queued::end_queued(node, paused.id, (Reason::Paused, queued), author, open_before).await?;
+    let runs = queued::end_queued(node, paused.id, (Reason::Paused, queued_policy), author, open_before).await?;
     Ok((paused, runs))
 }
 
@@ -384,11 +384,13 @@ pub async fn delete(
     record: &JobRecord,
     expected_version: Option<i64>,
     detaches_followers: bool,
-    (queued, author): (Option<QueuedRunsPolicy>, &str),
+    (queued_policy, author): (Option<QueuedRunsPolicy>, &str),
 ) -> Result<Option<QueuedRuns>, JobError> {
     let open_runs = queued::open_runs(node, record.id).await?;
-    match delete_without_wait(node, record, expected_version, detaches_followers, (queued, author)).await? {
-        true => Ok(Some(queued::end_queued(node, record.id, (Reason::Deleted, queued), author, open_runs).await?)),
+    match delete_without_wait(node, record, expected_version, detaches_followers, (queued_policy, author)).await? {
+        true => {
+            Ok(Some(queued::end_queued(node, record.id, (Reason::Deleted, queued_policy), author, open_runs).await?))
+        }
         false => Ok(None),
     }
 }
@@ -403,12 +405,13 @@ pub async fn delete_without_wait(
     record: &JobRecord,
     expected_version: Option<i64>,
     detaches_followers: bool,
-    (queued, author): (Option<QueuedRunsPolicy>, &str),
+    (queued_policy, author): (Option<QueuedRunsPolicy>, &str),
 ) -> Result<bool, JobError> {
     let (now, skipped_row_id) = (node.now(), RunId::new(node.new_id()));
     let last_definition = checks::compile_newest(node, record).await.ok();
     let reached = node.shared().latest_time();
-    let (id, last_definition, drops) = (record.id, last_definition.as_ref(), Some(queued_drops(node, queued, author)));
+    let (id, last_definition, drops) =
+        (record.id, last_definition.as_ref(), Some(queued_drops(node, queued_policy, author)));
     let deletion = JobDeletion {
         id,
         expected_version,

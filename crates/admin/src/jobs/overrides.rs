@@ -60,10 +60,10 @@ pub async fn params_of_repetition(node: &Node, record: &JobRecord, run: &Run) ->
     let Some(run_spec) = spec_of(node, record, run).await? else { return Ok(None) };
     let spec = &record.spec;
     let is_same_code = (&run_spec.app, &run_spec.handler) == (&spec.app, &spec.handler);
-    let base = if is_same_code { run_spec.params.clone() } else { spec.params.clone() };
+    let base_params = if is_same_code { run_spec.params.clone() } else { spec.params.clone() };
     let params = match run.params.as_deref() {
-        Some(run_params) => repeated_params(spec, base, serde_json::from_str(run_params).unwrap_or_default())?,
-        None => apply_overrides(spec, &base, &run_spec.params)?,
+        Some(run_params) => repeated_params(spec, base_params, serde_json::from_str(run_params).unwrap_or_default())?,
+        None => apply_overrides(spec, &base_params, &run_spec.params)?,
     };
     Ok(Some(RunParams(params.to_string())))
 }
@@ -94,14 +94,14 @@ pub(super) fn override_errors(
     }
 }
 
-fn apply_overrides(spec: &JobSpec, base: &Value, overrides: &Value) -> Result<Value, JobError> {
-    spec.effective_overrides().apply(&spec.handler, base, overrides).map_err(JobError::Invalid)
+fn apply_overrides(spec: &JobSpec, base_params: &Value, overrides: &Value) -> Result<Value, JobError> {
+    spec.effective_overrides().apply(&spec.handler, base_params, overrides).map_err(JobError::Invalid)
 }
 
 /// The parameters of a repeated run. The field [`PARENTS_FIELD`], which the server had added, is not checked against the job.
-fn repeated_params(spec: &JobSpec, base: Value, mut overrides: Value) -> Result<Value, JobError> {
+fn repeated_params(spec: &JobSpec, base_params: Value, mut overrides: Value) -> Result<Value, JobError> {
     let parents = overrides.as_object_mut().and_then(|fields| fields.remove(PARENTS_FIELD));
-    let base = match base {
+    let base = match base_params {
         base @ (Value::Object(_) | Value::Null) => base,
         other if parents.is_some() => Value::Object(Map::from_iter([(WRAPPER_FIELD.to_owned(), other)])),
         other => other,

@@ -168,8 +168,9 @@ pub(super) fn param_errors(
             Err(message) => vec![FieldError::new("/params", message)],
             Ok(()) => param_errors_in(node, namespace, spec, &params),
         };
-        let below = |error: FieldError| FieldError { pointer: format!("/shards/{index}{}", error.pointer), ..error };
-        errors.into_iter().map(below).collect::<Vec<_>>()
+        let under_shard =
+            |error: FieldError| FieldError { pointer: format!("/shards/{index}{}", error.pointer), ..error };
+        errors.into_iter().map(under_shard).collect::<Vec<_>>()
     };
     named_shards.iter().enumerate().map(of_shard).find(|errors| !errors.is_empty()).unwrap_or_default()
 }

@@ -39,8 +39,8 @@ pub(super) async fn open_runs(node: &Node, job: JobId) -> Result<Vec<Run>, Store
 pub(super) async fn end_queued(
     node: &Node,
     job: JobId,
-    (reason, queued): (Reason, Option<QueuedRunsPolicy>),
-    by: &str,
+    (reason, queued_policy): (Reason, Option<QueuedRunsPolicy>),
+    author: &str,
     open_before: Vec<Run>,
 ) -> Result<QueuedRuns, StoreError> {
     let (config, asked_at) = (&node.shared().config, node.now());
@@ -48,20 +48,21 @@ pub(super) async fn end_queued(
     let known_ids: HashSet<RunId> = open_runs.iter().map(|run| run.id).collect();
     // Runs of future fires were already settled when the definition was saved.
     let was_queued = |run: &Run| is_queued(run) && !is_fire_ahead(run, asked_at);
-    let was_dropped = |run: &Run| was_queued(run) && QueuedRunsPolicy::drops(queued, reason, run.trigger);
+    let was_dropped = |run: &Run| was_queued(run) && QueuedRunsPolicy::drops(queued_policy, reason, run.trigger);
     open_runs.extend(open_before.into_iter().filter(|run| !known_ids.contains(&run.id) && was_dropped(run)));
     let is_whole = |run: &&Run| run.is_root() || run.shard_total.is_none_or(|total| total <= 1);
-    let (waiting, running): (Vec<&Run>, Vec<&Run>) = open_runs.iter().filter(is_whole).partition(|run| is_queued(run));
-    let (dropped, kept): (Vec<&Run>, Vec<&Run>) =
-        waiting.into_iter().partition(|run| QueuedRunsPolicy::drops(queued, reason, run.trigger));
+    let (queued_runs, running_runs): (Vec<&Run>, Vec<&Run>) =
+        open_runs.iter().filter(is_whole).partition(|run| is_queued(run));
+    let (dropped_runs, kept_runs): (Vec<&Run>, Vec<&Run>) =
+        queued_runs.into_iter().partition(|run| QueuedRunsPolicy::drops(queued_policy, reason, run.trigger));
     let count = |runs: usize| u64::try_from(runs).unwrap_or(u64::MAX);
-    let mut runs = QueuedRuns { dropped: 0, kept: count(kept.len()), running: count(running.len()) };
-    let mut ids: Vec<RunId> = dropped.iter().map(|run| run.id).collect();
+    let mut runs = QueuedRuns { dropped: 0, kept: count(kept_runs.len()), running: count(running_runs.len()) };
+    let mut ids: Vec<RunId> = dropped_runs.iter().map(|run| run.id).collect();
     if ids.is_empty() {
         return Ok(runs);
     }
-    node.store().ask_drops(&ids, CancelRequest { by, reason }, asked_at).await?;
-    dropped.iter().for_each(|run| node.poke_cancels(run));
+    node.store().ask_drops(&ids, CancelRequest { by: author, reason }, asked_at).await?;
+    dropped_runs.iter().for_each(|run| node.poke_cancels(run));
     let (deadline, mut pause, mut ended_count) = (Instant::now() + config.end_queued_wait, FIRST_LOOK_DELAY, 0);
     loop {
         let rows = node.store().runs(&ids).await?;

@@ -22,8 +22,8 @@ pub(super) async fn find_named(
     specs: &[JobSpec],
 ) -> Result<FoundScripts, StoreError> {
     let mut scripts = FoundScripts::new();
-    let wanted: BTreeSet<ScriptRef> = specs.iter().flat_map(scripts_named_in).collect();
-    for named in wanted {
+    let script_refs: BTreeSet<ScriptRef> = specs.iter().flat_map(scripts_named_in).collect();
+    for named in script_refs {
         let Some(script) = node.store().script(namespace, &named.name).await? else { continue };
         let is_there = match named.version {
             None => true,
@@ -40,9 +40,9 @@ pub(super) async fn find_named(
 /// The parameters of the job and of its named shards, each with its pointer: a run takes its script from one of them.
 fn params_of_runs(spec: &JobSpec) -> Vec<(String, &Value)> {
     let shards = spec.shards.as_ref().map_or(&[][..], ItemsSpec::named);
-    let of_shards = shards.iter().enumerate();
-    let of_shards = of_shards.map(|(index, shard)| (format!("/shards/{index}/params"), &shard.params));
-    std::iter::once(("/params".to_owned(), &spec.params)).chain(of_shards).collect()
+    let shard_params = shards.iter().enumerate();
+    let shard_params = shard_params.map(|(index, shard)| (format!("/shards/{index}/params"), &shard.params));
+    std::iter::once(("/params".to_owned(), &spec.params)).chain(shard_params).collect()
 }
 
 fn scripts_named_in(spec: &JobSpec) -> Vec<ScriptRef> {
@@ -53,9 +53,10 @@ fn scripts_named_in(spec: &JobSpec) -> Vec<ScriptRef> {
 pub(super) fn script_errors(spec: &JobSpec, stored_spec: Option<&JobSpec>, scripts: &FoundScripts) -> Vec<FieldError> {
     let stored_params =
         stored_spec.filter(|before| before.handler == spec.handler).map(params_of_runs).unwrap_or_default();
-    let accepted: Vec<&Value> = stored_params.into_iter().filter_map(|(_, params)| params.get("script")).collect();
+    let stored_scripts: Vec<&Value> =
+        stored_params.into_iter().filter_map(|(_, params)| params.get("script")).collect();
     let script_params = params_of_runs(spec).into_iter().filter_map(|(pointer, params)| {
-        let script = params.get("script").filter(|script| !accepted.contains(script))?;
+        let script = params.get("script").filter(|script| !stored_scripts.contains(script))?;
         let message = script_error(&spec.handler, params, script, scripts)?;
         Some(FieldError::new(format!("{pointer}/script"), message))
     });

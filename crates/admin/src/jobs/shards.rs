@@ -60,16 +60,16 @@ pub fn is_unsuccessful(shard: &Run) -> bool {
 }
 
 /// The unsuccessful shards of a run, by index.
-async fn unsuccessful_shards(node: &Node, whole: &Run) -> Result<Vec<Run>, StoreError> {
-    let mut query = RunQuery { parent: Some(whole.id), limit: PAGE_LEN, ..RunQuery::default() };
+async fn unsuccessful_shards(node: &Node, fire_run: &Run) -> Result<Vec<Run>, StoreError> {
+    let mut query = RunQuery { parent: Some(fire_run.id), limit: PAGE_LEN, ..RunQuery::default() };
     let (mut shards, mut read_count) = (Vec::new(), 0);
     while read_count < SHARD_COUNT_MAX {
-        let page = node.store().list_runs(whole.namespace, &query).await?;
+        let page = node.store().list_runs(fire_run.namespace, &query).await?;
         let is_last = page.len() < usize::try_from(PAGE_LEN).unwrap_or(usize::MAX);
         read_count += page.len();
         query.after = page.last().map(|run| run.id);
         // Repetitions of the whole run have the same parent, but another cause.
-        shards.extend(page.into_iter().filter(|shard| shard.cause == whole.cause && is_unsuccessful(shard)));
+        shards.extend(page.into_iter().filter(|shard| shard.cause == fire_run.cause && is_unsuccessful(shard)));
         if is_last {
             break;
         }
@@ -85,10 +85,10 @@ async fn unsuccessful_shards(node: &Node, whole: &Run) -> Result<Vec<Run>, Store
 /// [`ShardsError`].
 pub async fn request_failed_shards(
     node: &Node,
-    (record, whole): (&JobRecord, &Run),
+    (record, fire_run): (&JobRecord, &Run),
     request: RunRequest,
 ) -> Result<Run, ShardsError> {
-    if !whole.is_root() || whole.shard_total.is_none() {
+    if !fire_run.is_root() || fire_run.shard_total.is_none() {
         return Err(ShardsError::NoShards);
     }
     if !record.spec.is_sharded() {
@@ -97,7 +97,7 @@ pub async fn request_failed_shards(
     if record.spec.pump.is_some() {
         return Err(ShardsError::IsPump);
     }
-    let failed_shards = unsuccessful_shards(node, whole).await?;
+    let failed_shards = unsuccessful_shards(node, fire_run).await?;
     if failed_shards.is_empty() {
         return Err(ShardsError::NoneFailed);
     }
@@ -111,16 +111,16 @@ pub async fn request_failed_shards(
     if let Some(index) = renamed_shard(node, record, &failed_shards).await? {
         return Err(ShardsError::RenamedShard { index });
     }
-    let (again, shards) = fire_of(node, (record, &failed_shards), &request);
+    let (new_fire, shards) = fire_of(node, (record, &failed_shards), &request);
     if let Some(trace) = request.trace {
-        node.store().note_trace(again.id, trace).await?;
+        node.store().note_trace(new_fire.id, trace).await?;
     }
-    let store = || node.store().request_shards(node.token(), again.clone(), shards.clone());
+    let store = || node.store().request_shards(node.token(), new_fire.clone(), shards.clone());
     let mut rows = store_once(store).await?;
-    let again = if rows.is_empty() { again } else { rows.remove(0) };
+    let new_fire = if rows.is_empty() { new_fire } else { rows.remove(0) };
     node.try_put_own(rows);
-    acknowledge_repeated(node, &again).await;
-    Ok(again)
+    acknowledge_repeated(node, &new_fire).await;
+    Ok(new_fire)
 }
 
 /// The first index of these shards that now belongs to a shard with another name in the definition. The repeated shard would get the

@@ -101,17 +101,17 @@ impl LookContext<'_> {
         looks: &[&ExpectCheck],
         jobs: &HashMap<JobId, WatchedJob>,
     ) -> Result<HashMap<JobId, Timestamp>, StoreError> {
-        let mut doubtful: Vec<JobId> = Vec::new();
+        let mut doubtful_jobs: Vec<JobId> = Vec::new();
         let mut since = self.now;
         for look in looks {
             let Some(job) = jobs.get(&look.job) else { continue };
             let counts_from = job.expect.as_ref().and_then(|expect| expect.counts_from(look.kind, look.at?, self.now));
             if let Some(counts_from) = counts_from.filter(|from| job.succeeded_at.is_none_or(|done| done < *from)) {
-                doubtful.push(job.id);
+                doubtful_jobs.push(job.id);
                 since = since.min(counts_from);
             }
         }
-        Ok(self.node.store().newest_successes_since(&doubtful, since).await?.into_iter().collect())
+        Ok(self.node.store().newest_successes_since(&doubtful_jobs, since).await?.into_iter().collect())
     }
 
     /// Compares open runs with the expectations of their jobs.

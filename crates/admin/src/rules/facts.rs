@@ -381,10 +381,10 @@ pub(super) async fn observe_page(
         _ => return Ok((Vec::new(), None)),
     };
     // A success that is already counted need not be looked up in the ledger.
-    let doubtful: Vec<JobId> =
+    let doubtful_jobs: Vec<JobId> =
         jobs.iter().filter(|job| job.succeeded_at.is_none_or(|done| done < counts_from)).map(|job| job.id).collect();
     let newest_successes: HashMap<JobId, Timestamp> =
-        node.store().newest_successes_since(&doubtful, counts_from).await?.into_iter().collect();
+        node.store().newest_successes_since(&doubtful_jobs, counts_from).await?.into_iter().collect();
     let (mut observations, mut next_check_at) = (Vec::with_capacity(jobs.len()), None);
     for job in jobs {
         let newest_success = newest_successes.get(&job.id).copied().max(job.succeeded_at);

@@ -117,8 +117,8 @@ impl<'a> LookContext<'a> {
     }
 
     async fn look_at(&self, rule: &RuleRecord, findings: &mut Findings) -> Result<(), StoreError> {
-        let no_due = Vec::new();
-        let due_incidents = self.due.get(&rule.id).unwrap_or(&no_due);
+        let no_incidents = Vec::new();
+        let due_incidents = self.due.get(&rule.id).unwrap_or(&no_incidents);
         let (outdated_incidents, current_incidents): (Vec<_>, Vec<_>) =
             due_incidents.iter().cloned().partition(|one| is_outdated(&rule.spec, one));
         // The rule is checked only after the incidents of its previous definition have ended. Otherwise the rule would report their end as a
@@ -137,9 +137,9 @@ impl<'a> LookContext<'a> {
                     observations.extend(self.facts.observe_events(rule, &self.events, &current_incidents))
                 }
                 ConditionKind::Instant if is_checked => {
-                    let swept = facts::sweep(self.node, rule, self.now).await?;
-                    (observations, check) = (swept.seen, Some(swept.check));
-                    findings.has_more |= swept.has_more;
+                    let sweep_result = facts::sweep(self.node, rule, self.now).await?;
+                    (observations, check) = (sweep_result.seen, Some(sweep_result.check));
+                    findings.has_more |= sweep_result.has_more;
                 }
                 ConditionKind::Polled if is_checked => {
                     let namespace = (self.namespace, self.name.as_str());
@@ -225,8 +225,8 @@ impl<'a> LookContext<'a> {
             .map(|incident| (incident.id, incident.clone()))
             .collect();
         let has_open = !incidents_before.is_empty();
-        let holds = observations.iter().any(|one| !one.state.is_clear());
-        if !has_open && !holds {
+        let has_condition = observations.iter().any(|one| !one.state.is_clear());
+        if !has_open && !has_condition {
             return Ok(());
         }
         let missing = missing_channels(&rule.spec, &self.channels);
@@ -282,7 +282,7 @@ pub(super) async fn acknowledge_once(
     node: &Node,
     namespace: NamespaceId,
     id: IncidentId,
-    by: &str,
+    author: &str,
 ) -> Result<bool, StoreError> {
     let (store, now) = (node.store(), node.now());
     let Some(version) = store.alert_version(namespace).await? else { return Ok(true) };
@@ -294,7 +294,7 @@ pub(super) async fn acknowledge_once(
     let silences = silences(node, namespace, now).await?;
     let missing = missing_channels(&record.spec, &channels);
     let view = RuleView { spec: &record.spec, namespace: &name, missing_channels: &missing };
-    let drafts = acknowledge(view, (&mut record.incident, by), &silences, now);
+    let drafts = acknowledge(view, (&mut record.incident, author), &silences, now);
     let messages = address_messages(node, (namespace, &channels), drafts, now);
     let write = AlertWrite {
         namespace,

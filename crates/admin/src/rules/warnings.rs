@@ -54,21 +54,21 @@ pub async fn silence_warnings(
     silences: &[SilenceSpec],
 ) -> Result<Vec<Vec<String>>, StoreError> {
     let store = node.store();
-    let named = |part: fn(&SilenceSpec) -> Option<&String>| -> BTreeSet<&str> {
+    let names = |part: fn(&SilenceSpec) -> Option<&String>| -> BTreeSet<&str> {
         let names = silences.iter().filter_map(part).map(String::as_str);
         // Text that cannot be a name is not looked up.
         names.filter(|one| name::check(one).is_ok()).collect()
     };
-    let (wanted, mut jobs) = (named(|spec| spec.job.as_ref()).into_iter().collect::<Vec<_>>(), BTreeSet::new());
-    for chunk in wanted.chunks(usize::try_from(PAGE_MAX).unwrap_or(1)) {
+    let (wanted_jobs, mut jobs) = (names(|spec| spec.job.as_ref()).into_iter().collect::<Vec<_>>(), BTreeSet::new());
+    for chunk in wanted_jobs.chunks(usize::try_from(PAGE_MAX).unwrap_or(1)) {
         jobs.extend(store.jobs_named(namespace, chunk).await?.into_iter().map(|record| record.spec.name));
     }
     let mut apps = BTreeSet::new();
-    if !named(|spec| spec.app.as_ref()).is_empty() {
+    if !names(|spec| spec.app.as_ref()).is_empty() {
         apps.extend(store.apps(namespace).await?.into_iter().map(|app| app.name));
     }
     let mut rules = BTreeSet::new();
-    if !named(|spec| spec.rule.as_ref()).is_empty() {
+    if !names(|spec| spec.rule.as_ref()).is_empty() {
         rules.extend(store.alert_rules(namespace).await?.into_iter().map(|record| record.spec.name));
     }
     let warnings = |spec: &SilenceSpec| {

@@ -74,24 +74,24 @@ impl Days {
         Ok(())
     }
 
-    pub(super) fn into_rule(self, wanted: ImportAs) -> Result<Rule, ImportError> {
+    pub(super) fn into_rule(self, import_as: ImportAs) -> Result<Rule, ImportError> {
         if self.holidays.is_empty() && self.workdays.is_empty() {
             return Err(ImportError::File("has no days".to_owned()));
         }
         if let Some(day) = self.holidays.keys().find(|day| self.workdays.contains_key(day)) {
             return Err(ImportError::File(format!("{day} is both a holiday and a workday")));
         }
-        match wanted {
+        match import_as {
             ImportAs::Days if !self.workdays.is_empty() => {
                 let message = "has days of the kind workday, which a list of days cannot hold: import it as workdays";
                 Err(ImportError::File(message.to_owned()))
             }
             ImportAs::Days => Ok(Rule::Days(spans(&self.holidays))),
             ImportAs::Workdays => {
-                let week = vec![Weekday::Mon, Weekday::Tue, Weekday::Wed, Weekday::Thu, Weekday::Fri];
+                let working_weekdays = vec![Weekday::Mon, Weekday::Tue, Weekday::Wed, Weekday::Thu, Weekday::Fri];
                 let holidays = Rule::Not(Box::new(Rule::Days(spans(&self.holidays))));
-                let usual = Rule::All(vec![Rule::Weekdays(week), holidays]);
-                Ok(Rule::Any(vec![Rule::Days(spans(&self.workdays)), usual]))
+                let workday_rule = Rule::All(vec![Rule::Weekdays(working_weekdays), holidays]);
+                Ok(Rule::Any(vec![Rule::Days(spans(&self.workdays)), workday_rule]))
             }
         }
     }

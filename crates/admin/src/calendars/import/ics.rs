@@ -95,8 +95,8 @@ fn split(line: &str) -> Option<(String, &str)> {
         quoted ^= *c == '"';
         *c == ':' && !quoted
     });
-    let (head, value) = line.split_at(colon?.0);
-    let name = head.split_once(';').map_or(head, |(name, _)| name);
+    let (name_and_params, value) = line.split_at(colon?.0);
+    let name = name_and_params.split_once(';').map_or(name_and_params, |(name, _)| name);
     let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
     is_name.then(|| (name.to_ascii_uppercase(), value[1..].trim()))
 }
@@ -139,11 +139,11 @@ impl Event {
             (None, Some(duration)) => duration.max(1),
             (None, None) => 1,
         };
-        let starts = match &self.recurrence {
+        let start_days = match &self.recurrence {
             None => vec![start],
             Some(recurrence) => recurrence.starts(start, years).map_err(event_error)?,
         };
-        for start in starts.into_iter().filter(|start| !self.excluded_days.contains(start)) {
+        for start in start_days.into_iter().filter(|start| !self.excluded_days.contains(start)) {
             let last_day = start.checked_add_days(DayCount::new(length - 1));
             let last_day = last_day.filter(|last| last.year() <= 2199);
             let last_day = last_day.ok_or_else(|| event_error("goes beyond the year 2199".to_owned()))?;
@@ -165,8 +165,8 @@ fn parse_day(name: &str, value: &str) -> Result<NaiveDate, String> {
 
 /// Parses a duration in whole days: `P3D`, `P2W`.
 fn parse_days(value: &str) -> Result<u64, String> {
-    let whole = value.trim().strip_prefix('P');
-    let parsed = whole.and_then(|text| {
+    let length_text = value.trim().strip_prefix('P');
+    let parsed = length_text.and_then(|text| {
         let (digits, factor) = match (text.strip_suffix('D'), text.strip_suffix('W')) {
             (Some(digits), _) => (digits, 1),
             (None, Some(digits)) => (digits, 7),

@@ -106,8 +106,8 @@ impl PendingSignIn {
         self.derived("verifier")
     }
 
-    fn derived(&self, what: &str) -> String {
-        hex(&Sha256::digest(format!("rondel oidc {what}\n{}", self.cookie)))
+    fn derived(&self, purpose: &str) -> String {
+        hex(&Sha256::digest(format!("rondel oidc {purpose}\n{}", self.cookie)))
     }
 }
 

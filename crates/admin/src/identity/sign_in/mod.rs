@@ -86,8 +86,9 @@ pub async fn by_password(
         None => vec![(buckets.of_address(address), ADDRESS_ATTEMPT_COUNT_MAX), (by_account, ACCOUNT_ATTEMPT_COUNT_MAX)],
     };
     for (bucket, max) in &counts {
-        if let AttemptDecision::Blocked(until) = store.count_attempt(*bucket, *max, ATTEMPT_WINDOW, now).await? {
-            return Ok(SignIn::Blocked(until));
+        if let AttemptDecision::Blocked(blocked_until) = store.count_attempt(*bucket, *max, ATTEMPT_WINDOW, now).await?
+        {
+            return Ok(SignIn::Blocked(blocked_until));
         }
     }
     let stored_hash =
@@ -228,8 +229,8 @@ pub async fn begin_by_password(
     now: Timestamp,
 ) -> Result<Option<Token>, StoreError> {
     let cookie = begin(store, id, SignInOwner::Account(account.id), client, now).await?;
-    let present = store.account(account.id).await?;
-    if present.is_some_and(|present| !present.disabled && present.password == account.password) {
+    let current_account = store.account(account.id).await?;
+    if current_account.is_some_and(|present| !present.disabled && present.password == account.password) {
         return Ok(Some(cookie));
     }
     end(store, cookie.reveal()).await?;

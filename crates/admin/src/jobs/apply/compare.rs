@@ -70,23 +70,23 @@ struct BatchPlan {
 /// returned, the reported jobs must be discarded. Returns the names of the list, parents first.
 pub(super) async fn compare(
     node: &Node,
-    mut wanted: ApplyRequest,
+    mut request: ApplyRequest,
     mut report: impl FnMut(PlannedJob, PlannedEdit) + Send,
 ) -> Result<Vec<String>, ApplyError> {
-    let namespace = wanted.namespace;
-    let graph_specs = graph_specs(&mut wanted.specs);
+    let namespace = request.namespace;
+    let graph_specs = graph_specs(&mut request.specs);
     let mut comparison = Comparison {
         node: node.clone(),
         namespace,
         now: node.now(),
         calendars: Arc::new(calendars_named(node, namespace, &graph_specs).await?),
         channels: Arc::new(checks::channels_named(node, namespace, &graph_specs).await?),
-        scripts: Arc::new(scripts::find_named(node, namespace, &wanted.specs).await?),
+        scripts: Arc::new(scripts::find_named(node, namespace, &request.specs).await?),
         ids: HashMap::new(),
         errors: Vec::new(),
         fires_left: FIRE_COUNT_MAX,
     };
-    let mut specs = wanted.specs.into_iter().enumerate();
+    let mut specs = request.specs.into_iter().enumerate();
     loop {
         let batch: Vec<(usize, JobSpec)> = specs.by_ref().take(BATCH).collect();
         if batch.is_empty() {
@@ -97,7 +97,7 @@ pub(super) async fn compare(
         }
     }
     let mut removed = BTreeSet::new();
-    if let Some(app) = wanted.prune {
+    if let Some(app) = request.prune {
         let names: BTreeSet<&str> = graph_specs.iter().map(|spec| spec.name.as_str()).collect();
         let mut query = JobQuery { app: Some(app), limit: PAGE, ..JobQuery::default() };
         while let Some(page) = unlisted(node, namespace, &mut query, &names).await? {
@@ -155,28 +155,28 @@ fn plan_job(
         warnings,
     };
     let Some(mut record) = record else {
-        let checked = checks::check_with(node, namespace, spec, now, None, references)?;
-        let warnings = jobs::warnings(node, namespace, &checked.spec, jobs::first_fire(&checked.job, now, now));
-        return Ok((planned_job(Action::Create, Vec::new(), warnings), PlannedEdit::Create(Box::new(checked))));
+        let definition = checks::check_with(node, namespace, spec, now, None, references)?;
+        let warnings = jobs::warnings(node, namespace, &definition.spec, jobs::first_fire(&definition.job, now, now));
+        return Ok((planned_job(Action::Create, Vec::new(), warnings), PlannedEdit::Create(Box::new(definition))));
     };
     jobs::keep_run_instants(node, &mut spec, &record.spec);
     spec.keep_mode_from(&record.spec);
     if spec == record.spec {
         return Ok((planned_job(Action::Keep, Vec::new(), Vec::new()), PlannedEdit::Keep));
     }
-    let checked = checks::check_with(node, namespace, spec, now, Some(&record.spec), references)?;
+    let definition = checks::check_with(node, namespace, spec, now, Some(&record.spec), references)?;
     let [old_document, new_document] =
-        [&record.spec, &checked.spec].map(|spec| serde_json::to_value(spec.document()).unwrap_or_default());
-    let mut warnings = jobs::warnings(node, namespace, &checked.spec, jobs::first_fire(&checked.job, now, now));
-    if record.spec.mode == Mode::Shadow && checked.spec.mode == Mode::Active {
+        [&record.spec, &definition.spec].map(|spec| serde_json::to_value(spec.document()).unwrap_or_default());
+    let mut warnings = jobs::warnings(node, namespace, &definition.spec, jobs::first_fire(&definition.job, now, now));
+    if record.spec.mode == Mode::Shadow && definition.spec.mode == Mode::Active {
         warnings.push(JobWarning::LeavesShadow);
     }
-    if record.spec.app != checked.spec.app {
-        warnings.push(JobWarning::MovesApp { from: record.spec.app.clone(), to: checked.spec.app.clone() });
+    if record.spec.app != definition.spec.app {
+        warnings.push(JobWarning::MovesApp { from: record.spec.app.clone(), to: definition.spec.app.clone() });
     }
     let job = planned_job(Action::Change, changes(&old_document, &new_document), warnings);
     record.spec.params = serde_json::Value::Null;
-    Ok((job, PlannedEdit::Change(Box::new((record, checked)))))
+    Ok((job, PlannedEdit::Change(Box::new((record, definition)))))
 }
 
 impl Comparison {

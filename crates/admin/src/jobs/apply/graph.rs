@@ -48,8 +48,8 @@ pub(super) async fn neighbours(
 
 /// An error for each job outside the list whose parent is to be removed.
 async fn orphans(node: &Node, edges: &[Edge], removed_jobs: &BTreeSet<JobId>) -> Result<Vec<FieldError>, StoreError> {
-    let lost: Vec<Edge> = edges.iter().filter(|edge| removed_jobs.contains(&edge.parent)).copied().collect();
-    let ids: BTreeSet<JobId> = lost.iter().flat_map(|edge| [edge.child, edge.parent]).collect();
+    let lost_edges: Vec<Edge> = edges.iter().filter(|edge| removed_jobs.contains(&edge.parent)).copied().collect();
+    let ids: BTreeSet<JobId> = lost_edges.iter().flat_map(|edge| [edge.child, edge.parent]).collect();
     let names: HashMap<JobId, String> =
         node.store().job_names(&ids.into_iter().collect::<Vec<_>>()).await?.into_iter().collect();
     let name = |id: JobId| names.get(&id).map_or("?", String::as_str);
@@ -58,7 +58,7 @@ async fn orphans(node: &Node, edges: &[Edge], removed_jobs: &BTreeSet<JobId>) ->
         let message = format!("{parent:?} is not in the list and would be removed, but a job follows from it");
         FieldError::new("", message).with_jobs([edge.parent, edge.child].map(|id| name(id).to_owned()).to_vec())
     };
-    Ok(lost.iter().map(error).collect())
+    Ok(lost_edges.iter().map(error).collect())
 }
 
 impl Neighbours {
@@ -94,26 +94,26 @@ impl Neighbours {
             }
             jobs.push(child);
         }
-        let bad = graph.check(&jobs).err()?;
-        let at = match &bad {
+        let graph_error = graph.check(&jobs).err()?;
+        let job_in_error = match &graph_error {
             BadGraph::Cycle(path) => path.get(1).copied(),
             BadGraph::TooDeep(path) => path.iter().rev().find(|job| jobs.contains(job)).copied(),
         };
-        let index = specs.iter().position(|spec| self.ids.get(&spec.name).copied() == at).unwrap_or_default();
-        Some(FieldError::new(format!("/{index}/schedule"), self.describe(&bad)))
+        let index = specs.iter().position(|spec| self.ids.get(&spec.name).copied() == job_in_error).unwrap_or_default();
+        Some(FieldError::new(format!("/{index}/schedule"), self.describe(&graph_error)))
     }
 
-    fn describe(&self, bad: &BadGraph) -> String {
+    fn describe(&self, graph_error: &BadGraph) -> String {
         let names: HashMap<JobId, &str> = self.ids.iter().map(|(name, id)| (*id, name.as_str())).collect();
-        let shown = |path: &[JobId]| {
+        let path_text = |path: &[JobId]| {
             path.iter().map(|id| names.get(id).copied().unwrap_or("…")).collect::<Vec<_>>().join(" -> ")
         };
-        match bad {
-            BadGraph::Cycle(path) => format!("would run after itself: {}", shown(path)),
+        match graph_error {
+            BadGraph::Cycle(path) => format!("would run after itself: {}", path_text(path)),
             BadGraph::TooDeep(path) => format!(
                 "makes a chain of {} jobs, of which at most {DEPTH_MAX} may follow from each other: {}",
                 path.len(),
-                shown(path)
+                path_text(path)
             ),
         }
     }

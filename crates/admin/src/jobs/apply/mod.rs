@@ -105,10 +105,10 @@ impl ApplyPlan {
 ///
 /// # Errors
 /// [`ApplyError::Invalid`] with all errors of the list; the store's.
-pub async fn plan(node: &Node, wanted: ApplyRequest) -> Result<ApplyPlan, ApplyError> {
-    let namespace = wanted.namespace;
-    let mut jobs = Vec::with_capacity(wanted.specs.len());
-    let order = compare::compare(node, wanted, |job, work| jobs.push((job, work))).await?;
+pub async fn plan(node: &Node, request: ApplyRequest) -> Result<ApplyPlan, ApplyError> {
+    let namespace = request.namespace;
+    let mut jobs = Vec::with_capacity(request.specs.len());
+    let order = compare::compare(node, request, |job, work| jobs.push((job, work))).await?;
     Ok(ApplyPlan { namespace, jobs, order })
 }
 
@@ -119,10 +119,10 @@ pub async fn plan(node: &Node, wanted: ApplyRequest) -> Result<ApplyPlan, ApplyE
 /// Those of [`plan`].
 pub async fn dry_run(
     node: &Node,
-    wanted: ApplyRequest,
+    request: ApplyRequest,
     mut report: impl FnMut(PlannedJob) + Send,
 ) -> Result<(), ApplyError> {
-    compare::compare(node, wanted, |job, _| report(job)).await.map(drop)
+    compare::compare(node, request, |job, _| report(job)).await.map(drop)
 }
 
 /// An error for each name that is in the list twice.
