@@ -34,9 +34,9 @@ pub(crate) struct CompiledDefinition {
     /// The counters of the job's namespace, which count the job's fires and runs.
     pub(crate) counts: Arc<NamespaceCounts>,
     /// The job's own series of metrics, if it has any.
-    pub(crate) series: Option<Arc<JobSeries>>,
+    pub(crate) job_series: Option<Arc<JobSeries>>,
     /// The counters of its runs by its label values, if any label key is configured.
-    pub(crate) labelled: Option<Arc<LabelledCounts>>,
+    pub(crate) labelled_counts: Option<Arc<LabelledCounts>>,
 }
 
 impl CompiledDefinition {
@@ -50,11 +50,11 @@ impl CompiledDefinition {
 /// the previous old half is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Definitions {
-    halves: Mutex<Halves>,
+    generations: Mutex<Halves>,
     calendars: Mutex<HashMap<String, Vec<Weak<Calendar>>>>,
     pub(crate) namespaces: Namespaces,
-    pub(crate) jobs: JobSeriesTable,
-    pub(crate) labelled: LabelledRuns,
+    pub(crate) job_series: JobSeriesTable,
+    pub(crate) labelled_runs: LabelledRuns,
 }
 
 #[derive(Debug, Default)]
@@ -66,7 +66,11 @@ struct Halves {
 impl Definitions {
     /// An empty cache; up to `series_count_max` jobs get their own series, and runs are counted by the labels with these keys.
     pub(crate) fn new(series_count_max: usize, label_keys: Vec<String>) -> Self {
-        Self { jobs: JobSeriesTable::new(series_count_max), labelled: LabelledRuns::new(label_keys), ..Self::default() }
+        Self {
+            job_series: JobSeriesTable::new(series_count_max),
+            labelled_runs: LabelledRuns::new(label_keys),
+            ..Self::default()
+        }
     }
 
     /// The definitions with these keys; those that do not exist or cannot be read are omitted.
@@ -129,7 +133,7 @@ impl Definitions {
     }
 
     fn get(&self, key: DefinitionKey) -> Option<Arc<CompiledDefinition>> {
-        let mut halves = self.halves.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut halves = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(compiled) = halves.young.get(&key) {
             return Some(Arc::clone(compiled));
         }
@@ -139,7 +143,7 @@ impl Definitions {
     }
 
     fn put(&self, key: DefinitionKey, compiled: Arc<CompiledDefinition>) {
-        let mut halves = self.halves.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut halves = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
         if halves.young.len() >= YOUNG_COUNT_MAX {
             halves.old = std::mem::take(&mut halves.young);
         }
@@ -154,8 +158,8 @@ impl Definitions {
                     id: definition.job,
                     version: definition.version,
                     counts: self.namespaces.of(namespace.0, namespace.1),
-                    series: self.jobs.of(definition.job, namespace.1),
-                    labelled: self.labelled.of(namespace.1, &job.app, &definition.spec.labels),
+                    job_series: self.job_series.of(definition.job, namespace.1),
+                    labelled_counts: self.labelled_runs.of(namespace.1, &job.app, &definition.spec.labels),
                     namespace: definition.namespace,
                     namespace_name: definition.namespace_name,
                     app: definition.app,

@@ -35,7 +35,7 @@ pub struct ShadowRequest<'a> {
     /// The range, and the limits for late fires.
     pub range: Range,
     /// Only jobs of these apps: what the caller may see.
-    pub within: Option<Vec<AppId>>,
+    pub visible_apps: Option<Vec<AppId>>,
     /// Only this job.
     pub job: Option<JobRecord>,
     /// The names of all jobs that [`has_shadow_fires`] admits, in order, if they are known; otherwise all jobs are read.
@@ -96,7 +96,7 @@ pub async fn report(engine: &Node, request: &ShadowRequest<'_>) -> Result<Shadow
             fire_count += add_rows(engine, request, job, observed, &mut report.rows).await?;
             after = Some(job.spec.name.clone());
         }
-        after = page.next;
+        after = page.next_name;
         if after.is_none() {
             return Ok(report);
         }
@@ -107,26 +107,26 @@ pub async fn report(engine: &Node, request: &ShadowRequest<'_>) -> Result<Shadow
 struct JobPage {
     jobs: Vec<JobRecord>,
     /// The last name of this page, if there are more.
-    next: Option<String>,
+    next_name: Option<String>,
 }
 
 async fn read_page(engine: &Node, request: &ShadowRequest<'_>, after: Option<&str>) -> Result<JobPage, StoreError> {
     let (store, page_len) = (engine.store(), usize::try_from(JOB_PAGE).unwrap_or(usize::MAX));
     match (&request.job, &request.shadow_names) {
-        (Some(job), _) => Ok(JobPage { jobs: vec![job.clone()], next: None }),
+        (Some(job), _) => Ok(JobPage { jobs: vec![job.clone()], next_name: None }),
         (None, Some(names)) => {
             let begin = names.partition_point(|name| after.is_some_and(|after| name.as_str() <= after));
             let names: Vec<&str> = names[begin..].iter().map(String::as_str).take(page_len).collect();
             let jobs = if names.is_empty() { Vec::new() } else { store.jobs_named(request.namespace, &names).await? };
             let next = names.last().filter(|_| names.len() == page_len).map(|name| (*name).to_owned());
-            Ok(JobPage { jobs, next })
+            Ok(JobPage { jobs, next_name: next })
         }
         (None, None) => {
-            let (within, after_name) = (request.within.clone(), after.map(str::to_owned));
+            let (within, after_name) = (request.visible_apps.clone(), after.map(str::to_owned));
             let query = JobQuery { within, after_name, limit: JOB_PAGE, ..JobQuery::default() };
             let jobs = store.jobs(request.namespace, &query).await?;
             let next = jobs.last().filter(|_| jobs.len() == page_len).map(|job| job.spec.name.clone());
-            Ok(JobPage { jobs, next })
+            Ok(JobPage { jobs, next_name: next })
         }
     }
 }
@@ -154,9 +154,9 @@ async fn add_rows(
         let part = Range { from: range.from.max(day), to: range.to.min(next), ..range };
         let fires = read_fires(engine, request, job, part).await?;
         let is_cut = fires.is_cut;
-        fire_count += fires.planned.len() + fires.others.len() + fires.others_at_skips.len();
-        let only_old = compare(Vec::new(), fires.others_at_skips, part);
-        let comparison = with_only_old(compare(fires.planned, fires.others, part), only_old);
+        fire_count += fires.rondel_fires.len() + fires.old_fires.len() + fires.old_fires_at_skips.len();
+        let only_old = compare(Vec::new(), fires.old_fires_at_skips, part);
+        let comparison = with_only_old(compare(fires.rondel_fires, fires.old_fires, part), only_old);
         if comparison != Comparison::default() {
             let (name, app) = (job.spec.name.clone(), job.spec.app.clone());
             rows.push(ShadowRow { name, app, day, comparison, is_cut });
@@ -189,11 +189,11 @@ fn with_only_old(mut comparison: Comparison, only_old: Comparison) -> Comparison
 
 /// The fires of a job in a range.
 struct Fires {
-    planned: Vec<RondelFire>,
+    rondel_fires: Vec<RondelFire>,
     /// Those of the other scheduler.
-    others: Vec<OldFire>,
+    old_fires: Vec<OldFire>,
     /// Those of the other scheduler at instants that Rondel skipped for a reason of its own.
-    others_at_skips: Vec<OldFire>,
+    old_fires_at_skips: Vec<OldFire>,
     /// Whether the range has more fires.
     is_cut: bool,
 }
@@ -220,7 +220,7 @@ async fn read_fires(
     let (others_at_skips, others) =
         others.into_iter().partition(|fire| is_at_skip(&planned, fire.at(), range.tolerance));
     let planned = planned.iter().filter(|run| is_fire(run)).map(rondel_fire).collect();
-    Ok(Fires { planned, others, others_at_skips, is_cut })
+    Ok(Fires { rondel_fires: planned, old_fires: others, old_fires_at_skips: others_at_skips, is_cut })
 }
 
 /// Whether an observed fire belongs to an instant that Rondel planned and skipped for a reason of its own, such as an outage. The other

@@ -40,7 +40,7 @@ pub(super) struct Acceptance {
     /// The status of the service's answer.
     pub(super) status: i32,
     /// The recipients of a mail that the server refused, with the reasons.
-    pub(super) refused: Option<String>,
+    pub(super) refusals: Option<String>,
 }
 
 /// Parses the stored settings or secrets of a channel.
@@ -54,12 +54,12 @@ pub(super) async fn deliver(
     config: &EngineConfig,
     attempt: DeliveryAttempt<'_>,
 ) -> Result<Acceptance, DeliveryError> {
-    let final_error = |text: String| DeliveryError { is_final: true, status: 0, text, wait: None };
+    let final_error = |text: String| DeliveryError { is_final: true, status: 0, text, retry_wait: None };
     let channel = attempt.channel;
     let settings = read_values(&channel.settings).map_err(final_error)?;
     let secrets = read_values(&channel.secret).map_err(final_error)?;
     // Not final, since the operator may create the secret's file later.
-    let temporary_error = |text: String| DeliveryError { is_final: false, status: 0, text, wait: None };
+    let temporary_error = |text: String| DeliveryError { is_final: false, status: 0, text, retry_wait: None };
     let sources: &SecretSources = &config.alert_secrets;
     let secrets = sources.resolve(&secrets).await.map_err(temporary_error)?;
     let texts = texts(&attempt, &settings, config.advertise_url.as_deref());
@@ -74,14 +74,16 @@ pub(super) async fn deliver(
                 if let Some(refusals) = &refusals {
                     tracing::warn!(channel = channel.name, refused = refusals, "a mail server refused some recipients");
                 }
-                Ok(Acceptance { status, refused: refusals })
+                Ok(Acceptance { status, refusals })
             }
-            Err(MailError { is_final, status, text }) => Err(DeliveryError { is_final, status, text, wait: None }),
+            Err(MailError { is_final, status, text }) => {
+                Err(DeliveryError { is_final, status, text, retry_wait: None })
+            }
         };
     }
     let request = request(channel.kind, &input).map_err(final_error)?;
     let status = send(client, channel.kind, request, now).await?;
-    Ok(Acceptance { status, refused: None })
+    Ok(Acceptance { status, refusals: None })
 }
 
 /// The channel's own texts, or the default texts if a template fails although it was valid when it was saved.
@@ -102,7 +104,7 @@ async fn send(
     request: ChannelRequest,
     now: Timestamp,
 ) -> Result<i32, DeliveryError> {
-    let failure = |is_final, text| DeliveryError { is_final, status: 0, text, wait: None };
+    let failure = |is_final, text| DeliveryError { is_final, status: 0, text, retry_wait: None };
     let ChannelRequest { url, headers, body } = request;
     let mut builder =
         client.request(Method::POST, url).map_err(|refused| failure(true, refused.to_string()))?.timeout(TIMEOUT);

@@ -25,7 +25,7 @@ pub(super) struct DeliveryError {
     /// The reason.
     pub(super) text: String,
     /// How long the service asks to wait before the next try.
-    pub(super) wait: Option<Duration>,
+    pub(super) retry_wait: Option<Duration>,
 }
 
 /// An HTTP answer, with its body truncated.
@@ -41,7 +41,8 @@ pub(super) struct Answer<'a> {
 pub(super) fn judge(kind: ChannelKind, answer: Answer<'_>) -> Result<(), DeliveryError> {
     let Answer { status, body, .. } = answer;
     let wait = answer.retry_after.and_then(|text| read_wait(text, answer.now));
-    let refuse = |is_final, text: String| Err(DeliveryError { is_final, status: status.into(), text, wait });
+    let refuse =
+        |is_final, text: String| Err(DeliveryError { is_final, status: status.into(), text, retry_wait: wait });
     if !(200..300).contains(&status) {
         let is_final = !delivery::is_temporary(status);
         let reason = one_line_excerpt(body);
@@ -165,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_pause_is_read_and_bounded() {
-        let wait = |text| judged(ChannelKind::Slack, 429, "", Some(text)).unwrap_err().wait;
+        let wait = |text| judged(ChannelKind::Slack, 429, "", Some(text)).unwrap_err().retry_wait;
         assert_eq!(wait("30"), Some(Duration::from_secs(30)));
         assert_eq!(wait("999999999"), Some(WAIT_MAX));
         assert_eq!(wait("Sun, 08 Mar 2026 07:01:00 GMT"), Some(Duration::from_secs(60)));

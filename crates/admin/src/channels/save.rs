@@ -244,7 +244,7 @@ pub async fn test(node: &Node, namespace: &Namespace, channel: &Channel, author:
     let attempt = DeliveryAttempt { channel, notice: &notice.bounded(), id: &id, now: at };
     let result = match build_client(&shared.config.outgoing_allow) {
         Ok(client) => deliver(&client, &shared.config, attempt).await,
-        Err(text) => Err(DeliveryError { is_final: true, status: 0, text, wait: None }),
+        Err(text) => Err(DeliveryError { is_final: true, status: 0, text, retry_wait: None }),
     };
     let delivery = delivery(shared, (channel, message), (at, send_start), &result);
     node.store().record_test(&delivery).await?;

@@ -146,7 +146,7 @@ impl Sender {
             }
         } else {
             let text = "the channel is disabled".to_owned();
-            Err(DeliveryError { is_final: true, status: 0, text, wait: None })
+            Err(DeliveryError { is_final: true, status: 0, text, retry_wait: None })
         };
         let try_number = message.try_count.saturating_add(1);
         let outcome = self.record_outcome(channel, message, &result);
@@ -176,7 +176,7 @@ impl Sender {
         let (error, channel, message_id) = (&refusal.text, &channel.name, message.id.get());
         match next.filter(|_| !refusal.is_final) {
             Some(due_at) => {
-                let due_at = due_at.max(now + refusal.wait.unwrap_or_default());
+                let due_at = due_at.max(now + refusal.retry_wait.unwrap_or_default());
                 add(&metrics.alerts_refused, 1);
                 tracing::warn!(message_id, channel, try_count, error, next = %due_at, "a message could not be delivered to a channel");
                 AfterTry::Retry(due_at)
@@ -204,7 +204,7 @@ pub(super) fn delivery(
 ) -> Delivery {
     let id = shared.membership.latest().ids.next(shared.clock.now());
     let (status, error) = match result {
-        Ok(accepted) => (accepted.status, accepted.refused.as_deref()),
+        Ok(accepted) => (accepted.status, accepted.refusals.as_deref()),
         Err(refused) => (refused.status, Some(refused.text.as_str())),
     };
     Delivery {

@@ -60,7 +60,7 @@ struct OwedRollCall {
     lease: LeaseToken,
     runs: Vec<Run>,
     /// The lease under which a run may have been sent, if that lease is known.
-    from: HashMap<RunId, LeaseToken>,
+    lease_by_run: HashMap<RunId, LeaseToken>,
 }
 
 impl Background for AdoptLoop {
@@ -378,13 +378,13 @@ impl AdoptLoop {
         lease_by_run: HashMap<RunId, LeaseToken>,
     ) -> Result<(), StoreError> {
         let runs = self.shared.in_memory.admit(maybe_sent);
-        self.owed_roll_calls.push(OwedRollCall { lease: lease.token, runs, from: lease_by_run });
+        self.owed_roll_calls.push(OwedRollCall { lease: lease.token, runs, lease_by_run });
         self.start_owed_roll_calls(lease).await
     }
 
     /// Starts the roll calls that are owed. Each stays owed until the database has answered.
     async fn start_owed_roll_calls(&mut self, own_lease: &HeldLease) -> Result<(), StoreError> {
-        while let Some(OwedRollCall { lease, runs, from: lease_by_run }) = self.owed_roll_calls.pop() {
+        while let Some(OwedRollCall { lease, runs, lease_by_run }) = self.owed_roll_calls.pop() {
             if lease != own_lease.token {
                 let runs = runs.iter().map(|run| run.id).collect();
                 drop(self.shared.events.send(Event::RollCallDropped(lease, runs)).await);
@@ -395,14 +395,14 @@ impl AdoptLoop {
             let (definitions, witnesses, leases) = match self.prepare_roll_call(&runs, oldest).await {
                 Ok(prepared) => prepared,
                 Err(error) => {
-                    self.owed_roll_calls.push(OwedRollCall { lease, runs, from: lease_by_run });
+                    self.owed_roll_calls.push(OwedRollCall { lease, runs, lease_by_run });
                     return Err(error);
                 }
             };
             let roll_call_runs = runs.into_iter().filter_map(|run| {
                 let definition = Arc::clone(definitions.get(&(run.job, run.job_version))?);
                 let sent_under = lease_by_run.get(&run.id).copied();
-                Some(RollCallRun { ready: ReadyRun::new(run, definition), from: sent_under })
+                Some(RollCallRun { ready: ReadyRun::new(run, definition), sent_under })
             });
             drop(self.shared.events.send(Event::RollCall(roll_call_runs.collect(), witnesses, leases)).await);
         }

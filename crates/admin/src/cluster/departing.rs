@@ -19,7 +19,7 @@ pub(crate) struct DepartureBoard(Mutex<DepartingRuns>);
 struct DepartingRuns {
     /// The instant at which each run is due, and its handover; `None` for a run that does not come back.
     runs: HashMap<RunId, (Timestamp, Option<HandoverNumber>)>,
-    last: HandoverNumber,
+    last_handover: HandoverNumber,
 }
 
 /// The number of a handover of runs; a later handover has a greater one.
@@ -30,8 +30,8 @@ impl DepartureBoard {
     /// Adds runs that are being handed over, each with the instant at which it is due.
     pub(crate) fn begin_handover(&self, runs: impl IntoIterator<Item = (RunId, Timestamp)>) {
         let mut departing = self.lock();
-        departing.last.0 += 1;
-        let handover = departing.last;
+        departing.last_handover.0 += 1;
+        let handover = departing.last_handover;
         for (run, due_at) in runs {
             let (due, known_handover) = departing.runs.entry(run).or_insert((due_at, Some(handover)));
             (*due, *known_handover) = (due_at, known_handover.map(|_| handover));
@@ -54,7 +54,7 @@ impl DepartureBoard {
 
     /// The last handover so far.
     pub(crate) fn last_handover(&self) -> HandoverNumber {
-        self.lock().last
+        self.lock().last_handover
     }
 
     /// Removes runs that this node has taken over from other nodes, except those that a handover later than `last_handover` includes.

@@ -29,7 +29,7 @@ pub(crate) struct HeldLease {
 #[derive(Debug)]
 pub(crate) struct Membership {
     boot: BootClock,
-    current: RwLock<HeldLease>,
+    current_lease: RwLock<HeldLease>,
     /// The end of the lease, by the boot-time clock, in microseconds.
     lease_until: AtomicI64,
     /// Whether the node has given its lease back: the answer to a renewal in flight must not revive it.
@@ -38,7 +38,7 @@ pub(crate) struct Membership {
     renewal_lock: Mutex<()>,
     nodes: RwLock<Arc<Vec<Node>>>,
     /// Ended leases of which this node has taken over all open runs.
-    adopted: RwLock<Vec<EndedLease>>,
+    adopted_leases: RwLock<Vec<EndedLease>>,
     /// Since when the lease holds without a gap, by the boot-time clock in microseconds.
     held_since: AtomicI64,
     /// Whether the lease has had a gap since the node's start.
@@ -64,12 +64,12 @@ impl Membership {
     pub(crate) fn new(token: LeaseToken, ordinal: i64, sent_at: i64, lease: Duration, boot: BootClock) -> Self {
         let membership = Self {
             boot,
-            current: RwLock::new(HeldLease { token, ids: Arc::new(IdGen::new(ordinal)) }),
+            current_lease: RwLock::new(HeldLease { token, ids: Arc::new(IdGen::new(ordinal)) }),
             lease_until: AtomicI64::new(0),
             is_given_back: AtomicBool::new(false),
             renewal_lock: Mutex::default(),
             nodes: RwLock::default(),
-            adopted: RwLock::default(),
+            adopted_leases: RwLock::default(),
             held_since: AtomicI64::new(sent_at),
             had_gap: AtomicBool::new(false),
             cut_off_after: micros(lease / 2),
@@ -106,7 +106,7 @@ impl Membership {
 
     /// Records that a new lease was taken. The one before has ended, perhaps long ago: that counts as a gap.
     pub(crate) fn rejoined(&self, token: LeaseToken, ordinal: i64, sent_at: i64, lease: Duration) {
-        let mut current_lease = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current_lease = self.current_lease.write().unwrap_or_else(PoisonError::into_inner);
         let ids = Arc::new(current_lease.ids.continued_as(ordinal));
         *current_lease = HeldLease { token, ids };
         drop(current_lease);
@@ -178,7 +178,7 @@ impl Membership {
 
     /// The newest lease, whether or not it still holds.
     pub(crate) fn latest(&self) -> HeldLease {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.current_lease.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn token(&self) -> LeaseToken {
@@ -191,13 +191,13 @@ impl Membership {
 
     /// Records that the open runs of these leases are known here: the jobs of their nodes may be claimed.
     pub(crate) fn note_adopted(&self, ended_leases: &[EndedLease]) {
-        let mut adopted_leases = self.adopted.write().unwrap_or_else(PoisonError::into_inner);
+        let mut adopted_leases = self.adopted_leases.write().unwrap_or_else(PoisonError::into_inner);
         ended_leases.clone_into(&mut adopted_leases);
     }
 
     /// Whether all of these leases are among the [adopted](Self::note_adopted) ones.
     pub(crate) fn has_adopted(&self, ended_leases: &[EndedLease]) -> bool {
-        let adopted_leases = self.adopted.read().unwrap_or_else(PoisonError::into_inner);
+        let adopted_leases = self.adopted_leases.read().unwrap_or_else(PoisonError::into_inner);
         ended_leases.iter().all(|ended| adopted_leases.contains(ended))
     }
 
@@ -219,7 +219,7 @@ impl Membership {
         if !nodes.iter().any(|node| node.id == own_node && node.takes_jobs(now)) {
             return Vec::new();
         }
-        let adopted_leases = self.adopted.read().unwrap_or_else(PoisonError::into_inner);
+        let adopted_leases = self.adopted_leases.read().unwrap_or_else(PoisonError::into_inner);
         let is_adopted = |node: &&Node| {
             node.id != own_node && !node.is_living(now) && adopted_leases.contains(&(node.id, node.lease_until))
         };
@@ -270,7 +270,7 @@ impl Membership {
         if had_gap && held_for < i64::try_from(lease.as_micros()).unwrap_or(i64::MAX) {
             let released_nodes = nodes.iter().filter(|node| node.report.is_leaving && !node.is_living(now));
             let released_nodes: Vec<NodeId> = released_nodes.map(|node| node.id).collect();
-            let adopted_leases = self.adopted.read().unwrap_or_else(PoisonError::into_inner);
+            let adopted_leases = self.adopted_leases.read().unwrap_or_else(PoisonError::into_inner);
             return dead_nodes_to_adopt(&nodes, self.token().node, now, lease)
                 .into_iter()
                 .filter(|ended| released_nodes.contains(&ended.0) || adopted_leases.contains(ended))

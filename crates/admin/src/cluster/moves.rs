@@ -47,7 +47,7 @@ pub(crate) struct MoveLoop {
     rounds_to_skip: u32,
     /// How many rounds are skipped after the next round that could move no job.
     next_rounds_to_skip: u32,
-    pass: PassProgress,
+    pass_progress: PassProgress,
     /// The last pass that left no job misplaced: the nodes among which it distributed the jobs, and the instant of its end.
     last_settled: (Vec<NodeId>, Timestamp),
 }
@@ -55,9 +55,9 @@ pub(crate) struct MoveLoop {
 /// The outcome of a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct RoundOutcome {
-    moved: usize,
+    moved_count: usize,
     /// How many jobs should move and did not.
-    unmoved: usize,
+    unmoved_count: usize,
     /// The last job that it looked at, if the node has more.
     next_after: Option<JobId>,
 }
@@ -65,23 +65,23 @@ struct RoundOutcome {
 /// The rounds that look at all jobs of the node, up to [`ROUND_JOB_COUNT`] in each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct PassProgress {
-    moved: usize,
-    unmoved: usize,
+    moved_count: usize,
+    unmoved_count: usize,
     /// The job after which the next round begins.
-    after: Option<JobId>,
+    after_job: Option<JobId>,
 }
 
 impl PassProgress {
     /// Adds a round, and returns the pass once it has examined all jobs. If some jobs moved and others did not, the next round examines the
     /// same jobs again.
     fn add(&mut self, round: RoundOutcome) -> Option<Self> {
-        if round.moved > 0 && round.unmoved > 0 {
+        if round.moved_count > 0 && round.unmoved_count > 0 {
             return None;
         }
-        self.moved += round.moved;
-        self.unmoved += round.unmoved;
-        self.after = round.next_after;
-        self.after.is_none().then(|| std::mem::take(self))
+        self.moved_count += round.moved_count;
+        self.unmoved_count += round.unmoved_count;
+        self.after_job = round.next_after;
+        self.after_job.is_none().then(|| std::mem::take(self))
     }
 }
 
@@ -123,8 +123,14 @@ impl Background for MoveLoop {
 
 impl MoveLoop {
     pub(crate) const fn new(shared: Arc<Shared>) -> Self {
-        let pass = PassProgress { moved: 0, unmoved: 0, after: None };
-        Self { shared, rounds_to_skip: 0, next_rounds_to_skip: 1, pass, last_settled: (Vec::new(), Timestamp::EPOCH) }
+        let pass = PassProgress { moved_count: 0, unmoved_count: 0, after_job: None };
+        Self {
+            shared,
+            rounds_to_skip: 0,
+            next_rounds_to_skip: 1,
+            pass_progress: pass,
+            last_settled: (Vec::new(), Timestamp::EPOCH),
+        }
     }
 
     /// One round. Returns how many jobs moved.
@@ -134,28 +140,29 @@ impl MoveLoop {
         shared.departing.forget(now);
         let Some(lease) = shared.membership.held() else { return Ok(0) };
         let Some(reason) = self.move_reason(now) else {
-            (self.rounds_to_skip, self.next_rounds_to_skip, self.pass) = (0, 1, PassProgress::default());
+            (self.rounds_to_skip, self.next_rounds_to_skip, self.pass_progress) = (0, 1, PassProgress::default());
             return Ok(0);
         };
         if let Some(rounds_left) = self.rounds_to_skip.checked_sub(1) {
             self.rounds_to_skip = rounds_left;
             return Ok(0);
         }
-        let round = move_next_jobs(shared, &lease, (reason, self.pass.after), MovableRuns::NotYetDue).await?;
-        let pass = self.pass.add(round);
-        if pass.is_some_and(|pass| pass.unmoved == 0) {
+        let round =
+            move_next_jobs(shared, &lease, (reason, self.pass_progress.after_job), MovableRuns::NotYetDue).await?;
+        let pass = self.pass_progress.add(round);
+        if pass.is_some_and(|pass| pass.unmoved_count == 0) {
             self.last_settled = (takers(&shared.membership.node_shares(now)), now);
         }
         // Jobs that are never idle need not be examined each second, so rounds are skipped if no job could move.
         match pass {
-            Some(PassProgress { moved: 0, unmoved: 1.., .. }) => {
+            Some(PassProgress { moved_count: 0, unmoved_count: 1.., .. }) => {
                 self.rounds_to_skip = self.next_rounds_to_skip;
                 self.next_rounds_to_skip = (self.next_rounds_to_skip * 2).min(SKIPPED_ROUND_COUNT_MAX);
             }
-            None if round.moved == 0 => {}
+            None if round.moved_count == 0 => {}
             Some(_) | None => self.next_rounds_to_skip = 1,
         }
-        Ok(u64::try_from(round.moved).unwrap_or(u64::MAX))
+        Ok(u64::try_from(round.moved_count).unwrap_or(u64::MAX))
     }
 
     /// The reason for moving jobs now; `None` if no job is to move. Jobs are redistributed only once the nodes have been the same for two
@@ -192,7 +199,7 @@ pub(crate) async fn hand_over_movable_jobs(
     let (mut after_job, mut left_count) = (None, 0);
     loop {
         let round = move_next_jobs(shared, lease, (MoveReason::Leaves, after_job), movable).await?;
-        left_count += round.unmoved;
+        left_count += round.unmoved_count;
         if round.next_after.is_none() {
             return Ok(left_count);
         }
@@ -259,7 +266,7 @@ async fn move_next_jobs(
             "handed over jobs to other nodes"
         );
     }
-    Ok(RoundOutcome { moved: moved_count, unmoved: misplaced_jobs.len() - moved_count, next_after })
+    Ok(RoundOutcome { moved_count, unmoved_count: misplaced_jobs.len() - moved_count, next_after })
 }
 
 /// Hands over a batch of jobs in one transaction. Returns the number of jobs handed over.
@@ -354,15 +361,21 @@ mod tests {
 
     #[test]
     fn a_pass_ends_once_all_jobs_were_looked_at() {
-        let round =
-            |moved, unmoved, after: Option<i64>| RoundOutcome { moved, unmoved, next_after: after.map(JobId::new) };
+        let round = |moved, unmoved, after: Option<i64>| RoundOutcome {
+            moved_count: moved,
+            unmoved_count: unmoved,
+            next_after: after.map(JobId::new),
+        };
         let mut pass = PassProgress::default();
         assert_eq!(pass.add(round(0, 0, Some(5))), None, "the jobs behind it are still to be looked at");
-        assert_eq!(pass.after, Some(JobId::new(5)));
+        assert_eq!(pass.after_job, Some(JobId::new(5)));
         assert_eq!(pass.add(round(200, 3, Some(9))), None);
-        assert_eq!(pass.after, Some(JobId::new(5)), "more of the same jobs may go");
+        assert_eq!(pass.after_job, Some(JobId::new(5)), "more of the same jobs may go");
         assert_eq!(pass.add(round(0, 3, Some(9))), None);
-        assert_eq!(pass.add(round(2, 0, None)), Some(PassProgress { moved: 2, unmoved: 3, after: None }));
+        assert_eq!(
+            pass.add(round(2, 0, None)),
+            Some(PassProgress { moved_count: 2, unmoved_count: 3, after_job: None })
+        );
         assert_eq!(pass, PassProgress::default());
     }
 

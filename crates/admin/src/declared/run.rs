@@ -30,9 +30,9 @@ pub(crate) struct DeclareLoop {
 #[derive(Debug, PartialEq, Eq)]
 struct AppState {
     /// The hashes of the declared sets of living executors.
-    living: Vec<String>,
+    living_hashes: Vec<String>,
     /// The connected executors, each with the number of its stream.
-    online: Vec<(ExecutorId, u64)>,
+    online_sessions: Vec<(ExecutorId, u64)>,
 }
 
 impl Background for DeclareLoop {
@@ -103,8 +103,8 @@ impl DeclareLoop {
         let living_hashes =
             headers.iter().filter(|header| header.app == id).map(|header| header.hash.clone()).collect();
         let state = AppState {
-            living: living_hashes,
-            online: online.iter().map(|one| (one.session.executor, one.session.number)).collect(),
+            living_hashes,
+            online_sessions: online.iter().map(|one| (one.session.executor, one.session.number)).collect(),
         };
         let has_problems = !self.node.declared().problems(id).is_empty();
         if self.applied_states.get(&id) == Some(&state) && !has_problems {
@@ -124,7 +124,7 @@ impl DeclareLoop {
         let was_connected = |one: &DeclaringExecutor| {
             previous_state
                 .as_ref()
-                .is_some_and(|known| known.online.contains(&(one.session.executor, one.session.number)))
+                .is_some_and(|known| known.online_sessions.contains(&(one.session.executor, one.session.number)))
         };
         // An executor that was already connected is notified of changes only, a new one of all its problems.
         for one in online.iter().filter(|one| one.declared_set.has_content()) {

@@ -17,7 +17,7 @@ use crate::background::TickError;
 /// messages would only wait here.
 pub(crate) struct Senders<K> {
     /// The senders in progress: each resolves to its receiver and the result.
-    under_way: FuturesUnordered<BoxFuture<'static, (K, Result<(), StoreError>)>>,
+    sends_in_progress: FuturesUnordered<BoxFuture<'static, (K, Result<(), StoreError>)>>,
     receivers: BTreeSet<K>,
     /// The store error of the last sender that failed, until a tick reports it.
     unreported_error: Option<TickError>,
@@ -26,7 +26,12 @@ pub(crate) struct Senders<K> {
 
 impl<K: Ord + Copy + Send + 'static> Senders<K> {
     pub(crate) fn new() -> Self {
-        Self { under_way: FuturesUnordered::new(), receivers: BTreeSet::new(), unreported_error: None, client: None }
+        Self {
+            sends_in_progress: FuturesUnordered::new(),
+            receivers: BTreeSet::new(),
+            unreported_error: None,
+            client: None,
+        }
     }
 
     /// The receivers to which messages are being sent.
@@ -45,12 +50,12 @@ impl<K: Ord + Copy + Send + 'static> Senders<K> {
         send: impl Future<Output = Result<(), StoreError>> + Send + 'static,
     ) {
         self.receivers.insert(destination);
-        self.under_way.push(Box::pin(async move { (destination, send.await) }));
+        self.sends_in_progress.push(Box::pin(async move { (destination, send.await) }));
     }
 
     /// Waits until a sender ends. Never resolves if there is none.
     pub(crate) async fn wait_for_one(&mut self) {
-        match self.under_way.next().await {
+        match self.sends_in_progress.next().await {
             Some(ended) => self.ended(ended),
             None => pending().await,
         }
@@ -58,7 +63,7 @@ impl<K: Ord + Copy + Send + 'static> Senders<K> {
 
     /// Waits until all senders have ended.
     pub(crate) async fn wait_for_all(&mut self) {
-        while let Some(result) = self.under_way.next().await {
+        while let Some(result) = self.sends_in_progress.next().await {
             self.ended(result);
         }
     }

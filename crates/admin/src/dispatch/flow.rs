@@ -62,7 +62,7 @@ fn timer_fired(d: &mut Decision<'_>, ready: ReadyRun, timer: Timer) {
 
 /// If an edit has given the job a gate, gives places at it to the job's earlier runs that executors still have.
 fn place_ungated_runs(d: &mut Decision<'_>, ready: &ReadyRun) {
-    let State { ungated, runs, gates, .. } = &mut *d.state;
+    let State { ungated_jobs: ungated, runs, gates, .. } = &mut *d.state;
     let (run, job, definition) = (ready.run.id, ready.run.job, &ready.definition.job);
     if definition.concurrency_max().is_none() {
         if ungated.len() >= UNGATED_COUNT_MAX {
@@ -125,7 +125,7 @@ pub(super) fn start(d: &mut Decision<'_>, ready: ReadyRun) {
 /// Offers freed places to waiting runs, in order. Only event handlers call this function: the functions that it calls add to `d.state.work`
 /// instead.
 pub(super) fn offer_freed_places(d: &mut Decision<'_>) {
-    while let Some(work) = d.state.work.pop_front() {
+    while let Some(work) = d.state.work_queue.pop_front() {
         match work {
             Work::Start((run, executor)) => {
                 if let Some(admitted_runs) = d.state.runs.take(run) {
@@ -141,7 +141,7 @@ pub(super) fn offer_freed_places(d: &mut Decision<'_>) {
 fn start_next(d: &mut Decision<'_>, ready: ReadyRun, executor: Option<ExecutorId>) {
     let Some(ready) = unless_too_late(d, ready) else { return };
     // A job that is moving, or whose app is switched off, starts nothing: its runs wait as if no executor had room.
-    let is_moving = d.state.pending.jobs_in_handover.contains(&ready.run.job);
+    let is_moving = d.state.pending_steps.jobs_in_handover.contains(&ready.run.job);
     let may_start = !is_moving && switches::switch_wait(d, &ready).is_none();
     let online = executor.and_then(|id| d.state.executors.get(id)).filter(|online| may_start && online.takes_new());
     if let Some((id, name)) = online.map(|online| (online.session.executor, online.name.clone())) {
@@ -180,7 +180,7 @@ pub(super) fn wake_limits(d: &mut Decision<'_>) {
         }
     }
     for key in d.state.limits.limits_to_wake(now) {
-        d.state.work.push_back(Work::Offer(key.clone()));
+        d.state.work_queue.push_back(Work::Offer(key.clone()));
         offer_freed_places(d);
         d.state.limits.schedule_wake(&key, now, &d.state.runs);
     }

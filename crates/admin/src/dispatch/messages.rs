@@ -153,7 +153,7 @@ pub(crate) fn incoming_result(result: v1::Result, now: Timestamp) -> IncomingRes
         finished_at: reported_instant(result.finished_at_ms, now).unwrap_or(now),
         received_at: now,
         silent_ms: u64::try_from(result.silent_ms).ok().filter(|silent| *silent > 0),
-        unfinished: result.unfinished,
+        is_unfinished: result.unfinished,
         memory: None,
     }
 }

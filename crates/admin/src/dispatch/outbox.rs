@@ -141,7 +141,7 @@ pub(super) fn take_back_unsent(d: &mut Decision<'_>, runs: &[RunId]) {
 /// A mark means that a run may have been sent. It is removed if it is known that the run was not received.
 fn unmark(d: &mut Decision<'_>, runs: Vec<(RunId, i32)>) {
     if !runs.is_empty() {
-        d.state.pending.unmarking_count += 1;
+        d.state.pending_steps.unmarking_count += 1;
         d.step(Step::Unmark(runs));
     }
 }

@@ -39,7 +39,7 @@ pub(super) fn place(d: &mut Decision<'_>, ready: ReadyRun) -> Option<ReadyRun> {
         expire(d, ready);
         return None;
     }
-    if d.state.pending.jobs_in_handover.contains(&ready.run.job) {
+    if d.state.pending_steps.jobs_in_handover.contains(&ready.run.job) {
         return Some(ready);
     }
     let ready = match switches::unless_switched_off(d, ready) {

@@ -237,9 +237,9 @@ fn trace_of(
         candidate.refusal = candidate.refusal.or(refusal);
     }
     let tried_since = ready.tried_at.unwrap_or(now);
-    let lateness = ready.late.map_or(Duration::ZERO, |late| late.by);
+    let lateness = ready.lateness.map_or(Duration::ZERO, |late| late.by);
     let turn = tried_since.since(run.due_at).saturating_sub(lateness);
-    let wait_times = WaitTimes { server: ready.late, turn, executor: now.since(tried_since) };
+    let wait_times = WaitTimes { server: ready.lateness, turn, executor: now.since(tried_since) };
     let router = if run.only_executor.is_some() { trace::CHOSEN } else { route.as_str() };
     trace::text(router, &candidates, wait_times)
 }

@@ -39,11 +39,11 @@ pub(crate) struct DispatchLoop {
     tracer: FireTracer,
     state: State,
     settings: Settings,
-    began: Instant,
+    started_at: Instant,
     /// When the next round begins, even if no event arrives.
     next_round_at: Timestamp,
     /// The request to drain the dispatcher, answered once it is drained.
-    drained: Option<Responder<()>>,
+    drained_responder: Option<Responder<()>>,
 }
 
 impl DispatchLoop {
@@ -65,7 +65,7 @@ impl DispatchLoop {
         let tracer = FireTracer::new(config.traces);
         let state = State::new(settings.is_single_server, now);
         let started_at = Instant::now();
-        Self { shared, events, steps, tracer, state, settings, began: started_at, next_round_at: now, drained: None }
+        Self { shared, events, steps, tracer, state, settings, started_at, next_round_at: now, drained_responder: None }
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
@@ -91,7 +91,7 @@ impl DispatchLoop {
             }
             self.handle(Event::Flush, now);
             if self.state.is_drained()
-                && let Some(drained) = self.drained.take()
+                && let Some(drained) = self.drained_responder.take()
             {
                 drained.respond(());
             }
@@ -142,7 +142,7 @@ impl DispatchLoop {
     }
 
     fn handle(&mut self, event: Event, now: Timestamp) {
-        let facts = facts(&self.shared, &self.settings, self.began, now);
+        let facts = facts(&self.shared, &self.settings, self.started_at, now);
         let token = facts.token;
         let effects = transition::on(&mut self.state, event, facts);
         self.shared.in_memory.note_in_hand(self.state.runs.take_hand_changes());
@@ -189,7 +189,7 @@ impl DispatchLoop {
             Effect::EndSpan(span, why) => span.end(why, now),
             Effect::AnswerStreamEnded(answer) => answer.respond(()),
             Effect::ListInHand(answer, runs) => answer.respond(runs),
-            Effect::AnswerWhenDrained(answer) => self.drained = Some(answer),
+            Effect::AnswerWhenDrained(answer) => self.drained_responder = Some(answer),
         }
     }
 
@@ -219,7 +219,7 @@ impl DispatchLoop {
     }
 
     fn finish(&mut self, submission: Submission, now: Timestamp) {
-        let Submission { attempt_end, counted, reply_to, phase_before } = submission;
+        let Submission { attempt_end, counted_run: counted, reply_to, phase_before } = submission;
         let (run, attempt, owner) = (attempt_end.run, attempt_end.attempt, attempt_end.owner);
         if self.shared.results.try_submit(attempt_end, counted, reply_to) {
             return;
@@ -232,7 +232,7 @@ impl DispatchLoop {
 
     /// Puts triggers on an executor's stream, each under the lease that its run was taken under.
     fn send_triggers(&mut self, executor: ExecutorId, runs: &[RunId], now: Timestamp) {
-        let facts = facts(&self.shared, &self.settings, self.began, now);
+        let facts = facts(&self.shared, &self.settings, self.started_at, now);
         let (sendable, mut unsent_runs) = outbox::sendable(&mut Decision::new(&mut self.state, facts), executor, runs);
         let ids = self.shared.membership.latest().ids;
         let (mut messages, mut sent_triggers) =

@@ -177,7 +177,7 @@ pub(crate) struct OpenRuns {
     /// Attempts that wait.
     runs: HashMap<RunId, Entry>,
     /// Runs that have been taken out since ended runs were last [removed](Self::remove_ended).
-    taken_out: Vec<RunId>,
+    taken_runs: Vec<RunId>,
     /// Attempts that executors have or may have.
     in_hand: HashMap<RunId, AttemptInHand>,
     /// The attempts that executors have, by executor.
@@ -186,28 +186,28 @@ pub(crate) struct OpenRuns {
     /// Runs that came into hand, or left it, since the last call of [`take_hand_changes`](Self::take_hand_changes).
     hand_changes: Vec<RunId>,
     /// Scheduled runs, by timer and then by planned instant.
-    scheduled: BTreeSet<(Timestamp, Timestamp, RunId)>,
+    scheduled_runs: BTreeSet<(Timestamp, Timestamp, RunId)>,
     /// Runs whose instant has come, and that wait because open runs of their jobs may still be adopted.
-    held_back: Vec<RunId>,
+    held_back_runs: Vec<RunId>,
     /// Broadcasts whose shards may not have been stored: the store did not answer.
-    unconfirmed: Vec<RunId>,
+    unconfirmed_runs: Vec<RunId>,
 }
 
 /// Runs that wait for nothing but an instant, or for an answer.
 impl OpenRuns {
     pub(crate) fn schedule(&mut self, ready: ReadyRun, timer: Timer) {
-        self.scheduled.insert((timer.at, ready.run.fire_at, ready.run.id));
+        self.scheduled_runs.insert((timer.at, ready.run.fire_at, ready.run.id));
         self.put(ready, Stage::Scheduled(timer));
     }
 
     /// When the first timer goes off.
     pub(crate) fn next_timer_at(&self) -> Option<Timestamp> {
-        self.scheduled.first().map(|(at, ..)| *at)
+        self.scheduled_runs.first().map(|(at, ..)| *at)
     }
 
     /// Takes out the first run whose timer has gone off by now.
     pub(crate) fn take_due(&mut self, now: Timestamp) -> Option<(ReadyRun, Timer)> {
-        let (_, _, run) = self.scheduled.first().filter(|(at, ..)| *at <= now).copied()?;
+        let (_, _, run) = self.scheduled_runs.first().filter(|(at, ..)| *at <= now).copied()?;
         self.take_scheduled(run)
     }
 
@@ -216,19 +216,19 @@ impl OpenRuns {
         let Stage::Scheduled(timer) = self.stage(run)? else { return None };
         let timer = *timer;
         let ready = self.take(run)?.ready;
-        self.scheduled.remove(&(timer.at, ready.run.fire_at, run));
+        self.scheduled_runs.remove(&(timer.at, ready.run.fire_at, run));
         Some((ready, timer))
     }
 
     /// Holds a run back, because the open runs of its job may not be known yet.
     pub(crate) fn hold_back(&mut self, ready: ReadyRun, timer: Timer) {
-        self.held_back.push(ready.run.id);
+        self.held_back_runs.push(ready.run.id);
         self.put(ready, Stage::HeldBack(timer));
     }
 
     /// Schedules the held-back runs again: the open runs of their jobs may be known now.
     pub(crate) fn stop_holding_back(&mut self) {
-        for run in std::mem::take(&mut self.held_back) {
+        for run in std::mem::take(&mut self.held_back_runs) {
             if let Some(OpenRun { ready, stage: Stage::HeldBack(timer) }) = self.take(run) {
                 self.schedule(ready, timer);
             }
@@ -244,14 +244,14 @@ impl OpenRuns {
 
     /// Keeps a broadcast until the database confirms whether these shards of it are stored.
     pub(crate) fn wait_for_expansion(&mut self, root: ReadyRun, shards: Vec<Run>) {
-        self.unconfirmed.push(root.run.id);
+        self.unconfirmed_runs.push(root.run.id);
         self.put(root, Stage::Unconfirmed(shards));
     }
 
     /// Takes all broadcasts whose shards are unconfirmed; the caller stores the shards again.
     pub(crate) fn expand_again(&mut self) -> Vec<(Run, Vec<Run>)> {
         let mut roots_to_expand = Vec::new();
-        for root in std::mem::take(&mut self.unconfirmed) {
+        for root in std::mem::take(&mut self.unconfirmed_runs) {
             let Some(open_run) = self.get_mut(root) else { continue };
             if let Stage::Unconfirmed(shards) = std::mem::replace(&mut open_run.stage, Stage::Expanding) {
                 roots_to_expand.push((open_run.ready.run.clone(), shards));
@@ -264,9 +264,9 @@ impl OpenRuns {
     pub(crate) fn withdraw(&mut self, run: RunId) -> Option<OpenRun> {
         let open_run = self.take(run)?;
         match &open_run.stage {
-            Stage::Scheduled(timer) => drop(self.scheduled.remove(&(timer.at, open_run.ready.run.fire_at, run))),
-            Stage::HeldBack(_) => self.held_back.retain(|held| *held != run),
-            Stage::Unconfirmed(_) => self.unconfirmed.retain(|root| *root != run),
+            Stage::Scheduled(timer) => drop(self.scheduled_runs.remove(&(timer.at, open_run.ready.run.fire_at, run))),
+            Stage::HeldBack(_) => self.held_back_runs.retain(|held| *held != run),
+            Stage::Unconfirmed(_) => self.unconfirmed_runs.retain(|root| *root != run),
             Stage::Queued
             | Stage::Admitted
             | Stage::Limited(_)
@@ -289,14 +289,14 @@ impl OpenRuns {
     pub(crate) fn take(&mut self, run: RunId) -> Option<OpenRun> {
         let entry = self.runs.get_mut(&run)?;
         let Entry::Open(open_run) = std::mem::replace(entry, Entry::Deciding) else { return None };
-        self.taken_out.push(run);
+        self.taken_runs.push(run);
         Some(*open_run)
     }
 
     /// Removes the runs that were taken out since the last call, and neither put back nor given to an executor: they have
     /// ended. Returns them.
     pub(crate) fn remove_ended(&mut self) -> Vec<RunId> {
-        let mut taken = std::mem::take(&mut self.taken_out);
+        let mut taken = std::mem::take(&mut self.taken_runs);
         taken.retain(|run| {
             let is_left = matches!(self.runs.get(run), Some(Entry::Deciding));
             is_left && self.runs.remove(run).is_some()
@@ -344,9 +344,9 @@ impl OpenRuns {
 
     /// Takes out all waiting runs, except broadcasts whose shards are being stored: the store has not answered yet.
     pub(crate) fn drain_waiting(&mut self) -> Vec<OpenRun> {
-        self.scheduled.clear();
-        self.held_back.clear();
-        self.unconfirmed.clear();
+        self.scheduled_runs.clear();
+        self.held_back_runs.clear();
+        self.unconfirmed_runs.clear();
         let may_go = |entry: &Entry| matches!(entry, Entry::Open(open) if !matches!(open.stage, Stage::Expanding));
         let drained = self.runs.extract_if(|_, entry| may_go(entry));
         let open_run = |entry| match entry {

@@ -139,7 +139,7 @@ pub(super) fn on_replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Ve
         let Some(active) = d.state.runs.active_mut(run).filter(is_its) else { continue };
         if active.phase == Phase::Ending && matches!(reply, Reply::Refused(..)) {
             // The run was given up, and its next attempt follows. If the lane has no room for that end, the run is given up again.
-            active.lost_for = Some(Reason::NotReceived);
+            active.lost_reason = Some(Reason::NotReceived);
             continue;
         }
         active.record_answer();

@@ -77,7 +77,9 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         Event::Settled(settled) => settled.into_iter().for_each(|settled| verdicts::on_settled(d, &settled)),
         Event::Expanded(root, shards) => expand::on_expanded(d, &root, shards),
         Event::Marked(asked, won) => outbox::on_marked(d, &asked, &won),
-        Event::Unmarked => d.state.pending.unmarking_count = d.state.pending.unmarking_count.saturating_sub(1),
+        Event::Unmarked => {
+            d.state.pending_steps.unmarking_count = d.state.pending_steps.unmarking_count.saturating_sub(1)
+        }
         Event::Cancels(cancels) => verdicts::cancel_runs(d, cancels),
         Event::Drops(drops) => verdicts::drop_queued(d, drops),
         Event::CancelsElsewhere(cancels) => look::cancel_elsewhere(d, cancels),
@@ -170,7 +172,9 @@ fn on_step_refused(d: &mut Decision<'_>, step: Step) {
             let asked_runs: Vec<(RunId, i32)> = marks.iter().map(|mark| (mark.run, mark.attempt)).collect();
             outbox::on_marked(d, &asked_runs, &[]);
         }
-        Step::Unmark(_) => d.state.pending.unmarking_count = d.state.pending.unmarking_count.saturating_sub(1),
+        Step::Unmark(_) => {
+            d.state.pending_steps.unmarking_count = d.state.pending_steps.unmarking_count.saturating_sub(1)
+        }
         Step::Expand(root, shards) => {
             if let Some(root) = d.state.runs.take_expanding(&root) {
                 d.state.runs.wait_for_expansion(root, shards);
@@ -183,7 +187,7 @@ fn on_step_refused(d: &mut Decision<'_>, step: Step) {
                 }
             }
         }
-        Step::LastHeard(_) => d.state.pending.is_looking_for_lost = false,
+        Step::LastHeard(_) => d.state.pending_steps.is_looking_for_lost = false,
         Step::HandOver(jobs, _) => seek::open_jobs(d, &jobs),
         Step::GiveLimits(limits, _) => limits.into_iter().for_each(|name| d.state.limits.count_here(name)),
         Step::Seek(stranded) => seek::open_jobs(d, &stranded.iter().map(|ready| ready.run.job).collect()),
@@ -212,7 +216,7 @@ fn drop_unsent(d: &mut Decision<'_>) {
     let is_expanding = |run| matches!(state.runs.stage(run), Some(Stage::Expanding));
     state.gates.retain(|run| is_active(run) || is_expanding(run));
     state.limits.retain(is_active);
-    state.pending.covering.clear();
+    state.pending_steps.covered_runs.clear();
     state.recovery.rollcall.clear();
     let mut dropped_runs = state.runs.drain_roll_call();
     for waiting_run in state.runs.drain_waiting() {

@@ -78,7 +78,8 @@ pub(super) fn unserved_reason(d: &Decision<'_>, ready: &ReadyRun) -> (Reason, Re
     let mut wait = wait_for_executor(d, ready);
     if wait.waits_for == Some(WaitFor::Slot) && wait.obstacles.is_empty() {
         // An executor has room by now, so the noted wait is the reason why the run waited.
-        let noted_wait = d.state.waits.noted.get(&ready.run.id).filter(|noted| noted.attempt == ready.run.attempt);
+        let noted_wait =
+            d.state.noted_waits.by_run.get(&ready.run.id).filter(|noted| noted.attempt == ready.run.attempt);
         wait = noted_wait.map_or(wait, |noted| (*noted.detail).clone());
     }
     let detail = ReasonDetail { waited_ms: Some(waited_ms(ready, now)), ..wait };
@@ -118,7 +119,7 @@ pub(super) fn note_all_waits(d: &mut Decision<'_>) {
     let mut notes = Vec::new();
     for (ready, wait) in waiting_runs(d, now, now, usize::MAX) {
         let (run, attempt) = (ready.run.id, ready.run.attempt);
-        if d.state.waits.noted.contains_key(&run) {
+        if d.state.noted_waits.by_run.contains_key(&run) {
             continue;
         }
         let (detail, place) = describe_wait(d, ready, wait);
@@ -135,12 +136,12 @@ pub(super) fn note_all_waits(d: &mut Decision<'_>) {
 /// Stores the waits that have lasted longer than a second, if they are new or have changed.
 pub(super) fn note_waits(d: &mut Decision<'_>) {
     let now = d.now;
-    let mut noted_waits = std::mem::take(&mut d.state.waits.noted);
+    let mut noted_waits = std::mem::take(&mut d.state.noted_waits.by_run);
     let (mut waits_to_keep, mut changed_notes) = (HashMap::with_capacity(noted_waits.len()), Vec::new());
     for (ready, wait) in waiting_runs(d, now, now - NOTE_AFTER_WAITING, RUNS_PER_WAIT_MAX) {
         let (run, attempt, token) = (ready.run.id, ready.run.attempt, ready.token());
         let noted_wait = noted_waits.remove(&run).filter(|noted| (noted.attempt, noted.token) == (attempt, token));
-        let is_fresh = noted_wait.as_ref().is_some_and(|noted| noted.at + NOTE_AGAIN_AFTER > now);
+        let is_fresh = noted_wait.as_ref().is_some_and(|noted| noted.stored_at + NOTE_AGAIN_AFTER > now);
         if is_fresh || changed_notes.len() >= NOTE_COUNT_MAX {
             waits_to_keep.extend(noted_wait.map(|noted| (run, noted)));
             continue;
@@ -151,9 +152,9 @@ pub(super) fn note_waits(d: &mut Decision<'_>) {
             let stored_detail = Box::new(detail_so_far.with_wait((*detail).clone()));
             changed_notes.push(NotedWait { run, attempt, detail: stored_detail, place: place.clone() });
         }
-        waits_to_keep.insert(run, StoredWait { attempt, token, at: now, detail, place });
+        waits_to_keep.insert(run, StoredWait { attempt, token, stored_at: now, detail, place });
     }
-    d.state.waits.noted = waits_to_keep;
+    d.state.noted_waits.by_run = waits_to_keep;
     require_marks(d, &changed_notes);
     if !changed_notes.is_empty() {
         d.step(Step::NoteWaits(changed_notes));
@@ -163,8 +164,8 @@ pub(super) fn note_waits(d: &mut Decision<'_>) {
 /// Handles waits that were not stored, because the queue had no room or the database failed: the next look stores them.
 pub(super) fn on_wait_notes_refused(d: &mut Decision<'_>, notes: &[NotedWait]) {
     for note in notes {
-        if d.state.waits.noted.get(&note.run).is_some_and(|noted| noted.attempt == note.attempt) {
-            d.state.waits.noted.remove(&note.run);
+        if d.state.noted_waits.by_run.get(&note.run).is_some_and(|noted| noted.attempt == note.attempt) {
+            d.state.noted_waits.by_run.remove(&note.run);
         }
     }
 }
@@ -174,10 +175,10 @@ pub(super) fn on_wait_notes_refused(d: &mut Decision<'_>, notes: &[NotedWait]) {
 fn require_marks(d: &mut Decision<'_>, notes: &[NotedWait]) {
     for note in notes {
         if let Some(open_run) = d.state.runs.get_mut(note.run).filter(|open| open.ready.run.attempt == note.attempt) {
-            open_run.ready.wait_noted = true;
+            open_run.ready.has_noted_wait = true;
         }
         if let Some(active) = d.state.runs.active_mut(note.run).filter(|one| one.ready.run.attempt == note.attempt) {
-            active.ready.wait_noted = true;
+            active.ready.has_noted_wait = true;
             active.row_names_executor |= matches!(note.place, WaitPlace::Executor(Some(_)));
         }
     }

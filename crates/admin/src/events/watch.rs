@@ -204,7 +204,7 @@ impl State {
             }
         };
         self.has_logged_failure = false;
-        self.apps.extend(names.apps);
+        self.apps.extend(names.app_names);
         if sweeps {
             self.swept_at = self.looked_at;
         }
@@ -218,7 +218,7 @@ impl State {
         for one in changes {
             let kind = match one {
                 Change::Run(snapshot) => {
-                    let job = names.jobs.get(&snapshot.job).cloned().unwrap_or_default();
+                    let job = names.job_names.get(&snapshot.job).cloned().unwrap_or_default();
                     EventKind::Run { snapshot, job }
                 }
                 Change::Job(job) => EventKind::Job(job),
@@ -310,8 +310,8 @@ async fn heard_executors(
 
 /// The names that are sent with changes.
 struct ChangeNames {
-    jobs: HashMap<JobId, String>,
-    apps: HashMap<AppId, String>,
+    job_names: HashMap<JobId, String>,
+    app_names: HashMap<AppId, String>,
 }
 
 impl ChangeNames {
@@ -347,7 +347,7 @@ impl ChangeNames {
         for namespace in namespaces {
             apps.extend(store.apps(namespace).await?.into_iter().map(|app| (app.id, app.name)));
         }
-        Ok(Self { jobs: jobs.into_iter().collect(), apps })
+        Ok(Self { job_names: jobs.into_iter().collect(), app_names: apps })
     }
 }
 

@@ -88,7 +88,7 @@ async fn shown_jobs(shared: &Shared) -> Result<Vec<ShownJob>, StoreError> {
     if shared.database.trouble().is_some() {
         return Ok(Vec::new());
     }
-    let (series, own_node) = (&shared.definitions.jobs, shared.membership.token().node);
+    let (series, own_node) = (&shared.definitions.job_series, shared.membership.token().node);
     let known_jobs = series.all();
     let mut shown_jobs = Vec::with_capacity(known_jobs.len());
     for chunk in known_jobs.chunks(LOOKUP_BATCH) {
@@ -147,7 +147,7 @@ mod tests {
         let record = jobs::create(engine, NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
         let key = (record.id, record.version);
         let definition = engine.definitions([key]).await.unwrap().remove(&key).unwrap();
-        definition.series.as_ref().unwrap().ended(RunStatus::Failed, engine.now());
+        definition.job_series.as_ref().unwrap().ended(RunStatus::Failed, engine.now());
         record
     }
 
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(engine.store().claim(other, &[claim]).await.unwrap().jobs.len(), 1);
         let shown = engine.metrics().await.unwrap();
         assert!(shown.contains(INFO) && !shown.contains(FAILURES), "{shown}");
-        let series = || engine.shared().definitions.jobs.all();
+        let series = || engine.shared().definitions.job_series.all();
         let failures = || series().into_iter().map(|state| state.failures).collect::<Vec<_>>();
         assert_eq!(failures(), [0], "what failed here is old if the job comes back");
 

@@ -113,7 +113,7 @@ fn fires(shared: &Shared) -> Vec<Family> {
 
 /// Counts of verdicts by the job labels that the setting names.
 fn labelled_runs(shared: &Shared) -> Family {
-    let labelled = &shared.definitions.labelled;
+    let labelled = &shared.definitions.labelled_runs;
     let names: Vec<String> = labelled.keys().iter().map(|key| label_name(key)).collect();
     let mut samples = Vec::new();
     for counts in labelled.all() {
@@ -259,7 +259,7 @@ fn executors(shared: &Shared) -> Vec<Family> {
     for one in shared.registry.all() {
         let namespace = names.get(&one.namespace).cloned().unwrap_or_else(|| one.namespace.to_string());
         let key = |state| (namespace.clone(), one.app_name.clone(), state);
-        *counts.entry(key(if one.draining { "draining" } else { "online" })).or_default() += 1;
+        *counts.entry(key(if one.is_draining { "draining" } else { "online" })).or_default() += 1;
         *slots.entry(key("busy")).or_default() += u64::from(one.running.min(one.slots));
         *slots.entry(key("free")).or_default() += u64::from(one.slots.saturating_sub(one.running));
     }

@@ -133,7 +133,7 @@ impl ContextReader<'_> {
         for online_name in self.0.online_names().into_iter().filter(|one| one.app == app) {
             if let Some(executor) = self.0.online_executor(online_name.id) {
                 let is_active = self.0.executor_switch(app, &executor.name) == Switch::Active;
-                let kind = if executor.draining || !is_active { State::Draining } else { State::Taking };
+                let kind = if executor.is_draining || !is_active { State::Draining } else { State::Taking };
                 states.insert(online_name.id, (state(executor.last_seen_at, kind), executor.name));
             }
         }

@@ -57,7 +57,7 @@ pub(super) async fn check(
 ) -> Result<AdmittedExecutor, Status> {
     check_protocol(hello.protocol)?;
     bounds::check(&hello)?;
-    if access.any_handler {
+    if access.may_take_any_handler {
         hello.handlers = vec![name::ANY_HANDLER.to_owned()];
     }
     if shared.membership.switch() == Switch::Stopped {
@@ -65,12 +65,12 @@ pub(super) async fn check(
             "this server is stopped by its switch; connect to another server of the cluster",
         ));
     }
-    if !hello.declared.is_empty() && !access.declares {
+    if !hello.declared.is_empty() && !access.may_declare {
         return Err(Status::permission_denied(
             "this token does not let executors declare jobs: create one with rondel token create --declares",
         ));
     }
-    if let Some(names) = &access.names {
+    if let Some(names) = &access.allowed_names {
         check_certificate(names, &hello)?;
     }
     let denied = || {
@@ -157,10 +157,10 @@ pub(super) async fn check(
         sdk_version: hello.sdk_version,
         connected_at: now,
         last_seen_at: now,
-        draining: false,
+        is_draining: false,
         unanswered: None,
         avoided_until: None,
-        hello: hello.hello_number,
+        hello_number: hello.hello_number,
     };
     let refs = |refs: Vec<v1::RunRef>| refs.into_iter().map(|r| (RunId::new(r.run_id), r.attempt)).collect();
     let starts = StartReports::of(&hello.held, now);

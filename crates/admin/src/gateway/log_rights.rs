@@ -101,9 +101,9 @@ pub(super) enum ChunkDecision {
 #[derive(Debug, Default)]
 pub(super) struct LogRights {
     /// When each of these attempts was last found to be allowed.
-    allowed: HashMap<HeldAttempt, Timestamp>,
+    allowed_until: HashMap<HeldAttempt, Timestamp>,
     /// The number of bytes that each run has logged through this node.
-    bytes: HashMap<RunId, usize>,
+    bytes_by_run: HashMap<RunId, usize>,
 }
 
 impl LogRights {
@@ -114,13 +114,13 @@ impl LogRights {
         attempts: impl Iterator<Item = &'a HeldAttempt>,
         now: Timestamp,
     ) -> Vec<HeldAttempt> {
-        if self.allowed.len() >= CACHED_COUNT_MAX {
-            self.allowed.retain(|_, at| *at + ALLOWED_FOR > now);
+        if self.allowed_until.len() >= CACHED_COUNT_MAX {
+            self.allowed_until.retain(|_, at| *at + ALLOWED_FOR > now);
         }
-        if self.allowed.len() >= CACHED_COUNT_MAX {
-            self.allowed.clear();
+        if self.allowed_until.len() >= CACHED_COUNT_MAX {
+            self.allowed_until.clear();
         }
-        let is_known = |held: &HeldAttempt| self.allowed.get(held).is_some_and(|at| *at + ALLOWED_FOR > now);
+        let is_known = |held: &HeldAttempt| self.allowed_until.get(held).is_some_and(|at| *at + ALLOWED_FOR > now);
         let mut unchecked: Vec<HeldAttempt> = attempts.filter(|held| !is_known(held)).copied().collect();
         unchecked.sort_unstable();
         unchecked.dedup();
@@ -136,22 +136,22 @@ impl LogRights {
         now: Timestamp,
     ) -> bool {
         if facts.is_some_and(|facts| facts.may_log(app, attempt, now)) {
-            self.allowed.insert(attempt, now);
+            self.allowed_until.insert(attempt, now);
             return true;
         }
-        self.allowed.remove(&attempt);
+        self.allowed_until.remove(&attempt);
         false
     }
 
     /// Whether a chunk of this many bytes is accepted.
     pub(super) fn decide(&mut self, held_attempt: &HeldAttempt, bytes: usize) -> ChunkDecision {
-        if !self.allowed.contains_key(held_attempt) {
+        if !self.allowed_until.contains_key(held_attempt) {
             return ChunkDecision::Dropped;
         }
-        if self.bytes.len() >= CACHED_COUNT_MAX && !self.bytes.contains_key(&held_attempt.0) {
-            self.bytes.clear();
+        if self.bytes_by_run.len() >= CACHED_COUNT_MAX && !self.bytes_by_run.contains_key(&held_attempt.0) {
+            self.bytes_by_run.clear();
         }
-        let logged = self.bytes.entry(held_attempt.0).or_default();
+        let logged = self.bytes_by_run.entry(held_attempt.0).or_default();
         let bytes_before = *logged;
         *logged = bytes_before.saturating_add(bytes);
         match (bytes_before > RUN_BYTES_MAX, *logged > RUN_BYTES_MAX) {
@@ -255,7 +255,7 @@ mod tests {
             assert!(rights.check_and_cache(APP, held, Some(&facts), NOW));
         }
         assert_eq!(attempts.map(|held| rights.decide(&held, 1)), [ChunkDecision::Whole; 2]);
-        assert!(rights.allowed.len() < CACHED_COUNT_MAX);
+        assert!(rights.allowed_until.len() < CACHED_COUNT_MAX);
     }
 
     /// Executor 8 refused the run, which then moved to another node: that node sent it to executor 7.

@@ -142,14 +142,14 @@ impl GatewayService {
 pub(crate) struct ExecutorAccess {
     rights: Rights,
     /// Whether the executor may declare jobs.
-    declares: bool,
+    may_declare: bool,
     /// The executor must have one of these names; `None` admits any.
-    names: Option<Vec<String>>,
+    allowed_names: Option<Vec<String>>,
     /// The credential of the stream, checked again while it is open; `None` if no check is needed.
     authorization: Option<String>,
     token: Option<TokenId>,
     /// Whether executors with this access announce no handlers and accept runs of any handler.
-    any_handler: bool,
+    may_take_any_handler: bool,
 }
 
 impl ExecutorAccess {
@@ -157,17 +157,17 @@ impl ExecutorAccess {
     pub(crate) fn everywhere() -> Self {
         Self {
             rights: Rights::new(vec![Grant::everywhere(Role::Executor)]),
-            declares: true,
-            names: None,
+            may_declare: true,
+            allowed_names: None,
             authorization: None,
             token: None,
-            any_handler: false,
+            may_take_any_handler: false,
         }
     }
 
     /// Admits executors that do not announce handlers: the caller has verified their identity.
     pub(crate) fn any_handler() -> Self {
-        Self { declares: false, any_handler: true, ..Self::everywhere() }
+        Self { may_declare: false, may_take_any_handler: true, ..Self::everywhere() }
     }
 }
 
@@ -183,7 +183,14 @@ impl ExecutorAccess {
         }
         let names = peer_names.filter(|_| certificates == Certificates::Named).map(|PeerNames(names)| names.clone());
         let (rights, declares) = (principal.rights.clone(), principal.token.declares);
-        Ok(Self { rights, declares, names, authorization: None, token: Some(principal.token.id), any_handler: false })
+        Ok(Self {
+            rights,
+            may_declare: declares,
+            allowed_names: names,
+            authorization: None,
+            token: Some(principal.token.id),
+            may_take_any_handler: false,
+        })
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) struct OpenStreams(Mutex<HashMap<StreamOwner, usize>>);
 /// A counted stream; it counts until it is dropped.
 #[derive(Debug)]
 pub(crate) struct StreamPlace {
-    open: Arc<OpenStreams>,
+    open_streams: Arc<OpenStreams>,
     owners: Vec<StreamOwner>,
 }
 
@@ -69,13 +69,13 @@ impl OpenStreams {
             *counts.entry(*owner).or_default() += 1;
         }
         drop(counts);
-        Ok(StreamPlace { open: Arc::clone(self), owners })
+        Ok(StreamPlace { open_streams: Arc::clone(self), owners })
     }
 }
 
 impl Drop for StreamPlace {
     fn drop(&mut self) {
-        let mut counts = self.open.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.open_streams.0.lock().unwrap_or_else(PoisonError::into_inner);
         for owner in &self.owners {
             if let Some(count) = counts.get_mut(owner) {
                 *count -= 1;

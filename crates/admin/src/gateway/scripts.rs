@@ -32,13 +32,13 @@ pub(super) struct ScriptReader {
     pub(super) shared: Arc<Shared>,
     pub(super) app: AppId,
     pub(super) session: SessionHandle,
-    pub(super) reads: Arc<Semaphore>,
+    pub(super) permits: Arc<Semaphore>,
 }
 
 impl ScriptReader {
     /// Answers a request. If the store fails, there is no answer: the executor asks again, or asks another server.
     pub(super) async fn answer(&self, request: v1::ScriptRequest) {
-        let Ok(_permit) = self.reads.acquire().await else { return };
+        let Ok(_permit) = self.permits.acquire().await else { return };
         match self.read(&request).await {
             Ok(found) => {
                 let reply = found.unwrap_or_else(|error| v1::ScriptReply { error, ..v1::ScriptReply::default() });

@@ -110,7 +110,7 @@ impl Session {
         }
         let stream = OutgoingStream::new(sender);
         let (executor, hello) = (admitted.online.id, admitted.hello_number);
-        let handle = SessionHandle { executor, number, hello, stream: Arc::new(stream.clone()) };
+        let handle = SessionHandle { executor, number, hello_number: hello, stream: Arc::new(stream.clone()) };
         handle.send(server_message::Body::Welcome(welcome(shared, &nodes)));
         tracing::info!(
             executor = admitted.online.name,
@@ -407,7 +407,7 @@ impl Session {
             shared: Arc::clone(&self.shared),
             app: self.app,
             session: self.handle.clone(),
-            reads: Arc::clone(&self.inner.script_reads),
+            permits: Arc::clone(&self.inner.script_reads),
         };
         let answer = async move {
             reader.answer(request).await;

@@ -63,9 +63,9 @@ pub(super) type FoundCalendar = (PinnedCalendar, Arc<Calendar>);
 /// The calendars that a definition names; `None` for one that it does not name or that does not exist.
 pub(super) struct FoundCalendars {
     /// The calendar that removes or moves its fires.
-    pub(super) applied: Option<FoundCalendar>,
+    pub(super) applied_calendar: Option<FoundCalendar>,
     /// The calendar with the days of its `success_by`.
-    pub(super) expected: Option<FoundCalendar>,
+    pub(super) expected_calendar: Option<FoundCalendar>,
 }
 
 /// The current version of a calendar; `None` if it does not exist.
@@ -114,7 +114,7 @@ pub(super) async fn check(
         spec,
         now,
         stored_spec,
-        (FoundCalendars { applied, expected: expected_calendar }, &channels, &scripts),
+        (FoundCalendars { applied_calendar: applied, expected_calendar }, &channels, &scripts),
     )
 }
 
@@ -144,7 +144,7 @@ pub(super) fn check_with(
     stored_spec: Option<&JobSpec>,
     (calendars, channels, scripts): (FoundCalendars, &BTreeSet<String>, &FoundScripts),
 ) -> Result<CheckedDefinition, JobError> {
-    let FoundCalendars { applied: applied_calendar, expected } = calendars;
+    let FoundCalendars { applied_calendar, expected_calendar: expected } = calendars;
     let expected = expected.map(|(_, calendar)| calendar);
     spec.replace_past_instants(instant_after(now), stored_spec);
     let compiled = spec.compile_with(applied_calendar.as_ref().map(|(_, calendar)| Arc::clone(calendar)));

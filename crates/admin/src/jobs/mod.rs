@@ -424,7 +424,7 @@ pub async fn delete_without_wait(
     };
     match node.store().delete_job(deletion).await? {
         JobDeleted::Done => {
-            node.shared().definitions.jobs.forget(record.id);
+            node.shared().definitions.job_series.forget(record.id);
             Ok(true)
         }
         JobDeleted::NotFound => Ok(false),

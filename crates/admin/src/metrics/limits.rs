@@ -63,7 +63,7 @@ rondel_core::plain_word_enum! {
 pub(crate) struct Limits {
     counts: [AtomicU64; Limit::ALL.len()],
     /// When each limit was last logged, and its count at that time.
-    logged: Mutex<[Option<(Instant, u64)>; Limit::ALL.len()]>,
+    last_logged: Mutex<[Option<(Instant, u64)>; Limit::ALL.len()]>,
 }
 
 impl Limits {
@@ -85,7 +85,7 @@ impl Limits {
     /// The number of cases since the last line, if a line is to be written now; `None` while lines about the limit are suppressed.
     fn cases_to_log(&self, index: usize, total: u64) -> Option<u64> {
         let now = Instant::now();
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logged = self.last_logged.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = logged.get_mut(index)?;
         let logged_count = match *entry {
             Some((at, _)) if now.saturating_duration_since(at) < LOG_PERIOD => return None,

@@ -220,10 +220,10 @@ impl Metrics {
             NextStep::Retry { reason, .. } => counts.count_retry(*reason),
             NextStep::Verdict { status, .. } => {
                 counts.count_run(*status);
-                if let Some(labelled) = &counted.definition.labelled {
+                if let Some(labelled) = &counted.definition.labelled_counts {
                     labelled.count_run(*status);
                 }
-                if let Some(series) = &counted.definition.series {
+                if let Some(series) = &counted.definition.job_series {
                     series.ended(*status, attempt_end.finished_at);
                 }
             }

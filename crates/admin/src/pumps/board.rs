@@ -18,19 +18,19 @@ const WAITING_MAX: usize = 50_000;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Report {
     /// The term and the number of the last order that the group has taken.
-    pub(super) taken: (i64, i64),
+    pub(super) taken_order: (i64, i64),
     /// Its items, by name.
     pub(super) items: BTreeMap<String, v1::PumpProgress>,
     /// Whether a look took the report before it knew the group.
-    pub(super) waited: bool,
+    pub(super) has_waited: bool,
 }
 
 impl Report {
     /// Merges another report of the group, newer or older, and returns how many items were added.
     fn add(&mut self, other: Self) -> usize {
         let count_before = self.items.len();
-        self.taken = self.taken.max(other.taken);
-        self.waited |= other.waited;
+        self.taken_order = self.taken_order.max(other.taken_order);
+        self.has_waited |= other.has_waited;
         for (name, item) in other.items {
             let is_older = |known: &v1::PumpProgress| (known.epoch, known.sequence) > (item.epoch, item.sequence);
             if !self.items.get(&name).is_some_and(is_older) {
@@ -43,7 +43,7 @@ impl Report {
     /// The report, if it may wait for one more look because this look did not know its group; `None` if it has waited before.
     pub(super) fn keep_for_next_look(group: ((ExecutorId, Owner), Self)) -> Option<((ExecutorId, Owner), Self)> {
         let (group, report) = group;
-        (!report.waited).then_some((group, Self { waited: true, ..report }))
+        (!report.has_waited).then_some((group, Self { has_waited: true, ..report }))
     }
 }
 
@@ -55,7 +55,7 @@ struct Inbox {
     reports: Reports,
     item_count: usize,
     /// Jobs of which an attempt has ended.
-    ended: BTreeSet<JobId>,
+    jobs_with_ends: BTreeSet<JobId>,
 }
 
 #[derive(Debug, Default)]
@@ -109,7 +109,7 @@ impl PumpBoard {
             let of_job = inbox.reports.entry(JobId::new(report.job_id)).or_default();
             let waiting = of_job.entry((executor, owner)).or_default();
             let items = report.items.into_iter().map(|item| (item.name.clone(), item)).collect();
-            let added = waiting.add(Report { taken: (report.term, report.number), items, waited: false });
+            let added = waiting.add(Report { taken_order: (report.term, report.number), items, has_waited: false });
             inbox.item_count += added;
         }
         drop(inbox);
@@ -118,13 +118,13 @@ impl PumpBoard {
 
     /// Notes that the end of an attempt of a group, or of a root run, is stored.
     pub(crate) fn note_ended(&self, job: JobId) {
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).ended.insert(job);
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).jobs_with_ends.insert(job);
         self.news.notify_one();
     }
 
     /// All reports since the last call, and the jobs of which an attempt has ended since.
     pub(super) fn take_news(&self) -> (Reports, BTreeSet<JobId>) {
-        let Inbox { reports, ended, .. } =
+        let Inbox { reports, jobs_with_ends: ended, .. } =
             std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner));
         (reports, ended)
     }
@@ -223,7 +223,7 @@ mod tests {
         let reports = board.take_news().0;
         let found: Vec<_> = reports.values().flat_map(BTreeMap::values).collect();
         assert_eq!(found.len(), 1);
-        assert_eq!((found[0].taken, found[0].items["a"].done, found[0].items.len()), ((1, 5), 50, 2));
+        assert_eq!((found[0].taken_order, found[0].items["a"].done, found[0].items.len()), ((1, 5), 50, 2));
         assert!(board.take_news().0.is_empty());
         assert_eq!(board.inbox.lock().unwrap().item_count, 0);
     }

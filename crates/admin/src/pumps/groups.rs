@@ -28,11 +28,11 @@ struct GroupState {
     /// The instant of the last look that found the group's run open.
     seen_at: Timestamp,
     /// Whether it is to leave its executor for another one.
-    leaves: bool,
+    is_leaving: bool,
     /// The last order that was sent to the group.
     last_order: Option<SentOrder>,
     /// The term and the number of the last order that the group has taken.
-    taken: (i64, i64),
+    taken_order: (i64, i64),
 }
 
 #[derive(Debug, Default)]
@@ -58,7 +58,7 @@ impl Groups {
         let mut changes = Vec::new();
         for ((executor, owner), report) in reports {
             let Some(seen) = groups.get_mut(owner).filter(|seen| seen.executor == *executor) else { continue };
-            seen.taken = seen.taken.max(report.taken);
+            seen.taken_order = seen.taken_order.max(report.taken_order);
             changes.extend(report.items.values().map(|item| progress::change(*owner, item)));
         }
         changes
@@ -112,14 +112,14 @@ impl Groups {
                 executor,
                 mode: GroupMode::Takes,
                 seen_at: look.now,
-                leaves: false,
+                is_leaving: false,
                 last_order: None,
-                taken: (0, 0),
+                taken_order: (0, 0),
             });
             (seen.executor, seen.seen_at) = (executor, look.now);
             // A group that was queued when the job was paused, and began anyway, has no cancel request, but its root run has one.
             let ends = run.cancel_by.is_some() || run.parent.is_some_and(|root| ending.contains(&root));
-            seen.mode = if ends || seen.leaves {
+            seen.mode = if ends || seen.is_leaving {
                 GroupMode::Leaves
             } else if shared.pumps.stream(executor).is_some() {
                 GroupMode::Takes
@@ -137,8 +137,8 @@ impl Groups {
         let groups = self.by_job.get(&job).into_iter().flat_map(BTreeMap::values);
         let seen: Vec<&GroupState> = groups.filter(|seen| seen.seen_at == now).collect();
         let is_settled = |seen: &&GroupState| {
-            let is_taken = seen.last_order.as_ref().is_some_and(|order| order.is_taken(seen.taken));
-            is_taken && !seen.leaves && seen.mode == GroupMode::Takes
+            let is_taken = seen.last_order.as_ref().is_some_and(|order| order.is_taken(seen.taken_order));
+            is_taken && !seen.is_leaving && seen.mode == GroupMode::Takes
         };
         seen.len() == count && seen.iter().all(is_settled)
     }
@@ -149,11 +149,11 @@ impl Groups {
         let Some(groups) = self.by_job.get_mut(&look.record.job) else { return };
         let mut orders: BTreeMap<ExecutorId, Vec<_>> = BTreeMap::new();
         for (owner, seen) in groups.iter_mut().filter(|(_, seen)| seen.seen_at == now) {
-            let content = OrderContent::of(*owner, items, seen.leaves);
-            if seen.last_order.as_ref().is_some_and(|sent| sent.makes_redundant(&content, seen.taken, now)) {
+            let content = OrderContent::of(*owner, items, seen.is_leaving);
+            if seen.last_order.as_ref().is_some_and(|sent| sent.makes_redundant(&content, seen.taken_order, now)) {
                 continue;
             }
-            self.number = next_number(look.record.term, self.number, seen.taken, now);
+            self.number = next_number(look.record.term, self.number, seen.taken_order, now);
             let number = (look.record.term, self.number);
             orders.entry(seen.executor).or_default().push(content.order(*owner, number, pump, items));
             seen.last_order = Some(SentOrder::new(content, number, now));
@@ -173,7 +173,7 @@ fn choose_leaving(groups: &mut BTreeMap<Owner, GroupState>, shared: &Shared, loo
     let now = look.now;
     let online = online(shared, look);
     let count = |groups: &BTreeMap<Owner, GroupState>, id, leaves| {
-        let is_there = |seen: &&GroupState| seen.seen_at == now && seen.executor == id && seen.leaves == leaves;
+        let is_there = |seen: &&GroupState| seen.seen_at == now && seen.executor == id && seen.is_leaving == leaves;
         u32::try_from(groups.values().filter(is_there).count()).unwrap_or(u32::MAX)
     };
     let mut loads: Vec<Load> =
@@ -181,11 +181,11 @@ fn choose_leaving(groups: &mut BTreeMap<Owner, GroupState>, shared: &Shared, loo
     for (executor, _) in online.iter().filter(|(one, _)| is_stopped(shared, look, one)) {
         // Its groups leave whether or not another executor takes them.
         for seen in groups.values_mut().filter(|seen| seen.seen_at == now && seen.executor == executor.id) {
-            (seen.leaves, seen.mode) = (true, GroupMode::Leaves);
+            (seen.is_leaving, seen.mode) = (true, GroupMode::Leaves);
         }
     }
     // Whether a group is already leaving. If so, only executors that take no groups lose further groups.
-    let mut is_moving = groups.values().any(|seen| seen.seen_at == now && seen.leaves);
+    let mut is_moving = groups.values().any(|seen| seen.seen_at == now && seen.is_leaving);
     while let Some(from) = executor_to_unload(&loads, pump.per_executor) {
         if is_moving && loads[from].room != Room::Off {
             return;
@@ -195,7 +195,7 @@ fn choose_leaving(groups: &mut BTreeMap<Owner, GroupState>, shared: &Shared, loo
         };
         let Some((owner, seen)) = groups.iter_mut().filter(stays).max_by_key(|(owner, _)| **owner) else { return };
         tracing::info!(run = %owner.run, executor = online[from].0.name, "a group of a pump leaves its executor");
-        (seen.leaves, seen.mode) = (true, GroupMode::Leaves);
+        (seen.is_leaving, seen.mode) = (true, GroupMode::Leaves);
         loads[from].groups -= 1;
         is_moving = true;
     }
@@ -223,7 +223,7 @@ fn online(shared: &Shared, look: &Look<'_>) -> Vec<(OnlineExecutor, Room)> {
     let room = |one: &OnlineExecutor| {
         let name = given_name(&one.name);
         let is_on = is_app_on && shared.switches.of_executor(app, name) == Switch::Active;
-        if one.draining || !is_on || !job.select.admits(name, &one.labels) {
+        if one.is_draining || !is_on || !job.select.admits(name, &one.labels) {
             return Room::Off;
         }
         if one.running < one.slots && !one.is_avoided(look.now) { Room::Open } else { Room::Full }

@@ -50,13 +50,13 @@ pub struct OnlineExecutor {
     /// When it was last heard.
     pub last_seen_at: Timestamp,
     /// Whether it takes no more runs.
-    pub draining: bool,
+    pub is_draining: bool,
     /// The triggers that it left unanswered; `None` after it has answered one.
     pub unanswered: Option<UnansweredTriggers>,
     /// Until when runs go to other executors first, because it left triggers unanswered. It may have answered one since.
     pub(crate) avoided_until: Option<Timestamp>,
     /// The number of the hello that declared this; 0 if the executor does not count its hellos.
-    pub(crate) hello: u64,
+    pub(crate) hello_number: u64,
 }
 
 /// Triggers that an executor left unanswered while it kept sending heartbeats.
@@ -97,7 +97,7 @@ impl OnlineExecutor {
 
     /// Whether runs of this handler may go to it.
     pub(crate) fn takes(&self, handler: &str) -> bool {
-        !self.draining && self.has_handler(handler)
+        !self.is_draining && self.has_handler(handler)
     }
 }
 
@@ -125,7 +125,7 @@ impl Registry {
     /// Adds an executor, unless a newer hello of it is here: a server that was suspended reads the hellos of several streams in any order.
     pub(crate) fn insert(&self, executor: OnlineExecutor) {
         let mut online = self.online.write().unwrap_or_else(PoisonError::into_inner);
-        if online.get(&executor.id).is_none_or(|known| known.hello <= executor.hello) {
+        if online.get(&executor.id).is_none_or(|known| known.hello_number <= executor.hello_number) {
             online.insert(executor.id, executor);
         }
     }
@@ -139,7 +139,8 @@ impl Registry {
     /// the runs that have come on that stream, and they would count as not received.
     pub(crate) fn open(&self, executor: OnlineExecutor, number: u64, silent_since: Timestamp) -> bool {
         let mut streams = self.streams();
-        let is_in_use = |known: &OnlineExecutor| known.hello <= executor.hello && known.last_seen_at > silent_since;
+        let is_in_use =
+            |known: &OnlineExecutor| known.hello_number <= executor.hello_number && known.last_seen_at > silent_since;
         if self.online.read().unwrap_or_else(PoisonError::into_inner).get(&executor.id).is_some_and(is_in_use) {
             return false;
         }
@@ -185,7 +186,7 @@ impl Registry {
 
     pub(crate) fn set_draining(&self, id: ExecutorId) {
         if let Some(executor) = self.online.write().unwrap_or_else(PoisonError::into_inner).get_mut(&id) {
-            executor.draining = true;
+            executor.is_draining = true;
         }
     }
 
@@ -222,7 +223,7 @@ impl Registry {
     /// may have very many handlers, so each of their lists is read once.
     pub(crate) fn handlers(&self, app: AppId) -> Vec<Handler> {
         let online = self.online.read().unwrap_or_else(PoisonError::into_inner);
-        let mut takers: Vec<_> = online.values().filter(|one| one.app == app && !one.draining).collect();
+        let mut takers: Vec<_> = online.values().filter(|one| one.app == app && !one.is_draining).collect();
         takers.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
         let mut by_handler: BTreeMap<&String, Vec<&OnlineExecutor>> = BTreeMap::new();
         for taker in takers {
@@ -291,7 +292,7 @@ mod tests {
         let (_, online, _stream) = executor(1, 1);
         let at = |hello, second| {
             let last_seen_at = Timestamp::from_secs(second);
-            OnlineExecutor { hello, last_seen_at, ..online.clone() }
+            OnlineExecutor { hello_number: hello, last_seen_at, ..online.clone() }
         };
         let (registry, silent_since) = (Registry::default(), Timestamp::from_secs(6));
         assert!(registry.open(at(2, 10), 1, silent_since));

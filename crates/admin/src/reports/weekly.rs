@@ -209,7 +209,7 @@ async fn notice(
     let rows_before = rows(node, PointKind::Namespace, &groups, range(before_from, from)).await?;
     let query = FailureQuery { namespace, jobs: None, apps: None, from: first_day(from), to, limit: NAMED_COUNT };
     let failures = failures(node, query).await?;
-    let week = Week { this: rows_of_week.first(), before: rows_before.first(), failures: &failures };
+    let week = Week { this_week: rows_of_week.first(), previous_week: rows_before.first(), failures: &failures };
     let notice = Notice {
         kind: NoticeKind::Report,
         incident: None,

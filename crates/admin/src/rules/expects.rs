@@ -23,8 +23,8 @@ struct ObservedRules(BTreeMap<AlertRuleId, ObservedRule>);
 
 struct ObservedRule {
     rule: RuleRecord,
-    seen: Vec<Observation>,
-    due: Vec<IncidentRecord>,
+    observations: Vec<Observation>,
+    due_incidents: Vec<IncidentRecord>,
 }
 
 impl LookContext<'_> {
@@ -34,8 +34,10 @@ impl LookContext<'_> {
         let looks = store.due_expectations(self.namespace, self.now, LOOK_COUNT).await?;
         let open_expectations = store.open_run_expectations(self.namespace).await?;
         let mut observed_rules = ObservedRules::default();
-        for record in self.due.iter().filter(|(rule, _)| is_expectation(**rule)).flat_map(|(_, records)| records) {
-            observed_rules.of(self.record(record.rule, record.spec.clone())).due.push(record.clone());
+        for record in
+            self.due_incidents.iter().filter(|(rule, _)| is_expectation(**rule)).flat_map(|(_, records)| records)
+        {
+            observed_rules.of(self.record(record.rule, record.spec.clone())).due_incidents.push(record.clone());
         }
         findings.has_more |= is_full(looks.len(), LOOK_COUNT);
         self.look_at_due(&looks, &mut observed_rules, findings).await?;
@@ -49,7 +51,7 @@ impl LookContext<'_> {
         }
         if is_open_due {
             let period = states::FAST_PERIOD.min(self.node.shared().config.alert_rules_period * 5);
-            findings.open_look =
+            findings.open_runs_check =
                 Some(OpenRunsCheck { at: (!open_expectations.kinds.is_empty()).then(|| self.now + period) });
         }
         for observed_rule in observed_rules.0.into_values() {
@@ -77,7 +79,7 @@ impl LookContext<'_> {
                 let expected = jobs.get(&look.job).and_then(|job| Some((job, job.expect.as_ref()?)));
                 let expected_rule = expected.and_then(|(job, expect)| Some((job, expect, expect.rule(kind)?)));
                 let Some((job, expect, rule)) = expected_rule else {
-                    findings.looks.push(ExpectCheck { at: None, ..*look });
+                    findings.expect_checks.push(ExpectCheck { at: None, ..*look });
                     continue;
                 };
                 let is_day = facts::day_filter(self.node, self.namespace, &rule).await?;
@@ -85,10 +87,16 @@ impl LookContext<'_> {
                 let success_facts = SuccessFacts { newest: newest_success, created_at: job.created_at };
                 let look_at = look.at.unwrap_or(self.now);
                 let state = expect.judge(kind, success_facts, (look_at, self.now), &is_day);
-                findings.looks.push(ExpectCheck { at: expect.next_check_at(kind, success_facts, self.now), ..*look });
+                findings
+                    .expect_checks
+                    .push(ExpectCheck { at: expect.next_check_at(kind, success_facts, self.now), ..*look });
                 if !state.is_clear() {
                     let observed_rule = observed_rules.of(self.record(rule_id(self.namespace, &rule), rule));
-                    observed_rule.seen.push(Observation { subject: facts::subject(job), state, samples: Vec::new() });
+                    observed_rule.observations.push(Observation {
+                        subject: facts::subject(job),
+                        state,
+                        samples: Vec::new(),
+                    });
                 }
             }
         }
@@ -123,14 +131,14 @@ impl LookContext<'_> {
         };
         for (job, observation) in observations {
             if let Some(rule) = job.expect.as_ref().and_then(|expect| expect.rule(kind)) {
-                observed_rules.of(self.record(rule_id(self.namespace, &rule), rule)).seen.push(observation);
+                observed_rules.of(self.record(rule_id(self.namespace, &rule), rule)).observations.push(observation);
             }
         }
         Ok(())
     }
 
     async fn decide_expect(&self, observed_rule: ObservedRule, findings: &mut Findings) -> Result<(), StoreError> {
-        let ObservedRule { rule, seen: mut observations, due: due_incidents } = observed_rule;
+        let ObservedRule { rule, mut observations, due_incidents } = observed_rule;
         let observed_ids: BTreeSet<i64> = observations.iter().map(|one| one.subject.id).collect();
         let is_old = |record: &&IncidentRecord| {
             record.incident.subject.kind == SubjectKind::Job && !observed_ids.contains(&record.incident.subject.id)
@@ -173,7 +181,11 @@ impl LookContext<'_> {
 
 impl ObservedRules {
     fn of(&mut self, rule: RuleRecord) -> &mut ObservedRule {
-        self.0.entry(rule.id).or_insert_with(|| ObservedRule { rule, seen: Vec::new(), due: Vec::new() })
+        self.0.entry(rule.id).or_insert_with(|| ObservedRule {
+            rule,
+            observations: Vec::new(),
+            due_incidents: Vec::new(),
+        })
     }
 }
 

@@ -33,7 +33,7 @@ const PASSED_MAX: u32 = 1_000;
 pub(super) struct JobFacts<'a> {
     node: &'a Node,
     jobs: BTreeMap<JobId, WatchedJob>,
-    ended: HashMap<JobId, NewestEnds>,
+    ends_by_job: HashMap<JobId, NewestEnds>,
     samples: HashMap<RunId, RunSample>,
 }
 
@@ -53,7 +53,7 @@ impl<'a> JobFacts<'a> {
         for job in jobs.keys() {
             ends_by_job.insert(*job, newest_ends(node, *job, now).await?);
         }
-        let mut facts = Self { node, jobs, ended: ends_by_job, samples: HashMap::new() };
+        let mut facts = Self { node, jobs, ends_by_job, samples: HashMap::new() };
         facts.read_samples(events).await?;
         Ok(facts)
     }
@@ -112,7 +112,7 @@ impl<'a> JobFacts<'a> {
                 continue;
             };
             let runs: Vec<RunId> = events.iter().map(|event| event.run).collect();
-            let newest_ends = self.ended.get(&id).unwrap_or(&no_ends);
+            let newest_ends = self.ends_by_job.get(&id).unwrap_or(&no_ends);
             let newest_runs = with_older(&newest_ends.runs, &events);
             let state = match judge_runs(&rule.spec.condition, &newest_runs, &runs) {
                 ConditionState::Clear if !newest_ends.show_end(&rule.spec.condition) => ConditionState::Unknown,
@@ -280,7 +280,7 @@ pub(super) async fn page(
 
 /// Result for a page of jobs.
 pub(super) struct SweepResult {
-    pub(super) seen: Vec<Observation>,
+    pub(super) observations: Vec<Observation>,
     pub(super) check: RuleCheck,
     pub(super) has_more: bool,
 }
@@ -293,7 +293,7 @@ pub(super) async fn sweep(node: &Node, rule: &RuleRecord, now: Timestamp) -> Res
     let sweep = rule.progress.clone().or_else(|| last_deadline(&rule.spec, due_at, now, &is_day).map(new_progress));
     let Some(mut sweep) = sweep else {
         let check = RuleCheck { rule: rule.id, at: next_check(&rule.spec, now, None), progress: None };
-        return Ok(SweepResult { seen: Vec::new(), check, has_more: false });
+        return Ok(SweepResult { observations: Vec::new(), check, has_more: false });
     };
     let (jobs, last_name) = page(node, rule.namespace, &rule.spec.scope, &sweep.after).await?;
     let (observations, next_check_at) = observe_page(node, &rule.spec, &jobs, (sweep.at, now)).await?;
@@ -302,7 +302,7 @@ pub(super) async fn sweep(node: &Node, rule: &RuleRecord, now: Timestamp) -> Res
         Some(after) => RuleCheck { rule: rule.id, at: Some(now), progress: Some(RuleProgress { after, ..sweep }) },
         None => RuleCheck { rule: rule.id, at: next_check(&rule.spec, now, sweep.next), progress: None },
     };
-    Ok(SweepResult { seen: observations, has_more: check.progress.is_some(), check })
+    Ok(SweepResult { observations, has_more: check.progress.is_some(), check })
 }
 
 /// When a rule about instants is next due. The rule is due at every deadline, even on a day that is not in its calendar, because the

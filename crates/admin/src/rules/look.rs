@@ -44,8 +44,8 @@ pub(super) struct Findings {
     incidents: Vec<IncidentRecord>,
     messages: Vec<NewMessage>,
     checks: Vec<RuleCheck>,
-    pub(super) looks: Vec<ExpectCheck>,
-    pub(super) open_look: Option<OpenRunsCheck>,
+    pub(super) expect_checks: Vec<ExpectCheck>,
+    pub(super) open_runs_check: Option<OpenRunsCheck>,
     pub(super) has_more: bool,
 }
 
@@ -54,11 +54,11 @@ pub(super) struct LookContext<'a> {
     pub(super) node: &'a Node,
     pub(super) facts: JobFacts<'a>,
     pub(super) namespace: NamespaceId,
-    name: String,
+    namespace_name: String,
     channels: HashMap<String, ChannelId>,
     silences: Vec<Silence>,
     events: Vec<AlertEvent>,
-    pub(super) due: BTreeMap<AlertRuleId, Vec<IncidentRecord>>,
+    pub(super) due_incidents: BTreeMap<AlertRuleId, Vec<IncidentRecord>>,
     pub(super) now: Timestamp,
 }
 
@@ -76,7 +76,7 @@ pub(super) async fn evaluate_due(node: &Node, namespace: NamespaceId) -> Result<
     }
     context.look_at_expects(&mut findings).await?;
     let evaluated_runs: Vec<RunId> = context.events.iter().map(|event| event.run).collect();
-    let due_count = context.due.values().map(Vec::len).sum::<usize>();
+    let due_count = context.due_incidents.values().map(Vec::len).sum::<usize>();
     let has_more = findings.has_more || is_full(evaluated_runs.len(), EVENT_COUNT) || is_full(due_count, DUE_COUNT);
     let write = AlertWrite {
         namespace,
@@ -85,8 +85,8 @@ pub(super) async fn evaluate_due(node: &Node, namespace: NamespaceId) -> Result<
         messages: &findings.messages,
         evaluated_events: &evaluated_runs,
         checks: &findings.checks,
-        expect_checks: &findings.looks,
-        open_runs_check: findings.open_look,
+        expect_checks: &findings.expect_checks,
+        open_runs_check: findings.open_runs_check,
     };
     if !store.write_alerts(&write).await? {
         return Ok(LookResult::Lost);
@@ -107,18 +107,18 @@ impl<'a> LookContext<'a> {
             node,
             facts: JobFacts::read(node, (&events, due_incidents.values().flatten())).await?,
             namespace,
-            name,
+            namespace_name: name,
             channels,
             silences: silences(node, namespace, now).await?,
             events,
-            due: due_incidents,
+            due_incidents,
             now,
         })
     }
 
     async fn look_at(&self, rule: &RuleRecord, findings: &mut Findings) -> Result<(), StoreError> {
         let no_incidents = Vec::new();
-        let due_incidents = self.due.get(&rule.id).unwrap_or(&no_incidents);
+        let due_incidents = self.due_incidents.get(&rule.id).unwrap_or(&no_incidents);
         let (outdated_incidents, current_incidents): (Vec<_>, Vec<_>) =
             due_incidents.iter().cloned().partition(|one| is_outdated(&rule.spec, one));
         // The rule is checked only after the incidents of its previous definition have ended. Otherwise the rule would report their end as a
@@ -138,11 +138,11 @@ impl<'a> LookContext<'a> {
                 }
                 ConditionKind::Instant if is_checked => {
                     let sweep_result = facts::sweep(self.node, rule, self.now).await?;
-                    (observations, check) = (sweep_result.seen, Some(sweep_result.check));
+                    (observations, check) = (sweep_result.observations, Some(sweep_result.check));
                     findings.has_more |= sweep_result.has_more;
                 }
                 ConditionKind::Polled if is_checked => {
-                    let namespace = (self.namespace, self.name.as_str());
+                    let namespace = (self.namespace, self.namespace_name.as_str());
                     let open_incidents = self.node.store().open_incidents_of(rule.id, OPEN_COUNT).await?;
                     // A state that is not known yet neither opens nor closes an incident.
                     if let Some(polled) =
@@ -230,7 +230,7 @@ impl<'a> LookContext<'a> {
             return Ok(());
         }
         let missing = missing_channels(&rule.spec, &self.channels);
-        let view = RuleView { spec: &rule.spec, namespace: &self.name, missing_channels: &missing };
+        let view = RuleView { spec: &rule.spec, namespace: &self.namespace_name, missing_channels: &missing };
         let mut next_id = || IncidentId::new(self.node.new_id());
         let decision = decide(view, open_incidents, &observations, &self.silences, (self.now, &mut next_id));
         let changed =

@@ -53,12 +53,12 @@ const FORGET_PASS: &str = "forget_incidents";
 pub(crate) struct RuleLoop {
     node: Node,
     /// The namespace that was looked at last.
-    last: Option<NamespaceId>,
+    last_namespace: Option<NamespaceId>,
 }
 
 impl RuleLoop {
     pub(crate) const fn new(node: Node) -> Self {
-        Self { node, last: None }
+        Self { node, last_namespace: None }
     }
 
     fn period_length(&self) -> Duration {
@@ -74,7 +74,7 @@ impl RuleLoop {
         end: Instant,
     ) -> Result<u64, StoreError> {
         // If the time does not suffice for all, the next pass begins with the namespaces that had no turn.
-        let had_turn = due.partition_point(|namespace| self.last.is_some_and(|last| *namespace <= last));
+        let had_turn = due.partition_point(|namespace| self.last_namespace.is_some_and(|last| *namespace <= last));
         due.rotate_left(had_turn);
         let mut turns: Vec<(NamespaceId, u32)> = due.into_iter().map(|namespace| (namespace, 0)).collect();
         let (mut changed, mut failed) = (0, None);
@@ -83,7 +83,7 @@ impl RuleLoop {
                 if stop.is_cancelled() || Instant::now() >= end || !self.node.shared().membership.holds() {
                     return failed.map_or(Ok(changed), Err);
                 }
-                self.last = Some(namespace);
+                self.last_namespace = Some(namespace);
                 match look::evaluate_due(&self.node, namespace).await {
                     Ok(look::LookResult::Done { count, has_more }) => {
                         changed += count;

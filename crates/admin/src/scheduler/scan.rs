@@ -41,7 +41,7 @@ pub(crate) struct ScanLoop {
     shared: Arc<Shared>,
     /// Whether too many runs were open at the last check.
     was_full: bool,
-    left: LeftToOthers,
+    left_to_others: LeftToOthers,
     caught_up: CaughtUp,
     /// The instant as of which this scan judges how late fires are, by the boot-time clock in microseconds.
     judged_as_of: i64,
@@ -115,7 +115,7 @@ impl ScanLoop {
         Self {
             shared,
             was_full: false,
-            left: LeftToOthers::default(),
+            left_to_others: LeftToOthers::default(),
             caught_up: CaughtUp::default(),
             judged_as_of: 0,
             next_dense_look_at: Timestamp::EPOCH,
@@ -152,7 +152,7 @@ impl ScanLoop {
         let now = self.shared.clock.now();
         let homes = self.shared.membership.claimable_homes(now);
         let outcome = self.claim_due(&lease, &homes, now).await?;
-        self.left.forget_jobs_of_others(now);
+        self.left_to_others.forget_jobs_of_others(now);
         // A scan that read only a part of the backlog may have missed fires below the low-water mark, so it does not count as complete.
         if outcome.is_exhausted && self.is_backlog_whole {
             self.caught_up.complete(began_at);
@@ -325,7 +325,7 @@ impl ScanLoop {
                 let now = self.shared.clock.now();
                 let node_shares = self.shared.membership.node_shares(now);
                 let strategy = self.shared.config.claim_strategy;
-                self.left.pick_takeable(due_jobs, strategy, (lease.token.node, &node_shares), now)
+                self.left_to_others.pick_takeable(due_jobs, strategy, (lease.token.node, &node_shares), now)
             }
         }
     }

@@ -64,10 +64,10 @@ impl LeftToOthers {
 /// How often this node tried to claim a job, and how often another node was first.
 #[derive(Debug, Default)]
 pub(crate) struct ClaimCounts {
-    tried: AtomicU64,
-    lost: AtomicU64,
+    tried_count: AtomicU64,
+    lost_count: AtomicU64,
     /// How many jobs this node has become the home of since its jobs were last counted.
-    gained: AtomicU64,
+    gained_count: AtomicU64,
     /// The recent fires of these jobs, in thousandths.
     gained_fires: AtomicU64,
 }
@@ -75,26 +75,26 @@ pub(crate) struct ClaimCounts {
 impl ClaimCounts {
     pub(crate) fn add(&self, tried: usize, won: usize, gained: &[JobShare]) {
         let add = |to: &AtomicU64, count: usize| to.fetch_add(u64::try_from(count).unwrap_or(0), Ordering::Relaxed);
-        add(&self.tried, tried);
-        add(&self.lost, tried.saturating_sub(won));
-        add(&self.gained, gained.len());
+        add(&self.tried_count, tried);
+        add(&self.lost_count, tried.saturating_sub(won));
+        add(&self.gained_count, gained.len());
         self.gained_fires.fetch_add(gained.iter().map(|job| job.recent_fires).sum(), Ordering::Relaxed);
     }
 
     /// Resets the gains, because this node's jobs were counted.
     pub(crate) fn reset_gained(&self) {
-        self.gained.store(0, Ordering::Relaxed);
+        self.gained_count.store(0, Ordering::Relaxed);
         self.gained_fires.store(0, Ordering::Relaxed);
     }
 
     /// How many claims were tried, and how many were lost.
     pub(crate) fn read(&self) -> (u64, u64) {
-        (self.tried.load(Ordering::Relaxed), self.lost.load(Ordering::Relaxed))
+        (self.tried_count.load(Ordering::Relaxed), self.lost_count.load(Ordering::Relaxed))
     }
 
     /// The jobs gained since the last count, and the thousandths of their recent fires.
     pub(crate) fn gained(&self) -> (u64, u64) {
-        (self.gained.load(Ordering::Relaxed), self.gained_fires.load(Ordering::Relaxed))
+        (self.gained_count.load(Ordering::Relaxed), self.gained_fires.load(Ordering::Relaxed))
     }
 }
 

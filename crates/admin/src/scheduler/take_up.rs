@@ -14,16 +14,16 @@ use crate::scheduler::in_memory::LookBounds;
 /// The period of the check for room for a run that was left in the store.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// Takes up runs that were left in the store; `after` is the job at which the last look ended.
+/// Takes up runs that were left in the store; `after_job` is the job at which the last look ended.
 #[derive(Debug, Default)]
 pub(crate) struct TakeUp {
-    after: Option<JobId>,
+    after_job: Option<JobId>,
 }
 
 impl TakeUp {
     /// Waits until there is room for a run that was left in the store.
     pub(crate) async fn wait_for_room(&self, shared: &Shared) {
-        let mut after = self.after;
+        let mut after = self.after_job;
         loop {
             tokio::time::sleep(PERIOD).await;
             let bounds = LookBounds { examined_max: shared.config.take_up_looks, returned_max: 1 };
@@ -38,8 +38,8 @@ impl TakeUp {
     /// Takes up runs of some jobs, as far as there is room. Returns whether none had room.
     pub(crate) async fn take_up(&mut self, shared: &Shared, lease: &HeldLease) -> Result<bool, StoreError> {
         let bounds = LookBounds { examined_max: shared.config.take_up_looks, returned_max: shared.config.take_up_jobs };
-        let (jobs, after) = shared.in_memory.jobs_with_rows_left(self.after, bounds, shared.clock.now());
-        self.after = after;
+        let (jobs, after) = shared.in_memory.jobs_with_rows_left(self.after_job, bounds, shared.clock.now());
+        self.after_job = after;
         let mut has_taken = false;
         for job in jobs {
             has_taken |= take_up_page(shared, lease, job).await?;

@@ -55,11 +55,11 @@ pub(crate) struct TickLoop {
     events: mpsc::Sender<Event>,
     ring: Ring,
     /// Runs that were taken from the ring and not read yet; normally none.
-    unread: Vec<Run>,
+    unread_runs: Vec<Run>,
     /// Runs that were taken from the ring and are due later in their second.
-    later: Vec<Run>,
+    later_runs: Vec<Run>,
     /// Runs that wait because other runs of their jobs, under earlier leases, are still to be taken over.
-    held_back: Vec<Run>,
+    held_back_runs: Vec<Run>,
 }
 
 impl Background for TickLoop {
@@ -71,8 +71,8 @@ impl Background for TickLoop {
     }
 
     async fn wait_until_woken(&mut self) {
-        // Runs that could not be read wait in `unread`.
-        if !self.unread.is_empty() {
+        // Runs that could not be read wait in `unread_runs`.
+        if !self.unread_runs.is_empty() {
             return tokio::time::sleep(RETRY_DELAY).await;
         }
         let wake = self.next_wake();
@@ -91,7 +91,7 @@ impl Background for TickLoop {
         let began = Instant::now();
         let handed = self.hand_over_due().await;
         self.shared.metrics.tick.observe(began.elapsed());
-        let held = self.ring.len() + self.later.len() + self.unread.len();
+        let held = self.ring.len() + self.later_runs.len() + self.unread_runs.len();
         self.shared.metrics.held.ring.store(size(held), Ordering::Relaxed);
         Ok(handed?)
     }
@@ -100,23 +100,31 @@ impl Background for TickLoop {
 impl TickLoop {
     pub(crate) fn new(shared: Arc<Shared>, commands: mpsc::Receiver<TickCommand>, events: mpsc::Sender<Event>) -> Self {
         let ring = Ring::new(shared.clock.now());
-        Self { shared, commands, events, ring, unread: Vec::new(), later: Vec::new(), held_back: Vec::new() }
+        Self {
+            shared,
+            commands,
+            events,
+            ring,
+            unread_runs: Vec::new(),
+            later_runs: Vec::new(),
+            held_back_runs: Vec::new(),
+        }
     }
 
     /// Takes the runs that have come due and hands over those that may run. Returns how many it handed over.
     async fn hand_over_due(&mut self) -> Result<u64, StoreError> {
         let mut count = 0;
         let now = self.shared.clock.now();
-        self.later.extend(self.ring.take_through((now + LEAD).second()));
-        self.unread.append(&mut self.held_back);
-        self.unread.extend(self.later.extract_if(.., |run| run.due_at <= now + AHEAD_MAX));
-        while !self.unread.is_empty() {
-            let batch: Vec<Run> = self.unread.iter().take(CHECK_BATCH).cloned().collect();
+        self.later_runs.extend(self.ring.take_through((now + LEAD).second()));
+        self.unread_runs.append(&mut self.held_back_runs);
+        self.unread_runs.extend(self.later_runs.extract_if(.., |run| run.due_at <= now + AHEAD_MAX));
+        while !self.unread_runs.is_empty() {
+            let batch: Vec<Run> = self.unread_runs.iter().take(CHECK_BATCH).cloned().collect();
             let (batch, held_back) = self.hold_back(batch).await?;
             let ready = self.check(batch).await?;
             rondel_failpoint::pass("tick.checked");
-            self.unread.drain(..CHECK_BATCH.min(self.unread.len()));
-            self.held_back.extend(held_back);
+            self.unread_runs.drain(..CHECK_BATCH.min(self.unread_runs.len()));
+            self.held_back_runs.extend(held_back);
             count += u64::try_from(ready.len()).unwrap_or(u64::MAX);
             if !ready.is_empty() && self.events.send(Event::Ready(ready)).await.is_err() {
                 break;
@@ -142,7 +150,7 @@ impl TickLoop {
     fn next_wake(&self) -> Timestamp {
         let now = self.shared.clock.now();
         let slot = Timestamp::from_secs((now + LEAD).second() + 1) - LEAD;
-        let later = self.later.iter().map(|run| run.due_at - LEAD).min();
+        let later = self.later_runs.iter().map(|run| run.due_at - LEAD).min();
         later.map_or(slot, |later| later.min(slot))
     }
 
@@ -152,12 +160,13 @@ impl TickLoop {
             match command {
                 TickCommand::Put(runs) => {
                     let due = runs.into_iter().filter_map(|run| self.ring.put(run));
-                    self.later.extend(due);
+                    self.later_runs.extend(due);
                     rondel_failpoint::pass("ring.put");
                 }
                 TickCommand::Clear => {
-                    let taken =
-                        [&mut self.unread, &mut self.later, &mut self.held_back].into_iter().flat_map(std::mem::take);
+                    let taken = [&mut self.unread_runs, &mut self.later_runs, &mut self.held_back_runs]
+                        .into_iter()
+                        .flat_map(std::mem::take);
                     let dropped = self.ring.clear().into_iter().chain(taken);
                     self.shared.in_memory.forget_under_lease(dropped.map(|run| run_and_lease(&run)));
                 }

@@ -22,7 +22,7 @@ fn executors_of_xxl_job_are_hashed_by_their_addresses() {
         online.labels = [(label.to_owned(), address.to_owned())].into();
         executors.join(session, &online, Report::default());
         let joined = executors.get(ExecutorId::new(id)).unwrap();
-        assert_eq!(joined.points, HashPoints::at("10.0.0.5-9999", place));
+        assert_eq!(joined.hash_points, HashPoints::at("10.0.0.5-9999", place));
     }
 }
 

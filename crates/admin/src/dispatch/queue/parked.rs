@@ -90,13 +90,13 @@ pub(crate) struct Offer {
     refused_kinds_max: usize,
     refused_count: usize,
     /// The last run that was refused: no executor could take it.
-    last_refused: Option<Turn>,
+    last_refused_turn: Option<Turn>,
 }
 
 impl Offer {
     /// An offer that ends once this many kinds of runs could not be placed.
     pub(crate) const fn new(refused_kinds_max: usize) -> Self {
-        Self { refused_kinds_max, refused_count: 0, last_refused: None }
+        Self { refused_kinds_max, refused_count: 0, last_refused_turn: None }
     }
 
     /// Whether half of the allowed refusals have occurred: from then on the offer continues where the previous one ended.
@@ -111,7 +111,7 @@ struct AppQueues {
     /// The first run of each kind, in the order of their turns.
     heads: BTreeMap<Turn, RunKind>,
     /// The run that the last offer ended at, if kinds were left: the next offer continues behind it.
-    offered_to: Option<Turn>,
+    offered_up_to: Option<Turn>,
 }
 
 impl AppQueues {
@@ -173,15 +173,15 @@ impl ParkedRuns {
     pub(crate) fn next(&mut self, app: AppId, offer: &Offer, runs: &mut OpenRuns) -> Option<WaitingRun> {
         let kinds = self.apps.get_mut(&app)?;
         if offer.refused_count >= offer.refused_kinds_max {
-            kinds.offered_to = offer.last_refused;
+            kinds.offered_up_to = offer.last_refused_turn;
             return None;
         }
         let resumed =
-            kinds.offered_to.filter(|_| offer.is_past_the_first() && !mutant::on(Mutant::OfferRetriesSameKinds));
-        let resume_after = offer.last_refused.max(resumed);
+            kinds.offered_up_to.filter(|_| offer.is_past_the_first() && !mutant::on(Mutant::OfferRetriesSameKinds));
+        let resume_after = offer.last_refused_turn.max(resumed);
         let later_jobs = (resume_after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         let Some((turn, _)) = kinds.heads.range(later_jobs).next() else {
-            kinds.offered_to = None;
+            kinds.offered_up_to = None;
             return None;
         };
         let run = turn.run;
@@ -207,7 +207,7 @@ impl ParkedRuns {
 
     /// Puts back a run that could not be placed.
     pub(crate) fn refuse(&mut self, waiting: WaitingRun, offer: &mut Offer, runs: &mut OpenRuns) {
-        offer.last_refused = Some(Turn::of(&waiting.ready));
+        offer.last_refused_turn = Some(Turn::of(&waiting.ready));
         offer.refused_count += 1;
         self.push(waiting, runs);
     }

@@ -33,7 +33,7 @@ pub(crate) struct Answers {
     pub(crate) answer_deadline: Timestamp,
     answers: Vec<(ExecutorId, Answer)>,
     /// Executors that got another run of the job after they were asked about this run. Their answers are outdated.
-    taken_by: Vec<ExecutorId>,
+    chosen_executors: Vec<ExecutorId>,
     /// The number of the last question that was sent before this run arrived. Only answers to later questions count for the run.
     asked_after: i64,
 }
@@ -43,7 +43,7 @@ impl Probe {
         let answers = Answers {
             answer_deadline: now + ANSWER_TIMEOUT,
             answers: Vec::new(),
-            taken_by: Vec::new(),
+            chosen_executors: Vec::new(),
             asked_after: 0,
         };
         Self { ready, answers }
@@ -52,7 +52,7 @@ impl Probe {
 
 impl Answers {
     pub(crate) fn answer(&self, executor: ExecutorId) -> Answer {
-        if self.taken_by.contains(&executor) {
+        if self.chosen_executors.contains(&executor) {
             return Answer::No;
         }
         self.answers.iter().find(|(id, _)| *id == executor).map_or(Answer::Missing, |(_, answer)| *answer)
@@ -60,8 +60,8 @@ impl Answers {
 
     /// Records that the executor got another run of the job.
     pub(crate) fn record_taken(&mut self, executor: ExecutorId) {
-        if !self.taken_by.contains(&executor) {
-            self.taken_by.push(executor);
+        if !self.chosen_executors.contains(&executor) {
+            self.chosen_executors.push(executor);
         }
     }
 
@@ -85,7 +85,7 @@ struct PendingQuestion {
 #[derive(Debug, Default)]
 pub(crate) struct Probes {
     /// The runs that wait for answers, by job.
-    waiting: HashMap<JobId, VecDeque<RunId>>,
+    waiting_runs: HashMap<JobId, VecDeque<RunId>>,
     /// The deadlines of the probes, in order.
     deadlines: VecDeque<(Timestamp, JobId)>,
     /// The jobs that the next flush asks each executor about.
@@ -95,21 +95,21 @@ pub(crate) struct Probes {
     /// The number of the last question.
     last_number: i64,
     /// The jobs about which executors are not asked, each with the end of its pause.
-    paused: HashMap<JobId, Timestamp>,
+    paused_until: HashMap<JobId, Timestamp>,
 }
 
 impl Probes {
     /// Whether executors are not to be asked about this job now.
     pub(crate) fn is_paused(&self, job: JobId, now: Timestamp) -> bool {
-        self.deadlines.len() >= OPEN_MAX || self.paused.get(&job).is_some_and(|until| *until > now)
+        self.deadlines.len() >= OPEN_MAX || self.paused_until.get(&job).is_some_and(|until| *until > now)
     }
 
     /// Pauses questions about this job, because no executor took its run.
     pub(crate) fn pause(&mut self, job: JobId, now: Timestamp) {
-        if self.paused.len() >= OPEN_MAX {
-            self.paused.retain(|_, until| *until > now);
+        if self.paused_until.len() >= OPEN_MAX {
+            self.paused_until.retain(|_, until| *until > now);
         }
-        self.paused.insert(job, now + PAUSE);
+        self.paused_until.insert(job, now + PAUSE);
     }
 
     /// Makes a run wait for the answers of these executors. The questions are sent with the next flush.
@@ -126,7 +126,7 @@ impl Probes {
     /// Puts a run back to wait for more answers.
     pub(crate) fn put_back(&mut self, probe: Probe, runs: &mut OpenRuns) {
         let Probe { ready, answers } = probe;
-        self.waiting.entry(ready.run.job).or_default().push_back(ready.run.id);
+        self.waiting_runs.entry(ready.run.job).or_default().push_back(ready.run.id);
         runs.put(ready, Stage::Probing(Box::new(answers)));
     }
 
@@ -162,7 +162,7 @@ impl Probes {
             return Vec::new();
         };
         for job in &sent_question.jobs {
-            for run in self.waiting.get(job).into_iter().flatten() {
+            for run in self.waiting_runs.get(job).into_iter().flatten() {
                 let Some(open_run) = runs.get_mut(*run) else { continue };
                 // If the router only asks whether the executor is there, any answer is a yes.
                 let is_there = question(open_run.ready.definition.job.route) == Some(Question::Online);
@@ -180,12 +180,12 @@ impl Probes {
 
     /// Whether a run of this job waits for answers.
     pub(crate) fn has(&self, job: JobId) -> bool {
-        self.waiting.contains_key(&job)
+        self.waiting_runs.contains_key(&job)
     }
 
     /// Takes out all runs of a job.
     pub(crate) fn take(&mut self, job: JobId, runs: &mut OpenRuns) -> VecDeque<Probe> {
-        let waiting = self.waiting.remove(&job).unwrap_or_default();
+        let waiting = self.waiting_runs.remove(&job).unwrap_or_default();
         let probe = |run| match runs.take(run)? {
             OpenRun { ready, stage: Stage::Probing(answers) } => Some(Probe { ready, answers: *answers }),
             _ => None,
@@ -196,10 +196,10 @@ impl Probes {
     /// Forgets a run that executors are asked about.
     pub(crate) fn remove(&mut self, ready: &ReadyRun) {
         let job = ready.run.job;
-        if let Some(waiting) = self.waiting.get_mut(&job) {
+        if let Some(waiting) = self.waiting_runs.get_mut(&job) {
             waiting.retain(|run| *run != ready.run.id);
             if waiting.is_empty() {
-                self.waiting.remove(&job);
+                self.waiting_runs.remove(&job);
             }
         }
     }
@@ -220,12 +220,12 @@ impl Probes {
     /// Handles a step back of the clock to `now`: ends all pauses, and limits each deadline to the usual time from `now`.
     pub(crate) fn step_back(&mut self, now: Timestamp, runs: &mut OpenRuns) {
         let latest = now + ANSWER_TIMEOUT;
-        self.paused.clear();
+        self.paused_until.clear();
         self.deadlines.iter_mut().for_each(|(until, _)| *until = latest.min(*until));
         self.unanswered_questions
             .values_mut()
             .for_each(|asked| asked.answer_deadline = latest.min(asked.answer_deadline));
-        self.waiting.values().flatten().for_each(|run| {
+        self.waiting_runs.values().flatten().for_each(|run| {
             if let Some(OpenRun { stage: Stage::Probing(answers), .. }) = runs.get_mut(*run) {
                 answers.answer_deadline = latest.min(answers.answer_deadline);
             }

@@ -49,7 +49,7 @@ fn make_room(d: &mut Decision<'_>, open_runs: Vec<RunId>, later_run: RunId) {
             again => {
                 // An earlier attempt has begun, or an executor has the run: a stored request to stop ends it.
                 park_again(d, again);
-                d.state.pending.covering.insert(run);
+                d.state.pending_steps.covered_runs.insert(run);
             }
         }
     }
@@ -63,8 +63,8 @@ fn park_again(d: &mut Decision<'_>, ready: Option<ReadyRun>) {
 
 /// Stores the requests to stop runs that later runs replace. Each round calls this function again until the requests are durable.
 pub(crate) fn ask_covered(d: &mut Decision<'_>) {
-    if !d.state.pending.covering.is_empty() {
-        let covering = d.state.pending.covering.iter().copied().collect();
+    if !d.state.pending_steps.covered_runs.is_empty() {
+        let covering = d.state.pending_steps.covered_runs.iter().copied().collect();
         d.step(Step::Cover(covering));
     }
 }
@@ -77,7 +77,7 @@ pub(crate) fn leave_gate(d: &mut Decision<'_>, run: RunId) {
 
 /// Queues the runs whose turn has come; [`offer_freed_places`](crate::dispatch::flow::offer_freed_places) starts them.
 pub(crate) fn queue_starts(d: &mut Decision<'_>, admitted_runs: Vec<AdmittedRun>) {
-    d.state.work.extend(admitted_runs.into_iter().map(Work::Start));
+    d.state.work_queue.extend(admitted_runs.into_iter().map(Work::Start));
 }
 
 /// Returns the run, unless one of its limits holds it back: then it waits for that limit.
@@ -111,13 +111,13 @@ pub(crate) fn give_back(d: &mut Decision<'_>, ready: &ReadyRun) {
     let freed_limit = d.state.limits.uncount_start(ready);
     let admitted_runs = d.state.gates.leave_executor(ready.run.id, &mut d.state.runs);
     queue_starts(d, admitted_runs);
-    d.state.work.extend(freed_limit.map(Work::Offer));
+    d.state.work_queue.extend(freed_limit.map(Work::Offer));
 }
 
 /// Frees the limit of a run that no executor has any more.
 pub(crate) fn release_limit(d: &mut Decision<'_>, run: RunId) {
     let freed_limit = d.state.limits.release(run);
-    d.state.work.extend(freed_limit.map(Work::Offer));
+    d.state.work_queue.extend(freed_limit.map(Work::Offer));
 }
 
 /// Takes out a run that waits here for its turn, for a limit, for an executor or for executors' answers.

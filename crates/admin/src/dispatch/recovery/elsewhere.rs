@@ -40,7 +40,7 @@ struct FenceInquiry {
 
 #[derive(Debug)]
 struct ReceivedAnswer {
-    name: String,
+    executor_name: String,
     /// The attempts that the executor has.
     held: HashSet<(RunId, i32)>,
 }
@@ -76,7 +76,7 @@ impl RelayedQuestions {
 
     /// The name of an executor at the server that relayed its answer.
     pub(crate) fn name(&self, executor: ExecutorId) -> Option<&str> {
-        self.inquiries.get(&executor)?.answer.as_ref().map(|answer| answer.name.as_str())
+        self.inquiries.get(&executor)?.answer.as_ref().map(|answer| answer.executor_name.as_str())
     }
 
     /// The questions to these executors that are due now.
@@ -117,7 +117,7 @@ impl RelayedQuestions {
     pub(crate) fn record_answer(&mut self, answer: RelayedAnswer) -> bool {
         let is_this = |asked: &&mut FenceInquiry| asked.asked_at == answer.asked_at && asked.answer.is_none();
         let Some(inquiry) = self.inquiries.get_mut(&answer.executor).filter(is_this) else { return false };
-        inquiry.answer = Some(ReceivedAnswer { name: answer.name, held: answer.held.into_iter().collect() });
+        inquiry.answer = Some(ReceivedAnswer { executor_name: answer.name, held: answer.held.into_iter().collect() });
         true
     }
 }
@@ -130,14 +130,14 @@ pub(crate) struct Relays(Vec<RelayedQuestion>);
 struct RelayedQuestion {
     request: FenceRequest,
     /// The leases that the executor has not answered about yet: for each node, the newest epoch.
-    missing: BTreeMap<NodeId, i64>,
+    missing_leases: BTreeMap<NodeId, i64>,
 }
 
 impl Relays {
     /// Whether a server waits for this executor's answer about the lease.
     pub(crate) fn asks(&self, executor: ExecutorId, lease: LeaseToken) -> bool {
         let is_it = |relayed: &RelayedQuestion| {
-            relayed.request.executor == executor && relayed.missing.get(&lease.node) == Some(&lease.epoch)
+            relayed.request.executor == executor && relayed.missing_leases.get(&lease.node) == Some(&lease.epoch)
         };
         self.0.iter().any(is_it)
     }
@@ -145,10 +145,10 @@ impl Relays {
     /// The questions of other servers that this answer completes.
     pub(crate) fn take_completed(&mut self, executor: ExecutorId, lease: LeaseToken) -> Vec<FenceRequest> {
         for relayed in self.0.iter_mut().filter(|relayed| relayed.request.executor == executor) {
-            relayed.missing.retain(|node, epoch| *node != lease.node || *epoch > lease.epoch);
+            relayed.missing_leases.retain(|node, epoch| *node != lease.node || *epoch > lease.epoch);
         }
         let is_complete =
-            |relayed: &mut RelayedQuestion| relayed.request.executor == executor && relayed.missing.is_empty();
+            |relayed: &mut RelayedQuestion| relayed.request.executor == executor && relayed.missing_leases.is_empty();
         self.0.extract_if(.., is_complete).map(|relayed| relayed.request).collect()
     }
 
@@ -160,12 +160,12 @@ impl Relays {
         for request in requests {
             let index = previous_questions.iter().position(|relayed| relayed.request == request);
             let missing: BTreeMap<NodeId, i64> = match index {
-                Some(place) => previous_questions.swap_remove(place).missing,
+                Some(place) => previous_questions.swap_remove(place).missing_leases,
                 None => request.leases.iter().map(|lease| (lease.node, lease.epoch)).collect(),
             };
             let lease = |(node, epoch): (&NodeId, &i64)| LeaseToken { node: *node, epoch: *epoch };
             fences.extend(missing.iter().map(|missing| (request.executor, lease(missing))));
-            self.0.push(RelayedQuestion { request, missing });
+            self.0.push(RelayedQuestion { request, missing_leases: missing });
         }
         fences
     }

@@ -51,8 +51,8 @@ pub(crate) fn look_for_lost(d: &mut Decision<'_>) {
         return;
     }
     let suspects = d.state.executors.suspects(now - lost_after);
-    if !suspects.is_empty() && !d.state.pending.is_looking_for_lost {
-        d.state.pending.is_looking_for_lost = true;
+    if !suspects.is_empty() && !d.state.pending_steps.is_looking_for_lost {
+        d.state.pending_steps.is_looking_for_lost = true;
         d.step(Step::LastHeard(suspects));
     }
 }
@@ -66,7 +66,7 @@ pub(crate) fn on_heard_elsewhere(
 ) {
     let now = d.now;
     let lost_after = d.facts.settings.lost_after;
-    d.state.pending.is_looking_for_lost = false;
+    d.state.pending_steps.is_looking_for_lost = false;
     for executor in suspects {
         match heard_at_by_executor.get(executor) {
             Some(at) if *at + lost_after > now => d.state.executors.watch(*executor, *at),
@@ -123,7 +123,7 @@ pub(crate) fn look_at_rows(d: &mut Decision<'_>) {
     d.state.recovery.next_look_at = now + LOOK_PERIOD;
     let mut runs = if d.facts.settings.is_single_server { Vec::new() } else { runs_held_for_long(d) };
     let missing_runs_ahead = d.facts.in_memory.missing(d.state.gates.runs_holding_up());
-    runs.extend(next_in_turn(missing_runs_ahead, &mut d.state.recovery.last_looked.0, LOOK_COUNT_MAX));
+    runs.extend(next_in_turn(missing_runs_ahead, &mut d.state.recovery.last_looked_runs.0, LOOK_COUNT_MAX));
     if !runs.is_empty() {
         d.step(Step::CheckRows(runs));
     }
@@ -138,17 +138,17 @@ fn runs_held_for_long(d: &mut Decision<'_>) -> Vec<RunId> {
         .runs
         .actives()
         .filter(|active| is_held(active.phase) && is_old(active.sent_or_chosen_at))
-        .map(|active| (active.looked_at, active.ready.run.id))
+        .map(|active| (active.row_checked_at, active.ready.run.id))
         .collect();
     held_runs.sort_unstable();
     held_runs.truncate(LOOK_COUNT_MAX);
     for (_, run) in &held_runs {
         if let Some(active) = d.state.runs.active_mut(*run) {
-            active.looked_at = now;
+            active.row_checked_at = now;
         }
     }
     let roll_call_runs = d.state.recovery.rollcall.runs().collect();
-    let roll_call_runs = next_in_turn(roll_call_runs, &mut d.state.recovery.last_looked.1, LOOK_COUNT_MAX);
+    let roll_call_runs = next_in_turn(roll_call_runs, &mut d.state.recovery.last_looked_runs.1, LOOK_COUNT_MAX);
     held_runs.into_iter().map(|(_, run)| run).chain(roll_call_runs).collect()
 }
 
@@ -215,7 +215,7 @@ fn apply_row_state(d: &mut Decision<'_>, run: RunId, (attempt, lease): (i32, Lea
         turns::queue_starts(d, admitted_runs);
         flow::offer_freed_places(d);
     } else {
-        verdicts::on_settled(d, &SettledAttempt { run, attempt, owner: None, finished: EndOutcome::Duplicate });
+        verdicts::on_settled(d, &SettledAttempt { run, attempt, owner: None, end_outcome: EndOutcome::Duplicate });
     }
 }
 

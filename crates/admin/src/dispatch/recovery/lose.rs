@@ -22,7 +22,7 @@ pub(crate) fn sent_to(d: &Decision<'_>, id: ExecutorId, is_chosen: impl Fn(&Acti
 pub(crate) fn lose(d: &mut Decision<'_>, run: RunId, reason: Reason) {
     let now = d.now;
     let Some(active) = d.state.runs.active_mut(run) else { return };
-    active.lost_for = Some(reason);
+    active.lost_reason = Some(reason);
     let executor = (active.executor, active.executor_name.clone());
     // If no executor received the run, it has been queued all the time, and its next attempt continues that wait.
     let waited_ms = (reason == Reason::NotReceived).then(|| waited_ms(&active.ready, now));
@@ -40,7 +40,7 @@ pub(crate) fn lose_again(d: &mut Decision<'_>) {
     let is_sent = |active: &&ActiveRun| matches!(active.phase, Phase::Sent | Phase::Noted);
     let sent_runs = d.state.runs.actives().filter(is_sent);
     let mut lost_runs: Vec<(RunId, Reason)> =
-        sent_runs.filter_map(|active| Some((active.ready.run.id, active.lost_for?))).collect();
+        sent_runs.filter_map(|active| Some((active.ready.run.id, active.lost_reason?))).collect();
     lost_runs.sort_unstable_by_key(|(run, _)| *run);
     for (run, reason) in lost_runs {
         lose(d, run, reason);
@@ -54,6 +54,6 @@ pub(crate) fn clear_given_up(d: &mut Decision<'_>, executor: ExecutorId, report:
     let listed_attempts: Vec<(RunId, i32)> =
         d.state.runs.of_executor(executor).map(attempt_key).filter(is_listed).collect();
     for (run, _) in listed_attempts {
-        d.state.runs.active_mut(run).into_iter().for_each(|active| active.lost_for = None);
+        d.state.runs.active_mut(run).into_iter().for_each(|active| active.lost_reason = None);
     }
 }

@@ -65,7 +65,7 @@ fn open_place_at_executor(d: &mut Decision<'_>, ready: &ReadyRun) {
 /// Records that an executor may have a run that passed no gate. If an edit gave the job a gate, its next run waits for this one.
 fn remember_ungated(d: &mut Decision<'_>, ready: &ReadyRun) {
     if ready.definition.job.concurrency_max().is_none() {
-        d.state.ungated.insert(ready.run.job);
+        d.state.ungated_jobs.insert(ready.run.job);
     }
 }
 

@@ -24,7 +24,7 @@ struct RollCallEntry {
     app: AppId,
     attempt: i32,
     /// Whether an executor may continue the run in silence, while no server answers.
-    holds_in_silence: bool,
+    continues_in_silence: bool,
     /// The executors that may have the run, sorted by id. Many runs share one list.
     witnesses: Arc<[ExecutorId]>,
 }
@@ -36,7 +36,7 @@ pub(crate) struct RollCall {
     /// before they found out which executor had it.
     ended_leases: BTreeMap<NodeId, i64>,
     /// The questions through other servers to executors that are not connected here.
-    elsewhere: RelayedQuestions,
+    relayed_questions: RelayedQuestions,
 }
 
 /// A list of witnesses, by its address, and whether their runs may continue in silence.
@@ -51,7 +51,7 @@ struct Group<'r> {
 
 impl RollCallEntry {
     fn group(&self) -> GroupKey {
-        (self.witnesses.as_ptr(), self.holds_in_silence)
+        (self.witnesses.as_ptr(), self.continues_in_silence)
     }
 }
 
@@ -88,7 +88,7 @@ impl RollCall {
         // An answer about a lease does not count if it came before the lease was known to have ended.
         let fenced_now = |node: &&NodeId| runs.iter().any(|run| run.from.is_none_or(|from| from.node == **node));
         if !runs.is_empty() {
-            self.elsewhere.begin_roll_call(now);
+            self.relayed_questions.begin_roll_call(now);
         }
         executors.discard_fence_answers(&self.ended_leases.keys().filter(fenced_now).copied().collect());
         let mut witnesses_by_app: BTreeMap<AppId, Witnesses<'_>> = BTreeMap::new();
@@ -115,7 +115,10 @@ impl RollCall {
             };
             let holds_in_silence =
                 ready.definition.job.silent_run_blocks_others() && !mutant::on(Mutant::NoHoldInSilence);
-            self.runs.insert(run.id, RollCallEntry { app: run.app, attempt: run.attempt, holds_in_silence, witnesses });
+            self.runs.insert(
+                run.id,
+                RollCallEntry { app: run.app, attempt: run.attempt, continues_in_silence: holds_in_silence, witnesses },
+            );
         }
     }
 
@@ -146,12 +149,12 @@ impl RollCall {
 
     /// The questions through other servers, and the leases that they are about.
     pub(crate) fn elsewhere(&mut self) -> (&mut RelayedQuestions, &BTreeMap<NodeId, i64>) {
-        (&mut self.elsewhere, &self.ended_leases)
+        (&mut self.relayed_questions, &self.ended_leases)
     }
 
     /// The name of an executor whose answer another server relayed.
     pub(crate) fn name_elsewhere(&self, executor: ExecutorId) -> Option<&str> {
-        self.elsewhere.name(executor)
+        self.relayed_questions.name(executor)
     }
 
     pub(crate) fn remove(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<ReadyRun> {
@@ -228,7 +231,7 @@ impl RollCall {
     /// Takes out the runs that executors have according to the answers that other servers relayed.
     fn held_elsewhere(&mut self, executors: &Executors) -> Vec<(RunId, CallOutcome)> {
         let mut held_runs = Vec::new();
-        for (id, held) in self.elsewhere.held(&self.ended_leases, executors) {
+        for (id, held) in self.relayed_questions.held(&self.ended_leases, executors) {
             let is_its = |run: &RunId, called: &mut RollCallEntry| {
                 held.contains(&(*run, called.attempt)) && called.witnesses.binary_search(&id).is_ok()
             };
@@ -271,7 +274,7 @@ impl RollCall {
                 None if executors.successor(app, *id).is_some() || is_lost(*id) => {
                     reason = Reason::ExecutorLost;
                 }
-                None if self.elsewhere.has_answered(*id, &self.ended_leases) => {}
+                None if self.relayed_questions.has_answered(*id, &self.ended_leases) => {}
                 None => return None,
             }
         }

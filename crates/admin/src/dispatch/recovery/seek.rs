@@ -59,10 +59,10 @@ pub(crate) fn seek_elsewhere(d: &mut Decision<'_>) {
 pub(crate) fn close_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) -> BTreeSet<JobId> {
     let busy_jobs: HashSet<JobId> = d.state.runs.actives().map(|active| active.ready.run.job).collect();
     let may_leave = |job: &&JobId| {
-        !busy_jobs.contains(job) && !d.state.probes.has(**job) && !d.state.pending.jobs_in_handover.contains(job)
+        !busy_jobs.contains(job) && !d.state.probes.has(**job) && !d.state.pending_steps.jobs_in_handover.contains(job)
     };
     let closed_jobs: BTreeSet<JobId> = jobs.iter().filter(may_leave).copied().collect();
-    d.state.pending.jobs_in_handover.extend(closed_jobs.iter().copied());
+    d.state.pending_steps.jobs_in_handover.extend(closed_jobs.iter().copied());
     closed_jobs
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn on_handover_ended(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) {
 
 /// Opens these jobs again: none of them is being handed over.
 pub(crate) fn open_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) {
-    d.state.pending.jobs_in_handover.retain(|job| !jobs.contains(job));
+    d.state.pending_steps.jobs_in_handover.retain(|job| !jobs.contains(job));
 }
 
 /// Forgets runs that belong to another node now.
@@ -204,7 +204,7 @@ pub(crate) fn on_limit_homes(d: &mut Decision<'_>, lease: LeaseToken, homes: Vec
     for (name, home) in homes {
         if home == own_node {
             d.state.limits.count_here(name.clone());
-            d.state.work.push_back(Work::Offer(LimitKey::Home(name)));
+            d.state.work_queue.push_back(Work::Offer(LimitKey::Home(name)));
             flow::offer_freed_places(d);
             continue;
         }

@@ -217,7 +217,7 @@ mod tests {
             finished_at: now,
             received_at: now,
             silent_ms: None,
-            unfinished: false,
+            is_unfinished: false,
             memory: None,
         }
     }

@@ -40,7 +40,7 @@ const LEASE_DELAY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct QueuedEnd {
     attempt_end: AttemptEnd,
-    counted: CountedRun,
+    counted_run: CountedRun,
     reply_to: Option<SessionHandle>,
     texts: CountedTexts,
 }
@@ -101,7 +101,7 @@ impl ResultLanes {
         let texts = lane.count(&attempt_end);
         // Verdicts of the server itself have almost no text, so the byte limit of the lane does not apply to them.
         let is_too_much = reply_to.is_some() && lane.bytes.load(Ordering::Acquire) > LANE_BYTES_MAX;
-        !is_too_much && lane.items.try_send(QueuedEnd { attempt_end, counted: counted_run, reply_to, texts }).is_ok()
+        !is_too_much && lane.items.try_send(QueuedEnd { attempt_end, counted_run, reply_to, texts }).is_ok()
     }
 
     /// Puts a result into its lane, and waits for room. No lane may ever wait for this caller in turn: that would be a deadlock.
@@ -114,7 +114,7 @@ impl ResultLanes {
         // A closed lane means that the process is ending. The run's row is still open, and the next lease holder finds it.
         let lane = self.lane(attempt_end.job);
         let texts = lane.count(&attempt_end);
-        drop(lane.items.send(QueuedEnd { attempt_end, counted: counted_run, reply_to, texts }).await);
+        drop(lane.items.send(QueuedEnd { attempt_end, counted_run, reply_to, texts }).await);
     }
 
     pub(crate) async fn submit_unsent(&self, ended_runs: Vec<(AttemptEnd, CountedRun)>) {
@@ -178,7 +178,7 @@ impl ResultLoop {
         for item in batch {
             texts.push(item.texts);
             attempt_ends.push(item.attempt_end);
-            counted_runs.push(item.counted);
+            counted_runs.push(item.counted_run);
             replies.push(item.reply_to);
         }
         if mutant::on(Mutant::AckBeforeCommit) {
@@ -313,7 +313,7 @@ fn ends_to_report(
         let has_ended = matches!(finished, EndOutcome::Stored(..) | EndOutcome::Duplicate);
         let is_repeated = has_ended && awaiting.contains(&run) && !reported.insert((run, attempt));
         if !is_repeated {
-            ends.push(SettledAttempt { run, attempt, owner, finished });
+            ends.push(SettledAttempt { run, attempt, owner, end_outcome: finished });
         }
     }
     ends

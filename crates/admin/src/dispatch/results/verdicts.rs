@@ -80,7 +80,7 @@ pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
             let (executor, name) = reporter.as_executor();
             d.state.runs.put_active(ActiveRun::new(ready, executor, name, now, Phase::Settling));
         }
-        d.finish(Submission { attempt_end, counted: counted_run, reply_to, phase_before: Some(Phase::Sent) });
+        d.finish(Submission { attempt_end, counted_run, reply_to, phase_before: Some(Phase::Sent) });
         return ResultDestination::Here;
     }
     let is_this = |active: &&mut ActiveRun| active.ready.run.attempt == result.attempt;
@@ -114,7 +114,7 @@ pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
     if phase_before != Phase::Ending {
         ends::free_slot(d, executor);
     }
-    d.finish(Submission { attempt_end, counted: counted_run, reply_to, phase_before: Some(phase_before) });
+    d.finish(Submission { attempt_end, counted_run, reply_to, phase_before: Some(phase_before) });
     ResultDestination::Here
 }
 
@@ -152,7 +152,7 @@ pub(crate) fn on_settled(d: &mut Decision<'_>, settled: &SettledAttempt) {
     if !is_newer && d.state.runs.in_roll_call(settled.run).is_some_and(|called| called.run.attempt <= settled.attempt) {
         d.state.recovery.rollcall.remove(settled.run, &mut d.state.runs);
     }
-    let is_superseded = settled.finished == EndOutcome::Superseded;
+    let is_superseded = settled.end_outcome == EndOutcome::Superseded;
     let is_past = if is_superseded {
         // If this is false, the attempt had been given up, and a later attempt may be on any node by now.
         d.facts.in_memory.has_attempt_up_to(settled.run, settled.attempt)
@@ -171,7 +171,7 @@ pub(crate) fn on_settled(d: &mut Decision<'_>, settled: &SettledAttempt) {
     }
     d.forget([settled.run]);
     d.state.deadlines.forget(settled.run);
-    let admitted_runs = match settled.finished {
+    let admitted_runs = match settled.end_outcome {
         EndOutcome::Stored(NextStep::Retry { .. }, _) => d.state.gates.make_reserved(settled.run, &mut d.state.runs),
         EndOutcome::Superseded => {
             // Superseded: either this end is already stored and the acknowledgement was lost, or another node continued the run. Until
@@ -244,7 +244,7 @@ pub(crate) fn drop_queued(d: &mut Decision<'_>, drops: Vec<(RunId, Reason)>) {
 /// Handles the answer to [`Step::Cover`]: these runs were durably asked to make room.
 pub(crate) fn on_covered(d: &mut Decision<'_>, asked_runs: &[RunId], cancels: Vec<(RunId, String)>) {
     for run in asked_runs {
-        d.state.pending.covering.remove(run);
+        d.state.pending_steps.covered_runs.remove(run);
     }
     cancel_runs(d, cancels);
 }

@@ -433,7 +433,7 @@ fn an_executor_without_a_stream_is_not_online_because_of_an_outdated_hello() {
     world.join_with_hello(1, (1, 3), Report::default());
     let is_shown_offline = |world: &mut World, number: u64| {
         let (session, online, _stream) = executor(1, number);
-        let session = SessionHandle { hello: 2, ..session };
+        let session = SessionHandle { hello_number: 2, ..session };
         let effects = world.on(Event::Joined(session, online, Report::default()));
         effects.iter().any(|effect| matches!(effect, Effect::ShowOffline(id) if *id == ExecutorId::new(1)))
     };

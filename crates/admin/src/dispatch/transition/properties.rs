@@ -213,7 +213,7 @@ impl Model {
             row.has_ended = true;
             verdict()
         };
-        let settled = SettledAttempt { run: end.run, attempt: end.attempt, owner: end.owner, finished };
+        let settled = SettledAttempt { run: end.run, attempt: end.attempt, owner: end.owner, end_outcome: finished };
         self.on(Event::Settled(vec![settled]));
     }
 
@@ -287,7 +287,7 @@ impl Model {
         let called: Vec<ReadyRun> = called.collect();
         let known = self.world.around.in_memory.admit(called.iter().map(|ready| ready.run.clone()).collect());
         assert_eq!(known.len(), called.len(), "they stood under the lease before");
-        let called = called.into_iter().map(|ready| RollCallRun { ready, from: None }).collect();
+        let called = called.into_iter().map(|ready| RollCallRun { ready, sent_under: None }).collect();
         self.on(Event::RollCall(called, Vec::new(), Vec::new()));
         self.on(Event::AllAdopted(token));
     }

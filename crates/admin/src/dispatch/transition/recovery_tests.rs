@@ -311,7 +311,7 @@ fn the_end_of_an_attempt_ends_that_attempt_and_those_before() {
     world.around.in_memory.admit(vec![call.ready.run.clone()]);
     world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
     for owner in [before, world.around.token] {
-        let settled = SettledAttempt { run: run(1), attempt: 1, owner: Some(owner), finished: verdict() };
+        let settled = SettledAttempt { run: run(1), attempt: 1, owner: Some(owner), end_outcome: verdict() };
         world.on(Event::Settled(vec![settled]));
         assert_eq!(world.state.runs.in_roll_call(run(1)).is_some(), owner == before);
         assert_eq!(world.around.in_memory.missing([run(1)]).is_empty(), owner == before);

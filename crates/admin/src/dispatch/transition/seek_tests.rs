@@ -135,7 +135,11 @@ fn a_run_whose_turn_comes_is_not_sent_while_its_job_moves() {
     let mut called = of_job(1, 1, &on_each);
     (called.run.status, called.run.executor_id) = (RunStatus::Running, Some(ExecutorId::new(1)));
     world.around.in_memory.admit(vec![called.run.clone()]);
-    world.on(Event::RollCall(vec![RollCallRun { ready: called, from: Some(DEAD) }], vec![session_of(1)], vec![DEAD]));
+    world.on(Event::RollCall(
+        vec![RollCallRun { ready: called, sent_under: Some(DEAD) }],
+        vec![session_of(1)],
+        vec![DEAD],
+    ));
     world.join(1, 1, Report::default());
     let mut stranded = of_job(1, 3, &on_each);
     stranded.run.only_executor = Some("e9".to_owned());

@@ -127,7 +127,7 @@ pub(super) fn session_of(executor: i64) -> Session {
 pub(super) fn roll_call_run(second: i64) -> RollCallRun {
     let mut ready = serial(second);
     ready.run.status = RunStatus::Running;
-    RollCallRun { ready, from: Some(DEAD) }
+    RollCallRun { ready, sent_under: Some(DEAD) }
 }
 
 pub(super) fn answer(held: &[(i64, i32)]) -> FenceAnswer {
@@ -449,7 +449,7 @@ fn an_end_under_the_previous_lease_does_not_concern_the_current_one() {
     world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
     world.on(Event::FenceAnswered(ExecutorId::new(1), 2, answer(&[(1, 1)])));
     assert!(world.state.runs.active(run(1)).is_some(), "the executor has it");
-    let refused = SettledAttempt { run: run(1), attempt: 1, owner: Some(before), finished: EndOutcome::NotOwner };
+    let refused = SettledAttempt { run: run(1), attempt: 1, owner: Some(before), end_outcome: EndOutcome::NotOwner };
     assert_eq!(world.described(Event::Settled(vec![refused])), NOTHING);
     assert!(world.state.runs.active(run(1)).is_some(), "it still has it");
     assert_eq!(world.result(1, 1, 1), ["end of 1/1: Succeeded"]);

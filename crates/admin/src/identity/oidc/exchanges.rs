@@ -19,7 +19,7 @@ pub(super) struct Exchanges(Mutex<BTreeMap<String, usize>>);
 /// An exchange in progress; it counts until this guard is dropped.
 #[derive(Debug)]
 pub(super) struct Exchange<'a> {
-    all: &'a Exchanges,
+    exchanges: &'a Exchanges,
     network: String,
 }
 
@@ -34,7 +34,7 @@ impl Exchanges {
         }
         counts.insert(network.clone(), open_count + 1);
         drop(counts);
-        Some(Exchange { all: self, network })
+        Some(Exchange { exchanges: self, network })
     }
 
     fn counts(&self) -> MutexGuard<'_, BTreeMap<String, usize>> {
@@ -44,7 +44,7 @@ impl Exchanges {
 
 impl Drop for Exchange<'_> {
     fn drop(&mut self) {
-        let mut counts = self.all.counts();
+        let mut counts = self.exchanges.counts();
         match counts.get_mut(&self.network) {
             Some(count) if *count > 1 => *count -= 1,
             _ => drop(counts.remove(&self.network)),

@@ -54,8 +54,8 @@ struct Comparison {
 /// The existing jobs that a batch is compared with.
 struct ExistingJobs {
     now: Timestamp,
-    named: HashMap<String, JobRecord>,
-    compiled: CompiledDefinitions,
+    records_by_name: HashMap<String, JobRecord>,
+    definitions: CompiledDefinitions,
 }
 
 /// The plan for a batch.
@@ -193,7 +193,7 @@ impl Comparison {
             batch.iter().filter_map(|(_, spec)| existing_jobs.get(&spec.name).filter(|record| record.spec != *spec));
         let keys: Vec<DefinitionKey> = differing.map(|record| (record.id, record.version)).collect();
         let compiled = self.node.definitions_once(keys).await?;
-        let existing = ExistingJobs { now: self.now, named: existing_jobs, compiled };
+        let existing = ExistingJobs { now: self.now, records_by_name: existing_jobs, definitions: compiled };
         let (node, calendars) = (self.node.clone(), Arc::clone(&self.calendars));
         let (channels, scripts) = (Arc::clone(&self.channels), Arc::clone(&self.scripts));
         let (namespace, fires_left, is_refused) = (self.namespace, self.fires_left, !self.errors.is_empty());
@@ -209,7 +209,7 @@ impl Comparison {
     async fn plan_removals(&mut self, records: Vec<JobRecord>) -> Result<Vec<(PlannedJob, PlannedEdit)>, StoreError> {
         let compiled =
             self.node.definitions_once(records.iter().map(|record| (record.id, record.version)).collect()).await?;
-        let existing = ExistingJobs { now: self.now, named: HashMap::new(), compiled };
+        let existing = ExistingJobs { now: self.now, records_by_name: HashMap::new(), definitions: compiled };
         let mut fires_left = self.fires_left;
         let plan = move || {
             let removals = records.into_iter().map(plan_removal);
@@ -257,11 +257,11 @@ fn plan(
     for (index, spec) in batch {
         let calendar = |name: &str| calendars.get(name).cloned().flatten();
         let named_calendars = FoundCalendars {
-            applied: spec.calendar.as_ref().and_then(|used| calendar(&used.name)),
-            expected: checks::expected_calendar(&spec).and_then(calendar),
+            applied_calendar: spec.calendar.as_ref().and_then(|used| calendar(&used.name)),
+            expected_calendar: checks::expected_calendar(&spec).and_then(calendar),
         };
         // Cloned, since a name may be in the list twice.
-        let record = existing.named.get(&spec.name).cloned();
+        let record = existing.records_by_name.get(&spec.name).cloned();
         match plan_job(node, (namespace, index), spec, (named_calendars, channels, scripts), (record, existing.now)) {
             Ok((mut job, work)) => {
                 if errors.is_empty() && !is_refused {
@@ -283,7 +283,7 @@ impl ExistingJobs {
     /// The changes that the work makes to the fires of the next week.
     fn fires(&self, work: &PlannedEdit, fires_left: &mut u32) -> Option<FireChanges> {
         let anchored = |record: &JobRecord| {
-            let compiled = self.compiled.get(&(record.id, record.version))?;
+            let compiled = self.definitions.get(&(record.id, record.version))?;
             Some((compiled, record.anchor))
         };
         let (old_job, new_job) = match work {

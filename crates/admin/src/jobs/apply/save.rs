@@ -36,11 +36,11 @@ pub struct Saving {
     author: String,
     apps: HashMap<String, AppId>,
     /// Jobs that stay as they are.
-    kept: Vec<PlannedJob>,
+    kept_jobs: Vec<PlannedJob>,
     /// Jobs to create, parents first.
-    creates: VecDeque<(PlannedJob, CheckedDefinition)>,
+    new_jobs: VecDeque<(PlannedJob, CheckedDefinition)>,
     /// Jobs to change, parents first, and then jobs to remove, parents last.
-    others: VecDeque<(PlannedJob, PlannedEdit)>,
+    other_edits: VecDeque<(PlannedJob, PlannedEdit)>,
     /// Whether the store has failed: then nothing more is tried.
     is_broken: bool,
 }
@@ -77,9 +77,9 @@ impl ApplyPlan {
             namespace: self.namespace,
             author: author.to_owned(),
             apps: HashMap::new(),
-            kept: kept_jobs,
-            creates: new_jobs,
-            others: other_edits,
+            kept_jobs,
+            new_jobs,
+            other_edits,
             is_broken: false,
         }
     }
@@ -88,13 +88,13 @@ impl ApplyPlan {
 impl Saving {
     /// Saves the next jobs; `None` at the end.
     pub async fn next(&mut self) -> Option<Vec<SavedJob>> {
-        if !self.kept.is_empty() {
-            let kept_jobs = std::mem::take(&mut self.kept);
+        if !self.kept_jobs.is_empty() {
+            let kept_jobs = std::mem::take(&mut self.kept_jobs);
             return Some(kept_jobs.into_iter().map(|planned| SavedJob { planned, result: Ok(None) }).collect());
         }
-        if !self.creates.is_empty() {
-            let count = self.creates.len().min(CHUNK_LEN);
-            let chunk: Vec<_> = self.creates.drain(..count).collect();
+        if !self.new_jobs.is_empty() {
+            let count = self.new_jobs.len().min(CHUNK_LEN);
+            let chunk: Vec<_> = self.new_jobs.drain(..count).collect();
             return Some(self.create(chunk).await);
         }
         let batch = self.next_batch();
@@ -118,12 +118,12 @@ impl Saving {
     /// The next edits that can be saved concurrently: changes of jobs without parents, otherwise a single edit.
     fn next_batch(&mut self) -> Vec<(PlannedJob, PlannedEdit)> {
         let mut batch = Vec::new();
-        while let Some((_, work)) = self.others.front() {
+        while let Some((_, work)) = self.other_edits.front() {
             let stands_alone = !may_save_concurrently(work);
             if batch.len() == CONCURRENT_EDIT_COUNT || (stands_alone && !batch.is_empty()) {
                 break;
             }
-            batch.extend(self.others.pop_front());
+            batch.extend(self.other_edits.pop_front());
             if stands_alone {
                 break;
             }

@@ -23,7 +23,7 @@ fn every_executor_that_had_a_stream_is_asked_about_all_leases() {
             process: None,
         };
         let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
-        let run = RollCallRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
+        let run = RollCallRun { ready: ready(99, &definition(&json!({}))), sent_under: Some(DEAD) };
         rollcall.begin(&[run], &[session], &[DEAD, OTHER], &mut executors, Timestamp::from_secs(101));
         join(&mut executors, 1, 1, Report::default());
         assert_eq!(resolve(&mut rollcall, &executors), "not yet", "{token:?}");
@@ -46,7 +46,7 @@ fn only_executors_with_a_stream_at_the_instant_are_asked() {
         has_left: false,
         process: None,
     };
-    let run = |second| RollCallRun { ready: ready(second, &definition(&json!({}))), from: Some(DEAD) };
+    let run = |second| RollCallRun { ready: ready(second, &definition(&json!({}))), sent_under: Some(DEAD) };
     let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
     let sessions = [session(1, 98_700), session(2, 100_000)];
     let now = Timestamp::from_secs(101);
@@ -76,7 +76,7 @@ fn called(executors: &mut Executors) -> RollCall {
         process: None,
     };
     let mut rollcall = RollCall::default();
-    let run = RollCallRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
+    let run = RollCallRun { ready: ready(99, &definition(&json!({}))), sent_under: Some(DEAD) };
     rollcall.begin(&[run], &[session(1), session(2)], &[DEAD], executors, Timestamp::from_secs(101));
     rollcall
 }
@@ -119,7 +119,7 @@ fn a_run_that_continues_in_silence_waits_until_its_executor_must_have_stopped_it
         process: None,
     };
     let goes_on = definition(&json!({"on_silence": "continue"}));
-    let run = RollCallRun { ready: ready(99, &goes_on), from: Some(DEAD) };
+    let run = RollCallRun { ready: ready(99, &goes_on), sent_under: Some(DEAD) };
     let mut rollcall = RollCall::default();
     rollcall.begin(&[run], &[session], &[DEAD], &mut executors, at(101));
     lose(&mut executors, 1);
@@ -199,7 +199,7 @@ fn a_lost_executor_that_another_server_heard_since_has_to_answer() {
         let (app, last_seen_at) = (AppId::new(1), at(heard_at));
         let (ended_at, has_left, process) = (None, false, None);
         let session = Session { token: DEAD, executor: id, app, last_seen_at, ended_at, has_left, process };
-        let run = RollCallRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
+        let run = RollCallRun { ready: ready(99, &definition(&json!({}))), sent_under: Some(DEAD) };
         rollcall.begin(&[run], &[session], &[DEAD], &mut executors, at(200));
         assert_eq!(resolve(&mut rollcall, &executors), expected, "{heard_at} {has_ended}");
     }
@@ -219,7 +219,7 @@ fn an_executor_that_sent_goodbye_need_not_answer() {
     for (lives, expected) in [(true, "not yet"), (false, "executor_lost")] {
         let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
         let sessions = [session(1, !lives), session(2, true)];
-        let run = RollCallRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
+        let run = RollCallRun { ready: ready(99, &definition(&json!({}))), sent_under: Some(DEAD) };
         rollcall.begin(&[run], &sessions, &[DEAD], &mut executors, Timestamp::from_secs(101));
         assert_eq!(resolve(&mut rollcall, &executors), expected);
     }
@@ -257,7 +257,7 @@ fn no_executor_claims_a_run_that_was_sent_to_another_one() {
         let mut ready = ready(99, &definition(&json!({})));
         ready.run.executor_id = Some(ExecutorId::new(1));
         rollcall.begin(
-            &[RollCallRun { ready, from: Some(DEAD) }],
+            &[RollCallRun { ready, sent_under: Some(DEAD) }],
             &[],
             &[DEAD],
             &mut executors,
@@ -372,7 +372,8 @@ fn a_roll_call_asks_again_about_the_leases_of_all_its_runs() {
         fences(&mut executors, 1, 1, DEAD, &[]);
         fences(&mut executors, 1, 1, OTHER, &[]);
         let seconds = [98, 99].into_iter().zip(from);
-        let runs = seconds.map(|(second, from)| RollCallRun { ready: ready(second, &definition(&json!({}))), from });
+        let runs = seconds
+            .map(|(second, from)| RollCallRun { ready: ready(second, &definition(&json!({}))), sent_under: from });
         let runs: Vec<RollCallRun> = runs.collect();
         let now = Timestamp::from_secs(101);
         rollcall.begin(&runs, &[session(DEAD), session(OTHER)], &[DEAD, OTHER], &mut executors, now);
@@ -399,7 +400,7 @@ fn only_the_goodbye_of_the_named_executor_counts_for_its_run() {
         let mut ready = ready(99, &definition(&json!({})));
         ready.run.executor_id = Some(ExecutorId::new(1));
         let sessions = [session(1, one_left), session(2, two_left)];
-        let run = RollCallRun { ready, from: Some(DEAD) };
+        let run = RollCallRun { ready, sent_under: Some(DEAD) };
         rollcall.begin(&[run], &sessions, &[DEAD], &mut executors, Timestamp::from_secs(101));
         assert_eq!(resolve(&mut rollcall, &executors), expected, "{one_left} {two_left}");
     }
@@ -469,7 +470,7 @@ fn the_named_executor_is_watched_from_when_it_was_last_heard() {
         let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
         let mut ready = ready(99, &definition(&json!({})));
         ready.run.executor_id = Some(ExecutorId::new(1));
-        let run = RollCallRun { ready, from: Some(DEAD) };
+        let run = RollCallRun { ready, sent_under: Some(DEAD) };
         rollcall.begin(&[run], &sessions, &[DEAD], &mut executors, Timestamp::from_secs(101));
         let suspects = |second| executors.suspects(Timestamp::from_secs(second)).len();
         assert_eq!((suspects(heard_at), suspects(heard_at + 1)), (0, 1), "{heard_at}");
