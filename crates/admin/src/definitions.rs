@@ -79,7 +79,7 @@ impl Definitions {
         store: &dyn Store,
         keys: impl IntoIterator<Item = DefinitionKey>,
     ) -> Result<CompiledDefinitions, StoreError> {
-        let (mut found, missing) = self.cached(keys);
+        let (mut found, missing) = self.cached_definitions(keys);
         let read = self.read(store, &missing).await?;
         for (key, compiled) in &read {
             self.put(*key, Arc::clone(compiled));
@@ -94,13 +94,16 @@ impl Definitions {
         store: &dyn Store,
         keys: impl IntoIterator<Item = DefinitionKey>,
     ) -> Result<CompiledDefinitions, StoreError> {
-        let (mut found, missing) = self.cached(keys);
+        let (mut found, missing) = self.cached_definitions(keys);
         found.extend(self.read(store, &missing).await?);
         Ok(found)
     }
 
     /// The cached definitions, and the keys of the others.
-    fn cached(&self, keys: impl IntoIterator<Item = DefinitionKey>) -> (CompiledDefinitions, Vec<DefinitionKey>) {
+    fn cached_definitions(
+        &self,
+        keys: impl IntoIterator<Item = DefinitionKey>,
+    ) -> (CompiledDefinitions, Vec<DefinitionKey>) {
         let (mut found, mut missing) = (HashMap::new(), Vec::new());
         for key in keys {
             if found.contains_key(&key) {

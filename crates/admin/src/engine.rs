@@ -71,7 +71,7 @@ impl LoopStarter<'_> {
         };
         let board = (Arc::clone(&self.shared.loops), Arc::clone(&self.shared.clock));
         let shared = Arc::clone(self.shared);
-        let holds_lease = move || shared.membership.holds();
+        let holds_lease = move || shared.membership.holds_lease();
         self.lifecycle.spawn(B::NAME, until, drive(background, board, holds_lease, stop.clone()));
     }
 

@@ -283,7 +283,7 @@ impl Node {
     #[must_use]
     pub fn holds(&self, lease: LeaseToken) -> bool {
         // In this order, because a new lease stores its token before it is held.
-        self.0.membership.holds() && self.0.membership.token() == lease
+        self.0.membership.holds_lease() && self.0.membership.token() == lease
     }
 
     /// Whether this node knows that it will never hold this lease again.
@@ -307,7 +307,7 @@ impl Node {
     /// The names of the executors with a stream to this node.
     #[must_use]
     pub fn online_names(&self) -> Vec<OnlineName> {
-        self.0.registry.names()
+        self.0.registry.online_names()
     }
 
     /// A connected executor, with everything that its hello declared.
@@ -365,7 +365,7 @@ impl Node {
 
     /// Counts an answered request.
     pub fn note_request(&self, status: u16, took: Duration) {
-        self.0.metrics.answered(status, took);
+        self.0.metrics.count_answer(status, took);
     }
 
     /// Records that the port turned a client away or disconnected it: counted each time, logged at most once a minute for each limit.
@@ -382,7 +382,7 @@ impl Node {
     #[must_use]
     pub fn readiness(&self) -> Readiness {
         Readiness {
-            lease_held: self.0.membership.holds(),
+            lease_held: self.0.membership.holds_lease(),
             knows_open_runs: self.0.has_begun_adoption() && !self.0.is_adopting(),
             draining: self.0.is_leaving(),
             database: self.0.database.trouble(),

@@ -49,7 +49,7 @@ impl Composition {
     }
 
     /// Calendars whose rules name others.
-    pub(crate) fn composed(&self) -> Vec<String> {
+    pub(crate) fn composed_calendars(&self) -> Vec<String> {
         self.0.iter().filter(|(_, parts)| !parts.is_empty()).map(|(name, _)| name.clone()).collect()
     }
 }
@@ -174,7 +174,7 @@ mod tests {
         ]));
         assert_eq!(composition.direct_dependents("work"), ["night"]);
         assert_eq!(composition.all_dependents("days"), ["night", "work"]);
-        assert_eq!(composition.composed(), ["night", "work"]);
+        assert_eq!(composition.composed_calendars(), ["night", "work"]);
         assert!(composition.all_dependents("other").is_empty());
     }
 }

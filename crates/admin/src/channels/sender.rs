@@ -73,7 +73,7 @@ impl ChannelLoop {
     /// Takes the due messages of free channels, and starts sending them. Returns how many were taken.
     async fn send_due(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
         let free_count = self.shared.config.alert_concurrency.saturating_sub(self.senders.count());
-        if free_count == 0 || !self.shared.membership.holds() {
+        if free_count == 0 || !self.shared.membership.holds_lease() {
             return Ok(0);
         }
         let busy_channels = self.senders.receivers();

@@ -38,7 +38,7 @@ impl Background for WatchdogLoop {
     async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
         let shared = &self.shared;
         let is_leaving = shared.draining.load(std::sync::atomic::Ordering::Relaxed);
-        let state = (shared.membership.holds(), is_leaving);
+        let state = (shared.membership.holds_lease(), is_leaving);
         check_scheduling(state, &shared.loops.reports(), shared.clock.now()).map_err(TickError::new)?;
         self.call().await.map_err(TickError::new)?;
         Ok(1)

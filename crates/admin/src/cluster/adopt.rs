@@ -109,7 +109,7 @@ impl AdoptLoop {
 
     /// One round. Returns how many runs were adopted.
     async fn run_round(&mut self) -> Result<u64, StoreError> {
-        let Some(lease) = self.shared.membership.held() else { return Ok(0) };
+        let Some(lease) = self.shared.membership.held_lease() else { return Ok(0) };
         self.start_owed_roll_calls(&lease).await?;
         let Some(taken_over) = self.adopt(&lease).await? else { return Ok(0) };
         self.free_ended_awaiting(&lease).await?;
@@ -243,7 +243,7 @@ impl AdoptLoop {
         tracing::info!(count, jobs = jobs.len(), "took over open runs of leases that have ended");
         // This node may have handed these runs over to the dead node. They may start here again, except those that are still in this node's
         // memory from before the handover.
-        let returned = shared.in_memory.missing(adopted_runs.iter().map(|adopted| adopted.run.id));
+        let returned = shared.in_memory.missing_runs(adopted_runs.iter().map(|adopted| adopted.run.id));
         shared.departing.note_returned(returned, last_handover);
         let (awaiting_runs, adopted_runs): (Vec<_>, Vec<_>) =
             adopted_runs.into_iter().partition(|adopted| adopted.run.awaits_children());
@@ -314,7 +314,7 @@ impl AdoptLoop {
 
     /// Begins a roll call for running runs of this node that are not in its memory, because the answer to their adoption was lost.
     async fn call_roll_for_missing(&mut self, lease: &HeldLease) -> Result<(), StoreError> {
-        let running_runs = self.strays.running(&self.shared, lease.token).await?;
+        let running_runs = self.strays.running_runs(&self.shared, lease.token).await?;
         let (awaiting, missing): (Vec<Run>, Vec<Run>) = running_runs.into_iter().partition(Run::awaits_children);
         let awaiting = self.shared.awaiting.admit_new(awaiting);
         let admitted: Vec<(JobId, RunId)> = awaiting.iter().map(|run| (run.job, run.id)).collect();
@@ -439,7 +439,7 @@ impl AdoptLoop {
         if mutant::on(Mutant::NoStrays) {
             return Ok(());
         }
-        let mut overdue_runs = self.strays.overdue(&self.shared, lease.token).await?;
+        let mut overdue_runs = self.strays.overdue_runs(&self.shared, lease.token).await?;
         // A run that this node has sent under the present lease is in memory until the run ends. So these runs were not sent, even if they are
         // marked.
         let marked_runs: Vec<(RunId, i32)> =

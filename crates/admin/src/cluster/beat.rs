@@ -108,7 +108,7 @@ impl BeatLoop {
             Err(_) => Some((self.late_answer_cause().await, format!("no answer within {ANSWER_TIMEOUT:?}"))),
         };
         let Some((trouble, message)) = failure else {
-            if let Some(ended_trouble) = shared.database.recovered() {
+            if let Some(ended_trouble) = shared.database.take_ended_trouble() {
                 let outage = shared.clock.now().since(ended_trouble.since);
                 tracing::info!(trouble = %ended_trouble.trouble, outage = ?outage, "the database answers again");
                 // Runs that came due meanwhile are taken up at once, not only at the next scan.
@@ -122,7 +122,7 @@ impl BeatLoop {
             }
             return Err(TickError::new(message));
         };
-        if shared.database.failed(trouble, &message, shared.clock.now()) {
+        if shared.database.record_failure(trouble, &message, shared.clock.now()) {
             tracing::warn!(%trouble, error = message, "cannot renew the lease; trying again");
         }
         Err(TickError::new(message))
@@ -132,7 +132,7 @@ impl BeatLoop {
     async fn late_answer_cause(&self) -> DatabaseTroubleKind {
         use DatabaseTroubleKind::{Full, ReadOnly, Slow, Unreachable};
         let (shared, error) = (&self.shared, StoreError::no_answer("renew"));
-        match within_lease(shared.membership.remaining(), shared.store.diagnose(&error)).await {
+        match within_lease(shared.membership.remaining_lease(), shared.store.diagnose(&error)).await {
             Some(cause @ (Unreachable | ReadOnly | Full)) => cause,
             _ => Slow,
         }
@@ -152,7 +152,7 @@ impl BeatLoop {
             Some(renewal) => {
                 self.observe(renewal.now, sent_at);
                 let sent_at = if mutant::on(Mutant::LeaseFromTheAnswer) { shared.clock.boot_micros() } else { sent_at };
-                shared.membership.renewed(sent_at, shared.config.lease);
+                shared.membership.record_renewal(sent_at, shared.config.lease);
                 self.other_lease = None;
             }
             None if self.must_rejoin => self.rejoin().await?,
@@ -211,7 +211,7 @@ impl BeatLoop {
             shared.claims.reset_gained();
         }
         self.beat_count = self.beat_count.wrapping_add(1);
-        let ((tried, lost), (gained, gained_fires)) = (shared.claims.read(), shared.claims.gained());
+        let ((tried, lost), (gained, gained_fires)) = (shared.claims.tried_and_lost(), shared.claims.gained_counts());
         let home_counts = self.home_load.map_or((0, 0), |load| (load.job_count, load.recent_fires));
         let report = NodeReport {
             is_leaving: shared.is_leaving(),
@@ -311,7 +311,7 @@ impl BeatLoop {
         // an adopter sees them open.
         let online = shared.registry.heard_since(Timestamp::EPOCH);
         shared.store.beat_sessions(token, &online).await?;
-        shared.membership.rejoined(token, ordinal, sent_at, shared.config.lease);
+        shared.membership.record_new_lease(token, ordinal, sent_at, shared.config.lease);
         self.joined_under = None;
         tracing::info!(epoch = token.epoch, "joined");
         self.observe(shared.store.now().await?, sent_at);

@@ -59,7 +59,9 @@ pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Du
 
 /// Records in the store that the unsent runs were never sent. Then their next owner asks no executors for them and counts no lost attempt.
 async fn shelve(shared: &Arc<Shared>) {
-    let Some(lease) = shared.membership.held().filter(|_| !mutant::on(Mutant::LeaveAsPerhapsSent)) else { return };
+    let Some(lease) = shared.membership.held_lease().filter(|_| !mutant::on(Mutant::LeaveAsPerhapsSent)) else {
+        return;
+    };
     let Some(runs_in_hand) = runs_in_hand(shared).await else { return };
     match shared.store.shelve(lease.token, &runs_in_hand).await {
         Ok(0) => {}
@@ -82,7 +84,7 @@ async fn runs_in_hand(shared: &Arc<Shared>) -> Option<Vec<RunId>> {
 async fn hand_over_while_working(shared: &Arc<Shared>) {
     let deadline = Instant::now() + HAND_OVER_LIMIT;
     while moves::has_other_taker(shared) && Instant::now() < deadline {
-        let Some(lease) = shared.membership.held() else { return };
+        let Some(lease) = shared.membership.held_lease() else { return };
         match moves::hand_over_movable_jobs(shared, &lease, MovableRuns::NotYetDue).await {
             Ok(0) => return,
             Ok(_) => tokio::time::sleep(HAND_OVER_PAUSE).await,
@@ -127,12 +129,12 @@ async fn wait_for_runs(shared: &Arc<Shared>, mut drained: oneshot::Receiver<()>,
 
 /// Forwards requests to end runs, because the loop that normally does this has ended by now.
 async fn forward_end_requests(shared: &Shared) -> Result<(), rondel_store::StoreError> {
-    let Some(lease) = shared.membership.held() else { return Ok(()) };
+    let Some(lease) = shared.membership.held_lease() else { return Ok(()) };
     end_requests::forward(shared, &lease).await
 }
 
 async fn hand_over_rest(shared: &Arc<Shared>) -> Result<(), rondel_store::StoreError> {
-    let Some(lease) = shared.membership.held().filter(|_| moves::has_other_taker(shared)) else { return Ok(()) };
+    let Some(lease) = shared.membership.held_lease().filter(|_| moves::has_other_taker(shared)) else { return Ok(()) };
     let Some(runs_in_hand) = runs_in_hand(shared).await else { return Ok(()) };
     let runs_in_hand: HashSet<RunId> = runs_in_hand.into_iter().collect();
     moves::hand_over_movable_jobs(shared, &lease, MovableRuns::AllBut(&runs_in_hand)).await.map(drop)

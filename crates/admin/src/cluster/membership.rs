@@ -77,7 +77,7 @@ impl Membership {
             cut_off_until: AtomicI64::new(0),
             takers: RwLock::new((Timestamp::EPOCH, Vec::new())),
         };
-        membership.renewed(sent_at, lease);
+        membership.record_renewal(sent_at, lease);
         membership
     }
 
@@ -87,7 +87,7 @@ impl Membership {
     }
 
     /// Records that the lease was renewed by a call that was sent at `sent_at`. The last tenth of the lease is a safety margin.
-    pub(crate) fn renewed(&self, sent_at: i64, lease: Duration) {
+    pub(crate) fn record_renewal(&self, sent_at: i64, lease: Duration) {
         let held_until = self.lease_until.load(Ordering::Acquire);
         if held_until > 0 && sent_at > held_until {
             self.held_since.store(sent_at, Ordering::Release);
@@ -105,14 +105,14 @@ impl Membership {
     }
 
     /// Records that a new lease was taken. The one before has ended, perhaps long ago: that counts as a gap.
-    pub(crate) fn rejoined(&self, token: LeaseToken, ordinal: i64, sent_at: i64, lease: Duration) {
+    pub(crate) fn record_new_lease(&self, token: LeaseToken, ordinal: i64, sent_at: i64, lease: Duration) {
         let mut current_lease = self.current_lease.write().unwrap_or_else(PoisonError::into_inner);
         let ids = Arc::new(current_lease.ids.continued_as(ordinal));
         *current_lease = HeldLease { token, ids };
         drop(current_lease);
         self.held_since.store(sent_at, Ordering::Release);
         self.had_gap.store(true, Ordering::Release);
-        self.renewed(sent_at, lease);
+        self.record_renewal(sent_at, lease);
     }
 
     /// Whether this is the lease of the node, and the node has not noticed its end.
@@ -140,7 +140,7 @@ impl Membership {
         self.end();
     }
 
-    pub(crate) fn holds(&self) -> bool {
+    pub(crate) fn holds_lease(&self) -> bool {
         if mutant::on(Mutant::LeaseWithoutEnd) {
             return true;
         }
@@ -148,7 +148,7 @@ impl Membership {
     }
 
     /// How long the lease still holds if it is not renewed.
-    pub(crate) fn remaining(&self) -> Duration {
+    pub(crate) fn remaining_lease(&self) -> Duration {
         let micros = self.lease_until.load(Ordering::Acquire).saturating_sub(self.boot.micros());
         Duration::from_micros(u64::try_from(micros).unwrap_or(0))
     }
@@ -172,8 +172,8 @@ impl Membership {
     }
 
     /// The lease under which this node may act now; `None` if the lease has ended.
-    pub(crate) fn held(&self) -> Option<HeldLease> {
-        self.holds().then(|| self.latest())
+    pub(crate) fn held_lease(&self) -> Option<HeldLease> {
+        self.holds_lease().then(|| self.latest())
     }
 
     /// The newest lease, whether or not it still holds.
@@ -375,7 +375,7 @@ mod tests {
         membership.set_nodes(vec![node(1, 100), node(2, 10)], now);
         let over = [(NodeId::new(2), Timestamp::from_secs(10))];
         assert_eq!(membership.leases_to_adopt(now, lease), over);
-        membership.renewed(boot_micros(), lease);
+        membership.record_renewal(boot_micros(), lease);
         assert_eq!(membership.leases_to_adopt(now, lease), []);
         let mut left = node(2, 10);
         left.report.is_leaving = true;
@@ -385,7 +385,7 @@ mod tests {
         let membership = Membership::new(token, 1, long_ago, lease, BootClock::Host);
         membership.set_nodes(vec![node(1, 100), node(2, 10)], now);
         membership.end();
-        membership.rejoined(LeaseToken { epoch: 2, ..token }, 1, boot_micros(), lease);
+        membership.record_new_lease(LeaseToken { epoch: 2, ..token }, 1, boot_micros(), lease);
         assert_eq!(membership.leases_to_adopt(now, lease), [], "it has another lease");
         assert!(membership.has_adopted(&[]) && !membership.has_adopted(&over));
         membership.note_adopted(&over);
@@ -411,19 +411,19 @@ mod tests {
             membership.was_cut_off_within(Duration::from_secs(30))
         };
         assert!(!cut_off(62), "the next answer may be under way");
-        membership.renewed(62_000_000, lease);
+        membership.record_renewal(62_000_000, lease);
         assert!(!cut_off(64));
         assert!(cut_off(65), "as long as no answer comes");
-        membership.renewed(70_000_000, lease);
+        membership.record_renewal(70_000_000, lease);
         assert!(cut_off(71), "no server has had the time to store whom it hears");
         membership.set_nodes(vec![node(1, 1_000)], Timestamp::EPOCH);
         assert!(!cut_off(71), "no other node hears executors");
         membership.set_nodes(vec![node(1, 1_000), node(2, 1_000)], Timestamp::EPOCH);
         for renewed in 36..50 {
-            membership.renewed(renewed * 2_000_000, lease);
+            membership.record_renewal(renewed * 2_000_000, lease);
         }
         assert!(cut_off(99));
-        membership.renewed(100_000_000, lease);
+        membership.record_renewal(100_000_000, lease);
         assert!(!cut_off(100));
     }
 
@@ -467,20 +467,22 @@ mod tests {
         let lease = Duration::from_secs(5);
         let membership = Membership::new(token, 1, boot_micros(), lease, BootClock::Host);
         membership.end();
-        membership.renewed(boot_micros(), lease);
-        assert!(membership.holds());
+        membership.record_renewal(boot_micros(), lease);
+        assert!(membership.holds_lease());
         membership.give_back().await;
         assert!(membership.begin_renewal().await.is_none());
-        membership.renewed(boot_micros(), lease);
-        membership.rejoined(LeaseToken { epoch: 2, ..token }, 1, boot_micros(), lease);
-        assert!(!membership.holds());
+        membership.record_renewal(boot_micros(), lease);
+        membership.record_new_lease(LeaseToken { epoch: 2, ..token }, 1, boot_micros(), lease);
+        assert!(!membership.holds_lease());
     }
 
     #[test]
     fn a_lease_ends_by_itself() {
         let token = LeaseToken { node: NodeId::new(1), epoch: 1 };
         let long_ago = BootClock::Host.micros() - 4_600_000;
-        assert!(!Membership::new(token, 1, long_ago, Duration::from_secs(5), BootClock::Host).holds());
-        assert!(Membership::new(token, 1, BootClock::Host.micros(), Duration::from_secs(5), BootClock::Host).holds());
+        assert!(!Membership::new(token, 1, long_ago, Duration::from_secs(5), BootClock::Host).holds_lease());
+        assert!(
+            Membership::new(token, 1, BootClock::Host.micros(), Duration::from_secs(5), BootClock::Host).holds_lease()
+        );
     }
 }

@@ -138,7 +138,7 @@ impl MoveLoop {
         let shared = &self.shared;
         let now = shared.clock.now();
         shared.departing.forget(now);
-        let Some(lease) = shared.membership.held() else { return Ok(0) };
+        let Some(lease) = shared.membership.held_lease() else { return Ok(0) };
         let Some(reason) = self.move_reason(now) else {
             (self.rounds_to_skip, self.next_rounds_to_skip, self.pass_progress) = (0, 1, PassProgress::default());
             return Ok(0);

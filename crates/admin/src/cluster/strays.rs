@@ -37,7 +37,7 @@ impl Sweep {
     }
 
     /// The runs of the next pages that are not in memory. Runs that were due before `due_from` are left out.
-    async fn missing(
+    async fn missing_runs(
         &mut self,
         shared: &Shared,
         token: LeaseToken,
@@ -53,7 +53,7 @@ impl Sweep {
         for _ in 0..shared.config.stray_pages {
             let page = OpenPage { status: self.status, before: due_before, after: self.position, limit };
             let keys = shared.store.open_keys(token, page).await?;
-            missing.extend(shared.in_memory.missing(keys.iter().map(|(_, run)| *run)));
+            missing.extend(shared.in_memory.missing_runs(keys.iter().map(|(_, run)| *run)));
             let Some(last_key) = keys.last().filter(|_| keys.len() == page_len) else {
                 self.position = SWEEP_START;
                 break;
@@ -68,7 +68,7 @@ impl Sweep {
 
     /// The rows of the next of these runs that are not in memory.
     pub(super) async fn missing_rows(&mut self, shared: &Shared, token: LeaseToken) -> Result<Vec<Run>, StoreError> {
-        let missing = self.missing(shared, token, (Timestamp::EPOCH, Timestamp::MAX)).await?;
+        let missing = self.missing_runs(shared, token, (Timestamp::EPOCH, Timestamp::MAX)).await?;
         let mut runs = shared.store.runs(&missing).await?;
         runs.retain(|run| run.status == self.status && (run.node, run.node_epoch) == (token.node, token.epoch));
         Ok(runs)
@@ -95,18 +95,18 @@ impl Strays {
     }
 
     /// Own pending runs that are overdue and not in memory.
-    pub(super) async fn overdue(&mut self, shared: &Shared, token: LeaseToken) -> Result<Vec<Run>, StoreError> {
+    pub(super) async fn overdue_runs(&mut self, shared: &Shared, token: LeaseToken) -> Result<Vec<Run>, StoreError> {
         let due_before = shared.clock.now() - STRAY_AFTER;
         let recent_range = (due_before - shared.config.stray_recent, due_before);
-        let mut missing = self.recent_sweep.missing(shared, token, recent_range).await?;
-        missing.extend(self.overdue_sweep.missing(shared, token, (Timestamp::EPOCH, due_before)).await?);
+        let mut missing = self.recent_sweep.missing_runs(shared, token, recent_range).await?;
+        missing.extend(self.overdue_sweep.missing_runs(shared, token, (Timestamp::EPOCH, due_before)).await?);
         missing.sort_unstable();
         missing.dedup();
         let mut overdue_runs = shared.store.runs(&missing).await?;
         let is_own = |run: &Run| (run.node, run.node_epoch) == (token.node, token.epoch);
         overdue_runs.retain(|run| run.status == RunStatus::Pending && is_own(run));
         // Memory is read after the rows: a run that came into memory meanwhile may have been marked and sent since.
-        let missing = shared.in_memory.missing(overdue_runs.iter().map(|run| run.id));
+        let missing = shared.in_memory.missing_runs(overdue_runs.iter().map(|run| run.id));
         overdue_runs.retain(|run| missing.contains(&run.id));
         Ok(overdue_runs)
     }
@@ -123,9 +123,9 @@ impl Strays {
 
     /// Own running runs that are not in memory. If a run has ended since its key was read, it left the memory only after its end was durable,
     /// so its row shows the end.
-    pub(super) async fn running(&mut self, shared: &Shared, token: LeaseToken) -> Result<Vec<Run>, StoreError> {
+    pub(super) async fn running_runs(&mut self, shared: &Shared, token: LeaseToken) -> Result<Vec<Run>, StoreError> {
         let range = (Timestamp::EPOCH, Timestamp::MAX);
-        let missing = shared.awaiting.missing(self.running_sweep.missing(shared, token, range).await?);
+        let missing = shared.awaiting.missing_runs(self.running_sweep.missing_runs(shared, token, range).await?);
         let mut running_runs = shared.store.runs(&missing).await?;
         let is_own = |run: &Run| (run.node, run.node_epoch) == (token.node, token.epoch);
         // A broadcast in progress is in no node's memory; only its shards are.

@@ -56,7 +56,7 @@ impl<K: Ord + Copy + Send + 'static> Senders<K> {
     /// Waits until a sender ends. Never resolves if there is none.
     pub(crate) async fn wait_for_one(&mut self) {
         match self.sends_in_progress.next().await {
-            Some(ended) => self.ended(ended),
+            Some(ended) => self.finish_send(ended),
             None => pending().await,
         }
     }
@@ -64,11 +64,11 @@ impl<K: Ord + Copy + Send + 'static> Senders<K> {
     /// Waits until all senders have ended.
     pub(crate) async fn wait_for_all(&mut self) {
         while let Some(result) = self.sends_in_progress.next().await {
-            self.ended(result);
+            self.finish_send(result);
         }
     }
 
-    fn ended(&mut self, (destination, result): (K, Result<(), StoreError>)) {
+    fn finish_send(&mut self, (destination, result): (K, Result<(), StoreError>)) {
         self.receivers.remove(&destination);
         if let Err(error) = result {
             self.unreported_error = Some(error.into());

@@ -45,7 +45,7 @@ pub(super) fn on_probe_answered(
 /// Routes the runs whose deadline for answers has passed, by the answers that have arrived.
 pub(super) fn route_overdue_probes(d: &mut Decision<'_>) {
     let now = d.now;
-    for job in d.state.probes.take_ended(now) {
+    for job in d.state.probes.take_expired_jobs(now) {
         route_probed(d, job);
     }
 }

@@ -69,7 +69,7 @@ impl ConnectedExecutor {
     }
 
     /// The attempts that it had, or whose results it had, when it last answered a fence.
-    pub(crate) fn held(&self) -> impl Iterator<Item = &(RunId, i32)> {
+    pub(crate) fn held_runs(&self) -> impl Iterator<Item = &(RunId, i32)> {
         self.held.iter()
     }
 
@@ -264,7 +264,7 @@ impl Executors {
             let is_before = predecessor.is_some() && [Some(id), online.report.predecessor].contains(&predecessor);
             id != executor.id && !is_before && online.name == executor.name
         };
-        match self.in_app(executor.app).any(is_other) {
+        match self.executors_in_app(executor.app).any(is_other) {
             true => format!("{}{SUFFIX}{:06x}", executor.name, executor.id.get() & 0xff_ffff),
             false => executor.name.clone(),
         }
@@ -302,7 +302,7 @@ impl Executors {
 
     /// The connected executor of the app that proved that `id` is its predecessor.
     pub(crate) fn successor(&self, app: AppId, id: ExecutorId) -> Option<&ConnectedExecutor> {
-        self.in_app(app).find(|online| online.report.predecessor == Some(id))
+        self.executors_in_app(app).find(|online| online.report.predecessor == Some(id))
     }
 
     /// Watches an executor that another node heard at `at`, until it connects here or is lost. If it counts as lost, and was heard since then,
@@ -380,7 +380,7 @@ impl Executors {
     /// The connected executor whose hello lists this attempt.
     pub(crate) fn reporter_of(&self, run: &Run) -> Option<ExecutorId> {
         let is_listed = |online: &&ConnectedExecutor| online.report.held.contains(&(run.id, run.attempt));
-        self.in_app(run.app).find(is_listed).map(|online| online.session.executor)
+        self.executors_in_app(run.app).find(is_listed).map(|online| online.session.executor)
     }
 
     /// Records an executor's answer to a fence; false if the answer came on a stream that is not the newest.
@@ -405,15 +405,15 @@ impl Executors {
 
     /// The executors that a router may choose from, by name: those of the run's app that have the handler, meet the job's conditions, and
     /// bear the name that the caller gave, if any.
-    pub(crate) fn fit(&self, ready: &ReadyRun) -> Vec<&ConnectedExecutor> {
-        self.in_app(ready.run.app).filter(|online| online.is_fit(ready)).collect()
+    pub(crate) fn fit_executors(&self, ready: &ReadyRun) -> Vec<&ConnectedExecutor> {
+        self.executors_in_app(ready.run.app).filter(|online| online.is_fit(ready)).collect()
     }
 
     /// Whether there are executors that a router may choose for the run, and `holds` is true of each of them.
     pub(crate) fn all_fit_satisfy(&self, ready: &ReadyRun, holds: impl Fn(&ConnectedExecutor) -> bool) -> bool {
-        let mut in_app = self.in_app(ready.run.app);
+        let mut in_app = self.executors_in_app(ready.run.app);
         in_app.all(|online| holds(online) || !online.is_fit(ready))
-            && self.in_app(ready.run.app).any(|online| online.is_fit(ready))
+            && self.executors_in_app(ready.run.app).any(|online| online.is_fit(ready))
     }
 
     /// Why each online executor of the run's app does not take the run now; executors that are fit for the run come first. If the caller named
@@ -425,7 +425,8 @@ impl Executors {
                 || Obstacle { executor: online.name.clone(), kind: ObstacleKind::Silent, condition: None };
             if is_silent { Some(silent_obstacle()) } else { online.obstacle(&ready.definition.job, now) }
         };
-        let allowed_executors = || self.in_app(ready.run.app).filter(|online| online.is_allowed_for(&ready.run));
+        let allowed_executors =
+            || self.executors_in_app(ready.run.app).filter(|online| online.is_allowed_for(&ready.run));
         let mut obstacles: Vec<Obstacle> = allowed_executors().filter_map(obstacle).collect();
         if let Some(named_executor) = &ready.run.only_executor
             && allowed_executors().next().is_none()
@@ -437,8 +438,8 @@ impl Executors {
     }
 
     /// The fit executors that take new runs, whether or not they have room now. A broadcast goes to all of them.
-    pub(crate) fn eligible(&self, ready: &ReadyRun) -> Vec<&ConnectedExecutor> {
-        self.in_app(ready.run.app).filter(|online| online.is_fit(ready) && online.takes_new()).collect()
+    pub(crate) fn eligible_executors(&self, ready: &ReadyRun) -> Vec<&ConnectedExecutor> {
+        self.executors_in_app(ready.run.app).filter(|online| online.is_fit(ready) && online.takes_new()).collect()
     }
 
     /// Whether it has left its last triggers unanswered.
@@ -462,12 +463,12 @@ impl Executors {
     }
 
     pub(crate) fn has_room_in(&self, app: AppId, now: Timestamp) -> bool {
-        self.in_app(app).any(|online| online.refusal(now).is_none())
+        self.executors_in_app(app).any(|online| online.refusal(now).is_none())
     }
 
     /// Whether an executor of the app takes triggers ahead of their instants.
     pub(crate) fn any_takes_ahead(&self, app: AppId) -> bool {
-        self.in_app(app).any(|online| !online.ahead_max.is_zero())
+        self.executors_in_app(app).any(|online| !online.ahead_max.is_zero())
     }
 
     pub(crate) fn forget_handler(&mut self, id: ExecutorId, handler: &str) {
@@ -476,7 +477,7 @@ impl Executors {
         }
     }
 
-    fn in_app(&self, app: AppId) -> impl Iterator<Item = &ConnectedExecutor> {
+    fn executors_in_app(&self, app: AppId) -> impl Iterator<Item = &ConnectedExecutor> {
         let named = self.by_app.get(&app);
         named.into_iter().flat_map(BTreeMap::keys).filter_map(|(_, id)| self.online_executors.get(id))
     }

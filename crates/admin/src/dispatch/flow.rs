@@ -160,7 +160,7 @@ fn unless_too_late(d: &mut Decision<'_>, ready: ReadyRun) -> Option<ReadyRun> {
     if !ready.is_expired(now) {
         return Some(ready);
     }
-    let is_served = !d.state.executors.eligible(&ready).is_empty();
+    let is_served = !d.state.executors.eligible_executors(&ready).is_empty();
     if is_served && ready.is_catch_up() {
         return Some(ReadyRun { queued_at: Some(now), ..ready });
     }
@@ -206,7 +206,7 @@ fn offer_limit(d: &mut Decision<'_>, key: &LimitKey) {
 /// enters the gate again instead. The reason is `overlap` if an executor could have taken the run.
 pub(super) fn expire_in_order(d: &mut Decision<'_>, ready: ReadyRun, run_ahead: Option<RunId>) {
     let now = d.now;
-    let is_served = !d.state.executors.eligible(&ready).is_empty();
+    let is_served = !d.state.executors.eligible_executors(&ready).is_empty();
     if !is_served || switches::switch_wait(d, &ready).is_some() {
         place::expire(d, ready);
     } else if ready.is_catch_up() {

@@ -90,7 +90,7 @@ pub(super) fn expire(d: &mut Decision<'_>, mut ready: ReadyRun) {
 /// Chooses the shards of a fire: one for each executor that is online now, or as many as the job defines. Returns the run if no executor is
 /// online, or if there is no room in memory for the shards.
 fn expand(d: &mut Decision<'_>, root: ReadyRun) -> Option<ReadyRun> {
-    let eligible_executors = d.state.executors.eligible(&root);
+    let eligible_executors = d.state.executors.eligible_executors(&root);
     // Without room in memory for its shards, the run waits as it would for an executor.
     if eligible_executors.is_empty() || !d.facts.in_memory.may_expand(&root.run) {
         return Some(root);

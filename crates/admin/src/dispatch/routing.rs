@@ -53,7 +53,7 @@ pub(super) fn route(d: &mut Decision<'_>, mut ready: ReadyRun) -> Option<ReadyRu
 pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_past_deadline: bool) -> RouteDecision {
     let now = d.now;
     let (run, job) = (&probe.ready.run, &probe.ready.definition.job);
-    let online = d.state.executors.fit(&probe.ready);
+    let online = d.state.executors.fit_executors(&probe.ready);
     if run.only_executor.is_some() {
         return choose_named(&probe.ready, &online, now);
     }
@@ -163,7 +163,7 @@ pub(super) fn assign_with_trace(
 /// The trace of a run that no executor took.
 pub(super) fn trace_of_none(d: &Decision<'_>, ready: &ReadyRun) -> String {
     let now = d.now;
-    let online = d.state.executors.fit(ready);
+    let online = d.state.executors.fit_executors(ready);
     let answer = if question_for(ready).is_some() { Answer::No } else { Answer::Missing };
     let candidates = online.iter().map(|online| online.candidate(answer, now)).collect();
     trace_of(ready, candidates, None, now)

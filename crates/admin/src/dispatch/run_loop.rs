@@ -23,7 +23,7 @@ use super::state::State;
 use super::step::{DecidedStep, Step};
 use super::transition;
 use crate::cluster::fences;
-use crate::metrics::{FireOutcome, size};
+use crate::metrics::{FireOutcome, to_u64};
 use crate::node::Shared;
 use crate::trace::FireTracer;
 
@@ -71,7 +71,7 @@ impl DispatchLoop {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         loop {
             // As in `Decision::knows_open_runs`: while no run is allowed to start, runs must not wake the loop.
-            let may_start = self.shared.membership.holds() && self.shared.switches.is_known();
+            let may_start = self.shared.membership.holds_lease() && self.shared.switches.is_known();
             let lease = may_start.then(|| self.shared.membership.token());
             let wake = self.state.next_instant(lease).min(self.next_round_at);
             tokio::select! {
@@ -261,7 +261,7 @@ impl DispatchLoop {
             rondel_failpoint::pass("send.checked");
             if session.is_some_and(|session| session.send(triggers(facts.token, messages))) {
                 for active in sent_triggers.iter().filter_map(|(run, _)| self.state.runs.active(*run)) {
-                    self.shared.metrics.sent(&active.ready, now);
+                    self.shared.metrics.count_sent(&active.ready, now);
                 }
                 self.handle(Event::Sent(executor, sent_triggers), now);
             } else {
@@ -280,12 +280,12 @@ impl DispatchLoop {
             Measure::FireLateness(late) => metrics.fire_lateness.observe(late),
             Measure::Accepted(waited) => metrics.accept_delay.observe(waited),
             Measure::Refused(waited) => metrics.refuse_delay.observe(waited),
-            Measure::Runs { active, queued } => metrics.show_runs(size(active), size(queued)),
+            Measure::Runs { active, queued } => metrics.show_runs(to_u64(active), to_u64(queued)),
             Measure::Held { gates, limits, parked, roll_call } => {
                 let held = [(&metrics.held.gates, gates), (&metrics.held.limits, limits)];
                 let held =
                     held.into_iter().chain([(&metrics.held.parked, parked), (&metrics.held.roll_call, roll_call)]);
-                held.for_each(|(gauge, count)| gauge.store(size(count), Ordering::Relaxed));
+                held.for_each(|(gauge, count)| gauge.store(to_u64(count), Ordering::Relaxed));
             }
             Measure::Dispatched(definition, trigger) => {
                 definition.counts.count_fires(trigger, FireOutcome::Dispatched, 1)
@@ -307,8 +307,8 @@ fn facts<'a>(shared: &'a Shared, settings: &'a Settings, started_at: Instant, no
         rows_may_be_old: rows_may_be_old(settings.lost_after),
         rows_may_be_old_in_silence: rows_may_be_old(settings.continue_max),
         token: shared.membership.token(),
-        lease_holds: shared.membership.holds(),
-        lease_until: now + shared.membership.remaining(),
+        lease_holds: shared.membership.holds_lease(),
+        lease_until: now + shared.membership.remaining_lease(),
         in_memory: &shared.in_memory,
         departing: &shared.departing,
         switches: &shared.switches,

@@ -49,7 +49,7 @@ const fn is_unexpanded_root(run: &Run) -> bool {
 
 /// The executors that would have got the shards.
 fn names_of_eligible(d: &Decision<'_>, ready: &ReadyRun) -> Option<String> {
-    let executors = d.state.executors.eligible(ready);
+    let executors = d.state.executors.eligible_executors(ready);
     let names: Vec<&str> = executors.iter().map(|online| online.name.as_str()).collect();
     name_all(&names)
 }

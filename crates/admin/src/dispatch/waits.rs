@@ -102,7 +102,7 @@ fn wait_for_executor(d: &Decision<'_>, ready: &ReadyRun) -> ReasonDetail {
             obstacles.push(Obstacle { executor, kind, condition: None });
         }
     }
-    let eligible = d.state.executors.eligible(ready);
+    let eligible = d.state.executors.eligible_executors(ready);
     let are_silent = !eligible.is_empty() && eligible.iter().all(|online| d.state.executors.is_silent(online));
     let is_fit = obstacles.iter().any(|obstacle| is_fit_despite(obstacle.kind))
         || !eligible.is_empty() && executor_of_shard(&ready.run).is_none();
@@ -194,15 +194,15 @@ fn waiting_runs<'d>(
 ) -> Vec<(&'d ReadyRun, Wait)> {
     let is_old = |since: Timestamp| since <= waiting_since;
     let is_chosen = |ready: &ReadyRun| ready.token() == d.facts.token && is_old(ready.run.due_at);
-    let queued_waits = d.state.gates.some_queued(is_chosen, count, &d.state.runs);
+    let queued_waits = d.state.gates.first_queued_runs(is_chosen, count, &d.state.runs);
     let queued_waits = queued_waits.into_iter().map(|(ready, ahead)| {
         let detail = ReasonDetail { waits_for: Some(WaitFor::Run), run: ahead, ..ReasonDetail::default() };
         (ready, Wait::Known(Box::new(detail)))
     });
-    let limited_waits = d.state.limits.some_waiting(is_chosen, count, &d.state.runs);
+    let limited_waits = d.state.limits.first_waiting_runs(is_chosen, count, &d.state.runs);
     let limited_waits =
         limited_waits.into_iter().map(|(key, ready)| (ready, Wait::Known(Box::new(wait_detail(key, ready)))));
-    let parked_waits = d.state.parked.waiting(|open| is_old(open.since()), count, &d.state.runs);
+    let parked_waits = d.state.parked.first_waiting_runs(|open| is_old(open.since()), count, &d.state.runs);
     let parked_waits = parked_waits.into_iter().map(|ready| (ready, Wait::Executor));
     let unanswered_waits = d.state.runs.actives().filter_map(|active| Some((&active.ready, answer_wait(active, now)?)));
     let unanswered_waits = unanswered_waits.map(|(ready, detail)| (ready, Wait::Known(Box::new(detail))));

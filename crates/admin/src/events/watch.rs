@@ -258,16 +258,16 @@ async fn read(
         for node in &nodes {
             let open_runs = store.snapshots_of_lease(node.token(), SWEEP_LIMIT).await?;
             is_cut |= may_be_cut(&open_runs, SWEEP_LIMIT);
-            runs.extend(by_id(open_runs));
+            runs.extend(keyed_by_id(open_runs));
         }
     }
     let reread = last_snapshot.runs_to_reread(now);
     if !reread.is_empty() {
-        runs.extend(by_id(store.current_snapshots(&reread).await?));
+        runs.extend(keyed_by_id(store.current_snapshots(&reread).await?));
     }
     let recent_runs = store.snapshots_after(last_snapshot.runs_after(now), RUN_LIMIT).await?;
     is_cut |= recent_runs.len() >= RUN_LIMIT as usize;
-    runs.extend(by_id(recent_runs));
+    runs.extend(keyed_by_id(recent_runs));
     let jobs = store.jobs_saved(last_snapshot.jobs_since(now), JOB_LIMIT).await?;
     is_cut |= jobs.len() >= JOB_LIMIT as usize;
     let sessions = store.sessions(now - ONLINE_WITHIN).await?;
@@ -282,7 +282,7 @@ fn may_be_cut(open_runs: &[RunSnapshot], limit: u32) -> bool {
     [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running].into_iter().any(is_full)
 }
 
-fn by_id(runs: Vec<RunSnapshot>) -> impl Iterator<Item = (RunId, RunSnapshot)> {
+fn keyed_by_id(runs: Vec<RunSnapshot>) -> impl Iterator<Item = (RunId, RunSnapshot)> {
     runs.into_iter().map(|run| (run.id, run))
 }
 

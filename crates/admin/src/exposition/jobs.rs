@@ -147,7 +147,7 @@ mod tests {
         let record = jobs::create(engine, NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
         let key = (record.id, record.version);
         let definition = engine.definitions([key]).await.unwrap().remove(&key).unwrap();
-        definition.job_series.as_ref().unwrap().ended(RunStatus::Failed, engine.now());
+        definition.job_series.as_ref().unwrap().record_verdict(RunStatus::Failed, engine.now());
         record
     }
 
@@ -215,7 +215,7 @@ mod tests {
         let lifecycle = Lifecycle::new();
         let engine = started(&lifecycle).await;
         failed_job(&engine).await;
-        engine.shared().database.failed(DatabaseTroubleKind::Unreachable, "no answer", engine.now());
+        engine.shared().database.record_failure(DatabaseTroubleKind::Unreachable, "no answer", engine.now());
         let shown = engine.metrics().await.unwrap();
         assert!(shown.contains("rondel_db_up 0.0\n") && !shown.contains(INFO), "{shown}");
         lifecycle.soft.cancel();

@@ -11,7 +11,7 @@ use rondel_store::cluster::Node;
 
 use self::family::{Family, Label, encode_text, label};
 use crate::counters::Count;
-use crate::metrics::{FireOutcome, NamespaceCounts, label_name, size};
+use crate::metrics::{FireOutcome, NamespaceCounts, label_name, to_u64};
 use crate::node::Shared;
 
 mod family;
@@ -132,7 +132,7 @@ fn labelled_runs(shared: &Shared) -> Family {
 fn memory(shared: &Shared) -> Vec<Family> {
     let held = &shared.metrics.held;
     let places = [
-        ("in_memory", size(shared.in_memory.len())),
+        ("in_memory", to_u64(shared.in_memory.len())),
         ("ring", get(&held.ring)),
         ("gates", get(&held.gates)),
         ("limits", get(&held.limits)),
@@ -145,12 +145,12 @@ fn memory(shared: &Shared) -> Vec<Family> {
         Family::gauge(
             "rondel_open_runs_max",
             "Approximate maximum of open runs in memory, and in each place that holds some of them",
-            to_f64(size(shared.config.open_runs_max)),
+            to_f64(to_u64(shared.config.open_runs_max)),
         ),
         Family::gauge(
             "rondel_left_jobs",
             "Jobs of which runs are left in the database until there is room in memory",
-            to_f64(size(shared.in_memory.left_count())),
+            to_f64(to_u64(shared.in_memory.left_count())),
         ),
     ]
 }
@@ -231,7 +231,7 @@ fn requests_logs_and_alerts(shared: &Shared) -> Vec<Family> {
         Family::gauge(
             "rondel_log_followers",
             "Readers who follow a run's log",
-            to_f64(size(shared.log_readers.count())),
+            to_f64(to_u64(shared.log_readers.count())),
         ),
         Family::counter("rondel_log_bytes", "Text of runs' logs that was stored", get(&metrics.log_bytes)),
         Family::counter(
@@ -253,7 +253,7 @@ fn requests_logs_and_alerts(shared: &Shared) -> Vec<Family> {
 }
 
 fn executors(shared: &Shared) -> Vec<Family> {
-    let names: BTreeMap<NamespaceId, String> = shared.definitions.namespaces.names().into_iter().collect();
+    let names: BTreeMap<NamespaceId, String> = shared.definitions.namespaces.namespace_names().into_iter().collect();
     let mut counts: BTreeMap<(String, String, &str), u64> = BTreeMap::new();
     let mut slots: BTreeMap<(String, String, &str), u64> = BTreeMap::new();
     for one in shared.registry.all() {
@@ -306,7 +306,7 @@ fn cluster(shared: &Shared, now: Timestamp) -> Vec<Family> {
         Family::gauge(
             "rondel_node_lease_held",
             "1 while this node may act",
-            f64::from(u8::from(shared.membership.holds())),
+            f64::from(u8::from(shared.membership.holds_lease())),
         ),
         Family::gauge("rondel_clock_skew_seconds", "How far this host's clock is ahead of the database's", skew),
         Family::gauges("rondel_db_pool_connections", "Connections to the database", connections),

@@ -67,7 +67,7 @@ impl WebhookLoop {
     /// Takes the due messages of each namespace for which no message is being sent, and starts sending them. Returns how many were taken.
     async fn send_due(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
         let free_count = CONCURRENT_MAX.saturating_sub(self.senders.count());
-        if free_count == 0 || !self.shared.membership.holds() {
+        if free_count == 0 || !self.shared.membership.holds_lease() {
             return Ok(0);
         }
         let busy_namespaces = self.senders.receivers();

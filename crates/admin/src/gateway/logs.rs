@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::log_rights::{ChunkDecision, HeldAttempt, LogRights, RUN_BYTES_MAX, RunFacts};
 use crate::dispatch::SessionHandle;
-use crate::metrics::{add, size};
+use crate::metrics::{add, to_u64};
 use crate::node::Shared;
 use crate::turn_queue::{Bounds, Source, TurnQueue};
 use rondel_core::error_chain::chain;
@@ -201,7 +201,7 @@ impl LogLoop {
             match self.rights.decide(&held_attempt(&session, &chunk), lines + CHUNK_OVERHEAD) {
                 ChunkDecision::Whole => batch.chunks.push(chunk),
                 ChunkDecision::FullNotice => batch.chunks.push(full_notice(&chunk)),
-                ChunkDecision::Dropped => add(&self.shared.metrics.log_lines_dropped, size(chunk.lines.len())),
+                ChunkDecision::Dropped => add(&self.shared.metrics.log_lines_dropped, to_u64(chunk.lines.len())),
             }
         }
         batch.pending.push(pending);
@@ -228,7 +228,7 @@ impl LogLoop {
             Err(error) if error.is_transient() => return Err(error),
             Err(error) => {
                 let (run, attempt, lines) = (chunk.run, chunk.attempt, chunk.lines.len());
-                add(&self.shared.metrics.log_lines_dropped, size(lines));
+                add(&self.shared.metrics.log_lines_dropped, to_u64(lines));
                 if let Some(count) = self.shared.log_limit.count("refused logs", 0) {
                     tracing::error!(run_id = %run, attempt, lines, count, error = %chain(&error), "the database refuses a part of a log; its lines are dropped");
                 }
@@ -239,7 +239,7 @@ impl LogLoop {
 
     fn note_stored(&self, chunks: &[LogChunk]) {
         let lines = chunks.iter().flat_map(|chunk| &chunk.lines);
-        add(&self.shared.metrics.log_bytes, lines.map(|line| size(line.text.len())).sum());
+        add(&self.shared.metrics.log_bytes, lines.map(|line| to_u64(line.text.len())).sum());
         self.shared.log_readers.poke(chunks.iter().map(|chunk| chunk.run));
     }
 

@@ -38,7 +38,7 @@ use crate::dispatch::{
 use crate::host_process;
 use crate::identity::tokens;
 use crate::lifecycle::Until;
-use crate::metrics::{add, size};
+use crate::metrics::{add, to_u64};
 use crate::node::Shared;
 use crate::progress::Progress;
 use rondel_core::error_chain::chain;
@@ -389,7 +389,7 @@ impl Session {
         }
         let executor = self.handle.executor;
         let lines: usize = chunks.iter().map(|chunk| chunk.lines.len()).sum();
-        add(&self.shared.metrics.log_lines_dropped, size(lines));
+        add(&self.shared.metrics.log_lines_dropped, to_u64(lines));
         if let Some(count) = self.shared.log_limit.count("logs", executor.get()) {
             tracing::warn!(executor_id = %executor, lines, count, "an executor logs more than its share while the store is behind; lines are dropped");
         }

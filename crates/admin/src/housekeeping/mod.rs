@@ -109,7 +109,7 @@ impl<T: DutyType> Background for HousekeepingLoop<T> {
     }
 
     async fn tick(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
-        if !self.shared.membership.holds() {
+        if !self.shared.membership.holds_lease() {
             return Ok(0);
         }
         Ok(self.perform(stop).await?)

@@ -43,7 +43,7 @@ impl JobSeries {
     }
 
     /// Records the verdict of a run of the job.
-    pub(crate) fn ended(&self, status: RunStatus, at: Timestamp) {
+    pub(crate) fn record_verdict(&self, status: RunStatus, at: Timestamp) {
         self.last_status.store(status as u8, Ordering::Relaxed);
         match status {
             RunStatus::Succeeded => {
@@ -153,17 +153,17 @@ mod tests {
         let at = Timestamp::from_secs;
         let read = || series.read(JobId::new(1));
         assert_eq!((read().last_status, read().succeeded_at, read().failures), (None, None, 0));
-        series.ended(RunStatus::Succeeded, at(5));
-        series.ended(RunStatus::Failed, at(6));
-        series.ended(RunStatus::Skipped, at(7));
-        series.ended(RunStatus::TimedOut, at(8));
+        series.record_verdict(RunStatus::Succeeded, at(5));
+        series.record_verdict(RunStatus::Failed, at(6));
+        series.record_verdict(RunStatus::Skipped, at(7));
+        series.record_verdict(RunStatus::TimedOut, at(8));
         assert_eq!(
             (read().last_status, read().succeeded_at, read().failures),
             (Some(RunStatus::TimedOut), Some(at(5)), 2)
         );
-        series.ended(RunStatus::Succeeded, at(9));
+        series.record_verdict(RunStatus::Succeeded, at(9));
         assert_eq!((read().succeeded_at, read().failures), (Some(at(9)), 0));
-        series.ended(RunStatus::Failed, at(10));
+        series.record_verdict(RunStatus::Failed, at(10));
         series.reset_order_dependent();
         assert_eq!((read().last_status, read().succeeded_at, read().failures), (None, Some(at(9)), 0));
     }

@@ -118,7 +118,7 @@ impl Metrics {
 }
 
 /// Converts a count.
-pub(crate) fn size(count: usize) -> u64 {
+pub(crate) fn to_u64(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
@@ -188,7 +188,7 @@ impl Metrics {
     }
 
     /// Records a scan that could claim fires.
-    pub(crate) fn scanned(&self, now: Timestamp) {
+    pub(crate) fn record_scan(&self, now: Timestamp) {
         self.scanned_at_ms.store(now.as_millis(), Ordering::Relaxed);
     }
 
@@ -196,7 +196,7 @@ impl Metrics {
         Timestamp::from_millis(self.scanned_at_ms.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn answered(&self, status: u16, took: Duration) {
+    pub(crate) fn count_answer(&self, status: u16, took: Duration) {
         if let Some(count) = self.requests.get(usize::from(status / 100).saturating_sub(1)) {
             add(count, 1);
         }
@@ -204,7 +204,7 @@ impl Metrics {
     }
 
     /// Counts a run that is sent to an executor.
-    pub(crate) fn sent(&self, ready: &ReadyRun, now: Timestamp) {
+    pub(crate) fn count_sent(&self, ready: &ReadyRun, now: Timestamp) {
         let run = &ready.run;
         self.run_queue.observe(now.since(run.due_at));
         if run.attempt == 1 && !ready.was_sent && is_whole(run, &ready.definition) {
@@ -213,7 +213,7 @@ impl Metrics {
     }
 
     /// Counts the end of an attempt, if it was stored.
-    pub(crate) fn ended(&self, attempt_end: &AttemptEnd, counted: &CountedRun, finished: &EndOutcome) {
+    pub(crate) fn count_end(&self, attempt_end: &AttemptEnd, counted: &CountedRun, finished: &EndOutcome) {
         let EndOutcome::Stored(next_step, _) = finished else { return };
         let counts = &counted.definition.counts;
         match next_step {
@@ -224,7 +224,7 @@ impl Metrics {
                     labelled.count_run(*status);
                 }
                 if let Some(series) = &counted.definition.job_series {
-                    series.ended(*status, attempt_end.finished_at);
+                    series.record_verdict(*status, attempt_end.finished_at);
                 }
             }
         }
@@ -256,7 +256,7 @@ mod tests {
             let definition = definition(&spec);
             let mut sent = ready(5, &definition);
             (sent.run.shard_index, sent.run.shard_total) = (0, Some(1));
-            metrics.sent(&sent, Timestamp::from_secs(6));
+            metrics.count_sent(&sent, Timestamp::from_secs(6));
             let count: u64 = definition.counts.read_fires().map(|(.., count)| count).sum();
             assert_eq!((count, CountedRun::of_ready(&sent).is_unsent_fire), (expected, expected == 1), "{spec}");
         }

@@ -143,7 +143,7 @@ impl Namespaces {
     }
 
     /// The ids and names of the namespaces with counts.
-    pub(crate) fn names(&self) -> Vec<(NamespaceId, String)> {
+    pub(crate) fn namespace_names(&self) -> Vec<(NamespaceId, String)> {
         let namespaces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         namespaces.iter().map(|(id, counts)| (*id, counts.name.clone())).collect()
     }

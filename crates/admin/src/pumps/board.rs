@@ -171,7 +171,7 @@ impl PumpBoard {
     }
 
     /// Resolves when something was reported, or an attempt has ended.
-    pub(super) fn news(&self) -> impl Future<Output = ()> + '_ {
+    pub(super) fn wait_for_news(&self) -> impl Future<Output = ()> + '_ {
         self.news.notified()
     }
 }

@@ -84,7 +84,7 @@ impl Background for PumpLoop {
     }
 
     async fn wait_until_woken(&mut self) {
-        self.node.shared().pumps.news().await;
+        self.node.shared().pumps.wait_for_news().await;
         tokio::time::sleep(GATHER_FOR).await;
     }
 
@@ -101,7 +101,7 @@ impl PumpLoop {
     /// Looks at all pump jobs, and returns how many changes were made. If one job fails, the others are still handled.
     async fn look(&mut self) -> Result<u64, StoreError> {
         let shared = Arc::clone(self.node.shared());
-        if !shared.membership.holds() || !shared.has_begun_adoption() {
+        if !shared.membership.holds_lease() || !shared.has_begun_adoption() {
             // Groups report a change once: what they report now waits for the next lease.
             return Ok(0);
         }
@@ -133,10 +133,10 @@ impl PumpLoop {
                 Some(compiled) if record.home == own => {
                     let is_in_maintenance = is_in_maintenance(compiled);
                     let look = Look { record, compiled, is_in_maintenance, now };
-                    let noticed = self.notice(&look);
+                    let noticed = self.read_inputs(&look);
                     match reports.remove(&record.job) {
-                        None if self.rests(&look, &noticed) => Ok(0),
-                        reports => self.work(&look, noticed, reports.unwrap_or_default()).await,
+                        None if self.continues_to_rest(&look, &noticed) => Ok(0),
+                        reports => self.handle_job(&look, noticed, reports.unwrap_or_default()).await,
                     }
                 }
                 Some(compiled) if claimable.contains(&record.home) => {
@@ -154,13 +154,13 @@ impl PumpLoop {
         failed.map_or(Ok(count), Err)
     }
 
-    fn notice(&self, look: &Look<'_>) -> Noticed {
+    fn read_inputs(&self, look: &Look<'_>) -> Noticed {
         let executors = groups::executors(self.node.shared(), look);
         Noticed { record: look.record, lease: self.node.token(), executors }
     }
 
     /// Whether a job continues to rest.
-    fn rests(&mut self, look: &Look<'_>, noticed: &Noticed) -> bool {
+    fn continues_to_rest(&mut self, look: &Look<'_>, noticed: &Noticed) -> bool {
         let Some(pump) = &look.job().pump else { return false };
         // A pump is dry if its groups find no more rows. This need not be checked here: either the pump was dry when its rest began, or the
         // report that it is dry ends the rest.
@@ -171,7 +171,7 @@ impl PumpLoop {
     }
 
     /// Handles a job whose home is this node.
-    async fn work(
+    async fn handle_job(
         &mut self,
         look: &Look<'_>,
         noticed: Noticed,

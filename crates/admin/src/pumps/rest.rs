@@ -42,7 +42,7 @@ pub(super) struct Rest {
 }
 
 impl Rest {
-    fn continues(&self, noticed: &Noticed, now: Timestamp, step: impl FnOnce(Option<Root>) -> RootStep) -> bool {
+    fn still_rests(&self, noticed: &Noticed, now: Timestamp, step: impl FnOnce(Option<Root>) -> RootStep) -> bool {
         // A clock that was set back makes no rest longer.
         let is_over = now < self.since || now >= self.since + REST_LENGTH;
         let is_calm = !is_over && self.noticed == *noticed && step(self.root) == RootStep::Stay;
@@ -67,7 +67,7 @@ impl Rests {
         step: impl FnOnce(Option<Root>) -> RootStep,
     ) -> Option<Totals> {
         let job = noticed.record.job;
-        if self.0.get(&job)?.continues(noticed, now, step) {
+        if self.0.get(&job)?.still_rests(noticed, now, step) {
             return self.0.get(&job).map(|rest| rest.totals);
         }
         self.end(job);

@@ -240,7 +240,7 @@ impl Registry {
     }
 
     /// The names of all online executors, without the rest of their hellos.
-    pub(crate) fn names(&self) -> Vec<OnlineName> {
+    pub(crate) fn online_names(&self) -> Vec<OnlineName> {
         let online = self.online.read().unwrap_or_else(PoisonError::into_inner);
         let name = |one: &OnlineExecutor| OnlineName {
             id: one.id,

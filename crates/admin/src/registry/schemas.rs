@@ -86,7 +86,7 @@ impl ParamsSchema {
             allowed = check_budget(&self.document, &params);
         }
         match allowed {
-            CheckBudget::AllErrors => self.details(validator, &params, is_follower),
+            CheckBudget::AllErrors => self.errors_in_detail(validator, &params, is_follower),
             // Without the errors it is not known whether the result depends on values that are filled in later.
             CheckBudget::ValidityOnly if is_follower || has_secret(&params) || validator.is_valid(&params) => {
                 Vec::new()
@@ -103,7 +103,7 @@ impl ParamsSchema {
         }
     }
 
-    fn details(&self, validator: &Validator, params: &Value, is_follower: bool) -> Vec<FieldError> {
+    fn errors_in_detail(&self, validator: &Validator, params: &Value, is_follower: bool) -> Vec<FieldError> {
         if validator.is_valid(params) {
             return Vec::new();
         }

@@ -138,12 +138,12 @@ impl Background for ReportLoop {
 
     async fn tick(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
         let (mut count, mut failed) = (0, None);
-        if !self.node.shared().membership.holds() {
+        if !self.node.shared().membership.holds_lease() {
             return Ok(count);
         }
         let now = self.node.now();
         for schedule in self.node.store().due_reports(now, DUE_COUNT).await? {
-            if stop.is_cancelled() || !self.node.shared().membership.holds() {
+            if stop.is_cancelled() || !self.node.shared().membership.holds_lease() {
                 break;
             }
             match send(&self.node, &schedule, now).await {

@@ -93,7 +93,7 @@ impl LookContext<'_> {
                 if !state.is_clear() {
                     let observed_rule = observed_rules.of(self.record(rule_id(self.namespace, &rule), rule));
                     observed_rule.observations.push(Observation {
-                        subject: facts::subject(job),
+                        subject: facts::job_subject(job),
                         state,
                         samples: Vec::new(),
                     });

@@ -121,7 +121,7 @@ impl<'a> JobFacts<'a> {
                 state => state,
             };
             let samples = events.iter().rev().filter_map(|event| self.samples.get(&event.run)).take(SAMPLES_EACH);
-            observations.push(Observation { subject: subject(job), state, samples: samples.cloned().collect() });
+            observations.push(Observation { subject: job_subject(job), state, samples: samples.cloned().collect() });
         }
         observations
     }
@@ -247,12 +247,12 @@ pub(super) fn is_in_scope(scope: &Scope, job: &WatchedJob) -> bool {
     }
 }
 
-pub(super) fn subject(job: &WatchedJob) -> Subject {
+pub(super) fn job_subject(job: &WatchedJob) -> Subject {
     Subject { kind: SubjectKind::Job, id: job.id.get(), name: job.name.clone(), app: Some(job.app_name.clone()) }
 }
 
 /// A page of the jobs that a rule watches, with the name of the last job read; `None` instead of a name on the last page.
-pub(super) async fn page(
+pub(super) async fn watched_page(
     node: &Node,
     namespace: NamespaceId,
     scope: &Scope,
@@ -286,7 +286,7 @@ pub(super) struct SweepResult {
 }
 
 /// Evaluates the next page of jobs of a due rule about instants.
-pub(super) async fn sweep(node: &Node, rule: &RuleRecord, now: Timestamp) -> Result<SweepResult, StoreError> {
+pub(super) async fn sweep_page(node: &Node, rule: &RuleRecord, now: Timestamp) -> Result<SweepResult, StoreError> {
     let is_day = day_filter(node, rule.namespace, &rule.spec).await?;
     let due_at = rule.check_at.unwrap_or(now);
     let new_progress = |at| RuleProgress { at, after: String::new(), next: None };
@@ -295,7 +295,7 @@ pub(super) async fn sweep(node: &Node, rule: &RuleRecord, now: Timestamp) -> Res
         let check = RuleCheck { rule: rule.id, at: next_check(&rule.spec, now, None), progress: None };
         return Ok(SweepResult { observations: Vec::new(), check, has_more: false });
     };
-    let (jobs, last_name) = page(node, rule.namespace, &rule.spec.scope, &sweep.after).await?;
+    let (jobs, last_name) = watched_page(node, rule.namespace, &rule.spec.scope, &sweep.after).await?;
     let (observations, next_check_at) = observe_page(node, &rule.spec, &jobs, (sweep.at, now)).await?;
     sweep.next = earlier_of(sweep.next, next_check_at);
     let check = match last_name {
@@ -397,7 +397,7 @@ pub(super) async fn observe_page(
                 state
             }
         };
-        observations.push(Observation { subject: subject(job), state, samples: Vec::new() });
+        observations.push(Observation { subject: job_subject(job), state, samples: Vec::new() });
     }
     Ok((observations, next_check_at))
 }

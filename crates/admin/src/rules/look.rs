@@ -102,7 +102,7 @@ impl<'a> LookContext<'a> {
         for record in store.due_incidents(namespace, now, DUE_COUNT).await? {
             due_incidents.entry(record.rule).or_default().push(record);
         }
-        let (name, channels) = names(node, namespace).await?;
+        let (name, channels) = name_and_channels(node, namespace).await?;
         Ok(Self {
             node,
             facts: JobFacts::read(node, (&events, due_incidents.values().flatten())).await?,
@@ -137,7 +137,7 @@ impl<'a> LookContext<'a> {
                     observations.extend(self.facts.observe_events(rule, &self.events, &current_incidents))
                 }
                 ConditionKind::Instant if is_checked => {
-                    let sweep_result = facts::sweep(self.node, rule, self.now).await?;
+                    let sweep_result = facts::sweep_page(self.node, rule, self.now).await?;
                     (observations, check) = (sweep_result.observations, Some(sweep_result.check));
                     findings.has_more |= sweep_result.has_more;
                 }
@@ -290,7 +290,7 @@ pub(super) async fn acknowledge_once(
     if record.incident.state == IncidentState::Resolved || record.incident.acknowledged_at.is_some() {
         return Ok(true);
     }
-    let (name, channels) = names(node, namespace).await?;
+    let (name, channels) = name_and_channels(node, namespace).await?;
     let silences = silences(node, namespace, now).await?;
     let missing = missing_channels(&record.spec, &channels);
     let view = RuleView { spec: &record.spec, namespace: &name, missing_channels: &missing };
@@ -310,7 +310,10 @@ pub(super) async fn acknowledge_once(
 }
 
 /// The name of a namespace, and its channels.
-async fn names(node: &Node, namespace: NamespaceId) -> Result<(String, HashMap<String, ChannelId>), StoreError> {
+async fn name_and_channels(
+    node: &Node,
+    namespace: NamespaceId,
+) -> Result<(String, HashMap<String, ChannelId>), StoreError> {
     let store = node.store();
     let name = store.namespaces().await?.into_iter().find(|one| one.id == namespace).map(|one| one.name);
     let channels = store.channels(namespace).await?.into_iter().map(|channel| (channel.name, channel.id));

@@ -80,7 +80,7 @@ impl RuleLoop {
         let (mut changed, mut failed) = (0, None);
         for _ in 0..LOOK_COUNT_MAX {
             for (namespace, lost) in std::mem::take(&mut turns) {
-                if stop.is_cancelled() || Instant::now() >= end || !self.node.shared().membership.holds() {
+                if stop.is_cancelled() || Instant::now() >= end || !self.node.shared().membership.holds_lease() {
                     return failed.map_or(Ok(changed), Err);
                 }
                 self.last_namespace = Some(namespace);
@@ -130,7 +130,7 @@ impl Background for RuleLoop {
     }
 
     async fn tick(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
-        if !self.node.shared().membership.holds() {
+        if !self.node.shared().membership.holds_lease() {
             return Ok(0);
         }
         let (store, now) = (self.node.store_arc(), self.node.now());

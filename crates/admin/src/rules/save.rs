@@ -317,7 +317,7 @@ async fn observe_scope(
 ) -> Result<(Vec<Observation>, Option<u64>), StoreError> {
     let (mut observations, mut after_name) = (Vec::new(), String::new());
     for _ in 0..DRY_PAGES {
-        let (jobs, last_name) = facts::page(node, namespace, &spec.scope, &after_name).await?;
+        let (jobs, last_name) = facts::watched_page(node, namespace, &spec.scope, &after_name).await?;
         observations.extend(facts::observe_page(node, spec, &jobs, (now, now)).await?.0);
         match last_name {
             Some(last_name) => after_name = last_name,
@@ -351,7 +351,7 @@ async fn observe_unsuccessful(
     for job in store.watched_jobs_by_id(&jobs).await?.iter().filter(|job| facts::is_in_scope(&spec.scope, job)) {
         let newest_ends = facts::newest_ends(node, job.id, now).await?;
         let state = facts::judge_runs(&spec.condition, &newest_ends.runs, &[]);
-        observations.push(Observation { subject: facts::subject(job), state, samples: Vec::new() });
+        observations.push(Observation { subject: facts::job_subject(job), state, samples: Vec::new() });
     }
     Ok(observations)
 }

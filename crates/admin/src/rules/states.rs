@@ -14,7 +14,7 @@ use rondel_store::alerts::WatchedJob;
 use rondel_store::catalog::App;
 use rondel_store::rollups::{OpenJob, OpenQuery, PointDetail, PointKind, PointQuery, Verdicts};
 
-use super::facts::{is_in_scope, subject};
+use super::facts::{is_in_scope, job_subject};
 use super::fleet;
 use crate::node::Node;
 
@@ -134,7 +134,7 @@ async fn observe_jobs(
         let Some(job) = jobs.get(&open_job.job) else { continue };
         let (_, observation) = by_job.entry(job.id).or_insert_with(|| {
             let state = ConditionState::Holds { since: at, new_count: 0 };
-            (job.clone(), Observation { subject: subject(job), state, samples: Vec::new() })
+            (job.clone(), Observation { subject: job_subject(job), state, samples: Vec::new() })
         });
         if let ConditionState::Holds { since, .. } = &mut observation.state {
             *since = at.min(*since);

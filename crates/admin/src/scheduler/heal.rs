@@ -144,7 +144,7 @@ impl HealLoop {
     async fn expand_calendars(&self) -> Result<u64, StoreError> {
         let mut count = 0;
         for namespace in self.node.store().namespaces().await? {
-            let composed = calendars::composition(&self.node, namespace.id).await?.composed();
+            let composed = calendars::composition(&self.node, namespace.id).await?.composed_calendars();
             match calendars::expand_until_settled(&self.node, namespace.id, &composed).await {
                 Ok(expanded) => count += expanded,
                 Err(CalendarError::Store(error)) => return Err(error),

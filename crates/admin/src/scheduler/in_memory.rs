@@ -110,7 +110,7 @@ impl AwaitingRuns {
     }
 
     /// The runs among these that are not known to await their children.
-    pub(crate) fn missing(&self, mut runs: Vec<RunId>) -> Vec<RunId> {
+    pub(crate) fn missing_runs(&self, mut runs: Vec<RunId>) -> Vec<RunId> {
         let awaiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         runs.retain(|run| !awaiting.contains_key(run));
         runs
@@ -317,7 +317,7 @@ impl InMemory {
     }
 
     /// The runs among these that are not in memory.
-    pub(crate) fn missing(&self, runs: impl IntoIterator<Item = RunId>) -> Vec<RunId> {
+    pub(crate) fn missing_runs(&self, runs: impl IntoIterator<Item = RunId>) -> Vec<RunId> {
         let contents = self.lock();
         runs.into_iter().filter(|run| !contents.runs.contains_key(run)).collect()
     }

@@ -68,7 +68,7 @@ struct ClaimOutcome {
 impl ClaimOutcome {
     const NOTHING: Self = Self { job_count: 0, is_exhausted: true };
 
-    const fn with(self, other: Self) -> Self {
+    const fn plus(self, other: Self) -> Self {
         Self { job_count: self.job_count + other.job_count, is_exhausted: self.is_exhausted && other.is_exhausted }
     }
 }
@@ -105,7 +105,7 @@ impl Background for ScanLoop {
         let claimed = self.scan().await;
         self.shared.metrics.scan.observe(tick_start.elapsed());
         let Some(claimed) = claimed? else { return Ok(0) };
-        self.shared.metrics.scanned(self.shared.clock.now());
+        self.shared.metrics.record_scan(self.shared.clock.now());
         Ok(claimed)
     }
 }
@@ -139,7 +139,7 @@ impl ScanLoop {
 
     /// One scan. Returns the number of jobs whose fires were claimed; `None` if this node may claim none now.
     async fn scan(&mut self) -> Result<Option<u64>, StoreError> {
-        let Some(lease) = self.shared.membership.held() else { return Ok(None) };
+        let Some(lease) = self.shared.membership.held_lease() else { return Ok(None) };
         if !self.shared.has_begun_adoption() {
             return Ok(None);
         }
@@ -184,7 +184,7 @@ impl ScanLoop {
         let waiting = self.take_waiting(lease, near, claim_budget).await?;
         let overdue = self.claim_backlog(lease, homes, overdue_before).await?;
         let dense = self.claim_dense(lease, homes, now).await?;
-        Ok(soon.with(late).with(waiting).with(overdue).with(dense))
+        Ok(soon.plus(late).plus(waiting).plus(overdue).plus(dense))
     }
 
     /// Claims the fires that have been due for longer than `look_ahead`.
@@ -226,7 +226,7 @@ impl ScanLoop {
     ) -> Result<ClaimOutcome, StoreError> {
         let range = DueRange { from, to, limit: self.shared.config.claim_page.min(budget).max(1) };
         let own_outcome = self.claim_range(lease, ClaimScope::Own, range, budget).await?;
-        Ok(own_outcome.with(self.claim_range(lease, ClaimScope::Orphaned(homes), range, budget).await?))
+        Ok(own_outcome.plus(self.claim_range(lease, ClaimScope::Orphaned(homes), range, budget).await?))
     }
 
     /// Claims the fires of dense instants early, if there are so many that they would be late otherwise.
@@ -249,7 +249,7 @@ impl ScanLoop {
         let dense_instants = self.shared.store.dense_instants(&all_homes, range, dense_from).await?;
         let mut outcome = ClaimOutcome::NOTHING;
         for at in instants_to_claim(&dense_instants, pace, now) {
-            outcome = outcome.with(self.claim_between(lease, homes, (at, at), budget).await?);
+            outcome = outcome.plus(self.claim_between(lease, homes, (at, at), budget).await?);
             if !outcome.is_exhausted {
                 break;
             }
@@ -378,7 +378,7 @@ impl ScanLoop {
             let claimed = self.shared.store.claim(lease.token, &batch).await?;
             won += claimed.jobs.len();
             self.shared.counters.add(Count::StatementsRefused, usize::from(claimed.is_refused));
-            if self.shared.membership.holds() {
+            if self.shared.membership.holds_lease() {
                 let is_new = |job: &&ClaimJob| job.expected_row.home != lease.token.node;
                 let share =
                     |job: &ClaimJob| JobShare { job: job.expected_row.job, recent_fires: job.recent_fires.thousandths };

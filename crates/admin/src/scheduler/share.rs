@@ -88,12 +88,12 @@ impl ClaimCounts {
     }
 
     /// How many claims were tried, and how many were lost.
-    pub(crate) fn read(&self) -> (u64, u64) {
+    pub(crate) fn tried_and_lost(&self) -> (u64, u64) {
         (self.tried_count.load(Ordering::Relaxed), self.lost_count.load(Ordering::Relaxed))
     }
 
     /// The jobs gained since the last count, and the thousandths of their recent fires.
-    pub(crate) fn gained(&self) -> (u64, u64) {
+    pub(crate) fn gained_counts(&self) -> (u64, u64) {
         (self.gained_count.load(Ordering::Relaxed), self.gained_fires.load(Ordering::Relaxed))
     }
 }

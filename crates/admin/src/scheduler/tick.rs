@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::background::{Background, TickError};
 use crate::dispatch::waits::end_of_missed;
 use crate::dispatch::{Event, ReadyRun, end_of_unsent};
-use crate::metrics::{CountedRun, size};
+use crate::metrics::{CountedRun, to_u64};
 use crate::node::Shared;
 use crate::scheduler::command::TickCommand;
 use crate::scheduler::ring::Ring;
@@ -92,7 +92,7 @@ impl Background for TickLoop {
         let handed = self.hand_over_due().await;
         self.shared.metrics.tick.observe(began.elapsed());
         let held = self.ring.len() + self.later_runs.len() + self.unread_runs.len();
-        self.shared.metrics.held.ring.store(size(held), Ordering::Relaxed);
+        self.shared.metrics.held.ring.store(to_u64(held), Ordering::Relaxed);
         Ok(handed?)
     }
 }

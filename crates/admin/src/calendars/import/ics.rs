@@ -141,7 +141,7 @@ impl Event {
         };
         let start_days = match &self.recurrence {
             None => vec![start],
-            Some(recurrence) => recurrence.starts(start, years).map_err(event_error)?,
+            Some(recurrence) => recurrence.start_days(start, years).map_err(event_error)?,
         };
         for start in start_days.into_iter().filter(|start| !self.excluded_days.contains(start)) {
             let last_day = start.checked_add_days(DayCount::new(length - 1));

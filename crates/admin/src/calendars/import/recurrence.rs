@@ -63,7 +63,7 @@ impl Recurrence {
     }
 
     /// The days on which the event begins; the first is `start` itself, if the rule matches it.
-    pub(super) fn starts(&self, start: NaiveDate, years: Option<(i32, i32)>) -> Result<Vec<NaiveDate>, String> {
+    pub(super) fn start_days(&self, start: NaiveDate, years: Option<(i32, i32)>) -> Result<Vec<NaiveDate>, String> {
         if self.count.is_none() && self.until.is_none() && years.is_none() {
             return Err("repeats each year without end: give the years, as in years=2026..2030".to_owned());
         }

@@ -22,7 +22,7 @@ use crate::dispatch::recovery::seek::RemoteExecutors;
 impl StepLoop {
     /// Hands jobs over to a node, and reports when the handover has ended.
     pub(crate) async fn hand_over(&self, jobs: BTreeSet<JobId>, new_home: NodeId) -> Result<(), StoreError> {
-        let result = match self.shared.membership.held() {
+        let result = match self.shared.membership.held_lease() {
             Some(lease) => self.move_jobs(&lease, &jobs, new_home).await,
             None => Ok(()),
         };
@@ -32,7 +32,7 @@ impl StepLoop {
 
     /// Hands over the jobs of these runs to nodes with a stream to an executor that can run them.
     pub(crate) async fn seek(&self, stranded: Vec<ReadyRun>) -> Result<(), StoreError> {
-        let result = match self.shared.membership.held() {
+        let result = match self.shared.membership.held_lease() {
             Some(lease) => self.seek_each(&lease, &stranded).await,
             None => Ok(()),
         };

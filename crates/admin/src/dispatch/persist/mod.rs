@@ -138,7 +138,7 @@ impl StepLoop {
         let kept_limits = loop {
             match store.give_limits(token, limits, new_home).await {
                 Ok(kept_limits) => break kept_limits,
-                Err(error) if error.is_transient() && self.shared.membership.held().is_some() => {
+                Err(error) if error.is_transient() && self.shared.membership.held_lease().is_some() => {
                     tokio::time::sleep(RETRY_DELAY).await;
                 }
                 Err(error) => return Err(error),

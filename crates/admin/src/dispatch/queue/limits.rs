@@ -328,7 +328,7 @@ impl Limits {
     }
 
     /// At most `count` of the waiting runs for which `is_chosen` is true, from the limits in rotation, each with the limit that it waits for.
-    pub(crate) fn some_waiting<'a>(
+    pub(crate) fn first_waiting_runs<'a>(
         &'a self,
         is_chosen: impl Fn(&ReadyRun) -> bool,
         count: usize,

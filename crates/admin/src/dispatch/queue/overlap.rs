@@ -154,7 +154,7 @@ impl Gates {
 
     /// At most `count` of the runs that wait for their turn and for which `is_chosen` is true, from the gates in rotation, each with the run
     /// that it waits behind.
-    pub(crate) fn some_queued<'a>(
+    pub(crate) fn first_queued_runs<'a>(
         &'a self,
         is_chosen: impl Fn(&ReadyRun) -> bool,
         count: usize,

@@ -226,7 +226,7 @@ impl ParkedRuns {
 
     /// At most `count` runs for which `is_chosen` is true, one from each kind in rotation. Within a kind the search ends at the first run for
     /// which `is_chosen` is false, so that it does not read a long queue to its end.
-    pub(crate) fn waiting<'a>(
+    pub(crate) fn first_waiting_runs<'a>(
         &self,
         is_chosen: impl Fn(&OpenRun) -> bool,
         count: usize,
@@ -463,9 +463,12 @@ mod tests {
         let (one, other) = (definition(&json!({})), definition(&json!({"handler": "other"})));
         let (parked, runs) = parked(&[(1, &one), (2, &one), (3, &one), (4, &other)]);
         let seconds = |some: Vec<&ReadyRun>| some.iter().map(|ready| ready.run.due_at.second()).collect::<Vec<_>>();
-        assert_eq!(seconds(parked.waiting(|_| true, 3, &runs)), [1, 4, 2], "a long queue hides no other");
-        assert_eq!(seconds(parked.waiting(|open| open.ready.definition.job.handler == "other", 9, &runs)), [4]);
-        assert_eq!(seconds(parked.waiting(|open| open.ready.run.due_at.second() != 2, 9, &runs)), [1, 4]);
+        assert_eq!(seconds(parked.first_waiting_runs(|_| true, 3, &runs)), [1, 4, 2], "a long queue hides no other");
+        assert_eq!(
+            seconds(parked.first_waiting_runs(|open| open.ready.definition.job.handler == "other", 9, &runs)),
+            [4]
+        );
+        assert_eq!(seconds(parked.first_waiting_runs(|open| open.ready.run.due_at.second() != 2, 9, &runs)), [1, 4]);
     }
 
     /// With a hundred thousand runs, this test takes minutes unless every step is logarithmic.

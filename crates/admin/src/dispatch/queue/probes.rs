@@ -205,7 +205,7 @@ impl Probes {
     }
 
     /// Jobs with a probe whose deadline has passed.
-    pub(crate) fn take_ended(&mut self, now: Timestamp) -> Vec<JobId> {
+    pub(crate) fn take_expired_jobs(&mut self, now: Timestamp) -> Vec<JobId> {
         let mut ended_probes = Vec::new();
         while let Some((_, job)) = self.deadlines.pop_front_if(|(until, _)| *until <= now) {
             ended_probes.push(job);
@@ -317,8 +317,8 @@ mod tests {
         let (mut probes, busyover) = (Asking::default(), job("busyover"));
         ask(&mut probes, &busyover, 0);
         assert_eq!(probes.0.wake_at(), at(200));
-        assert_eq!(probes.0.take_ended(at(199)), []);
-        assert_eq!(probes.0.take_ended(at(200)), [JOB]);
+        assert_eq!(probes.0.take_expired_jobs(at(199)), []);
+        assert_eq!(probes.0.take_expired_jobs(at(200)), [JOB]);
         assert!(probes.0.unanswered_questions.is_empty(), "questions without an answer are forgotten");
         assert_eq!(probes.0.take(JOB, &mut probes.1).len(), 1);
         probes.0.pause(JOB, at(200));

@@ -58,7 +58,7 @@ impl Deadlines {
     }
 
     /// The runs that are past their deadlines by `ask` or `give_up`, the `overdue_` settings of [`EngineConfig`](crate::EngineConfig).
-    pub(super) fn overdue(
+    pub(super) fn due_actions(
         &self,
         now_micros: i64,
         (ask, give_up): (Duration, Duration),
@@ -96,8 +96,8 @@ mod tests {
         deadlines.record_asked(first.run.id);
         deadlines.record_start(&second, at(200));
         deadlines.record_start(&first, at(300));
-        assert_eq!(deadlines.overdue(at(249), PATIENCE), []);
-        assert_eq!(deadlines.overdue(at(250), PATIENCE), [(first.run.id, 2, OverdueAction::Ask)]);
+        assert_eq!(deadlines.due_actions(at(249), PATIENCE), []);
+        assert_eq!(deadlines.due_actions(at(250), PATIENCE), [(first.run.id, 2, OverdueAction::Ask)]);
         assert_eq!(deadlines.judge(first.run.id, Outcome::Cancelled), Outcome::Cancelled);
     }
 
@@ -117,13 +117,13 @@ mod tests {
             (190, Some(OverdueAction::GiveUp)),
         ] {
             let expected: Vec<_> = what.map(|what| (run, 1, what)).into_iter().collect();
-            assert_eq!(deadlines.overdue(at(second), PATIENCE), expected, "{second}");
+            assert_eq!(deadlines.due_actions(at(second), PATIENCE), expected, "{second}");
         }
         assert_eq!(deadlines.judge(run, Outcome::Cancelled), Outcome::Cancelled);
         deadlines.record_asked(run);
         assert_eq!(deadlines.judge(run, Outcome::Cancelled), Outcome::TimedOut);
         assert_eq!(deadlines.judge(run, Outcome::Succeeded), Outcome::Succeeded);
         deadlines.forget(run);
-        assert_eq!(deadlines.overdue(at(500), PATIENCE), []);
+        assert_eq!(deadlines.due_actions(at(500), PATIENCE), []);
     }
 }

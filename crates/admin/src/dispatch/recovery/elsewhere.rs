@@ -64,7 +64,7 @@ impl RelayedQuestions {
     }
 
     /// The attempts that executors without a stream here have, by the answers that cover these leases.
-    pub(crate) fn held<'a>(
+    pub(crate) fn reported_runs<'a>(
         &'a self,
         leases: &'a BTreeMap<NodeId, i64>,
         executors: &'a Executors,
@@ -75,7 +75,7 @@ impl RelayedQuestions {
     }
 
     /// The name of an executor at the server that relayed its answer.
-    pub(crate) fn name(&self, executor: ExecutorId) -> Option<&str> {
+    pub(crate) fn executor_name(&self, executor: ExecutorId) -> Option<&str> {
         self.inquiries.get(&executor)?.answer.as_ref().map(|answer| answer.executor_name.as_str())
     }
 
@@ -135,7 +135,7 @@ struct RelayedQuestion {
 
 impl Relays {
     /// Whether a server waits for this executor's answer about the lease.
-    pub(crate) fn asks(&self, executor: ExecutorId, lease: LeaseToken) -> bool {
+    pub(crate) fn has_question_to(&self, executor: ExecutorId, lease: LeaseToken) -> bool {
         let is_it = |relayed: &RelayedQuestion| {
             relayed.request.executor == executor && relayed.missing_leases.get(&lease.node) == Some(&lease.epoch)
         };
@@ -239,7 +239,7 @@ mod tests {
             assert_eq!(questions.has_answered(ONE, &now), covered, "{epochs:?}");
             assert!(!questions.has_answered(ExecutorId::new(2), &now));
             let executors = Executors::default();
-            assert_eq!(questions.held(&now, &executors).count(), usize::from(covered), "{epochs:?}");
+            assert_eq!(questions.reported_runs(&now, &executors).count(), usize::from(covered), "{epochs:?}");
             let asked_again = questions.ask(ASKER, &[ONE].into(), &now, AT(10_001)).len();
             assert_eq!(asked_again, usize::from(!covered), "{epochs:?}");
         }
@@ -252,10 +252,10 @@ mod tests {
         let (session, online, _stream) = executor(1, 1);
         let mut executors = Executors::default();
         executors.join(session, &online, Report::default());
-        assert_eq!(questions.held(&leases(&[(2, 3)]), &executors).count(), 0);
-        assert_eq!(questions.name(ONE), Some("e1"));
+        assert_eq!(questions.reported_runs(&leases(&[(2, 3)]), &executors).count(), 0);
+        assert_eq!(questions.executor_name(ONE), Some("e1"));
         questions.begin_roll_call(AT(30_000));
-        assert_eq!(questions.name(ONE), None, "the next call asks again");
+        assert_eq!(questions.executor_name(ONE), None, "the next call asks again");
     }
 
     #[test]
@@ -281,8 +281,12 @@ mod tests {
         let mut relays = Relays::default();
         assert_eq!(relays.replace_questions(vec![first.clone(), second.clone()]).len(), 3);
         let two = ExecutorId::new(2);
-        assert!(relays.asks(ONE, lease(2, 3)) && relays.asks(two, lease(6, 1)));
-        assert!(!relays.asks(two, lease(2, 3)) && !relays.asks(ONE, lease(2, 2)) && !relays.asks(ONE, lease(5, 4)));
+        assert!(relays.has_question_to(ONE, lease(2, 3)) && relays.has_question_to(two, lease(6, 1)));
+        assert!(
+            !relays.has_question_to(two, lease(2, 3))
+                && !relays.has_question_to(ONE, lease(2, 2))
+                && !relays.has_question_to(ONE, lease(5, 4))
+        );
         assert_eq!(relays.take_completed(two, lease(2, 3)), [], "no server asks that of it");
         assert_eq!(relays.take_completed(two, lease(5, 3)), [], "an earlier lease than the one that is asked about");
         assert_eq!(relays.take_completed(two, lease(6, 1)), []);

@@ -122,7 +122,7 @@ pub(crate) fn look_at_rows(d: &mut Decision<'_>) {
     }
     d.state.recovery.next_look_at = now + LOOK_PERIOD;
     let mut runs = if d.facts.settings.is_single_server { Vec::new() } else { runs_held_for_long(d) };
-    let missing_runs_ahead = d.facts.in_memory.missing(d.state.gates.runs_holding_up());
+    let missing_runs_ahead = d.facts.in_memory.missing_runs(d.state.gates.runs_holding_up());
     runs.extend(next_in_turn(missing_runs_ahead, &mut d.state.recovery.last_looked_runs.0, LOOK_COUNT_MAX));
     if !runs.is_empty() {
         d.step(Step::CheckRows(runs));
@@ -175,7 +175,7 @@ pub(crate) fn on_rows_checked(d: &mut Decision<'_>, asked_runs: &[RunId], checks
             if let Some(row) = row {
                 update_lease(d, row);
             }
-        } else if !d.facts.in_memory.missing([*run]).is_empty() {
+        } else if !d.facts.in_memory.missing_runs([*run]).is_empty() {
             let admitted_runs = match place_by_row(row.filter(|row| is_own(row))) {
                 RowPlace::Open => continue,
                 RowPlace::Reserved => d.state.gates.make_reserved(*run, &mut d.state.runs),

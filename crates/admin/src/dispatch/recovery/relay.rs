@@ -22,8 +22,8 @@ pub(crate) fn ask_elsewhere(d: &mut Decision<'_>) {
     }
     let (now, asker) = (d.now, d.facts.token.node);
     let rollcall = &mut d.state.recovery.rollcall;
-    let absent_executors = rollcall.absent(&d.state.executors);
-    let (runs_elsewhere, leases) = rollcall.elsewhere();
+    let absent_executors = rollcall.absent_witnesses(&d.state.executors);
+    let (runs_elsewhere, leases) = rollcall.relayed_questions();
     let requests = runs_elsewhere.ask(asker, &absent_executors, leases, now);
     if !requests.is_empty() {
         d.step(Step::AskFences(requests));

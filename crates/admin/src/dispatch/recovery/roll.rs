@@ -152,7 +152,7 @@ pub(crate) fn resolve(d: &mut Decision<'_>) {
 pub(crate) fn on_fences_relayed(d: &mut Decision<'_>, answers: Vec<RelayedAnswer>) {
     let mut is_new = false;
     for answer in answers {
-        is_new |= d.state.recovery.rollcall.elsewhere().0.record_answer(answer);
+        is_new |= d.state.recovery.rollcall.relayed_questions().0.record_answer(answer);
     }
     if is_new {
         resolve(d);

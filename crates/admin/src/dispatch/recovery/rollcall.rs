@@ -123,21 +123,21 @@ impl RollCall {
     }
 
     /// The connected executors that have still to answer, each with the leases to answer about.
-    pub(crate) fn unanswered(&self, executors: &Executors) -> Unanswered {
-        let mut unanswered_fences = Unanswered::new();
+    pub(crate) fn open_fences(&self, executors: &Executors) -> Unanswered {
+        let mut open_fences = Unanswered::new();
         for Group { witnesses, .. } in self.groups() {
             for online in witnesses.iter().filter_map(|id| executors.get(*id)) {
                 let missing: Vec<LeaseToken> = self.leases().filter(|lease| !online.has_fenced(*lease)).collect();
                 if !missing.is_empty() {
-                    unanswered_fences.insert(online.session.executor, missing);
+                    open_fences.insert(online.session.executor, missing);
                 }
             }
         }
-        unanswered_fences
+        open_fences
     }
 
     /// Executors that may have some of the runs, are alive as far as is known, and are not connected here.
-    pub(crate) fn absent(&self, executors: &Executors) -> BTreeSet<ExecutorId> {
+    pub(crate) fn absent_witnesses(&self, executors: &Executors) -> BTreeSet<ExecutorId> {
         let is_absent =
             |app, id| executors.get(id).is_none() && !executors.is_lost(id) && executors.successor(app, id).is_none();
         let of_group = |group: Group<'_>| {
@@ -148,13 +148,13 @@ impl RollCall {
     }
 
     /// The questions through other servers, and the leases that they are about.
-    pub(crate) fn elsewhere(&mut self) -> (&mut RelayedQuestions, &BTreeMap<NodeId, i64>) {
+    pub(crate) fn relayed_questions(&mut self) -> (&mut RelayedQuestions, &BTreeMap<NodeId, i64>) {
         (&mut self.relayed_questions, &self.ended_leases)
     }
 
     /// The name of an executor whose answer another server relayed.
     pub(crate) fn name_elsewhere(&self, executor: ExecutorId) -> Option<&str> {
-        self.relayed_questions.name(executor)
+        self.relayed_questions.executor_name(executor)
     }
 
     pub(crate) fn remove(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<ReadyRun> {
@@ -201,7 +201,7 @@ impl RollCall {
         let mut ended_runs = Vec::new();
         for online in executors.all() {
             let id = online.session.executor;
-            let reported_runs = online.held().filter(|_| self.has_answered(online));
+            let reported_runs = online.held_runs().filter(|_| self.has_answered(online));
             // Only the results in the journal remain of the executor's dead predecessor.
             let journaled = online.report.finished.iter().filter(|_| online.report.predecessor.is_some());
             let mut attempts: Vec<_> = reported_runs.chain(journaled).copied().collect();
@@ -231,7 +231,7 @@ impl RollCall {
     /// Takes out the runs that executors have according to the answers that other servers relayed.
     fn held_elsewhere(&mut self, executors: &Executors) -> Vec<(RunId, CallOutcome)> {
         let mut held_runs = Vec::new();
-        for (id, held) in self.relayed_questions.held(&self.ended_leases, executors) {
+        for (id, held) in self.relayed_questions.reported_runs(&self.ended_leases, executors) {
             let is_its = |run: &RunId, called: &mut RollCallEntry| {
                 held.contains(&(*run, called.attempt)) && called.witnesses.binary_search(&id).is_ok()
             };

@@ -34,7 +34,7 @@ pub(crate) fn seek_elsewhere(d: &mut Decision<'_>) {
     let executors = &d.state.executors;
     let is_stranded = |open: &OpenRun| {
         let ready = &open.ready;
-        open.since() + SEEK_AFTER <= now && executors.eligible(ready).is_empty()
+        open.since() + SEEK_AFTER <= now && executors.eligible_executors(ready).is_empty()
     };
     let last_sought = d.state.recovery.last_sought;
     let first_runs = d.state.parked.first_of_jobs(last_sought, d.facts.settings.seek_jobs, &d.state.runs);

@@ -191,7 +191,7 @@ impl ResultLoop {
         self.count(&finished);
         Self::log_ends(&attempt_ends, &finished);
         for ((attempt_end, counted_run), finished) in attempt_ends.iter().zip(&counted_runs).zip(&finished) {
-            self.shared.metrics.ended(attempt_end, counted_run, finished);
+            self.shared.metrics.count_end(attempt_end, counted_run, finished);
             if let Some((namespace, job, fire_at)) = counted_run.expected_success(finished, &awaiting) {
                 self.shared.noted_successes.add(namespace, job, fire_at);
             }
@@ -263,7 +263,7 @@ impl ResultLoop {
         loop {
             let batch = &batch[ends_in_order.answers.len()..];
             // Without a lease nothing is written, and nothing acknowledged: the results wait here and with the executors.
-            let Some(lease) = self.shared.membership.held() else {
+            let Some(lease) = self.shared.membership.held_lease() else {
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => return None,

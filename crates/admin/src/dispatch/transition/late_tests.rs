@@ -188,7 +188,7 @@ fn a_run_that_is_being_handed_over_is_not_started() {
     world.around.departing.begin_handover([(run(1), Timestamp::from_secs(1))]);
     world.arrive([plain(1), plain(2)]);
     assert_eq!(world.at(2.0), ["sent to 1: 2"]);
-    assert_eq!(world.around.in_memory.missing([run(1), run(2)]), [run(1)]);
+    assert_eq!(world.around.in_memory.missing_runs([run(1), run(2)]), [run(1)]);
 }
 
 /// The runs of a stopped app that executors have are asked to end; runs of other apps, and runs whose ends are being stored, are not.

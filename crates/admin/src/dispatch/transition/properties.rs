@@ -41,7 +41,7 @@ enum Happening {
     NextLease,
 }
 
-fn happening() -> impl Strategy<Value = Happening> {
+fn arbitrary_happening() -> impl Strategy<Value = Happening> {
     use Happening::*;
     let executor = 1..=2_i64;
     prop_oneof![
@@ -301,7 +301,7 @@ impl Model {
             let in_hand = in_hand.map(|ready| ready.run.attempt);
             assert!(waits.is_none() || waits != in_hand, "{run} has two owners after {happening:?}");
             let is_ending = self.ends.iter().any(|end| end.attempt_end.run == *run);
-            let is_here = self.world.around.in_memory.missing([*run]).is_empty();
+            let is_here = self.world.around.in_memory.missing_runs([*run]).is_empty();
             let has_owner = waits.is_some() || in_hand.is_some() || is_ending;
             assert!(!is_here || has_owner, "{run} is lost after {happening:?}: {row:?}");
         }
@@ -339,7 +339,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_run_is_lost_owned_twice_or_stuck(happenings in prop::collection::vec(happening(), 1..80)) {
+    fn no_run_is_lost_owned_twice_or_stuck(happenings in prop::collection::vec(arbitrary_happening(), 1..80)) {
         let mut model = Model::new();
         for happening in happenings {
             model.happens(happening);

@@ -216,7 +216,7 @@ fn a_run_whose_next_attempt_waits_in_the_store_is_forgotten() {
         world.arrive([plain(1)]);
         world.at(1.0);
         world.on(Event::RowsChecked(vec![run(1)], vec![row]));
-        assert_eq!(world.around.in_memory.missing([run(1)]).is_empty(), is_here);
+        assert_eq!(world.around.in_memory.missing_runs([run(1)]).is_empty(), is_here);
     }
 }
 
@@ -255,7 +255,7 @@ fn a_row_that_has_gone_on_forgets_no_later_attempt() {
     world.around.in_memory.forget([run(1)]);
     world.arrive([second]);
     assert_eq!(world.described(Event::RowsChecked(vec![run(1)], vec![row(1, RunStatus::Pending, 2, own)])), NOTHING);
-    assert!(world.state.runs.active(run(1)).is_none() && world.around.in_memory.missing([run(1)]).is_empty());
+    assert!(world.state.runs.active(run(1)).is_none() && world.around.in_memory.missing_runs([run(1)]).is_empty());
     assert_eq!(world.at(2.0), ["sent to 1: 1"]);
     let active = world.state.runs.active(run(1)).map(|active| active.ready.run.attempt);
     assert_eq!(active, Some(2));
@@ -314,7 +314,7 @@ fn the_end_of_an_attempt_ends_that_attempt_and_those_before() {
         let settled = SettledAttempt { run: run(1), attempt: 1, owner: Some(owner), end_outcome: verdict() };
         world.on(Event::Settled(vec![settled]));
         assert_eq!(world.state.runs.in_roll_call(run(1)).is_some(), owner == before);
-        assert_eq!(world.around.in_memory.missing([run(1)]).is_empty(), owner == before);
+        assert_eq!(world.around.in_memory.missing_runs([run(1)]).is_empty(), owner == before);
     }
 }
 
@@ -327,7 +327,7 @@ fn the_end_of_an_attempt_does_not_forget_the_next() {
     world.arrive([second]);
     assert_eq!(world.at(1.0), NOTHING);
     assert_eq!(world.settled(1, 1, verdict()), NOTHING);
-    assert!(world.around.in_memory.missing([run(1)]).is_empty());
+    assert!(world.around.in_memory.missing_runs([run(1)]).is_empty());
     world.join(1, 1, Report::default());
     assert_eq!(world.flush(), ["sent to 1: 1"]);
 }
@@ -496,5 +496,5 @@ fn a_broadcast_starts_the_shards_that_are_its_own() {
     assert_eq!(world.described(Event::Expanded(Box::new(root.run.clone()), Shards { asked, open })), NOTHING);
     assert_eq!(world.at(1.1), ["sent to 1: 11"]);
     let gone = [begun.id, moved.id, root.run.id];
-    assert_eq!(world.around.in_memory.missing([own.id].into_iter().chain(gone)), gone);
+    assert_eq!(world.around.in_memory.missing_runs([own.id].into_iter().chain(gone)), gone);
 }

@@ -85,7 +85,7 @@ fn nothing_is_sent_without_the_lease() {
     world.around.token.epoch = 2;
     world.on(Event::AllAdopted(world.around.token));
     assert_eq!(world.at(5.0), NOTHING, "the next lease finds it in the store");
-    assert!(!world.around.in_memory.missing([run(4)]).is_empty());
+    assert!(!world.around.in_memory.missing_runs([run(4)]).is_empty());
     assert_eq!(world.result(1, 1, 1), ["end of 1/1: Succeeded"], "who has it may report it");
 }
 

@@ -95,18 +95,18 @@ impl PendingSignIn {
     }
 
     pub(super) fn state(&self) -> String {
-        self.derived("state")
+        self.derived_value("state")
     }
 
     pub(super) fn nonce(&self) -> String {
-        self.derived("nonce")
+        self.derived_value("nonce")
     }
 
     pub(super) fn verifier(&self) -> String {
-        self.derived("verifier")
+        self.derived_value("verifier")
     }
 
-    fn derived(&self, purpose: &str) -> String {
+    fn derived_value(&self, purpose: &str) -> String {
         hex(&Sha256::digest(format!("rondel oidc {purpose}\n{}", self.cookie)))
     }
 }

@@ -154,7 +154,7 @@ pub enum SignInOwner {
 
 impl SignInOwner {
     /// The account, the token whose rights the sign-in has, and the token with which it ends.
-    const fn parts(self) -> (Option<AccountId>, Option<TokenId>, Option<TokenId>) {
+    const fn owner_ids(self) -> (Option<AccountId>, Option<TokenId>, Option<TokenId>) {
         match self {
             Self::Account(account) => (Some(account), None, None),
             Self::AccountBy(account, minted_by) => (Some(account), None, Some(minted_by)),
@@ -195,7 +195,7 @@ pub async fn begin(
     now: Timestamp,
 ) -> Result<Token, StoreError> {
     let cookie = Token::generate();
-    let (account, token, minted_by) = owner.parts();
+    let (account, token, minted_by) = owner.owner_ids();
     let session = WebSession {
         id: rondel_core::SessionId::new(id),
         hash: cookie.hash(),
@@ -337,7 +337,7 @@ pub async fn end(store: &dyn Store, cookie: &str) -> Result<(), StoreError> {
 /// The store's.
 pub async fn link(store: &dyn Store, owner: SignInOwner, now: Timestamp) -> Result<Token, StoreError> {
     let secret = Token::generate();
-    let (account, token, minted_by) = owner.parts();
+    let (account, token, minted_by) = owner.owner_ids();
     let (purpose, expires_at) = (LinkPurpose::SignIn, now + LINK_LIFETIME);
     let link = SignInLink { hash: secret.hash(), purpose, account, token, minted_by, expires_at };
     store.add_link(&link, now).await?;

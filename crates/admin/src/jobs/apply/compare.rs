@@ -100,7 +100,7 @@ pub(super) async fn compare(
     if let Some(app) = request.prune {
         let names: BTreeSet<&str> = graph_specs.iter().map(|spec| spec.name.as_str()).collect();
         let mut query = JobQuery { app: Some(app), limit: PAGE, ..JobQuery::default() };
-        while let Some(page) = unlisted(node, namespace, &mut query, &names).await? {
+        while let Some(page) = unlisted_jobs(node, namespace, &mut query, &names).await? {
             removed.extend(page.iter().map(|record| record.id));
             for (job, work) in comparison.plan_removals(page).await? {
                 report(job, work);
@@ -121,7 +121,7 @@ async fn calendars_named(node: &Node, namespace: NamespaceId, specs: &[JobSpec])
 }
 
 /// The next page of jobs of an app that are not in the list and that no code declares; `None` at the end.
-async fn unlisted(
+async fn unlisted_jobs(
     node: &Node,
     namespace: NamespaceId,
     query: &mut JobQuery,

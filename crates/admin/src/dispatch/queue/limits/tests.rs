@@ -169,7 +169,7 @@ fn a_limit_with_many_waiting_runs_hides_no_other() {
         send(&mut limits, &ready(second, job), at(0), &mut runs);
     }
     let seconds = |is_chosen: fn(&ReadyRun) -> bool, count| {
-        let some = limits.some_waiting(is_chosen, count, &runs);
+        let some = limits.first_waiting_runs(is_chosen, count, &runs);
         some.iter().map(|(_, ready)| ready.run.due_at.second()).collect::<Vec<_>>()
     };
     assert_eq!(seconds(|_| true, 3), [2, 6, 3]);

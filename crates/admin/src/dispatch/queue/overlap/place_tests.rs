@@ -219,7 +219,7 @@ fn a_gate_with_many_queued_runs_hides_no_other() {
         ready.run.job = JobId::new(job);
         gated.enter(ready);
     }
-    let some = gated.gates.some_queued(|_| true, 2, &gated.runs);
+    let some = gated.gates.first_queued_runs(|_| true, 2, &gated.runs);
     let mut seconds: Vec<i64> = some.iter().map(|(ready, _)| ready.run.due_at.second()).collect();
     seconds.sort_unstable();
     assert_eq!(seconds, [2, 6]);

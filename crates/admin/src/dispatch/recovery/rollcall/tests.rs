@@ -163,7 +163,7 @@ fn a_fence_of_an_older_lease_or_stream_is_no_answer() {
     fences(&mut executors, 2, 2, DEAD, &[]);
     let mut rollcall = called(&mut executors);
     fences(&mut executors, 1, 1, DEAD, &[]);
-    assert_eq!(rollcall.unanswered(&executors), Unanswered::from([(ExecutorId::new(2), vec![DEAD])]), "asked before");
+    assert_eq!(rollcall.open_fences(&executors), Unanswered::from([(ExecutorId::new(2), vec![DEAD])]), "asked before");
     fences(&mut executors, 2, 2, LeaseToken { epoch: 2, ..DEAD }, &[]);
     fences(&mut executors, 2, 1, DEAD, &[]);
     assert_eq!(resolve(&mut rollcall, &executors), "not yet");
@@ -297,10 +297,10 @@ fn an_executor_that_is_not_connected_answers_by_way_of_another_server() {
     let mut rollcall = called(&mut executors);
     join(&mut executors, 1, 1, Report::default());
     fences(&mut executors, 1, 1, DEAD, &[]);
-    assert_eq!(rollcall.absent(&executors), BTreeSet::from([ExecutorId::new(2)]));
+    assert_eq!(rollcall.absent_witnesses(&executors), BTreeSet::from([ExecutorId::new(2)]));
     let ask = |rollcall: &mut RollCall, executors: &Executors, now| {
-        let absent = rollcall.absent(executors);
-        let (elsewhere, leases) = rollcall.elsewhere();
+        let absent = rollcall.absent_witnesses(executors);
+        let (elsewhere, leases) = rollcall.relayed_questions();
         elsewhere.ask(NodeId::new(9), &absent, leases, now)
     };
     assert_eq!(ask(&mut rollcall, &executors, at(102)), [], "it may connect by itself");
@@ -317,14 +317,14 @@ fn an_executor_that_is_not_connected_answers_by_way_of_another_server() {
         name: "two".to_owned(),
         held: held.iter().map(|run| (RunId::new(*run), 1)).collect(),
     };
-    assert!(!rollcall.elsewhere().0.record_answer(answer(request, &[])), "to a question of before");
+    assert!(!rollcall.relayed_questions().0.record_answer(answer(request, &[])), "to a question of before");
     assert_eq!(resolve(&mut rollcall, &executors), "not yet");
-    assert!(rollcall.elsewhere().0.record_answer(answer(&again[0], &[98_000])));
+    assert!(rollcall.relayed_questions().0.record_answer(answer(&again[0], &[98_000])));
     assert_eq!(resolve(&mut rollcall, &executors), "not_received");
 
     let mut rollcall = called(&mut executors);
     let asked = ask(&mut rollcall, &executors, at(103));
-    assert!(rollcall.elsewhere().0.record_answer(answer(&asked[0], &[99_000])));
+    assert!(rollcall.relayed_questions().0.record_answer(answer(&asked[0], &[99_000])));
     assert_eq!(resolve(&mut rollcall, &executors), "held by 2");
     assert_eq!(rollcall.name_elsewhere(ExecutorId::new(2)), Some("two"));
 }
@@ -341,7 +341,7 @@ fn a_relayed_question_is_answered_when_all_its_leases_are() {
     };
     let mut relays = Relays::default();
     assert_eq!(relays.replace_questions(vec![request(7)]), [(id, DEAD), (id, OTHER)]);
-    assert!(relays.asks(id, DEAD) && !relays.asks(id, LeaseToken { epoch: 9, ..DEAD }));
+    assert!(relays.has_question_to(id, DEAD) && !relays.has_question_to(id, LeaseToken { epoch: 9, ..DEAD }));
     assert_eq!(relays.take_completed(id, DEAD), []);
     assert_eq!(relays.replace_questions(vec![request(7), request(8)]), [(id, OTHER), (id, DEAD), (id, OTHER)]);
     assert_eq!(relays.take_completed(id, OTHER), [request(7)]);
@@ -377,7 +377,7 @@ fn a_roll_call_asks_again_about_the_leases_of_all_its_runs() {
         let runs: Vec<RollCallRun> = runs.collect();
         let now = Timestamp::from_secs(101);
         rollcall.begin(&runs, &[session(DEAD), session(OTHER)], &[DEAD, OTHER], &mut executors, now);
-        assert_eq!(rollcall.unanswered(&executors), Unanswered::from([(ExecutorId::new(1), expected)]), "{from:?}");
+        assert_eq!(rollcall.open_fences(&executors), Unanswered::from([(ExecutorId::new(1), expected)]), "{from:?}");
     }
 }
 
