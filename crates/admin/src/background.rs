@@ -42,7 +42,7 @@ pub(crate) trait Background: Send {
     /// The loop's name in metrics, log lines and the node's report.
     const NAME: &'static str;
     /// What a tick does, such as "claim fires"; log lines about failed ticks contain it.
-    const WORK: &'static str;
+    const ACTION: &'static str;
     /// Whether the loop logs its failed ticks itself, with more detail than the error's text.
     const REPORTS_FAILURE: bool = false;
 
@@ -104,10 +104,10 @@ pub(crate) async fn drive<B: Background>(
         if !B::REPORTS_FAILURE {
             match (change, done) {
                 (TickChange::Failing, Err(TickError(error))) => {
-                    tracing::warn!(task = B::NAME, error, "cannot {}; trying again", B::WORK);
+                    tracing::warn!(task = B::NAME, error, "cannot {}; trying again", B::ACTION);
                 }
                 (TickChange::Recovered { failed_count }, _) => {
-                    tracing::info!(task = B::NAME, failed_count, "can {} again", B::WORK);
+                    tracing::info!(task = B::NAME, failed_count, "can {} again", B::ACTION);
                 }
                 _ => {}
             }

@@ -50,7 +50,7 @@ impl CompiledDefinition {
 /// the previous old half is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Definitions {
-    generations: Mutex<Halves>,
+    generations: Mutex<Generations>,
     calendars: Mutex<HashMap<String, Vec<Weak<Calendar>>>>,
     pub(crate) namespaces: Namespaces,
     pub(crate) job_series: JobSeriesTable,
@@ -58,7 +58,7 @@ pub(crate) struct Definitions {
 }
 
 #[derive(Debug, Default)]
-struct Halves {
+struct Generations {
     young: CompiledDefinitions,
     old: CompiledDefinitions,
 }
@@ -136,21 +136,21 @@ impl Definitions {
     }
 
     fn get(&self, key: DefinitionKey) -> Option<Arc<CompiledDefinition>> {
-        let mut halves = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(compiled) = halves.young.get(&key) {
+        let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(compiled) = generations.young.get(&key) {
             return Some(Arc::clone(compiled));
         }
-        let compiled = halves.old.remove(&key)?;
-        halves.young.insert(key, Arc::clone(&compiled));
+        let compiled = generations.old.remove(&key)?;
+        generations.young.insert(key, Arc::clone(&compiled));
         Some(compiled)
     }
 
     fn put(&self, key: DefinitionKey, compiled: Arc<CompiledDefinition>) {
-        let mut halves = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
-        if halves.young.len() >= YOUNG_COUNT_MAX {
-            halves.old = std::mem::take(&mut halves.young);
+        let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
+        if generations.young.len() >= YOUNG_COUNT_MAX {
+            generations.old = std::mem::take(&mut generations.young);
         }
-        halves.young.insert(key, compiled);
+        generations.young.insert(key, compiled);
     }
 
     fn compile(&self, definition: Definition) -> Option<Arc<CompiledDefinition>> {

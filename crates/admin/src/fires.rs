@@ -19,7 +19,7 @@ mod context;
 /// Definitions read for one history; each may have a calendar of thousands of days.
 const VERSION_COUNT_MAX: u32 = 50;
 /// The range around an instant in which definitions are read to find the fires next to it.
-const DEFINITION_RADIUS: std::time::Duration = fires::RANGE_MAX;
+const DEFINITIONS_WITHIN: std::time::Duration = fires::RANGE_MAX;
 
 /// Number of newest runs that are read to find the run that an answer is about; some of them may be shards.
 const NEWEST_COUNT: u32 = 100;
@@ -209,7 +209,7 @@ pub(crate) async fn why_now(
         None => newest_run(node, record, &[], visible_apps).await?,
     };
     let about_run = open_run.is_some();
-    let versions = read_versions(node, record, now - DEFINITION_RADIUS, now + DEFINITION_RADIUS).await?;
+    let versions = read_versions(node, record, now - DEFINITIONS_WITHIN, now + DEFINITIONS_WITHIN).await?;
     let input =
         read_facts(node, record, versions, open_run.into_iter().chain(newest_run).collect(), visible_apps).await?;
     let input = with_context(node, input, visible_apps).await?;
@@ -275,7 +275,7 @@ fn is_full(runs: &[Run]) -> bool {
 
 /// The definitions from which the history around an instant is computed.
 async fn versions_around(node: &Node, record: &JobRecord, at: Timestamp) -> Result<Vec<VersionRecord>, StoreError> {
-    let mut versions = read_versions(node, record, at - DEFINITION_RADIUS, at + DEFINITION_RADIUS).await?;
+    let mut versions = read_versions(node, record, at - DEFINITIONS_WITHIN, at + DEFINITIONS_WITHIN).await?;
     if is_cut(&versions, at) {
         versions.extend(node.store().versions(record.id, at, at, 2).await?);
     }

@@ -17,13 +17,13 @@ pub const COMING_JOB_COUNT_MAX: u32 = 10_000;
 /// Maximum number of fires of one job that are counted one by one in a forecast.
 const FIRES_PER_JOB_MAX: usize = 1_500;
 /// If a job has more fires than this and its schedule can count them, they are counted bucket by bucket instead of one by one.
-const ENUMERATED_MAX: u64 = 150;
+const ENUMERATED_FIRES_MAX: u64 = 150;
 /// Maximum number of fires counted one by one in a forecast.
 const FIRE_COUNT_MAX: usize = 200_000;
 /// Maximum number of fires that are compared to find the peak, of the jobs whose fires are counted bucket by bucket.
 const PEAK_FIRE_COUNT_MAX: usize = 200_000;
 /// Maximum number of instants of each kind in a lane's plan.
-const PLANNED_MAX: usize = 300;
+const PLANNED_INSTANTS_MAX: usize = 300;
 
 /// Range and granularity of a forecast.
 #[derive(Clone, Copy, Debug)]
@@ -119,7 +119,9 @@ impl ForecastBuilder {
         if table.delay().is_some() {
             return self.add_fire(compiled, next_fire_at);
         }
-        if let Some(count) = table.count_between(compiled.anchor, from, to).filter(|count| *count > ENUMERATED_MAX) {
+        if let Some(count) =
+            table.count_between(compiled.anchor, from, to).filter(|count| *count > ENUMERATED_FIRES_MAX)
+        {
             return self.add_dense(compiled, count);
         }
         for (found, fire) in table.fires(compiled.anchor, from, to).enumerate() {
@@ -260,8 +262,8 @@ fn plan(compiled: &CompiledDefinition, (from, to): (Timestamp, Timestamp), now: 
     let table = &job.timetable;
     let (mut fires, mut is_cut) = (Vec::new(), false);
     let (first_at, mut after_at) = (now.max(from), now.max(from));
-    let stride = to.since(first_at) / u32::try_from(PLANNED_MAX).unwrap_or(u32::MAX);
-    while job.enabled && fires.len() < PLANNED_MAX {
+    let stride = to.since(first_at) / u32::try_from(PLANNED_INSTANTS_MAX).unwrap_or(u32::MAX);
+    while job.enabled && fires.len() < PLANNED_INSTANTS_MAX {
         let Some(fire) = table.next_until(anchor, after_at, to) else { break };
         // If there are many, only the first fire of each stride is taken.
         let strides = u32::try_from(fires.len() + 1).unwrap_or(u32::MAX);
@@ -283,7 +285,7 @@ fn plan(compiled: &CompiledDefinition, (from, to): (Timestamp, Timestamp), now: 
         handler: job.handler.clone(),
         enabled: job.enabled,
         fires,
-        removed: table.removed_fires(anchor, from, to).map(|fire| fire.at).take(PLANNED_MAX).collect(),
+        removed: table.removed_fires(anchor, from, to).map(|fire| fire.at).take(PLANNED_INSTANTS_MAX).collect(),
         clock_changes,
         is_cut,
     }

@@ -24,10 +24,10 @@ use crate::node::Shared;
 
 /// Maximum number of messages of one channel that are taken together.
 const MESSAGES_PER_CHANNEL_MAX: u32 = 64;
-/// How long a channel is leased: longer than the sum of [`BUDGET`] and the time of one try.
-const LEASE: Duration = Duration::from_secs(35);
+/// How long a channel is leased: longer than the sum of [`START_WITHIN`] and the time of one try.
+const CHANNEL_LEASE: Duration = Duration::from_secs(35);
 /// Time within which the messages of one lease must be started; the last one may finish later.
-const BUDGET: Duration = Duration::from_secs(10);
+const START_WITHIN: Duration = Duration::from_secs(10);
 /// Longest pause of a channel after a failed try. Also the pause of a channel whose due messages all wait for an earlier message.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Longest pause of a channel whose service answers that it receives too many requests.
@@ -45,7 +45,7 @@ pub(crate) struct ChannelLoop {
 
 impl Background for ChannelLoop {
     const NAME: &'static str = "alert_send";
-    const WORK: &'static str = "send alert messages";
+    const ACTION: &'static str = "send alert messages";
 
     fn period(&self) -> Option<Duration> {
         Some(self.shared.config.alert_period)
@@ -83,7 +83,7 @@ impl ChannelLoop {
             now: self.shared.clock.now(),
             channel_max: u32::try_from(free_count).unwrap_or(u32::MAX),
             messages_per_channel_max: MESSAGES_PER_CHANNEL_MAX,
-            hold: LEASE,
+            hold: CHANNEL_LEASE,
         };
         let leased = self.shared.store.lease_channels(lease).await?;
         let count: usize = leased.iter().map(|leased| leased.messages.len()).sum();
@@ -108,7 +108,7 @@ impl Sender {
     async fn send_all(&self, leased: LeasedChannel) -> Result<(), StoreError> {
         let LeasedChannel { channel, held_until, messages } = leased;
         let store = &self.shared.store;
-        let deadline = Instant::now() + BUDGET;
+        let deadline = Instant::now() + START_WITHIN;
         let mut pause = if messages.is_empty() { Some(PAUSE_MAX) } else { None };
         for message in &messages {
             if self.stop.is_cancelled() || Instant::now() >= deadline || pause.is_some() {

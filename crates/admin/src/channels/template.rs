@@ -20,7 +20,7 @@ const DEPTH_MAX: usize = 16;
 const VALUE_NAMES: &str = "kind, severity, rule, condition, namespace, subject.kind, subject.name, summary, summary_en, summary_zh, \
                       description, started_at, at, count, samples and url";
 /// The tags that a template may use.
-const TAGS: [&str; 6] = ["if", "elif", "else", "endif", "for", "endfor"];
+const ALLOWED_TAGS: [&str; 6] = ["if", "elif", "else", "endif", "for", "endfor"];
 
 /// Renders a template for a notice.
 pub(super) fn render(template: &str, notice: &Notice, url: Option<&str>) -> Result<String, String> {
@@ -110,8 +110,8 @@ fn check_constructs(template: &str) -> Result<(), String> {
         let (inside, after_tag) = split_at_end(after_mark, if mark == "{%" { "%}" } else { "}}" });
         let code = without_texts(inside);
         let first_word = code.trim_start_matches(['-', '+']).split_whitespace().next().unwrap_or_default();
-        if mark == "{%" && !TAGS.contains(&first_word) {
-            return Err(format!("{{% {first_word} %}} cannot be used here; the tags are {}", TAGS.join(", ")));
+        if mark == "{%" && !ALLOWED_TAGS.contains(&first_word) {
+            return Err(format!("{{% {first_word} %}} cannot be used here; the tags are {}", ALLOWED_TAGS.join(", ")));
         }
         if code.contains('*') {
             return Err("multiplication cannot be used here".to_owned());

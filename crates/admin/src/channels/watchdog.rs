@@ -29,7 +29,7 @@ pub(crate) struct WatchdogLoop {
 
 impl Background for WatchdogLoop {
     const NAME: &'static str = "watchdog";
-    const WORK: &'static str = "call the watchdog";
+    const ACTION: &'static str = "call the watchdog";
 
     fn period(&self) -> Option<Duration> {
         Some(self.shared.config.watchdog_period)

@@ -65,7 +65,7 @@ struct OwedRollCall {
 
 impl Background for AdoptLoop {
     const NAME: &'static str = "adopt";
-    const WORK: &'static str = "look for runs to adopt";
+    const ACTION: &'static str = "look for runs to adopt";
 
     fn period(&self) -> Option<Duration> {
         Some(PERIOD)

@@ -62,7 +62,7 @@ struct OtherLease {
 
 impl Background for BeatLoop {
     const NAME: &'static str = "beat";
-    const WORK: &'static str = "renew the lease";
+    const ACTION: &'static str = "renew the lease";
     const REPORTS_FAILURE: bool = true;
 
     fn period(&self) -> Option<Duration> {

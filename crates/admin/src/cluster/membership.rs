@@ -17,7 +17,7 @@ use crate::clock::BootClock;
 /// any more.
 const FENCED_FOR: Duration = Duration::from_secs(3600);
 /// Maximum number of fences in one welcome.
-const FENCE_MAX: usize = 1_000;
+const FENCE_COUNT_MAX: usize = 1_000;
 
 /// A lease that holds right now.
 #[derive(Clone, Debug)]
@@ -287,7 +287,7 @@ fn micros(length: Duration) -> i64 {
 /// The newest ended lease of each node that was alive recently: executors refuse its triggers.
 pub(crate) fn fences(nodes: &[Node], now: Timestamp) -> Vec<LeaseToken> {
     let recent_nodes: Vec<Node> =
-        nodes.iter().filter(|node| node.lease_until + FENCED_FOR > now).take(FENCE_MAX).cloned().collect();
+        nodes.iter().filter(|node| node.lease_until + FENCED_FOR > now).take(FENCE_COUNT_MAX).cloned().collect();
     ended_leases(&recent_nodes)
 }
 

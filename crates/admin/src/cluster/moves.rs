@@ -105,7 +105,7 @@ pub(crate) enum MovableRuns<'a> {
 
 impl Background for MoveLoop {
     const NAME: &'static str = "moves";
-    const WORK: &'static str = "move jobs to other nodes";
+    const ACTION: &'static str = "move jobs to other nodes";
 
     fn period(&self) -> Option<Duration> {
         None

@@ -17,7 +17,7 @@ use crate::node::Node;
 /// How often the living sets are recorded, and apps with problems are tried again.
 const PERIOD: Duration = Duration::from_secs(5);
 /// Delay after an executor connects, so that executors that connect together are handled together.
-const PAUSE: Duration = Duration::from_millis(200);
+const GATHER_TIME: Duration = Duration::from_millis(200);
 
 /// Keeps declared jobs in line with the declarations.
 pub(crate) struct DeclareLoop {
@@ -37,7 +37,7 @@ struct AppState {
 
 impl Background for DeclareLoop {
     const NAME: &'static str = "declare";
-    const WORK: &'static str = "apply declared jobs";
+    const ACTION: &'static str = "apply declared jobs";
 
     fn period(&self) -> Option<Duration> {
         Some(PERIOD)
@@ -49,7 +49,7 @@ impl Background for DeclareLoop {
 
     async fn wait_until_woken(&mut self) {
         self.node.declared().poke.notified().await;
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(GATHER_TIME).await;
     }
 
     async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {

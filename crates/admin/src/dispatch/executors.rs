@@ -154,7 +154,7 @@ impl ConnectedExecutor {
 }
 
 /// Separates a shared name from its distinguishing suffix; no name contains it.
-const SUFFIX: char = '~';
+const NAME_SEPARATOR: char = '~';
 
 /// Whether an executor with this obstacle is fit for the run but cannot take it now.
 pub(crate) const fn is_fit_despite(kind: ObstacleKind) -> bool {
@@ -164,7 +164,7 @@ pub(crate) const fn is_fit_despite(kind: ObstacleKind) -> bool {
 /// The name that an executor gave itself, from the name that is unique within its app.
 #[must_use]
 pub fn given_name(name: &str) -> &str {
-    name.split_once(SUFFIX).map_or(name, |(given, _)| given)
+    name.split_once(NAME_SEPARATOR).map_or(name, |(given, _)| given)
 }
 
 /// An executor that no node has heard for too long.
@@ -265,7 +265,7 @@ impl Executors {
             id != executor.id && !is_before && online.name == executor.name
         };
         match self.executors_in_app(executor.app).any(is_other) {
-            true => format!("{}{SUFFIX}{:06x}", executor.name, executor.id.get() & 0xff_ffff),
+            true => format!("{}{NAME_SEPARATOR}{:06x}", executor.name, executor.id.get() & 0xff_ffff),
             false => executor.name.clone(),
         }
     }

@@ -16,7 +16,7 @@ use super::ready::ReadyRun;
 use super::shadow;
 
 /// An executor that was heard this recently need not be asked whether it is there.
-const RECENTLY_HEARD: Duration = Duration::from_secs(1);
+const RECENTLY_HEARD_WITHIN: Duration = Duration::from_secs(1);
 
 /// What a router chose for a run.
 pub(super) enum RouteDecision {
@@ -174,7 +174,7 @@ fn answer(online: &ConnectedExecutor, probe: &Probe, job: &Job, now: Timestamp) 
     if shadow::is_shadow(&probe.ready) {
         return Answer::Yes;
     }
-    if question(job.route) == Some(Question::Online) && online.heard_at + RECENTLY_HEARD > now {
+    if question(job.route) == Some(Question::Online) && online.heard_at + RECENTLY_HEARD_WITHIN > now {
         return Answer::Yes;
     }
     probe.answers.answer(online.session.executor)

@@ -20,10 +20,10 @@ use crate::node::Shared;
 const PERIOD: Duration = Duration::from_secs(1);
 /// Maximum number of messages of one namespace that are taken together.
 const MESSAGES_PER_NAMESPACE_MAX: u32 = 64;
-/// How long a taken message is reserved for its node: longer than the sum of [`BUDGET`] and the timeout of one request.
-const LEASE: Duration = Duration::from_secs(60);
+/// How long a taken message is reserved for its node: longer than the sum of [`START_WITHIN`] and the timeout of one request.
+const MESSAGE_LEASE: Duration = Duration::from_secs(60);
 /// Time within which the messages of one namespace must be started; the last one may finish later.
-const BUDGET: Duration = Duration::from_secs(20);
+const START_WITHIN: Duration = Duration::from_secs(20);
 /// Maximum number of namespaces whose messages are sent concurrently.
 const CONCURRENT_MAX: usize = 32;
 /// How long the other messages of a namespace wait when its receiver is unreachable; this does not count as a try.
@@ -38,7 +38,7 @@ pub(crate) struct WebhookLoop {
 
 impl Background for WebhookLoop {
     const NAME: &'static str = "alert";
-    const WORK: &'static str = "send messages to webhooks";
+    const ACTION: &'static str = "send messages to webhooks";
 
     fn period(&self) -> Option<Duration> {
         Some(PERIOD)
@@ -76,7 +76,7 @@ impl WebhookLoop {
             excluded_namespaces: &busy_namespaces,
             namespace_max,
             messages_per_namespace_max: MESSAGES_PER_NAMESPACE_MAX,
-            hold: LEASE,
+            hold: MESSAGE_LEASE,
         };
         let now = self.shared.clock.now();
         let due_entries = self.shared.store.take_outbox(now, take_count).await?;
@@ -119,7 +119,7 @@ impl Sender {
             let ids: Vec<_> = items.iter().map(|item| item.id).collect();
             return store.drop_outbox(&ids).await;
         };
-        let deadline = Instant::now() + BUDGET;
+        let deadline = Instant::now() + START_WITHIN;
         let mut put_back_at = None;
         for item in items {
             if put_back_at.is_none() && (self.stop.is_cancelled() || Instant::now() >= deadline) {

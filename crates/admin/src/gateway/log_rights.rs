@@ -31,17 +31,17 @@ pub(crate) struct SentRuns(Mutex<[HashMap<RunId, (i32, ExecutorId)>; 2]>);
 
 impl SentRuns {
     pub(crate) fn record(&self, run: RunId, attempt: i32, executor: ExecutorId) {
-        let mut halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if halves[0].len() >= CACHED_COUNT_MAX {
-            halves.swap(0, 1);
-            halves[0].clear();
+        let mut generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if generations[0].len() >= CACHED_COUNT_MAX {
+            generations.swap(0, 1);
+            generations[0].clear();
         }
-        halves[0].insert(run, (attempt, executor));
+        generations[0].insert(run, (attempt, executor));
     }
 
     pub(crate) fn get(&self, run: RunId) -> Option<(i32, ExecutorId)> {
-        let halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        halves.iter().find_map(|half| half.get(&run)).copied()
+        let generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        generations.iter().find_map(|half| half.get(&run)).copied()
     }
 
     /// The attempt of a run that this node sent, and the executor that it was sent to. `None` if that proves nothing about `executor`: another

@@ -32,7 +32,7 @@ const CHUNK_OVERHEAD: usize = 256;
 /// Maximum number of runs of one batch whose earlier attempts are read.
 const EARLIER_COUNT_MAX: usize = 500;
 /// How many chunks are stored, and how many runs are read, in one call of the store.
-const PART_MAX: usize = 500;
+const PART_CHUNKS_MAX: usize = 500;
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(2);
 
@@ -183,7 +183,7 @@ impl LogLoop {
         for item in std::mem::take(&mut batch.items) {
             self.judge(item, batch);
         }
-        while let Some(part) = batch.chunks.chunks(PART_MAX).next() {
+        while let Some(part) = batch.chunks.chunks(PART_CHUNKS_MAX).next() {
             self.append(part).await?;
             let count = part.len();
             batch.chunks.drain(..count);
@@ -254,7 +254,7 @@ impl LogLoop {
         let mut ids: Vec<RunId> = unchecked.iter().map(|(run, ..)| *run).collect();
         ids.dedup();
         let mut runs = HashMap::new();
-        for part in ids.chunks(PART_MAX) {
+        for part in ids.chunks(PART_CHUNKS_MAX) {
             let found = empty_if_refused(self.shared.store.runs(part).await)?;
             runs.extend(found.into_iter().map(|run| (run.id, run)));
         }

@@ -9,7 +9,7 @@ use rondel_store::logs::{LogChunk, LogLine};
 
 /// Maximum number of attempts that get a mark: more than an executor runs at once.
 const ATTEMPT_COUNT_MAX: usize = 5_000;
-const LEVEL: &str = "warn";
+const NOTICE_LEVEL: &str = "warn";
 
 /// The lines that an attempt has lost since its last mark.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,7 +45,7 @@ impl LostLines {
         let mark = |((run, attempt), lost): (&(RunId, i32), &LostCount)| {
             let text =
                 format!("… {} lines were dropped here: the server could not store them in time", lost.line_count);
-            let lines = vec![LogLine { at: now, level: LEVEL.to_owned(), text }];
+            let lines = vec![LogLine { at: now, level: NOTICE_LEVEL.to_owned(), text }];
             LogChunk { run: *run, attempt: *attempt, sequence: lost.sequence, lines }
         };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().map(mark).collect()

@@ -90,11 +90,11 @@ impl std::fmt::Display for Peer {
 /// Accepts the streams of executors.
 #[derive(Clone, Debug)]
 pub struct GatewayService {
-    inner: Arc<Inner>,
+    gateway: Arc<GatewayState>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct GatewayState {
     shared: Arc<Shared>,
     events: mpsc::Sender<Event>,
     logs: LogQueue,
@@ -114,7 +114,7 @@ impl GatewayService {
     pub(crate) fn new(shared: Arc<Shared>, events: mpsc::Sender<Event>, logs: LogQueue, lifecycle: Lifecycle) -> Self {
         let report_memory = Arc::new(Semaphore::new(REPORT_KIB_MAX));
         let (session_number, refusals) = (AtomicU64::new(0), Mutex::default());
-        let inner = Inner {
+        let gateway = GatewayState {
             shared,
             events,
             logs,
@@ -127,7 +127,7 @@ impl GatewayService {
             session_rows: Arc::default(),
             script_reads: Arc::new(Semaphore::new(scripts::READ_COUNT_MAX)),
         };
-        Self { inner: Arc::new(inner) }
+        Self { gateway: Arc::new(gateway) }
     }
 
     /// The service with its limits.
@@ -203,28 +203,28 @@ impl GatewayService {
         (peer, place): (&str, Option<StreamPlace>),
         access: &ExecutorAccess,
     ) -> Result<(mpsc::Receiver<v1::ServerMessage>, oneshot::Receiver<Status>), Status> {
-        let inner = &self.inner;
+        let gateway = &self.gateway;
         // Streams are numbered on arrival: the later one of an executor's streams wins, even if its session is stored first.
-        let number = inner.session_number.fetch_add(1, Ordering::Relaxed) + 1;
+        let number = gateway.session_number.fetch_add(1, Ordering::Relaxed) + 1;
         let hello = hello::receive(&mut messages).await.map_err(|status| match status.code() {
-            Code::InvalidArgument => inner.refuse(peer, status),
+            Code::InvalidArgument => gateway.refuse(peer, status),
             _ => status,
         })?;
         let label = bounds::executor_label(&hello, peer);
         let admitted =
-            hello::check(&inner.shared, hello, access).await.map_err(|status| inner.refuse(&label, status))?;
+            hello::check(&gateway.shared, hello, access).await.map_err(|status| gateway.refuse(&label, status))?;
         let (sender, outgoing) = mpsc::channel(OUTGOING_CAPACITY);
-        let session = session::Session::open(inner, admitted, sender, (number, access)).await?;
+        let session = session::Session::open(gateway, admitted, sender, (number, access)).await?;
         let (refuse, refused) = oneshot::channel();
-        let hard = inner.lifecycle.hard.clone();
-        inner.lifecycle.spawn("session", Until::Done, async move {
+        let hard = gateway.lifecycle.hard.clone();
+        gateway.lifecycle.spawn("session", Until::Done, async move {
             session.run(messages, (refuse, place), hard).await;
         });
         Ok((outgoing, refused))
     }
 }
 
-impl Inner {
+impl GatewayState {
     /// Counts a stream of an executor, or rejects it.
     fn admit_stream(&self, principal: &tokens::Principal, peer: Option<Peer>) -> Result<StreamPlace, Status> {
         let (token, address) = (&principal.token, peer.map(|Peer(address)| address));
@@ -259,38 +259,38 @@ impl Gateway for GatewayService {
         &self,
         request: Request<Streaming<v1::ExecutorMessage>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        let inner = &self.inner;
+        let gateway = &self.gateway;
         let peer = request.extensions().get::<Peer>().map_or_else(|| "unknown address".to_owned(), ToString::to_string);
         if request.metadata().get_all("authorization").iter().count() > 1 {
             return Err(
-                inner.refuse(&peer, Status::invalid_argument("authorization was sent more than once; send it once"))
+                gateway.refuse(&peer, Status::invalid_argument("authorization was sent more than once; send it once"))
             );
         }
         let header = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
-        let now = inner.shared.clock.now();
+        let now = gateway.shared.clock.now();
         let client = request.extensions().get::<Peer>().map(|Peer(address)| *address);
-        let store = inner.shared.store.as_ref();
-        let token = inner.shared.lookups.bearer(store, (header, client), now).await.map_err(|error| {
-            if let Some(count) = inner.shared.log_limit.count("token check", 0) {
+        let store = gateway.shared.store.as_ref();
+        let token = gateway.shared.lookups.bearer(store, (header, client), now).await.map_err(|error| {
+            if let Some(count) = gateway.shared.log_limit.count("token check", 0) {
                 tracing::warn!(error = %rondel_core::error_chain::chain(&error), count, "cannot check an executor's token");
             }
             Status::unavailable("the server cannot check tokens now")
         })?;
         let Some(principal) = token else {
             return Err(
-                inner.refuse(&peer, Refusal::Token.status("no token, or one that is unknown, expired or revoked"))
+                gateway.refuse(&peer, Refusal::Token.status("no token, or one that is unknown, expired or revoked"))
             );
         };
         if principal.token.kind == TokenKind::Xxl {
             let words =
                 "this token is only for executors of XXL-JOB: create one with rondel token create --kind executor";
-            return Err(inner.refuse(&peer, Status::permission_denied(words)));
+            return Err(gateway.refuse(&peer, Status::permission_denied(words)));
         }
-        inner.hello_rates.admit(principal.token.id, now)?;
-        let place = inner.admit_stream(&principal, request.extensions().get::<Peer>().copied())?;
+        gateway.hello_rates.admit(principal.token.id, now)?;
+        let place = gateway.admit_stream(&principal, request.extensions().get::<Peer>().copied())?;
         let peer_names = request.extensions().get::<PeerNames>();
-        let access = ExecutorAccess::new(&principal, inner.shared.config.executor_certificates, peer_names);
-        let access = access.map_err(|status| inner.refuse(&peer, status))?;
+        let access = ExecutorAccess::new(&principal, gateway.shared.config.executor_certificates, peer_names);
+        let access = access.map_err(|status| gateway.refuse(&peer, status))?;
         if let Some(OnAuthenticated(report)) = request.extensions().get::<OnAuthenticated>() {
             report(principal.token.id);
         }

@@ -28,7 +28,7 @@ use super::outgoing_stream::OutgoingStream;
 use super::registered_stream::RegisteredStream;
 use super::scripts::ScriptReader;
 use super::session_rows::RowShare;
-use super::{ExecutorAccess, Inner, LogItem, log_line, session_end};
+use super::{ExecutorAccess, GatewayState, LogItem, log_line, session_end};
 use crate::cluster::fences;
 use crate::declared::DeclaringExecutor;
 use crate::dispatch::{
@@ -52,7 +52,7 @@ const LOG_PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) struct Session {
     shared: Arc<Shared>,
-    inner: Arc<Inner>,
+    gateway: Arc<GatewayState>,
     handle: SessionHandle,
     stream: OutgoingStream,
     namespace: rondel_core::NamespaceId,
@@ -78,14 +78,14 @@ impl Session {
     /// adopts runs asks the executors whose sessions are stored by then. An executor whose session is stored later receives the fence in
     /// its welcome, even the fence of this node's own lease.
     pub(super) async fn open(
-        inner: &Arc<Inner>,
+        gateway: &Arc<GatewayState>,
         mut admitted: AdmittedExecutor,
         sender: mpsc::Sender<v1::ServerMessage>,
         (number, access): (u64, &ExecutorAccess),
     ) -> Result<Self, Status> {
-        let shared = &inner.shared;
+        let shared = &gateway.shared;
         let token = shared.membership.token();
-        let row = inner.session_rows.share(admitted.online.id);
+        let row = gateway.session_rows.share(admitted.online.id);
         let opened_at =
             shared.store.open_session(token, &admitted.record, admitted.process).await.map_err(|error| {
                 tracing::warn!(error = %chain(&error), "cannot note an executor's session");
@@ -128,10 +128,10 @@ impl Session {
             app_name: admitted.online.app_name.clone(),
             declared_set: Arc::new(admitted.declared_set),
         });
-        drop(inner.events.send(Event::Joined(handle.clone(), admitted.online, admitted.report)).await);
+        drop(gateway.events.send(Event::Joined(handle.clone(), admitted.online, admitted.report)).await);
         Ok(Self {
             shared: Arc::clone(shared),
-            inner: Arc::clone(inner),
+            gateway: Arc::clone(gateway),
             handle,
             stream,
             namespace,
@@ -230,7 +230,7 @@ impl Session {
 
     /// Ends the session. `held` is what the stream takes until it has ended.
     async fn close<H>(self, got_goodbye: bool, held: H, stop: &CancellationToken) {
-        let Self { shared, inner, handle, stream, process, row, registered, .. } = self;
+        let Self { shared, gateway, handle, stream, process, row, registered, .. } = self;
         let id = handle.executor;
         tracing::info!(executor_id = %id, "an executor's stream ended");
         shared.declared.leave(id, handle.number);
@@ -240,7 +240,7 @@ impl Session {
         let answer = Responder::new(|()| {
             closed.send(()).ok();
         });
-        drop(inner.events.send(Event::StreamEnded(id, handle.number, answer)).await);
+        drop(gateway.events.send(Event::StreamEnded(id, handle.number, answer)).await);
         // An adopter concludes from a session's end that nothing was sent later: the dispatcher drops the stream before the end is stored.
         let is_dropped = is_dropped.await.is_ok();
         drop(registered);
@@ -252,12 +252,12 @@ impl Session {
         // Dropping the last sender ends the stream on the executor's side too. The executor may open the next one while this task waits.
         drop((handle, stream, held));
         if got_goodbye {
-            drop(inner.events.send(Event::ExecutorShutDown(id)).await);
+            drop(gateway.events.send(Event::ExecutorShutDown(id)).await);
         } else if let Some(process) = process
             && let Some(true) = stop.run_until_cancelled(host_process::is_gone_soon(process)).await
         {
             tracing::info!(executor_id = %id, "the process of an executor on this host has died");
-            drop(inner.events.send(Event::Died(id)).await);
+            drop(gateway.events.send(Event::Died(id)).await);
         }
         if let Some(stream_end) = unstored {
             session_end::retry_store_end(&shared, id, stream_end, stop).await;
@@ -315,7 +315,7 @@ impl Session {
     /// Passes results to the dispatcher. Results beyond the memory limit are not acknowledged, so that the executor sends them again.
     async fn take_results(&self, results: v1::Results, now: Timestamp) {
         let charge = charge_kib(encoded_len(&results), results.results.len());
-        let Ok(memory) = Arc::clone(&self.inner.report_memory).try_acquire_many_owned(charge) else {
+        let Ok(memory) = Arc::clone(&self.gateway.report_memory).try_acquire_many_owned(charge) else {
             tracing::debug!(executor_id = %self.handle.executor, charge, "no room for results; they will come again");
             return;
         };
@@ -369,7 +369,7 @@ impl Session {
         marked.extend(chunks);
         let (session, pending) = (self.handle.clone(), self.pending_logs.begin());
         let item = LogItem { chunks: marked, kib, app: self.app, session, pending };
-        match item.enqueue(&self.inner.logs, patience).await {
+        match item.enqueue(&self.gateway.logs, patience).await {
             Ok(()) => {
                 self.lost_lines.clear();
                 true
@@ -407,13 +407,13 @@ impl Session {
             shared: Arc::clone(&self.shared),
             app: self.app,
             session: self.handle.clone(),
-            permits: Arc::clone(&self.inner.script_reads),
+            permits: Arc::clone(&self.gateway.script_reads),
         };
         let answer = async move {
             reader.answer(request).await;
             drop(place);
         };
-        self.inner.lifecycle.spawn("script", Until::Done, answer);
+        self.gateway.lifecycle.spawn("script", Until::Done, answer);
     }
 
     fn note_progress(&self, reply: &v1::Reply) {
@@ -428,7 +428,7 @@ impl Session {
     }
 
     async fn notify(&self, event: Event) {
-        drop(self.inner.events.send(event).await);
+        drop(self.gateway.events.send(event).await);
     }
 }
 

@@ -41,7 +41,7 @@ impl HostLoop {
 
 impl Background for HostLoop {
     const NAME: &'static str = "host";
-    const WORK: &'static str = "read the free space of the disks and the end of the certificate";
+    const ACTION: &'static str = "read the free space of the disks and the end of the certificate";
 
     fn period(&self) -> Option<Duration> {
         // A server that evaluates alert rules more often than usual, as in tests, also measures more often.

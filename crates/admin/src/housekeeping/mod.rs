@@ -50,7 +50,7 @@ pub(crate) trait DutyType: Send {
     /// Its name in the loops' reports, and in the table of the last passes.
     const NAME: &'static str;
     /// What the duty does, for the log lines of its failures.
-    const WORK: &'static str;
+    const ACTION: &'static str;
 }
 
 macro_rules! duties {
@@ -66,7 +66,7 @@ macro_rules! duties {
             impl DutyType for $duty {
                 const DUTY: Duty = Duty::$duty;
                 const NAME: &'static str = $name;
-                const WORK: &'static str = $work;
+                const ACTION: &'static str = $work;
             }
         )*
     };
@@ -97,7 +97,7 @@ pub(crate) struct HousekeepingLoop<T> {
 
 impl<T: DutyType> Background for HousekeepingLoop<T> {
     const NAME: &'static str = T::NAME;
-    const WORK: &'static str = T::WORK;
+    const ACTION: &'static str = T::ACTION;
 
     fn period(&self) -> Option<Duration> {
         // Every duty checks this often: another node may have made the last pass, so this node does not know when the next one is due.

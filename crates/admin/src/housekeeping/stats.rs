@@ -13,13 +13,13 @@ use crate::node::Shared;
 /// Rows read per transaction.
 const BATCH: u32 = 1_000;
 /// How far counting lags behind the present, since a transaction with an earlier id may still commit within this time.
-const LAG: Duration = Duration::from_secs(30);
+const COUNT_DELAY: Duration = Duration::from_secs(30);
 /// How long counts are kept.
 const KEPT_FOR: Duration = Duration::from_secs(400 * 24 * 3600);
 
 /// Counts batch after batch until everything is counted, or until `deadline`.
 pub(super) async fn roll_up(shared: &Shared, stop: &CancellationToken, deadline: Instant) -> Result<(), StoreError> {
-    let complete_until = shared.clock.now() - LAG;
+    let complete_until = shared.clock.now() - COUNT_DELAY;
     while !stop.is_cancelled() && Instant::now() < deadline {
         let began = Instant::now();
         if shared.store.roll_up(complete_until, BATCH).await? == 0 {

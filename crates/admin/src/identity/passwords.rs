@@ -13,14 +13,14 @@ pub const PASSWORD_LEN_MAX: usize = 256;
 
 /// Memory of one hash computation, in KiB, and the number of its iterations: 20 to 60 ms on one current core.
 const MEMORY_KIB: u32 = 19 * 1024;
-const PASSES: u32 = 2;
+const HASH_PASSES: u32 = 2;
 /// Minimum allocation for a hash computation, in KiB, although the computation uses less. Allocators return memory to the system
 /// immediately only if it was allocated in a large piece (glibc from 32 MiB on). Otherwise they would keep 19 MiB for each thread that ever
 /// computed a hash.
 const ALLOCATED_KIB: usize = 33 * 1024;
 const SALT_BYTES: usize = 16;
 /// Maximum number of concurrent hash computations: they take memory, and the cores are needed for jobs.
-const COUNT_MAX: usize = 2;
+const CONCURRENT_MAX: usize = 2;
 
 /// Why a password could not be hashed.
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +37,7 @@ pub struct Passwords {
 
 impl Default for Passwords {
     fn default() -> Self {
-        Self { permits: Semaphore::new(COUNT_MAX), decoy: OnceCell::new() }
+        Self { permits: Semaphore::new(CONCURRENT_MAX), decoy: OnceCell::new() }
     }
 }
 
@@ -91,7 +91,7 @@ impl Passwords {
 
 fn hash(password: &str) -> Result<PasswordHash, PasswordError> {
     let salt: [u8; SALT_BYTES] = rand::rng().random();
-    let params = Params::new(MEMORY_KIB, PASSES, 1, None).map_err(password_error)?;
+    let params = Params::new(MEMORY_KIB, HASH_PASSES, 1, None).map_err(password_error)?;
     let hashed = derive(password, phc::Salt::new(&salt).map_err(password_error)?, params)?;
     Ok(PasswordHash::new(hashed.to_string()))
 }

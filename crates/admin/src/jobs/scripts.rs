@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::node::Node;
 
-const POINTER: &str = "/params/script";
+const SCRIPT_POINTER: &str = "/params/script";
 
 /// The language of each script that exists, by reference.
 pub(super) type FoundScripts = BTreeMap<ScriptRef, String>;
@@ -80,7 +80,7 @@ fn script_error(handler: &str, params: &Value, script: &Value, scripts: &FoundSc
 
 /// The error for a script that was deleted while the definition was checked.
 pub(super) fn deleted_script_error(script_ref: &ScriptRef) -> FieldError {
-    FieldError::new(POINTER, format!("there is no script {script_ref}: it was deleted meanwhile"))
+    FieldError::new(SCRIPT_POINTER, format!("there is no script {script_ref}: it was deleted meanwhile"))
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rondel_core::{JobId, RunStatus, Timestamp};
 
 /// Stored for an unknown instant.
-const NEVER: i64 = i64::MIN;
+const NEVER_SUCCEEDED: i64 = i64::MIN;
 /// Stored for an unknown status.
-const NONE: u8 = u8::MAX;
+const NO_STATUS: u8 = u8::MAX;
 
 /// The results of a job's runs, as far as this node has seen them.
 #[derive(Debug)]
@@ -36,8 +36,8 @@ impl JobSeries {
     fn new(namespace_name: &str) -> Self {
         Self {
             namespace_name: namespace_name.to_owned(),
-            succeeded_at_ms: AtomicI64::new(NEVER),
-            last_status: AtomicU8::new(NONE),
+            succeeded_at_ms: AtomicI64::new(NEVER_SUCCEEDED),
+            last_status: AtomicU8::new(NO_STATUS),
             failures: AtomicU64::new(0),
         }
     }
@@ -64,7 +64,7 @@ impl JobSeries {
     /// Discards the values that depend on the order of the runs. While the job belongs to another node, this node does not see all of its
     /// runs.
     fn reset_order_dependent(&self) {
-        self.last_status.store(NONE, Ordering::Relaxed);
+        self.last_status.store(NO_STATUS, Ordering::Relaxed);
         self.failures.store(0, Ordering::Relaxed);
     }
 
@@ -73,7 +73,7 @@ impl JobSeries {
         JobSnapshot {
             job,
             namespace_name: self.namespace_name.clone(),
-            succeeded_at: (succeeded_at_ms != NEVER).then(|| Timestamp::from_millis(succeeded_at_ms)),
+            succeeded_at: (succeeded_at_ms != NEVER_SUCCEEDED).then(|| Timestamp::from_millis(succeeded_at_ms)),
             last_status: RunStatus::ALL.get(usize::from(self.last_status.load(Ordering::Relaxed))).copied(),
             failures: self.failures.load(Ordering::Relaxed),
         }

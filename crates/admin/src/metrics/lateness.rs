@@ -8,9 +8,9 @@ use rondel_core::Timestamp;
 use super::Histogram;
 
 /// Maximum age of the fires that count.
-const SPAN: Duration = Duration::from_secs(5 * 60);
+const AGE_MAX: Duration = Duration::from_secs(5 * 60);
 /// How often the counts are stored for comparison.
-const STEP: Duration = Duration::from_secs(15);
+const SNAPSHOT_PERIOD: Duration = Duration::from_secs(15);
 
 /// Counts of a histogram at instants in the last minutes, the oldest first.
 #[derive(Debug, Default)]
@@ -26,10 +26,10 @@ impl RecentLateness {
         if kept.back().is_some_and(|(at, _)| *at > now) {
             kept.clear();
         }
-        if kept.back().is_none_or(|(at, _)| now.since(*at) >= STEP) {
+        if kept.back().is_none_or(|(at, _)| now.since(*at) >= SNAPSHOT_PERIOD) {
             kept.push_back((now, counts.clone()));
         }
-        while kept.len() > 1 && kept.get(1).is_some_and(|(at, _)| now.since(*at) >= SPAN) {
+        while kept.len() > 1 && kept.get(1).is_some_and(|(at, _)| now.since(*at) >= AGE_MAX) {
             kept.pop_front();
         }
         let (_, older_counts) = kept.front()?;

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use crate::dispatch::SessionHandle;
 
 /// Maximum number of reported items that wait for the loop. Further ones are dropped, because reports are repeated.
-const WAITING_MAX: usize = 50_000;
+const WAITING_ITEMS_MAX: usize = 50_000;
 
 /// The newest report of a group that the loop has not taken yet.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -101,7 +101,7 @@ impl PumpBoard {
     pub(crate) fn receive(&self, executor: ExecutorId, reports: Vec<v1::PumpReport>) {
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         for report in reports {
-            if inbox.item_count + report.items.len() > WAITING_MAX {
+            if inbox.item_count + report.items.len() > WAITING_ITEMS_MAX {
                 tracing::debug!(executor_id = %executor, "no room for reports of pump jobs; they will come again");
                 break;
             }
@@ -142,7 +142,7 @@ impl PumpBoard {
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         for (job, groups) in reports {
             for (group, report) in groups {
-                if inbox.item_count + report.items.len() > WAITING_MAX {
+                if inbox.item_count + report.items.len() > WAITING_ITEMS_MAX {
                     tracing::warn!(%job, "no room for reports of pump jobs that could not be written");
                     return;
                 }

@@ -10,7 +10,7 @@ use rondel_store::StoreError;
 
 use super::board::Report;
 use super::orders::{OrderContent, SentOrder, message, next_number};
-use super::{Look, progress};
+use super::{PumpSnapshot, progress};
 use crate::dispatch::given_name;
 use crate::node::Shared;
 use crate::registry::OnlineExecutor;
@@ -93,7 +93,7 @@ impl Groups {
     pub(super) async fn read_groups(
         &mut self,
         shared: &Shared,
-        look: &Look<'_>,
+        snapshot: &PumpSnapshot<'_>,
         pump: &Pump,
         roots: &[&Run],
     ) -> Result<(), StoreError> {
@@ -103,7 +103,7 @@ impl Groups {
             true => Vec::new(),
             false => shared.store.runs_below(&expanded, rondel_core::job::SHARD_COUNT_MAX).await?,
         };
-        let groups = self.by_job.entry(look.record.job).or_default();
+        let groups = self.by_job.entry(snapshot.record.job).or_default();
         for run in runs.iter().filter(|run| run.status == RunStatus::Running && run.started_at.is_some()) {
             let Some(executor) = run.executor_id else { continue };
             let owner = Owner { run: run.id, attempt: run.attempt };
@@ -111,12 +111,12 @@ impl Groups {
                 root: run.parent,
                 executor,
                 mode: GroupMode::Takes,
-                seen_at: look.now,
+                seen_at: snapshot.now,
                 is_leaving: false,
                 last_order: None,
                 taken_order: (0, 0),
             });
-            (seen.executor, seen.seen_at) = (executor, look.now);
+            (seen.executor, seen.seen_at) = (executor, snapshot.now);
             // A group that was queued when the job was paused, and began anyway, has no cancel request, but its root run has one.
             let ends = run.cancel_by.is_some() || run.parent.is_some_and(|root| ending.contains(&root));
             seen.mode = if ends || seen.is_leaving {
@@ -127,8 +127,8 @@ impl Groups {
                 GroupMode::Keeps
             };
         }
-        groups.retain(|_, seen| seen.seen_at + KEPT_FOR > look.now);
-        choose_leaving(groups, shared, look, pump);
+        groups.retain(|_, seen| seen.seen_at + KEPT_FOR > snapshot.now);
+        choose_leaving(groups, shared, snapshot, pump);
         Ok(())
     }
 
@@ -144,17 +144,23 @@ impl Groups {
     }
 
     /// Sends each group its order, if that is new or may have been lost.
-    pub(super) fn order(&mut self, shared: &Shared, look: &Look<'_>, pump: &Pump, items: &BTreeMap<String, Item>) {
-        let now = look.now;
-        let Some(groups) = self.by_job.get_mut(&look.record.job) else { return };
+    pub(super) fn order(
+        &mut self,
+        shared: &Shared,
+        snapshot: &PumpSnapshot<'_>,
+        pump: &Pump,
+        items: &BTreeMap<String, Item>,
+    ) {
+        let now = snapshot.now;
+        let Some(groups) = self.by_job.get_mut(&snapshot.record.job) else { return };
         let mut orders: BTreeMap<ExecutorId, Vec<_>> = BTreeMap::new();
         for (owner, seen) in groups.iter_mut().filter(|(_, seen)| seen.seen_at == now) {
             let content = OrderContent::of(*owner, items, seen.is_leaving);
             if seen.last_order.as_ref().is_some_and(|sent| sent.makes_redundant(&content, seen.taken_order, now)) {
                 continue;
             }
-            self.number = next_number(look.record.term, self.number, seen.taken_order, now);
-            let number = (look.record.term, self.number);
+            self.number = next_number(snapshot.record.term, self.number, seen.taken_order, now);
+            let number = (snapshot.record.term, self.number);
             orders.entry(seen.executor).or_default().push(content.order(*owner, number, pump, items));
             seen.last_order = Some(SentOrder::new(content, number, now));
         }
@@ -169,16 +175,16 @@ impl Groups {
 
 /// Makes groups leave executors that no longer take groups. Also makes one group at a time leave an executor that has at least two groups
 /// more than another one.
-fn choose_leaving(groups: &mut BTreeMap<Owner, GroupState>, shared: &Shared, look: &Look<'_>, pump: &Pump) {
-    let now = look.now;
-    let online = online(shared, look);
+fn choose_leaving(groups: &mut BTreeMap<Owner, GroupState>, shared: &Shared, snapshot: &PumpSnapshot<'_>, pump: &Pump) {
+    let now = snapshot.now;
+    let online = online(shared, snapshot);
     let count = |groups: &BTreeMap<Owner, GroupState>, id, leaves| {
         let is_there = |seen: &&GroupState| seen.seen_at == now && seen.executor == id && seen.is_leaving == leaves;
         u32::try_from(groups.values().filter(is_there).count()).unwrap_or(u32::MAX)
     };
     let mut loads: Vec<Load> =
         online.iter().map(|(one, room)| Load { groups: count(groups, one.id, false), room: *room }).collect();
-    for (executor, _) in online.iter().filter(|(one, _)| is_stopped(shared, look, one)) {
+    for (executor, _) in online.iter().filter(|(one, _)| is_stopped(shared, snapshot, one)) {
         // Its groups leave whether or not another executor takes them.
         for seen in groups.values_mut().filter(|seen| seen.seen_at == now && seen.executor == executor.id) {
             (seen.is_leaving, seen.mode) = (true, GroupMode::Leaves);
@@ -202,23 +208,23 @@ fn choose_leaving(groups: &mut BTreeMap<Owner, GroupState>, shared: &Shared, loo
 }
 
 /// The executors that have the job's handler, by id: their room, whether they are stopped, and the number of their stream.
-pub(super) fn executors(shared: &Shared, look: &Look<'_>) -> Vec<(ExecutorId, Room, bool, Option<u64>)> {
+pub(super) fn executors(shared: &Shared, snapshot: &PumpSnapshot<'_>) -> Vec<(ExecutorId, Room, bool, Option<u64>)> {
     let one = |(one, room): (OnlineExecutor, Room)| {
         let stream = shared.pumps.stream(one.id).map(|stream| stream.number);
-        (one.id, room, is_stopped(shared, look, &one), stream)
+        (one.id, room, is_stopped(shared, snapshot, &one), stream)
     };
-    let mut executors: Vec<_> = online(shared, look).into_iter().map(one).collect();
+    let mut executors: Vec<_> = online(shared, snapshot).into_iter().map(one).collect();
     executors.sort_by_key(|(id, ..)| *id);
     executors
 }
 
-fn is_stopped(shared: &Shared, look: &Look<'_>, executor: &OnlineExecutor) -> bool {
-    shared.switches.of_executor(look.compiled.app, given_name(&executor.name)) == Switch::Stopped
+fn is_stopped(shared: &Shared, snapshot: &PumpSnapshot<'_>, executor: &OnlineExecutor) -> bool {
+    shared.switches.of_executor(snapshot.compiled.app, given_name(&executor.name)) == Switch::Stopped
 }
 
 /// The executors that have the job's handler, by name, and whether they take groups.
-fn online(shared: &Shared, look: &Look<'_>) -> Vec<(OnlineExecutor, Room)> {
-    let (job, app) = (look.job(), look.compiled.app);
+fn online(shared: &Shared, snapshot: &PumpSnapshot<'_>) -> Vec<(OnlineExecutor, Room)> {
+    let (job, app) = (snapshot.job(), snapshot.compiled.app);
     let is_app_on = shared.switches.of_app(app) == Switch::Active;
     let room = |one: &OnlineExecutor| {
         let name = given_name(&one.name);
@@ -226,7 +232,7 @@ fn online(shared: &Shared, look: &Look<'_>) -> Vec<(OnlineExecutor, Room)> {
         if one.is_draining || !is_on || !job.select.admits(name, &one.labels) {
             return Room::Off;
         }
-        if one.running < one.slots && !one.is_avoided(look.now) { Room::Open } else { Room::Full }
+        if one.running < one.slots && !one.is_avoided(snapshot.now) { Room::Open } else { Room::Full }
     };
     let has_handler = |one: &OnlineExecutor| one.app == app && one.handlers.contains(&job.handler);
     shared.registry.all().into_iter().filter(has_handler).map(|one| (one.clone(), room(&one))).collect()

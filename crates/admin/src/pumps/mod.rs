@@ -28,14 +28,14 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::board::PumpBoard;
 use self::board::Report;
 use self::groups::Groups;
-use self::rest::{Noticed, Rest, Rests};
+use self::rest::{PumpInputs, Rest, Rests};
 use crate::background::{Background, TickError};
 use crate::definitions::CompiledDefinition;
 use crate::node::Node;
 
 const PERIOD: Duration = Duration::from_secs(1);
 /// How long reports are gathered, to be written together.
-const GATHER_FOR: Duration = Duration::from_millis(200);
+const GATHER_TIME: Duration = Duration::from_millis(200);
 /// How many root runs of a job are looked at: an open one, one that waits behind it, and some that have ended.
 const ROOT_COUNT: u32 = 8;
 
@@ -51,7 +51,7 @@ pub(crate) struct PumpLoop {
 type RootDefinitions = BTreeMap<i64, Arc<CompiledDefinition>>;
 
 /// A pump job in one look.
-struct Look<'a> {
+struct PumpSnapshot<'a> {
     record: PumpJob,
     compiled: &'a Arc<CompiledDefinition>,
     /// Whether a maintenance window of the job is under way. Also true while the windows are not known.
@@ -59,7 +59,7 @@ struct Look<'a> {
     now: Timestamp,
 }
 
-impl Look<'_> {
+impl PumpSnapshot<'_> {
     fn job(&self) -> &Job {
         &self.compiled.job
     }
@@ -77,7 +77,7 @@ impl Look<'_> {
 
 impl Background for PumpLoop {
     const NAME: &'static str = "pumps";
-    const WORK: &'static str = "deal the items of pump jobs";
+    const ACTION: &'static str = "deal the items of pump jobs";
 
     fn period(&self) -> Option<Duration> {
         Some(PERIOD)
@@ -85,7 +85,7 @@ impl Background for PumpLoop {
 
     async fn wait_until_woken(&mut self) {
         self.node.shared().pumps.wait_for_news().await;
-        tokio::time::sleep(GATHER_FOR).await;
+        tokio::time::sleep(GATHER_TIME).await;
     }
 
     async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
@@ -132,16 +132,16 @@ impl PumpLoop {
                 _ if record.is_deleted => self.end_deleted(record).await,
                 Some(compiled) if record.home == own => {
                     let is_in_maintenance = is_in_maintenance(compiled);
-                    let look = Look { record, compiled, is_in_maintenance, now };
-                    let noticed = self.read_inputs(&look);
+                    let snapshot = PumpSnapshot { record, compiled, is_in_maintenance, now };
+                    let inputs = self.read_inputs(&snapshot);
                     match reports.remove(&record.job) {
-                        None if self.continues_to_rest(&look, &noticed) => Ok(0),
-                        reports => self.handle_job(&look, noticed, reports.unwrap_or_default()).await,
+                        None if self.continues_to_rest(&snapshot, &inputs) => Ok(0),
+                        reports => self.handle_job(&snapshot, inputs, reports.unwrap_or_default()).await,
                     }
                 }
                 Some(compiled) if claimable.contains(&record.home) => {
                     let is_in_maintenance = is_in_maintenance(compiled);
-                    self.begin_first(&Look { record, compiled, is_in_maintenance, now }).await
+                    self.begin_first(&PumpSnapshot { record, compiled, is_in_maintenance, now }).await
                 }
                 _ => Ok(0),
             };
@@ -154,33 +154,33 @@ impl PumpLoop {
         failed.map_or(Ok(count), Err)
     }
 
-    fn read_inputs(&self, look: &Look<'_>) -> Noticed {
-        let executors = groups::executors(self.node.shared(), look);
-        Noticed { record: look.record, lease: self.node.token(), executors }
+    fn read_inputs(&self, snapshot: &PumpSnapshot<'_>) -> PumpInputs {
+        let executors = groups::executors(self.node.shared(), snapshot);
+        PumpInputs { record: snapshot.record, lease: self.node.token(), executors }
     }
 
     /// Whether a job continues to rest.
-    fn continues_to_rest(&mut self, look: &Look<'_>, noticed: &Noticed) -> bool {
-        let Some(pump) = &look.job().pump else { return false };
+    fn continues_to_rest(&mut self, snapshot: &PumpSnapshot<'_>, inputs: &PumpInputs) -> bool {
+        let Some(pump) = &snapshot.job().pump else { return false };
         // A pump is dry if its groups find no more rows. This need not be checked here: either the pump was dry when its rest began, or the
         // report that it is dry ends the rest.
-        let step = |root| look.next_step(pump, root, false);
-        let Some(totals) = self.rests.continue_rest(noticed, look.now, step) else { return false };
-        self.totals.insert(look.record.job, totals);
+        let step = |root| snapshot.next_step(pump, root, false);
+        let Some(totals) = self.rests.continue_rest(inputs, snapshot.now, step) else { return false };
+        self.totals.insert(snapshot.record.job, totals);
         true
     }
 
     /// Handles a job whose home is this node.
     async fn handle_job(
         &mut self,
-        look: &Look<'_>,
-        noticed: Noticed,
+        snapshot: &PumpSnapshot<'_>,
+        inputs: PumpInputs,
         reports: BTreeMap<(ExecutorId, Owner), Report>,
     ) -> Result<u64, StoreError> {
         let shared = Arc::clone(self.node.shared());
-        let job = look.record.job;
+        let job = snapshot.record.job;
         self.rests.end(job);
-        let (mut items, mut count) = match self.write_reports(look, &reports).await {
+        let (mut items, mut count) = match self.write_reports(snapshot, &reports).await {
             Ok(written) => written,
             Err(error) => {
                 shared.pumps.put_back(BTreeMap::from([(job, reports)]));
@@ -189,40 +189,40 @@ impl PumpLoop {
         };
         let unknown = self.groups.unknown_reports(job, reports);
         shared.pumps.put_back(BTreeMap::from([(job, unknown)]));
-        let Some(pump) = look.job().pump.clone() else {
-            return Ok(count + self.end_as_no_pump(look, items.len()).await?);
+        let Some(pump) = snapshot.job().pump.clone() else {
+            return Ok(count + self.end_as_no_pump(snapshot, items.len()).await?);
         };
-        let roots = shared.store.pump_roots(job, look.now, ROOT_COUNT).await?;
+        let roots = shared.store.pump_roots(job, snapshot.now, ROOT_COUNT).await?;
         let definitions = self.root_definitions(&roots).await?;
-        count += self.step_roots(look, &pump, &roots, (&items, &definitions)).await?;
+        count += self.step_roots(snapshot, &pump, &roots, (&items, &definitions)).await?;
         let of_pump: Vec<&Run> = roots.iter().filter(|run| is_of_pump(run, &definitions)).collect();
         let open: Vec<&Run> = of_pump.iter().copied().filter(|run| !run.status.is_terminal()).collect();
         // The groups of a root run work under its definition until they end.
         let working = open.iter().rev().find(|run| run.shard_total.is_some());
-        let compiled = working.and_then(|run| definitions.get(&run.job_version)).unwrap_or(look.compiled);
+        let compiled = working.and_then(|run| definitions.get(&run.job_version)).unwrap_or(snapshot.compiled);
         let working_pump = compiled.job.pump.clone().unwrap_or_else(|| Arc::clone(&pump));
-        let (record, is_in_maintenance, now) = (look.record, look.is_in_maintenance, look.now);
-        let working_look = Look { record, compiled, is_in_maintenance, now };
-        self.groups.read_groups(&shared, &working_look, &working_pump, &open).await?;
-        count += self.write_late_reports(look, &mut items).await?;
+        let (record, is_in_maintenance, now) = (snapshot.record, snapshot.is_in_maintenance, snapshot.now);
+        let working_snapshot = PumpSnapshot { record, compiled, is_in_maintenance, now };
+        self.groups.read_groups(&shared, &working_snapshot, &working_pump, &open).await?;
+        count += self.write_late_reports(snapshot, &mut items).await?;
         let wanted = DealSettings {
             names: &working_pump.items,
             per_group: working_pump.items_per_group,
             hand_over: working_pump.limits.hand_over,
-            saved_at: look.record.saved_at,
+            saved_at: snapshot.record.saved_at,
         };
-        let changes = deal(&items, &self.groups.of(job, look.now), wanted, look.now);
+        let changes = deal(&items, &self.groups.of(job, snapshot.now), wanted, snapshot.now);
         let changes = apply_mutants(changes, &items);
         let is_dealt = changes.is_empty() && items.values().all(|item| item.asked_at.is_none());
-        count += self.change(look, &mut items, changes).await?;
-        self.groups.order(&shared, look, &working_pump, &items);
+        count += self.change(snapshot, &mut items, changes).await?;
+        self.groups.order(&shared, snapshot, &working_pump, &items);
         let is_shown = |item: &&Item| item.owner.is_some() || pump.items.contains_key(&item.name);
         // Counters must not fall when an item is removed from the definition.
         let totals = Totals::of(items.values().filter(is_shown)).with_counts_of(items.values());
         self.totals.insert(job, totals);
-        if is_dealt && works_alike(compiled, look.compiled) && self.are_settled(job, &open, look.now) {
+        if is_dealt && works_alike(compiled, snapshot.compiled) && self.are_settled(job, &open, snapshot.now) {
             let root = open.first().or(of_pump.first()).copied().map(roots::root);
-            self.rests.begin(Rest { since: look.now, noticed, root, totals });
+            self.rests.begin(Rest { since: snapshot.now, inputs, root, totals });
         }
         Ok(count)
     }
@@ -248,13 +248,13 @@ impl PumpLoop {
     /// Writes what groups have reported about the items of a job, and returns the items.
     async fn write_reports(
         &mut self,
-        look: &Look<'_>,
+        snapshot: &PumpSnapshot<'_>,
         reports: &BTreeMap<(ExecutorId, Owner), Report>,
     ) -> Result<(BTreeMap<String, Item>, u64), StoreError> {
-        let items = self.node.store().pump_items(look.record.job).await?;
+        let items = self.node.store().pump_items(snapshot.record.job).await?;
         let mut items: BTreeMap<String, Item> = items.into_iter().map(|item| (item.name.clone(), item)).collect();
-        let reported = self.groups.reported_changes(look.record.job, reports);
-        let count = self.change(look, &mut items, reported).await?;
+        let reported = self.groups.reported_changes(snapshot.record.job, reports);
+        let count = self.change(snapshot, &mut items, reported).await?;
         Ok((items, count))
     }
 
@@ -262,14 +262,14 @@ impl PumpLoop {
     /// written before the group's items are dealt to other groups, because they would be refused after that.
     async fn write_late_reports(
         &mut self,
-        look: &Look<'_>,
+        snapshot: &PumpSnapshot<'_>,
         items: &mut BTreeMap<String, Item>,
     ) -> Result<u64, StoreError> {
-        let job = look.record.job;
+        let job = snapshot.record.job;
         let shared = Arc::clone(self.node.shared());
         let reports = shared.pumps.take_of(job);
         let reported = self.groups.reported_changes(job, &reports);
-        let written = self.change(look, items, reported).await;
+        let written = self.change(snapshot, items, reported).await;
         let left = match written {
             // An executor that connects may report before its groups are read: reports of unknown groups wait for one more look.
             Ok(_) => {
@@ -284,26 +284,26 @@ impl PumpLoop {
     /// Writes changes of items, and applies those that were made to `items` as well.
     async fn change(
         &self,
-        look: &Look<'_>,
+        snapshot: &PumpSnapshot<'_>,
         items: &mut BTreeMap<String, Item>,
         changes: Vec<(String, ItemChange)>,
     ) -> Result<u64, StoreError> {
         let mut after = items.clone();
         // Reports repeat, so a change without effect is not written.
         let changes: Vec<_> =
-            changes.into_iter().filter(|(name, change)| apply_change(&mut after, name, change, look.now)).collect();
+            changes.into_iter().filter(|(name, change)| apply_change(&mut after, name, change, snapshot.now)).collect();
         if changes.is_empty() {
             return Ok(0);
         }
         let (store, token) = (self.node.store(), self.node.token());
-        let changed = store.change_items(token, look.record.job, &changes, look.now).await?;
+        let changed = store.change_items(token, snapshot.record.job, &changes, snapshot.now).await?;
         let is_all =
             !changed.is_refused && usize::try_from(changed.applied_count).is_ok_and(|made| made == changes.len());
         *items = if is_all {
             after
         } else {
             // Another writer was faster: the rows have the current state.
-            let items = store.pump_items(look.record.job).await?;
+            let items = store.pump_items(snapshot.record.job).await?;
             items.into_iter().map(|item| (item.name.clone(), item)).collect()
         };
         Ok(changed.applied_count)

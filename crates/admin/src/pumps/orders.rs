@@ -10,7 +10,7 @@ use rondel_proto::v1;
 use rondel_store::LeaseToken;
 
 /// How long an order waits for the group to take it before it is sent again.
-const AGAIN_AFTER: Duration = Duration::from_secs(2);
+const RESEND_AFTER: Duration = Duration::from_secs(2);
 
 /// The content of an order: another order with the same content need not be sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl SentOrder {
     /// to take it. If the group has taken a higher number, that number belongs to an earlier order, from a time when the clock was ahead.
     pub(super) fn makes_redundant(&self, content: &OrderContent, taken: (i64, i64), now: Timestamp) -> bool {
         let is_taken = self.is_taken(taken) || mutant::on(Mutant::OrderOnce);
-        self.content == *content && (is_taken || now < self.sent_at + AGAIN_AFTER)
+        self.content == *content && (is_taken || now < self.sent_at + RESEND_AFTER)
     }
 }
 

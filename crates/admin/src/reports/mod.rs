@@ -26,7 +26,7 @@ pub const LENGTH_MAX: Duration = Duration::from_secs(400 * 24 * 3600);
 /// Maximum number of counts that one report sums. The caller must ask for fewer groups if there would be more.
 pub const POINT_COUNT_MAX: u64 = 200_000;
 /// Maximum number of counts per read of the store.
-const READ_COUNT: u32 = 200_000;
+const READ_COUNT_MAX: u32 = 200_000;
 /// Maximum number of owners (namespaces, apps or jobs) per read of the store; fewer if a read cannot return all of their counts.
 const OWNER_COUNT: usize = 50;
 
@@ -186,7 +186,7 @@ pub async fn rows(node: &Node, kind: PointKind, groups: &[Group], range: ReportR
         }
     }
     let owners: Vec<i64> = of_owner.keys().copied().collect();
-    let owner_count = u64::from(READ_COUNT) / range.point_count(kind).max(1);
+    let owner_count = u64::from(READ_COUNT_MAX) / range.point_count(kind).max(1);
     let owner_count = usize::try_from(owner_count).unwrap_or(usize::MAX).clamp(1, OWNER_COUNT);
     for owners in owners.chunks(owner_count) {
         let query = PointQuery {
@@ -195,7 +195,7 @@ pub async fn rows(node: &Node, kind: PointKind, groups: &[Group], range: ReportR
             step,
             from: step.floor(range.from),
             to: range.to,
-            limit: READ_COUNT,
+            limit: READ_COUNT_MAX,
             detail: PointDetail::Whole,
         };
         for point in node.store().points(&query).await? {

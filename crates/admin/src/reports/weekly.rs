@@ -125,7 +125,7 @@ impl ReportLoop {
 
 impl Background for ReportLoop {
     const NAME: &'static str = "weekly_reports";
-    const WORK: &'static str = "write weekly reports";
+    const ACTION: &'static str = "write weekly reports";
 
     fn period(&self) -> Option<Duration> {
         // A server that evaluates alert rules more often than usual, as in tests, also looks more often here.

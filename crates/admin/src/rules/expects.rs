@@ -15,7 +15,7 @@ use super::{facts, states};
 use crate::node::Node;
 
 /// Maximum number of due expectations per look.
-const LOOK_COUNT: u32 = 500;
+const DUE_EXPECTATIONS_MAX: u32 = 500;
 
 /// The rules that correspond to expectations, with their observations.
 #[derive(Default)]
@@ -31,7 +31,7 @@ impl LookContext<'_> {
     /// Evaluates the due expectations of the namespace's jobs.
     pub(super) async fn look_at_expects(&self, findings: &mut Findings) -> Result<(), StoreError> {
         let store = self.node.store();
-        let looks = store.due_expectations(self.namespace, self.now, LOOK_COUNT).await?;
+        let looks = store.due_expectations(self.namespace, self.now, DUE_EXPECTATIONS_MAX).await?;
         let open_expectations = store.open_run_expectations(self.namespace).await?;
         let mut observed_rules = ObservedRules::default();
         for record in
@@ -39,7 +39,7 @@ impl LookContext<'_> {
         {
             observed_rules.of(self.record(record.rule, record.spec.clone())).due_incidents.push(record.clone());
         }
-        findings.has_more |= is_full(looks.len(), LOOK_COUNT);
+        findings.has_more |= is_full(looks.len(), DUE_EXPECTATIONS_MAX);
         self.look_at_due(&looks, &mut observed_rules, findings).await?;
         let due_kinds: BTreeSet<ExpectKind> =
             observed_rules.0.values().filter_map(|one| Expectations::kind_of(&one.rule.spec)).collect();

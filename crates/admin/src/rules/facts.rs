@@ -21,13 +21,13 @@ use crate::node::Node;
 /// Number of runs read in addition to the longest streak, so that a later success that has ended the streak is found.
 const BEYOND_STREAK: u32 = 50;
 /// Maximum number of sample runs for one job in a message.
-const SAMPLES_EACH: usize = 3;
+const SAMPLES_PER_JOB_MAX: usize = 3;
 /// Maximum number of sample runs in one look.
 const SAMPLES_MAX: usize = 60;
 /// How far ahead runs are read: future fires have no row yet, but a run that was requested for a later instant has one.
-const AHEAD: Duration = Duration::from_secs(24 * 3600);
+const READ_AHEAD: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of deadlines skipped because they passed while no server ran: only the last one counts.
-const PASSED_MAX: u32 = 1_000;
+const PASSED_DEADLINES_MAX: u32 = 1_000;
 
 /// Data about the jobs with events, and about jobs with incidents that are due for a check.
 pub(super) struct JobFacts<'a> {
@@ -63,7 +63,7 @@ impl<'a> JobFacts<'a> {
         let mut sample_runs: Vec<RunId> = Vec::new();
         for event in events.iter().rev() {
             let count = counts_by_job.entry(event.job).or_default();
-            if *count < SAMPLES_EACH && sample_runs.len() < SAMPLES_MAX {
+            if *count < SAMPLES_PER_JOB_MAX && sample_runs.len() < SAMPLES_MAX {
                 *count += 1;
                 sample_runs.push(event.run);
             }
@@ -120,7 +120,8 @@ impl<'a> JobFacts<'a> {
                 ConditionState::Clear if !newest_ends.has_end(&rule.spec.condition) => ConditionState::Unwatched,
                 state => state,
             };
-            let samples = events.iter().rev().filter_map(|event| self.samples.get(&event.run)).take(SAMPLES_EACH);
+            let samples =
+                events.iter().rev().filter_map(|event| self.samples.get(&event.run)).take(SAMPLES_PER_JOB_MAX);
             observations.push(Observation { subject: job_subject(job), state, samples: samples.cloned().collect() });
         }
         observations
@@ -222,7 +223,7 @@ impl NewestEnds {
 
 pub(super) async fn newest_ends(node: &Node, job: JobId, now: Timestamp) -> Result<NewestEnds, StoreError> {
     let limit = STREAK_MAX + BEYOND_STREAK;
-    let runs = node.store().chart_runs(&[job], Timestamp::EPOCH, now + AHEAD, limit).await?;
+    let runs = node.store().chart_runs(&[job], Timestamp::EPOCH, now + READ_AHEAD, limit).await?;
     Ok(NewestEnds { runs: ended_runs(&runs), has_older: is_full(runs.len(), limit) })
 }
 
@@ -339,7 +340,7 @@ fn last_deadline(
     let Condition::NotSucceededBy { time, zone, weekdays, .. } = &spec.condition else { return Some(now) };
     let deadline = Deadline::parse(time, zone, weekdays).ok()?;
     let (mut last_deadline, mut search_after) = (None, due_at - Duration::from_millis(1));
-    for _ in 0..PASSED_MAX {
+    for _ in 0..PASSED_DEADLINES_MAX {
         match deadline.next_after(search_after, is_day) {
             Some(next) if next <= now => (last_deadline, search_after) = (Some(next), next),
             _ => break,

@@ -22,7 +22,7 @@ pub(super) const EVENT_COUNT: u32 = 500;
 /// Maximum number of due incidents per look.
 const DUE_COUNT: u32 = 200;
 /// Maximum number of open incidents that a look compares with the current state.
-const OPEN_COUNT: u32 = 2_000;
+const OPEN_INCIDENTS_MAX: u32 = 2_000;
 
 /// Result of a look.
 #[derive(Debug, PartialEq, Eq)]
@@ -143,7 +143,7 @@ impl<'a> LookContext<'a> {
                 }
                 ConditionKind::Polled if is_checked => {
                     let namespace = (self.namespace, self.namespace_name.as_str());
-                    let open_incidents = self.node.store().open_incidents_of(rule.id, OPEN_COUNT).await?;
+                    let open_incidents = self.node.store().open_incidents_of(rule.id, OPEN_INCIDENTS_MAX).await?;
                     // A state that is not known yet neither opens nor closes an incident.
                     if let Some(polled) =
                         states::observe(self.node, namespace, (&rule.spec, &open_incidents), self.now).await?

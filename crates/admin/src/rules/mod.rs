@@ -43,9 +43,9 @@ const MOVE_COUNT: usize = 500;
 /// Maximum number of looks at one namespace per tick.
 const LOOK_COUNT_MAX: u32 = 20;
 /// Maximum number of lost looks ([`look::LookResult::Lost`]) per namespace and tick.
-const LOST_MAX: u32 = 3;
+const LOST_LOOKS_MAX: u32 = 3;
 /// The name of the pass, for [`rondel_store::Upkeep::begin_pass`].
-const PASS: &str = "alert_rules";
+const LOOK_PASS: &str = "alert_rules";
 const FORGET_PASS: &str = "forget_incidents";
 
 /// The loop that evaluates the rules of all namespaces.
@@ -89,7 +89,9 @@ impl RuleLoop {
                         changed += count;
                         turns.extend(has_more.then_some((namespace, lost)));
                     }
-                    Ok(look::LookResult::Lost) => turns.extend((lost < LOST_MAX).then_some((namespace, lost + 1))),
+                    Ok(look::LookResult::Lost) => {
+                        turns.extend((lost < LOST_LOOKS_MAX).then_some((namespace, lost + 1)))
+                    }
                     Err(error) if error.is_transient() => return Err(error),
                     Err(error) => failed = failed.or(Some(error)),
                 }
@@ -119,7 +121,7 @@ impl RuleLoop {
 
 impl Background for RuleLoop {
     const NAME: &'static str = "alert_rules";
-    const WORK: &'static str = "evaluate alert rules";
+    const ACTION: &'static str = "evaluate alert rules";
 
     fn period(&self) -> Option<Duration> {
         Some(self.period_length())
@@ -137,7 +139,7 @@ impl Background for RuleLoop {
         // If a look cannot be postponed, it takes place too early, which does no harm. The error prevents no other look.
         let postponed = self.postpone_checks().await;
         let due = store.namespaces_with_due_alerts(now).await?;
-        if due.is_empty() || !store.begin_pass(PASS, self.period_length()).await? {
+        if due.is_empty() || !store.begin_pass(LOOK_PASS, self.period_length()).await? {
             postponed?;
             return Ok(0);
         }

@@ -28,11 +28,11 @@ const REASON_LEN_MAX: usize = 1_000;
 /// is stored first.
 const ACKNOWLEDGE_TRIES: u32 = 5;
 /// Number of pages of jobs that a dry run checks.
-const DRY_PAGES: u32 = 4;
+const DRY_RUN_PAGES_MAX: u32 = 4;
 /// Maximum number of jobs with failed or skipped runs that a dry run evaluates.
-const DRY_JOBS: u32 = 100;
+const DRY_RUN_JOBS_MAX: u32 = 100;
 /// Maximum number of subjects that a dry run names.
-const DRY_NAMED: usize = 20;
+const NAMED_SUBJECTS_MAX: usize = 20;
 /// A dry run finds the jobs with failed or skipped runs by the runs of this last period.
 const UNSUCCESSFUL_WITHIN: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of failed or skipped runs that a dry run reads.
@@ -300,7 +300,7 @@ pub async fn dry_run(node: &Node, namespace: (NamespaceId, &str), spec: &RuleSpe
         _ => None,
     };
     Ok(DryRun {
-        subjects: subjects.into_iter().take(DRY_NAMED).collect(),
+        subjects: subjects.into_iter().take(NAMED_SUBJECTS_MAX).collect(),
         count,
         looked_at,
         at: now,
@@ -316,7 +316,7 @@ async fn observe_scope(
     now: Timestamp,
 ) -> Result<(Vec<Observation>, Option<u64>), StoreError> {
     let (mut observations, mut after_name) = (Vec::new(), String::new());
-    for _ in 0..DRY_PAGES {
+    for _ in 0..DRY_RUN_PAGES_MAX {
         let (jobs, last_name) = facts::watched_page(node, namespace, &spec.scope, &after_name).await?;
         observations.extend(facts::observe_page(node, spec, &jobs, (now, now)).await?.0);
         match last_name {
@@ -343,10 +343,10 @@ async fn observe_unsuccessful(
         .into_iter()
         .map(|runs| runs.job)
         .collect();
-    jobs.extend(store.failing_jobs(namespace, None, DRY_JOBS).await?.into_iter().map(|pulse| pulse.job));
+    jobs.extend(store.failing_jobs(namespace, None, DRY_RUN_JOBS_MAX).await?.into_iter().map(|pulse| pulse.job));
     jobs.sort_unstable();
     jobs.dedup();
-    jobs.truncate(usize::try_from(DRY_JOBS).unwrap_or(usize::MAX));
+    jobs.truncate(usize::try_from(DRY_RUN_JOBS_MAX).unwrap_or(usize::MAX));
     let mut observations = Vec::new();
     for job in store.watched_jobs_by_id(&jobs).await?.iter().filter(|job| facts::is_in_scope(&spec.scope, job)) {
         let newest_ends = facts::newest_ends(node, job.id, now).await?;

@@ -19,7 +19,7 @@ use super::fleet;
 use crate::node::Node;
 
 /// Maximum number of jobs with open runs that one look takes per server: those whose runs have waited longest.
-const OPEN_COUNT: u32 = 5_000;
+const OPEN_JOBS_MAX: u32 = 5_000;
 /// Maximum number of jobs for which a sample run is read: more jobs are reported as a group.
 const SAMPLE_COUNT: usize = 100;
 /// Maximum number of points (counts of one period) that one query reads.
@@ -156,7 +156,7 @@ pub(super) async fn late_jobs(
         // A run that waits for its next attempt did start in time.
         let begun_by = now - shortest;
         let query =
-            OpenQuery { namespace, status, due_by: now, begun_by, first_attempts_only: true, limit: OPEN_COUNT };
+            OpenQuery { namespace, status, due_by: now, begun_by, first_attempts_only: true, limit: OPEN_JOBS_MAX };
         open_jobs.extend(node.store().open_jobs(query).await?);
     }
     let jobs = jobs_of(node, &open_jobs).await?;
@@ -203,7 +203,7 @@ async fn jobs_running_since(
 ) -> Result<Vec<OpenJob>, StoreError> {
     let status = RunStatus::Running;
     let query =
-        OpenQuery { namespace, status, due_by: begun_by, begun_by, first_attempts_only: false, limit: OPEN_COUNT };
+        OpenQuery { namespace, status, due_by: begun_by, begun_by, first_attempts_only: false, limit: OPEN_JOBS_MAX };
     node.store().open_jobs(query).await
 }
 

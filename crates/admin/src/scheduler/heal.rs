@@ -25,9 +25,9 @@ const HOMELESS_PAGE: u32 = 1_000;
 const HOMELESS_PAGE_COUNT_MAX: u32 = 100;
 
 /// The name of the pass that heals jobs.
-const HEAL: &str = "heal";
+const HEAL_PASS: &str = "heal";
 /// The name of the pass that heals calendars.
-const CALENDARS: &str = "heal_calendars";
+const CALENDARS_PASS: &str = "heal_calendars";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HealCounts {
@@ -47,7 +47,7 @@ pub(crate) struct HealLoop {
 
 impl Background for HealLoop {
     const NAME: &'static str = "heal";
-    const WORK: &'static str = "look for jobs and runs to heal";
+    const ACTION: &'static str = "look for jobs and runs to heal";
 
     fn period(&self) -> Option<Duration> {
         Some(PERIOD)
@@ -74,12 +74,12 @@ impl HealLoop {
 
     async fn heal_all(&self) -> Result<HealCounts, StoreError> {
         let mut healed = HealCounts::default();
-        if !self.node.readiness().lease_held || !self.node.store().begin_pass(HEAL, PERIOD).await? {
+        if !self.node.readiness().lease_held || !self.node.store().begin_pass(HEAL_PASS, PERIOD).await? {
             return Ok(healed);
         }
         healed.stuck = self.heal_stuck().await?;
         healed.homeless = self.free_homeless().await?;
-        if self.node.store().begin_pass(CALENDARS, CALENDAR_PERIOD).await? {
+        if self.node.store().begin_pass(CALENDARS_PASS, CALENDAR_PERIOD).await? {
             healed.calendars = self.expand_calendars().await?;
         }
         healed.behind = calendars::replan_jobs_of_calendars(&self.node).await?;
@@ -243,7 +243,7 @@ mod tests {
         };
         node.store().claim(node.token(), &[claim]).await.unwrap();
         // The test takes the pass of this period, so the loop does not look until the next one.
-        node.store().begin_pass(HEAL, PERIOD).await.unwrap();
+        node.store().begin_pass(HEAL_PASS, PERIOD).await.unwrap();
 
         let until = Instant::now() + Duration::from_secs(8);
         let has_next = async || {

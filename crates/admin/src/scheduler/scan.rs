@@ -84,7 +84,7 @@ enum ClaimScope<'a> {
 
 impl Background for ScanLoop {
     const NAME: &'static str = "scan";
-    const WORK: &'static str = "claim fires";
+    const ACTION: &'static str = "claim fires";
 
     fn period(&self) -> Option<Duration> {
         Some(self.shared.config.scan_period)

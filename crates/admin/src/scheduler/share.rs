@@ -14,7 +14,7 @@ const LEFT_TO_OTHERS_FOR: Duration = Duration::from_secs(2);
 /// A job that was not seen for this long was taken, or is not due any more.
 const FORGET_AFTER: Duration = Duration::from_secs(10);
 /// Maximum number of jobs that are remembered; further jobs are left to other nodes until there is room.
-const REMEMBERED_MAX: usize = 200_000;
+const REMEMBERED_JOBS_MAX: usize = 200_000;
 
 /// The jobs that were left to other nodes, each with the instants at which it was first and last seen.
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ impl LeftToOthers {
             self.0.remove(&job);
             return true;
         }
-        if self.0.len() >= REMEMBERED_MAX && !self.0.contains_key(&job) {
+        if self.0.len() >= REMEMBERED_JOBS_MAX && !self.0.contains_key(&job) {
             return false;
         }
         let (first, last) = self.0.entry(job).or_insert((now, now));

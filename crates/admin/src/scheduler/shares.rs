@@ -25,16 +25,16 @@ const NAMESPACE_FACTOR: usize = 16;
 const OPEN_FACTOR: usize = 4;
 
 /// Runs whose queue timeout has passed have additional memory: the memory for open runs, divided by this.
-const ENDING_PART: usize = 8;
+const EXPIRED_RUNS_DIVISOR: usize = 8;
 
 /// The reserve for jobs with few waiting runs is the memory for open runs, divided by this.
-const RESERVE_PART: usize = 4;
+const RESERVE_DIVISOR: usize = 4;
 /// The second reserve, for jobs without waiting runs, is the memory for open runs, divided by this.
-const LAST_RESERVE_PART: usize = 8;
+const LAST_RESERVE_DIVISOR: usize = 8;
 
 /// The number of waiting runs that the reserve grants to a job is the job's share of the room left in the reserve, divided by this, and at
 /// most the memory for open runs, divided by this.
-const FEW_PART: usize = 16;
+const FEW_RUNS_DIVISOR: usize = 16;
 
 /// The job, app and namespace of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,10 +137,10 @@ impl Shares {
             let of_namespace = free.saturating_mul(NAMESPACE_FACTOR).saturating_sub(namespace.waiting());
             free.min(of_app).min(of_namespace)
         };
-        let with_reserve = max.saturating_add(max / RESERVE_PART);
+        let with_reserve = max.saturating_add(max / RESERVE_DIVISOR);
         let reserve = with_reserve.saturating_sub(self.total);
-        let last = with_reserve.saturating_add(max / LAST_RESERVE_PART).saturating_sub(self.total);
-        let of_reserve = share(reserve).div_ceil(FEW_PART).min((max / FEW_PART).max(1));
+        let last = with_reserve.saturating_add(max / LAST_RESERVE_DIVISOR).saturating_sub(self.total);
+        let of_reserve = share(reserve).div_ceil(FEW_RUNS_DIVISOR).min((max / FEW_RUNS_DIVISOR).max(1));
         let waiting = job.waiting().saturating_sub(own_waiting);
         let leaves_room = |free: usize| job.runs < free.saturating_mul(OPEN_FACTOR);
         app.runs == 0
@@ -150,7 +150,7 @@ impl Shares {
 
     /// Whether one more run may be in memory only to end, beyond the room for open runs.
     pub(crate) const fn may_end_one(&self, max: usize) -> bool {
-        self.total <= max.saturating_add(max / ENDING_PART)
+        self.total <= max.saturating_add(max / EXPIRED_RUNS_DIVISOR)
     }
 
     /// Whether a waiting fire of this owner may be expanded into its shards. An app without shards in memory may always have one expanded.

@@ -26,9 +26,9 @@ use crate::scheduler::command::TickCommand;
 use crate::scheduler::ring::Ring;
 
 /// How long before a whole second its slot is taken: enough to read the rows, and less than the second that editors are promised.
-const LEAD: Duration = Duration::from_millis(500);
+const SLOT_LEAD: Duration = Duration::from_millis(500);
 /// A run is read at most this long before its instant. A run that is due late in its second is therefore read later than the others.
-const AHEAD_MAX: Duration = Duration::from_millis(900);
+const READ_AHEAD_MAX: Duration = Duration::from_millis(900);
 /// The delay before a failed read is tried again.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 const CHECK_BATCH: usize = 500;
@@ -64,7 +64,7 @@ pub(crate) struct TickLoop {
 
 impl Background for TickLoop {
     const NAME: &'static str = "tick";
-    const WORK: &'static str = "read due runs";
+    const ACTION: &'static str = "read due runs";
 
     fn period(&self) -> Option<Duration> {
         None
@@ -115,9 +115,9 @@ impl TickLoop {
     async fn hand_over_due(&mut self) -> Result<u64, StoreError> {
         let mut count = 0;
         let now = self.shared.clock.now();
-        self.later_runs.extend(self.ring.take_through((now + LEAD).second()));
+        self.later_runs.extend(self.ring.take_through((now + SLOT_LEAD).second()));
         self.unread_runs.append(&mut self.held_back_runs);
-        self.unread_runs.extend(self.later_runs.extract_if(.., |run| run.due_at <= now + AHEAD_MAX));
+        self.unread_runs.extend(self.later_runs.extract_if(.., |run| run.due_at <= now + READ_AHEAD_MAX));
         while !self.unread_runs.is_empty() {
             let batch: Vec<Run> = self.unread_runs.iter().take(CHECK_BATCH).cloned().collect();
             let (batch, held_back) = self.hold_back(batch).await?;
@@ -149,8 +149,8 @@ impl TickLoop {
 
     fn next_wake(&self) -> Timestamp {
         let now = self.shared.clock.now();
-        let slot = Timestamp::from_secs((now + LEAD).second() + 1) - LEAD;
-        let later = self.later_runs.iter().map(|run| run.due_at - LEAD).min();
+        let slot = Timestamp::from_secs((now + SLOT_LEAD).second() + 1) - SLOT_LEAD;
+        let later = self.later_runs.iter().map(|run| run.due_at - SLOT_LEAD).min();
         later.map_or(slot, |later| later.min(slot))
     }
 

@@ -18,7 +18,7 @@ use crate::dispatch::ready::ReadyRun;
 use crate::dispatch::runs::{OpenRuns, Stage};
 
 /// How many runs of one serial job may be queued if its definition sets no maximum.
-const QUEUE_MAX: usize = 1_000;
+const QUEUE_LEN_MAX: usize = 1_000;
 
 /// What a gate guards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -489,7 +489,7 @@ fn place_at(key: GateKey, ready: &ReadyRun) -> Place {
 pub(crate) fn queue_max(job: &Job) -> usize {
     match job.overlap.policy {
         OverlapPolicy::Serial if job.overlap.max > 0 => usize::try_from(job.overlap.max).unwrap_or(usize::MAX),
-        OverlapPolicy::Serial | OverlapPolicy::Allow | OverlapPolicy::Discard | OverlapPolicy::Cover => QUEUE_MAX,
+        OverlapPolicy::Serial | OverlapPolicy::Allow | OverlapPolicy::Discard | OverlapPolicy::Cover => QUEUE_LEN_MAX,
     }
 }
 

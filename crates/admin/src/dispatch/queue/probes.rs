@@ -15,7 +15,7 @@ use crate::dispatch::runs::{OpenRun, OpenRuns, Stage};
 /// How long a run waits for answers.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long executors are not asked about a job after none of them took its run.
-const PAUSE: Duration = Duration::from_millis(100);
+const ASK_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum number of runs that wait for answers at the same time. Further runs wait as if no executor had room.
 const OPEN_MAX: usize = 10_000;
 
@@ -109,7 +109,7 @@ impl Probes {
         if self.paused_until.len() >= OPEN_MAX {
             self.paused_until.retain(|_, until| *until > now);
         }
-        self.paused_until.insert(job, now + PAUSE);
+        self.paused_until.insert(job, now + ASK_PAUSE);
     }
 
     /// Makes a run wait for the answers of these executors. The questions are sent with the next flush.
