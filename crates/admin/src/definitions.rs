@@ -11,7 +11,7 @@ use rondel_store::{Store, StoreError};
 
 use crate::metrics::{JobSeries, JobSeriesTable, LabelledCounts, LabelledRuns, NamespaceCounts, Namespaces};
 
-/// Maximum entries of the young half; the whole cache holds up to twice as many.
+/// Maximum number of entries of the young generation; the whole cache holds up to twice as many.
 const YOUNG_COUNT_MAX: usize = 50_000;
 
 /// A job and the version of its definition.
@@ -46,8 +46,8 @@ impl CompiledDefinition {
     }
 }
 
-/// A bounded cache in two halves. An entry that is used moves to the young half. When the young half is full, it becomes the old half, and
-/// the previous old half is dropped.
+/// A bounded cache of two generations. An entry that is used moves to the young one. When the young one is full, it becomes the old one, and
+/// the previous old one is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Definitions {
     generations: Mutex<Generations>,

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rondel_core::{ExecutorId, Run, RunId};
 
-/// Maximum number of runs in the young half. The whole board holds up to twice as many; the oldest are dropped first.
+/// Maximum number of runs in the young generation. The whole board holds up to twice as many; the oldest are dropped first.
 const YOUNG_COUNT_MAX: usize = 10_000;
 
 /// The progress of an attempt.

@@ -25,7 +25,7 @@ const CACHED_COUNT_MAX: usize = 50_000;
 /// An attempt and the executor that claims to hold it.
 pub(super) type HeldAttempt = (RunId, i32, ExecutorId);
 
-/// The executor to which this node last sent each run. Bounded: the older half is dropped.
+/// The executor to which this node last sent each run. Bounded: the older generation is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct SentRuns(Mutex<[HashMap<RunId, (i32, ExecutorId)>; 2]>);
 
@@ -41,7 +41,7 @@ impl SentRuns {
 
     pub(crate) fn get(&self, run: RunId) -> Option<(i32, ExecutorId)> {
         let generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        generations.iter().find_map(|half| half.get(&run)).copied()
+        generations.iter().find_map(|generation| generation.get(&run)).copied()
     }
 
     /// The attempt of a run that this node sent, and the executor that it was sent to. `None` if that proves nothing about `executor`: another
