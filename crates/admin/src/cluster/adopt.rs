@@ -315,10 +315,10 @@ impl AdoptLoop {
     /// Begins a roll call for running runs of this node that are not in its memory, because the answer to their adoption was lost.
     async fn call_roll_for_missing(&mut self, lease: &HeldLease) -> Result<(), StoreError> {
         let running_runs = self.strays.running_runs(&self.shared, lease.token).await?;
-        let (awaiting, missing): (Vec<Run>, Vec<Run>) = running_runs.into_iter().partition(Run::awaits_children);
-        let awaiting = self.shared.awaiting.admit_new(awaiting);
-        let admitted: Vec<(JobId, RunId)> = awaiting.iter().map(|run| (run.job, run.id)).collect();
-        if let Err(error) = self.place_awaiting(awaiting).await {
+        let (awaiting_runs, missing): (Vec<Run>, Vec<Run>) = running_runs.into_iter().partition(Run::awaits_children);
+        let awaiting_runs = self.shared.awaiting.admit_new(awaiting_runs);
+        let admitted: Vec<(JobId, RunId)> = awaiting_runs.iter().map(|run| (run.job, run.id)).collect();
+        if let Err(error) = self.place_awaiting(awaiting_runs).await {
             // The next sweep finds them again.
             self.shared.awaiting.forget(admitted);
             self.is_interrupted = true;
@@ -351,18 +351,18 @@ impl AdoptLoop {
     /// Makes the gates free the places of runs that awaited their children and have ended. Such a run ends with its last child, which may
     /// have ended on another node.
     async fn free_ended_awaiting(&self, lease: &HeldLease) -> Result<(), StoreError> {
-        let awaiting = self.shared.awaiting.all();
-        if awaiting.is_empty() {
+        let awaiting_runs = self.shared.awaiting.all();
+        if awaiting_runs.is_empty() {
             return Ok(());
         }
-        let ids: Vec<RunId> = awaiting.iter().map(|(_, run)| *run).collect();
+        let ids: Vec<RunId> = awaiting_runs.iter().map(|(_, run)| *run).collect();
         let checks = self.shared.store.check_runs(&ids).await?;
         let open_ids: HashSet<RunId> = checks
             .iter()
             .filter(|check| check.status == RunStatus::Running && check.owner == lease.token)
             .map(|check| check.id)
             .collect();
-        let ended_runs: Vec<_> = awaiting.into_iter().filter(|(_, run)| !open_ids.contains(run)).collect();
+        let ended_runs: Vec<_> = awaiting_runs.into_iter().filter(|(_, run)| !open_ids.contains(run)).collect();
         if !ended_runs.is_empty() {
             drop(self.shared.events.send(Event::AwaitingEnded(ended_runs)).await);
         }

@@ -211,17 +211,18 @@ impl BeatLoop {
             shared.claims.reset_gained();
         }
         self.beat_count = self.beat_count.wrapping_add(1);
-        let ((tried, lost), (gained, gained_fires)) = (shared.claims.tried_and_lost(), shared.claims.gained_counts());
+        let ((tried_count, lost_count), (gained_count, gained_fires)) =
+            (shared.claims.tried_and_lost(), shared.claims.gained_counts());
         let home_counts = self.home_load.map_or((0, 0), |load| (load.job_count, load.recent_fires));
         let report = NodeReport {
             is_leaving: shared.is_leaving(),
             claim_strategy: shared.config.claim_strategy,
             weight: shared.config.node_weight,
-            job_count: home_counts.0 + gained,
+            job_count: home_counts.0 + gained_count,
             recent_fires: home_counts.1 + gained_fires,
             skew_ms: shared.clock.skew_ms(),
-            claims_tried: tried,
-            claims_lost: lost,
+            claims_tried: tried_count,
+            claims_lost: lost_count,
             refused_count: shared.counters.get(Count::StatementsRefused),
             lateness_p99_ms: self.lateness.p99_ms(&shared.metrics.fire_lateness, shared.clock.now()),
             loops: shared.loops.reports(),
@@ -233,8 +234,8 @@ impl BeatLoop {
     fn warn_of_other_strategies(&mut self, nodes: &[Node]) {
         let own_strategy = self.shared.config.claim_strategy;
         let now = self.shared.clock.now();
-        let is_other = |node: &&Node| node.is_living(now) && node.report.claim_strategy != own_strategy;
-        let other_node = nodes.iter().find(is_other);
+        let has_other_strategy = |node: &&Node| node.is_living(now) && node.report.claim_strategy != own_strategy;
+        let other_node = nodes.iter().find(has_other_strategy);
         if let Some(other_node) = other_node.filter(|_| !self.has_warned) {
             let (name, other_strategy) = (&other_node.name, other_node.report.claim_strategy);
             tracing::warn!(own = %own_strategy, node = name, theirs = %other_strategy, "nodes have different claim strategies; set the same on all");
@@ -309,8 +310,8 @@ impl BeatLoop {
         }
         // Streams outlive a lease, but the session rows of the streams end with it. The rows are opened again before anything is sent, so that
         // an adopter sees them open.
-        let online = shared.registry.heard_since(Timestamp::EPOCH);
-        shared.store.beat_sessions(token, &online).await?;
+        let heard_executors = shared.registry.heard_since(Timestamp::EPOCH);
+        shared.store.beat_sessions(token, &heard_executors).await?;
         shared.membership.record_new_lease(token, ordinal, sent_at, shared.config.lease);
         self.joined_under = None;
         tracing::info!(epoch = token.epoch, "joined");

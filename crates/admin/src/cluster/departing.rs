@@ -33,8 +33,8 @@ impl DepartureBoard {
         departing.last_handover.0 += 1;
         let handover = departing.last_handover;
         for (run, due_at) in runs {
-            let (due, known_handover) = departing.runs.entry(run).or_insert((due_at, Some(handover)));
-            (*due, *known_handover) = (due_at, known_handover.map(|_| handover));
+            let (known_due_at, known_handover) = departing.runs.entry(run).or_insert((due_at, Some(handover)));
+            (*known_due_at, *known_handover) = (due_at, known_handover.map(|_| handover));
         }
     }
 

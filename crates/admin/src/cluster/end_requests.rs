@@ -43,10 +43,10 @@ async fn forward_drops(shared: &Shared, lease: &HeldLease) -> Result<(), StoreEr
     let limit = shared.config.end_request_page.max(1);
     let mut after_run = RunId::new(0);
     loop {
-        let drops = shared.store.drops(lease.token, after_run, limit).await?;
-        let Some((last_run, _)) = drops.last().copied() else { return Ok(()) };
-        let is_last = u32::try_from(drops.len()).is_ok_and(|count| count < limit);
-        drop(shared.events.send(Event::Drops(drops)).await);
+        let drop_requests = shared.store.drops(lease.token, after_run, limit).await?;
+        let Some((last_run, _)) = drop_requests.last().copied() else { return Ok(()) };
+        let is_last = u32::try_from(drop_requests.len()).is_ok_and(|count| count < limit);
+        drop(shared.events.send(Event::Drops(drop_requests)).await);
         if is_last {
             return Ok(());
         }

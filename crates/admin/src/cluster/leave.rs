@@ -38,13 +38,13 @@ pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Du
         hand_over_while_working(shared).await;
     }
     lifecycle.soft.cancel();
-    let (drained_sender, drained) = oneshot::channel();
+    let (drained_sender, drained_receiver) = oneshot::channel();
     // Sending fails if the grace has ended, because the receiver is dropped then.
     let drained_responder = Responder::new(|()| {
         drained_sender.send(()).ok();
     });
     if shared.events.send(Event::Drain(drained_responder, grace)).await.is_ok()
-        && !wait_for_runs(shared, drained, grace).await
+        && !wait_for_runs(shared, drained_receiver, grace).await
     {
         tracing::warn!("executors still have runs; they keep their results for the next server");
     }
@@ -98,7 +98,7 @@ async fn hand_over_while_working(shared: &Arc<Shared>) {
 
 /// Waits until no executor has a run. Meanwhile it hands over jobs that become free, and forwards requests to end runs. Returns whether all
 /// runs ended in time.
-async fn wait_for_runs(shared: &Arc<Shared>, mut drained: oneshot::Receiver<()>, grace: Duration) -> bool {
+async fn wait_for_runs(shared: &Arc<Shared>, mut drained_receiver: oneshot::Receiver<()>, grace: Duration) -> bool {
     let deadline = Instant::now() + grace;
     let mut has_warned = false;
     let mut requests_at = Instant::now();
@@ -114,8 +114,8 @@ async fn wait_for_runs(shared: &Arc<Shared>, mut drained: oneshot::Receiver<()>,
         {
             tracing::warn!(error = %chain(&error), "cannot hand over jobs to other nodes; they will be taken over later");
         }
-        let wake = (Instant::now() + RUN_WAIT_PAUSE).min(deadline);
-        match tokio::time::timeout_at(wake, &mut drained).await {
+        let wake_at = (Instant::now() + RUN_WAIT_PAUSE).min(deadline);
+        match tokio::time::timeout_at(wake_at, &mut drained_receiver).await {
             Ok(_) => {
                 // Some jobs may become free only when the last run ends.
                 hand_over_rest(shared).await.ok();

@@ -123,12 +123,12 @@ impl Background for MoveLoop {
 
 impl MoveLoop {
     pub(crate) const fn new(shared: Arc<Shared>) -> Self {
-        let pass = PassProgress { moved_count: 0, unmoved_count: 0, after_job: None };
+        let pass_progress = PassProgress { moved_count: 0, unmoved_count: 0, after_job: None };
         Self {
             shared,
             rounds_to_skip: 0,
             next_rounds_to_skip: 1,
-            pass_progress: pass,
+            pass_progress,
             last_settled: (Vec::new(), Timestamp::EPOCH),
         }
     }
@@ -149,12 +149,12 @@ impl MoveLoop {
         }
         let round =
             move_next_jobs(shared, &lease, (reason, self.pass_progress.after_job), MovableRuns::NotYetDue).await?;
-        let pass = self.pass_progress.add(round);
-        if pass.is_some_and(|pass| pass.unmoved_count == 0) {
+        let finished_pass = self.pass_progress.add(round);
+        if finished_pass.is_some_and(|pass| pass.unmoved_count == 0) {
             self.last_settled = (takers(&shared.membership.node_shares(now)), now);
         }
         // Jobs that are never idle need not be examined each second, so rounds are skipped if no job could move.
-        match pass {
+        match finished_pass {
             Some(PassProgress { moved_count: 0, unmoved_count: 1.., .. }) => {
                 self.rounds_to_skip = self.next_rounds_to_skip;
                 self.next_rounds_to_skip = (self.next_rounds_to_skip * 2).min(SKIPPED_ROUND_COUNT_MAX);
@@ -182,8 +182,8 @@ impl MoveLoop {
 }
 
 fn next_move_at(now: Timestamp) -> Timestamp {
-    let next = |moment: Duration| Timestamp::from_secs((now - moment).second() + 1) + moment;
-    MOVE_OFFSETS.into_iter().map(next).fold(Timestamp::MAX, Timestamp::min)
+    let next_at = |moment: Duration| Timestamp::from_secs((now - moment).second() + 1) + moment;
+    MOVE_OFFSETS.into_iter().map(next_at).fold(Timestamp::MAX, Timestamp::min)
 }
 
 fn takers(node_shares: &[NodeShare]) -> Vec<NodeId> {

@@ -107,8 +107,8 @@ impl ConnectedExecutor {
 
     /// Why it takes no run of the job now.
     fn obstacle(&self, job: &Job, now: Timestamp) -> Option<Obstacle> {
-        let unmet = job.select.unmet_condition(&self.given_name, &self.labels);
-        let (kind, condition) = match (self.has_handler(job), unmet, self.refusal(now)) {
+        let unmet_condition = job.select.unmet_condition(&self.given_name, &self.labels);
+        let (kind, condition) = match (self.has_handler(job), unmet_condition, self.refusal(now)) {
             (false, ..) => (ObstacleKind::Handler, None),
             (true, Some(UnmetCondition::Name), _) => (ObstacleKind::NotSelected, None),
             (true, Some(UnmetCondition::Label(condition)), _) => (ObstacleKind::Label, Some(condition)),
@@ -259,12 +259,12 @@ impl Executors {
     /// The name of this executor on this node. Two executors with one name get distinct names, unless the journal in a data directory proves
     /// that one is the other's successor, or that both took over the directory of the same third executor.
     pub(crate) fn distinct_name(&self, executor: &OnlineExecutor, predecessor: Option<ExecutorId>) -> String {
-        let is_other = |online: &ConnectedExecutor| {
+        let is_other_executor = |online: &ConnectedExecutor| {
             let id = online.session.executor;
             let is_before = predecessor.is_some() && [Some(id), online.report.predecessor].contains(&predecessor);
             id != executor.id && !is_before && online.name == executor.name
         };
-        match self.executors_in_app(executor.app).any(is_other) {
+        match self.executors_in_app(executor.app).any(is_other_executor) {
             true => format!("{}{NAME_SEPARATOR}{:06x}", executor.name, executor.id.get() & 0xff_ffff),
             false => executor.name.clone(),
         }
@@ -335,9 +335,9 @@ impl Executors {
         self.silences.end(id);
         self.lost_executors
             .insert(id, LostExecutor { lost_at: now, heard_at, has_stopped_all: heard_at < stopped_before });
-        let Self { online_executors: online, last_heard_at: disconnected, lost_executors, .. } = self;
+        let Self { online_executors, last_heard_at, lost_executors, .. } = self;
         self.newest_hellos.retain(|id, _| {
-            online.contains_key(id) || disconnected.contains_key(id) || lost_executors.contains_key(id)
+            online_executors.contains_key(id) || last_heard_at.contains_key(id) || lost_executors.contains_key(id)
         });
         true
     }
@@ -409,10 +409,10 @@ impl Executors {
         self.executors_in_app(ready.run.app).filter(|online| online.is_fit(ready)).collect()
     }
 
-    /// Whether there are executors that a router may choose for the run, and `holds` is true of each of them.
-    pub(crate) fn all_fit_satisfy(&self, ready: &ReadyRun, holds: impl Fn(&ConnectedExecutor) -> bool) -> bool {
-        let mut in_app = self.executors_in_app(ready.run.app);
-        in_app.all(|online| holds(online) || !online.is_fit(ready))
+    /// Whether there are executors that a router may choose for the run, and `condition` is true of each of them.
+    pub(crate) fn all_fit_satisfy(&self, ready: &ReadyRun, condition: impl Fn(&ConnectedExecutor) -> bool) -> bool {
+        let mut executors = self.executors_in_app(ready.run.app);
+        executors.all(|online| condition(online) || !online.is_fit(ready))
             && self.executors_in_app(ready.run.app).any(|online| online.is_fit(ready))
     }
 
@@ -478,8 +478,8 @@ impl Executors {
     }
 
     fn executors_in_app(&self, app: AppId) -> impl Iterator<Item = &ConnectedExecutor> {
-        let named = self.by_app.get(&app);
-        named.into_iter().flat_map(BTreeMap::keys).filter_map(|(_, id)| self.online_executors.get(id))
+        let ids_by_name = self.by_app.get(&app);
+        ids_by_name.into_iter().flat_map(BTreeMap::keys).filter_map(|(_, id)| self.online_executors.get(id))
     }
 }
 

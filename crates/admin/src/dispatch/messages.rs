@@ -186,9 +186,9 @@ fn depth(json: &str) -> usize {
 }
 
 /// The answer to a result.
-pub(crate) fn ack(run: RunId, attempt: i32, finished: &EndOutcome) -> v1::ResultAck {
+pub(crate) fn ack(run: RunId, attempt: i32, end_outcome: &EndOutcome) -> v1::ResultAck {
     use v1::result_ack::Kind;
-    let kind = match finished {
+    let kind = match end_outcome {
         EndOutcome::Stored(..) | EndOutcome::Unwritable => Kind::Stored,
         EndOutcome::Duplicate => Kind::Duplicate,
         EndOutcome::Superseded => Kind::Superseded,

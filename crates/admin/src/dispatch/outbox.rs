@@ -83,8 +83,9 @@ pub(super) fn on_marked(d: &mut Decision<'_>, asked_runs: &[(RunId, i32)], won_r
     let won_runs: BTreeSet<RunId> = won_runs.iter().copied().collect();
     let (mut unwanted_marks, mut changed_runs) = (Vec::new(), Vec::new());
     for (run, attempt) in asked_runs {
-        let is_this = |active: &&mut ActiveRun| active.phase == Phase::Marking && active.ready.run.attempt == *attempt;
-        let Some(active) = d.state.runs.active_mut(*run).filter(is_this) else {
+        let is_marked_attempt =
+            |active: &&mut ActiveRun| active.phase == Phase::Marking && active.ready.run.attempt == *attempt;
+        let Some(active) = d.state.runs.active_mut(*run).filter(is_marked_attempt) else {
             // The run was dropped meanwhile. If it was marked, its mark is removed again.
             unwanted_marks.extend(won_runs.get(run).map(|run| (*run, *attempt)));
             continue;

@@ -55,8 +55,8 @@ pub(super) fn round(d: &mut Decision<'_>, ended_leases: &[LeaseToken]) {
 
 /// Measures how many runs executors have, and how many due runs wait.
 fn measure_runs(d: &mut Decision<'_>) {
-    let waiting = d.state.parked.len() + d.state.gates.queued_count() + d.state.limits.waiting_count();
-    let measure = Measure::Runs { active: d.state.runs.active_count(), queued: waiting };
+    let waiting_count = d.state.parked.len() + d.state.gates.queued_count() + d.state.limits.waiting_count();
+    let measure = Measure::Runs { active: d.state.runs.active_count(), queued: waiting_count };
     d.effects.push(Effect::Measure(measure));
     let held_runs = Measure::Held {
         gates: d.state.gates.queued_count(),

@@ -73,7 +73,7 @@ impl DispatchLoop {
             // As in `Decision::knows_open_runs`: while no run is allowed to start, runs must not wake the loop.
             let may_start = self.shared.membership.holds_lease() && self.shared.switches.is_known();
             let lease = may_start.then(|| self.shared.membership.token());
-            let wake = self.state.next_instant(lease).min(self.next_round_at);
+            let wake_at = self.state.next_instant(lease).min(self.next_round_at);
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
@@ -81,7 +81,7 @@ impl DispatchLoop {
                     Some(event) => self.handle_burst(event),
                     None => return,
                 },
-                () = self.shared.clock.sleep_until(wake) => {}
+                () = self.shared.clock.sleep_until(wake_at) => {}
             }
             let now = self.shared.clock.now();
             self.handle(Event::Wake, now);
@@ -91,9 +91,9 @@ impl DispatchLoop {
             }
             self.handle(Event::Flush, now);
             if self.state.is_drained()
-                && let Some(drained) = self.drained_responder.take()
+                && let Some(responder) = self.drained_responder.take()
             {
-                drained.respond(());
+                responder.respond(());
             }
         }
     }
@@ -203,11 +203,11 @@ impl DispatchLoop {
 
     fn expand(&mut self, root: Box<Run>, executors: Vec<Option<String>>, token: LeaseToken, now: Timestamp) {
         let ids = self.shared.membership.latest().ids;
-        let total = i32::try_from(executors.len()).unwrap_or(i32::MAX);
-        let shards = (0..total).zip(executors).map(|(index, executor)| Run {
+        let shard_total = i32::try_from(executors.len()).unwrap_or(i32::MAX);
+        let shards = (0..shard_total).zip(executors).map(|(index, executor)| Run {
             id: RunId::new(ids.next(now)),
             shard_index: index,
-            shard_total: Some(total),
+            shard_total: Some(shard_total),
             parent: Some(root.id),
             executor,
             ..(*root).clone()
@@ -219,9 +219,9 @@ impl DispatchLoop {
     }
 
     fn finish(&mut self, submission: Submission, now: Timestamp) {
-        let Submission { attempt_end, counted_run: counted, reply_to, phase_before } = submission;
+        let Submission { attempt_end, counted_run, reply_to, phase_before } = submission;
         let (run, attempt, owner) = (attempt_end.run, attempt_end.attempt, attempt_end.owner);
-        if self.shared.results.try_submit(attempt_end, counted, reply_to) {
+        if self.shared.results.try_submit(attempt_end, counted_run, reply_to) {
             return;
         }
         match phase_before {
@@ -282,10 +282,11 @@ impl DispatchLoop {
             Measure::Refused(waited) => metrics.refuse_delay.observe(waited),
             Measure::Runs { active, queued } => metrics.show_runs(to_u64(active), to_u64(queued)),
             Measure::Held { gates, limits, parked, roll_call } => {
-                let held = [(&metrics.held.gates, gates), (&metrics.held.limits, limits)];
-                let held =
-                    held.into_iter().chain([(&metrics.held.parked, parked), (&metrics.held.roll_call, roll_call)]);
-                held.for_each(|(gauge, count)| gauge.store(to_u64(count), Ordering::Relaxed));
+                let held_counts = [(&metrics.held.gates, gates), (&metrics.held.limits, limits)];
+                let held_counts = held_counts
+                    .into_iter()
+                    .chain([(&metrics.held.parked, parked), (&metrics.held.roll_call, roll_call)]);
+                held_counts.for_each(|(gauge, count)| gauge.store(to_u64(count), Ordering::Relaxed));
             }
             Measure::Dispatched(definition, trigger) => {
                 definition.counts.count_fires(trigger, FireOutcome::Dispatched, 1)

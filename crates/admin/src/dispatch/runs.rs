@@ -238,8 +238,9 @@ impl OpenRuns {
     /// Takes out a broadcast whose shards are being stored under this lease.
     pub(crate) fn take_expanding(&mut self, root: &Run) -> Option<ReadyRun> {
         let open_run = self.get(root.id)?;
-        let is_this = matches!(open_run.stage, Stage::Expanding) && open_run.ready.run.node_epoch == root.node_epoch;
-        if is_this { self.take(root.id).map(|open| open.ready) } else { None }
+        let is_expanding_root =
+            matches!(open_run.stage, Stage::Expanding) && open_run.ready.run.node_epoch == root.node_epoch;
+        if is_expanding_root { self.take(root.id).map(|open| open.ready) } else { None }
     }
 
     /// Keeps a broadcast until the database confirms whether these shards of it are stored.
@@ -296,12 +297,12 @@ impl OpenRuns {
     /// Removes the runs that were taken out since the last call, and neither put back nor given to an executor: they have
     /// ended. Returns them.
     pub(crate) fn remove_ended(&mut self) -> Vec<RunId> {
-        let mut taken = std::mem::take(&mut self.taken_runs);
-        taken.retain(|run| {
+        let mut taken_runs = std::mem::take(&mut self.taken_runs);
+        taken_runs.retain(|run| {
             let is_left = matches!(self.runs.get(run), Some(Entry::Deciding));
             is_left && self.runs.remove(run).is_some()
         });
-        taken
+        taken_runs
     }
 
     /// Like [`take`](Self::take), for a run in a queue that counts how long it waits.
@@ -347,13 +348,13 @@ impl OpenRuns {
         self.scheduled_runs.clear();
         self.held_back_runs.clear();
         self.unconfirmed_runs.clear();
-        let may_go = |entry: &Entry| matches!(entry, Entry::Open(open) if !matches!(open.stage, Stage::Expanding));
-        let drained = self.runs.extract_if(|_, entry| may_go(entry));
+        let is_waiting = |entry: &Entry| matches!(entry, Entry::Open(open) if !matches!(open.stage, Stage::Expanding));
+        let drained_entries = self.runs.extract_if(|_, entry| is_waiting(entry));
         let open_run = |entry| match entry {
             Entry::Open(open_run) => Some(*open_run),
             Entry::Deciding => None,
         };
-        drained.filter_map(|(_, entry)| open_run(entry)).collect()
+        drained_entries.filter_map(|(_, entry)| open_run(entry)).collect()
     }
 }
 

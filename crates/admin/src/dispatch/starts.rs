@@ -31,12 +31,12 @@ pub(crate) enum StartReport {
 pub(crate) struct StartReports(HashMap<(RunId, i32), StartReport>);
 
 impl StartReports {
-    pub(crate) fn of(held: &[v1::RunRef], now: Timestamp) -> Self {
+    pub(crate) fn of(held_runs: &[v1::RunRef], now: Timestamp) -> Self {
         let report = |run: &v1::RunRef| match run.not_begun {
             true => StartReport::NotStarted,
             false => StartReport::Started(reported_instant(run.started_at_ms, now)),
         };
-        Self(held.iter().map(|run| ((RunId::new(run.run_id), run.attempt), report(run))).collect())
+        Self(held_runs.iter().map(|run| ((RunId::new(run.run_id), run.attempt), report(run))).collect())
     }
 
     /// A run without a report counts as begun, which is the safe assumption.

@@ -134,12 +134,12 @@ impl State {
 
     /// When the loop must wake for a run. The instants of scheduled runs count only if `lease` is the lease under which runs may start.
     pub(crate) fn next_instant(&self, lease: Option<LeaseToken>) -> Timestamp {
-        let mut next = self.limits.wake_at().min(self.probes.wake_at());
+        let mut earliest = self.limits.wake_at().min(self.probes.wake_at());
         if lease.is_some() && self.recovery.begun_lease == lease {
-            next = self.runs.next_timer_at().unwrap_or(Timestamp::MAX).min(next);
-            next = self.outbox.not_yet_due.first().map_or(Timestamp::MAX, |(at, _)| *at).min(next);
+            earliest = self.runs.next_timer_at().unwrap_or(Timestamp::MAX).min(earliest);
+            earliest = self.outbox.not_yet_due.first().map_or(Timestamp::MAX, |(at, _)| *at).min(earliest);
         }
-        next
+        earliest
     }
 
     /// Whether no executor has a run other than a pump's group, and no mark is being removed.

@@ -54,10 +54,10 @@ pub(super) fn on_joined(d: &mut Decision<'_>, session: SessionHandle, executor: 
     d.effects.push(Effect::ShowOnline(Box::new(shown_executor)));
     d.state.executors.join(session, &executor, report);
     let is_open = |active: &&ActiveRun| !matches!(active.phase, Phase::Ending | Phase::Settling);
-    let in_flight = d.state.runs.of_executor(id).filter(is_open).count();
+    let open_count = d.state.runs.of_executor(id).filter(is_open).count();
     let switch = d.facts.switches.of_executor(executor.app, given_name(&executor.name));
     if let Some(online) = d.state.executors.get_mut(id) {
-        (online.in_flight, online.switch) = (in_flight, switch);
+        (online.in_flight, online.switch) = (open_count, switch);
     }
     roll::resolve(d);
     fences::ask_witnesses(d);

@@ -102,10 +102,11 @@ fn wait_for_executor(d: &Decision<'_>, ready: &ReadyRun) -> ReasonDetail {
             obstacles.push(Obstacle { executor, kind, condition: None });
         }
     }
-    let eligible = d.state.executors.eligible_executors(ready);
-    let are_silent = !eligible.is_empty() && eligible.iter().all(|online| d.state.executors.is_silent(online));
+    let eligible_executors = d.state.executors.eligible_executors(ready);
+    let are_silent =
+        !eligible_executors.is_empty() && eligible_executors.iter().all(|online| d.state.executors.is_silent(online));
     let is_fit = obstacles.iter().any(|obstacle| is_fit_despite(obstacle.kind))
-        || !eligible.is_empty() && executor_of_shard(&ready.run).is_none();
+        || !eligible_executors.is_empty() && executor_of_shard(&ready.run).is_none();
     let is_fit = is_fit && !are_silent;
     let waits_for = Some(if is_fit { WaitFor::Slot } else { WaitFor::Executor });
     let (app, handler) = (Some(job.app.clone()), Some(job.handler.clone()));

@@ -99,32 +99,32 @@ pub(crate) struct AwaitingRuns(Mutex<BTreeMap<RunId, JobId>>);
 
 impl AwaitingRuns {
     pub(crate) fn admit(&self, runs: impl IntoIterator<Item = (JobId, RunId)>) {
-        let mut awaiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        awaiting.extend(runs.into_iter().map(|(job, run)| (run, job)));
+        let mut awaiting_jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        awaiting_jobs.extend(runs.into_iter().map(|(job, run)| (run, job)));
     }
 
     /// Adds these runs, and returns those that were not among them before.
     pub(crate) fn admit_new(&self, runs: Vec<Run>) -> Vec<Run> {
-        let mut awaiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        runs.into_iter().filter(|run| awaiting.insert(run.id, run.job).is_none()).collect()
+        let mut awaiting_jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.into_iter().filter(|run| awaiting_jobs.insert(run.id, run.job).is_none()).collect()
     }
 
     /// The runs among these that are not known to await their children.
     pub(crate) fn missing_runs(&self, mut runs: Vec<RunId>) -> Vec<RunId> {
-        let awaiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        runs.retain(|run| !awaiting.contains_key(run));
+        let awaiting_jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.retain(|run| !awaiting_jobs.contains_key(run));
         runs
     }
 
     pub(crate) fn all(&self) -> Vec<(JobId, RunId)> {
-        let awaiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        awaiting.iter().map(|(run, job)| (*job, *run)).collect()
+        let awaiting_jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        awaiting_jobs.iter().map(|(run, job)| (*job, *run)).collect()
     }
 
     /// Removes runs that have ended, and returns those that were here.
     pub(crate) fn forget(&self, runs: Vec<(JobId, RunId)>) -> Vec<(JobId, RunId)> {
-        let mut awaiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        runs.into_iter().filter(|(_, run)| awaiting.remove(run).is_some()).collect()
+        let mut awaiting_jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.into_iter().filter(|(_, run)| awaiting_jobs.remove(run).is_some()).collect()
     }
 }
 

@@ -102,9 +102,9 @@ impl Background for ScanLoop {
 
     async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
         let tick_start = Instant::now();
-        let claimed = self.scan().await;
+        let result = self.scan().await;
         self.shared.metrics.scan.observe(tick_start.elapsed());
-        let Some(claimed) = claimed? else { return Ok(0) };
+        let Some(claimed) = result? else { return Ok(0) };
         self.shared.metrics.record_scan(self.shared.clock.now());
         Ok(claimed)
     }
@@ -172,16 +172,16 @@ impl ScanLoop {
         now: Timestamp,
     ) -> Result<ClaimOutcome, StoreError> {
         let claim_budget = self.shared.config.claim_budget;
-        let (near, overdue_before) = (now + self.shared.config.claim_ahead, now - self.shared.config.look_ahead);
+        let (claim_until, overdue_before) = (now + self.shared.config.claim_ahead, now - self.shared.config.look_ahead);
         if mutant::on(Mutant::LateFirst) {
             let late = self.claim_between(lease, homes, (overdue_before, just_before(now)), claim_budget).await?;
             if !late.is_exhausted {
                 return Ok(late);
             }
         }
-        let soon = self.claim_between(lease, homes, (now, near), claim_budget).await?;
+        let soon = self.claim_between(lease, homes, (now, claim_until), claim_budget).await?;
         let late = self.claim_between(lease, homes, (overdue_before, just_before(now)), claim_budget).await?;
-        let waiting = self.take_waiting(lease, near, claim_budget).await?;
+        let waiting = self.take_waiting(lease, claim_until, claim_budget).await?;
         let overdue = self.claim_backlog(lease, homes, overdue_before).await?;
         let dense = self.claim_dense(lease, homes, now).await?;
         Ok(soon.plus(late).plus(waiting).plus(overdue).plus(dense))
@@ -353,13 +353,13 @@ impl ScanLoop {
             let Some(definition) = definitions.get(&(due_job.job, due_job.version)) else { continue };
             // A fire of a dense instant may be beyond the look-ahead. It is claimed without the fires after it.
             let look_ahead = LookAhead { end: look_ahead.end.max(due_job.next_fire_at), ..look_ahead };
-            let closed = match mutant::on(Mutant::WindowsUnheeded) {
+            let closed_spans = match mutant::on(Mutant::WindowsUnheeded) {
                 true => Vec::new(),
                 false => windows.of(definition.namespace, definition.app, now),
             };
             let cursor = Cursor { next_fire_at: due_job.next_fire_at, held_from: due_job.held_from };
             let job = (definition.id, definition.anchor);
-            let plan = plan_within(&definition.job, job, cursor, look_ahead, &closed);
+            let plan = plan_within(&definition.job, job, cursor, look_ahead, &closed_spans);
             let lane = due_job.job.lane(lanes.len());
             lanes[lane].push(claim_job(lease, due_job, definition, &plan, look_ahead));
         }
@@ -373,31 +373,31 @@ impl ScanLoop {
         jobs: Vec<ClaimJob>,
         definitions: &CompiledDefinitions,
     ) -> Result<usize, StoreError> {
-        let mut won = 0;
+        let mut won_count = 0;
         for batch in batches(jobs, (self.shared.config.claim_jobs, self.shared.config.claim_runs)) {
-            let claimed = self.shared.store.claim(lease.token, &batch).await?;
-            won += claimed.jobs.len();
-            self.shared.counters.add(Count::StatementsRefused, usize::from(claimed.is_refused));
+            let claim_result = self.shared.store.claim(lease.token, &batch).await?;
+            won_count += claim_result.jobs.len();
+            self.shared.counters.add(Count::StatementsRefused, usize::from(claim_result.is_refused));
             if self.shared.membership.holds_lease() {
                 let is_new = |job: &&ClaimJob| job.expected_row.home != lease.token.node;
                 let share =
                     |job: &ClaimJob| JobShare { job: job.expected_row.job, recent_fires: job.recent_fires.thousandths };
-                let gained: Vec<JobShare> = batch.iter().filter(is_new).map(share).collect();
-                self.shared.claims.add(batch.len(), claimed.jobs.len(), &gained);
+                let gained_jobs: Vec<JobShare> = batch.iter().filter(is_new).map(share).collect();
+                self.shared.claims.add(batch.len(), claim_result.jobs.len(), &gained_jobs);
             }
-            let had_fire = |job: &&ClaimJob| job.awaited_run.is_some_and(|run| claimed.existing.contains(&run));
+            let had_fire = |job: &&ClaimJob| job.awaited_run.is_some_and(|run| claim_result.existing.contains(&run));
             let to_plan_again: Vec<DueJob> = batch.iter().filter(had_fire).map(|job| job.expected_row).collect();
-            let is_won = |job: &ClaimJob| claimed.jobs.iter().any(|(id, _)| *id == job.expected_row.job);
-            let all_won = claimed.jobs.len() == batch.len();
+            let is_won = |job: &ClaimJob| claim_result.jobs.iter().any(|(id, _)| *id == job.expected_row.job);
+            let all_won = claim_result.jobs.len() == batch.len();
             let runs: Vec<Run> =
                 batch.into_iter().filter(|job| all_won || is_won(job)).flat_map(|job| job.runs).collect();
-            count_missed(definitions, &runs, &claimed.existing);
+            count_missed(definitions, &runs, &claim_result.existing);
             // Runs that wait for their jitter are found again when they come due.
-            let is_next = |run: &Run| run.status == RunStatus::Pending && !claimed.existing.contains(&run.id);
+            let is_next = |run: &Run| run.status == RunStatus::Pending && !claim_result.existing.contains(&run.id);
             self.shared.put_as_of(runs.into_iter().filter(is_next).collect(), self.judged_as_of).await;
             self.plan_delays_again(&to_plan_again, definitions).await?;
         }
-        Ok(won)
+        Ok(won_count)
     }
 
     /// Plans the next fire again for jobs with a fixed delay whose planned instant already had a fire: a pause inside a maintenance window
@@ -405,9 +405,9 @@ impl ScanLoop {
     async fn plan_delays_again(&self, jobs: &[DueJob], definitions: &CompiledDefinitions) -> Result<(), StoreError> {
         for seen in jobs {
             let Some(definition) = definitions.get(&(seen.job, seen.version)) else { continue };
-            let stuck = StuckJob { job: seen.job, version: seen.version, awaited_run: None };
-            let next = definition.job.timetable.first_delayed(self.shared.clock.now());
-            self.shared.store.heal_job(stuck, next).await?;
+            let stuck_job = StuckJob { job: seen.job, version: seen.version, awaited_run: None };
+            let next_fire_at = definition.job.timetable.first_delayed(self.shared.clock.now());
+            self.shared.store.heal_job(stuck_job, next_fire_at).await?;
         }
         Ok(())
     }
@@ -472,14 +472,14 @@ fn claim_job(
     look_ahead: LookAhead,
 ) -> ClaimJob {
     let owner = (lease.token.node, lease.token.epoch);
-    let closed = plan.skipped_in_window.iter().map(|span| (*span, Reason::Maintenance));
-    let skipped = plan.missed.map(|span| (span, Reason::Misfire)).into_iter().chain(closed);
-    let skipped = skipped.map(|(span, reason)| {
+    let closed_spans = plan.skipped_in_window.iter().map(|span| (*span, Reason::Maintenance));
+    let skipped_spans = plan.missed.map(|span| (span, Reason::Misfire)).into_iter().chain(closed_spans);
+    let skipped_rows = skipped_spans.map(|(span, reason)| {
         let id = RunId::new(lease.ids.next(look_ahead.now));
         span.row(id, definition.run_job(), &definition.job, reason, owner, look_ahead.now)
     });
     let fires = plan.fires.iter().map(|fire| fire_row(lease, definition, fire, look_ahead));
-    let runs: Vec<Run> = skipped.chain(fires).collect();
+    let runs: Vec<Run> = skipped_rows.chain(fires).collect();
     let open_run = runs.iter().find(|run| !run.status.is_terminal()).map(|run| run.id);
     let awaited_run = open_run.filter(|_| definition.job.timetable.delay().is_some());
     let held_from = plan.held_from.filter(|_| !mutant::on(Mutant::HeldIsForgotten));

@@ -21,38 +21,39 @@ const REMEMBERED_JOBS_MAX: usize = 200_000;
 pub(crate) struct LeftToOthers(HashMap<JobId, (Timestamp, Timestamp)>);
 
 impl LeftToOthers {
-    /// Picks the jobs that the node `this` may take now from due jobs without a living home.
+    /// Picks the jobs that the node `own_node` may take now from due jobs without a living home.
     pub(crate) fn pick_takeable(
         &mut self,
-        due: Vec<DueJob>,
+        due_jobs: Vec<DueJob>,
         strategy: ClaimStrategy,
-        (this, node_shares): (NodeId, &[NodeShare]),
+        (own_node, node_shares): (NodeId, &[NodeShare]),
         now: Timestamp,
     ) -> Vec<DueJob> {
         if strategy == ClaimStrategy::Default {
-            return due;
+            return due_jobs;
         }
         let share = |due: &DueJob| JobShare { job: due.job, recent_fires: due.recent_fires.thousandths_at(now) };
-        let jobs: Vec<JobShare> = due.iter().map(share).collect();
+        let jobs: Vec<JobShare> = due_jobs.iter().map(share).collect();
         let homes = strategy.deal(&jobs, node_shares);
-        due.into_iter()
+        due_jobs
+            .into_iter()
             .zip(homes)
-            .filter(|(due, home)| self.may_take(due.job, *home, this, now))
+            .filter(|(due, home)| self.may_take(due.job, *home, own_node, now))
             .map(|(due, _)| due)
             .collect()
     }
 
-    fn may_take(&mut self, job: JobId, home: Option<NodeId>, this: NodeId, now: Timestamp) -> bool {
-        if home.is_none_or(|home| home == this) {
+    fn may_take(&mut self, job: JobId, home: Option<NodeId>, own_node: NodeId, now: Timestamp) -> bool {
+        if home.is_none_or(|home| home == own_node) {
             self.0.remove(&job);
             return true;
         }
         if self.0.len() >= REMEMBERED_JOBS_MAX && !self.0.contains_key(&job) {
             return false;
         }
-        let (first, last) = self.0.entry(job).or_insert((now, now));
-        *last = now;
-        now.since(*first) >= LEFT_TO_OTHERS_FOR
+        let (first_seen_at, last_seen_at) = self.0.entry(job).or_insert((now, now));
+        *last_seen_at = now;
+        now.since(*first_seen_at) >= LEFT_TO_OTHERS_FOR
     }
 
     /// Forgets jobs that others have taken.

@@ -104,8 +104,8 @@ impl Shares {
             return;
         }
         self.change(owner, |count| {
-            let in_hand = if is_in_hand { count.in_hand.saturating_add(1) } else { count.in_hand.saturating_sub(1) };
-            count.in_hand = in_hand;
+            let new_count = if is_in_hand { count.in_hand.saturating_add(1) } else { count.in_hand.saturating_sub(1) };
+            count.in_hand = new_count;
         });
     }
 
@@ -125,27 +125,27 @@ impl Shares {
         if mutant::on(Mutant::NoBound) {
             return true;
         }
-        let free = max.saturating_sub(self.total);
+        let room_left = max.saturating_sub(self.total);
         if mutant::on(Mutant::NoShares) {
-            return free > 0;
+            return room_left > 0;
         }
         let (job, app) = (count(&self.jobs, &owner.job), count(&self.apps, &owner.app));
         let namespace = count(&self.namespaces, &owner.namespace);
         // How much of the free room the app and the namespace leave to the job.
         let share = |free: usize| {
-            let of_app = free.saturating_mul(APP_FACTOR).saturating_sub(app.waiting());
+            let app_limit = free.saturating_mul(APP_FACTOR).saturating_sub(app.waiting());
             let of_namespace = free.saturating_mul(NAMESPACE_FACTOR).saturating_sub(namespace.waiting());
-            free.min(of_app).min(of_namespace)
+            free.min(app_limit).min(of_namespace)
         };
         let with_reserve = max.saturating_add(max / RESERVE_DIVISOR);
         let reserve = with_reserve.saturating_sub(self.total);
-        let last = with_reserve.saturating_add(max / LAST_RESERVE_DIVISOR).saturating_sub(self.total);
+        let last_reserve = with_reserve.saturating_add(max / LAST_RESERVE_DIVISOR).saturating_sub(self.total);
         let of_reserve = share(reserve).div_ceil(FEW_RUNS_DIVISOR).min((max / FEW_RUNS_DIVISOR).max(1));
-        let waiting = job.waiting().saturating_sub(own_waiting);
+        let waiting_count = job.waiting().saturating_sub(own_waiting);
         let leaves_room = |free: usize| job.runs < free.saturating_mul(OPEN_FACTOR);
         app.runs == 0
-            || waiting == 0 && leaves_room(last)
-            || waiting < share(free).max(of_reserve) && leaves_room(reserve)
+            || waiting_count == 0 && leaves_room(last_reserve)
+            || waiting_count < share(room_left).max(of_reserve) && leaves_room(reserve)
     }
 
     /// Whether one more run may be in memory only to end, beyond the room for open runs.

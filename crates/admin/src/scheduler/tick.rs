@@ -88,12 +88,12 @@ impl Background for TickLoop {
     }
 
     async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
-        let began = Instant::now();
-        let handed = self.hand_over_due().await;
-        self.shared.metrics.tick.observe(began.elapsed());
-        let held = self.ring.len() + self.later_runs.len() + self.unread_runs.len();
-        self.shared.metrics.held.ring.store(to_u64(held), Ordering::Relaxed);
-        Ok(handed?)
+        let tick_start = Instant::now();
+        let handed_count = self.hand_over_due().await;
+        self.shared.metrics.tick.observe(tick_start.elapsed());
+        let held_count = self.ring.len() + self.later_runs.len() + self.unread_runs.len();
+        self.shared.metrics.held.ring.store(to_u64(held_count), Ordering::Relaxed);
+        Ok(handed_count?)
     }
 }
 
@@ -143,35 +143,35 @@ impl TickLoop {
         let mut jobs: Vec<JobId> = batch.iter().map(|run| run.job).collect();
         jobs.sort_unstable();
         jobs.dedup();
-        let open = self.shared.store.left_open(token, &jobs).await?;
-        Ok(batch.into_iter().partition(|run| !open.contains(&run.job)))
+        let left_runs = self.shared.store.left_open(token, &jobs).await?;
+        Ok(batch.into_iter().partition(|run| !left_runs.contains(&run.job)))
     }
 
     fn next_wake(&self) -> Timestamp {
         let now = self.shared.clock.now();
-        let slot = Timestamp::from_secs((now + SLOT_LEAD).second() + 1) - SLOT_LEAD;
-        let later = self.later_runs.iter().map(|run| run.due_at - SLOT_LEAD).min();
-        later.map_or(slot, |later| later.min(slot))
+        let slot_at = Timestamp::from_secs((now + SLOT_LEAD).second() + 1) - SLOT_LEAD;
+        let later_at = self.later_runs.iter().map(|run| run.due_at - SLOT_LEAD).min();
+        later_at.map_or(slot_at, |later| later.min(slot_at))
     }
 
-    fn take_commands(&mut self, first: TickCommand) {
-        let mut next = Some(first);
-        while let Some(command) = next {
+    fn take_commands(&mut self, first_command: TickCommand) {
+        let mut next_command = Some(first_command);
+        while let Some(command) = next_command {
             match command {
                 TickCommand::Put(runs) => {
-                    let due = runs.into_iter().filter_map(|run| self.ring.put(run));
-                    self.later_runs.extend(due);
+                    let due_runs = runs.into_iter().filter_map(|run| self.ring.put(run));
+                    self.later_runs.extend(due_runs);
                     rondel_failpoint::pass("ring.put");
                 }
                 TickCommand::Clear => {
-                    let taken = [&mut self.unread_runs, &mut self.later_runs, &mut self.held_back_runs]
+                    let dropped_runs = [&mut self.unread_runs, &mut self.later_runs, &mut self.held_back_runs]
                         .into_iter()
                         .flat_map(std::mem::take);
-                    let dropped = self.ring.clear().into_iter().chain(taken);
+                    let dropped = self.ring.clear().into_iter().chain(dropped_runs);
                     self.shared.in_memory.forget_under_lease(dropped.map(|run| run_and_lease(&run)));
                 }
             }
-            next = self.commands.try_recv().ok();
+            next_command = self.commands.try_recv().ok();
         }
     }
 
@@ -186,7 +186,7 @@ impl TickLoop {
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
         let traces = self.traces(&batch).await?;
         let now = self.shared.clock.now();
-        let (mut ready, mut ended, mut dropped) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut ready, mut ended_runs, mut dropped_runs) = (Vec::new(), Vec::new(), Vec::new());
         for (lease, run) in leases.into_iter().zip(batch) {
             // A run that is left over from an earlier lease arrives here again if this lease has taken it over.
             let is_still_its = run_and_lease(&run) == lease;
@@ -197,11 +197,11 @@ impl TickLoop {
             match (check, definition, drop_reason) {
                 (Some(RunCheck { cancel_by: Some(by), .. }), Some(definition), _) => {
                     let attempt_end = end_of_unsent(&run, definition, Outcome::Cancelled, now, Some(cancelled_by(by)));
-                    ended.push((attempt_end, CountedRun::of(&run, definition)));
+                    ended_runs.push((attempt_end, CountedRun::of(&run, definition)));
                 }
                 (Some(_), Some(definition), Some(reason)) => {
                     let attempt_end = end_of_unsent(&run, definition, Outcome::Skipped(reason), now, None);
-                    ended.push((attempt_end, CountedRun::of(&run, definition)));
+                    ended_runs.push((attempt_end, CountedRun::of(&run, definition)));
                 }
                 (Some(check), Some(definition), None) => {
                     let taken_up_at = self.shared.taken_up_at(run.id);
@@ -211,29 +211,29 @@ impl TickLoop {
                     let run = ReadyRun { term: check.term, trace, queued_at, ..run };
                     // The misfire policy also applies to a fire that was claimed in time and never sent, because its node died or slept.
                     if run.is_missed(now) {
-                        ended.push((end_of_missed(&run, now), CountedRun::of(&run.run, definition)));
+                        ended_runs.push((end_of_missed(&run, now), CountedRun::of(&run.run, definition)));
                     } else {
                         ready.push(run);
                     }
                 }
-                _ => dropped.push(lease),
+                _ => dropped_runs.push(lease),
             }
         }
-        self.shared.in_memory.forget_under_lease(dropped);
-        self.shared.results.submit_unsent(ended).await;
+        self.shared.in_memory.forget_under_lease(dropped_runs);
+        self.shared.results.submit_unsent(ended_runs).await;
         Ok(ready)
     }
 
     /// The trace parents of requested fires, by the run that a fire began with. Fires of schedules cost no statement.
     async fn traces(&self, batch: &[Run]) -> Result<HashMap<RunId, TraceParent>, StoreError> {
-        let mut first: Vec<RunId> =
+        let mut first_shards: Vec<RunId> =
             batch.iter().filter(|run| run.cause != 0).map(|run| RunId::new(run.cause)).collect();
-        first.sort_unstable();
-        first.dedup();
-        if first.is_empty() {
+        first_shards.sort_unstable();
+        first_shards.dedup();
+        if first_shards.is_empty() {
             return Ok(HashMap::new());
         }
-        Ok(self.shared.store.traces(&first).await?.into_iter().collect())
+        Ok(self.shared.store.traces(&first_shards).await?.into_iter().collect())
     }
 
     fn is_ours(&self, check: &RunCheck) -> bool {
@@ -243,15 +243,16 @@ impl TickLoop {
     /// Reads again the runs that have moved to another version or attempt.
     async fn refresh(&self, batch: Vec<Run>, checks: &HashMap<RunId, RunCheck>) -> Result<Vec<Run>, StoreError> {
         let is_stale = |run: &Run| checks.get(&run.id).is_some_and(|check| is_outdated(run, check));
-        let stale: Vec<RunId> = batch.iter().filter(|run| is_stale(run)).map(|run| run.id).collect();
-        if stale.is_empty() {
+        let stale_ids: Vec<RunId> = batch.iter().filter(|run| is_stale(run)).map(|run| run.id).collect();
+        if stale_ids.is_empty() {
             return Ok(batch);
         }
-        let mut fresh: HashMap<RunId, Run> =
-            self.shared.store.runs(&stale).await?.into_iter().map(|run| (run.id, run)).collect();
-        self.shared.in_memory.update_attempts(fresh.values());
-        let renewed = |run: Run| if is_stale(&run) { fresh.remove(&run.id).unwrap_or(run) } else { run };
-        Ok(batch.into_iter().map(renewed).collect())
+        let mut current_rows: HashMap<RunId, Run> =
+            self.shared.store.runs(&stale_ids).await?.into_iter().map(|run| (run.id, run)).collect();
+        self.shared.in_memory.update_attempts(current_rows.values());
+        let with_current_row =
+            |run: Run| if is_stale(&run) { current_rows.remove(&run.id).unwrap_or(run) } else { run };
+        Ok(batch.into_iter().map(with_current_row).collect())
     }
 }
 

@@ -31,20 +31,20 @@ impl StepLoop {
     }
 
     /// Hands over the jobs of these runs to nodes with a stream to an executor that can run them.
-    pub(crate) async fn seek(&self, stranded: Vec<ReadyRun>) -> Result<(), StoreError> {
+    pub(crate) async fn seek(&self, stranded_runs: Vec<ReadyRun>) -> Result<(), StoreError> {
         let result = match self.shared.membership.held_lease() {
-            Some(lease) => self.seek_each(&lease, &stranded).await,
+            Some(lease) => self.seek_each(&lease, &stranded_runs).await,
             None => Ok(()),
         };
-        self.notify(Event::HandoverEnded(stranded.iter().map(|ready| ready.run.job).collect())).await;
+        self.notify(Event::HandoverEnded(stranded_runs.iter().map(|ready| ready.run.job).collect())).await;
         result
     }
 
-    async fn seek_each(&self, lease: &HeldLease, stranded: &[ReadyRun]) -> Result<(), StoreError> {
+    async fn seek_each(&self, lease: &HeldLease, stranded_runs: &[ReadyRun]) -> Result<(), StoreError> {
         let (store, now) = (&self.shared.store, self.shared.clock.now());
         let heard_since = now - self.shared.config.beat.saturating_mul(3);
         let sessions = store.sessions(heard_since).await?;
-        let namespaces: BTreeSet<NamespaceId> = stranded.iter().map(|ready| ready.run.namespace).collect();
+        let namespaces: BTreeSet<NamespaceId> = stranded_runs.iter().map(|ready| ready.run.namespace).collect();
         let mut records = Vec::new();
         for namespace in namespaces {
             records.extend(store.executors(namespace, heard_since).await?);
@@ -53,7 +53,7 @@ impl StepLoop {
         records.retain(|one| self.shared.switches.of_executor(one.app, &one.name) == Switch::Active);
         let executors_elsewhere =
             RemoteExecutors::new(lease.token.node, &self.shared.membership.nodes(), &sessions, &records, now);
-        for (node, jobs) in executors_elsewhere.homes_for(stranded) {
+        for (node, jobs) in executors_elsewhere.homes_for(stranded_runs) {
             self.move_jobs(lease, &jobs, node).await?;
         }
         Ok(())

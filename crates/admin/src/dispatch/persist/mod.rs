@@ -65,12 +65,12 @@ impl StepLoop {
         match step {
             Step::Expand(root, shards) => {
                 let lease = LeaseToken { node: root.node, epoch: root.node_epoch };
-                let (open_shards, expanded) = match self.expand(lease, &root, &shards).await {
+                let (open_shards, result) = match self.expand(lease, &root, &shards).await {
                     Ok(open_shards) => (Some(open_shards), Ok(())),
                     Err(error) => (None, Err(error)),
                 };
                 self.notify(Event::Expanded(root, Shards { asked: shards, open: open_shards })).await;
-                expanded
+                result
             }
             Step::Mark(runs) => {
                 let asked_runs = runs.iter().map(|run| (run.run, run.attempt)).collect();

@@ -157,16 +157,16 @@ impl Limits {
         runs: &OpenRuns,
     ) -> BTreeSet<LimitName> {
         let limit = self.limits.get(&LimitKey::Home(name.clone()));
-        let waiting = limit.into_iter().flat_map(|limit| &limit.waiting_turns).take(count);
-        let ready = waiting.filter_map(|turn| runs.ready(turn.run));
-        ready.flat_map(limit_names).filter(|other| other != name).collect()
+        let waiting_turns = limit.into_iter().flat_map(|limit| &limit.waiting_turns).take(count);
+        let waiting_runs = waiting_turns.filter_map(|turn| runs.ready(turn.run));
+        waiting_runs.flat_map(limit_names).filter(|other| other != name).collect()
     }
 
     /// The jobs of the first `count` runs that wait until the limit's home is known.
     pub(crate) fn jobs_awaiting_home(&self, name: &LimitName, count: usize, runs: &OpenRuns) -> BTreeSet<JobId> {
         let limit = self.limits.get(&LimitKey::Home(name.clone()));
-        let waiting = limit.into_iter().flat_map(|limit| &limit.waiting_turns);
-        waiting.take(count).filter_map(|turn| Some(runs.ready(turn.run)?.run.job)).collect()
+        let waiting_turns = limit.into_iter().flat_map(|limit| &limit.waiting_turns);
+        waiting_turns.take(count).filter_map(|turn| Some(runs.ready(turn.run)?.run.job)).collect()
     }
 
     /// The limit that holds the run back, if one does. Of a broadcast only the shards are counted. The broadcast itself is held back until it
@@ -232,20 +232,20 @@ impl Limits {
     }
 
     /// Queues the run for this limit.
-    pub(crate) fn enqueue(&mut self, key: LimitKey, waiting: WaitingRun, now: Timestamp, runs: &mut OpenRuns) {
-        let turn = Turn::of(&waiting.ready);
+    pub(crate) fn enqueue(&mut self, key: LimitKey, waiting_run: WaitingRun, now: Timestamp, runs: &mut OpenRuns) {
+        let turn = Turn::of(&waiting_run.ready);
         if let LimitKey::Home(name) = &key {
             self.homes_to_ask.insert(name.clone());
         }
-        if let Some((_, spec)) = rate_limit(&waiting.ready).filter(|(rate, _)| *rate == key)
+        if let Some((_, spec)) = rate_limit(&waiting_run.ready).filter(|(rate, _)| *rate == key)
             && let Some(limit) = self.limits.get(&key)
         {
             let free_at = limit.free_at(spec, now);
             self.wake_at = Some(self.wake_at.map_or(free_at, |at| at.min(free_at)));
         }
-        self.waiting_runs.insert(waiting.ready.run.id, (key.clone(), turn));
+        self.waiting_runs.insert(waiting_run.ready.run.id, (key.clone(), turn));
         self.limits.entry(key).or_default().waiting_turns.insert(turn);
-        runs.put(waiting.ready, Stage::Limited(waiting.since));
+        runs.put(waiting_run.ready, Stage::Limited(waiting_run.since));
     }
 
     /// Takes out the first run that waits for this limit, if the limit has room for it.
@@ -293,8 +293,8 @@ impl Limits {
 
     /// Sets the start of the run's wait, if the run waits here.
     pub(crate) fn set_waiting_since(&self, run: RunId, since: Timestamp, runs: &mut OpenRuns) {
-        let waiting = runs.get_mut(run).filter(|_| self.waiting_runs.contains_key(&run));
-        waiting.into_iter().for_each(|open| open.stage = Stage::Limited(since));
+        let open_run = runs.get_mut(run).filter(|_| self.waiting_runs.contains_key(&run));
+        open_run.into_iter().for_each(|open| open.stage = Stage::Limited(since));
     }
 
     /// Takes out a run that waits here.
@@ -312,10 +312,10 @@ impl Limits {
         let mut expired_waits = Vec::with_capacity(expired_runs.len());
         for run in expired_runs {
             let key = self.waiting_runs.get(&run).map(|(key, _)| key.clone());
-            if let (Some(key), Some(waiting)) = (key, self.remove(run, runs)) {
-                let waited_ms = Some(waited_ms(&waiting.ready, now));
-                let detail = ReasonDetail { waited_ms, ..wait_detail(&key, &waiting.ready) };
-                expired_waits.push((waiting.ready, detail));
+            if let (Some(key), Some(waiting_run)) = (key, self.remove(run, runs)) {
+                let waited_ms = Some(waited_ms(&waiting_run.ready, now));
+                let detail = ReasonDetail { waited_ms, ..wait_detail(&key, &waiting_run.ready) };
+                expired_waits.push((waiting_run.ready, detail));
             }
         }
         // The longest period that a rate limit can have.
@@ -336,8 +336,8 @@ impl Limits {
     ) -> Vec<(&'a LimitKey, &'a ReadyRun)> {
         let is_chosen = &is_chosen;
         let queues = self.limits.iter().map(|(key, limit)| {
-            let waiting = limit.waiting_turns.iter().filter_map(move |turn| runs.ready(turn.run));
-            waiting.filter(move |ready| is_chosen(ready)).map(move |ready| (key, ready))
+            let waiting_runs = limit.waiting_turns.iter().filter_map(move |turn| runs.ready(turn.run));
+            waiting_runs.filter(move |ready| is_chosen(ready)).map(move |ready| (key, ready))
         });
         round_robin(queues, count)
     }

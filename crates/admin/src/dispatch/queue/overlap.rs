@@ -257,13 +257,13 @@ impl Gates {
         gate.queue = same_place;
         let other_runs = gate.open.keys().chain(gate.reserved.keys()).filter(|other| **other != place);
         let covered_open: BTreeSet<RunId> = other_runs.map(|(_, id)| *id).collect();
-        let mut waiting = Vec::with_capacity(covered.len());
+        let mut skipped_runs = Vec::with_capacity(covered.len());
         for (_, run) in covered {
             self.entries.remove(&run);
-            waiting.extend(runs.take(run).map(|open| open.ready));
+            skipped_runs.extend(runs.take(run).map(|open| open.ready));
         }
         self.queue(key, ready, runs);
-        GateDecision::ReplacesEarlier { open: covered_open.into_iter().collect(), waiting }
+        GateDecision::ReplacesEarlier { open: covered_open.into_iter().collect(), waiting: skipped_runs }
     }
 
     fn open(&mut self, key: GateKey, ready: &ReadyRun) {

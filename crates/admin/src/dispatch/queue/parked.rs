@@ -141,12 +141,15 @@ impl AppQueues {
 }
 
 impl ParkedRuns {
-    pub(crate) fn push(&mut self, waiting: WaitingRun, runs: &mut OpenRuns) {
-        let ready = &waiting.ready;
+    pub(crate) fn push(&mut self, waiting_run: WaitingRun, runs: &mut OpenRuns) {
+        let ready = &waiting_run.ready;
         let (app, job, named_executor) = (ready.run.app, ready.run.job, ready.run.only_executor.clone());
         let (kind, turn) = (RunKind::of(ready), Turn::of(ready));
-        self.insert(ready.run.id, Position { app, job, named_executor, kind, turn, timeout_at: waiting.timeout_at() });
-        runs.put(waiting.ready, Stage::Parked(waiting.since));
+        self.insert(
+            ready.run.id,
+            Position { app, job, named_executor, kind, turn, timeout_at: waiting_run.timeout_at() },
+        );
+        runs.put(waiting_run.ready, Stage::Parked(waiting_run.since));
     }
 
     fn insert(&mut self, run: RunId, position: Position) {
@@ -206,10 +209,10 @@ impl ParkedRuns {
     }
 
     /// Puts back a run that could not be placed.
-    pub(crate) fn refuse(&mut self, waiting: WaitingRun, offer: &mut Offer, runs: &mut OpenRuns) {
-        offer.last_refused_turn = Some(Turn::of(&waiting.ready));
+    pub(crate) fn refuse(&mut self, waiting_run: WaitingRun, offer: &mut Offer, runs: &mut OpenRuns) {
+        offer.last_refused_turn = Some(Turn::of(&waiting_run.ready));
         offer.refused_count += 1;
-        self.push(waiting, runs);
+        self.push(waiting_run, runs);
     }
 
     /// Takes out every run whose queue timeout has passed.
@@ -236,8 +239,8 @@ impl ParkedRuns {
         let apps = self.apps().into_iter().filter_map(|app| self.apps.get(&app));
         let kinds = apps.flat_map(|app| app.heads.values().filter_map(move |kind| app.kinds.get(kind)));
         let queues = kinds.map(|turns| {
-            let waiting = turns.iter().filter_map(move |turn| runs.get(turn.run));
-            waiting.take_while(move |open| is_chosen(open)).map(|open| &open.ready)
+            let waiting_runs = turns.iter().filter_map(move |turn| runs.get(turn.run));
+            waiting_runs.take_while(move |open| is_chosen(open)).map(|open| &open.ready)
         });
         round_robin(queues, count)
     }

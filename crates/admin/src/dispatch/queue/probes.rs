@@ -165,8 +165,8 @@ impl Probes {
             for run in self.waiting_runs.get(job).into_iter().flatten() {
                 let Some(open_run) = runs.get_mut(*run) else { continue };
                 // If the router only asks whether the executor is there, any answer is a yes.
-                let is_there = question(open_run.ready.definition.job.route) == Some(Question::Online);
-                let is_yes = is_there || free_jobs.contains(job);
+                let is_online_question = question(open_run.ready.definition.job.route) == Some(Question::Online);
+                let is_yes = is_online_question || free_jobs.contains(job);
                 // An answer to a question from before this run arrived does not consider the runs that were sent since.
                 if let Stage::Probing(answers) = &mut open_run.stage
                     && answers.asked_after < question_number
@@ -185,20 +185,20 @@ impl Probes {
 
     /// Takes out all runs of a job.
     pub(crate) fn take(&mut self, job: JobId, runs: &mut OpenRuns) -> VecDeque<Probe> {
-        let waiting = self.waiting_runs.remove(&job).unwrap_or_default();
+        let waiting_runs = self.waiting_runs.remove(&job).unwrap_or_default();
         let probe = |run| match runs.take(run)? {
             OpenRun { ready, stage: Stage::Probing(answers) } => Some(Probe { ready, answers: *answers }),
             _ => None,
         };
-        waiting.into_iter().filter_map(probe).collect()
+        waiting_runs.into_iter().filter_map(probe).collect()
     }
 
     /// Forgets a run that executors are asked about.
     pub(crate) fn remove(&mut self, ready: &ReadyRun) {
         let job = ready.run.job;
-        if let Some(waiting) = self.waiting_runs.get_mut(&job) {
-            waiting.retain(|run| *run != ready.run.id);
-            if waiting.is_empty() {
+        if let Some(runs_of_job) = self.waiting_runs.get_mut(&job) {
+            runs_of_job.retain(|run| *run != ready.run.id);
+            if runs_of_job.is_empty() {
                 self.waiting_runs.remove(&job);
             }
         }

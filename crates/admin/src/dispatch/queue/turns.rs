@@ -64,8 +64,8 @@ fn park_again(d: &mut Decision<'_>, ready: Option<ReadyRun>) {
 /// Stores the requests to stop runs that later runs replace. Each round calls this function again until the requests are durable.
 pub(crate) fn ask_covered(d: &mut Decision<'_>) {
     if !d.state.pending_steps.covered_runs.is_empty() {
-        let covering = d.state.pending_steps.covered_runs.iter().copied().collect();
-        d.step(Step::Cover(covering));
+        let covered_runs = d.state.pending_steps.covered_runs.iter().copied().collect();
+        d.step(Step::Cover(covered_runs));
     }
 }
 

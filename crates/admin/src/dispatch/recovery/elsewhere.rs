@@ -115,8 +115,9 @@ impl RelayedQuestions {
 
     /// Takes an answer; false if it is not about the newest question, or if that has been answered already.
     pub(crate) fn record_answer(&mut self, answer: RelayedAnswer) -> bool {
-        let is_this = |asked: &&mut FenceInquiry| asked.asked_at == answer.asked_at && asked.answer.is_none();
-        let Some(inquiry) = self.inquiries.get_mut(&answer.executor).filter(is_this) else { return false };
+        let is_answered_question =
+            |asked: &&mut FenceInquiry| asked.asked_at == answer.asked_at && asked.answer.is_none();
+        let Some(inquiry) = self.inquiries.get_mut(&answer.executor).filter(is_answered_question) else { return false };
         inquiry.answer = Some(ReceivedAnswer { executor_name: answer.name, held: answer.held.into_iter().collect() });
         true
     }
@@ -136,10 +137,10 @@ struct RelayedQuestion {
 impl Relays {
     /// Whether a server waits for this executor's answer about the lease.
     pub(crate) fn has_question_to(&self, executor: ExecutorId, lease: LeaseToken) -> bool {
-        let is_it = |relayed: &RelayedQuestion| {
+        let is_asked = |relayed: &RelayedQuestion| {
             relayed.request.executor == executor && relayed.missing_leases.get(&lease.node) == Some(&lease.epoch)
         };
-        self.0.iter().any(is_it)
+        self.0.iter().any(is_asked)
     }
 
     /// The questions of other servers that this answer completes.
@@ -159,13 +160,13 @@ impl Relays {
         let mut fences = Vec::new();
         for request in requests {
             let index = previous_questions.iter().position(|relayed| relayed.request == request);
-            let missing: BTreeMap<NodeId, i64> = match index {
+            let missing_leases: BTreeMap<NodeId, i64> = match index {
                 Some(place) => previous_questions.swap_remove(place).missing_leases,
                 None => request.leases.iter().map(|lease| (lease.node, lease.epoch)).collect(),
             };
             let lease = |(node, epoch): (&NodeId, &i64)| LeaseToken { node: *node, epoch: *epoch };
-            fences.extend(missing.iter().map(|missing| (request.executor, lease(missing))));
-            self.0.push(RelayedQuestion { request, missing_leases: missing });
+            fences.extend(missing_leases.iter().map(|missing| (request.executor, lease(missing))));
+            self.0.push(RelayedQuestion { request, missing_leases });
         }
         fences
     }

@@ -42,7 +42,7 @@ pub(crate) fn relay(d: &mut Decision<'_>, mut requests: Vec<FenceRequest>) {
 
 /// Stores an executor's answer to a fence for the servers that wait for it.
 pub(crate) fn relay_answer(d: &mut Decision<'_>, executor: ExecutorId, answer: &FenceAnswer) {
-    let complete = d.state.recovery.relays.take_completed(executor, answer.lease);
+    let completed_requests = d.state.recovery.relays.take_completed(executor, answer.lease);
     let count = answer.held.len() + answer.finished.len();
     let Some(online) = d.state.executors.get(executor).filter(|_| count <= HELD_COUNT_MAX) else { return };
     let mut reported_runs: Vec<(RunId, i32)> = answer.held.iter().chain(&answer.finished).copied().collect();
@@ -56,7 +56,7 @@ pub(crate) fn relay_answer(d: &mut Decision<'_>, executor: ExecutorId, answer: &
         name: name.clone(),
         held: reported_runs.clone(),
     };
-    let answers: Vec<RelayedAnswer> = complete.into_iter().map(relayed).collect();
+    let answers: Vec<RelayedAnswer> = completed_requests.into_iter().map(relayed).collect();
     if !answers.is_empty() {
         d.step(Step::AnswerFences(answers));
     }

@@ -127,9 +127,10 @@ impl RollCall {
         let mut open_fences = Unanswered::new();
         for Group { witnesses, .. } in self.groups() {
             for online in witnesses.iter().filter_map(|id| executors.get(*id)) {
-                let missing: Vec<LeaseToken> = self.leases().filter(|lease| !online.has_fenced(*lease)).collect();
-                if !missing.is_empty() {
-                    open_fences.insert(online.session.executor, missing);
+                let missing_leases: Vec<LeaseToken> =
+                    self.leases().filter(|lease| !online.has_fenced(*lease)).collect();
+                if !missing_leases.is_empty() {
+                    open_fences.insert(online.session.executor, missing_leases);
                 }
             }
         }
@@ -207,9 +208,9 @@ impl RollCall {
             let mut attempts: Vec<_> = reported_runs.chain(journaled).copied().collect();
             attempts.sort_unstable();
             for (run, attempt) in attempts {
-                let is_this = |called: &RollCallEntry| called.attempt == attempt;
+                let is_same_attempt = |called: &RollCallEntry| called.attempt == attempt;
                 let may_be = || self.may_be_claimed(run, online.app, (id, &online.report.lineage));
-                if self.runs.get(&run).is_some_and(is_this) && may_be() {
+                if self.runs.get(&run).is_some_and(is_same_attempt) && may_be() {
                     self.runs.remove(&run);
                     ended_runs.push((run, CallOutcome::Held(id)));
                 }

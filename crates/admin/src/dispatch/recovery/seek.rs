@@ -39,18 +39,18 @@ pub(crate) fn seek_elsewhere(d: &mut Decision<'_>) {
     let last_sought = d.state.recovery.last_sought;
     let first_runs = d.state.parked.first_of_jobs(last_sought, d.facts.settings.seek_jobs, &d.state.runs);
     let mut last_sought = None;
-    let mut stranded: Vec<ReadyRun> = Vec::new();
+    let mut stranded_runs: Vec<ReadyRun> = Vec::new();
     for parked_run in first_runs {
         last_sought = Some(parked_run.ready.run.job);
         if is_stranded(parked_run) {
-            stranded.push(parked_run.ready.clone());
+            stranded_runs.push(parked_run.ready.clone());
         }
     }
     d.state.recovery.last_sought = last_sought;
-    let closed_jobs = close_jobs(d, &stranded.iter().map(|ready| ready.run.job).collect());
-    stranded.retain(|ready| closed_jobs.contains(&ready.run.job));
+    let closed_jobs = close_jobs(d, &stranded_runs.iter().map(|ready| ready.run.job).collect());
+    stranded_runs.retain(|ready| closed_jobs.contains(&ready.run.job));
     if !closed_jobs.is_empty() {
-        d.step(Step::Seek(stranded));
+        d.step(Step::Seek(stranded_runs));
     }
 }
 
@@ -149,8 +149,9 @@ impl RemoteExecutors {
         now: Timestamp,
     ) -> Self {
         let is_living = |session: &&Session| {
-            let hears = |node: &Node| node.id != own_node && node.takes_jobs(now) && node.token() == session.token;
-            session.is_open() && nodes.iter().any(hears)
+            let has_session =
+                |node: &Node| node.id != own_node && node.takes_jobs(now) && node.token() == session.token;
+            session.is_open() && nodes.iter().any(has_session)
         };
         let mut by_node: BTreeMap<NodeId, BTreeSet<ExecutorId>> = BTreeMap::new();
         for session in sessions.iter().filter(is_living) {
@@ -161,9 +162,9 @@ impl RemoteExecutors {
 
     /// The new homes of the jobs of these runs. Because a job has one home, all its runs go to one node: the node for the first of its runs
     /// that another node can start.
-    pub(crate) fn homes_for(&self, stranded: &[ReadyRun]) -> BTreeMap<NodeId, BTreeSet<JobId>> {
+    pub(crate) fn homes_for(&self, stranded_runs: &[ReadyRun]) -> BTreeMap<NodeId, BTreeSet<JobId>> {
         let mut homes: BTreeMap<JobId, NodeId> = BTreeMap::new();
-        for ready in stranded {
+        for ready in stranded_runs {
             if let Entry::Vacant(place) = homes.entry(ready.run.job)
                 && let Some(node) = self.node_for(ready)
             {

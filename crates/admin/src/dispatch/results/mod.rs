@@ -187,12 +187,12 @@ impl ResultLoop {
         let write_start = Instant::now();
         let Some(ends) = self.finish(&attempt_ends, stop).await else { return };
         self.shared.metrics.results_written.observe(write_start.elapsed());
-        let Ends { answers: finished, released: released_runs, due_at, awaiting, ended_parents } = ends;
+        let Ends { answers: finished, released: released_runs, due_at, awaiting: awaiting_runs, ended_parents } = ends;
         self.count(&finished);
         Self::log_ends(&attempt_ends, &finished);
         for ((attempt_end, counted_run), finished) in attempt_ends.iter().zip(&counted_runs).zip(&finished) {
             self.shared.metrics.count_end(attempt_end, counted_run, finished);
-            if let Some((namespace, job, fire_at)) = counted_run.expected_success(finished, &awaiting) {
+            if let Some((namespace, job, fire_at)) = counted_run.expected_success(finished, &awaiting_runs) {
                 self.shared.noted_successes.add(namespace, job, fire_at);
             }
             if let Some(job) = counted_run.pump_job() {
@@ -203,10 +203,10 @@ impl ResultLoop {
             self.shared.note_due(at);
         }
         self.shared.put_own(released_runs).await;
-        let open_runs: HashSet<RunId> = awaiting.iter().map(|(_, run)| *run).collect();
-        if !awaiting.is_empty() {
+        let open_runs: HashSet<RunId> = awaiting_runs.iter().map(|(_, run)| *run).collect();
+        if !awaiting_runs.is_empty() {
             // Sent before `Settled`, which makes runs leave their gates: these runs must keep their places there.
-            drop(self.events.send(Event::Awaiting(awaiting)).await);
+            drop(self.events.send(Event::Awaiting(awaiting_runs)).await);
         }
         let mut acks: BTreeMap<u64, (SessionHandle, Vec<v1::ResultAck>)> = BTreeMap::new();
         for ((attempt_end, reply), finished) in attempt_ends.iter().zip(replies).zip(&finished) {
@@ -227,9 +227,9 @@ impl ResultLoop {
     }
 
     /// Logs the ends of attempts at the debug level.
-    fn log_ends(attempt_ends: &[AttemptEnd], finished: &[EndOutcome]) {
-        for (attempt_end, finished) in attempt_ends.iter().zip(finished) {
-            let EndOutcome::Stored(retry, _) = finished else { continue };
+    fn log_ends(attempt_ends: &[AttemptEnd], end_outcomes: &[EndOutcome]) {
+        for (attempt_end, end_outcome) in attempt_ends.iter().zip(end_outcomes) {
+            let EndOutcome::Stored(retry, _) = end_outcome else { continue };
             let (run_id, job_id, attempt) = (attempt_end.run, attempt_end.job, attempt_end.attempt);
             match retry {
                 NextStep::Verdict { status, .. } => {
@@ -242,8 +242,8 @@ impl ResultLoop {
         }
     }
 
-    fn count(&self, finished: &[EndOutcome]) {
-        for answer in finished {
+    fn count(&self, end_outcomes: &[EndOutcome]) {
+        for answer in end_outcomes {
             let counter = match answer {
                 EndOutcome::Superseded => Count::ResultsSuperseded,
                 EndOutcome::Late => Count::ResultsLate,
@@ -274,12 +274,12 @@ impl ResultLoop {
             match self.shared.store.finish(Finisher { token: lease.token, ids: &lease.ids }, batch).await {
                 Ok(ends) => {
                     let is_all = ends.answers.len() >= batch.len();
-                    let is_some = !ends.answers.is_empty();
+                    let has_answers = !ends.answers.is_empty();
                     ends_in_order.extend(ends);
                     if is_all {
                         return Some(ends_in_order);
                     }
-                    if is_some {
+                    if has_answers {
                         failed_count = 0;
                         continue;
                     }
@@ -305,15 +305,15 @@ impl ResultLoop {
 /// at its gate for one end, and a second one would free the place.
 fn ends_to_report(
     attempt_ends: Vec<AttemptEnd>,
-    finished: Vec<EndOutcome>,
-    awaiting: &HashSet<RunId>,
+    end_outcomes: Vec<EndOutcome>,
+    awaiting_runs: &HashSet<RunId>,
 ) -> Vec<SettledAttempt> {
     let (mut reported, mut ends) = (HashSet::new(), Vec::with_capacity(attempt_ends.len()));
-    for (AttemptEnd { run, attempt, owner, .. }, finished) in attempt_ends.into_iter().zip(finished) {
-        let has_ended = matches!(finished, EndOutcome::Stored(..) | EndOutcome::Duplicate);
-        let is_repeated = has_ended && awaiting.contains(&run) && !reported.insert((run, attempt));
+    for (AttemptEnd { run, attempt, owner, .. }, end_outcome) in attempt_ends.into_iter().zip(end_outcomes) {
+        let has_ended = matches!(end_outcome, EndOutcome::Stored(..) | EndOutcome::Duplicate);
+        let is_repeated = has_ended && awaiting_runs.contains(&run) && !reported.insert((run, attempt));
         if !is_repeated {
-            ends.push(SettledAttempt { run, attempt, owner, end_outcome: finished });
+            ends.push(SettledAttempt { run, attempt, owner, end_outcome });
         }
     }
     ends

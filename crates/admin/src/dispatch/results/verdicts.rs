@@ -83,8 +83,10 @@ pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
         d.finish(Submission { attempt_end, counted_run, reply_to, phase_before: Some(Phase::Sent) });
         return ResultDestination::Here;
     }
-    let is_this = |active: &&mut ActiveRun| active.ready.run.attempt == result.attempt;
-    let Some(active) = d.state.runs.active_mut(run).filter(is_this) else { return ResultDestination::Foreign(result) };
+    let is_same_attempt = |active: &&mut ActiveRun| active.ready.run.attempt == result.attempt;
+    let Some(active) = d.state.runs.active_mut(run).filter(is_same_attempt) else {
+        return ResultDestination::Foreign(result);
+    };
     let is_unsent = matches!(active.phase, Phase::Marking | Phase::Placed);
     let is_of_this_lease = d.facts.lease_holds && active.ready.token() == d.facts.token;
     if is_unsent && !is_of_this_lease {
@@ -120,10 +122,10 @@ pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
 
 /// Restores the phase of a run whose end found no room in its lane. The executor reports the end again, or the run is given up again.
 pub(crate) fn on_end_refused(d: &mut Decision<'_>, run: RunId, attempt: i32, phase: Phase) {
-    let is_this = |active: &&mut ActiveRun| {
+    let is_same_attempt = |active: &&mut ActiveRun| {
         active.ready.run.attempt == attempt && matches!(active.phase, Phase::Ending | Phase::Settling)
     };
-    let Some(active) = d.state.runs.active_mut(run).filter(is_this) else { return };
+    let Some(active) = d.state.runs.active_mut(run).filter(is_same_attempt) else { return };
     active.phase = phase;
     if phase != Phase::Ending
         && let Some(online) = d.state.executors.get_mut(active.executor)
@@ -139,50 +141,61 @@ fn refuse_result(d: &mut Decision<'_>, reporter: &Reporter, result: &IncomingRes
 }
 
 /// Handles an end of an attempt that is durable now.
-pub(crate) fn on_settled(d: &mut Decision<'_>, settled: &SettledAttempt) {
+pub(crate) fn on_settled(d: &mut Decision<'_>, settled_attempt: &SettledAttempt) {
     // An end that this server decided under an earlier lease does not concern an attempt that an executor has under the current one.
-    let is_its_lease = |active: &ActiveRun| settled.owner.is_none_or(|owner| active.ready.token().epoch <= owner.epoch);
-    let is_this = |active: &ActiveRun| active.ready.run.attempt == settled.attempt && is_its_lease(active);
-    if d.state.runs.active(settled.run).is_some_and(is_this) {
+    let is_its_lease =
+        |active: &ActiveRun| settled_attempt.owner.is_none_or(|owner| active.ready.token().epoch <= owner.epoch);
+    let is_same_attempt =
+        |active: &ActiveRun| active.ready.run.attempt == settled_attempt.attempt && is_its_lease(active);
+    if d.state.runs.active(settled_attempt.run).is_some_and(is_same_attempt) {
         // If the result was judged by the run's row, the run still occupies a slot here.
-        ends::remove_from_executor(d, settled.run);
+        ends::remove_from_executor(d, settled_attempt.run);
     }
-    let is_newer = settled.owner.is_some_and(|owner| d.facts.in_memory.is_newer(settled.run, owner));
+    let is_newer = settled_attempt.owner.is_some_and(|owner| d.facts.in_memory.is_newer(settled_attempt.run, owner));
     // The run was settled by other means than the roll call, so the roll call must not find it any more.
-    if !is_newer && d.state.runs.in_roll_call(settled.run).is_some_and(|called| called.run.attempt <= settled.attempt) {
-        d.state.recovery.rollcall.remove(settled.run, &mut d.state.runs);
+    if !is_newer
+        && d.state
+            .runs
+            .in_roll_call(settled_attempt.run)
+            .is_some_and(|called| called.run.attempt <= settled_attempt.attempt)
+    {
+        d.state.recovery.rollcall.remove(settled_attempt.run, &mut d.state.runs);
     }
-    let is_superseded = settled.end_outcome == EndOutcome::Superseded;
+    let is_superseded = settled_attempt.end_outcome == EndOutcome::Superseded;
     let is_past = if is_superseded {
         // If this is false, the attempt had been given up, and a later attempt may be on any node by now.
-        d.facts.in_memory.has_attempt_up_to(settled.run, settled.attempt)
+        d.facts.in_memory.has_attempt_up_to(settled_attempt.run, settled_attempt.attempt)
     } else {
         // If this is false, the run here was taken over since, or it is the next attempt, which has its own place.
-        !is_newer && !d.facts.in_memory.has_later(settled.run, settled.attempt)
+        !is_newer && !d.facts.in_memory.has_later(settled_attempt.run, settled_attempt.attempt)
     };
     if !is_past {
         // A limit counts the other attempt, and a deadline watches it, only once that attempt has an executor.
-        if d.state.runs.active(settled.run).is_none() && d.state.runs.in_roll_call(settled.run).is_none() {
-            d.state.deadlines.forget(settled.run);
-            turns::release_limit(d, settled.run);
+        if d.state.runs.active(settled_attempt.run).is_none()
+            && d.state.runs.in_roll_call(settled_attempt.run).is_none()
+        {
+            d.state.deadlines.forget(settled_attempt.run);
+            turns::release_limit(d, settled_attempt.run);
             flow::offer_freed_places(d);
         }
         return;
     }
-    d.forget([settled.run]);
-    d.state.deadlines.forget(settled.run);
-    let admitted_runs = match settled.end_outcome {
-        EndOutcome::Stored(NextStep::Retry { .. }, _) => d.state.gates.make_reserved(settled.run, &mut d.state.runs),
+    d.forget([settled_attempt.run]);
+    d.state.deadlines.forget(settled_attempt.run);
+    let admitted_runs = match settled_attempt.end_outcome {
+        EndOutcome::Stored(NextStep::Retry { .. }, _) => {
+            d.state.gates.make_reserved(settled_attempt.run, &mut d.state.runs)
+        }
         EndOutcome::Superseded => {
             // Superseded: either this end is already stored and the acknowledgement was lost, or another node continued the run. Until
             // `CheckRows` shows which, the run keeps a reserved place at its gate: the periodic queries may take it up again together with
             // other runs that were open, and then it must not pass before its turn.
-            d.step(Step::CheckRows(vec![settled.run]));
-            d.state.gates.make_reserved(settled.run, &mut d.state.runs)
+            d.step(Step::CheckRows(vec![settled_attempt.run]));
+            d.state.gates.make_reserved(settled_attempt.run, &mut d.state.runs)
         }
-        _ => d.state.gates.leave(settled.run, &mut d.state.runs),
+        _ => d.state.gates.leave(settled_attempt.run, &mut d.state.runs),
     };
-    turns::release_limit(d, settled.run);
+    turns::release_limit(d, settled_attempt.run);
     turns::queue_starts(d, admitted_runs);
     flow::offer_freed_places(d);
 }
@@ -215,9 +228,9 @@ pub(crate) fn cancel_runs(d: &mut Decision<'_>, cancels: Vec<(RunId, String)>) {
 /// Ends waiting runs whose jobs were paused or deleted, each run for the given reason. Runs that an executor has, or may have, continue. A
 /// scheduled run whose planned instant is still ahead is left alone: until then, an edit may mark its row as skipped, and a later edit may
 /// open it again.
-pub(crate) fn drop_queued(d: &mut Decision<'_>, drops: Vec<(RunId, Reason)>) {
+pub(crate) fn drop_queued(d: &mut Decision<'_>, requests: Vec<(RunId, Reason)>) {
     let mut stray_runs = Vec::new();
-    for (run, reason) in drops {
+    for (run, reason) in requests {
         if let Some(active) = d.state.runs.active(run) {
             if mutant::on(Mutant::DropInHand) {
                 let ready = &active.ready;
@@ -230,8 +243,8 @@ pub(crate) fn drop_queued(d: &mut Decision<'_>, drops: Vec<(RunId, Reason)>) {
         if d.state.runs.in_roll_call(run).is_some() || d.state.runs.ready(run).is_some_and(is_ahead) {
             continue;
         }
-        let waiting = turns::take_waiting(d, run);
-        match waiting.or_else(|| turns::take_unstarted(d, run)) {
+        let waiting_run = turns::take_waiting(d, run);
+        match waiting_run.or_else(|| turns::take_unstarted(d, run)) {
             Some(ready) => ends::end_unsent(d, &ready, Outcome::Skipped(reason), None),
             None => stray_runs.push((run, reason)),
         }
