@@ -27,13 +27,13 @@ pub struct CancelledRuns {
 /// # Errors
 /// The store's.
 pub(crate) async fn cancel_run(node: &Node, run: RunId, actor: &str) -> Result<CancelOutcome, StoreError> {
-    let asked = node.store().ask_cancel(run, CancelRequest::requested(actor), node.now()).await?;
-    if let CancelOutcome::Requested(run) = &asked {
+    let request_result = node.store().ask_cancel(run, CancelRequest::requested(actor), node.now()).await?;
+    if let CancelOutcome::Requested(run) = &request_result {
         let shards: Vec<RunId> = node.shared().open_shards(run).await?.iter().map(|shard| shard.id).collect();
         node.store().ask_cancels(&shards, CancelRequest::requested(actor), node.now()).await?;
         node.poke_cancels(run);
     }
-    Ok(asked)
+    Ok(request_result)
 }
 
 /// Requests that all open runs of a job be cancelled, or only those of the fire at `fire_at`. Runs of future fires are not included: to

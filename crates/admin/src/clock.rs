@@ -133,12 +133,12 @@ impl Clock {
         let reading = database_now.as_millis().saturating_mul(1000);
         let (lowest, highest) = (reading - received_at, reading - sent_at);
         let mut lowest_offsets = self.lowest_offsets.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let best = lowest_offsets.iter().copied().max();
+        let best_offset = lowest_offsets.iter().copied().max();
         // Before the first reading, a step ahead cannot be ruled out.
-        if best.is_none_or(|best| lowest > best + STEP_AHEAD_MICROS) {
+        if best_offset.is_none_or(|best| lowest > best + STEP_AHEAD_MICROS) {
             self.ahead_at.store(received_at, Ordering::Relaxed);
         }
-        let stepped_back = best.filter(|best| *best > highest + SLACK_MICROS).map(|best| (best - lowest) / 1000);
+        let stepped_back = best_offset.filter(|best| *best > highest + SLACK_MICROS).map(|best| (best - lowest) / 1000);
         if stepped_back.is_some() {
             lowest_offsets.clear();
         }
@@ -146,8 +146,8 @@ impl Clock {
             lowest_offsets.pop_front();
         }
         lowest_offsets.push_back(lowest);
-        let best = lowest_offsets.iter().copied().max().unwrap_or(lowest);
-        self.offset_micros.store(best, Ordering::Relaxed);
+        let best_offset = lowest_offsets.iter().copied().max().unwrap_or(lowest);
+        self.offset_micros.store(best_offset, Ordering::Relaxed);
         stepped_back
     }
 

@@ -79,13 +79,13 @@ impl Definitions {
         store: &dyn Store,
         keys: impl IntoIterator<Item = DefinitionKey>,
     ) -> Result<CompiledDefinitions, StoreError> {
-        let (mut found, missing) = self.cached_definitions(keys);
-        let read = self.read(store, &missing).await?;
-        for (key, compiled) in &read {
+        let (mut definitions, missing_keys) = self.cached_definitions(keys);
+        let read_definitions = self.read(store, &missing_keys).await?;
+        for (key, compiled) in &read_definitions {
             self.put(*key, Arc::clone(compiled));
         }
-        found.extend(read);
-        Ok(found)
+        definitions.extend(read_definitions);
+        Ok(definitions)
     }
 
     /// Like [`load`](Self::load), but does not add definitions to the cache.
@@ -94,9 +94,9 @@ impl Definitions {
         store: &dyn Store,
         keys: impl IntoIterator<Item = DefinitionKey>,
     ) -> Result<CompiledDefinitions, StoreError> {
-        let (mut found, missing) = self.cached_definitions(keys);
-        found.extend(self.read(store, &missing).await?);
-        Ok(found)
+        let (mut definitions, missing_keys) = self.cached_definitions(keys);
+        definitions.extend(self.read(store, &missing_keys).await?);
+        Ok(definitions)
     }
 
     /// The cached definitions, and the keys of the others.
@@ -104,35 +104,35 @@ impl Definitions {
         &self,
         keys: impl IntoIterator<Item = DefinitionKey>,
     ) -> (CompiledDefinitions, Vec<DefinitionKey>) {
-        let (mut found, mut missing) = (HashMap::new(), Vec::new());
+        let (mut definitions, mut missing_keys) = (HashMap::new(), Vec::new());
         for key in keys {
-            if found.contains_key(&key) {
+            if definitions.contains_key(&key) {
                 continue;
             }
             match self.get(key) {
-                Some(compiled) => drop(found.insert(key, compiled)),
-                None => missing.push(key),
+                Some(compiled) => drop(definitions.insert(key, compiled)),
+                None => missing_keys.push(key),
             }
         }
-        missing.sort_unstable();
-        missing.dedup();
-        (found, missing)
+        missing_keys.sort_unstable();
+        missing_keys.dedup();
+        (definitions, missing_keys)
     }
 
     async fn read(
         &self,
         store: &dyn Store,
-        missing: &[DefinitionKey],
+        missing_keys: &[DefinitionKey],
     ) -> Result<Vec<(DefinitionKey, Arc<CompiledDefinition>)>, StoreError> {
-        let mut found = Vec::with_capacity(missing.len());
-        for chunk in missing.chunks(500) {
+        let mut definitions = Vec::with_capacity(missing_keys.len());
+        for chunk in missing_keys.chunks(500) {
             for definition in store.definitions(chunk).await? {
                 if let Some(compiled) = self.compile(definition) {
-                    found.push(((compiled.id, compiled.version), compiled));
+                    definitions.push(((compiled.id, compiled.version), compiled));
                 }
             }
         }
-        Ok(found)
+        Ok(definitions)
     }
 
     fn get(&self, key: DefinitionKey) -> Option<Arc<CompiledDefinition>> {
@@ -200,13 +200,13 @@ impl Definitions {
         if !calendars.contains_key(calendar.name()) {
             calendars.retain(|_, copies| copies.iter().any(|copy| copy.strong_count() > 0));
         }
-        let copies = calendars.entry(calendar.name().to_owned()).or_default();
-        copies.retain(|copy| copy.strong_count() > 0);
-        if let Some(same) = copies.iter().filter_map(Weak::upgrade).find(|copy| **copy == calendar) {
+        let same_named = calendars.entry(calendar.name().to_owned()).or_default();
+        same_named.retain(|copy| copy.strong_count() > 0);
+        if let Some(same) = same_named.iter().filter_map(Weak::upgrade).find(|copy| **copy == calendar) {
             return same;
         }
         let calendar = Arc::new(calendar);
-        copies.push(Arc::downgrade(&calendar));
+        same_named.push(Arc::downgrade(&calendar));
         calendar
     }
 }

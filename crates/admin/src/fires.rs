@@ -91,26 +91,26 @@ pub(crate) async fn fires(
     range: Range,
     visible_apps: Option<&[AppId]>,
 ) -> Result<FireHistory, StoreError> {
-    let mut to = range.to;
-    let mut versions = read_versions(node, record, range.from, to).await?;
+    let mut range_end = range.to;
+    let mut versions = read_versions(node, record, range.from, range_end).await?;
     // If there are too many definitions, only the newest are read and the history ends earlier.
-    while is_cut(&versions, range.from) && to > range.from {
-        to = Timestamp::from_millis(range.from.as_millis().midpoint(to.as_millis()));
-        versions = read_versions(node, record, range.from, to).await?;
+    while is_cut(&versions, range.from) && range_end > range.from {
+        range_end = Timestamp::from_millis(range.from.as_millis().midpoint(range_end.as_millis()));
+        versions = read_versions(node, record, range.from, range_end).await?;
     }
     let limit = range.limit.min(fires::ENTRY_COUNT_MAX);
     let row_count = u32::try_from(limit).unwrap_or(u32::MAX).saturating_add(1);
-    let rows = node.store().planned_rows(record.id, range.from, to, row_count).await?;
+    let rows = node.store().planned_rows(record.id, range.from, range_end, row_count).await?;
     if rows.len() > limit
         && let Some(last_row) = rows.last()
     {
-        to = to.min(last_row.fire_at.max(range.from));
+        range_end = range_end.min(last_row.fire_at.max(range.from));
     }
     let input = read_facts(node, record, versions, rows, visible_apps).await?;
-    let part = Range { from: range.from, to, limit };
+    let part = Range { from: range.from, to: range_end, limit };
     let mut history = compute(move || fires::fire_history(&input.facts(), part)).await;
-    if to < range.to && history.next.is_none() {
-        history.next = Some(Timestamp::from_millis(to.as_millis() + 1));
+    if range_end < range.to && history.next.is_none() {
+        history.next = Some(Timestamp::from_millis(range_end.as_millis() + 1));
     }
     Ok(history)
 }
@@ -261,12 +261,13 @@ async fn newest_runs(
 /// These runs, the newest first, with shards replaced by the run above them. That run is read from the store if `runs` has only its shards:
 /// there may be hundreds of those.
 async fn whole_runs(node: &Node, runs: Vec<Run>) -> Result<Vec<Run>, StoreError> {
-    let (mut whole, shards): (Vec<Run>, Vec<Run>) = runs.into_iter().partition(is_whole);
+    let (mut fire_runs, shards): (Vec<Run>, Vec<Run>) = runs.into_iter().partition(is_whole);
     let roots: BTreeSet<RunId> = shards.iter().filter_map(|shard| shard.parent).collect();
-    let missing: Vec<RunId> = roots.into_iter().filter(|root| whole.iter().all(|run| run.id != *root)).collect();
-    whole.append(&mut node.store().runs(&missing).await?);
-    whole.sort_by_key(|run| Reverse((run.fire_at, run.cause, run.shard_index)));
-    Ok(whole)
+    let missing_ids: Vec<RunId> =
+        roots.into_iter().filter(|root| fire_runs.iter().all(|run| run.id != *root)).collect();
+    fire_runs.append(&mut node.store().runs(&missing_ids).await?);
+    fire_runs.sort_by_key(|run| Reverse((run.fire_at, run.cause, run.shard_index)));
+    Ok(fire_runs)
 }
 
 fn is_full(runs: &[Run]) -> bool {

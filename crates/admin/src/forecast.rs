@@ -145,15 +145,15 @@ impl ForecastBuilder {
             self.dense_instants.extend(table.fires(compiled.anchor, from, to).map(|fire| fire.at));
         }
         // Each range excludes its start and includes its end, which is the last instant of a bucket.
-        let mut begin = from;
-        while begin < to {
-            let bucket = self.bucket(begin + Duration::from_millis(1));
+        let mut begin_at = from;
+        while begin_at < to {
+            let bucket = self.bucket(begin_at + Duration::from_millis(1));
             let bucket_end = (bucket + self.range.step - Duration::from_millis(1)).min(to);
-            let count = table.count_between(compiled.anchor, begin, bucket_end).unwrap_or(0);
+            let count = table.count_between(compiled.anchor, begin_at, bucket_end).unwrap_or(0);
             if count > 0 {
                 *self.density.entry(bucket).or_default() += count;
             }
-            begin = bucket_end;
+            begin_at = bucket_end;
         }
     }
 
@@ -267,10 +267,10 @@ fn plan(compiled: &CompiledDefinition, (from, to): (Timestamp, Timestamp), now: 
         let Some(fire) = table.next_until(anchor, after_at, to) else { break };
         // If there are many, only the first fire of each stride is taken.
         let strides = u32::try_from(fires.len() + 1).unwrap_or(u32::MAX);
-        let next = first_at + stride * strides;
-        is_cut |= table.next_until(anchor, fire.at, to).is_some_and(|following| following.at < next);
+        let next_at = first_at + stride * strides;
+        is_cut |= table.next_until(anchor, fire.at, to).is_some_and(|following| following.at < next_at);
         fires.push(fire.at);
-        after_at = fire.at.max(next);
+        after_at = fire.at.max(next_at);
     }
     let changes = table.schedules.iter().flat_map(|schedule| match &schedule.kind {
         Kind::Cron { expr, dst } => expr.clock_changes(schedule.zone, *dst, from, to),

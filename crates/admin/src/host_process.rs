@@ -66,8 +66,8 @@ pub(crate) async fn is_gone_soon(process: HostProcess) -> bool {
 
 fn is_on_this_host(process: HostProcess) -> bool {
     static HOST: OnceLock<Option<Host>> = OnceLock::new();
-    let here = Host { boot_id: process.boot_id, pid_namespace: process.pid_namespace };
-    HOST.get_or_init(Host::read).as_ref() == Some(&here)
+    let own_host = Host { boot_id: process.boot_id, pid_namespace: process.pid_namespace };
+    HOST.get_or_init(Host::read).as_ref() == Some(&own_host)
 }
 
 fn process_state(process: HostProcess) -> ProcessState {

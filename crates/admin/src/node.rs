@@ -156,8 +156,8 @@ impl Shared {
     /// The instant at which the servers took up a run that is in memory; the misfire policy judges how late the run was at that instant.
     /// Time without the lease counts as an outage, so the result is never before the start of the present lease.
     pub(crate) fn taken_up_at(&self, run: RunId) -> Timestamp {
-        let as_of = self.in_memory.judged_as_of(run).unwrap_or_else(|| self.clock.boot_micros());
-        self.clock.timestamp_at(as_of.max(self.membership.held_since()))
+        let judged_as_of = self.in_memory.judged_as_of(run).unwrap_or_else(|| self.clock.boot_micros());
+        self.clock.timestamp_at(judged_as_of.max(self.membership.held_since()))
     }
 
     /// Like [`put`](Self::put), but ignores runs of other homes, which find these runs themselves.
@@ -211,13 +211,13 @@ impl Shared {
 
     /// The latest due instant of any run that may have been sent: [`latest_time`](Self::latest_time), or later if a run was sent ahead.
     pub(crate) fn sent_until(&self) -> Timestamp {
-        let sent = Timestamp::from_millis(self.sent_until_ms.load(Ordering::Relaxed));
-        if mutant::on(Mutant::EndBeforeAhead) { self.latest_time() } else { self.latest_time().max(sent) }
+        let noted_until = Timestamp::from_millis(self.sent_until_ms.load(Ordering::Relaxed));
+        if mutant::on(Mutant::EndBeforeAhead) { self.latest_time() } else { self.latest_time().max(noted_until) }
     }
 
     pub(crate) fn quiet_until(&self) -> Option<Timestamp> {
-        let until = Timestamp::from_millis(self.quiet_until_ms.load(Ordering::Relaxed));
-        (until > self.clock.now()).then_some(until)
+        let noted_until = Timestamp::from_millis(self.quiet_until_ms.load(Ordering::Relaxed));
+        (noted_until > self.clock.now()).then_some(noted_until)
     }
 }
 
@@ -463,8 +463,8 @@ impl Node {
     /// Puts durable open runs into the ring, so that they need not wait for the query for stray runs. Runs of other homes are ignored.
     pub fn try_put_own(&self, runs: Vec<Run>) {
         let token = self.token();
-        let own = runs.into_iter().filter(|run| run.node == token.node && run.node_epoch == token.epoch).collect();
-        let new_runs = self.0.in_memory.admit_as_of(own, self.0.clock.boot_micros(), self.now());
+        let own_runs = runs.into_iter().filter(|run| run.node == token.node && run.node_epoch == token.epoch).collect();
+        let new_runs = self.0.in_memory.admit_as_of(own_runs, self.0.clock.boot_micros(), self.now());
         if new_runs.is_empty() {
             return;
         }

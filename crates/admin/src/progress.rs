@@ -68,8 +68,8 @@ impl ProgressBoard {
         }
         let key = (run.executor_id?, run.id);
         let generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = generations.young.get(&key).or_else(|| generations.old.get(&key));
-        found.filter(|(attempt, _)| *attempt == run.attempt).map(|(_, progress)| *progress)
+        let entry = generations.young.get(&key).or_else(|| generations.old.get(&key));
+        entry.filter(|(attempt, _)| *attempt == run.attempt).map(|(_, progress)| *progress)
     }
 }
 

@@ -116,16 +116,16 @@ pub async fn save(
 }
 
 /// The signature of a version. If none is given and the source and language are those of the newest version, its signature is kept.
-fn signature(spec: &ScriptSpec, newest: Option<&ScriptRecord>, hash: &str) -> Option<String> {
-    let of_source = newest.filter(|record| record.language == spec.language && record.newest.hash == hash);
+fn signature(spec: &ScriptSpec, stored_script: Option<&ScriptRecord>, hash: &str) -> Option<String> {
+    let of_source = stored_script.filter(|record| record.language == spec.language && record.newest.hash == hash);
     spec.signature.clone().or_else(|| of_source?.newest.signature.clone())
 }
 
 fn is_same(record: &ScriptRecord, spec: &ScriptSpec, hash: &str) -> bool {
-    let ScriptVersion { hash: newest, note, signature, .. } = &record.newest;
+    let ScriptVersion { hash: newest_hash, note, signature, .. } = &record.newest;
     let is_signed_as_before = spec.signature.is_none() || spec.signature == *signature;
     record.language == spec.language
-        && newest == hash
+        && newest_hash == hash
         && is_signed_as_before
         && (spec.note.is_empty() || spec.note == *note)
 }
@@ -141,9 +141,9 @@ pub async fn restore(
     expected_version: Option<i64>,
     author: &str,
 ) -> Result<SavedScript, ScriptError> {
-    let (old, source) = version_of(node, record, version).await?;
+    let (old_version, source) = version_of(node, record, version).await?;
     let note = note.unwrap_or_else(|| format!("version {version} restored"));
-    let spec = ScriptSpec { language: record.language.clone(), source, note, signature: old.signature };
+    let spec = ScriptSpec { language: record.language.clone(), source, note, signature: old_version.signature };
     save(node, (record.namespace, &record.name), &spec, expected_version, author).await
 }
 

@@ -115,18 +115,18 @@ async fn read_page(engine: &Node, request: &ShadowRequest<'_>, after: Option<&st
     match (&request.job, &request.shadow_names) {
         (Some(job), _) => Ok(JobPage { jobs: vec![job.clone()], next_name: None }),
         (None, Some(names)) => {
-            let begin = names.partition_point(|name| after.is_some_and(|after| name.as_str() <= after));
-            let names: Vec<&str> = names[begin..].iter().map(String::as_str).take(page_len).collect();
+            let begin_index = names.partition_point(|name| after.is_some_and(|after| name.as_str() <= after));
+            let names: Vec<&str> = names[begin_index..].iter().map(String::as_str).take(page_len).collect();
             let jobs = if names.is_empty() { Vec::new() } else { store.jobs_named(request.namespace, &names).await? };
-            let next = names.last().filter(|_| names.len() == page_len).map(|name| (*name).to_owned());
-            Ok(JobPage { jobs, next_name: next })
+            let next_name = names.last().filter(|_| names.len() == page_len).map(|name| (*name).to_owned());
+            Ok(JobPage { jobs, next_name })
         }
         (None, None) => {
             let (within, after_name) = (request.visible_apps.clone(), after.map(str::to_owned));
             let query = JobQuery { within, after_name, limit: JOB_PAGE, ..JobQuery::default() };
             let jobs = store.jobs(request.namespace, &query).await?;
-            let next = jobs.last().filter(|_| jobs.len() == page_len).map(|job| job.spec.name.clone());
-            Ok(JobPage { jobs, next_name: next })
+            let next_name = jobs.last().filter(|_| jobs.len() == page_len).map(|job| job.spec.name.clone());
+            Ok(JobPage { jobs, next_name })
         }
     }
 }
@@ -150,18 +150,18 @@ async fn add_rows(
     let mut fire_count = 0;
     let mut day = Step::Day.floor(range.from);
     while day < range.to {
-        let next = day + Duration::from_secs(24 * 3_600);
-        let part = Range { from: range.from.max(day), to: range.to.min(next), ..range };
+        let next_day = day + Duration::from_secs(24 * 3_600);
+        let part = Range { from: range.from.max(day), to: range.to.min(next_day), ..range };
         let fires = read_fires(engine, request, job, part).await?;
         let is_cut = fires.is_cut;
         fire_count += fires.rondel_fires.len() + fires.old_fires.len() + fires.old_fires_at_skips.len();
-        let only_old = compare(Vec::new(), fires.old_fires_at_skips, part);
-        let comparison = with_only_old(compare(fires.rondel_fires, fires.old_fires, part), only_old);
+        let old_only = compare(Vec::new(), fires.old_fires_at_skips, part);
+        let comparison = with_only_old(compare(fires.rondel_fires, fires.old_fires, part), old_only);
         if comparison != Comparison::default() {
             let (name, app) = (job.spec.name.clone(), job.spec.app.clone());
             rows.push(ShadowRow { name, app, day, comparison, is_cut });
         }
-        day = next;
+        day = next_day;
     }
     Ok(fire_count)
 }
@@ -177,13 +177,13 @@ fn shadow_range(created_at: Timestamp, (mode, promoted_at): (Mode, Option<Timest
 }
 
 /// Adds the fires of a comparison in which Rondel has none.
-fn with_only_old(mut comparison: Comparison, only_old: Comparison) -> Comparison {
-    comparison.only_old += only_old.only_old;
-    comparison.differences.extend(only_old.differences);
+fn with_only_old(mut comparison: Comparison, old_only: Comparison) -> Comparison {
+    comparison.only_old += old_only.only_old;
+    comparison.differences.extend(old_only.differences);
     comparison.differences.sort_by_key(|one| (one.kind == DifferenceKind::OtherExecutor, one.at, one.source_id));
-    let more = comparison.differences.len().saturating_sub(DIFFERENCE_COUNT_MAX);
+    let dropped_count = comparison.differences.len().saturating_sub(DIFFERENCE_COUNT_MAX);
     comparison.differences.truncate(DIFFERENCE_COUNT_MAX);
-    comparison.differences_more += only_old.differences_more + u64::try_from(more).unwrap_or(u64::MAX);
+    comparison.differences_more += old_only.differences_more + u64::try_from(dropped_count).unwrap_or(u64::MAX);
     comparison
 }
 
@@ -205,21 +205,22 @@ async fn read_fires(
     range: Range,
 ) -> Result<Fires, StoreError> {
     let (store, (from, to)) = (engine.store(), range.with_edges());
-    let planned = store.planned_rows(job.id, from, to, FIRE_COUNT_MAX).await?;
+    let planned_rows = store.planned_rows(job.id, from, to, FIRE_COUNT_MAX).await?;
     // Fires are queried by the instant at which they were sent, and compared by their due instant.
-    let sent = (from - DUE_DISTANCE_MAX, to + DUE_DISTANCE_MAX);
-    let mut others = store.shadow_fires((request.namespace, request.source), job.id, sent, FIRE_COUNT_MAX).await?;
-    others.retain(|fire| (from..to).contains(&fire.at()));
-    for fire in &mut others {
+    let sent_range = (from - DUE_DISTANCE_MAX, to + DUE_DISTANCE_MAX);
+    let mut foreign_fires =
+        store.shadow_fires((request.namespace, request.source), job.id, sent_range, FIRE_COUNT_MAX).await?;
+    foreign_fires.retain(|fire| (from..to).contains(&fire.at()));
+    for fire in &mut foreign_fires {
         // Executors of XXL-JOB are compared by the names that Rondel gives to their addresses.
         if let Ok(address) = Address::parse(&fire.executor) {
             fire.executor = address.name();
         }
     }
-    let is_cut = planned.len().max(others.len()) >= FIRE_COUNT_MAX as usize;
+    let is_cut = planned_rows.len().max(foreign_fires.len()) >= FIRE_COUNT_MAX as usize;
     let (others_at_skips, others) =
-        others.into_iter().partition(|fire| is_at_skip(&planned, fire.at(), range.tolerance));
-    let planned = planned.iter().filter(|run| is_fire(run)).map(rondel_fire).collect();
+        foreign_fires.into_iter().partition(|fire| is_at_skip(&planned_rows, fire.at(), range.tolerance));
+    let planned = planned_rows.iter().filter(|run| is_fire(run)).map(rondel_fire).collect();
     Ok(Fires { rondel_fires: planned, old_fires: others, old_fires_at_skips: others_at_skips, is_cut })
 }
 
@@ -231,8 +232,8 @@ fn is_at_skip(planned_runs: &[Run], at: Timestamp, tolerance: Duration) -> bool 
     let span_end = |run: &Run| run.span_end_at.unwrap_or(run.fire_at);
     // The clock of the other scheduler may be a little behind: its fire then belongs to the instant that follows.
     let is_near = |run: &&Run| {
-        let ahead = run.fire_at.since(at);
-        ahead <= SAME_FIRE_WITHIN && earlier_run.is_none_or(|before| ahead < at.since(span_end(before)))
+        let distance = run.fire_at.since(at);
+        distance <= SAME_FIRE_WITHIN && earlier_run.is_none_or(|before| distance < at.since(span_end(before)))
     };
     planned_runs.get(next_index).filter(is_near).or(earlier_run).is_some_and(|run| {
         let is_skip = run.status == RunStatus::Skipped && run.reason != Some(Reason::Shadow);
@@ -248,8 +249,8 @@ fn is_fire(run: &Run) -> bool {
 }
 
 fn rondel_fire(run: &Run) -> RondelFire {
-    let would_have = run.detail.as_deref().and_then(|detail| detail.executor.clone());
-    RondelFire { run: run.id, fire_at: run.fire_at, sent_at: run.finished_at, executor: would_have }
+    let chosen_executor = run.detail.as_deref().and_then(|detail| detail.executor.clone());
+    RondelFire { run: run.id, fire_at: run.fire_at, sent_at: run.finished_at, executor: chosen_executor }
 }
 
 #[cfg(test)]

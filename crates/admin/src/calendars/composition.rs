@@ -123,15 +123,15 @@ pub(crate) async fn expand_until_settled(
 async fn expand_one(node: &Node, namespace: NamespaceId, name: &str) -> Result<ExpandResult, CalendarError> {
     let Some(record) = calendars::find(node, namespace, name).await? else { return Ok(ExpandResult::Unchanged) };
     let parts = read_dependencies(node, namespace, &record.spec, None).await?;
-    let find = |name: &str| parts.get(name).cloned();
-    if let Err(errors) = Calendar::compile(&record.spec, find) {
+    let part_rule = |name: &str| parts.get(name).cloned();
+    if let Err(errors) = Calendar::compile(&record.spec, part_rule) {
         // A part was deleted, or made circular, while this calendar was being saved.
         let error = errors.first().map(ToString::to_string).unwrap_or_default();
         tracing::warn!(calendar = name, error, "the calendar is not changed: its parts no longer fit together");
         return Ok(ExpandResult::Unchanged);
     }
-    let expanded = record.spec.expanded(find);
-    if expanded == record.expanded_rule {
+    let expansion = record.spec.expanded(part_rule);
+    if expansion == record.expanded_rule {
         return Ok(ExpandResult::Unchanged);
     }
     let change = CalendarChange {
@@ -139,7 +139,7 @@ async fn expand_one(node: &Node, namespace: NamespaceId, name: &str) -> Result<E
         namespace,
         expected_version: Some(record.version),
         spec: &record.spec,
-        expanded_rule: &expanded,
+        expanded_rule: &expansion,
         author: "calendar",
         now: node.now(),
     };

@@ -45,11 +45,11 @@ pub(super) async fn check_jobs(
         after_name = Some(last_user.clone());
         for user in &users {
             let job = node.store().job(namespace, user).await?;
-            let used = job.and_then(|job| job.spec.calendar);
-            if let Some(used) = used.filter(|used| is_shift(used.rule)) {
+            let calendar_use = job.and_then(|job| job.spec.calendar);
+            if let Some(calendar_use) = calendar_use.filter(|used| is_shift(used.rule)) {
                 let message = format!(
                     "has times of day, and the job {user:?} moves its fires by whole days ({}) by the calendar {name:?}",
-                    used.rule
+                    calendar_use.rule
                 );
                 return Err(CalendarError::Invalid(vec![FieldError::new("/rule", message)]));
             }
@@ -99,10 +99,10 @@ async fn calendars_of(
 ) -> Result<BTreeMap<(NamespaceId, String), CurrentCalendar>, StoreError> {
     let mut calendars = BTreeMap::new();
     for record in records {
-        let Some(used) = &record.spec.calendar else { continue };
-        let key = (record.namespace, used.name.clone());
+        let Some(calendar_use) = &record.spec.calendar else { continue };
+        let key = (record.namespace, calendar_use.name.clone());
         if let std::collections::btree_map::Entry::Vacant(entry) = calendars.entry(key) {
-            entry.insert(jobs::calendar(node, record.namespace, &used.name).await?);
+            entry.insert(jobs::calendar(node, record.namespace, &calendar_use.name).await?);
         }
     }
     Ok(calendars)

@@ -97,10 +97,11 @@ pub async fn save(
     author: &str,
 ) -> Result<SavedCalendar, CalendarError> {
     let parts = check_with_dependents(node, namespace, spec).await?;
-    let expanded = spec.expanded(|name| parts.get(name).cloned());
+    let expansion = spec.expanded(|name| parts.get(name).cloned());
     let stored_calendar = find(node, namespace, &spec.name).await?;
     let is_seen = |record: &CalendarRecord| expected_version.is_none_or(|version| version == record.version);
-    let is_same = |record: &CalendarRecord| record.spec == *spec && record.expanded_rule == expanded && is_seen(record);
+    let is_same =
+        |record: &CalendarRecord| record.spec == *spec && record.expanded_rule == expansion && is_seen(record);
     let is_new = if stored_calendar.is_some_and(|record| is_same(&record)) {
         false
     } else {
@@ -109,7 +110,7 @@ pub async fn save(
             namespace,
             expected_version,
             spec,
-            expanded_rule: &expanded,
+            expanded_rule: &expansion,
             author,
             now: node.now(),
         };

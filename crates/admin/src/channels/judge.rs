@@ -40,9 +40,8 @@ pub(super) struct Answer<'a> {
 /// Decides whether the service accepted the message.
 pub(super) fn judge(kind: ChannelKind, answer: Answer<'_>) -> Result<(), DeliveryError> {
     let Answer { status, body, .. } = answer;
-    let wait = answer.retry_after.and_then(|text| read_wait(text, answer.now));
-    let refuse =
-        |is_final, text: String| Err(DeliveryError { is_final, status: status.into(), text, retry_wait: wait });
+    let retry_wait = answer.retry_after.and_then(|text| read_wait(text, answer.now));
+    let refuse = |is_final, text: String| Err(DeliveryError { is_final, status: status.into(), text, retry_wait });
     if !(200..300).contains(&status) {
         let is_final = !delivery::is_temporary(status);
         let reason = one_line_excerpt(body);

@@ -85,13 +85,13 @@ impl ChannelLoop {
             messages_per_channel_max: MESSAGES_PER_CHANNEL_MAX,
             hold: CHANNEL_LEASE,
         };
-        let leased = self.shared.store.lease_channels(lease).await?;
-        let count: usize = leased.iter().map(|leased| leased.messages.len()).sum();
-        for leased in leased {
+        let leased_channels = self.shared.store.lease_channels(lease).await?;
+        let count: usize = leased_channels.iter().map(|leased| leased.messages.len()).sum();
+        for leased_channel in leased_channels {
             let client = self.senders.client(&self.shared.config.outgoing_allow)?;
             let sender = Sender { shared: Arc::clone(&self.shared), client, stop: stop.clone() };
-            let id = leased.channel.id;
-            self.senders.start(id, async move { sender.send_all(leased).await });
+            let id = leased_channel.channel.id;
+            self.senders.start(id, async move { sender.send_all(leased_channel).await });
         }
         Ok(u64::try_from(count).unwrap_or(u64::MAX))
     }
@@ -105,8 +105,8 @@ struct Sender {
 
 impl Sender {
     /// Sends the messages of one channel, one after the other, and ends its lease.
-    async fn send_all(&self, leased: LeasedChannel) -> Result<(), StoreError> {
-        let LeasedChannel { channel, held_until, messages } = leased;
+    async fn send_all(&self, leased_channel: LeasedChannel) -> Result<(), StoreError> {
+        let LeasedChannel { channel, held_until, messages } = leased_channel;
         let store = &self.shared.store;
         let deadline = Instant::now() + START_WITHIN;
         let mut pause = if messages.is_empty() { Some(PAUSE_MAX) } else { None };
@@ -172,9 +172,9 @@ impl Sender {
             return AfterTry::Sent;
         };
         let (now, try_count) = (self.shared.clock.now(), message.try_count.saturating_add(1));
-        let next = next_try(try_count, message.created_at, now, rand::random());
+        let next_try_at = next_try(try_count, message.created_at, now, rand::random());
         let (error, channel, message_id) = (&refusal.text, &channel.name, message.id.get());
-        match next.filter(|_| !refusal.is_final) {
+        match next_try_at.filter(|_| !refusal.is_final) {
             Some(due_at) => {
                 let due_at = due_at.max(now + refusal.retry_wait.unwrap_or_default());
                 add(&metrics.alerts_refused, 1);

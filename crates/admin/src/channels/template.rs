@@ -59,8 +59,8 @@ pub(super) fn render(template: &str, notice: &Notice, url: Option<&str>) -> Resu
 /// The expression of an error. Of `a.b.c` the range has `.b.c` alone, so the name before it is added.
 fn expression_at(template: &str, range: Range<usize>) -> Option<&str> {
     let text_before = template.get(..range.start)?;
-    let begin = text_before.trim_end_matches(|c: char| c.is_alphanumeric() || "_.[]".contains(c)).len();
-    template.get(begin..range.end)
+    let begin_index = text_before.trim_end_matches(|c: char| c.is_alphanumeric() || "_.[]".contains(c)).len();
+    template.get(begin_index..range.end)
 }
 
 /// The values that a template can read.
@@ -99,10 +99,10 @@ fn context(notice: &Notice, url: Option<&str>) -> Value {
 /// Refuses constructs that could make a text grow: tags that define something, recursive loops, and multiplication.
 fn check_constructs(template: &str) -> Result<(), String> {
     let mut unread_text = template;
-    while let Some(begin) =
+    while let Some(begin_index) =
         unread_text.find("{%").into_iter().chain(unread_text.find("{{")).chain(unread_text.find("{#")).min()
     {
-        let (mark, after_mark) = unread_text[begin..].split_at(2);
+        let (mark, after_mark) = unread_text[begin_index..].split_at(2);
         if mark == "{#" {
             unread_text = after_mark.split_once("#}").map_or("", |(_, rest)| rest);
             continue;

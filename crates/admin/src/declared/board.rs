@@ -49,11 +49,11 @@ impl DeclaredSet {
                 declared.len()
             ),
         });
-        let taken = if is_too_much { &[] } else { declared };
-        let read = |job: &v1::DeclaredJob| {
+        let read_jobs = if is_too_much { &[] } else { declared };
+        let parse = |job: &v1::DeclaredJob| {
             serde_json::from_str(&job.spec_json).unwrap_or_else(|_| serde_json::Value::String(job.spec_json.clone()))
         };
-        let specs: Vec<serde_json::Value> = taken.iter().map(read).collect();
+        let specs: Vec<serde_json::Value> = read_jobs.iter().map(parse).collect();
         let names = specs.iter().enumerate().map(|(index, spec)| job_label(index, spec)).collect();
         let specs = serde_json::Value::Array(specs).to_string();
         let hash = Sha256::digest(specs.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
@@ -122,9 +122,9 @@ impl DeclarationBoard {
     /// The connected executors, by app.
     pub(super) fn by_app(&self) -> BTreeMap<AppId, Vec<DeclaringExecutor>> {
         let mut apps: BTreeMap<AppId, Vec<DeclaringExecutor>> = BTreeMap::new();
-        let mut online: Vec<DeclaringExecutor> = self.lock().executors.values().cloned().collect();
-        online.sort_by_key(|executor| executor.session.executor);
-        for executor in online {
+        let mut declaring_executors: Vec<DeclaringExecutor> = self.lock().executors.values().cloned().collect();
+        declaring_executors.sort_by_key(|executor| executor.session.executor);
+        for executor in declaring_executors {
             apps.entry(executor.app).or_default().push(executor);
         }
         apps

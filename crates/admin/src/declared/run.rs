@@ -95,16 +95,16 @@ impl DeclareLoop {
     async fn apply_if_changed(
         &mut self,
         id: AppId,
-        online: &[DeclaringExecutor],
+        declaring_executors: &[DeclaringExecutor],
         headers: &[DeclaredSetHeader],
         living_since: Timestamp,
     ) -> Result<bool, StoreError> {
-        let Some(any_executor) = online.first() else { return Ok(false) };
+        let Some(any_executor) = declaring_executors.first() else { return Ok(false) };
         let living_hashes =
             headers.iter().filter(|header| header.app == id).map(|header| header.hash.clone()).collect();
         let state = AppState {
             living_hashes,
-            online_sessions: online.iter().map(|one| (one.session.executor, one.session.number)).collect(),
+            online_sessions: declaring_executors.iter().map(|one| (one.session.executor, one.session.number)).collect(),
         };
         let has_problems = !self.node.declared().problems(id).is_empty();
         if self.applied_states.get(&id) == Some(&state) && !has_problems {
@@ -112,7 +112,7 @@ impl DeclareLoop {
         }
         let app = App { id, namespace: any_executor.namespace, name: any_executor.app_name.clone() };
         let mut problems = Box::pin(reconcile_app(&self.node, &app, living_since)).await?;
-        problems.extend(online.iter().filter_map(|one| one.declared_set.refusal.clone()));
+        problems.extend(declaring_executors.iter().filter_map(|one| one.declared_set.refusal.clone()));
         problems.sort();
         problems.dedup();
         let is_news = self.node.declared().set_problems(id, &problems);
@@ -127,7 +127,7 @@ impl DeclareLoop {
                 .is_some_and(|known| known.online_sessions.contains(&(one.session.executor, one.session.number)))
         };
         // An executor that was already connected is notified of changes only, a new one of all its problems.
-        for one in online.iter().filter(|one| one.declared_set.has_content()) {
+        for one in declaring_executors.iter().filter(|one| one.declared_set.has_content()) {
             let own_problems = one.declared_set.problems_of_executor(&problems);
             let has_news = if was_connected(one) { is_news } else { !own_problems.is_empty() };
             if has_news {

@@ -135,10 +135,10 @@ impl LastSnapshot {
         }
         let removed_nodes = self.nodes.iter().filter(|(id, _)| !snapshot.nodes.contains_key(id));
         changes.extend(removed_nodes.map(|(_, (name, _))| Change::Node(name.clone(), "gone")));
-        let disconnected = self.executors.iter().filter(|(id, _)| !snapshot.executors.contains_key(id));
-        changes.extend(disconnected.map(|(id, heard)| Change::Executor(*id, heard.clone(), false)));
-        let connected = snapshot.executors.iter().filter(|(id, _)| !self.executors.contains_key(id));
-        changes.extend(connected.map(|(id, heard)| Change::Executor(*id, heard.clone(), true)));
+        let gone_executors = self.executors.iter().filter(|(id, _)| !snapshot.executors.contains_key(id));
+        changes.extend(gone_executors.map(|(id, heard)| Change::Executor(*id, heard.clone(), false)));
+        let new_executors = snapshot.executors.iter().filter(|(id, _)| !self.executors.contains_key(id));
+        changes.extend(new_executors.map(|(id, heard)| Change::Executor(*id, heard.clone(), true)));
         let is_new = |job: &&SavedJob| self.jobs.get(&job.id) != Some(&(job.at, job.version, job.is_deleted));
         changes.extend(snapshot.jobs.iter().filter(is_new).cloned().map(Change::Job));
         let mut runs: Vec<&RunSnapshot> = snapshot.runs.iter().collect();

@@ -108,9 +108,9 @@ impl Events {
 impl Listener {
     /// Returns the next events; if there are none, waits until the next look is due and tries once more.
     pub async fn next(&mut self, store: &dyn Store, now: impl Fn() -> Timestamp) -> ListenResult {
-        let next = self.take_events(store, now()).await;
-        if next != ListenResult::Nothing {
-            return next;
+        let result = self.take_events(store, now()).await;
+        if result != ListenResult::Nothing {
+            return result;
         }
         sleep(self.events.until_due().await).await;
         self.take_events(store, now()).await
@@ -158,22 +158,22 @@ impl State {
 
     /// The number of the last event that the cursor's client received; `None` if it cannot be determined.
     fn last_received(&self, watch: i64, cursor: Cursor) -> Option<u64> {
-        let first = self.recent_events.front().map_or(self.last_number + 1, |event| event.number);
+        let first_number = self.recent_events.front().map_or(self.last_number + 1, |event| event.number);
         if cursor.watch == watch {
-            return (cursor.number <= self.last_number && cursor.number + 1 >= first).then_some(cursor.number);
+            return (cursor.number <= self.last_number && cursor.number + 1 >= first_number).then_some(cursor.number);
         }
         // A cursor of another node: events that this node saw around that time may be sent twice.
         let earliest_since = cursor.at - NODE_SKEW_MAX;
         self.since.filter(|since| *since <= earliest_since)?;
-        let later = self.recent_events.iter().find(|event| event.at >= earliest_since);
-        Some(later.map_or(self.last_number, |event| event.number - 1))
+        let later_event = self.recent_events.iter().find(|event| event.at >= earliest_since);
+        Some(later_event.map_or(self.last_number, |event| event.number - 1))
     }
 
     /// The next events after a number; `None` if they are no longer kept.
     fn newer_than(&self, number: u64) -> Option<Vec<Arc<Event>>> {
-        let first = self.recent_events.front().map_or(self.last_number + 1, |event| event.number);
-        let skipped = usize::try_from((number + 1).checked_sub(first)?).ok()?;
-        Some(self.recent_events.iter().skip(skipped).take(BATCH).cloned().collect())
+        let first_number = self.recent_events.front().map_or(self.last_number + 1, |event| event.number);
+        let skipped_count = usize::try_from((number + 1).checked_sub(first_number)?).ok()?;
+        Some(self.recent_events.iter().skip(skipped_count).take(BATCH).cloned().collect())
     }
 
     /// Performs a look. If the store does not answer, listeners wait.
@@ -183,13 +183,13 @@ impl State {
         let is_due = self.swept_at.is_none_or(|at| at.elapsed() >= SWEEP_PERIOD);
         let last_snapshot = if is_stale { &empty_snapshot } else { &self.last_snapshot };
         let sweeps = is_due || last_snapshot.seen_at.is_none();
-        let read = async {
+        let read_all = async {
             let snapshot = read(store, last_snapshot, now, sweeps).await?;
             let changes = last_snapshot.compare(&snapshot);
             let names = ChangeNames::read(store, &changes, &self.apps).await?;
             Ok::<_, StoreError>((snapshot, changes, names))
         };
-        let read = read.await;
+        let read = read_all.await;
         self.looked_at = Some(Instant::now());
         let (snapshot, changes, names) = match read {
             Ok(read) => read,
@@ -299,11 +299,11 @@ async fn heard_executors(
     let names_by_id: HashMap<_, _> = names.into_iter().map(|(id, namespace, name)| (id, (namespace, name))).collect();
     let heard = |session: &Session| {
         let known_executor = last_snapshot.executor(session.executor).cloned();
-        let heard = known_executor.or_else(|| {
+        let executor = known_executor.or_else(|| {
             let (namespace, name) = names_by_id.get(&session.executor)?.clone();
             Some(HeardExecutor { name, namespace, app: session.app })
         });
-        Some((session.executor, heard?))
+        Some((session.executor, executor?))
     };
     Ok(open_sessions().filter_map(heard).collect())
 }

@@ -45,18 +45,18 @@ pub(super) async fn families(shared: &Shared, now: Timestamp) -> Vec<Family> {
     let info = shown_jobs.iter().map(|job| {
         let spec = &job.record.spec;
         let (app, handler) = (label("app", &spec.app), label("handler", &spec.handler));
-        let more = [app, handler, label("enabled", spec.enabled.to_string())];
-        (job.labels().into_iter().chain(more).collect(), 1.0)
+        let own_labels = [app, handler, label("enabled", spec.enabled.to_string())];
+        (job.labels().into_iter().chain(own_labels).collect(), 1.0)
     });
-    let here = || shown_jobs.iter().filter(|job| job.is_here);
-    let statuses = here().filter_map(|job| {
+    let jobs_at_home = || shown_jobs.iter().filter(|job| job.is_here);
+    let statuses = jobs_at_home().filter_map(|job| {
         let status = label("status", job.state.last_status?.as_str());
         Some((job.labels().into_iter().chain([status]).collect(), 1.0))
     });
     let totals = shared.pumps.totals();
     let pumps =
         shown_jobs.iter().filter_map(|job| Some((job.labels(), *totals.get(&job.state.job)?))).collect::<Vec<_>>();
-    let of_jobs = vec![
+    let families = vec![
         Family::gauges("rondel_job_info", "Jobs with series of their own; always 1", info),
         Family::gauges(
             "rondel_job_next_fire_timestamp_seconds",
@@ -76,10 +76,10 @@ pub(super) async fn families(shared: &Shared, now: Timestamp) -> Vec<Family> {
         Family::gauges(
             "rondel_job_consecutive_failures",
             "Runs of a job that failed since the last one that succeeded, by its home",
-            here().map(|job| (job.labels(), to_f64(job.state.failures))),
+            jobs_at_home().map(|job| (job.labels(), to_f64(job.state.failures))),
         ),
     ];
-    of_jobs.into_iter().chain(pumps::families(&pumps, now)).collect()
+    families.into_iter().chain(pumps::families(&pumps, now)).collect()
 }
 
 /// Reads the jobs that have series. Discards the series of jobs that this or another server has deleted. If another node has become a job's

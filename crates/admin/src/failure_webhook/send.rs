@@ -85,11 +85,11 @@ impl WebhookLoop {
         }
         let count = u64::try_from(due_entries.len()).unwrap_or(u64::MAX);
         let client = self.senders.client(&self.shared.config.outgoing_allow)?;
-        let mut by_namespace: BTreeMap<NamespaceId, Vec<OutboxItem>> = BTreeMap::new();
+        let mut items_by_namespace: BTreeMap<NamespaceId, Vec<OutboxItem>> = BTreeMap::new();
         for item in due_entries {
-            by_namespace.entry(item.namespace).or_default().push(item);
+            items_by_namespace.entry(item.namespace).or_default().push(item);
         }
-        for (namespace, items) in by_namespace {
+        for (namespace, items) in items_by_namespace {
             let sender = Sender { shared: Arc::clone(&self.shared), client: client.clone(), stop: stop.clone() };
             self.senders.start(namespace, async move { sender.send_all(namespace, items).await });
         }

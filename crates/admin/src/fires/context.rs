@@ -61,8 +61,8 @@ impl ContextReader<'_> {
             return Ok(context);
         }
         self.add_server(&mut context, run).await?;
-        let only = (run.status == RunStatus::Running).then_some(run.executor_id);
-        self.add_executors(&mut context, run.app, only).await?;
+        let executor_of_run = (run.status == RunStatus::Running).then_some(run.executor_id);
+        self.add_executors(&mut context, run.app, executor_of_run).await?;
         if run.status != RunStatus::Running {
             self.add_holders(&mut context, run, visible_apps).await?;
         }
@@ -98,29 +98,29 @@ impl ContextReader<'_> {
         &self,
         context: &mut AnswerContext,
         app: AppId,
-        only: Option<Option<ExecutorId>>,
+        executor_of_run: Option<Option<ExecutorId>>,
     ) -> Result<(), StoreError> {
         let states = self.states(app).await?;
         context.has_taker = states.values().any(|(state, _)| *state == State::Taking);
         let lost_after = self.0.lost_after();
-        let mut not_taking: Vec<ExecutorState> = Vec::new();
+        let mut other_executors: Vec<ExecutorState> = Vec::new();
         // If one executor of a name takes work, the others of that name are earlier incarnations: they are not listed.
-        let taking: BTreeSet<&String> =
+        let taking_names: BTreeSet<&String> =
             states.values().filter(|(state, _)| *state == State::Taking).map(|(_, name)| name).collect();
         for (id, (state, name)) in &states {
-            let is_wanted = only.map_or_else(|| !taking.contains(name), |only| only == Some(*id));
-            let silent = match state {
+            let is_wanted = executor_of_run.map_or_else(|| !taking_names.contains(name), |only| only == Some(*id));
+            let silent_since = match state {
                 State::Taking => continue,
                 State::Draining => None,
                 State::Silent(since) => Some((*since, *since + lost_after)),
             };
             if is_wanted {
                 let switch = self.0.executor_switch(app, name);
-                not_taking.push(ExecutorState { name: name.clone(), silent, switch });
+                other_executors.push(ExecutorState { name: name.clone(), silent: silent_since, switch });
             }
         }
-        not_taking.sort_by(|a, b| a.name.cmp(&b.name));
-        context.executors = not_taking;
+        other_executors.sort_by(|a, b| a.name.cmp(&b.name));
+        context.executors = other_executors;
         Ok(())
     }
 
@@ -137,7 +137,7 @@ impl ContextReader<'_> {
                 states.insert(online_name.id, (state(executor.last_seen_at, kind), executor.name));
             }
         }
-        let mut elsewhere: BTreeMap<ExecutorId, State> = BTreeMap::new();
+        let mut states_elsewhere: BTreeMap<ExecutorId, State> = BTreeMap::new();
         let mut sessions = self.0.store().sessions(now - self.0.lost_after()).await?;
         sessions.retain(|session| session.app == app && !states.contains_key(&session.executor));
         let left_executors: BTreeSet<ExecutorId> =
@@ -146,15 +146,15 @@ impl ContextReader<'_> {
             let last_seen_at = session.last_seen_at;
             let heard_state =
                 if session.is_open() { state(last_seen_at, State::Taking) } else { State::Silent(last_seen_at) };
-            elsewhere
+            states_elsewhere
                 .entry(session.executor)
                 .and_modify(|known| *known = known.combine(heard_state))
                 .or_insert(heard_state);
         }
-        let ids: Vec<ExecutorId> = elsewhere.keys().copied().collect();
+        let ids: Vec<ExecutorId> = states_elsewhere.keys().copied().collect();
         let records = self.0.store().executors_by_id(&ids, Timestamp::EPOCH).await?;
         let named_states = records.into_iter().filter_map(|one| {
-            let state = match (*elsewhere.get(&one.id)?, self.0.executor_switch(app, &one.name)) {
+            let state = match (*states_elsewhere.get(&one.id)?, self.0.executor_switch(app, &one.name)) {
                 (State::Taking, Switch::Draining | Switch::Stopped) => State::Draining,
                 (state, _) => state,
             };
@@ -172,13 +172,13 @@ impl ContextReader<'_> {
         run: &Run,
         visible_apps: Option<&[AppId]>,
     ) -> Result<(), StoreError> {
-        let none = ReasonDetail::default();
-        let detail = run.detail.as_deref().unwrap_or(&none);
-        let ahead = match detail.run {
+        let no_detail = ReasonDetail::default();
+        let detail = run.detail.as_deref().unwrap_or(&no_detail);
+        let runs_ahead = match detail.run {
             Some(id) => self.0.store().runs(&[id]).await?.pop(),
             None => None,
         };
-        let key = limit_of(detail).or_else(|| limit_of(ahead.as_ref()?.detail.as_deref()?));
+        let key = limit_of(detail).or_else(|| limit_of(runs_ahead.as_ref()?.detail.as_deref()?));
         if let Some(key) = key {
             let mut holders = self.holders(run, &key).await?;
             holders.retain(|holder| holder.id != run.id);
@@ -187,8 +187,8 @@ impl ContextReader<'_> {
             context.holders = self.with_job_names(holders, visible_apps).await?;
             context.limit = Some(key);
         }
-        let ahead: Vec<Run> = ahead.into_iter().collect();
-        context.ahead = self.with_job_names(ahead, visible_apps).await?.pop();
+        let runs_ahead: Vec<Run> = runs_ahead.into_iter().collect();
+        context.ahead = self.with_job_names(runs_ahead, visible_apps).await?.pop();
         Ok(())
     }
 

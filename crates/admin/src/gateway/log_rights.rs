@@ -151,10 +151,10 @@ impl LogRights {
         if self.bytes_by_run.len() >= CACHED_COUNT_MAX && !self.bytes_by_run.contains_key(&held_attempt.0) {
             self.bytes_by_run.clear();
         }
-        let logged = self.bytes_by_run.entry(held_attempt.0).or_default();
-        let bytes_before = *logged;
-        *logged = bytes_before.saturating_add(bytes);
-        match (bytes_before > RUN_BYTES_MAX, *logged > RUN_BYTES_MAX) {
+        let logged_bytes = self.bytes_by_run.entry(held_attempt.0).or_default();
+        let bytes_before = *logged_bytes;
+        *logged_bytes = bytes_before.saturating_add(bytes);
+        match (bytes_before > RUN_BYTES_MAX, *logged_bytes > RUN_BYTES_MAX) {
             (_, false) => ChunkDecision::Whole,
             (false, true) => ChunkDecision::FullNotice,
             (true, _) => ChunkDecision::Dropped,

@@ -168,8 +168,8 @@ impl LogLoop {
                 if failed_count == 1 {
                     tracing::warn!(error = %chain(&error), "logs wait for the database");
                 }
-                let wait = backoff(RETRY_DELAY_MIN, RETRY_DELAY_MAX, failed_count);
-                if stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
+                let delay = backoff(RETRY_DELAY_MIN, RETRY_DELAY_MAX, failed_count);
+                if stop.run_until_cancelled(tokio::time::sleep(delay)).await.is_none() {
                     return;
                 }
             }
@@ -255,8 +255,8 @@ impl LogLoop {
         ids.dedup();
         let mut runs = HashMap::new();
         for part in ids.chunks(PART_CHUNKS_MAX) {
-            let found = empty_if_refused(self.shared.store.runs(part).await)?;
-            runs.extend(found.into_iter().map(|run| (run.id, run)));
+            let rows = empty_if_refused(self.shared.store.runs(part).await)?;
+            runs.extend(rows.into_iter().map(|run| (run.id, run)));
         }
         let mut runs_left = EARLIER_COUNT_MAX;
         for held in unchecked {

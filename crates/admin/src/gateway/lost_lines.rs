@@ -29,14 +29,14 @@ impl LostLines {
 
     /// Counts the lines of a chunk; false if there is no room for a mark that replaces them.
     pub(super) fn add(&self, chunk: &LogChunk) -> bool {
-        let mut lost = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts_by_attempt = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let attempt = (chunk.run, chunk.attempt);
-        if lost.len() >= ATTEMPT_COUNT_MAX && !lost.contains_key(&attempt) {
+        if counts_by_attempt.len() >= ATTEMPT_COUNT_MAX && !counts_by_attempt.contains_key(&attempt) {
             return false;
         }
-        let of_attempt = lost.entry(attempt).or_default();
-        of_attempt.line_count += chunk.lines.len();
-        of_attempt.sequence = of_attempt.sequence.max(chunk.sequence);
+        let lost_count = counts_by_attempt.entry(attempt).or_default();
+        lost_count.line_count += chunk.lines.len();
+        lost_count.sequence = lost_count.sequence.max(chunk.sequence);
         true
     }
 

@@ -27,8 +27,8 @@ pub(super) fn check(body: &Body) -> Result<(), Status> {
 }
 
 /// Rejects a list of attempts that is too long.
-pub(super) fn check_attempts(held: &[v1::RunRef], finished: &[v1::RunRef]) -> Result<(), Status> {
-    check_item_count("held and finished", held.len() + finished.len(), ATTEMPT_COUNT_MAX)
+pub(super) fn check_attempts(held_runs: &[v1::RunRef], finished_runs: &[v1::RunRef]) -> Result<(), Status> {
+    check_item_count("held and finished", held_runs.len() + finished_runs.len(), ATTEMPT_COUNT_MAX)
 }
 
 fn check_logs(logs: &v1::Logs) -> Result<(), Status> {

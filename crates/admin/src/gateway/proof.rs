@@ -31,11 +31,11 @@ pub(super) fn secret_hash(secret: &[u8]) -> Option<String> {
 /// it. The killed process had proved the same predecessor with the same secret, so it is found as another successor of that predecessor.
 pub(super) async fn lineage(shared: &Shared, app: AppId, hello: &v1::Hello) -> Result<Vec<ExecutorId>, StoreError> {
     let mut lineage = Vec::new();
-    let mut next = proven_predecessor(shared, app, hello).await?;
-    while let Some(id) = next.filter(|id| lineage.len() < LINEAGE_LEN_MAX && !lineage.contains(id)) {
+    let mut next_ancestor = proven_predecessor(shared, app, hello).await?;
+    while let Some(id) = next_ancestor.filter(|id| lineage.len() < LINEAGE_LEN_MAX && !lineage.contains(id)) {
         lineage.push(id);
         let row = shared.store.executor_proof(id).await?.filter(|row| row.app == app);
-        next = row.and_then(|row| row.predecessor);
+        next_ancestor = row.and_then(|row| row.predecessor);
     }
     for id in lineage.clone() {
         for sibling in shared.store.executor_successors(id, SIBLING_COUNT_MAX).await? {

@@ -64,22 +64,22 @@ impl ScriptReader {
             return Err(StoreError::Corrupt { table, column, id, message: "this server cannot read it".to_owned() });
         };
         let handler = &definition.spec.handler;
-        let Some(wanted) = script_ref(handler, &params_of(&run, &definition.spec)) else {
+        let Some(script_ref) = script_ref(handler, &params_of(&run, &definition.spec)) else {
             return Ok(Err("the run names no script".to_owned()));
         };
-        let Some(script) = store.script(definition.namespace, &wanted.name).await? else {
-            return Ok(Err(format!("there is no script {:?}", wanted.name)));
+        let Some(script) = store.script(definition.namespace, &script_ref.name).await? else {
+            return Ok(Err(format!("there is no script {:?}", script_ref.name)));
         };
         if script.language != *handler {
             return Ok(Err(format!(
                 "the script {:?} is written in {}, not in {handler}",
-                wanted.name, script.language
+                script_ref.name, script.language
             )));
         }
-        let number = wanted.version.unwrap_or(script.newest.version);
+        let number = script_ref.version.unwrap_or(script.newest.version);
         let (version, source) = if request.with_source || number != script.newest.version {
             let Some(version) = store.script_version(script.id, number).await? else {
-                return Ok(Err(format!("version {number} of the script {:?} is not kept", wanted.name)));
+                return Ok(Err(format!("version {number} of the script {:?} is not kept", script_ref.name)));
             };
             version
         } else {

@@ -161,7 +161,7 @@ impl Session {
             interval_at(Instant::now() + self.shared.config.token_recheck, self.shared.config.token_recheck);
         recheck.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let next = tokio::select! {
+            let message = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
                 () = self.stream.wait_until_ended() => break,
@@ -174,7 +174,7 @@ impl Session {
                 }
                 next = tokio::time::timeout(self.shared.config.heartbeat, messages.next()) => next,
             };
-            match next {
+            match message {
                 Ok(Some(Ok(message))) => {
                     silent_heartbeats = 0;
                     let is_idle =
@@ -228,29 +228,29 @@ impl Session {
         }
     }
 
-    /// Ends the session. `held` is what the stream takes until it has ended.
-    async fn close<H>(self, got_goodbye: bool, held: H, stop: &CancellationToken) {
+    /// Ends the session. `stream_resources` is what the stream takes until it has ended.
+    async fn close<H>(self, got_goodbye: bool, stream_resources: H, stop: &CancellationToken) {
         let Self { shared, gateway, handle, stream, process, row, registered, .. } = self;
         let id = handle.executor;
         tracing::info!(executor_id = %id, "an executor's stream ended");
         shared.declared.leave(id, handle.number);
         shared.pumps.leave(id, handle.number);
-        let (closed, is_dropped) = oneshot::channel();
+        let (closed_sender, is_dropped) = oneshot::channel();
         // The receiver waits below.
         let answer = Responder::new(|()| {
-            closed.send(()).ok();
+            closed_sender.send(()).ok();
         });
         drop(gateway.events.send(Event::StreamEnded(id, handle.number, answer)).await);
         // An adopter concludes from a session's end that nothing was sent later: the dispatcher drops the stream before the end is stored.
         let is_dropped = is_dropped.await.is_ok();
         drop(registered);
-        let mut unstored = None;
+        let mut unstored_end = None;
         if let Some(opened_at) = row.end().filter(|_| is_dropped) {
             let stream_end = StreamEnd { opened_at, reached: shared.sent_until() };
-            unstored = (!session_end::store_end(&shared, id, stream_end).await).then_some(stream_end);
+            unstored_end = (!session_end::store_end(&shared, id, stream_end).await).then_some(stream_end);
         }
         // Dropping the last sender ends the stream on the executor's side too. The executor may open the next one while this task waits.
-        drop((handle, stream, held));
+        drop((handle, stream, stream_resources));
         if got_goodbye {
             drop(gateway.events.send(Event::ExecutorShutDown(id)).await);
         } else if let Some(process) = process
@@ -259,7 +259,7 @@ impl Session {
             tracing::info!(executor_id = %id, "the process of an executor on this host has died");
             drop(gateway.events.send(Event::Died(id)).await);
         }
-        if let Some(stream_end) = unstored {
+        if let Some(stream_end) = unstored_end {
             session_end::retry_store_end(&shared, id, stream_end, stop).await;
         }
     }
@@ -295,8 +295,8 @@ impl Session {
             }
             Body::ProbeReplies(replies) => {
                 self.shared.registry.record_heard(id, now, None);
-                let free = replies.free_job_ids.into_iter().map(rondel_core::JobId::new).collect();
-                self.notify(Event::Probed(id, replies.probe_id, free)).await;
+                let free_jobs = replies.free_job_ids.into_iter().map(rondel_core::JobId::new).collect();
+                self.notify(Event::Probed(id, replies.probe_id, free_jobs)).await;
             }
             Body::FenceReply(reply) => {
                 self.shared.registry.record_heard(id, now, None);
@@ -364,11 +364,11 @@ impl Session {
     /// Queues chunks for the store, behind marks for the lines that were dropped before. Returns false if there is no room; the caller then
     /// drops the chunks.
     async fn queue_logs(&self, chunks: Vec<LogChunk>, kib: u32, patience: Duration) -> bool {
-        let mut marked = self.lost_lines.notices(self.shared.clock.now());
-        let mark_count = marked.len();
-        marked.extend(chunks);
+        let mut chunks_with_marks = self.lost_lines.notices(self.shared.clock.now());
+        let mark_count = chunks_with_marks.len();
+        chunks_with_marks.extend(chunks);
         let (session, pending) = (self.handle.clone(), self.pending_logs.begin());
-        let item = LogItem { chunks: marked, kib, app: self.app, session, pending };
+        let item = LogItem { chunks: chunks_with_marks, kib, app: self.app, session, pending };
         match item.enqueue(&self.gateway.logs, patience).await {
             Ok(()) => {
                 self.lost_lines.clear();
@@ -466,7 +466,7 @@ fn welcome(shared: &Shared, nodes: &[Node]) -> v1::Welcome {
 
 fn reply(reply: &v1::Reply, now: Timestamp) -> Option<(RunId, i32, Reply)> {
     use v1::reply::Kind;
-    let what = match reply.kind() {
+    let outcome = match reply.kind() {
         Kind::Accepted => Reply::Accepted,
         Kind::Started => {
             let start_delay = Duration::from_millis(u64::try_from(reply.started_after_ms).unwrap_or(0));
@@ -475,7 +475,7 @@ fn reply(reply: &v1::Reply, now: Timestamp) -> Option<(RunId, i32, Reply)> {
         Kind::Refused => Reply::Refused(reply.refused(), Some(reply.fence_n).filter(|number| *number != 0)),
         Kind::Progress | Kind::Unspecified => return None,
     };
-    Some((RunId::new(reply.run_id), reply.attempt, what))
+    Some((RunId::new(reply.run_id), reply.attempt, outcome))
 }
 
 fn fence_answer(reply: v1::FenceReply, now: Timestamp) -> FenceAnswer {

@@ -17,10 +17,10 @@ pub(super) fn earliest_expiry<'c>(chain: impl IntoIterator<Item = &'c [u8]>) -> 
 /// Reads `notAfter` (RFC 5280, section 4.1). `Certificate` begins with `TBSCertificate`, whose fields are version (if it is not 1), serial
 /// number, signature, issuer, validity …
 fn not_after(certificate: &[u8]) -> Result<Timestamp, Error> {
-    let mut outer = SliceReader::new(certificate)?;
-    let certificate = AnyRef::decode(&mut outer)?;
-    let mut inner = SliceReader::new(certificate.value())?;
-    let signed = AnyRef::decode(&mut inner)?;
+    let mut certificate_reader = SliceReader::new(certificate)?;
+    let certificate = AnyRef::decode(&mut certificate_reader)?;
+    let mut body_reader = SliceReader::new(certificate.value())?;
+    let signed = AnyRef::decode(&mut body_reader)?;
     let mut fields = SliceReader::new(signed.value())?;
     if fields.peek_byte().is_some_and(|tag| tag == 0xa0) {
         AnyRef::decode(&mut fields)?;

@@ -51,11 +51,11 @@ impl Background for HostLoop {
     async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
         let host = self.shared.config.host.clone();
         let measurement = self.measurement.get_or_insert_with(|| tokio::task::spawn_blocking(move || measure(&host)));
-        let Ok(measured) = tokio::time::timeout(TIMEOUT, measurement).await else {
+        let Ok(measurement) = tokio::time::timeout(TIMEOUT, measurement).await else {
             return Err(TickError::new(format!("a disk has not answered for {} s", TIMEOUT.as_secs())));
         };
         self.measurement = None;
-        let (report, result) = measured?;
+        let (report, result) = measurement?;
         self.shared.loops.put_host(Self::NAME, report);
         result.map(|()| 0).map_err(TickError::new)
     }

@@ -41,17 +41,17 @@ async fn remove_logs_of_namespace(
     too_old: RunId,
     (stop, deadline): (&CancellationToken, Instant),
 ) -> Result<u64, StoreError> {
-    let cut = match shared.config.log_size_max {
+    let size_cut = match shared.config.log_size_max {
         0 => None,
         bytes => shared.store.log_cut(namespace.id, bytes).await?,
     };
-    let up_to = cut.map_or(too_old, |cut| cut.max(too_old));
-    let removed = remove_logs_up_to(shared, namespace.id, up_to, (stop, deadline)).await?;
+    let max_run = size_cut.map_or(too_old, |cut| cut.max(too_old));
+    let removed = remove_logs_up_to(shared, namespace.id, max_run, (stop, deadline)).await?;
     if removed > 0 {
         tracing::info!(namespace = namespace.name, count = removed, "removed logs by age or size");
         let retention = format_duration(shared.config.log_retention);
         let size_max = shared.config.log_size_max;
-        let up_to = json!({"run": up_to, "log_retention": retention, "log_size_max": size_max});
+        let up_to = json!({"run": max_run, "log_retention": retention, "log_size_max": size_max});
         super::audit::write(shared, "log.remove", Some(&namespace.name), &up_to, removed).await?;
     }
     Ok(removed)
@@ -60,18 +60,18 @@ async fn remove_logs_of_namespace(
 async fn remove_logs_up_to(
     shared: &Shared,
     namespace: NamespaceId,
-    up_to: RunId,
+    max_run: RunId,
     (stop, deadline): (&CancellationToken, Instant),
 ) -> Result<u64, StoreError> {
-    let mut range = LogRange { after: RunId::new(0), up_to, now: shared.clock.now() };
+    let mut range = LogRange { after: RunId::new(0), up_to: max_run, now: shared.clock.now() };
     let mut removed = 0;
     while !stop.is_cancelled() && Instant::now() < deadline {
-        let began = Instant::now();
+        let batch_start = Instant::now();
         let removal = shared.store.remove_logs(namespace, range, BATCH_MAX).await?;
         removed += removal.runs;
         let Some(last_removed) = removal.last else { break };
         range.after = last_removed;
-        pause_after_batch(began.elapsed(), stop).await;
+        pause_after_batch(batch_start.elapsed(), stop).await;
     }
     Ok(removed)
 }

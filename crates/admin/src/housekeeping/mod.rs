@@ -154,8 +154,8 @@ impl<T: DutyType> HousekeepingLoop<T> {
             }
             Duty::Nodes => {
                 // By then the runs of a dead node are deleted as well.
-                let dead_for = FORGET_NODE_AFTER.max(retention.saturating_add(NODE_MARGIN));
-                store.forget_nodes(now - dead_for, BATCH_MAX).await
+                let dead_longer_than = FORGET_NODE_AFTER.max(retention.saturating_add(NODE_MARGIN));
+                store.forget_nodes(now - dead_longer_than, BATCH_MAX).await
             }
         }
     }
@@ -168,8 +168,8 @@ impl<T: DutyType> HousekeepingLoop<T> {
         let result = self.purge_before(kept_from, &mut removed, stop).await;
         if removed > 0 {
             tracing::debug!(count = removed, "removed runs that are older than the retention");
-            let up_to = json!({"finished_before": kept_from, "retention": format_duration(retention)});
-            audit::write(&self.shared, "run.purge", None, &up_to, removed).await?;
+            let extent = json!({"finished_before": kept_from, "retention": format_duration(retention)});
+            audit::write(&self.shared, "run.purge", None, &extent, removed).await?;
         }
         result.map(|()| removed)
     }
@@ -182,7 +182,7 @@ impl<T: DutyType> HousekeepingLoop<T> {
     ) -> Result<(), StoreError> {
         let deadline = Instant::now() + self.purge_period;
         while !stop.is_cancelled() && Instant::now() < deadline {
-            let began = Instant::now();
+            let batch_start = Instant::now();
             let count = match self.shared.store.purge(kept_from, self.batch).await {
                 Ok(count) => count,
                 Err(error) => {
@@ -195,7 +195,7 @@ impl<T: DutyType> HousekeepingLoop<T> {
                 break;
             }
             *removed += count;
-            pause_after_batch(began.elapsed(), stop).await;
+            pause_after_batch(batch_start.elapsed(), stop).await;
         }
         Ok(())
     }
@@ -208,13 +208,13 @@ async fn remove_in_batches<F: Future<Output = Result<u64, StoreError>> + Send>(
 ) -> Result<u64, StoreError> {
     let mut removed = 0;
     while !stop.is_cancelled() {
-        let began = Instant::now();
+        let batch_start = Instant::now();
         let count = remove().await?;
         if count == 0 {
             break;
         }
         removed += count;
-        pause_after_batch(began.elapsed(), stop).await;
+        pause_after_batch(batch_start.elapsed(), stop).await;
     }
     Ok(removed)
 }

@@ -21,11 +21,11 @@ const KEPT_FOR: Duration = Duration::from_secs(400 * 24 * 3600);
 pub(super) async fn roll_up(shared: &Shared, stop: &CancellationToken, deadline: Instant) -> Result<(), StoreError> {
     let complete_until = shared.clock.now() - COUNT_DELAY;
     while !stop.is_cancelled() && Instant::now() < deadline {
-        let began = Instant::now();
+        let batch_start = Instant::now();
         if shared.store.roll_up(complete_until, BATCH).await? == 0 {
             break;
         }
-        pause_after_batch(began.elapsed(), stop).await;
+        pause_after_batch(batch_start.elapsed(), stop).await;
     }
     Ok(())
 }

@@ -14,10 +14,10 @@ pub const GENERATION_MAX: usize = 16;
 /// # Errors
 /// The store's.
 pub async fn ancestors(store: &dyn Store, token: TokenId) -> Result<Vec<TokenRecord>, StoreError> {
-    let (mut chain, mut next) = (Vec::new(), Some(token));
-    while let Some(id) = next.filter(|_| chain.len() <= GENERATION_MAX) {
+    let (mut chain, mut next_token) = (Vec::new(), Some(token));
+    while let Some(id) = next_token.filter(|_| chain.len() <= GENERATION_MAX) {
         let Some(token) = store.token_by_id(id).await? else { break };
-        next = token.minted_by;
+        next_token = token.minted_by;
         chain.push(token);
     }
     Ok(chain)

@@ -98,7 +98,7 @@ pub(super) async fn check(
     now: Timestamp,
     stored_spec: Option<&JobSpec>,
 ) -> Result<CheckedDefinition, JobError> {
-    let applied = match &spec.calendar {
+    let applied_calendar = match &spec.calendar {
         Some(used) => calendar(node, namespace, &used.name).await?,
         None => None,
     };
@@ -114,7 +114,7 @@ pub(super) async fn check(
         spec,
         now,
         stored_spec,
-        (FoundCalendars { applied_calendar: applied, expected_calendar }, &channels, &scripts),
+        (FoundCalendars { applied_calendar, expected_calendar }, &channels, &scripts),
     )
 }
 
@@ -149,10 +149,10 @@ pub(super) fn check_with(
     spec.replace_past_instants(instant_after(now), stored_spec);
     let compiled = spec.compile_with(applied_calendar.as_ref().map(|(_, calendar)| Arc::clone(calendar)));
     let mut errors = compiled.as_ref().err().cloned().unwrap_or_default();
-    if let Some(used) = spec.calendar.as_ref().filter(|_| applied_calendar.is_none())
+    if let Some(calendar_use) = spec.calendar.as_ref().filter(|_| applied_calendar.is_none())
         && !errors.iter().any(|error| error.pointer == "/calendar/name")
     {
-        errors.push(missing_calendar_error(&used.name));
+        errors.push(missing_calendar_error(&calendar_use.name));
     }
     errors.extend(expected_calendar_error(&spec, stored_spec, expected.as_deref()));
     let expected_before = stored_spec.and_then(|before| before.expect.as_deref());
@@ -220,12 +220,12 @@ pub(crate) fn missing_channel_error<'n>(
     channel_names: impl Iterator<Item = &'n str>,
 ) -> FieldError {
     let channel_names: Vec<&str> = channel_names.collect();
-    let there = if channel_names.is_empty() {
+    let existing_channels = if channel_names.is_empty() {
         "there is none".to_owned()
     } else {
         format!("there are {}", channel_names.join(", "))
     };
-    FieldError::new(pointer, format!("there is no channel {name:?}; {there}"))
+    FieldError::new(pointer, format!("there is no channel {name:?}; {existing_channels}"))
 }
 
 /// The error for a channel that was deleted while the definition was checked.
@@ -241,9 +241,9 @@ pub(super) fn deleted_channel_error(expect: Option<&ExpectSpec>, name: &str) -> 
 /// additional grace. If an item moved to another group earlier, two groups would execute its rows. A value that `stored_spec` already has is
 /// accepted, so that the job can still be paused.
 fn hand_over_error(spec: &JobSpec, stored_spec: Option<&JobSpec>, silence: Duration) -> Option<FieldError> {
-    let of = |spec: &JobSpec| spec.pump.as_ref().map(|pump| pump.hand_over);
-    let (hand_over, stops_within) = (of(spec)?, silence + EXECUTOR_GRACE);
-    let is_wrong = hand_over <= stops_within && stored_spec.and_then(of) != Some(hand_over);
+    let hand_over_of = |spec: &JobSpec| spec.pump.as_ref().map(|pump| pump.hand_over);
+    let (hand_over, stops_within) = (hand_over_of(spec)?, silence + EXECUTOR_GRACE);
+    let is_wrong = hand_over <= stops_within && stored_spec.and_then(hand_over_of) != Some(hand_over);
     let message = || {
         format!(
             "{} must be longer than {}: a group that hears no server may execute rows for that long ({} of silence, {} to end)",

@@ -254,10 +254,10 @@ pub(crate) async fn follow_calendar(
     calendar: Option<(PinnedCalendar, Arc<Calendar>)>,
     author: &str,
 ) -> Result<(), JobError> {
-    let found = calendar.as_ref().map(|(_, calendar)| Arc::clone(calendar));
+    let calendar_rule = calendar.as_ref().map(|(_, calendar)| Arc::clone(calendar));
     let definition = CheckedDefinition {
         spec: record.spec.clone(),
-        job: record.spec.compile_with(found).map_err(JobError::Invalid)?,
+        job: record.spec.compile_with(calendar_rule).map_err(JobError::Invalid)?,
         calendar,
         checked_at: node.now(),
     };
@@ -327,12 +327,12 @@ async fn catch_up_new(node: &Node, record: JobRecord) -> JobRecord {
 
 /// Moves a saved job to the newest version of its calendar, if the calendar was saved concurrently and that save did not see the job.
 async fn catch_up_with_calendar(node: &Node, record: JobRecord) -> Result<JobRecord, JobError> {
-    let (Some(pin), Some(used)) = (record.calendar, &record.spec.calendar) else { return Ok(record) };
-    let used_calendar = calendar(node, record.namespace, &used.name).await?;
+    let (Some(pin), Some(calendar_use)) = (record.calendar, &record.spec.calendar) else { return Ok(record) };
+    let used_calendar = calendar(node, record.namespace, &calendar_use.name).await?;
     if used_calendar.as_ref().is_none_or(|(newest, _)| *newest == pin) {
         return Ok(record);
     }
-    match follow_calendar(node, &record, used_calendar, &format!("calendar {}", used.name)).await {
+    match follow_calendar(node, &record, used_calendar, &format!("calendar {}", calendar_use.name)).await {
         // Another caller changed the job meanwhile, and that call moves the job to the newest version of the calendar.
         Ok(()) | Err(JobError::Conflict { .. }) => {}
         Err(error) => return Err(error),
@@ -409,8 +409,8 @@ pub async fn delete_without_wait(
 ) -> Result<bool, JobError> {
     let (now, skipped_row_id) = (node.now(), RunId::new(node.new_id()));
     let last_definition = checks::compile_newest(node, record).await.ok();
-    let reached = node.shared().latest_time();
-    let (id, last_definition, drops) =
+    let deleted_at = node.shared().latest_time();
+    let (id, last_definition, queued_drops) =
         (record.id, last_definition.as_ref(), Some(queued_drops(node, queued_policy, author)));
     let deletion = JobDeletion {
         id,
@@ -418,9 +418,9 @@ pub async fn delete_without_wait(
         before: last_definition,
         skipped_row_id,
         now,
-        reached,
+        reached: deleted_at,
         detaches_followers,
-        drops,
+        drops: queued_drops,
     };
     match node.store().delete_job(deletion).await? {
         JobDeleted::Done => {

@@ -82,8 +82,8 @@ pub fn params_schema(node: &Node, namespace: NamespaceId, app: &str, handler: &s
 
 /// The errors that the handler of a job would find in these parameters.
 pub(super) fn check_params(node: &Node, namespace: NamespaceId, spec: &JobSpec, params: &Value) -> Vec<FieldError> {
-    if let Some(missing) = glue::missing_script(&spec.handler, params) {
-        return vec![missing];
+    if let Some(missing_script) = glue::missing_script(&spec.handler, params) {
+        return vec![missing_script];
     }
     let is_follower = !spec.parents().is_empty();
     match node.shared().registry.params_schema(namespace, &spec.app, &spec.handler) {
@@ -162,7 +162,7 @@ pub(super) fn param_errors(
     }
     // Checks the parameters that the handler receives for each shard, since a shard may add parameters that the job omits. Only the first
     // wrong shard is reported.
-    let of_shard = |(index, shard): (usize, &ItemSpec)| {
+    let shard_errors = |(index, shard): (usize, &ItemSpec)| {
         let params = with_params_of_shard(spec.params.clone(), &shard.params);
         let errors = match check_params_size(&params) {
             Err(message) => vec![FieldError::new("/params", message)],
@@ -172,14 +172,14 @@ pub(super) fn param_errors(
             |error: FieldError| FieldError { pointer: format!("/shards/{index}{}", error.pointer), ..error };
         errors.into_iter().map(under_shard).collect::<Vec<_>>()
     };
-    named_shards.iter().enumerate().map(of_shard).find(|errors| !errors.is_empty()).unwrap_or_default()
+    named_shards.iter().enumerate().map(shard_errors).find(|errors| !errors.is_empty()).unwrap_or_default()
 }
 
 fn param_errors_in(node: &Node, namespace: NamespaceId, spec: &JobSpec, params: &Value) -> Vec<FieldError> {
     if node.shared().registry.params_schema(namespace, &spec.app, &spec.handler).is_none()
-        && let Some(missing) = agent_handlers::missing_param(&spec.handler, params)
+        && let Some(missing_param) = agent_handlers::missing_param(&spec.handler, params)
     {
-        return vec![missing];
+        return vec![missing_param];
     }
     check_params(node, namespace, spec, params)
 }

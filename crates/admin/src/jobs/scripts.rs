@@ -25,12 +25,12 @@ pub(super) async fn find_named(
     let script_refs: BTreeSet<ScriptRef> = specs.iter().flat_map(scripts_named_in).collect();
     for named in script_refs {
         let Some(script) = node.store().script(namespace, &named.name).await? else { continue };
-        let is_there = match named.version {
+        let has_version = match named.version {
             None => true,
             Some(version) if version == script.newest.version => true,
             Some(version) => node.store().script_version(script.id, version).await?.is_some(),
         };
-        if is_there {
+        if has_version {
             scripts.insert(named, script.language);
         }
     }

@@ -102,11 +102,11 @@ pub async fn request_failed_shards(
         return Err(ShardsError::NoneFailed);
     }
     let shard_count = record.spec.shards.as_ref().map_or(0, |shards| shards.named().len());
-    let is_other = |shard: &&Run| {
+    let is_of_other_definition = |shard: &&Run| {
         shard_count > 0 && shard.shard_total.and_then(|total| usize::try_from(total).ok()) != Some(shard_count)
     };
-    if let Some(other) = failed_shards.iter().find(is_other) {
-        return Err(ShardsError::OtherShards { now: shard_count, then: other.shard_total.unwrap_or(0) });
+    if let Some(other_shard) = failed_shards.iter().find(is_of_other_definition) {
+        return Err(ShardsError::OtherShards { now: shard_count, then: other_shard.shard_total.unwrap_or(0) });
     }
     if let Some(index) = renamed_shard(node, record, &failed_shards).await? {
         return Err(ShardsError::RenamedShard { index });
@@ -139,15 +139,15 @@ async fn renamed_shard(node: &Node, record: &JobRecord, failed_shards: &[Run]) -
 
 fn fire_of(node: &Node, (record, failed_shards): (&JobRecord, &[Run]), request: &RunRequest) -> (Run, Vec<Run>) {
     let (now, id, token) = (node.now(), node.new_id(), node.token());
-    let of = RunJob { namespace: record.namespace, job: record.id, job_version: record.version, app: record.app };
+    let run_job = RunJob { namespace: record.namespace, job: record.id, job_version: record.version, app: record.app };
     let new_fire = Run {
         cause: id,
         params: request.params.clone().map(super::RunParams::into_text),
         only_executor: request.executor.clone(),
-        ..Run::new(RunId::new(id), of, now, request.trigger, (token.node, token.epoch))
+        ..Run::new(RunId::new(id), run_job, now, request.trigger, (token.node, token.epoch))
     };
     let count = i32::try_from(failed_shards.len()).unwrap_or(i32::MAX);
-    let whole = Run {
+    let fire_row = Run {
         shard_index: ROOT_SHARD,
         shard_total: Some(count),
         open_shards: Some(count),
@@ -161,10 +161,10 @@ fn fire_of(node: &Node, (record, failed_shards): (&JobRecord, &[Run]), request: 
         id: RunId::new(node.new_id()),
         shard_index: of.shard_index,
         shard_total: of.shard_total,
-        parent: Some(whole.id),
+        parent: Some(fire_row.id),
         executor: of.executor.clone().filter(|_| is_broadcast),
         ..new_fire.clone()
     };
     let shards = failed_shards.iter().map(shard).collect();
-    (whole, shards)
+    (fire_row, shards)
 }

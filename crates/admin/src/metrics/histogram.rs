@@ -39,10 +39,10 @@ impl Histogram {
     }
 
     pub(crate) fn observe(&self, length: Duration) {
-        let us = u64::try_from(length.as_micros()).unwrap_or(u64::MAX);
-        let bucket = self.ends_ms.partition_point(|end| end.saturating_mul(1_000) < us);
+        let micros = u64::try_from(length.as_micros()).unwrap_or(u64::MAX);
+        let bucket = self.ends_ms.partition_point(|end| end.saturating_mul(1_000) < micros);
         self.counts[bucket].fetch_add(1, Ordering::Relaxed);
-        self.sum_us.fetch_add(us, Ordering::Relaxed);
+        self.sum_us.fetch_add(micros, Ordering::Relaxed);
     }
 
     /// The upper ends of the buckets, except the last, which has none.

@@ -56,8 +56,8 @@ impl LabelledCounts {
 
     /// The verdicts that occurred, each with its count.
     pub(crate) fn read(&self) -> impl Iterator<Item = (RunStatus, u64)> {
-        let counted = RunStatus::ALL.iter().zip(&self.runs);
-        counted.map(|(status, count)| (*status, count.load(Ordering::Relaxed))).filter(|(_, count)| *count > 0)
+        let run_counts = RunStatus::ALL.iter().zip(&self.runs);
+        run_counts.map(|(status, count)| (*status, count.load(Ordering::Relaxed))).filter(|(_, count)| *count > 0)
     }
 }
 
@@ -118,8 +118,8 @@ impl LabelledRuns {
 /// The name of a metric's label for a job label key: characters that Prometheus does not allow become `_`.
 #[must_use]
 pub fn label_name(key: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
-    format!("label_{}", key.chars().map(plain).collect::<String>())
+    let allowed_char = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+    format!("label_{}", key.chars().map(allowed_char).collect::<String>())
 }
 
 #[cfg(test)]

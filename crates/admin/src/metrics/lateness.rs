@@ -33,12 +33,12 @@ impl RecentLateness {
             kept.pop_front();
         }
         let (_, older_counts) = kept.front()?;
-        let gained: Vec<u64> =
+        let count_by_bucket: Vec<u64> =
             counts.iter().zip(older_counts).map(|(now, before)| now.saturating_sub(*before)).collect();
-        let total: u64 = gained.iter().sum();
+        let total: u64 = count_by_bucket.iter().sum();
         let rank = (total * 99).div_ceil(100);
         let mut sum = 0;
-        let bucket = gained.iter().position(|count| {
+        let bucket = count_by_bucket.iter().position(|count| {
             sum += count;
             sum >= rank && sum > 0
         })?;

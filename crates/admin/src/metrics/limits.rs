@@ -85,8 +85,8 @@ impl Limits {
     /// The number of cases since the last line, if a line is to be written now; `None` while lines about the limit are suppressed.
     fn cases_to_log(&self, index: usize, total: u64) -> Option<u64> {
         let now = Instant::now();
-        let mut logged = self.last_logged.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = logged.get_mut(index)?;
+        let mut last_logged = self.last_logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = last_logged.get_mut(index)?;
         let logged_count = match *entry {
             Some((at, _)) if now.saturating_duration_since(at) < LOG_PERIOD => return None,
             Some((_, logged_count)) => logged_count,

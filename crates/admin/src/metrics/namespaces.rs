@@ -95,8 +95,8 @@ impl NamespaceCounts {
         }
     }
 
-    pub(crate) fn count_fires(&self, trigger: Trigger, outcome: FireOutcome, more: u64) {
-        self.fires[trigger as usize][outcome as usize].fetch_add(more, Ordering::Relaxed);
+    pub(crate) fn count_fires(&self, trigger: Trigger, outcome: FireOutcome, count: u64) {
+        self.fires[trigger as usize][outcome as usize].fetch_add(count, Ordering::Relaxed);
     }
 
     pub(crate) fn count_run(&self, status: RunStatus) {
@@ -111,19 +111,19 @@ impl NamespaceCounts {
     pub(crate) fn read_fires(&self) -> impl Iterator<Item = (Trigger, FireOutcome, u64)> {
         let triggers = Trigger::ALL.iter().zip(&self.fires);
         triggers.flat_map(|(trigger, outcomes)| {
-            let counted = FireOutcome::ALL.into_iter().zip(outcomes);
-            counted.map(|(outcome, count)| (*trigger, outcome, count.load(Ordering::Relaxed)))
+            let outcome_counts = FireOutcome::ALL.into_iter().zip(outcomes);
+            outcome_counts.map(|(outcome, count)| (*trigger, outcome, count.load(Ordering::Relaxed)))
         })
     }
 
     pub(crate) fn read_runs(&self) -> impl Iterator<Item = (RunStatus, u64)> {
-        let counted = RunStatus::ALL.iter().zip(&self.runs);
-        counted.map(|(status, count)| (*status, count.load(Ordering::Relaxed)))
+        let status_counts = RunStatus::ALL.iter().zip(&self.runs);
+        status_counts.map(|(status, count)| (*status, count.load(Ordering::Relaxed)))
     }
 
     pub(crate) fn read_retries(&self) -> impl Iterator<Item = (Reason, u64)> {
-        let counted = Reason::ALL.iter().zip(&self.retries);
-        counted.map(|(why, count)| (*why, count.load(Ordering::Relaxed)))
+        let reason_counts = Reason::ALL.iter().zip(&self.retries);
+        reason_counts.map(|(why, count)| (*why, count.load(Ordering::Relaxed)))
     }
 }
 

@@ -79,9 +79,9 @@ impl PumpBoard {
     /// Adds a stream of an executor.
     pub(crate) fn join(&self, session: SessionHandle) {
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        let newest = streams.entry(session.executor).or_insert_with(|| session.clone());
-        if session.is_newer_than(newest) {
-            *newest = session;
+        let stream = streams.entry(session.executor).or_insert_with(|| session.clone());
+        if session.is_newer_than(stream) {
+            *stream = session;
         }
     }
 
@@ -106,11 +106,12 @@ impl PumpBoard {
                 break;
             }
             let owner = Owner { run: RunId::new(report.run_id), attempt: report.attempt };
-            let of_job = inbox.reports.entry(JobId::new(report.job_id)).or_default();
-            let waiting = of_job.entry((executor, owner)).or_default();
+            let reports_of_job = inbox.reports.entry(JobId::new(report.job_id)).or_default();
+            let waiting_report = reports_of_job.entry((executor, owner)).or_default();
             let items = report.items.into_iter().map(|item| (item.name.clone(), item)).collect();
-            let added = waiting.add(Report { taken_order: (report.term, report.number), items, has_waited: false });
-            inbox.item_count += added;
+            let item_count =
+                waiting_report.add(Report { taken_order: (report.term, report.number), items, has_waited: false });
+            inbox.item_count += item_count;
         }
         drop(inbox);
         self.news.notify_one();
@@ -124,9 +125,9 @@ impl PumpBoard {
 
     /// All reports since the last call, and the jobs of which an attempt has ended since.
     pub(super) fn take_news(&self) -> (Reports, BTreeSet<JobId>) {
-        let Inbox { reports, jobs_with_ends: ended, .. } =
+        let Inbox { reports, jobs_with_ends, .. } =
             std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner));
-        (reports, ended)
+        (reports, jobs_with_ends)
     }
 
     /// The reports of a job since the last call.
@@ -146,9 +147,9 @@ impl PumpBoard {
                     tracing::warn!(%job, "no room for reports of pump jobs that could not be written");
                     return;
                 }
-                let waiting = inbox.reports.entry(job).or_default().entry(group).or_default();
-                let added = waiting.add(report);
-                inbox.item_count += added;
+                let waiting_report = inbox.reports.entry(job).or_default().entry(group).or_default();
+                let item_count = waiting_report.add(report);
+                inbox.item_count += item_count;
             }
         }
     }
@@ -160,14 +161,14 @@ impl PumpBoard {
 
     /// Shows these totals. The counts of removed items are added to them, because a counter must not fall when an item is removed.
     pub(super) fn show(&self, mut totals: BTreeMap<JobId, Totals>) {
-        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shown_totals = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         for (job, its) in &mut totals {
-            let (last, removed) = shown.last_and_removed.entry(*job).or_default();
-            *removed = removed.plus(decrease(*last, its.counts));
-            *last = its.counts;
-            its.counts = its.counts.plus(*removed);
+            let (last_counts, removed_counts) = shown_totals.last_and_removed.entry(*job).or_default();
+            *removed_counts = removed_counts.plus(decrease(*last_counts, its.counts));
+            *last_counts = its.counts;
+            its.counts = its.counts.plus(*removed_counts);
         }
-        shown.totals = totals;
+        shown_totals.totals = totals;
     }
 
     /// Resolves when something was reported, or an attempt has ended.
@@ -178,12 +179,12 @@ impl PumpBoard {
 
 /// By how much counts have fallen.
 fn decrease(old_counts: Counts, new_counts: Counts) -> Counts {
-    let decrease = |before: i64, after: i64| before.saturating_sub(after).max(0);
+    let difference = |before: i64, after: i64| before.saturating_sub(after).max(0);
     Counts {
-        fetches: decrease(old_counts.fetches, new_counts.fetches),
-        rows: decrease(old_counts.rows, new_counts.rows),
-        done: decrease(old_counts.done, new_counts.done),
-        failed: decrease(old_counts.failed, new_counts.failed),
+        fetches: difference(old_counts.fetches, new_counts.fetches),
+        rows: difference(old_counts.rows, new_counts.rows),
+        done: difference(old_counts.done, new_counts.done),
+        failed: difference(old_counts.failed, new_counts.failed),
     }
 }
 

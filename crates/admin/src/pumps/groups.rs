@@ -97,11 +97,13 @@ impl Groups {
         pump: &Pump,
         roots: &[&Run],
     ) -> Result<(), StoreError> {
-        let expanded: Vec<_> = roots.iter().filter(|root| root.shard_total.is_some()).map(|root| root.id).collect();
-        let ending: BTreeSet<_> = roots.iter().filter(|root| root.cancel_by.is_some()).map(|root| root.id).collect();
-        let runs = match expanded.is_empty() {
+        let expanded_roots: Vec<_> =
+            roots.iter().filter(|root| root.shard_total.is_some()).map(|root| root.id).collect();
+        let ending_roots: BTreeSet<_> =
+            roots.iter().filter(|root| root.cancel_by.is_some()).map(|root| root.id).collect();
+        let runs = match expanded_roots.is_empty() {
             true => Vec::new(),
-            false => shared.store.runs_below(&expanded, rondel_core::job::SHARD_COUNT_MAX).await?,
+            false => shared.store.runs_below(&expanded_roots, rondel_core::job::SHARD_COUNT_MAX).await?,
         };
         let groups = self.by_job.entry(snapshot.record.job).or_default();
         for run in runs.iter().filter(|run| run.status == RunStatus::Running && run.started_at.is_some()) {
@@ -118,7 +120,7 @@ impl Groups {
             });
             (seen.executor, seen.seen_at) = (executor, snapshot.now);
             // A group that was queued when the job was paused, and began anyway, has no cancel request, but its root run has one.
-            let ends = run.cancel_by.is_some() || run.parent.is_some_and(|root| ending.contains(&root));
+            let ends = run.cancel_by.is_some() || run.parent.is_some_and(|root| ending_roots.contains(&root));
             seen.mode = if ends || seen.is_leaving {
                 GroupMode::Leaves
             } else if shared.pumps.stream(executor).is_some() {
@@ -177,14 +179,15 @@ impl Groups {
 /// more than another one.
 fn choose_leaving(groups: &mut BTreeMap<Owner, GroupState>, shared: &Shared, snapshot: &PumpSnapshot<'_>, pump: &Pump) {
     let now = snapshot.now;
-    let online = online(shared, snapshot);
+    let executors = online(shared, snapshot);
     let count = |groups: &BTreeMap<Owner, GroupState>, id, leaves| {
-        let is_there = |seen: &&GroupState| seen.seen_at == now && seen.executor == id && seen.is_leaving == leaves;
-        u32::try_from(groups.values().filter(is_there).count()).unwrap_or(u32::MAX)
+        let is_of_executor =
+            |seen: &&GroupState| seen.seen_at == now && seen.executor == id && seen.is_leaving == leaves;
+        u32::try_from(groups.values().filter(is_of_executor).count()).unwrap_or(u32::MAX)
     };
     let mut loads: Vec<Load> =
-        online.iter().map(|(one, room)| Load { groups: count(groups, one.id, false), room: *room }).collect();
-    for (executor, _) in online.iter().filter(|(one, _)| is_stopped(shared, snapshot, one)) {
+        executors.iter().map(|(one, room)| Load { groups: count(groups, one.id, false), room: *room }).collect();
+    for (executor, _) in executors.iter().filter(|(one, _)| is_stopped(shared, snapshot, one)) {
         // Its groups leave whether or not another executor takes them.
         for seen in groups.values_mut().filter(|seen| seen.seen_at == now && seen.executor == executor.id) {
             (seen.is_leaving, seen.mode) = (true, GroupMode::Leaves);
@@ -196,11 +199,11 @@ fn choose_leaving(groups: &mut BTreeMap<Owner, GroupState>, shared: &Shared, sna
         if is_moving && loads[from].room != Room::Off {
             return;
         }
-        let stays = |(_, seen): &(&Owner, &mut GroupState)| {
-            seen.seen_at == now && seen.executor == online[from].0.id && seen.mode == GroupMode::Takes
+        let is_staying = |(_, seen): &(&Owner, &mut GroupState)| {
+            seen.seen_at == now && seen.executor == executors[from].0.id && seen.mode == GroupMode::Takes
         };
-        let Some((owner, seen)) = groups.iter_mut().filter(stays).max_by_key(|(owner, _)| **owner) else { return };
-        tracing::info!(run = %owner.run, executor = online[from].0.name, "a group of a pump leaves its executor");
+        let Some((owner, seen)) = groups.iter_mut().filter(is_staying).max_by_key(|(owner, _)| **owner) else { return };
+        tracing::info!(run = %owner.run, executor = executors[from].0.name, "a group of a pump leaves its executor");
         (seen.is_leaving, seen.mode) = (true, GroupMode::Leaves);
         loads[from].groups -= 1;
         is_moving = true;
@@ -209,11 +212,11 @@ fn choose_leaving(groups: &mut BTreeMap<Owner, GroupState>, shared: &Shared, sna
 
 /// The executors that have the job's handler, by id: their room, whether they are stopped, and the number of their stream.
 pub(super) fn executors(shared: &Shared, snapshot: &PumpSnapshot<'_>) -> Vec<(ExecutorId, Room, bool, Option<u64>)> {
-    let one = |(one, room): (OnlineExecutor, Room)| {
+    let executor_row = |(one, room): (OnlineExecutor, Room)| {
         let stream = shared.pumps.stream(one.id).map(|stream| stream.number);
         (one.id, room, is_stopped(shared, snapshot, &one), stream)
     };
-    let mut executors: Vec<_> = online(shared, snapshot).into_iter().map(one).collect();
+    let mut executors: Vec<_> = online(shared, snapshot).into_iter().map(executor_row).collect();
     executors.sort_by_key(|(id, ..)| *id);
     executors
 }

@@ -64,14 +64,14 @@ impl PumpSnapshot<'_> {
         &self.compiled.job
     }
 
-    fn next_step(&self, pump: &Pump, newest: Option<Root>, is_dry: bool) -> RootStep {
+    fn next_step(&self, pump: &Pump, newest_root: Option<Root>, is_dry: bool) -> RootStep {
         let state = PumpJobState {
             version: self.record.version,
             saved_at: self.record.saved_at,
             anchor: self.compiled.anchor,
             is_in_maintenance: self.is_in_maintenance,
         };
-        next_step((self.job(), pump), state, newest, is_dry, self.now)
+        next_step((self.job(), pump), state, newest_root, is_dry, self.now)
     }
 }
 
@@ -119,18 +119,18 @@ impl PumpLoop {
         let now = shared.clock.now();
         let living = records.iter().filter(|record| !record.is_deleted);
         let definitions = self.node.definitions(living.map(|record| (record.job, record.version))).await?;
-        let (mut reports, ended) = shared.pumps.take_news();
-        ended.iter().for_each(|job| self.rests.end(*job));
-        let (own, claimable) = (self.node.token().node, shared.membership.claimable_homes(now));
+        let (mut reports, jobs_with_ends) = shared.pumps.take_news();
+        jobs_with_ends.iter().for_each(|job| self.rests.end(*job));
+        let (own_node, claimable_nodes) = (self.node.token().node, shared.membership.claimable_homes(now));
         let is_in_maintenance = |compiled: &CompiledDefinition| match &windows {
             Some(windows) => windows.of(compiled.namespace, compiled.app, now).iter().any(|window| window.has(now)),
             None => true,
         };
-        let (mut count, mut failed) = (0, None);
+        let (mut count, mut first_error) = (0, None);
         for record in records {
-            let done = match definitions.get(&(record.job, record.version)) {
+            let result = match definitions.get(&(record.job, record.version)) {
                 _ if record.is_deleted => self.end_deleted(record).await,
-                Some(compiled) if record.home == own => {
+                Some(compiled) if record.home == own_node => {
                     let is_in_maintenance = is_in_maintenance(compiled);
                     let snapshot = PumpSnapshot { record, compiled, is_in_maintenance, now };
                     let inputs = self.read_inputs(&snapshot);
@@ -139,19 +139,19 @@ impl PumpLoop {
                         reports => self.handle_job(&snapshot, inputs, reports.unwrap_or_default()).await,
                     }
                 }
-                Some(compiled) if claimable.contains(&record.home) => {
+                Some(compiled) if claimable_nodes.contains(&record.home) => {
                     let is_in_maintenance = is_in_maintenance(compiled);
                     self.begin_first(&PumpSnapshot { record, compiled, is_in_maintenance, now }).await
                 }
                 _ => Ok(0),
             };
-            match done {
-                Ok(done) => count += done,
-                Err(error) => failed = Some(error),
+            match result {
+                Ok(change_count) => count += change_count,
+                Err(error) => first_error = Some(error),
             }
         }
         shared.pumps.show(std::mem::take(&mut self.totals));
-        failed.map_or(Ok(count), Err)
+        first_error.map_or(Ok(count), Err)
     }
 
     fn read_inputs(&self, snapshot: &PumpSnapshot<'_>) -> PumpInputs {
@@ -187,31 +187,31 @@ impl PumpLoop {
                 return Err(error);
             }
         };
-        let unknown = self.groups.unknown_reports(job, reports);
-        shared.pumps.put_back(BTreeMap::from([(job, unknown)]));
+        let unknown_reports = self.groups.unknown_reports(job, reports);
+        shared.pumps.put_back(BTreeMap::from([(job, unknown_reports)]));
         let Some(pump) = snapshot.job().pump.clone() else {
             return Ok(count + self.end_as_no_pump(snapshot, items.len()).await?);
         };
         let roots = shared.store.pump_roots(job, snapshot.now, ROOT_COUNT).await?;
         let definitions = self.root_definitions(&roots).await?;
         count += self.step_roots(snapshot, &pump, &roots, (&items, &definitions)).await?;
-        let of_pump: Vec<&Run> = roots.iter().filter(|run| is_of_pump(run, &definitions)).collect();
-        let open: Vec<&Run> = of_pump.iter().copied().filter(|run| !run.status.is_terminal()).collect();
+        let pump_roots: Vec<&Run> = roots.iter().filter(|run| is_of_pump(run, &definitions)).collect();
+        let open_roots: Vec<&Run> = pump_roots.iter().copied().filter(|run| !run.status.is_terminal()).collect();
         // The groups of a root run work under its definition until they end.
-        let working = open.iter().rev().find(|run| run.shard_total.is_some());
-        let compiled = working.and_then(|run| definitions.get(&run.job_version)).unwrap_or(snapshot.compiled);
+        let working_root = open_roots.iter().rev().find(|run| run.shard_total.is_some());
+        let compiled = working_root.and_then(|run| definitions.get(&run.job_version)).unwrap_or(snapshot.compiled);
         let working_pump = compiled.job.pump.clone().unwrap_or_else(|| Arc::clone(&pump));
         let (record, is_in_maintenance, now) = (snapshot.record, snapshot.is_in_maintenance, snapshot.now);
         let working_snapshot = PumpSnapshot { record, compiled, is_in_maintenance, now };
-        self.groups.read_groups(&shared, &working_snapshot, &working_pump, &open).await?;
+        self.groups.read_groups(&shared, &working_snapshot, &working_pump, &open_roots).await?;
         count += self.write_late_reports(snapshot, &mut items).await?;
-        let wanted = DealSettings {
+        let deal_settings = DealSettings {
             names: &working_pump.items,
             per_group: working_pump.items_per_group,
             hand_over: working_pump.limits.hand_over,
             saved_at: snapshot.record.saved_at,
         };
-        let changes = deal(&items, &self.groups.of(job, snapshot.now), wanted, snapshot.now);
+        let changes = deal(&items, &self.groups.of(job, snapshot.now), deal_settings, snapshot.now);
         let changes = apply_mutants(changes, &items);
         let is_dealt = changes.is_empty() && items.values().all(|item| item.asked_at.is_none());
         count += self.change(snapshot, &mut items, changes).await?;
@@ -220,8 +220,8 @@ impl PumpLoop {
         // Counters must not fall when an item is removed from the definition.
         let totals = Totals::of(items.values().filter(is_shown)).with_counts_of(items.values());
         self.totals.insert(job, totals);
-        if is_dealt && works_alike(compiled, snapshot.compiled) && self.are_settled(job, &open, snapshot.now) {
-            let root = open.first().or(of_pump.first()).copied().map(roots::root);
+        if is_dealt && works_alike(compiled, snapshot.compiled) && self.are_settled(job, &open_roots, snapshot.now) {
+            let root = open_roots.first().or(pump_roots.first()).copied().map(roots::root);
             self.rests.begin(Rest { since: snapshot.now, inputs, root, totals });
         }
         Ok(count)
@@ -231,13 +231,13 @@ impl PumpLoop {
     /// that is no pump job goes on after each edit.
     async fn root_definitions(&self, roots: &[Run]) -> Result<RootDefinitions, StoreError> {
         let keys: BTreeSet<(JobId, i64)> = roots.iter().map(|run| (run.job, run.job_version)).collect();
-        let found = self.node.definitions(keys).await?;
-        Ok(found.into_values().map(|compiled| (compiled.version, compiled)).collect())
+        let definitions = self.node.definitions(keys).await?;
+        Ok(definitions.into_values().map(|compiled| (compiled.version, compiled)).collect())
     }
 
     /// Whether the open root run, if there is one, has all of its groups, and nothing is about to change.
-    fn are_settled(&self, job: JobId, open: &[&Run], now: Timestamp) -> bool {
-        let count = match open {
+    fn are_settled(&self, job: JobId, open_roots: &[&Run], now: Timestamp) -> bool {
+        let count = match open_roots {
             [] => Some(0),
             [root] if root.cancel_by.is_none() => root.shard_total.and_then(|total| usize::try_from(total).ok()),
             _ => None,
@@ -269,16 +269,16 @@ impl PumpLoop {
         let shared = Arc::clone(self.node.shared());
         let reports = shared.pumps.take_of(job);
         let reported = self.groups.reported_changes(job, &reports);
-        let written = self.change(snapshot, items, reported).await;
-        let left = match written {
+        let result = self.change(snapshot, items, reported).await;
+        let unwritten = match result {
             // An executor that connects may report before its groups are read: reports of unknown groups wait for one more look.
             Ok(_) => {
                 self.groups.unknown_reports(job, reports).into_iter().filter_map(Report::keep_for_next_look).collect()
             }
             Err(_) => reports,
         };
-        shared.pumps.put_back(BTreeMap::from([(job, left)]));
-        written
+        shared.pumps.put_back(BTreeMap::from([(job, unwritten)]));
+        result
     }
 
     /// Writes changes of items, and applies those that were made to `items` as well.
@@ -317,10 +317,10 @@ fn is_of_pump(root: &Run, definitions: &RootDefinitions) -> bool {
 }
 
 /// Whether groups work alike under two definitions of a job. A rest knows the newest one only.
-fn works_alike(one: &CompiledDefinition, other: &CompiledDefinition) -> bool {
-    let (job, other_job) = (&one.job, &other.job);
+fn works_alike(earlier: &CompiledDefinition, later: &CompiledDefinition) -> bool {
+    let (job, other_job) = (&earlier.job, &later.job);
     let is_alike = || job.handler == other_job.handler && job.select == other_job.select && job.pump == other_job.pump;
-    one.version == other.version || (one.app == other.app && is_alike())
+    earlier.version == later.version || (earlier.app == later.app && is_alike())
 }
 
 /// Returns the changes unchanged, unless a mutant removes one of their safeguards.

@@ -25,28 +25,29 @@ impl PumpLoop {
         roots: &[Run],
         (items, definitions): (&BTreeMap<String, Item>, &RootDefinitions),
     ) -> Result<u64, StoreError> {
-        let (of_pump, others): (Vec<&Run>, Vec<&Run>) = roots.iter().partition(|run| is_of_pump(run, definitions));
-        let open: Vec<&Run> = of_pump.iter().copied().filter(|run| !run.status.is_terminal()).collect();
-        if open.is_empty() {
-            if others.iter().any(|run| !run.status.is_terminal()) {
+        let (pump_roots, other_roots): (Vec<&Run>, Vec<&Run>) =
+            roots.iter().partition(|run| is_of_pump(run, definitions));
+        let open_roots: Vec<&Run> = pump_roots.iter().copied().filter(|run| !run.status.is_terminal()).collect();
+        if open_roots.is_empty() {
+            if other_roots.iter().any(|run| !run.status.is_terminal()) {
                 return Ok(0);
             }
-            let newest = of_pump.first().copied();
-            return match snapshot.next_step(pump, newest.map(root), false) {
+            let newest_run = pump_roots.first().copied();
+            return match snapshot.next_step(pump, newest_run.map(root), false) {
                 RootStep::Begin(fire_at) => self.begin(snapshot, fire_at, (None, None)).await,
                 RootStep::Continue(fire_at) => {
-                    let params = self.continued_params(snapshot, newest).await?;
-                    let newest: Vec<Root> = of_pump.iter().map(|run| root(run)).collect();
-                    let trigger = trigger_of_continued(pump, &newest, snapshot.now);
+                    let params = self.continued_params(snapshot, newest_run).await?;
+                    let newest_roots: Vec<Root> = pump_roots.iter().map(|run| root(run)).collect();
+                    let trigger = trigger_of_continued(pump, &newest_roots, snapshot.now);
                     self.begin(snapshot, fire_at, (params, trigger)).await
                 }
                 RootStep::Stay | RootStep::End(_) => Ok(0),
             };
         }
         let mut count = 0;
-        for run in open {
-            let own = definitions.get(&run.job_version).and_then(|compiled| compiled.job.pump.as_deref());
-            let pump = own.unwrap_or(pump);
+        for run in open_roots {
+            let own_pump = definitions.get(&run.job_version).and_then(|compiled| compiled.job.pump.as_deref());
+            let pump = own_pump.unwrap_or(pump);
             // A root run that waits behind another has no items yet.
             let is_dry = is_dry(pump, items, |owner| self.groups.is_of_root(snapshot.record.job, owner, run.id))
                 && run.shard_total.is_some();
@@ -61,10 +62,12 @@ impl PumpLoop {
     async fn continued_params(
         &self,
         snapshot: &PumpSnapshot<'_>,
-        newest: Option<&Run>,
+        newest_run: Option<&Run>,
     ) -> Result<Option<String>, StoreError> {
         // A run without groups never began.
-        let Some(run) = newest.filter(|run| run.shard_total.is_some() && run.params.is_some()) else { return Ok(None) };
+        let Some(run) = newest_run.filter(|run| run.shard_total.is_some() && run.params.is_some()) else {
+            return Ok(None);
+        };
         let Some(record) = self.node.store().jobs_by_id(&[snapshot.record.job]).await?.pop() else { return Ok(None) };
         match jobs::params_of_repetition(&self.node, &record, run).await {
             Ok(params) => Ok(params.map(RunParams::into_text)),
@@ -102,22 +105,24 @@ impl PumpLoop {
             false => continued.unwrap_or(Trigger::Misfire),
         };
         let (store, token) = (self.node.store(), self.node.token());
-        let planned_for = |fire_at: Timestamp| {
+        let planned_run = |fire_at: Timestamp| {
             let id = RunId::new(self.node.new_id());
             let run = Run::new(id, snapshot.compiled.run_job(), fire_at, trigger, (token.node, token.epoch));
             Run { due_at: snapshot.now.max(fire_at), params: params.clone(), ..run }.for_all_shards()
         };
-        let run = planned_for(fire_at);
+        let run = planned_run(fire_at);
         let mut id = run.id;
-        let mut stored = store.request_run(token, run).await?;
+        let mut stored_run = store.request_run(token, run).await?;
         // That run need not be among the newest ones, which were looked at.
-        if stored.id != id && !is_of_pump(&stored, &self.root_definitions(std::slice::from_ref(&stored)).await?) {
-            let run = planned_for(snapshot.now);
+        if stored_run.id != id
+            && !is_of_pump(&stored_run, &self.root_definitions(std::slice::from_ref(&stored_run)).await?)
+        {
+            let run = planned_run(snapshot.now);
             id = run.id;
-            stored = store.request_run(token, run).await?;
+            stored_run = store.request_run(token, run).await?;
         }
-        let is_new = stored.id == id;
-        self.node.shared().put_own(vec![stored]).await;
+        let is_new = stored_run.id == id;
+        self.node.shared().put_own(vec![stored_run]).await;
         Ok(u64::from(is_new))
     }
 
@@ -178,13 +183,13 @@ impl PumpLoop {
 
 pub(super) fn root(run: &Run) -> Root {
     let reason = run.cancel_reason.or(run.reason);
-    let forgets = mutant::on(Mutant::CancelledPumpBeginsAgain) && reason == Some(Reason::Requested);
+    let forgets_cancel = mutant::on(Mutant::CancelledPumpBeginsAgain) && reason == Some(Reason::Requested);
     Root {
         fire_at: run.fire_at,
         version: run.job_version,
         trigger: run.trigger,
         status: run.status,
-        reason: if forgets { Some(Reason::Changed) } else { reason },
+        reason: if forgets_cancel { Some(Reason::Changed) } else { reason },
         finished_at: run.finished_at,
         is_asked_to_end: run.cancel_by.is_some(),
     }

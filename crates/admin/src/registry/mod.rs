@@ -124,9 +124,9 @@ pub(crate) struct Registry {
 impl Registry {
     /// Adds an executor, unless a newer hello of it is here: a server that was suspended reads the hellos of several streams in any order.
     pub(crate) fn insert(&self, executor: OnlineExecutor) {
-        let mut online = self.online.write().unwrap_or_else(PoisonError::into_inner);
-        if online.get(&executor.id).is_none_or(|known| known.hello_number <= executor.hello_number) {
-            online.insert(executor.id, executor);
+        let mut online_by_id = self.online.write().unwrap_or_else(PoisonError::into_inner);
+        if online_by_id.get(&executor.id).is_none_or(|known| known.hello_number <= executor.hello_number) {
+            online_by_id.insert(executor.id, executor);
         }
     }
 
@@ -197,11 +197,14 @@ impl Registry {
     }
 
     pub(crate) fn heard_since(&self, since: Timestamp) -> Vec<ExecutorId> {
-        let online = self.online.read().unwrap_or_else(PoisonError::into_inner);
-        let mut heard: Vec<_> =
-            online.values().filter(|executor| executor.last_seen_at >= since).map(|executor| executor.id).collect();
-        heard.sort_unstable();
-        heard
+        let online_by_id = self.online.read().unwrap_or_else(PoisonError::into_inner);
+        let mut heard_executors: Vec<_> = online_by_id
+            .values()
+            .filter(|executor| executor.last_seen_at >= since)
+            .map(|executor| executor.id)
+            .collect();
+        heard_executors.sort_unstable();
+        heard_executors
     }
 
     /// The schema of a handler's parameters, if all executors of the app that have the handler and take runs declare the same. The outer
@@ -212,21 +215,22 @@ impl Registry {
         app: &str,
         handler: &str,
     ) -> Option<Option<Arc<ParamsSchema>>> {
-        let online = self.online.read().unwrap_or_else(PoisonError::into_inner);
+        let online_by_id = self.online.read().unwrap_or_else(PoisonError::into_inner);
         let is_of_app = |one: &&OnlineExecutor| one.namespace == namespace && one.app_name == app;
-        let mut takers = online.values().filter(is_of_app).filter(|one| one.takes(handler)).peekable();
-        takers.peek()?;
-        Some(common_schema(takers.map(|one| one.params_schemas.get(handler))))
+        let mut capable_executors = online_by_id.values().filter(is_of_app).filter(|one| one.takes(handler)).peekable();
+        capable_executors.peek()?;
+        Some(common_schema(capable_executors.map(|one| one.params_schemas.get(handler))))
     }
 
     /// The handlers of an app, by name, with [`rondel_core::name::ANY_HANDLER`] for executors that announce none and take all. Executors
     /// may have very many handlers, so each of their lists is read once.
     pub(crate) fn handlers(&self, app: AppId) -> Vec<Handler> {
-        let online = self.online.read().unwrap_or_else(PoisonError::into_inner);
-        let mut takers: Vec<_> = online.values().filter(|one| one.app == app && !one.is_draining).collect();
-        takers.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
+        let online_by_id = self.online.read().unwrap_or_else(PoisonError::into_inner);
+        let mut capable_executors: Vec<_> =
+            online_by_id.values().filter(|one| one.app == app && !one.is_draining).collect();
+        capable_executors.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
         let mut by_handler: BTreeMap<&String, Vec<&OnlineExecutor>> = BTreeMap::new();
-        for taker in takers {
+        for taker in capable_executors {
             for name in taker.handlers.iter().collect::<BTreeSet<_>>() {
                 by_handler.entry(name).or_default().push(taker);
             }
@@ -241,7 +245,7 @@ impl Registry {
 
     /// The names of all online executors, without the rest of their hellos.
     pub(crate) fn online_names(&self) -> Vec<OnlineName> {
-        let online = self.online.read().unwrap_or_else(PoisonError::into_inner);
+        let online_by_id = self.online.read().unwrap_or_else(PoisonError::into_inner);
         let name = |one: &OnlineExecutor| OnlineName {
             id: one.id,
             namespace: one.namespace,
@@ -249,15 +253,15 @@ impl Registry {
             app_name: one.app_name.clone(),
             name: one.name.clone(),
         };
-        online.values().map(name).collect()
+        online_by_id.values().map(name).collect()
     }
 
     /// All online executors, by app and name.
     pub(crate) fn all(&self) -> Vec<OnlineExecutor> {
-        let online = self.online.read().unwrap_or_else(PoisonError::into_inner);
-        let mut all: Vec<_> = online.values().cloned().collect();
-        all.sort_by(|a, b| (&a.app_name, &a.name, a.id).cmp(&(&b.app_name, &b.name, b.id)));
-        all
+        let online_by_id = self.online.read().unwrap_or_else(PoisonError::into_inner);
+        let mut executors: Vec<_> = online_by_id.values().cloned().collect();
+        executors.sort_by(|a, b| (&a.app_name, &a.name, a.id).cmp(&(&b.app_name, &b.name, b.id)));
+        executors
     }
 }
 

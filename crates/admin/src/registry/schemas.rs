@@ -61,12 +61,12 @@ impl ParamsSchema {
     /// The errors in `params`; none if the schema itself is wrong. `is_follower` is set for a job that follows others: it receives the
     /// field `parents` from them, so its definition does not have that field.
     pub(crate) fn errors(&self, params: &Value, is_follower: bool) -> Vec<FieldError> {
-        let made;
+        let compiled;
         let validator = if self.pattern_count == 0 {
             self.validator.get_or_init(|| self.compile())
         } else {
-            made = self.compile();
-            &made
+            compiled = self.compile();
+            &compiled
         };
         let Some(validator) = validator else { return Vec::new() };
         // If the parameters of a follower are not an object, the server wraps them in one. A handler that does not fit it gets them as they
@@ -122,11 +122,12 @@ impl ParamsSchema {
         // A pattern is matched in linear time, and nothing is fetched from elsewhere.
         let bytes_max = PATTERN_BYTES_MAX / self.pattern_count.max(1);
         let patterns = PatternOptions::regex().size_limit(bytes_max).dfa_size_limit(bytes_max);
-        let made = jsonschema::options().with_pattern_options(patterns).build(&self.document);
-        made.inspect_err(|error| {
-            tracing::warn!(%error, "a handler's params schema cannot be used; its params are not checked");
-        })
-        .ok()
+        let validator = jsonschema::options().with_pattern_options(patterns).build(&self.document);
+        validator
+            .inspect_err(|error| {
+                tracing::warn!(%error, "a handler's params schema cannot be used; its params are not checked");
+            })
+            .ok()
     }
 
     fn field_errors(&self, error: &ValidationError<'_>) -> Vec<FieldError> {
@@ -159,14 +160,15 @@ impl ParamsSchema {
             let is_null = |kind: &Kind| matches!(kind, Kind::Type { kind: TypeKind::Single(JsonType::Null) });
             matches!(branch.as_slice(), [only] if is_null(only.kind()) && only.instance_path() == error.instance_path())
         };
-        let meant: Vec<_> = context.iter().filter(|branch| !is_other_type(branch)).collect();
-        if let [only] = meant.as_slice() {
+        let fitting_branches: Vec<_> = context.iter().filter(|branch| !is_other_type(branch)).collect();
+        if let [only] = fitting_branches.as_slice() {
             return only.iter().flat_map(|error| self.field_errors(error)).collect();
         }
-        let branches = meant.iter().filter_map(|branch| branch.first()).flat_map(|error| self.field_errors(error));
+        let branches =
+            fitting_branches.iter().filter_map(|branch| branch.first()).flat_map(|error| self.field_errors(error));
         let relative = |one: FieldError| {
-            let deeper = one.pointer.strip_prefix(place).unwrap_or_default();
-            if deeper.is_empty() { one.message } else { format!("{deeper} {}", one.message) }
+            let rest_of_pointer = one.pointer.strip_prefix(place).unwrap_or_default();
+            if rest_of_pointer.is_empty() { one.message } else { format!("{rest_of_pointer} {}", one.message) }
         };
         let choices: Vec<_> = branches.take(ERROR_COUNT_MAX).map(relative).collect();
         let message = format!("{} fits none of its choices: {}", value_text(error.instance()), choices.join("; "));
@@ -204,10 +206,10 @@ impl SchemaPool {
     ) -> Schemas {
         let mut bytes_left = SCHEMAS_LEN_MAX;
         let mut kept = BTreeMap::new();
-        let mut pools = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        pools.values_mut().for_each(|pool| pool.retain(|_, schema| schema.strong_count() > 0));
-        pools.retain(|_, pool| !pool.is_empty());
-        let pool = pools.entry(app).or_default();
+        let mut pools_by_app = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        pools_by_app.values_mut().for_each(|pool| pool.retain(|_, schema| schema.strong_count() > 0));
+        pools_by_app.retain(|_, pool| !pool.is_empty());
+        let pool = pools_by_app.entry(app).or_default();
         let mut app_left = APP_LEN_MAX.saturating_sub(pool.keys().map(String::len).sum());
         for (handler, text) in infos.into_iter().filter(|(_, text)| !text.is_empty()) {
             let shared_schema = pool.get(&text).and_then(Weak::upgrade);
@@ -244,9 +246,9 @@ fn pattern_count(document: &Value) -> usize {
     match document {
         Value::Array(items) => items.iter().map(pattern_count).sum(),
         Value::Object(fields) => {
-            let own = usize::from(fields.get("pattern").is_some_and(Value::is_string));
-            let named = fields.get("patternProperties").and_then(Value::as_object).map_or(0, Map::len);
-            own + named + fields.values().map(pattern_count).sum::<usize>()
+            let own_count = usize::from(fields.get("pattern").is_some_and(Value::is_string));
+            let named_count = fields.get("patternProperties").and_then(Value::as_object).map_or(0, Map::len);
+            own_count + named_count + fields.values().map(pattern_count).sum::<usize>()
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
     }
@@ -264,9 +266,10 @@ fn read(text: &str) -> Result<Arc<ParamsSchema>, String> {
 pub(crate) fn common_schema<'a>(
     mut schemas: impl Iterator<Item = Option<&'a Arc<ParamsSchema>>>,
 ) -> Option<Arc<ParamsSchema>> {
-    let first = schemas.next()??;
-    let is_same = |other: &Arc<ParamsSchema>| Arc::ptr_eq(other, first) || other.document == first.document;
-    schemas.all(|schema| schema.is_some_and(is_same)).then(|| Arc::clone(first))
+    let first_schema = schemas.next()??;
+    let is_same =
+        |other: &Arc<ParamsSchema>| Arc::ptr_eq(other, first_schema) || other.document == first_schema.document;
+    schemas.all(|schema| schema.is_some_and(is_same)).then(|| Arc::clone(first_schema))
 }
 
 /// Whether the error depends on a text that the executor fills in.

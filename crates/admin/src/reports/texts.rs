@@ -42,10 +42,11 @@ pub(super) fn sentence(week: &Week<'_>, lang: Lang) -> String {
 }
 
 fn counts(row: &Row, lang: Lang) -> String {
-    let (runs, failed, skipped) = (row.verdicts.total(), row.verdicts.failure_count(), row.verdicts.skipped);
+    let (run_count, failed_count, skipped_count) =
+        (row.verdicts.total(), row.verdicts.failure_count(), row.verdicts.skipped);
     match lang {
-        Lang::En => format!("Runs: {runs}. Failed: {failed}. Skipped: {skipped}."),
-        Lang::Zh => format!("运行 {runs} 次，失败 {failed} 次，跳过 {skipped} 次。"),
+        Lang::En => format!("Runs: {run_count}. Failed: {failed_count}. Skipped: {skipped_count}."),
+        Lang::Zh => format!("运行 {run_count} 次，失败 {failed_count} 次，跳过 {skipped_count} 次。"),
     }
 }
 

@@ -137,7 +137,7 @@ impl Background for ReportLoop {
     }
 
     async fn tick(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
-        let (mut count, mut failed) = (0, None);
+        let (mut count, mut first_error) = (0, None);
         if !self.node.shared().membership.holds_lease() {
             return Ok(count);
         }
@@ -150,10 +150,10 @@ impl Background for ReportLoop {
                 Ok(is_written) => count += u64::from(is_written),
                 Err(error) if error.is_transient() => return Err(error.into()),
                 // A report that cannot be written delays no other.
-                Err(error) => failed = failed.or(Some(error)),
+                Err(error) => first_error = first_error.or(Some(error)),
             }
         }
-        failed.map_or(Ok(count), |error| Err(error.into()))
+        first_error.map_or(Ok(count), |error| Err(error.into()))
     }
 }
 
@@ -236,15 +236,15 @@ fn first_day(from: Timestamp) -> Timestamp {
 }
 
 /// The newest run of each of these failures, if it is still kept.
-async fn samples(node: &Node, failed: &[Failure]) -> Result<Vec<RunSample>, StoreError> {
-    let ids: Vec<_> = failed.iter().filter_map(|one| one.newest).collect();
+async fn samples(node: &Node, failures: &[Failure]) -> Result<Vec<RunSample>, StoreError> {
+    let ids: Vec<_> = failures.iter().filter_map(|one| one.newest).collect();
     let runs = node.store().runs(&ids).await?;
     let sample = |one: &Failure| {
         let run = runs.iter().find(|run| Some(run.id) == one.newest)?;
         let job = one.jobs.first()?.clone();
         Some(RunSample { run: run.id, job, fire_at: run.fire_at, message: format!("{} × {}", one.count, one.message) })
     };
-    Ok(failed.iter().filter(|one| !one.message.is_empty()).filter_map(sample).collect())
+    Ok(failures.iter().filter(|one| !one.message.is_empty()).filter_map(sample).collect())
 }
 
 #[cfg(test)]

@@ -182,13 +182,13 @@ pub(super) fn judge_runs(condition: &Condition, newest_runs: &[EndedRun], events
 /// and each event must count.
 fn with_older(newest_runs: &[EndedRun], events: &[&AlertEvent]) -> Vec<EndedRun> {
     let known_runs: BTreeSet<RunId> = newest_runs.iter().map(|run| run.run).collect();
-    let mut older: Vec<EndedRun> = events
+    let mut older_runs: Vec<EndedRun> = events
         .iter()
         .filter(|event| !known_runs.contains(&event.run))
         .map(|event| EndedRun { run: event.run, job: event.job, fire_at: event.fire_at, status: event.status })
         .collect();
-    older.sort_by_key(|run| std::cmp::Reverse((run.fire_at, run.run)));
-    [newest_runs, &older].concat()
+    older_runs.sort_by_key(|run| std::cmp::Reverse((run.fire_at, run.run)));
+    [newest_runs, &older_runs].concat()
 }
 
 /// Whether there may be more rows than were read.
@@ -308,13 +308,13 @@ pub(super) async fn sweep_page(node: &Node, rule: &RuleRecord, now: Timestamp) -
 
 /// When a rule about instants is next due. The rule is due at every deadline, even on a day that is not in its calendar, because the
 /// calendar's days may change until then. The calendar is read when the rule is due.
-fn next_check(spec: &RuleSpec, now: Timestamp, next: Option<Timestamp>) -> Option<Timestamp> {
+fn next_check(spec: &RuleSpec, now: Timestamp, next_at: Option<Timestamp>) -> Option<Timestamp> {
     match &spec.condition {
         Condition::NotSucceededBy { time, zone, weekdays, .. } => {
             Deadline::parse(time, zone, weekdays).ok()?.next_after(now, |_| true)
         }
         // A job created later cannot be overdue before this instant.
-        Condition::NoSuccessFor { length } => Some(next.map_or(now + *length, |next| next.min(now + *length))),
+        Condition::NoSuccessFor { length } => Some(next_at.map_or(now + *length, |next| next.min(now + *length))),
         _ => None,
     }
 }

@@ -32,8 +32,8 @@ pub(super) async fn no_executor(
 ) -> Result<Option<Vec<Observation>>, StoreError> {
     let store = node.store();
     let since = now - node.lost_after();
-    let present = with_handler(node, present_executors(&store.sessions(since).await?), handler).await?;
-    let apps_with_executor: BTreeSet<AppId> = present.into_iter().map(|(app, _)| app).collect();
+    let executors = with_handler(node, present_executors(&store.sessions(since).await?), handler).await?;
+    let apps_with_executor: BTreeSet<AppId> = executors.into_iter().map(|(app, _)| app).collect();
     let (mut absent_apps, mut apps_without_jobs) = (Vec::new(), Vec::new());
     for app in store.apps(namespace).await? {
         let is_in_scope = match scope {
@@ -54,10 +54,10 @@ pub(super) async fn no_executor(
             return Ok(None);
         }
     }
-    let holds = ConditionState::Holds { since: now, new_count: 0 };
+    let holding_state = ConditionState::Holds { since: now, new_count: 0 };
     let observations = absent_apps
         .iter()
-        .map(|app| (app, holds))
+        .map(|app| (app, holding_state))
         .chain(apps_without_jobs.iter().map(|app| (app, ConditionState::Unwatched)));
     let observations =
         observations.map(|(app, state)| Observation { subject: app_subject(app), state, samples: Vec::new() });
@@ -81,12 +81,12 @@ async fn with_handler(
 ) -> Result<BTreeSet<(AppId, ExecutorId)>, StoreError> {
     let Some(handler) = handler else { return Ok(executors) };
     let ids: Vec<ExecutorId> = executors.into_iter().map(|(_, executor)| executor).collect();
-    let has = |handlers: &str| {
+    let has_handler = |handlers: &str| {
         let handlers = serde_json::from_str::<Vec<String>>(handlers).unwrap_or_default();
         takes_handler(handlers.iter().map(String::as_str), handler)
     };
     let records = node.store().executors_by_id(&ids, Timestamp::EPOCH).await?;
-    Ok(records.iter().filter(|record| has(&record.handlers)).map(|record| (record.app, record.id)).collect())
+    Ok(records.iter().filter(|record| has_handler(&record.handlers)).map(|record| (record.app, record.id)).collect())
 }
 
 fn node_subject(node: &cluster::Node) -> Subject {
@@ -164,8 +164,8 @@ fn judge_host(
     now: Timestamp,
 ) -> ConditionState {
     let mut reports = node.report.loops.iter().filter(|_| node.is_living(now));
-    let measured = reports.find_map(|report| Some((report.host.as_ref()?, report.failing_since)));
-    let Some((host, failing_since)) = measured else { return ConditionState::Unknown };
+    let measurement = reports.find_map(|report| Some((report.host.as_ref()?, report.failing_since)));
+    let Some((host, failing_since)) = measurement else { return ConditionState::Unknown };
     match (meets_condition(host), failing_since) {
         (Some(true), _) => ConditionState::Holds { since: now, new_count: 0 },
         (_, Some(_)) => ConditionState::Unknown,

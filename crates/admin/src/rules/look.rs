@@ -185,8 +185,8 @@ impl<'a> LookContext<'a> {
             observations.iter().map(|one| subject(&one.subject)).collect();
         let unobserved_incidents: Vec<&Incident> =
             open_incidents.iter().filter(|one| !observed_subjects.contains(&subject(&one.subject))).collect();
-        let of_jobs = unobserved_incidents.iter().filter(|one| one.subject.kind == SubjectKind::Job);
-        let ids: Vec<JobId> = of_jobs.map(|one| JobId::new(one.subject.id)).collect();
+        let job_incidents = unobserved_incidents.iter().filter(|one| one.subject.kind == SubjectKind::Job);
+        let ids: Vec<JobId> = job_incidents.map(|one| JobId::new(one.subject.id)).collect();
         let jobs = self.node.store().watched_jobs_by_id(&ids).await?;
         let jobs_in_scope = jobs.iter().filter(|job| facts::is_in_scope(&rule.spec.scope, job));
         let watched_jobs: BTreeSet<i64> = jobs_in_scope.map(|job| job.id.get()).collect();
@@ -229,10 +229,11 @@ impl<'a> LookContext<'a> {
         if !has_open && !has_condition {
             return Ok(());
         }
-        let missing = missing_channels(&rule.spec, &self.channels);
-        let view = RuleView { spec: &rule.spec, namespace: &self.namespace_name, missing_channels: &missing };
+        let missing_channels = missing_channels(&rule.spec, &self.channels);
+        let rule_view =
+            RuleView { spec: &rule.spec, namespace: &self.namespace_name, missing_channels: &missing_channels };
         let mut next_id = || IncidentId::new(self.node.new_id());
-        let decision = decide(view, open_incidents, &observations, &self.silences, (self.now, &mut next_id));
+        let decision = decide(rule_view, open_incidents, &observations, &self.silences, (self.now, &mut next_id));
         let changed =
             decision.incidents.into_iter().filter(|incident| incidents_before.get(&incident.id) != Some(incident));
         // If the rule no longer watches the subject, the record gets a disabled copy of the rule: the incident ended without a recovery.
@@ -292,9 +293,9 @@ pub(super) async fn acknowledge_once(
     }
     let (name, channels) = name_and_channels(node, namespace).await?;
     let silences = silences(node, namespace, now).await?;
-    let missing = missing_channels(&record.spec, &channels);
-    let view = RuleView { spec: &record.spec, namespace: &name, missing_channels: &missing };
-    let drafts = acknowledge(view, (&mut record.incident, author), &silences, now);
+    let missing_channels = missing_channels(&record.spec, &channels);
+    let rule_view = RuleView { spec: &record.spec, namespace: &name, missing_channels: &missing_channels };
+    let drafts = acknowledge(rule_view, (&mut record.incident, author), &silences, now);
     let messages = address_messages(node, (namespace, &channels), drafts, now);
     let write = AlertWrite {
         namespace,

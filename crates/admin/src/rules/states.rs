@@ -213,11 +213,11 @@ fn jobs_exceeding(
     bound: impl Fn(&WatchedJob) -> Option<Duration>,
     now: Timestamp,
 ) -> Vec<(Timestamp, OpenJob)> {
-    let exceeding = open_jobs.into_iter().filter_map(|open| {
+    let jobs_over_bound = open_jobs.into_iter().filter_map(|open| {
         let over_at = open.started_at? + bound(jobs.get(&open.job)?)?;
         (over_at <= now).then_some((over_at, open))
     });
-    exceeding.collect()
+    jobs_over_bound.collect()
 }
 
 /// The 95th percentile of the duration of these jobs' runs, for jobs with enough counted runs.

@@ -36,12 +36,12 @@ pub(super) async fn scope_warning(
     spec: &RuleSpec,
 ) -> Result<Option<String>, StoreError> {
     let store = node.store();
-    let missing = match &spec.scope {
+    let missing_name = match &spec.scope {
         Scope::Job(job) if store.job(namespace, job).await?.is_none() => format!("job {job:?}"),
         Scope::App(app) if store.app(namespace, app).await?.is_none() => format!("app {app:?}"),
         Scope::All | Scope::Label(_) | Scope::Job(_) | Scope::App(_) => return Ok(None),
     };
-    Ok(Some(format!("there is no {missing}: nothing can be observed until there is one")))
+    Ok(Some(format!("there is no {missing_name}: nothing can be observed until there is one")))
 }
 
 /// The warnings for the authors of silences, per silence.
@@ -74,9 +74,9 @@ pub async fn silence_warnings(
     let warnings = |spec: &SilenceSpec| {
         let rule = spec.rule.as_ref().filter(|rule| !expect::is_rule_name(rule));
         let parts = [("job", spec.job.as_ref(), &jobs), ("app", spec.app.as_ref(), &apps), ("rule", rule, &rules)];
-        let missing = parts.into_iter().filter_map(|(word, given, known)| Some((word, given?, known)));
-        let missing = missing.filter(|(_, given, known)| !known.contains(*given));
-        missing
+        let missing_names = parts.into_iter().filter_map(|(word, given, known)| Some((word, given?, known)));
+        let missing_names = missing_names.filter(|(_, given, known)| !known.contains(*given));
+        missing_names
             .map(|(word, given, _)| {
                 format!("there is no {word} {given:?}: the silence matches nothing until there is one")
             })

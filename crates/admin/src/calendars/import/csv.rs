@@ -39,9 +39,9 @@ fn columns(header: &StringRecord) -> Result<Columns, ImportError> {
         let other: String = other.chars().take(60).collect();
         return Err(header_error(format!("{other:?} is not one of the columns date, name and kind")));
     }
-    let find = |wanted: &str| header.iter().position(|column| column.eq_ignore_ascii_case(wanted));
-    let date = find("date").ok_or_else(|| header_error("the header has no column date".to_owned()))?;
-    Ok(Columns { date, name: find("name"), kind: find("kind") })
+    let position = |wanted: &str| header.iter().position(|column| column.eq_ignore_ascii_case(wanted));
+    let date = position("date").ok_or_else(|| header_error("the header has no column date".to_owned()))?;
+    Ok(Columns { date, name: position("name"), kind: position("kind") })
 }
 
 fn add_record(days: &mut Days, columns: &Columns, record: &StringRecord) -> Result<(), String> {

@@ -76,12 +76,12 @@ pub(super) fn read(text: &str, years: Option<(i32, i32)>) -> Result<Days, Import
 /// Joins folded lines: a line that begins with a space or a tab continues the line before.
 fn unfold(text: &str) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
-    for (number, raw) in (1..).zip(text.split('\n')) {
-        let raw = raw.strip_suffix('\r').unwrap_or(raw);
-        match (raw.strip_prefix([' ', '\t']), lines.last_mut()) {
+    for (number, raw_line) in (1..).zip(text.split('\n')) {
+        let content = raw_line.strip_suffix('\r').unwrap_or(raw_line);
+        match (content.strip_prefix([' ', '\t']), lines.last_mut()) {
             (Some(rest), Some(line)) => line.text.push_str(rest),
-            _ if raw.trim().is_empty() => {}
-            _ => lines.push(Line { number, text: raw.to_owned() }),
+            _ if content.trim().is_empty() => {}
+            _ => lines.push(Line { number, text: content.to_owned() }),
         }
     }
     lines

@@ -172,12 +172,17 @@ impl Oidc {
         self.key.get_or_try_init(read_key).await
     }
 
-    /// Begins a sign-in, after which the browser continues at `next`.
+    /// Begins a sign-in, after which the browser continues at `next_path`.
     ///
     /// # Errors
     /// The provider cannot be asked, or the store fails.
-    pub async fn begin(&self, store: &dyn Store, next: &str, now: Timestamp) -> Result<ProviderRedirect, OidcError> {
-        let pending = PendingSignIn::begin(self.key(store, now).await?, next, now);
+    pub async fn begin(
+        &self,
+        store: &dyn Store,
+        next_path: &str,
+        now: Timestamp,
+    ) -> Result<ProviderRedirect, OidcError> {
+        let pending = PendingSignIn::begin(self.key(store, now).await?, next_path, now);
         let url = self.provider.sign_in_url(&self.config, &pending).await?;
         Ok(ProviderRedirect { url, cookie: pending.cookie().to_owned() })
     }

@@ -232,8 +232,9 @@ fn redirect_url(config: &OidcConfig) -> Result<RedirectUrl, OidcError> {
 /// The secret is sent in the header, unless the provider accepts it only in the body.
 fn auth_type(metadata: &CoreProviderMetadata) -> AuthType {
     let methods = metadata.token_endpoint_auth_methods_supported();
-    let takes = |method| methods.is_some_and(|methods| methods.contains(&method));
-    let only_body = takes(CoreClientAuthMethod::ClientSecretPost) && !takes(CoreClientAuthMethod::ClientSecretBasic);
+    let accepts = |method| methods.is_some_and(|methods| methods.contains(&method));
+    let only_body =
+        accepts(CoreClientAuthMethod::ClientSecretPost) && !accepts(CoreClientAuthMethod::ClientSecretBasic);
     if only_body { AuthType::RequestBody } else { AuthType::BasicAuth }
 }
 
@@ -306,9 +307,9 @@ pub(super) fn read_secret(file: &Path) -> Result<String, String> {
     let place = file.display();
     let read_file = || {
         let mut text = String::new();
-        let mut opened = std::fs::File::open(file)?;
-        let meta = opened.metadata()?;
-        opened.read_to_string(&mut text).map(|_| (text, meta))
+        let mut secret_file = std::fs::File::open(file)?;
+        let meta = secret_file.metadata()?;
+        secret_file.read_to_string(&mut text).map(|_| (text, meta))
     };
     let (text, meta) = read_file().map_err(|error: std::io::Error| format!("cannot read {place}: {error}"))?;
     if let Some(fault) = exposure(meta.mode(), meta.uid()).filter(|_| meta.is_file()) {

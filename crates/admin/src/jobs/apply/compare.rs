@@ -111,8 +111,8 @@ pub(super) async fn compare(
 }
 
 async fn calendars_named(node: &Node, namespace: NamespaceId, specs: &[JobSpec]) -> Result<Calendars, StoreError> {
-    let applied = specs.iter().filter_map(|spec| spec.calendar.as_ref()).map(|used| used.name.as_str());
-    let names: BTreeSet<&str> = applied.chain(specs.iter().filter_map(checks::expected_calendar)).collect();
+    let applied_names = specs.iter().filter_map(|spec| spec.calendar.as_ref()).map(|used| used.name.as_str());
+    let names: BTreeSet<&str> = applied_names.chain(specs.iter().filter_map(checks::expected_calendar)).collect();
     let mut calendars = HashMap::new();
     for name in names {
         calendars.insert(name.to_owned(), checks::calendar(node, namespace, name).await?);
@@ -189,9 +189,9 @@ impl Comparison {
         let existing_jobs: HashMap<String, JobRecord> =
             records.into_iter().map(|record| (record.spec.name.clone(), record)).collect();
         self.ids.extend(existing_jobs.iter().map(|(name, record)| (name.clone(), record.id)));
-        let differing =
+        let changed_records =
             batch.iter().filter_map(|(_, spec)| existing_jobs.get(&spec.name).filter(|record| record.spec != *spec));
-        let keys: Vec<DefinitionKey> = differing.map(|record| (record.id, record.version)).collect();
+        let keys: Vec<DefinitionKey> = changed_records.map(|record| (record.id, record.version)).collect();
         let compiled = self.node.definitions_once(keys).await?;
         let existing = ExistingJobs { now: self.now, records_by_name: existing_jobs, definitions: compiled };
         let (node, calendars) = (self.node.clone(), Arc::clone(&self.calendars));
@@ -230,12 +230,13 @@ impl Comparison {
         let neighbours = graph::neighbours(&node, namespace, &graph_specs, (ids, removed)).await?;
         let check = move || {
             let mut all_errors = duplicate_name_errors(&graph_specs);
-            let ordered = parents_first(graph_specs.clone());
-            all_errors
-                .extend(neighbours.map(|neighbours| neighbours.check(&graph_specs, &ordered)).unwrap_or_default());
+            let ordered_specs = parents_first(graph_specs.clone());
+            all_errors.extend(
+                neighbours.map(|neighbours| neighbours.check(&graph_specs, &ordered_specs)).unwrap_or_default(),
+            );
             all_errors.extend(errors);
             match all_errors.is_empty() {
-                true => Ok(ordered.into_iter().map(|spec| spec.name).collect()),
+                true => Ok(ordered_specs.into_iter().map(|spec| spec.name).collect()),
                 false => {
                     all_errors.sort_by_key(|error| list_index(&error.pointer));
                     Err(ApplyError::Invalid(all_errors))
@@ -316,11 +317,11 @@ fn plan_removal(mut record: JobRecord) -> (PlannedJob, PlannedEdit) {
 
 /// Copies of the definitions without their large parts, which do not affect the graph of jobs.
 fn graph_specs(specs: &mut [JobSpec]) -> Vec<JobSpec> {
-    let family = |spec: &mut JobSpec| {
+    let small_spec = |spec: &mut JobSpec| {
         let (params, description) = (spec.params.take(), std::mem::take(&mut spec.description));
-        let family = spec.clone();
+        let small_spec = spec.clone();
         (spec.params, spec.description) = (params, description);
-        family
+        small_spec
     };
-    specs.iter_mut().map(family).collect()
+    specs.iter_mut().map(small_spec).collect()
 }

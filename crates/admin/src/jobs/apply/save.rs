@@ -197,10 +197,10 @@ impl Saving {
             }
         }
         let now = self.node.now();
-        let new = |(app, checked): (AppId, CheckedDefinition)| {
+        let new_job = |(app, checked): (AppId, CheckedDefinition)| {
             jobs::new_job(&self.node, (self.namespace, app), checked.with_save_time(now, None), &self.author, now)
         };
-        let jobs: Vec<NewJob> = with_app_ids.into_iter().map(new).collect();
+        let jobs: Vec<NewJob> = with_app_ids.into_iter().map(new_job).collect();
         let created_jobs = self.node.store().create_jobs(&jobs).await?;
         self.node.poke_scan();
         let answer = |(job, created): (NewJob, JobCreated)| match created {
