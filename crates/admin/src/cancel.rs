@@ -17,7 +17,7 @@ const BATCH_COUNT_MAX: u32 = 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CancelledRuns {
     /// For how many runs a cancellation was requested; a broadcast counts once, whatever its number of shards.
-    pub asked: u64,
+    pub asked_count: u64,
     /// Whether more runs are open. If true, the caller should repeat the request.
     pub has_more: bool,
 }
@@ -54,7 +54,7 @@ pub(crate) async fn cancel_runs(
         let ids: Vec<RunId> = open_runs.iter().map(|run| run.id).collect();
         node.store().ask_cancels(&ids, CancelRequest::requested(actor), node.now()).await?;
         let is_whole_run = |run: &&Run| run.is_root() || run.shard_total.is_some_and(|total| total <= 1);
-        cancelled.asked += u64::try_from(open_runs.iter().filter(is_whole_run).count()).unwrap_or(0);
+        cancelled.asked_count += u64::try_from(open_runs.iter().filter(is_whole_run).count()).unwrap_or(0);
         if let Some(run) = open_runs.first() {
             node.poke_cancels(run);
         }

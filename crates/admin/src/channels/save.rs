@@ -37,7 +37,7 @@ pub struct NewChannel {
     /// Whether messages are sent.
     pub is_enabled: bool,
     /// When the version on which the change is based was saved, [`Timestamp::EPOCH`] for a new channel; `None` means any.
-    pub expected: Option<Timestamp>,
+    pub expected_saved_at: Option<Timestamp>,
 }
 
 /// Result of saving a channel.
@@ -109,7 +109,7 @@ pub async fn find(node: &Node, namespace: NamespaceId, name: &str) -> Result<Opt
 pub async fn save(node: &Node, namespace: &Namespace, request: NewChannel) -> Result<SavedChannel, ChannelError> {
     let existing = find(node, namespace.id, &request.name).await?;
     let saved_at = existing.as_ref().map_or(Timestamp::EPOCH, |existing| existing.updated_at);
-    if request.expected.is_some_and(|expected| expected != saved_at) {
+    if request.expected_saved_at.is_some_and(|expected| expected != saved_at) {
         return Err(ChannelError::Conflict { saved_at });
     }
     let mut secrets = match existing.as_ref().filter(|existing| existing.kind == request.kind) {
@@ -146,7 +146,7 @@ pub async fn save(node: &Node, namespace: &Namespace, request: NewChannel) -> Re
         // Each save has another instant, which serves as the version of the channel.
         updated_at: now.max(saved_at + Duration::from_millis(1)),
     };
-    let (id, is_new) = match node.store().save_channel(&channel, request.expected).await? {
+    let (id, is_new) = match node.store().save_channel(&channel, request.expected_saved_at).await? {
         ChannelSaved::Created(id) => (id, true),
         ChannelSaved::Changed(id) => (id, false),
         ChannelSaved::Conflict(saved_at) => return Err(ChannelError::Conflict { saved_at }),
@@ -288,7 +288,7 @@ mod tests {
             secrets: Values::new(),
             lang: Lang::En,
             is_enabled: true,
-            expected: None,
+            expected_saved_at: None,
         };
         let errors = find_moved_secrets(&existing, &new, &new.settings);
         let found: Vec<&str> = errors.iter().map(|error| error.pointer.as_str()).collect();

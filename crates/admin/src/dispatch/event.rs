@@ -79,8 +79,8 @@ impl<T> fmt::Debug for Responder<T> {
 /// The attempts that an executor reported when it opened its stream: those that it holds, and those whose results it still has.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Report {
-    pub(crate) held: HashSet<(RunId, i32)>,
-    pub(crate) finished: HashSet<(RunId, i32)>,
+    pub(crate) held_runs: HashSet<(RunId, i32)>,
+    pub(crate) finished_runs: HashSet<(RunId, i32)>,
     /// Which of the held attempts have begun.
     pub(crate) starts: StartReports,
     /// The executor's previous process, as its hello proves; `None` if the hello proves none.
@@ -95,9 +95,9 @@ pub(crate) struct FenceAnswer {
     /// The newest of the node's leases whose triggers the executor refuses.
     pub(crate) lease: LeaseToken,
     /// All attempts that the executor had when it answered, from any node.
-    pub(crate) held: HashSet<(RunId, i32)>,
+    pub(crate) held_runs: HashSet<(RunId, i32)>,
     /// Attempts whose results no server had acknowledged by then.
-    pub(crate) finished: HashSet<(RunId, i32)>,
+    pub(crate) finished_runs: HashSet<(RunId, i32)>,
     /// Which of the held attempts had begun then.
     pub(crate) starts: StartReports,
 }
@@ -291,9 +291,9 @@ pub(crate) struct RollCallRun {
 #[derive(Debug)]
 pub(crate) struct Shards {
     /// The shards that were to be written.
-    pub(crate) asked: Vec<Run>,
+    pub(crate) requested_shards: Vec<Run>,
     /// The open shards that belong to this node; `None` if the database did not answer: it may have stored the shards.
-    pub(crate) open: Option<Vec<Run>>,
+    pub(crate) open_shards: Option<Vec<Run>>,
 }
 
 /// The end of an attempt that is durable now.

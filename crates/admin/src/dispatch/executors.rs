@@ -57,8 +57,8 @@ pub(crate) struct ConnectedExecutor {
     /// For each node, the newest epoch whose triggers it refuses, as it reported on this stream.
     fenced_epochs: BTreeMap<NodeId, i64>,
     /// The attempts that it had, or whose results it had, when it last answered a fence.
-    held: HashSet<(RunId, i32)>,
-    /// Which of the attempts in `held` had begun.
+    fenced_runs: HashSet<(RunId, i32)>,
+    /// Which of the attempts in `fenced_runs` had begun.
     starts: StartReports,
 }
 
@@ -70,7 +70,7 @@ impl ConnectedExecutor {
 
     /// The attempts that it had, or whose results it had, when it last answered a fence.
     pub(crate) fn held_runs(&self) -> impl Iterator<Item = &(RunId, i32)> {
-        self.held.iter()
+        self.fenced_runs.iter()
     }
 
     /// Whether this run had begun when the executor last answered a fence.
@@ -244,7 +244,7 @@ impl Executors {
             full_until: None,
             report,
             fenced_epochs: BTreeMap::new(),
-            held: HashSet::new(),
+            fenced_runs: HashSet::new(),
             starts: StartReports::default(),
         };
         self.online_executors.insert(id, online);
@@ -379,7 +379,7 @@ impl Executors {
 
     /// The connected executor whose hello lists this attempt.
     pub(crate) fn reporter_of(&self, run: &Run) -> Option<ExecutorId> {
-        let is_listed = |online: &&ConnectedExecutor| online.report.held.contains(&(run.id, run.attempt));
+        let is_listed = |online: &&ConnectedExecutor| online.report.held_runs.contains(&(run.id, run.attempt));
         self.executors_in_app(run.app).find(is_listed).map(|online| online.session.executor)
     }
 
@@ -391,8 +391,8 @@ impl Executors {
         };
         let epoch = online.fenced_epochs.entry(answer.lease.node).or_insert(answer.lease.epoch);
         *epoch = answer.lease.epoch.max(*epoch);
-        (online.held, online.starts) = (answer.held, answer.starts);
-        online.held.extend(answer.finished);
+        (online.fenced_runs, online.starts) = (answer.held_runs, answer.starts);
+        online.fenced_runs.extend(answer.finished_runs);
         true
     }
 

@@ -24,7 +24,7 @@ pub(super) fn expand_again(d: &mut Decision<'_>) {
 /// so that no other run of the job can pass in between. The periodic queries find shards that another node wrote, or that were written under
 /// another lease.
 pub(super) fn on_expanded(d: &mut Decision<'_>, row: &Run, shards: Shards) {
-    let Shards { asked: asked_shards, open: open_shards } = shards;
+    let Shards { requested_shards: asked_shards, open_shards } = shards;
     let Some(root) = d.state.runs.take_expanding(row) else {
         // A later lease has taken the broadcast over, and its place at the gate with it.
         d.forget_shards(&asked_shards);

@@ -49,7 +49,7 @@ impl StartReports {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Start {
     /// The instant, by the server's clock; `None` from executors that do not report it.
-    pub(crate) at: Option<Timestamp>,
+    pub(crate) started_at: Option<Timestamp>,
     /// The delay between the arrival of the trigger and the start.
     pub(crate) start_delay: Duration,
 }

@@ -71,7 +71,7 @@ fn reconcile(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
     }
     let unknown_runs = lose::sent_to(d, id, |active| {
         let attempt_key = (active.ready.run.id, active.ready.run.attempt);
-        !report.held.contains(&attempt_key) && !report.finished.contains(&attempt_key)
+        !report.held_runs.contains(&attempt_key) && !report.finished_runs.contains(&attempt_key)
     });
     for run in unknown_runs {
         lose::lose(d, run, Reason::NotReceived);
@@ -81,7 +81,9 @@ fn reconcile(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
 /// Records the starts that an executor's hello reports for the runs that it has.
 fn record_starts(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
     let now = d.now;
-    for run in lose::sent_to(d, id, |active| report.held.contains(&(active.ready.run.id, active.ready.run.attempt))) {
+    for run in
+        lose::sent_to(d, id, |active| report.held_runs.contains(&(active.ready.run.id, active.ready.run.attempt)))
+    {
         let Some(active) = d.state.runs.active_mut(run) else { continue };
         let StartReport::Started(at) = report.starts.get(run, active.ready.run.attempt) else { continue };
         active.record_start(at.unwrap_or(active.sent_or_chosen_at), now);
@@ -96,7 +98,7 @@ fn record_starts(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
 fn inherit_runs(d: &mut Decision<'_>, predecessor: ExecutorId, executor: &OnlineExecutor, report: &Report) {
     for run in lose::sent_to(d, predecessor, |active| active.ready.run.app == executor.app) {
         let Some(active) = d.state.runs.active(run) else { continue };
-        if report.finished.contains(&(run, active.ready.run.attempt)) {
+        if report.finished_runs.contains(&(run, active.ready.run.attempt)) {
             d.state.runs.move_active(run, executor.id);
         } else {
             lose::lose(d, run, Reason::ExecutorLost);
@@ -152,7 +154,7 @@ pub(super) fn on_replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Ve
             Reply::Accepted => d.effects.push(Effect::Measure(Measure::Accepted(answer_time))),
             Reply::Refused(..) => d.effects.push(Effect::Measure(Measure::Refused(answer_time))),
             Reply::Started(start) => {
-                active.record_start(start.at.unwrap_or(active.sent_or_chosen_at + start.start_delay), now);
+                active.record_start(start.started_at.unwrap_or(active.sent_or_chosen_at + start.start_delay), now);
                 d.state.deadlines.record_start(&active.ready, d.facts.boot_micros);
             }
         }

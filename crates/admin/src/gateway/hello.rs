@@ -25,7 +25,7 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// An executor that was admitted.
 #[derive(Debug)]
 pub(super) struct AdmittedExecutor {
-    pub(super) online: OnlineExecutor,
+    pub(super) online_executor: OnlineExecutor,
     pub(super) record: ExecutorRecord,
     pub(super) report: Report,
     /// The jobs that its code declares.
@@ -165,8 +165,8 @@ pub(super) async fn check(
     let refs = |refs: Vec<v1::RunRef>| refs.into_iter().map(|r| (RunId::new(r.run_id), r.attempt)).collect();
     let starts = StartReports::of(&hello.held, now);
     let (held_runs, finished_runs, hello_number) = (refs(hello.held), refs(hello.finished), hello.hello_number);
-    let report = Report { held: held_runs, finished: finished_runs, starts, predecessor, lineage: lineage.into() };
-    Ok(AdmittedExecutor { online: online_executor, record, report, declared_set, process, hello_number })
+    let report = Report { held_runs, finished_runs, starts, predecessor, lineage: lineage.into() };
+    Ok(AdmittedExecutor { online_executor, record, report, declared_set, process, hello_number })
 }
 
 /// Refuses an executor whose certificate does not name its app and itself. The certificate names both in one DNS name, `NAME.APP.NAMESPACE`

@@ -44,7 +44,7 @@ pub(crate) struct LogItem {
     pub(crate) kib: u32,
     pub(crate) app: AppId,
     pub(crate) session: SessionHandle,
-    pub(crate) pending: PendingGuard,
+    pub(crate) pending_guard: PendingGuard,
 }
 
 /// Counts the log messages of one stream that are not durable yet.
@@ -132,7 +132,7 @@ struct Batch {
     /// The accepted chunks that are not stored yet.
     chunks: Vec<LogChunk>,
     /// The messages count as pending until these are dropped.
-    pending: Vec<PendingGuard>,
+    pending_guards: Vec<PendingGuard>,
     /// The acknowledgements for each session, sent when everything is stored.
     acks: BTreeMap<u64, (SessionHandle, Vec<v1::LogAck>)>,
 }
@@ -140,7 +140,7 @@ struct Batch {
 impl Batch {
     /// Lets the results behind these logs continue, and acknowledges the chunks: one message for each session.
     fn acknowledge(self) {
-        drop(self.pending);
+        drop(self.pending_guards);
         for (session, acks) in self.acks.into_values() {
             session.send(server_message::Body::LogAcks(v1::LogAcks { acks }));
         }
@@ -193,7 +193,7 @@ impl LogLoop {
 
     /// Decides which chunks of a message are stored. Rejected ones are acknowledged as well, so that the executor stops sending them.
     fn judge(&mut self, item: LogItem, batch: &mut Batch) {
-        let LogItem { chunks, session, pending, .. } = item;
+        let LogItem { chunks, session, pending_guard: pending, .. } = item;
         let (_, acks) = batch.acks.entry(session.number).or_insert_with(|| (session.clone(), Vec::new()));
         for chunk in chunks {
             acks.push(log_ack(&chunk));
@@ -204,7 +204,7 @@ impl LogLoop {
                 ChunkDecision::Dropped => add(&self.shared.metrics.log_lines_dropped, to_u64(chunk.lines.len())),
             }
         }
-        batch.pending.push(pending);
+        batch.pending_guards.push(pending);
     }
 
     /// Stores chunks. If the database refuses them because of the content of one chunk, each chunk is stored separately.

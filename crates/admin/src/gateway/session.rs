@@ -85,7 +85,7 @@ impl Session {
     ) -> Result<Self, Status> {
         let shared = &gateway.shared;
         let token = shared.membership.token();
-        let row = gateway.session_rows.share(admitted.online.id);
+        let row = gateway.session_rows.share(admitted.online_executor.id);
         let opened_at =
             shared.store.open_session(token, &admitted.record, admitted.process).await.map_err(|error| {
                 tracing::warn!(error = %chain(&error), "cannot note an executor's session");
@@ -97,8 +97,8 @@ impl Session {
         row.record_opened(opened_at);
         let nodes = read_nodes(shared).await?;
         // Its hello may have been read long ago, if the database was slow since.
-        admitted.online.last_seen_at = shared.clock.now();
-        let Some(registered) = RegisteredStream::open(shared, admitted.online.clone(), number) else {
+        admitted.online_executor.last_seen_at = shared.clock.now();
+        let Some(registered) = RegisteredStream::open(shared, admitted.online_executor.clone(), number) else {
             return Err(Status::unavailable(
                 "the executor has just opened another stream to this server; connect again",
             ));
@@ -109,26 +109,26 @@ impl Session {
             return Err(Status::unavailable("the server is taking a new lease; connect again"));
         }
         let stream = OutgoingStream::new(sender);
-        let (executor, hello) = (admitted.online.id, admitted.hello_number);
+        let (executor, hello) = (admitted.online_executor.id, admitted.hello_number);
         let handle = SessionHandle { executor, number, hello_number: hello, stream: Arc::new(stream.clone()) };
         handle.send(server_message::Body::Welcome(welcome(shared, &nodes)));
         tracing::info!(
-            executor = admitted.online.name,
-            app = admitted.online.app_name,
-            executor_id = %admitted.online.id,
-            slots = admitted.online.slots,
+            executor = admitted.online_executor.name,
+            app = admitted.online_executor.app_name,
+            executor_id = %admitted.online_executor.id,
+            slots = admitted.online_executor.slots,
             "an executor came online"
         );
-        let (namespace, app) = (admitted.online.namespace, admitted.online.app);
+        let (namespace, app) = (admitted.online_executor.namespace, admitted.online_executor.app);
         shared.pumps.join(handle.clone());
         shared.declared.join(DeclaringExecutor {
             session: handle.clone(),
-            namespace: admitted.online.namespace,
+            namespace: admitted.online_executor.namespace,
             app,
-            app_name: admitted.online.app_name.clone(),
+            app_name: admitted.online_executor.app_name.clone(),
             declared_set: Arc::new(admitted.declared_set),
         });
-        drop(gateway.events.send(Event::Joined(handle.clone(), admitted.online, admitted.report)).await);
+        drop(gateway.events.send(Event::Joined(handle.clone(), admitted.online_executor, admitted.report)).await);
         Ok(Self {
             shared: Arc::clone(shared),
             gateway: Arc::clone(gateway),
@@ -368,7 +368,7 @@ impl Session {
         let mark_count = chunks_with_marks.len();
         chunks_with_marks.extend(chunks);
         let (session, pending) = (self.handle.clone(), self.pending_logs.begin());
-        let item = LogItem { chunks: chunks_with_marks, kib, app: self.app, session, pending };
+        let item = LogItem { chunks: chunks_with_marks, kib, app: self.app, session, pending_guard: pending };
         match item.enqueue(&self.gateway.logs, patience).await {
             Ok(()) => {
                 self.lost_lines.clear();
@@ -482,7 +482,7 @@ fn fence_answer(reply: v1::FenceReply, now: Timestamp) -> FenceAnswer {
     let refs = |refs: Vec<v1::RunRef>| refs.into_iter().map(|r| (RunId::new(r.run_id), r.attempt)).collect();
     let lease = LeaseToken { node: NodeId::new(reply.node_id), epoch: reply.node_epoch };
     let starts = StartReports::of(&reply.held, now);
-    FenceAnswer { lease, held: refs(reply.held), finished: refs(reply.finished), starts }
+    FenceAnswer { lease, held_runs: refs(reply.held), finished_runs: refs(reply.finished), starts }
 }
 
 fn chunk(chunk: v1::LogChunk, now: Timestamp) -> LogChunk {

@@ -21,11 +21,11 @@ const FIRST_LOOK_DELAY: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueuedRuns {
     /// Queued runs that are skipped.
-    pub dropped: u64,
+    pub dropped_count: u64,
     /// Queued runs that are kept, and run in their turn.
-    pub kept: u64,
+    pub kept_count: u64,
     /// Runs that executors have, and that continue.
-    pub running: u64,
+    pub running_count: u64,
 }
 
 /// The open runs of a job, up to the configured bound.
@@ -56,7 +56,8 @@ pub(super) async fn end_queued(
     let (dropped_runs, kept_runs): (Vec<&Run>, Vec<&Run>) =
         queued_runs.into_iter().partition(|run| QueuedRunsPolicy::drops(queued_policy, reason, run.trigger));
     let count = |runs: usize| u64::try_from(runs).unwrap_or(u64::MAX);
-    let mut runs = QueuedRuns { dropped: 0, kept: count(kept_runs.len()), running: count(running_runs.len()) };
+    let mut runs =
+        QueuedRuns { dropped_count: 0, kept_count: count(kept_runs.len()), running_count: count(running_runs.len()) };
     let mut ids: Vec<RunId> = dropped_runs.iter().map(|run| run.id).collect();
     if ids.is_empty() {
         return Ok(runs);
@@ -74,8 +75,8 @@ pub(super) async fn end_queued(
         let taken_count = remaining_runs.iter().copied().filter(is_taken).count();
         if remaining_runs.len() <= taken_count || Instant::now() >= deadline {
             // Runs that an executor got meanwhile count as running; those that their owners have not ended yet count as dropped.
-            runs.running += count(taken_count);
-            runs.dropped = count(ended_count + remaining_runs.len() - taken_count);
+            runs.running_count += count(taken_count);
+            runs.dropped_count = count(ended_count + remaining_runs.len() - taken_count);
             return Ok(runs);
         }
         ids = remaining_runs.iter().map(|run| run.id).collect();
@@ -160,14 +161,14 @@ mod tests {
             let pair = pair(open_runs_max).await;
             let engine = &pair.servers[server];
             let (paused, runs) = pause(engine, &pair.record, "li", None).await.unwrap();
-            assert!(!paused.spec.enabled && runs.dropped >= 5, "{runs:?} by {server}");
-            assert_eq!((runs.kept, runs.running), (1, 0), "{runs:?} by {server}");
+            assert!(!paused.spec.enabled && runs.dropped_count >= 5, "{runs:?} by {server}");
+            assert_eq!((runs.kept_count, runs.running_count), (1, 0), "{runs:?} by {server}");
             tokio::time::sleep(Duration::from_secs(3)).await;
             assert_eq!(open(&pair).await, [Trigger::Manual]);
             let (_, runs) = pause(engine, &paused, "li", Some(QueuedRunsPolicy::Run)).await.unwrap();
-            assert_eq!((runs.dropped, runs.kept), (0, 1));
+            assert_eq!((runs.dropped_count, runs.kept_count), (0, 1));
             let (_, runs) = pause(engine, &paused, "li", Some(QueuedRunsPolicy::Drop)).await.unwrap();
-            assert_eq!((runs.dropped, runs.kept), (1, 0));
+            assert_eq!((runs.dropped_count, runs.kept_count), (1, 0));
             assert_eq!(open(&pair).await, []);
         }
     }
@@ -197,7 +198,7 @@ mod tests {
         pair.store.delete_job(deletion).await.unwrap();
         assert_eq!(open(&pair).await, [Trigger::Manual]);
         let runs = jobs::end_queued_of_deleted(engine, paused.id, (None, "li")).await.unwrap();
-        assert_eq!(runs.dropped, 1);
+        assert_eq!(runs.dropped_count, 1);
         tokio::time::sleep(Duration::from_secs(3)).await;
         assert_eq!(open(&pair).await, []);
     }
@@ -210,12 +211,12 @@ mod tests {
                 jobs::delete(&pair.servers[server], &pair.record, None, false, (queued, "li")).await.unwrap().unwrap()
             };
             let runs = delete(&dropping, None).await;
-            assert!(runs.dropped >= 6 && runs.kept == 0, "{runs:?}");
+            assert!(runs.dropped_count >= 6 && runs.kept_count == 0, "{runs:?}");
             tokio::time::sleep(Duration::from_secs(3)).await;
             assert_eq!(open(&dropping).await, []);
             let keeping = pair(1_000).await;
             let runs = delete(&keeping, Some(QueuedRunsPolicy::Run)).await;
-            assert!(runs.kept >= 6 && runs.dropped == 0, "{runs:?}");
+            assert!(runs.kept_count >= 6 && runs.dropped_count == 0, "{runs:?}");
             assert!(open(&keeping).await.len() >= 6);
         }
     }

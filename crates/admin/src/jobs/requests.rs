@@ -175,11 +175,11 @@ mod tests {
         let plan = || RunRequest { at: Some(engine.now() + Duration::from_secs(600)), ..RunRequest::by(Trigger::Api) };
         let planned = request_run(&engine, &record, plan()).await.unwrap();
         let (paused, runs) = jobs::pause(&engine, &record, "li", Some(QueuedRunsPolicy::Drop)).await.unwrap();
-        assert_eq!((runs.dropped, runs.kept), (1, 0));
+        assert_eq!((runs.dropped_count, runs.kept_count), (1, 0));
         assert_eq!(world.status(planned.id).await, RunStatus::Skipped);
         let planned = request_run(&engine, &paused, plan()).await.unwrap();
         let runs = jobs::delete(&engine, &paused, None, false, (None, "li")).await.unwrap().unwrap();
-        assert_eq!(runs.dropped, 1);
+        assert_eq!(runs.dropped_count, 1);
         let ended = world.store.runs(&[planned.id]).await.unwrap().remove(0);
         assert_eq!((ended.status, ended.reason), (RunStatus::Skipped, Some(Reason::Deleted)));
         lifecycle.hard.cancel();

@@ -282,7 +282,7 @@ pub(super) async fn watched_page(
 /// Result for a page of jobs.
 pub(super) struct SweepResult {
     pub(super) observations: Vec<Observation>,
-    pub(super) check: RuleCheck,
+    pub(super) rule_check: RuleCheck,
     pub(super) has_more: bool,
 }
 
@@ -294,7 +294,7 @@ pub(super) async fn sweep_page(node: &Node, rule: &RuleRecord, now: Timestamp) -
     let sweep = rule.progress.clone().or_else(|| last_deadline(&rule.spec, due_at, now, &is_day).map(new_progress));
     let Some(mut sweep) = sweep else {
         let check = RuleCheck { rule: rule.id, at: next_check(&rule.spec, now, None), progress: None };
-        return Ok(SweepResult { observations: Vec::new(), check, has_more: false });
+        return Ok(SweepResult { observations: Vec::new(), rule_check: check, has_more: false });
     };
     let (jobs, last_name) = watched_page(node, rule.namespace, &rule.spec.scope, &sweep.after).await?;
     let (observations, next_check_at) = observe_page(node, &rule.spec, &jobs, (sweep.at, now)).await?;
@@ -303,7 +303,7 @@ pub(super) async fn sweep_page(node: &Node, rule: &RuleRecord, now: Timestamp) -
         Some(after) => RuleCheck { rule: rule.id, at: Some(now), progress: Some(RuleProgress { after, ..sweep }) },
         None => RuleCheck { rule: rule.id, at: next_check(&rule.spec, now, sweep.next), progress: None },
     };
-    Ok(SweepResult { observations, has_more: check.progress.is_some(), check })
+    Ok(SweepResult { observations, has_more: check.progress.is_some(), rule_check: check })
 }
 
 /// When a rule about instants is next due. The rule is due at every deadline, even on a day that is not in its calendar, because the

@@ -138,7 +138,7 @@ impl<'a> LookContext<'a> {
                 }
                 ConditionKind::Instant if is_checked => {
                     let sweep_result = facts::sweep_page(self.node, rule, self.now).await?;
-                    (observations, check) = (sweep_result.observations, Some(sweep_result.check));
+                    (observations, check) = (sweep_result.observations, Some(sweep_result.rule_check));
                     findings.has_more |= sweep_result.has_more;
                 }
                 ConditionKind::Polled if is_checked => {

@@ -194,8 +194,8 @@ fn an_executor_that_must_have_stopped_is_watched_again() {
 fn an_answer_about_a_later_lease_counts_for_earlier_ones() {
     let answer = |epoch| FenceAnswer {
         lease: LeaseToken { node: NodeId::new(2), epoch },
-        held: [(RunId::new(7), 1)].into(),
-        finished: [(RunId::new(8), 2)].into(),
+        held_runs: [(RunId::new(7), 1)].into(),
+        finished_runs: [(RunId::new(8), 2)].into(),
         starts: StartReports::default(),
     };
     let mut executors = with(1);

@@ -69,7 +69,7 @@ impl StepLoop {
                     Ok(open_shards) => (Some(open_shards), Ok(())),
                     Err(error) => (None, Err(error)),
                 };
-                self.notify(Event::Expanded(root, Shards { asked: shards, open: open_shards })).await;
+                self.notify(Event::Expanded(root, Shards { requested_shards: shards, open_shards })).await;
                 result
             }
             Step::Mark(runs) => {

@@ -53,7 +53,7 @@ struct Limit {
     /// The counted runs: executors have them, or may have them.
     open_runs: HashSet<RunId>,
     /// The newest starts, the oldest first: at most as many as the largest `max` among the jobs with this key.
-    starts: VecDeque<(Timestamp, RunId)>,
+    start_instants: VecDeque<(Timestamp, RunId)>,
     /// The largest `max` of the jobs with this key.
     starts_max: usize,
     waiting_turns: BTreeSet<Turn>,
@@ -92,8 +92,8 @@ fn as_usize(count: u32) -> usize {
 impl Limit {
     /// The earliest instant at which one more run may start; `now` if it may start now.
     fn free_at(&self, rate: &RateSpec, now: Timestamp) -> Timestamp {
-        match self.starts.len().checked_sub(as_usize(rate.max)) {
-            Some(index) => self.starts.get(index).map_or(now, |(at, _)| now.max(*at + rate.per)),
+        match self.start_instants.len().checked_sub(as_usize(rate.max)) {
+            Some(index) => self.start_instants.get(index).map_or(now, |(at, _)| now.max(*at + rate.per)),
             None => now,
         }
     }
@@ -197,9 +197,9 @@ impl Limits {
         if let Some((key, spec)) = rate_limit(ready) {
             let limit = self.limits.entry(key).or_default();
             limit.starts_max = limit.starts_max.max(as_usize(spec.max));
-            limit.starts.push_back((now, ready.run.id));
-            while limit.starts.len() > limit.starts_max {
-                limit.starts.pop_front();
+            limit.start_instants.push_back((now, ready.run.id));
+            while limit.start_instants.len() > limit.starts_max {
+                limit.start_instants.pop_front();
             }
         }
     }
@@ -223,9 +223,9 @@ impl Limits {
     pub(crate) fn uncount_start(&mut self, ready: &ReadyRun) -> Option<LimitKey> {
         if let Some((key, _)) = rate_limit(ready)
             && let Some(limit) = self.limits.get_mut(&key)
-            && let Some(index) = limit.starts.iter().rposition(|(_, run)| *run == ready.run.id)
+            && let Some(index) = limit.start_instants.iter().rposition(|(_, run)| *run == ready.run.id)
         {
-            limit.starts.remove(index);
+            limit.start_instants.remove(index);
             self.wake_at = Some(Timestamp::EPOCH);
         }
         self.release(ready.run.id)
@@ -264,7 +264,7 @@ impl Limits {
 
     /// Handles a step back of the clock to `now`: a start after `now` counts as a start at `now`.
     pub(crate) fn step_back(&mut self, now: Timestamp) {
-        let start_instants = self.limits.values_mut().flat_map(|limit| &mut limit.starts);
+        let start_instants = self.limits.values_mut().flat_map(|limit| &mut limit.start_instants);
         start_instants.for_each(|(at, _)| *at = now.min(*at));
         self.wake_at = Some(Timestamp::EPOCH);
     }
@@ -321,7 +321,7 @@ impl Limits {
         // The longest period that a rate limit can have.
         let span = std::time::Duration::from_secs(24 * 3600);
         self.limits.retain(|_, limit| {
-            let is_used = limit.starts.back().is_some_and(|(at, _)| *at + span > now);
+            let is_used = limit.start_instants.back().is_some_and(|(at, _)| *at + span > now);
             is_used || !limit.open_runs.is_empty() || !limit.waiting_turns.is_empty()
         });
         expired_waits

@@ -74,12 +74,12 @@ pub(crate) enum GateDecision {
     Passed(ReadyRun),
     /// It waits for its turn.
     Queued,
-    /// The overlap policy skips it: the run `ahead` keeps it from passing, and `queued_count` runs wait at the gate.
-    Skipped { ready: ReadyRun, ahead: Option<RunId>, queued_count: usize },
+    /// The overlap policy skips it: the run `run_ahead` keeps it from passing, and `queued_count` runs wait at the gate.
+    Skipped { ready: ReadyRun, run_ahead: Option<RunId>, queued_count: usize },
     /// A later run has taken its place.
     ReplacedByLater(ReadyRun),
-    /// It waits until the `open` runs have made room; the `waiting` runs are skipped.
-    ReplacesEarlier { open: Vec<RunId>, waiting: Vec<ReadyRun> },
+    /// It waits until the `open_runs` have made room; the `skipped_runs` are skipped.
+    ReplacesEarlier { open_runs: Vec<RunId>, skipped_runs: Vec<ReadyRun> },
 }
 
 /// A run that a gate admits now, and the executor whose gate it waited at; `None` for the gate of the job.
@@ -128,7 +128,7 @@ impl Gate {
 
     fn skip(&mut self, ready: ReadyRun) -> GateDecision {
         self.has_skipped = true;
-        GateDecision::Skipped { ready, ahead: self.first_ahead(), queued_count: self.queue.len() }
+        GateDecision::Skipped { ready, run_ahead: self.first_ahead(), queued_count: self.queue.len() }
     }
 
     /// The place of a broadcast, if any of its runs is here.
@@ -263,7 +263,7 @@ impl Gates {
             skipped_runs.extend(runs.take(run).map(|open| open.ready));
         }
         self.queue(key, ready, runs);
-        GateDecision::ReplacesEarlier { open: covered_open.into_iter().collect(), waiting: skipped_runs }
+        GateDecision::ReplacesEarlier { open_runs: covered_open.into_iter().collect(), skipped_runs }
     }
 
     fn open(&mut self, key: GateKey, ready: &ReadyRun) {

@@ -17,7 +17,7 @@ pub(crate) fn apply_gate_decision(d: &mut Decision<'_>, run: RunId, entry: GateD
     match entry {
         GateDecision::Passed(ready) => Some(ready),
         GateDecision::Queued => None,
-        GateDecision::Skipped { ready, ahead, queued_count } => {
+        GateDecision::Skipped { ready, run_ahead: ahead, queued_count } => {
             let is_queue_full = queued_count > 0 && queued_count >= queue_max(&ready.definition.job);
             let queue_max = is_queue_full.then(|| u64::try_from(queued_count).unwrap_or(u64::MAX));
             let detail = ReasonDetail { run: ahead, queue_max, ..ReasonDetail::default() };
@@ -28,7 +28,7 @@ pub(crate) fn apply_gate_decision(d: &mut Decision<'_>, run: RunId, entry: GateD
             waits::skip(d, &ready, Reason::Covered, ReasonDetail::default());
             None
         }
-        GateDecision::ReplacesEarlier { open, waiting } => {
+        GateDecision::ReplacesEarlier { open_runs: open, skipped_runs: waiting } => {
             for covered in waiting {
                 waits::skip(d, &covered, Reason::Covered, replaced_by(run));
             }

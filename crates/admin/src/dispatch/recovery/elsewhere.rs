@@ -42,7 +42,7 @@ struct FenceInquiry {
 struct ReceivedAnswer {
     executor_name: String,
     /// The attempts that the executor has.
-    held: HashSet<(RunId, i32)>,
+    held_runs: HashSet<(RunId, i32)>,
 }
 
 impl FenceInquiry {
@@ -71,7 +71,7 @@ impl RelayedQuestions {
     ) -> impl Iterator<Item = (ExecutorId, &'a HashSet<(RunId, i32)>)> {
         let is_elsewhere = |id: &ExecutorId| executors.get(*id).is_none();
         let answers = self.inquiries.iter().filter(move |(id, asked)| is_elsewhere(id) && asked.is_about_all(leases));
-        answers.filter_map(|(id, asked)| Some((*id, &asked.answer.as_ref()?.held)))
+        answers.filter_map(|(id, asked)| Some((*id, &asked.answer.as_ref()?.held_runs)))
     }
 
     /// The name of an executor at the server that relayed its answer.
@@ -118,7 +118,8 @@ impl RelayedQuestions {
         let is_answered_question =
             |asked: &&mut FenceInquiry| asked.asked_at == answer.asked_at && asked.answer.is_none();
         let Some(inquiry) = self.inquiries.get_mut(&answer.executor).filter(is_answered_question) else { return false };
-        inquiry.answer = Some(ReceivedAnswer { executor_name: answer.name, held: answer.held.into_iter().collect() });
+        inquiry.answer =
+            Some(ReceivedAnswer { executor_name: answer.name, held_runs: answer.held.into_iter().collect() });
         true
     }
 }

@@ -50,7 +50,7 @@ pub(crate) fn lose_again(d: &mut Decision<'_>) {
 /// Forgets that runs of this executor were given up, if it has connected again and lists them.
 pub(crate) fn clear_given_up(d: &mut Decision<'_>, executor: ExecutorId, report: &Report) {
     let attempt_key = |active: &ActiveRun| (active.ready.run.id, active.ready.run.attempt);
-    let is_listed = |run: &(RunId, i32)| report.held.contains(run) || report.finished.contains(run);
+    let is_listed = |run: &(RunId, i32)| report.held_runs.contains(run) || report.finished_runs.contains(run);
     let listed_attempts: Vec<(RunId, i32)> =
         d.state.runs.of_executor(executor).map(attempt_key).filter(is_listed).collect();
     for (run, _) in listed_attempts {

@@ -43,9 +43,9 @@ pub(crate) fn relay(d: &mut Decision<'_>, mut requests: Vec<FenceRequest>) {
 /// Stores an executor's answer to a fence for the servers that wait for it.
 pub(crate) fn relay_answer(d: &mut Decision<'_>, executor: ExecutorId, answer: &FenceAnswer) {
     let completed_requests = d.state.recovery.relays.take_completed(executor, answer.lease);
-    let count = answer.held.len() + answer.finished.len();
+    let count = answer.held_runs.len() + answer.finished_runs.len();
     let Some(online) = d.state.executors.get(executor).filter(|_| count <= HELD_COUNT_MAX) else { return };
-    let mut reported_runs: Vec<(RunId, i32)> = answer.held.iter().chain(&answer.finished).copied().collect();
+    let mut reported_runs: Vec<(RunId, i32)> = answer.held_runs.iter().chain(&answer.finished_runs).copied().collect();
     reported_runs.sort_unstable();
     reported_runs.dedup();
     let name = online.name.clone();

@@ -75,7 +75,7 @@ pub(crate) fn open_reported_places(d: &mut Decision<'_>, executor: &OnlineExecut
     if recovery.rollcall.is_empty() {
         return;
     }
-    let mut held_runs: Vec<(RunId, i32)> = report.held.iter().copied().collect();
+    let mut held_runs: Vec<(RunId, i32)> = report.held_runs.iter().copied().collect();
     held_runs.sort_unstable();
     for (run, attempt) in held_runs {
         let may_be_claimed = recovery.rollcall.may_be_claimed(run, executor.app, (executor.id, &report.lineage));

@@ -204,7 +204,7 @@ impl RollCall {
             let id = online.session.executor;
             let reported_runs = online.held_runs().filter(|_| self.has_answered(online));
             // Only the results in the journal remain of the executor's dead predecessor.
-            let journaled = online.report.finished.iter().filter(|_| online.report.predecessor.is_some());
+            let journaled = online.report.finished_runs.iter().filter(|_| online.report.predecessor.is_some());
             let mut attempts: Vec<_> = reported_runs.chain(journaled).copied().collect();
             attempts.sort_unstable();
             for (run, attempt) in attempts {

@@ -421,7 +421,7 @@ fn an_outdated_hello_loses_no_run() {
     assert_eq!(world.join_with_hello(1, (2, 2), Report::default()), ["end of stream 2"]);
     world.on(Event::StreamEnded(ExecutorId::new(1), 1, Responder::new(|()| {})));
     assert_eq!(world.join_with_hello(1, (3, 1), Report::default()), ["end of stream 3"]);
-    let report = Report { held: [(run(1), 1)].into(), ..Report::default() };
+    let report = Report { held_runs: [(run(1), 1)].into(), ..Report::default() };
     assert_eq!(world.join_with_hello(1, (4, 4), report), NOTHING);
     assert_eq!(world.result(1, 1, 1), ["end of 1/1: Succeeded"]);
 }

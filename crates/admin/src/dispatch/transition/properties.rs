@@ -148,7 +148,8 @@ impl Model {
             Happening::Join(executor) => {
                 self.next_session += 1;
                 let held = self.held[&executor].iter().copied().collect();
-                let effects = self.world.join_all(executor, self.next_session, Report { held, ..Report::default() });
+                let effects =
+                    self.world.join_all(executor, self.next_session, Report { held_runs: held, ..Report::default() });
                 self.connected.insert(executor, self.next_session);
                 self.perform(effects, true);
             }

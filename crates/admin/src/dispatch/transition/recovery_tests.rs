@@ -398,7 +398,7 @@ fn the_answer_of_an_executor_is_passed_on_to_the_server_that_asks() {
     };
     let passed_on = |world: &mut World, held: &[(i64, i32)], finished: &[(RunId, i32)]| {
         let finished: HashSet<(RunId, i32)> = finished.iter().copied().collect();
-        let effects = world.on(Event::FenceAnswered(ONE, 1, FenceAnswer { finished, ..answer(held) }));
+        let effects = world.on(Event::FenceAnswered(ONE, 1, FenceAnswer { finished_runs: finished, ..answer(held) }));
         let answers = effects.into_iter().filter_map(|effect| match effect {
             Effect::Store(Step::AnswerFences(answers)) => Some(answers),
             _ => None,
@@ -487,13 +487,13 @@ fn a_broadcast_starts_the_shards_that_are_its_own() {
     let [own, begun, moved, other] = [0, 1, 2, 3].map(shard);
     let begun = Run { status: RunStatus::Running, ..begun };
     let moved = Run { node: NodeId::new(9), ..moved };
-    let asked = vec![own.clone(), begun.clone(), moved.clone()];
+    let requested_shards = vec![own.clone(), begun.clone(), moved.clone()];
     let mut world = with_executors(1);
     world.arrive([root.clone()]);
     assert_eq!(world.at(1.0), ["expand 1 to 1"]);
-    world.around.in_memory.admit(asked.clone());
-    let open = Some(vec![own.clone(), begun.clone(), moved.clone(), other]);
-    assert_eq!(world.described(Event::Expanded(Box::new(root.run.clone()), Shards { asked, open })), NOTHING);
+    world.around.in_memory.admit(requested_shards.clone());
+    let shards = Shards { requested_shards, open_shards: Some(vec![own.clone(), begun.clone(), moved.clone(), other]) };
+    assert_eq!(world.described(Event::Expanded(Box::new(root.run.clone()), shards)), NOTHING);
     assert_eq!(world.at(1.1), ["sent to 1: 11"]);
     let gone = [begun.id, moved.id, root.run.id];
     assert_eq!(world.around.in_memory.missing_runs([own.id].into_iter().chain(gone)), gone);

@@ -313,7 +313,7 @@ fn a_run_whose_loss_found_no_room_is_given_up_again_unless_its_executor_has_it()
         assert_eq!(world.at(1.0), ["sent to 1: 1"]);
         world.join(1, 2, Report::default());
         let held = is_held.then_some((run(1), 1)).into_iter().collect();
-        world.join(1, 3, Report { held, ..Report::default() });
+        world.join(1, 3, Report { held_runs: held, ..Report::default() });
         world.on(Event::EndRefused(run(1), 1, Phase::Sent));
         set(&mut world, 2.0);
         let expected = if is_held { Vec::new() } else { vec!["end of 1/1: Lost(NotReceived)"] };

@@ -80,7 +80,7 @@ fn no_span_has_more_starts_than_the_rate_allows() {
     }
     assert!(starts.windows(4).all(|four| four[3] - four[0] >= 10_000), "{starts:?}");
     assert_eq!(starts[..6], [0, 700, 1_400, 10_000, 10_700, 11_400], "and no later than need be");
-    assert!(limits.limits[&key].starts.len() <= 3);
+    assert!(limits.limits[&key].start_instants.len() <= 3);
 }
 
 #[test]

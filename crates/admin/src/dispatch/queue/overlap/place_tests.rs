@@ -207,7 +207,7 @@ fn a_run_that_waits_for_an_executor_names_the_run_ahead_of_it_there() {
         assert!(gated.enter_at(ready(executor, &discard), executor));
         let skipped = gated.gates.enter_at(ready(20, &discard), ExecutorId::new(executor), &mut gated.runs);
         let is_its = |ahead: Option<RunId>| ahead == Some(RunId::new(executor * 1_000));
-        assert!(matches!(skipped, GateDecision::Skipped { ahead, .. } if is_its(ahead)), "{skipped:?}");
+        assert!(matches!(skipped, GateDecision::Skipped { run_ahead: ahead, .. } if is_its(ahead)), "{skipped:?}");
     }
 }
 

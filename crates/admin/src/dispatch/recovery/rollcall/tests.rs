@@ -88,7 +88,7 @@ fn join(executors: &mut Executors, id: i64, number: u64, report: Report) {
 
 fn fences(executors: &mut Executors, id: i64, number: u64, lease: LeaseToken, held: &[i64]) {
     let held = held.iter().map(|run| (RunId::new(*run), 1)).collect();
-    let answer = FenceAnswer { lease, held, finished: [].into(), starts: StartReports::default() };
+    let answer = FenceAnswer { lease, held_runs: held, finished_runs: [].into(), starts: StartReports::default() };
     executors.record_fence_answer(ExecutorId::new(id), number, answer);
 }
 
@@ -238,7 +238,12 @@ fn executors_of_another_app_are_not_heard() {
             executors.join(
                 session,
                 &online,
-                Report { predecessor, finished, lineage: predecessor.into_iter().collect(), ..Report::default() },
+                Report {
+                    predecessor,
+                    finished_runs: finished,
+                    lineage: predecessor.into_iter().collect(),
+                    ..Report::default()
+                },
             );
             fences(&mut executors, id, 1, DEAD, &[99_000]);
         }
@@ -422,8 +427,8 @@ fn another_attempt_is_not_the_one_that_is_called_for() {
     join(&mut executors, 1, 1, Report::default());
     let answer = |attempt| FenceAnswer {
         lease: DEAD,
-        held: [(RunId::new(99_000), attempt)].into(),
-        finished: [].into(),
+        held_runs: [(RunId::new(99_000), attempt)].into(),
+        finished_runs: [].into(),
         starts: StartReports::default(),
     };
     executors.record_fence_answer(ExecutorId::new(1), 1, answer(2));
@@ -487,7 +492,7 @@ fn a_journal_counts_before_the_fence_is_answered() {
         let predecessor = predecessor.map(ExecutorId::new);
         let finished = [(RunId::new(99_000), 1)].into();
         let lineage = predecessor.into_iter().collect();
-        join(&mut executors, id, 1, Report { finished, predecessor, lineage, ..Report::default() });
+        join(&mut executors, id, 1, Report { finished_runs: finished, predecessor, lineage, ..Report::default() });
         assert_eq!(resolve(&mut rollcall, &executors), expected, "{id}");
     }
 }
