@@ -190,9 +190,9 @@ fn with_only_old(mut comparison: Comparison, old_only: Comparison) -> Comparison
 /// The fires of a job in a range.
 struct Fires {
     rondel_fires: Vec<RondelFire>,
-    /// Those of the other scheduler.
+    /// The fires of the other scheduler.
     old_fires: Vec<OldFire>,
-    /// Those of the other scheduler at instants that Rondel skipped for a reason of its own.
+    /// The fires of the other scheduler at instants that Rondel skipped for a reason of its own.
     old_fires_at_skips: Vec<OldFire>,
     /// Whether the range has more fires.
     is_cut: bool,

@@ -51,7 +51,7 @@ rondel_core::plain_word_enum! {
         ApiRate = "api_rate",
         /// Time for a TLS handshake or the head of a request.
         HeaderTimeout = "header_timeout",
-        /// Time for a body.
+        /// Time for the body of a request.
         BodyTimeout = "body_timeout",
         /// Time for a client to accept more of an answer.
         WriteTimeout = "write_timeout",

@@ -23,7 +23,7 @@ pub(super) enum CheckBudget {
     AllErrors,
     /// Only deciding whether the parameters fit.
     ValidityOnly,
-    /// Nothing.
+    /// No check.
     NoCheck,
 }
 
