@@ -237,7 +237,7 @@ async fn move_next_jobs(
     if strategy.depends_on_load() || strategy == ClaimStrategy::Default {
         count_loads(shared, &mut node_shares, now).await?;
     }
-    let share = |one: JobAtHome| JobShare { job: one.job, recent_fires: one.recent_fires.thousandths_at(now) };
+    let share = |job: JobAtHome| JobShare { job: job.job, recent_fires: job.recent_fires.thousandths_at(now) };
     let (jobs, next_after) = read_jobs_at_home(shared, own_node, after_job).await?;
     let jobs: Vec<JobShare> = jobs.into_iter().map(share).collect();
     let misplaced_jobs: Vec<(JobId, NodeId)> = match reason {
@@ -321,7 +321,7 @@ async fn read_jobs_at_home(
     loop {
         let page = shared.store.jobs_at(home, after_job, PAGE_LEN).await?;
         let is_last = page.len() < usize::try_from(PAGE_LEN).unwrap_or(usize::MAX);
-        after_job = page.last().map_or(after_job, |one| one.job);
+        after_job = page.last().map_or(after_job, |job| job.job);
         jobs.extend(page);
         if is_last || jobs.len() >= ROUND_JOB_COUNT {
             return Ok((jobs, Some(after_job).filter(|_| !is_last)));

@@ -42,13 +42,13 @@ impl SwitchBoard {
 
     pub(crate) fn of_executor(&self, app: AppId, name: &str) -> Switch {
         let switches = self.switches.read().unwrap_or_else(PoisonError::into_inner);
-        switches.of_executor(app, name).map_or(Switch::Active, |one| one.switch)
+        switches.of_executor(app, name).map_or(Switch::Active, |executor| executor.switch)
     }
 
     /// The executors whose switch is not active.
     pub(crate) fn executors(&self) -> BTreeMap<(AppId, String), Switch> {
         let switches = self.switches.read().unwrap_or_else(PoisonError::into_inner);
-        switches.executors.iter().map(|one| ((one.app, one.name.clone()), one.switch)).collect()
+        switches.executors.iter().map(|executor| ((executor.app, executor.name.clone()), executor.switch)).collect()
     }
 
     pub(crate) fn stopped_apps(&self) -> Vec<AppId> {

@@ -25,6 +25,6 @@ pub(super) fn busy_with_groups(d: &Decision<'_>, ready: &ReadyRun) -> Vec<Obstac
     };
     let busy_executors = executors.eligible_executors(ready).into_iter().filter(is_busy);
     busy_executors
-        .map(|one| Obstacle { executor: one.name.clone(), kind: ObstacleKind::Busy, condition: None })
+        .map(|online| Obstacle { executor: online.name.clone(), kind: ObstacleKind::Busy, condition: None })
         .collect()
 }

@@ -77,8 +77,8 @@ pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_past_deadline: bool
         }
         Choice::Wait => {
             let executor_candidates = fit_executors.iter().zip(&candidates);
-            let silent_executors =
-                executor_candidates.filter(|(_, one)| one.refusal.is_none() && one.answer == Answer::Missing);
+            let silent_executors = executor_candidates
+                .filter(|(_, candidate)| candidate.refusal.is_none() && candidate.answer == Answer::Missing);
             RouteDecision::Wait(silent_executors.map(|(online, _)| online.session.executor).collect())
         }
         Choice::NoExecutor => RouteDecision::NoExecutor,
@@ -88,8 +88,8 @@ pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_past_deadline: bool
 /// Skips executors that left triggers unanswered lately, if another one is available.
 fn avoid_silent(d: &Decision<'_>, executors: &[&ConnectedExecutor], candidates: &mut [Candidate<'_>]) {
     let is_avoided = |online: &ConnectedExecutor| d.state.executors.silences.is_avoided(online.session.executor, d.now);
-    if executors.iter().any(|one| one.takes_new() && !is_avoided(one)) {
-        for (candidate, _) in candidates.iter_mut().zip(executors).filter(|(_, one)| is_avoided(one)) {
+    if executors.iter().any(|online| online.takes_new() && !is_avoided(online)) {
+        for (candidate, _) in candidates.iter_mut().zip(executors).filter(|(_, online)| is_avoided(online)) {
             candidate.refusal = candidate.refusal.or(Some(Refusal::Silent));
         }
     }
@@ -137,7 +137,7 @@ fn choose_for_group(
     // A group that moves has left its executor for one that had a free slot a moment ago. It must not come back because short runs
     // are on their way there.
     let has_room =
-        |name: &str| executors.iter().zip(&candidates).any(|(one, to)| one.name == name && to.refusal.is_none());
+        |name: &str| executors.iter().zip(&candidates).any(|(online, to)| online.name == name && to.refusal.is_none());
     let is_moving = ready.run.reason == Some(Reason::Moved) && ready.run.executor.as_deref().is_none_or(has_room);
     let executor_with_slot = if is_moving { None } else { least_loaded(&loads(false), per_executor) };
     match executor_with_slot.or_else(|| least_loaded(&loads(true), per_executor)) {

@@ -115,7 +115,9 @@ impl DispatchLoop {
     /// Handles an event. Its items are handled one by one if the decision about one item reads state that the effects of another one change.
     fn receive(&mut self, event: Event, now: Timestamp) {
         match event {
-            Event::Settled(all) => all.into_iter().for_each(|one| self.handle(Event::Settled(vec![one]), now)),
+            Event::Settled(all) => {
+                all.into_iter().for_each(|settled_attempt| self.handle(Event::Settled(vec![settled_attempt]), now))
+            }
             Event::RowsChecked(asked, checks) => {
                 let rows: HashMap<RunId, RunCheck> = checks.into_iter().map(|check| (check.id, check)).collect();
                 for run in asked {

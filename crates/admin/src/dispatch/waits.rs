@@ -178,7 +178,9 @@ fn require_marks(d: &mut Decision<'_>, notes: &[NotedWait]) {
         if let Some(open_run) = d.state.runs.get_mut(note.run).filter(|open| open.ready.run.attempt == note.attempt) {
             open_run.ready.has_noted_wait = true;
         }
-        if let Some(active) = d.state.runs.active_mut(note.run).filter(|one| one.ready.run.attempt == note.attempt) {
+        if let Some(active) =
+            d.state.runs.active_mut(note.run).filter(|active| active.ready.run.attempt == note.attempt)
+        {
             active.ready.has_noted_wait = true;
             active.row_names_executor |= matches!(note.place, WaitPlace::Executor(Some(_)));
         }

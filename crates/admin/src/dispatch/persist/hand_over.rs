@@ -50,7 +50,7 @@ impl StepLoop {
             records.extend(store.executors(namespace, heard_since).await?);
         }
         // The switch of an executor applies at every node: if it is off here, no other node gives the executor runs.
-        records.retain(|one| self.shared.switches.of_executor(one.app, &one.name) == Switch::Active);
+        records.retain(|record| self.shared.switches.of_executor(record.app, &record.name) == Switch::Active);
         let executors_elsewhere =
             RemoteExecutors::new(lease.token.node, &self.shared.membership.nodes(), &sessions, &records, now);
         for (node, jobs) in executors_elsewhere.homes_for(stranded_runs) {

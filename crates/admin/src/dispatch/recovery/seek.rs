@@ -180,7 +180,7 @@ impl RemoteExecutors {
 
     /// The node that hears the most executors that are fit for this run. If several nodes hear equally many, the one with the lowest id.
     fn node_for(&self, ready: &ReadyRun) -> Option<NodeId> {
-        let is_fit = |id: &&ExecutorId| self.executors.get(*id).is_some_and(|one| one.is_fit(ready));
+        let is_fit = |id: &&ExecutorId| self.executors.get(*id).is_some_and(|executor| executor.is_fit(ready));
         let executor_counts = self.by_node.iter().map(|(node, heard)| (heard.iter().filter(is_fit).count(), *node));
         let best_count_and_node = executor_counts
             .filter(|(count, _)| *count > 0)

@@ -174,7 +174,8 @@ impl ForeignLoop {
         if is_earlier && stored_attempts.is_none() {
             return ResultDecision::Deferred;
         }
-        let ended_attempt = stored_attempts.and_then(|known| known.iter().find(|one| one.attempt == result.attempt));
+        let ended_attempt =
+            stored_attempts.and_then(|known| known.iter().find(|attempt| attempt.attempt == result.attempt));
         let sent_attempt = self.shared.sent_runs.get(result.run).filter(|(attempt, _)| *attempt == result.attempt);
         let reported = ReportedRun { run, ended_attempt, sent_to: sent_attempt.map(|(_, executor)| executor) };
         let (token, lost_after) = (self.shared.membership.token(), self.shared.config.lost_after);
