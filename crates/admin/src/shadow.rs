@@ -180,7 +180,9 @@ fn shadow_range(created_at: Timestamp, (mode, promoted_at): (Mode, Option<Timest
 fn with_only_old(mut comparison: Comparison, old_only: Comparison) -> Comparison {
     comparison.only_old += old_only.only_old;
     comparison.differences.extend(old_only.differences);
-    comparison.differences.sort_by_key(|one| (one.kind == DifferenceKind::OtherExecutor, one.at, one.source_id));
+    comparison.differences.sort_by_key(|difference| {
+        (difference.kind == DifferenceKind::OtherExecutor, difference.at, difference.source_id)
+    });
     let dropped_count = comparison.differences.len().saturating_sub(DIFFERENCE_COUNT_MAX);
     comparison.differences.truncate(DIFFERENCE_COUNT_MAX);
     comparison.differences_more += old_only.differences_more + u64::try_from(dropped_count).unwrap_or(u64::MAX);

@@ -34,7 +34,10 @@ pub(super) async fn begin(node: &Node, app: &App, action: &str, job: &str) -> Re
         request_id: None,
         action: action.to_owned(),
         object: job.to_owned(),
-        namespace: namespaces.into_iter().find(|one| one.id == app.namespace).map(|one| one.name),
+        namespace: namespaces
+            .into_iter()
+            .find(|namespace| namespace.id == app.namespace)
+            .map(|namespace| namespace.name),
         verdict: Verdict::Allowed,
         before: None,
         after: Some(INCOMPLETE.to_owned()),

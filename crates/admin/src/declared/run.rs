@@ -71,8 +71,10 @@ impl DeclareLoop {
         let now = self.node.now();
         for (app, online) in &apps {
             // Executors of one build declare the same set, which is recorded once.
-            let declared_set: BTreeMap<&str, &str> =
-                online.iter().map(|one| (one.declared_set.hash.as_str(), one.declared_set.specs.as_str())).collect();
+            let declared_set: BTreeMap<&str, &str> = online
+                .iter()
+                .map(|executor| (executor.declared_set.hash.as_str(), executor.declared_set.specs.as_str()))
+                .collect();
             for (hash, specs) in declared_set {
                 self.node.store().record_declared_set(*app, hash, specs, now).await?;
             }
@@ -104,7 +106,10 @@ impl DeclareLoop {
             headers.iter().filter(|header| header.app == id).map(|header| header.hash.clone()).collect();
         let state = AppState {
             living_hashes,
-            online_sessions: declaring_executors.iter().map(|one| (one.session.executor, one.session.number)).collect(),
+            online_sessions: declaring_executors
+                .iter()
+                .map(|executor| (executor.session.executor, executor.session.number))
+                .collect(),
         };
         let has_problems = !self.node.declared().problems(id).is_empty();
         if self.applied_states.get(&id) == Some(&state) && !has_problems {
@@ -112,7 +117,7 @@ impl DeclareLoop {
         }
         let app = App { id, namespace: any_executor.namespace, name: any_executor.app_name.clone() };
         let mut problems = Box::pin(reconcile_app(&self.node, &app, living_since)).await?;
-        problems.extend(declaring_executors.iter().filter_map(|one| one.declared_set.refusal.clone()));
+        problems.extend(declaring_executors.iter().filter_map(|executor| executor.declared_set.refusal.clone()));
         problems.sort();
         problems.dedup();
         let is_news = self.node.declared().set_problems(id, &problems);
@@ -121,17 +126,17 @@ impl DeclareLoop {
             tracing::warn!(app = app.name, job, pointer, message, "cannot apply a declared job");
         }
         let previous_state = self.applied_states.insert(id, state);
-        let was_connected = |one: &DeclaringExecutor| {
-            previous_state
-                .as_ref()
-                .is_some_and(|known| known.online_sessions.contains(&(one.session.executor, one.session.number)))
+        let was_connected = |executor: &DeclaringExecutor| {
+            previous_state.as_ref().is_some_and(|known| {
+                known.online_sessions.contains(&(executor.session.executor, executor.session.number))
+            })
         };
         // An executor that was already connected is notified of changes only, a new one of all its problems.
-        for one in declaring_executors.iter().filter(|one| one.declared_set.has_content()) {
-            let own_problems = one.declared_set.problems_of_executor(&problems);
-            let has_news = if was_connected(one) { is_news } else { !own_problems.is_empty() };
+        for executor in declaring_executors.iter().filter(|executor| executor.declared_set.has_content()) {
+            let own_problems = executor.declared_set.problems_of_executor(&problems);
+            let has_news = if was_connected(executor) { is_news } else { !own_problems.is_empty() };
             if has_news {
-                board::send(&one.session, &own_problems);
+                board::send(&executor.session, &own_problems);
             }
         }
         Ok(true)

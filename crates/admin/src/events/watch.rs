@@ -215,8 +215,8 @@ impl State {
         }
         self.since = self.since.or(Some(now));
         self.last_snapshot.apply(snapshot, now);
-        for one in changes {
-            let kind = match one {
+        for change in changes {
+            let kind = match change {
                 Change::Run(snapshot) => {
                     let job = names.job_names.get(&snapshot.job).cloned().unwrap_or_default();
                     EventKind::Run { snapshot, job }
@@ -322,8 +322,8 @@ impl ChangeNames {
     ) -> Result<Self, StoreError> {
         let mut jobs: Vec<JobId> = Vec::new();
         let mut places: Vec<(NamespaceId, AppId)> = Vec::new();
-        for one in changes {
-            match one {
+        for change in changes {
+            match change {
                 Change::Run(run) => {
                     jobs.push(run.job);
                     places.push((run.namespace, run.app));

@@ -188,12 +188,14 @@ fn engine_steps(shared: &Shared, now: Timestamp) -> Vec<Family> {
 fn loops(shared: &Shared, now: Timestamp) -> Vec<Family> {
     let reports = shared.loops.reports();
     let loop_label = |name: &str| vec![label("loop", name)];
-    let tick_ages =
-        reports.iter().filter_map(|one| Some((loop_label(&one.name), now.since(one.ticked_at?).as_secs_f64())));
+    let tick_ages = reports
+        .iter()
+        .filter_map(|report| Some((loop_label(&report.name), now.since(report.ticked_at?).as_secs_f64())));
     let tick_ages: Vec<_> = tick_ages.collect();
-    let durations = reports.iter().map(|one| (loop_label(&one.name), to_f64(one.took_ms) / 1_000.0));
-    let failing = reports.iter().map(|one| (loop_label(&one.name), f64::from(u8::from(one.failing_since.is_some()))));
-    let failed_counts = reports.iter().map(|one| (loop_label(&one.name), one.failed_count));
+    let durations = reports.iter().map(|report| (loop_label(&report.name), to_f64(report.took_ms) / 1_000.0));
+    let failing =
+        reports.iter().map(|report| (loop_label(&report.name), f64::from(u8::from(report.failing_since.is_some()))));
+    let failed_counts = reports.iter().map(|report| (loop_label(&report.name), report.failed_count));
     vec![
         Family::gauges("rondel_loop_last_tick_age_seconds", "Since the last tick of a loop ended", tick_ages),
         Family::gauges("rondel_loop_last_tick_seconds", "How long the last tick of a loop took", durations),
@@ -257,12 +259,12 @@ fn executors(shared: &Shared) -> Vec<Family> {
     let names: BTreeMap<NamespaceId, String> = shared.definitions.namespaces.namespace_names().into_iter().collect();
     let mut counts: BTreeMap<(String, String, &str), u64> = BTreeMap::new();
     let mut slots: BTreeMap<(String, String, &str), u64> = BTreeMap::new();
-    for one in shared.registry.all() {
-        let namespace = names.get(&one.namespace).cloned().unwrap_or_else(|| one.namespace.to_string());
-        let key = |state| (namespace.clone(), one.app_name.clone(), state);
-        *counts.entry(key(if one.is_draining { "draining" } else { "online" })).or_default() += 1;
-        *slots.entry(key("busy")).or_default() += u64::from(one.running.min(one.slots));
-        *slots.entry(key("free")).or_default() += u64::from(one.slots.saturating_sub(one.running));
+    for executor in shared.registry.all() {
+        let namespace = names.get(&executor.namespace).cloned().unwrap_or_else(|| executor.namespace.to_string());
+        let key = |state| (namespace.clone(), executor.app_name.clone(), state);
+        *counts.entry(key(if executor.is_draining { "draining" } else { "online" })).or_default() += 1;
+        *slots.entry(key("busy")).or_default() += u64::from(executor.running.min(executor.slots));
+        *slots.entry(key("free")).or_default() += u64::from(executor.slots.saturating_sub(executor.running));
     }
     let with_labels = |counts: BTreeMap<(String, String, &'static str), u64>| {
         counts.into_iter().map(|((namespace, app, state), count)| {

@@ -130,7 +130,7 @@ impl ContextReader<'_> {
         let silent_before = now - self.0.heartbeat().saturating_mul(SILENT_HEARTBEATS);
         let state = |seen: Timestamp, otherwise| if seen < silent_before { State::Silent(seen) } else { otherwise };
         let mut states = BTreeMap::new();
-        for online_name in self.0.online_names().into_iter().filter(|one| one.app == app) {
+        for online_name in self.0.online_names().into_iter().filter(|online_executor| online_executor.app == app) {
             if let Some(executor) = self.0.online_executor(online_name.id) {
                 let is_active = self.0.executor_switch(app, &executor.name) == Switch::Active;
                 let kind = if executor.is_draining || !is_active { State::Draining } else { State::Taking };
@@ -153,12 +153,12 @@ impl ContextReader<'_> {
         }
         let ids: Vec<ExecutorId> = states_elsewhere.keys().copied().collect();
         let records = self.0.store().executors_by_id(&ids, Timestamp::EPOCH).await?;
-        let named_states = records.into_iter().filter_map(|one| {
-            let state = match (*states_elsewhere.get(&one.id)?, self.0.executor_switch(app, &one.name)) {
+        let named_states = records.into_iter().filter_map(|record| {
+            let state = match (*states_elsewhere.get(&record.id)?, self.0.executor_switch(app, &record.name)) {
                 (State::Taking, Switch::Draining | Switch::Stopped) => State::Draining,
                 (state, _) => state,
             };
-            Some((one.id, (state, one.name)))
+            Some((record.id, (state, record.name)))
         });
         states.extend(named_states);
         Ok(states)
@@ -220,8 +220,8 @@ impl ContextReader<'_> {
         let definitions = self.0.store().definitions(&definitions.into_iter().collect::<Vec<_>>()).await?;
         let is_counted = |limit: &ConcurrencySpec| limit.key == key;
         let definitions_in_limit =
-            definitions.into_iter().filter(|one| one.spec.concurrency.as_ref().is_some_and(is_counted));
-        Ok(definitions_in_limit.map(|one| (one.job, one.version)).collect())
+            definitions.into_iter().filter(|definition| definition.spec.concurrency.as_ref().is_some_and(is_counted));
+        Ok(definitions_in_limit.map(|definition| (definition.job, definition.version)).collect())
     }
 
     /// Some shards of a broadcast that have the same verdict as the broadcast, sorted by shard index.
@@ -258,7 +258,7 @@ impl ContextReader<'_> {
         };
         let Some(name) = run.detail.as_ref().and_then(|detail| detail.parent.as_deref()) else { return Ok(first_run) };
         if let Some(first_run) = &first_run
-            && self.0.store().job_names(&[first_run.job]).await?.iter().any(|(_, one)| one == name)
+            && self.0.store().job_names(&[first_run.job]).await?.iter().any(|(_, job_name)| job_name == name)
         {
             return Ok(Some(first_run.clone()));
         }

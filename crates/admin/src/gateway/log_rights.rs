@@ -74,8 +74,9 @@ impl RunFacts<'_> {
             return false;
         }
         if attempt < run.attempt {
-            let ended_attempt = self.attempts.iter().find(|one| one.attempt == attempt);
-            return ended_attempt.is_some_and(|one| one.executor_id == Some(executor) && !is_late(one.finished_at));
+            let ended_attempt = self.attempts.iter().find(|ended| ended.attempt == attempt);
+            return ended_attempt
+                .is_some_and(|ended| ended.executor_id == Some(executor) && !is_late(ended.finished_at));
         }
         let sent_to = self.sent_attempt.filter(|(sent, _)| *sent == attempt).map(|(_, executor)| executor);
         match (run.executor_id, sent_to) {

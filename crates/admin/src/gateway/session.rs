@@ -279,7 +279,7 @@ impl Session {
             Body::Replies(replies) => {
                 self.shared.registry.record_heard(id, now, None);
                 replies.replies.iter().for_each(|reply| self.note_progress(reply));
-                let replies: Vec<_> = replies.replies.iter().filter_map(|one| reply(one, now)).collect();
+                let replies: Vec<_> = replies.replies.iter().filter_map(|one_reply| reply(one_reply, now)).collect();
                 if !replies.is_empty() {
                     self.notify(Event::Replies(id, replies)).await;
                 }

@@ -53,7 +53,7 @@ pub fn check(password: &str, account: &str) -> Result<(), String> {
         return Err(format!("a password has at most {PASSWORD_LEN_MAX} bytes"));
     }
     let first_char = password.chars().next();
-    if password.eq_ignore_ascii_case(account) || password.chars().all(|one| Some(one) == first_char) {
+    if password.eq_ignore_ascii_case(account) || password.chars().all(|letter| Some(letter) == first_char) {
         return Err("this password is easy to guess; choose another one".to_owned());
     }
     Ok(())

@@ -230,7 +230,7 @@ pub(crate) fn missing_channel_error<'n>(
 
 /// The error for a channel that was deleted while the definition was checked.
 pub(super) fn deleted_channel_error(expect: Option<&ExpectSpec>, name: &str) -> FieldError {
-    let index = expect.and_then(|expect| expect.channels.iter().position(|one| one == name));
+    let index = expect.and_then(|expect| expect.channels.iter().position(|channel| channel == name));
     FieldError::new(
         format!("/expect/channels/{}", index.unwrap_or_default()),
         format!("there is no channel {name:?}: it was deleted meanwhile"),

@@ -52,13 +52,14 @@ impl Histogram {
 
     /// The number in each bucket.
     pub(crate) fn counts(&self) -> Vec<u64> {
-        self.counts.iter().map(|one| one.load(Ordering::Relaxed)).collect()
+        self.counts.iter().map(|count| count.load(Ordering::Relaxed)).collect()
     }
 
     pub(crate) fn read(&self) -> HistogramSnapshot {
         let ends = self.ends_ms.iter().map(|end| Duration::from_millis(*end).as_secs_f64());
         let ends = ends.chain(std::iter::once(f64::INFINITY));
-        let buckets: Vec<(f64, u64)> = ends.zip(self.counts.iter().map(|one| one.load(Ordering::Relaxed))).collect();
+        let buckets: Vec<(f64, u64)> =
+            ends.zip(self.counts.iter().map(|count| count.load(Ordering::Relaxed))).collect();
         let count = buckets.iter().map(|(_, count)| count).sum();
         let sum_seconds = Duration::from_micros(self.sum_us.load(Ordering::Relaxed)).as_secs_f64();
         HistogramSnapshot { buckets, sum_seconds, count }

@@ -185,9 +185,11 @@ fn choose_leaving(groups: &mut BTreeMap<Owner, GroupState>, shared: &Shared, sna
             |seen: &&GroupState| seen.seen_at == now && seen.executor == id && seen.is_leaving == leaves;
         u32::try_from(groups.values().filter(is_of_executor).count()).unwrap_or(u32::MAX)
     };
-    let mut loads: Vec<Load> =
-        executors.iter().map(|(one, room)| Load { groups: count(groups, one.id, false), room: *room }).collect();
-    for (executor, _) in executors.iter().filter(|(one, _)| is_stopped(shared, snapshot, one)) {
+    let mut loads: Vec<Load> = executors
+        .iter()
+        .map(|(executor, room)| Load { groups: count(groups, executor.id, false), room: *room })
+        .collect();
+    for (executor, _) in executors.iter().filter(|(executor, _)| is_stopped(shared, snapshot, executor)) {
         // Its groups leave whether or not another executor takes them.
         for seen in groups.values_mut().filter(|seen| seen.seen_at == now && seen.executor == executor.id) {
             (seen.is_leaving, seen.mode) = (true, GroupMode::Leaves);
@@ -212,9 +214,9 @@ fn choose_leaving(groups: &mut BTreeMap<Owner, GroupState>, shared: &Shared, sna
 
 /// The executors that have the job's handler, by id: their room, whether they are stopped, and the number of their stream.
 pub(super) fn executors(shared: &Shared, snapshot: &PumpSnapshot<'_>) -> Vec<(ExecutorId, Room, bool, Option<u64>)> {
-    let executor_row = |(one, room): (OnlineExecutor, Room)| {
-        let stream = shared.pumps.stream(one.id).map(|stream| stream.number);
-        (one.id, room, is_stopped(shared, snapshot, &one), stream)
+    let executor_row = |(executor, room): (OnlineExecutor, Room)| {
+        let stream = shared.pumps.stream(executor.id).map(|stream| stream.number);
+        (executor.id, room, is_stopped(shared, snapshot, &executor), stream)
     };
     let mut executors: Vec<_> = online(shared, snapshot).into_iter().map(executor_row).collect();
     executors.sort_by_key(|(id, ..)| *id);
@@ -229,14 +231,14 @@ fn is_stopped(shared: &Shared, snapshot: &PumpSnapshot<'_>, executor: &OnlineExe
 fn online(shared: &Shared, snapshot: &PumpSnapshot<'_>) -> Vec<(OnlineExecutor, Room)> {
     let (job, app) = (snapshot.job(), snapshot.compiled.app);
     let is_app_on = shared.switches.of_app(app) == Switch::Active;
-    let room = |one: &OnlineExecutor| {
-        let name = given_name(&one.name);
+    let room = |executor: &OnlineExecutor| {
+        let name = given_name(&executor.name);
         let is_on = is_app_on && shared.switches.of_executor(app, name) == Switch::Active;
-        if one.is_draining || !is_on || !job.select.admits(name, &one.labels) {
+        if executor.is_draining || !is_on || !job.select.admits(name, &executor.labels) {
             return Room::Off;
         }
-        if one.running < one.slots && !one.is_avoided(snapshot.now) { Room::Open } else { Room::Full }
+        if executor.running < executor.slots && !executor.is_avoided(snapshot.now) { Room::Open } else { Room::Full }
     };
-    let has_handler = |one: &OnlineExecutor| one.app == app && one.handlers.contains(&job.handler);
-    shared.registry.all().into_iter().filter(has_handler).map(|one| (one.clone(), room(&one))).collect()
+    let has_handler = |executor: &OnlineExecutor| executor.app == app && executor.handlers.contains(&job.handler);
+    shared.registry.all().into_iter().filter(has_handler).map(|executor| (executor.clone(), room(&executor))).collect()
 }

@@ -216,10 +216,11 @@ impl Registry {
         handler: &str,
     ) -> Option<Option<Arc<ParamsSchema>>> {
         let online_by_id = self.online.read().unwrap_or_else(PoisonError::into_inner);
-        let is_of_app = |one: &&OnlineExecutor| one.namespace == namespace && one.app_name == app;
-        let mut capable_executors = online_by_id.values().filter(is_of_app).filter(|one| one.takes(handler)).peekable();
+        let is_of_app = |executor: &&OnlineExecutor| executor.namespace == namespace && executor.app_name == app;
+        let mut capable_executors =
+            online_by_id.values().filter(is_of_app).filter(|executor| executor.takes(handler)).peekable();
         capable_executors.peek()?;
-        Some(common_schema(capable_executors.map(|one| one.params_schemas.get(handler))))
+        Some(common_schema(capable_executors.map(|executor| executor.params_schemas.get(handler))))
     }
 
     /// The handlers of an app, by name, with [`rondel_core::name::ANY_HANDLER`] for executors that announce none and take all. Executors
@@ -227,7 +228,7 @@ impl Registry {
     pub(crate) fn handlers(&self, app: AppId) -> Vec<Handler> {
         let online_by_id = self.online.read().unwrap_or_else(PoisonError::into_inner);
         let mut capable_executors: Vec<_> =
-            online_by_id.values().filter(|one| one.app == app && !one.is_draining).collect();
+            online_by_id.values().filter(|executor| executor.app == app && !executor.is_draining).collect();
         capable_executors.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
         let mut by_handler: BTreeMap<&String, Vec<&OnlineExecutor>> = BTreeMap::new();
         for taker in capable_executors {
@@ -237,8 +238,8 @@ impl Registry {
         }
         let handler = |(name, takers): (&String, Vec<&OnlineExecutor>)| Handler {
             name: name.clone(),
-            executors: takers.iter().map(|one| one.name.clone()).collect(),
-            params_schema: common_schema(takers.iter().map(|one| one.params_schemas.get(name))),
+            executors: takers.iter().map(|executor| executor.name.clone()).collect(),
+            params_schema: common_schema(takers.iter().map(|executor| executor.params_schemas.get(name))),
         };
         by_handler.into_iter().map(handler).collect()
     }
@@ -246,12 +247,12 @@ impl Registry {
     /// The names of all online executors, without the rest of their hellos.
     pub(crate) fn online_names(&self) -> Vec<OnlineName> {
         let online_by_id = self.online.read().unwrap_or_else(PoisonError::into_inner);
-        let name = |one: &OnlineExecutor| OnlineName {
-            id: one.id,
-            namespace: one.namespace,
-            app: one.app,
-            app_name: one.app_name.clone(),
-            name: one.name.clone(),
+        let name = |executor: &OnlineExecutor| OnlineName {
+            id: executor.id,
+            namespace: executor.namespace,
+            app: executor.app,
+            app_name: executor.app_name.clone(),
+            name: executor.name.clone(),
         };
         online_by_id.values().map(name).collect()
     }

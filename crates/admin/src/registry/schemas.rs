@@ -166,9 +166,9 @@ impl ParamsSchema {
         }
         let branches =
             fitting_branches.iter().filter_map(|branch| branch.first()).flat_map(|error| self.field_errors(error));
-        let relative = |one: FieldError| {
-            let rest_of_pointer = one.pointer.strip_prefix(place).unwrap_or_default();
-            if rest_of_pointer.is_empty() { one.message } else { format!("{rest_of_pointer} {}", one.message) }
+        let relative = |error: FieldError| {
+            let rest_of_pointer = error.pointer.strip_prefix(place).unwrap_or_default();
+            if rest_of_pointer.is_empty() { error.message } else { format!("{rest_of_pointer} {}", error.message) }
         };
         let choices: Vec<_> = branches.take(ERROR_COUNT_MAX).map(relative).collect();
         let message = format!("{} fits none of its choices: {}", value_text(error.instance()), choices.join("; "));

@@ -215,15 +215,15 @@ pub async fn rows(node: &Node, kind: PointKind, groups: &[Group], range: ReportR
 /// The store's.
 pub async fn failures(node: &Node, query: FailureQuery<'_>) -> Result<Vec<Failure>, StoreError> {
     let messages = node.store().failure_messages(&FailureQuery { from: Step::Day.floor(query.from), ..query }).await?;
-    let ids: BTreeSet<_> = messages.iter().flat_map(|one| &one.jobs).map(|(job, _)| *job).collect();
+    let ids: BTreeSet<_> = messages.iter().flat_map(|message| &message.jobs).map(|(job, _)| *job).collect();
     let ids: Vec<_> = ids.into_iter().collect();
     let names: HashMap<_, _> = node.store().job_names(&ids).await?.into_iter().collect();
-    let failure = |one: FailureMessage| Failure {
-        message: one.message,
-        count: one.count,
-        job_count: one.job_count,
-        jobs: one.jobs.iter().filter_map(|(job, _)| names.get(job).cloned()).collect(),
-        newest: Some(one.newest),
+    let failure = |message: FailureMessage| Failure {
+        message: message.message,
+        count: message.count,
+        job_count: message.job_count,
+        jobs: message.jobs.iter().filter_map(|(job, _)| names.get(job).cloned()).collect(),
+        newest: Some(message.newest),
     };
     Ok(messages.into_iter().map(failure).collect())
 }

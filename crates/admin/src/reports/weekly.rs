@@ -54,7 +54,7 @@ pub async fn save_schedule(
     let store = node.store();
     if store.channel(namespace, &spec.channel).await?.is_none() {
         let channels = store.channels(namespace).await?;
-        let channel_names = channels.iter().map(|one| one.name.as_str());
+        let channel_names = channels.iter().map(|channel| channel.name.as_str());
         return Err(ScheduleError::Invalid(vec![missing_channel_error(
             "/channel".to_owned(),
             &spec.channel,
@@ -175,7 +175,7 @@ async fn message(
 ) -> Result<Option<NewMessage>, StoreError> {
     let (store, namespace) = (node.store(), schedule.namespace);
     let channel = store.channel(namespace, &schedule.spec.channel).await?;
-    let name = store.namespaces().await?.into_iter().find(|one| one.id == namespace).map(|one| one.name);
+    let name = store.namespaces().await?.into_iter().find(|record| record.id == namespace).map(|record| record.name);
     let Some((channel, name)) = channel.zip(name) else { return Ok(None) };
     Ok(Some(NewMessage {
         id: MessageId::new(node.new_id()),
@@ -237,14 +237,19 @@ fn first_day(from: Timestamp) -> Timestamp {
 
 /// The newest run of each of these failures, if it is still kept.
 async fn samples(node: &Node, failures: &[Failure]) -> Result<Vec<RunSample>, StoreError> {
-    let ids: Vec<_> = failures.iter().filter_map(|one| one.newest).collect();
+    let ids: Vec<_> = failures.iter().filter_map(|failure| failure.newest).collect();
     let runs = node.store().runs(&ids).await?;
-    let sample = |one: &Failure| {
-        let run = runs.iter().find(|run| Some(run.id) == one.newest)?;
-        let job = one.jobs.first()?.clone();
-        Some(RunSample { run: run.id, job, fire_at: run.fire_at, message: format!("{} × {}", one.count, one.message) })
+    let sample = |failure: &Failure| {
+        let run = runs.iter().find(|run| Some(run.id) == failure.newest)?;
+        let job = failure.jobs.first()?.clone();
+        Some(RunSample {
+            run: run.id,
+            job,
+            fire_at: run.fire_at,
+            message: format!("{} × {}", failure.count, failure.message),
+        })
     };
-    Ok(failures.iter().filter(|one| !one.message.is_empty()).filter_map(sample).collect())
+    Ok(failures.iter().filter(|failure| !failure.message.is_empty()).filter_map(sample).collect())
 }
 
 #[cfg(test)]

@@ -41,8 +41,11 @@ impl LookContext<'_> {
         }
         findings.has_more |= is_full(looks.len(), DUE_EXPECTATIONS_MAX);
         self.look_at_due(&looks, &mut observed_rules, findings).await?;
-        let due_kinds: BTreeSet<ExpectKind> =
-            observed_rules.0.values().filter_map(|one| Expectations::kind_of(&one.rule.spec)).collect();
+        let due_kinds: BTreeSet<ExpectKind> = observed_rules
+            .0
+            .values()
+            .filter_map(|observed_rule| Expectations::kind_of(&observed_rule.rule.spec))
+            .collect();
         let is_open_due = open_expectations.at.is_some_and(|at| at <= self.now);
         for kind in ExpectKind::ALL.iter().copied().filter(|kind| kind.is_about_open_runs()) {
             if due_kinds.contains(&kind) || is_open_due && open_expectations.kinds.contains(&kind) {
@@ -139,7 +142,7 @@ impl LookContext<'_> {
 
     async fn decide_expect(&self, observed_rule: ObservedRule, findings: &mut Findings) -> Result<(), StoreError> {
         let ObservedRule { rule, mut observations, due_incidents } = observed_rule;
-        let observed_ids: BTreeSet<i64> = observations.iter().map(|one| one.subject.id).collect();
+        let observed_ids: BTreeSet<i64> = observations.iter().map(|observation| observation.subject.id).collect();
         let is_old = |record: &&IncidentRecord| {
             record.incident.subject.kind == SubjectKind::Job && !observed_ids.contains(&record.incident.subject.id)
         };

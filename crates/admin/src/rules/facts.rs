@@ -141,7 +141,7 @@ impl<'a> JobFacts<'a> {
             let state = match (job, &rule.spec.condition) {
                 (Some(job), Condition::NotSucceededBy { time, zone, weekdays, .. }) => {
                     let counts_from =
-                        Deadline::parse(time, zone, weekdays).map(|one| one.counts_from(incident.started_at));
+                        Deadline::parse(time, zone, weekdays).map(|deadline| deadline.counts_from(incident.started_at));
                     let counts_from = counts_from.unwrap_or(incident.started_at);
                     let successes = self.node.store().newest_successes_since(&[job.id], counts_from).await?;
                     judge::missed_deadline(incident.started_at, counts_from, successes.first().map(|(_, at)| *at))

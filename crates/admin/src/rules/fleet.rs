@@ -68,9 +68,9 @@ pub(super) async fn no_executor(
 /// streams.
 fn present_executors(sessions: &[Session]) -> BTreeSet<(AppId, ExecutorId)> {
     let left_executors: HashSet<ExecutorId> =
-        sessions.iter().filter(|one| one.has_left).map(|one| one.executor).collect();
-    let present_sessions = sessions.iter().filter(|one| !left_executors.contains(&one.executor));
-    present_sessions.map(|one| (one.app, one.executor)).collect()
+        sessions.iter().filter(|session| session.has_left).map(|session| session.executor).collect();
+    let present_sessions = sessions.iter().filter(|session| !left_executors.contains(&session.executor));
+    present_sessions.map(|session| (session.app, session.executor)).collect()
 }
 
 /// Those of the executors that have the handler; all of them if no handler is given.
@@ -95,10 +95,10 @@ fn node_subject(node: &cluster::Node) -> Subject {
 
 pub(super) async fn node_lost(node: &Node, now: Timestamp) -> Result<Vec<Observation>, StoreError> {
     let nodes = node.store().nodes().await?;
-    let lost_nodes = nodes.iter().filter(|one| !one.is_living(now) && !one.report.is_leaving);
-    let observations = lost_nodes.map(|one| Observation {
-        subject: node_subject(one),
-        state: ConditionState::Holds { since: one.lease_until, new_count: 0 },
+    let lost_nodes = nodes.iter().filter(|server| !server.is_living(now) && !server.report.is_leaving);
+    let observations = lost_nodes.map(|server| Observation {
+        subject: node_subject(server),
+        state: ConditionState::Holds { since: server.lease_until, new_count: 0 },
         samples: Vec::new(),
     });
     Ok(observations.collect())
@@ -110,7 +110,7 @@ pub(super) async fn loop_failing(
     now: Timestamp,
 ) -> Result<Vec<Observation>, StoreError> {
     let nodes = node.store().nodes().await?;
-    Ok(nodes.iter().map(|one| observe_node(one, judge_loops(one, length, now))).collect())
+    Ok(nodes.iter().map(|server| observe_node(server, judge_loops(server, length, now))).collect())
 }
 
 /// Whether a loop of a server has been failing; unknown if the server is dead, or has not reported yet.
@@ -129,14 +129,15 @@ pub(super) async fn disk_low(
     open_incidents: &[Incident],
     now: Timestamp,
 ) -> Result<Vec<Observation>, StoreError> {
-    let is_open =
-        |id: i64| open_incidents.iter().any(|one| (one.subject.kind, one.subject.id) == (SubjectKind::Node, id));
+    let is_open = |id: i64| {
+        open_incidents.iter().any(|incident| (incident.subject.kind, incident.subject.id) == (SubjectKind::Node, id))
+    };
     let nodes = node.store().nodes().await?;
-    let observations = nodes.iter().map(|one| {
-        let is_open = is_open(one.id.get());
+    let observations = nodes.iter().map(|server| {
+        let is_open = is_open(server.id.get());
         let is_low = |disk: &DiskReport| judge::is_disk_low(limits, (disk.free_bytes, disk.size_bytes), is_open);
         let has_low = |host: &HostReport| (!host.disks.is_empty()).then(|| host.disks.iter().any(is_low));
-        observe_node(one, judge_host(one, has_low, now))
+        observe_node(server, judge_host(server, has_low, now))
     });
     Ok(observations.collect())
 }
@@ -149,7 +150,7 @@ pub(super) async fn certificate_expiring(
 ) -> Result<Vec<Observation>, StoreError> {
     let ends = |host: &HostReport| host.certificate_ends_at.map(|end| end <= now + within);
     let nodes = node.store().nodes().await?;
-    Ok(nodes.iter().map(|one| observe_node(one, judge_host(one, ends, now))).collect())
+    Ok(nodes.iter().map(|server| observe_node(server, judge_host(server, ends, now))).collect())
 }
 
 fn observe_node(node: &cluster::Node, state: ConditionState) -> Observation {
@@ -197,7 +198,7 @@ pub(super) async fn token_expiring(
     }
     let is_open = |id: TokenId| {
         let subject = (SubjectKind::Token, id.get());
-        open_incidents.iter().any(|one| (one.subject.kind, one.subject.id) == subject)
+        open_incidents.iter().any(|incident| (incident.subject.kind, incident.subject.id) == subject)
     };
     let ending_tokens = tokens.iter().filter(|token| {
         let ends = token.expires_at.is_some_and(|end| end <= now + within && (end > now || is_open(token.id)));

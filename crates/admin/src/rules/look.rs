@@ -120,7 +120,7 @@ impl<'a> LookContext<'a> {
         let no_incidents = Vec::new();
         let due_incidents = self.due_incidents.get(&rule.id).unwrap_or(&no_incidents);
         let (outdated_incidents, current_incidents): (Vec<_>, Vec<_>) =
-            due_incidents.iter().cloned().partition(|one| is_outdated(&rule.spec, one));
+            due_incidents.iter().cloned().partition(|record| is_outdated(&rule.spec, record));
         // The rule is checked only after the incidents of its previous definition have ended. Otherwise the rule would report their end as a
         // recovery.
         let is_checked = rule.check_at.is_some_and(|at| at <= self.now) && outdated_incidents.is_empty();
@@ -159,10 +159,14 @@ impl<'a> LookContext<'a> {
                 ConditionKind::Instant | ConditionKind::Polled => {}
             }
             if rule.spec.condition.kind() == ConditionKind::Instant {
-                let observed_ids: BTreeSet<i64> = observations.iter().map(|one| one.subject.id).collect();
+                let observed_ids: BTreeSet<i64> =
+                    observations.iter().map(|observation| observation.subject.id).collect();
                 let recheck_observations = self.facts.recheck_instants(rule, &current_incidents, self.now).await?;
-                observations
-                    .extend(recheck_observations.into_iter().filter(|one| !observed_ids.contains(&one.subject.id)));
+                observations.extend(
+                    recheck_observations
+                        .into_iter()
+                        .filter(|observation| !observed_ids.contains(&observation.subject.id)),
+                );
             }
         }
         findings.checks.extend(check);
@@ -180,26 +184,24 @@ impl<'a> LookContext<'a> {
         open_incidents: &[Incident],
         observations: &mut Vec<Observation>,
     ) -> Result<(), StoreError> {
-        let subject = |one: &Subject| (one.kind, one.id);
+        let subject = |subject_ref: &Subject| (subject_ref.kind, subject_ref.id);
         let observed_subjects: BTreeSet<(SubjectKind, i64)> =
-            observations.iter().map(|one| subject(&one.subject)).collect();
+            observations.iter().map(|observation| subject(&observation.subject)).collect();
         let unobserved_incidents: Vec<&Incident> =
-            open_incidents.iter().filter(|one| !observed_subjects.contains(&subject(&one.subject))).collect();
-        let job_incidents = unobserved_incidents.iter().filter(|one| one.subject.kind == SubjectKind::Job);
-        let ids: Vec<JobId> = job_incidents.map(|one| JobId::new(one.subject.id)).collect();
+            open_incidents.iter().filter(|incident| !observed_subjects.contains(&subject(&incident.subject))).collect();
+        let job_incidents = unobserved_incidents.iter().filter(|incident| incident.subject.kind == SubjectKind::Job);
+        let ids: Vec<JobId> = job_incidents.map(|incident| JobId::new(incident.subject.id)).collect();
         let jobs = self.node.store().watched_jobs_by_id(&ids).await?;
         let jobs_in_scope = jobs.iter().filter(|job| facts::is_in_scope(&rule.spec.scope, job));
         let watched_jobs: BTreeSet<i64> = jobs_in_scope.map(|job| job.id.get()).collect();
-        let is_watched = |one: &Incident| match one.subject.kind {
-            SubjectKind::Job => watched_jobs.contains(&one.subject.id),
+        let is_watched = |incident: &Incident| match incident.subject.kind {
+            SubjectKind::Job => watched_jobs.contains(&incident.subject.id),
             SubjectKind::Node => matches!(rule.spec.condition, Condition::NodeLost {}),
             SubjectKind::App | SubjectKind::Namespace | SubjectKind::Token | SubjectKind::Group => true,
         };
-        observations.extend(
-            unobserved_incidents
-                .into_iter()
-                .map(|one| if is_watched(one) { cleared_observation(one) } else { unwatched_observation(one) }),
-        );
+        observations.extend(unobserved_incidents.into_iter().map(|incident| {
+            if is_watched(incident) { cleared_observation(incident) } else { unwatched_observation(incident) }
+        }));
         Ok(())
     }
 
@@ -210,7 +212,7 @@ impl<'a> LookContext<'a> {
         findings: &mut Findings,
     ) -> Result<(), StoreError> {
         let subjects: Vec<(SubjectKind, i64)> =
-            observations.iter().map(|one| (one.subject.kind, one.subject.id)).collect();
+            observations.iter().map(|observation| (observation.subject.kind, observation.subject.id)).collect();
         let mut open_incidents: OpenIncidents = self.node.store().open_incidents(rule.id, &subjects).await?;
         let is_group = |incident: &Incident| incident.subject.kind == SubjectKind::Group;
         for record in due_incidents.iter().filter(|record| !is_group(&record.incident)) {
@@ -225,7 +227,7 @@ impl<'a> LookContext<'a> {
             .map(|incident| (incident.id, incident.clone()))
             .collect();
         let has_open = !incidents_before.is_empty();
-        let has_condition = observations.iter().any(|one| !one.state.is_clear());
+        let has_condition = observations.iter().any(|observation| !observation.state.is_clear());
         if !has_open && !has_condition {
             return Ok(());
         }
@@ -258,7 +260,8 @@ impl<'a> LookContext<'a> {
         incidents_before: &BTreeMap<IncidentId, Incident>,
         drafts: &mut Vec<MessageDraft>,
     ) -> Result<(), StoreError> {
-        let is_edited = |id: &IncidentId| incidents_before.get(id).is_some_and(|one| one.started_at <= rule.updated_at);
+        let is_edited =
+            |id: &IncidentId| incidents_before.get(id).is_some_and(|incident| incident.started_at <= rule.updated_at);
         let resolved_drafts = drafts.iter().filter(|draft| draft.notice.kind == NoticeKind::Resolved);
         let end_by_incident: BTreeMap<IncidentId, MessageDraft> = resolved_drafts
             .filter(|draft| is_edited(&draft.incident))
@@ -316,7 +319,7 @@ async fn name_and_channels(
     namespace: NamespaceId,
 ) -> Result<(String, HashMap<String, ChannelId>), StoreError> {
     let store = node.store();
-    let name = store.namespaces().await?.into_iter().find(|one| one.id == namespace).map(|one| one.name);
+    let name = store.namespaces().await?.into_iter().find(|record| record.id == namespace).map(|record| record.name);
     let channels = store.channels(namespace).await?.into_iter().map(|channel| (channel.name, channel.id));
     Ok((name.unwrap_or_default(), channels.collect()))
 }
@@ -351,15 +354,17 @@ fn address_messages(
 async fn silences(node: &Node, namespace: NamespaceId, now: Timestamp) -> Result<Vec<Silence>, StoreError> {
     let store = node.store();
     let user_silences = store.silences(namespace, now).await?.into_iter();
-    let mut silences: Vec<Silence> =
-        user_silences.map(|one| Silence { spec: one.spec, ends_at: one.ends_at, is_maintenance: false }).collect();
+    let mut silences: Vec<Silence> = user_silences
+        .map(|record| Silence { spec: record.spec, ends_at: record.ends_at, is_maintenance: false })
+        .collect();
     let windows = store.maintenance(Some(namespace), now).await?;
-    let open_windows = windows.into_iter().filter(|one| one.window.has(now));
+    let open_windows = windows.into_iter().filter(|window_record| window_record.window.has(now));
     // If its app was deleted, a window covers no jobs.
-    let windows_in_force = open_windows.filter(|one| one.window.app.is_none() || one.app_name.is_some());
-    silences.extend(windows_in_force.map(|one| Silence {
-        spec: SilenceSpec { app: one.app_name, ..SilenceSpec::default() },
-        ends_at: one.window.ends_at,
+    let windows_in_force =
+        open_windows.filter(|window_record| window_record.window.app.is_none() || window_record.app_name.is_some());
+    silences.extend(windows_in_force.map(|window_record| Silence {
+        spec: SilenceSpec { app: window_record.app_name, ..SilenceSpec::default() },
+        ends_at: window_record.window.ends_at,
         is_maintenance: true,
     }));
     Ok(silences)

@@ -171,7 +171,7 @@ async fn check(node: &Node, namespace: NamespaceId, spec: &RuleSpec) -> Result<(
 
 /// The error for a channel that was deleted while the rule was checked.
 fn deleted_channel_error(spec: &RuleSpec, name: &str) -> FieldError {
-    let pointer = match spec.channels.iter().position(|one| one == name) {
+    let pointer = match spec.channels.iter().position(|channel| channel == name) {
         Some(index) => format!("/channels/{index}"),
         None => "/escalate/channel".to_owned(),
     };
@@ -285,8 +285,9 @@ pub async fn dry_run(node: &Node, namespace: (NamespaceId, &str), spec: &RuleSpe
         ConditionKind::Instant => observe_scope(node, namespace.0, spec, now).await?,
         ConditionKind::Events => (observe_unsuccessful(node, namespace.0, spec, now).await?, None),
     };
-    let is_holding = |one: &&Observation| matches!(one.state, ConditionState::Holds { .. });
-    let subjects: Vec<Subject> = observations.iter().filter(is_holding).map(|one| one.subject.clone()).collect();
+    let is_holding = |observation: &&Observation| matches!(observation.state, ConditionState::Holds { .. });
+    let subjects: Vec<Subject> =
+        observations.iter().filter(is_holding).map(|observation| observation.subject.clone()).collect();
     let count = u64::try_from(subjects.len()).unwrap_or(u64::MAX);
     let deadline = match &spec.condition {
         Condition::NotSucceededBy { time, zone, weekdays, .. } => match Deadline::parse(time, zone, weekdays) {

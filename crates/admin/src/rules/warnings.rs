@@ -57,7 +57,7 @@ pub async fn silence_warnings(
     let names = |part: fn(&SilenceSpec) -> Option<&String>| -> BTreeSet<&str> {
         let names = silences.iter().filter_map(part).map(String::as_str);
         // Text that cannot be a name is not looked up.
-        names.filter(|one| name::check(one).is_ok()).collect()
+        names.filter(|name| name::check(name).is_ok()).collect()
     };
     let (wanted_jobs, mut jobs) = (names(|spec| spec.job.as_ref()).into_iter().collect::<Vec<_>>(), BTreeSet::new());
     for chunk in wanted_jobs.chunks(usize::try_from(PAGE_MAX).unwrap_or(1)) {

@@ -71,7 +71,7 @@ pub async fn add_by_hand(node: &Node, app: &App, address: &str, token: &str) -> 
         return Err(ByHandError::Token(sentence));
     }
     let known_addresses = store.xxl_registered_by_hand(Some(app.id), BY_HAND_COUNT_MAX).await?;
-    let is_new = !known_addresses.iter().any(|one| one.address == address.as_str());
+    let is_new = !known_addresses.iter().any(|known| known.address == address.as_str());
     if is_new && known_addresses.len() >= usize::try_from(BY_HAND_COUNT_MAX).unwrap_or(usize::MAX) {
         return Err(ByHandError::TooMany);
     }

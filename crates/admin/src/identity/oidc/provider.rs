@@ -297,7 +297,7 @@ fn is_address(email: &str) -> bool {
 fn groups(claim: Option<&Value>) -> Vec<String> {
     match claim {
         Some(Value::Array(items)) => items.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
-        Some(Value::String(one)) => vec![one.clone()],
+        Some(Value::String(group)) => vec![group.clone()],
         _ => Vec::new(),
     }
 }

@@ -84,11 +84,11 @@ pub(super) async fn grants(
     groups: &[String],
 ) -> Result<Vec<Grant>, StoreError> {
     let mut grants = Vec::new();
-    for one in group_roles.iter().filter(|one| groups.contains(&one.group)) {
-        match grant(store, &one.role).await? {
+    for group_role in group_roles.iter().filter(|group_role| groups.contains(&group_role.group)) {
+        match grant(store, &group_role.role).await? {
             Some(grant) => grants.push(grant),
             None => {
-                tracing::warn!(group = one.group, role = %one.role, "a group gives a role at a place that does not exist")
+                tracing::warn!(group = group_role.group, role = %group_role.role, "a group gives a role at a place that does not exist")
             }
         }
     }

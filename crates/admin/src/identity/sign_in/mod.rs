@@ -256,7 +256,7 @@ pub struct SignedIn {
 /// The store's.
 pub async fn by_cookie(store: &dyn Store, cookie: &str, now: Timestamp) -> Result<Option<SignedIn>, StoreError> {
     let signed_in = by_hash(store, &Token::from_text(cookie).hash(), now).await?;
-    if let Some(signed_in) = signed_in.as_ref().filter(|one| one.session.last_seen_at + USE_PERIOD <= now) {
+    if let Some(signed_in) = signed_in.as_ref().filter(|signed_in| signed_in.session.last_seen_at + USE_PERIOD <= now) {
         record_use(store.touch_sign_in(signed_in.session.id, now)).await;
     }
     Ok(signed_in)
