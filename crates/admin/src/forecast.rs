@@ -38,12 +38,10 @@ pub struct ForecastRange {
     pub limit: usize,
 }
 
-/// A coming fire.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ComingFire {
     /// The planned instant.
     pub at: Timestamp,
-    /// The job.
     pub job: JobId,
     /// The job's name.
     pub name: String,

@@ -249,7 +249,6 @@ impl Node {
         Self(shared)
     }
 
-    /// The store.
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         self.0.store.as_ref()
@@ -292,7 +291,6 @@ impl Node {
         !self.0.membership.is_under(lease)
     }
 
-    /// This node's name.
     #[must_use]
     pub fn node_name(&self) -> &str {
         &self.0.config.node_name

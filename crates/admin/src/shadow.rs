@@ -28,7 +28,6 @@ const COMPARED_FROM_AGE: Duration = Duration::from_secs(2);
 /// A request for a report.
 #[derive(Clone, Debug)]
 pub struct ShadowRequest<'a> {
-    /// The namespace.
     pub namespace: NamespaceId,
     /// The scheduler whose fires are compared with Rondel's.
     pub source: &'a str,
@@ -51,7 +50,6 @@ pub struct ShadowRequest<'a> {
 pub struct ShadowRow {
     /// The job.
     pub name: String,
-    /// Its app.
     pub app: String,
     /// The start of the day.
     pub day: Timestamp,

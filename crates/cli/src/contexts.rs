@@ -124,7 +124,6 @@ impl Contexts {
         self.folder.join("tokens").join(name)
     }
 
-    /// Stores a token for a context.
     pub(crate) fn store_token(&self, name: &str, token: &Token) -> Result<(), Failure> {
         write_secret(&self.token_path(name), &format!("{}\n", token.reveal()))
     }

@@ -224,7 +224,6 @@ fn server_config(file: &ConfigFileArgs) -> Result<ServerConfig, Failure> {
     config::checked_server(file.server(settings)?, file.oidc(oidc)?, file.http(http)?)
 }
 
-/// The settings that the environment has.
 fn settings_of_environment() -> Result<(ServerSettings, OidcSettings, HttpSettings), clap::Error> {
     let command = Command::new("server").no_binary_name(true);
     let command = HttpSettings::augment_args(OidcSettings::augment_args(ServerSettings::augment_args(command)));

@@ -42,7 +42,6 @@ pub enum BadGraph {
 }
 
 impl Graph {
-    /// The graph with these edges.
     #[must_use]
     pub fn new(edges: impl IntoIterator<Item = Edge>) -> Self {
         let mut graph = Self::default();
@@ -50,7 +49,6 @@ impl Graph {
         graph
     }
 
-    /// Adds an edge.
     pub fn add(&mut self, edge: Edge) {
         self.parents.entry(edge.child).or_default().insert(edge.parent, edge.on);
         self.children.entry(edge.parent).or_default().insert(edge.child);
@@ -273,7 +271,6 @@ pub struct JobInFire {
 /// What becomes of a job in a fire once all of its parents have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChildStart {
-    /// It runs.
     Runs,
     /// It is skipped because this parent did not end as required.
     Refused(JobId),

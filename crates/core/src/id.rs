@@ -99,7 +99,6 @@ ids! {
     MessageId,
     /// One try to deliver a message.
     DeliveryId,
-    /// A rule of alerts.
     AlertRuleId,
     /// A silence of alerts.
     SilenceId,
@@ -176,7 +175,6 @@ impl IdGen {
             << (SEQUENCE_BITS + ORDINAL_BITS)
     }
 
-    /// The next id.
     #[must_use]
     pub fn next(&self, now: Timestamp) -> i64 {
         use std::sync::atomic::Ordering::Relaxed;

@@ -26,7 +26,6 @@ pub const MISSED_COUNT_MAX: usize = 100_000;
 pub struct MissedSpan {
     /// The first of them, the row's key.
     pub first: Timestamp,
-    /// The last of them.
     pub last: Timestamp,
     /// How many fires there are.
     pub count: i64,

@@ -44,11 +44,9 @@ const XXL_SCRIPT_ARGUMENT: &str = "/param";
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Overrides {
-    /// None of them.
     None,
     /// The parameters at or below these JSON pointers.
     Only(Vec<String>),
-    /// All of them.
     All,
 }
 

@@ -14,31 +14,23 @@ use crate::error::Result;
 /// A namespace: a tenant, or an environment such as a test system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace {
-    /// Its id.
     pub id: NamespaceId,
-    /// Its name.
     pub name: String,
 }
 
 /// A group of executors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct App {
-    /// Its id.
     pub id: AppId,
-    /// Its namespace.
     pub namespace: NamespaceId,
-    /// Its name.
     pub name: String,
 }
 
 /// A job with its newest definition.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobRecord {
-    /// Its id.
     pub id: JobId,
-    /// Its namespace.
     pub namespace: NamespaceId,
-    /// Its app.
     pub app: AppId,
     /// The number of its definition, from 1. A save whose `If-Match` names another number is refused.
     pub version: i64,
@@ -61,9 +53,7 @@ pub struct JobRecord {
 /// The version of a calendar by which a definition is planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PinnedCalendar {
-    /// The calendar.
     pub id: CalendarId,
-    /// Its version.
     pub version: i64,
 }
 
@@ -96,15 +86,10 @@ pub struct VersionRecord {
 /// A version of a job's definition as the engine needs it. The job may be a deleted one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Definition {
-    /// The job.
     pub job: JobId,
-    /// The version of the definition.
     pub version: i64,
-    /// Its namespace.
     pub namespace: NamespaceId,
-    /// Name of its namespace.
     pub namespace_name: String,
-    /// Its app.
     pub app: AppId,
     /// The definition.
     pub spec: JobSpec,
@@ -117,9 +102,7 @@ pub struct Definition {
 /// A job to be created.
 #[derive(Clone, Debug)]
 pub struct NewJob {
-    /// Its id.
     pub id: JobId,
-    /// Its namespace.
     pub namespace: NamespaceId,
     /// Its app, which exists.
     pub app: AppId,
@@ -144,7 +127,6 @@ pub struct NewJob {
 /// A change of a job's definition.
 #[derive(Clone, Debug)]
 pub struct JobChange<'a> {
-    /// The job.
     pub id: JobId,
     /// The version that the author saw; `None` to change any version.
     pub expected_version: Option<i64>,
@@ -188,7 +170,6 @@ pub struct QueuedDrops<'a> {
 /// A job to be deleted.
 #[derive(Clone, Copy, Debug)]
 pub struct JobDeletion<'a> {
-    /// The job.
     pub id: JobId,
     /// The version that the author saw; `None` to delete any version.
     pub expected_version: Option<i64>,
@@ -262,11 +243,9 @@ pub enum JobDeleted {
 /// A job that was deleted. Its runs are kept as long as those of other jobs, so they can still be listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeletedJob {
-    /// Its id.
     pub id: JobId,
     /// Its last app.
     pub app: AppId,
-    /// When it was deleted.
     pub deleted_at: Timestamp,
 }
 
@@ -311,7 +290,6 @@ pub trait Namespaces {
     /// Removes a namespace without jobs, calendars and scripts.
     async fn delete_namespace(&self, id: NamespaceId) -> Result<NamespaceDeleted>;
 
-    /// An app by its name.
     async fn app(&self, namespace: NamespaceId, name: &str) -> Result<Option<App>>;
 
     /// Every app of a namespace, by name.
@@ -324,7 +302,6 @@ pub trait Namespaces {
 /// Reads jobs and their definitions.
 #[async_trait]
 pub trait Catalog {
-    /// A job by its name.
     async fn job(&self, namespace: NamespaceId, name: &str) -> Result<Option<JobRecord>>;
 
     /// The job with this name that was deleted last.
@@ -355,7 +332,6 @@ pub trait Catalog {
     async fn child_names(&self, job: JobId) -> Result<Vec<String>>;
 }
 
-/// Creates jobs.
 #[async_trait]
 pub trait CreateJobs {
     /// Creates a job with version 1.

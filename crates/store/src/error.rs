@@ -31,9 +31,7 @@ pub enum StoreError {
     /// A row contains something that no version of this program writes.
     #[error("row {id} of table {table} has an unreadable {column}: {message}")]
     Corrupt {
-        /// The table.
         table: &'static str,
-        /// The column.
         column: &'static str,
         /// The row.
         id: i64,
@@ -95,7 +93,6 @@ rondel_core::plain_word_enum! {
         Unreachable = "unreachable",
         /// It answers too late.
         Slow = "slow",
-        /// It is read-only.
         ReadOnly = "read_only",
         /// It has no room on its disk.
         Full = "full",

@@ -35,7 +35,6 @@ pub struct FailureMessage {
     pub job_count: u64,
     /// The jobs with the most such runs, at most [`MESSAGE_JOB_COUNT_MAX`], each with its number of runs.
     pub jobs: Vec<(JobId, u64)>,
-    /// The newest of these runs.
     pub newest: RunId,
 }
 
@@ -66,7 +65,6 @@ pub(crate) fn most_frequent(mut messages: Vec<FailureMessage>, limit: u32) -> Ve
 /// Selects failures by message.
 #[derive(Clone, Copy, Debug)]
 pub struct FailureQuery<'a> {
-    /// Their namespace.
     pub namespace: NamespaceId,
     /// Only those of these jobs.
     pub jobs: Option<&'a [JobId]>,
@@ -83,7 +81,6 @@ pub struct FailureQuery<'a> {
 /// The stored report schedule of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScheduledReport {
-    /// The namespace.
     pub namespace: NamespaceId,
     /// The number of its definition, from 1.
     pub version: i64,
@@ -102,7 +99,6 @@ pub struct ScheduledReport {
 /// A schedule to be saved, new or changed.
 #[derive(Clone, Copy, Debug)]
 pub struct ReportChange<'a> {
-    /// The namespace.
     pub namespace: NamespaceId,
     /// The definition to save, validated.
     pub spec: &'a ReportSchedule,

@@ -5,7 +5,6 @@ use rondel_core::Timestamp;
 
 use crate::error::Result;
 
-/// A call with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyedCall<'a> {
     /// The owner of the key: SHA-256 of the caller's credential, in hex.
@@ -16,14 +15,11 @@ pub struct KeyedCall<'a> {
     pub fingerprint: &'a str,
 }
 
-/// A stored answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredAnswer {
-    /// Its status.
     pub status: u16,
     /// Its headers, as a JSON object.
     pub headers: String,
-    /// Its body.
     pub body: String,
 }
 

@@ -54,7 +54,6 @@ rondel_core::plain_word_enum! {
     }
 }
 
-/// The query for a report.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReportQuery {
     pub(crate) by: GroupBy,

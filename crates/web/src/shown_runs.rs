@@ -23,7 +23,6 @@ const SHARD_COUNT_MAX: usize = 1000;
 /// How many shards are read at a time.
 const PAGE_LEN: u32 = 200;
 
-/// Runs with the names of their jobs.
 pub(crate) async fn with_job_names<Q>(call: &Call<Q>, mut runs: Vec<Run>) -> Result<Vec<(String, Run)>, Problem> {
     call.conceal(&mut runs).await?;
     let names = job_names(call, &runs).await?;

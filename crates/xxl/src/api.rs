@@ -65,7 +65,6 @@ impl std::fmt::Debug for ApiCall {
 pub struct ApiAnswer {
     /// The HTTP status: 503 if the database is unavailable, 410 for a call that is not served, otherwise 200.
     pub status: u16,
-    /// The body.
     pub body: Vec<u8>,
 }
 

@@ -189,7 +189,6 @@ impl Session {
 }
 
 impl Link {
-    /// A link, and its handle.
     pub(crate) fn new(shared: &Arc<Shared>, identity: Identity, peer: Arc<Peer>) -> (Self, LinkHandle) {
         let (sender, events) = mpsc::channel(EVENT_CAPACITY);
         let (presence_sender, presence) = watch::channel(Presence::Here);

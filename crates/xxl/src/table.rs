@@ -32,7 +32,6 @@ pub(crate) enum Kill {
     Failed,
 }
 
-/// An attempt.
 #[derive(Clone, Debug)]
 pub(crate) struct AttemptEntry {
     pub(crate) row: XxlRun,

@@ -24,7 +24,6 @@ const CALLBACK_COUNT_MAX: usize = 10_000;
 pub(crate) struct Registration {
     /// The name of its app.
     pub(crate) app: String,
-    /// Its address.
     pub(crate) address: String,
 }
 

@@ -14,7 +14,6 @@ use crate::node::Node;
 /// Maximum number of rounds of [`expand_until_settled`]. The healing loop finishes calendars that still change after the last round.
 const ROUND_COUNT: usize = 5;
 
-/// Calendars by name.
 pub(super) type NamedCalendars = BTreeMap<String, CalendarSpec>;
 
 /// The calendars of a namespace by name, each with the names of the calendars in its rule.

@@ -58,7 +58,6 @@ pub enum CalendarError {
     Store(#[from] StoreError),
 }
 
-/// A calendar that was saved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SavedCalendar {
     /// The calendar as it is now.

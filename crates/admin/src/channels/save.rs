@@ -24,7 +24,6 @@ use crate::node::Node;
 /// The values of a channel to be saved.
 #[derive(Clone, Debug)]
 pub struct NewChannel {
-    /// Its name.
     pub name: String,
     /// The service.
     pub kind: ChannelKind,
@@ -43,7 +42,6 @@ pub struct NewChannel {
 /// Result of saving a channel.
 #[derive(Clone, Debug)]
 pub struct SavedChannel {
-    /// The channel.
     pub channel: Channel,
     /// Whether it is new.
     pub is_new: bool,
@@ -74,7 +72,6 @@ pub enum ChannelError {
 /// A channel with the values of its secrets hidden.
 #[derive(Clone, Debug)]
 pub struct ChannelView {
-    /// Its settings.
     pub settings: Values,
     /// Each secret that is set: its reference, or `set`.
     pub secrets: Values,

@@ -22,7 +22,6 @@ const VALUE_NAMES: &str = "kind, severity, rule, condition, namespace, subject.k
 /// The tags that a template may use.
 const TAGS: [&str; 6] = ["if", "elif", "else", "endif", "for", "endfor"];
 
-/// Renders a template for a notice.
 pub(super) fn render(template: &str, notice: &Notice, url: Option<&str>) -> Result<String, String> {
     check_constructs(template)?;
     let mut environment = Environment::empty();

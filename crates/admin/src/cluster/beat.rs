@@ -353,7 +353,6 @@ pub enum StartError {
     /// A living node has this node's name.
     #[error("another server is running as node {name:?}; give each its own --node-name")]
     NameTaken {
-        /// The name.
         name: String,
     },
     /// The database did not answer.

@@ -52,7 +52,6 @@ pub(crate) struct MoveLoop {
     last_settled: (Vec<NodeId>, Timestamp),
 }
 
-/// The outcome of a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct RoundOutcome {
     moved: usize,

@@ -154,7 +154,6 @@ enum Entry {
     Deciding,
 }
 
-/// An attempt in hand.
 #[derive(Debug)]
 enum AttemptInHand {
     /// An executor has it, or is about to get it.
@@ -461,7 +460,6 @@ impl OpenRuns {
         }
     }
 
-    /// The runs in the roll call.
     pub(crate) fn all_in_roll_call(&self) -> impl Iterator<Item = &ReadyRun> {
         self.in_hand.values().filter_map(|hand| match hand {
             AttemptInHand::InRollCall(ready) => Some(&**ready),

@@ -93,7 +93,6 @@ impl std::fmt::Debug for Token {
 /// A caller with a valid token.
 #[derive(Clone, Debug)]
 pub struct Principal {
-    /// The token.
     pub token: TokenRecord,
     /// The account that it belongs to.
     pub owner: Option<Account>,

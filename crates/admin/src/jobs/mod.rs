@@ -73,7 +73,6 @@ pub enum JobError {
     Store(#[from] StoreError),
 }
 
-/// A request for a run.
 #[derive(Clone, Debug)]
 pub struct RunRequest {
     /// Parameters of this run only.

@@ -18,9 +18,7 @@ use crate::registry::{Handler, ParamsSchema};
 pub enum JobWarning {
     /// No executor connected to this node has the handler: runs wait, and are skipped after the job's `queue_timeout`.
     NoHandler {
-        /// The app.
         app: String,
-        /// The handler.
         handler: String,
     },
     /// The job is in shadow mode: its fires are planned, and nothing is sent.
@@ -38,7 +36,6 @@ pub enum JobWarning {
     NeverFires,
     /// The calendar of the job removes all fires of its schedule, such as one whose days have all passed.
     CalendarRemovesAll {
-        /// The calendar.
         calendar: String,
     },
 }

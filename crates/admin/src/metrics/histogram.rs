@@ -23,7 +23,6 @@ pub(crate) struct Histogram {
     sum_us: AtomicU64,
 }
 
-/// A snapshot of a histogram.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct HistogramSnapshot {
     /// Upper ends in seconds, with the number in each bucket alone (not cumulative); the last end is infinite.

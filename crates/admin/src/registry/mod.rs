@@ -21,15 +21,11 @@ pub(crate) use schemas::{SchemaPool, Schemas, common_schema};
 pub struct OnlineExecutor {
     /// Its incarnation.
     pub id: ExecutorId,
-    /// Its namespace.
     pub namespace: NamespaceId,
-    /// Its app.
     pub app: AppId,
-    /// The app's name.
     pub app_name: String,
     /// Its stable name.
     pub name: String,
-    /// Its labels.
     pub labels: BTreeMap<String, String>,
     /// Its weight, for the weight router.
     pub weight: u32,
@@ -39,11 +35,9 @@ pub struct OnlineExecutor {
     pub(crate) ahead_max: Duration,
     /// How many runs it has, by its last heartbeat.
     pub running: u32,
-    /// The handlers that it has.
     pub handlers: Vec<String>,
     /// The schemas that its handlers declare for their parameters.
     pub(crate) params_schemas: Schemas,
-    /// Version of its SDK.
     pub sdk_version: String,
     /// When this stream was opened.
     pub connected_at: Timestamp,
@@ -73,11 +67,8 @@ pub struct UnansweredTriggers {
 pub struct OnlineName {
     /// Its incarnation.
     pub id: ExecutorId,
-    /// Its namespace.
     pub namespace: NamespaceId,
-    /// Its app.
     pub app: AppId,
-    /// The app's name.
     pub app_name: String,
     /// Its stable name.
     pub name: String,
@@ -104,7 +95,6 @@ impl OnlineExecutor {
 /// A handler of executors that are online.
 #[derive(Clone, Debug)]
 pub struct Handler {
-    /// Its name.
     pub name: String,
     /// The names of the executors that have it.
     pub executors: Vec<String>,

@@ -157,7 +157,6 @@ pub struct Failure {
     pub job_count: u64,
     /// The jobs with the most of these runs.
     pub jobs: Vec<String>,
-    /// The newest of the runs.
     pub newest: Option<RunId>,
 }
 

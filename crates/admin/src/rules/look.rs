@@ -24,7 +24,6 @@ const DUE_COUNT: u32 = 200;
 /// Maximum number of open incidents that a look compares with the current state.
 const OPEN_COUNT: u32 = 2_000;
 
-/// Result of a look.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum LookResult {
     /// Its decisions are stored.

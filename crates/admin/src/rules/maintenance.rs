@@ -19,7 +19,6 @@ const AHEAD_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 /// If saving a window takes longer than this, its start is checked again. Less than the 10 s that [`maintenance_lead`] allows for saving.
 const SAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// When a window ends.
 #[derive(Clone, Copy, Debug)]
 pub enum WindowEnd {
     /// At an instant.
@@ -35,7 +34,6 @@ pub struct MaintenanceRequest {
     pub app: Option<(AppId, String)>,
     /// Its begin; `None` for as soon as possible.
     pub starts_at: Option<Timestamp>,
-    /// Its end.
     pub end: WindowEnd,
     /// What happens to the fires inside.
     pub fires: FiresInside,

@@ -66,7 +66,6 @@ pub enum RuleError {
     Store(#[from] StoreError),
 }
 
-/// A rule that was saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedRule {
     /// The rule as it is now.
@@ -77,14 +76,12 @@ pub struct SavedRule {
     pub warnings: Vec<String>,
 }
 
-/// A request for a silence.
 #[derive(Clone, Debug)]
 pub struct SilenceRequest {
     /// What it matches.
     pub spec: SilenceSpec,
     /// Why.
     pub reason: String,
-    /// Its end.
     pub ends_at: Timestamp,
 }
 

@@ -45,7 +45,6 @@ impl Address {
         &self.text
     }
 
-    /// The address as a URL.
     #[must_use]
     pub const fn url(&self) -> &Url {
         &self.url

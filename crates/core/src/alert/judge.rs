@@ -19,7 +19,6 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// The result of checking a rule's condition for one subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observation {
-    /// The subject.
     pub subject: Subject,
     /// Whether the condition holds.
     pub state: ConditionState,
@@ -30,9 +29,7 @@ pub struct Observation {
 /// Whether a condition holds for a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionState {
-    /// The condition holds.
     Holds {
-        /// Since when.
         since: Timestamp,
         /// How many occurrences are new since the last check.
         new_count: u64,
@@ -60,12 +57,9 @@ impl ConditionState {
     }
 }
 
-/// A run that ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndedRun {
-    /// The run.
     pub run: RunId,
-    /// The job.
     pub job: JobId,
     /// Its planned instant.
     pub fire_at: Timestamp,

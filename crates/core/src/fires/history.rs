@@ -68,7 +68,6 @@ pub struct Range {
 /// Fires with one verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The first of them.
     pub first: Timestamp,
     /// The last of them; the same as `first` for a single fire.
     pub last: Timestamp,
@@ -83,9 +82,7 @@ pub struct Entry {
 pub enum FireVerdict {
     /// It has its own row, which holds the details.
     Row {
-        /// The run.
         run: RunId,
-        /// The run's status.
         status: RunStatus,
         /// Why it has this status.
         reason: Option<Reason>,
@@ -106,7 +103,6 @@ pub enum FireVerdict {
     },
     /// The schedule alone would fire, but the job's calendar removes or moves this fire.
     Calendar {
-        /// The calendar.
         calendar: String,
         /// The calendar's name for the day.
         day: Option<String>,

@@ -300,7 +300,6 @@ impl Engine {
         self.table().outbox.links().next().is_some()
     }
 
-    /// The nodes that are connected.
     pub(crate) fn connected_nodes(&self) -> Vec<i64> {
         self.table().outbox.links().map(|link| link.node_id()).collect()
     }

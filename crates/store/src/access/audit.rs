@@ -16,7 +16,6 @@ rondel_core::plain_word_enum! {
         Session = "session",
         /// A token of the API.
         Token = "token",
-        /// An executor.
         Executor = "executor",
         /// The server itself.
         System = "system",
@@ -94,7 +93,6 @@ pub struct AuditQuery {
     pub limit: u32,
 }
 
-/// The audit log.
 #[async_trait]
 pub trait AuditLog {
     /// Writes an entry.

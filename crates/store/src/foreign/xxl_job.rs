@@ -42,7 +42,6 @@ pub struct JobStatus {
 pub struct XxlHandler {
     /// `BEAN` for a handler of the executor, else the kind of its script.
     pub kind: String,
-    /// The name of the handler.
     pub name: String,
 }
 
@@ -53,7 +52,6 @@ pub enum StopOutcome {
     At(i64),
     /// Its next instant, in milliseconds, is too near or has passed, so the job keeps running.
     TooNear(i64),
-    /// It was already stopped.
     AlreadyStopped(JobStatus),
 }
 
@@ -64,7 +62,6 @@ pub enum StartOutcome {
     From(i64),
     /// Its instant has passed, so the job stays stopped.
     TooLate,
-    /// It was already running.
     AlreadyRunning(JobStatus),
 }
 

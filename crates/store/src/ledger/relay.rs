@@ -24,9 +24,7 @@ pub struct FenceRequest {
 pub struct RelayedAnswer {
     /// The server that asked.
     pub asker: NodeId,
-    /// The executor that answered.
     pub executor: ExecutorId,
-    /// When it was asked.
     pub asked_at: Timestamp,
     /// The executor's name at the server that has its stream.
     pub name: String,

@@ -24,7 +24,6 @@ enum Location {
 }
 
 impl DatabaseUrl {
-    /// The SQLite database in this file.
     #[must_use]
     pub fn sqlite_file(path: impl Into<PathBuf>) -> Self {
         Self(Location::File(path.into()))

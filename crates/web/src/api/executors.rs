@@ -294,7 +294,6 @@ pub(super) async fn executor_names<Q>(call: &Call<Q>, app: &str) -> Result<Vec<S
     Ok(names.into_iter().collect())
 }
 
-/// An executor in a list.
 struct ListedExecutor {
     position: Position,
     app: AppId,

@@ -215,7 +215,6 @@ pub(super) async fn text(page: Page<RunPageQuery>, path: Named<path::Run>) -> Re
     Ok(response)
 }
 
-/// The lines to read.
 #[derive(Clone, Copy, Debug)]
 enum LinesToRead {
     /// The lines at a position.

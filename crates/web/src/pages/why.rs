@@ -56,7 +56,6 @@ impl FromQuery for WhyQuery {
     }
 }
 
-/// The URL of a question.
 pub(super) fn question_url(job: &str, at: Option<Timestamp>) -> String {
     match at {
         None => format!("/why?{}", query_pair("job", job)),

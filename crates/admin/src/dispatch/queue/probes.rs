@@ -29,7 +29,6 @@ pub(crate) struct Probe {
 /// The answers about a run so far.
 #[derive(Debug)]
 pub(crate) struct Answers {
-    /// Deadline for answers.
     pub(crate) answer_deadline: Timestamp,
     answers: Vec<(ExecutorId, Answer)>,
     /// Executors that got another run of the job after they were asked about this run. Their answers are outdated.
@@ -78,7 +77,6 @@ impl Answers {
 struct PendingQuestion {
     executor: ExecutorId,
     jobs: Vec<JobId>,
-    /// The deadline for the answer.
     answer_deadline: Timestamp,
 }
 

@@ -54,7 +54,6 @@ impl Buckets {
         self.of_address(from) - ADDRESS_BUCKETS_SPAN
     }
 
-    /// The bucket of a one-time value.
     pub(super) fn of_one_time_value(&self, text: &str) -> i64 {
         -10_000_000 - self.bucket(text, ONE_TIME_BUCKETS)
     }

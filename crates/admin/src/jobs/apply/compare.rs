@@ -58,7 +58,6 @@ struct ExistingJobs {
     compiled: CompiledDefinitions,
 }
 
-/// The plan for a batch.
 struct BatchPlan {
     jobs: Vec<(PlannedJob, PlannedEdit)>,
     errors: Vec<FieldError>,

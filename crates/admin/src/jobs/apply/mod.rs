@@ -23,7 +23,6 @@ use crate::node::Node;
 /// A list of definitions to apply.
 #[derive(Clone, Debug)]
 pub struct ApplyRequest {
-    /// The namespace.
     pub namespace: NamespaceId,
     /// The definitions.
     pub specs: Vec<JobSpec>,
@@ -60,7 +59,6 @@ pub enum Action {
 pub struct PlannedJob {
     /// Its position in the list; `None` if it is not in the list.
     pub index: Option<usize>,
-    /// Its name.
     pub name: String,
     /// What is done to it.
     pub action: Action,

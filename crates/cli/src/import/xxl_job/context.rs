@@ -18,7 +18,6 @@ pub(in crate::import) enum Scripts {
     Agent,
 }
 
-/// The options of an import.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::import) struct ImportOptions<'a> {
     /// The zone in which XXL-JOB reads cron expressions.
