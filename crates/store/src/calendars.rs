@@ -77,7 +77,7 @@ pub enum CalendarDeleted {
 pub trait Calendars {
     async fn calendar(&self, namespace: NamespaceId, name: &str) -> Result<Option<CalendarRecord>>;
 
-    /// Calendars of a namespace by name, after `after_name`, at most `limit`.
+    /// Calendars of a namespace, sorted by name, after `after_name`, at most `limit`.
     async fn calendars(
         &self,
         namespace: NamespaceId,
@@ -94,7 +94,8 @@ pub trait Calendars {
     /// Jobs, of any namespace, whose newest definition is planned by an outdated version of its calendar.
     async fn jobs_with_outdated_calendar(&self, limit: u32) -> Result<Vec<JobRecord>>;
 
-    /// Names of jobs that use a calendar, in order, after `after_name`, at most `limit`; `within` limits them to the jobs of these apps.
+    /// Names of jobs that use a calendar, sorted, after `after_name`, at most `limit`; `within` limits them to the jobs
+    /// of these apps.
     async fn jobs_with_calendar(
         &self,
         id: CalendarId,

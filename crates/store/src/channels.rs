@@ -215,12 +215,11 @@ pub struct IncidentMessage {
     pub error: Option<String>,
 }
 
-/// Channels and their messages.
 #[async_trait]
 pub trait Channels {
     async fn channel(&self, namespace: NamespaceId, name: &str) -> Result<Option<Channel>>;
 
-    /// All channels of a namespace, by name.
+    /// All channels of a namespace, sorted by name.
     async fn channels(&self, namespace: NamespaceId) -> Result<Vec<Channel>>;
 
     /// Saves a channel under its name. `expected` is when it was last saved, [`Timestamp::EPOCH`] for a new channel; `None` means any.

@@ -13,18 +13,14 @@ pub enum StoreError {
     /// The database did not answer, or answered that it cannot serve the call now. The same call may succeed later.
     #[error("the database is not available ({operation})")]
     Unavailable {
-        /// The operation that failed.
         operation: &'static str,
-        /// The driver's error.
         #[source]
         source: sqlx::Error,
     },
     /// The database rejected the statement itself; a retry is of no use.
     #[error("query {operation} failed")]
     Query {
-        /// The operation that failed.
         operation: &'static str,
-        /// The driver's error.
         #[source]
         source: sqlx::Error,
     },
@@ -41,7 +37,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// The error of a database that does not answer, for stores that simulate a database.
+    /// The error of a call that the database did not answer, for stores that simulate a database.
     #[must_use]
     pub const fn no_answer(operation: &'static str) -> Self {
         Self::Unavailable { operation, source: sqlx::Error::PoolTimedOut }
@@ -53,7 +49,6 @@ impl StoreError {
         Self::Unavailable { operation, source: sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into()) }
     }
 
-    /// Whether the same call may succeed later.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
         matches!(self, Self::Unavailable { .. })
@@ -94,7 +89,7 @@ rondel_core::plain_word_enum! {
         /// It answers too late.
         Slow = "slow",
         ReadOnly = "read_only",
-        /// It has no room on its disk.
+        /// Its disk is full.
         Full = "full",
         /// It accepts no more connections, or all of this server's are in use.
         Connections = "connections",
@@ -192,7 +187,7 @@ pub enum OpenError {
     /// The database was migrated by a program whose migration of this number differs.
     #[error("the database was migrated with a different migration {version}: use the build that created the database")]
     OtherMigration {
-        /// Its number.
+        /// The number of the migration.
         version: i64,
     },
     /// Stored secrets are sealed with a key that this server does not have.

@@ -55,7 +55,6 @@ pub struct LogChunk {
 /// A chunk without its lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkSize {
-    /// The number of the chunk.
     pub sequence: i64,
     /// How many lines it holds.
     pub line_count: u64,
@@ -86,7 +85,6 @@ pub(crate) fn removed_line(count: i64, at: Timestamp) -> LogLine {
     LogLine { at, level: "warn".to_owned(), text: format!("… {count} lines were removed by the log retention") }
 }
 
-/// Logs of runs.
 #[async_trait]
 pub trait Logs {
     /// Stores these chunks; existing ones stay unchanged. Chunks of runs that do not exist are dropped.

@@ -32,11 +32,10 @@ pub enum CallState {
     Answered(StoredAnswer),
     /// The call is in progress.
     InFlight,
-    /// A different call has this key.
+    /// Another call, with another fingerprint, has this key.
     KeyReused,
 }
 
-/// Calls with keys.
 #[async_trait]
 pub trait RequestKeys {
     /// Begins a call. If the call has no answer and was last begun or renewed before `given_up`, it begins again, because its server is

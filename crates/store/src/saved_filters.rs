@@ -47,7 +47,7 @@ pub struct SavedFilter {
 
 #[async_trait]
 pub trait SavedFilters {
-    /// All filters of an owner, by list and name.
+    /// All filters of an owner, sorted by list and name.
     async fn saved_filters(&self, owner: FilterOwner) -> Result<Vec<SavedFilter>>;
 
     /// Saves a filter, or replaces the one with its name. `false` if the owner already has [`SAVED_FILTER_COUNT_MAX`] filters.

@@ -1,4 +1,3 @@
-//! The switches of apps and executors.
 
 use rondel_core::homes::Switch;
 use rondel_core::{AppId, Timestamp};
@@ -6,9 +5,7 @@ use rondel_core::{AppId, Timestamp};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecutorSwitch {
     pub app: AppId,
-    /// Its stable name.
     pub name: String,
-    /// Its position.
     pub switch: Switch,
     pub set_at: Timestamp,
 }
@@ -27,7 +24,7 @@ impl Switches {
         self.apps.iter().find(|(id, _)| *id == app).map_or(Switch::Active, |(_, switch)| *switch)
     }
 
-    /// The switch of an executor; `None` if it is active.
+    /// `None` if the switch of the executor is active.
     #[must_use]
     pub fn of_executor(&self, app: AppId, name: &str) -> Option<&ExecutorSwitch> {
         self.executors.iter().find(|one| one.app == app && one.name == name)

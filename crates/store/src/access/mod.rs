@@ -76,7 +76,6 @@ pub struct AccountChange {
 pub enum ProviderLink {
     /// Linked since this instant.
     Since(Timestamp),
-    /// Not linked.
     None,
 }
 
@@ -124,7 +123,7 @@ pub trait Accounts {
 
     async fn account_by_name(&self, name: &str) -> Result<Option<Account>>;
 
-    /// A page of accounts, by name.
+    /// Accounts sorted by name, after `after_name`, at most `limit`.
     async fn accounts(&self, after_name: Option<&str>, limit: u32) -> Result<Vec<Account>>;
 
     /// Whether an enabled account may do everything.

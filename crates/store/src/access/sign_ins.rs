@@ -61,7 +61,7 @@ pub enum AttemptDecision {
     Blocked(Timestamp),
 }
 
-/// Sign-ins, links, attempts.
+/// Sign-in sessions, sign-in links, and the count of sign-in attempts.
 #[async_trait]
 pub trait SignIns {
     /// Begins a sign-in. Removes sign-ins that have ended, and the oldest ones of the same account or token if there are more than

@@ -30,7 +30,6 @@ impl TokenKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRecord {
     pub id: TokenId,
-    /// Its purpose.
     pub kind: TokenKind,
     /// The name that is shown.
     pub name: String,
@@ -107,7 +106,6 @@ impl TokenScope {
     }
 }
 
-/// API tokens.
 #[async_trait]
 pub trait Tokens {
     /// Stores a token, unless its hash exists. A token that another token created expires no later than its creator; `false` if the creator
@@ -118,7 +116,6 @@ pub trait Tokens {
 
     async fn token_by_id(&self, id: TokenId) -> Result<Option<TokenRecord>>;
 
-    /// A page of tokens.
     async fn tokens(&self, query: &TokenQuery) -> Result<Vec<TokenRecord>>;
 
     /// Number of valid tokens of an account.

@@ -10,7 +10,6 @@ use super::{Database, ForeignError, account, is_denied};
 /// A row of `xxl_job_log`: an attempt to send a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogRow {
-    /// Its number.
     pub id: i64,
     /// The job's number.
     pub job: i64,
@@ -37,7 +36,6 @@ pub struct JobStatus {
     pub next_ms: i64,
 }
 
-/// The handler of a job of XXL-JOB.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XxlHandler {
     /// `BEAN` for a handler of the executor, else the kind of its script.
@@ -81,10 +79,9 @@ impl XxlDatabase {
         }
     }
 
-    /// Rows of `xxl_job_log` after a number, by number.
+    /// Rows of `xxl_job_log` with numbers above `after`, in the order of their numbers.
     ///
-    /// # Errors
-    /// [`ForeignError::Database`].
+    /// # Errors [`ForeignError::Database`].
     pub async fn xxl_logs(&mut self, after: i64, limit: u32) -> Result<Vec<LogRow>, ForeignError> {
         let text = "SELECT CAST(id AS SIGNED), CAST(job_id AS SIGNED), CAST(trigger_time AS CHAR), COALESCE(executor_address, ''), \
                     COALESCE(executor_sharding_param, ''), CAST(trigger_code AS SIGNED), CAST(handle_code AS SIGNED), \

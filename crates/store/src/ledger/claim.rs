@@ -76,7 +76,7 @@ pub(crate) fn lease_of_home(node: NodeId, epoch: i64, lease_ends: (Timestamp, Ti
     LeaseToken { node, epoch: epoch - i64::from(is_fenced) }
 }
 
-/// Merges the instants of several homes into one list, in order. Each instant has the number of its jobs at all homes.
+/// Merges the instants of several homes into one sorted list. Each instant has the number of its jobs at all homes.
 pub(crate) fn merge_by_instant(instants: impl IntoIterator<Item = DenseInstant>, limit: u32) -> Vec<DenseInstant> {
     let mut sums: BTreeMap<Timestamp, u64> = BTreeMap::new();
     for instant in instants {
@@ -100,7 +100,6 @@ pub enum KeyedRun {
 /// A position in the list of a job's runs, which is sorted by planned instant, cause and shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnsentPlace {
-    /// The planned instant.
     pub fire_at: Timestamp,
     /// The cause of the run.
     pub cause: i64,
@@ -126,8 +125,8 @@ pub trait Claim {
     /// Jobs of these homes (0 for jobs without one) whose next fire is in the range, the earliest first.
     async fn due_jobs(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<DueJob>>;
 
-    /// Instants in the range at which at least `count_min` jobs of one of these homes fire next, in order, with the number of jobs. Returns
-    /// at most as many instants as the limit of the range.
+    /// Instants in the range at which at least `count_min` jobs of one of these homes fire next, sorted, with the
+    /// number of jobs. Returns at most as many instants as the limit of the range.
     async fn dense_instants(&self, homes: &[NodeId], range: DueRange, count_min: u32) -> Result<Vec<DenseInstant>>;
 
     /// Claims jobs in one transaction. The lease must be valid, and each job must still be as it was seen. If the job's home is another

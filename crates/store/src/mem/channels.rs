@@ -1,4 +1,4 @@
-//! Channels, and the messages to them.
+//! The trait `Channels` for the store in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 

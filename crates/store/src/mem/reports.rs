@@ -1,4 +1,4 @@
-//! Failures by message, and schedules of reports.
+//! The trait `Reports` for the store in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 

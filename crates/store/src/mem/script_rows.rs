@@ -1,4 +1,3 @@
-//! The rows of a script.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +9,7 @@ pub(super) struct StoredScript {
     pub(super) id: ScriptId,
     pub(super) language: String,
     pub(super) created_at: Timestamp,
-    /// Each with its source.
+    /// Each version with its source.
     pub(super) versions: BTreeMap<i64, (ScriptVersion, String)>,
 }
 

@@ -1,4 +1,3 @@
-//! The rows of executors that speak XXL-JOB's protocol.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +13,7 @@ pub(super) struct XxlRows {
     pub(super) executors: BTreeMap<(AppId, String), XxlExecutor>,
     /// The numbers by which executors know the jobs.
     pub(super) numbers: BTreeMap<JobId, i32>,
-    /// By the numbers by which executors know them.
+    /// By the numbers by which executors know the runs.
     pub(super) runs: BTreeMap<i64, XxlRun>,
     pub(super) last_log_id: i64,
 }

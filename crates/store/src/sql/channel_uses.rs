@@ -1,4 +1,5 @@
-//! The users of a channel. A transaction that names a channel locks it first, so that no other transaction deletes it before the commit.
+//! The rules, jobs and reports that use a channel. A transaction that saves one of these locks the channel first, so
+//! that no other transaction deletes it before the commit.
 
 use std::collections::BTreeSet;
 
@@ -37,7 +38,7 @@ pub(super) const LIST_EXPECTING: Statement = Statement {
 };
 
 impl Tx<'_> {
-    /// The uses of a channel, at most one more than [`CHANNEL_USE_COUNT_MAX`]. The caller has locked the channel.
+    /// All that use a channel, at most one more than [`CHANNEL_USE_COUNT_MAX`]. The caller has locked the channel.
     pub(super) async fn channel_uses(&mut self, namespace: NamespaceId, name: &str) -> Result<Vec<ChannelUse>> {
         let mut users = BTreeSet::new();
         for row in self.rows(Query::new(&READ_RULES).int(namespace.get()).int(RULE_COUNT_MAX.into())).await? {
@@ -70,7 +71,7 @@ impl Tx<'_> {
         kind: ExpectKind,
         (name, users): (&str, &mut BTreeSet<ChannelUse>),
     ) -> Result<()> {
-        // Expectations that name no channel use the channel of this name.
+        // Expectations without channels use the channel of this name.
         let text = if name == EXPECT_CHANNEL { "%".to_owned() } else { format!("%\"{name}\"%") };
         let mut after = 0;
         loop {
@@ -106,8 +107,8 @@ impl Tx<'_> {
         Ok(missing)
     }
 
-    /// Locks the channels that definitions name. Each definition comes with the one that it replaces. Returns a channel that does not exist
-    /// and that the replaced definition did not name.
+    /// Locks the channels that definitions use. `before` in each pair is the replaced definition. Returns a channel
+    /// that does not exist and that the replaced definition did not name.
     pub(super) async fn lock_expect_channels<'s>(
         &mut self,
         namespace: NamespaceId,

@@ -1,4 +1,4 @@
-//! Channels, and the messages to them.
+//! The trait `Channels` in SQL.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Failures by message, and schedules of reports.
+//! The trait `Reports` in SQL.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -127,7 +127,7 @@ const UPDATE_SCHEDULE: Statement = Statement {
 };
 const DELETE_SCHEDULE: Statement =
     Statement { name: "delete_report_schedule", text: "DELETE FROM report_schedule WHERE namespace_id = ?" };
-/// Changes nothing if another server has moved the schedule on, or a user has changed it.
+/// Changes nothing if another server has already set the next instant, or a user has changed the schedule.
 const MOVE_SCHEDULE: Statement = Statement {
     name: "move_report_schedule",
     text: "UPDATE report_schedule SET next_at_ms = ?, sent_at_ms = ? WHERE namespace_id = ? AND version = ? AND next_at_ms = ?",

@@ -1,4 +1,3 @@
-//! The address of a database.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -13,15 +13,14 @@ use rondel_core::{AccountId, AuditId, NamespaceId, SessionId, Timestamp, TokenId
 
 use crate::access::{Account, AuditEntry, SignInLink, TokenRecord, WebSession};
 
-/// The rows of the access tables.
 #[derive(Default)]
 pub(super) struct AccessRows {
     accounts: BTreeMap<AccountId, Account>,
     sessions: BTreeMap<SessionId, WebSession>,
     links: HashMap<String, SignInLink>,
-    /// The number of attempts, and when the count began.
+    /// By bucket: the number of attempts, and when the count began.
     attempts: HashMap<i64, (u32, Timestamp)>,
-    /// The networks that accounts signed in from, and when they last did.
+    /// The networks that each account signed in from, and when it last did.
     addresses: BTreeMap<(AccountId, String), Timestamp>,
     server_keys: HashMap<String, String>,
     tokens: BTreeMap<TokenId, TokenRecord>,

@@ -10,7 +10,6 @@ use crate::settle::{CleanFinish, fire_after_delay};
 use crate::sql::Tx;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 
-/// The jobs are locked before the runs, as in a claim and an edit, so that transactions do not deadlock.
 pub(in crate::sql) const LOCK_FOLLOWED: Statement = Statement {
     name: "lock_followed",
     text: "SELECT job_id, follows_run_id, delay_ms, (SELECT updated_at_ms FROM job WHERE job.id = job_due.job_id), {now} \
