@@ -36,13 +36,13 @@ pub struct EngineConfig {
     /// Maximum number of jobs of the backlog that one scan claims. The scan claims the jobs that are due soon, and those that became due
     /// lately, before them.
     pub backlog_budget: u32,
-    /// Due jobs read per statement.
+    /// Maximum number of due jobs that one statement reads.
     pub claim_page: u32,
     /// Maximum number of jobs claimed in one transaction.
     pub claim_jobs: usize,
     /// A transaction claims no more jobs once it has this many runs.
     pub claim_runs: usize,
-    /// Waiting runs taken per statement.
+    /// Maximum number of waiting runs that one statement takes.
     pub waiting_page: u32,
     /// An instant is dense if at least this many jobs fire next at it: its fires are claimed earlier.
     pub dense_from: u32,
@@ -118,7 +118,7 @@ pub struct EngineConfig {
     pub end_request_page: u32,
     /// How long runs are kept after their verdict, with their attempts and logs.
     pub retention: Duration,
-    /// How many versions of a script are kept in addition to those that jobs name.
+    /// How many versions of a script are kept in addition to those that jobs use.
     pub script_versions: u32,
     /// How often alert rules that are due are evaluated.
     pub alert_rules_period: Duration,
@@ -250,7 +250,7 @@ impl Default for EngineConfig {
 /// Which certificate an executor must present in addition to its token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Certificates {
-    /// None.
+    /// Certificates are not checked.
     #[default]
     Ignored,
     /// A certificate signed by the configured authority.

@@ -40,7 +40,6 @@ pub struct ForecastRange {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ComingFire {
-    /// The planned instant.
     pub at: Timestamp,
     pub job: JobId,
     /// The job's name.
@@ -198,7 +197,6 @@ fn peak(mut instants: Vec<Timestamp>) -> Option<(Timestamp, u64)> {
     instants.chunk_by(|a, b| a == b).filter_map(count).rev().max_by_key(|(_, count)| *count)
 }
 
-/// The planned instants of a job's newest definition in a range of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LanePlan {
     /// The job's name.

@@ -69,9 +69,9 @@ pub struct SavedCalendar {
 /// A calendar or a job that uses a calendar.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CalendarDependent {
-    /// Another calendar, by name.
+    /// The name of another calendar.
     Calendar(String),
-    /// A job, by name.
+    /// The name of a job.
     Job(String),
 }
 
@@ -152,11 +152,10 @@ pub async fn delete(
     }
 }
 
-/// The users of a calendar, calendars before jobs, each sorted by name, starting after `after`, at most `limit`. `within` restricts the
-/// jobs to those of these apps.
+/// The calendars and jobs that use a calendar: calendars before jobs, each sorted by name, starting after `after`, at
+/// most `limit`. `within` restricts the jobs to those of these apps.
 ///
-/// # Errors
-/// The store's.
+/// # Errors The store's.
 pub async fn dependents(
     node: &Node,
     record: &CalendarRecord,

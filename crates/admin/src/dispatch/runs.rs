@@ -46,7 +46,6 @@ pub(crate) enum Stage {
     Unconfirmed(Vec<Run>),
 }
 
-/// The timer of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timer {
     /// The run's instant, or a little before it if the run is marked first or may be sent ahead.
@@ -192,7 +191,7 @@ pub(crate) struct OpenRuns {
     unconfirmed: Vec<RunId>,
 }
 
-/// Runs that wait for nothing but an instant, or for an answer.
+// Runs that wait for nothing but an instant, or for an answer.
 impl OpenRuns {
     pub(crate) fn schedule(&mut self, ready: ReadyRun, timer: Timer) {
         self.scheduled.insert((timer.at, ready.run.fire_at, ready.run.id));
@@ -356,7 +355,7 @@ impl OpenRuns {
     }
 }
 
-/// Runs that executors have, or may have.
+// Runs that executors have, or may have.
 impl OpenRuns {
     /// Puts an attempt in hand that an executor has or is about to get. It replaces an earlier attempt in the roll call, which has ended.
     pub(crate) fn put_active(&mut self, active: ActiveRun) {
@@ -408,7 +407,7 @@ impl OpenRuns {
         }
     }
 
-    /// The runs that this executor has, by id.
+    /// The runs that this executor has, sorted by id.
     pub(crate) fn of_executor(&self, executor: ExecutorId) -> impl Iterator<Item = &ActiveRun> {
         self.by_executor.get(&executor).into_iter().flatten().filter_map(|run| self.active(*run))
     }

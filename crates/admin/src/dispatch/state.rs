@@ -74,7 +74,7 @@ pub(crate) struct Pending {
     pub(super) is_looking_for_lost: bool,
 }
 
-/// The state of the recovery of ended leases.
+/// How far this node has come in taking over runs of ended leases.
 #[derive(Debug)]
 pub(crate) struct Recovery {
     /// The lease of this node under which runs may start, if the open runs of their jobs are known.

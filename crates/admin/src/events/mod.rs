@@ -68,7 +68,7 @@ impl EventKind {
         }
     }
 
-    /// The namespace and app that it concerns; `None` for events of the cluster.
+    /// The namespace and app of the event; `None` for events of the cluster.
     #[must_use]
     pub const fn place(&self) -> Option<(NamespaceId, AppId)> {
         match self {

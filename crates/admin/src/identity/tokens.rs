@@ -94,7 +94,7 @@ impl std::fmt::Debug for Token {
 #[derive(Clone, Debug)]
 pub struct Principal {
     pub token: TokenRecord,
-    /// The account that it belongs to.
+    /// The account that the token belongs to.
     pub owner: Option<Account>,
     /// Its rights, limited to those of its owner.
     pub rights: Rights,

@@ -1,5 +1,5 @@
-//! Checks of a definition that only the server can make: of its instants against the present, and of the calendar, channels and scripts
-//! that it names.
+//! Checks of a definition that only the server can make: of its instants against the present, and of the calendar,
+//! channels and scripts that it uses.
 
 use crate::jobs::overrides;
 use crate::jobs::params;
@@ -60,7 +60,7 @@ pub(super) fn instant_after(now: Timestamp) -> Timestamp {
 /// A calendar, with its current version.
 pub(super) type FoundCalendar = (PinnedCalendar, Arc<Calendar>);
 
-/// The calendars that a definition names; `None` for one that it does not name or that does not exist.
+/// The calendars that a definition uses; `None` for one that it does not use or that does not exist.
 pub(super) struct FoundCalendars {
     /// The calendar that removes or moves its fires.
     pub(super) applied: Option<FoundCalendar>,
@@ -116,7 +116,7 @@ pub(super) fn expected_calendar(spec: &JobSpec) -> Option<&str> {
     spec.expect.as_deref()?.success_by.as_ref()?.calendar.as_deref()
 }
 
-/// The channels of the namespace; empty if no definition names any.
+/// The channels of the namespace; empty if no definition uses any.
 pub(super) async fn channels_named(
     node: &Node,
     namespace: NamespaceId,

@@ -30,9 +30,9 @@ pub enum ShardsError {
         "the job names {now} shards, and this fire had {then}: the index of a shard would mean another one; run it again as a whole"
     )]
     OtherShards {
-        /// How many the definition names.
+        /// How many shards the definition names.
         now: usize,
-        /// How many the fire had.
+        /// How many shards the fire had.
         then: i32,
     },
     /// The shard with this index has another name in the definition than in the fire.

@@ -172,7 +172,7 @@ impl ParamsSchema {
         vec![FieldError::new(place, truncate(&message, MESSAGE_LEN_MAX))]
     }
 
-    /// The known fields next to an unknown one, for an error.
+    /// The end of the error about an unknown field: the names that the schema has at its place.
     fn siblings(&self, error: &ValidationError<'_>) -> String {
         let keyword = error.schema_path().as_str();
         let schema = keyword.rsplit_once('/').and_then(|(schema, _)| self.document.pointer(schema));
@@ -271,7 +271,7 @@ pub(crate) fn common_schema<'a>(
 fn depends_on_secrets(error: &ValidationError<'_>) -> bool {
     let instance: &Value = error.instance();
     match error.kind() {
-        // These depend only on a value's type, and on the names and the number of its fields.
+        // These errors depend only on a value's type, and on the names and the number of its fields.
         Kind::Required { .. }
         | Kind::AdditionalProperties { .. }
         | Kind::AdditionalItems { .. }

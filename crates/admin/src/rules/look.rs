@@ -292,7 +292,6 @@ pub(super) async fn acknowledge_once(
     store.write_alerts(&write).await
 }
 
-/// The name of a namespace, and its channels.
 async fn names(node: &Node, namespace: NamespaceId) -> Result<(String, HashMap<String, ChannelId>), StoreError> {
     let store = node.store();
     let name = store.namespaces().await?.into_iter().find(|one| one.id == namespace).map(|one| one.name);

@@ -37,11 +37,11 @@ pub struct MaintenanceRequest {
     pub end: WindowEnd,
     /// What happens to the fires inside.
     pub fires: FiresInside,
-    /// Why.
+    /// The user's reason, shown with the window.
     pub reason: String,
 }
 
-/// Minimum time from now to the start of a window: fires are claimed ahead, and a claimed fire is not withdrawn.
+/// Minimum time from now to the start of a new window: fires are claimed ahead, and a claimed fire is not withdrawn.
 #[must_use]
 pub fn maintenance_lead(node: &Node) -> Duration {
     node.shared().config.maintenance_lead()

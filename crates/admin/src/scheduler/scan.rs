@@ -330,7 +330,8 @@ impl ScanLoop {
         }
     }
 
-    /// Plans and claims these jobs, in all lanes at the same time. Returns how many were won.
+    /// Plans and claims the fires of these jobs, in all lanes at the same time. Returns the number of jobs that were
+    /// claimed.
     async fn claim(&self, held: &HeldLease, due: Vec<DueJob>) -> Result<usize, StoreError> {
         if due.is_empty() {
             return Ok(0);

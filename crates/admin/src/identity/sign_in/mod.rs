@@ -235,7 +235,6 @@ pub async fn begin_by_password(
 /// A user who signed in.
 #[derive(Clone, Debug)]
 pub struct SignedIn {
-    /// The sign-in.
     pub session: WebSession,
     pub account: Option<Account>,
     /// The token whose rights the sign-in has.

@@ -24,7 +24,6 @@ use crate::node::Node;
 #[derive(Clone, Debug)]
 pub struct ApplyRequest {
     pub namespace: NamespaceId,
-    /// The definitions.
     pub specs: Vec<JobSpec>,
     /// Jobs of this app that are not in the list are removed, unless code declares them.
     pub prune: Option<AppId>,
@@ -60,7 +59,6 @@ pub struct PlannedJob {
     /// Its position in the list; `None` if it is not in the list.
     pub index: Option<usize>,
     pub name: String,
-    /// What is done to it.
     pub action: Action,
     /// Its current version.
     pub version: Option<i64>,
