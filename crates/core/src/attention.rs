@@ -66,9 +66,9 @@ pub struct AttentionFacts {
     pub under_way: Vec<RunUnderWay>,
     /// The 99th percentile of the lateness of the runs of the last minutes.
     pub lateness: Option<Duration>,
-    /// Paused jobs by name, each with the instant from which it is paused.
+    /// The names of paused jobs, each with the instant from which the job is paused.
     pub paused: Vec<(String, Timestamp)>,
-    /// Tokens by name, each with the instant at which it expires.
+    /// The names of tokens, each with the instant at which the token expires.
     pub tokens: Vec<(String, Timestamp)>,
     /// Servers whose lease ended although they did not leave, each with the instant at which it ended.
     pub lost_nodes: Vec<(String, Timestamp)>,

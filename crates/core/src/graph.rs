@@ -115,7 +115,7 @@ impl Graph {
         reached
     }
 
-    /// The jobs that follow from a job directly, by id.
+    /// The jobs that follow directly from a job, in the order of their ids.
     pub fn children_of(&self, job: JobId) -> impl Iterator<Item = JobId> {
         self.children.get(&job).into_iter().flatten().copied()
     }

@@ -93,7 +93,7 @@ ids! {
     OutboxId,
     /// A channel that alerts are sent to.
     ChannelId,
-    /// A rule of alerts that holds for one subject, from firing to resolved.
+    /// An alert rule that holds for one subject, from firing to resolved.
     IncidentId,
     /// A message about an incident to one channel.
     MessageId,

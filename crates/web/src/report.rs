@@ -1,4 +1,4 @@
-//! The query of a report, and the report itself, for the API, its CSV files, and the page.
+//! The parameters of a report, and the report itself, for the API, its CSV files, and the page.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

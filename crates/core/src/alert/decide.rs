@@ -99,9 +99,8 @@ pub struct MessageDraft {
     pub incident: IncidentId,
     /// Its number among the messages about the incident, from 1.
     pub number: u32,
-    /// The channel, by name.
+    /// The name of the channel.
     pub channel: String,
-    /// Its content.
     pub notice: Notice,
 }
 

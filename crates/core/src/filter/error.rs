@@ -10,7 +10,6 @@ pub struct FilterError {
     pub column: usize,
     /// How many characters are wrong.
     pub length: usize,
-    /// What is wrong.
     pub problem: FilterProblem,
 }
 

@@ -94,9 +94,7 @@ pub enum FireVerdict {
     },
     /// It was skipped together with others; one row covers all of them.
     Span {
-        /// The row.
         run: RunId,
-        /// Why.
         reason: Option<Reason>,
         /// The parameters of the reason.
         detail: Option<Box<ReasonDetail>>,

@@ -73,7 +73,7 @@ impl FromQuery for TimelineQuery {
     }
 }
 
-/// The query for the upcoming fires.
+/// The URL's parameters for the upcoming fires.
 #[derive(Debug)]
 pub(super) struct ComingQuery {
     to: Option<Timestamp>,
