@@ -62,7 +62,7 @@ impl Contexts {
         Ok(Self { folder, file })
     }
 
-    /// The names and contexts, by name.
+    /// The contexts with their names, sorted by name.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&String, &Context)> {
         self.file.contexts.iter()
     }

@@ -292,7 +292,7 @@ fn socket_path(url: &reqwest::Url) -> Option<String> {
 /// The host and the port of a database server.
 fn host_and_port(url: &reqwest::Url) -> (String, u16) {
     let is_postgres = url.scheme().starts_with("postgres");
-    // The query of a PostgreSQL URL can set host and port.
+    // The parameters after the ? of a PostgreSQL URL can set host and port.
     let named = |name: &str| {
         let mut pairs = url.query_pairs().filter(|_| is_postgres);
         pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())

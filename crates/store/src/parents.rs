@@ -24,7 +24,7 @@ fn named(spec: &JobSpec) -> BTreeSet<(&str, &'static str)> {
     spec.parents().into_iter().map(|parent| (parent.name, parent.on.as_str())).collect()
 }
 
-/// Resolves and checks the parents of a job. `ids` are the namespace's jobs, by name, with their ids, `edges` are all
+/// Resolves and checks the parents of a job. `ids` are the ids of the namespace's jobs, keyed by their names, `edges` are all
 /// edges of the namespace. The job itself need not exist yet.
 pub(crate) fn check(
     job: JobId,

@@ -1,4 +1,3 @@
-
 use rondel_core::homes::Switch;
 use rondel_core::{AppId, Timestamp};
 

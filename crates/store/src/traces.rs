@@ -1,4 +1,3 @@
-
 use async_trait::async_trait;
 use rondel_core::{RunId, Timestamp, TraceParent};
 

@@ -42,14 +42,10 @@ pub enum TlsError {
     },
     /// A file contains no certificate.
     #[error("{path} contains no certificate in PEM")]
-    Empty {
-        path: PathBuf,
-    },
+    Empty { path: PathBuf },
     /// A file contains no private key, or an encrypted one.
     #[error("{path} contains no private key in PEM; an encrypted one cannot be used")]
-    NoKey {
-        path: PathBuf,
-    },
+    NoKey { path: PathBuf },
     /// The key is that of another certificate.
     #[error("the key in {key} does not belong to the certificate in {cert}")]
     OtherKey {
@@ -67,10 +63,7 @@ pub enum TlsError {
     },
     /// The file has nothing with which the certificates of clients could be checked.
     #[error("{path} contains no certificates to verify clients with: {message}")]
-    ClientCa {
-        path: PathBuf,
-        message: String,
-    },
+    ClientCa { path: PathBuf, message: String },
 }
 
 /// The certificates in use.

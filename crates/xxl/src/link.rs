@@ -75,7 +75,6 @@ fn address_labels(address: &str) -> HashMap<String, String> {
     if address.len() > LABEL_VALUE_LEN_MAX { HashMap::new() } else { [(XXL_ADDRESS.to_owned(), address)].into() }
 }
 
-/// The identity of the executor.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) id: ExecutorId,

@@ -27,7 +27,7 @@ pub(crate) struct Registration {
     pub(crate) address: String,
 }
 
-/// The end of an attempt.
+/// The end of an attempt, as a callback reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Callback {
     pub(crate) log_id: i64,

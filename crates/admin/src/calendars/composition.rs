@@ -65,7 +65,7 @@ pub(crate) async fn composition(node: &Node, namespace: NamespaceId) -> Result<C
     Ok(Composition(found))
 }
 
-/// The calendars that the spec depends on, by name; `replacement` replaces the saved calendar with the same name.
+/// The calendars that the spec depends on, keyed by their names; `replacement` replaces the saved calendar with the same name.
 pub(super) async fn read_dependencies(
     node: &Node,
     namespace: NamespaceId,

@@ -136,7 +136,7 @@ impl AdoptLoop {
         if self.adopted_under.replace(held.token) != Some(held.token) || std::mem::take(&mut self.has_announced) {
             self.shared.note_all_adopted(held.token);
             drop(self.shared.events.send(Event::AllAdopted(held.token)).await);
-            // Jobs that may be claimed from now on may be due already.
+            // Jobs that can be claimed from now on are perhaps due already.
             self.shared.scan_poke.notify_one();
         }
         self.take_strays(&held).await?;

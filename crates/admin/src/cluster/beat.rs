@@ -352,9 +352,7 @@ fn request(config: &EngineConfig, store: &dyn Store) -> JoinRequest {
 pub enum StartError {
     /// A living node has this node's name.
     #[error("another server is running as node {name:?}; give each its own --node-name")]
-    NameTaken {
-        name: String,
-    },
+    NameTaken { name: String },
     /// The database did not answer.
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -17,10 +17,7 @@ use crate::registry::{Handler, ParamsSchema};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobWarning {
     /// No executor connected to this node has the handler: runs wait, and are skipped after the job's `queue_timeout`.
-    NoHandler {
-        app: String,
-        handler: String,
-    },
+    NoHandler { app: String, handler: String },
     /// The job is in shadow mode: its fires are planned, and nothing is sent.
     Shadow,
     /// The definition was in shadow mode and no longer is: the other scheduler may still fire it.
@@ -35,9 +32,7 @@ pub enum JobWarning {
     /// The job has cron expressions alone, and none of them has an instant ahead.
     NeverFires,
     /// The calendar of the job removes all fires of its schedule, such as one whose days have all passed.
-    CalendarRemovesAll {
-        calendar: String,
-    },
+    CalendarRemovesAll { calendar: String },
 }
 
 impl std::fmt::Display for JobWarning {
@@ -143,7 +138,7 @@ pub(super) fn param_errors(
         Some(before) => check_inputs(before) != check_inputs(spec),
         None => true,
     };
-    // A job without a schedule may get its parameters when it is triggered, if callers may give parameters.
+    // A job without a schedule may get its parameters when it is triggered, if callers are allowed to give parameters.
     let takes_params = *spec.effective_overrides() != Overrides::None;
     let is_given_later = spec.params.is_null() && spec.schedule.is_none() && takes_params;
     // Parameters that are too long were refused with the rest of the definition.

@@ -37,9 +37,7 @@ pub enum ShardsError {
     },
     /// The shard with this index has another name in the definition than in the fire.
     #[error("the job's shard {index} has another name than in this fire; run it again as a whole")]
-    RenamedShard {
-        index: i32,
-    },
+    RenamedShard { index: i32 },
     /// The job is a pump job: its groups have no work that could be repeated separately.
     #[error("a pump job can be run again only as a whole: its items are dealt to its present groups")]
     IsPump,

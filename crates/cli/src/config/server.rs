@@ -154,7 +154,7 @@ settings! {
             value_name = "NETWORK",
             env = "RONDEL_SERVER_OUTGOING_ALLOW",
             value_delimiter = ',',
-            help = "A non-public network that webhooks may call, such as 10.1.0.0/16; once per network"
+            help = "A non-public network that webhooks may call, such as 10.1.0.0/16; several may be given"
         )]
         outgoing_allow: Vec<String> = Vec::new();
         #[arg(
@@ -163,7 +163,7 @@ settings! {
             value_name = "NETWORK",
             env = "RONDEL_SERVER_XXL_NETWORKS",
             value_delimiter = ',',
-            help = "A network with executors of XXL-JOB, such as 10.1.0.0/16, which this server may call; once per network. \
+            help = "A network with executors of XXL-JOB, such as 10.1.0.0/16, which this server may call; several may be given. \
                     Without one such executors are not served"
         )]
         xxl_networks: Vec<String> = Vec::new();
@@ -200,7 +200,7 @@ settings! {
             value_name = "KEY",
             env = "RONDEL_SERVER_METRICS_LABELS",
             value_delimiter = ',',
-            help = "A key of jobs' labels by which runs are counted apart in the metrics, such as team; once per key, at most 8"
+            help = "A key of jobs' labels by which runs are counted apart in the metrics, such as team; up to 8 may be given"
         )]
         metrics_labels: Vec<String> = Vec::new();
         /// The file with a secret for reading GET /metrics; it is checked without the database, so that metrics can be read while the database is unreachable

@@ -82,7 +82,7 @@ pub(super) fn read_all(paths: &[PathBuf]) -> Result<Vec<Entry>, Failure> {
     Ok(entries)
 }
 
-/// The files of a folder and of its subfolders, by name; hidden ones are skipped.
+/// The files of a folder and of its subfolders, sorted by name; hidden ones are skipped.
 fn collect_files(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
     let wrong = |error: std::io::Error| Failure::refused(format!("cannot read {}: {error}", folder.display()));
     let mut entries = Vec::new();

@@ -179,7 +179,7 @@ impl<P: Pump> Driver<P> {
     }
 }
 
-/// Calls of the pump.
+// Calls of the pump.
 impl<P: Pump> Driver<P> {
     fn context(&self, epochs: BTreeMap<String, i64>) -> PumpContext {
         PumpContext::new(&self.run, epochs, Arc::clone(&self.shared) as Arc<dyn Checkpoints>)

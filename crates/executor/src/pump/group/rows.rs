@@ -17,7 +17,7 @@ pub struct Row<R> {
     pub item: String,
     /// Identifies the row within the item.
     pub key: String,
-    /// The row.
+    /// The row itself, as the select returned it.
     pub value: R,
 }
 
