@@ -52,7 +52,9 @@ fn utc() -> String {
 impl ReportSchedule {
     /// Checks the schedule.
     ///
-    /// # Errors Each wrong field with what would be right.
+    /// # Errors
+    ///
+    /// Each wrong field with what would be right.
     pub fn check(&self) -> Result<(), Vec<FieldError>> {
         let mut errors = Vec::new();
         if let Err((field, message)) = self.deadline() {

@@ -155,7 +155,9 @@ pub async fn delete(
 /// The calendars and jobs that use a calendar: calendars before jobs, each sorted by name, starting after `after`, at
 /// most `limit`. `within` restricts the jobs to those of these apps.
 ///
-/// # Errors The store's.
+/// # Errors
+///
+/// The store's.
 pub async fn dependents(
     node: &Node,
     record: &CalendarRecord,

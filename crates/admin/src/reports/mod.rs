@@ -169,7 +169,9 @@ const fn step(kind: PointKind) -> Step {
 
 /// The rows of these groups, sorted by group and time. Empty periods are omitted, but a total has a row for each group.
 ///
-/// # Errors The store's.
+/// # Errors
+///
+/// The store's.
 pub async fn rows(node: &Node, kind: PointKind, groups: &[Group], range: ReportRange) -> Result<Vec<Row>, StoreError> {
     let step = step(kind);
     let mut made: BTreeMap<(usize, Timestamp), Row> = BTreeMap::new();

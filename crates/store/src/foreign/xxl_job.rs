@@ -81,7 +81,9 @@ impl XxlDatabase {
 
     /// Rows of `xxl_job_log` with numbers above `after`, in the order of their numbers.
     ///
-    /// # Errors [`ForeignError::Database`].
+    /// # Errors
+    ///
+    /// [`ForeignError::Database`].
     pub async fn xxl_logs(&mut self, after: i64, limit: u32) -> Result<Vec<LogRow>, ForeignError> {
         let text = "SELECT CAST(id AS SIGNED), CAST(job_id AS SIGNED), CAST(trigger_time AS CHAR), COALESCE(executor_address, ''), \
                     COALESCE(executor_sharding_param, ''), CAST(trigger_code AS SIGNED), CAST(handle_code AS SIGNED), \
