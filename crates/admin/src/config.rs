@@ -156,7 +156,7 @@ pub struct EngineConfig {
     pub watchdog_period: Duration,
     /// The disks and the certificate that the server measures on its host.
     pub host: WatchedHost,
-    /// The version that is shown and stored.
+    /// The version of this server, as it is shown and stored.
     pub server_version: String,
     /// The clock by which the node measures its lease.
     pub boot: BootClock,

@@ -51,7 +51,7 @@ pub struct ComingFire {
 /// The coming fires of a namespace.
 #[derive(Clone, Debug, Default)]
 pub struct Forecast {
-    /// The first fires, in order.
+    /// The first fires, the earliest first.
     pub fires: Vec<ComingFire>,
     /// The number of fires in each bucket, by its start; empty buckets are omitted.
     pub density: BTreeMap<Timestamp, u64>,
@@ -97,9 +97,9 @@ impl Default for ForecastRange {
 #[derive(Default)]
 struct ForecastBuilder {
     range: ForecastRange,
-    /// The first fires; the latest of them on top.
+    /// The first fires. The latest of them is on top of the heap.
     earliest_fires: BinaryHeap<(Timestamp, JobId, String, String)>,
-    /// The number of fires by bucket, of jobs with many fires.
+    /// Of jobs with many fires: how many fires each bucket has.
     density: BTreeMap<Timestamp, u64>,
     /// The fires of the jobs with many fires, unsorted. It is filled as long as there are few enough to find the peak.
     dense_instants: Vec<Timestamp>,

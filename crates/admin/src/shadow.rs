@@ -37,7 +37,7 @@ pub struct ShadowRequest<'a> {
     pub within: Option<Vec<AppId>>,
     /// Only this job.
     pub job: Option<JobRecord>,
-    /// The names of all jobs that [`has_shadow_fires`] admits, in order, if they are known; otherwise all jobs are read.
+    /// The names of all jobs that [`has_shadow_fires`] admits, sorted, if they are known; otherwise all jobs are read.
     pub shadow_names: Option<Vec<String>>,
     /// Only jobs whose name comes after this one.
     pub after_name: Option<String>,

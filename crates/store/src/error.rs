@@ -29,7 +29,6 @@ pub enum StoreError {
     Corrupt {
         table: &'static str,
         column: &'static str,
-        /// The row.
         id: i64,
         /// What is wrong with it.
         message: String,

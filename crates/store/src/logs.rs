@@ -90,12 +90,12 @@ pub trait Logs {
     /// Stores these chunks; existing ones stay unchanged. Chunks of runs that do not exist are dropped.
     async fn append_logs(&self, chunks: &[LogChunk]) -> Result<()>;
 
-    /// Chunks of an attempt after `after_sequence` (−1 for all), in order, at most `limit`, and fewer if they are large. Empty only if
-    /// there are none.
+    /// Chunks of an attempt after `after_sequence` (−1 for all), sorted by sequence, at most `limit`, and fewer if they
+    /// are large. Empty only if there are none.
     async fn log_chunks(&self, run: RunId, attempt: i32, after_sequence: i64, limit: u32) -> Result<Vec<LogChunk>>;
 
-    /// The sizes of an attempt's chunks after `after_sequence` (−1 for all), in order, at most `limit`. Their lines are not read; a reader
-    /// uses the sizes to find a line by its number.
+    /// The sizes of an attempt's chunks after `after_sequence` (−1 for all), sorted by sequence, at most `limit`. Their
+    /// lines are not read; a reader uses the sizes to find a line by its number.
     async fn log_sizes(&self, run: RunId, attempt: i32, after_sequence: i64, limit: u32) -> Result<Vec<ChunkSize>>;
 
     /// The newest run whose log does not fit into `bytes` (the stored size) together with all newer logs of the namespace; `None` if all

@@ -251,7 +251,7 @@ pub struct ChartRun {
     pub span_count: i64,
     /// The last of those fires.
     pub span_end_at: Option<Timestamp>,
-    /// The row of its shards, or the run that it follows from.
+    /// The broadcast of which it is a shard, or the run that it follows from.
     pub parent: Option<RunId>,
 }
 

@@ -45,7 +45,7 @@ impl Composition {
         found.into_iter().collect()
     }
 
-    /// Calendars whose rules name others.
+    /// The names of the calendars whose rules refer to other calendars.
     pub(crate) fn composed(&self) -> Vec<String> {
         self.0.iter().filter(|(_, parts)| !parts.is_empty()).map(|(name, _)| name.clone()).collect()
     }

@@ -40,7 +40,7 @@ pub enum CalendarError {
     /// The calendar is in use and cannot be deleted.
     #[error("the calendar is used by {} and {}", counted(.calendars.len(), "calendar"), counted(*.job_count, "job"))]
     Used {
-        /// The calendars that name it.
+        /// The calendars that refer to it.
         calendars: Vec<String>,
         /// Some of the jobs that use it.
         jobs: Vec<String>,

@@ -107,7 +107,7 @@ impl AdoptLoop {
         }
     }
 
-    /// One round. Returns how many runs were adopted.
+    /// Runs one round. Returns how many runs were adopted.
     async fn run_round(&mut self) -> Result<u64, StoreError> {
         let Some(held) = self.shared.membership.held() else { return Ok(0) };
         self.start_owed_roll_calls(&held).await?;

@@ -183,7 +183,7 @@ pub(crate) struct OpenRuns {
     active_count: usize,
     /// Runs that came into hand, or left it, since the last call of [`take_hand_changes`](Self::take_hand_changes).
     hand_changes: Vec<RunId>,
-    /// Scheduled runs, by timer and then by planned instant.
+    /// Scheduled runs, sorted by timer and then by planned instant.
     scheduled: BTreeSet<(Timestamp, Timestamp, RunId)>,
     /// Runs whose instant has come, and that wait because open runs of their jobs may still be adopted.
     held_back: Vec<RunId>,

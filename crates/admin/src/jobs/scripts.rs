@@ -12,7 +12,7 @@ use crate::node::Node;
 
 const POINTER: &str = "/params/script";
 
-/// The language of each script that exists, by reference.
+/// The language of each script that exists, keyed by the reference.
 pub(super) type FoundScripts = BTreeMap<ScriptRef, String>;
 
 /// The scripts to which the definitions refer, as far as they exist.

@@ -56,7 +56,7 @@ pub fn is_unsuccessful(shard: &Run) -> bool {
     shard.status.is_terminal() && !is_good
 }
 
-/// The unsuccessful shards of a run, by index.
+/// The unsuccessful shards of a run, sorted by index.
 async fn unsuccessful_shards(node: &Node, whole: &Run) -> Result<Vec<Run>, StoreError> {
     let mut query = RunQuery { parent: Some(whole.id), limit: PAGE_LEN, ..RunQuery::default() };
     let (mut shards, mut read_count) = (Vec::new(), 0);

@@ -49,7 +49,7 @@ impl Histogram {
         self.ends_ms
     }
 
-    /// The number in each bucket.
+    /// The number of durations in each bucket.
     pub(crate) fn counts(&self) -> Vec<u64> {
         self.counts.iter().map(|one| one.load(Ordering::Relaxed)).collect()
     }

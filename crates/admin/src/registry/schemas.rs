@@ -32,7 +32,7 @@ const SECRET_REFERENCE_START: &str = "{{secret.";
 /// The field that the server adds to the parameters of a run that follows from others.
 const PARENTS_FIELD: &str = "parents";
 
-/// The schemas of an executor's handlers, by handler.
+/// The schemas of an executor's handlers, keyed by the handlers' names.
 pub(crate) type Schemas = Arc<BTreeMap<String, Arc<ParamsSchema>>>;
 
 /// The JSON schema that a handler declares for its parameters.
@@ -190,7 +190,7 @@ impl ParamsSchema {
 #[derive(Debug, Default)]
 pub(crate) struct SchemaPool(Mutex<HashMap<AppId, Pool>>);
 
-/// The schemas of one app, by text.
+/// The schemas of one app, keyed by their texts.
 type Pool = HashMap<String, Weak<ParamsSchema>>;
 
 impl SchemaPool {

@@ -79,7 +79,7 @@ impl<'a> JobFacts<'a> {
         Ok(())
     }
 
-    /// One of these jobs.
+    /// The job with this id, if it is one of these.
     pub(super) fn job(&self, id: JobId) -> Option<&WatchedJob> {
         self.jobs.get(&id)
     }

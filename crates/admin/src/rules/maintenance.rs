@@ -27,7 +27,7 @@ pub enum WindowEnd {
     After(Duration),
 }
 
-/// A request for a window.
+/// A request for a maintenance window.
 #[derive(Clone, Debug)]
 pub struct MaintenanceRequest {
     /// The app with its name; `None` for all jobs of the namespace.

@@ -49,7 +49,7 @@ impl Entry {
     }
 }
 
-/// The jobs in these files, in order.
+/// The jobs in these files, in the order of `paths`.
 pub(super) fn read_all(paths: &[PathBuf]) -> Result<Vec<Entry>, Failure> {
     let mut files = Vec::new();
     for path in paths {

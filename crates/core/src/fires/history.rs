@@ -183,7 +183,7 @@ impl FireVerdict {
 /// What became of the fires of a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FireHistory {
-    /// The entries in order; they do not overlap.
+    /// The entries, sorted by instant; they do not overlap.
     pub entries: Vec<Entry>,
     /// If the history ends before its range does: the instant from which the next one continues.
     pub next: Option<Timestamp>,

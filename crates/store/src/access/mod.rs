@@ -19,13 +19,11 @@ use crate::error::Result;
 pub struct PasswordHash(String);
 
 impl PasswordHash {
-    /// Wraps the string.
     #[must_use]
     pub const fn new(text: String) -> Self {
         Self(text)
     }
 
-    /// The string.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0
@@ -55,7 +53,7 @@ pub struct Account {
     pub password_changed_at: Option<Timestamp>,
     /// When it was linked to the sign-in provider. An account with a password cannot sign in through the provider before it is linked.
     pub provider_linked_at: Option<Timestamp>,
-    /// Its grants, in order.
+    /// Its grants, sorted.
     pub grants: Vec<Grant>,
 }
 

@@ -56,7 +56,7 @@ pub struct TokenRecord {
     /// When it was last used, to the minute.
     pub last_used_at: Option<Timestamp>,
     pub revoked_at: Option<Timestamp>,
-    /// Its grants, in order.
+    /// Its grants, sorted.
     pub grants: Vec<Grant>,
 }
 

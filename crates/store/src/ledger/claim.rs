@@ -134,7 +134,8 @@ pub trait Claim {
     /// its home becomes this node, and its runs are inserted. Jobs that another node took are left out.
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<ClaimResult>;
 
-    /// Pending runs of a job that the lease `token` owns, after this place, in order, at most `limit`.
+    /// Pending runs of a job that the lease `token` owns, after this place and in the order of [`UnsentPlace`], at most
+    /// `limit`.
     async fn unsent_runs_of_job(
         &self,
         token: LeaseToken,

@@ -167,7 +167,7 @@ struct State {
     xxl: xxl_rows::XxlRows,
     /// By scope and key.
     calls: BTreeMap<(String, String), request_keys::StoredCall>,
-    /// The spans that requested runs, by run.
+    /// The spans that requested runs, keyed by the runs.
     traces: BTreeMap<RunId, TraceParent>,
     parents: Vec<Edge>,
     /// Runs that got their verdict in the batch that is being written.

@@ -61,12 +61,12 @@ impl RunKind {
 
 #[derive(Debug, Default)]
 pub(crate) struct ParkedRuns {
-    /// The waiting runs of each app, by kind.
+    /// The waiting runs of each app, keyed by their kinds.
     apps: HashMap<AppId, AppQueues>,
     runs: HashMap<RunId, Position>,
     /// When the queue timeouts of the runs pass, the earliest first.
     timeouts: BTreeSet<(Timestamp, RunId)>,
-    /// The waiting runs of each job, by the executor that their callers named.
+    /// The waiting runs of each job, keyed by the executor that their callers named.
     by_job: BTreeMap<JobId, BTreeMap<Option<String>, BTreeSet<Turn>>>,
 }
 

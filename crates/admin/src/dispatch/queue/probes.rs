@@ -82,13 +82,13 @@ struct PendingQuestion {
 
 #[derive(Debug, Default)]
 pub(crate) struct Probes {
-    /// The runs that wait for answers, by job.
+    /// The runs that wait for answers, keyed by their jobs.
     waiting: HashMap<JobId, VecDeque<RunId>>,
-    /// The deadlines of the probes, in order.
+    /// The deadlines of the probes, the earliest first.
     deadlines: VecDeque<(Timestamp, JobId)>,
     /// The jobs that the next flush asks each executor about.
     unsent_questions: BTreeMap<ExecutorId, BTreeSet<JobId>>,
-    /// The questions that have not been answered, by their numbers.
+    /// The questions that have not been answered, keyed by their numbers.
     unanswered_questions: BTreeMap<i64, PendingQuestion>,
     /// The number of the last question.
     last_number: i64,

@@ -57,7 +57,7 @@ pub(super) struct RowTracker<R> {
     queue: BTreeMap<u64, (String, QueuedRow<R>)>,
     /// The numbers of the queued rows of each item.
     by_item: BTreeMap<String, BTreeSet<u64>>,
-    /// Failed rows, by the instant of their retry.
+    /// Failed rows, sorted by the instant of their retry.
     retry_queue: BTreeMap<(Instant, u64), (String, QueuedRow<R>)>,
     executions: BTreeMap<u64, ActiveExecution<R>>,
     /// Item and key of every row that is queued, in execution or waiting.

@@ -27,7 +27,7 @@ pub(super) struct AccessRows {
     audit: BTreeMap<AuditId, AuditEntry>,
 }
 
-/// Grants without duplicates and in order, as a table with a unique key returns them.
+/// Grants without duplicates and sorted, as a table with a unique key returns them.
 fn sorted_grants(grants: &[Grant]) -> Vec<Grant> {
     let mut grants = grants.to_vec();
     grants.sort_unstable();

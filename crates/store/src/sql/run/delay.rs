@@ -36,7 +36,7 @@ struct DelayedJob {
 /// The jobs with a fixed delay in a batch, and their new next fires.
 #[derive(Default)]
 pub(super) struct Delays {
-    /// By the run whose end sets the next fire.
+    /// Keyed by the run whose end sets the job's next fire.
     followed: HashMap<RunId, DelayedJob>,
     /// The runs that set the next fires, with their jobs and these fires.
     moves: Vec<(RunId, i64, Option<Timestamp>)>,
