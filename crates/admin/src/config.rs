@@ -71,7 +71,7 @@ pub struct EngineConfig {
     pub whole_backlog_within: Duration,
     /// Some runs stay in the store because memory has no room for them. One look checks at most this many of their jobs for room.
     pub take_up_looks: usize,
-    /// Maximum number of jobs with room of which one look takes up runs.
+    /// Maximum number of jobs whose runs one look takes up, among the jobs that have room.
     pub take_up_jobs: usize,
     /// Maximum number of runs of one job that one look takes up.
     pub take_up_page: u32,

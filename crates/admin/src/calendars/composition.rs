@@ -16,7 +16,7 @@ const ROUND_COUNT: usize = 5;
 
 pub(super) type NamedCalendars = BTreeMap<String, CalendarSpec>;
 
-/// The calendars of a namespace by name, each with the names of the calendars in its rule.
+/// The calendars of a namespace, keyed by their names, each with the names of the calendars in its rule.
 #[derive(Debug, Default)]
 pub(crate) struct Composition(BTreeMap<String, Vec<String>>);
 
@@ -29,13 +29,13 @@ impl Composition {
         self.0.contains_key(name)
     }
 
-    /// Calendars that name this one directly, not only through other calendars.
+    /// The names of the calendars whose rules refer to this one directly, not only through other calendars.
     pub(super) fn direct_dependents(&self, name: &str) -> Vec<String> {
         let names = |parts: &Vec<String>| parts.iter().any(|part| part == name);
         self.0.iter().filter(|(_, parts)| names(parts)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Calendars that depend on this one, directly or through others.
+    /// The names of the calendars that depend on this one, directly or through others.
     pub(super) fn all_dependents(&self, name: &str) -> Vec<String> {
         let mut found = BTreeSet::new();
         let mut next = vec![name.to_owned()];

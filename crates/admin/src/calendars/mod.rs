@@ -28,7 +28,7 @@ const PAGE: u32 = 50;
 /// Why a change of a calendar was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum CalendarError {
-    /// The document is invalid, or would invalidate a calendar that names it or a job that uses it.
+    /// The document is invalid, or would invalidate a calendar that refers to it or a job that uses it.
     #[error("the calendar has {}, the first is {}", counted(.0.len(), "error"), .0.first().map_or_else(String::new, ToString::to_string))]
     Invalid(Vec<FieldError>),
     /// Another caller changed it first.

@@ -98,7 +98,7 @@ impl BeatLoop {
         }
     }
 
-    /// One beat. Logs once that the database does not answer, and once that it answers again.
+    /// Runs one beat. Logs once that the database does not answer, and once that it answers again.
     async fn beat(&mut self) -> Result<(), TickError> {
         let shared = Arc::clone(&self.shared);
         let before = self.other_lease;

@@ -357,7 +357,7 @@ impl OpenRuns {
 
 // Runs that executors have, or may have.
 impl OpenRuns {
-    /// Puts an attempt in hand that an executor has or is about to get. It replaces an earlier attempt in the roll call, which has ended.
+    /// Records in `in_hand` an attempt that an executor has or is about to get. It replaces an earlier attempt in the roll call, which has ended.
     pub(crate) fn put_active(&mut self, active: ActiveRun) {
         if matches!(self.runs.get(&active.ready.run.id), Some(Entry::Deciding)) {
             self.runs.remove(&active.ready.run.id);
@@ -365,7 +365,7 @@ impl OpenRuns {
         self.put_hand(active.ready.run.id, AttemptInHand::Active(Box::new(active)));
     }
 
-    /// Puts an attempt in hand that an executor may have, until the roll call finds out. False if a later attempt is in hand.
+    /// Records in `in_hand` an attempt that an executor may have, until the roll call finds out. False if a later attempt is there.
     pub(crate) fn put_in_roll_call(&mut self, ready: ReadyRun) -> bool {
         self.put_hand(ready.run.id, AttemptInHand::InRollCall(Box::new(ready)))
     }

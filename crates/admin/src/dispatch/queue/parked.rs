@@ -110,7 +110,7 @@ struct AppQueues {
     kinds: HashMap<RunKind, BTreeSet<Turn>>,
     /// The first run of each kind, in the order of their turns.
     heads: BTreeMap<Turn, RunKind>,
-    /// The run that the last offer ended at, if kinds were left: the next offer continues behind it.
+    /// The run at which the last offer ended, if it did not reach all kinds: the next offer continues after that run.
     offered_to: Option<Turn>,
 }
 

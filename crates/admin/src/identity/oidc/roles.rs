@@ -51,7 +51,7 @@ impl fmt::Display for RoleAt {
     }
 }
 
-/// A new account, which has no role. Administrators or the user's groups assign its roles.
+/// A group, and the role that it gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupRole {
     group: String,
