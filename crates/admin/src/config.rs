@@ -99,8 +99,8 @@ pub struct EngineConfig {
     /// grace.
     pub lost_after: Duration,
     /// Some runs continue while their executor hears no server. Such a run keeps its place in its job's order until its executor has been
-    /// silent for this long; at least [`lost_after`](Self::lost_after). The executor itself stops the run earlier: `lost_after` minus
-    /// `silence` before that.
+    /// silent for this long; at least [`lost_after`](Self::lost_after). The executor itself stops the run earlier, by `lost_after` minus
+    /// `silence`.
     pub continue_max: Duration,
     /// The delay between the deadline of a run and the request to its executor to stop it. Must be longer than a handler's grace plus the
     /// transfer of a result.

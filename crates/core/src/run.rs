@@ -177,7 +177,8 @@ impl Run {
         self.executor.as_deref().filter(|_| self.executor_id.is_some())
     }
 
-    /// The run as a reader sees it: without the executor of its previous attempt, and as running only if that is known.
+    /// The run as a reader sees it: without an executor if only an earlier attempt had one, and with the status of
+    /// [`shown_status`](Self::shown_status).
     #[must_use]
     pub fn for_reader(self) -> Self {
         let (executor, status) = (self.present_executor().map(str::to_owned), self.shown_status());

@@ -63,7 +63,7 @@ pub enum ChannelSaved {
     Created(ChannelId),
     /// It existed, with this id.
     Changed(ChannelId),
-    /// Another caller saved or deleted it first; when it was last saved, [`Timestamp::EPOCH`] if there is none.
+    /// Another caller saved or deleted it first. The instant is that of the last save, [`Timestamp::EPOCH`] after a deletion.
     Conflict(Timestamp),
     /// The namespace has [`CHANNEL_COUNT_MAX`] channels, or was deleted.
     Full,

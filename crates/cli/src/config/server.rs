@@ -224,7 +224,7 @@ settings! {
         /// Where traces go: the URL of a collector that takes OTLP over gRPC; without it there are none
         #[arg(long, global = true, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
         otlp_endpoint: String, example "\"http://127.0.0.1:4317\"";
-        /// The share of traces that begin here to export, from 0 to 1; for other traces, their origin decides
+        /// The share of the traces begun here that are exported, from 0 to 1; for other traces, their origin decides
         #[arg(long, global = true, value_name = "SHARE", env = "RONDEL_SERVER_TRACE_RATIO")]
         trace_ratio: f64 = RATIO_DEFAULT;
     }

@@ -387,7 +387,7 @@ impl RunContext {
     }
 }
 
-// Progress.
+// The progress that handlers report.
 impl RunContext {
     pub(crate) fn set_progress(&self, done: u64, total: u64) {
         let cell = &self.inner.progress;
