@@ -84,6 +84,8 @@ pub enum ChannelUse {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChannelDeleted {
     Deleted,
+    /// Another caller saved it first; when it was last saved.
+    Conflict(Timestamp),
     /// There is no such channel.
     NotFound,
     /// It is in use by these. All uses are listed, but at most one more than [`CHANNEL_USE_COUNT_MAX`].
@@ -225,8 +227,13 @@ pub trait Channels {
     /// Saves a channel under its name. `expected` is when it was last saved, [`Timestamp::EPOCH`] for a new channel; `None` means any.
     async fn save_channel(&self, channel: &Channel, expected: Option<Timestamp>) -> Result<ChannelSaved>;
 
-    /// Deletes a channel that nothing uses, with its messages and deliveries.
-    async fn delete_channel(&self, namespace: NamespaceId, name: &str) -> Result<ChannelDeleted>;
+    /// Deletes a channel that nothing uses, with its messages and deliveries. `expected` is when it was last saved; `None` means any.
+    async fn delete_channel(
+        &self,
+        namespace: NamespaceId,
+        name: &str,
+        expected: Option<Timestamp>,
+    ) -> Result<ChannelDeleted>;
 
     /// Writes messages, except those that exist and those to channels that were deleted; returns how many were written.
     async fn write_messages(&self, messages: &[NewMessage]) -> Result<u64>;

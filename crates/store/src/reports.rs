@@ -103,6 +103,8 @@ pub struct ReportChange<'a> {
     pub spec: &'a ReportSchedule,
     /// Name of the caller that saves it.
     pub author: &'a str,
+    /// The version that is replaced, 0 for a new schedule; `None` means any.
+    pub expected_version: Option<i64>,
     /// When the first report is due. A report that is already due and not written yet stays due.
     pub next_at: Option<Timestamp>,
     /// The current time.
@@ -116,8 +118,21 @@ pub enum ReportSaved {
     Created,
     /// It replaced an earlier one.
     Changed,
+    /// Another caller saved or deleted it first; its current version, 0 if there is none.
+    Conflict(i64),
     /// Its channel does not exist.
     NoChannel,
+}
+
+/// Outcome of deleting a schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReportDeleted {
+    /// The schedule is deleted.
+    Deleted,
+    /// Another caller saved it first; its current version.
+    Conflict(i64),
+    /// There is none.
+    NotFound,
 }
 
 /// A due report to write.
@@ -146,7 +161,12 @@ pub trait Reports {
 
     async fn save_report_schedule(&self, change: ReportChange<'_>) -> Result<ReportSaved>;
 
-    async fn delete_report_schedule(&self, namespace: NamespaceId) -> Result<bool>;
+    /// Deletes the report schedule of a namespace if it has the expected version; `None` means any.
+    async fn delete_report_schedule(
+        &self,
+        namespace: NamespaceId,
+        expected_version: Option<i64>,
+    ) -> Result<ReportDeleted>;
 
     /// Schedules whose report is due, the longest due first, at most `limit`.
     async fn due_reports(&self, now: Timestamp, limit: u32) -> Result<Vec<ScheduledReport>>;

@@ -132,8 +132,9 @@ pub fn is_part_of(
     let lasts_until = incident.resolved_at.unwrap_or(Timestamp::MAX);
     let counts = |fire: &UnsuccessfulFire| match &spec.condition {
         Condition::Failed {} | Condition::FailuresInRow { .. } | Condition::FailureRate { .. } => fire.is_failure,
+        // Fires without a run, such as those of a paused job, have no reason, and rules do not count them.
         Condition::Skipped { reasons } => {
-            !fire.is_failure && fire.reason.is_none_or(|reason| counts_skip(reasons, reason))
+            !fire.is_failure && fire.reason.is_some_and(|reason| counts_skip(reasons, reason))
         }
         _ => true,
     };

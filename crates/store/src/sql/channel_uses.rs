@@ -7,10 +7,9 @@ use rondel_core::alert::RuleSpec;
 use rondel_core::alert::expect::ExpectKind;
 use rondel_core::report::ReportSchedule;
 use rondel_core::spec::{EXPECT_CHANNEL, ExpectSpec};
-use rondel_core::{JobSpec, NamespaceId};
+use rondel_core::{ChannelId, JobSpec, NamespaceId, Timestamp};
 
 use super::Tx;
-use super::channels::LOCK_CHANNEL;
 use super::query::{Query, Reader, Statement};
 use crate::Result;
 use crate::alerts::RULE_COUNT_MAX;
@@ -19,6 +18,10 @@ use crate::channels::{CHANNEL_USE_COUNT_MAX, ChannelUse};
 /// Number of definitions that one statement reads.
 const PAGE: usize = 200;
 
+const LOCK_CHANNEL: Statement = Statement {
+    name: "lock_channel",
+    text: "SELECT id, updated_at_ms FROM alert_channel WHERE namespace_id = ? AND name = ? {for_update}",
+};
 const READ_RULES: Statement = Statement {
     name: "read_rules_for_channel",
     text: "SELECT id, spec FROM alert_rule WHERE namespace_id = ? ORDER BY name LIMIT ?",
@@ -92,6 +95,17 @@ impl Tx<'_> {
         }
     }
 
+    /// The id of a channel, and when it was last saved. Its row is locked until the transaction ends.
+    pub(super) async fn lock_channel(
+        &mut self,
+        namespace: NamespaceId,
+        name: &str,
+    ) -> Result<Option<(ChannelId, Timestamp)>> {
+        let row = self.row(Query::new(&LOCK_CHANNEL).int(namespace.get()).text(name)).await?;
+        let Some(mut columns) = row.as_ref().map(|row| Reader::new(row, "alert_channel")) else { return Ok(None) };
+        Ok(Some((ChannelId::new(columns.int("id")?), columns.at("updated_at_ms")?)))
+    }
+
     /// Locks these channels until the transaction ends; returns those that do not exist.
     pub(super) async fn lock_channels(
         &mut self,
@@ -100,7 +114,7 @@ impl Tx<'_> {
     ) -> Result<BTreeSet<String>> {
         let mut missing = BTreeSet::new();
         for name in names {
-            if self.row(Query::new(&LOCK_CHANNEL).int(namespace.get()).text(name)).await?.is_none() {
+            if self.lock_channel(namespace, name).await?.is_none() {
                 missing.insert((*name).to_owned());
             }
         }
