@@ -107,7 +107,7 @@ impl AdoptLoop {
         }
     }
 
-    /// One round. Returns how many runs were adopted.
+    /// Runs one round. Returns how many runs were adopted.
     async fn run_round(&mut self) -> Result<u64, StoreError> {
         let Some(lease) = self.shared.membership.held_lease() else { return Ok(0) };
         self.start_owed_roll_calls(&lease).await?;
@@ -136,7 +136,7 @@ impl AdoptLoop {
         if self.adopted_under.replace(lease.token) != Some(lease.token) || std::mem::take(&mut self.has_announced) {
             self.shared.note_all_adopted(lease.token);
             drop(self.shared.events.send(Event::AllAdopted(lease.token)).await);
-            // Jobs that may be claimed from now on may be due already.
+            // Jobs that can be claimed from now on are perhaps due already.
             self.shared.scan_poke.notify_one();
         }
         self.take_strays(&lease).await?;

@@ -106,7 +106,6 @@ fn inherit_runs(d: &mut Decision<'_>, predecessor: ExecutorId, executor: &Online
     }
 }
 
-/// The executor's stream has ended.
 pub(super) fn on_stream_ended(d: &mut Decision<'_>, id: ExecutorId, session_number: u64) {
     let now = d.now;
     if d.state.executors.leave(id, session_number, now).is_none() {

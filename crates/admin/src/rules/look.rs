@@ -24,7 +24,6 @@ const DUE_COUNT: u32 = 200;
 /// Maximum number of open incidents that a look compares with the current state.
 const OPEN_INCIDENTS_MAX: u32 = 2_000;
 
-/// Result of a look.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum LookResult {
     /// Its decisions are stored.
@@ -313,7 +312,6 @@ pub(super) async fn acknowledge_once(
     store.write_alerts(&write).await
 }
 
-/// The name of a namespace, and its channels.
 async fn name_and_channels(
     node: &Node,
     namespace: NamespaceId,
