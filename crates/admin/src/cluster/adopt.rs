@@ -181,8 +181,8 @@ impl AdoptLoop {
         let limit = self.shared.config.adopt_jobs_max.max(1);
         let (mut is_first, mut taken_over) = (true, 0);
         loop {
-            let orphaned = self.shared.store.orphaned_jobs(lease.token, &dead_nodes, limit).await?;
-            let OrphanedJobs { jobs, fenced: fenced_leases, is_refused } = orphaned;
+            let orphaned_jobs = self.shared.store.orphaned_jobs(lease.token, &dead_nodes, limit).await?;
+            let OrphanedJobs { jobs, fenced: fenced_leases, is_refused } = orphaned_jobs;
             if is_refused {
                 return Ok(None);
             }
@@ -243,8 +243,8 @@ impl AdoptLoop {
         tracing::info!(count, jobs = jobs.len(), "took over open runs of leases that have ended");
         // This node may have handed these runs over to the dead node. They may start here again, except those that are still in this node's
         // memory from before the handover.
-        let returned = shared.in_memory.missing_runs(adopted_runs.iter().map(|adopted| adopted.run.id));
-        shared.departing.note_returned(returned, last_handover);
+        let returned_runs = shared.in_memory.missing_runs(adopted_runs.iter().map(|adopted| adopted.run.id));
+        shared.departing.note_returned(returned_runs, last_handover);
         let (awaiting_runs, adopted_runs): (Vec<_>, Vec<_>) =
             adopted_runs.into_iter().partition(|adopted| adopted.run.awaits_children());
         self.place_awaiting(awaiting_runs.into_iter().map(|adopted| adopted.run).collect()).await?;

@@ -334,22 +334,22 @@ async fn read_unsent_by_job(
     movable: MovableRuns<'_>,
     now: Timestamp,
 ) -> Result<HashMap<JobId, Vec<UnsentRun>>, StoreError> {
-    let mut by_job: HashMap<JobId, Vec<UnsentRun>> = HashMap::new();
+    let mut runs_by_job: HashMap<JobId, Vec<UnsentRun>> = HashMap::new();
     let (mut after_run, mut count) = (RunId::new(0), 0);
     loop {
         let page = shared.store.unsent_runs(lease.token, after_run, PAGE_LEN).await?;
         count += page.len();
         let is_last = page.len() < usize::try_from(PAGE_LEN).unwrap_or(usize::MAX) || count >= ROUND_RUN_COUNT;
         after_run = page.last().map_or(after_run, |run| run.run);
-        let may_move = |run: &UnsentRun| match movable {
+        let is_movable = |run: &UnsentRun| match movable {
             MovableRuns::NotYetDue => run.due_at >= now + DUE_LEAD_MIN,
             MovableRuns::AllBut(in_hand) => !in_hand.contains(&run.run),
         };
-        for run in page.into_iter().filter(may_move) {
-            by_job.entry(run.job).or_default().push(run);
+        for run in page.into_iter().filter(is_movable) {
+            runs_by_job.entry(run.job).or_default().push(run);
         }
         if is_last {
-            return Ok(by_job);
+            return Ok(runs_by_job);
         }
     }
 }

@@ -54,8 +54,8 @@ pub(super) fn on_expanded(d: &mut Decision<'_>, row: &Run, shards: Shards) {
     let is_unsent = |shard: &Run| shard.status == RunStatus::Pending && lease(shard) == lease(&root.run);
     let unsent_shards: Vec<Run> =
         open_shards.into_iter().filter(|shard| shard_ids.contains(&shard.id) && is_unsent(shard)).collect();
-    let has_come: BTreeSet<RunId> = unsent_shards.iter().map(|shard| shard.id).collect();
-    let missing_shards: Vec<Run> = asked_shards.into_iter().filter(|shard| !has_come.contains(&shard.id)).collect();
+    let stored_ids: BTreeSet<RunId> = unsent_shards.iter().map(|shard| shard.id).collect();
+    let missing_shards: Vec<Run> = asked_shards.into_iter().filter(|shard| !stored_ids.contains(&shard.id)).collect();
     d.forget_shards(&missing_shards);
     unsent_shards.into_iter().for_each(|shard| turns::accept_run(d, ready(shard)));
     place::forget_unsent(d, &root);

@@ -62,14 +62,14 @@ fn timer_fired(d: &mut Decision<'_>, ready: ReadyRun, timer: Timer) {
 
 /// If an edit has given the job a gate, gives places at it to the job's earlier runs that executors still have.
 fn place_ungated_runs(d: &mut Decision<'_>, ready: &ReadyRun) {
-    let State { ungated_jobs: ungated, runs, gates, .. } = &mut *d.state;
+    let State { ungated_jobs, runs, gates, .. } = &mut *d.state;
     let (run, job, definition) = (ready.run.id, ready.run.job, &ready.definition.job);
     if definition.concurrency_max().is_none() {
-        if ungated.len() >= UNGATED_COUNT_MAX {
-            ungated.clear();
+        if ungated_jobs.len() >= UNGATED_COUNT_MAX {
+            ungated_jobs.clear();
         }
-        ungated.insert(job);
-    } else if definition.pump.is_none() && ungated.remove(&job) {
+        ungated_jobs.insert(job);
+    } else if definition.pump.is_none() && ungated_jobs.remove(&job) {
         let active = runs.actives().map(|active| (&active.ready, Some(active.executor)));
         let roll_call_runs = runs.all_in_roll_call().map(|ready| (ready, ready.run.executor_id));
         let earlier_runs =
@@ -213,8 +213,8 @@ pub(super) fn expire_in_order(d: &mut Decision<'_>, ready: ReadyRun, run_ahead: 
         // Missed fires before this one still run, so its queue time starts with its turn.
         let run = ready.run.id;
         let entry = d.state.gates.enter(ReadyRun { queued_at: Some(now), ..ready }, &mut d.state.runs);
-        let entered = turns::apply_gate_decision(d, run, entry);
-        entered.into_iter().for_each(|ready| place::place_or_park(d, ready));
+        let ready_run = turns::apply_gate_decision(d, run, entry);
+        ready_run.into_iter().for_each(|ready| place::place_or_park(d, ready));
     } else {
         let waited_ms = Some(waited_ms(&ready, now));
         let detail =

@@ -281,8 +281,8 @@ impl OpenRuns {
     /// Adds a run. The caller has taken out any earlier entry of the run.
     pub(crate) fn put(&mut self, ready: ReadyRun, stage: Stage) {
         let run = ready.run.id;
-        let replaced = self.runs.insert(run, Entry::Open(Box::new(OpenRun { ready, stage })));
-        debug_assert!(!matches!(replaced, Some(Entry::Open(_))), "run {run} has two owners");
+        let replaced_entry = self.runs.insert(run, Entry::Open(Box::new(OpenRun { ready, stage })));
+        debug_assert!(!matches!(replaced_entry, Some(Entry::Open(_))), "run {run} has two owners");
     }
 
     pub(crate) fn take(&mut self, run: RunId) -> Option<OpenRun> {

@@ -133,11 +133,11 @@ pub(super) fn on_replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Ve
             d.count(Count::TriggersFenced, 1);
         }
         // A stream that is registered late may report the refusal of an earlier trigger, after the run was sent to the same executor again.
-        let is_its = |active: &&mut ActiveRun| {
+        let is_replied_attempt = |active: &&mut ActiveRun| {
             let is_earlier = matches!(reply, Reply::Refused(_, Some(number)) if number != active.trigger_number);
             active.executor == executor && active.ready.run.attempt == attempt && !is_earlier
         };
-        let Some(active) = d.state.runs.active_mut(run).filter(is_its) else { continue };
+        let Some(active) = d.state.runs.active_mut(run).filter(is_replied_attempt) else { continue };
         if active.phase == Phase::Ending && matches!(reply, Reply::Refused(..)) {
             // The run was given up, and its next attempt follows. If the lane has no room for that end, the run is given up again.
             active.lost_reason = Some(Reason::NotReceived);

@@ -119,12 +119,13 @@ impl HealLoop {
     /// to fires that were due since then.
     async fn accounted_until(
         &self,
-        seen: StuckJob,
+        stuck_job: StuckJob,
         namespace: rondel_core::NamespaceId,
     ) -> Result<Timestamp, StoreError> {
         let (store, now) = (self.node.store(), self.node.now());
-        let edited_at = store.versions(seen.job, now, now, 1).await?.first().map_or(now, |version| version.created_at);
-        let query = rondel_store::ledger::RunQuery { job: Some(seen.job), limit: 100, ..Default::default() };
+        let edited_at =
+            store.versions(stuck_job.job, now, now, 1).await?.first().map_or(now, |version| version.created_at);
+        let query = rondel_store::ledger::RunQuery { job: Some(stuck_job.job), limit: 100, ..Default::default() };
         let rows = store.list_runs(namespace, &query).await?;
         let planned_ends = rows.iter().filter(|run| run.cause == 0).map(|run| run.span_end_at.unwrap_or(run.fire_at));
         Ok(planned_ends.max().unwrap_or(edited_at).max(edited_at))

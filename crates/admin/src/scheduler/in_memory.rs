@@ -71,8 +71,8 @@ impl Contents {
         let owner = RunOwner::of(run);
         let (attempt, epoch, is_in_hand) = (run.attempt, run.node_epoch, false);
         let open_run = OpenRun { attempt, epoch, judged_as_of, queued_from, owner, is_in_hand };
-        if let Some(replaced) = self.runs.insert(run.id, open_run) {
-            self.shares.remove(replaced.owner, replaced.is_in_hand);
+        if let Some(replaced_run) = self.runs.insert(run.id, open_run) {
+            self.shares.remove(replaced_run.owner, replaced_run.is_in_hand);
         }
         self.shares.add(owner);
     }

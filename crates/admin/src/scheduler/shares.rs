@@ -134,18 +134,18 @@ impl Shares {
         // How much of the free room the app and the namespace leave to the job.
         let share = |free: usize| {
             let app_limit = free.saturating_mul(APP_FACTOR).saturating_sub(app.waiting());
-            let of_namespace = free.saturating_mul(NAMESPACE_FACTOR).saturating_sub(namespace.waiting());
-            free.min(app_limit).min(of_namespace)
+            let namespace_limit = free.saturating_mul(NAMESPACE_FACTOR).saturating_sub(namespace.waiting());
+            free.min(app_limit).min(namespace_limit)
         };
-        let with_reserve = max.saturating_add(max / RESERVE_DIVISOR);
-        let reserve = with_reserve.saturating_sub(self.total);
-        let last_reserve = with_reserve.saturating_add(max / LAST_RESERVE_DIVISOR).saturating_sub(self.total);
-        let of_reserve = share(reserve).div_ceil(FEW_RUNS_DIVISOR).min((max / FEW_RUNS_DIVISOR).max(1));
+        let room_and_reserve = max.saturating_add(max / RESERVE_DIVISOR);
+        let reserve = room_and_reserve.saturating_sub(self.total);
+        let last_reserve = room_and_reserve.saturating_add(max / LAST_RESERVE_DIVISOR).saturating_sub(self.total);
+        let reserve_limit = share(reserve).div_ceil(FEW_RUNS_DIVISOR).min((max / FEW_RUNS_DIVISOR).max(1));
         let waiting_count = job.waiting().saturating_sub(own_waiting);
         let leaves_room = |free: usize| job.runs < free.saturating_mul(OPEN_FACTOR);
         app.runs == 0
             || waiting_count == 0 && leaves_room(last_reserve)
-            || waiting_count < share(room_left).max(of_reserve) && leaves_room(reserve)
+            || waiting_count < share(room_left).max(reserve_limit) && leaves_room(reserve)
     }
 
     /// Whether one more run may be in memory only to end, beyond the room for open runs.

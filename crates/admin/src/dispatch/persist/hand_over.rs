@@ -76,8 +76,8 @@ impl StepLoop {
             }
         };
         let count = moved_runs.len();
-        let has_gone: HashSet<RunId> = moved_runs.iter().copied().collect();
-        shared.departing.cancel_handover(ids.into_iter().filter(|run| !has_gone.contains(run)));
+        let moved_ids: HashSet<RunId> = moved_runs.iter().copied().collect();
+        shared.departing.cancel_handover(ids.into_iter().filter(|run| !moved_ids.contains(run)));
         self.notify(Event::HandedOver(moved_runs)).await;
         if count > 0 {
             shared.counters.add(Count::RunsHandedOver, count);

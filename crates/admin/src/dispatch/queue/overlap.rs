@@ -99,8 +99,8 @@ fn job_gate(ready: &ReadyRun) -> Option<GateKey> {
 
 fn executor_gate(ready: &ReadyRun, executor: ExecutorId) -> Option<GateKey> {
     let job = &ready.definition.job;
-    let gated = job.overlap.scope == OverlapScope::Executor && job.concurrency_max().is_some();
-    gated.then_some(GateKey::Executor(ready.run.job, executor))
+    let has_executor_gate = job.overlap.scope == OverlapScope::Executor && job.concurrency_max().is_some();
+    has_executor_gate.then_some(GateKey::Executor(ready.run.job, executor))
 }
 
 fn open_max(job: &Job) -> usize {

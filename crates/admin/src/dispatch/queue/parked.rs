@@ -174,17 +174,18 @@ impl ParkedRuns {
     /// Half of these kinds are the first in turn; the other half follow the run at which the previous offer ended, so that each kind has its
     /// turn, however many cannot be placed.
     pub(crate) fn next(&mut self, app: AppId, offer: &Offer, runs: &mut OpenRuns) -> Option<WaitingRun> {
-        let kinds = self.apps.get_mut(&app)?;
+        let app_queues = self.apps.get_mut(&app)?;
         if offer.refused_count >= offer.refused_kinds_max {
-            kinds.offered_up_to = offer.last_refused_turn;
+            app_queues.offered_up_to = offer.last_refused_turn;
             return None;
         }
-        let resumed =
-            kinds.offered_up_to.filter(|_| offer.is_past_the_first() && !mutant::on(Mutant::OfferRetriesSameKinds));
-        let resume_after = offer.last_refused_turn.max(resumed);
+        let resumed_turn = app_queues
+            .offered_up_to
+            .filter(|_| offer.is_past_the_first() && !mutant::on(Mutant::OfferRetriesSameKinds));
+        let resume_after = offer.last_refused_turn.max(resumed_turn);
         let later_jobs = (resume_after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-        let Some((turn, _)) = kinds.heads.range(later_jobs).next() else {
-            kinds.offered_up_to = None;
+        let Some((turn, _)) = app_queues.heads.range(later_jobs).next() else {
+            app_queues.offered_up_to = None;
             return None;
         };
         let run = turn.run;
@@ -237,8 +238,8 @@ impl ParkedRuns {
     ) -> Vec<&'a ReadyRun> {
         let is_chosen = &is_chosen;
         let apps = self.apps().into_iter().filter_map(|app| self.apps.get(&app));
-        let kinds = apps.flat_map(|app| app.heads.values().filter_map(move |kind| app.kinds.get(kind)));
-        let queues = kinds.map(|turns| {
+        let queues = apps.flat_map(|app| app.heads.values().filter_map(move |kind| app.kinds.get(kind)));
+        let queues = queues.map(|turns| {
             let waiting_runs = turns.iter().filter_map(move |turn| runs.get(turn.run));
             waiting_runs.take_while(move |open| is_chosen(open)).map(|open| &open.ready)
         });

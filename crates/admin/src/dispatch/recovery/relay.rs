@@ -49,14 +49,14 @@ pub(crate) fn relay_answer(d: &mut Decision<'_>, executor: ExecutorId, answer: &
     reported_runs.sort_unstable();
     reported_runs.dedup();
     let name = online.name.clone();
-    let relayed = |request: FenceRequest| RelayedAnswer {
+    let answer_to = |request: FenceRequest| RelayedAnswer {
         asker: request.asker,
         executor,
         asked_at: request.asked_at,
         name: name.clone(),
         held: reported_runs.clone(),
     };
-    let answers: Vec<RelayedAnswer> = completed_requests.into_iter().map(relayed).collect();
+    let answers: Vec<RelayedAnswer> = completed_requests.into_iter().map(answer_to).collect();
     if !answers.is_empty() {
         d.step(Step::AnswerFences(answers));
     }

@@ -140,11 +140,11 @@ impl RollCall {
     pub(crate) fn absent_witnesses(&self, executors: &Executors) -> BTreeSet<ExecutorId> {
         let is_absent =
             |app, id| executors.get(id).is_none() && !executors.is_lost(id) && executors.successor(app, id).is_none();
-        let of_group = |group: Group<'_>| {
+        let absent_of_group = |group: Group<'_>| {
             let absent_witnesses = group.witnesses.iter().copied().filter(|id| is_absent(group.app, *id));
             absent_witnesses.collect::<Vec<_>>()
         };
-        self.groups().flat_map(of_group).collect()
+        self.groups().flat_map(absent_of_group).collect()
     }
 
     /// The questions through other servers, and the leases that they are about.
@@ -231,10 +231,10 @@ impl RollCall {
     fn held_elsewhere(&mut self, executors: &Executors) -> Vec<(RunId, CallOutcome)> {
         let mut held_runs = Vec::new();
         for (id, held) in self.relayed_questions.reported_runs(&self.ended_leases, executors) {
-            let is_its = |run: &RunId, called: &mut RollCallEntry| {
+            let is_held_run = |run: &RunId, called: &mut RollCallEntry| {
                 held.contains(&(*run, called.attempt)) && called.witnesses.binary_search(&id).is_ok()
             };
-            held_runs.extend(self.runs.extract_if(.., is_its).map(|(run, _)| (run, CallOutcome::Held(id))));
+            held_runs.extend(self.runs.extract_if(.., is_held_run).map(|(run, _)| (run, CallOutcome::Held(id))));
         }
         held_runs
     }

@@ -153,11 +153,14 @@ impl RemoteExecutors {
                 |node: &Node| node.id != own_node && node.takes_jobs(now) && node.token() == session.token;
             session.is_open() && nodes.iter().any(has_session)
         };
-        let mut by_node: BTreeMap<NodeId, BTreeSet<ExecutorId>> = BTreeMap::new();
+        let mut executors_by_node: BTreeMap<NodeId, BTreeSet<ExecutorId>> = BTreeMap::new();
         for session in sessions.iter().filter(is_living) {
-            by_node.entry(session.token.node).or_default().insert(session.executor);
+            executors_by_node.entry(session.token.node).or_default().insert(session.executor);
         }
-        Self { by_node, executors: records.iter().map(|record| (record.id, RemoteExecutor::of(record))).collect() }
+        Self {
+            by_node: executors_by_node,
+            executors: records.iter().map(|record| (record.id, RemoteExecutor::of(record))).collect(),
+        }
     }
 
     /// The new homes of the jobs of these runs. Because a job has one home, all its runs go to one node: the node for the first of its runs

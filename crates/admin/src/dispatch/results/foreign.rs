@@ -87,16 +87,16 @@ impl ForeignLoop {
     }
 
     pub(crate) async fn run(self, stop: CancellationToken) {
-        while let Some(reported) = stop.run_until_cancelled(self.shared.foreign.0.take(BATCH)).await {
-            if let Err(error) = self.judge(reported).await {
+        while let Some(reported_results) = stop.run_until_cancelled(self.shared.foreign.0.take(BATCH)).await {
+            if let Err(error) = self.judge(reported_results).await {
                 tracing::warn!(error = %chain(&error), "results of runs of other nodes were not judged; they will come again");
                 tokio::time::sleep(RETRY_DELAY).await;
             }
         }
     }
 
-    async fn judge(&self, reported: Vec<ReportedResults>) -> Result<(), StoreError> {
-        let results = || reported.iter().flat_map(|(.., results)| results);
+    async fn judge(&self, reported_results: Vec<ReportedResults>) -> Result<(), StoreError> {
+        let results = || reported_results.iter().flat_map(|(.., results)| results);
         let mut ids: Vec<RunId> = results().map(|result| result.run).collect();
         ids.sort_unstable();
         ids.dedup();
@@ -116,7 +116,7 @@ impl ForeignLoop {
         let keys = runs.values().map(|run| (run.job, run.job_version));
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
         let own_lease = self.shared.membership.token();
-        for (reporter, expected_from, results) in reported {
+        for (reporter, expected_from, results) in reported_results {
             for result in results {
                 let run = runs.get(&result.run);
                 let definition = run.and_then(|run| definitions.get(&(run.job, run.job_version)));
@@ -177,10 +177,10 @@ impl ForeignLoop {
         let ended_attempt =
             stored_attempts.and_then(|known| known.iter().find(|attempt| attempt.attempt == result.attempt));
         let sent_attempt = self.shared.sent_runs.get(result.run).filter(|(attempt, _)| *attempt == result.attempt);
-        let reported = ReportedRun { run, ended_attempt, sent_to: sent_attempt.map(|(_, executor)| executor) };
+        let reported_run = ReportedRun { run, ended_attempt, sent_to: sent_attempt.map(|(_, executor)| executor) };
         let (token, lost_after) = (self.shared.membership.token(), self.shared.config.lost_after);
         let now = self.shared.clock.now();
-        reporter.judge_result((result.attempt, result.finished_at), &reported, (token, lost_after), now)
+        reporter.judge_result((result.attempt, result.finished_at), &reported_run, (token, lost_after), now)
     }
 }
 
@@ -194,8 +194,8 @@ fn is_known_here(run: Option<&Run>, expected_from: ExpectedFrom, own_lease: Leas
 /// Whether the run was cancelled while no executor was named for it. The reporter may have had the run, so the answer "no such run" would be
 /// untrue. The result comes too late in any case.
 fn was_cancelled_without_executor(run: &Run, result: &IncomingResult, reporter: &Reporter) -> bool {
-    let is_its = run.app == reporter.app && run.attempt == result.attempt && !run.is_root();
-    is_its && run.status == RunStatus::Cancelled && run.executor_id.is_none()
+    let is_of_reporter = run.app == reporter.app && run.attempt == result.attempt && !run.is_root();
+    is_of_reporter && run.status == RunStatus::Cancelled && run.executor_id.is_none()
 }
 
 #[cfg(test)]

@@ -308,10 +308,10 @@ fn ends_to_report(
     end_outcomes: Vec<EndOutcome>,
     awaiting_runs: &HashSet<RunId>,
 ) -> Vec<SettledAttempt> {
-    let (mut reported, mut ends) = (HashSet::new(), Vec::with_capacity(attempt_ends.len()));
+    let (mut reported_attempts, mut ends) = (HashSet::new(), Vec::with_capacity(attempt_ends.len()));
     for (AttemptEnd { run, attempt, owner, .. }, end_outcome) in attempt_ends.into_iter().zip(end_outcomes) {
         let has_ended = matches!(end_outcome, EndOutcome::Stored(..) | EndOutcome::Duplicate);
-        let is_repeated = has_ended && awaiting_runs.contains(&run) && !reported.insert((run, attempt));
+        let is_repeated = has_ended && awaiting_runs.contains(&run) && !reported_attempts.insert((run, attempt));
         if !is_repeated {
             ends.push(SettledAttempt { run, attempt, owner, end_outcome });
         }
