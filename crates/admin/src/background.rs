@@ -154,12 +154,12 @@ impl LoopBoard {
         name: &'static str,
         result: &Result<u64, TickError>,
         is_idle: bool,
-        (now, took): (Timestamp, Duration),
+        (now, tick_length): (Timestamp, Duration),
     ) -> TickChange {
         let mut reports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let report = reports.entry(name).or_insert_with(|| LoopReport { name: name.to_owned(), ..Default::default() });
         report.ticked_at = Some(now);
-        report.took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        report.took_ms = u64::try_from(tick_length.as_millis()).unwrap_or(u64::MAX);
         report.tick_count += 1;
         match result {
             Ok(_) if is_idle => TickChange::Unchanged,

@@ -165,20 +165,20 @@ impl Engine {
             adoption_begun: AtomicBool::new(false),
             all_adopted_epoch: AtomicI64::new(0),
         });
-        let hard = &lifecycle.hard;
+        let hard_stop = &lifecycle.hard;
         let starter = LoopStarter { lifecycle, shared: &shared };
         starter.start_background(Until::Hard, BeatLoop::new(Arc::clone(&shared)));
         let dispatch = DispatchLoop::new(Arc::clone(&shared), event_queue, steps);
-        lifecycle.spawn("dispatch", Until::Hard, dispatch.run(hard.clone()));
+        lifecycle.spawn("dispatch", Until::Hard, dispatch.run(hard_stop.clone()));
         let step_loop = StepLoop::new(Arc::clone(&shared), step_queue, events.clone());
-        lifecycle.spawn("steps", Until::Hard, step_loop.run(hard.clone()));
-        lifecycle.spawn("foreign results", Until::Hard, ForeignLoop::new(Arc::clone(&shared)).run(hard.clone()));
+        lifecycle.spawn("steps", Until::Hard, step_loop.run(hard_stop.clone()));
+        lifecycle.spawn("foreign results", Until::Hard, ForeignLoop::new(Arc::clone(&shared)).run(hard_stop.clone()));
         for lane in lanes {
             let result_loop = ResultLoop::new(Arc::clone(&shared), lane, events.clone());
-            lifecycle.spawn("results", Until::Hard, result_loop.run(hard.clone()));
+            lifecycle.spawn("results", Until::Hard, result_loop.run(hard_stop.clone()));
         }
         let log_loop = LogLoop::new(Arc::clone(&shared), Arc::clone(&logs));
-        lifecycle.spawn("logs", Until::Hard, log_loop.run(hard.clone()));
+        lifecycle.spawn("logs", Until::Hard, log_loop.run(hard_stop.clone()));
         starter.start_background(Until::Soft, TickLoop::new(Arc::clone(&shared), commands, events.clone()));
         starter.start_background(Until::Soft, ScanLoop::new(Arc::clone(&shared)));
         starter.start_background(Until::Soft, AdoptLoop::new(Arc::clone(&shared)));

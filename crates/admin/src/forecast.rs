@@ -180,12 +180,12 @@ impl ForecastBuilder {
             *self.density.entry(self.bucket(*at)).or_default() += 1;
         }
         instants.append(&mut self.dense_instants);
-        let peak = if self.is_peak_unknown { None } else { peak(instants) };
+        let peak_fires = if self.is_peak_unknown { None } else { peak(instants) };
         let fires = self.earliest_fires.into_sorted_vec();
         Forecast {
             fires: fires.into_iter().map(|(at, job, name, app)| ComingFire { at, job, name, app }).collect(),
             density: self.density,
-            peak,
+            peak: peak_fires,
             is_cut: self.is_cut,
         }
     }
@@ -230,8 +230,9 @@ pub async fn lane_plans(
     now: Timestamp,
 ) -> Result<BTreeMap<JobId, LanePlan>, StoreError> {
     let definitions = node.definitions(jobs.iter().copied()).await?;
-    let plans = move || definitions.values().map(|compiled| (compiled.id, plan(compiled, (from, to), now))).collect();
-    Ok(compute(plans).await)
+    let compute_plans =
+        move || definitions.values().map(|compiled| (compiled.id, plan(compiled, (from, to), now))).collect();
+    Ok(compute(compute_plans).await)
 }
 
 /// The next fires of a job after one instant and up to another, at most `count`; empty if the job is disabled or its definition unreadable.

@@ -358,8 +358,8 @@ impl Node {
     }
 
     /// Counts an answered request.
-    pub fn note_request(&self, status: u16, took: Duration) {
-        self.0.metrics.count_answer(status, took);
+    pub fn note_request(&self, status: u16, length: Duration) {
+        self.0.metrics.count_answer(status, length);
     }
 
     /// Records that the port turned a client away or disconnected it: counted each time, logged at most once a minute for each limit.

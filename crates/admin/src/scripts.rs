@@ -116,8 +116,8 @@ pub async fn save(
 
 /// The signature of a version. If none is given and the source and language are those of the newest version, its signature is kept.
 fn signature(spec: &ScriptSpec, stored_script: Option<&ScriptRecord>, hash: &str) -> Option<String> {
-    let of_source = stored_script.filter(|record| record.language == spec.language && record.newest.hash == hash);
-    spec.signature.clone().or_else(|| of_source?.newest.signature.clone())
+    let same_script = stored_script.filter(|record| record.language == spec.language && record.newest.hash == hash);
+    spec.signature.clone().or_else(|| same_script?.newest.signature.clone())
 }
 
 fn is_same(record: &ScriptRecord, spec: &ScriptSpec, hash: &str) -> bool {

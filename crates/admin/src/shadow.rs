@@ -80,7 +80,7 @@ pub async fn report(engine: &Node, request: &ShadowRequest<'_>) -> Result<Shadow
     let mut report = ShadowReport { span, rows: Vec::new(), next: None };
     let Some(span) = span else { return Ok(report) };
     // Fires after the last observed one may not have been read from the other scheduler yet.
-    let observed =
+    let observed_span =
         Range { from: request.range.from.max(span.first_at), to: request.range.to.min(span.last_at), ..request.range };
     let (mut after, mut fire_count, mut job_count) = (request.after_name.clone(), 0, 0);
     loop {
@@ -91,7 +91,7 @@ pub async fn report(engine: &Node, request: &ShadowRequest<'_>) -> Result<Shadow
                 return Ok(report);
             }
             job_count += 1;
-            fire_count += add_rows(engine, request, job, observed, &mut report.rows).await?;
+            fire_count += add_rows(engine, request, job, observed_span, &mut report.rows).await?;
             after = Some(job.spec.name.clone());
         }
         after = page.next_name;
@@ -140,11 +140,11 @@ async fn add_rows(
     engine: &Node,
     request: &ShadowRequest<'_>,
     job: &JobRecord,
-    observed: Range,
+    observed_range: Range,
     rows: &mut Vec<ShadowRow>,
 ) -> Result<usize, StoreError> {
     let promoted_at = job.spec.mode_from.as_deref().and_then(|at| at.parse::<Timestamp>().ok());
-    let range = shadow_range(job.created_at, (job.spec.mode, promoted_at), observed);
+    let range = shadow_range(job.created_at, (job.spec.mode, promoted_at), observed_range);
     let mut fire_count = 0;
     let mut day = Step::Day.floor(range.from);
     while day < range.to {
@@ -218,10 +218,10 @@ async fn read_fires(
         }
     }
     let is_cut = planned_rows.len().max(foreign_fires.len()) >= FIRE_COUNT_MAX as usize;
-    let (others_at_skips, others) =
+    let (old_fires_at_skips, old_fires) =
         foreign_fires.into_iter().partition(|fire| is_at_skip(&planned_rows, fire.at(), range.tolerance));
     let planned = planned_rows.iter().filter(|run| is_fire(run)).map(rondel_fire).collect();
-    Ok(Fires { rondel_fires: planned, old_fires: others, old_fires_at_skips: others_at_skips, is_cut })
+    Ok(Fires { rondel_fires: planned, old_fires, old_fires_at_skips, is_cut })
 }
 
 /// Whether an observed fire belongs to an instant that Rondel planned and skipped for a reason of its own, such as an

@@ -122,9 +122,9 @@ pub async fn save(
     // Reads the composition again, after the write. If two callers save related calendars concurrently, at least one of them sees the
     // other's change, since both write before they read.
     let composition = composition(node, namespace).await?;
-    let mut affected = composition.all_dependents(&spec.name);
-    affected.insert(0, spec.name.clone());
-    expand_until_settled(node, namespace, &affected).await?;
+    let mut affected_calendars = composition.all_dependents(&spec.name);
+    affected_calendars.insert(0, spec.name.clone());
+    expand_until_settled(node, namespace, &affected_calendars).await?;
     replan_jobs_of_calendars(node).await?;
     let record = node.store().calendar(namespace, &spec.name).await?;
     record.map(|record| SavedCalendar { record, is_new }).ok_or(CalendarError::Conflict { version: 0 })

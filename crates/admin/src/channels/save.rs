@@ -231,9 +231,9 @@ fn find_moved_secrets(existing: &Channel, request: &NewChannel, settings: &Value
 
 /// Tries the templates on sample notices of all kinds.
 fn find_template_error(settings: &Values, lang: Lang) -> Option<FieldError> {
-    let mut rendered =
+    let mut rendered_texts =
         notices().into_iter().map(|notice| Texts::new(&notice, settings, (lang, Some("https://rondel.example"))));
-    let refusal = rendered.find_map(Result::err)?;
+    let refusal = rendered_texts.find_map(Result::err)?;
     let (field, sentence) = refusal.split_once(": ").unwrap_or(("body_template", &refusal));
     Some(FieldError::new(format!("/settings/{field}"), sentence))
 }

@@ -37,14 +37,14 @@ impl Texts {
             template::render(template, notice, url.as_deref()).map_err(|sentence| format!("{name}: {sentence}"))
         };
         // A template that renders nothing counts as none: services refuse messages without a title or a text.
-        let rendered = |name: &str| -> Result<Option<String>, String> {
+        let render_own = |name: &str| -> Result<Option<String>, String> {
             let text = own_template(name).map(|own| render(name, own)).transpose()?;
             Ok(text.filter(|text| !text.trim().is_empty()))
         };
         // A title is one line.
-        let title = rendered("title_template")?.map(|own| own.split_whitespace().collect::<Vec<_>>().join(" "));
+        let title = render_own("title_template")?.map(|own| own.split_whitespace().collect::<Vec<_>>().join(" "));
         let title = title.unwrap_or_else(|| default_title(notice, lang));
-        let body = rendered("body_template")?;
+        let body = render_own("body_template")?;
         let is_own = body.is_some();
         let default_body = || {
             let summary = match lang {

@@ -215,12 +215,12 @@ impl GatewayService {
             hello::check(&gateway.shared, hello, access).await.map_err(|status| gateway.refuse(&label, status))?;
         let (sender, outgoing) = mpsc::channel(OUTGOING_CAPACITY);
         let session = session::Session::open(gateway, admitted, sender, (number, access)).await?;
-        let (refuse, refused) = oneshot::channel();
-        let hard = gateway.lifecycle.hard.clone();
+        let (refusal_sender, refusal_receiver) = oneshot::channel();
+        let hard_stop = gateway.lifecycle.hard.clone();
         gateway.lifecycle.spawn("session", Until::Done, async move {
-            session.run(messages, (refuse, place), hard).await;
+            session.run(messages, (refusal_sender, place), hard_stop).await;
         });
-        Ok((outgoing, refused))
+        Ok((outgoing, refusal_receiver))
     }
 }
 
@@ -295,8 +295,8 @@ impl Gateway for GatewayService {
             report(principal.token.id);
         }
         let access = ExecutorAccess { authorization: header.map(str::to_owned), ..access };
-        let (outgoing, refused) = self.open(request.into_inner(), (&peer, Some(place)), &access).await?;
-        let refused = stream::once(refused).filter_map(async |refused| refused.ok().map(Err));
-        Ok(Response::new(Box::pin(ReceiverStream::new(outgoing).map(Ok).chain(refused))))
+        let (outgoing, refusal_receiver) = self.open(request.into_inner(), (&peer, Some(place)), &access).await?;
+        let refusal_receiver = stream::once(refusal_receiver).filter_map(async |refused| refused.ok().map(Err));
+        Ok(Response::new(Box::pin(ReceiverStream::new(outgoing).map(Ok).chain(refusal_receiver))))
     }
 }

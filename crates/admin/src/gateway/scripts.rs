@@ -109,10 +109,10 @@ impl ScriptReader {
 /// The parameters that the run was sent with: the parameters of its fire, overridden by those of its shard.
 fn params_of(run: &Run, spec: &JobSpec) -> Value {
     let own_params = run.params.as_deref().and_then(|params| serde_json::from_str(params).ok());
-    let of_fire = own_params.unwrap_or_else(|| spec.params.clone());
+    let fire_params = own_params.unwrap_or_else(|| spec.params.clone());
     match spec.shard(run.shard_index) {
-        Some(shard) => with_params_of_shard(of_fire, &shard.params),
-        None => of_fire,
+        Some(shard) => with_params_of_shard(fire_params, &shard.params),
+        None => fire_params,
     }
 }
 

@@ -150,7 +150,7 @@ impl Session {
     pub(super) async fn run(
         self,
         mut messages: impl Stream<Item = Result<v1::ExecutorMessage, Status>> + Unpin,
-        (refuse, place): (oneshot::Sender<Status>, Option<StreamPlace>),
+        (refusal_sender, place): (oneshot::Sender<Status>, Option<StreamPlace>),
         stop: CancellationToken,
     ) {
         let mut refusal = None;
@@ -209,10 +209,10 @@ impl Session {
             let (executor_id, reason) = (self.handle.executor, status.message());
             tracing::warn!(%executor_id, reason, "refused a message of an executor; ending its stream");
             // The receiver is gone if the connection is.
-            refuse.send(status).ok();
+            refusal_sender.send(status).ok();
         } else {
             // The stream ends on the executor's side only once this is dropped too. What follows may take long.
-            drop(refuse);
+            drop(refusal_sender);
         }
         self.queue_marks().await;
         self.close(got_goodbye, (messages, place), &stop).await;
@@ -420,8 +420,8 @@ impl Session {
         // If this node sent the attempt, it knows the executor.
         let sent_attempt =
             self.shared.sent_runs.get(RunId::new(reply.run_id)).filter(|(attempt, _)| *attempt == reply.attempt);
-        let is_its = sent_attempt.is_none_or(|(_, executor)| executor == self.handle.executor);
-        if reply.kind() == v1::reply::Kind::Progress && is_its {
+        let is_own_attempt = sent_attempt.is_none_or(|(_, executor)| executor == self.handle.executor);
+        if reply.kind() == v1::reply::Kind::Progress && is_own_attempt {
             let progress = Progress::bounded(reply.done, reply.total);
             self.shared.progress.report(self.handle.executor, RunId::new(reply.run_id), reply.attempt, progress);
         }

@@ -45,10 +45,10 @@ pub enum Descent {
     TooLong,
 }
 
-/// Decides the parent of the token that replaces `replaced`. `caller` is the token that requests this, or `None` if an account does.
-/// - If the caller belongs to the series of `replaced`, the replacement continues that series: revoking one of its tokens ends the replacement
+/// Decides the parent of the token that replaces `replaced_token`. `caller` is the token that requests this, or `None` if an account does.
+/// - If the caller belongs to the series of `replaced_token`, the replacement continues that series: revoking one of its tokens ends the replacement
 ///   too.
-/// - If the caller is an account, or a token from which `replaced` descends, the replacement keeps the parent of `replaced`. Ancestors that have
+/// - If the caller is an account, or a token from which `replaced_token` descends, the replacement keeps the parent of `replaced_token`. Ancestors that have
 ///   ended are skipped.
 /// - Any other caller becomes the parent: the replacement ends with it.
 ///
@@ -56,25 +56,25 @@ pub enum Descent {
 /// The store's.
 pub async fn of_replacement(
     store: &dyn Store,
-    replaced: &TokenRecord,
+    replaced_token: &TokenRecord,
     caller: Option<TokenId>,
     now: Timestamp,
 ) -> Result<Descent, StoreError> {
-    let of_old = ancestors(store, replaced.id).await?;
+    let replaced_ancestors = ancestors(store, replaced_token.id).await?;
     // An ancestor may have ended because it rotated itself under an older server. Its successor is the nearest valid ancestor.
-    let maker = of_old.iter().skip(1).find(|token| token.is_valid(now)).map(|token| token.id);
+    let maker = replaced_ancestors.iter().skip(1).find(|token| token.is_valid(now)).map(|token| token.id);
     let Some(caller) = caller else { return Ok(Descent::From(maker)) };
-    let of_caller = ancestors(store, caller).await?;
-    let series_of_caller = of_caller.first().map(|token| token.series);
-    if series_of_caller == Some(replaced.series) {
+    let caller_ancestors = ancestors(store, caller).await?;
+    let series_of_caller = caller_ancestors.first().map(|token| token.series);
+    if series_of_caller == Some(replaced_token.series) {
         return Ok(Descent::SameSeries);
     }
     let has_series = |line: &[TokenRecord], series| line.iter().any(|token| Some(token.series) == series);
-    Ok(if has_series(&of_caller, Some(replaced.series)) {
+    Ok(if has_series(&caller_ancestors, Some(replaced_token.series)) {
         Descent::Reversed
-    } else if has_series(&of_old, series_of_caller) {
+    } else if has_series(&replaced_ancestors, series_of_caller) {
         Descent::From(maker)
-    } else if of_caller.len() >= CHAIN_LEN_MAX || of_old.len() >= CHAIN_LEN_MAX {
+    } else if caller_ancestors.len() >= CHAIN_LEN_MAX || replaced_ancestors.len() >= CHAIN_LEN_MAX {
         Descent::TooLong
     } else {
         Descent::From(Some(caller))

@@ -84,8 +84,8 @@ impl Passwords {
         }
         let _permit = self.permits.acquire().await;
         let password = password.to_owned();
-        let right = tokio::task::spawn_blocking(move || verify(&password, &stored_hash)).await;
-        Ok(right.map_err(|error| PasswordError(error.to_string()))? && has_stored_hash)
+        let is_right = tokio::task::spawn_blocking(move || verify(&password, &stored_hash)).await;
+        Ok(is_right.map_err(|error| PasswordError(error.to_string()))? && has_stored_hash)
     }
 }
 

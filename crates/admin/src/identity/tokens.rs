@@ -190,11 +190,11 @@ pub async fn add(store: &dyn Store, new_token: &TokenRecord) -> Result<bool, Sto
 /// The store's.
 pub async fn rotate(
     store: &dyn Store,
-    replaced: TokenId,
+    replaced_token: TokenId,
     old_ends_at: Timestamp,
     new_token: &TokenRecord,
 ) -> Result<bool, StoreError> {
-    let is_rotated = store_once(|| store.rotate_token(replaced, old_ends_at, new_token)).await?;
+    let is_rotated = store_once(|| store.rotate_token(replaced_token, old_ends_at, new_token)).await?;
     // An earlier try may have replaced the token and ended the old one, but its answer was lost.
     Ok(is_rotated || store.token_by_id(new_token.id).await?.is_some())
 }

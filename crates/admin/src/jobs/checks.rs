@@ -144,8 +144,8 @@ pub(super) fn check_with(
     stored_spec: Option<&JobSpec>,
     (calendars, channels, scripts): (FoundCalendars, &BTreeSet<String>, &FoundScripts),
 ) -> Result<CheckedDefinition, JobError> {
-    let FoundCalendars { applied_calendar, expected_calendar: expected } = calendars;
-    let expected = expected.map(|(_, calendar)| calendar);
+    let FoundCalendars { applied_calendar, expected_calendar } = calendars;
+    let expected_calendar = expected_calendar.map(|(_, calendar)| calendar);
     spec.replace_past_instants(instant_after(now), stored_spec);
     let compiled = spec.compile_with(applied_calendar.as_ref().map(|(_, calendar)| Arc::clone(calendar)));
     let mut errors = compiled.as_ref().err().cloned().unwrap_or_default();
@@ -154,7 +154,7 @@ pub(super) fn check_with(
     {
         errors.push(missing_calendar_error(&calendar_use.name));
     }
-    errors.extend(expected_calendar_error(&spec, stored_spec, expected.as_deref()));
+    errors.extend(expected_calendar_error(&spec, stored_spec, expected_calendar.as_deref()));
     let expected_before = stored_spec.and_then(|before| before.expect.as_deref());
     let new_channels = spec.expect.iter().flat_map(|expect| expect.new_channels(expected_before));
     for (index, name) in new_channels.filter(|(_, name)| !channels.contains(*name) && name::check(name).is_ok()) {

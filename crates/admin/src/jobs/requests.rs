@@ -40,8 +40,8 @@ pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -
     let run = match key {
         None => store_once(|| node.store().request_run(node.token(), run.clone())).await?,
         Some((name, if_open)) => {
-            let keyed = Run { trigger_key: Some(name), ..run };
-            let store = || node.store().request_keyed_run(node.token(), keyed.clone(), if_open, node.now());
+            let keyed_run = Run { trigger_key: Some(name), ..run };
+            let store = || node.store().request_keyed_run(node.token(), keyed_run.clone(), if_open, node.now());
             match store_once(store).await? {
                 KeyedRun::Created(run) => run,
                 KeyedRun::Replaced(run, _) => {

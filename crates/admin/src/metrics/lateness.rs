@@ -37,10 +37,10 @@ impl RecentLateness {
             counts.iter().zip(older_counts).map(|(now, before)| now.saturating_sub(*before)).collect();
         let total: u64 = count_by_bucket.iter().sum();
         let rank = (total * 99).div_ceil(100);
-        let mut sum = 0;
+        let mut running_total = 0;
         let bucket = count_by_bucket.iter().position(|count| {
-            sum += count;
-            sum >= rank && sum > 0
+            running_total += count;
+            running_total >= rank && running_total > 0
         })?;
         let ends = histogram.ends_ms();
         ends.get(bucket).copied().or_else(|| ends.last().map(|last| last + 1))

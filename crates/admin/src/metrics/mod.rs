@@ -196,11 +196,11 @@ impl Metrics {
         Timestamp::from_millis(self.scanned_at_ms.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn count_answer(&self, status: u16, took: Duration) {
+    pub(crate) fn count_answer(&self, status: u16, length: Duration) {
         if let Some(count) = self.requests.get(usize::from(status / 100).saturating_sub(1)) {
             add(count, 1);
         }
-        self.request_duration.observe(took);
+        self.request_duration.observe(length);
     }
 
     /// Counts a run that is sent to an executor.

@@ -57,8 +57,8 @@ impl Groups {
         let Some(groups) = self.by_job.get_mut(&job) else { return Vec::new() };
         let mut changes = Vec::new();
         for ((executor, owner), report) in reports {
-            let Some(seen) = groups.get_mut(owner).filter(|seen| seen.executor == *executor) else { continue };
-            seen.taken_order = seen.taken_order.max(report.taken_order);
+            let Some(group_state) = groups.get_mut(owner).filter(|seen| seen.executor == *executor) else { continue };
+            group_state.taken_order = group_state.taken_order.max(report.taken_order);
             changes.extend(report.items.values().map(|item| progress::change(*owner, item)));
         }
         changes
@@ -77,8 +77,8 @@ impl Groups {
 
     /// Whether this was a group of the root run when it was seen last.
     pub(super) fn is_of_root(&self, job: JobId, owner: Owner, root: RunId) -> bool {
-        let seen = self.by_job.get(&job).and_then(|groups| groups.get(&owner));
-        seen.is_some_and(|seen| seen.root == Some(root))
+        let group_state = self.by_job.get(&job).and_then(|groups| groups.get(&owner));
+        group_state.is_some_and(|seen| seen.root == Some(root))
     }
 
     /// The groups of a job that this look has seen.
@@ -109,7 +109,7 @@ impl Groups {
         for run in runs.iter().filter(|run| run.status == RunStatus::Running && run.started_at.is_some()) {
             let Some(executor) = run.executor_id else { continue };
             let owner = Owner { run: run.id, attempt: run.attempt };
-            let seen = groups.entry(owner).or_insert_with(|| GroupState {
+            let group_state = groups.entry(owner).or_insert_with(|| GroupState {
                 root: run.parent,
                 executor,
                 mode: GroupMode::Takes,
@@ -118,10 +118,10 @@ impl Groups {
                 last_order: None,
                 taken_order: (0, 0),
             });
-            (seen.executor, seen.seen_at) = (executor, snapshot.now);
+            (group_state.executor, group_state.seen_at) = (executor, snapshot.now);
             // A group that was queued when the job was paused, and began anyway, has no cancel request, but its root run has one.
             let ends = run.cancel_by.is_some() || run.parent.is_some_and(|root| ending_roots.contains(&root));
-            seen.mode = if ends || seen.is_leaving {
+            group_state.mode = if ends || group_state.is_leaving {
                 GroupMode::Leaves
             } else if shared.pumps.stream(executor).is_some() {
                 GroupMode::Takes
@@ -137,12 +137,12 @@ impl Groups {
     /// Whether exactly `count` groups of a job work, none of them is about to leave, and each has taken its last order.
     pub(super) fn are_settled(&self, job: JobId, count: usize, now: Timestamp) -> bool {
         let groups = self.by_job.get(&job).into_iter().flat_map(BTreeMap::values);
-        let seen: Vec<&GroupState> = groups.filter(|seen| seen.seen_at == now).collect();
+        let groups_in_look: Vec<&GroupState> = groups.filter(|seen| seen.seen_at == now).collect();
         let is_settled = |seen: &&GroupState| {
             let is_taken = seen.last_order.as_ref().is_some_and(|order| order.is_taken(seen.taken_order));
             is_taken && !seen.is_leaving && seen.mode == GroupMode::Takes
         };
-        seen.len() == count && seen.iter().all(is_settled)
+        groups_in_look.len() == count && groups_in_look.iter().all(is_settled)
     }
 
     /// Sends each group its order, if that is new or may have been lost.
@@ -181,8 +181,9 @@ fn choose_leaving(groups: &mut BTreeMap<Owner, GroupState>, shared: &Shared, sna
     let now = snapshot.now;
     let executors = online(shared, snapshot);
     let count = |groups: &BTreeMap<Owner, GroupState>, id, leaves| {
-        let is_of_executor =
-            |seen: &&GroupState| seen.seen_at == now && seen.executor == id && seen.is_leaving == leaves;
+        let is_of_executor = |group_state: &&GroupState| {
+            group_state.seen_at == now && group_state.executor == id && group_state.is_leaving == leaves
+        };
         u32::try_from(groups.values().filter(is_of_executor).count()).unwrap_or(u32::MAX)
     };
     let mut loads: Vec<Load> = executors
@@ -191,22 +192,28 @@ fn choose_leaving(groups: &mut BTreeMap<Owner, GroupState>, shared: &Shared, sna
         .collect();
     for (executor, _) in executors.iter().filter(|(executor, _)| is_stopped(shared, snapshot, executor)) {
         // Its groups leave whether or not another executor takes them.
-        for seen in groups.values_mut().filter(|seen| seen.seen_at == now && seen.executor == executor.id) {
-            (seen.is_leaving, seen.mode) = (true, GroupMode::Leaves);
+        for group_state in
+            groups.values_mut().filter(|group_state| group_state.seen_at == now && group_state.executor == executor.id)
+        {
+            (group_state.is_leaving, group_state.mode) = (true, GroupMode::Leaves);
         }
     }
     // Whether a group is already leaving. If so, only executors that take no groups lose further groups.
-    let mut is_moving = groups.values().any(|seen| seen.seen_at == now && seen.is_leaving);
+    let mut is_moving = groups.values().any(|group_state| group_state.seen_at == now && group_state.is_leaving);
     while let Some(from) = executor_to_unload(&loads, pump.per_executor) {
         if is_moving && loads[from].room != Room::Off {
             return;
         }
-        let is_staying = |(_, seen): &(&Owner, &mut GroupState)| {
-            seen.seen_at == now && seen.executor == executors[from].0.id && seen.mode == GroupMode::Takes
+        let is_staying = |(_, group_state): &(&Owner, &mut GroupState)| {
+            group_state.seen_at == now
+                && group_state.executor == executors[from].0.id
+                && group_state.mode == GroupMode::Takes
         };
-        let Some((owner, seen)) = groups.iter_mut().filter(is_staying).max_by_key(|(owner, _)| **owner) else { return };
+        let Some((owner, group_state)) = groups.iter_mut().filter(is_staying).max_by_key(|(owner, _)| **owner) else {
+            return;
+        };
         tracing::info!(run = %owner.run, executor = executors[from].0.name, "a group of a pump leaves its executor");
-        (seen.is_leaving, seen.mode) = (true, GroupMode::Leaves);
+        (group_state.is_leaving, group_state.mode) = (true, GroupMode::Leaves);
         loads[from].groups -= 1;
         is_moving = true;
     }

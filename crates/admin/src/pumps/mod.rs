@@ -253,8 +253,8 @@ impl PumpLoop {
     ) -> Result<(BTreeMap<String, Item>, u64), StoreError> {
         let items = self.node.store().pump_items(snapshot.record.job).await?;
         let mut items: BTreeMap<String, Item> = items.into_iter().map(|item| (item.name.clone(), item)).collect();
-        let reported = self.groups.reported_changes(snapshot.record.job, reports);
-        let count = self.change(snapshot, &mut items, reported).await?;
+        let reported_changes = self.groups.reported_changes(snapshot.record.job, reports);
+        let count = self.change(snapshot, &mut items, reported_changes).await?;
         Ok((items, count))
     }
 
@@ -268,8 +268,8 @@ impl PumpLoop {
         let job = snapshot.record.job;
         let shared = Arc::clone(self.node.shared());
         let reports = shared.pumps.take_of(job);
-        let reported = self.groups.reported_changes(job, &reports);
-        let result = self.change(snapshot, items, reported).await;
+        let reported_changes = self.groups.reported_changes(job, &reports);
+        let result = self.change(snapshot, items, reported_changes).await;
         let unwritten = match result {
             // An executor that connects may report before its groups are read: reports of unknown groups wait for one more look.
             Ok(_) => {
@@ -325,7 +325,7 @@ fn works_alike(earlier: &CompiledDefinition, later: &CompiledDefinition) -> bool
 
 /// Returns the changes unchanged, unless a mutant removes one of their safeguards.
 fn apply_mutants(changes: Vec<(String, ItemChange)>, items: &BTreeMap<String, Item>) -> Vec<(String, ItemChange)> {
-    let weaken = |(name, change): (String, ItemChange)| match change {
+    let weakened = |(name, change): (String, ItemChange)| match change {
         ItemChange::Free { .. } if mutant::on(Mutant::EndedAttemptsKeepItems) => None,
         ItemChange::AskToRelease { .. } if mutant::on(Mutant::DealtBeforeReleased) => {
             let owner = items.get(&name).and_then(|item| item.owner)?;
@@ -333,7 +333,7 @@ fn apply_mutants(changes: Vec<(String, ItemChange)>, items: &BTreeMap<String, It
         }
         change => Some((name, change)),
     };
-    changes.into_iter().filter_map(weaken).collect()
+    changes.into_iter().filter_map(weakened).collect()
 }
 
 /// Whether each item of the definition is owned by a group of this root run, and that group has found no rows for it. The owner is checked

@@ -226,14 +226,14 @@ impl<'a> Walk<'a> {
 
 /// How many comparisons a schema makes, not counting its subschemas.
 fn weight(keywords: &Map<String, Value>) -> usize {
-    let of_keyword = |(keyword, value): (&String, &Value)| match (keyword.as_str(), value) {
+    let keyword_weight = |(keyword, value): (&String, &Value)| match (keyword.as_str(), value) {
         ("$defs" | "definitions", _) => 0,
         ("enum" | "const", value) => size(value),
         (_, Value::Array(items)) => 1 + items.len(),
         (_, Value::Object(fields)) => 1 + fields.len(),
         _ => 1,
     };
-    1 + keywords.iter().map(of_keyword).sum::<usize>()
+    1 + keywords.iter().map(keyword_weight).sum::<usize>()
 }
 
 /// The cost of a value: 1 for each value in it, and 1 for each [`TEXT_PER_STEP`] bytes of a text, or of the keys of an object.

@@ -139,9 +139,9 @@ impl ParamsSchema {
             }
             Kind::AdditionalProperties { unexpected } | Kind::UnevaluatedProperties { unexpected } => {
                 let siblings = self.siblings(error);
-                let refuse =
+                let error_at =
                     |field: &String| FieldError::new(child_pointer(&place, field), format!("is unknown{siblings}"));
-                unexpected.iter().map(refuse).collect()
+                unexpected.iter().map(error_at).collect()
             }
             Kind::AnyOf { context } | Kind::OneOfNotValid { context } => self.choice_errors(error, &place, context),
             _ => vec![FieldError::new(place, sentence(error))],

@@ -79,8 +79,9 @@ impl LookContext<'_> {
             let checks: Vec<&ExpectCheck> = looks.iter().filter(|look| look.kind == kind).collect();
             let newest_successes = self.newest_successes(&checks, &jobs).await?;
             for look in checks {
-                let expected = jobs.get(&look.job).and_then(|job| Some((job, job.expect.as_ref()?)));
-                let expected_rule = expected.and_then(|(job, expect)| Some((job, expect, expect.rule(kind)?)));
+                let job_and_expectations = jobs.get(&look.job).and_then(|job| Some((job, job.expect.as_ref()?)));
+                let expected_rule =
+                    job_and_expectations.and_then(|(job, expect)| Some((job, expect, expect.rule(kind)?)));
                 let Some((job, expect, rule)) = expected_rule else {
                     findings.expect_checks.push(ExpectCheck { at: None, ..*look });
                     continue;
@@ -151,8 +152,8 @@ impl LookContext<'_> {
         // If the job's expectation was edited, it now belongs to another rule, and the incident of this rule ends.
         let still_expects = |record: &IncidentRecord| {
             let job = self.facts.job(JobId::new(record.incident.subject.id));
-            let expected = job.and_then(|job| job.expect.as_ref()?.rule(kind?));
-            expected.is_some_and(|expected| rule_id(self.namespace, &expected) == rule.id)
+            let expected_rule = job.and_then(|job| job.expect.as_ref()?.rule(kind?));
+            expected_rule.is_some_and(|expected| rule_id(self.namespace, &expected) == rule.id)
         };
         let (expected_incidents, edited_incidents): (Vec<_>, Vec<_>) =
             unobserved_incidents.into_iter().partition(still_expects);

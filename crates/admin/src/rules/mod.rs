@@ -138,16 +138,16 @@ impl Background for RuleLoop {
         }
         let (store, now) = (self.node.store_arc(), self.node.now());
         // If a look cannot be postponed, it takes place too early, which does no harm. The error prevents no other look.
-        let postponed = self.postpone_checks().await;
+        let result = self.postpone_checks().await;
         let due_namespaces = store.namespaces_with_due_alerts(now).await?;
         if due_namespaces.is_empty() || !store.begin_pass(LOOK_PASS, self.period_length()).await? {
-            postponed?;
+            result?;
             return Ok(0);
         }
         let deadline = Instant::now() + self.period_length().max(Duration::from_secs(1)) * 5;
         let forgotten_count = self.forget(now).await?;
         let change_count = self.look_until_done(due_namespaces, stop, deadline).await?;
-        postponed?;
+        result?;
         Ok(forgotten_count + change_count)
     }
 }

@@ -129,10 +129,10 @@ async fn observe_jobs(
         let message = run.executor.clone().unwrap_or_else(|| run.status.as_str().to_owned());
         Some(RunSample { run: run.id, job: job.name.clone(), fire_at: run.fire_at, message })
     };
-    let mut by_job: BTreeMap<JobId, (WatchedJob, Observation)> = BTreeMap::new();
+    let mut observations_by_job: BTreeMap<JobId, (WatchedJob, Observation)> = BTreeMap::new();
     for (at, open_job) in instants_and_jobs {
         let Some(job) = jobs.get(&open_job.job) else { continue };
-        let (_, observation) = by_job.entry(job.id).or_insert_with(|| {
+        let (_, observation) = observations_by_job.entry(job.id).or_insert_with(|| {
             let state = ConditionState::Holds { since: at, new_count: 0 };
             (job.clone(), Observation { subject: job_subject(job), state, samples: Vec::new() })
         });
@@ -141,7 +141,7 @@ async fn observe_jobs(
         }
         observation.samples.extend(sample(&open_job, job));
     }
-    Ok(by_job.into_values().collect())
+    Ok(observations_by_job.into_values().collect())
 }
 
 /// The jobs with a run that has not started in time, with a bound per job; no bound is shorter than `shortest`.
@@ -228,8 +228,8 @@ async fn usual_durations(
 ) -> Result<HashMap<JobId, Duration>, StoreError> {
     let owners: Vec<i64> = jobs.map(|job| job.get()).collect();
     let mut sketches = durations(node, &owners, (Step::Hour, USUAL_WITHIN), now).await?;
-    let rare = rare_jobs(&owners, &sketches);
-    sketches.extend(durations(node, &rare, (Step::Day, USUAL_WITHIN_RARE), now).await?);
+    let rare_owners = rare_jobs(&owners, &sketches);
+    sketches.extend(durations(node, &rare_owners, (Step::Day, USUAL_WITHIN_RARE), now).await?);
     sketches.retain(|_, sketch| sketch.count() >= judge::USUAL_MIN_RUNS);
     Ok(sketches.into_iter().filter_map(|(job, sketch)| Some((job, sketch.quantile(950)?))).collect())
 }

@@ -103,8 +103,8 @@ async fn is_token_of(node: &Node, app: &App, token: &str) -> Result<bool, StoreE
     let (store, now) = (node.store(), node.now());
     let Some(record) = store.token(&Token::from_text(token).hash()).await? else { return Ok(false) };
     let Some(principal) = principal_of(store, record, now).await? else { return Ok(false) };
-    let is_its = |grant: &rondel_core::access::Grant| {
+    let is_executor_grant = |grant: &rondel_core::access::Grant| {
         grant.role == Role::Executor && grant.namespace == Some(app.namespace) && grant.app == Some(app.id)
     };
-    Ok(principal.token.kind == TokenKind::Xxl && principal.rights.grants().iter().all(is_its))
+    Ok(principal.token.kind == TokenKind::Xxl && principal.rights.grants().iter().all(is_executor_grant))
 }

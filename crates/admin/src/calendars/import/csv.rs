@@ -26,8 +26,9 @@ pub(super) fn read(text: &str) -> Result<Days, ImportError> {
 /// The line on which a record begins. The reader's own count has the line where the record before it ended: it is too small after `\r\n`
 /// and after empty lines.
 fn line_of(text: &str, position: &csv::Position) -> u64 {
-    let rest = usize::try_from(position.byte()).ok().and_then(|byte| text.as_bytes().get(byte..)).unwrap_or_default();
-    let skipped = rest.iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
+    let text_after =
+        usize::try_from(position.byte()).ok().and_then(|byte| text.as_bytes().get(byte..)).unwrap_or_default();
+    let skipped = text_after.iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
     let line_ends = skipped.filter(|byte| **byte == b'\n').count();
     position.line().saturating_add(u64::try_from(line_ends).unwrap_or_default())
 }

@@ -232,9 +232,9 @@ fn redirect_url(config: &OidcConfig) -> Result<RedirectUrl, OidcError> {
 fn auth_type(metadata: &CoreProviderMetadata) -> AuthType {
     let methods = metadata.token_endpoint_auth_methods_supported();
     let accepts = |method| methods.is_some_and(|methods| methods.contains(&method));
-    let only_body =
+    let is_only_body =
         accepts(CoreClientAuthMethod::ClientSecretPost) && !accepts(CoreClientAuthMethod::ClientSecretBasic);
-    if only_body { AuthType::RequestBody } else { AuthType::BasicAuth }
+    if is_only_body { AuthType::RequestBody } else { AuthType::BasicAuth }
 }
 
 /// Returns the claims of a token after all its checks have passed.

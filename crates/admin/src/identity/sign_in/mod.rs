@@ -78,12 +78,14 @@ pub async fn by_password(
         None => false,
     };
     let buckets = Buckets::of(store, now).await?;
-    let by_account = account.as_ref().map_or_else(|| buckets.of_unknown_name(name), |account| account.id.get());
+    let account_bucket = account.as_ref().map_or_else(|| buckets.of_unknown_name(name), |account| account.id.get());
     // A user who has signed in from this address before has a separate counter. Guesses from other addresses, or by other clients behind
     // the same address, do not block this user.
     let counts = match account.as_ref().filter(|_| is_known_address) {
         Some(account) => vec![(buckets.of_known_address(account.id, address), ACCOUNT_ATTEMPT_COUNT_MAX)],
-        None => vec![(buckets.of_address(address), ADDRESS_ATTEMPT_COUNT_MAX), (by_account, ACCOUNT_ATTEMPT_COUNT_MAX)],
+        None => {
+            vec![(buckets.of_address(address), ADDRESS_ATTEMPT_COUNT_MAX), (account_bucket, ACCOUNT_ATTEMPT_COUNT_MAX)]
+        }
     };
     for (bucket, max) in &counts {
         if let AttemptDecision::Blocked(blocked_until) = store.count_attempt(*bucket, *max, ATTEMPT_WINDOW, now).await?

@@ -213,11 +213,11 @@ impl Comparison {
         let mut fires_left = self.fires_left;
         let plan = move || {
             let removals = records.into_iter().map(plan_removal);
-            let with_fires = removals.map(|(job, work)| {
+            let removals_with_fires = removals.map(|(job, work)| {
                 let fires = existing.fires(&work, &mut fires_left);
                 (PlannedJob { fires, ..job }, work)
             });
-            (with_fires.collect(), fires_left)
+            (removals_with_fires.collect(), fires_left)
         };
         let (jobs, fires_left) = fires::compute(plan).await;
         self.fires_left = fires_left;
