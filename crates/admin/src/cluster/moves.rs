@@ -181,7 +181,7 @@ impl MoveLoop {
 }
 
 fn next_move_at(now: Timestamp) -> Timestamp {
-    let next_at = |moment: Duration| Timestamp::from_secs((now - moment).second() + 1) + moment;
+    let next_at = |offset: Duration| Timestamp::from_secs((now - offset).second() + 1) + offset;
     MOVE_OFFSETS.into_iter().map(next_at).fold(Timestamp::MAX, Timestamp::min)
 }
 

@@ -222,12 +222,12 @@ fn trace_of(
     now: Timestamp,
 ) -> String {
     let (run, route) = (&ready.run, ready.definition.job.route);
-    let before_taken = chosen_index.unwrap_or(usize::MAX);
+    let chosen_or_last = chosen_index.unwrap_or(usize::MAX);
     for (index, candidate) in candidates.iter_mut().enumerate().filter(|(index, _)| Some(*index) != chosen_index) {
         let had_it_before = run.attempt > 1 && route != Route::Broadcast && run.only_executor.is_none();
         let refusal = match candidate.answer {
             Answer::No => Some(Refusal::Busy),
-            Answer::Missing if question_for(ready).is_some() && index < before_taken => Some(Refusal::Silent),
+            Answer::Missing if question_for(ready).is_some() && index < chosen_or_last => Some(Refusal::Silent),
             Answer::Missing | Answer::Yes
                 if had_it_before && run.executor.as_deref() == Some(candidate.hashed_name.name()) =>
             {

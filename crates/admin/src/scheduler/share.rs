@@ -43,8 +43,8 @@ impl LeftToOthers {
             .collect()
     }
 
-    fn may_take(&mut self, job: JobId, home: Option<NodeId>, own_node: NodeId, now: Timestamp) -> bool {
-        if home.is_none_or(|home| home == own_node) {
+    fn may_take(&mut self, job: JobId, current_home: Option<NodeId>, own_node: NodeId, now: Timestamp) -> bool {
+        if current_home.is_none_or(|home| home == own_node) {
             self.0.remove(&job);
             return true;
         }

@@ -121,14 +121,14 @@ impl Gate {
     }
 
     /// The run that queued runs wait for: the first open run, or else the first reserved run.
-    fn first_ahead(&self) -> Option<RunId> {
+    fn first_run_ahead(&self) -> Option<RunId> {
         let entry = self.open.keys().next().or_else(|| self.reserved.keys().next());
         entry.map(|(_, run)| *run)
     }
 
     fn skip(&mut self, ready: ReadyRun) -> GateDecision {
         self.has_skipped = true;
-        GateDecision::Skipped { ready, run_ahead: self.first_ahead(), queued_count: self.queue.len() }
+        GateDecision::Skipped { ready, run_ahead: self.first_run_ahead(), queued_count: self.queue.len() }
     }
 
     /// The place of a broadcast, if any of its runs is here.
@@ -163,7 +163,7 @@ impl Gates {
         let is_chosen = &is_chosen;
         let queues = self.gates.values().filter(|gate| !gate.queue.is_empty()).map(|gate| {
             let queued_runs = gate.queue.iter().take(count).filter_map(move |(_, run)| runs.ready(*run));
-            queued_runs.filter(move |ready| is_chosen(ready)).map(move |ready| (ready, gate.first_ahead()))
+            queued_runs.filter(move |ready| is_chosen(ready)).map(move |ready| (ready, gate.first_run_ahead()))
         });
         round_robin(queues, count)
     }
@@ -171,7 +171,7 @@ impl Gates {
     /// The run that this one waits behind at its gate.
     pub(crate) fn ahead_of(&self, run: RunId) -> Option<RunId> {
         let gate = self.gates.get(&self.entries.get(&run)?.key)?;
-        gate.first_ahead().filter(|ahead| *ahead != run)
+        gate.first_run_ahead().filter(|ahead| *ahead != run)
     }
 
     /// Applies the gate of its job to a due run.
