@@ -155,9 +155,9 @@ impl Clock {
     /// than the time that has passed between them. The start of this process counts as a step, since the process cannot know of earlier steps.
     #[must_use]
     pub fn may_have_stepped_ahead_within(&self, length: Duration) -> bool {
-        let at = self.ahead_at.load(Ordering::Relaxed);
+        let stepped_at = self.ahead_at.load(Ordering::Relaxed);
         let length = i64::try_from(length.as_micros()).unwrap_or(i64::MAX);
-        at > 0 && self.boot_micros().saturating_sub(at) < length
+        stepped_at > 0 && self.boot_micros().saturating_sub(stepped_at) < length
     }
 
     /// The time until `at` in microseconds; 0 if `at` has passed.

@@ -87,9 +87,9 @@ fn read_wait(text: &str, now: Timestamp) -> Option<Duration> {
     let text = text.trim();
     let seconds = text.parse::<u64>().ok().map(Duration::from_secs);
     let wait_until_date = || {
-        let at = DateTime::parse_from_rfc2822(text).ok()?;
-        let at = Timestamp::from_millis(at.timestamp_millis());
-        Some(if at > now { at.since(now) } else { Duration::ZERO })
+        let retry_at = DateTime::parse_from_rfc2822(text).ok()?;
+        let retry_at = Timestamp::from_millis(retry_at.timestamp_millis());
+        Some(if retry_at > now { retry_at.since(now) } else { Duration::ZERO })
     };
     seconds.or_else(wait_until_date).map(|wait| wait.min(WAIT_MAX))
 }

@@ -128,13 +128,13 @@ impl Listener {
             if state.last_snapshot.seen_at.is_none() {
                 return ListenResult::Nothing;
             }
-            let (number, is_gap) = match self.cursor.map(|cursor| state.last_received(id, cursor)) {
-                Some(Some(number)) => (number, false),
+            let (start_number, is_gap) = match self.cursor.map(|cursor| state.last_received(id, cursor)) {
+                Some(Some(start_number)) => (start_number, false),
                 Some(None) => (state.last_number, true),
                 None => (state.last_number, false),
             };
-            self.last_delivered = Some(number);
-            return ListenResult::Begun { cursor: state.cursor(id, number), is_gap };
+            self.last_delivered = Some(start_number);
+            return ListenResult::Begun { cursor: state.cursor(id, start_number), is_gap };
         };
         let Some(events) = state.newer_than(last_number) else { return ListenResult::TooSlow };
         let Some(last_event) = events.last() else { return ListenResult::Nothing };
@@ -153,8 +153,8 @@ impl Events {
 }
 
 impl State {
-    fn cursor(&self, watch: i64, number: u64) -> Cursor {
-        Cursor { watch, number, at: self.last_snapshot.seen_at.unwrap_or(Timestamp::EPOCH) }
+    fn cursor(&self, watch: i64, event_number: u64) -> Cursor {
+        Cursor { watch, number: event_number, at: self.last_snapshot.seen_at.unwrap_or(Timestamp::EPOCH) }
     }
 
     /// The number of the last event that the cursor's client received; `None` if it cannot be determined.
@@ -171,9 +171,9 @@ impl State {
     }
 
     /// The next events after a number; `None` if they are no longer kept.
-    fn newer_than(&self, number: u64) -> Option<Vec<Arc<Event>>> {
+    fn newer_than(&self, last_number: u64) -> Option<Vec<Arc<Event>>> {
         let first_number = self.recent_events.front().map_or(self.last_number + 1, |event| event.number);
-        let skipped_count = usize::try_from((number + 1).checked_sub(first_number)?).ok()?;
+        let skipped_count = usize::try_from((last_number + 1).checked_sub(first_number)?).ok()?;
         Some(self.recent_events.iter().skip(skipped_count).take(BATCH).cloned().collect())
     }
 

@@ -45,8 +45,12 @@ impl Usage {
     /// field 20 is the start, field 22 the memory.
     fn parse(stat: &str) -> Option<Self> {
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-        let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
-        Some(Self { cpu_ticks: number(11)? + number(12)?, start_ticks: number(19)?, resident_pages: number(21)? })
+        let field_value = |index: usize| fields.get(index)?.parse::<u64>().ok();
+        Some(Self {
+            cpu_ticks: field_value(11)? + field_value(12)?,
+            start_ticks: field_value(19)?,
+            resident_pages: field_value(21)?,
+        })
     }
 }
 

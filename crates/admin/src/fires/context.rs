@@ -128,13 +128,14 @@ impl ContextReader<'_> {
     async fn states(&self, app: AppId) -> Result<BTreeMap<ExecutorId, (State, String)>, StoreError> {
         let now = self.0.now();
         let silent_before = now - self.0.heartbeat().saturating_mul(SILENT_HEARTBEATS);
-        let state = |seen: Timestamp, otherwise| if seen < silent_before { State::Silent(seen) } else { otherwise };
+        let state_or_silent =
+            |seen: Timestamp, otherwise| if seen < silent_before { State::Silent(seen) } else { otherwise };
         let mut states = BTreeMap::new();
         for online_name in self.0.online_names().into_iter().filter(|online_executor| online_executor.app == app) {
             if let Some(executor) = self.0.online_executor(online_name.id) {
                 let is_active = self.0.executor_switch(app, &executor.name) == Switch::Active;
                 let kind = if executor.is_draining || !is_active { State::Draining } else { State::Taking };
-                states.insert(online_name.id, (state(executor.last_seen_at, kind), executor.name));
+                states.insert(online_name.id, (state_or_silent(executor.last_seen_at, kind), executor.name));
             }
         }
         let mut states_elsewhere: BTreeMap<ExecutorId, State> = BTreeMap::new();
@@ -144,8 +145,11 @@ impl ContextReader<'_> {
             sessions.iter().filter(|session| session.has_left).map(|session| session.executor).collect();
         for session in sessions.iter().filter(|session| !left_executors.contains(&session.executor)) {
             let last_seen_at = session.last_seen_at;
-            let heard_state =
-                if session.is_open() { state(last_seen_at, State::Taking) } else { State::Silent(last_seen_at) };
+            let heard_state = if session.is_open() {
+                state_or_silent(last_seen_at, State::Taking)
+            } else {
+                State::Silent(last_seen_at)
+            };
             states_elsewhere
                 .entry(session.executor)
                 .and_modify(|known| *known = known.combine(heard_state))

@@ -205,7 +205,7 @@ impl GatewayService {
     ) -> Result<(mpsc::Receiver<v1::ServerMessage>, oneshot::Receiver<Status>), Status> {
         let gateway = &self.gateway;
         // Streams are numbered on arrival: the later one of an executor's streams wins, even if its session is stored first.
-        let number = gateway.session_number.fetch_add(1, Ordering::Relaxed) + 1;
+        let session_number = gateway.session_number.fetch_add(1, Ordering::Relaxed) + 1;
         let hello = hello::receive(&mut messages).await.map_err(|status| match status.code() {
             Code::InvalidArgument => gateway.refuse(peer, status),
             _ => status,
@@ -214,7 +214,7 @@ impl GatewayService {
         let admitted =
             hello::check(&gateway.shared, hello, access).await.map_err(|status| gateway.refuse(&label, status))?;
         let (sender, outgoing) = mpsc::channel(OUTGOING_CAPACITY);
-        let session = session::Session::open(gateway, admitted, sender, (number, access)).await?;
+        let session = session::Session::open(gateway, admitted, sender, (session_number, access)).await?;
         let (refusal_sender, refusal_receiver) = oneshot::channel();
         let hard_stop = gateway.lifecycle.hard.clone();
         gateway.lifecycle.spawn("session", Until::Done, async move {

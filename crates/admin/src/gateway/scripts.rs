@@ -76,10 +76,10 @@ impl ScriptReader {
                 script_ref.name, script.language
             )));
         }
-        let number = script_ref.version.unwrap_or(script.newest.version);
-        let (version, source) = if request.with_source || number != script.newest.version {
-            let Some(version) = store.script_version(script.id, number).await? else {
-                return Ok(Err(format!("version {number} of the script {:?} is not kept", script_ref.name)));
+        let version_number = script_ref.version.unwrap_or(script.newest.version);
+        let (version, source) = if request.with_source || version_number != script.newest.version {
+            let Some(version) = store.script_version(script.id, version_number).await? else {
+                return Ok(Err(format!("version {version_number} of the script {:?} is not kept", script_ref.name)));
             };
             version
         } else {

@@ -81,7 +81,7 @@ impl Session {
         gateway: &Arc<GatewayState>,
         mut admitted: AdmittedExecutor,
         sender: mpsc::Sender<v1::ServerMessage>,
-        (number, access): (u64, &ExecutorAccess),
+        (session_number, access): (u64, &ExecutorAccess),
     ) -> Result<Self, Status> {
         let shared = &gateway.shared;
         let token = shared.membership.token();
@@ -98,7 +98,7 @@ impl Session {
         let nodes = read_nodes(shared).await?;
         // Its hello may have been read long ago, if the database was slow since.
         admitted.online_executor.last_seen_at = shared.clock.now();
-        let Some(registered) = RegisteredStream::open(shared, admitted.online_executor.clone(), number) else {
+        let Some(registered) = RegisteredStream::open(shared, admitted.online_executor.clone(), session_number) else {
             return Err(Status::unavailable(
                 "the executor has just opened another stream to this server; connect again",
             ));
@@ -110,7 +110,8 @@ impl Session {
         }
         let stream = OutgoingStream::new(sender);
         let (executor, hello) = (admitted.online_executor.id, admitted.hello_number);
-        let handle = SessionHandle { executor, number, hello_number: hello, stream: Arc::new(stream.clone()) };
+        let handle =
+            SessionHandle { executor, number: session_number, hello_number: hello, stream: Arc::new(stream.clone()) };
         handle.send(server_message::Body::Welcome(welcome(shared, &nodes)));
         tracing::info!(
             executor = admitted.online_executor.name,

@@ -20,8 +20,8 @@ fn not_after(certificate: &[u8]) -> Result<Timestamp, Error> {
     let mut certificate_reader = SliceReader::new(certificate)?;
     let certificate = AnyRef::decode(&mut certificate_reader)?;
     let mut body_reader = SliceReader::new(certificate.value())?;
-    let signed = AnyRef::decode(&mut body_reader)?;
-    let mut fields = SliceReader::new(signed.value())?;
+    let signed_body = AnyRef::decode(&mut body_reader)?;
+    let mut fields = SliceReader::new(signed_body.value())?;
     if fields.peek_byte().is_some_and(|tag| tag == 0xa0) {
         AnyRef::decode(&mut fields)?;
     }

@@ -21,18 +21,18 @@ impl RecentLateness {
     /// the percentile lies beyond the last bucket end, the result is that end plus one.
     pub(crate) fn p99_ms(&mut self, histogram: &Histogram, now: Timestamp) -> Option<u64> {
         let counts = histogram.counts();
-        let Self(kept) = self;
+        let Self(snapshots) = self;
         // After the clock was set back, the stored instants are meaningless.
-        if kept.back().is_some_and(|(at, _)| *at > now) {
-            kept.clear();
+        if snapshots.back().is_some_and(|(at, _)| *at > now) {
+            snapshots.clear();
         }
-        if kept.back().is_none_or(|(at, _)| now.since(*at) >= SNAPSHOT_PERIOD) {
-            kept.push_back((now, counts.clone()));
+        if snapshots.back().is_none_or(|(at, _)| now.since(*at) >= SNAPSHOT_PERIOD) {
+            snapshots.push_back((now, counts.clone()));
         }
-        while kept.len() > 1 && kept.get(1).is_some_and(|(at, _)| now.since(*at) >= AGE_MAX) {
-            kept.pop_front();
+        while snapshots.len() > 1 && snapshots.get(1).is_some_and(|(at, _)| now.since(*at) >= AGE_MAX) {
+            snapshots.pop_front();
         }
-        let (_, older_counts) = kept.front()?;
+        let (_, older_counts) = snapshots.front()?;
         let count_by_bucket: Vec<u64> =
             counts.iter().zip(older_counts).map(|(now, before)| now.saturating_sub(*before)).collect();
         let total: u64 = count_by_bucket.iter().sum();

@@ -86,9 +86,9 @@ impl PumpBoard {
     }
 
     /// Removes an executor's stream that has ended.
-    pub(crate) fn leave(&self, executor: ExecutorId, number: u64) {
+    pub(crate) fn leave(&self, executor: ExecutorId, stream_number: u64) {
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        if streams.get(&executor).is_some_and(|session| session.number == number) {
+        if streams.get(&executor).is_some_and(|session| session.number == stream_number) {
             streams.remove(&executor);
         }
     }

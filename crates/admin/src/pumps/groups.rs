@@ -162,9 +162,9 @@ impl Groups {
                 continue;
             }
             self.number = next_number(snapshot.record.term, self.number, seen.taken_order, now);
-            let number = (snapshot.record.term, self.number);
-            orders.entry(seen.executor).or_default().push(content.order(*owner, number, pump, items));
-            seen.last_order = Some(SentOrder::new(content, number, now));
+            let order_number = (snapshot.record.term, self.number);
+            orders.entry(seen.executor).or_default().push(content.order(*owner, order_number, pump, items));
+            seen.last_order = Some(SentOrder::new(content, order_number, now));
         }
         for (executor, orders) in orders {
             if let Some(stream) = shared.pumps.stream(executor) {
@@ -238,11 +238,11 @@ fn is_stopped(shared: &Shared, snapshot: &PumpSnapshot<'_>, executor: &OnlineExe
 /// The executors that have the job's handler, sorted by name, and whether they take groups.
 fn online(shared: &Shared, snapshot: &PumpSnapshot<'_>) -> Vec<(OnlineExecutor, Room)> {
     let (job, app) = (snapshot.job(), snapshot.compiled.app);
-    let is_app_on = shared.switches.of_app(app) == Switch::Active;
+    let is_app_switched_on = shared.switches.of_app(app) == Switch::Active;
     let room = |executor: &OnlineExecutor| {
         let name = given_name(&executor.name);
-        let is_on = is_app_on && shared.switches.of_executor(app, name) == Switch::Active;
-        if executor.is_draining || !is_on || !job.select.admits(name, &executor.labels) {
+        let is_switched_on = is_app_switched_on && shared.switches.of_executor(app, name) == Switch::Active;
+        if executor.is_draining || !is_switched_on || !job.select.admits(name, &executor.labels) {
             return Room::Off;
         }
         if executor.running < executor.slots && !executor.is_avoided(snapshot.now) { Room::Open } else { Room::Full }

@@ -63,8 +63,8 @@ pub(super) struct SentOrder {
 }
 
 impl SentOrder {
-    pub(super) const fn new(content: OrderContent, number: (i64, i64), sent_at: Timestamp) -> Self {
-        Self { content, number, sent_at }
+    pub(super) const fn new(content: OrderContent, order_number: (i64, i64), sent_at: Timestamp) -> Self {
+        Self { content, number: order_number, sent_at }
     }
 
     /// Whether the group has taken exactly this order.

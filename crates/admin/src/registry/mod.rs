@@ -129,23 +129,23 @@ impl Registry {
     /// Adds an executor that is opening the stream with this number. Returns false if an earlier hello has opened a stream that was heard after
     /// `silent_since`: the executor may have made the later hello before it got the welcome of that stream. The later hello would not list
     /// the runs that have come on that stream, and they would count as not received.
-    pub(crate) fn open(&self, executor: OnlineExecutor, number: u64, silent_since: Timestamp) -> bool {
+    pub(crate) fn open(&self, executor: OnlineExecutor, stream_number: u64, silent_since: Timestamp) -> bool {
         let mut streams = self.streams();
         let is_in_use =
             |known: &OnlineExecutor| known.hello_number <= executor.hello_number && known.last_seen_at > silent_since;
         if self.online.read().unwrap_or_else(PoisonError::into_inner).get(&executor.id).is_some_and(is_in_use) {
             return false;
         }
-        streams.entry(executor.id).or_default().insert(number);
+        streams.entry(executor.id).or_default().insert(stream_number);
         self.insert(executor);
         true
     }
 
     /// Removes a stream, and its executor if it has no other stream to this node and is opening none.
-    pub(crate) fn close(&self, id: ExecutorId, number: u64) {
+    pub(crate) fn close(&self, id: ExecutorId, stream_number: u64) {
         let mut streams = self.streams();
         let Some(numbers) = streams.get_mut(&id) else { return };
-        numbers.remove(&number);
+        numbers.remove(&stream_number);
         if numbers.is_empty() {
             streams.remove(&id);
             self.online.write().unwrap_or_else(PoisonError::into_inner).remove(&id);

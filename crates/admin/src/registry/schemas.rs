@@ -205,7 +205,7 @@ impl SchemaPool {
         infos: impl IntoIterator<Item = (String, String)>,
     ) -> Schemas {
         let mut bytes_left = SCHEMAS_LEN_MAX;
-        let mut kept = BTreeMap::new();
+        let mut schemas_by_handler = BTreeMap::new();
         let mut pools_by_app = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         pools_by_app.values_mut().for_each(|pool| pool.retain(|_, schema| schema.strong_count() > 0));
         pools_by_app.retain(|_, pool| !pool.is_empty());
@@ -236,9 +236,9 @@ impl SchemaPool {
             bytes_left -= text.len();
             app_left -= if is_new { text.len() } else { 0 };
             pool.insert(text, Arc::downgrade(&schema));
-            kept.insert(handler, schema);
+            schemas_by_handler.insert(handler, schema);
         }
-        Arc::new(kept)
+        Arc::new(schemas_by_handler)
     }
 }
 

@@ -31,7 +31,7 @@ impl LookContext<'_> {
     /// Evaluates the due expectations of the namespace's jobs.
     pub(super) async fn look_at_expects(&self, findings: &mut Findings) -> Result<(), StoreError> {
         let store = self.node.store();
-        let looks = store.due_expectations(self.namespace, self.now, DUE_EXPECTATIONS_MAX).await?;
+        let checks = store.due_expectations(self.namespace, self.now, DUE_EXPECTATIONS_MAX).await?;
         let open_expectations = store.open_run_expectations(self.namespace).await?;
         let mut observed_rules = ObservedRules::default();
         for record in
@@ -39,8 +39,8 @@ impl LookContext<'_> {
         {
             observed_rules.of(self.record(record.rule, record.spec.clone())).due_incidents.push(record.clone());
         }
-        findings.has_more |= is_full(looks.len(), DUE_EXPECTATIONS_MAX);
-        self.look_at_due(&looks, &mut observed_rules, findings).await?;
+        findings.has_more |= is_full(checks.len(), DUE_EXPECTATIONS_MAX);
+        self.look_at_due(&checks, &mut observed_rules, findings).await?;
         let due_kinds: BTreeSet<ExpectKind> = observed_rules
             .0
             .values()
@@ -66,34 +66,34 @@ impl LookContext<'_> {
     /// Evaluates expectations that are due. For one that was met, only its next instant is written.
     async fn look_at_due(
         &self,
-        looks: &[ExpectCheck],
+        checks: &[ExpectCheck],
         observed_rules: &mut ObservedRules,
         findings: &mut Findings,
     ) -> Result<(), StoreError> {
         let store = self.node.store();
-        let ids: BTreeSet<JobId> = looks.iter().map(|look| look.job).collect();
+        let ids: BTreeSet<JobId> = checks.iter().map(|check| check.job).collect();
         let ids: Vec<JobId> = ids.into_iter().collect();
         let jobs = store.watched_jobs_by_id(&ids).await?;
         let jobs: HashMap<JobId, WatchedJob> = jobs.into_iter().map(|job| (job.id, job)).collect();
         for kind in ExpectKind::ALL.iter().copied() {
-            let checks: Vec<&ExpectCheck> = looks.iter().filter(|look| look.kind == kind).collect();
-            let newest_successes = self.newest_successes(&checks, &jobs).await?;
-            for look in checks {
-                let job_and_expectations = jobs.get(&look.job).and_then(|job| Some((job, job.expect.as_ref()?)));
+            let checks_of_kind: Vec<&ExpectCheck> = checks.iter().filter(|check| check.kind == kind).collect();
+            let newest_successes = self.newest_successes(&checks_of_kind, &jobs).await?;
+            for check in checks_of_kind {
+                let job_and_expectations = jobs.get(&check.job).and_then(|job| Some((job, job.expect.as_ref()?)));
                 let expected_rule =
                     job_and_expectations.and_then(|(job, expect)| Some((job, expect, expect.rule(kind)?)));
                 let Some((job, expect, rule)) = expected_rule else {
-                    findings.expect_checks.push(ExpectCheck { at: None, ..*look });
+                    findings.expect_checks.push(ExpectCheck { at: None, ..*check });
                     continue;
                 };
                 let is_day = facts::day_filter(self.node, self.namespace, &rule).await?;
                 let newest_success = newest_successes.get(&job.id).copied().max(job.succeeded_at);
                 let success_facts = SuccessFacts { newest: newest_success, created_at: job.created_at };
-                let look_at = look.at.unwrap_or(self.now);
-                let state = expect.judge(kind, success_facts, (look_at, self.now), &is_day);
+                let due_at = check.at.unwrap_or(self.now);
+                let state = expect.judge(kind, success_facts, (due_at, self.now), &is_day);
                 findings
                     .expect_checks
-                    .push(ExpectCheck { at: expect.next_check_at(kind, success_facts, self.now), ..*look });
+                    .push(ExpectCheck { at: expect.next_check_at(kind, success_facts, self.now), ..*check });
                 if !state.is_clear() {
                     let observed_rule = observed_rules.of(self.record(rule_id(self.namespace, &rule), rule));
                     observed_rule.observations.push(Observation {
@@ -110,14 +110,15 @@ impl LookContext<'_> {
     /// The newest successes in the ledger, for jobs whose counts do not include a recent enough one.
     async fn newest_successes(
         &self,
-        looks: &[&ExpectCheck],
+        checks: &[&ExpectCheck],
         jobs: &HashMap<JobId, WatchedJob>,
     ) -> Result<HashMap<JobId, Timestamp>, StoreError> {
         let mut doubtful_jobs: Vec<JobId> = Vec::new();
         let mut since = self.now;
-        for look in looks {
-            let Some(job) = jobs.get(&look.job) else { continue };
-            let counts_from = job.expect.as_ref().and_then(|expect| expect.counts_from(look.kind, look.at?, self.now));
+        for check in checks {
+            let Some(job) = jobs.get(&check.job) else { continue };
+            let counts_from =
+                job.expect.as_ref().and_then(|expect| expect.counts_from(check.kind, check.at?, self.now));
             if let Some(counts_from) = counts_from.filter(|from| job.succeeded_at.is_none_or(|done| done < *from)) {
                 doubtful_jobs.push(job.id);
                 since = since.min(counts_from);
@@ -206,7 +207,7 @@ pub(super) async fn postpone_checks(
     let newest_by_job: HashMap<JobId, Timestamp> = succeeded.iter().copied().collect();
     let rows = store.expectations_of(&ids).await?;
     let jobs = store.watched_jobs_by_id(&ids).await?;
-    let mut looks = Vec::new();
+    let mut checks = Vec::new();
     for job in &jobs {
         let Some(expect) = &job.expect else { continue };
         let success_facts = SuccessFacts {
@@ -215,10 +216,10 @@ pub(super) async fn postpone_checks(
         };
         for row in rows.iter().filter(|row| row.job == job.id) {
             let next_check_at = row.at.and_then(|at| expect.postponed(row.kind, success_facts, (at, now)));
-            looks.extend(next_check_at.map(|next| ExpectCheck { at: Some(next), ..*row }));
+            checks.extend(next_check_at.map(|next| ExpectCheck { at: Some(next), ..*row }));
         }
     }
-    if looks.is_empty() {
+    if checks.is_empty() {
         return Ok(());
     }
     let write = AlertWrite {
@@ -228,7 +229,7 @@ pub(super) async fn postpone_checks(
         messages: &[],
         evaluated_events: &[],
         checks: &[],
-        expect_checks: &looks,
+        expect_checks: &checks,
         open_runs_check: None,
     };
     store.write_alerts(&write).await.map(drop)

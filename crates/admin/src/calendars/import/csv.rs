@@ -36,9 +36,11 @@ fn line_of(text: &str, position: &csv::Position) -> u64 {
 fn columns(header: &StringRecord) -> Result<Columns, ImportError> {
     let header_error = |message: String| ImportError::Line { line: 1, message };
     let known_columns = ["date", "name", "kind"];
-    if let Some(other) = header.iter().find(|column| !known_columns.contains(&column.to_ascii_lowercase().as_str())) {
-        let other: String = other.chars().take(60).collect();
-        return Err(header_error(format!("{other:?} is not one of the columns date, name and kind")));
+    if let Some(unknown_column) =
+        header.iter().find(|column| !known_columns.contains(&column.to_ascii_lowercase().as_str()))
+    {
+        let unknown_column: String = unknown_column.chars().take(60).collect();
+        return Err(header_error(format!("{unknown_column:?} is not one of the columns date, name and kind")));
     }
     let position = |wanted: &str| header.iter().position(|column| column.eq_ignore_ascii_case(wanted));
     let date = position("date").ok_or_else(|| header_error("the header has no column date".to_owned()))?;
