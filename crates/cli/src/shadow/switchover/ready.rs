@@ -49,7 +49,7 @@ fn handler_difference(job: &Job, xxl_handler: Option<&XxlHandler>) -> Option<Str
     })
 }
 
-/// The handlers of the online executors, by app.
+/// The handlers of the online executors, keyed by app.
 struct OnlineHandlers(BTreeMap<String, BTreeSet<String>>);
 
 impl OnlineHandlers {
