@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::BenchError;
 use crate::load::APP;
 use crate::plan::Plan;
-use crate::recorder::{HANDLER, Observations, Recorder, Window, nothing};
+use crate::recorder::{HANDLER, Observations, Recorder, Window, record_start};
 use crate::test_server::TestServer;
 use crate::usage::{self, Usage};
 
@@ -98,7 +98,7 @@ fn build(
 ) -> Result<Executor, BenchError> {
     let builder = Executor::builder(APP).token(token).name(name).slots(slots);
     let builder = servers.iter().fold(builder, |builder, server| builder.server(*server));
-    let builder = builder.state(recorder.clone()).handler(HANDLER, nothing);
+    let builder = builder.state(recorder.clone()).handler(HANDLER, record_start);
     let builder = if has_agent_handlers { add_handlers(builder, &AgentConfig::default())? } else { builder };
     Ok(builder.build()?)
 }

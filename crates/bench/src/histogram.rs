@@ -53,7 +53,7 @@ impl Histogram {
         for (bucket, count) in self.buckets.iter().enumerate() {
             seen_count += count;
             if seen_count >= wanted_count {
-                return last_of(bucket).min(self.max);
+                return highest_value(bucket).min(self.max);
             }
         }
         self.max
@@ -67,7 +67,7 @@ fn bucket(micros: u64) -> usize {
     usize::try_from(bucket).unwrap_or(usize::MAX)
 }
 
-fn last_of(bucket: usize) -> u64 {
+fn highest_value(bucket: usize) -> u64 {
     let bucket = bucket as u64;
     let shift = (bucket >> FINE_BITS).saturating_sub(1);
     let leading_bits = bucket - (shift << FINE_BITS);
@@ -83,9 +83,9 @@ mod tests {
         let mut before = 0;
         for micros in (0..5_000).chain([1 << 20, (1 << 20) + 1, 77_777_777, 1 << 40]) {
             let this = bucket(micros);
-            assert!(this >= before && last_of(this) >= micros, "{micros}");
-            assert!(this == 0 || last_of(this - 1) < micros, "{micros}");
-            assert!(last_of(this) - micros <= micros / 64, "{micros}");
+            assert!(this >= before && highest_value(this) >= micros, "{micros}");
+            assert!(this == 0 || highest_value(this - 1) < micros, "{micros}");
+            assert!(highest_value(this) - micros <= micros / 64, "{micros}");
             before = this;
         }
     }

@@ -141,7 +141,7 @@ async fn run_lane(mut lane: Lane, template: Run, deadline: Instant) -> Result<La
         for due_job in &mut lane.due_jobs {
             due_job.term = terms.get(&due_job.job).copied().unwrap_or(due_job.term);
         }
-        let results: Vec<AttemptEnd> = claims.iter().flat_map(|claim| &claim.runs).map(finish).collect();
+        let results: Vec<AttemptEnd> = claims.iter().flat_map(|claim| &claim.runs).map(attempt_end).collect();
         let start = Instant::now();
         lane.store.finish(Finisher { token: lane.token, ids: &ids }, &results).await?;
         totals.finish_time += start.elapsed();
@@ -178,7 +178,7 @@ fn template(namespace: rondel_core::NamespaceId, app: rondel_core::AppId, token:
     Run::new(RunId::new(0), run_job, Timestamp::EPOCH, Trigger::Once, (token.node, token.epoch))
 }
 
-fn finish(run: &Run) -> AttemptEnd {
+fn attempt_end(run: &Run) -> AttemptEnd {
     let after_due = |millis| run.due_at + Duration::from_millis(millis);
     AttemptEnd {
         run: run.id,

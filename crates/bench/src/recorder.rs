@@ -91,7 +91,7 @@ impl Recorder {
 }
 
 /// The handler of all jobs: records how late its run is.
-pub(crate) async fn nothing(run: RunContext, State(recorder): State<Recorder>) {
+pub(crate) async fn record_start(run: RunContext, State(recorder): State<Recorder>) {
     let lateness_micros = clock::micros_after(run.fire_at());
     recorder.note(run.fire_at(), run.attempt(), lateness_micros);
 }

@@ -38,7 +38,7 @@ impl RatchAdmin {
         version: String,
         (user, password): (&str, &str),
     ) -> Result<Self, BenchError> {
-        let url = api(urls, "login/login");
+        let url = api_url(urls, "login/login");
         let password = BASE64_STANDARD.encode(password);
         let fields = [("username", user), ("password", password.as_str())];
         let answer = session.post_form(&url, &fields).await.map_err(|error| match error {
@@ -126,7 +126,7 @@ impl RatchAdmin {
     /// The first page of the app's jobs.
     pub(crate) async fn jobs(&self, app: &str) -> Result<Vec<i64>, BenchError> {
         let fields = [("namespace", NAMESPACE), ("appName", app), ("pageNo", "1"), ("pageSize", PAGE_SIZE)];
-        let answer = self.session.get(&api(&self.urls, "job/list"), &fields).await?;
+        let answer = self.session.get(&api_url(&self.urls, "job/list"), &fields).await?;
         let page = payload_of(&answer)?;
         let rows = page["list"].as_array().ok_or_else(|| answer.unexpected())?;
         // If the server ignored the filter, jobs of other apps would be removed.
@@ -139,11 +139,11 @@ impl RatchAdmin {
     }
 
     async fn post(&self, path: &str, body: &Value) -> Result<Value, BenchError> {
-        payload_of(&self.session.post_json(&api(&self.urls, path), body).await?)
+        payload_of(&self.session.post_json(&api_url(&self.urls, path), body).await?)
     }
 }
 
-fn api(urls: &PeerUrls, path: &str) -> String {
+fn api_url(urls: &PeerUrls, path: &str) -> String {
     format!("{}/ratchjob/api/console/v1/{path}", urls.console)
 }
 
