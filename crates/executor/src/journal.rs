@@ -136,7 +136,7 @@ impl Journal {
     }
 
     /// Whether the journal should be rewritten, because few of its lines are still needed. `needed_count` is their number.
-    pub(crate) fn wants_shrinking(&self, needed_count: usize) -> bool {
+    pub(crate) fn needs_shrinking(&self, needed_count: usize) -> bool {
         let bytes = self.bytes.load(Ordering::Relaxed);
         bytes > 0 && (needed_count == 0 || (bytes > REWRITE_BYTES && needed_count * LINE_BYTES < bytes / 2))
     }
@@ -359,7 +359,7 @@ mod tests {
         assert_eq!((&second.predecessor, &second.name), (&before, &first.name));
         assert!(second.secret != before.secret && before.secret.bytes().len() == 32);
         assert_eq!(second.results, [result(1), result(2)]);
-        assert!(!second.journal.wants_shrinking(2) && second.journal.wants_shrinking(0));
+        assert!(!second.journal.needs_shrinking(2) && second.journal.needs_shrinking(0));
         second.journal.rewrite(&[]).unwrap();
         second.journal.append(&[result(3)]).unwrap();
         drop(second.journal);

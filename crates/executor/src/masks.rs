@@ -105,20 +105,20 @@ impl Masks {
         }
         match serde_json::from_str(json) {
             Ok(mut value) => {
-                self.hide_in(&mut value);
+                self.hide_in_value(&mut value);
                 Cow::Owned(value.to_string())
             }
             Err(_) => self.apply(json),
         }
     }
 
-    fn hide_in(&self, value: &mut Value) {
+    fn hide_in_value(&self, value: &mut Value) {
         match value {
             Value::String(text) => *text = self.apply(text).into_owned(),
-            Value::Array(items) => items.iter_mut().for_each(|item| self.hide_in(item)),
+            Value::Array(items) => items.iter_mut().for_each(|item| self.hide_in_value(item)),
             Value::Object(fields) => {
                 for (key, mut field) in std::mem::take(fields) {
-                    self.hide_in(&mut field);
+                    self.hide_in_value(&mut field);
                     let mut key = self.apply(&key).into_owned();
                     // Two keys may be the same once they are masked; the second one gets a suffix, so that neither value is lost.
                     while fields.contains_key(&key) {

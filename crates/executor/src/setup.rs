@@ -133,7 +133,7 @@ impl Setup {
     /// Drops the logs that wait to be sent: they and their list refer to each other, and would leak.
     pub(crate) fn forget_logs(&self) {
         if let Some(shipping) = &self.shipping {
-            drop(shipping.take_marked());
+            drop(shipping.take_marked_logs());
         }
     }
 }

@@ -41,7 +41,7 @@ pub(super) struct Folders {
 }
 
 /// The default base: a folder of this user in the host's temporary directory.
-pub(super) fn default_base() -> PathBuf {
+pub(super) fn default_base_folder() -> PathBuf {
     std::env::temp_dir().join(format!("rondel-agent-{}", own_uid()))
 }
 

@@ -173,7 +173,7 @@ fn open_scripts(config: &AgentConfig) -> Result<Arc<StoredScripts>, ExecutorErro
 }
 
 fn open_folders(config: &AgentConfig) -> Result<Arc<Folders>, ExecutorError> {
-    let base_folder = config.work_dir.clone().unwrap_or_else(folder::default_base);
+    let base_folder = config.work_dir.clone().unwrap_or_else(folder::default_base_folder);
     let folders =
         Folders::open(&base_folder, config.work_dir.is_none(), config.watcher.as_deref(), config.run_as.as_ref());
     folders.map(Arc::new).map_err(|source| ExecutorError::WorkDir { path: base_folder, source })

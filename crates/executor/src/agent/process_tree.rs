@@ -35,7 +35,7 @@ pub(super) struct ProcessTree {
 
 impl ProcessTree {
     /// `child` must have been started as the leader of its own group, with `NAME=value` in its environment.
-    pub(super) fn led_by(child: &Child, name: &str, value: &str) -> Self {
+    pub(super) fn with_leader(child: &Child, name: &str, value: &str) -> Self {
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         Self {
             leader: id.and_then(Pid::from_raw),

@@ -85,7 +85,7 @@ impl Program {
     ) -> Result<ProgramResult, JobError> {
         let mut child = self.spawn(confinement, &run)?;
         let folder = RunFolder(Some(self.folder));
-        let processes = ProcessTree::led_by(&child, WORK_DIR, &folder.marker());
+        let processes = ProcessTree::with_leader(&child, WORK_DIR, &folder.marker());
         let last_error = Mutex::new(String::new());
         let exit_status = {
             let run_future = run_child(&mut child, self.stdin, (&log, &last_error), &run);
@@ -129,7 +129,7 @@ impl Program {
     ) -> Result<Vec<u8>, JobError> {
         let mut child = self.spawn(confinement, run)?;
         let folder = RunFolder(Some(self.folder));
-        let processes = ProcessTree::led_by(&child, WORK_DIR, &folder.marker());
+        let processes = ProcessTree::with_leader(&child, WORK_DIR, &folder.marker());
         let last_error = Mutex::new(String::new());
         let (status, output) = match limit {
             None => (run_child(&mut child, self.stdin, (log, &last_error), run).await?, Vec::new()),

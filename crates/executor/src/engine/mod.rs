@@ -295,7 +295,7 @@ impl Engine {
     pub(crate) fn close_link(&self, link: &Link) {
         let logs = self.table().remove_link(link.id(), now());
         let Some(shipping) = &self.setup.shipping else { return };
-        logs.into_iter().for_each(|log| shipping.mark(log));
+        logs.into_iter().for_each(|log| shipping.mark_log(log));
     }
 
     /// Whether any server is connected.

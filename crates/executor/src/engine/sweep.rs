@@ -72,7 +72,7 @@ impl SweepLoop {
 
     fn ship_logs(&self) {
         let Some(shipping) = &self.engine.setup.shipping else { return };
-        let marked_logs = shipping.take_marked();
+        let marked_logs = shipping.take_marked_logs();
         if marked_logs.is_empty() {
             return;
         }
@@ -80,7 +80,7 @@ impl SweepLoop {
         for log in marked_logs {
             // The log of a run that has ended is not marked again: its remaining chunks are sent with its result.
             if !table.outbox.send_log(&log) && (log.has_unsent() || log.has_chunks()) && table.is_open(log.key()) {
-                shipping.mark(log);
+                shipping.mark_log(log);
             }
         }
     }

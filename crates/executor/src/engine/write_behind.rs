@@ -56,7 +56,7 @@ impl JournalLoop {
     /// Empties the journal if none of its lines is needed, and rewrites it if few are.
     async fn shrink(&mut self) {
         let needed_count = self.engine.table().outbox.unacked_journaled_count();
-        if !self.journal.wants_shrinking(needed_count) {
+        if !self.journal.needs_shrinking(needed_count) {
             return;
         }
         let unacked_results: Vec<_> = self.engine.table().outbox.unacked_journaled().cloned().collect();

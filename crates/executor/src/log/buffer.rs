@@ -180,7 +180,7 @@ impl RunLog {
         let Some(shipping) = &self.shipping else { return };
         shipping.add_bytes(bytes);
         if is_first {
-            shipping.mark(Arc::clone(self));
+            shipping.mark_log(Arc::clone(self));
         }
         if state.pending_bytes >= CHUNK_BYTES {
             state.seal(self.key);
@@ -387,7 +387,7 @@ mod tests {
         }
         log.close();
         collect();
-        shipping.take_marked();
+        shipping.take_marked_logs();
         drop(log);
         assert_eq!(shipping.buffered_bytes(), 0);
         texts
@@ -428,7 +428,7 @@ mod tests {
         let (log, shipping) = log();
         push(&log, "a line");
         assert!(shipping.buffered_bytes() > 0);
-        shipping.take_marked();
+        shipping.take_marked_logs();
         drop(log);
         assert_eq!(shipping.buffered_bytes(), 0);
     }

@@ -20,11 +20,11 @@ pub(crate) struct LogShipping {
 
 impl LogShipping {
     /// Marks a log as having lines to send.
-    pub(crate) fn mark(&self, log: Arc<RunLog>) {
+    pub(crate) fn mark_log(&self, log: Arc<RunLog>) {
         lock(&self.logs_to_send).push(log);
     }
 
-    pub(crate) fn take_marked(&self) -> Vec<Arc<RunLog>> {
+    pub(crate) fn take_marked_logs(&self) -> Vec<Arc<RunLog>> {
         std::mem::take(&mut *lock(&self.logs_to_send))
     }
 

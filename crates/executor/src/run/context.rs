@@ -359,7 +359,7 @@ impl RunContext {
 
     /// Registers a task that is aborted when the run ends. If the run has already ended, the task is aborted immediately: a
     /// handler that could not be aborted may still spawn tasks.
-    pub(crate) fn adopt(&self, task: AbortHandle) {
+    pub(crate) fn register_task(&self, task: AbortHandle) {
         let mut tasks = lock(&self.inner.tasks);
         let Some(tasks) = tasks.as_mut() else { return task.abort() };
         if tasks.len() == tasks.capacity() {

@@ -64,7 +64,7 @@ where
     let future = future.in_current_span().with_current_subscriber();
     let Some(run) = current() else { return lifecycle::spawn_outside(future) };
     let handle = run.tracker().spawn(RUN.scope(run.clone(), future));
-    run.adopt(handle.abort_handle());
+    run.register_task(handle.abort_handle());
     handle
 }
 

@@ -58,13 +58,13 @@ pub(super) async fn session(engine: &Arc<Engine>, url: &ServerUrl) -> SessionEnd
     let stop = engine.setup.lifecycle.soft.clone();
     let open_result = tokio::select! {
         () = stop.cancelled() => return SessionEnd::Stopped,
-        open_result = open(engine, url) => open_result,
+        open_result = open_session(engine, url) => open_result,
     };
     let OpenedSession { sender, mut inbound, welcome, hello_at } = match open_result {
         Ok(opened_session) => opened_session,
         Err(end) => return end,
     };
-    let Some(link) = begin(engine, url, &welcome, hello_at) else { return SessionEnd::Alias(welcome.node_id) };
+    let Some(link) = begin_session(engine, url, &welcome, hello_at) else { return SessionEnd::Alias(welcome.node_id) };
     let _link_guard = LinkGuard { engine, link: &link };
     let heartbeat = heartbeat_period(&welcome);
     let end = tokio::select! {
@@ -86,7 +86,7 @@ struct OpenedSession {
     hello_at: Duration,
 }
 
-async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<OpenedSession, SessionEnd> {
+async fn open_session(engine: &Arc<Engine>, url: &ServerUrl) -> Result<OpenedSession, SessionEnd> {
     let timing = &engine.setup.timing;
     let endpoint = engine.servers.endpoint(url, timing).map_err(|error| SessionEnd::Unreachable(chain(&error)))?;
     let connection = timeout(timing.connect_timeout, endpoint.connect()).await;
@@ -204,7 +204,7 @@ fn status_line(status: &Status) -> String {
     if status.message().is_empty() { status.code().description().to_owned() } else { status.message().to_owned() }
 }
 
-fn begin(engine: &Arc<Engine>, url: &ServerUrl, welcome: &Welcome, hello_at: Duration) -> Option<Arc<Link>> {
+fn begin_session(engine: &Arc<Engine>, url: &ServerUrl, welcome: &Welcome, hello_at: Duration) -> Option<Arc<Link>> {
     engine.setup.clock.observe(Timestamp::from_millis(welcome.now_at_ms));
     let link = engine.open_link(welcome, hello_at)?;
     tracing::info!(server = %url, node = %welcome.node_name, version = %welcome.server_version, "connected");

@@ -365,7 +365,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         if self.is_draining {
             link.push(LinkItem::Draining);
         }
-        link.extend(self.runs.announced().map(|run| LinkItem::Reply(started(run))));
+        link.extend(self.runs.announced_runs().map(|run| LinkItem::Reply(started(run))));
         self.outbox.add_link(Arc::clone(link), now);
     }
 

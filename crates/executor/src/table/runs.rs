@@ -264,7 +264,7 @@ impl<R: TableRun> Runs<R> {
     }
 
     /// The runs whose start was reported.
-    pub(super) fn announced(&self) -> impl Iterator<Item = &R> {
+    pub(super) fn announced_runs(&self) -> impl Iterator<Item = &R> {
         self.held_runs.values().filter(|entry| entry.is_announced).map(|entry| &entry.run)
     }
 }
