@@ -45,8 +45,8 @@ impl LineSeverity {
             "debug" | "trace" => Self::Debug,
             _ => {
                 let head = line_start(text);
-                let named = named_severity(&head).or_else(|| stack_trace_severity(&head));
-                named.or_else(|| (level == "stderr").then(|| stderr_severity(&head)).flatten()).unwrap_or(Self::Info)
+                let severity = named_severity(&head).or_else(|| stack_trace_severity(&head));
+                severity.or_else(|| (level == "stderr").then(|| stderr_severity(&head)).flatten()).unwrap_or(Self::Info)
             }
         }
     }
@@ -76,12 +76,12 @@ fn named_severity(head: &str) -> Option<LineSeverity> {
     let mut was_level = false;
     let mut rest = head;
     while let Some(start) = rest.find(|c: char| c.is_ascii_alphabetic()) {
-        let before = rest[..start].chars().next_back();
+        let char_before = rest[..start].chars().next_back();
         let len = rest[start..].find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len() - start);
         let (word, tail) = rest[start..].split_at(len);
         let after = tail.chars().next();
         let is_marked = word.chars().all(|c| c.is_ascii_uppercase())
-            || matches!((before, after), (Some('['), Some(']')) | (Some('<'), Some('>')) | (Some('('), Some(')')))
+            || matches!((char_before, after), (Some('['), Some(']')) | (Some('<'), Some('>')) | (Some('('), Some(')')))
             || (matches!(after, Some(':' | '[')) && count < 3)
             || was_level;
         if let Some(severity) = severity_of_word(word).filter(|_| is_marked) {
@@ -215,8 +215,8 @@ pub fn translate(level: &str, text: &str, lang: Lang) -> Option<String> {
 
 /// Why the rest of a log of an XXL-JOB executor is missing, in Chinese.
 fn rest_of_xxl_log(rest: &str) -> Option<String> {
-    if let Some(more) = rest.strip_prefix("is too long to be read: it is on the executor.") {
-        return Some(format!("… 日志的其余部分太长，无法读取，仍在执行器上。{}", more.trim_start()));
+    if let Some(rest_after_sentence) = rest.strip_prefix("is too long to be read: it is on the executor.") {
+        return Some(format!("… 日志的其余部分太长，无法读取，仍在执行器上。{}", rest_after_sentence.trim_start()));
     }
     if let Some(reason) = rest.strip_prefix("could not be read after the end of the run: ") {
         return Some(format!("… 运行结束后无法读取日志的其余部分：{reason}"));

@@ -195,12 +195,12 @@ fn clock_warnings(request: &PreviewRequest<'_>) -> Vec<Warning> {
 }
 
 fn clock_warning(zone: Tz, ClockChange { at, local, effect }: ClockChange) -> Warning {
-    let (date, time, then) = (local.date(), time_text(local), time_text(local::time_at(zone, at)));
+    let (date, time, time_after) = (local.date(), time_text(local), time_text(local::time_at(zone, at)));
     let (code, en, zh) = match effect {
         ClockEffect::OnceAfter => (
             WarningCode::ClockSkips,
-            format!("it fires once at {then}, at the end of the skipped time"),
-            format!("跳过结束后在 {then} 补触发一次"),
+            format!("it fires once at {time_after}, at the end of the skipped time"),
+            format!("跳过结束后在 {time_after} 补触发一次"),
         ),
         ClockEffect::Skipped => {
             (WarningCode::ClockSkips, "it does not fire then".to_owned(), "那一刻不触发".to_owned())
@@ -237,8 +237,9 @@ fn calendar_warnings(request: &PreviewRequest<'_>) -> Vec<Warning> {
     let until = request.after + CALENDAR_AHEAD;
     let (mut warnings, mut cursor) = (Vec::new(), request.after);
     for _ in 0..CALENDAR_STEPS_MAX {
-        let raw = request.timetable.uncalendared_after(request.anchor, cursor).filter(|(at, _)| *at <= until);
-        let Some((at, schedule)) = raw.filter(|_| warnings.len() < CALENDAR_COUNT_MAX) else { break };
+        let uncalendared_fire =
+            request.timetable.next_without_calendar(request.anchor, cursor).filter(|(at, _)| *at <= until);
+        let Some((at, schedule)) = uncalendared_fire.filter(|_| warnings.len() < CALENDAR_COUNT_MAX) else { break };
         let local = local::time_at(schedule.zone, at);
         cursor = if is_kept(applied, local) {
             local::last_before(schedule.zone, at, applied.calendar.next_edge(local))

@@ -64,8 +64,8 @@ impl ScriptSpec {
     pub fn check(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         if !LANGUAGES.contains(&self.language.as_str()) {
-            let known = LANGUAGES.join(", ");
-            let message = format!("{:?} is not a language of scripts: one of {known}", shorten(&self.language));
+            let languages = LANGUAGES.join(", ");
+            let message = format!("{:?} is not a language of scripts: one of {languages}", shorten(&self.language));
             errors.push(FieldError::new("/language", message));
         }
         if self.source.is_empty() {

@@ -33,14 +33,15 @@ const END_WORDS: [(RunStatus, &str); 6] = [
 /// ```
 #[must_use]
 pub fn child_ended(name: Option<&str>, status: RunStatus) -> String {
-    let end = END_WORDS.iter().find(|(one, _)| *one == status).map_or("has not ended", |(_, end)| end);
+    let end =
+        END_WORDS.iter().find(|(listed_status, _)| *listed_status == status).map_or("has not ended", |(_, end)| end);
     format!("{} {end}", name.unwrap_or(A_CHILD))
 }
 
 /// The job that a message of [`child_ended`] names, and the rest of the message.
 fn child_named_in(message: &str) -> Option<(&str, &str)> {
     let (name, end) = message.split_once(' ')?;
-    END_WORDS.iter().any(|(_, one)| *one == end).then_some((name, end))
+    END_WORDS.iter().any(|(_, words)| *words == end).then_some((name, end))
 }
 
 /// The job that a message about a parent names.
@@ -95,21 +96,22 @@ pub fn named_jobs(runs: &[Run]) -> BTreeSet<String> {
     parents.chain(children).map(str::to_owned).collect()
 }
 
-/// Removes from a run the names of jobs that the caller may not view. `seen` are the jobs that the caller may view, `hidden` those that the
-/// caller may not. A parent's name stays only if it is in `seen`, since a parent that no longer exists is in neither. In the message only
-/// names in `hidden` are removed, since a handler's message can look like one about a child.
-pub fn conceal(run: &mut Run, seen: &BTreeSet<String>, hidden: &BTreeSet<String>) {
+/// Removes from a run the names of jobs that the caller may not view. `seen_jobs` are the jobs that the caller may view, `hidden_jobs` those that the
+/// caller may not. A parent's name stays only if it is in `seen_jobs`, since a parent that no longer exists is in neither. In the message only
+/// names in `hidden_jobs` are removed, since a handler's message can look like one about a child.
+pub fn conceal(run: &mut Run, seen_jobs: &BTreeSet<String>, hidden_jobs: &BTreeSet<String>) {
     let mut texts = None;
-    if let Some(detail) = run.detail.as_mut().filter(|one| one.parent.as_ref().is_some_and(|name| !seen.contains(name)))
+    if let Some(detail) =
+        run.detail.as_mut().filter(|detail| detail.parent.as_ref().is_some_and(|name| !seen_jobs.contains(name)))
     {
-        let before = run.reason.map(|reason| reason_text(reason, detail, Lang::En));
+        let text_before = run.reason.map(|reason| reason_text(reason, detail, Lang::En));
         detail.parent = None;
-        texts = before.zip(run.reason.map(|reason| reason_text(reason, detail, Lang::En)));
+        texts = text_before.zip(run.reason.map(|reason| reason_text(reason, detail, Lang::En)));
     }
     if let Some((_, after)) = texts.filter(|(before, _)| run.message.as_ref() == Some(before)) {
         run.message = Some(after);
     }
-    let child = run.message.as_deref().and_then(child_named_in).filter(|(name, _)| hidden.contains(*name));
+    let child = run.message.as_deref().and_then(child_named_in).filter(|(name, _)| hidden_jobs.contains(*name));
     if let Some(message) = child.map(|(_, end)| format!("{A_CHILD} {end}")) {
         run.message = Some(message);
     }

@@ -43,8 +43,8 @@ macro_rules! word_enum {
             type Err = String;
             fn from_str(word: &str) -> Result<Self, String> {
                 Self::ALL.iter().copied().find(|value| value.as_str() == word).ok_or_else(|| {
-                    let known: Vec<&str> = Self::ALL.iter().map(|value| value.as_str()).collect();
-                    format!("{word:?} is none of {}", known.join(", "))
+                    let words: Vec<&str> = Self::ALL.iter().map(|value| value.as_str()).collect();
+                    format!("{word:?} is none of {}", words.join(", "))
                 })
             }
         }

@@ -46,16 +46,17 @@ pub struct Renewal {
 impl JoinRequest {
     /// The next epoch: higher than the stored epoch and than the one that the caller has held. If the database lost its last transactions,
     /// the caller's epoch is no longer stored, but executors still know it.
-    pub(crate) fn epoch_after(&self, stored: LeaseToken) -> i64 {
-        let held = self.held.filter(|held| held.node == stored.node).map_or(0, |held| held.epoch);
-        stored.epoch.max(held) + 1
+    pub(crate) fn epoch_after(&self, stored_lease: LeaseToken) -> i64 {
+        let own_epoch =
+            self.held.filter(|own_lease| own_lease.node == stored_lease.node).map_or(0, |own_lease| own_lease.epoch);
+        stored_lease.epoch.max(own_epoch) + 1
     }
 
     /// The id for a node without a row: the id of the lease that the caller has held, unless another node has that id; otherwise the next
     /// id.
-    pub(crate) fn new_id(&self, newest: i64, is_taken: impl Fn(NodeId) -> bool) -> NodeId {
-        let held = self.held.map(|held| held.node).filter(|node| !is_taken(*node));
-        held.unwrap_or_else(|| NodeId::new(newest + 1))
+    pub(crate) fn new_id(&self, newest_id: i64, is_taken: impl Fn(NodeId) -> bool) -> NodeId {
+        let own_id = self.held.map(|own_lease| own_lease.node).filter(|node| !is_taken(*node));
+        own_id.unwrap_or_else(|| NodeId::new(newest_id + 1))
     }
 
     /// The latest end of the lease `before` and of all leases before it. `last` is the end of `before`. `prior` is the latest end of the

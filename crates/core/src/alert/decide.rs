@@ -204,8 +204,8 @@ impl<'a> DecisionBuilder<'a> {
             }
             ConditionState::Unknown => return,
         };
-        let existing = self.find_open(&observation.subject);
-        let id = match existing {
+        let open_id = self.find_open(&observation.subject);
+        let id = match open_id {
             Some(id) => id,
             None => match self.open_incident(observation, since, next_id) {
                 Some(id) => id,
@@ -215,7 +215,7 @@ impl<'a> DecisionBuilder<'a> {
         let (now, mut group) = (self.now, None);
         if let Some(incident) = self.incidents.get_mut(&id) {
             incident.count =
-                incident.count.saturating_add(if existing.is_some() { new_count } else { new_count.max(1) });
+                incident.count.saturating_add(if open_id.is_some() { new_count } else { new_count.max(1) });
             incident.seen_at = now;
             incident.subject.clone_from(&observation.subject);
             keep_samples(&mut incident.samples, &observation.samples);
@@ -223,7 +223,7 @@ impl<'a> DecisionBuilder<'a> {
         }
         if let Some(group) = group.and_then(|group| self.incidents.get_mut(&group)) {
             // A message about a group has the number of its subjects, however often each of them fails.
-            group.count = group.count.saturating_add(u64::from(existing.is_none()));
+            group.count = group.count.saturating_add(u64::from(open_id.is_none()));
             group.seen_at = now;
             keep_samples(&mut group.samples, &observation.samples);
         }
@@ -234,8 +234,10 @@ impl<'a> DecisionBuilder<'a> {
 
     fn find_open(&self, subject: &Subject) -> Option<IncidentId> {
         let is_match = |incident: &&Incident| {
-            let its = &incident.subject;
-            incident.state == IncidentState::Firing && its.kind == subject.kind && its.id == subject.id
+            let open_subject = &incident.subject;
+            incident.state == IncidentState::Firing
+                && open_subject.kind == subject.kind
+                && open_subject.id == subject.id
         };
         self.incidents.values().find(is_match).map(|incident| incident.id)
     }
@@ -295,7 +297,7 @@ impl<'a> DecisionBuilder<'a> {
             return;
         };
         // If the rule stopped watching one of the group's last members, the end of the group must not be reported as a recovery.
-        if self.incidents.values().any(|one| one.group == Some(id) && self.unwatched.contains(&one.id)) {
+        if self.incidents.values().any(|incident| incident.group == Some(id) && self.unwatched.contains(&incident.id)) {
             self.unwatched.insert(id);
         }
         if let Some(group) = self.incidents.get_mut(&id) {
@@ -361,11 +363,11 @@ impl<'a> DecisionBuilder<'a> {
     fn add_messages(&mut self, incident: &mut Incident, kind: NoticeKind) {
         let spec = self.rule.spec;
         incident.message_count += 1;
-        let escalation = spec.escalate.iter().map(|to| &to.channel);
+        let escalation_channel = spec.escalate.iter().map(|to| &to.channel);
         let channels: Vec<&String> = match kind {
-            NoticeKind::Escalated => escalation.collect(),
+            NoticeKind::Escalated => escalation_channel.collect(),
             NoticeKind::Resolved | NoticeKind::Acknowledged if incident.escalated_at.is_some() => {
-                spec.channels.iter().chain(escalation).collect()
+                spec.channels.iter().chain(escalation_channel).collect()
             }
             _ => spec.channels.iter().collect(),
         };
@@ -373,8 +375,8 @@ impl<'a> DecisionBuilder<'a> {
             (incident.reported_at, incident.reported_count) = (Some(self.now), incident.count);
         }
         // If the rule no longer watches the subject, the message is written as if the rule were off: it must not report a recovery.
-        let ended = self.unwatched.contains(&incident.id).then(|| RuleSpec { enabled: false, ..spec.clone() });
-        let rule = RuleView { spec: ended.as_ref().unwrap_or(spec), ..self.rule };
+        let ended_rule = self.unwatched.contains(&incident.id).then(|| RuleSpec { enabled: false, ..spec.clone() });
+        let rule = RuleView { spec: ended_rule.as_ref().unwrap_or(spec), ..self.rule };
         // The message about the beginning is sent even if the incident has ended since the last check. It still
         // describes the beginning.
         let state = if kind == NoticeKind::Resolved { IncidentState::Resolved } else { IncidentState::Firing };
@@ -396,30 +398,31 @@ impl<'a> DecisionBuilder<'a> {
 
     /// Whether the incident's messages are held back. The first message of a group is held back while all of its members are silenced.
     fn is_silent(&self, incident: &Incident) -> bool {
-        let is_audible = |one: &Incident| one.group == Some(incident.id) && self.silenced_until(&one.subject).is_none();
+        let is_audible =
+            |member: &Incident| member.group == Some(incident.id) && self.silenced_until(&member.subject).is_none();
         let waits = incident.subject.kind == SubjectKind::Group && incident.fired_at.is_none();
         self.silenced_until(&incident.subject).is_some() || waits && !self.incidents.values().any(is_audible)
     }
 
     fn silenced_until(&self, subject: &Subject) -> Option<Timestamp> {
-        let matching = self
+        let matching_silences = self
             .silences
             .iter()
             .filter(|silence| silence.ends_at > self.now && silence.matches(&self.rule.spec.name, subject));
-        matching.map(|silence| silence.ends_at).max()
+        matching_silences.map(|silence| silence.ends_at).max()
     }
 
     fn next_check_at(&self, incident: &Incident) -> Timestamp {
         let spec = self.rule.spec;
-        let age = self.now.since(incident.started_at);
-        let wait = match spec.condition.kind() {
+        let incident_age = self.now.since(incident.started_at);
+        let recheck_wait = match spec.condition.kind() {
             // A polled rule is checked every few seconds anyway, so the longest wait suffices.
             ConditionKind::Polled => RECHECK_MAX,
             ConditionKind::Events | ConditionKind::Instant => {
-                (age / RECHECK_AGE_DIVISOR).clamp(RECHECK_MIN, RECHECK_MAX)
+                (incident_age / RECHECK_AGE_DIVISOR).clamp(RECHECK_MIN, RECHECK_MAX)
             }
         };
-        let mut next = self.now + wait;
+        let mut next = self.now + recheck_wait;
         if let Some(until) = self.silenced_until(&incident.subject) {
             return next.min(until);
         }
@@ -469,9 +472,9 @@ fn new_incident(
 }
 
 /// Adds the newer runs, the newest first, and drops the oldest beyond `SAMPLE_COUNT_MAX`.
-fn keep_samples(samples: &mut Vec<RunSample>, newer: &[RunSample]) {
-    for sample in newer.iter().rev() {
-        samples.retain(|one| one.run != sample.run);
+fn keep_samples(samples: &mut Vec<RunSample>, newer_samples: &[RunSample]) {
+    for sample in newer_samples.iter().rev() {
+        samples.retain(|known_sample| known_sample.run != sample.run);
         samples.insert(0, sample.clone());
     }
     samples.truncate(SAMPLE_COUNT_MAX);

@@ -407,11 +407,11 @@ impl RuleSpec {
                 }
                 length_error(*window, WINDOW_MIN, WINDOW_MAX).into_iter().for_each(|message| refuse("window", message));
             }
-            Condition::Late { by: given } => {
-                length_error(*given, second, LENGTH_MAX).into_iter().for_each(|message| refuse("by", message));
+            Condition::Late { by: length } => {
+                length_error(*length, second, LENGTH_MAX).into_iter().for_each(|message| refuse("by", message));
             }
-            Condition::NoSuccessFor { length: given } | Condition::LoopFailing { length: given } => {
-                length_error(*given, second, LENGTH_MAX).into_iter().for_each(|message| refuse("length", message));
+            Condition::NoSuccessFor { length } | Condition::LoopFailing { length } => {
+                length_error(*length, second, LENGTH_MAX).into_iter().for_each(|message| refuse("length", message));
             }
             Condition::TokenExpiring { within } | Condition::CertificateExpiring { within } => {
                 length_error(*within, second, LENGTH_MAX).into_iter().for_each(|message| refuse("within", message));
@@ -423,8 +423,8 @@ impl RuleSpec {
                 }
                 (None, Some(free)) if (1..=FREE_MAX).contains(free) => {}
                 (None, Some(free)) => {
-                    let (given, max) = (format_size(*free), format_size(FREE_MAX));
-                    refuse("free", format!("{given} is not from 1B to {max}"));
+                    let (given_size, max_size) = (format_size(*free), format_size(FREE_MAX));
+                    refuse("free", format!("{given_size} is not from 1B to {max_size}"));
                 }
                 _ => refuse("free_percent", "expected either free_percent, a number, or free, a size".to_owned()),
             },

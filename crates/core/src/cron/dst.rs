@@ -118,10 +118,10 @@ pub(super) fn next_after(fields: &Fields, zone: Tz, rule: ResolvedRule, after: T
     // In the middle of a span, far from both ends, its neighbours have no effect. Most searches end here.
     let SteadyStretch { offset, from: steady_from, to: steady_to } = spans.steady_stretch(index);
     if from >= steady_from
-        && let Some(found) = fields.at_or_after(from + offset)
-        && found - offset < steady_to
+        && let Some(local_fire) = fields.at_or_after(from + offset)
+        && local_fire - offset < steady_to
     {
-        return Some(Timestamp::from_secs(found - offset));
+        return Some(Timestamp::from_secs(local_fire - offset));
     }
     while index < spans.all().len() {
         let view = SpanView::new(spans.all(), index, rule);
@@ -158,8 +158,9 @@ pub(super) fn prev_before(fields: &Fields, zone: Tz, rule: ResolvedRule, before:
         {
             return Some(Timestamp::from_secs(view.start));
         }
-        let earlier = index.checked_sub(1)?;
-        index = if view.starts_in_fold { earlier } else { spans.index_at(local? + OFFSET_BOUND).min(earlier) };
+        let earlier_index = index.checked_sub(1)?;
+        index =
+            if view.starts_in_fold { earlier_index } else { spans.index_at(local? + OFFSET_BOUND).min(earlier_index) };
     }
 }
 
@@ -199,16 +200,16 @@ struct SpanView {
 impl SpanView {
     fn new(spans: &[Span], index: usize, rule: ResolvedRule) -> Self {
         let Span { start, offset } = spans[index];
-        let before = index.checked_sub(1).map_or(offset, |index| spans[index].offset);
+        let offset_before = index.checked_sub(1).map_or(offset, |index| spans[index].offset);
         let (end, after) =
             spans.get(index + 1).map_or((SEARCH_TO + OFFSET_BOUND, offset), |next| (next.start, next.offset));
-        let (starts_in_fold, ends_in_fold) = (before > offset, after < offset);
+        let (starts_in_fold, ends_in_fold) = (offset_before > offset, after < offset);
         Self {
             start,
             offset,
-            first: start + if starts_in_fold && !rule.fires_second { before } else { offset },
+            first: start + if starts_in_fold && !rule.fires_second { offset_before } else { offset },
             end: end + if ends_in_fold && !rule.fires_first { after } else { offset },
-            gap: (before < offset && rule.fires_after_gap).then_some(start + before),
+            gap: (offset_before < offset && rule.fires_after_gap).then_some(start + offset_before),
             starts_in_fold,
             ends_in_fold,
         }

@@ -18,11 +18,12 @@ pub(super) fn cut(document: Value, len_max: usize) -> Value {
     }
     let note = |len: usize| json!({"left_out_bytes": len});
     let Value::Object(mut fields) = document else { return note(len) };
-    let mut longest: Vec<(usize, String)> = fields.iter().map(|(key, value)| (json_len(value), key.clone())).collect();
-    longest.sort_unstable();
+    let mut fields_by_length: Vec<(usize, String)> =
+        fields.iter().map(|(key, value)| (json_len(value), key.clone())).collect();
+    fields_by_length.sort_unstable();
     let (mut left_len, mut cut_keys) = (len, Vec::new());
     while let Some((field_len, key)) =
-        longest.pop().filter(|(field_len, _)| left_len > len_max && *field_len > SHORT_LEN)
+        fields_by_length.pop().filter(|(field_len, _)| left_len > len_max && *field_len > SHORT_LEN)
     {
         let short = note(field_len);
         left_len = left_len - field_len + json_len(&short);
@@ -37,29 +38,29 @@ pub(super) fn cut(document: Value, len_max: usize) -> Value {
     if json_len(&document) <= len_max { document } else { note(len) }
 }
 
-/// Cuts documents, keyed by the name of their object, to [`LEN_MAX`] bytes together; `more` is how many objects the caller left out
+/// Cuts documents, keyed by the name of their object, to [`LEN_MAX`] bytes together; `left_out_count` is how many objects the caller left out
 /// already. Each document gets an equal share of the bytes; created objects come last, so that they are left out before changed and deleted
 /// ones.
-pub(super) fn cut_by_name(documents: Map<String, Value>, mut more: usize) -> Value {
+pub(super) fn cut_by_name(documents: Map<String, Value>, mut left_out_count: usize) -> Value {
     let share = LEN_MAX / documents.len().max(1);
     let is_long = json_len(&documents) > LEN_MAX;
     let mut documents: Vec<(String, Value)> = documents.into_iter().collect();
     documents.sort_by_key(|(_, document)| document["action"] == "created");
-    let (mut kept, mut len) = (Map::new(), 2 * SHORT_LEN);
+    let (mut kept_fields, mut len) = (Map::new(), 2 * SHORT_LEN);
     for (name, document) in documents {
         let document =
             if is_long { cut(document, share.saturating_sub(name.len() + 4).max(SHORT_LEN)) } else { document };
         len += name.len() + 4 + json_len(&document);
         if len > LEN_MAX {
-            more += 1;
+            left_out_count += 1;
         } else {
-            kept.insert(name, document);
+            kept_fields.insert(name, document);
         }
     }
-    if more > 0 {
-        kept.insert(LEFT_OUT_KEY.to_owned(), json!({"left_out": more}));
+    if left_out_count > 0 {
+        kept_fields.insert(LEFT_OUT_KEY.to_owned(), json!({"left_out": left_out_count}));
     }
-    Value::Object(kept)
+    Value::Object(kept_fields)
 }
 
 fn json_len(value: &impl serde::Serialize) -> usize {

@@ -62,21 +62,21 @@ impl FilterError {
     #[must_use]
     pub fn sentence(&self, lang: Lang) -> String {
         match lang {
-            Lang::En => english(&self.problem),
-            Lang::Zh => chinese(&self.problem),
+            Lang::En => english_text(&self.problem),
+            Lang::Zh => chinese_text(&self.problem),
         }
     }
 }
 
 impl std::fmt::Display for FilterError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "column {}: {}", self.column, english(&self.problem))
+        write!(f, "column {}: {}", self.column, english_text(&self.problem))
     }
 }
 
 impl std::error::Error for FilterError {}
 
-fn english(problem: &FilterProblem) -> String {
+fn english_text(problem: &FilterProblem) -> String {
     match problem {
         FilterProblem::TooLong => format!("the filter is longer than {FILTER_LEN_MAX} characters"),
         FilterProblem::TooMany => format!("the filter has more than {TERM_COUNT_MAX} terms"),
@@ -102,7 +102,7 @@ fn english(problem: &FilterProblem) -> String {
     }
 }
 
-fn chinese(problem: &FilterProblem) -> String {
+fn chinese_text(problem: &FilterProblem) -> String {
     match problem {
         FilterProblem::TooLong => format!("筛选条件超过 {FILTER_LEN_MAX} 个字符"),
         FilterProblem::TooMany => format!("筛选条件超过 {TERM_COUNT_MAX} 项"),

@@ -198,13 +198,13 @@ fn add_names(choice: &mut ValueCondition<Pattern>, token: &Token, values: Vec<St
 
 fn set_instant(slot: &mut Option<InstantBound>, token: &Token, key: Key) -> Result<(), FilterError> {
     let value = token.values().join(",");
-    let when = InstantBound::parse(&value);
-    match (when, token.is_not, &slot) {
+    let bound = InstantBound::parse(&value);
+    match (bound, token.is_not, &slot) {
         (_, true, _) => Err(token.refuse(0, FilterProblem::NotNegated(key))),
         (None, ..) => Err(token.refuse(key.as_str().len() + 1, FilterProblem::Instant(key, value))),
         (_, _, Some(_)) => Err(token.refuse(0, FilterProblem::Repeated(key))),
-        (Some(when), ..) => {
-            *slot = Some(when);
+        (Some(bound), ..) => {
+            *slot = Some(bound);
             Ok(())
         }
     }
@@ -223,11 +223,11 @@ fn set_lengths(range: &mut LengthRange, token: &Token, key: Key) -> Result<(), F
 }
 
 /// The known word that differs from `word` only by a typing error: by one letter for short words, by two for long ones.
-fn nearest_word<T>(word: &str, known: impl Iterator<Item = (T, &'static str)>) -> Option<T> {
-    let least = known.map(|(value, other)| (distance(word, other), value, other));
-    let least = least.min_by_key(|(distance, ..)| *distance)?;
-    let allowed = if least.2.len() <= 4 { 1 } else { 2 };
-    (least.0 <= allowed && word.len() >= 3).then_some(least.1)
+fn nearest_word<T>(word: &str, known_words: impl Iterator<Item = (T, &'static str)>) -> Option<T> {
+    let distances = known_words.map(|(value, other)| (distance(word, other), value, other));
+    let nearest = distances.min_by_key(|(distance, ..)| *distance)?;
+    let distance_max = if nearest.2.len() <= 4 { 1 } else { 2 };
+    (nearest.0 <= distance_max && word.len() >= 3).then_some(nearest.1)
 }
 
 /// The edit distance: how many letters must be added, removed, replaced or swapped with their neighbour.
@@ -237,12 +237,12 @@ fn distance(a: &str, b: &str) -> usize {
     for i in 1..=a.len() {
         let mut row = vec![i];
         for j in 1..=b.len() {
-            let mut least = (rows[i - 1][j] + 1).min(row[j - 1] + 1);
-            least = least.min(rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]));
+            let mut cost = (rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            cost = cost.min(rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]));
             if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                least = least.min(rows[i - 2][j - 2] + 1);
+                cost = cost.min(rows[i - 2][j - 2] + 1);
             }
-            row.push(least);
+            row.push(cost);
         }
         rows.push(row);
     }

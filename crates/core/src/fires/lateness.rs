@@ -18,23 +18,23 @@ const WAIT_FROM: Duration = Duration::from_millis(500);
 /// How late it began, and what it waited for.
 pub(super) fn lateness_text(row: Option<&Run>) -> Bilingual {
     let Some((row, started_at)) = row.and_then(|row| Some((row, row.started_at?))) else { return empty_text() };
-    let late = started_at.since(row.due_at);
-    if started_at <= row.due_at || late < LATE_FROM {
+    let start_delay = started_at.since(row.due_at);
+    if started_at <= row.due_at || start_delay < LATE_FROM {
         return empty_text();
     }
     let trace: Option<Trace> = row.trace.as_deref().and_then(|trace| serde_json::from_str(trace).ok());
     // The trace is stored when the run ends. For a run that has not ended, all of its delay counts as a wait for an executor.
-    let mut waits = trace.map_or(WaitTimes { executor: late, ..WaitTimes::default() }, |trace| trace.waits());
+    let mut waits = trace.map_or(WaitTimes { executor: start_delay, ..WaitTimes::default() }, |trace| trace.waits());
     let is_for_slot = row.detail.as_ref().is_some_and(|detail| detail.waits_for == Some(WaitFor::Slot));
     if is_for_slot && waits.turn + waits.executor < WAIT_FROM {
         // The trace ends when the run is sent; the rest of the delay was a wait in the queue of its executor.
-        waits.executor = late;
+        waits.executor = start_delay;
     }
     let is_known = row.trace.is_some() || row.detail.as_ref().is_some_and(|detail| detail.waits_for.is_some());
-    let why = if is_known { wait_text(waits, row.detail.as_deref()) } else { empty_text() };
+    let cause_text = if is_known { wait_text(waits, row.detail.as_deref()) } else { empty_text() };
     bilingual(
-        format!(", {} late{}", short_length(late, Lang::En), why.0),
-        format!("，晚了 {}{}", short_length(late, Lang::Zh), why.1),
+        format!(", {} late{}", short_length(start_delay, Lang::En), cause_text.0),
+        format!("，晚了 {}{}", short_length(start_delay, Lang::Zh), cause_text.1),
     )
 }
 

@@ -66,9 +66,9 @@ impl Why {
 
     /// Adapts the answer to a question that named no instant: its sentence then begins with the fire that it is about.
     #[must_use]
-    pub fn with_subject(self, about: AnswerSubject, facts: &FireInput<'_>) -> Self {
-        let (en, zh) = SentenceWriter::new(facts, self.at).opening(about);
-        Self { about, en: en + &self.en, zh: zh + &self.zh, ..self }
+    pub fn with_subject(self, subject: AnswerSubject, facts: &FireInput<'_>) -> Self {
+        let (en, zh) = SentenceWriter::new(facts, self.at).opening_text(subject);
+        Self { about: subject, en: en + &self.en, zh: zh + &self.zh, ..self }
     }
 }
 
@@ -110,12 +110,16 @@ const NEAREST_START_WITHIN: Duration = Duration::from_secs(1);
 /// The run nearest to an instant, by its planned instant or its start; `None` if none is within [`NEAREST_RUN_WITHIN`].
 #[must_use]
 pub fn nearest_run(runs: Vec<Run>, at: Timestamp) -> Option<Run> {
-    let apart = |other: Timestamp| if other > at { other.since(at) } else { at.since(other) };
+    let distance_to = |other: Timestamp| if other > at { other.since(at) } else { at.since(other) };
     let distance = |run: &Run| {
-        let began = run.started_at.map(apart);
+        let start_distance = run.started_at.map(distance_to);
         match run.cause {
-            0 => began.filter(|began| *began <= NEAREST_START_WITHIN),
-            _ => began.into_iter().chain([apart(run.fire_at)]).min().filter(|distance| *distance <= NEAREST_RUN_WITHIN),
+            0 => start_distance.filter(|distance| *distance <= NEAREST_START_WITHIN),
+            _ => start_distance
+                .into_iter()
+                .chain([distance_to(run.fire_at)])
+                .min()
+                .filter(|distance| *distance <= NEAREST_RUN_WITHIN),
         }
     };
     let distances = runs.into_iter().filter_map(|run| Some((distance(&run)?, run)));
@@ -158,8 +162,8 @@ fn nearest_before(
             if from > to {
                 break;
             }
-            if let Some(found) = last_entry(facts, (from, to), is_counted, steps) {
-                return Some(found);
+            if let Some(entry) = last_entry(facts, (from, to), is_counted, steps) {
+                return Some(entry);
             }
             to = just_before(from);
         }
@@ -174,14 +178,14 @@ fn last_entry(
     is_counted: fn(&FireVerdict) -> bool,
     steps: &mut usize,
 ) -> Option<Timestamp> {
-    let mut found = None;
+    let mut last_entry = None;
     while *steps > 0 {
         let range = Range { from, to, limit: usize::MAX };
         let FireHistory { entries, next } = Walk::new(facts, range).with_steps_max(steps).run_within(steps);
-        found = entries.iter().rfind(|entry| is_counted(&entry.verdict)).map(|entry| entry.last).or(found);
+        last_entry = entries.iter().rfind(|entry| is_counted(&entry.verdict)).map(|entry| entry.last).or(last_entry);
         match next.filter(|next| *next > from && *next <= to) {
             Some(next) => from = next,
-            None => return found,
+            None => return last_entry,
         }
     }
     // The steps are used up, so the fire that was found need not be the last one.

@@ -35,12 +35,12 @@ pub(crate) struct JobParts<'a> {
 impl PumpSpec {
     /// Checks the pump together with the other parts of its job's definition.
     pub(crate) fn compile(&self, job: JobParts<'_>, errors: &mut Vec<FieldError>) -> Option<Pump> {
-        let before = errors.len();
+        let error_count_before = errors.len();
         self.check_items(errors);
         self.check_numbers(errors);
         refuse_others(job, errors);
         let until = self.compile_until(job, errors);
-        if errors.len() > before {
+        if errors.len() > error_count_before {
             return None;
         }
         Some(Pump {
@@ -138,8 +138,8 @@ impl PumpSpec {
                         errors.push(FieldError::new("/pump/until/cron", message));
                         None
                     }
-                    Err(found) => {
-                        errors.extend(found);
+                    Err(schedule_errors) => {
+                        errors.extend(schedule_errors);
                         None
                     }
                 }

@@ -53,8 +53,8 @@ impl HashPoints {
 
     /// Distance from `at` to the executor's next point at or after it, around the ring.
     pub(super) fn distance(&self, at: u32) -> u32 {
-        let next = self.points.partition_point(|point| *point < at);
-        let point = self.points.get(next).unwrap_or(&self.points[0]);
+        let next_index = self.points.partition_point(|point| *point < at);
+        let point = self.points.get(next_index).unwrap_or(&self.points[0]);
         point.wrapping_sub(at)
     }
 }

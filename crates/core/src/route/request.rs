@@ -60,8 +60,8 @@ pub enum Choice {
 }
 
 impl From<Option<usize>> for Choice {
-    fn from(picked: Option<usize>) -> Self {
-        picked.map_or(Self::NoExecutor, Self::Take)
+    fn from(index: Option<usize>) -> Self {
+        index.map_or(Self::NoExecutor, Self::Take)
     }
 }
 
@@ -98,9 +98,9 @@ impl RouteRequest<'_> {
 
     /// The open candidate with the lowest value; a random one of them if several have it.
     pub(super) fn least(&self, value: impl Fn(usize) -> u64) -> Option<usize> {
-        let least = self.open().map(&value).min()?;
+        let least_value = self.open().map(&value).min()?;
         let start = usize::try_from(self.random_number()).unwrap_or(0);
-        nth_wrapping(self.open().filter(|index| value(*index) == least), start)
+        nth_wrapping(self.open().filter(|index| value(*index) == least_value), start)
     }
 }
 

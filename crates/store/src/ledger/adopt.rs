@@ -67,9 +67,9 @@ pub(crate) fn adopted_run(run: Run, ended_at: Timestamp, last_sessions: &LastSes
     if !may_have_been_sent(&run, ended_at, last_sessions) {
         return run;
     }
-    let before = run.detail.as_deref().cloned().unwrap_or_default();
+    let old_detail = run.detail.as_deref().cloned().unwrap_or_default();
     let roll_call = ReasonDetail { waits_for: Some(WaitFor::RollCall), ..ReasonDetail::default() };
-    Run { status: RunStatus::Running, detail: Some(Box::new(before.with_wait(roll_call))), ..run }
+    Run { status: RunStatus::Running, detail: Some(Box::new(old_detail.with_wait(roll_call))), ..run }
 }
 
 /// The `limit` jobs with the fewest runs. A job occurs in `counts` once for each status that its runs have.

@@ -215,17 +215,17 @@ impl RunSearch {
 
     fn has_texts(&self, run: &Run) -> bool {
         let message = run.message.as_deref().filter(|_| !self.texts.is_empty());
-        let concealed =
+        let concealed_message =
             self.visible_jobs.as_ref().zip(message).and_then(|(visible, message)| visible.conceal_message(message));
-        let shown = concealed.as_deref().or(message);
-        self.texts.iter().all(|text| text.is_in(run.job, shown) != text.is_not)
+        let shown_message = concealed_message.as_deref().or(message);
+        self.texts.iter().all(|text| text.is_in(run.job, shown_message) != text.is_not)
     }
 }
 
 impl RunText {
     fn is_in(&self, job: JobId, message: Option<&str>) -> bool {
-        let has = |message: &str| message.to_lowercase().contains(&self.text);
-        self.jobs.binary_search(&job).is_ok() || message.is_some_and(has)
+        let has_text = |message: &str| message.to_lowercase().contains(&self.text);
+        self.jobs.binary_search(&job).is_ok() || message.is_some_and(has_text)
     }
 }
 
@@ -235,8 +235,8 @@ const CREATED_AHEAD_MAX: Duration = Duration::from_secs(600);
 /// The smallest and the greatest length that match, in milliseconds. A run that never began has no length, and matches only a range without
 /// bounds.
 pub(crate) fn millis_of(range: LengthRange) -> (i64, i64) {
-    let (least, greatest) = range.millis_range();
-    if range.is_unbounded() { (least, greatest) } else { (least.max(0), greatest) }
+    let (min_ms, max_ms) = range.millis_range();
+    if range.is_unbounded() { (min_ms, max_ms) } else { (min_ms.max(0), max_ms) }
 }
 
 /// How late the first attempt began, in milliseconds; -1 if there is no such lateness.

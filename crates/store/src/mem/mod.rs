@@ -173,7 +173,7 @@ struct State {
     /// The edges between jobs.
     parents: Vec<Edge>,
     /// Runs that got their verdict in the batch that is being written.
-    ended: Vec<EndedRun>,
+    ended_runs: Vec<EndedRun>,
 }
 
 struct StoredJob {
@@ -235,18 +235,20 @@ impl StoredNode {
 
 impl State {
     /// Whether another living node has fenced the last lease of this node, and its open runs are not all taken over yet.
-    fn is_being_taken_over(&self, stored: &StoredNode, request: &JoinRequest, now: Timestamp) -> bool {
-        let node = &stored.node;
+    fn is_being_taken_over(&self, stored_node: &StoredNode, request: &JoinRequest, now: Timestamp) -> bool {
+        let node = &stored_node.node;
         let is_other_living = self.nodes.values().any(|other| other.node.id != node.id && other.node.is_living(now));
         let is_orphan = |run: &Run| run.node == node.id && run.node_epoch < node.epoch && !run.status.is_terminal();
-        stored.is_fenced()
+        stored_node.is_fenced()
             && is_other_living
             && request.waits_for_takeover(node.lease_until, now)
             && self.runs.values().any(is_orphan)
     }
 
     fn holds(&self, token: LeaseToken, now: Timestamp) -> bool {
-        self.nodes.get(&token.node).is_some_and(|held| held.node.epoch == token.epoch && held.node.is_living(now))
+        self.nodes
+            .get(&token.node)
+            .is_some_and(|stored_node| stored_node.node.epoch == token.epoch && stored_node.node.is_living(now))
     }
 
     /// Inserts a run unless its key or id exists.
@@ -268,7 +270,7 @@ impl State {
     }
 
     /// An open run that this lease owns; `None` if it does not own the run.
-    fn own(&mut self, token: LeaseToken, id: RunId) -> Option<&mut Run> {
+    fn own_open_run(&mut self, token: LeaseToken, id: RunId) -> Option<&mut Run> {
         let run = self.runs.get_mut(&id)?;
         (run.node == token.node && run.node_epoch == token.epoch && !run.status.is_terminal()).then_some(run)
     }

@@ -67,8 +67,8 @@ impl Declarations for SqlStore {
     }
 
     async fn record_declared_set(&self, app: AppId, hash: &str, specs: &str, now: Timestamp) -> Result<()> {
-        let see = Query::new(&SEE_SET).at(now).int(app.get()).text(hash).at(now);
-        if self.execute(see).await? == 0 {
+        let query = Query::new(&SEE_SET).at(now).int(app.get()).text(hash).at(now);
+        if self.execute(query).await? == 0 {
             // The set is new, or another node has already recorded it in this millisecond.
             let insert = Query::new(&INSERT_SET).int(app.get()).text(hash).text(specs).at(now).at(now);
             self.execute(insert).await?;

@@ -67,28 +67,28 @@ impl Heal for SqlStore {
         self.read_stuck(limit).await
     }
 
-    async fn heal_job(&self, seen: StuckJob, next_fire_at: Option<Timestamp>) -> Result<bool> {
+    async fn heal_job(&self, stuck_job: StuckJob, next_fire_at: Option<Timestamp>) -> Result<bool> {
         transact!(self, "heal_job", |tx| {
-            if !tx.is_stuck(seen).await? {
+            if !tx.is_stuck(stuck_job).await? {
                 return Ok(false);
             }
-            let awaited_run = seen.awaited_run.filter(|_| next_fire_at.is_none());
+            let awaited_run = stuck_job.awaited_run.filter(|_| next_fire_at.is_none());
             let update = Query::new(&HEAL_JOB)
                 .opt_at(next_fire_at)
                 .int(next_fire_at.is_none().into())
                 .opt_int(awaited_run.map(RunId::get))
-                .int(seen.job.get())
-                .int(seen.version);
+                .int(stuck_job.job.get())
+                .int(stuck_job.version);
             tx.execute_all(update, 1).await?;
             Ok(true)
         })
     }
 
     async fn free_homeless(&self, limit: u32) -> Result<u64> {
-        let mut rest = limit.min(u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
+        let mut remaining_limit = limit.min(u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
         let mut home = 0;
-        let mut freed = 0;
-        while rest > 0
+        let mut freed_count = 0;
+        while remaining_limit > 0
             && let Some(row) = self.row(Query::new(&NEXT_HOME).int(home)).await?
         {
             home = Reader::new(&row, "job_due").int("home")?;
@@ -96,37 +96,37 @@ impl Heal for SqlStore {
             if self.row(Query::new(&IS_NODE).int(home)).await?.is_some() {
                 continue;
             }
-            let count = self.free_home(home, rest).await?;
-            rest = rest.saturating_sub(count);
-            freed += u64::from(count);
+            let count = self.free_home(home, remaining_limit).await?;
+            remaining_limit = remaining_limit.saturating_sub(count);
+            freed_count += u64::from(count);
         }
-        Ok(freed)
+        Ok(freed_count)
     }
 }
 
 impl SqlStore {
     pub(super) async fn read_stuck(&self, limit: u32) -> Result<Vec<StuckJob>> {
-        let mut stuck = Vec::new();
+        let mut stuck_jobs = Vec::new();
         for row in self.rows(Query::new(&READ_STUCK).int(limit.into())).await? {
             let mut columns = Reader::new(&row, "job_due");
             let (job, version) = (JobId::new(columns.int("job_id")?), columns.int("version")?);
-            stuck.push(StuckJob { job, version, awaited_run: columns.opt_int("id")?.map(RunId::new) });
+            stuck_jobs.push(StuckJob { job, version, awaited_run: columns.opt_int("id")?.map(RunId::new) });
         }
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         for _ in 0..PAGE_COUNT_MAX {
-            if stuck.len() >= limit {
+            if stuck_jobs.len() >= limit {
                 break;
             }
-            let is_last = self.read_unfollowed(&mut stuck).await?;
+            let is_last = self.read_unfollowed(&mut stuck_jobs).await?;
             if is_last {
                 break;
             }
         }
         // Both queries may find the same job.
-        let mut seen = HashSet::new();
-        stuck.retain(|stuck| seen.insert(stuck.job));
-        stuck.truncate(limit);
-        Ok(stuck)
+        let mut seen_jobs = HashSet::new();
+        stuck_jobs.retain(|stuck_job| seen_jobs.insert(stuck_job.job));
+        stuck_jobs.truncate(limit);
+        Ok(stuck_jobs)
     }
 
     /// Reads one page of the jobs that wait for the end of a run, and adds those whose run has ended or was removed. Returns whether it was
@@ -135,24 +135,24 @@ impl SqlStore {
         let after = self.heal_cursor.load(Ordering::Relaxed);
         let page = i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX);
         let mut followed = HashMap::new();
-        let mut last = 0;
+        let mut last_id = 0;
         for row in self.rows(Query::new(&READ_FOLLOWED).int(after).int(page)).await? {
             let mut columns = Reader::new(&row, "job_due");
             let (job, version) = (JobId::new(columns.int("job_id")?), columns.int("version")?);
-            last = columns.int("follows_run_id")?;
-            followed.insert(last, StuckJob { job, version, awaited_run: None });
+            last_id = columns.int("follows_run_id")?;
+            followed.insert(last_id, StuckJob { job, version, awaited_run: None });
         }
         let is_last = followed.len() < CHUNK_MAX;
-        self.heal_cursor.store(if is_last { 0 } else { last }, Ordering::Relaxed);
+        self.heal_cursor.store(if is_last { 0 } else { last_id }, Ordering::Relaxed);
         if followed.is_empty() {
             return Ok(true);
         }
         for row in self.rows(Query::new(&FIND_OPEN).list(followed.keys().copied())).await? {
             followed.remove(&Reader::new(&row, "run").int("id")?);
         }
-        let mut found: Vec<StuckJob> = followed.into_values().collect();
-        found.sort_by_key(|stuck| stuck.job);
-        stuck.append(&mut found);
+        let mut stuck_jobs: Vec<StuckJob> = followed.into_values().collect();
+        stuck_jobs.sort_by_key(|stuck_job| stuck_job.job);
+        stuck.append(&mut stuck_jobs);
         Ok(is_last)
     }
 
@@ -177,17 +177,17 @@ impl SqlStore {
 
 impl Tx<'_> {
     /// Locks a job. Returns whether it is still stuck and unchanged.
-    async fn is_stuck(&mut self, seen: StuckJob) -> Result<bool> {
-        let Some(row) = self.row(Query::new(&LOCK_STUCK).int(seen.job.get())).await? else { return Ok(false) };
+    async fn is_stuck(&mut self, stuck_job: StuckJob) -> Result<bool> {
+        let Some(row) = self.row(Query::new(&LOCK_STUCK).int(stuck_job.job.get())).await? else { return Ok(false) };
         let mut columns = Reader::new(&row, "job_due");
         columns.int("job_id")?;
         let (version, is_over) = (columns.int("version")?, columns.int("is_over")? == 1);
         let awaited_run = columns.opt_int("follows_run_id")?.map(RunId::new);
-        let open = match awaited_run {
+        let open_run = match awaited_run {
             Some(run) => self.is_open(run).await?.then_some(run),
             None => None,
         };
-        let is_held_up = awaited_run.is_some() && open.is_none();
-        Ok(version == seen.version && open == seen.awaited_run && (!is_over || is_held_up))
+        let is_held_up = awaited_run.is_some() && open_run.is_none();
+        Ok(version == stuck_job.version && open_run == stuck_job.awaited_run && (!is_over || is_held_up))
     }
 }

@@ -263,11 +263,11 @@ impl Tx<'_> {
     /// Executes a statement that must write `expected` rows, which this transaction has locked.
     async fn execute_all(&mut self, query: Query, expected: usize) -> Result<()> {
         let operation = query.statement.name;
-        let found = self.execute(query).await?;
-        if usize::try_from(found).is_ok_and(|found| found == expected) {
+        let changed_rows = self.execute(query).await?;
+        if usize::try_from(changed_rows).is_ok_and(|changed_rows| changed_rows == expected) {
             return Ok(());
         }
-        Err(failure::unexpected_count(operation, expected, found))
+        Err(failure::unexpected_count(operation, expected, changed_rows))
     }
 
     /// Commits the transaction, or rolls it back.

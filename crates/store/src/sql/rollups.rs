@@ -281,7 +281,7 @@ impl Rollups for SqlStore {
         row_count: u32,
     ) -> Result<Vec<UnsuccessfulRuns>> {
         let query = Query::new(&READ_UNSUCCESSFUL).int(namespace.get()).int(since.get()).int(row_count.into());
-        let counted = |row: &AnyRow| {
+        let unsuccessful_runs = |row: &AnyRow| {
             let mut columns = Reader::new(row, "run");
             Ok(UnsuccessfulRuns {
                 job: JobId::new(columns.int("job_id")?),
@@ -291,7 +291,7 @@ impl Rollups for SqlStore {
                 newest: RunId::new(columns.int("newest")?),
             })
         };
-        self.rows(query).await?.iter().map(counted).collect()
+        self.rows(query).await?.iter().map(unsuccessful_runs).collect()
     }
 
     async fn chart_runs(&self, jobs: &[JobId], from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<ChartRun>> {
@@ -301,9 +301,9 @@ impl Rollups for SqlStore {
         let read =
             |job: &JobId| self.rows(Query::new(&READ_CHART_RUNS).int(job.get()).at(from).at(to).int(limit.into()));
         let reads: Vec<_> = jobs.iter().map(read).collect();
-        let mut found = stream::iter(reads).buffered(CONCURRENT_READ_COUNT);
+        let mut results = stream::iter(reads).buffered(CONCURRENT_READ_COUNT);
         let mut runs = Vec::new();
-        while let Some(rows) = found.try_next().await? {
+        while let Some(rows) = results.try_next().await? {
             rows.iter().try_for_each(|row| chart_run(row).map(|run| runs.push(run)))?;
         }
         Ok(runs)
@@ -339,14 +339,14 @@ impl Rollups for SqlStore {
                     let job = JobId::new(columns.int("job_id")?);
                     let (run, fire_at) = (RunId::new(columns.int("first_id")?), columns.at("planned_ms")?);
                     let started_at = columns.opt_at("begun_ms")?;
-                    let open = jobs.entry(job).or_insert(OpenJob { job, run, fire_at, started_at });
-                    (open.run, open.fire_at) = (open.run.min(run), open.fire_at.min(fire_at));
-                    open.started_at = open.started_at.into_iter().chain(started_at).min();
+                    let open_job = jobs.entry(job).or_insert(OpenJob { job, run, fire_at, started_at });
+                    (open_job.run, open_job.fire_at) = (open_job.run.min(run), open_job.fire_at.min(fire_at));
+                    open_job.started_at = open_job.started_at.into_iter().chain(started_at).min();
                 }
             }
         }
         let mut jobs: Vec<OpenJob> = jobs.into_values().collect();
-        jobs.sort_by_key(|open| (open.fire_at, open.job));
+        jobs.sort_by_key(|open_job| (open_job.fire_at, open_job.job));
         Ok(jobs)
     }
 
@@ -355,19 +355,19 @@ impl Rollups for SqlStore {
     }
 
     async fn coming_jobs(&self, namespace: NamespaceId, to: Timestamp, limit: u32) -> Result<Vec<ComingJob>> {
-        let ask = |query: Query| query.at(to).int(namespace.get()).int(limit.into());
+        let add_arguments = |query: Query| query.at(to).int(namespace.get()).int(limit.into());
         let mut rows = Vec::new();
         if self.statements.dialect().has_lateral() {
-            rows = self.rows(ask(Query::new(&READ_COMING_OF_EACH))).await?;
+            rows = self.rows(add_arguments(Query::new(&READ_COMING_OF_EACH))).await?;
         } else {
             for home in std::iter::once(0).chain(self.node_ids().await?) {
-                rows.append(&mut self.rows(ask(Query::new(&READ_COMING).int(home))).await?);
+                rows.append(&mut self.rows(add_arguments(Query::new(&READ_COMING).int(home))).await?);
             }
         }
-        let mut coming: Vec<ComingJob> = rows.iter().map(coming_job).collect::<Result<_>>()?;
-        coming.sort_by_key(|coming| (coming.next_fire_at, coming.job));
-        coming.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-        Ok(coming)
+        let mut coming_jobs: Vec<ComingJob> = rows.iter().map(coming_job).collect::<Result<_>>()?;
+        coming_jobs.sort_by_key(|job| (job.next_fire_at, job.job));
+        coming_jobs.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(coming_jobs)
     }
 
     async fn idle_jobs(
@@ -377,12 +377,12 @@ impl Rollups for SqlStore {
         limit: u32,
     ) -> Result<Vec<(JobId, i64, Timestamp)>> {
         let query = Query::new(&READ_IDLE).int(namespace.get()).at(before).int(limit.into());
-        let idle = |row: &AnyRow| {
+        let idle_job = |row: &AnyRow| {
             let mut columns = Reader::new(row, "job");
             let (job, version) = (JobId::new(columns.int("id")?), columns.int("version")?);
             Ok((job, version, columns.at("updated_at_ms")?))
         };
-        self.rows(query).await?.iter().map(idle).collect()
+        self.rows(query).await?.iter().map(idle_job).collect()
     }
 }
 
@@ -401,8 +401,8 @@ impl SqlStore {
                 runs.push(chart_run(&row)?);
             }
         }
-        let places: HashMap<JobId, usize> = jobs.iter().enumerate().map(|(place, job)| (*job, place)).collect();
-        runs.sort_by_key(|run| (places.get(&run.job).copied(), Reverse(run.fire_at)));
+        let indexes: HashMap<JobId, usize> = jobs.iter().enumerate().map(|(index, job)| (*job, index)).collect();
+        runs.sort_by_key(|run| (indexes.get(&run.job).copied(), Reverse(run.fire_at)));
         Ok(runs)
     }
 
@@ -432,7 +432,7 @@ impl Tx<'_> {
         let key = |query: Query, (owner, kind, step, at): &PointKey| {
             query.int(*owner).text(kind.as_str()).int(millis(step.length())).at(*at)
         };
-        let read = Query::new(&READ_KEYED_POINTS).rows(chunk, |query, (of, _)| key(query, of));
+        let read = Query::new(&READ_KEYED_POINTS).rows(chunk, |query, (point_key, _)| key(query, point_key));
         let mut known_points = HashMap::new();
         for row in self.rows(read).await? {
             let mut columns = Reader::new(&row, "stat_point");
@@ -440,19 +440,19 @@ impl Tx<'_> {
             known_points.insert((point.owner, columns.text("kind")?, columns.int("step_ms")?, point.at), point);
         }
         let mut points = Vec::with_capacity(chunk.len());
-        for (of, gain) in chunk {
-            let (owner, kind, step, at) = of;
-            let before = known_points.remove(&(*owner, kind.as_str().to_owned(), millis(step.length()), *at));
+        for (point_key, gain) in chunk {
+            let (owner, kind, step, at) = point_key;
+            let old_point = known_points.remove(&(*owner, kind.as_str().to_owned(), millis(step.length()), *at));
             let (verdicts, mut durations, mut lateness) =
-                before.map(|point| (point.verdicts, point.durations, point.lateness)).unwrap_or_default();
+                old_point.map(|point| (point.verdicts, point.durations, point.lateness)).unwrap_or_default();
             durations.merge(&gain.durations);
             lateness.merge(&gain.lateness);
-            points.push((**of, gain.onto(verdicts), durations, lateness));
+            points.push((**point_key, gain.added_to(verdicts), durations, lateness));
         }
-        let save = Query::new(&SAVE_POINTS).rows(&points, |query, (of, verdicts, durations, lateness)| {
-            add_counts(key(query, of), verdicts).text(&durations.to_string()).text(&lateness.to_string())
+        let query = Query::new(&SAVE_POINTS).rows(&points, |query, (point_key, verdicts, durations, lateness)| {
+            add_counts(key(query, point_key), verdicts).text(&durations.to_string()).text(&lateness.to_string())
         });
-        self.execute(save).await?;
+        self.execute(query).await?;
         Ok(())
     }
 
@@ -462,26 +462,26 @@ impl Tx<'_> {
             let pulse = pulse(&row)?;
             pulses.insert(pulse.job, pulse);
         }
-        let (mut all, mut overtaken) = (Vec::with_capacity(jobs.len()), Vec::new());
+        let (mut saved_pulses, mut overtaken) = (Vec::with_capacity(jobs.len()), Vec::new());
         for job in jobs {
             let runs = gains.pulses.get(job).map(Vec::as_slice).unwrap_or_default();
-            let Some((first, _)) = runs.first() else { continue };
-            let mut pulse = pulses.remove(job).unwrap_or(NewestOutcomes::of(first));
-            let before = pulse.succeeded_at;
+            let Some((first_run, _)) = runs.first() else { continue };
+            let mut pulse = pulses.remove(job).unwrap_or(NewestOutcomes::of(first_run));
+            let succeeded_before = pulse.succeeded_at;
             runs.iter().for_each(|(run, before)| pulse.note(run, *before));
-            succeeded.extend((pulse.succeeded_at > before).then_some(*job));
+            succeeded.extend((pulse.succeeded_at > succeeded_before).then_some(*job));
             overtaken.extend(runs.iter().filter(|(run, _)| pulse.overtakes(run)).map(|(run, _)| run.id));
-            all.push(pulse);
+            saved_pulses.push(pulse);
         }
-        if all.is_empty() {
+        if saved_pulses.is_empty() {
             return Ok(());
         }
-        let save = Query::new(&SAVE_PULSES).rows(&all, |query, pulse| {
+        let query = Query::new(&SAVE_PULSES).rows(&saved_pulses, |query, pulse| {
             let query = query.int(pulse.job.get()).int(pulse.namespace.get()).int(pulse.app.get());
             let query = query.opt_at(pulse.succeeded_at).opt_at(pulse.failed_at);
             query.opt_at(pulse.failing_since).int(to_i64(pulse.streak))
         });
-        self.execute(save).await?;
+        self.execute(query).await?;
         self.delete_dead_letters(&overtaken).await
     }
 }

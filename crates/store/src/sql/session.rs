@@ -170,9 +170,9 @@ impl Sessions {
                     if is_read_only(connection, sessions.dialect).await? {
                         sessions.read_only.note();
                     }
-                    if let Some(own) = &sessions.own_connections {
+                    if let Some(own_connections) = &sessions.own_connections {
                         let row = connection.fetch_one("SELECT CAST(CONNECTION_ID() AS SIGNED)").await?;
-                        own.add(row.try_get(0)?);
+                        own_connections.add(row.try_get(0)?);
                     }
                     Ok(())
                 })
@@ -213,11 +213,11 @@ pub(super) async fn are_sessions_shared(
     limit: Duration,
 ) -> Result<bool, sqlx::Error> {
     for _ in 0..POOLER_TRIES {
-        let before = session_id(first).await?;
+        let id_before = session_id(first).await?;
         let Ok(second) = timeout(limit, AnyConnection::connect_with(options)).await else { return Ok(true) };
         let mut second = second?;
         second.execute("BEGIN").await?;
-        let Ok(taken) = timeout(limit, session_id(&mut second)).await else { return Ok(true) };
+        let Ok(second_id) = timeout(limit, session_id(&mut second)).await else { return Ok(true) };
         // While the second connection uses its session, the first gets another one, or waits if the pooler has no other.
         let after = timeout(limit, session_id(first)).await;
         second.execute("ROLLBACK").await?;
@@ -226,7 +226,7 @@ pub(super) async fn are_sessions_shared(
             Ok(after) => after?,
             Err(_) => return Ok(true),
         };
-        if before == taken? || before != after {
+        if id_before == second_id? || id_before != after {
             return Ok(true);
         }
     }

@@ -69,8 +69,8 @@ impl ShadowFires for SqlStore {
         (from, to): (Timestamp, Timestamp),
         limit: u32,
     ) -> Result<Vec<OldFire>> {
-        let list = Query::new(&LIST_FIRES).int(job.get()).at(from).at(to).int(namespace.get()).text(source);
-        self.rows(list.int(limit.into())).await?.iter().map(fire).collect()
+        let query = Query::new(&LIST_FIRES).int(job.get()).at(from).at(to).int(namespace.get()).text(source);
+        self.rows(query.int(limit.into())).await?.iter().map(fire).collect()
     }
 
     async fn shadow_span(&self, namespace: NamespaceId, source: &str) -> Result<Option<ShadowSpan>> {
@@ -93,9 +93,9 @@ impl ShadowFires for SqlStore {
 
     async fn forget_shadow_fires(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let rows = self.rows(Query::new(&FIND_OLD_FIRES).at(before).int(limit.into())).await?;
-        let Some(last) = rows.last() else { return Ok(0) };
-        let last = Reader::new(last, "shadow_fire").at("started_at_ms")?;
-        self.execute(Query::new(&DELETE_OLD_FIRES).at(last)).await
+        let Some(last_row) = rows.last() else { return Ok(0) };
+        let last_at = Reader::new(last_row, "shadow_fire").at("started_at_ms")?;
+        self.execute(Query::new(&DELETE_OLD_FIRES).at(last_at)).await
     }
 }
 

@@ -84,18 +84,19 @@ impl Stats for SqlStore {
                 None => 0,
             };
             let mut tally = Tally::default();
-            let (ended, next_entry) = tx.count_ended(&mut tally, after, IdGen::first_at(before - RECOUNT_FOR)).await?;
-            let next = Query::new(&READ_NEXT).int(cursor).int(IdGen::first_at(before)).int(limit.into());
-            let next = tx.rows(next).await?;
-            let runs = tx.counted_runs(next).await?;
+            let (ended_count, next_entry) =
+                tx.count_ended(&mut tally, after, IdGen::first_at(before - RECOUNT_FOR)).await?;
+            let query = Query::new(&READ_NEXT).int(cursor).int(IdGen::first_at(before)).int(limit.into());
+            let rows = tx.rows(query).await?;
+            let runs = tx.counted_runs(rows).await?;
             tx.count_next(&mut tally, &runs).await?;
             tx.add_stats(&tally).await?;
             let newly_succeeded = tx.add_gains(&tally.gains).await?;
-            tx.add_failures(&tally.failed).await?;
-            if let Some(last) = runs.last() {
-                tx.execute_all(Query::new(&MOVE_CURSOR).int(last.id.get()), 1).await?;
+            tx.add_failures(&tally.failed_runs).await?;
+            if let Some(last_run) = runs.last() {
+                tx.execute_all(Query::new(&MOVE_CURSOR).int(last_run.id.get()), 1).await?;
             }
-            Ok((u64::try_from(runs.len() + ended).unwrap_or(u64::MAX), next_entry, newly_succeeded))
+            Ok((u64::try_from(runs.len() + ended_count).unwrap_or(u64::MAX), next_entry, newly_succeeded))
         })?;
         self.recount_cursor.store(next_entry.unwrap_or(0), Ordering::Relaxed);
         self.remove_overtaken(&newly_succeeded).await?;
@@ -128,7 +129,7 @@ struct Tally {
     sums: BTreeMap<(JobId, Timestamp, RunStatus), (i64, i64)>,
     gains: Gains,
     /// Runs whose messages are counted.
-    failed: Vec<CountedRun>,
+    failed_runs: Vec<CountedRun>,
 }
 
 impl Tally {
@@ -141,12 +142,12 @@ impl Tally {
     /// Adds a run that now has a verdict. `before` is the verdict under which it was counted earlier; `None` if it was not counted.
     fn recount(&mut self, run: &CountedRun, before: Option<RunStatus>) {
         let Some(stat) = run.job_stat() else { return };
-        if let Some(before) = before {
-            self.add(run.job, JobStat { status: before, duration: Duration::ZERO, ..stat }, -1);
+        if let Some(old_status) = before {
+            self.add(run.job, JobStat { status: old_status, duration: Duration::ZERO, ..stat }, -1);
         }
         self.add(run.job, stat, 1);
         self.gains.add(run, before);
-        self.failed.extend(Some(*run).filter(|run| is_new_failure(run, before)));
+        self.failed_runs.extend(Some(*run).filter(|run| is_new_failure(run, before)));
     }
 }
 
@@ -162,7 +163,7 @@ impl Tx<'_> {
             let mut columns = Reader::new(&row, "run_stat_open");
             entries.push((columns.int("run_id")?, columns.opt_word("counted_as")?));
         }
-        let next = entries.last().filter(|_| entries.len() == ENTRY_COUNT).map(|(run, _)| *run);
+        let last_entry = entries.last().filter(|_| entries.len() == ENTRY_COUNT).map(|(run, _)| *run);
         let (mut count, mut done, mut changeable) = (0, Vec::new(), Vec::new());
         for chunk in entries.chunks(CHUNK_MAX) {
             let rows = self.rows(Query::new(&READ_COUNTED).list(chunk.iter().map(|(run, _)| *run))).await?;
@@ -186,7 +187,7 @@ impl Tx<'_> {
             self.execute(Query::new(&DELETE_OPEN).list(chunk.iter().copied())).await?;
         }
         self.insert_open(&changeable).await?;
-        Ok((count, next))
+        Ok((count, last_entry))
     }
 
     /// Adds an entry for each of these runs, with the verdict under which the run is counted, or none if it is not counted yet.
@@ -213,28 +214,28 @@ impl Tx<'_> {
                 roots.insert((id, job, columns.at("fire_at_ms")?, columns.int("cause")?));
             }
         }
-        let counted = |(run, parent): (CountedRun, Option<i64>)| {
+        let counted_run = |(run, parent): (CountedRun, Option<i64>)| {
             let root = parent.map(|parent| (parent, run.job, run.fire_at, run.cause));
             CountedRun { is_shard: run.is_shard || root.is_some_and(|root| roots.contains(&root)), ..run }
         };
-        Ok(runs.into_iter().map(counted).collect())
+        Ok(runs.into_iter().map(counted_run).collect())
     }
 
     async fn count_next(&mut self, tally: &mut Tally, runs: &[CountedRun]) -> Result<()> {
-        let mut open: Vec<(i64, Option<RunStatus>)> = Vec::new();
+        let mut open_entries: Vec<(i64, Option<RunStatus>)> = Vec::new();
         for run in runs {
             if let Some(stat) = run.job_stat() {
                 tally.add(run.job, stat, 1);
                 tally.gains.add(run, None);
-                tally.failed.extend(Some(*run).filter(|run| is_new_failure(run, None)));
+                tally.failed_runs.extend(Some(*run).filter(|run| is_new_failure(run, None)));
             }
             if !run.status.is_terminal() {
-                open.push((run.id.get(), None));
+                open_entries.push((run.id.get(), None));
             } else if run.may_change() {
-                open.push((run.id.get(), Some(run.status)));
+                open_entries.push((run.id.get(), Some(run.status)));
             }
         }
-        self.insert_open(&open).await
+        self.insert_open(&open_entries).await
     }
 
     async fn add_stats(&mut self, tally: &Tally) -> Result<()> {

@@ -21,9 +21,9 @@ impl AccessRows {
             let is_of = |token: &&TokenRecord| {
                 series.contains(&token.series) || token.minted_by.is_some_and(|parent| family.contains(&parent))
             };
-            let found: Vec<TokenId> = self.tokens.values().filter(is_of).map(|token| token.id).collect();
+            let minted_tokens: Vec<TokenId> = self.tokens.values().filter(is_of).map(|token| token.id).collect();
             let count = family.len();
-            family.extend(found);
+            family.extend(minted_tokens);
             if family.len() == count {
                 break;
             }
@@ -42,11 +42,11 @@ impl AccessRows {
         }
     }
 
-    pub(super) fn move_access(&mut self, old: TokenId, new: TokenId) {
+    pub(super) fn move_access(&mut self, old_token: TokenId, new: TokenId) {
         let tokens = self.tokens.values_mut().filter(|token| token.id != new).map(|token| &mut token.minted_by);
         let sessions = self.sessions.values_mut().flat_map(|session| [&mut session.token, &mut session.minted_by]);
         let links = self.links.values_mut().flat_map(|link| [&mut link.token, &mut link.minted_by]);
-        for holder in tokens.chain(sessions).chain(links).filter(|holder| **holder == Some(old)) {
+        for holder in tokens.chain(sessions).chain(links).filter(|holder| **holder == Some(old_token)) {
             *holder = Some(new);
         }
     }

@@ -37,8 +37,9 @@ impl Tokens for MemStore {
 
     async fn count_valid_tokens(&self, owner: AccountId, now: Timestamp) -> Result<u64> {
         let state = self.state();
-        let valid = state.access.tokens.values().filter(|token| token.owner == Some(owner) && token.is_valid(now));
-        Ok(u64::try_from(valid.count()).unwrap_or(u64::MAX))
+        let valid_tokens =
+            state.access.tokens.values().filter(|token| token.owner == Some(owner) && token.is_valid(now));
+        Ok(u64::try_from(valid_tokens.count()).unwrap_or(u64::MAX))
     }
 
     async fn count_valid_tokens_of_line(&self, line: TokenId, now: Timestamp) -> Result<u64> {
@@ -60,11 +61,11 @@ impl Tokens for MemStore {
         };
         let dead_ids: Vec<TokenId> =
             access.tokens.values().filter(is_dead).map(|token| token.id).take(to_usize(limit)).collect();
-        let gone: HashMap<TokenId, Option<TokenId>> =
+        let dead_tokens: HashMap<TokenId, Option<TokenId>> =
             dead_ids.iter().filter_map(|id| Some((*id, access.tokens.remove(id)?.minted_by))).collect();
         for token in access.tokens.values_mut() {
-            while let Some(next) = token.minted_by.and_then(|parent| gone.get(&parent)) {
-                token.minted_by = *next;
+            while let Some(grandparent) = token.minted_by.and_then(|parent| dead_tokens.get(&parent)) {
+                token.minted_by = *grandparent;
             }
         }
         access.sessions.retain(|_, session| session.token.is_none_or(|token| !dead_ids.contains(&token)));
@@ -93,8 +94,8 @@ impl Tokens for MemStore {
     async fn rotate_token(&self, old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool> {
         let mut state = self.state();
         let access = &mut state.access;
-        let held = access.tokens.get(&old).filter(|token| token.is_valid(new.created_at));
-        let Some((series, ends_at)) = held.map(|token| (token.series, token.expires_at)) else { return Ok(false) };
+        let old_token = access.tokens.get(&old).filter(|token| token.is_valid(new.created_at));
+        let Some((series, ends_at)) = old_token.map(|token| (token.series, token.expires_at)) else { return Ok(false) };
         if new.series == series {
             access.write_token(new, earlier_of(new.expires_at, ends_at));
         } else if !access.insert_token(new) {
@@ -110,7 +111,7 @@ impl Tokens for MemStore {
 
 impl AccessRows {
     pub(super) fn write_token(&mut self, token: &TokenRecord, expires_at: Option<Timestamp>) {
-        if self.tokens.values().all(|known| known.hash != token.hash) {
+        if self.tokens.values().all(|other| other.hash != token.hash) {
             self.tokens
                 .insert(token.id, TokenRecord { grants: sorted_grants(&token.grants), expires_at, ..token.clone() });
         }

@@ -167,8 +167,8 @@ impl Accounts for SqlStore {
             tx.execute(Query::new(&DELETE_ADDRESSES_OF_ACCOUNT).int(id.get())).await?;
             tx.execute(Query::new(&DELETE_FILTERS_OF_OWNER).int(id.get())).await?;
             tx.delete_grants(Subject::Account, id.get()).await?;
-            let found = tx.execute(Query::new(&DELETE_ACCOUNT).int(id.get())).await?;
-            Ok(if found == 1 { AccountChanged::Done } else { AccountChanged::NotFound })
+            let deleted_rows = tx.execute(Query::new(&DELETE_ACCOUNT).int(id.get())).await?;
+            Ok(if deleted_rows == 1 { AccountChanged::Done } else { AccountChanged::NotFound })
         })
     }
 }
@@ -183,19 +183,19 @@ impl SqlStore {
 
     /// The grants of each of these accounts or tokens, by its id, in order.
     pub(super) async fn grants(&self, subject: Subject, ids: &[i64]) -> Result<BTreeMap<i64, Vec<Grant>>> {
-        let mut found: BTreeMap<i64, Vec<Grant>> = BTreeMap::new();
+        let mut grants_by_id: BTreeMap<i64, Vec<Grant>> = BTreeMap::new();
         for chunk in ids.chunks(CHUNK_MAX) {
             let query = Query::new(&READ_GRANTS).text(subject.word()).list(chunk.iter().copied());
             for row in self.rows(query).await? {
                 let mut columns = Reader::new(&row, "role_grant");
                 let id = columns.int("subject_id")?;
-                found.entry(id).or_default().push(grant(&mut columns)?);
+                grants_by_id.entry(id).or_default().push(grant(&mut columns)?);
             }
         }
-        for grants in found.values_mut() {
+        for grants in grants_by_id.values_mut() {
             grants.sort_unstable();
         }
-        Ok(found)
+        Ok(grants_by_id)
     }
 }
 
@@ -258,8 +258,9 @@ impl Tx<'_> {
 
     async fn change_account(&mut self, id: AccountId, change: &AccountChange) -> Result<AccountChanged> {
         let stays_admin = |grants: &Vec<Grant>| grants.contains(&Grant::everywhere(Role::Admin));
-        let loses = change.disabled == Some(true) || change.grants.as_ref().is_some_and(|grants| !stays_admin(grants));
-        if loses && !self.is_dispensable(id).await? {
+        let loses_admin =
+            change.disabled == Some(true) || change.grants.as_ref().is_some_and(|grants| !stays_admin(grants));
+        if loses_admin && !self.is_dispensable(id).await? {
             return Ok(AccountChanged::LastAdmin);
         }
         if self.row(Query::new(&LOCK_ACCOUNT).int(id.get())).await?.is_none() {
@@ -302,10 +303,10 @@ fn account(row: &AnyRow) -> Result<Account> {
 
 fn grant(columns: &mut Reader<'_>) -> Result<Grant> {
     let role = columns.word("role")?;
-    let some = |id: i64| (id != 0).then_some(id);
+    let nonzero = |id: i64| (id != 0).then_some(id);
     Ok(Grant {
         role,
-        namespace: some(columns.int("namespace_id")?).map(NamespaceId::new),
-        app: some(columns.int("app_id")?).map(AppId::new),
+        namespace: nonzero(columns.int("namespace_id")?).map(NamespaceId::new),
+        app: nonzero(columns.int("app_id")?).map(AppId::new),
     })
 }

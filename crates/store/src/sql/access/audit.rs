@@ -86,8 +86,8 @@ impl AuditLog for SqlStore {
             (None, None, None) => Query::new(&LIST_AUDIT),
         };
         // Ids rise with time.
-        let before = query.to.map_or(i64::MAX, IdGen::first_at).min(query.after.map_or(i64::MAX, AuditId::get));
-        let mut page = page.int(before).int(query.from.map_or(0, IdGen::first_at));
+        let id_limit = query.to.map_or(i64::MAX, IdGen::first_at).min(query.after.map_or(i64::MAX, AuditId::get));
+        let mut page = page.int(id_limit).int(query.from.map_or(0, IdGen::first_at));
         let verdict = query.verdict.map(Verdict::as_str);
         for filter in [
             query.actor.as_deref(),

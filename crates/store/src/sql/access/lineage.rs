@@ -71,10 +71,10 @@ const MOVE_SIGN_INS_AND_LINKS: [Statement; 4] = [
 impl Tx<'_> {
     /// Revokes a token with its series and everything that these created. Returns whether the token itself was valid until now.
     pub(super) async fn revoke_token(&mut self, token: TokenId, now: Timestamp) -> Result<bool> {
-        let revoked = self.execute(revocation(&[token.get()], now)).await?;
+        let revoked_count = self.execute(revocation(&[token.get()], now)).await?;
         let family = self.family([token.get()].into()).await?;
         self.revoke(&family, now).await?;
-        Ok(revoked == 1)
+        Ok(revoked_count == 1)
     }
 
     /// Revokes the tokens of an account, and everything that these created.
@@ -96,10 +96,10 @@ impl Tx<'_> {
     }
 
     /// Moves everything that a token created to the token that replaces it. The new token may itself descend from the old one.
-    pub(super) async fn move_access(&mut self, old: TokenId, new: TokenId) -> Result<()> {
-        self.execute(Query::new(&MOVE_MINTED).int(new.get()).int(old.get()).int(new.get())).await?;
+    pub(super) async fn move_access(&mut self, old_token: TokenId, new: TokenId) -> Result<()> {
+        self.execute(Query::new(&MOVE_MINTED).int(new.get()).int(old_token.get()).int(new.get())).await?;
         for statement in &MOVE_SIGN_INS_AND_LINKS {
-            self.execute(Query::new(statement).int(new.get()).int(old.get())).await?;
+            self.execute(Query::new(statement).int(new.get()).int(old_token.get())).await?;
         }
         Ok(())
     }
@@ -119,12 +119,12 @@ impl Tx<'_> {
     pub(super) async fn splice_out(&mut self, dead: &[i64]) -> Result<()> {
         let parents = self.rows(Query::new(&READ_MINTED_BY).list(dead.iter().copied())).await?;
         let parents = parents.iter().map(token_and_creator).collect::<Result<BTreeMap<_, _>>>()?;
-        let minted = self.rows(Query::new(&READ_MINTED).list(dead.iter().copied())).await?;
-        for row in &minted {
+        let minted_rows = self.rows(Query::new(&READ_MINTED).list(dead.iter().copied())).await?;
+        for row in &minted_rows {
             let (token, mut ancestor) = token_and_creator(row)?;
             // The loop ends, because each step leads to an older token.
-            while let Some(next) = ancestor.and_then(|ancestor| parents.get(&ancestor)) {
-                ancestor = *next;
+            while let Some(parent) = ancestor.and_then(|ancestor| parents.get(&ancestor)) {
+                ancestor = *parent;
             }
             self.set_minted_by(token, ancestor).await?;
         }
@@ -132,22 +132,22 @@ impl Tx<'_> {
     }
 
     async fn family_of(&mut self, account: AccountId) -> Result<Vec<i64>> {
-        let own = self.rows(Query::new(&LOCK_TOKENS_OF).int(account.get())).await?;
-        let own = ids(&own)?;
-        self.family(own).await
+        let token_rows = self.rows(Query::new(&LOCK_TOKENS_OF).int(account.get())).await?;
+        let token_ids = ids(&token_rows)?;
+        self.family(token_ids).await
     }
 
     /// These tokens with their series, the tokens that these created, and so on. A series is read in one step, whatever its length.
     async fn family(&mut self, roots: BTreeSet<i64>) -> Result<Vec<i64>> {
-        let (mut family, mut newest, mut known_series) = (roots.clone(), roots, BTreeSet::new());
-        while !newest.is_empty() {
-            let parents: Vec<i64> = std::mem::take(&mut newest).into_iter().collect();
+        let (mut family, mut newest_ids, mut known_series) = (roots.clone(), roots, BTreeSet::new());
+        while !newest_ids.is_empty() {
+            let parents: Vec<i64> = std::mem::take(&mut newest_ids).into_iter().collect();
             for chunk in parents.chunks(CHUNK_MAX) {
                 let series = self.rows(Query::new(&READ_SERIES).list(chunk.iter().copied())).await?;
                 let series: Vec<i64> = ids(&series)?.into_iter().filter(|id| known_series.insert(*id)).collect();
-                let minted = self.rows(Query::new(&LOCK_MINTED).list(chunk.iter().copied())).await?;
-                let found = self.locked_series(&series).await?.into_iter().chain(ids(&minted)?);
-                newest.extend(found.filter(|id| family.insert(*id)));
+                let minted_rows = self.rows(Query::new(&LOCK_MINTED).list(chunk.iter().copied())).await?;
+                let new_family_ids = self.locked_series(&series).await?.into_iter().chain(ids(&minted_rows)?);
+                newest_ids.extend(new_family_ids.filter(|id| family.insert(*id)));
             }
         }
         Ok(family.into_iter().collect())

@@ -154,10 +154,10 @@ impl Tokens for SqlStore {
     async fn rotate_token(&self, old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool> {
         transact!(self, "rotate_token", |tx| {
             // The lock keeps the token valid until the transaction ends.
-            let Some(held) = tx.lock_valid_token(old, new.created_at).await? else { return Ok(false) };
-            if new.series == held.series {
+            let Some(old_token) = tx.lock_valid_token(old, new.created_at).await? else { return Ok(false) };
+            if new.series == old_token.series {
                 tx.begin_series(old).await?;
-                tx.write_token(new, earlier_of(new.expires_at, held.expires_at)).await?;
+                tx.write_token(new, earlier_of(new.expires_at, old_token.expires_at)).await?;
             } else if !tx.insert_token(new).await? {
                 return Ok(false);
             }

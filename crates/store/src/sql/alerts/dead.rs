@@ -57,10 +57,10 @@ impl SqlStore {
             loop {
                 let find = Query::new(&FIND_OVERTAKEN).list(chunk.iter().map(|job| job.get()));
                 let find = find.int(i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX));
-                let found = read_ids(&self.rows(find).await?, "dead_letter", "run_id")?;
-                let is_last = found.len() < CHUNK_MAX;
-                if !found.is_empty() {
-                    self.execute(Query::new(&DELETE_DEAD).list(found.into_iter())).await?;
+                let dead_ids = read_ids(&self.rows(find).await?, "dead_letter", "run_id")?;
+                let is_last = dead_ids.len() < CHUNK_MAX;
+                if !dead_ids.is_empty() {
+                    self.execute(Query::new(&DELETE_DEAD).list(dead_ids.into_iter())).await?;
                 }
                 if is_last {
                     break;

@@ -184,13 +184,13 @@ impl Alerts for SqlStore {
         let spec = json("add_silence", &silence.spec)?;
         transact!(self, "add_silence", |tx| {
             tx.raise_alert_version(silence.namespace).await?;
-            let open = Query::new(&LIST_SILENCES).int(silence.namespace.get()).at(silence.created_at);
-            let open = read_ids(&tx.rows(open.int(SILENCE_COUNT_MAX.into())).await?, "silence", "id")?;
-            if open.contains(&silence.id.get()) {
+            let query = Query::new(&LIST_SILENCES).int(silence.namespace.get()).at(silence.created_at);
+            let open_ids = read_ids(&tx.rows(query.int(SILENCE_COUNT_MAX.into())).await?, "silence", "id")?;
+            if open_ids.contains(&silence.id.get()) {
                 // An earlier try stored it, but its answer was lost.
                 return Ok(true);
             }
-            if open.len() >= usize::try_from(SILENCE_COUNT_MAX).unwrap_or(0) {
+            if open_ids.len() >= usize::try_from(SILENCE_COUNT_MAX).unwrap_or(0) {
                 return Ok(false);
             }
             let insert = Query::new(&INSERT_SILENCE).int(silence.id.get()).int(silence.namespace.get()).text(&spec);

@@ -8,7 +8,7 @@ use rondel_core::{Job, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 use crate::catalog::{JobChange, JobDeleted, JobDeletion, JobRecord, JobSaved};
 use crate::parents;
 use crate::settle::{shard_of, skipped_row};
-use crate::sql::calendars::pins;
+use crate::sql::calendars::bind_pin;
 use crate::sql::catalog::versions::NewVersion;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::{SqlStore, Tx, is_duplicate, rows, transact};
@@ -72,8 +72,8 @@ const HAND_TO_HOME: Statement = Statement {
 #[async_trait]
 impl ChangeJobs for SqlStore {
     async fn change_job(&self, change: JobChange<'_>) -> Result<JobSaved> {
-        let saved = transact!(self, "change_job", |tx| tx.change_job(&change).await);
-        match saved {
+        let result = transact!(self, "change_job", |tx| tx.change_job(&change).await);
+        match result {
             // Another caller took the name between the check and the update.
             Err(error) if is_duplicate(&error) && names_a_job(&error) => Ok(JobSaved::NameTaken),
             other => other,
@@ -183,7 +183,7 @@ impl Tx<'_> {
             }
         }
         let mut new_edges = None;
-        if !parents::are_same(change.spec, &record.spec) {
+        if !parents::have_same_parents(change.spec, &record.spec) {
             match self.check_parents(change.id, record.namespace, change.spec).await? {
                 Ok(edges) => new_edges = Some(edges),
                 Err(errors) => return Ok(JobSaved::BadParents(errors)),
@@ -192,12 +192,12 @@ impl Tx<'_> {
         if !self.lock_pinned_calendar(change.calendar).await? {
             return Ok(JobSaved::NoCalendar);
         }
-        let both = std::iter::once((change.spec, Some(&record.spec)));
-        if let Some(channel) = self.lock_expect_channels(record.namespace, both).await? {
+        let new_and_old_spec = std::iter::once((change.spec, Some(&record.spec)));
+        if let Some(channel) = self.lock_expect_channels(record.namespace, new_and_old_spec).await? {
             return Ok(JobSaved::NoChannel(channel));
         }
-        let both = std::iter::once((change.spec, Some(&record.spec)));
-        if let Some(script) = self.lock_scripts(record.namespace, both).await? {
+        let new_and_old_spec = std::iter::once((change.spec, Some(&record.spec)));
+        if let Some(script) = self.lock_scripts(record.namespace, new_and_old_spec).await? {
             return Ok(JobSaved::NoScript(script));
         }
         let version = record.version + 1;
@@ -217,8 +217,8 @@ impl Tx<'_> {
         self.write_skipped_row(&record, Some(change.before), &plan, change.skipped_row_id, change.now).await?;
         self.move_rows(&KEEP_FUTURE, &plan.kept_rows, change, version).await?;
         self.move_rows(&REOPEN_FUTURE, &plan.reopened_rows, change, version).await?;
-        let reopened: Vec<RunId> = plan.reopened_rows.iter().map(|row| row.id).collect();
-        self.hand_to_home(&reopened, due.home).await?;
+        let reopened_ids: Vec<RunId> = plan.reopened_rows.iter().map(|row| row.id).collect();
+        self.hand_to_home(&reopened_ids, due.home).await?;
         let delay = change.job.timetable.delay().filter(|_| change.job.enabled);
         let update = Query::new(&UPDATE_DUE)
             .opt_at(plan.next_fire_at)
@@ -232,17 +232,17 @@ impl Tx<'_> {
             self.drop_queued(change.id, Reason::Paused, drops, change.now).await?;
         }
 
-        let mut reopened = self.runs_of(&reopened).await?;
-        reopened.sort_by_key(|run| (run.due_at, run.id));
+        let mut reopened_runs = self.runs_of(&reopened_ids).await?;
+        reopened_runs.sort_by_key(|run| (run.due_at, run.id));
         match self.job_by_id(change.id).await? {
-            Some(saved) => Ok(JobSaved::Saved(Box::new(saved), reopened)),
+            Some(saved_job) => Ok(JobSaved::Saved(Box::new(saved_job), reopened_runs)),
             None => Ok(JobSaved::NotFound),
         }
     }
 
     async fn write_definition(&mut self, change: &JobChange<'_>, version: i64) -> Result<()> {
         let update = Query::new(&UPDATE_JOB).text(&change.spec.name).int(change.app.get()).int(version).at(change.now);
-        let update = pins(update, change.calendar).int(change.id.get()).int(version - 1);
+        let update = bind_pin(update, change.calendar).int(change.id.get()).int(version - 1);
         self.execute_all(update, 1).await?;
         self.insert_version(NewVersion {
             job: change.id,
@@ -266,10 +266,10 @@ impl Tx<'_> {
     ) -> Result<EditPlan> {
         let from = now - look_back_period(before, after);
         let query = Query::new(&LOCK_FUTURE).int(record.id.get()).at(from).at(now).at(now);
-        let mut future = Vec::new();
+        let mut future_rows = Vec::new();
         for row in self.rows(query).await? {
             let mut columns = Reader::new(&row, "run");
-            future.push(FutureRow {
+            future_rows.push(FutureRow {
                 id: RunId::new(columns.int("id")?),
                 fire_at: columns.at("fire_at_ms")?,
                 due_at: columns.at("due_at_ms")?,
@@ -282,8 +282,8 @@ impl Tx<'_> {
             now,
             checked_at,
             // The clock decides only which rows may have been sent, so it is read only if there are rows.
-            read_at: if future.is_empty() { now } else { self.now().await?.max(reached) },
-            rows: &future,
+            read_at: if future_rows.is_empty() { now } else { self.now().await?.max(reached) },
+            rows: &future_rows,
             before,
             next_fire_at: record.next_fire_at,
             awaited_run: due.awaited_run,
@@ -325,8 +325,8 @@ impl Tx<'_> {
         let (shard_index, shard_total) = shard_of(change.job);
         for chunk in rows.chunks(CHUNK_MAX) {
             let query = Query::new(statement).rows(chunk, |query, row| {
-                let moved = query.int(row.id.get()).at(row.due_at).int(version).int(change.app.get());
-                moved.int(shard_index.into()).opt_int(shard_total.map(i64::from))
+                let query = query.int(row.id.get()).at(row.due_at).int(version).int(change.app.get());
+                query.int(shard_index.into()).opt_int(shard_total.map(i64::from))
             });
             self.execute_all(query, chunk.len()).await?;
         }
@@ -340,8 +340,8 @@ impl Tx<'_> {
         }
         let Some(lease) = self.lease_for_home(home).await? else { return Ok(()) };
         for chunk in runs.chunks(CHUNK_MAX) {
-            let hand = Query::new(&HAND_TO_HOME).int(lease.node.get()).int(lease.epoch);
-            let query = hand.list(chunk.iter().map(|run| run.get()));
+            let lease_query = Query::new(&HAND_TO_HOME).int(lease.node.get()).int(lease.epoch);
+            let query = lease_query.list(chunk.iter().map(|run| run.get()));
             self.execute_all(query, chunk.len()).await?;
         }
         Ok(())

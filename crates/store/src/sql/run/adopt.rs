@@ -105,22 +105,22 @@ impl Adopt for SqlStore {
             if !tx.is_lease_valid(token).await? {
                 return Ok(OrphanedJobs { is_refused: true, ..OrphanedJobs::default() });
             }
-            let ended = tx.fence_nodes(token, dead).await?;
-            tx.move_limits(token, ended.keys().copied()).await?;
-            let jobs = fewest_first(tx.count_orphans(token, &ended).await?, limit);
-            let fenced = ended.into_keys().filter(|node| *node != token.node).collect();
-            Ok(OrphanedJobs { jobs, fenced, is_refused: false })
+            let ended_leases = tx.fence_nodes(token, dead).await?;
+            tx.move_limits(token, ended_leases.keys().copied()).await?;
+            let jobs = fewest_first(tx.count_orphans(token, &ended_leases).await?, limit);
+            let fenced_nodes = ended_leases.into_keys().filter(|node| *node != token.node).collect();
+            Ok(OrphanedJobs { jobs, fenced: fenced_nodes, is_refused: false })
         })
     }
 
     async fn left_open(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>> {
         let jobs: Vec<i64> = jobs.iter().map(|job| job.get()).collect();
-        let earlier = OpenRunsOfNode { node: token.node, below_epoch: token.epoch };
-        let mut open = BTreeSet::new();
-        for query in earlier.have_jobs(self.statements.dialect(), &jobs) {
-            open.extend(read_ids(&self.rows(query).await?, "run", "job_id")?.into_iter().map(JobId::new));
+        let earlier_leases = OpenRunsOfNode { node: token.node, below_epoch: token.epoch };
+        let mut left_open_jobs = BTreeSet::new();
+        for query in earlier_leases.have_jobs(self.statements.dialect(), &jobs) {
+            left_open_jobs.extend(read_ids(&self.rows(query).await?, "run", "job_id")?.into_iter().map(JobId::new));
         }
-        Ok(open.into_iter().collect())
+        Ok(left_open_jobs.into_iter().collect())
     }
 
     async fn adopt(&self, token: LeaseToken, dead: &[NodeId], jobs: &[JobId]) -> Result<Adoption> {
@@ -131,19 +131,19 @@ impl Adopt for SqlStore {
             if !tx.is_lease_valid(token).await? {
                 return Ok(Adoption { is_refused: true, ..Adoption::default() });
             }
-            let ended = tx.fence_nodes(token, dead).await?;
+            let ended_leases = tx.fence_nodes(token, dead).await?;
             rondel_failpoint::pass("adopt.fenced");
             let homes = tx.lock_homes(&jobs).await?;
-            let orphans = tx.orphans_of(&jobs, &ended).await?;
-            let orphaned: BTreeSet<i64> = orphans.iter().map(|orphan| orphan.job).collect();
-            let orphaned: Vec<i64> = orphaned.into_iter().collect();
-            tx.move_homes(token, &orphaned, &homes, &ended).await?;
-            let mut adopted = tx.take_all(token, &orphans, &ended).await?;
+            let orphans = tx.orphans_of(&jobs, &ended_leases).await?;
+            let orphaned_jobs: BTreeSet<i64> = orphans.iter().map(|orphan| orphan.job).collect();
+            let orphaned_jobs: Vec<i64> = orphaned_jobs.into_iter().collect();
+            tx.move_homes(token, &orphaned_jobs, &homes, &ended_leases).await?;
+            let mut adopted = tx.take_all_orphans(token, &orphans, &ended_leases).await?;
             if lacks_shards(&adopted) {
                 // The old owner expanded a broadcast in a transaction that ended only after the runs were read. The broadcast's row is
                 // locked now, so there will be no more shards.
-                let shards = tx.orphans_of(&jobs, &ended).await?;
-                adopted.extend(tx.take_all(token, &shards, &ended).await?);
+                let shards = tx.orphans_of(&jobs, &ended_leases).await?;
+                adopted.extend(tx.take_all_orphans(token, &shards, &ended_leases).await?);
             }
             adopted.sort_by_key(|adopted| (adopted.run.due_at, adopted.run.id));
             Ok(Adoption { runs: adopted, is_refused: false })
@@ -178,11 +178,11 @@ impl Tx<'_> {
                 let mut columns = Reader::new(&row, "node");
                 let node = NodeId::new(columns.int("id")?);
                 let mut epoch = columns.int("epoch")?;
-                let (last, prior) = (columns.at("lease_until_ms")?, columns.at("prior_lease_until_ms")?);
-                let ended_at = last.max(prior).max(columns.at("ended_at_ms")?);
-                if prior != last {
-                    let fence = Query::new(&FENCE_NODE).at(ended_at).int(node.get()).int(epoch);
-                    self.execute_all(fence, 1).await?;
+                let (lease_until, prior_until) = (columns.at("lease_until_ms")?, columns.at("prior_lease_until_ms")?);
+                let ended_at = lease_until.max(prior_until).max(columns.at("ended_at_ms")?);
+                if prior_until != lease_until {
+                    let query = Query::new(&FENCE_NODE).at(ended_at).int(node.get()).int(epoch);
+                    self.execute_all(query, 1).await?;
                     self.end_sessions(LeaseToken { node, epoch }, ended_at).await?;
                     epoch += 1;
                 }
@@ -196,32 +196,32 @@ impl Tx<'_> {
     async fn nodes_with_orphans(
         &mut self,
         token: LeaseToken,
-        ended: &BTreeMap<NodeId, EndedLease>,
+        ended_leases: &BTreeMap<NodeId, EndedLease>,
     ) -> Result<Vec<NodeId>> {
-        let (mut found, mut many) = (Vec::new(), Vec::new());
-        for (node, lease) in ended {
-            if *node != token.node && ended.len() > SINGLE_READ_NODES_MAX {
+        let (mut nodes, mut many) = (Vec::new(), Vec::new());
+        for (node, lease) in ended_leases {
+            if *node != token.node && ended_leases.len() > SINGLE_READ_NODES_MAX {
                 many.push(node.get());
             } else if self.row(Query::new(&FIND_ORPHAN).int(node.get()).int(lease.epoch)).await?.is_some() {
-                found.push(*node);
+                nodes.push(*node);
             }
         }
         for chunk in many.chunks(CHUNK_MAX) {
             let query = Query::new(&FIND_NODES_WITH_ORPHANS).list(chunk.iter().copied());
-            found.extend(read_ids(&self.rows(query).await?, "node", "id")?.into_iter().map(NodeId::new));
+            nodes.extend(read_ids(&self.rows(query).await?, "node", "id")?.into_iter().map(NodeId::new));
         }
-        Ok(found)
+        Ok(nodes)
     }
 
     /// How many orphans each job has, by node and status.
     async fn count_orphans(
         &mut self,
         token: LeaseToken,
-        ended: &BTreeMap<NodeId, EndedLease>,
+        ended_leases: &BTreeMap<NodeId, EndedLease>,
     ) -> Result<Vec<(JobId, u64)>> {
         let mut counts = Vec::new();
-        for node in self.nodes_with_orphans(token, ended).await? {
-            let Some(lease) = ended.get(&node) else { continue };
+        for node in self.nodes_with_orphans(token, ended_leases).await? {
+            let Some(lease) = ended_leases.get(&node) else { continue };
             for status in OPEN {
                 let query = Query::new(&COUNT_ORPHANS).int(node.get()).text(status.as_str()).int(lease.epoch);
                 for row in self.rows(query).await? {
@@ -236,11 +236,11 @@ impl Tx<'_> {
 
     /// All open runs of these jobs under leases that have ended, the oldest first. The jobs' rows are locked, so the jobs get no further
     /// runs until the commit.
-    async fn orphans_of(&mut self, jobs: &[i64], ended: &BTreeMap<NodeId, EndedLease>) -> Result<Vec<Orphan>> {
+    async fn orphans_of(&mut self, jobs: &[i64], ended_leases: &BTreeMap<NodeId, EndedLease>) -> Result<Vec<Orphan>> {
         let mut orphans = Vec::new();
-        for (node, lease) in ended {
-            let ended = OpenRunsOfNode { node: *node, below_epoch: lease.epoch };
-            for query in ended.of_jobs(self.store.statements.dialect(), jobs) {
+        for (node, lease) in ended_leases {
+            let open_runs = OpenRunsOfNode { node: *node, below_epoch: lease.epoch };
+            for query in open_runs.of_jobs(self.store.statements.dialect(), jobs) {
                 self.read_orphans(query, &mut orphans).await?;
             }
         }
@@ -275,12 +275,12 @@ impl Tx<'_> {
         token: LeaseToken,
         jobs: &[i64],
         homes: &BTreeMap<i64, NodeId>,
-        ended: &BTreeMap<NodeId, EndedLease>,
+        ended_leases: &BTreeMap<NodeId, EndedLease>,
     ) -> Result<()> {
-        let is_over = |home: &NodeId| *home != token.node && ended.contains_key(home);
-        let moving = jobs.iter().filter_map(|job| Some((*job, homes.get(job).copied().filter(is_over)?)));
-        let moving: Vec<(i64, NodeId)> = moving.collect();
-        for chunk in moving.chunks(CHUNK_MAX) {
+        let is_over = |home: &NodeId| *home != token.node && ended_leases.contains_key(home);
+        let jobs_and_homes = jobs.iter().filter_map(|job| Some((*job, homes.get(job).copied().filter(is_over)?)));
+        let jobs_and_homes: Vec<(i64, NodeId)> = jobs_and_homes.collect();
+        for chunk in jobs_and_homes.chunks(CHUNK_MAX) {
             let query = Query::new(&MOVE_HOMES)
                 .rows(chunk, |query, (job, home)| query.int(*job).int(home.get()).int(token.node.get()));
             self.execute_all(query, chunk.len()).await?;
@@ -289,19 +289,20 @@ impl Tx<'_> {
     }
 
     /// Takes over these runs, in the order of their ids.
-    async fn take_all(
+    async fn take_all_orphans(
         &mut self,
         token: LeaseToken,
         orphans: &[Orphan],
-        ended: &BTreeMap<NodeId, EndedLease>,
+        ended_leases: &BTreeMap<NodeId, EndedLease>,
     ) -> Result<Vec<Adopted>> {
         let mut ids: Vec<i64> = orphans.iter().map(|orphan| orphan.id).collect();
         ids.sort_unstable();
-        let oldest = orphans.iter().map(|orphan| orphan.due_at).min().unwrap_or(i64::MAX);
-        let last_sessions = self.last_sessions(LastSessions::earliest_end(Timestamp::from_millis(oldest))).await?;
+        let oldest_due_at = orphans.iter().map(|orphan| orphan.due_at).min().unwrap_or(i64::MAX);
+        let last_sessions =
+            self.last_sessions(LastSessions::earliest_end(Timestamp::from_millis(oldest_due_at))).await?;
         let mut adopted = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(CHUNK_MAX) {
-            adopted.extend(self.take_orphans(token, chunk, (ended, &last_sessions)).await?);
+            adopted.extend(self.take_orphans(token, chunk, (ended_leases, &last_sessions)).await?);
         }
         Ok(adopted)
     }

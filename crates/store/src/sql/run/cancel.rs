@@ -101,12 +101,12 @@ impl Cancel for SqlStore {
             let Some(row) = tx.row(Query::new(&rows::LOCK_RUN).int(run.get())).await? else {
                 return Ok(CancelOutcome::NotFound);
             };
-            let mut found = rows::run(&row)?;
-            if found.status.is_terminal() {
-                return Ok(CancelOutcome::AlreadyEnded(found.status));
+            let mut run_row = rows::run(&row)?;
+            if run_row.status.is_terminal() {
+                return Ok(CancelOutcome::AlreadyEnded(run_row.status));
             }
-            tx.note_cancel(&mut found, request, now).await?;
-            Ok(CancelOutcome::Requested(Box::new(found)))
+            tx.note_cancel(&mut run_row, request, now).await?;
+            Ok(CancelOutcome::Requested(Box::new(run_row)))
         })
     }
 
@@ -119,8 +119,8 @@ impl Cancel for SqlStore {
         for chunk in ids.chunks(CHUNK_MAX) {
             asked_count += transact!(self, "ask_cancels", |tx| {
                 let mut new_ids = Vec::with_capacity(chunk.len());
-                let open = tx.rows(Query::new(&LOCK_OPEN).list(chunk.iter().copied())).await?;
-                for row in &open {
+                let open_rows = tx.rows(Query::new(&LOCK_OPEN).list(chunk.iter().copied())).await?;
+                for row in &open_rows {
                     let mut columns = Reader::new(row, "run");
                     let id = columns.int("id")?;
                     if request.replaces(cancel_request_reason(&mut columns)?) {
@@ -134,7 +134,7 @@ impl Cancel for SqlStore {
                         Query::new(&INSERT_CANCELS).rows(&new_ids, |query, id| query.int(*id).text(&by).at(now));
                     tx.execute(query).await?;
                 }
-                Ok(u64::try_from(open.len()).unwrap_or(u64::MAX))
+                Ok(u64::try_from(open_rows.len()).unwrap_or(u64::MAX))
             })?;
         }
         Ok(asked_count)
@@ -199,15 +199,15 @@ impl Cancel for SqlStore {
             let query = Query::new(&READ_OPEN_OF_FIRE).int(job.get()).at(fire_at).int(app).int(app).int(limit.into());
             return rows::runs(&self.rows(query).await?);
         }
-        let mut open = Vec::new();
+        let mut open_runs = Vec::new();
         for row in self.rows(Query::new(&READ_OWNERS)).await? {
             let node = Reader::new(&row, "node").int("id")?;
             let query = Query::new(&READ_OPEN).int(node).int(job.get()).int(app).int(app).int(limit.into());
-            open.append(&mut rows::runs(&self.rows(query).await?)?);
+            open_runs.append(&mut rows::runs(&self.rows(query).await?)?);
         }
-        open.sort_by_key(|run| run.id);
-        open.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-        Ok(open)
+        open_runs.sort_by_key(|run| run.id);
+        open_runs.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(open_runs)
     }
 }
 
@@ -221,13 +221,13 @@ impl Tx<'_> {
         drops: QueuedDrops<'_>,
         now: Timestamp,
     ) -> Result<()> {
-        let mut open = Vec::new();
+        let mut open_runs = Vec::new();
         for row in self.rows(Query::new(&READ_OWNERS)).await? {
             let node = Reader::new(&row, "node").int("id")?;
             let query = Query::new(&READ_OPEN).int(node).int(job.get()).int(0).int(0);
-            open.append(&mut rows::runs(&self.rows(query.int(drops.limit.into())).await?)?);
+            open_runs.append(&mut rows::runs(&self.rows(query.int(drops.limit.into())).await?)?);
         }
-        let ids: Vec<i64> = queued_to_drop(open, reason, drops).into_iter().map(RunId::get).collect();
+        let ids: Vec<i64> = queued_to_drop(open_runs, reason, drops).into_iter().map(RunId::get).collect();
         for chunk in ids.chunks(CHUNK_MAX) {
             self.note_drops(chunk, CancelRequest { by: drops.by, reason }, now).await?;
         }

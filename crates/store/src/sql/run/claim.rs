@@ -139,7 +139,7 @@ impl Claim for SqlStore {
         while let Some(part) = parts.pop() {
             let error = match transact!(self, "claim", at most rows_max, |tx| claim(tx, token, part).await) {
                 Ok(won) => {
-                    self.failed_batches.passed("claim", key(part));
+                    self.failed_batches.record_success("claim", key(part));
                     result.jobs.extend(won.jobs);
                     result.existing.extend(won.existing);
                     result.is_refused |= won.is_refused;
@@ -213,14 +213,14 @@ impl Claim for SqlStore {
                 // An earlier try inserted the run, but its answer was lost.
                 return Ok(KeyedRun::Created(holder.clone()));
             }
-            let open = holder.filter(|holder| !holder.status.is_terminal());
-            if let Some(open) = open.as_ref().filter(|_| if_open != IfOpen::Replace) {
-                return Ok(KeyedRun::Open(open.clone()));
+            let open_run = holder.filter(|holder| !holder.status.is_terminal());
+            if let Some(open_run) = open_run.as_ref().filter(|_| if_open != IfOpen::Replace) {
+                return Ok(KeyedRun::Open(open_run.clone()));
             }
-            let replaced = match open {
-                Some(mut open) => {
-                    tx.note_cancel(&mut open, CancelRequest::LATER_RUN, now).await?;
-                    Some(open.id)
+            let replaced_run = match open_run {
+                Some(mut open_run) => {
+                    tx.note_cancel(&mut open_run, CancelRequest::LATER_RUN, now).await?;
+                    Some(open_run.id)
                 }
                 None => None,
             };
@@ -230,8 +230,8 @@ impl Claim for SqlStore {
             tx.execute(Query::new(&DELETE_TRIGGER_KEY).int(run.job.get()).text(name)).await?;
             let insert = Query::new(&INSERT_TRIGGER_KEY).int(run.job.get()).text(name).int(run.id.get());
             tx.execute_all(insert, 1).await?;
-            Ok(match replaced {
-                Some(replaced) => KeyedRun::Replaced(run, replaced),
+            Ok(match replaced_run {
+                Some(replaced_run) => KeyedRun::Replaced(run, replaced_run),
                 None => KeyedRun::Created(run),
             })
         })
@@ -240,8 +240,8 @@ impl Claim for SqlStore {
     async fn request_shards(&self, token: LeaseToken, root: Run, shards: Vec<Run>) -> Result<Vec<Run>> {
         transact!(self, "request_run", |tx| {
             let owner = tx.home_of(token, root.job).await?;
-            let owned = |run: &Run| Run { node: owner.node, node_epoch: owner.epoch, ..run.clone() };
-            let rows: Vec<Run> = std::iter::once(&root).chain(&shards).map(owned).collect();
+            let with_owner = |run: &Run| Run { node: owner.node, node_epoch: owner.epoch, ..run.clone() };
+            let rows: Vec<Run> = std::iter::once(&root).chain(&shards).map(with_owner).collect();
             // The cause of these rows is the id of the new root run, so rows that exist already were inserted by an earlier try.
             tx.insert_runs(&rows.iter().collect::<Vec<_>>()).await?;
             Ok(rows)
@@ -256,13 +256,14 @@ impl SqlStore {
             return Ok(homes.to_vec());
         }
         // A job without a home has the home 0, which is no node.
-        let (mut found, nodes): (Vec<NodeId>, Vec<NodeId>) = homes.iter().copied().partition(|home| home.get() == 0);
+        let (mut homes_with_due, nodes): (Vec<NodeId>, Vec<NodeId>) =
+            homes.iter().copied().partition(|home| home.get() == 0);
         for chunk in nodes.chunks(CHUNK_MAX) {
             let query = Query::new(&FIND_HOMES_WITH_DUE).at(range.from).list(chunk.iter().map(|home| home.get()));
             let ids = read_ids(&self.rows(query.at(range.to)).await?, "node", "id")?;
-            found.extend(ids.into_iter().map(NodeId::new));
+            homes_with_due.extend(ids.into_iter().map(NodeId::new));
         }
-        Ok(found)
+        Ok(homes_with_due)
     }
 }
 
@@ -282,33 +283,35 @@ impl Tx<'_> {
     async fn unfenced_homes(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<NodeId>> {
         let is_other = |home: &NodeId| *home != token.node && home.get() != 0;
         let homes: BTreeSet<NodeId> = jobs.iter().map(|job| job.expected_row.home).filter(is_other).collect();
-        let mut unfenced = HashSet::new();
+        let mut unfenced_homes = HashSet::new();
         for home in homes {
             if self.row(Query::new(&READ_UNFENCED_HOME).int(home.get())).await?.is_some() {
-                unfenced.insert(home);
+                unfenced_homes.insert(home);
             }
         }
-        Ok(unfenced)
+        Ok(unfenced_homes)
     }
 
     /// The jobs with open runs of another node that is fenced. They are not claimed, because the adoption of these runs also moves the job.
     async fn jobs_left_open(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<JobId>> {
         let mut by_home: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
-        for seen in
-            jobs.iter().map(|job| job.expected_row).filter(|seen| seen.home != token.node && seen.home.get() != 0)
+        for due_row in jobs
+            .iter()
+            .map(|job| job.expected_row)
+            .filter(|due_job| due_job.home != token.node && due_job.home.get() != 0)
         {
-            by_home.entry(seen.home.get()).or_default().push(seen.job.get());
+            by_home.entry(due_row.home.get()).or_default().push(due_row.job.get());
         }
-        let mut open = HashSet::new();
+        let mut jobs_with_open = HashSet::new();
         for (home, jobs) in by_home {
             let Some(row) = self.row(Query::new(&READ_EPOCH).int(home)).await? else { continue };
-            let fenced =
+            let open_runs =
                 OpenRunsOfNode { node: NodeId::new(home), below_epoch: Reader::new(&row, "node").int("epoch")? };
-            for query in fenced.have_jobs(self.store.statements.dialect(), &jobs) {
-                open.extend(read_ids(&self.rows(query).await?, "run", "job_id")?.into_iter().map(JobId::new));
+            for query in open_runs.have_jobs(self.store.statements.dialect(), &jobs) {
+                jobs_with_open.extend(read_ids(&self.rows(query).await?, "run", "job_id")?.into_iter().map(JobId::new));
             }
         }
-        Ok(open)
+        Ok(jobs_with_open)
     }
 
     /// Whether the lease is valid, by the database's clock.
@@ -348,11 +351,11 @@ impl Tx<'_> {
 
     /// Inserts runs and returns those that were left out because a row with their key exists already.
     pub(in crate::sql) async fn insert_runs(&mut self, runs: &[&Run]) -> Result<Vec<RunId>> {
-        let (fresh, others): (Vec<&Run>, Vec<&Run>) = runs.iter().partition(|run| rows::is_fresh(run));
+        let (fresh_runs, others): (Vec<&Run>, Vec<&Run>) = runs.iter().partition(|run| rows::is_fresh(run));
         let mut existing_ids = Vec::new();
         let size = self.size;
         for (insert, chunk) in
-            size.queries(&rows::INSERT_FRESH_RUNS, &fresh, |query, run| rows::add_fresh_run(query, run))
+            size.queries(&rows::INSERT_FRESH_RUNS, &fresh_runs, |query, run| rows::add_fresh_run(query, run))
         {
             self.insert_chunk(insert, chunk, &mut existing_ids).await?;
         }
@@ -362,9 +365,9 @@ impl Tx<'_> {
         Ok(existing_ids)
     }
 
-    async fn insert_chunk(&mut self, insert: Query, chunk: &[&Run], existing: &mut Vec<RunId>) -> Result<()> {
-        let inserted = self.execute(insert).await?;
-        if usize::try_from(inserted).is_ok_and(|inserted| inserted == chunk.len()) {
+    async fn insert_chunk(&mut self, insert: Query, chunk: &[&Run], existing_ids: &mut Vec<RunId>) -> Result<()> {
+        let inserted_count = self.execute(insert).await?;
+        if usize::try_from(inserted_count).is_ok_and(|inserted_count| inserted_count == chunk.len()) {
             return Ok(());
         }
         let query = Query::new(&FIND_INSERTED).list(chunk.iter().map(|run| run.id.get()));
@@ -380,23 +383,24 @@ impl Tx<'_> {
             let key = (run.job.get(), run.fire_at.as_millis(), run.cause);
             !inserted_ids.contains(&(run.id.get(), key, run.shard_index))
         };
-        let missing: Vec<&Run> = chunk.iter().filter(is_missing).copied().collect();
-        if missing.is_empty() {
+        let missing_runs: Vec<&Run> = chunk.iter().filter(is_missing).copied().collect();
+        if missing_runs.is_empty() {
             return Ok(());
         }
         // MySQL's INSERT IGNORE drops rows for other reasons too, so the missing rows count as existing only if their keys are found.
-        let query = Query::new(&FIND_KEYS).rows(&missing, |query, run| {
+        let query = Query::new(&FIND_KEYS).rows(&missing_runs, |query, run| {
             query.int(run.job.get()).at(run.fire_at).int(run.cause).int(run.shard_index.into())
         });
         let mut keys = HashSet::new();
         for row in self.rows(query).await? {
             keys.insert(Reader::new(&row, "run").int("id")?);
         }
-        let wanted: HashSet<_> = missing.iter().map(|run| (run.job, run.fire_at, run.cause, run.shard_index)).collect();
-        if keys.len() != wanted.len() {
+        let missing_keys: HashSet<_> =
+            missing_runs.iter().map(|run| (run.job, run.fire_at, run.cause, run.shard_index)).collect();
+        if keys.len() != missing_keys.len() {
             return Err(failure::refused("insert_runs", "a row was not inserted although its key is free"));
         }
-        existing.extend(missing.iter().map(|run| run.id));
+        existing_ids.extend(missing_runs.iter().map(|run| run.id));
         Ok(())
     }
 }
@@ -405,21 +409,21 @@ async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<
     if !tx.is_lease_valid(token).await? {
         return Ok(ClaimResult { is_refused: true, ..ClaimResult::default() });
     }
-    let mut wanted: HashMap<JobId, &ClaimJob> = HashMap::with_capacity(jobs.len());
+    let mut claims_by_job: HashMap<JobId, &ClaimJob> = HashMap::with_capacity(jobs.len());
     for job in jobs {
-        wanted.entry(job.expected_row.job).or_insert(job);
+        claims_by_job.entry(job.expected_row.job).or_insert(job);
     }
-    let mut ids: Vec<i64> = wanted.keys().map(|job| job.get()).collect();
+    let mut ids: Vec<i64> = claims_by_job.keys().map(|job| job.get()).collect();
     ids.sort_unstable();
     let mut won_jobs: Vec<&ClaimJob> = Vec::with_capacity(ids.len());
     for chunk in ids.chunks(CHUNK_MAX) {
         for row in tx.rows(Query::new(&LOCK_DUE).list(chunk.iter().copied())).await? {
-            let current = due_job(&row)?;
-            won_jobs.extend(wanted.get(&current.job).filter(|job| job.expected_row == current));
+            let current_row = due_job(&row)?;
+            won_jobs.extend(claims_by_job.get(&current_row.job).filter(|job| job.expected_row == current_row));
         }
     }
-    let unfenced = tx.unfenced_homes(token, &won_jobs).await?;
-    won_jobs.retain(|job| !unfenced.contains(&job.expected_row.home));
+    let unfenced_homes = tx.unfenced_homes(token, &won_jobs).await?;
+    won_jobs.retain(|job| !unfenced_homes.contains(&job.expected_row.home));
     let left_open = tx.jobs_left_open(token, &won_jobs).await?;
     won_jobs.retain(|job| !left_open.contains(&job.expected_row.job));
     failpoint::pass("claim.locked");
@@ -427,10 +431,10 @@ async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<
     let term = |job: &ClaimJob| job.expected_row.term + i64::from(job.expected_row.home != token.node);
     for chunk in won_jobs.chunks(CHUNK_MAX) {
         let query = Query::new(&MOVE_DUE).rows(chunk, |query, job: &&ClaimJob| {
-            let moved =
+            let query =
                 query.int(job.expected_row.job.get()).opt_at(job.next_fire_at).int(token.node.get()).int(term(job));
-            let moved = moved.opt_int(job.awaited_run.map(RunId::get)).opt_at(job.held_from);
-            moved.int(job.recent_fires.thousandths.cast_signed()).at(job.recent_fires.counted_at)
+            let query = query.opt_int(job.awaited_run.map(RunId::get)).opt_at(job.held_from);
+            query.int(job.recent_fires.thousandths.cast_signed()).at(job.recent_fires.counted_at)
         });
         tx.execute_all(query, chunk.len()).await?;
         result.jobs.extend(chunk.iter().map(|job| (job.expected_row.job, term(job))));

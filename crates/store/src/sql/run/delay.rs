@@ -38,7 +38,7 @@ struct DelayedJob {
 #[derive(Default)]
 pub(super) struct Delays {
     /// By the run whose end sets the next fire.
-    followed: HashMap<RunId, DelayedJob>,
+    followed_runs: HashMap<RunId, DelayedJob>,
     /// The runs that set the next fires, with their jobs and these fires.
     moves: Vec<(RunId, i64, Option<Timestamp>)>,
 }
@@ -46,9 +46,9 @@ pub(super) struct Delays {
 impl Delays {
     /// Locks the jobs of a batch that have a delay. Sends nothing to the database if no job has one.
     pub(in crate::sql) async fn lock(tx: &mut Tx<'_>, part: &[CleanFinish<'_>]) -> Result<Self> {
-        let delaying = part.iter().filter(|clean| clean.finish.policy.has_fixed_delay);
+        let delaying = part.iter().filter(|clean_end| clean_end.finish.policy.has_fixed_delay);
         let mut delays = Self::default();
-        delays.read(tx, delaying.map(|clean| clean.finish.job.get()).collect()).await?;
+        delays.read(tx, delaying.map(|clean_end| clean_end.finish.job.get()).collect()).await?;
         Ok(delays)
     }
 
@@ -64,7 +64,7 @@ impl Delays {
                 let delay = columns.opt_int("delay_ms")?.and_then(|millis| u64::try_from(millis).ok());
                 let delay = delay.map(Duration::from_millis);
                 let (defined_at, now) = (columns.at("updated_at_ms")?, columns.at("now")?);
-                self.followed.insert(run, DelayedJob { job, delay, defined_at, now });
+                self.followed_runs.insert(run, DelayedJob { job, delay, defined_at, now });
             }
         }
         Ok(())
@@ -72,23 +72,23 @@ impl Delays {
 
     /// Records that a run has its verdict.
     pub(in crate::sql) fn end(&mut self, run: RunId, fire_at: Timestamp, finished_at: Timestamp) {
-        let Some(DelayedJob { job, delay, defined_at, now }) = self.followed.remove(&run) else { return };
-        let next = delay.map(|delay| fire_after_delay((fire_at, finished_at), (delay, defined_at), now));
-        self.moves.push((run, job, next));
+        let Some(DelayedJob { job, delay, defined_at, now }) = self.followed_runs.remove(&run) else { return };
+        let next_fire_at = delay.map(|delay| fire_after_delay((fire_at, finished_at), (delay, defined_at), now));
+        self.moves.push((run, job, next_fire_at));
     }
 
     /// Leaves out the runs that await their children, and adds those whose last child has just ended.
     pub(in crate::sql) async fn fold(
         &mut self,
         tx: &mut Tx<'_>,
-        awaiting: &[(JobId, RunId)],
+        awaiting_runs: &[(JobId, RunId)],
         ended_parents: &[(JobId, RunId)],
     ) -> Result<()> {
-        self.moves.retain(|(run, ..)| !awaiting.iter().any(|(_, waiting)| waiting == run));
+        self.moves.retain(|(run, ..)| !awaiting_runs.iter().any(|(_, awaiting_run)| awaiting_run == run));
         self.read(tx, ended_parents.iter().map(|(job, _)| job.get()).collect()).await?;
         for (_, run) in ended_parents {
-            let is_known = self.moves.iter().any(|(moved, ..)| moved == run);
-            if let Some(now) = self.followed.get(run).filter(|_| !is_known).map(|job| job.now) {
+            let is_known = self.moves.iter().any(|(moved_run, ..)| moved_run == run);
+            if let Some(now) = self.followed_runs.get(run).filter(|_| !is_known).map(|job| job.now) {
                 self.end(*run, now, now);
             }
         }
@@ -98,9 +98,10 @@ impl Delays {
     /// Writes the next fires of the jobs; returns the earliest of them.
     pub(in crate::sql) async fn write(self, tx: &mut Tx<'_>) -> Result<Option<Timestamp>> {
         for chunk in self.moves.chunks(CHUNK_MAX) {
-            let query = Query::new(&MOVE_FOLLOWED).rows(chunk, |query, (_, job, next)| query.int(*job).opt_at(*next));
+            let query = Query::new(&MOVE_FOLLOWED)
+                .rows(chunk, |query, (_, job, next_fire_at)| query.int(*job).opt_at(*next_fire_at));
             tx.execute_all(query, chunk.len()).await?;
         }
-        Ok(self.moves.iter().filter_map(|(.., next)| *next).min())
+        Ok(self.moves.iter().filter_map(|(.., next_fire_at)| *next_fire_at).min())
     }
 }

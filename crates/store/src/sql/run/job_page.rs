@@ -11,7 +11,7 @@ use crate::ledger::RunQuery;
 use crate::sql::SqlStore;
 use crate::sql::query::{Query, Reader, Statement};
 use crate::sql::rows::{self, run_columns};
-use crate::sql::run::read::{are_open, with_all_statuses, with_statuses};
+use crate::sql::run::read::{are_open, bind_all_statuses, bind_statuses};
 use crate::sql::run::search::END_OF_JOB;
 use crate::{Result, Runs as _};
 
@@ -144,18 +144,18 @@ impl SqlStore {
         query: &RunQuery,
     ) -> Result<Vec<Run>> {
         let (is_within, apps) = apps_within(query);
-        let mut open: Vec<Run> = Vec::new();
+        let mut open_runs: Vec<Run> = Vec::new();
         for node in self.node_ids().await? {
-            let page = with_all_statuses(Query::new(&LIST_OPEN_OF_JOB).int(node), &query.statuses);
+            let page = bind_all_statuses(Query::new(&LIST_OPEN_OF_JOB).int(node), &query.statuses);
             let page = place.add(page.int(job.get()).int(namespace.get())).int(is_within);
             let page = page.list(apps.iter().copied()).int(query.limit.into());
-            open.append(&mut rows::runs(&self.rows(page).await?)?);
+            open_runs.append(&mut rows::runs(&self.rows(page).await?)?);
         }
-        open.sort_by_key(|run| Reverse((run.fire_at, run.cause, run.shard_index)));
+        open_runs.sort_by_key(|run| Reverse((run.fire_at, run.cause, run.shard_index)));
         // A run can move to another node between two statements.
-        open.dedup_by_key(|run| run.id);
-        open.truncate(usize::try_from(query.limit).unwrap_or(usize::MAX));
-        Ok(open)
+        open_runs.dedup_by_key(|run| run.id);
+        open_runs.truncate(usize::try_from(query.limit).unwrap_or(usize::MAX));
+        Ok(open_runs)
     }
 
     async fn read_runs_by_steps(
@@ -166,7 +166,7 @@ impl SqlStore {
     ) -> Result<Vec<Run>> {
         let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
         let mut step = query.limit.max(1).saturating_mul(STEP_COUNT).min(STEP_COUNT_MAX);
-        let mut found: Vec<Run> = Vec::new();
+        let mut runs: Vec<Run> = Vec::new();
         loop {
             let end = Query::new(&END_OF_JOB).int(job.get()).int(place.fire_at).int(i64::from(step) - 1);
             let end = self.row(end).await?;
@@ -177,16 +177,16 @@ impl SqlStore {
                 place.add(page.int(from.unwrap_or(i64::MIN)))
             };
             let page = match &query.within {
-                None => with_statuses(page(&LIST_OF_JOB_BY_STATUS), &query.statuses),
-                Some(apps) => with_all_statuses(page(&LIST_OF_JOB_OF_APPS), &query.statuses)
+                None => bind_statuses(page(&LIST_OF_JOB_BY_STATUS), &query.statuses),
+                Some(apps) => bind_all_statuses(page(&LIST_OF_JOB_OF_APPS), &query.statuses)
                     .list(apps.iter().map(|app| app.get())),
             };
-            found.append(&mut rows::runs(&self.rows(page.int(query.limit.into())).await?)?);
-            let Some(from) = from.filter(|_| found.len() < limit) else { break };
+            runs.append(&mut rows::runs(&self.rows(page.int(query.limit.into())).await?)?);
+            let Some(from) = from.filter(|_| runs.len() < limit) else { break };
             place = FirePlace::before(from.saturating_sub(1));
             step = step.saturating_mul(4).min(STEP_COUNT_MAX);
         }
-        found.truncate(limit);
-        Ok(found)
+        runs.truncate(limit);
+        Ok(runs)
     }
 }

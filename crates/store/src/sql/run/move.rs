@@ -159,19 +159,19 @@ impl Move for SqlStore {
 
     async fn unsent_runs_of_jobs(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<UnsentRun>> {
         let jobs: Vec<i64> = jobs.iter().map(|job| job.get()).collect();
-        let (mut open, mut unsent) = (BTreeSet::new(), Vec::new());
+        let (mut open_ids, mut unsent_runs) = (BTreeSet::new(), Vec::new());
         for query in
             (OpenRunsOfNode { node: token.node, below_epoch: i64::MAX }).of_jobs(self.statements.dialect(), &jobs)
         {
-            open.extend(read_ids(&self.rows(query).await?, "run", "id")?);
+            open_ids.extend(read_ids(&self.rows(query).await?, "run", "id")?);
         }
-        for chunk in Vec::from_iter(open).chunks(CHUNK_MAX) {
+        for chunk in Vec::from_iter(open_ids).chunks(CHUNK_MAX) {
             let query = Query::new(&READ_UNSENT_AMONG).list(chunk.iter().copied());
             for row in self.rows(query.int(token.node.get()).int(token.epoch)).await? {
-                unsent.push(unsent_run(&row)?);
+                unsent_runs.push(unsent_run(&row)?);
             }
         }
-        Ok(unsent)
+        Ok(unsent_runs)
     }
 
     async fn jobs_at(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobAtHome>> {
@@ -228,16 +228,17 @@ impl Move for SqlStore {
             if !is_dead || !tx.is_lease_valid(token).await? {
                 return Ok(0);
             }
-            let locked = tx.lock_moving(&jobs, dead).await?;
+            let locked_jobs = tx.lock_moving(&jobs, dead).await?;
             // If a late commit under the dead epoch adds a run, the job moves when that run is adopted.
-            let busy: HashSet<i64> = tx.open_of_jobs(&locked, dead).await?.into_iter().map(|run| run.job).collect();
-            let idle: Vec<i64> = locked.into_iter().filter(|job| !busy.contains(job)).collect();
-            if idle.is_empty() {
+            let busy_jobs: HashSet<i64> =
+                tx.open_of_jobs(&locked_jobs, dead).await?.into_iter().map(|run| run.job).collect();
+            let idle_jobs: Vec<i64> = locked_jobs.into_iter().filter(|job| !busy_jobs.contains(job)).collect();
+            if idle_jobs.is_empty() {
                 return Ok(0);
             }
-            let free = Query::new(&FREE_HOMES).list(idle.iter().copied()).int(dead.get());
-            tx.execute_all(free, idle.len()).await?;
-            Ok(u64::try_from(idle.len()).unwrap_or(u64::MAX))
+            let query = Query::new(&FREE_HOMES).list(idle_jobs.iter().copied()).int(dead.get());
+            tx.execute_all(query, idle_jobs.len()).await?;
+            Ok(u64::try_from(idle_jobs.len()).unwrap_or(u64::MAX))
         })
     }
 }
@@ -299,21 +300,22 @@ impl Tx<'_> {
         moves: &[HomeMove],
         not_before: Timestamp,
     ) -> Result<(MovedJobs, BTreeMap<i64, i64>)> {
-        let (mut moved, mut takers) = (MovedJobs::default(), BTreeMap::new());
+        let (mut moved_jobs, mut takers) = (MovedJobs::default(), BTreeMap::new());
         if !self.is_lease_valid(token).await? {
-            return Ok((moved, takers));
+            return Ok((moved_jobs, takers));
         }
-        let targets: BTreeMap<i64, i64> = moves.iter().map(|one| (one.job.get(), one.to.get())).collect();
+        let targets: BTreeMap<i64, i64> =
+            moves.iter().map(|job_move| (job_move.job.get(), job_move.to.get())).collect();
         for to in targets.values().copied().collect::<BTreeSet<_>>() {
             takers.extend(self.epoch_of_taker(to).await?.map(|epoch| (to, epoch)));
         }
         let jobs: Vec<i64> = targets.iter().filter(|(_, to)| takers.contains_key(to)).map(|(job, _)| *job).collect();
         let locked_jobs = self.lock_moving(&jobs, token.node).await?;
-        let named: HashSet<i64> = moves.iter().flat_map(|one| &one.runs).map(|run| run.get()).collect();
+        let run_ids: HashSet<i64> = moves.iter().flat_map(|job_move| &job_move.runs).map(|run| run.get()).collect();
         let mut runs: HashMap<i64, Vec<i64>> = HashMap::new();
         let mut staying_jobs = HashSet::new();
         for run in self.open_of_jobs(&locked_jobs, token.node).await? {
-            if named.contains(&run.id) && run.may_move(token, not_before) {
+            if run_ids.contains(&run.id) && run.may_move(token, not_before) {
                 runs.entry(run.job).or_default().push(run.id);
             } else {
                 staying_jobs.insert(run.job);
@@ -323,17 +325,17 @@ impl Tx<'_> {
             .retain(|to, _| locked_jobs.iter().any(|job| targets.get(job) == Some(to) && !staying_jobs.contains(job)));
         for (to, epoch) in &takers {
             let (to, epoch) = (*to, *epoch);
-            let goes = |job: &&i64| targets.get(*job) == Some(&to) && !staying_jobs.contains(*job);
-            let jobs: Vec<i64> = locked_jobs.iter().filter(goes).copied().collect();
+            let moves_there = |job: &&i64| targets.get(*job) == Some(&to) && !staying_jobs.contains(*job);
+            let jobs: Vec<i64> = locked_jobs.iter().filter(moves_there).copied().collect();
             let query = Query::new(&MOVE_JOBS).int(to).list(jobs.iter().copied()).int(token.node.get());
             self.execute_all(query, jobs.len()).await?;
             let mut runs: Vec<i64> = jobs.iter().filter_map(|job| runs.get(job)).flatten().copied().collect();
             runs.sort_unstable();
             self.move_runs(&runs, (to, epoch)).await?;
-            moved.jobs.extend(jobs.into_iter().map(JobId::new));
-            moved.runs.extend(runs.into_iter().map(RunId::new));
+            moved_jobs.jobs.extend(jobs.into_iter().map(JobId::new));
+            moved_jobs.runs.extend(runs.into_iter().map(RunId::new));
         }
-        Ok((moved, takers))
+        Ok((moved_jobs, takers))
     }
 
     async fn lock_moving(&mut self, jobs: &[i64], home: NodeId) -> Result<Vec<i64>> {
@@ -353,13 +355,13 @@ impl Tx<'_> {
         for query in (OpenRunsOfNode { node, below_epoch: i64::MAX }).of_jobs(self.store.statements.dialect(), jobs) {
             ids.extend(read_ids(&self.rows(query).await?, "run", "id")?);
         }
-        let (ids, mut open) = (Vec::from_iter(ids), Vec::new());
+        let (ids, mut open_runs) = (Vec::from_iter(ids), Vec::new());
         for chunk in ids.chunks(CHUNK_MAX) {
             for row in self.rows(Query::new(&LOCK_OPEN_RUNS).list(chunk.iter().copied())).await? {
-                open.push(open_run(&row)?);
+                open_runs.push(open_run(&row)?);
             }
         }
-        Ok(open)
+        Ok(open_runs)
     }
 
     /// Locks jobs first and then runs, each in the order of ids, as adoption does.
@@ -369,33 +371,33 @@ impl Tx<'_> {
         jobs: &[(i64, BTreeSet<i64>)],
         to: (NodeId, i64),
     ) -> Result<Vec<RunId>> {
-        let (mut own, mut joining) = (Vec::new(), Vec::new());
+        let (mut own_ids, mut joining) = (Vec::new(), Vec::new());
         for row in self.rows(Query::new(&LOCK_DUE).list(jobs.iter().map(|(job, _)| *job))).await? {
             let mut columns = Reader::new(&row, "job_due");
             let (job, home) = (columns.int("job_id")?, columns.int("home")?);
             if home == token.node.get() {
-                own.push(job);
+                own_ids.push(job);
             } else if home == to.0.get() {
                 joining.push(job);
             }
         }
-        let named: BTreeSet<i64> = jobs.iter().flat_map(|(_, runs)| runs).copied().collect();
+        let run_ids: BTreeSet<i64> = jobs.iter().flat_map(|(_, runs)| runs).copied().collect();
         let mut moving_runs = self.lock_unsent_runs(token, jobs, &joining).await?;
         let mut staying_jobs = HashSet::new();
-        let mut open = Vec::new();
-        for run in self.open_of_jobs(&own, token.node).await? {
-            if named.contains(&run.id) && run.is_unsent(token) && !run.is_shard {
-                open.push((run.job, run.id));
+        let mut open_runs = Vec::new();
+        for run in self.open_of_jobs(&own_ids, token.node).await? {
+            if run_ids.contains(&run.id) && run.is_unsent(token) && !run.is_shard {
+                open_runs.push((run.job, run.id));
             } else {
                 staying_jobs.insert(run.job);
             }
         }
-        own.retain(|job| !staying_jobs.contains(job));
-        if !own.is_empty() {
-            let query = Query::new(&MOVE_JOBS).int(to.0.get()).list(own.iter().copied()).int(token.node.get());
-            self.execute_all(query, own.len()).await?;
+        own_ids.retain(|job| !staying_jobs.contains(job));
+        if !own_ids.is_empty() {
+            let query = Query::new(&MOVE_JOBS).int(to.0.get()).list(own_ids.iter().copied()).int(token.node.get());
+            self.execute_all(query, own_ids.len()).await?;
         }
-        moving_runs.extend(open.into_iter().filter(|(job, _)| !staying_jobs.contains(job)).map(|(_, run)| run));
+        moving_runs.extend(open_runs.into_iter().filter(|(job, _)| !staying_jobs.contains(job)).map(|(_, run)| run));
         moving_runs.sort_unstable();
         self.move_runs(&moving_runs, (to.0.get(), to.1)).await?;
         Ok(moving_runs.into_iter().map(RunId::new).collect())

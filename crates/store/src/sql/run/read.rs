@@ -171,32 +171,32 @@ pub(in crate::sql) struct EarlierAttempts {
 impl Tx<'_> {
     /// The earlier attempts of these runs. Runs without earlier attempts are left out.
     pub(in crate::sql) async fn earlier_attempts(&mut self, runs: &[RunId]) -> Result<Vec<EarlierAttempts>> {
-        let mut earlier = Vec::new();
+        let mut earlier_attempts = Vec::new();
         for chunk in runs.chunks(CHUNK_MAX) {
             for row in self.rows(Query::new(&COUNT_EARLIER).list(chunk.iter().map(|run| run.get()))).await? {
                 let mut columns = Reader::new(&row, "run_attempt");
                 let (run, begun_count) = (RunId::new(columns.int("run_id")?), columns.int("begun_count")?);
                 let unreceived_count = columns.int("attempt_count")? - begun_count;
-                earlier.push(EarlierAttempts {
+                earlier_attempts.push(EarlierAttempts {
                     run,
                     may_have_begun: begun_count > 0,
                     unreceived_count: i32::try_from(unreceived_count).unwrap_or(i32::MAX),
                 });
             }
         }
-        Ok(earlier)
+        Ok(earlier_attempts)
     }
 }
 
 #[async_trait]
 impl Runs for SqlStore {
     async fn runs(&self, ids: &[RunId]) -> Result<Vec<Run>> {
-        let mut found = Vec::with_capacity(ids.len());
+        let mut attempts = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(CHUNK_MAX) {
             let rows = self.rows(Query::new(&rows::READ_RUNS).list(chunk.iter().map(|id| id.get()))).await?;
-            found.append(&mut rows::runs(&rows)?);
+            attempts.append(&mut rows::runs(&rows)?);
         }
-        Ok(found)
+        Ok(attempts)
     }
 
     async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>> {
@@ -253,13 +253,13 @@ impl Runs for SqlStore {
             _ => &LIST_BY_STATUS,
         };
         let page = Query::new(statement).int(namespace.get()).int(query.after.map_or(i64::MAX, RunId::get));
-        let page = with_statuses(page, &query.statuses).int(query.limit.into());
+        let page = bind_statuses(page, &query.statuses).int(query.limit.into());
         rows::runs(&self.rows(page).await?)
     }
 
     async fn count_held(&self, namespace: NamespaceId) -> Result<Vec<HeldCount>> {
         let rows = self.rows(Query::new(&COUNT_HELD).int(namespace.get())).await?;
-        let held = |row: &AnyRow| {
+        let held_count = |row: &AnyRow| {
             let mut columns = Reader::new(row, "run");
             Ok(HeldCount {
                 app: AppId::new(columns.int("app_id")?),
@@ -267,7 +267,7 @@ impl Runs for SqlStore {
                 count: u64::try_from(columns.int("held_count")?).unwrap_or(0),
             })
         };
-        rows.iter().map(held).collect()
+        rows.iter().map(held_count).collect()
     }
 
     async fn held_runs(&self, namespace: NamespaceId, app: AppId, executor: &str, limit: u32) -> Result<Vec<Run>> {
@@ -281,25 +281,25 @@ impl Runs for SqlStore {
     }
 
     async fn runs_below(&self, parents: &[RunId], limit: u32) -> Result<Vec<Run>> {
-        let mut found = Vec::new();
+        let mut runs = Vec::new();
         for chunk in parents.chunks(CHUNK_MAX) {
             let query = Query::new(&LIST_BELOW).list(chunk.iter().map(|id| id.get())).int(limit.into());
-            found.append(&mut rows::runs(&self.rows(query).await?)?);
+            runs.append(&mut rows::runs(&self.rows(query).await?)?);
         }
-        found.sort_by_key(|run| run.id);
-        found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-        Ok(found)
+        runs.sort_by_key(|run| run.id);
+        runs.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(runs)
     }
 
     async fn planned_rows(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<Run>> {
-        let before = self.row(Query::new(&READ_PLANNED_BEFORE).int(job.get()).at(from)).await?;
-        let before = before.as_ref().map(rows::run).transpose()?;
+        let row_before = self.row(Query::new(&READ_PLANNED_BEFORE).int(job.get()).at(from)).await?;
+        let run_before = row_before.as_ref().map(rows::run).transpose()?;
         let reaches = |run: &Run| run.span_end_at.is_some_and(|end| end >= from);
-        let mut planned: Vec<Run> = before.into_iter().filter(reaches).collect();
+        let mut planned_runs: Vec<Run> = run_before.into_iter().filter(reaches).collect();
         let query = Query::new(&LIST_PLANNED).int(job.get()).at(from).at(to).int(limit.into());
-        planned.append(&mut rows::runs(&self.rows(query).await?)?);
-        planned.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-        Ok(planned)
+        planned_runs.append(&mut rows::runs(&self.rows(query).await?)?);
+        planned_runs.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(planned_runs)
     }
 
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>> {
@@ -336,7 +336,7 @@ impl SqlStore {
             _ => &LIST_OF_APPS,
         };
         let page = Query::new(statement).int(namespace.get()).int(query.after.map_or(i64::MAX, RunId::get));
-        let page = with_all_statuses(page, &query.statuses);
+        let page = bind_all_statuses(page, &query.statuses);
         rows::runs(&self.rows(page.list(apps.iter().map(|app| app.get())).int(query.limit.into())).await?)
     }
 
@@ -373,13 +373,13 @@ fn are_unsuccessful(statuses: &[RunStatus]) -> bool {
 
 /// Adds as many arguments as there are statuses, by repeating some. This is needed because a statement can have only one list of variable
 /// length.
-pub(super) fn with_all_statuses(query: Query, statuses: &[RunStatus]) -> Query {
-    let wanted = if statuses.is_empty() { RunStatus::ALL } else { statuses };
-    let all = wanted.iter().cycle().take(RunStatus::ALL.len());
-    all.fold(query, |query, status| query.text(status.as_str()))
+pub(super) fn bind_all_statuses(query: Query, statuses: &[RunStatus]) -> Query {
+    let asked_statuses = if statuses.is_empty() { RunStatus::ALL } else { statuses };
+    let cycled_statuses = asked_statuses.iter().cycle().take(RunStatus::ALL.len());
+    cycled_statuses.fold(query, |query, status| query.text(status.as_str()))
 }
 
-pub(super) fn with_statuses(query: Query, statuses: &[RunStatus]) -> Query {
+pub(super) fn bind_statuses(query: Query, statuses: &[RunStatus]) -> Query {
     if statuses.is_empty() {
         return query;
     }

@@ -45,17 +45,18 @@ impl SqlStore {
             return Ok(Vec::new());
         }
         let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
-        let before = query.after.map_or(i64::MAX, RunId::get);
-        let near = query.limit.max(1).saturating_mul(NEAR_COUNT).min(NEAR_COUNT_MAX);
-        let end = self.row(Query::new(&END_OF_OPEN[0]).int(namespace.get()).int(before).int(near.into())).await?;
+        let before_id = query.after.map_or(i64::MAX, RunId::get);
+        let near_count = query.limit.max(1).saturating_mul(NEAR_COUNT).min(NEAR_COUNT_MAX);
+        let end =
+            self.row(Query::new(&END_OF_OPEN[0]).int(namespace.get()).int(before_id).int(near_count.into())).await?;
         let end = end.map(|row| Reader::new(&row, "run").int("id")).transpose()?;
-        let page = Query::new(&LIST_RUNNING_NEAR).int(namespace.get()).int(end.unwrap_or(i64::MIN)).int(before);
+        let page = Query::new(&LIST_RUNNING_NEAR).int(namespace.get()).int(end.unwrap_or(i64::MIN)).int(before_id);
         let page = page.int(is_within).list(apps.iter().copied()).int(query.limit.into());
-        let running = rows::runs(&self.rows(page).await?)?;
-        if end.is_none() || running.len() >= limit {
-            return Ok(running);
+        let running_runs = rows::runs(&self.rows(page).await?)?;
+        if end.is_none() || running_runs.len() >= limit {
+            return Ok(running_runs);
         }
-        let page = Query::new(&LIST_RUNNING).int(namespace.get()).int(before).int(is_within);
+        let page = Query::new(&LIST_RUNNING).int(namespace.get()).int(before_id).int(is_within);
         let page = page.list(apps.iter().copied()).int(query.limit.into());
         rows::runs(&self.rows(page).await?)
     }
