@@ -121,7 +121,6 @@ impl Role {
 /// A role at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Grant {
-    /// The role.
     pub role: Role,
     /// The namespace; `None` for every namespace.
     pub namespace: Option<NamespaceId>,

@@ -49,7 +49,6 @@ pub struct JobWithoutExecutor {
 /// A run that is under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunUnderWay {
-    /// The run.
     pub run: RunId,
     /// The name of its job.
     pub job: String,
@@ -64,9 +63,7 @@ pub struct RunUnderWay {
 pub struct AttentionFacts {
     /// Jobs whose newest runs failed.
     pub failing: Vec<FailingJob>,
-    /// Jobs without an executor.
     pub without_executor: Vec<JobWithoutExecutor>,
-    /// Runs under way.
     pub under_way: Vec<RunUnderWay>,
     /// The 99th percentile of the lateness of the runs of the last minutes.
     pub lateness: Option<Duration>,

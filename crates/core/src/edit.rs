@@ -30,7 +30,6 @@ const COMPARED_MAX: usize = 10_000;
 /// future.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FutureRow {
-    /// The run.
     pub id: RunId,
     /// Its instant.
     pub fire_at: Timestamp,
@@ -43,7 +42,6 @@ pub struct FutureRow {
 /// The state of a job when it is edited.
 #[derive(Clone, Copy, Debug)]
 pub struct EditContext<'a> {
-    /// The job.
     pub job: JobId,
     /// The instant that its fixed rates count from.
     pub anchor: Timestamp,
@@ -68,7 +66,6 @@ pub struct EditContext<'a> {
 /// A row that runs under the new definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MovedRow {
-    /// The run.
     pub id: RunId,
     /// When it may start, by the new definition.
     pub due_at: Timestamp,

@@ -147,7 +147,6 @@ pub const XXL_SETTING: &str = "xxl_networks";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{address} is {kind}, which the setting {setting} does not name")]
 pub struct AddressRefused {
-    /// The address.
     pub address: IpAddr,
     /// Its purpose.
     pub kind: AddressKind,

@@ -18,7 +18,6 @@ pub const FIRE_COUNT_MAX: usize = 100;
 /// The instants that a plan depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct LookAhead {
-    /// The present.
     pub now: Timestamp,
     /// When the servers last had no due fire left to claim: a fire that became late after that is late, not missed.
     pub caught_up_at: Timestamp,

@@ -49,7 +49,6 @@ pub struct Preview {
     pub zone: Tz,
     /// The next fires; none for a fixed delay or a job that follows others, because their instants depend on runs.
     pub fires: Vec<PreviewFire>,
-    /// Warnings.
     pub warnings: Vec<Warning>,
 }
 

@@ -14,9 +14,7 @@ pub const ROOT_SHARD: i32 = -1;
 pub struct Run {
     /// Assigned by the node that claimed it; rises with time.
     pub id: RunId,
-    /// Its namespace.
     pub namespace: NamespaceId,
-    /// The job.
     pub job: JobId,
     /// The version of the definition that it runs under.
     pub job_version: i64,
@@ -32,7 +30,6 @@ pub struct Run {
     pub shard_total: Option<i32>,
     /// Why it exists.
     pub trigger: Trigger,
-    /// Its status.
     pub status: RunStatus,
     /// The reason for its status.
     pub reason: Option<Reason>,
@@ -93,7 +90,6 @@ pub struct Run {
 pub struct RunJob {
     /// The job's namespace.
     pub namespace: NamespaceId,
-    /// The job.
     pub job: JobId,
     /// The version of the definition that the run runs under.
     pub job_version: i64,

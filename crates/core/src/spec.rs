@@ -181,7 +181,6 @@ const fn default_queue_timeout() -> Duration {
 pub struct ParentSpec<'s> {
     /// Where it is named: `/schedule/after/0`.
     pub pointer: String,
-    /// Its name.
     pub name: &'s str,
     /// How it must have ended.
     pub on: AfterWhat,

@@ -33,7 +33,6 @@ pub enum Security {
 pub struct MailServer {
     /// Its name or address. With TLS, its certificate must be valid for it.
     pub host: String,
-    /// Its port.
     pub port: u16,
     /// How the connection is encrypted.
     pub security: Security,
@@ -61,9 +60,7 @@ pub struct Mail {
     pub from: String,
     /// The recipients' addresses.
     pub to: Vec<String>,
-    /// The subject.
     pub subject: String,
-    /// The text.
     pub text: String,
     /// The text as HTML.
     pub html: String,

@@ -34,9 +34,7 @@ pub const PAGE_MAX: u32 = 500;
 /// A stored rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleRecord {
-    /// Its id.
     pub id: AlertRuleId,
-    /// Its namespace.
     pub namespace: NamespaceId,
     /// The number of its definition, from 1. A save whose `If-Match` names another number is refused.
     pub version: i64,
@@ -44,7 +42,6 @@ pub struct RuleRecord {
     pub spec: RuleSpec,
     /// Name of the caller that saved it.
     pub author: String,
-    /// When it was created.
     pub created_at: Timestamp,
     /// When it was last saved.
     pub updated_at: Timestamp,
@@ -70,7 +67,6 @@ pub struct RuleProgress {
 pub struct RuleChange<'a> {
     /// The id to use if the rule does not exist yet.
     pub id: AlertRuleId,
-    /// Its namespace.
     pub namespace: NamespaceId,
     /// The version that the author saw, 0 for none; `None` to overwrite any version.
     pub expected_version: Option<i64>,
@@ -80,7 +76,6 @@ pub struct RuleChange<'a> {
     pub author: &'a str,
     /// When it is evaluated next. Ignored if an evaluation is due and the rule still watches the same things: that evaluation stays due.
     pub check_at: Option<Timestamp>,
-    /// The current time.
     pub now: Timestamp,
 }
 
@@ -130,11 +125,8 @@ pub enum RuleDeleted {
 /// A run that failed or was skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AlertEvent {
-    /// The run.
     pub run: RunId,
-    /// Its app.
     pub app: AppId,
-    /// Its job.
     pub job: JobId,
     /// Its verdict.
     pub status: RunStatus,
@@ -147,7 +139,6 @@ pub struct AlertEvent {
 /// An incident with its rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IncidentRecord {
-    /// The incident.
     pub incident: Incident,
     /// The rule's id.
     pub rule: AlertRuleId,
@@ -166,7 +157,6 @@ impl IncidentRecord {
 /// Selects incidents, the newest first.
 #[derive(Clone, Copy, Debug)]
 pub struct IncidentQuery<'a> {
-    /// Their namespace.
     pub namespace: NamespaceId,
     /// Only open ones, or only resolved ones.
     pub is_open: Option<bool>,
@@ -183,9 +173,7 @@ pub struct IncidentQuery<'a> {
 /// A silence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SilenceRecord {
-    /// Its id.
     pub id: SilenceId,
-    /// Its namespace.
     pub namespace: NamespaceId,
     /// The incidents that it matches.
     pub spec: SilenceSpec,
@@ -193,16 +181,13 @@ pub struct SilenceRecord {
     pub author: String,
     /// The reason that the author gave.
     pub reason: String,
-    /// When it was created.
     pub created_at: Timestamp,
-    /// Its end.
     pub ends_at: Timestamp,
 }
 
 /// The decisions of one evaluation of a namespace's rules.
 #[derive(Clone, Debug)]
 pub struct AlertWrite<'a> {
-    /// The namespace.
     pub namespace: NamespaceId,
     /// The version of the namespace's alerts that the decisions are based on.
     pub version: i64,
@@ -223,7 +208,6 @@ pub struct AlertWrite<'a> {
 /// When an expectation of a job is checked next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpectCheck {
-    /// The job.
     pub job: JobId,
     /// The kind of expectation.
     pub kind: ExpectKind,
@@ -270,7 +254,6 @@ pub(crate) fn first_checks(
 /// When a rule is evaluated next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleCheck {
-    /// The rule.
     pub rule: AlertRuleId,
     /// The instant; `None` for never.
     pub at: Option<Timestamp>,
@@ -281,17 +264,11 @@ pub struct RuleCheck {
 /// A job as rules see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchedJob {
-    /// The job.
     pub id: JobId,
-    /// Its name.
     pub name: String,
-    /// Its app.
     pub app: AppId,
-    /// The name of its app.
     pub app_name: String,
-    /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// When it was created.
     pub created_at: Timestamp,
     /// The planned instant of the newest run that is known to have succeeded. A later success is perhaps not counted yet.
     pub succeeded_at: Option<Timestamp>,
@@ -302,15 +279,12 @@ pub struct WatchedJob {
 /// A stored maintenance window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MaintenanceRecord {
-    /// The window.
     pub window: MaintenanceWindow,
-    /// The name of its app.
     pub app_name: Option<String>,
     /// The reason that the author gave.
     pub reason: String,
     /// Name of the caller that planned it.
     pub author: String,
-    /// When it was created.
     pub created_at: Timestamp,
 }
 

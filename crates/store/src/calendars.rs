@@ -18,9 +18,7 @@ pub const CALENDAR_JOB_COUNT_SHOWN: u32 = 10;
 /// A calendar with its newest version.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CalendarRecord {
-    /// Its id.
     pub id: CalendarId,
-    /// Its namespace.
     pub namespace: NamespaceId,
     /// The number of this version, from 1. A save whose `If-Match` names another number is refused.
     pub version: i64,
@@ -39,7 +37,6 @@ pub struct CalendarRecord {
 pub struct CalendarChange<'a> {
     /// The id to use if the calendar does not exist yet.
     pub id: CalendarId,
-    /// Its namespace.
     pub namespace: NamespaceId,
     /// The version that the author saw, 0 for none; `None` to overwrite any version.
     pub expected_version: Option<i64>,
@@ -49,7 +46,6 @@ pub struct CalendarChange<'a> {
     pub expanded_rule: &'a Rule,
     /// Name of the caller that saves it.
     pub author: &'a str,
-    /// The current time.
     pub now: Timestamp,
 }
 

@@ -14,31 +14,23 @@ use crate::error::Result;
 /// A namespace: a tenant, or an environment such as a test system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace {
-    /// Its id.
     pub id: NamespaceId,
-    /// Its name.
     pub name: String,
 }
 
 /// A group of executors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct App {
-    /// Its id.
     pub id: AppId,
-    /// Its namespace.
     pub namespace: NamespaceId,
-    /// Its name.
     pub name: String,
 }
 
 /// A job with its newest definition.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobRecord {
-    /// Its id.
     pub id: JobId,
-    /// Its namespace.
     pub namespace: NamespaceId,
-    /// Its app.
     pub app: AppId,
     /// The number of its definition, from 1. A save whose `If-Match` names another number is refused.
     pub version: i64,
@@ -61,9 +53,7 @@ pub struct JobRecord {
 /// The version of a calendar by which a definition is planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PinnedCalendar {
-    /// The calendar.
     pub id: CalendarId,
-    /// Its version.
     pub version: i64,
 }
 
@@ -96,15 +86,11 @@ pub struct VersionRecord {
 /// A version of a job's definition as the engine needs it. The job may be a deleted one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Definition {
-    /// The job.
     pub job: JobId,
     /// The version of the definition.
     pub version: i64,
-    /// Its namespace.
     pub namespace: NamespaceId,
-    /// Name of its namespace.
     pub namespace_name: String,
-    /// Its app.
     pub app: AppId,
     /// The definition.
     pub spec: JobSpec,
@@ -117,9 +103,7 @@ pub struct Definition {
 /// A job to be created.
 #[derive(Clone, Debug)]
 pub struct NewJob {
-    /// Its id.
     pub id: JobId,
-    /// Its namespace.
     pub namespace: NamespaceId,
     /// Its app, which exists.
     pub app: AppId,
@@ -137,14 +121,12 @@ pub struct NewJob {
     pub declared: Option<JobSpec>,
     /// Name of the caller that creates it.
     pub author: String,
-    /// The current time.
     pub now: Timestamp,
 }
 
 /// A change of a job's definition.
 #[derive(Clone, Debug)]
 pub struct JobChange<'a> {
-    /// The job.
     pub id: JobId,
     /// The version that the author saw; `None` to change any version.
     pub expected_version: Option<i64>,
@@ -162,7 +144,6 @@ pub struct JobChange<'a> {
     pub author: &'a str,
     /// Id for the row that records the past fires that the change skips. Most changes skip none and do not use it.
     pub skipped_row_id: RunId,
-    /// The current time.
     pub now: Timestamp,
     /// When the definition was validated. A one-time fire (`at`) after this instant fires even if it has passed by now, because it was in
     /// the future when it was validated.
@@ -188,7 +169,6 @@ pub struct QueuedDrops<'a> {
 /// A job to be deleted.
 #[derive(Clone, Copy, Debug)]
 pub struct JobDeletion<'a> {
-    /// The job.
     pub id: JobId,
     /// The version that the author saw; `None` to delete any version.
     pub expected_version: Option<i64>,
@@ -196,7 +176,6 @@ pub struct JobDeletion<'a> {
     pub before: Option<&'a Job>,
     /// Id for the row that records the past fires that the deletion skips. Most deletions skip none and do not use it.
     pub skipped_row_id: RunId,
-    /// The current time.
     pub now: Timestamp,
     /// The greatest time that the database's clock has shown so far; later than `now` if the clock has stepped back.
     pub reached: Timestamp,
@@ -262,11 +241,9 @@ pub enum JobDeleted {
 /// A job that was deleted. Its runs are kept as long as those of other jobs, so they can still be listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeletedJob {
-    /// Its id.
     pub id: JobId,
     /// Its last app.
     pub app: AppId,
-    /// When it was deleted.
     pub deleted_at: Timestamp,
 }
 

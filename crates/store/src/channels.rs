@@ -33,7 +33,6 @@ pub const DELIVERY_COUNT_MAX: u32 = 500;
 pub struct Channel {
     /// Its id. Saving a channel under a name that exists keeps the existing id.
     pub id: ChannelId,
-    /// Its namespace.
     pub namespace: NamespaceId,
     /// Unique in its namespace.
     pub name: String,
@@ -47,7 +46,6 @@ pub struct Channel {
     pub lang: Lang,
     /// Whether messages are sent. Messages for a disabled channel are given up.
     pub is_enabled: bool,
-    /// When it was created.
     pub created_at: Timestamp,
     /// When it was last saved.
     pub updated_at: Timestamp,
@@ -99,7 +97,6 @@ pub enum ChannelDeleted {
 pub struct NewMessage {
     /// Its id: receivers get it with each try.
     pub id: MessageId,
-    /// The namespace.
     pub namespace: NamespaceId,
     /// The channel. A message to a channel that was deleted is not written.
     pub channel: ChannelId,
@@ -116,9 +113,7 @@ pub struct NewMessage {
 /// A message that waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingMessage {
-    /// Its id.
     pub id: MessageId,
-    /// The incident.
     pub incident: IncidentId,
     /// Its content.
     pub notice: Notice,
@@ -135,7 +130,6 @@ pub struct LeaseChannels<'a> {
     pub node: NodeId,
     /// Channels to leave out, because the server sends to them at the moment. At most [`LEASE_COUNT_MAX`].
     pub excluded_channels: &'a [ChannelId],
-    /// The current time.
     pub now: Timestamp,
     /// Maximum number of channels, at most [`LEASE_COUNT_MAX`].
     pub channel_max: u32,
@@ -148,7 +142,6 @@ pub struct LeaseChannels<'a> {
 /// A channel that the caller has leased, with its messages that are due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeasedChannel {
-    /// The channel.
     pub channel: Channel,
     /// The end of the lease.
     pub held_until: Timestamp,
@@ -182,11 +175,8 @@ impl AfterTry {
 /// One try to deliver a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// Its id.
     pub id: DeliveryId,
-    /// The channel.
     pub channel: ChannelId,
-    /// The message.
     pub message: MessageId,
     /// The incident; none for a test.
     pub incident: Option<IncidentId>,
@@ -209,7 +199,6 @@ pub struct Delivery {
 /// A message about an incident, and the state of its delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IncidentMessage {
-    /// Its id.
     pub id: MessageId,
     /// The name of its channel.
     pub channel: String,

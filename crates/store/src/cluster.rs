@@ -27,7 +27,6 @@ pub(crate) fn newest_of_each(mut sessions: Vec<Session>) -> Vec<Session> {
 pub struct Node {
     /// Its identity across restarts.
     pub id: NodeId,
-    /// Its name.
     pub name: String,
     /// Its newest epoch.
     pub epoch: i64,
@@ -68,7 +67,6 @@ pub struct NodeReport {
     pub refused_count: u64,
     /// 99th percentile of the lateness of the fires of the last minutes, in milliseconds; `None` if there was no fire.
     pub lateness_p99_ms: Option<u64>,
-    /// The reports of its loops.
     pub loops: Vec<LoopReport>,
 }
 
@@ -122,7 +120,6 @@ impl Default for NodeReport {
 /// A move of a job to another home, with its open runs, none of which was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HomeMove {
-    /// The job.
     pub job: JobId,
     /// All open runs of the job that its home knows. If the store has another open run of the job, the job stays.
     pub runs: Vec<RunId>,
@@ -165,15 +162,12 @@ impl Node {
 pub struct ExecutorRecord {
     /// The incarnation.
     pub id: ExecutorId,
-    /// Its namespace.
     pub namespace: NamespaceId,
-    /// Its app.
     pub app: AppId,
     /// Its stable name.
     pub name: String,
     /// The previous incarnation, if it proved one.
     pub predecessor: Option<ExecutorId>,
-    /// Version of its SDK.
     pub sdk_version: String,
     /// Its labels, as a JSON object.
     pub labels: String,
@@ -185,7 +179,6 @@ pub struct ExecutorRecord {
     pub handlers: String,
     /// SHA-256 of its secret, in hex; `None` if it has none.
     pub secret_hash: Option<String>,
-    /// When it was first seen.
     pub first_seen_at: Timestamp,
     /// When any node last heard of it.
     pub last_seen_at: Timestamp,
@@ -194,7 +187,6 @@ pub struct ExecutorRecord {
 /// The credentials of an executor: a later hello must match them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecutorProof {
-    /// Its app.
     pub app: AppId,
     /// SHA-256 of its secret, in hex; `None` if it has none.
     pub secret_hash: Option<String>,
@@ -207,7 +199,6 @@ pub struct ExecutorProof {
 pub struct SeenExecutor {
     /// The incarnation.
     pub id: ExecutorId,
-    /// Its app.
     pub app: AppId,
     /// Its stable name.
     pub name: String,

@@ -18,7 +18,6 @@ pub struct DeclaredSet {
 /// A set without its definitions: its identity, and when it was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeclaredSetHeader {
-    /// The app.
     pub app: AppId,
     /// SHA-256 of the definitions, in hex.
     pub hash: String,

@@ -112,7 +112,6 @@ pub(crate) struct FirePlan {
 pub(crate) struct FireFacts<'f> {
     pub(crate) root: &'f Root,
     pub(crate) graph: &'f Graph,
-    /// When the jobs were created.
     pub(crate) created_at_by_job: &'f BTreeMap<JobId, Timestamp>,
     /// The runs of the fire so far, by job.
     pub(crate) members: BTreeMap<JobId, Member>,

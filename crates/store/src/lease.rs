@@ -9,7 +9,6 @@ use rondel_failpoint::mutant::{self, Mutant};
 /// The lease that a node acts under; lost when its epoch is no longer the newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseToken {
-    /// The node.
     pub node: NodeId,
     /// Rises each time the node takes a new lease.
     pub epoch: i64,

@@ -45,13 +45,10 @@ pub struct LogLine {
 /// Some lines of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogChunk {
-    /// The run.
     pub run: RunId,
-    /// Its attempt.
     pub attempt: i32,
     /// Counts the chunks of the attempt from 0, or names its first line: see [`NUMBERED_BY_LINE`].
     pub sequence: i64,
-    /// The lines.
     pub lines: Vec<LogLine>,
 }
 

@@ -29,7 +29,6 @@ pub struct FailureWebhook {
     pub url: String,
     /// The secret that messages are signed with.
     pub secret: String,
-    /// When it was created.
     pub created_at: Timestamp,
     /// When its URL was last set.
     pub updated_at: Timestamp,
@@ -46,7 +45,6 @@ impl fmt::Debug for FailureWebhook {
 pub struct OutboxItem {
     /// Its id: the same at each try.
     pub id: OutboxId,
-    /// The namespace.
     pub namespace: NamespaceId,
     /// Its kind, such as [`RUN_FAILED`].
     pub kind: String,

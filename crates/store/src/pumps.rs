@@ -16,7 +16,6 @@ pub const CHECKPOINT_LEN_MAX: usize = 4 * 1024;
 /// A job that is a pump job, or was one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PumpJob {
-    /// The job.
     pub job: JobId,
     /// The version of its newest definition.
     pub version: i64,

@@ -66,7 +66,6 @@ pub(crate) fn most_frequent(mut messages: Vec<FailureMessage>, limit: u32) -> Ve
 /// Selects failures by message.
 #[derive(Clone, Copy, Debug)]
 pub struct FailureQuery<'a> {
-    /// Their namespace.
     pub namespace: NamespaceId,
     /// Only those of these jobs.
     pub jobs: Option<&'a [JobId]>,
@@ -83,7 +82,6 @@ pub struct FailureQuery<'a> {
 /// The stored report schedule of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScheduledReport {
-    /// The namespace.
     pub namespace: NamespaceId,
     /// The number of its definition, from 1.
     pub version: i64,
@@ -102,7 +100,6 @@ pub struct ScheduledReport {
 /// A schedule to be saved, new or changed.
 #[derive(Clone, Copy, Debug)]
 pub struct ReportChange<'a> {
-    /// The namespace.
     pub namespace: NamespaceId,
     /// The definition to save, validated.
     pub spec: &'a ReportSchedule,
@@ -110,7 +107,6 @@ pub struct ReportChange<'a> {
     pub author: &'a str,
     /// When the first report is due. A report that is already due and not written yet stays due.
     pub next_at: Option<Timestamp>,
-    /// The current time.
     pub now: Timestamp,
 }
 
@@ -132,7 +128,6 @@ pub struct ReportWrite<'a> {
     pub schedule: &'a ScheduledReport,
     /// When the next one is due.
     pub next_at: Option<Timestamp>,
-    /// The current time.
     pub now: Timestamp,
     /// The message; `None` if the channel was deleted.
     pub message: Option<&'a NewMessage>,

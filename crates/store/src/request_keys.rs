@@ -19,11 +19,9 @@ pub struct KeyedCall<'a> {
 /// A stored answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredAnswer {
-    /// Its status.
     pub status: u16,
     /// Its headers, as a JSON object.
     pub headers: String,
-    /// Its body.
     pub body: String,
 }
 

@@ -142,9 +142,7 @@ pub struct PointQuery<'a> {
 /// How the newest counted runs of a job ended, in the order of their planned instants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewestOutcomes {
-    /// The job.
     pub job: JobId,
-    /// Its namespace.
     pub namespace: NamespaceId,
     /// The app of its newest counted run.
     pub app: AppId,
@@ -208,7 +206,6 @@ impl NewestOutcomes {
 /// The facts about a job's runs and its schedule from which the state of the job follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobActivity {
-    /// The job.
     pub job: JobId,
     /// Whether its newest verdict is a failure; cancelled and skipped runs do not count.
     pub is_failing: bool,
@@ -233,7 +230,6 @@ pub(crate) const fn decides_failing(status: RunStatus) -> Option<bool> {
 /// How often a job's runs ended with one status other than success, among the newest rows of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnsuccessfulRuns {
-    /// The job.
     pub job: JobId,
     /// How they ended.
     pub status: RunStatus,
@@ -248,15 +244,11 @@ pub struct UnsuccessfulRuns {
 /// A run as a chart shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChartRun {
-    /// The run.
     pub id: RunId,
-    /// The job.
     pub job: JobId,
-    /// Its app.
     pub app: AppId,
     /// The planned instant.
     pub fire_at: Timestamp,
-    /// Its status.
     pub status: RunStatus,
     /// When the handler began.
     pub started_at: Option<Timestamp>,
@@ -293,7 +285,6 @@ impl From<&Run> for ChartRun {
 /// Open runs of one job that are late, or that take a long time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenJob {
-    /// The job.
     pub job: JobId,
     /// The first of them, by id.
     pub run: RunId,
@@ -307,9 +298,7 @@ pub struct OpenJob {
 /// Selects open runs.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenQuery {
-    /// Their namespace.
     pub namespace: NamespaceId,
-    /// Their status.
     pub status: RunStatus,
     /// Only runs that are due no later than this instant.
     pub due_by: Timestamp,
@@ -324,11 +313,9 @@ pub struct OpenQuery {
 /// A job whose next fire is in a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ComingJob {
-    /// The job.
     pub job: JobId,
     /// The version of its newest definition.
     pub version: i64,
-    /// Its app.
     pub app: AppId,
     /// Its first fire that has no row.
     pub next_fire_at: Timestamp,

@@ -40,7 +40,6 @@ rondel_core::plain_word_enum! {
 /// A filter with its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedFilter {
-    /// The list.
     pub list: FilteredList,
     /// Unique per owner and list.
     pub name: String,

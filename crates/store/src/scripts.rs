@@ -15,11 +15,8 @@ pub const SCRIPT_JOB_COUNT_SHOWN: u32 = 10;
 /// A script with its newest version, without the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptRecord {
-    /// Its id.
     pub id: ScriptId,
-    /// Its namespace.
     pub namespace: NamespaceId,
-    /// Its name.
     pub name: String,
     /// Its language: the handler that runs it.
     pub language: String,
@@ -53,9 +50,7 @@ pub struct ScriptVersion {
 pub struct ScriptChange<'a> {
     /// The id to use if the script does not exist yet.
     pub id: ScriptId,
-    /// Its namespace.
     pub namespace: NamespaceId,
-    /// Its name.
     pub name: &'a str,
     /// The version that the author saw, 0 for none; `None` to overwrite any version.
     pub expected_version: Option<i64>,
@@ -67,7 +62,6 @@ pub struct ScriptChange<'a> {
     pub kept_count: u32,
     /// Name of the caller that saves it.
     pub author: &'a str,
-    /// The current time.
     pub now: Timestamp,
 }
 

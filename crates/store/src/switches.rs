@@ -6,13 +6,11 @@ use rondel_core::{AppId, Timestamp};
 /// The switch of an executor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecutorSwitch {
-    /// Its app.
     pub app: AppId,
     /// Its stable name.
     pub name: String,
     /// Its position.
     pub switch: Switch,
-    /// When it was set.
     pub set_at: Timestamp,
 }
 

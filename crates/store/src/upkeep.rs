@@ -14,7 +14,6 @@ use crate::error::Result;
 /// A job whose next fire should be set but is not, or that waits for the end of a run that has ended or was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StuckJob {
-    /// The job.
     pub job: JobId,
     /// The version of its definition.
     pub version: i64,

@@ -27,7 +27,6 @@ pub struct XxlExecutor {
     pub id: ExecutorId,
     /// The namespace of its app.
     pub namespace: NamespaceId,
-    /// Its app.
     pub app: AppId,
     /// Where servers reach it, without a slash at the end.
     pub address: String,
@@ -54,15 +53,10 @@ impl std::fmt::Debug for XxlExecutor {
 /// An attempt that is about to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewXxlRun {
-    /// The run.
     pub run: RunId,
-    /// Its attempt.
     pub attempt: i32,
-    /// Its job.
     pub job: JobId,
-    /// The executor.
     pub executor: ExecutorId,
-    /// Its app.
     pub app: AppId,
 }
 
@@ -101,17 +95,12 @@ impl XxlRunState {
 pub struct XxlRun {
     /// The number by which the executor knows it.
     pub log_id: i64,
-    /// The run.
     pub run: RunId,
-    /// Its attempt.
     pub attempt: i32,
-    /// Its job.
     pub job: JobId,
     /// The number by which the executor knows the job.
     pub number: i32,
-    /// The executor.
     pub executor: ExecutorId,
-    /// Its app.
     pub app: AppId,
     /// The node that it was sent from.
     pub node: NodeId,
@@ -177,7 +166,6 @@ pub struct XxlReport {
     pub log_id: i64,
     /// The code of the end: the executor's, [`XXL_STOPPED`], or a lower one if the server assumes the end.
     pub code: i32,
-    /// The message.
     pub message: Option<String>,
 }
 

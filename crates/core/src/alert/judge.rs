@@ -19,7 +19,6 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// The result of checking a rule's condition for one subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observation {
-    /// The subject.
     pub subject: Subject,
     /// Whether the condition holds.
     pub state: ConditionState,
@@ -63,9 +62,7 @@ impl ConditionState {
 /// A run that ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndedRun {
-    /// The run.
     pub run: RunId,
-    /// The job.
     pub job: JobId,
     /// Its planned instant.
     pub fire_at: Timestamp,

@@ -22,7 +22,6 @@ pub struct SilenceSpec {
 pub struct Silence {
     /// What it matches.
     pub spec: SilenceSpec,
-    /// Its end.
     pub ends_at: Timestamp,
     /// Whether it comes from a maintenance window, which holds back no messages about servers and tokens.
     pub is_maintenance: bool,

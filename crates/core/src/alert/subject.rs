@@ -9,7 +9,6 @@ pub struct Subject {
     pub kind: SubjectKind,
     /// Its id; 0 for a group.
     pub id: i64,
-    /// Its name.
     pub name: String,
     /// The name of its app, for a job.
     pub app: Option<String>,

@@ -153,7 +153,6 @@ impl<T: Copy + Ord> ValueCondition<T> {
 /// A condition on labels: a job must have at least one of them or, if negated, none of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelTerm {
-    /// The labels.
     pub any: Vec<LabelTest>,
     /// Whether a job must have none of them.
     pub is_not: bool,
@@ -162,7 +161,6 @@ pub struct LabelTerm {
 /// A text to search for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Text {
-    /// The text.
     pub text: String,
     /// Whether it must not occur.
     pub is_not: bool,
@@ -175,19 +173,14 @@ pub struct Filter {
     pub states: ValueCondition<JobState>,
     /// What still has to be done about a run.
     pub run_states: Vec<RunState>,
-    /// The statuses.
     pub statuses: ValueCondition<RunStatus>,
-    /// The apps.
     pub apps: ValueCondition<Pattern>,
-    /// The jobs.
     pub jobs: ValueCondition<Pattern>,
     /// Only runs that were planned for this instant or later, or created then or later.
     pub since: Option<InstantBound>,
     /// Only runs that were planned for this instant or earlier, and created by then.
     pub until: Option<InstantBound>,
-    /// The executors.
     pub executors: ValueCondition<Pattern>,
-    /// The triggers.
     pub triggers: ValueCondition<Trigger>,
     /// How long a run took.
     pub duration: LengthRange,

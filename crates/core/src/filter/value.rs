@@ -48,7 +48,6 @@ impl Pattern {
 /// A label: its key, and its value if that matters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelTest {
-    /// The key.
     pub key: String,
     /// The value; `None` for any.
     pub value: Option<String>,
@@ -149,7 +148,6 @@ fn instant(local: NaiveDateTime, zone: Tz) -> Option<Timestamp> {
 /// One side of a range of lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// The length.
     pub length: Duration,
     /// Whether the length itself passes.
     pub is_inclusive: bool,

@@ -48,7 +48,6 @@ pub struct FireInput<'a> {
     pub next_fire_at: Option<Timestamp>,
     /// The maintenance windows that apply to the job.
     pub windows: &'a [MaintenanceWindow],
-    /// The present.
     pub now: Timestamp,
     /// Rows of fires before this instant may have been removed.
     pub kept_from: Timestamp,

@@ -11,7 +11,6 @@ use crate::word_enum::word_enum;
 pub struct Owner {
     /// The group's run.
     pub run: RunId,
-    /// Its attempt.
     pub attempt: i32,
 }
 
@@ -56,7 +55,6 @@ word_enum! {
 /// An item as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Its name.
     pub name: String,
     /// Its owner; `None` while it is free.
     pub owner: Option<Owner>,

@@ -26,7 +26,6 @@ pub struct Root {
     pub version: i64,
     /// Why it exists.
     pub trigger: Trigger,
-    /// Its status.
     pub status: RunStatus,
     /// Why it ended.
     pub reason: Option<Reason>,

@@ -14,7 +14,6 @@ use crate::words::Lang;
 /// The facts about a run from which a sentence is made.
 #[derive(Clone, Copy, Debug)]
 pub struct RunStatusFacts<'a> {
-    /// Its status.
     pub status: RunStatus,
     /// The code of the reason.
     pub reason: Option<Reason>,

@@ -25,7 +25,6 @@ pub struct Candidate<'a> {
 /// A run to route, with the facts that routers use.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteRequest<'a> {
-    /// Its job.
     pub job: JobId,
     /// Key on the ring of consistent hash in place of the job's id.
     pub hash_key: Option<&'a str>,
@@ -39,7 +38,6 @@ pub struct RouteRequest<'a> {
     pub executor: Option<&'a str>,
     /// All executors that are online and eligible, in the order of their names.
     pub candidates: &'a [Candidate<'a>],
-    /// The present.
     pub now: Timestamp,
     /// A random number. It is the same for all shards of a fire, so that they go to the executors in turn, from the
     /// same one on.

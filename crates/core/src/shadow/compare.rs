@@ -19,7 +19,6 @@ pub const DIFFERENCE_COUNT_MAX: usize = 100;
 /// A fire of Rondel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RondelFire {
-    /// Its run.
     pub run: RunId,
     /// The planned instant.
     pub fire_at: Timestamp,

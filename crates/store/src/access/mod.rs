@@ -41,7 +41,6 @@ impl std::fmt::Debug for PasswordHash {
 /// A user who can sign in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
-    /// Its id.
     pub id: AccountId,
     /// The name that the user types to sign in; unique.
     pub name: String,
@@ -51,7 +50,6 @@ pub struct Account {
     pub password: Option<PasswordHash>,
     /// Whether the account is disabled. The user of a disabled account cannot sign in.
     pub disabled: bool,
-    /// When it was created.
     pub created_at: Timestamp,
     /// When its password was last set.
     pub password_changed_at: Option<Timestamp>,
@@ -68,7 +66,6 @@ pub struct AccountChange {
     pub display_name: Option<String>,
     /// Whether the account is disabled. The user of a disabled account cannot sign in.
     pub disabled: Option<bool>,
-    /// Its grants.
     pub grants: Option<Vec<Grant>>,
     /// Its link to the sign-in provider.
     pub provider_link: Option<ProviderLink>,

@@ -10,7 +10,6 @@ use crate::error::Result;
 /// A sign-in session, of either an account or a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebSession {
-    /// Its id.
     pub id: SessionId,
     /// SHA-256 of the secret in the cookie, in hex.
     pub hash: String,
@@ -46,7 +45,6 @@ pub enum LinkPurpose {
 pub struct SignInLink {
     /// SHA-256 of its secret, in hex.
     pub hash: String,
-    /// Its purpose.
     pub purpose: LinkPurpose,
     /// The account that it signs in.
     pub account: Option<AccountId>,
@@ -54,7 +52,6 @@ pub struct SignInLink {
     pub token: Option<TokenId>,
     /// The token that created the link for an account; the link ends with that token.
     pub minted_by: Option<TokenId>,
-    /// When it expires.
     pub expires_at: Timestamp,
 }
 

@@ -29,7 +29,6 @@ impl TokenKind {
 /// An API token; only its hash is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRecord {
-    /// Its id.
     pub id: TokenId,
     /// Its purpose.
     pub kind: TokenKind,
@@ -52,13 +51,11 @@ pub struct TokenRecord {
     pub series: TokenId,
     /// Whether executors that authenticate with it may declare jobs.
     pub declares: bool,
-    /// When it was created.
     pub created_at: Timestamp,
     /// When it ends.
     pub expires_at: Option<Timestamp>,
     /// When it was last used, to the minute.
     pub last_used_at: Option<Timestamp>,
-    /// When it was revoked.
     pub revoked_at: Option<Timestamp>,
     /// Its grants, in order.
     pub grants: Vec<Grant>,

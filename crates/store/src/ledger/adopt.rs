@@ -24,7 +24,6 @@ pub struct Adopted {
 /// A job with open runs under leases that have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OrphanedJob {
-    /// The job.
     pub id: JobId,
     /// How many such runs it has.
     pub run_count: u64,

@@ -21,9 +21,7 @@ pub enum CancelOutcome {
 /// A request to cancel a run that another node owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CancelElsewhere {
-    /// The run.
     pub run: RunId,
-    /// Its attempt.
     pub attempt: i32,
     /// The executor that has the run.
     pub executor: ExecutorId,

@@ -14,7 +14,6 @@ use crate::error::Result;
 /// A row of `job_due`, the narrow table that the scan reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DueJob {
-    /// The job.
     pub job: JobId,
     /// The first fire without a row. While a maintenance window holds fires back, the instant at which the scan examines the job again.
     pub next_fire_at: Timestamp,
@@ -105,7 +104,6 @@ pub struct UnsentPlace {
     pub fire_at: Timestamp,
     /// The cause of the run.
     pub cause: i64,
-    /// Its shard.
     pub shard_index: i32,
 }
 

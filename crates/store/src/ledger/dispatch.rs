@@ -10,9 +10,7 @@ use crate::error::Result;
 /// A run that an executor is known to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunAtExecutor {
-    /// The run.
     pub run: RunId,
-    /// Its attempt.
     pub attempt: i32,
     /// The executor's incarnation.
     pub executor_id: ExecutorId,
@@ -34,9 +32,7 @@ pub enum WaitPlace {
 /// The cause of the wait of a run that has not begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotedWait {
-    /// The run.
     pub run: RunId,
-    /// Its attempt.
     pub attempt: i32,
     /// What it waits for, with the parameters of its reason.
     pub detail: Box<ReasonDetail>,

@@ -11,7 +11,6 @@ use crate::error::Result;
 /// The end of an attempt, whether an executor reports it or a server decides it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttemptEnd {
-    /// The run.
     pub run: RunId,
     /// Its job. The caller never stores results of one job in two calls at the same time; the store locks rows in the order of ids.
     pub job: JobId,

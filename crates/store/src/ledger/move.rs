@@ -10,18 +10,14 @@ use crate::error::Result;
 /// An open run that was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnsentRun {
-    /// The run.
     pub run: RunId,
-    /// Its job.
     pub job: JobId,
-    /// When it is due.
     pub due_at: Timestamp,
 }
 
 /// A job at its home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobAtHome {
-    /// The job.
     pub job: JobId,
     /// The decaying count of its recent fires.
     pub recent_fires: RecentFires,
@@ -30,7 +26,6 @@ pub struct JobAtHome {
 /// The load of a node as a home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HomeLoad {
-    /// The node.
     pub node: NodeId,
     /// Number of its jobs that fire.
     pub job_count: u64,

@@ -13,17 +13,13 @@ pub const ATTEMPT_COUNT_MAX: u32 = 100;
 /// The state of a run that the tick reads just before it is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunCheck {
-    /// The run.
     pub id: RunId,
-    /// Its status.
     pub status: RunStatus,
-    /// Its attempt.
     pub attempt: i32,
     /// The version of the definition that it runs under.
     pub job_version: i64,
     /// Whether the start of the handler is recorded.
     pub has_recorded_start: bool,
-    /// Its owner.
     pub owner: LeaseToken,
     /// The caller that requested its cancellation, if any.
     pub cancel_by: Option<String>,
@@ -68,7 +64,6 @@ pub struct RunQuery {
 /// Number of runs that an executor has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldCount {
-    /// Its app.
     pub app: AppId,
     /// Its name.
     pub executor: String,

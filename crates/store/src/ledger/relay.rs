@@ -26,7 +26,6 @@ pub struct RelayedAnswer {
     pub asker: NodeId,
     /// The executor that answered.
     pub executor: ExecutorId,
-    /// When it was asked.
     pub asked_at: Timestamp,
     /// The executor's name at the server that has its stream.
     pub name: String,

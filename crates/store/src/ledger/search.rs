@@ -31,7 +31,6 @@ pub struct RunPlace {
     /// The value that the order sorts by, in milliseconds. [`RunOrder::Newest`] sorts by id alone, so the value is 0. A search in one job
     /// is the exception: its value is the planned instant up to which it looks, because the index of a job is ordered by planned instants.
     pub value: i64,
-    /// The run.
     pub id: RunId,
 }
 
@@ -77,7 +76,6 @@ pub struct RunSearch {
     pub visible_jobs: Option<Arc<VisibleJobs>>,
     /// The instant up to which the durations of open runs are counted.
     pub now: Timestamp,
-    /// The order.
     pub order: RunOrder,
     /// Only runs after this place, or before it if the search goes backwards.
     pub from: Option<RunPlace>,

@@ -234,7 +234,6 @@ struct Tx<'s> {
     store: &'s SqlStore,
     pools: Arc<Pools>,
     operation: &'static str,
-    /// The size of one statement.
     size: StatementSize,
 }
 
