@@ -244,7 +244,7 @@ word_enum! {
 /// How late a server was ready to start a run, and why. Waits for executors, limits and earlier runs come after that, and are not included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lateness {
-    /// Why.
+    /// The cause of the lateness.
     pub because: LateBecause,
     /// The delay between the time when the run was due and the time when a server was ready to start it.
     pub by: Duration,

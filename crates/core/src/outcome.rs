@@ -24,11 +24,11 @@ pub struct CancelRequest<'a> {
 }
 
 impl<'a> CancelRequest<'a> {
-    /// A later run of the job takes the run's place.
+    /// The request that is made when a later run of the job takes the run's place.
     pub const LATER_RUN: CancelRequest<'static> =
         CancelRequest { by: "a later run of the job", reason: Reason::Covered };
 
-    /// A user or a program asks.
+    /// The request of a user or a program.
     #[must_use]
     pub const fn requested(by: &'a str) -> Self {
         Self { by, reason: Reason::Requested }

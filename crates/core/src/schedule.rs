@@ -44,7 +44,7 @@ pub enum Kind {
     Every(Duration),
     /// This long after the end of the previous run.
     Delay(Duration),
-    /// Once.
+    /// Once, at this instant.
     At(Timestamp),
     /// When other jobs have ended.
     After(After),

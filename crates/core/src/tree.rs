@@ -27,7 +27,7 @@ word_enum! {
     }
 }
 
-/// A run in its place in the tree.
+/// A run with its place in the tree.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunInTree {
     pub run: Run,

@@ -56,11 +56,11 @@ pub(crate) use word_enum;
 ///
 /// ```
 /// rondel_core::plain_word_enum! {
-///     /// How a door stands.
+///     /// The state of a door.
 ///     pub Door {
-///         /// Nothing passes.
+///         /// It is closed.
 ///         Closed = "closed",
-///         /// All pass.
+///         /// It is open.
 ///         Open = "open",
 ///     }
 /// }

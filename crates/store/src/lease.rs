@@ -26,7 +26,7 @@ pub struct JoinRequest {
     /// Version of the program.
     pub server_version: String,
     /// Whether to take the lease even from a node that seems alive: the caller holds SQLite's file lock, so no other server runs.
-    pub take_over: bool,
+    pub may_take_over: bool,
     /// The lease of this name that the caller has held until now. The caller may take the next lease before this one has ended.
     pub held: Option<LeaseToken>,
 }
@@ -77,7 +77,7 @@ impl JoinRequest {
         // The lease was renewed at `last` less its length, so the clock has stepped back since if it is not there yet.
         let has_stepped_back = now < last - self.lease;
         let ended_at = if is_own || has_stepped_back { last } else { last.min(now + sent_ahead) };
-        (is_own || last <= now || self.take_over).then(|| ended_at.max(prior))
+        (is_own || last <= now || self.may_take_over).then(|| ended_at.max(prior))
     }
 
     /// Whether a node waits for the node that has fenced its last lease, which ended at `last`, to take over the open runs of that lease.
@@ -151,7 +151,7 @@ mod tests {
             lease,
             advertise_url: None,
             server_version: String::new(),
-            take_over: true,
+            may_take_over: true,
             held: None,
         };
         let now = Timestamp::from_millis(1_000);
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(latest_end(stepped_back), stepped_back, "the clock was later when the lease was renewed");
         assert_eq!(request.lease_until(now, now + lease), now + lease - Duration::from_millis(1));
         assert_eq!(request.lease_until(now, now), now + lease);
-        assert_eq!(JoinRequest { take_over: false, ..request }.latest_end(before, (now + lease, now), now), None);
+        assert_eq!(JoinRequest { may_take_over: false, ..request }.latest_end(before, (now + lease, now), now), None);
     }
 
     #[test]

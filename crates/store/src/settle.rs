@@ -126,7 +126,7 @@ pub(crate) fn judge(row: RunRow, finish: &AttemptEnd) -> Judgement {
         is_marked: row.is_marked,
         may_have_begun: row.may_have_begun,
         cancel_request_reason: row.cancel_request_reason,
-        is_unfinished: finish.unfinished && !mutant::on(Mutant::UnfinishedSucceeds),
+        is_unfinished: finish.is_unfinished && !mutant::on(Mutant::UnfinishedSucceeds),
         is_unexpanded: row.is_unexpanded,
     };
     let mut next_step = decide_next(finish.policy, facts, finish.outcome, finish.finished_at, finish.jitter);
@@ -349,7 +349,7 @@ mod tests {
             detail: None,
             jitter: 0.5,
             owner: None,
-            unfinished: false,
+            is_unfinished: false,
         };
         let failed = Outcome::Failed { retryable: true };
         for (status, outcome, began, expected) in [

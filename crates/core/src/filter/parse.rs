@@ -102,9 +102,9 @@ pub(super) fn parse(text: &str, scope: Scope) -> Result<Filter, FilterError> {
             Some((_, Some(key))) if scope.keys().contains(&key) => add_term(&mut filter, token, (key, scope))?,
             Some((_, Some(key))) => return Err(token.refuse(0, FilterProblem::KeyOfOtherList(key))),
             Some((word, None))
-                if let Some(meant) = nearest_word(word, scope.keys().iter().map(|key| (*key, key.as_str()))) =>
+                if let Some(meant_key) = nearest_word(word, scope.keys().iter().map(|key| (*key, key.as_str()))) =>
             {
-                return Err(token.refuse(0, FilterProblem::Key { key: word.to_owned(), meant }));
+                return Err(token.refuse(0, FilterProblem::Key { key: word.to_owned(), meant_key }));
             }
             _ => {
                 let text = token.text();
@@ -170,7 +170,7 @@ fn add_words<T: FromStr + PartialEq>(
     choice: &mut ValueCondition<T>,
     token: &Token,
     key: Key,
-    known: &'static [&'static str],
+    known_words: &'static [&'static str],
 ) -> Result<(), FilterError> {
     let mut from = key.as_str().len() + 1;
     for value in token.values() {
@@ -178,9 +178,9 @@ fn add_words<T: FromStr + PartialEq>(
         match word.parse() {
             Ok(word) => push_new(if token.is_not { &mut choice.none } else { &mut choice.any }, word),
             Err(_) => {
-                let meant = nearest_word(&word, known.iter().map(|word| (*word, *word)));
+                let meant_word = nearest_word(&word, known_words.iter().map(|word| (*word, *word)));
                 let length = value.chars().count();
-                let error = token.refuse(from, FilterProblem::Word { key, value, known, meant });
+                let error = token.refuse(from, FilterProblem::Word { key, value, known_words, meant_word });
                 return Err(FilterError { length: length.min(error.length), ..error });
             }
         }

@@ -68,7 +68,7 @@ pub(super) fn shadow_mode_text(at: &str) -> Bilingual {
     )
 }
 
-/// What triggered a run.
+/// The trigger of a run, in words.
 pub(super) const fn trigger_words(trigger: Trigger) -> (&'static str, &'static str) {
     match trigger {
         Trigger::Cron | Trigger::Interval | Trigger::Once => ("made by the schedule", "由调度产生"),

@@ -92,13 +92,13 @@ pub enum FireVerdict {
         detail: Option<Box<ReasonDetail>>,
         /// Whether the definition in force at its instant plans it; false for a fire that an edit took out of the
         /// schedule.
-        planned: bool,
+        is_planned: bool,
     },
     /// It was skipped together with others; one row covers all of them.
     Span {
         /// The row.
         run: RunId,
-        /// Why.
+        /// Why it was skipped.
         reason: Option<Reason>,
         /// The parameters of the reason.
         detail: Option<Box<ReasonDetail>>,
@@ -133,12 +133,12 @@ pub enum FireVerdict {
 
 impl FireVerdict {
     /// The verdict of a row.
-    pub(crate) fn of_run(run: &Run, planned: bool) -> Self {
+    pub(crate) fn of_run(run: &Run, is_planned: bool) -> Self {
         let detail = run.detail.clone();
         if run.span_end_at.is_some() {
             return Self::Span { run: run.id, reason: run.reason, detail };
         }
-        Self::Row { run: run.id, status: run.shown_status(), reason: run.reason, detail, planned }
+        Self::Row { run: run.id, status: run.shown_status(), reason: run.reason, detail, is_planned }
     }
 
     /// The fire's run, if it has one.

@@ -61,8 +61,8 @@ impl<'a> SentenceWriter<'a> {
         let row = |id| self.facts.rows.iter().find(|row| row.id == id);
         let is_ahead = self.at > self.facts.now;
         match verdict {
-            FireVerdict::Row { run, status, reason, planned, .. } => {
-                self.row_sentence(row(*run), (*status, *reason), *planned)
+            FireVerdict::Row { run, status, reason, is_planned, .. } => {
+                self.row_sentence(row(*run), (*status, *reason), *is_planned)
             }
             FireVerdict::Span { run, reason, .. } => self.span_sentence(row(*run), *reason),
             FireVerdict::Calendar { calendar, day, moved_to } => {
@@ -103,7 +103,7 @@ impl<'a> SentenceWriter<'a> {
         &self,
         row: Option<&Run>,
         (status, reason): (RunStatus, Option<Reason>),
-        planned: bool,
+        is_planned: bool,
     ) -> Bilingual {
         let (mut en, mut zh) = match status {
             _ if row.is_some_and(Run::awaits_roll_call) => bilingual(
@@ -119,7 +119,7 @@ impl<'a> SentenceWriter<'a> {
                 self.ended_sentence(row, (status, reason))
             }
         };
-        if !planned && reason != Some(Reason::Changed) {
+        if !is_planned && reason != Some(Reason::Changed) {
             en.push_str(" The definition of that time does not plan this instant.");
             zh.push_str("当时生效的定义并未安排这一时刻。");
         }

@@ -187,9 +187,9 @@ mod tests {
                 counts: Counts::default(),
                 per_minute: 0,
                 oldest_at: None,
-                dry: false,
+                is_dry: false,
                 checkpoint: None,
-                released: true,
+                is_released: true,
             };
             let mut one = BTreeMap::from([(item.name.clone(), item.clone())]);
             assert!(apply(&mut one, &item.name.clone(), &ItemChange::Report(progress), NOW));

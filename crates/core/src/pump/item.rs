@@ -75,7 +75,7 @@ pub struct Item {
     /// When the oldest of the rows that are not yet executed was fetched. A row is in work from its fetch until its execution has ended for good.
     pub oldest_at: Option<Timestamp>,
     /// Whether the last select at this epoch returned no rows, and no row is being executed.
-    pub dry: bool,
+    pub is_dry: bool,
     /// When this item was last written to the store.
     pub updated_at: Timestamp,
 }
@@ -95,7 +95,7 @@ impl Item {
             counts: Counts::default(),
             per_minute: 0,
             oldest_at: None,
-            dry: false,
+            is_dry: false,
             updated_at: now,
         }
     }
@@ -137,11 +137,11 @@ pub struct Progress {
     /// When the oldest row in work was fetched, as in [`Item::oldest_at`].
     pub oldest_at: Option<Timestamp>,
     /// Whether the last select returned no rows and no row is in work.
-    pub dry: bool,
+    pub is_dry: bool,
     /// How far the owner has come, in the handler's own format.
     pub checkpoint: Option<String>,
     /// Whether the owner has released the item.
-    pub released: bool,
+    pub is_released: bool,
 }
 
 /// A change of an item. It names the state that it expects, and has no effect on an item in another state.
@@ -225,7 +225,7 @@ fn change_item(item: &mut Item, change: &ItemChange, now: Timestamp) -> bool {
             let is_applicable = item.owner.is_none() && item.epoch == *epoch;
             if is_applicable {
                 item.before = item.total();
-                (item.counts, item.sequence, item.dry) = (Counts::default(), 0, false);
+                (item.counts, item.sequence, item.is_dry) = (Counts::default(), 0, false);
                 (item.owner, item.epoch) = (Some(*to), epoch + 1);
             }
             is_applicable
@@ -248,7 +248,7 @@ fn change_item(item: &mut Item, change: &ItemChange, now: Timestamp) -> bool {
             let is_applicable = item.owner.is_some() && item.epoch == *epoch;
             if is_applicable {
                 item.before = item.total();
-                (item.counts, item.sequence, item.dry) = (Counts::default(), 0, false);
+                (item.counts, item.sequence, item.is_dry) = (Counts::default(), 0, false);
                 item.epoch += 1;
                 item.release();
             }
@@ -268,10 +268,10 @@ fn report(item: &mut Item, progress: &Progress) -> bool {
     if is_news {
         item.sequence = progress.sequence;
         (item.counts, item.per_minute, item.oldest_at) = (progress.counts, progress.per_minute, progress.oldest_at);
-        item.dry = progress.dry;
+        item.is_dry = progress.is_dry;
         item.checkpoint.clone_from(&progress.checkpoint);
     }
-    let is_back = progress.released && item.owner.is_some();
+    let is_back = progress.is_released && item.owner.is_some();
     if is_back || item.owner.is_none() {
         // Without an owner, the item has no row in work, whatever a late report states.
         item.release();
@@ -297,9 +297,9 @@ mod tests {
             counts: Counts { fetches: sequence, rows: done, done, failed: 0 },
             per_minute: 0,
             oldest_at: None,
-            dry: false,
+            is_dry: false,
             checkpoint: Some(format!("row {done}")),
-            released: false,
+            is_released: false,
         }
     }
 
@@ -374,7 +374,7 @@ mod tests {
             !change(&mut one, &ItemChange::AskToRelease { epoch: 1 }),
             "it was asked already, and the time runs from then"
         );
-        let released = Progress { released: true, ..progress(owner(1, 1), 1, 0, 0) };
+        let released = Progress { is_released: true, ..progress(owner(1, 1), 1, 0, 0) };
         assert!(change(&mut one, &ItemChange::Report(released.clone())));
         assert_eq!((one.owner, one.asked_at, one.state()), (None, None, ItemState::Free));
         assert!(!change(&mut one, &ItemChange::Report(released)), "the same report again");

@@ -3,7 +3,7 @@
 /// Groups of one pump job on an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// How many it has.
+    /// How many groups it has.
     pub groups: u32,
     /// Whether it takes more.
     pub room: Room,

@@ -88,7 +88,7 @@ pub const fn question(route: Route) -> Option<Question> {
 ///     candidates: &candidates, now: Timestamp::EPOCH, draw: 7, is_wait_over: false,
 /// };
 /// assert_eq!(pick(Route::Last, &request, &mut Memory::default()), Choice::Take(1));
-/// // The attempt before was on b.
+/// // The previous attempt was on b.
 /// let again = RouteRequest { attempt: 2, executor: Some("b"), ..request };
 /// assert_eq!(pick(Route::Last, &again, &mut Memory::default()), Choice::Take(0));
 /// ```

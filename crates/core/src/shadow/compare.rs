@@ -130,7 +130,7 @@ pub struct LatenessStats {
     pub max_ms: u64,
 }
 
-/// Both sides of a range.
+/// How the fires of both schedulers in a range compare.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "ShadowComparison")]
 pub struct Comparison {

@@ -96,7 +96,7 @@ pub struct KeptAccess {
     /// The sign-in that stays; `None` if all end.
     pub session: Option<SessionId>,
     /// Whether its tokens stay, with all that they created.
-    pub tokens: bool,
+    pub keeps_tokens: bool,
 }
 
 /// Outcome of changing an account.

@@ -7,7 +7,7 @@ use super::{MemStore, to_usize};
 use crate::logs::{ChunkSize, LogChunk, LogLine, LogRange, RemovedLogs, removed_line};
 use crate::{Logs, Result, log_codec};
 
-/// Run, attempt, sequence.
+/// The run, the attempt, and the number of the chunk.
 pub(super) type ChunkKey = (RunId, i32, i64);
 
 pub(super) struct StoredChunk {

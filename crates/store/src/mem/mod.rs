@@ -133,7 +133,7 @@ struct State {
     trigger_keys: HashMap<(JobId, String), RunId>,
     /// The node that counts the runs of each limit.
     limit_homes: BTreeMap<LimitName, NodeId>,
-    /// By asker and executor, with the answer.
+    /// The relayed questions, by asker and executor, each with its answer.
     fence_requests: BTreeMap<(NodeId, ExecutorId), (FenceRequest, Option<RelayedAnswer>)>,
     logs: BTreeMap<logs::ChunkKey, logs::StoredChunk>,
     webhooks: BTreeMap<NamespaceId, FailureWebhook>,
@@ -145,7 +145,7 @@ struct State {
     dead_letters: BTreeMap<RunId, (NamespaceId, JobId, Timestamp)>,
     /// When the last pass of each housekeeping task began.
     passes: BTreeMap<String, Timestamp>,
-    /// By job, hour and verdict: the number of runs, and the sum of their durations in milliseconds.
+    /// The number of runs and the sum of their durations in milliseconds, by job, hour and verdict.
     stats: BTreeMap<(JobId, Timestamp, RunStatus), (i64, i64)>,
     failures: BTreeMap<FailureKey, FailureGain>,
     report_schedules: BTreeMap<NamespaceId, ScheduledReport>,
@@ -161,12 +161,12 @@ struct State {
     /// The switches of executors, by app and name, with the instant of each.
     executor_switches: BTreeMap<(AppId, String), (Switch, Timestamp)>,
     declared: BTreeMap<(AppId, String), DeclaredSet>,
-    /// By namespace, source and number.
+    /// The observed fires of other schedulers, by namespace, source and number.
     shadow_fires: BTreeMap<(NamespaceId, String, i64), crate::shadow::ShadowFire>,
-    /// By the id of their owner.
+    /// The saved filters, by the id of their owner.
     saved_filters: BTreeMap<i64, Vec<crate::saved_filters::SavedFilter>>,
     xxl: xxl_rows::XxlRows,
-    /// By scope and key.
+    /// The calls with idempotency keys, by scope and key.
     calls: BTreeMap<(String, String), request_keys::StoredCall>,
     /// The spans that requested runs, by run.
     traces: BTreeMap<RunId, TraceParent>,

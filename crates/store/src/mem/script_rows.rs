@@ -10,7 +10,7 @@ pub(super) struct StoredScript {
     pub(super) id: ScriptId,
     pub(super) language: String,
     pub(super) created_at: Timestamp,
-    /// Each with its source.
+    /// The kept versions by number, each with its source.
     pub(super) versions: BTreeMap<i64, (ScriptVersion, String)>,
 }
 

@@ -14,7 +14,7 @@ pub(super) struct XxlRows {
     pub(super) executors: BTreeMap<(AppId, String), XxlExecutor>,
     /// The numbers by which executors know the jobs.
     pub(super) numbers: BTreeMap<JobId, i32>,
-    /// By the numbers by which executors know them.
+    /// The attempts, by the numbers by which executors know them.
     pub(super) runs: BTreeMap<i64, XxlRun>,
     pub(super) last_log_id: i64,
 }

@@ -18,7 +18,7 @@ use super::session::{ANSWER_MARGIN, Sessions};
 
 /// The sessions in use.
 pub(super) struct Pools {
-    /// SQLite: the one writer.
+    /// The sessions that write. On SQLite there is one.
     pub(super) write: AnyPool,
     pub(super) read: AnyPool,
     /// Whether other pools have replaced these; all work in these then ends.

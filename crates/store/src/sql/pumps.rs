@@ -214,7 +214,7 @@ fn add_item(query: Query, item: &Item) -> Query {
         .int(item.sequence)
         .opt_text(checkpoint.as_deref());
     let query = add_counts(add_counts(query, item.before), item.counts);
-    query.int(item.per_minute.into()).opt_at(item.oldest_at).int(item.dry.into()).at(item.updated_at)
+    query.int(item.per_minute.into()).opt_at(item.oldest_at).int(item.is_dry.into()).at(item.updated_at)
 }
 
 fn item(row: &AnyRow) -> Result<Item> {
@@ -247,7 +247,7 @@ fn item(row: &AnyRow) -> Result<Item> {
         counts,
         per_minute: u32::try_from(columns.int("per_minute")?).unwrap_or(0),
         oldest_at: columns.opt_at("oldest_at_ms")?,
-        dry: columns.int("is_dry")? == 1,
+        is_dry: columns.int("is_dry")? == 1,
         updated_at: columns.at("updated_at_ms")?,
     })
 }

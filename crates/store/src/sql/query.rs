@@ -33,7 +33,7 @@ impl StatementSize {
     }
 }
 
-/// See [`StatementSize::queries`].
+/// The queries of one batch statement: see [`StatementSize::queries`].
 #[derive(Debug)]
 pub(super) struct Queries<'i, T, A> {
     statement: &'static Statement,

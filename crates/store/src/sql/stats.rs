@@ -125,7 +125,7 @@ impl Stats for SqlStore {
 /// The sums of a batch of runs, to be added to the tables.
 #[derive(Default)]
 struct Tally {
-    /// By job, hour and verdict: the number of runs, and the sum of their durations in milliseconds.
+    /// The number of runs and the sum of their durations in milliseconds, by job, hour and verdict.
     sums: BTreeMap<(JobId, Timestamp, RunStatus), (i64, i64)>,
     gains: Gains,
     /// Runs whose messages are counted.

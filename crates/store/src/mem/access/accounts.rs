@@ -80,7 +80,7 @@ impl Accounts for MemStore {
         account.password_changed_at = Some(now);
         state.access.end_sessions(id, keep.session);
         state.access.links.retain(|_, link| link.account != Some(id));
-        if !keep.tokens {
+        if !keep.keeps_tokens {
             let own_tokens = state.access.tokens_of(id);
             state.access.revoke_family(own_tokens, now);
         }

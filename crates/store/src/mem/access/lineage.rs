@@ -1,4 +1,4 @@
-//! The things that tokens created: other tokens, sign-ins and links.
+//! The rows that tokens created: other tokens, sign-ins and links.
 
 use std::collections::BTreeSet;
 

@@ -149,7 +149,7 @@ impl Accounts for SqlStore {
             tx.execute(Query::new(&UPDATE_PASSWORD).text(password.reveal()).at(now).int(id.get())).await?;
             tx.execute(Query::new(&DELETE_LINKS_OF_ACCOUNT).int(id.get())).await?;
             tx.end_account_sessions(id, keep.session).await?;
-            if !keep.tokens {
+            if !keep.keeps_tokens {
                 tx.revoke_tokens_of(id, now).await?;
             }
             Ok(true)

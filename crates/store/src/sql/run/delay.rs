@@ -37,7 +37,7 @@ struct DelayedJob {
 /// The jobs with a fixed delay in a batch, and their new next fires.
 #[derive(Default)]
 pub(super) struct Delays {
-    /// By the run whose end sets the next fire.
+    /// The jobs, by the run whose end sets the next fire.
     followed_runs: HashMap<RunId, DelayedJob>,
     /// The runs that set the next fires, with their jobs and these fires.
     moves: Vec<(RunId, i64, Option<Timestamp>)>,
