@@ -148,11 +148,11 @@ impl Finding {
 /// ```
 #[must_use]
 pub fn list_findings(facts: AttentionFacts, now: Timestamp) -> Vec<Finding> {
-    let is_long = |run: &RunUnderWay| {
-        let took = now.since(run.since);
-        run.usual.is_some_and(|usual| took > LONG_MIN && took > usual.saturating_mul(LONG_FACTOR))
+    let is_long_run = |run: &RunUnderWay| {
+        let elapsed = now.since(run.since);
+        run.usual.is_some_and(|usual| elapsed > LONG_MIN && elapsed > usual.saturating_mul(LONG_FACTOR))
     };
-    let is_soon = |(_, ends_at): &(String, Timestamp)| *ends_at < now + TOKEN_ENDS_WITHIN;
+    let ends_soon = |(_, ends_at): &(String, Timestamp)| *ends_at < now + TOKEN_ENDS_WITHIN;
     let is_forgotten = |(_, since): &(String, Timestamp)| *since < now - PAUSED_FOR;
     let mut findings: Vec<Finding> = Vec::new();
     findings.extend(facts.lost_nodes.into_iter().map(|(name, at)| Finding::NodeLost(name, at)));
@@ -160,8 +160,8 @@ pub fn list_findings(facts: AttentionFacts, now: Timestamp) -> Vec<Finding> {
     findings.extend(facts.failing.into_iter().filter(|failing_job| failing_job.streak > 0).map(Finding::Fails));
     findings.extend(facts.without_executor.into_iter().map(Finding::NoExecutor));
     findings.extend(facts.lateness.filter(|lateness| *lateness > LATENESS_OBJECTIVE).map(Finding::Late));
-    findings.extend(facts.under_way.into_iter().filter(is_long).map(Finding::Long));
-    findings.extend(facts.tokens.into_iter().filter(is_soon).map(|(name, at)| Finding::TokenEnds(name, at)));
+    findings.extend(facts.under_way.into_iter().filter(is_long_run).map(Finding::Long));
+    findings.extend(facts.tokens.into_iter().filter(ends_soon).map(|(name, at)| Finding::TokenEnds(name, at)));
     findings.extend(facts.paused.into_iter().filter(is_forgotten).map(|(name, at)| Finding::Paused(name, at)));
     findings.sort_by_key(|finding| (finding.severity(), std::cmp::Reverse(finding.weight())));
     findings

@@ -135,13 +135,16 @@ enum CompiledRule {
 }
 
 impl Calendar {
-    /// Checks a calendar, and replaces the calendars that it names by their rules. `find` returns them by name.
+    /// Checks a calendar, and replaces the calendars that it names by their rules. `find_calendar` returns them by name.
     ///
     /// # Errors
     /// Every error, with a pointer into the document.
-    pub fn compile(spec: &CalendarSpec, find: impl Fn(&str) -> Option<CalendarSpec>) -> Result<Self, Vec<FieldError>> {
+    pub fn compile(
+        spec: &CalendarSpec,
+        find_calendar: impl Fn(&str) -> Option<CalendarSpec>,
+    ) -> Result<Self, Vec<FieldError>> {
         let mut compiler = Compiler {
-            find: &find,
+            find_calendar: &find_calendar,
             path: vec![spec.name.clone()],
             day_count: 0,
             rule_count: 0,
@@ -241,21 +244,20 @@ impl CalendarSpec {
     /// Its rule, in which the calendars that it names are replaced by their rules. [`Calendar::compile`] must accept this
     /// calendar.
     #[must_use]
-    pub fn expanded(&self, find: impl Fn(&str) -> Option<CalendarSpec>) -> Rule {
-        fn expand(rule: &Rule, find: &dyn Fn(&str) -> Option<CalendarSpec>, depth: usize) -> Rule {
-            let expand_all = |rules: &[Rule]| rules.iter().map(|rule| expand(rule, find, depth + 1)).collect();
+    pub fn expanded(&self, find_calendar: impl Fn(&str) -> Option<CalendarSpec>) -> Rule {
+        fn expand(rule: &Rule, find_calendar: &dyn Fn(&str) -> Option<CalendarSpec>, depth: usize) -> Rule {
+            let expand_all = |rules: &[Rule]| rules.iter().map(|rule| expand(rule, find_calendar, depth + 1)).collect();
             match rule {
                 _ if depth > DEPTH_MAX => Rule::Any(Vec::new()),
-                Rule::Calendar(name) => {
-                    find(name).map_or(Rule::Any(Vec::new()), |part| expand(&part.rule, find, depth + 1))
-                }
+                Rule::Calendar(name) => find_calendar(name)
+                    .map_or(Rule::Any(Vec::new()), |part| expand(&part.rule, find_calendar, depth + 1)),
                 Rule::All(rules) => Rule::All(expand_all(rules)),
                 Rule::Any(rules) => Rule::Any(expand_all(rules)),
-                Rule::Not(rule) => Rule::Not(Box::new(expand(rule, find, depth + 1))),
+                Rule::Not(rule) => Rule::Not(Box::new(expand(rule, find_calendar, depth + 1))),
                 Rule::Days(_) | Rule::Weekdays(_) | Rule::Times(_) => rule.clone(),
             }
         }
-        expand(&self.rule, &find, 1)
+        expand(&self.rule, &find_calendar, 1)
     }
 
     /// The calendars that its rules name.
@@ -278,7 +280,7 @@ impl CalendarSpec {
 }
 
 struct Compiler<'f> {
-    find: &'f dyn Fn(&str) -> Option<CalendarSpec>,
+    find_calendar: &'f dyn Fn(&str) -> Option<CalendarSpec>,
     /// The chain of calendars that are being inserted, to detect cycles.
     path: Vec<String>,
     day_count: usize,
@@ -328,7 +330,7 @@ impl Compiler<'_> {
             let path = format!("{} -> {name}", self.path.join(" -> "));
             return self.refuse(pointer, format!("makes a cycle: {path}"));
         }
-        let Some(part) = (self.find)(name) else {
+        let Some(part) = (self.find_calendar)(name) else {
             return self.refuse(pointer, format!("there is no calendar {name:?} in this namespace"));
         };
         self.path.push(name.to_owned());

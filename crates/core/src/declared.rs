@@ -69,9 +69,9 @@ pub fn effective_declarations(sets: &[DeclaredJobs], living_since: Timestamp) ->
     let mut youngest_marks: BTreeMap<&str, (Timestamp, &str)> = BTreeMap::new();
     for (name, text) in living_sets.iter().flat_map(|set| &set.jobs) {
         // Of two declarations with the same age, every node must choose the same one: the greater text.
-        let mark = (first_seen[&(name.as_str(), text.as_str())], text.as_str());
-        let youngest_mark = youngest_marks.entry(name).or_insert(mark);
-        *youngest_mark = (*youngest_mark).max(mark);
+        let age_and_text = (first_seen[&(name.as_str(), text.as_str())], text.as_str());
+        let youngest_mark = youngest_marks.entry(name).or_insert(age_and_text);
+        *youngest_mark = (*youngest_mark).max(age_and_text);
     }
     let gone_names =
         sets.iter().flat_map(|set| set.jobs.keys()).filter(|name| !youngest_marks.contains_key(name.as_str()));

@@ -182,11 +182,11 @@ fn has_same_fires(old_job: &Job, new_job: &Job, anchor: Timestamp, (from, throug
     if old_job.timetable == new_job.timetable {
         return true;
     }
-    let is_alike = || {
+    let has_equal_fires = || {
         let old_fires = fires(old_job);
         old_fires.len() < COMPARED_MAX && old_fires == fires(new_job)
     };
-    old_job.timetable.schedules == new_job.timetable.schedules && is_alike()
+    old_job.timetable.schedules == new_job.timetable.schedules && has_equal_fires()
 }
 
 /// When a row may start under a definition; `None` if that definition does not fire at the row's instant.

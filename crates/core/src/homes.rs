@@ -83,19 +83,19 @@ impl ClaimStrategy {
         }
     }
 
-    /// The jobs of `this` that belong to another node, each with that node. `least_count` moves only as many jobs as are needed
+    /// The jobs of `own_node` that belong to another node, each with that node. `least_count` moves only as many jobs as are needed
     /// to level the loads, and ignores small differences. Because no node falls below the average by giving jobs or rises above
     /// it by taking them, no job moves back.
     #[must_use]
-    pub fn misplaced(self, this: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<(JobId, NodeId)> {
+    pub fn misplaced(self, own_node: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<(JobId, NodeId)> {
         match self {
             Self::Default => Vec::new(),
             Self::IdHash | Self::Weight => {
                 let owners = self.deal(jobs, nodes);
                 let moves = jobs.iter().zip(owners).filter_map(|(job, owner)| Some((job.job, owner?)));
-                moves.filter(|(_, owner)| *owner != this).collect()
+                moves.filter(|(_, owner)| *owner != own_node).collect()
             }
-            Self::LeastCount => jobs_to_give_away(this, jobs, nodes),
+            Self::LeastCount => jobs_to_give_away(own_node, jobs, nodes),
         }
     }
 }

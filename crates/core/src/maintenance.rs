@@ -81,10 +81,10 @@ pub fn plan_within(
     look_ahead: LookAhead,
     windows: &[MaintenanceWindow],
 ) -> Plan {
-    let all = windows;
+    let all_windows = windows;
     // A hold window that has ended does not count: the misfire policy decides about its fires anyway.
     let counts = |window: &&MaintenanceWindow| window.fires == FiresInside::Skip || window.ends_at > look_ahead.now;
-    let in_effect: Vec<&MaintenanceWindow> = all.iter().filter(counts).collect();
+    let in_effect: Vec<&MaintenanceWindow> = all_windows.iter().filter(counts).collect();
     let windows_at = |at: Timestamp| in_effect.iter().filter(move |window| window.has(at));
     let next_fire_at = cursor.next_fire_at;
     if let Some(end) = windows_at(next_fire_at).map(|window| window.ends_at).max() {
@@ -102,7 +102,7 @@ pub fn plan_within(
         return skip_until(job, anchor, (next_fire_at, end));
     }
     if let Some(held_from) = cursor.held_from {
-        return decide_held_fires(job, anchor, (held_from, next_fire_at), all);
+        return decide_held_fires(job, anchor, (held_from, next_fire_at), all_windows);
     }
     let present_end = windows_at(look_ahead.now).map(|window| window.ends_at).max();
     if let Some(end) = present_end.filter(|_| next_fire_at < missed_before(job, look_ahead)) {
@@ -152,7 +152,7 @@ fn hold_until(cursor: Cursor, end: Timestamp) -> Plan {
 /// Skips every fire from `from` to just before `end`.
 fn skip_until(job: &Job, anchor: Timestamp, (from, end): (Timestamp, Timestamp)) -> Plan {
     let skipped_plan = skip_missed(&job.timetable, anchor, from, end, (0, MisfireKeep::Newest));
-    let next = skipped_plan.more.or_else(|| job.timetable.next_scan_after(anchor, just_before(end)));
+    let next = skipped_plan.next_missed.or_else(|| job.timetable.next_scan_after(anchor, just_before(end)));
     Plan { skipped_in_window: skipped_plan.span.into_iter().collect(), next, ..Plan::default() }
 }
 
@@ -172,7 +172,8 @@ fn decide_held_fires(
             next => (next.map_or(end, |at| at.min(end)), policy),
         };
         let part = skip_missed(&job.timetable, anchor, from, to, catch_up_limit);
-        (from, next_unskipped, is_open) = (to, part.more, part.more.is_some() && catch_up_limit == policy);
+        (from, next_unskipped, is_open) =
+            (to, part.next_missed, part.next_missed.is_some() && catch_up_limit == policy);
         parts.push(part);
     }
     // The policy is applied to all held fires together, even if a skipping window lies between them. If more held fires are

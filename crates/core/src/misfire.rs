@@ -68,7 +68,7 @@ pub(crate) struct MissedPlan {
     /// Every fire up to this instant is decided.
     pub(crate) through: Timestamp,
     /// The first missed fire that is left to the next plan, if there are more than [`MISSED_COUNT_MAX`].
-    pub(crate) more: Option<Timestamp>,
+    pub(crate) next_missed: Option<Timestamp>,
 }
 
 /// Decides the missed fires of a timetable from `from` to just before `before`: at most `count` of them run late, the oldest or the newest
@@ -83,7 +83,7 @@ pub(crate) fn skip_missed(
     let through = just_before(from);
     let first_missed = table.next_until(anchor, through, just_before(before));
     let Some(first_missed) = first_missed else {
-        return MissedPlan { catch_up: Vec::new(), span: None, through, more: None };
+        return MissedPlan { catch_up: Vec::new(), span: None, through, next_missed: None };
     };
     if let Some(schedule) = table.only_schedule()
         && let Some(last) = schedule.prev_before(anchor, before)
@@ -114,12 +114,12 @@ fn skip_missed_plain(
     // span if the newest fires run late, and the first one if the oldest do.
     let mut instants: Vec<Timestamp> = match keep {
         MisfireKeep::Newest => {
-            let earlier = |at: &Timestamp| schedule.prev_before(anchor, *at).filter(|at| *at >= first);
-            std::iter::successors(Some(last), earlier).take(count.saturating_add(1)).collect()
+            let previous_fire = |at: &Timestamp| schedule.prev_before(anchor, *at).filter(|at| *at >= first);
+            std::iter::successors(Some(last), previous_fire).take(count.saturating_add(1)).collect()
         }
         MisfireKeep::Oldest => {
-            let later = |at: &Timestamp| schedule.next_after(anchor, *at).filter(|at| *at <= last);
-            std::iter::successors(Some(first), later).take(count.saturating_add(1)).collect()
+            let next_fire = |at: &Timestamp| schedule.next_after(anchor, *at).filter(|at| *at <= last);
+            std::iter::successors(Some(first), next_fire).take(count.saturating_add(1)).collect()
         }
     };
     let edge = if instants.len() > count { instants.pop() } else { None };
@@ -131,7 +131,7 @@ fn skip_missed_plain(
         let (first, last) = if keep == MisfireKeep::Newest { (first, edge) } else { (edge, last) };
         MissedSpan { first, last, count: i64::try_from(skipped_count).unwrap_or(i64::MAX), trigger: schedule.trigger() }
     });
-    MissedPlan { catch_up: instants.into_iter().map(fire).collect(), span, through: last, more: None }
+    MissedPlan { catch_up: instants.into_iter().map(fire).collect(), span, through: last, next_missed: None }
 }
 
 fn skip_missed_walking(
@@ -141,8 +141,8 @@ fn skip_missed_walking(
     before: Timestamp,
     (count, keep): (usize, MisfireKeep),
 ) -> MissedPlan {
-    let later = table.fires(anchor, first.at, just_before(before));
-    let mut walk = std::iter::once(first).chain(later);
+    let fires_after_first = table.fires(anchor, first.at, just_before(before));
+    let mut walk = std::iter::once(first).chain(fires_after_first);
     let mut missed_fires: Vec<Fire> = walk.by_ref().take(MISSED_COUNT_MAX).collect();
     let mut next_missed = walk.next().map(|fire| fire.at);
     let last_read = missed_fires.last().map_or(first.at, |fire| fire.at);
@@ -159,12 +159,7 @@ fn skip_missed_walking(
         next_missed = catch_up.first().map(|fire| fire.at).or(next_missed);
         catch_up.clear();
     }
-    MissedPlan {
-        catch_up,
-        span: span(&missed_fires),
-        through: next_missed.map_or(last_read, just_before),
-        more: next_missed,
-    }
+    MissedPlan { catch_up, span: span(&missed_fires), through: next_missed.map_or(last_read, just_before), next_missed }
 }
 
 /// Lets at most `count` fires of all these plans together run late, and skips the others. The plans are in the order of time.
@@ -191,8 +186,8 @@ pub(crate) fn keep_in_all(plans: &mut [MissedPlan], (count, keep): (usize, Misfi
 /// One span for all fires of two spans that follow each other, given in either order.
 fn join_spans(a: Option<MissedSpan>, b: Option<MissedSpan>) -> Option<MissedSpan> {
     let (Some(a), Some(b)) = (a, b) else { return a.or(b) };
-    let (earlier, later) = if a.first <= b.first { (a, b) } else { (b, a) };
-    Some(MissedSpan { last: later.last, count: earlier.count + later.count, ..earlier })
+    let (earlier_span, later_span) = if a.first <= b.first { (a, b) } else { (b, a) };
+    Some(MissedSpan { last: later_span.last, count: earlier_span.count + later_span.count, ..earlier_span })
 }
 
 fn span(missed_fires: &[Fire]) -> Option<MissedSpan> {

@@ -87,8 +87,8 @@ pub(crate) fn plan_before(
     let late_fires = missed_plan.catch_up.into_iter();
     let mut fires: Vec<PlannedFire> =
         late_fires.map(|fire| PlannedFire { fire_at: fire.at, due_at: fire.at, trigger: Trigger::Misfire }).collect();
-    if missed_plan.more.is_some() {
-        return Plan { fires, missed: missed_plan.span, next: missed_plan.more, ..Plan::default() };
+    if missed_plan.next_missed.is_some() {
+        return Plan { fires, missed: missed_plan.span, next: missed_plan.next_missed, ..Plan::default() };
     }
     let mut cursor = missed_plan.through;
     for fire in job.timetable.fires(anchor, missed_plan.through, look_ahead.end).take(FIRE_COUNT_MAX) {
@@ -130,8 +130,8 @@ pub fn span_between(job: &Job, anchor: Timestamp, from: Timestamp, through: Time
         return Some(MissedSpan { first: from, last: from, count: 1, trigger: Trigger::Interval });
     }
     let mut total_span: Option<MissedSpan> = None;
-    let mut begin = Some(from);
-    while let Some(from) = begin {
+    let mut next_from = Some(from);
+    while let Some(from) = next_from {
         let after_through = Timestamp::from_millis(through.as_millis() + 1);
         let part = skip_missed(&job.timetable, anchor, from, after_through, (0, MisfireKeep::Newest));
         total_span = match (total_span, part.span) {
@@ -140,7 +140,7 @@ pub fn span_between(job: &Job, anchor: Timestamp, from: Timestamp, through: Time
             }
             (total_span, part) => total_span.or(part),
         };
-        begin = part.more;
+        next_from = part.next_missed;
     }
     total_span
 }

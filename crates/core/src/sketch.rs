@@ -40,11 +40,11 @@ impl Sketch {
 
     /// Adds to the count of a bucket whose place is at `index` or after it; returns its index.
     fn count_from(&mut self, mut index: usize, bucket: u32, count: u64) -> usize {
-        while self.counts.get(index).is_some_and(|(own, _)| *own < bucket) {
+        while self.counts.get(index).is_some_and(|(counted_bucket, _)| *counted_bucket < bucket) {
             index += 1;
         }
         match self.counts.get_mut(index) {
-            Some((own, sum)) if *own == bucket => *sum = sum.saturating_add(count),
+            Some((counted_bucket, sum)) if *counted_bucket == bucket => *sum = sum.saturating_add(count),
             _ => self.counts.insert(index, (bucket, count)),
         }
         index

@@ -244,8 +244,8 @@ impl JobSpec {
         match &self.schedule {
             None => Vec::new(),
             Some(OneOrMany::One(schedule)) => vec![("/schedule".to_owned(), schedule.as_ref())],
-            Some(OneOrMany::Many(many)) => {
-                many.iter().enumerate().map(|(index, spec)| (format!("/schedule/{index}"), spec)).collect()
+            Some(OneOrMany::Many(schedules)) => {
+                schedules.iter().enumerate().map(|(index, spec)| (format!("/schedule/{index}"), spec)).collect()
             }
         }
     }
@@ -254,7 +254,7 @@ impl JobSpec {
         match &mut self.schedule {
             None => &mut [],
             Some(OneOrMany::One(schedule)) => std::slice::from_mut(schedule.as_mut()),
-            Some(OneOrMany::Many(many)) => many.as_mut_slice(),
+            Some(OneOrMany::Many(schedules)) => schedules.as_mut_slice(),
         }
     }
 

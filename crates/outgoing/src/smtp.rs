@@ -106,7 +106,7 @@ pub async fn send_mail(
     let (envelope, message) = build(mail)?;
     let delivery = deliver(server, &envelope, &message, allowed);
     match timeout(server.timeout, delivery).await {
-        Ok(done) => done,
+        Ok(result) => result,
         Err(_) => Err(MailError::new(false, format!("no answer within {} s", server.timeout.as_secs()))),
     }
 }
@@ -175,8 +175,8 @@ async fn send_message(
     envelope: &Envelope,
     message: &[u8],
 ) -> Result<AcceptedMail, MailError> {
-    let begin = commands::Mail::new(envelope.from().cloned(), mail_parameters(connection, envelope, message)?);
-    connection.command(begin).await.map_err(|error| mail_error(&error))?;
+    let mail_command = commands::Mail::new(envelope.from().cloned(), mail_parameters(connection, envelope, message)?);
+    connection.command(mail_command).await.map_err(|error| mail_error(&error))?;
     let mut refusals: Vec<(String, MailError)> = Vec::new();
     for recipient in envelope.to() {
         match connection.command(commands::Rcpt::new(recipient.clone(), Vec::new())).await {

@@ -87,8 +87,8 @@ pub(crate) fn next_evaluation(
     change: &RuleChange<'_>,
 ) -> (Option<Timestamp>, Option<RuleProgress>) {
     let is_due = |rule: &&RuleRecord| {
-        let is_on = rule.spec.enabled && change.spec.enabled && judge::watches_same(&rule.spec, change.spec);
-        is_on && rule.check_at.is_some_and(|at| at <= change.now)
+        let is_still_watched = rule.spec.enabled && change.spec.enabled && judge::watches_same(&rule.spec, change.spec);
+        is_still_watched && rule.check_at.is_some_and(|at| at <= change.now)
     };
     match before.filter(is_due) {
         Some(rule) => (rule.check_at, rule.progress.clone()),

@@ -139,9 +139,10 @@ impl FireFacts<'_> {
     /// now: a run that had ended before the job was created must not start it. A job with a run in the fire stays in it, even after an
     /// edit.
     pub(crate) fn jobs(&self) -> BTreeSet<JobId> {
-        let is_old = |job: &JobId| self.created_at_by_job.get(job).is_none_or(|created| *created <= self.root.due_at);
+        let is_older_than_fire =
+            |job: &JobId| self.created_at_by_job.get(job).is_none_or(|created| *created <= self.root.due_at);
         let mut jobs = self.graph.with_followers(self.root.job);
-        jobs.retain(|job| is_old(job) || self.members.contains_key(job));
+        jobs.retain(|job| is_older_than_fire(job) || self.members.contains_key(job));
         jobs.extend(self.members.keys());
         for child in self.ended_runs.iter().flat_map(|ended_run| self.graph.children_of(ended_run.job)) {
             jobs.extend(self.graph.with_followers(child));
@@ -245,7 +246,7 @@ impl FireFacts<'_> {
                 if !fire.state_of(*job).is_some_and(is_awaiting) {
                     continue;
                 }
-                let mut fold = ParentUpdate {
+                let mut update = ParentUpdate {
                     job: *job,
                     run: member.run,
                     status: RunStatus::Running,
@@ -253,28 +254,28 @@ impl FireFacts<'_> {
                     message: None,
                     is_new: member.status.is_terminal(),
                 };
-                if fold.open_children == 0 {
+                if update.open_children == 0 {
                     has_changed = true;
-                    fold.status = RunStatus::Succeeded;
+                    update.status = RunStatus::Succeeded;
                     if let Some((child, status)) = fire.failing_child(*job) {
                         let stored_name = self.members.get(&child).map(|member| member.name.as_str());
                         let name = stored_name.or_else(|| children.get(&child).map(|child| child.spec.name.as_str()));
-                        fold.status = RunStatus::Failed;
-                        fold.message = Some(child_ended(name, status));
+                        update.status = RunStatus::Failed;
+                        update.message = Some(child_ended(name, status));
                     }
-                    let verdict = Some((fold.status, None));
+                    let verdict = Some((update.status, None));
                     fire.set(*job, JobInFire { end_status: Some(RunStatus::Succeeded), verdict });
                 }
-                updates.insert(*job, fold);
+                updates.insert(*job, update);
             }
             if !has_changed {
-                let is_news = |fold: &ParentUpdate| {
-                    let count_before = self.members.get(&fold.job).and_then(|member| member.open_children);
+                let is_new_state = |update: &ParentUpdate| {
+                    let count_before = self.members.get(&update.job).and_then(|member| member.open_children);
                     // A run that has no children to await keeps the verdict that it just got.
-                    let is_plain = fold.is_new && fold.status == RunStatus::Succeeded;
-                    !is_plain && (fold.is_new || count_before != Some(fold.open_children))
+                    let keeps_verdict = update.is_new && update.status == RunStatus::Succeeded;
+                    !keeps_verdict && (update.is_new || count_before != Some(update.open_children))
                 };
-                return updates.into_values().filter(is_news).collect();
+                return updates.into_values().filter(is_new_state).collect();
             }
         }
     }

@@ -108,9 +108,10 @@ pub(crate) fn next_ordinal(lease_count: i64, is_taken: impl Fn(i64) -> bool) -> 
 /// Number of leases that these nodes have taken, plus one for each removed node. Ids are consecutive and the newest node is never removed,
 /// so the highest id is the number of all nodes that ever existed.
 pub(crate) fn lease_count(nodes: impl Iterator<Item = LeaseToken>) -> i64 {
-    let (newest, again) =
-        nodes.fold((0, 0), |(newest, again), token| (token.node.get().max(newest), again + token.epoch - 1));
-    newest + again
+    let (newest_id, repeated_count) = nodes.fold((0, 0), |(newest_id, repeated_count), token| {
+        (token.node.get().max(newest_id), repeated_count + token.epoch - 1)
+    });
+    newest_id + repeated_count
 }
 
 /// The answer to a [`JoinRequest`].

@@ -122,17 +122,17 @@ pub struct Decision {
 #[must_use]
 pub fn decide(
     rule: RuleView<'_>,
-    open: OpenIncidents,
+    open_incidents: OpenIncidents,
     observations: &[Observation],
     silences: &[Silence],
     (now, next_id): (Timestamp, &mut dyn FnMut() -> IncidentId),
 ) -> Decision {
-    let mut builder = DecisionBuilder::new(rule, open, silences, now);
-    for incident in std::mem::take(&mut builder.open.incidents) {
+    let mut builder = DecisionBuilder::new(rule, open_incidents, silences, now);
+    for incident in std::mem::take(&mut builder.open_incidents.incidents) {
         builder.incidents.insert(incident.id, incident);
     }
-    if let Some(group) = builder.open.group.take() {
-        builder.open.group = Some(group.clone());
+    if let Some(group) = builder.open_incidents.group.take() {
+        builder.open_incidents.group = Some(group.clone());
         builder.incidents.insert(group.id, group);
     }
     for observation in observations {
@@ -172,16 +172,16 @@ struct DecisionBuilder<'a> {
     rule: RuleView<'a>,
     silences: &'a [Silence],
     now: Timestamp,
-    open: OpenIncidents,
+    open_incidents: OpenIncidents,
     incidents: BTreeMap<IncidentId, Incident>,
     messages: Vec<MessageDraft>,
     unwatched: BTreeSet<IncidentId>,
 }
 
 impl<'a> DecisionBuilder<'a> {
-    fn new(rule: RuleView<'a>, open: OpenIncidents, silences: &'a [Silence], now: Timestamp) -> Self {
+    fn new(rule: RuleView<'a>, open_incidents: OpenIncidents, silences: &'a [Silence], now: Timestamp) -> Self {
         let (incidents, messages, unwatched) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
-        Self { rule, silences, now, open, incidents, messages, unwatched }
+        Self { rule, silences, now, open: open_incidents, incidents, messages, unwatched }
     }
 
     fn observe(&mut self, observation: &Observation, next_id: &mut dyn FnMut() -> IncidentId) {
@@ -244,17 +244,17 @@ impl<'a> DecisionBuilder<'a> {
         since: Timestamp,
         next_id: &mut dyn FnMut() -> IncidentId,
     ) -> Option<IncidentId> {
-        let is_single = self.open.single_count < u64::from(self.rule.spec.group_over);
+        let is_single = self.open_incidents.single_count < u64::from(self.rule.spec.group_over);
         let group = (!is_single).then(|| self.open_group(since, next_id));
-        if let Some(group) = group.filter(|_| self.open.member_count >= OPEN_INCIDENTS_MAX) {
+        if let Some(group) = group.filter(|_| self.open_incidents.member_count >= OPEN_INCIDENTS_MAX) {
             if let Some(group) = self.incidents.get_mut(&group) {
                 group.count = group.count.saturating_add(1);
             }
             return None;
         }
         match is_single {
-            true => self.open.single_count += 1,
-            false => self.open.member_count += 1,
+            true => self.open_incidents.single_count += 1,
+            false => self.open_incidents.member_count += 1,
         }
         let incident = new_incident(next_id(), observation.subject.clone(), group, (since, self.now));
         let id = incident.id;
@@ -263,7 +263,7 @@ impl<'a> DecisionBuilder<'a> {
     }
 
     fn open_group(&mut self, since: Timestamp, next_id: &mut dyn FnMut() -> IncidentId) -> IncidentId {
-        if let Some(group) = &self.open.group {
+        if let Some(group) = &self.open_incidents.group {
             return group.id;
         }
         let name = sentence::scope_name(&self.rule.spec.scope, self.rule.namespace).to_owned();
@@ -275,20 +275,26 @@ impl<'a> DecisionBuilder<'a> {
         let group = new_incident(next_id(), subject, None, (since, self.now));
         let id = group.id;
         self.incidents.insert(id, group.clone());
-        self.open.group = Some(group);
+        self.open_incidents.group = Some(group);
         id
     }
 
     fn resolve(&mut self, id: IncidentId) {
         let Some(incident) = self.incidents.get_mut(&id) else { return };
         (incident.state, incident.resolved_at) = (IncidentState::Resolved, Some(self.now));
-        let count = if incident.group.is_some() { &mut self.open.member_count } else { &mut self.open.single_count };
+        let count = if incident.group.is_some() {
+            &mut self.open_incidents.member_count
+        } else {
+            &mut self.open_incidents.single_count
+        };
         *count = count.saturating_sub(1);
     }
 
     /// Resolves the group if it has no open members.
     fn close_group(&mut self) {
-        let Some(id) = self.open.group.as_ref().filter(|_| self.open.member_count == 0).map(|group| group.id) else {
+        let Some(id) =
+            self.open_incidents.group.as_ref().filter(|_| self.open_incidents.member_count == 0).map(|group| group.id)
+        else {
             return;
         };
         // If the rule stopped watching one of the group's last members, the end of the group must not be reported as a recovery.

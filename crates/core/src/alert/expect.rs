@@ -207,8 +207,8 @@ impl Expectations {
         let next_check = self.next_check_at(kind, success, now)?;
         // Moving the check costs a write. That is always worth it for a deadline at a time of day. For a length of
         // time, it is worth it only if the wait more than doubles.
-        let is_worth = kind == ExpectKind::SuccessBy || look_at.since(now) * 2 < next_check.since(now);
-        (next_check > look_at && is_worth).then_some(next_check)
+        let is_worth_moving = kind == ExpectKind::SuccessBy || look_at.since(now) * 2 < next_check.since(now);
+        (next_check > look_at && is_worth_moving).then_some(next_check)
     }
 
     /// The earliest planned instant of a run whose success counts, for a check that was due at `look_at`.

@@ -93,8 +93,8 @@ pub fn is_disk_low(bound: (Option<u32>, Option<u64>), (free, size): (u64, u64), 
 /// Whether two versions of a rule watch the same condition in the same scope. If so, open incidents of one version belong to
 /// the other too.
 #[must_use]
-pub fn watches_same(one: &RuleSpec, other: &RuleSpec) -> bool {
-    one.condition == other.condition && one.scope == other.scope
+pub fn watches_same(rule: &RuleSpec, other_rule: &RuleSpec) -> bool {
+    rule.condition == other_rule.condition && rule.scope == other_rule.scope
 }
 
 /// A fire that has ended without success.
@@ -169,8 +169,8 @@ pub fn failures_in_row(count: u32, newest_runs: &[EndedRun], events: &[RunId]) -
             new_event_count
         };
         let new_count = u64::try_from(new_count).unwrap_or(u64::MAX);
-        let is_long = streak.len() >= streak_min;
-        if let Some(first) = streak.last().filter(|_| is_long && best_streak.is_clear()) {
+        let is_long_enough = streak.len() >= streak_min;
+        if let Some(first) = streak.last().filter(|_| is_long_enough && best_streak.is_clear()) {
             let since = first.fire_at;
             match is_newest {
                 true => best_streak = ConditionState::Holds { since, new_count },

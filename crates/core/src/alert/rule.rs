@@ -351,7 +351,7 @@ impl RuleSpec {
     }
 
     fn check_scope(&self, errors: &mut Vec<FieldError>) {
-        let checked = match &self.scope {
+        let check = match &self.scope {
             Scope::All => Ok(()),
             Scope::App(app) => name::check(app).map_err(|message| ("/scope/app", message)),
             Scope::Job(job) => name::check(job).map_err(|message| ("/scope/job", message)),
@@ -361,7 +361,7 @@ impl RuleSpec {
             }
             .map_err(|message| ("/scope/label", message)),
         };
-        if let Err((pointer, message)) = checked {
+        if let Err((pointer, message)) = check {
             errors.push(FieldError::new(pointer, message));
         }
         let word = self.condition.word();
@@ -387,11 +387,11 @@ impl RuleSpec {
         let mut refuse =
             |field: &str, message: String| errors.push(FieldError::new(format!("/condition/{word}/{field}"), message));
         let length_error = |length: Duration, min: Duration, max: Duration| {
-            let is_good = (min..=max).contains(&length);
+            let is_allowed = (min..=max).contains(&length);
             let message = || {
                 format!("{} is not from {} to {}", format_duration(length), format_duration(min), format_duration(max))
             };
-            (!is_good).then(message)
+            (!is_allowed).then(message)
         };
         let second = Duration::from_secs(1);
         match &self.condition {

@@ -73,8 +73,8 @@ fn unknown_field_message(kind: ChannelKind, name: &str, is_secret: bool) -> Stri
 
 fn check_reference(value: &str) -> Result<(), String> {
     let (Some(Reference::File(name)) | Some(Reference::Variable(name))) = parse_reference(value) else { return Ok(()) };
-    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    if name.is_empty() || name.len() > REFERENCE_LEN_MAX || name.starts_with('.') || !name.chars().all(is_name) {
+    let is_name_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if name.is_empty() || name.len() > REFERENCE_LEN_MAX || name.starts_with('.') || !name.chars().all(is_name_char) {
         return Err(format!(
             "{value:?} is not a reference: write file:NAME or env:NAME with 1 to {REFERENCE_LEN_MAX} of letters, digits, \
              '.', '_' and '-'; a file is looked up in the folder that the server's setting alert_secrets_dir names"
@@ -114,11 +114,11 @@ fn check_value(field: &Field, value: &str) -> Result<(), String> {
 /// Whether this is a host without a port. A name may have underscores: internal DNS zones and container networks have such names.
 fn is_host(value: &str) -> bool {
     let is_label = |label: &str| {
-        let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-        (1..=LABEL_LEN_MAX).contains(&label.len()) && label.chars().all(is_part)
+        let is_label_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        (1..=LABEL_LEN_MAX).contains(&label.len()) && label.chars().all(is_label_char)
     };
-    let is_name = || value.strip_suffix('.').unwrap_or(value).split('.').all(is_label);
-    value.parse::<IpAddr>().is_ok() || is_name()
+    let is_host_name = || value.strip_suffix('.').unwrap_or(value).split('.').all(is_label);
+    value.parse::<IpAddr>().is_ok() || is_host_name()
 }
 
 fn check_addresses(value: &str) -> Result<(), String> {

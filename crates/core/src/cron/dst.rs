@@ -127,7 +127,7 @@ pub(super) fn next_after(fields: &Fields, zone: Tz, rule: ResolvedRule, after: T
         let view = SpanView::new(spans.all(), index, rule);
         if let Some(gap) = view.gap
             && from <= view.start
-            && fields.at_or_after(gap).is_some_and(|skipped| skipped < view.start + view.offset)
+            && fields.at_or_after(gap).is_some_and(|skipped_time| skipped_time < view.start + view.offset)
         {
             return Some(Timestamp::from_secs(view.start));
         }
@@ -154,7 +154,7 @@ pub(super) fn prev_before(fields: &Fields, zone: Tz, rule: ResolvedRule, before:
             return Some(Timestamp::from_secs(local - view.offset));
         }
         if let Some(gap) = view.gap
-            && fields.at_or_before(view.start + view.offset - 1).is_some_and(|skipped| skipped >= gap)
+            && fields.at_or_before(view.start + view.offset - 1).is_some_and(|skipped_time| skipped_time >= gap)
         {
             return Some(Timestamp::from_secs(view.start));
         }

@@ -36,8 +36,8 @@ impl Fields {
             {
                 return Some(midnight + seconds(time));
             }
-            if let Some(later) = at_or_above(days, day + 1) {
-                return Some(midnight + DAY * i64::from(later - day) + seconds(self.first_time()));
+            if let Some(later_day) = at_or_above(days, day + 1) {
+                return Some(midnight + DAY * i64::from(later_day - day) + seconds(self.first_time()));
             }
         }
         self.first_after_month(month)

@@ -43,13 +43,13 @@ pub(super) fn cut(document: Value, len_max: usize) -> Value {
 /// ones.
 pub(super) fn cut_by_name(documents: Map<String, Value>, mut left_out_count: usize) -> Value {
     let share = LEN_MAX / documents.len().max(1);
-    let is_long = json_len(&documents) > LEN_MAX;
+    let is_too_long = json_len(&documents) > LEN_MAX;
     let mut documents: Vec<(String, Value)> = documents.into_iter().collect();
     documents.sort_by_key(|(_, document)| document["action"] == "created");
     let (mut kept_fields, mut len) = (Map::new(), 2 * SHORT_LEN);
     for (name, document) in documents {
         let document =
-            if is_long { cut(document, share.saturating_sub(name.len() + 4).max(SHORT_LEN)) } else { document };
+            if is_too_long { cut(document, share.saturating_sub(name.len() + 4).max(SHORT_LEN)) } else { document };
         len += name.len() + 4 + json_len(&document);
         if len > LEN_MAX {
             left_out_count += 1;

@@ -160,8 +160,8 @@ fn is_secret_name(name: &str) -> bool {
 /// Whether a text is a secret whatever its name: a key, one of our tokens, or a URL with a password anywhere in it.
 fn is_secret_text(text: &str) -> bool {
     let has_password = text.split("://").skip(1).any(|after_scheme| {
-        let is_end = |c: char| c.is_whitespace() || matches!(c, '/' | '?' | '#');
-        let authority = after_scheme.split(is_end).next().unwrap_or_default();
+        let is_url_end = |c: char| c.is_whitespace() || matches!(c, '/' | '?' | '#');
+        let authority = after_scheme.split(is_url_end).next().unwrap_or_default();
         authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':'))
     });
     let has_token = text.match_indices(TOKEN_PREFIX).any(|(at, _)| {

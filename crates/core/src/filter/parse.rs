@@ -28,23 +28,23 @@ const fn is_colon(c: char) -> bool {
 
 /// Splits a filter into its words.
 pub(super) fn tokens(text: &str) -> Vec<Token> {
-    let all: Vec<char> = text.chars().collect();
+    let text_chars: Vec<char> = text.chars().collect();
     let (mut tokens, mut at) = (Vec::new(), 0);
-    while at < all.len() {
-        if all[at].is_whitespace() {
+    while at < text_chars.len() {
+        if text_chars[at].is_whitespace() {
             at += 1;
             continue;
         }
-        let is_not = all[at] == '-' && all.get(at + 1).is_some_and(|next| !next.is_whitespace());
+        let is_not = text_chars[at] == '-' && text_chars.get(at + 1).is_some_and(|next| !next.is_whitespace());
         let start = at + usize::from(is_not);
         at = start;
         let (mut chars, mut quoted) = (Vec::new(), false);
-        while at < all.len() && (quoted || !all[at].is_whitespace()) {
-            match all[at] {
+        while at < text_chars.len() && (quoted || !text_chars[at].is_whitespace()) {
+            match text_chars[at] {
                 '"' => quoted = !quoted,
-                '\\' if quoted && matches!(all.get(at + 1), Some('"' | '\\')) => {
+                '\\' if quoted && matches!(text_chars.get(at + 1), Some('"' | '\\')) => {
                     at += 1;
-                    chars.push((all[at], true));
+                    chars.push((text_chars[at], true));
                 }
                 c => chars.push((c, quoted)),
             }
@@ -60,9 +60,8 @@ impl Token {
     pub(super) fn key(&self) -> Option<String> {
         let colon = self.chars.iter().position(|(c, quoted)| !quoted && is_colon(*c))?;
         let key = &self.chars[..colon];
-        let is_word =
-            !key.is_empty() && key.iter().all(|(c, quoted)| !quoted && (c.is_ascii_alphabetic() || *c == '_'));
-        is_word.then(|| key.iter().map(|(c, _)| c.to_ascii_lowercase()).collect())
+        let is_key = !key.is_empty() && key.iter().all(|(c, quoted)| !quoted && (c.is_ascii_alphabetic() || *c == '_'));
+        is_key.then(|| key.iter().map(|(c, _)| c.to_ascii_lowercase()).collect())
     }
 
     /// The text after the colon, split at its commas.

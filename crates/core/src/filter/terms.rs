@@ -141,11 +141,11 @@ impl<T> ValueCondition<T> {
 }
 
 impl<T: Copy + Ord> ValueCondition<T> {
-    /// The values of `all` that pass; `None` if there is no restriction.
+    /// The values of `values` that pass; `None` if there is no restriction.
     #[must_use]
-    pub fn of(&self, all: &[T]) -> Option<Vec<T>> {
+    pub fn of(&self, values: &[T]) -> Option<Vec<T>> {
         let chosen_values =
-            || all.iter().copied().filter(|value| self.admits(|candidate| candidate == value)).collect();
+            || values.iter().copied().filter(|value| self.admits(|candidate| candidate == value)).collect();
         (!self.admits_all()).then(chosen_values)
     }
 }

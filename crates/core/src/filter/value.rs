@@ -97,7 +97,7 @@ impl InstantBound {
             return in_years(date).then_some(Self::Day(date));
         }
         let local = ["%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"];
-        let local = local.iter().find_map(|form| NaiveDateTime::parse_from_str(text, form).ok())?;
+        let local = local.iter().find_map(|format| NaiveDateTime::parse_from_str(text, format).ok())?;
         in_years(local.date()).then_some(Self::Local(local))
     }
 
@@ -139,9 +139,9 @@ impl InstantBound {
 /// The instant of a local time. If the clock shows it twice, the first instant counts; if the clock skips it, the time an hour
 /// later counts.
 fn instant(local: NaiveDateTime, zone: Tz) -> Option<Timestamp> {
-    let later = local.checked_add_signed(chrono::TimeDelta::hours(1));
+    let hour_later = local.checked_add_signed(chrono::TimeDelta::hours(1));
     let at = zone.from_local_datetime(&local).earliest();
-    let at = at.or_else(|| later.and_then(|later| zone.from_local_datetime(&later).earliest()))?;
+    let at = at.or_else(|| hour_later.and_then(|hour_later| zone.from_local_datetime(&hour_later).earliest()))?;
     Some(Timestamp::from_millis(at.timestamp_millis()))
 }
 

@@ -60,11 +60,11 @@ fn push_lengths(terms: &mut Vec<String>, key: Key, range: LengthRange) {
 }
 
 fn label_term(term: &LabelTerm) -> String {
-    let one = |test: &super::LabelTest| match &test.value {
+    let test_text = |test: &super::LabelTest| match &test.value {
         Some(value) => quoted(&format!("{}={value}", test.key)),
         None => quoted(&test.key),
     };
-    let any: Vec<String> = term.any.iter().map(one).collect();
+    let any: Vec<String> = term.any.iter().map(test_text).collect();
     format!("{}label:{}", if term.is_not { "-" } else { "" }, any.join(","))
 }
 

@@ -39,7 +39,9 @@ pub(super) fn lateness_text(row: Option<&Run>) -> Bilingual {
 }
 
 fn wait_text(WaitTimes { server, turn, executor }: WaitTimes, detail: Option<&ReasonDetail>) -> Bilingual {
-    if let Some(Lateness { because: LateBecause::Overload, by }) = server.filter(|late| late.by > turn + executor) {
+    if let Some(Lateness { because: LateBecause::Overload, by }) =
+        server.filter(|lateness| lateness.by > turn + executor)
+    {
         return bilingual(
             format!(
                 " (servers had more fires to start than they could, and took it up {} after it was due)",
@@ -48,7 +50,7 @@ fn wait_text(WaitTimes { server, turn, executor }: WaitTimes, detail: Option<&Re
             format!("（同时到期的触发过多，服务器在到期 {}后才处理它）", short_length(by, Lang::Zh)),
         );
     }
-    let turn = turn + server.map_or(Duration::ZERO, |late| late.by);
+    let turn = turn + server.map_or(Duration::ZERO, |lateness| lateness.by);
     let for_what = |lang| detail.and_then(|detail| waits_for(detail, lang));
     if let Some((en, zh)) = for_what(Lang::En).zip(for_what(Lang::Zh)) {
         let is_before_routing = detail.is_some_and(|detail| matches!(detail.waits_for, Some(WaitFor::Run)));

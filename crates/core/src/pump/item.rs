@@ -211,11 +211,11 @@ pub fn apply(items: &mut BTreeMap<String, Item>, name: &str, change: &ItemChange
         _ => {}
     }
     let Some(item) = items.get_mut(name) else { return false };
-    let is_made = change_item(item, change, now);
-    if is_made {
+    let is_applied = change_item(item, change, now);
+    if is_applied {
         item.updated_at = now;
     }
-    is_made
+    is_applied
 }
 
 fn change_item(item: &mut Item, change: &ItemChange, now: Timestamp) -> bool {
@@ -264,19 +264,19 @@ fn report(item: &mut Item, progress: &Progress) -> bool {
     if item.epoch != progress.epoch || item.owner.is_some_and(|owner| owner != progress.owner) {
         return false;
     }
-    let is_news = progress.sequence > item.sequence;
-    if is_news {
+    let is_new_report = progress.sequence > item.sequence;
+    if is_new_report {
         item.sequence = progress.sequence;
         (item.counts, item.per_minute, item.oldest_at) = (progress.counts, progress.per_minute, progress.oldest_at);
         item.is_dry = progress.is_dry;
         item.checkpoint.clone_from(&progress.checkpoint);
     }
-    let is_back = progress.is_released && item.owner.is_some();
-    if is_back || item.owner.is_none() {
+    let is_given_back = progress.is_released && item.owner.is_some();
+    if is_given_back || item.owner.is_none() {
         // Without an owner, the item has no row in work, whatever a late report states.
         item.release();
     }
-    is_news || is_back
+    is_new_report || is_given_back
 }
 
 #[cfg(test)]

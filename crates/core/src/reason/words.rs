@@ -323,26 +323,26 @@ fn no_executor(detail: &ReasonDetail, lang: Lang) -> String {
         return clause;
     }
     let handler = detail.handler.as_deref().unwrap_or_default();
-    let is_all = |kind| !detail.obstacles.is_empty() && detail.obstacles.iter().all(|obstacle| obstacle.kind == kind);
+    let are_all = |kind| !detail.obstacles.is_empty() && detail.obstacles.iter().all(|obstacle| obstacle.kind == kind);
     let names = || {
         join_names(detail.obstacles.iter().map(|obstacle| obstacle.executor.as_str()), lang) + &more_text(detail, lang)
     };
     match lang {
         Lang::En if detail.obstacles.is_empty() => format!("no executor of {app} was online{waited}"),
-        Lang::En if is_all(ObstacleKind::Handler) => {
+        Lang::En if are_all(ObstacleKind::Handler) => {
             format!("no executor of {app} had handler \"{handler}\"{waited} ({} online without it)", names())
         }
-        Lang::En if is_all(ObstacleKind::Draining) => {
+        Lang::En if are_all(ObstacleKind::Draining) => {
             format!("no executor of {app} took new runs{waited} ({} draining)", names())
         }
         Lang::En => {
             format!("no executor of {app} could take it{waited}: {}", obstacles_text(detail, lang).unwrap_or_default())
         }
         Lang::Zh if detail.obstacles.is_empty() => format!("{waited}{app}没有在线的执行器"),
-        Lang::Zh if is_all(ObstacleKind::Handler) => {
+        Lang::Zh if are_all(ObstacleKind::Handler) => {
             format!("{waited}{app}没有执行器具有处理器 \"{handler}\"（{} 在线但没有它）", names())
         }
-        Lang::Zh if is_all(ObstacleKind::Draining) => {
+        Lang::Zh if are_all(ObstacleKind::Draining) => {
             format!("{waited}{app}没有执行器接受新的运行（{} 正在排空）", names())
         }
         Lang::Zh => {
@@ -395,9 +395,10 @@ pub(super) fn obstacles_text(detail: &ReasonDetail, lang: Lang) -> Option<String
     let mut parts: Vec<String> = groups
         .into_iter()
         .map(|((kind, condition), executors)| {
-            let (is_one, condition) = (executors.len() == 1, condition.unwrap_or_default());
+            let (is_single_executor, condition) = (executors.len() == 1, condition.unwrap_or_default());
             let names = join_names(executors.into_iter(), lang);
-            let verb = |singular: &'static str, plural: &'static str| if is_one { singular } else { plural };
+            let verb =
+                |singular: &'static str, plural: &'static str| if is_single_executor { singular } else { plural };
             match (kind, lang) {
                 (ObstacleKind::Handler, Lang::En) => format!("{names} {} handler \"{handler}\"", verb("lacks", "lack")),
                 (ObstacleKind::Handler, Lang::Zh) => format!("{names} 没有处理器 \"{handler}\""),

@@ -25,12 +25,12 @@ impl HashPoints {
         Self::at(name, name)
     }
 
-    /// Computes the points from `place` instead of the name, for executors of XXL-JOB: there `place` is the address, as in XXL-JOB.
+    /// Computes the points from `address` instead of the name, for executors of XXL-JOB: there `address` is the address, as in XXL-JOB.
     #[must_use]
-    pub fn at(name: &str, place: &str) -> Self {
+    pub fn at(name: &str, address: &str) -> Self {
         let mut points = Box::new([0; POINT_COUNT]);
         for (number, point) in points.iter_mut().enumerate() {
-            *point = hash(&format!("SHARD-{place}-NODE-{number}"));
+            *point = hash(&format!("SHARD-{address}-NODE-{number}"));
         }
         points.sort_unstable();
         let digest: [u8; 16] = Md5::digest(name).into();

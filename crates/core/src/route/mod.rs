@@ -97,9 +97,9 @@ pub fn pick(route: Route, request: &RouteRequest<'_>, memory: &mut Memory) -> Ch
     memory.begin(route, request.now);
     let router = router(route);
     if let Some(name) = request.executor.filter(|_| request.attempt > 1 && route != Route::Broadcast) {
-        let others: Vec<Candidate<'_>> =
+        let other_candidates: Vec<Candidate<'_>> =
             request.candidates.iter().map(|candidate| candidate.refused_if_named(name)).collect();
-        let among_others = router(&RouteRequest { candidates: &others, ..*request }, memory);
+        let among_others = router(&RouteRequest { candidates: &other_candidates, ..*request }, memory);
         if among_others != Choice::NoExecutor {
             return among_others;
         }

@@ -174,7 +174,7 @@ impl fmt::Display for Trace {
             ([], _) => f.write_str("; no executor eligible")?,
             ([name], 0) => write!(f, "; only {name} eligible")?,
             (names, 0) => write!(f, "; {} eligible", names.join(", "))?,
-            (names, more) => write!(f, "; {} and {more} more eligible", names.join(", "))?,
+            (names, more_count) => write!(f, "; {} and {more_count} more eligible", names.join(", "))?,
         }
         for (index, (name, refusal)) in self.refused.iter().enumerate() {
             let separator = if index == 0 { "; not " } else { ", " };

@@ -11,12 +11,12 @@ pub(super) fn pick(request: &RouteRequest<'_>, _: &mut Memory) -> Choice {
         return request.candidate_in_turn(request.draw).into();
     }
     let mut weight_left = (u128::from(request.random_number()) * total_weight) >> 32;
-    let chosen = request.open().find(|index| match weight_left.checked_sub(weight(*index)) {
+    let chosen_index = request.open().find(|index| match weight_left.checked_sub(weight(*index)) {
         Some(rest) => {
             weight_left = rest;
             false
         }
         None => true,
     });
-    chosen.into()
+    chosen_index.into()
 }

@@ -242,20 +242,21 @@ pub fn compare(mut own_fires: Vec<RondelFire>, mut old_fires: Vec<OldFire>, rang
 
 /// How far apart the instants of one fire may be: [`SAME_FIRE_WITHIN`], but at most half of the shortest gap between fires, so that no fire is taken
 /// for its neighbour.
-fn same_fire_within(own: &[RondelFire]) -> Duration {
-    let gaps = own.windows(2).map(|pair| pair[1].fire_at.since(pair[0].fire_at)).filter(|gap| !gap.is_zero());
+fn same_fire_within(own_fires: &[RondelFire]) -> Duration {
+    let gaps = own_fires.windows(2).map(|pair| pair[1].fire_at.since(pair[0].fire_at)).filter(|gap| !gap.is_zero());
     gaps.min().map_or(SAME_FIRE_WITHIN, |gap| SAME_FIRE_WITHIN.min(gap / 2))
 }
 
 fn nearest_free(
-    own: &[RondelFire],
+    own_fires: &[RondelFire],
     pair_indexes: &[Option<usize>],
     at: Timestamp,
     match_distance: Duration,
 ) -> Option<usize> {
-    let first_near = own.partition_point(|fire| fire.fire_at < at - match_distance);
-    let near_count = own[first_near..].iter().take_while(|fire| fire.fire_at <= at + match_distance).count();
-    let distance = |own_index: &usize| own[*own_index].fire_at.since(at).max(at.since(own[*own_index].fire_at));
+    let first_near = own_fires.partition_point(|fire| fire.fire_at < at - match_distance);
+    let near_count = own_fires[first_near..].iter().take_while(|fire| fire.fire_at <= at + match_distance).count();
+    let distance =
+        |own_index: &usize| own_fires[*own_index].fire_at.since(at).max(at.since(own_fires[*own_index].fire_at));
     (first_near..first_near + near_count).filter(|own_index| pair_indexes[*own_index].is_none()).min_by_key(distance)
 }
 
@@ -316,11 +317,11 @@ impl ComparisonBuilder {
         &mut self,
         kind: DifferenceKind,
         at: Timestamp,
-        own: Option<&RondelFire>,
+        own_fire: Option<&RondelFire>,
         old_fire: Option<&OldFire>,
         lateness: Option<Duration>,
     ) {
-        let difference = Difference::of(kind, at, own, old_fire);
+        let difference = Difference::of(kind, at, own_fire, old_fire);
         self.comparison.differences.push(Difference { late_ms: lateness.map(milliseconds), ..difference });
     }
 

@@ -70,13 +70,13 @@ impl<T> ShapeErrors<T> {
         let is_below = |below: &str, above: &str| {
             below.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        let is_free = move |error: &FieldError| {
+        let is_independent = move |error: &FieldError| {
             let is_related = |shape_error: &ShapeError| {
                 is_below(&error.pointer, &shape_error.pointer) || is_below(&shape_error.pointer, &error.pointer)
             };
             !self.errors.iter().any(is_related)
         };
-        field_errors.into_iter().filter(is_free)
+        field_errors.into_iter().filter(is_independent)
     }
 }
 

@@ -60,10 +60,10 @@ pub(crate) fn check_named(items: &[ItemSpec], (pointer, what): (&str, NamedKind)
 pub fn with_params_of_shard(of_fire: Value, of_shard: &Value) -> Value {
     match (of_fire, of_shard) {
         (of_fire, Value::Null) => of_fire,
-        (Value::Object(mut fields), Value::Object(own)) => {
-            fields.extend(own.clone());
+        (Value::Object(mut fields), Value::Object(shard_fields)) => {
+            fields.extend(shard_fields.clone());
             Value::Object(fields)
         }
-        (_, own) => own.clone(),
+        (_, shard_params) => shard_params.clone(),
     }
 }

@@ -94,13 +94,13 @@ fn last_shown(zone: Tz, time: NaiveTime, (clock, now): (NaiveDateTime, Timestamp
 }
 
 fn time_of_day(text: &str) -> Option<NaiveTime> {
-    let parse = |form| NaiveTime::parse_from_str(text, form).ok();
+    let parse = |format| NaiveTime::parse_from_str(text, format).ok();
     parse("%H:%M").or_else(|| parse("%H:%M:%S%.f"))
 }
 
 /// `2026-11-21 02:30` or with a `T`; midnight without a time.
 fn date_and_time(text: &str) -> Option<NaiveDateTime> {
-    let parse = |form| NaiveDateTime::parse_from_str(text, form).ok();
+    let parse = |format| NaiveDateTime::parse_from_str(text, format).ok();
     let formats = ["%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S%.f"];
     let date = || NaiveDate::parse_from_str(text, "%Y-%m-%d").ok().map(|date| date.and_time(NaiveTime::MIN));
     formats.into_iter().find_map(parse).or_else(date)

@@ -24,7 +24,7 @@ use crate::time::Timestamp;
 /// ```
 #[must_use]
 pub fn instant_text(zone: Tz, at: Timestamp) -> String {
-    let form = match at.as_millis() {
+    let format = match at.as_millis() {
         millis if millis % 60_000 == 0 => "%Y-%m-%d %H:%M",
         millis if millis % 1_000 == 0 => "%Y-%m-%d %H:%M:%S",
         _ => "%Y-%m-%d %H:%M:%S%.3f",
@@ -37,7 +37,7 @@ pub fn instant_text(zone: Tz, at: Timestamp) -> String {
         }
         LocalResult::Single(_) | LocalResult::None => String::new(),
     };
-    format!("{}{offset} {}", local.format(form), zone.name())
+    format!("{}{offset} {}", local.format(format), zone.name())
 }
 
 /// The instants at which the zone's clock shows a time that is written as `2026-11-21T02:30`, with or without seconds: two if
@@ -56,7 +56,7 @@ pub fn instant_text(zone: Tz, at: Timestamp) -> String {
 /// ```
 #[must_use]
 pub fn instants(zone: Tz, text: &str) -> Option<Vec<Timestamp>> {
-    let parse = |form| NaiveDateTime::parse_from_str(text, form).ok();
+    let parse = |format| NaiveDateTime::parse_from_str(text, format).ok();
     let local = parse("%Y-%m-%dT%H:%M").or_else(|| parse("%Y-%m-%dT%H:%M:%S%.f"))?;
     let to_timestamp = |at: chrono::DateTime<Tz>| Timestamp::from_millis(at.timestamp_millis());
     let instant = match zone.from_local_datetime(&local) {

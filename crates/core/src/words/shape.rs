@@ -29,9 +29,9 @@ impl Shape {
         }
         if let (&[from, second, _, ..], Some(&to)) = (values, values.last()) {
             let step = second - from;
-            let is_even = values.windows(2).all(|pair| pair[1] - pair[0] == step);
+            let has_even_steps = values.windows(2).all(|pair| pair[1] - pair[0] == step);
             let wraps_around = from - low < step && high - to < step && count.is_multiple_of(step);
-            if is_even && step > 1 && (wraps_around || values.len() > LISTED_MAX) {
+            if has_even_steps && step > 1 && (wraps_around || values.len() > LISTED_MAX) {
                 return Self::Step { from, to, step, wraps_around };
             }
         }

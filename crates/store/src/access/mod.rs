@@ -135,13 +135,13 @@ pub trait Accounts {
     /// Changes an account. If its rights change, its sign-ins end.
     async fn change_account(&self, id: AccountId, change: &AccountChange) -> Result<AccountChanged>;
 
-    /// Sets the password and ends the account's links, its sign-ins and its tokens, except those in `keep`; `false` if there is no such
+    /// Sets the password and ends the account's links, its sign-ins and its tokens, except those in `kept_access`; `false` if there is no such
     /// account.
     async fn set_password(
         &self,
         id: AccountId,
         password: &PasswordHash,
-        keep: KeptAccess,
+        kept_access: KeptAccess,
         now: Timestamp,
     ) -> Result<bool>;
 

@@ -192,7 +192,7 @@ impl RunSearch {
     /// Whether a run matches. `from` and `is_dead` are not checked.
     #[must_use]
     pub fn admits(&self, run: &Run) -> bool {
-        let is_in = |(from, to): (i64, i64), value: i64| (from..=to).contains(&value);
+        let is_within = |(from, to): (i64, i64), value: i64| (from..=to).contains(&value);
         let (first, end) = self.ids();
         let late_enough = |since: Timestamp| {
             run.id.get() >= first && (run.fire_at >= since || run.id.get() >= IdGen::first_at(since))
@@ -206,8 +206,8 @@ impl RunSearch {
             && self.since.is_none_or(late_enough)
             && run.fire_at.as_millis() <= self.fires_to()
             && run.id.get() < end
-            && is_in(millis_of(self.duration), self.duration_ms(run))
-            && is_in(millis_of(self.late), late_ms(run))
+            && is_within(millis_of(self.duration), self.duration_ms(run))
+            && is_within(millis_of(self.late), late_ms(run))
             && self.has_texts(run)
     }
 

@@ -13,8 +13,8 @@ use crate::{LeaseToken, Result};
 impl Changes for MemStore {
     async fn snapshots_after(&self, after: RunId, limit: u32) -> Result<Vec<RunSnapshot>> {
         let state = self.state();
-        let later = state.runs.range((Bound::Excluded(after), Bound::Unbounded));
-        Ok(later.take(to_usize(limit)).map(|(_, run)| RunSnapshot::from(run)).collect())
+        let later_runs = state.runs.range((Bound::Excluded(after), Bound::Unbounded));
+        Ok(later_runs.take(to_usize(limit)).map(|(_, run)| RunSnapshot::from(run)).collect())
     }
 
     async fn current_snapshots(&self, ids: &[RunId]) -> Result<Vec<RunSnapshot>> {

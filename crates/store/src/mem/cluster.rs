@@ -44,9 +44,9 @@ impl Cluster for MemStore {
                 None => return Ok(Join::Living { lease_until: node.lease_until, epoch: node.epoch }),
             },
         };
-        let others = state.nodes.values().filter(|stored_node| stored_node.node.id != id);
+        let other_nodes = state.nodes.values().filter(|stored_node| stored_node.node.id != id);
         let is_taken = |ordinal| {
-            others.clone().any(|stored_node| stored_node.ordinal == ordinal && stored_node.node.is_living(now))
+            other_nodes.clone().any(|stored_node| stored_node.ordinal == ordinal && stored_node.node.is_living(now))
         };
         let ordinal =
             next_ordinal(lease_count(state.nodes.values().map(|stored_node| stored_node.node.token())), is_taken);

@@ -85,8 +85,8 @@ impl Rollups for MemStore {
     ) -> Result<Vec<UnsuccessfulRuns>> {
         let state = self.state();
         let is_unsuccessful = |run: &&Run| {
-            let is_good = run.status == RunStatus::Succeeded || !run.status.is_terminal();
-            run.namespace == namespace && !is_good
+            let is_success_or_open = run.status == RunStatus::Succeeded || !run.status.is_terminal();
+            run.namespace == namespace && !is_success_or_open
         };
         let newest =
             state.runs.range(since..).rev().map(|(_, run)| run).filter(is_unsuccessful).take(to_usize(row_count));

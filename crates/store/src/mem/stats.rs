@@ -56,10 +56,10 @@ impl Stats for MemStore {
         state.add_failures(&failed_runs);
         let first_recounted = IdGen::first_at(before - RECOUNT_FOR);
         let State { stat_open, runs, .. } = &mut *state;
-        let is_left =
+        let must_be_counted =
             |run: &Run, counted_status: Option<RunStatus>| counted_status.is_none() || !run.status.is_terminal();
         stat_open.retain(|id, counted_status| {
-            id.get() >= first_recounted || runs.get(id).is_some_and(|run| is_left(run, *counted_status))
+            id.get() >= first_recounted || runs.get(id).is_some_and(|run| must_be_counted(run, *counted_status))
         });
         Ok(u64::try_from(ended_runs.len() + next_runs.len()).unwrap_or(u64::MAX))
     }
@@ -68,11 +68,11 @@ impl Stats for MemStore {
         let state = self.state();
         let stats_of_job =
             state.stats.iter().filter(|((counted_job, hour, _), _)| *counted_job == job && (from..to).contains(hour));
-        let stat = |((_, hour, status), (count, took)): (&(JobId, Timestamp, RunStatus), &(i64, i64))| JobStat {
+        let stat = |((_, hour, status), (count, duration_ms)): (&(JobId, Timestamp, RunStatus), &(i64, i64))| JobStat {
             hour: *hour,
             status: *status,
             run_count: u64::try_from(*count).unwrap_or(0),
-            duration: Duration::from_millis(u64::try_from(*took).unwrap_or(0)),
+            duration: Duration::from_millis(u64::try_from(*duration_ms).unwrap_or(0)),
         };
         let mut stats: Vec<JobStat> = stats_of_job.map(stat).filter(|stat| stat.run_count > 0).collect();
         stats.sort_by_key(|stat| (stat.hour, stat.status.as_str()));

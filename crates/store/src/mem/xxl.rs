@@ -152,8 +152,9 @@ impl XxlExecutors for MemStore {
         let runs = &state.xxl.runs;
         let is_old = |run: &&XxlRun| run.state == XxlRunState::Settled && run.reported_at.is_some_and(|at| at < before);
         let is_over = |id: RunId| state.runs.get(&id).is_none_or(|run| run.status.is_terminal());
-        let is_left = |run: &&XxlRun| run.state != XxlRunState::Settled && run.sent_at < before && is_over(run.run);
-        let left_runs = runs.values().filter(is_left).take(to_usize(limit));
+        let is_left_over =
+            |run: &&XxlRun| run.state != XxlRunState::Settled && run.sent_at < before && is_over(run.run);
+        let left_runs = runs.values().filter(is_left_over).take(to_usize(limit));
         let old_runs = runs.values().filter(is_old).take(to_usize(limit)).chain(left_runs);
         let old_runs: Vec<i64> = old_runs.map(|run| run.log_id).collect();
         for log_id in &old_runs {

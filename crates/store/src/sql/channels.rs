@@ -262,13 +262,13 @@ impl Channels for SqlStore {
         let first_kept_id = IdGen::first_at(before);
         let limit = i64::from(limit).clamp(1, i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX));
         let mut removed_count = 0;
-        for (find, delete, table) in [
+        for (find_old, delete_old, table) in [
             (&OLD_MESSAGES, &DELETE_MESSAGES, "alert_message"),
             (&OLD_DELIVERIES, &DELETE_DELIVERIES, "alert_delivery"),
         ] {
-            let old_ids = read_ids(&self.rows(Query::new(find).int(first_kept_id).int(limit)).await?, table, "id")?;
+            let old_ids = read_ids(&self.rows(Query::new(find_old).int(first_kept_id).int(limit)).await?, table, "id")?;
             if !old_ids.is_empty() {
-                removed_count += self.execute(Query::new(delete).list(old_ids.into_iter())).await?;
+                removed_count += self.execute(Query::new(delete_old).list(old_ids.into_iter())).await?;
             }
         }
         Ok(removed_count)

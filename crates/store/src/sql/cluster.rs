@@ -288,9 +288,9 @@ impl Tx<'_> {
         }
         let now = self.now().await?;
         let url = request.advertise_url.as_deref();
-        let Some(known) = nodes.iter().find(|known| known.name == name) else {
-            let newest_id = nodes.last().map_or(0, |known| known.id);
-            let id = request.new_id(newest_id, |id| nodes.iter().any(|known| known.id == id.get()));
+        let Some(row) = nodes.iter().find(|row| row.name == name) else {
+            let newest_id = nodes.last().map_or(0, |row| row.id);
+            let id = request.new_id(newest_id, |id| nodes.iter().any(|row| row.id == id.get()));
             let epoch = request.epoch_after(LeaseToken { node: id, epoch: 0 });
             let ordinal = free_ordinal(&nodes, None, now);
             let insert = Query::new(&INSERT_NODE)
@@ -305,20 +305,19 @@ impl Tx<'_> {
             self.execute_all(insert, 1).await?;
             return Ok(Join::Joined { token: LeaseToken { node: id, epoch }, ordinal });
         };
-        let previous_lease = LeaseToken { node: NodeId::new(known.id), epoch: known.epoch };
-        let Some(ended_at) = request.latest_end(previous_lease, (known.lease_until, known.prior_lease_until), now)
-        else {
-            return Ok(Join::Living { lease_until: known.lease_until, epoch: known.epoch });
+        let previous_lease = LeaseToken { node: NodeId::new(row.id), epoch: row.epoch };
+        let Some(ended_at) = request.latest_end(previous_lease, (row.lease_until, row.prior_lease_until), now) else {
+            return Ok(Join::Living { lease_until: row.lease_until, epoch: row.epoch });
         };
-        let is_other_living = nodes.iter().any(|other| other.id != known.id && other.lease_until > now);
-        if known.is_fenced
+        let is_other_living = nodes.iter().any(|other| other.id != row.id && other.lease_until > now);
+        if row.is_fenced
             && is_other_living
-            && request.waits_for_takeover(known.lease_until, now)
-            && self.row(Query::new(&FIND_ORPHAN).int(known.id).int(known.epoch)).await?.is_some()
+            && request.waits_for_takeover(row.lease_until, now)
+            && self.row(Query::new(&FIND_ORPHAN).int(row.id).int(row.epoch)).await?.is_some()
         {
             return Ok(Join::BeingTakenOver);
         }
-        let ordinal = free_ordinal(&nodes, Some(known), now);
+        let ordinal = free_ordinal(&nodes, Some(row), now);
         let new_lease = LeaseToken { epoch: request.epoch_after(previous_lease), ..previous_lease };
         let query = Query::new(&TAKE_LEASE)
             .int(new_lease.epoch)
@@ -328,8 +327,8 @@ impl Tx<'_> {
             .opt_text(url)
             .text(&version)
             .at(now)
-            .int(known.id)
-            .int(known.epoch);
+            .int(row.id)
+            .int(row.epoch);
         self.execute_all(query, 1).await?;
         self.end_sessions(previous_lease, ended_at).await?;
         Ok(Join::Joined { token: new_lease, ordinal })
@@ -337,9 +336,9 @@ impl Tx<'_> {
 }
 
 fn free_ordinal(nodes: &[JoinRow], own_row: Option<&JoinRow>, now: Timestamp) -> i64 {
-    let others = nodes.iter().filter(|known| own_row.is_none_or(|own_row| own_row.id != known.id));
-    let is_taken = |ordinal| others.clone().any(|known| known.ordinal == ordinal && known.lease_until > now);
-    let token = |known: &JoinRow| LeaseToken { node: NodeId::new(known.id), epoch: known.epoch };
+    let other_rows = nodes.iter().filter(|row| own_row.is_none_or(|own_row| own_row.id != row.id));
+    let is_taken = |ordinal| other_rows.clone().any(|row| row.ordinal == ordinal && row.lease_until > now);
+    let token = |row: &JoinRow| LeaseToken { node: NodeId::new(row.id), epoch: row.epoch };
     next_ordinal(lease_count(nodes.iter().map(token)), is_taken)
 }
 

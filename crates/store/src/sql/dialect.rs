@@ -361,8 +361,8 @@ impl RenderedStatements {
         let mut text_row_count = 0;
         if let Some((start, row_count)) = batch {
             let end = start + row_count * width(statement);
-            let is_words = statement.text.contains("{words}");
-            if is_words {
+            let has_words_mark = statement.text.contains("{words}");
+            if has_words_mark {
                 text_row_count = row_count;
             } else if self.dialect.sends_arrays() {
                 let columns = columns(&arguments[start..end], row_count);

@@ -67,14 +67,14 @@ pub(super) async fn run(
                 tracing::warn!(%error, "a table is in use by a long transaction of another client; the migration tries again");
                 tokio::time::sleep(TABLE_PAUSE).await;
             }
-            done => return done,
+            result => return result,
         }
     }
     match try_once(connection, (dialect, are_sessions_shared), config).await {
         Err(OpenError::Migrate(source)) if failure::classify(&source) == Failure::Contention => {
             Err(OpenError::TableInUse { source })
         }
-        done => done,
+        result => result,
     }
 }
 
@@ -186,7 +186,7 @@ async fn check_compatible(connection: &mut AnyConnection, server_version: &str) 
     let row = connection.fetch_one(READ_MIN_SERVER).await.map_err(OpenError::Migrate)?;
     let min_server: String = row.try_get(0).map_err(OpenError::Migrate)?;
     if numbers(&min_server) > numbers(server_version) {
-        return Err(OpenError::TooNew { min_server, this: server_version.to_owned() });
+        return Err(OpenError::TooNew { min_server, this_server: server_version.to_owned() });
     }
     Ok(())
 }

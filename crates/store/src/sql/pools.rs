@@ -77,7 +77,7 @@ impl LivePools {
     ) -> sqlx::Result<T> {
         let Some(limit) = self.answer_within else { return work.await };
         match timeout(limit, pools.until_replaced(work)).await {
-            Ok(done) => done,
+            Ok(result) => result,
             Err(_) => {
                 self.replace(pools, limit);
                 Err(no_answer())

@@ -264,8 +264,8 @@ impl Tx<'_> {
                 (None, _) => false,
                 (Some(_), None) => true,
                 (Some(script), Some(version)) => {
-                    let find = Query::new(&FIND_SCRIPT_VERSION).int(script.id.get()).int(version);
-                    self.row(find).await?.is_some()
+                    let find_query = Query::new(&FIND_SCRIPT_VERSION).int(script.id.get()).int(version);
+                    self.row(find_query).await?.is_some()
                 }
             };
             if !has_version && is_new {

@@ -79,7 +79,7 @@ impl LastReadOnly {
 pub(super) struct Sessions {
     dialect: Dialect,
     /// The text that begins a transaction.
-    pub(super) begin: Arc<str>,
+    pub(super) begin_text: Arc<str>,
     /// Whether a pooler gives each transaction another session.
     pub(super) are_shared: bool,
     settings: Arc<[String]>,
@@ -94,16 +94,16 @@ pub(super) struct Sessions {
 
 impl Sessions {
     pub(super) fn new(dialect: Dialect, (are_shared, lists_connections): (bool, bool), config: &StoreConfig) -> Self {
-        let (begin, settings) = if are_shared {
+        let (begin_text, settings) = if are_shared {
             let local = postgres_settings(config).into_iter().map(|setting| format!("; SET LOCAL {setting}"));
-            let begin = "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned() + &local.collect::<String>();
-            (begin, Vec::new())
+            let begin_text = "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned() + &local.collect::<String>();
+            (begin_text, Vec::new())
         } else {
             (dialect.begin().to_owned(), settings(dialect, config))
         };
         Self {
             dialect,
-            begin: begin.into(),
+            begin_text: begin_text.into(),
             are_shared,
             settings: settings.into(),
             read_only: Arc::new(LastReadOnly::new()),
@@ -350,8 +350,8 @@ mod tests {
         let config = StoreConfig::default();
         let shared = Sessions::new(Dialect::Postgres, (true, false), &config);
         assert!(shared.settings.is_empty());
-        assert_eq!(shared.begin.matches("SET LOCAL ").count(), postgres_settings(&config).len());
+        assert_eq!(shared.begin_text.matches("SET LOCAL ").count(), postgres_settings(&config).len());
         let own = Sessions::new(Dialect::Postgres, (false, false), &config);
-        assert_eq!((&*own.begin, own.settings.len()), ("BEGIN", postgres_settings(&config).len() + 1));
+        assert_eq!((&*own.begin_text, own.settings.len()), ("BEGIN", postgres_settings(&config).len() + 1));
     }
 }

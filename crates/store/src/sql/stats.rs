@@ -109,8 +109,8 @@ impl Stats for SqlStore {
             let mut columns = Reader::new(&row, "run_stat");
             columns.int("job_id")?;
             let (hour, status) = (columns.at("hour_at_ms")?, columns.word("status")?);
-            let (count, took) = (columns.int("run_count")?, columns.int("duration_ms")?);
-            let duration = Duration::from_millis(u64::try_from(took).unwrap_or(0));
+            let (count, duration_ms) = (columns.int("run_count")?, columns.int("duration_ms")?);
+            let duration = Duration::from_millis(u64::try_from(duration_ms).unwrap_or(0));
             stats.push(JobStat { hour, status, run_count: u64::try_from(count).unwrap_or(0), duration });
         }
         Ok(stats)
@@ -164,7 +164,7 @@ impl Tx<'_> {
             entries.push((columns.int("run_id")?, columns.opt_word("counted_as")?));
         }
         let last_entry = entries.last().filter(|_| entries.len() == ENTRY_COUNT).map(|(run, _)| *run);
-        let (mut count, mut done, mut changeable) = (0, Vec::new(), Vec::new());
+        let (mut count, mut done_ids, mut changeable) = (0, Vec::new(), Vec::new());
         for chunk in entries.chunks(CHUNK_MAX) {
             let rows = self.rows(Query::new(&READ_COUNTED).list(chunk.iter().map(|(run, _)| *run))).await?;
             let runs = self.counted_runs(rows).await?;
@@ -175,15 +175,15 @@ impl Tx<'_> {
                     Some(run) => {
                         tally.recount(&run, *counted_as);
                         count += 1;
-                        done.push(*id);
+                        done_ids.push(*id);
                         changeable.extend(run.may_change().then_some((*id, Some(run.status))));
                     }
-                    None if run.is_none_or(|run| run.status.is_terminal() && *id < recount_from) => done.push(*id),
+                    None if run.is_none_or(|run| run.status.is_terminal() && *id < recount_from) => done_ids.push(*id),
                     None => {}
                 }
             }
         }
-        for chunk in done.chunks(CHUNK_MAX) {
+        for chunk in done_ids.chunks(CHUNK_MAX) {
             self.execute(Query::new(&DELETE_OPEN).list(chunk.iter().copied())).await?;
         }
         self.insert_open(&changeable).await?;
@@ -241,8 +241,8 @@ impl Tx<'_> {
     async fn add_stats(&mut self, tally: &Tally) -> Result<()> {
         let sums: Vec<_> = tally.sums.iter().collect();
         for chunk in sums.chunks(CHUNK_MAX) {
-            let add = Query::new(&ADD_STATS).rows(chunk, |query, ((job, hour, status), (count, took))| {
-                query.int(job.get()).at(*hour).text(status.as_str()).int(*count).int(*took)
+            let add = Query::new(&ADD_STATS).rows(chunk, |query, ((job, hour, status), (count, duration_ms))| {
+                query.int(job.get()).at(*hour).text(status.as_str()).int(*count).int(*duration_ms)
             });
             self.execute(add).await?;
         }

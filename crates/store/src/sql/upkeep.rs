@@ -176,10 +176,10 @@ impl SqlStore {
             open_roots.extend(read_ids(&rows, "run", "id")?);
         }
         let roots: BTreeSet<i64> = runs.iter().map(|run| run.root()).collect();
-        let mut level: Vec<i64> = roots.into_iter().collect();
+        let mut level_ids: Vec<i64> = roots.into_iter().collect();
         for _ in 0..DEPTH_MAX {
             let mut next_level = Vec::new();
-            for chunk in level.chunks(CHUNK_MAX) {
+            for chunk in level_ids.chunks(CHUNK_MAX) {
                 for row in self.rows(Query::new(&READ_FOLLOWERS).list(chunk.iter().copied())).await? {
                     let mut columns = Reader::new(&row, "run");
                     let (id, root) = (columns.int("id")?, columns.int("cause")?);
@@ -193,7 +193,7 @@ impl SqlStore {
             if next_level.is_empty() {
                 break;
             }
-            level = next_level;
+            level_ids = next_level;
         }
         Ok(open_roots)
     }

@@ -251,8 +251,8 @@ impl XxlExecutors for SqlStore {
     async fn forget_xxl(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let limit = i64::from(limit).min(i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX));
         let mut count = 0;
-        for find in [&FIND_OLD_RUNS, &FIND_LEFT_RUNS] {
-            let rows = self.rows(Query::new(find).at(before).int(limit)).await?;
+        for find_statement in [&FIND_OLD_RUNS, &FIND_LEFT_RUNS] {
+            let rows = self.rows(Query::new(find_statement).at(before).int(limit)).await?;
             let ids = read_ids(&rows, "xxl_run", "log_id")?;
             if !ids.is_empty() {
                 count += self.execute(Query::new(&DELETE_RUNS).list(ids.into_iter())).await?;

@@ -71,16 +71,16 @@ impl Accounts for MemStore {
         &self,
         id: AccountId,
         password: &PasswordHash,
-        keep: KeptAccess,
+        kept_access: KeptAccess,
         now: Timestamp,
     ) -> Result<bool> {
         let mut state = self.state();
         let Some(account) = state.access.accounts.get_mut(&id) else { return Ok(false) };
         account.password = Some(password.clone());
         account.password_changed_at = Some(now);
-        state.access.end_sessions(id, keep.session);
+        state.access.end_sessions(id, kept_access.session);
         state.access.links.retain(|_, link| link.account != Some(id));
-        if !keep.keeps_tokens {
+        if !kept_access.keeps_tokens {
             let own_tokens = state.access.tokens_of(id);
             state.access.revoke_family(own_tokens, now);
         }

@@ -114,9 +114,9 @@ impl SignIns for MemStore {
 }
 
 impl AccessRows {
-    pub(super) fn end_sessions(&mut self, account: AccountId, keep: Option<SessionId>) -> u64 {
+    pub(super) fn end_sessions(&mut self, account: AccountId, kept_session: Option<SessionId>) -> u64 {
         let count_before = self.sessions.len();
-        self.sessions.retain(|id, session| session.account != Some(account) || Some(*id) == keep);
+        self.sessions.retain(|id, session| session.account != Some(account) || Some(*id) == kept_session);
         u64::try_from(count_before - self.sessions.len()).unwrap_or(u64::MAX)
     }
 }

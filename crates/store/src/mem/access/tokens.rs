@@ -70,9 +70,9 @@ impl Tokens for MemStore {
         }
         access.sessions.retain(|_, session| session.token.is_none_or(|token| !dead_ids.contains(&token)));
         if !dead_ids.is_empty() {
-            let is_account = |owner: i64| access.accounts.contains_key(&AccountId::new(owner));
-            let is_line = |owner: i64| access.tokens.values().any(|token| token.line.get() == owner);
-            state.saved_filters.retain(|owner, _| is_account(*owner) || is_line(*owner));
+            let account_exists = |owner: i64| access.accounts.contains_key(&AccountId::new(owner));
+            let is_line_in_use = |owner: i64| access.tokens.values().any(|token| token.line.get() == owner);
+            state.saved_filters.retain(|owner, _| account_exists(*owner) || is_line_in_use(*owner));
         }
         Ok(u64::try_from(dead_ids.len()).unwrap_or(u64::MAX))
     }
@@ -91,20 +91,20 @@ impl Tokens for MemStore {
         Ok(was_valid)
     }
 
-    async fn rotate_token(&self, old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool> {
+    async fn rotate_token(&self, old_id: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool> {
         let mut state = self.state();
         let access = &mut state.access;
-        let old_token = access.tokens.get(&old).filter(|token| token.is_valid(new.created_at));
+        let old_token = access.tokens.get(&old_id).filter(|token| token.is_valid(new.created_at));
         let Some((series, ends_at)) = old_token.map(|token| (token.series, token.expires_at)) else { return Ok(false) };
         if new.series == series {
             access.write_token(new, earlier_of(new.expires_at, ends_at));
         } else if !access.insert_token(new) {
             return Ok(false);
         }
-        if let Some(token) = access.tokens.get_mut(&old) {
+        if let Some(token) = access.tokens.get_mut(&old_id) {
             token.expires_at = earlier_of(ends_at, Some(old_ends_at));
         }
-        access.move_access(old, new.id);
+        access.move_access(old_id, new.id);
         Ok(true)
     }
 }

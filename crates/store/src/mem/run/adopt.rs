@@ -14,13 +14,13 @@ type EndedLeases = (NodeId, i64, Timestamp);
 
 #[async_trait]
 impl Adopt for MemStore {
-    async fn orphaned_jobs(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<OrphanedJobs> {
+    async fn orphaned_jobs(&self, token: LeaseToken, dead_nodes: &[NodeId], limit: u32) -> Result<OrphanedJobs> {
         let now = self.now();
         let mut state = self.state();
         if !state.holds(token, now) {
             return Ok(OrphanedJobs { is_refused: true, ..OrphanedJobs::default() });
         }
-        let ended_leases = state.fence_nodes(token, dead, now);
+        let ended_leases = state.fence_nodes(token, dead_nodes, now);
         let jobs = fewest_first(state.orphans(&ended_leases, |_| true).iter().map(|run| (run.job, 1)), limit);
         let fenced_nodes = ended_leases.into_iter().map(|(node, ..)| node).filter(|node| *node != token.node).collect();
         Ok(OrphanedJobs { jobs, fenced: fenced_nodes, is_refused: false })
@@ -34,22 +34,22 @@ impl Adopt for MemStore {
         Ok(jobs)
     }
 
-    async fn adopt(&self, token: LeaseToken, dead: &[NodeId], jobs: &[JobId]) -> Result<Adoption> {
+    async fn adopt(&self, token: LeaseToken, dead_nodes: &[NodeId], jobs: &[JobId]) -> Result<Adoption> {
         let now = self.now();
         let mut state = self.state();
         if !state.holds(token, now) {
             return Ok(Adoption { is_refused: true, ..Adoption::default() });
         }
-        let ended_leases = state.fence_nodes(token, dead, now);
+        let ended_leases = state.fence_nodes(token, dead_nodes, now);
         Ok(Adoption { runs: state.adopt(token, &ended_leases, jobs), is_refused: false })
     }
 }
 
 impl State {
     /// Fences the dead nodes. Returns the leases that have ended: earlier ones of this node, and all of the dead nodes.
-    fn fence_nodes(&mut self, token: LeaseToken, dead: &[NodeId], now: Timestamp) -> Vec<EndedLeases> {
+    fn fence_nodes(&mut self, token: LeaseToken, dead_nodes: &[NodeId], now: Timestamp) -> Vec<EndedLeases> {
         let mut ended_leases = Vec::new();
-        for node in dead.iter().filter(|node| **node != token.node) {
+        for node in dead_nodes.iter().filter(|node| **node != token.node) {
             let Some(dead_node) = self
                 .nodes
                 .get_mut(node)
@@ -89,7 +89,7 @@ impl State {
             orphans.truncate(2);
         }
         let last_sessions = LastSessions::of(self.sessions.values().copied());
-        let mut adopted = Vec::with_capacity(orphans.len());
+        let mut adopted_runs = Vec::with_capacity(orphans.len());
         for run in orphans {
             let Some((_, _, ended_at)) = lease_of(&run, ended_leases) else { continue };
             let from = LeaseToken { node: run.node, epoch: run.node_epoch };
@@ -106,9 +106,9 @@ impl State {
             };
             let run = Run { node: token.node, node_epoch: token.epoch, ..run };
             self.runs.insert(run.id, run.clone());
-            adopted.push(Adopted { run, from, lease_ended_at: *ended_at });
+            adopted_runs.push(Adopted { run, from, lease_ended_at: *ended_at });
         }
-        adopted
+        adopted_runs
     }
 }
 

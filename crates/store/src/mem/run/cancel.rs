@@ -73,8 +73,8 @@ impl Cancel for MemStore {
             let (executor, by) = (run.executor_id?, run.cancel_by.clone()?);
             Some(CancelElsewhere { run: run.id, attempt: run.attempt, executor, by })
         };
-        let later = state.cancels.iter().filter(|id| **id > after);
-        let asked_runs = later.filter_map(|id| state.runs.get(id)).filter(is_elsewhere);
+        let later_ids = state.cancels.iter().filter(|id| **id > after);
+        let asked_runs = later_ids.filter_map(|id| state.runs.get(id)).filter(is_elsewhere);
         Ok(asked_runs.filter_map(cancel).take(to_usize(limit)).collect())
     }
 

@@ -119,7 +119,7 @@ impl Claim for MemStore {
         let holder = state.trigger_keys.get(&job_and_key).and_then(|id| state.runs.get(id)).cloned();
         let mut replaced_run = None;
         match holder {
-            Some(same) if same.id == run.id => return Ok(KeyedRun::Created(same)),
+            Some(stored_run) if stored_run.id == run.id => return Ok(KeyedRun::Created(stored_run)),
             Some(open_run) if !open_run.status.is_terminal() => {
                 if if_open != IfOpen::Replace {
                     return Ok(KeyedRun::Open(open_run));

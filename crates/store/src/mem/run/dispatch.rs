@@ -51,8 +51,8 @@ impl Dispatch for MemStore {
         let mut state = self.state();
         for (id, attempt) in runs {
             let is_held = |run: &&mut Run| matches!(run.status, RunStatus::Pending | RunStatus::Running);
-            let is_this = |run: &&mut Run| run.attempt == *attempt && run.executor_id.is_some();
-            if let Some(run) = state.own_open_run(token, *id).filter(is_held).filter(is_this) {
+            let is_at_executor = |run: &&mut Run| run.attempt == *attempt && run.executor_id.is_some();
+            if let Some(run) = state.own_open_run(token, *id).filter(is_held).filter(is_at_executor) {
                 (run.executor, run.executor_id, run.marked_at) = (None, None, None);
                 (run.status, run.started_at) = (RunStatus::Pending, None);
             }

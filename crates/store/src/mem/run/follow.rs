@@ -59,7 +59,7 @@ impl State {
                     ends.released.push(run);
                 }
             }
-            plan.parent_updates.into_iter().for_each(|fold| self.fold(&fold, ends, now));
+            plan.parent_updates.into_iter().for_each(|update| self.fold(&update, ends, now));
         }
     }
 
@@ -130,19 +130,19 @@ impl State {
         }
     }
 
-    pub(super) fn fold(&mut self, fold: &ParentUpdate, ends: &mut Ends, now: Timestamp) {
-        let Some(run) = self.runs.get_mut(&fold.run) else { return };
-        (run.status, run.open_children) = (fold.status, Some(fold.open_children));
-        if fold.message.is_some() {
-            run.message.clone_from(&fold.message);
+    pub(super) fn fold(&mut self, update: &ParentUpdate, ends: &mut Ends, now: Timestamp) {
+        let Some(run) = self.runs.get_mut(&update.run) else { return };
+        (run.status, run.open_children) = (update.status, Some(update.open_children));
+        if update.message.is_some() {
+            run.message.clone_from(&update.message);
         }
-        if !fold.status.is_terminal() {
-            ends.awaiting.extend(fold.is_new.then_some((fold.job, fold.run)));
+        if !update.status.is_terminal() {
+            ends.awaiting.extend(update.is_new.then_some((update.job, update.run)));
             return;
         }
         run.finished_at = Some(now);
-        self.cancels.remove(&fold.run);
-        self.add_message(fold.run, now);
-        ends.ended_parents.push((fold.job, fold.run));
+        self.cancels.remove(&update.run);
+        self.add_message(update.run, now);
+        ends.ended_parents.push((update.job, update.run));
     }
 }

@@ -91,17 +91,17 @@ impl Move for MemStore {
         Ok(loads.into_iter().map(load).collect())
     }
 
-    async fn free_jobs(&self, token: LeaseToken, dead: NodeId, limit: u32) -> Result<u64> {
+    async fn free_jobs(&self, token: LeaseToken, dead_node: NodeId, limit: u32) -> Result<u64> {
         let now = self.now();
         let mut state = self.state();
-        let is_dead = state.nodes.get(&dead).is_some_and(|stored_node| !stored_node.node.is_living(now));
+        let is_dead = state.nodes.get(&dead_node).is_some_and(|stored_node| !stored_node.node.is_living(now));
         if !is_dead || !state.holds(token, now) {
             return Ok(0);
         }
         let busy_jobs: HashSet<JobId> =
-            state.open_runs_where(|run| run.node == dead).iter().map(|run| run.job).collect();
+            state.open_runs_where(|run| run.node == dead_node).iter().map(|run| run.job).collect();
         let is_idle = |(job, due): &(&JobId, &mut DueRow)| {
-            due.home == dead && due.next_fire_at.is_some() && !busy_jobs.contains(*job)
+            due.home == dead_node && due.next_fire_at.is_some() && !busy_jobs.contains(*job)
         };
         let mut count = 0;
         for (_, due) in state.due.iter_mut().filter(is_idle).take(to_usize(limit)) {

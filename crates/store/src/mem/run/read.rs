@@ -77,8 +77,8 @@ impl Runs for MemStore {
     async fn next_fire_after(&self, run: &Run) -> Result<Option<Run>> {
         let state = self.state();
         let key = |run: &Run| (run.fire_at, run.cause);
-        let later = state.runs.values().filter(|other| other.job == run.job && key(other) > key(run));
-        Ok(later.min_by_key(|later_run| (later_run.fire_at, later_run.cause, later_run.shard_index)).cloned())
+        let later_runs = state.runs.values().filter(|other| other.job == run.job && key(other) > key(run));
+        Ok(later_runs.min_by_key(|later_run| (later_run.fire_at, later_run.cause, later_run.shard_index)).cloned())
     }
 
     async fn planned_rows(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<Run>> {

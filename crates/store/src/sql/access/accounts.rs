@@ -139,7 +139,7 @@ impl Accounts for SqlStore {
         &self,
         id: AccountId,
         password: &PasswordHash,
-        keep: KeptAccess,
+        kept_access: KeptAccess,
         now: Timestamp,
     ) -> Result<bool> {
         transact!(self, "set_password", |tx| {
@@ -148,8 +148,8 @@ impl Accounts for SqlStore {
             }
             tx.execute(Query::new(&UPDATE_PASSWORD).text(password.reveal()).at(now).int(id.get())).await?;
             tx.execute(Query::new(&DELETE_LINKS_OF_ACCOUNT).int(id.get())).await?;
-            tx.end_account_sessions(id, keep.session).await?;
-            if !keep.keeps_tokens {
+            tx.end_account_sessions(id, kept_access.session).await?;
+            if !kept_access.keeps_tokens {
                 tx.revoke_tokens_of(id, now).await?;
             }
             Ok(true)

@@ -116,10 +116,10 @@ impl Tx<'_> {
 
     /// Takes ended tokens out of the chains of creators, before they are removed: a token that one of them created then counts as created
     /// by the creator of the ended token.
-    pub(super) async fn splice_out(&mut self, dead: &[i64]) -> Result<()> {
-        let parents = self.rows(Query::new(&READ_MINTED_BY).list(dead.iter().copied())).await?;
+    pub(super) async fn splice_out(&mut self, dead_ids: &[i64]) -> Result<()> {
+        let parents = self.rows(Query::new(&READ_MINTED_BY).list(dead_ids.iter().copied())).await?;
         let parents = parents.iter().map(token_and_creator).collect::<Result<BTreeMap<_, _>>>()?;
-        let minted_rows = self.rows(Query::new(&READ_MINTED).list(dead.iter().copied())).await?;
+        let minted_rows = self.rows(Query::new(&READ_MINTED).list(dead_ids.iter().copied())).await?;
         for row in &minted_rows {
             let (token, mut ancestor) = token_and_creator(row)?;
             // The loop ends, because each step leads to an older token.

@@ -264,8 +264,12 @@ impl Tx<'_> {
         Ok(())
     }
 
-    pub(super) async fn end_account_sessions(&mut self, account: AccountId, keep: Option<SessionId>) -> Result<u64> {
-        let kept_id = keep.map_or(0, SessionId::get);
+    pub(super) async fn end_account_sessions(
+        &mut self,
+        account: AccountId,
+        kept_session: Option<SessionId>,
+    ) -> Result<u64> {
+        let kept_id = kept_session.map_or(0, SessionId::get);
         self.execute(Query::new(&DELETE_ACCOUNT_SESSIONS).int(account.get()).int(kept_id)).await
     }
 }

@@ -151,19 +151,20 @@ impl Tokens for SqlStore {
         transact!(self, "revoke_token", |tx| tx.revoke_token(id, now).await)
     }
 
-    async fn rotate_token(&self, old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool> {
+    async fn rotate_token(&self, old_id: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool> {
         transact!(self, "rotate_token", |tx| {
             // The lock keeps the token valid until the transaction ends.
-            let Some(old_token) = tx.lock_valid_token(old, new.created_at).await? else { return Ok(false) };
+            let Some(old_token) = tx.lock_valid_token(old_id, new.created_at).await? else { return Ok(false) };
             if new.series == old_token.series {
-                tx.begin_series(old).await?;
+                tx.begin_series(old_id).await?;
                 tx.write_token(new, earlier_of(new.expires_at, old_token.expires_at)).await?;
             } else if !tx.insert_token(new).await? {
                 return Ok(false);
             }
-            let shorten = Query::new(&SHORTEN_TOKEN).at(old_ends_at).at(old_ends_at).int(old.get()).at(new.created_at);
+            let shorten =
+                Query::new(&SHORTEN_TOKEN).at(old_ends_at).at(old_ends_at).int(old_id.get()).at(new.created_at);
             tx.execute(shorten).await?;
-            tx.move_access(old, new.id).await?;
+            tx.move_access(old_id, new.id).await?;
             Ok(true)
         })
     }

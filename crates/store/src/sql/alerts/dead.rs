@@ -55,9 +55,9 @@ impl SqlStore {
     pub(in crate::sql) async fn remove_overtaken(&self, jobs: &[JobId]) -> Result<()> {
         for chunk in chunks(jobs) {
             loop {
-                let find = Query::new(&FIND_OVERTAKEN).list(chunk.iter().map(|job| job.get()));
-                let find = find.int(i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX));
-                let dead_ids = read_ids(&self.rows(find).await?, "dead_letter", "run_id")?;
+                let find_query = Query::new(&FIND_OVERTAKEN).list(chunk.iter().map(|job| job.get()));
+                let find_query = find_query.int(i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX));
+                let dead_ids = read_ids(&self.rows(find_query).await?, "dead_letter", "run_id")?;
                 let is_last = dead_ids.len() < CHUNK_MAX;
                 if !dead_ids.is_empty() {
                     self.execute(Query::new(&DELETE_DEAD).list(dead_ids.into_iter())).await?;

@@ -187,15 +187,16 @@ impl SqlStore {
 
     pub(super) async fn remove_incidents(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let mut removed_count = 0;
-        for (find, delete, table) in [
+        for (find_statement, delete_statement, table) in [
             (&FIND_OLD, &DELETE_INCIDENTS, "incident"),
             (&FIND_OLD_SILENCES, &DELETE_SILENCES, "silence"),
             (&maintenance::FIND_OLD, &maintenance::DELETE_OLD, "maintenance"),
         ] {
-            let old_rows = self.rows(Query::new(find).at(before).int(limit.clamp(1, PAGE_MAX).into())).await?;
+            let old_rows =
+                self.rows(Query::new(find_statement).at(before).int(limit.clamp(1, PAGE_MAX).into())).await?;
             let old_ids = read_ids(&old_rows, table, "id")?;
             if !old_ids.is_empty() {
-                removed_count += self.execute(Query::new(delete).list(old_ids.into_iter())).await?;
+                removed_count += self.execute(Query::new(delete_statement).list(old_ids.into_iter())).await?;
             }
         }
         Ok(removed_count)
@@ -207,8 +208,8 @@ impl Tx<'_> {
     /// commit.
     pub(super) async fn write_incidents(&mut self, namespace: NamespaceId, records: &[IncidentRecord]) -> Result<()> {
         for chunk in chunks(records) {
-            let find = Query::new(&FIND_INCIDENTS).list(chunk.iter().map(|record| record.incident.id.get()));
-            let stored_ids = read_ids(&self.rows(find).await?, "incident", "id")?;
+            let find_query = Query::new(&FIND_INCIDENTS).list(chunk.iter().map(|record| record.incident.id.get()));
+            let stored_ids = read_ids(&self.rows(find_query).await?, "incident", "id")?;
             for record in chunk {
                 let is_known = stored_ids.contains(&record.incident.id.get());
                 let statement = if is_known { &UPDATE_INCIDENT } else { &INSERT_INCIDENT };

@@ -237,7 +237,7 @@ impl SqlStore {
         match transact!(self, "create_jobs", |tx| tx.create_chunk(jobs).await) {
             // Another caller took a name between the check and the insert.
             Err(error) if is_duplicate(&error) => Ok(false),
-            done => done,
+            result => result,
         }
     }
 }

@@ -100,12 +100,12 @@ struct EndedLease {
 
 #[async_trait]
 impl Adopt for SqlStore {
-    async fn orphaned_jobs(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<OrphanedJobs> {
+    async fn orphaned_jobs(&self, token: LeaseToken, dead_nodes: &[NodeId], limit: u32) -> Result<OrphanedJobs> {
         transact!(self, "fence", |tx| {
             if !tx.is_lease_valid(token).await? {
                 return Ok(OrphanedJobs { is_refused: true, ..OrphanedJobs::default() });
             }
-            let ended_leases = tx.fence_nodes(token, dead).await?;
+            let ended_leases = tx.fence_nodes(token, dead_nodes).await?;
             tx.move_limits(token, ended_leases.keys().copied()).await?;
             let jobs = fewest_first(tx.count_orphans(token, &ended_leases).await?, limit);
             let fenced_nodes = ended_leases.into_keys().filter(|node| *node != token.node).collect();
@@ -123,7 +123,7 @@ impl Adopt for SqlStore {
         Ok(left_open_jobs.into_iter().collect())
     }
 
-    async fn adopt(&self, token: LeaseToken, dead: &[NodeId], jobs: &[JobId]) -> Result<Adoption> {
+    async fn adopt(&self, token: LeaseToken, dead_nodes: &[NodeId], jobs: &[JobId]) -> Result<Adoption> {
         let mut jobs: Vec<i64> = jobs.iter().map(|job| job.get()).collect();
         jobs.sort_unstable();
         jobs.dedup();
@@ -131,22 +131,22 @@ impl Adopt for SqlStore {
             if !tx.is_lease_valid(token).await? {
                 return Ok(Adoption { is_refused: true, ..Adoption::default() });
             }
-            let ended_leases = tx.fence_nodes(token, dead).await?;
+            let ended_leases = tx.fence_nodes(token, dead_nodes).await?;
             rondel_failpoint::pass("adopt.fenced");
             let homes = tx.lock_homes(&jobs).await?;
             let orphans = tx.orphans_of(&jobs, &ended_leases).await?;
             let orphaned_jobs: BTreeSet<i64> = orphans.iter().map(|orphan| orphan.job).collect();
             let orphaned_jobs: Vec<i64> = orphaned_jobs.into_iter().collect();
             tx.move_homes(token, &orphaned_jobs, &homes, &ended_leases).await?;
-            let mut adopted = tx.take_all_orphans(token, &orphans, &ended_leases).await?;
-            if lacks_shards(&adopted) {
+            let mut adopted_runs = tx.take_all_orphans(token, &orphans, &ended_leases).await?;
+            if lacks_shards(&adopted_runs) {
                 // The old owner expanded a broadcast in a transaction that ended only after the runs were read. The broadcast's row is
                 // locked now, so there will be no more shards.
                 let shards = tx.orphans_of(&jobs, &ended_leases).await?;
-                adopted.extend(tx.take_all_orphans(token, &shards, &ended_leases).await?);
+                adopted_runs.extend(tx.take_all_orphans(token, &shards, &ended_leases).await?);
             }
-            adopted.sort_by_key(|adopted| (adopted.run.due_at, adopted.run.id));
-            Ok(Adoption { runs: adopted, is_refused: false })
+            adopted_runs.sort_by_key(|adopted_run| (adopted_run.run.due_at, adopted_run.run.id));
+            Ok(Adoption { runs: adopted_runs, is_refused: false })
         })
     }
 }
@@ -162,7 +162,7 @@ struct Orphan {
 
 impl Tx<'_> {
     /// Fences the dead nodes. Returns the leases that have ended: earlier ones of this node, and all of the dead nodes.
-    async fn fence_nodes(&mut self, token: LeaseToken, dead: &[NodeId]) -> Result<BTreeMap<NodeId, EndedLease>> {
+    async fn fence_nodes(&mut self, token: LeaseToken, dead_nodes: &[NodeId]) -> Result<BTreeMap<NodeId, EndedLease>> {
         let mut ended_leases = BTreeMap::new();
         if let Some(row) = self.row(Query::new(&READ_NODE).int(token.node.get())).await? {
             let mut columns = Reader::new(&row, "node");
@@ -170,7 +170,7 @@ impl Tx<'_> {
             let ended_at = columns.at("prior_lease_until_ms")?.max(columns.at("ended_at_ms")?);
             ended_leases.insert(token.node, EndedLease { epoch: token.epoch, ended_at });
         }
-        let mut ids: Vec<i64> = dead.iter().filter(|node| **node != token.node).map(|node| node.get()).collect();
+        let mut ids: Vec<i64> = dead_nodes.iter().filter(|node| **node != token.node).map(|node| node.get()).collect();
         ids.sort_unstable();
         ids.dedup();
         for chunk in ids.chunks(CHUNK_MAX) {
@@ -198,15 +198,15 @@ impl Tx<'_> {
         token: LeaseToken,
         ended_leases: &BTreeMap<NodeId, EndedLease>,
     ) -> Result<Vec<NodeId>> {
-        let (mut nodes, mut many) = (Vec::new(), Vec::new());
+        let (mut nodes, mut unread_ids) = (Vec::new(), Vec::new());
         for (node, lease) in ended_leases {
             if *node != token.node && ended_leases.len() > SINGLE_READ_NODES_MAX {
-                many.push(node.get());
+                unread_ids.push(node.get());
             } else if self.row(Query::new(&FIND_ORPHAN).int(node.get()).int(lease.epoch)).await?.is_some() {
                 nodes.push(*node);
             }
         }
-        for chunk in many.chunks(CHUNK_MAX) {
+        for chunk in unread_ids.chunks(CHUNK_MAX) {
             let query = Query::new(&FIND_NODES_WITH_ORPHANS).list(chunk.iter().copied());
             nodes.extend(read_ids(&self.rows(query).await?, "node", "id")?.into_iter().map(NodeId::new));
         }
@@ -300,11 +300,11 @@ impl Tx<'_> {
         let oldest_due_at = orphans.iter().map(|orphan| orphan.due_at).min().unwrap_or(i64::MAX);
         let last_sessions =
             self.last_sessions(LastSessions::earliest_end(Timestamp::from_millis(oldest_due_at))).await?;
-        let mut adopted = Vec::with_capacity(ids.len());
+        let mut adopted_runs = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(CHUNK_MAX) {
-            adopted.extend(self.take_orphans(token, chunk, (ended_leases, &last_sessions)).await?);
+            adopted_runs.extend(self.take_orphans(token, chunk, (ended_leases, &last_sessions)).await?);
         }
-        Ok(adopted)
+        Ok(adopted_runs)
     }
 
     async fn take_orphans(
@@ -314,7 +314,7 @@ impl Tx<'_> {
         (ended, last_sessions): (&BTreeMap<NodeId, EndedLease>, &LastSessions),
     ) -> Result<Vec<Adopted>> {
         let mut take_over_rows: Vec<(RunId, LeaseToken, RunStatus, Option<String>)> = Vec::with_capacity(ids.len());
-        let mut adopted = Vec::with_capacity(ids.len());
+        let mut adopted_runs = Vec::with_capacity(ids.len());
         for row in self.rows(Query::new(&LOCK_ORPHANS).list(ids.iter().copied())).await? {
             let run = rows::run(&row)?;
             let from = LeaseToken { node: run.node, epoch: run.node_epoch };
@@ -325,7 +325,7 @@ impl Tx<'_> {
                 ..ledger::adopted_run(run, lease.ended_at, last_sessions)
             };
             take_over_rows.push((run.id, from, run.status, run.detail.as_ref().and_then(|detail| detail.to_json())));
-            adopted.push(Adopted { run, from, lease_ended_at: lease.ended_at });
+            adopted_runs.push(Adopted { run, from, lease_ended_at: lease.ended_at });
         }
         type TakeOverRow = (RunId, LeaseToken, RunStatus, Option<String>);
         let add = |query: Query, (run, from, status, detail): &TakeOverRow| {
@@ -341,17 +341,17 @@ impl Tx<'_> {
         for (query, chunk) in self.size.queries(&ADOPT_RUNS, &take_over_rows, add) {
             self.execute_all(query, chunk.len()).await?;
         }
-        Ok(adopted)
+        Ok(adopted_runs)
     }
 }
 
 /// Whether a broadcast among these runs has open shards that are not among them.
-fn lacks_shards(adopted: &[Adopted]) -> bool {
+fn lacks_shards(adopted_runs: &[Adopted]) -> bool {
     let key = |run: &Run| (run.job, run.fire_at, run.cause);
     let mut shard_counts: BTreeMap<_, i32> = BTreeMap::new();
-    for run in adopted.iter().map(|adopted| &adopted.run).filter(|run| !run.is_root()) {
+    for run in adopted_runs.iter().map(|adopted_run| &adopted_run.run).filter(|run| !run.is_root()) {
         *shard_counts.entry(key(run)).or_default() += 1;
     }
     let has_all = |run: &Run| shard_counts.get(&key(run)).copied().unwrap_or(0) >= run.open_shards.unwrap_or(0);
-    adopted.iter().any(|adopted| adopted.run.is_root() && !has_all(&adopted.run))
+    adopted_runs.iter().any(|adopted_run| adopted_run.run.is_root() && !has_all(&adopted_run.run))
 }

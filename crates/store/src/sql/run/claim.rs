@@ -147,11 +147,11 @@ impl Claim for SqlStore {
                 }
                 Err(error) => error,
             };
-            let is_data = matches!(failure::of(&error), Failure::Data | Failure::Duplicate);
-            let is_at_fault = is_data || self.is_at_fault("claim", key(part), part.len(), &error).await;
+            let is_data_error = matches!(failure::of(&error), Failure::Data | Failure::Duplicate);
+            let is_at_fault = is_data_error || self.is_at_fault("claim", key(part), part.len(), &error).await;
             if is_at_fault && part.len() == 1 {
                 tracing::error!(job = %part[0].expected_row.job, %error, "the runs of a job cannot be written");
-            } else if is_data {
+            } else if is_data_error {
                 let (left, right) = part.split_at(part.len() / 2);
                 parts.extend([right, left]);
             } else if result.jobs.is_empty() {
@@ -281,8 +281,8 @@ impl Tx<'_> {
     /// The homes of these jobs that are other nodes and are not fenced. If the caller's list of nodes is outdated, it can believe such a
     /// home dead.
     async fn unfenced_homes(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<NodeId>> {
-        let is_other = |home: &NodeId| *home != token.node && home.get() != 0;
-        let homes: BTreeSet<NodeId> = jobs.iter().map(|job| job.expected_row.home).filter(is_other).collect();
+        let is_other_node = |home: &NodeId| *home != token.node && home.get() != 0;
+        let homes: BTreeSet<NodeId> = jobs.iter().map(|job| job.expected_row.home).filter(is_other_node).collect();
         let mut unfenced_homes = HashSet::new();
         for home in homes {
             if self.row(Query::new(&READ_UNFENCED_HOME).int(home.get())).await?.is_some() {
@@ -351,7 +351,7 @@ impl Tx<'_> {
 
     /// Inserts runs and returns those that were left out because a row with their key exists already.
     pub(in crate::sql) async fn insert_runs(&mut self, runs: &[&Run]) -> Result<Vec<RunId>> {
-        let (fresh_runs, others): (Vec<&Run>, Vec<&Run>) = runs.iter().partition(|run| rows::is_fresh(run));
+        let (fresh_runs, other_runs): (Vec<&Run>, Vec<&Run>) = runs.iter().partition(|run| rows::is_fresh(run));
         let mut existing_ids = Vec::new();
         let size = self.size;
         for (insert, chunk) in
@@ -359,7 +359,7 @@ impl Tx<'_> {
         {
             self.insert_chunk(insert, chunk, &mut existing_ids).await?;
         }
-        for (insert, chunk) in size.queries(&rows::INSERT_RUNS, &others, |query, run| rows::add_run(query, run)) {
+        for (insert, chunk) in size.queries(&rows::INSERT_RUNS, &other_runs, |query, run| rows::add_run(query, run)) {
             self.insert_chunk(insert, chunk, &mut existing_ids).await?;
         }
         Ok(existing_ids)
@@ -444,8 +444,8 @@ async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<
     let runs: Vec<&Run> = won_jobs.iter().flat_map(|job| &job.runs).collect();
     result.existing = tx.insert_runs(&runs).await?;
     let is_skipped = |run: &&&Run| run.status == RunStatus::Skipped && !result.existing.contains(&run.id);
-    let skipped: Vec<RunId> = runs.iter().filter(is_skipped).map(|run| run.id).collect();
-    tx.insert_failure_records(&skipped).await?;
+    let skipped_ids: Vec<RunId> = runs.iter().filter(is_skipped).map(|run| run.id).collect();
+    tx.insert_failure_records(&skipped_ids).await?;
     Ok(result)
 }
 

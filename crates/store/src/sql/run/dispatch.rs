@@ -278,10 +278,10 @@ impl Tx<'_> {
         ids.sort_unstable();
         for chunk in ids.chunks(CHUNK_MAX) {
             let own_runs = self.lock_own_open_runs(lock, token, chunk).await?;
-            let is_this = |wait: &&NotedWait, attempt: i32| wait.attempt == attempt;
+            let is_same_attempt = |wait: &&NotedWait, attempt: i32| wait.attempt == attempt;
             let own_waits: Vec<&NotedWait> = own_runs
                 .into_iter()
-                .filter_map(|(id, attempt, _)| by_id.get(&id).copied().filter(|wait| is_this(wait, attempt)))
+                .filter_map(|(id, attempt, _)| by_id.get(&id).copied().filter(|wait| is_same_attempt(wait, attempt)))
                 .collect();
             for (query, _) in self.size.queries(write, &own_waits, |query, wait| wait_row(query, wait)) {
                 self.execute(query).await?;

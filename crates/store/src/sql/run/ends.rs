@@ -20,8 +20,9 @@ impl Finish for SqlStore {
         let rows_max = self.failed_batches.rows_max("finish", key(&clean_finishes));
         let mut parts: Vec<&[CleanFinish<'_>]> = clean_finishes.chunks(rows_max).rev().collect();
         while let Some(part) = parts.pop() {
-            let done = transact!(self, "finish", at most rows_max, |tx| Batch::default().run(tx, finisher, part).await);
-            let error = match done {
+            let result =
+                transact!(self, "finish", at most rows_max, |tx| Batch::default().run(tx, finisher, part).await);
+            let error = match result {
                 Ok(part_ends) => {
                     self.failed_batches.record_success("finish", key(part));
                     ends.extend(part_ends);
@@ -29,12 +30,12 @@ impl Finish for SqlStore {
                 }
                 Err(error) => error,
             };
-            let is_data = matches!(failure::of(&error), Failure::Data | Failure::Duplicate);
-            let is_at_fault = is_data || self.is_at_fault("finish", key(part), part.len(), &error).await;
-            if part.len() == 1 && is_at_fault && (is_data || part[0].has_texts()) {
+            let is_data_error = matches!(failure::of(&error), Failure::Data | Failure::Duplicate);
+            let is_at_fault = is_data_error || self.is_at_fault("finish", key(part), part.len(), &error).await;
+            if part.len() == 1 && is_at_fault && (is_data_error || part[0].has_texts()) {
                 ends.extend(self.finish_unwritable(finisher, part[0].finish, &error).await?);
                 self.failed_batches.record_success("finish", key(part));
-            } else if is_data && part.len() > 1 {
+            } else if is_data_error && part.len() > 1 {
                 let (left, right) = part.split_at(part.len() / 2);
                 parts.extend([right, left]);
             } else if ends.answers.is_empty() {

@@ -204,12 +204,15 @@ impl Tx<'_> {
     }
 
     /// All jobs that follow from these, level by level, and when they were created.
-    async fn read_graph_below(&mut self, mut level: BTreeSet<JobId>) -> Result<(Graph, BTreeMap<JobId, Timestamp>)> {
+    async fn read_graph_below(
+        &mut self,
+        mut level_jobs: BTreeSet<JobId>,
+    ) -> Result<(Graph, BTreeMap<JobId, Timestamp>)> {
         let (mut graph, mut created) = (Graph::default(), BTreeMap::new());
-        let mut seen_jobs = level.clone();
+        let mut seen_jobs = level_jobs.clone();
         for _ in 0..DEPTH_MAX {
             let mut next_level = BTreeSet::new();
-            let jobs: Vec<i64> = level.iter().map(|job| job.get()).collect();
+            let jobs: Vec<i64> = level_jobs.iter().map(|job| job.get()).collect();
             for chunk in jobs.chunks(CHUNK_MAX) {
                 for row in self.rows(Query::new(&READ_EDGES).list(chunk.iter().copied())).await? {
                     let mut columns = Reader::new(&row, "job_parent");
@@ -224,7 +227,7 @@ impl Tx<'_> {
             if next_level.is_empty() {
                 break;
             }
-            level = next_level;
+            level_jobs = next_level;
         }
         Ok((graph, created))
     }
@@ -331,24 +334,24 @@ impl Tx<'_> {
 
     async fn write_parent_updates(&mut self, updates: Vec<ParentUpdate>, now: Timestamp) -> Result<ReleasedRuns> {
         let mut effects = ReleasedRuns::default();
-        for fold in &updates {
-            match fold.status.is_terminal() {
-                false if fold.is_new => effects.awaiting.push((fold.job, fold.run)),
+        for update in &updates {
+            match update.status.is_terminal() {
+                false if update.is_new => effects.awaiting.push((update.job, update.run)),
                 false => {}
                 true => {
-                    effects.ended_parents.push((fold.job, fold.run));
-                    effects.failed_runs.extend(is_failure(fold.status).then_some(fold.run));
+                    effects.ended_parents.push((update.job, update.run));
+                    effects.failed_runs.extend(is_failure(update.status).then_some(update.run));
                 }
             }
         }
         for chunk in updates.chunks(CHUNK_MAX) {
-            let query = Query::new(&FOLD_CHILDREN).rows(chunk, |query, fold| {
+            let query = Query::new(&FOLD_CHILDREN).rows(chunk, |query, update| {
                 query
-                    .int(fold.run.get())
-                    .int(fold.open_children.into())
-                    .text(fold.status.as_str())
-                    .opt_at(fold.status.is_terminal().then_some(now))
-                    .opt_text(fold.message.as_deref())
+                    .int(update.run.get())
+                    .int(update.open_children.into())
+                    .text(update.status.as_str())
+                    .opt_at(update.status.is_terminal().then_some(now))
+                    .opt_text(update.message.as_deref())
             });
             self.execute_all(query, chunk.len()).await?;
         }

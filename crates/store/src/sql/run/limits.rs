@@ -107,8 +107,12 @@ impl SqlStore {
 
 impl Tx<'_> {
     /// Moves the limits of dead nodes to the node that adopts their runs, because that node knows which runs are open under these limits.
-    pub(super) async fn move_limits(&mut self, token: LeaseToken, dead: impl Iterator<Item = NodeId>) -> Result<()> {
-        let dead_ids: Vec<i64> = dead.filter(|node| *node != token.node).map(NodeId::get).collect();
+    pub(super) async fn move_limits(
+        &mut self,
+        token: LeaseToken,
+        dead_nodes: impl Iterator<Item = NodeId>,
+    ) -> Result<()> {
+        let dead_ids: Vec<i64> = dead_nodes.filter(|node| *node != token.node).map(NodeId::get).collect();
         for chunk in dead_ids.chunks(CHUNK_MAX) {
             let query = Query::new(&MOVE_LIMITS).int(token.node.get()).list(chunk.iter().copied());
             self.execute(query).await?;

@@ -213,10 +213,10 @@ impl Move for SqlStore {
         Ok(loads)
     }
 
-    async fn free_jobs(&self, token: LeaseToken, dead: NodeId, limit: u32) -> Result<u64> {
+    async fn free_jobs(&self, token: LeaseToken, dead_node: NodeId, limit: u32) -> Result<u64> {
         let limit = limit.clamp(1, u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
         let jobs = read_ids(
-            &self.rows(Query::new(&READ_FREEABLE).int(dead.get()).int(limit.into())).await?,
+            &self.rows(Query::new(&READ_FREEABLE).int(dead_node.get()).int(limit.into())).await?,
             "job_due",
             "job_id",
         )?;
@@ -224,19 +224,19 @@ impl Move for SqlStore {
             return Ok(0);
         }
         transact!(self, "free_jobs", |tx| {
-            let is_dead = tx.row(Query::new(&READ_DEAD).int(dead.get())).await?.is_some();
+            let is_dead = tx.row(Query::new(&READ_DEAD).int(dead_node.get())).await?.is_some();
             if !is_dead || !tx.is_lease_valid(token).await? {
                 return Ok(0);
             }
-            let locked_jobs = tx.lock_moving(&jobs, dead).await?;
+            let locked_jobs = tx.lock_moving(&jobs, dead_node).await?;
             // If a late commit under the dead epoch adds a run, the job moves when that run is adopted.
             let busy_jobs: HashSet<i64> =
-                tx.open_of_jobs(&locked_jobs, dead).await?.into_iter().map(|run| run.job).collect();
+                tx.open_of_jobs(&locked_jobs, dead_node).await?.into_iter().map(|run| run.job).collect();
             let idle_jobs: Vec<i64> = locked_jobs.into_iter().filter(|job| !busy_jobs.contains(job)).collect();
             if idle_jobs.is_empty() {
                 return Ok(0);
             }
-            let query = Query::new(&FREE_HOMES).list(idle_jobs.iter().copied()).int(dead.get());
+            let query = Query::new(&FREE_HOMES).list(idle_jobs.iter().copied()).int(dead_node.get());
             tx.execute_all(query, idle_jobs.len()).await?;
             Ok(u64::try_from(idle_jobs.len()).unwrap_or(u64::MAX))
         })

@@ -343,13 +343,13 @@ impl SqlStore {
     /// The shards of a broadcast are few enough to be read in one statement.
     async fn read_shards_page(&self, namespace: NamespaceId, parent: RunId, query: &RunQuery) -> Result<Vec<Run>> {
         let Some(broadcast) = self.runs(&[parent]).await?.pop() else { return Ok(Vec::new()) };
-        let all = Query::new(&LIST_SHARDS)
+        let shards_query = Query::new(&LIST_SHARDS)
             .int(namespace.get())
             .int(broadcast.job.get())
             .at(broadcast.fire_at)
             .int(broadcast.cause)
             .int(parent.get());
-        let mut shards = rows::runs(&self.rows(all).await?)?;
+        let mut shards = rows::runs(&self.rows(shards_query).await?)?;
         shards.retain(|run| {
             query.job.is_none_or(|job| run.job == job)
                 && query.after.is_none_or(|after| run.id < after)

@@ -303,10 +303,10 @@ impl SearchRuns for SqlStore {
         let (mut runs, mut from, mut count) = (Vec::new(), search.from, search.limit.max(1));
         while runs.len() < limit {
             let read = rows::runs(&self.rows(query(index, &range, search, (&terms, from, count))).await?)?;
-            let is_end = read.len() < usize::try_from(count).unwrap_or(usize::MAX);
+            let is_last_page = read.len() < usize::try_from(count).unwrap_or(usize::MAX);
             from = read.last().map(|run| search.place(run)).or(from);
             runs.extend(read.into_iter().filter(|run| run.namespace == namespace && search.admits(run)));
-            if is_end {
+            if is_last_page {
                 break;
             }
             count = count.saturating_mul(4).min(READ_COUNT_MAX.max(search.limit));
@@ -398,8 +398,14 @@ fn query(
     query = statuses.iter().cycle().take(RunStatus::ALL.len()).fold(query, |query, word| query.text(word.as_str()));
     let triggers = if search.triggers.is_empty() { Trigger::ALL } else { &search.triggers };
     query = triggers.iter().cycle().take(Trigger::ALL.len()).fold(query, |query, word| query.text(word.as_str()));
-    let (duration, late) = (millis_of(search.duration), millis_of(search.late));
-    query = query.at(search.now).int(duration.0).int(duration.1).int(late.0).int(late.1).text(&terms.executor);
+    let (duration_range, lateness_range) = (millis_of(search.duration), millis_of(search.late));
+    query = query
+        .at(search.now)
+        .int(duration_range.0)
+        .int(duration_range.1)
+        .int(lateness_range.0)
+        .int(lateness_range.1)
+        .text(&terms.executor);
     query = query.int(terms.mode).list(terms.ids.iter().copied()).int(terms.mode).text(&terms.message);
     let beyond_all = if search.is_backward { -2 } else { i64::MAX };
     let from = from.unwrap_or(RunPlace { value: beyond_all, id: RunId::new(beyond_all) });
