@@ -16,7 +16,7 @@ use crate::alerts::RULE_COUNT_MAX;
 use crate::channels::{CHANNEL_USE_COUNT_MAX, ChannelUse};
 
 /// Number of definitions that one statement reads.
-const PAGE: usize = 200;
+const PAGE_LEN: usize = 200;
 
 const READ_RULES: Statement = Statement {
     name: "read_rules_for_channel",
@@ -28,7 +28,7 @@ const READ_REPORT: Statement = Statement {
 };
 /// The jobs with an expectation of one kind whose definition contains a text. `_` is the only wildcard that a name can contain, so the
 /// worst case is that this finds too many jobs.
-pub(super) const LIST_EXPECTING: Statement = Statement {
+pub(super) const LIST_EXPECTING_JOBS: Statement = Statement {
     name: "list_expecting_jobs",
     text: "SELECT job.id, job_version.spec FROM job_expect CROSS JOIN job CROSS JOIN job_version \
            WHERE job_expect.namespace_id = ? AND job_expect.kind = ? AND job_expect.job_id > ? AND job.id = job_expect.job_id \
@@ -74,8 +74,8 @@ impl Tx<'_> {
         let text = if name == EXPECT_CHANNEL { "%".to_owned() } else { format!("%\"{name}\"%") };
         let mut after = 0;
         loop {
-            let page = Query::new(&LIST_EXPECTING).int(namespace.get()).text(kind.as_str()).int(after).text(&text);
-            let rows = self.rows(page.int(i64::try_from(PAGE).unwrap_or(i64::MAX))).await?;
+            let page = Query::new(&LIST_EXPECTING_JOBS).int(namespace.get()).text(kind.as_str()).int(after).text(&text);
+            let rows = self.rows(page.int(i64::try_from(PAGE_LEN).unwrap_or(i64::MAX))).await?;
             for row in &rows {
                 let mut columns = Reader::new(row, "job_version");
                 after = columns.int("id")?;
@@ -85,7 +85,7 @@ impl Tx<'_> {
                     users.insert(ChannelUse::Job(spec.name));
                 }
             }
-            if rows.len() < PAGE || users.len() > CHANNEL_USE_COUNT_MAX {
+            if rows.len() < PAGE_LEN || users.len() > CHANNEL_USE_COUNT_MAX {
                 return Ok(());
             }
         }

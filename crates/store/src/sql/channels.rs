@@ -128,14 +128,14 @@ const LAST_DELIVERIES: Statement = Statement {
     ),
 };
 /// Leaves out the messages of open incidents, because they show which channels must be notified of the end of the incident.
-const OLD_MESSAGES: Statement = Statement {
+const FIND_OLD_MESSAGES: Statement = Statement {
     name: "old_messages",
     text: "SELECT id FROM alert_message WHERE id < ? AND state <> 'waiting' AND NOT EXISTS (SELECT 1 FROM incident \
            WHERE incident.id = alert_message.incident_id AND incident.is_open = 1) ORDER BY id LIMIT ?",
 };
 const DELETE_MESSAGES: Statement =
     Statement { name: "delete_messages", text: "DELETE FROM alert_message WHERE id {in_list}" };
-const OLD_DELIVERIES: Statement =
+const FIND_OLD_DELIVERIES: Statement =
     Statement { name: "old_deliveries", text: "SELECT id FROM alert_delivery WHERE id < ? ORDER BY id LIMIT ?" };
 const DELETE_DELIVERIES: Statement =
     Statement { name: "delete_deliveries", text: "DELETE FROM alert_delivery WHERE id {in_list}" };
@@ -263,8 +263,8 @@ impl Channels for SqlStore {
         let limit = i64::from(limit).clamp(1, i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX));
         let mut removed_count = 0;
         for (find_old, delete_old, table) in [
-            (&OLD_MESSAGES, &DELETE_MESSAGES, "alert_message"),
-            (&OLD_DELIVERIES, &DELETE_DELIVERIES, "alert_delivery"),
+            (&FIND_OLD_MESSAGES, &DELETE_MESSAGES, "alert_message"),
+            (&FIND_OLD_DELIVERIES, &DELETE_DELIVERIES, "alert_delivery"),
         ] {
             let old_ids = read_ids(&self.rows(Query::new(find_old).int(first_kept_id).int(limit)).await?, table, "id")?;
             if !old_ids.is_empty() {

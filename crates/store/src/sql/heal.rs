@@ -14,21 +14,21 @@ use crate::{Heal, Result};
 /// Some jobs wait for the end of a run. One call reads at most this many pages of them, and the next call continues after the last page.
 const PAGE_COUNT_MAX: usize = 16;
 
-pub(super) const READ_STUCK: Statement = Statement {
+pub(super) const READ_STUCK_JOBS: Statement = Statement {
     name: "read_stuck",
     text: "SELECT job_due.job_id, job_due.version, run.id FROM job_due LEFT JOIN run \
            ON run.id = job_due.follows_run_id AND run.status IN ('pending', 'waiting', 'running') \
            WHERE {is_stuck} ORDER BY job_due.job_id LIMIT ?",
 };
-pub(super) const READ_FOLLOWED: Statement = Statement {
+pub(super) const READ_AWAITED_RUNS: Statement = Statement {
     name: "read_followed",
     text: "SELECT job_id, version, follows_run_id FROM job_due WHERE follows_run_id > ? ORDER BY follows_run_id LIMIT ?",
 };
-const FIND_OPEN: Statement = Statement {
+const FIND_OPEN_RUNS: Statement = Statement {
     name: "find_open",
     text: "SELECT id FROM run WHERE id {in_list} AND {check}status IN ('pending', 'waiting', 'running'){end}",
 };
-const LOCK_STUCK: Statement = Statement {
+const LOCK_STUCK_JOB: Statement = Statement {
     name: "lock_stuck",
     text: "SELECT job_id, version, is_over, follows_run_id FROM job_due WHERE job_id = ? AND next_fire_at_ms IS NULL \
            {for_update}",
@@ -39,16 +39,16 @@ const HEAL_JOB: Statement = Statement {
            AND next_fire_at_ms IS NULL",
 };
 /// Finds the next home after a given one, so reading all homes takes one step per node that ever existed, however many jobs there are.
-pub(super) const NEXT_HOME: Statement = Statement {
+pub(super) const FIND_NEXT_HOME: Statement = Statement {
     name: "next_home",
     text: "SELECT home FROM job_due WHERE home > ? AND next_fire_at_ms IS NOT NULL ORDER BY home LIMIT 1",
 };
-pub(super) const READ_HOMELESS: Statement = Statement {
+pub(super) const READ_HOMELESS_JOBS: Statement = Statement {
     name: "read_homeless",
     text: "SELECT job_id FROM job_due WHERE home = ? AND next_fire_at_ms IS NOT NULL ORDER BY next_fire_at_ms LIMIT ?",
 };
 const IS_NODE: Statement = Statement { name: "is_node", text: "SELECT id FROM node WHERE id = ?" };
-const LOCK_HOMELESS: Statement = Statement {
+const LOCK_HOMELESS_JOBS: Statement = Statement {
     name: "lock_homeless",
     text: "SELECT job_id FROM job_due WHERE job_id {in_list} AND {check}home = ?{end} ORDER BY job_id {skip_locked}",
 };
@@ -89,7 +89,7 @@ impl Heal for SqlStore {
         let mut home = 0;
         let mut freed_count = 0;
         while remaining_limit > 0
-            && let Some(row) = self.row(Query::new(&NEXT_HOME).int(home)).await?
+            && let Some(row) = self.row(Query::new(&FIND_NEXT_HOME).int(home)).await?
         {
             home = Reader::new(&row, "job_due").int("home")?;
             // This check comes after the home was read. Ids are never assigned twice, so a node that is missing here will not return.
@@ -107,7 +107,7 @@ impl Heal for SqlStore {
 impl SqlStore {
     pub(super) async fn read_stuck(&self, limit: u32) -> Result<Vec<StuckJob>> {
         let mut stuck_jobs = Vec::new();
-        for row in self.rows(Query::new(&READ_STUCK).int(limit.into())).await? {
+        for row in self.rows(Query::new(&READ_STUCK_JOBS).int(limit.into())).await? {
             let mut columns = Reader::new(&row, "job_due");
             let (job, version) = (JobId::new(columns.int("job_id")?), columns.int("version")?);
             stuck_jobs.push(StuckJob { job, version, awaited_run: columns.opt_int("id")?.map(RunId::new) });
@@ -136,7 +136,7 @@ impl SqlStore {
         let page = i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX);
         let mut followed = HashMap::new();
         let mut last_id = 0;
-        for row in self.rows(Query::new(&READ_FOLLOWED).int(after).int(page)).await? {
+        for row in self.rows(Query::new(&READ_AWAITED_RUNS).int(after).int(page)).await? {
             let mut columns = Reader::new(&row, "job_due");
             let (job, version) = (JobId::new(columns.int("job_id")?), columns.int("version")?);
             last_id = columns.int("follows_run_id")?;
@@ -147,7 +147,7 @@ impl SqlStore {
         if followed.is_empty() {
             return Ok(true);
         }
-        for row in self.rows(Query::new(&FIND_OPEN).list(followed.keys().copied())).await? {
+        for row in self.rows(Query::new(&FIND_OPEN_RUNS).list(followed.keys().copied())).await? {
             followed.remove(&Reader::new(&row, "run").int("id")?);
         }
         let mut stuck_jobs: Vec<StuckJob> = followed.into_values().collect();
@@ -157,13 +157,16 @@ impl SqlStore {
     }
 
     async fn free_home(&self, home: i64, limit: u32) -> Result<u32> {
-        let jobs =
-            read_ids(&self.rows(Query::new(&READ_HOMELESS).int(home).int(limit.into())).await?, "job_due", "job_id")?;
+        let jobs = read_ids(
+            &self.rows(Query::new(&READ_HOMELESS_JOBS).int(home).int(limit.into())).await?,
+            "job_due",
+            "job_id",
+        )?;
         if jobs.is_empty() {
             return Ok(0);
         }
         transact!(self, "free_homeless", |tx| {
-            let lock = Query::new(&LOCK_HOMELESS).list(jobs.iter().copied()).int(home);
+            let lock = Query::new(&LOCK_HOMELESS_JOBS).list(jobs.iter().copied()).int(home);
             let locked_ids = read_ids(&tx.rows(lock).await?, "job_due", "job_id")?;
             if locked_ids.is_empty() {
                 return Ok(0);
@@ -178,7 +181,7 @@ impl SqlStore {
 impl Tx<'_> {
     /// Locks a job. Returns whether it is still stuck and unchanged.
     async fn is_stuck(&mut self, stuck_job: StuckJob) -> Result<bool> {
-        let Some(row) = self.row(Query::new(&LOCK_STUCK).int(stuck_job.job.get())).await? else { return Ok(false) };
+        let Some(row) = self.row(Query::new(&LOCK_STUCK_JOB).int(stuck_job.job.get())).await? else { return Ok(false) };
         let mut columns = Reader::new(&row, "job_due");
         columns.int("job_id")?;
         let (version, is_over) = (columns.int("version")?, columns.int("is_over")? == 1);

@@ -41,7 +41,7 @@ const UPDATE_WEBHOOK: Statement = Statement {
 const DELETE_WEBHOOK: Statement =
     Statement { name: "delete_webhook", text: "DELETE FROM failure_webhook WHERE namespace_id = ?" };
 /// Shards are left out, because their broadcast is reported.
-const READ_REPORTED: Statement = Statement {
+const READ_REPORTED_RUNS: Statement = Statement {
     name: "read_reported",
     text: "SELECT run.id, run.namespace_id, namespace.name, job.name, run.status, run.reason, run.attempt, \
            run.trigger_kind, run.fire_at_ms, run.started_at_ms, run.finished_at_ms, run.executor, run.message, \
@@ -158,7 +158,7 @@ impl Tx<'_> {
         self.insert_dead_letters(runs).await?;
         for chunk in runs.chunks(CHUNK_MAX) {
             let mut messages = Vec::new();
-            for row in self.rows(Query::new(&READ_REPORTED).list(chunk.iter().map(|run| run.get()))).await? {
+            for row in self.rows(Query::new(&READ_REPORTED_RUNS).list(chunk.iter().map(|run| run.get()))).await? {
                 if let Some((message, now)) = run_message(&row)? {
                     messages.push((message.run, message.namespace, message.kind(), message.payload(now), now));
                 }

@@ -78,13 +78,13 @@ const READ_FAILURES_OF_APPS: Statement = Statement {
 };
 pub(super) const READ_FAILURES_OF_JOBS: Statement =
     Statement { name: "read_failures_of_jobs", text: select_failures!("failure_stat.job_id {in_list}") };
-pub(super) const READ_FAILING_WITH: Statement =
+pub(super) const READ_JOBS_OF_FAILURE: Statement =
     Statement { name: "read_failing_with", text: select_jobs!("failure_stat.namespace_id = ?") };
-const READ_FAILING_WITH_OF_APPS: Statement = Statement {
+const READ_JOBS_OF_FAILURE_OF_APPS: Statement = Statement {
     name: "read_failing_with_of_apps",
     text: select_jobs!("failure_stat.namespace_id = ? AND failure_stat.app_id {in_list}"),
 };
-pub(super) const READ_FAILING_WITH_OF_JOBS: Statement =
+pub(super) const READ_JOBS_OF_FAILURE_OF_JOBS: Statement =
     Statement { name: "read_failing_with_of_jobs", text: select_jobs!("failure_stat.job_id {in_list}") };
 const READ_MESSAGES: Statement =
     Statement { name: "read_messages_of_runs", text: "SELECT id, message FROM run WHERE id {in_list}" };
@@ -110,7 +110,7 @@ pub(super) const DELETE_FAILURES_AT: Statement =
     Statement { name: "delete_failures_at", text: "DELETE FROM failure_stat WHERE job_id {in_list} AND day_at_ms = ?" };
 const READ_SCHEDULE: Statement =
     Statement { name: "read_report_schedule", text: select_schedule!("WHERE namespace_id = ?") };
-pub(super) const FIND_DUE: Statement = Statement {
+pub(super) const FIND_DUE_REPORTS: Statement = Statement {
     name: "find_due_reports",
     text: select_schedule!("WHERE next_at_ms <= ? ORDER BY next_at_ms, namespace_id LIMIT ?"),
 };
@@ -204,7 +204,7 @@ impl Reports for SqlStore {
     }
 
     async fn due_reports(&self, now: Timestamp, limit: u32) -> Result<Vec<ScheduledReport>> {
-        let rows = self.rows(Query::new(&FIND_DUE).at(now).int(limit.min(DUE_COUNT_MAX).into())).await?;
+        let rows = self.rows(Query::new(&FIND_DUE_REPORTS).at(now).int(limit.min(DUE_COUNT_MAX).into())).await?;
         rows.iter().map(schedule).collect()
     }
 
@@ -283,7 +283,7 @@ fn queries_by_jobs(query: &FailureQuery<'_>, [all, of_apps, of_jobs]: [&'static 
 }
 
 fn failing_with_queries(query: &FailureQuery<'_>) -> Vec<Query> {
-    queries_by_jobs(query, [&READ_FAILING_WITH, &READ_FAILING_WITH_OF_APPS, &READ_FAILING_WITH_OF_JOBS])
+    queries_by_jobs(query, [&READ_JOBS_OF_FAILURE, &READ_JOBS_OF_FAILURE_OF_APPS, &READ_JOBS_OF_FAILURE_OF_JOBS])
 }
 
 /// Adds a row of [`select_failures`]. The row of a message adds its sums. The row of a pair adds the job to its message; the number of the

@@ -103,14 +103,14 @@ const SAVE_PULSES: Statement = Statement {
            succeeded_at_ms = {new:succeeded_at_ms}, failed_at_ms = {new:failed_at_ms}, \
            failing_since_ms = {new:failing_since_ms}, streak_count = {new:streak_count}",
 };
-pub(super) const READ_FAILING: Statement = Statement {
+pub(super) const READ_FAILING_JOBS: Statement = Statement {
     name: "read_failing",
     text: "SELECT job_pulse.job_id, job_pulse.namespace_id, job.app_id, job_pulse.succeeded_at_ms, job_pulse.failed_at_ms, \
            job_pulse.failing_since_ms, job_pulse.streak_count FROM job_pulse JOIN job ON job.id = job_pulse.job_id \
            WHERE job_pulse.namespace_id = ? AND job_pulse.streak_count > 0 AND job.retired = 0 \
            ORDER BY job_pulse.streak_count DESC LIMIT ?",
 };
-const READ_FAILING_OF_APPS: Statement = Statement {
+const READ_FAILING_JOBS_OF_APPS: Statement = Statement {
     name: "read_failing_of_apps",
     text: "SELECT job_pulse.job_id, job_pulse.namespace_id, job.app_id, job_pulse.succeeded_at_ms, job_pulse.failed_at_ms, \
            job_pulse.failing_since_ms, job_pulse.streak_count FROM job_pulse JOIN job ON job.id = job_pulse.job_id \
@@ -119,7 +119,7 @@ const READ_FAILING_OF_APPS: Statement = Statement {
 };
 /// The partial index of unsuccessful runs is used only if the statement contains its condition. A second condition on the status would make
 /// `PostgreSQL` expect so few rows that it reads the whole day instead.
-pub(super) const READ_UNSUCCESSFUL: Statement = Statement {
+pub(super) const READ_UNSUCCESSFUL_RUNS: Statement = Statement {
     name: "read_troubled",
     text: "SELECT t.job_id, t.status, t.had_none, CAST(COUNT(*) AS {bigint}) AS row_count, MAX(t.id) AS newest FROM \
            (SELECT run.id, run.job_id, run.status, \
@@ -155,7 +155,7 @@ pub(super) const READ_CHART_RUNS_OF_ALL: Statement = Statement {
         " FROM run WHERE run.namespace_id = ? AND run.id >= ? AND run.id < ? ORDER BY run.id DESC LIMIT ?"
     ),
 };
-pub(super) const READ_IDLE: Statement = Statement {
+pub(super) const READ_IDLE_JOBS: Statement = Statement {
     name: "read_idle",
     text: "SELECT job.id, job.version, job.updated_at_ms FROM job_due JOIN job ON job.id = job_due.job_id \
            WHERE {is_idle} AND +job.namespace_id = ? AND +job.retired = 0 AND +job.updated_at_ms < ? \
@@ -208,7 +208,7 @@ pub(super) const READ_OPEN_CHART_RUNS: Statement = Statement {
     ),
 };
 /// Reads by home, because the index begins with the home: one statement for each node, and one for jobs without a home.
-pub(super) const READ_COMING: Statement = Statement {
+pub(super) const READ_COMING_JOBS: Statement = Statement {
     name: "read_coming",
     text: "SELECT job.id, job.version, job.app_id, job_due.next_fire_at_ms FROM job_due JOIN job ON job.id = job_due.job_id \
            WHERE job_due.home = ? AND job_due.next_fire_at_ms < ? AND job.namespace_id = ? AND job.retired = 0 \
@@ -217,7 +217,7 @@ pub(super) const READ_COMING: Statement = Statement {
 /// Reads the coming jobs of all homes in one statement, on a database that can read the index once for each home. The inner `LIMIT` makes
 /// PostgreSQL use the index and its order. If its statistics know of only one home, it expects all jobs at each home, and would otherwise
 /// read and sort all jobs of the namespace for each home.
-const READ_COMING_OF_EACH: Statement = Statement {
+const READ_COMING_JOBS_OF_EACH_HOME: Statement = Statement {
     name: "read_coming_of_each",
     text: "SELECT coming.* FROM (SELECT 0 AS id UNION ALL SELECT node.id FROM node) AS home CROSS JOIN {lateral} \
            (SELECT job.id, job.version, job.app_id, due.next_fire_at_ms FROM \
@@ -264,11 +264,11 @@ impl Rollups for SqlStore {
         limit: u32,
     ) -> Result<Vec<NewestOutcomes>> {
         let query = match within {
-            None => Query::new(&READ_FAILING).int(namespace.get()),
+            None => Query::new(&READ_FAILING_JOBS).int(namespace.get()),
             Some([]) => return Ok(Vec::new()),
             Some(apps) => {
                 let apps = &apps[..apps.len().min(CHUNK_MAX)];
-                Query::new(&READ_FAILING_OF_APPS).int(namespace.get()).list(apps.iter().map(|app| app.get()))
+                Query::new(&READ_FAILING_JOBS_OF_APPS).int(namespace.get()).list(apps.iter().map(|app| app.get()))
             }
         };
         self.rows(query.int(limit.into())).await?.iter().map(pulse).collect()
@@ -280,7 +280,7 @@ impl Rollups for SqlStore {
         since: RunId,
         row_count: u32,
     ) -> Result<Vec<UnsuccessfulRuns>> {
-        let query = Query::new(&READ_UNSUCCESSFUL).int(namespace.get()).int(since.get()).int(row_count.into());
+        let query = Query::new(&READ_UNSUCCESSFUL_RUNS).int(namespace.get()).int(since.get()).int(row_count.into());
         let unsuccessful_runs = |row: &AnyRow| {
             let mut columns = Reader::new(row, "run");
             Ok(UnsuccessfulRuns {
@@ -358,10 +358,10 @@ impl Rollups for SqlStore {
         let add_arguments = |query: Query| query.at(to).int(namespace.get()).int(limit.into());
         let mut rows = Vec::new();
         if self.statements.dialect().has_lateral() {
-            rows = self.rows(add_arguments(Query::new(&READ_COMING_OF_EACH))).await?;
+            rows = self.rows(add_arguments(Query::new(&READ_COMING_JOBS_OF_EACH_HOME))).await?;
         } else {
             for home in std::iter::once(0).chain(self.node_ids().await?) {
-                rows.append(&mut self.rows(add_arguments(Query::new(&READ_COMING).int(home))).await?);
+                rows.append(&mut self.rows(add_arguments(Query::new(&READ_COMING_JOBS).int(home))).await?);
             }
         }
         let mut coming_jobs: Vec<ComingJob> = rows.iter().map(coming_job).collect::<Result<_>>()?;
@@ -376,7 +376,7 @@ impl Rollups for SqlStore {
         before: Timestamp,
         limit: u32,
     ) -> Result<Vec<(JobId, i64, Timestamp)>> {
-        let query = Query::new(&READ_IDLE).int(namespace.get()).at(before).int(limit.into());
+        let query = Query::new(&READ_IDLE_JOBS).int(namespace.get()).at(before).int(limit.into());
         let idle_job = |row: &AnyRow| {
             let mut columns = Reader::new(row, "job");
             let (job, version) = (JobId::new(columns.int("id")?), columns.int("version")?);

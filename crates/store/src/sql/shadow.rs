@@ -38,13 +38,13 @@ pub(super) const FIND_OLD_FIRES: Statement = Statement {
 const DELETE_OLD_FIRES: Statement =
     Statement { name: "delete_old_shadow_fires", text: "DELETE FROM shadow_fire WHERE started_at_ms <= ?" };
 /// Maximum number of rows in one statement, with eight values each.
-const INSERT_MAX: usize = 100;
+const INSERT_ROWS_MAX: usize = 100;
 
 #[async_trait]
 impl ShadowFires for SqlStore {
     async fn add_shadow_fires(&self, namespace: NamespaceId, source: &str, fires: &[ShadowFire]) -> Result<u64> {
         let mut added = 0;
-        for chunk in fires.chunks(INSERT_MAX) {
+        for chunk in fires.chunks(INSERT_ROWS_MAX) {
             let insert = Query::new(&INSERT_FIRES).rows(chunk, |query, ShadowFire { job, fire }| {
                 let executor: String = without_nul(&fire.executor).chars().take(SHADOW_EXECUTOR_LEN_MAX).collect();
                 query

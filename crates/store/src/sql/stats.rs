@@ -29,7 +29,7 @@ const LOCK_CURSOR: Statement =
     Statement { name: "lock_stat_cursor", text: "SELECT run_id FROM run_stat_cursor WHERE id = 1 {for_update}" };
 const MOVE_CURSOR: Statement =
     Statement { name: "move_stat_cursor", text: "UPDATE run_stat_cursor SET run_id = ? WHERE id = 1" };
-const READ_NEXT: Statement = Statement {
+const READ_NEXT_RUNS: Statement = Statement {
     name: "read_next_to_count",
     text: "SELECT id, job_id, fire_at_ms, status, reason, shard_index, shard_total, started_at_ms, finished_at_ms, span_count, \
            namespace_id, app_id, cause, attempt, due_at_ms, parent_id FROM run WHERE id > ? AND id < ? ORDER BY id LIMIT ?",
@@ -38,7 +38,7 @@ const READ_OPEN_ENTRIES: Statement = Statement {
     name: "read_stat_open",
     text: "SELECT run_id, counted_as FROM run_stat_open WHERE run_id > ? ORDER BY run_id LIMIT ?",
 };
-const READ_COUNTED: Statement = Statement {
+const READ_COUNTED_RUNS: Statement = Statement {
     name: "read_runs_to_count",
     text: "SELECT id, job_id, fire_at_ms, status, reason, shard_index, shard_total, started_at_ms, finished_at_ms, span_count, \
            namespace_id, app_id, cause, attempt, due_at_ms, parent_id FROM run WHERE id {in_list}",
@@ -47,11 +47,11 @@ const READ_ROOTS: Statement = Statement {
     name: "read_wholes_to_count",
     text: "SELECT id, job_id, fire_at_ms, cause FROM run WHERE id {in_list} AND shard_index = -1",
 };
-const INSERT_OPEN: Statement = Statement {
+const INSERT_OPEN_ENTRIES: Statement = Statement {
     name: "insert_stat_open",
     text: "INSERT {ignore} INTO run_stat_open (run_id, counted_as) {values:it} {or_ignore}",
 };
-const DELETE_OPEN: Statement =
+const DELETE_OPEN_ENTRIES: Statement =
     Statement { name: "delete_stat_open", text: "DELETE FROM run_stat_open WHERE run_id {in_list}" };
 const ADD_STATS: Statement = Statement {
     name: "add_stats",
@@ -86,7 +86,7 @@ impl Stats for SqlStore {
             let mut tally = Tally::default();
             let (ended_count, next_entry) =
                 tx.count_ended(&mut tally, after, IdGen::first_at(before - RECOUNT_FOR)).await?;
-            let query = Query::new(&READ_NEXT).int(cursor).int(IdGen::first_at(before)).int(limit.into());
+            let query = Query::new(&READ_NEXT_RUNS).int(cursor).int(IdGen::first_at(before)).int(limit.into());
             let rows = tx.rows(query).await?;
             let runs = tx.counted_runs(rows).await?;
             tx.count_next(&mut tally, &runs).await?;
@@ -166,7 +166,7 @@ impl Tx<'_> {
         let last_entry = entries.last().filter(|_| entries.len() == ENTRY_COUNT).map(|(run, _)| *run);
         let (mut count, mut done_ids, mut changeable) = (0, Vec::new(), Vec::new());
         for chunk in entries.chunks(CHUNK_MAX) {
-            let rows = self.rows(Query::new(&READ_COUNTED).list(chunk.iter().map(|(run, _)| *run))).await?;
+            let rows = self.rows(Query::new(&READ_COUNTED_RUNS).list(chunk.iter().map(|(run, _)| *run))).await?;
             let runs = self.counted_runs(rows).await?;
             let mut runs: HashMap<i64, CountedRun> = runs.into_iter().map(|run| (run.id.get(), run)).collect();
             for (id, counted_as) in chunk {
@@ -184,7 +184,7 @@ impl Tx<'_> {
             }
         }
         for chunk in done_ids.chunks(CHUNK_MAX) {
-            self.execute(Query::new(&DELETE_OPEN).list(chunk.iter().copied())).await?;
+            self.execute(Query::new(&DELETE_OPEN_ENTRIES).list(chunk.iter().copied())).await?;
         }
         self.insert_open(&changeable).await?;
         Ok((count, last_entry))
@@ -193,14 +193,14 @@ impl Tx<'_> {
     /// Adds an entry for each of these runs, with the verdict under which the run is counted, or none if it is not counted yet.
     async fn insert_open(&mut self, entries: &[(i64, Option<RunStatus>)]) -> Result<()> {
         for chunk in entries.chunks(CHUNK_MAX) {
-            let insert = Query::new(&INSERT_OPEN)
+            let insert = Query::new(&INSERT_OPEN_ENTRIES)
                 .rows(chunk, |query, (run, status)| query.int(*run).opt_text(status.map(RunStatus::as_str)));
             self.execute(insert).await?;
         }
         Ok(())
     }
 
-    /// The runs in rows of [`READ_NEXT`] or [`READ_COUNTED`], in order. The only shard of a broadcast looks like a run without shards,
+    /// The runs in rows of [`READ_NEXT_RUNS`] or [`READ_COUNTED_RUNS`], in order. The only shard of a broadcast looks like a run without shards,
     /// except that its parent is the broadcast's row.
     async fn counted_runs(&mut self, rows: Vec<AnyRow>) -> Result<Vec<CountedRun>> {
         let runs = rows.into_iter().map(|row| counted_run(&row)).collect::<Result<Vec<_>>>()?;
@@ -250,7 +250,7 @@ impl Tx<'_> {
     }
 }
 
-/// Reads the columns of [`READ_NEXT`] and [`READ_COUNTED`]. Returns the parent only of a run that may be the only shard of its fire.
+/// Reads the columns of [`READ_NEXT_RUNS`] and [`READ_COUNTED_RUNS`]. Returns the parent only of a run that may be the only shard of its fire.
 fn counted_run(row: &AnyRow) -> Result<(CountedRun, Option<i64>)> {
     let mut columns = Reader::new(row, "run");
     let (id, job) = (RunId::new(columns.int("id")?), JobId::new(columns.int("job_id")?));

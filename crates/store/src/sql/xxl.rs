@@ -49,11 +49,11 @@ const UNREGISTER_BY_HAND: Statement = Statement {
            left_at_ms = CASE WHEN last_seen_at_ms = 0 THEN {now} ELSE left_at_ms END \
            WHERE app_id = ? AND address = ? AND by_hand_at_ms IS NOT NULL",
 };
-pub(super) const LIST_BY_HAND: Statement = Statement {
+pub(super) const LIST_EXECUTORS_BY_HAND: Statement = Statement {
     name: "list_xxl_by_hand",
     text: select_executor!("WHERE by_hand_at_ms >= 0 ORDER BY by_hand_at_ms LIMIT ?"),
 };
-pub(super) const LIST_BY_HAND_OF: Statement = Statement {
+pub(super) const LIST_EXECUTORS_BY_HAND_OF_APP: Statement = Statement {
     name: "list_xxl_by_hand_of",
     text: select_executor!("WHERE app_id = ? AND by_hand_at_ms IS NOT NULL ORDER BY address LIMIT ?"),
 };
@@ -79,7 +79,7 @@ pub(super) const LIST_EXECUTORS: Statement = Statement {
     text: select_executor!("WHERE last_seen_at_ms >= ? ORDER BY last_seen_at_ms DESC LIMIT ?"),
 };
 /// The statement contains `state < 2` because that is the condition of the partial index.
-pub(super) const LIST_REPORTED: Statement = Statement {
+pub(super) const LIST_REPORTED_EXECUTORS: Statement = Statement {
     name: "list_reported_xxl",
     text: select_executor!(
         "WHERE last_seen_at_ms < ? AND EXISTS (SELECT 1 FROM xxl_run WHERE xxl_run.executor_id = xxl_executor.id \
@@ -106,7 +106,7 @@ const INSERT_RUNS: Statement = Statement {
     text: "INSERT {ignore} INTO xxl_run (log_id, run_id, attempt, job_id, number, executor_id, app_id, node_id, sent_at_ms, state, log_line) \
            {values:iiiiiiiiiii} {or_ignore}",
 };
-pub(super) const READ_UNSETTLED: Statement = Statement {
+pub(super) const READ_UNSETTLED_RUNS: Statement = Statement {
     name: "read_unsettled_xxl",
     text: select_run!("WHERE executor_id = ? AND state < 2 ORDER BY log_id LIMIT ?"),
 };
@@ -180,8 +180,8 @@ impl XxlExecutors for SqlStore {
 
     async fn xxl_registered_by_hand(&self, app: Option<AppId>, limit: u32) -> Result<Vec<XxlExecutor>> {
         let query = match app {
-            Some(app) => Query::new(&LIST_BY_HAND_OF).int(app.get()),
-            None => Query::new(&LIST_BY_HAND),
+            Some(app) => Query::new(&LIST_EXECUTORS_BY_HAND_OF_APP).int(app.get()),
+            None => Query::new(&LIST_EXECUTORS_BY_HAND),
         };
         Ok(self.readable_xxl_executors(&self.rows(query.int(limit.into())).await?))
     }
@@ -196,7 +196,9 @@ impl XxlExecutors for SqlStore {
     }
 
     async fn xxl_reported_executors(&self, before: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>> {
-        Ok(self.readable_xxl_executors(&self.rows(Query::new(&LIST_REPORTED).at(before).int(limit.into())).await?))
+        Ok(self.readable_xxl_executors(
+            &self.rows(Query::new(&LIST_REPORTED_EXECUTORS).at(before).int(limit.into())).await?,
+        ))
     }
 
     async fn send_xxl(&self, token: LeaseToken, runs: &[NewXxlRun], now: Timestamp) -> Result<Option<Vec<XxlRun>>> {
@@ -210,7 +212,7 @@ impl XxlExecutors for SqlStore {
     }
 
     async fn unsettled_xxl(&self, executor: ExecutorId, limit: u32) -> Result<Vec<XxlRun>> {
-        let rows = self.rows(Query::new(&READ_UNSETTLED).int(executor.get()).int(limit.into())).await?;
+        let rows = self.rows(Query::new(&READ_UNSETTLED_RUNS).int(executor.get()).int(limit.into())).await?;
         rows.iter().map(read_run).collect()
     }
 

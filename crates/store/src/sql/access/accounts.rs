@@ -38,7 +38,7 @@ const INSERT_ACCOUNT: Statement = Statement {
 };
 const UPDATE_DISPLAY_NAME: Statement =
     Statement { name: "update_display_name", text: "UPDATE account SET display_name = ? WHERE id = ?" };
-const UPDATE_DISABLED: Statement =
+const UPDATE_ACCOUNT_DISABLED: Statement =
     Statement { name: "update_disabled", text: "UPDATE account SET disabled = ? WHERE id = ?" };
 const UPDATE_PROVIDER_LINK: Statement =
     Statement { name: "update_provider_link", text: "UPDATE account SET provider_linked_at_ms = ? WHERE id = ?" };
@@ -270,7 +270,7 @@ impl Tx<'_> {
             self.execute(Query::new(&UPDATE_DISPLAY_NAME).text(&clean_name(display_name)).int(id.get())).await?;
         }
         if let Some(disabled) = change.disabled {
-            self.execute(Query::new(&UPDATE_DISABLED).int(disabled.into()).int(id.get())).await?;
+            self.execute(Query::new(&UPDATE_ACCOUNT_DISABLED).int(disabled.into()).int(id.get())).await?;
         }
         if let Some(link) = change.provider_link {
             self.execute(Query::new(&UPDATE_PROVIDER_LINK).opt_at(link.at()).int(id.get())).await?;

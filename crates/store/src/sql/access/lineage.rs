@@ -10,7 +10,7 @@ use crate::Result;
 use crate::sql::Tx;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 
-pub(in crate::sql) const LOCK_MINTED: Statement = Statement {
+pub(in crate::sql) const LOCK_MINTED_TOKENS: Statement = Statement {
     name: "lock_minted",
     text: "SELECT id FROM api_token WHERE minted_by {in_list} ORDER BY id {for_update}",
 };
@@ -46,17 +46,17 @@ pub(in crate::sql) const DELETE_SIGN_INS_AND_LINKS: [Statement; 4] = [
     Statement { name: "delete_token_links", text: "DELETE FROM sign_in_link WHERE token_id {in_list}" },
     Statement { name: "delete_minted_links", text: "DELETE FROM sign_in_link WHERE minted_by {in_list}" },
 ];
-const MOVE_MINTED: Statement = Statement {
+const MOVE_MINTED_TOKENS: Statement = Statement {
     name: "move_minted_tokens",
     text: "UPDATE api_token SET minted_by = ? WHERE minted_by = ? AND id <> ?",
 };
 const SET_MINTED_BY: Statement =
     Statement { name: "set_minted_by", text: "UPDATE api_token SET minted_by = ? WHERE id = ?" };
-const READ_MINTED_BY: Statement = Statement {
+const READ_CREATORS: Statement = Statement {
     name: "read_minted_by",
     text: "SELECT id, minted_by FROM api_token WHERE id {in_list} ORDER BY id {for_update}",
 };
-const READ_MINTED: Statement = Statement {
+const READ_MINTED_TOKENS: Statement = Statement {
     name: "read_minted",
     text: "SELECT id, minted_by FROM api_token WHERE minted_by {in_list} ORDER BY id {for_update}",
 };
@@ -97,7 +97,7 @@ impl Tx<'_> {
 
     /// Moves everything that a token created to the token that replaces it. The new token may itself descend from the old one.
     pub(super) async fn move_access(&mut self, old_token: TokenId, new: TokenId) -> Result<()> {
-        self.execute(Query::new(&MOVE_MINTED).int(new.get()).int(old_token.get()).int(new.get())).await?;
+        self.execute(Query::new(&MOVE_MINTED_TOKENS).int(new.get()).int(old_token.get()).int(new.get())).await?;
         for statement in &MOVE_SIGN_INS_AND_LINKS {
             self.execute(Query::new(statement).int(new.get()).int(old_token.get())).await?;
         }
@@ -117,9 +117,9 @@ impl Tx<'_> {
     /// Takes ended tokens out of the chains of creators, before they are removed: a token that one of them created then counts as created
     /// by the creator of the ended token.
     pub(super) async fn splice_out(&mut self, dead_ids: &[i64]) -> Result<()> {
-        let parents = self.rows(Query::new(&READ_MINTED_BY).list(dead_ids.iter().copied())).await?;
+        let parents = self.rows(Query::new(&READ_CREATORS).list(dead_ids.iter().copied())).await?;
         let parents = parents.iter().map(token_and_creator).collect::<Result<BTreeMap<_, _>>>()?;
-        let minted_rows = self.rows(Query::new(&READ_MINTED).list(dead_ids.iter().copied())).await?;
+        let minted_rows = self.rows(Query::new(&READ_MINTED_TOKENS).list(dead_ids.iter().copied())).await?;
         for row in &minted_rows {
             let (token, mut ancestor) = token_and_creator(row)?;
             // The loop ends, because each step leads to an older token.
@@ -145,7 +145,7 @@ impl Tx<'_> {
             for chunk in parents.chunks(CHUNK_MAX) {
                 let series = self.rows(Query::new(&READ_SERIES).list(chunk.iter().copied())).await?;
                 let series: Vec<i64> = ids(&series)?.into_iter().filter(|id| known_series.insert(*id)).collect();
-                let minted_rows = self.rows(Query::new(&LOCK_MINTED).list(chunk.iter().copied())).await?;
+                let minted_rows = self.rows(Query::new(&LOCK_MINTED_TOKENS).list(chunk.iter().copied())).await?;
                 let new_family_ids = self.locked_series(&series).await?.into_iter().chain(ids(&minted_rows)?);
                 newest_ids.extend(new_family_ids.filter(|id| family.insert(*id)));
             }

@@ -22,38 +22,38 @@ macro_rules! select_incident {
     };
 }
 
-pub(in crate::sql) const READ_OPEN: Statement = Statement {
+pub(in crate::sql) const READ_OPEN_INCIDENTS: Statement = Statement {
     name: "read_open_incidents",
     text: select_incident!("WHERE rule_id = ? AND subject_kind = ? AND subject_id {in_list} AND is_open = 1"),
 };
-const LIST_OPEN_OF_RULE: Statement = Statement {
+const LIST_OPEN_INCIDENTS_OF_RULE: Statement = Statement {
     name: "list_open_incidents_of",
     text: select_incident!("WHERE rule_id = ? AND is_open = 1 AND subject_kind <> 'group' ORDER BY id LIMIT ?"),
 };
-const COUNT_OPEN: Statement = Statement {
+const COUNT_OPEN_INCIDENTS: Statement = Statement {
     name: "count_open_incidents",
     text: "SELECT CAST(COALESCE(SUM(CASE WHEN group_id IS NULL THEN 1 ELSE 0 END), 0) AS {bigint}) AS singles, \
            CAST(COUNT(*) AS {bigint}) AS total FROM incident WHERE rule_id = ? AND is_open = 1 AND subject_kind <> 'group'",
 };
-pub(in crate::sql) const LIST_DUE: Statement = Statement {
+pub(in crate::sql) const LIST_DUE_INCIDENTS: Statement = Statement {
     name: "list_due_incidents",
     text: select_incident!("WHERE namespace_id = ? AND act_at_ms <= ? ORDER BY act_at_ms LIMIT ?"),
 };
-pub(in crate::sql) const LIST_ALL: Statement = Statement {
+pub(in crate::sql) const LIST_INCIDENTS: Statement = Statement {
     name: "list_incidents",
     text: select_incident!("WHERE namespace_id = ? AND id < ? ORDER BY id DESC LIMIT ?"),
 };
-pub(in crate::sql) const LIST_OPEN: Statement = Statement {
+pub(in crate::sql) const LIST_OPEN_INCIDENTS: Statement = Statement {
     name: "list_open_incidents",
     text: select_incident!("WHERE namespace_id = ? AND is_open = 1 AND id < ? ORDER BY id DESC LIMIT ?"),
 };
-const LIST_OF_JOB: Statement = Statement {
+const LIST_INCIDENTS_OF_JOB: Statement = Statement {
     name: "list_incidents_of_job",
     text: select_incident!(
         "WHERE subject_kind = 'job' AND subject_id = ? AND namespace_id = ? AND id < ? ORDER BY id DESC LIMIT ?"
     ),
 };
-pub(in crate::sql) const LIST_OF_GROUP: Statement = Statement {
+pub(in crate::sql) const LIST_INCIDENTS_OF_GROUP: Statement = Statement {
     name: "list_incidents_of_group",
     text: select_incident!("WHERE group_id = ? ORDER BY id DESC LIMIT ?"),
 };
@@ -81,7 +81,7 @@ const ACKNOWLEDGE: Statement = Statement {
     text: "UPDATE incident SET acknowledged_by = ?, acknowledged_at_ms = ? WHERE id = ? AND namespace_id = ? \
            AND is_open = 1 AND acknowledged_at_ms IS NULL",
 };
-const FIND_OLD: Statement = Statement {
+const FIND_OLD_INCIDENTS: Statement = Statement {
     name: "find_old_incidents",
     text: "SELECT id FROM incident WHERE resolved_at_ms < ? ORDER BY resolved_at_ms LIMIT ?",
 };
@@ -108,7 +108,8 @@ impl SqlStore {
         for kind in SubjectKind::ALL.iter().filter(|kind| **kind != SubjectKind::Group) {
             let ids: Vec<i64> = subjects.iter().filter(|subject| subject.0 == *kind).map(|subject| subject.1).collect();
             for chunk in chunks(&ids) {
-                let query = Query::new(&READ_OPEN).int(rule.get()).text(kind.as_str()).list(chunk.iter().copied());
+                let query =
+                    Query::new(&READ_OPEN_INCIDENTS).int(rule.get()).text(kind.as_str()).list(chunk.iter().copied());
                 for row in self.rows(query).await? {
                     open_incidents.incidents.push(incident(&row)?.incident);
                 }
@@ -116,10 +117,11 @@ impl SqlStore {
         }
         open_incidents.incidents.sort_by_key(|incident| incident.id);
         open_incidents.incidents.dedup_by_key(|incident| incident.id);
-        let group = Query::new(&READ_OPEN).int(rule.get()).text(SubjectKind::Group.as_str()).list([0].into_iter());
+        let group =
+            Query::new(&READ_OPEN_INCIDENTS).int(rule.get()).text(SubjectKind::Group.as_str()).list([0].into_iter());
         open_incidents.group =
             self.row(group).await?.map(|row| incident(&row)).transpose()?.map(|record| record.incident);
-        if let Some(row) = self.row(Query::new(&COUNT_OPEN).int(rule.get())).await? {
+        if let Some(row) = self.row(Query::new(&COUNT_OPEN_INCIDENTS).int(rule.get())).await? {
             let mut columns = Reader::new(&row, "incident");
             let (singles, total) = (columns.int("singles")?, columns.int("total")?);
             open_incidents.single_count = u64::try_from(singles).unwrap_or(0);
@@ -129,7 +131,7 @@ impl SqlStore {
     }
 
     pub(super) async fn read_open_incidents_of_rule(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>> {
-        let rows = self.rows(Query::new(&LIST_OPEN_OF_RULE).int(rule.get()).int(limit.into())).await?;
+        let rows = self.rows(Query::new(&LIST_OPEN_INCIDENTS_OF_RULE).int(rule.get()).int(limit.into())).await?;
         rows.iter().map(|row| incident(row).map(|record| record.incident)).collect()
     }
 
@@ -139,7 +141,7 @@ impl SqlStore {
         now: Timestamp,
         limit: u32,
     ) -> Result<Vec<IncidentRecord>> {
-        let query = Query::new(&LIST_DUE).int(namespace.get()).at(now).int(limit.min(PAGE_MAX).into());
+        let query = Query::new(&LIST_DUE_INCIDENTS).int(namespace.get()).at(now).int(limit.min(PAGE_MAX).into());
         self.rows(query).await?.iter().map(incident).collect()
     }
 
@@ -151,9 +153,9 @@ impl SqlStore {
         let namespace = query.namespace.get();
         let mut before_id = query.before.map_or(i64::MAX, IncidentId::get);
         let page_query = |before_id: i64| match (query.job, query.is_open) {
-            (Some(job), _) => Query::new(&LIST_OF_JOB).int(job.get()).int(namespace).int(before_id),
-            (None, Some(true)) => Query::new(&LIST_OPEN).int(namespace).int(before_id),
-            (None, _) => Query::new(&LIST_ALL).int(namespace).int(before_id),
+            (Some(job), _) => Query::new(&LIST_INCIDENTS_OF_JOB).int(job.get()).int(namespace).int(before_id),
+            (None, Some(true)) => Query::new(&LIST_OPEN_INCIDENTS).int(namespace).int(before_id),
+            (None, _) => Query::new(&LIST_INCIDENTS).int(namespace).int(before_id),
         };
         let limit = query.limit.min(PAGE_MAX);
         let is_filtered = query.within.is_some() || query.is_open.is_some();
@@ -176,7 +178,7 @@ impl SqlStore {
     }
 
     pub(super) async fn list_incidents_of_group(&self, group: IncidentId, limit: u32) -> Result<Vec<IncidentRecord>> {
-        let query = Query::new(&LIST_OF_GROUP).int(group.get()).int(limit.min(PAGE_MAX).into());
+        let query = Query::new(&LIST_INCIDENTS_OF_GROUP).int(group.get()).int(limit.min(PAGE_MAX).into());
         self.rows(query).await?.iter().map(incident).collect()
     }
 
@@ -188,9 +190,9 @@ impl SqlStore {
     pub(super) async fn remove_incidents(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let mut removed_count = 0;
         for (find_statement, delete_statement, table) in [
-            (&FIND_OLD, &DELETE_INCIDENTS, "incident"),
+            (&FIND_OLD_INCIDENTS, &DELETE_INCIDENTS, "incident"),
             (&FIND_OLD_SILENCES, &DELETE_SILENCES, "silence"),
-            (&maintenance::FIND_OLD, &maintenance::DELETE_OLD, "maintenance"),
+            (&maintenance::FIND_OLD_WINDOWS, &maintenance::DELETE_OLD_WINDOWS, "maintenance"),
         ] {
             let old_rows =
                 self.rows(Query::new(find_statement).at(before).int(limit.clamp(1, PAGE_MAX).into())).await?;

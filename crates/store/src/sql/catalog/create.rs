@@ -23,7 +23,7 @@ const INSERT_JOB: Statement = Statement {
            updated_at_ms, declared, declared_at_ms, calendar_id, calendar_version) \
            VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?) {or_ignore}",
 };
-const INSERT_DUE: Statement = Statement {
+const INSERT_DUE_ROW: Statement = Statement {
     name: "insert_due",
     text: "INSERT INTO job_due (job_id, next_fire_at_ms, is_over, delay_ms, version, home, term) \
            VALUES (?, ?, ?, ?, 1, 0, 0)",
@@ -38,7 +38,7 @@ const INSERT_VERSIONS: Statement = Statement {
     text: "INSERT INTO job_version (job_id, version, app_id, spec, author, created_at_ms, calendar_id, \
            calendar_version) {values:iiittiii}",
 };
-const INSERT_DUES: Statement = Statement {
+const INSERT_DUE_ROWS: Statement = Statement {
     name: "insert_dues",
     text: "INSERT INTO job_due (job_id, next_fire_at_ms, is_over, delay_ms, version, home, term) {values:iiiiiii}",
 };
@@ -46,9 +46,9 @@ const INSERT_DUES: Statement = Statement {
 /// Maximum number of jobs that one transaction creates. Longer lists are split into parts whose sizes are powers of two, so that few
 /// different texts are prepared. An INSERT cannot be filled up to a power of two by repeating a row, because the repeated row would violate
 /// a key.
-const CHUNK: usize = CHUNK_MAX;
+const JOB_CHUNK_MAX: usize = CHUNK_MAX;
 
-const _: () = assert!(CHUNK.is_power_of_two());
+const _: () = assert!(JOB_CHUNK_MAX.is_power_of_two());
 
 #[async_trait]
 impl CreateJobs for SqlStore {
@@ -60,7 +60,8 @@ impl CreateJobs for SqlStore {
         let mut outcomes = Vec::with_capacity(jobs.len());
         let mut remaining_jobs = jobs;
         while !remaining_jobs.is_empty() {
-            let count = if remaining_jobs.len() >= CHUNK { CHUNK } else { 1 << remaining_jobs.len().ilog2() };
+            let count =
+                if remaining_jobs.len() >= JOB_CHUNK_MAX { JOB_CHUNK_MAX } else { 1 << remaining_jobs.len().ilog2() };
             let (chunk, tail) = remaining_jobs.split_at(count);
             if self.create_chunk(chunk).await? {
                 outcomes.extend(chunk.iter().map(saved));
@@ -118,7 +119,7 @@ impl Tx<'_> {
             now: job.now,
         })
         .await?;
-        let due = Query::new(&INSERT_DUE)
+        let due = Query::new(&INSERT_DUE_ROW)
             .int(job.id.get())
             .opt_at(job.next_fire_at)
             .int(job.next_fire_at.is_none().into())
@@ -166,7 +167,7 @@ impl Tx<'_> {
             }
         }
         self.insert_jobs(jobs).await?;
-        for edges in edges.chunks(CHUNK) {
+        for edges in edges.chunks(JOB_CHUNK_MAX) {
             let insert = Query::new(&INSERT_PARENTS)
                 .rows(edges, |query, edge| query.int(edge.child.get()).int(edge.parent.get()).text(edge.on.as_str()));
             self.execute(insert).await?;
@@ -217,7 +218,7 @@ impl Tx<'_> {
         }
         let pumps: Vec<JobId> = jobs.iter().filter(|job| job.spec.pump.is_some()).map(|job| job.id).collect();
         self.note_pumps(&pumps).await?;
-        let insert = Query::new(&INSERT_DUES).rows(jobs, |query, job| {
+        let insert = Query::new(&INSERT_DUE_ROWS).rows(jobs, |query, job| {
             let (next_fire_at, delay_ms) = (job.next_fire_at, job.delay.map(millis));
             let due = query.int(job.id.get()).opt_at(next_fire_at).int(next_fire_at.is_none().into());
             due.opt_int(delay_ms).int(1).int(0).int(0)

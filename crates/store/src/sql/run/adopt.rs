@@ -8,7 +8,7 @@ use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 use crate::ledger::{self, Adopted, Adoption, OrphanedJobs, fewest_first};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::{self, run_columns};
-use crate::sql::run::open_runs::{OPEN, OpenRunsOfNode};
+use crate::sql::run::open_runs::{OPEN_STATUSES, OpenRunsOfNode};
 use crate::sql::{SqlStore, Tx, transact};
 use crate::streams::LastSessions;
 use crate::{Adopt, LeaseToken, Result};
@@ -27,7 +27,7 @@ macro_rules! an_orphan {
         )
     };
 }
-const LOCK_DEAD: Statement = Statement {
+const LOCK_DEAD_NODES: Statement = Statement {
     name: "lock_dead",
     text: "SELECT id, epoch, lease_until_ms, prior_lease_until_ms, ended_at_ms FROM node WHERE id {in_list} \
            AND lease_until_ms <= {now} ORDER BY id {for_update}",
@@ -174,7 +174,7 @@ impl Tx<'_> {
         ids.sort_unstable();
         ids.dedup();
         for chunk in ids.chunks(CHUNK_MAX) {
-            for row in self.rows(Query::new(&LOCK_DEAD).list(chunk.iter().copied())).await? {
+            for row in self.rows(Query::new(&LOCK_DEAD_NODES).list(chunk.iter().copied())).await? {
                 let mut columns = Reader::new(&row, "node");
                 let node = NodeId::new(columns.int("id")?);
                 let mut epoch = columns.int("epoch")?;
@@ -222,7 +222,7 @@ impl Tx<'_> {
         let mut counts = Vec::new();
         for node in self.nodes_with_orphans(token, ended_leases).await? {
             let Some(lease) = ended_leases.get(&node) else { continue };
-            for status in OPEN {
+            for status in OPEN_STATUSES {
                 let query = Query::new(&COUNT_ORPHANS).int(node.get()).text(status.as_str()).int(lease.epoch);
                 for row in self.rows(query).await? {
                     let mut columns = Reader::new(&row, "run");

@@ -19,7 +19,7 @@ use crate::sql::run::open_runs::OpenRunsOfNode;
 use crate::sql::{SqlStore, Tx, transact};
 use crate::{Claim, LeaseToken, Result};
 
-pub(in crate::sql) const READ_DUE: Statement = Statement {
+pub(in crate::sql) const READ_DUE_JOBS: Statement = Statement {
     name: "read_due",
     text: "SELECT job_id, next_fire_at_ms, held_from_ms, version, home, term, recent_fires, recent_at_ms FROM job_due \
            WHERE home = ? AND next_fire_at_ms >= ? AND next_fire_at_ms <= ? ORDER BY next_fire_at_ms LIMIT ?",
@@ -45,22 +45,22 @@ const READ_UNFENCED_HOME: Statement = Statement {
     text: "SELECT id FROM node WHERE id = ? AND (lease_until_ms > {now} OR lease_until_ms <> prior_lease_until_ms)",
 };
 const READ_EPOCH: Statement = Statement { name: "read_epoch", text: "SELECT epoch FROM node WHERE id = ?" };
-const LOCK_DUE: Statement = Statement {
+const LOCK_DUE_JOBS: Statement = Statement {
     name: "lock_due",
     text: "SELECT job_id, next_fire_at_ms, held_from_ms, version, home, term, recent_fires, recent_at_ms FROM job_due \
            WHERE job_id {in_list} AND {check}next_fire_at_ms IS NOT NULL{end} ORDER BY job_id {skip_locked}",
 };
-const MOVE_DUE: Statement = Statement {
+const MOVE_DUE_JOBS: Statement = Statement {
     name: "move_due",
     text: "UPDATE {join:iiiiiiii}job_due SET next_fire_at_ms = v.column2, home = v.column3, term = v.column4, \
            follows_run_id = v.column5, is_over = CASE WHEN v.column2 IS NULL THEN 1 ELSE 0 END, \
            held_from_ms = v.column6, recent_fires = v.column7, recent_at_ms = v.column8 {from:iiiiiiii} WHERE {of_rows:job_due.job_id}",
 };
-const FIND_INSERTED: Statement = Statement {
+const FIND_INSERTED_RUNS: Statement = Statement {
     name: "find_inserted",
     text: "SELECT id, job_id, fire_at_ms, cause, shard_index FROM run WHERE id {in_list}",
 };
-const FIND_KEYS: Statement = Statement {
+const FIND_RUN_KEYS: Statement = Statement {
     name: "find_keys",
     text: "SELECT run.id FROM {rows:iiii} JOIN run ON run.job_id = v.column1 AND run.fire_at_ms = v.column2 \
            AND run.cause = v.column3 AND run.shard_index = v.column4",
@@ -71,7 +71,7 @@ const READ_HOME: Statement = Statement {
 };
 const MOVE_HOME: Statement =
     Statement { name: "move_home", text: "UPDATE job_due SET home = ?, term = term + 1 WHERE job_id = ? AND home = ?" };
-const READ_UNSENT_OF: Statement = Statement {
+const READ_UNSENT_RUNS_OF_JOB: Statement = Statement {
     name: "read_unsent_of",
     text: concat!(
         "SELECT ",
@@ -107,7 +107,7 @@ impl Claim for SqlStore {
         let mut due_jobs = Vec::new();
         // One statement per home. Each is a range scan of the index that stops at the limit.
         for home in self.homes_with_due(homes, range).await? {
-            let query = Query::new(&READ_DUE).int(home.get()).at(range.from).at(range.to).int(range.limit.into());
+            let query = Query::new(&READ_DUE_JOBS).int(home.get()).at(range.from).at(range.to).int(range.limit.into());
             for row in self.rows(query).await? {
                 due_jobs.push(due_job(&row)?);
             }
@@ -173,7 +173,7 @@ impl Claim for SqlStore {
         limit: u32,
     ) -> Result<Vec<Run>> {
         let UnsentPlace { fire_at, cause, shard_index } = after;
-        let query = Query::new(&READ_UNSENT_OF).int(job.get()).at(fire_at).at(fire_at).int(cause).int(cause);
+        let query = Query::new(&READ_UNSENT_RUNS_OF_JOB).int(job.get()).at(fire_at).at(fire_at).int(cause).int(cause);
         let query = query.int(shard_index.into()).int(token.node.get()).int(token.epoch).int(limit.into());
         rows::runs(&self.rows(query).await?)
     }
@@ -370,7 +370,7 @@ impl Tx<'_> {
         if usize::try_from(inserted_count).is_ok_and(|inserted_count| inserted_count == chunk.len()) {
             return Ok(());
         }
-        let query = Query::new(&FIND_INSERTED).list(chunk.iter().map(|run| run.id.get()));
+        let query = Query::new(&FIND_INSERTED_RUNS).list(chunk.iter().map(|run| run.id.get()));
         let mut inserted_ids = HashSet::new();
         for row in self.rows(query).await? {
             let mut columns = Reader::new(&row, "run");
@@ -388,7 +388,7 @@ impl Tx<'_> {
             return Ok(());
         }
         // MySQL's INSERT IGNORE drops rows for other reasons too, so the missing rows count as existing only if their keys are found.
-        let query = Query::new(&FIND_KEYS).rows(&missing_runs, |query, run| {
+        let query = Query::new(&FIND_RUN_KEYS).rows(&missing_runs, |query, run| {
             query.int(run.job.get()).at(run.fire_at).int(run.cause).int(run.shard_index.into())
         });
         let mut keys = HashSet::new();
@@ -417,7 +417,7 @@ async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<
     ids.sort_unstable();
     let mut won_jobs: Vec<&ClaimJob> = Vec::with_capacity(ids.len());
     for chunk in ids.chunks(CHUNK_MAX) {
-        for row in tx.rows(Query::new(&LOCK_DUE).list(chunk.iter().copied())).await? {
+        for row in tx.rows(Query::new(&LOCK_DUE_JOBS).list(chunk.iter().copied())).await? {
             let current_row = due_job(&row)?;
             won_jobs.extend(claims_by_job.get(&current_row.job).filter(|job| job.expected_row == current_row));
         }
@@ -430,7 +430,7 @@ async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<
     let mut result = ClaimResult::default();
     let term = |job: &ClaimJob| job.expected_row.term + i64::from(job.expected_row.home != token.node);
     for chunk in won_jobs.chunks(CHUNK_MAX) {
-        let query = Query::new(&MOVE_DUE).rows(chunk, |query, job: &&ClaimJob| {
+        let query = Query::new(&MOVE_DUE_JOBS).rows(chunk, |query, job: &&ClaimJob| {
             let query =
                 query.int(job.expected_row.job.get()).opt_at(job.next_fire_at).int(token.node.get()).int(term(job));
             let query = query.opt_int(job.awaited_run.map(RunId::get)).opt_at(job.held_from);

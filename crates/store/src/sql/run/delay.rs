@@ -11,13 +11,13 @@ use crate::sql::Tx;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 
 /// The jobs are locked before the runs, as in a claim and an edit, so that transactions do not deadlock.
-pub(in crate::sql) const LOCK_FOLLOWED: Statement = Statement {
+pub(in crate::sql) const LOCK_DELAYED_JOBS: Statement = Statement {
     name: "lock_followed",
     text: "SELECT job_id, follows_run_id, delay_ms, (SELECT updated_at_ms FROM job WHERE job.id = job_due.job_id), {now} \
            FROM job_due WHERE job_id {in_list} AND {check}follows_run_id IS NOT NULL{end} ORDER BY job_id {for_update}",
 };
 /// A job that no longer has a delay keeps the next fire of its new schedule.
-const MOVE_FOLLOWED: Statement = Statement {
+const MOVE_DELAYED_JOBS: Statement = Statement {
     name: "move_followed",
     text: "UPDATE {join:ii}job_due SET follows_run_id = NULL, \
            is_over = CASE WHEN COALESCE(v.column2, job_due.next_fire_at_ms) IS NULL THEN 1 ELSE 0 END, \
@@ -57,7 +57,7 @@ impl Delays {
         jobs.sort_unstable();
         jobs.dedup();
         for chunk in jobs.chunks(CHUNK_MAX) {
-            for row in tx.rows(Query::new(&LOCK_FOLLOWED).list(chunk.iter().copied())).await? {
+            for row in tx.rows(Query::new(&LOCK_DELAYED_JOBS).list(chunk.iter().copied())).await? {
                 let mut columns = Reader::new(&row, "job_due");
                 let job = columns.int("job_id")?;
                 let run = RunId::new(columns.int("follows_run_id")?);
@@ -98,7 +98,7 @@ impl Delays {
     /// Writes the next fires of the jobs; returns the earliest of them.
     pub(in crate::sql) async fn write(self, tx: &mut Tx<'_>) -> Result<Option<Timestamp>> {
         for chunk in self.moves.chunks(CHUNK_MAX) {
-            let query = Query::new(&MOVE_FOLLOWED)
+            let query = Query::new(&MOVE_DELAYED_JOBS)
                 .rows(chunk, |query, (_, job, next_fire_at)| query.int(*job).opt_at(*next_fire_at));
             tx.execute_all(query, chunk.len()).await?;
         }

@@ -14,7 +14,7 @@ use crate::sql::{SqlStore, Tx, failure, transact};
 use crate::{Dispatch, LeaseToken, Result};
 
 /// SQLite uses the index of open runs only if the statement contains its condition.
-pub(in crate::sql) const LOCK_WAITING: Statement = Statement {
+pub(in crate::sql) const LOCK_WAITING_RUNS: Statement = Statement {
     name: "lock_waiting",
     text: concat!(
         "SELECT ",
@@ -27,13 +27,13 @@ const WAKE_WAITING: Statement = Statement {
     name: "wake_waiting",
     text: "UPDATE run SET status = 'pending' WHERE id {in_list} AND {check}status = 'waiting'{end}",
 };
-const LOCK_OWN_PENDING: Statement = Statement {
+const LOCK_OWN_PENDING_RUNS: Statement = Statement {
     name: "lock_own_pending",
     text: "SELECT id, attempt, marked_at_ms FROM run WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? \
            AND status = 'pending'{end} ORDER BY id {for_update}",
 };
 /// Runs that are marked, or were recorded as running while they waited at their executor.
-const LOCK_OWN_IN_HAND: Statement = Statement {
+const LOCK_OWN_RUNS_IN_HAND: Statement = Statement {
     name: "lock_own_in_hand",
     text: "SELECT id, attempt, marked_at_ms FROM run WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? \
            AND status IN ('pending', 'running') AND executor_id IS NOT NULL{end} ORDER BY id {for_update}",
@@ -49,7 +49,7 @@ const UNMARK_RUNS: Statement = Statement {
            WHERE id {in_list} AND {check}status IN ('pending', 'running'){end}",
 };
 /// Reads in the order of the index. In the order of ids, each page would require reading all pending runs.
-pub(in crate::sql) const READ_OWN_PENDING: Statement = Statement {
+pub(in crate::sql) const READ_OWN_PENDING_RUNS: Statement = Statement {
     name: "read_own_pending",
     text: "SELECT id, due_at_ms FROM run WHERE node_id = ? AND node_epoch = ? \
            AND status IN ('pending', 'waiting', 'running') AND status = 'pending' \
@@ -68,7 +68,7 @@ const SHELVE_RUNS: Statement = Statement {
 };
 /// Locks runs that are pending, or were adopted as running without a start. A run that awaits its children is left out: it is `running`,
 /// but its own work has ended.
-const LOCK_OWN_NOT_BEGUN: Statement = Statement {
+const LOCK_OWN_RUNS_NOT_BEGUN: Statement = Statement {
     name: "lock_own_not_begun",
     text: "SELECT id, attempt, marked_at_ms FROM run WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? \
            AND status IN ('pending', 'running') AND started_at_ms IS NULL AND open_children IS NULL{end} \
@@ -104,7 +104,8 @@ const EXPAND_RUN: Statement = Statement {
 impl Dispatch for SqlStore {
     async fn take_waiting(&self, token: LeaseToken, until: Timestamp, limit: u32) -> Result<Vec<Run>> {
         transact!(self, "take_waiting", |tx| {
-            let query = Query::new(&LOCK_WAITING).int(token.node.get()).int(token.epoch).at(until).int(limit.into());
+            let query =
+                Query::new(&LOCK_WAITING_RUNS).int(token.node.get()).int(token.epoch).at(until).int(limit.into());
             let mut runs = rows::runs(&tx.rows(query).await?)?;
             for chunk in runs.chunks(CHUNK_MAX) {
                 let ids = chunk.iter().map(|run| run.id.get());
@@ -122,7 +123,7 @@ impl Dispatch for SqlStore {
             return Ok(Vec::new());
         }
         transact!(self, "mark", |tx| {
-            let marked_runs = tx.lock_own_runs(&LOCK_OWN_PENDING, token, runs, |marked| !marked).await?;
+            let marked_runs = tx.lock_own_runs(&LOCK_OWN_PENDING_RUNS, token, runs, |marked| !marked).await?;
             tx.write_in_hand(&MARK_RUNS, &marked_runs).await?;
             Ok(marked_runs.iter().map(|run| run.run).collect())
         })
@@ -138,7 +139,7 @@ impl Dispatch for SqlStore {
         transact!(self, "unmark", |tx| {
             for chunk in ids.chunks(CHUNK_MAX) {
                 let mut held_ids = Vec::with_capacity(chunk.len());
-                for (id, attempt, _) in tx.lock_own_open_runs(&LOCK_OWN_IN_HAND, token, chunk).await? {
+                for (id, attempt, _) in tx.lock_own_open_runs(&LOCK_OWN_RUNS_IN_HAND, token, chunk).await? {
                     if attempts.get(&id) == Some(&attempt) {
                         held_ids.push(id);
                     }
@@ -158,7 +159,7 @@ impl Dispatch for SqlStore {
         let (mut after, mut count) = ((Timestamp::EPOCH, 0), 0);
         loop {
             let (due_at, id) = after;
-            let query = Query::new(&READ_OWN_PENDING).int(token.node.get()).int(token.epoch);
+            let query = Query::new(&READ_OWN_PENDING_RUNS).int(token.node.get()).int(token.epoch);
             let rows = self.rows(query.at(due_at).at(due_at).int(id).int(page)).await?;
             let Some(last_row) = rows.last() else { return Ok(count) };
             let mut columns = Reader::new(last_row, "run");
@@ -177,7 +178,7 @@ impl Dispatch for SqlStore {
             return Ok(());
         }
         transact!(self, "note_running", |tx| {
-            let own_runs = tx.lock_own_runs(&LOCK_OWN_NOT_BEGUN, token, runs, |_| true).await?;
+            let own_runs = tx.lock_own_runs(&LOCK_OWN_RUNS_NOT_BEGUN, token, runs, |_| true).await?;
             tx.write_in_hand(&NOTE_RUNNING, &own_runs).await
         })
     }
@@ -189,8 +190,8 @@ impl Dispatch for SqlStore {
         let (queued, not_sent): (Vec<&NotedWait>, Vec<&NotedWait>) =
             waits.iter().partition(|wait| matches!(wait.place, WaitPlace::Executor(_)));
         transact!(self, "note_waits", |tx| {
-            tx.note_waits(token, &not_sent, &LOCK_OWN_PENDING, &NOTE_WAITS).await?;
-            tx.note_waits(token, &queued, &LOCK_OWN_NOT_BEGUN, &NOTE_QUEUED).await
+            tx.note_waits(token, &not_sent, &LOCK_OWN_PENDING_RUNS, &NOTE_WAITS).await?;
+            tx.note_waits(token, &queued, &LOCK_OWN_RUNS_NOT_BEGUN, &NOTE_QUEUED).await
         })
     }
 

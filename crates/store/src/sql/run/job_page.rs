@@ -12,7 +12,7 @@ use crate::sql::SqlStore;
 use crate::sql::query::{Query, Reader, Statement};
 use crate::sql::rows::{self, run_columns};
 use crate::sql::run::read::{are_open, bind_all_statuses, bind_statuses};
-use crate::sql::run::search::END_OF_JOB;
+use crate::sql::run::search::FIND_END_OF_JOB;
 use crate::{Result, Runs as _};
 
 /// Number of rows in the first step per run of the page. Each further step is four times as long.
@@ -31,7 +31,7 @@ macro_rules! newest_fires {
     };
 }
 
-pub(in crate::sql) const LIST_OF_JOB: Statement = Statement {
+pub(in crate::sql) const LIST_RUNS_OF_JOB: Statement = Statement {
     name: "list_of_job",
     text: concat!(
         "SELECT ",
@@ -41,7 +41,7 @@ pub(in crate::sql) const LIST_OF_JOB: Statement = Statement {
         newest_fires!()
     ),
 };
-pub(in crate::sql) const LIST_OF_JOB_BY_STATUS: Statement = Statement {
+pub(in crate::sql) const LIST_RUNS_OF_JOB_BY_STATUS: Statement = Statement {
     name: "list_of_job_by_status",
     text: concat!(
         "SELECT ",
@@ -52,7 +52,7 @@ pub(in crate::sql) const LIST_OF_JOB_BY_STATUS: Statement = Statement {
         newest_fires!()
     ),
 };
-pub(in crate::sql) const LIST_OF_JOB_OF_APPS: Statement = Statement {
+pub(in crate::sql) const LIST_RUNS_OF_JOB_OF_APPS: Statement = Statement {
     name: "list_of_job_of_apps",
     text: concat!(
         "SELECT ",
@@ -64,7 +64,7 @@ pub(in crate::sql) const LIST_OF_JOB_OF_APPS: Statement = Statement {
     ),
 };
 /// The index of open runs begins with the node. The plus signs prevent planners from using the index of all runs of the job.
-pub(in crate::sql) const LIST_OPEN_OF_JOB: Statement = Statement {
+pub(in crate::sql) const LIST_OPEN_RUNS_OF_JOB: Statement = Statement {
     name: "list_open_of_job",
     text: concat!(
         "SELECT ",
@@ -127,7 +127,7 @@ impl SqlStore {
         match (&query.within, &query.statuses[..]) {
             (Some(apps), _) if apps.is_empty() => Ok(Vec::new()),
             (None, []) => {
-                let page = place.add(Query::new(&LIST_OF_JOB).int(namespace.get()).int(job.get()));
+                let page = place.add(Query::new(&LIST_RUNS_OF_JOB).int(namespace.get()).int(job.get()));
                 rows::runs(&self.rows(page.int(query.limit.into())).await?)
             }
             (_, statuses) if !statuses.is_empty() && are_open(statuses) => {
@@ -146,7 +146,7 @@ impl SqlStore {
         let (is_within, apps) = apps_within(query);
         let mut open_runs: Vec<Run> = Vec::new();
         for node in self.node_ids().await? {
-            let page = bind_all_statuses(Query::new(&LIST_OPEN_OF_JOB).int(node), &query.statuses);
+            let page = bind_all_statuses(Query::new(&LIST_OPEN_RUNS_OF_JOB).int(node), &query.statuses);
             let page = place.add(page.int(job.get()).int(namespace.get())).int(is_within);
             let page = page.list(apps.iter().copied()).int(query.limit.into());
             open_runs.append(&mut rows::runs(&self.rows(page).await?)?);
@@ -168,7 +168,7 @@ impl SqlStore {
         let mut step = query.limit.max(1).saturating_mul(STEP_COUNT).min(STEP_COUNT_MAX);
         let mut runs: Vec<Run> = Vec::new();
         loop {
-            let end = Query::new(&END_OF_JOB).int(job.get()).int(place.fire_at).int(i64::from(step) - 1);
+            let end = Query::new(&FIND_END_OF_JOB).int(job.get()).int(place.fire_at).int(i64::from(step) - 1);
             let end = self.row(end).await?;
             // The step includes all runs of its last instant.
             let from = end.map(|row| Reader::new(&row, "run").int("fire_at_ms")).transpose()?;
@@ -177,8 +177,8 @@ impl SqlStore {
                 place.add(page.int(from.unwrap_or(i64::MIN)))
             };
             let page = match &query.within {
-                None => bind_statuses(page(&LIST_OF_JOB_BY_STATUS), &query.statuses),
-                Some(apps) => bind_all_statuses(page(&LIST_OF_JOB_OF_APPS), &query.statuses)
+                None => bind_statuses(page(&LIST_RUNS_OF_JOB_BY_STATUS), &query.statuses),
+                Some(apps) => bind_all_statuses(page(&LIST_RUNS_OF_JOB_OF_APPS), &query.statuses)
                     .list(apps.iter().map(|app| app.get())),
             };
             runs.append(&mut rows::runs(&self.rows(page.int(query.limit.into())).await?)?);

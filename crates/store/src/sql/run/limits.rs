@@ -27,7 +27,7 @@ const TAKE_LIMIT: Statement = Statement {
 const MOVE_LIMITS: Statement =
     Statement { name: "move_limits", text: "UPDATE limit_home SET home = ? WHERE home {in_list}" };
 /// Only a node that takes jobs gets limits.
-const FIND_TAKER: Statement = Statement {
+const FIND_TAKING_NODE: Statement = Statement {
     name: "find_taker",
     text: "SELECT id FROM node WHERE id = ? AND lease_until_ms > {now} AND state = 'active' AND is_leaving = 0",
 };
@@ -74,7 +74,7 @@ impl Limits for SqlStore {
 
     async fn give_limits(&self, token: LeaseToken, limits: &[LimitName], to: Option<NodeId>) -> Result<Vec<LimitName>> {
         if let Some(to) = to
-            && self.row(Query::new(&FIND_TAKER).int(to.get())).await?.is_none()
+            && self.row(Query::new(&FIND_TAKING_NODE).int(to.get())).await?.is_none()
         {
             return Ok(limits.to_vec());
         }

@@ -17,12 +17,12 @@ use crate::sql::run::open_runs::OpenRunsOfNode;
 use crate::sql::{SqlStore, Tx, failure, transact};
 use crate::{LeaseToken, Move, Result, StoreError};
 
-const READ_UNSENT: Statement = Statement {
+const READ_UNSENT_RUNS: Statement = Statement {
     name: "read_unsent",
     text: "SELECT id, job_id, due_at_ms FROM run WHERE node_id = ? AND node_epoch = ? \
            AND status IN ('pending', 'waiting') AND marked_at_ms IS NULL AND id > ? ORDER BY id LIMIT ?",
 };
-const READ_UNSENT_AMONG: Statement = Statement {
+const READ_UNSENT_RUNS_OF_JOBS: Statement = Statement {
     name: "read_unsent_among",
     text: "SELECT id, job_id, due_at_ms FROM run WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? \
            AND status IN ('pending', 'waiting') AND marked_at_ms IS NULL{end} ORDER BY id",
@@ -42,18 +42,18 @@ const READ_HOME_LOADS: Statement = Statement {
            WHEN recent_at_ms > ? THEN ? ELSE 0 END) AS {bigint}) AS recent_fires \
            FROM job_due WHERE home {in_list} AND next_fire_at_ms IS NOT NULL GROUP BY home ORDER BY home",
 };
-const READ_TAKER: Statement = Statement {
+const READ_TAKING_NODE: Statement = Statement {
     name: "read_taker",
     text: "SELECT epoch FROM node WHERE id = ? AND lease_until_ms > {now} AND state = 'active' AND is_leaving = 0",
 };
 /// Locks a node that takes jobs, so that its switch does not change before its new runs are committed. Executed last, because a node cannot
 /// renew its lease while its row is locked, and a job may have hundreds of thousands of runs.
-const LOCK_TAKER: Statement = Statement {
+const LOCK_TAKING_NODE: Statement = Statement {
     name: "lock_taker",
     text: "SELECT epoch FROM node WHERE id = ? AND epoch = ? AND lease_until_ms > {now} AND state = 'active' AND is_leaving = 0 \
            {for_update}",
 };
-const LOCK_MOVING: Statement = Statement {
+const LOCK_MOVING_RUNS: Statement = Statement {
     name: "lock_moving",
     text: "SELECT job_id FROM job_due WHERE job_id {in_list} AND {check}home = ?{end} ORDER BY job_id {skip_locked}",
 };
@@ -75,7 +75,7 @@ const MOVE_RUNS: Statement = Statement {
         ", status = 'waiting' WHERE id {in_list} AND {check}status IN ('pending', 'waiting'){end}"
     ),
 };
-const READ_FREEABLE: Statement = Statement {
+const READ_FREEABLE_JOBS: Statement = Statement {
     name: "read_freeable",
     text: "SELECT job_id FROM job_due WHERE home = ? AND next_fire_at_ms IS NOT NULL ORDER BY next_fire_at_ms LIMIT ?",
 };
@@ -83,15 +83,15 @@ const FREE_HOMES: Statement = Statement {
     name: "free_homes",
     text: "UPDATE job_due SET home = 0, term = term + 1 WHERE job_id {in_list} AND {check}home = ?{end}",
 };
-const READ_DEAD: Statement =
+const READ_DEAD_NODE: Statement =
     Statement { name: "read_dead", text: "SELECT epoch FROM node WHERE id = ? AND lease_until_ms <= {now}" };
-const LOCK_DUE: Statement = Statement {
+const LOCK_DUE_ROWS: Statement = Statement {
     name: "lock_due",
     text: "SELECT job_id, home FROM job_due WHERE job_id {in_list} ORDER BY job_id {for_update}",
 };
 const READ_JOBS: Statement =
     Statement { name: "read_jobs_of_runs", text: "SELECT id, job_id FROM run WHERE id {in_list} ORDER BY id" };
-const LOCK_UNSENT: Statement = Statement {
+const LOCK_UNSENT_RUNS: Statement = Statement {
     name: "lock_unsent",
     text: "SELECT id FROM run WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? AND status = 'pending' \
            AND marked_at_ms IS NULL{end} ORDER BY id {for_update}",
@@ -153,7 +153,8 @@ impl Move for SqlStore {
     }
 
     async fn unsent_runs(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<UnsentRun>> {
-        let query = Query::new(&READ_UNSENT).int(token.node.get()).int(token.epoch).int(after.get()).int(limit.into());
+        let query =
+            Query::new(&READ_UNSENT_RUNS).int(token.node.get()).int(token.epoch).int(after.get()).int(limit.into());
         self.rows(query).await?.iter().map(unsent_run).collect()
     }
 
@@ -166,7 +167,7 @@ impl Move for SqlStore {
             open_ids.extend(read_ids(&self.rows(query).await?, "run", "id")?);
         }
         for chunk in Vec::from_iter(open_ids).chunks(CHUNK_MAX) {
-            let query = Query::new(&READ_UNSENT_AMONG).list(chunk.iter().copied());
+            let query = Query::new(&READ_UNSENT_RUNS_OF_JOBS).list(chunk.iter().copied());
             for row in self.rows(query.int(token.node.get()).int(token.epoch)).await? {
                 unsent_runs.push(unsent_run(&row)?);
             }
@@ -216,7 +217,7 @@ impl Move for SqlStore {
     async fn free_jobs(&self, token: LeaseToken, dead_node: NodeId, limit: u32) -> Result<u64> {
         let limit = limit.clamp(1, u32::try_from(CHUNK_MAX).unwrap_or(u32::MAX));
         let jobs = read_ids(
-            &self.rows(Query::new(&READ_FREEABLE).int(dead_node.get()).int(limit.into())).await?,
+            &self.rows(Query::new(&READ_FREEABLE_JOBS).int(dead_node.get()).int(limit.into())).await?,
             "job_due",
             "job_id",
         )?;
@@ -224,7 +225,7 @@ impl Move for SqlStore {
             return Ok(0);
         }
         transact!(self, "free_jobs", |tx| {
-            let is_dead = tx.row(Query::new(&READ_DEAD).int(dead_node.get())).await?.is_some();
+            let is_dead = tx.row(Query::new(&READ_DEAD_NODE).int(dead_node.get())).await?.is_some();
             if !is_dead || !tx.is_lease_valid(token).await? {
                 return Ok(0);
             }
@@ -284,13 +285,13 @@ impl OpenRun {
 impl Tx<'_> {
     /// The epoch of a node that takes jobs.
     async fn epoch_of_taker(&mut self, node: i64) -> Result<Option<i64>> {
-        let row = self.row(Query::new(&READ_TAKER).int(node)).await?;
+        let row = self.row(Query::new(&READ_TAKING_NODE).int(node)).await?;
         row.map(|row| Reader::new(&row, "node").int("epoch")).transpose()
     }
 
     /// Locks a node that has got jobs. Returns whether it still takes jobs under this epoch.
     async fn lock_taker(&mut self, node: i64, epoch: i64) -> Result<bool> {
-        Ok(self.row(Query::new(&LOCK_TAKER).int(node).int(epoch)).await?.is_some())
+        Ok(self.row(Query::new(&LOCK_TAKING_NODE).int(node).int(epoch)).await?.is_some())
     }
 
     /// Moves jobs. Also returns the nodes that got some, with their epochs.
@@ -343,7 +344,7 @@ impl Tx<'_> {
         for chunk in jobs.chunks(CHUNK_MAX) {
             let mut chunk = chunk.to_vec();
             chunk.sort_unstable();
-            let query = Query::new(&LOCK_MOVING).list(chunk.into_iter()).int(home.get());
+            let query = Query::new(&LOCK_MOVING_RUNS).list(chunk.into_iter()).int(home.get());
             locked_ids.extend(read_ids(&self.rows(query).await?, "job_due", "job_id")?);
         }
         Ok(locked_ids)
@@ -372,7 +373,7 @@ impl Tx<'_> {
         to: (NodeId, i64),
     ) -> Result<Vec<RunId>> {
         let (mut own_ids, mut joining) = (Vec::new(), Vec::new());
-        for row in self.rows(Query::new(&LOCK_DUE).list(jobs.iter().map(|(job, _)| *job))).await? {
+        for row in self.rows(Query::new(&LOCK_DUE_ROWS).list(jobs.iter().map(|(job, _)| *job))).await? {
             let mut columns = Reader::new(&row, "job_due");
             let (job, home) = (columns.int("job_id")?, columns.int("home")?);
             if home == token.node.get() {
@@ -425,7 +426,7 @@ impl Tx<'_> {
         runs.sort_unstable();
         let mut unsent_ids = Vec::with_capacity(runs.len());
         for chunk in runs.chunks(CHUNK_MAX) {
-            let lock = Query::new(&LOCK_UNSENT).list(chunk.iter().copied()).int(token.node.get()).int(token.epoch);
+            let lock = Query::new(&LOCK_UNSENT_RUNS).list(chunk.iter().copied()).int(token.node.get()).int(token.epoch);
             for row in self.rows(lock).await? {
                 unsent_ids.push(Reader::new(&row, "run").int("id")?);
             }

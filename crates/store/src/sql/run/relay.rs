@@ -9,7 +9,7 @@ use crate::sql::query::{Query, Reader, Statement};
 use crate::sql::{SqlStore, failure};
 use crate::{LeaseToken, Relay, Result};
 
-const FORGET_REQUESTS: Statement =
+const FORGET_FENCE_REQUESTS: Statement =
     Statement { name: "forget_fence_requests", text: "DELETE FROM fence_request WHERE asked_at_ms < ?" };
 const DELETE_REQUEST: Statement = Statement {
     name: "delete_fence_request",
@@ -42,7 +42,7 @@ pub(in crate::sql) const READ_ANSWERS: Statement = Statement {
 impl Relay for SqlStore {
     // Not in a transaction: if the row of a question is lost, the server asks again.
     async fn ask_fences(&self, requests: &[FenceRequest], forget_before: Timestamp) -> Result<()> {
-        self.execute(Query::new(&FORGET_REQUESTS).at(forget_before)).await?;
+        self.execute(Query::new(&FORGET_FENCE_REQUESTS).at(forget_before)).await?;
         for request in requests {
             let (asker, executor) = (request.asker.get(), request.executor.get());
             self.execute(Query::new(&DELETE_REQUEST).int(asker).int(executor).at(request.asked_at)).await?;

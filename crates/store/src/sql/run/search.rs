@@ -131,11 +131,11 @@ macro_rules! searches {
     };
 }
 
-pub(in crate::sql) static SEARCH_ALL: [Statement; 6] = searches!(of_all, "id");
-pub(in crate::sql) static SEARCH_OPEN: [Statement; 6] = searches!(of_open, "id");
-pub(in crate::sql) static SEARCH_UNSUCCESSFUL: [Statement; 6] = searches!(of_unsuccessful, "id");
-pub(in crate::sql) static SEARCH_DEAD: [Statement; 6] = searches!(of_dead, "id");
-pub(in crate::sql) static SEARCH_OF_JOB: [Statement; 6] = searches!(of_job, "+id");
+pub(in crate::sql) static SEARCH_ALL_RUNS: [Statement; 6] = searches!(of_all, "id");
+pub(in crate::sql) static SEARCH_OPEN_RUNS: [Statement; 6] = searches!(of_open, "id");
+pub(in crate::sql) static SEARCH_UNSUCCESSFUL_RUNS: [Statement; 6] = searches!(of_unsuccessful, "id");
+pub(in crate::sql) static SEARCH_DEAD_LETTERS: [Statement; 6] = searches!(of_dead, "id");
+pub(in crate::sql) static SEARCH_RUNS_OF_JOB: [Statement; 6] = searches!(of_job, "+id");
 
 /// The last row that a bounded index scan reads: backwards from an id, and forwards from an id.
 macro_rules! scan_ends {
@@ -152,10 +152,10 @@ macro_rules! scan_ends {
         ]
     };
 }
-pub(in crate::sql) static END_OF_ALL: [Statement; 2] = scan_ends!(of_all);
-pub(super) static END_OF_OPEN: [Statement; 2] = scan_ends!(of_open);
-static END_OF_UNSUCCESSFUL: [Statement; 2] = scan_ends!(of_unsuccessful);
-pub(in crate::sql) static END_OF_DEAD: [Statement; 2] = [
+pub(in crate::sql) static FIND_END_OF_ALL: [Statement; 2] = scan_ends!(of_all);
+pub(super) static FIND_END_OF_OPEN_RUNS: [Statement; 2] = scan_ends!(of_open);
+static FIND_END_OF_UNSUCCESSFUL_RUNS: [Statement; 2] = scan_ends!(of_unsuccessful);
+pub(in crate::sql) static FIND_END_OF_DEAD_LETTERS: [Statement; 2] = [
     Statement {
         name: "find_end_of_dead",
         text: "SELECT run_id FROM dead_letter WHERE namespace_id = ? AND run_id < ? ORDER BY run_id DESC LIMIT 1 OFFSET ?",
@@ -165,7 +165,7 @@ pub(in crate::sql) static END_OF_DEAD: [Statement; 2] = [
         text: "SELECT run_id FROM dead_letter WHERE namespace_id = ? AND run_id > ? ORDER BY run_id LIMIT 1 OFFSET ?",
     },
 ];
-pub(in crate::sql) static END_OF_JOB: Statement = Statement {
+pub(in crate::sql) static FIND_END_OF_JOB: Statement = Statement {
     name: "find_end_of_search_in_job",
     text: "SELECT fire_at_ms, id FROM run WHERE job_id = ? AND fire_at_ms <= ? ORDER BY fire_at_ms DESC LIMIT 1 OFFSET ?",
 };
@@ -212,11 +212,11 @@ impl ScannedIndex {
 
     fn statement(self, search: &RunSearch) -> &'static Statement {
         let statements = match self {
-            Self::All(_) => &SEARCH_ALL,
-            Self::Open(_) => &SEARCH_OPEN,
-            Self::Unsuccessful(_) => &SEARCH_UNSUCCESSFUL,
-            Self::Dead(_) => &SEARCH_DEAD,
-            Self::Job(_) => &SEARCH_OF_JOB,
+            Self::All(_) => &SEARCH_ALL_RUNS,
+            Self::Open(_) => &SEARCH_OPEN_RUNS,
+            Self::Unsuccessful(_) => &SEARCH_UNSUCCESSFUL_RUNS,
+            Self::Dead(_) => &SEARCH_DEAD_LETTERS,
+            Self::Job(_) => &SEARCH_RUNS_OF_JOB,
         };
         let order_index = match search.order {
             RunOrder::Newest => 0,
@@ -229,10 +229,10 @@ impl ScannedIndex {
     /// The statements that find the end of the scan: backwards from an id, and forwards from an id.
     fn end_statements(self) -> Option<&'static [Statement; 2]> {
         match self {
-            Self::All(_) => Some(&END_OF_ALL),
-            Self::Open(_) => Some(&END_OF_OPEN),
-            Self::Unsuccessful(_) => Some(&END_OF_UNSUCCESSFUL),
-            Self::Dead(_) => Some(&END_OF_DEAD),
+            Self::All(_) => Some(&FIND_END_OF_ALL),
+            Self::Open(_) => Some(&FIND_END_OF_OPEN_RUNS),
+            Self::Unsuccessful(_) => Some(&FIND_END_OF_UNSUCCESSFUL_RUNS),
+            Self::Dead(_) => Some(&FIND_END_OF_DEAD_LETTERS),
             Self::Job(_) => None,
         }
     }
@@ -347,7 +347,7 @@ impl SqlStore {
         let row_limit = i64::from(search.row_limit.max(1)) - 1;
         let goes_up = search.is_backward && by_id.is_some();
         let Some([down, up]) = index.end_statements() else {
-            let query = Query::new(&END_OF_JOB).int(index.key()).int(search.fires_to()).int(row_limit);
+            let query = Query::new(&FIND_END_OF_JOB).int(index.key()).int(search.fires_to()).int(row_limit);
             let last_row = self.row(query).await?;
             if let Some(last_row) = last_row {
                 let mut columns = Reader::new(&last_row, "run");
