@@ -207,7 +207,7 @@ const SHOWN_SETTINGS: &[&str] = &["from", "host", "port", "security", "to", "use
 /// ```
 #[must_use]
 pub fn for_audit(document: Value) -> Value {
-    bounded::cut(hide_unlisted(document), bounded::LEN_MAX)
+    bounded::cut_document(hide_unlisted(document), bounded::LEN_MAX)
 }
 
 fn hide_unlisted(document: Value) -> Value {

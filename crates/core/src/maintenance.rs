@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::id::{AppId, JobId, MaintenanceId, NamespaceId};
 use crate::job::Job;
-use crate::misfire::{catch_up_limit, keep_in_all, skip_missed};
+use crate::misfire::{catch_up_limit, limit_late_fires, skip_missed};
 use crate::plan::{LookAhead, Plan, PlannedFire, missed_before, plan_before};
 use crate::schedule::just_before;
 use crate::spec::MisfireKeep;
@@ -180,7 +180,7 @@ fn decide_held_fires(
     // left to the next plan and the policy keeps the newest, no fire of this plan is among the newest.
     let (count, keep) = policy;
     let count = if is_open && keep == MisfireKeep::Newest { 0 } else { count };
-    keep_in_all(&mut parts, (count, keep));
+    limit_late_fires(&mut parts, (count, keep));
     let next = next_unskipped.or_else(|| job.timetable.next_scan_after(anchor, just_before(end)));
     let mut plan = Plan { next, ..Plan::default() };
     for part in parts {

@@ -163,7 +163,7 @@ fn skip_missed_walking(
 }
 
 /// Lets at most `count` fires of all these plans together run late, and skips the others. The plans are in the order of time.
-pub(crate) fn keep_in_all(plans: &mut [MissedPlan], (count, keep): (usize, MisfireKeep)) {
+pub(crate) fn limit_late_fires(plans: &mut [MissedPlan], (count, keep): (usize, MisfireKeep)) {
     let mut count_left = count;
     let bound = |plan: &mut MissedPlan| {
         let kept_count = plan.catch_up.len().min(count_left);

@@ -240,7 +240,7 @@ fn calendar_warnings(request: &PreviewRequest<'_>) -> Vec<Warning> {
             request.timetable.next_without_calendar(request.anchor, cursor).filter(|(at, _)| *at <= until);
         let Some((at, schedule)) = uncalendared_fire.filter(|_| warnings.len() < CALENDAR_COUNT_MAX) else { break };
         let local = local::time_at(schedule.zone, at);
-        cursor = if is_kept(applied, local) {
+        cursor = if keeps_fire_at(applied, local) {
             local::last_before(schedule.zone, at, applied.calendar.next_edge(local))
         } else {
             warnings.push(calendar_warning(schedule.zone, applied, at, calendar_effect(schedule, applied, at)));
@@ -251,7 +251,7 @@ fn calendar_warnings(request: &PreviewRequest<'_>) -> Vec<Warning> {
     warnings
 }
 
-fn is_kept(AppliedCalendar { calendar, rule }: &AppliedCalendar, local: NaiveDateTime) -> bool {
+fn keeps_fire_at(AppliedCalendar { calendar, rule }: &AppliedCalendar, local: NaiveDateTime) -> bool {
     match rule {
         CalendarRule::Only => calendar.has(local),
         CalendarRule::Except => !calendar.has(local),

@@ -189,10 +189,10 @@ impl FireFacts<'_> {
                 let run = self.run(job, child, RunId::new(ids.next(now)), now);
                 let run = match start {
                     ChildStart::Runs if child.spec.enabled => run,
-                    ChildStart::Runs => skipped(run, Reason::Paused, ReasonDetail::default(), now),
+                    ChildStart::Runs => skipped_run(run, Reason::Paused, ReasonDetail::default(), now),
                     ChildStart::Refused(parent) => {
                         let detail = self.refusal(parent, &fire, children);
-                        skipped(run, refusal_reason(&fire, parent), detail, now)
+                        skipped_run(run, refusal_reason(&fire, parent), detail, now)
                     }
                 };
                 let verdict = run.status.is_terminal().then_some((run.status, run.reason));
@@ -289,7 +289,7 @@ fn refusal_reason(fire: &FireGraph<'_>, parent: JobId) -> Reason {
     if is_shadow { Reason::Shadow } else { Reason::Parent }
 }
 
-fn skipped(run: Run, reason: Reason, detail: ReasonDetail, now: Timestamp) -> Run {
+fn skipped_run(run: Run, reason: Reason, detail: ReasonDetail, now: Timestamp) -> Run {
     let message = Some(reason_text(reason, &detail, Lang::En));
     let detail = (detail != ReasonDetail::default()).then(|| Box::new(detail));
     Run { status: RunStatus::Skipped, reason: Some(reason), detail, message, finished_at: Some(now), ..run }

@@ -18,10 +18,10 @@ pub(crate) enum ParentError {
 /// Whether a definition names the same parents as `before`, the definition that it replaces. Then the job keeps its edges: a parent that was
 /// deleted meanwhile does not prevent a pause, and another job that has its name by now does not become a parent.
 pub(crate) fn have_same_parents(spec: &JobSpec, before: &JobSpec) -> bool {
-    named(spec) == named(before)
+    parent_names(spec) == parent_names(before)
 }
 
-fn named(spec: &JobSpec) -> BTreeSet<(&str, &'static str)> {
+fn parent_names(spec: &JobSpec) -> BTreeSet<(&str, &'static str)> {
     spec.parents().into_iter().map(|parent| (parent.name, parent.on.as_str())).collect()
 }
 

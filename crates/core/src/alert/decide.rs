@@ -189,7 +189,7 @@ impl<'a> DecisionBuilder<'a> {
             ConditionState::Holds { since, new_count } => (since, new_count, false),
             ConditionState::HasEnded { since, new_count } => (since, new_count, true),
             ConditionState::Clear | ConditionState::Unwatched => {
-                if let Some(id) = self.find_open(&observation.subject) {
+                if let Some(id) = self.find_open_incident(&observation.subject) {
                     if observation.state == ConditionState::Unwatched {
                         self.unwatched.insert(id);
                     }
@@ -199,7 +199,7 @@ impl<'a> DecisionBuilder<'a> {
             }
             ConditionState::Unknown => return,
         };
-        let open_id = self.find_open(&observation.subject);
+        let open_id = self.find_open_incident(&observation.subject);
         let id = match open_id {
             Some(id) => id,
             None => match self.open_incident(observation, since, next_id) {
@@ -227,7 +227,7 @@ impl<'a> DecisionBuilder<'a> {
         }
     }
 
-    fn find_open(&self, subject: &Subject) -> Option<IncidentId> {
+    fn find_open_incident(&self, subject: &Subject) -> Option<IncidentId> {
         let is_match = |incident: &&Incident| {
             let open_subject = &incident.subject;
             incident.state == IncidentState::Firing
@@ -310,13 +310,13 @@ impl<'a> DecisionBuilder<'a> {
     fn write_due_messages(&mut self, id: IncidentId) {
         let Some(mut incident) = self.incidents.remove(&id) else { return };
         if incident.group.is_none() {
-            self.report(&mut incident);
+            self.report_incident(&mut incident);
         }
         incident.check_at = (incident.state == IncidentState::Firing).then(|| self.next_check_at(&incident));
         self.incidents.insert(id, incident);
     }
 
-    fn report(&mut self, incident: &mut Incident) {
+    fn report_incident(&mut self, incident: &mut Incident) {
         let spec = self.rule.spec;
         let is_silent = self.is_silent(incident);
         let has_channel = self.has_channel();

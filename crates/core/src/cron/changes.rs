@@ -45,7 +45,7 @@ pub(super) fn clock_changes(
 ) -> Vec<ClockChange> {
     let spans = spans::spans_of(zone);
     let first_index = spans.index_at(from.second());
-    let span_pairs = spans.all().get(first_index..).unwrap_or_default().windows(2);
+    let span_pairs = spans.as_slice().get(first_index..).unwrap_or_default().windows(2);
     let span_pairs = span_pairs.take_while(|pair| pair[1].start <= to.second());
     let clock_changes = span_pairs.filter_map(|pair| {
         let (offset_before, start, offset_after) = (pair[0].offset, pair[1].start, pair[1].offset);

@@ -123,8 +123,8 @@ pub(super) fn next_after(fields: &Fields, zone: Tz, rule: ResolvedRule, after: T
     {
         return Some(Timestamp::from_secs(local_fire - offset));
     }
-    while index < spans.all().len() {
-        let view = SpanView::new(spans.all(), index, rule);
+    while index < spans.as_slice().len() {
+        let view = SpanView::new(spans.as_slice(), index, rule);
         if let Some(gap) = view.gap
             && from <= view.start
             && fields.at_or_after(gap).is_some_and(|skipped_time| skipped_time < view.start + view.offset)
@@ -148,7 +148,7 @@ pub(super) fn prev_before(fields: &Fields, zone: Tz, rule: ResolvedRule, before:
     let until = before.ceil_second().second().clamp(SEARCH_FROM, SEARCH_TO) - 1;
     let mut index = spans.index_at(until);
     loop {
-        let view = SpanView::new(spans.all(), index, rule);
+        let view = SpanView::new(spans.as_slice(), index, rule);
         let local = fields.at_or_before((view.end - 1).min(until + view.offset));
         if let Some(local) = local.filter(|local| *local >= view.first) {
             return Some(Timestamp::from_secs(local - view.offset));
@@ -170,7 +170,7 @@ pub(super) fn count_between(fields: &Fields, zone: Tz, rule: ResolvedRule, after
     let mut count = 0;
     let mut cursor = after;
     while let Some(fire) = next_after(fields, zone, rule, cursor).filter(|fire| *fire <= until) {
-        let view = SpanView::new(spans.all(), spans.index_at(fire.second()), rule);
+        let view = SpanView::new(spans.as_slice(), spans.index_at(fire.second()), rule);
         let local = fire.second() + view.offset;
         let midnight = local - local.rem_euclid(DAY);
         let day_ends = Timestamp::from_secs(midnight + DAY - view.offset - 1);

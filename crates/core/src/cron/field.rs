@@ -203,7 +203,7 @@ impl FieldSpec {
 
     /// A value or a name, within the field's limits.
     pub(super) fn read_value(&self, token: Token<'_>) -> Result<u32, CronError> {
-        let value = token.number().or_else(|| self.named(token.text));
+        let value = token.number().or_else(|| self.value_of_name(token.text));
         value.filter(|value| (self.low..=self.high).contains(value)).ok_or_else(|| self.refuse(token))
     }
 
@@ -212,7 +212,7 @@ impl FieldSpec {
         token.refuse(self.field, self.allowed)
     }
 
-    fn named(&self, text: &str) -> Option<u32> {
+    fn value_of_name(&self, text: &str) -> Option<u32> {
         let uppercase = text.to_ascii_uppercase();
         let names = (self.low..).zip(self.names);
         names.filter(|(_, name)| uppercase.len() >= 3 && name.starts_with(&uppercase)).map(|(value, _)| value).next()

@@ -70,7 +70,7 @@ impl Spans {
         Self { spans, index_hints }
     }
 
-    pub(super) fn all(&self) -> &[Span] {
+    pub(super) fn as_slice(&self) -> &[Span] {
         &self.spans
     }
 

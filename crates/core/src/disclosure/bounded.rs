@@ -11,7 +11,7 @@ const SHORT_LEN: usize = 40;
 const LEFT_OUT_KEY: &str = "…";
 
 /// A document of at most `len_max` bytes: its longest fields are left out, each with a note of its length.
-pub(super) fn cut(document: Value, len_max: usize) -> Value {
+pub(super) fn cut_document(document: Value, len_max: usize) -> Value {
     let len = json_len(&document);
     if len <= len_max {
         return document;
@@ -48,8 +48,11 @@ pub(super) fn cut_by_name(documents: Map<String, Value>, mut left_out_count: usi
     documents.sort_by_key(|(_, document)| document["action"] == "created");
     let (mut kept_fields, mut len) = (Map::new(), 2 * SHORT_LEN);
     for (name, document) in documents {
-        let document =
-            if is_too_long { cut(document, share.saturating_sub(name.len() + 4).max(SHORT_LEN)) } else { document };
+        let document = if is_too_long {
+            cut_document(document, share.saturating_sub(name.len() + 4).max(SHORT_LEN))
+        } else {
+            document
+        };
         len += name.len() + 4 + json_len(&document);
         if len > LEN_MAX {
             left_out_count += 1;
@@ -102,11 +105,11 @@ mod tests {
 
     #[test]
     fn a_long_field_hides_only_itself() {
-        let kept = cut(json!({"name": "a", "app": "b", "params": {"x": "y".repeat(100)}}), 80);
+        let kept = cut_document(json!({"name": "a", "app": "b", "params": {"x": "y".repeat(100)}}), 80);
         assert_eq!(kept, json!({"name": "a", "app": "b", "params": {"left_out_bytes": 108}}));
-        assert_eq!(cut(json!(["x".repeat(100)]), 80), json!({"left_out_bytes": 104}));
+        assert_eq!(cut_document(json!(["x".repeat(100)]), 80), json!({"left_out_bytes": 104}));
         let short = json!({"a": 1});
-        assert_eq!(cut(short.clone(), 80), short);
+        assert_eq!(cut_document(short.clone(), 80), short);
     }
 
     #[test]
@@ -114,18 +117,21 @@ mod tests {
         // {"a":"…","b":"…"}
         let two = |a: usize, b: usize| json!({"a": "x".repeat(a), "b": "y".repeat(b)});
         let whole = two(50, 60);
-        assert_eq!((json_len(&whole), cut(whole.clone(), 125)), (125, whole.clone()));
+        assert_eq!((json_len(&whole), cut_document(whole.clone(), 125)), (125, whole.clone()));
         // The longest field is left out first, and no more fields than necessary.
-        assert_eq!(cut(whole, 124), json!({"a": "x".repeat(50), "b": {"left_out_bytes": 62}}));
+        assert_eq!(cut_document(whole, 124), json!({"a": "x".repeat(50), "b": {"left_out_bytes": 62}}));
         let bound = json_len(&json!({"a": "x".repeat(50), "b": {"left_out_bytes": 62}}));
-        assert_eq!(cut(two(50, 60), bound)["a"], "x".repeat(50));
-        assert_eq!(cut(two(50, 60), bound - 1), json!({"a": {"left_out_bytes": 52}, "b": {"left_out_bytes": 62}}));
+        assert_eq!(cut_document(two(50, 60), bound)["a"], "x".repeat(50));
+        assert_eq!(
+            cut_document(two(50, 60), bound - 1),
+            json!({"a": {"left_out_bytes": 52}, "b": {"left_out_bytes": 62}})
+        );
         // A field of 40 bytes is not replaced by a note, which would save little.
         let short = two(38, 60);
-        assert_eq!(cut(short.clone(), 70), json!({"a": "x".repeat(38), "left_out_bytes": json_len(&short)}));
-        assert_eq!(cut(two(39, 60), 70), json!({"a": {"left_out_bytes": 41}, "b": {"left_out_bytes": 62}}));
+        assert_eq!(cut_document(short.clone(), 70), json!({"a": "x".repeat(38), "left_out_bytes": json_len(&short)}));
+        assert_eq!(cut_document(two(39, 60), 70), json!({"a": {"left_out_bytes": 41}, "b": {"left_out_bytes": 62}}));
         let notes = json_len(&json!({"a": {"left_out_bytes": 52}, "b": {"left_out_bytes": 62}}));
-        assert_eq!(cut(two(50, 60), notes - 1), json!({"left_out_bytes": 125}));
+        assert_eq!(cut_document(two(50, 60), notes - 1), json!({"left_out_bytes": 125}));
     }
 
     #[test]

@@ -38,7 +38,7 @@ impl PumpSpec {
         let error_count_before = errors.len();
         self.check_items(errors);
         self.check_numbers(errors);
-        refuse_others(job, errors);
+        refuse_other_settings(job, errors);
         let until = self.compile_until(job, errors);
         if errors.len() > error_count_before {
             return None;
@@ -149,7 +149,7 @@ impl PumpSpec {
 }
 
 /// Refuses settings that must keep their defaults in a pump job.
-fn refuse_others(job: JobParts<'_>, errors: &mut Vec<FieldError>) {
+fn refuse_other_settings(job: JobParts<'_>, errors: &mut Vec<FieldError>) {
     let mut refuse = |pointer: &str, message: &str| errors.push(FieldError::new(pointer, message));
     if job.shards.is_some() {
         refuse("/shards", "a pump job has groups instead: /pump/groups");

@@ -254,13 +254,13 @@ fn change_item(item: &mut Item, change: &ItemChange, now: Timestamp) -> bool {
             }
             is_applicable
         }
-        ItemChange::Report(progress) => report(item, progress),
+        ItemChange::Report(progress) => apply_report(item, progress),
     }
 }
 
 /// The epoch of a report decides whether it is accepted. After the owner's attempt has ended, its late reports are accepted
 /// until the item is dealt again.
-fn report(item: &mut Item, progress: &Progress) -> bool {
+fn apply_report(item: &mut Item, progress: &Progress) -> bool {
     if item.epoch != progress.epoch || item.owner.is_some_and(|owner| owner != progress.owner) {
         return false;
     }

@@ -133,7 +133,7 @@ fn type_words(kind: &str, schema: &Value) -> String {
         },
         "number" => "a number".to_owned(),
         "array" => "an array".to_owned(),
-        "object" => match required(schema).as_slice() {
+        "object" => match required_fields(schema).as_slice() {
             [field] => format!("{OBJECT} with {field:?}"),
             [first, second] => format!("{OBJECT} with {first:?} and {second:?}"),
             _ => OBJECT.to_owned(),
@@ -143,7 +143,7 @@ fn type_words(kind: &str, schema: &Value) -> String {
 }
 
 /// The names of the fields that must be there.
-fn required(schema: &Value) -> Vec<&str> {
+fn required_fields(schema: &Value) -> Vec<&str> {
     schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect()
 }
 

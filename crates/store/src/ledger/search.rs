@@ -216,12 +216,12 @@ impl RunSearch {
         let concealed_message =
             self.visible_jobs.as_ref().zip(message).and_then(|(visible, message)| visible.conceal_message(message));
         let shown_message = concealed_message.as_deref().or(message);
-        self.texts.iter().all(|text| text.is_in(run.job, shown_message) != text.is_not)
+        self.texts.iter().all(|text| text.occurs_in(run.job, shown_message) != text.is_not)
     }
 }
 
 impl RunText {
-    fn is_in(&self, job: JobId, message: Option<&str>) -> bool {
+    fn occurs_in(&self, job: JobId, message: Option<&str>) -> bool {
         let has_text = |message: &str| message.to_lowercase().contains(&self.text);
         self.jobs.binary_search(&job).is_ok() || message.is_some_and(has_text)
     }

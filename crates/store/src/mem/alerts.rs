@@ -121,7 +121,7 @@ impl Alerts for MemStore {
 
     async fn open_incidents(&self, rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> Result<OpenIncidents> {
         let state = self.state();
-        let open_incidents = || state.alert_rows.open_of(rule);
+        let open_incidents = || state.alert_rows.open_incidents_of(rule);
         let is_group = |incident: &&Incident| incident.subject.kind == SubjectKind::Group;
         let is_asked = |incident: &&Incident| subjects.contains(&(incident.subject.kind, incident.subject.id));
         let count = |is_member| {
@@ -139,7 +139,8 @@ impl Alerts for MemStore {
 
     async fn open_incidents_of(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>> {
         let state = self.state();
-        let incidents = state.alert_rows.open_of(rule).filter(|incident| incident.subject.kind != SubjectKind::Group);
+        let incidents =
+            state.alert_rows.open_incidents_of(rule).filter(|incident| incident.subject.kind != SubjectKind::Group);
         Ok(incidents.take(to_usize(limit)).cloned().collect())
     }
 

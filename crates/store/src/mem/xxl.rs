@@ -88,7 +88,7 @@ impl XxlExecutors for MemStore {
         }
         let mut numbered_runs = Vec::with_capacity(runs.len());
         for run in runs {
-            let number = state.xxl.number_of(run.job);
+            let number = state.xxl.job_number(run.job);
             state.xxl.last_log_id = state.xxl.last_log_id.max(LAST_UNASSIGNED_NUMBER) + 1;
             let row = XxlRun {
                 log_id: state.xxl.last_log_id,

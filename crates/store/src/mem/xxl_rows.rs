@@ -20,7 +20,7 @@ pub(super) struct XxlRows {
 }
 
 impl XxlRows {
-    pub(super) fn number_of(&mut self, job: JobId) -> i32 {
+    pub(super) fn job_number(&mut self, job: JobId) -> i32 {
         let next_number = LAST_UNASSIGNED_NUMBER + 1 + i64::try_from(self.numbers.len()).unwrap_or(i64::MAX);
         *self.numbers.entry(job).or_insert_with(|| i32::try_from(next_number).unwrap_or(i32::MAX))
     }

@@ -64,7 +64,7 @@ impl Heal for SqlStore {
         if let Err(error) = self.analyze_outgrown().await {
             tracing::debug!(%error, "cannot check the statistics of the tables");
         }
-        self.read_stuck(limit).await
+        self.read_stuck_jobs(limit).await
     }
 
     async fn heal_job(&self, stuck_job: StuckJob, next_fire_at: Option<Timestamp>) -> Result<bool> {
@@ -105,7 +105,7 @@ impl Heal for SqlStore {
 }
 
 impl SqlStore {
-    pub(super) async fn read_stuck(&self, limit: u32) -> Result<Vec<StuckJob>> {
+    pub(super) async fn read_stuck_jobs(&self, limit: u32) -> Result<Vec<StuckJob>> {
         let mut stuck_jobs = Vec::new();
         for row in self.rows(Query::new(&READ_STUCK_JOBS).int(limit.into())).await? {
             let mut columns = Reader::new(&row, "job_due");
@@ -117,7 +117,7 @@ impl SqlStore {
             if stuck_jobs.len() >= limit {
                 break;
             }
-            let is_last = self.read_unfollowed(&mut stuck_jobs).await?;
+            let is_last = self.read_unfollowed_jobs(&mut stuck_jobs).await?;
             if is_last {
                 break;
             }
@@ -131,7 +131,7 @@ impl SqlStore {
 
     /// Reads one page of the jobs that wait for the end of a run, and adds those whose run has ended or was removed. Returns whether it was
     /// the last page.
-    async fn read_unfollowed(&self, stuck: &mut Vec<StuckJob>) -> Result<bool> {
+    async fn read_unfollowed_jobs(&self, stuck: &mut Vec<StuckJob>) -> Result<bool> {
         let after = self.heal_cursor.load(Ordering::Relaxed);
         let page = i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX);
         let mut followed = HashMap::new();

@@ -89,7 +89,7 @@ impl Stats for SqlStore {
             let query = Query::new(&READ_NEXT_RUNS).int(cursor).int(IdGen::first_at(before)).int(limit.into());
             let rows = tx.rows(query).await?;
             let runs = tx.counted_runs(rows).await?;
-            tx.count_next(&mut tally, &runs).await?;
+            tx.count_next_runs(&mut tally, &runs).await?;
             tx.add_stats(&tally).await?;
             let newly_succeeded = tx.add_gains(&tally.gains).await?;
             tx.add_failures(&tally.failed_runs).await?;
@@ -186,12 +186,12 @@ impl Tx<'_> {
         for chunk in done_ids.chunks(CHUNK_MAX) {
             self.execute(Query::new(&DELETE_OPEN_ENTRIES).list(chunk.iter().copied())).await?;
         }
-        self.insert_open(&changeable).await?;
+        self.insert_open_entries(&changeable).await?;
         Ok((count, last_entry))
     }
 
     /// Adds an entry for each of these runs, with the verdict under which the run is counted, or none if it is not counted yet.
-    async fn insert_open(&mut self, entries: &[(i64, Option<RunStatus>)]) -> Result<()> {
+    async fn insert_open_entries(&mut self, entries: &[(i64, Option<RunStatus>)]) -> Result<()> {
         for chunk in entries.chunks(CHUNK_MAX) {
             let insert = Query::new(&INSERT_OPEN_ENTRIES)
                 .rows(chunk, |query, (run, status)| query.int(*run).opt_text(status.map(RunStatus::as_str)));
@@ -221,7 +221,7 @@ impl Tx<'_> {
         Ok(runs.into_iter().map(counted_run).collect())
     }
 
-    async fn count_next(&mut self, tally: &mut Tally, runs: &[CountedRun]) -> Result<()> {
+    async fn count_next_runs(&mut self, tally: &mut Tally, runs: &[CountedRun]) -> Result<()> {
         let mut open_entries: Vec<(i64, Option<RunStatus>)> = Vec::new();
         for run in runs {
             if let Some(stat) = run.job_stat() {
@@ -235,7 +235,7 @@ impl Tx<'_> {
                 open_entries.push((run.id.get(), Some(run.status)));
             }
         }
-        self.insert_open(&open_entries).await
+        self.insert_open_entries(&open_entries).await
     }
 
     async fn add_stats(&mut self, tally: &Tally) -> Result<()> {

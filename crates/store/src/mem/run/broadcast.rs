@@ -33,7 +33,7 @@ impl State {
             self.cancels.remove(&id);
             if is_first {
                 self.add_message(id, now);
-                self.note_ended(id, finish.policy.awaits_children);
+                self.note_ended_run(id, finish.policy.awaits_children);
             } else if decides_failing(outcome.status) != Some(true) {
                 self.dead_letters.remove(&id);
             }

@@ -74,7 +74,7 @@ impl State {
                 if was_skipped {
                     // The edit that skipped this run did not release the runs that follow from it.
                     self.add_message(finish.run, now);
-                    self.note_ended(finish.run, false);
+                    self.note_ended_run(finish.run, false);
                 }
                 self.count_shards(finish, 0, now);
                 EndOutcome::Late
@@ -82,7 +82,7 @@ impl State {
             Judgement::Ends(next_step @ NextStep::Verdict { status, reason }) => {
                 self.end(&clean_end, status, reason);
                 self.add_message(finish.run, now);
-                self.note_ended(finish.run, finish.policy.awaits_children);
+                self.note_ended_run(finish.run, finish.policy.awaits_children);
                 self.count_shards(finish, 1, now);
                 EndOutcome::Stored(next_step, None)
             }

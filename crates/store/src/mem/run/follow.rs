@@ -13,7 +13,7 @@ use crate::mem::{State, StoredNode};
 
 impl State {
     /// Records that a run, or a whole broadcast, has got its verdict.
-    pub(super) fn note_ended(&mut self, id: RunId, awaits_children: bool) {
+    pub(super) fn note_ended_run(&mut self, id: RunId, awaits_children: bool) {
         let Some(run) = self.runs.get(&id).filter(|run| self.broadcast_of(run).is_none()) else { return };
         let awaits_children = awaits_children && run.status == RunStatus::Succeeded;
         let ended_run = EndedRun { run: id, job: run.job, cause: run.cause, trigger: run.trigger, awaits_children };

@@ -36,7 +36,7 @@ pub(in crate::sql) const COUNT_DEAD_LETTERS: Statement = Statement {
 };
 
 impl SqlStore {
-    pub(super) async fn acknowledge_dead(&self, namespace: NamespaceId, runs: &[RunId]) -> Result<u64> {
+    pub(super) async fn acknowledge_dead_runs(&self, namespace: NamespaceId, runs: &[RunId]) -> Result<u64> {
         let mut count = 0;
         for chunk in chunks(runs) {
             let delete = Query::new(&DELETE_DEAD_LETTERS_IN_NAMESPACE)
@@ -47,7 +47,7 @@ impl SqlStore {
         Ok(count)
     }
 
-    pub(super) async fn count_dead(&self, namespace: NamespaceId, limit: u32) -> Result<u64> {
+    pub(super) async fn count_dead_letters(&self, namespace: NamespaceId, limit: u32) -> Result<u64> {
         let row = self.row(Query::new(&COUNT_DEAD_LETTERS).int(namespace.get()).int(limit.into())).await?;
         let count = row.map(|row| Reader::new(&row, "dead_letter").int("row_count")).transpose()?;
         Ok(u64::try_from(count.unwrap_or(0)).unwrap_or(0))

@@ -85,7 +85,7 @@ impl SqlStore {
         self.rows(query).await?.iter().map(event).collect()
     }
 
-    pub(super) async fn read_watched(
+    pub(super) async fn read_watched_jobs(
         &self,
         namespace: NamespaceId,
         app: Option<AppId>,

@@ -232,7 +232,7 @@ impl Alerts for SqlStore {
         after_name: &str,
         limit: u32,
     ) -> Result<Vec<WatchedJob>> {
-        self.read_watched(namespace, app, (after_name, limit)).await
+        self.read_watched_jobs(namespace, app, (after_name, limit)).await
     }
 
     async fn watched_jobs_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>> {
@@ -240,11 +240,11 @@ impl Alerts for SqlStore {
     }
 
     async fn acknowledge_dead_letters(&self, namespace: NamespaceId, runs: &[RunId]) -> Result<u64> {
-        self.acknowledge_dead(namespace, runs).await
+        self.acknowledge_dead_runs(namespace, runs).await
     }
 
     async fn dead_letter_count(&self, namespace: NamespaceId, limit: u32) -> Result<u64> {
-        self.count_dead(namespace, limit).await
+        self.count_dead_letters(namespace, limit).await
     }
 
     async fn newest_successes_since(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<(JobId, Timestamp)>> {

@@ -81,7 +81,7 @@ impl Broadcast {
         self.open_shards == 0 && !self.is_awaiting && (!self.status.is_terminal() || self.is_corrected)
     }
 
-    pub(in crate::sql) fn ended(&self) -> EndedRun {
+    pub(in crate::sql) fn ended_run(&self) -> EndedRun {
         EndedRun {
             run: self.id,
             job: JobId::new(self.key.job),

@@ -87,7 +87,7 @@ struct LockedRun {
 }
 
 impl LockedRun {
-    fn ended(&self, finish: &AttemptEnd, status: RunStatus) -> EndedRun {
+    fn ended_run(&self, finish: &AttemptEnd, status: RunStatus) -> EndedRun {
         EndedRun {
             run: finish.run,
             job: JobId::new(self.key.job),
@@ -253,7 +253,7 @@ impl<'f> Batch<'f> {
                 self.corrections.push(Verdict { finish: clean_end, status, reason, executor_id, executor, started_at });
                 if locked_run.row.status == RunStatus::Skipped {
                     // The edit that skipped this run did not release the runs that follow from it.
-                    let ended_run = EndedRun { awaits_children: false, ..locked_run.ended(finish, status) };
+                    let ended_run = EndedRun { awaits_children: false, ..locked_run.ended_run(finish, status) };
                     self.decided_runs.push((ended_run, locked_run.parent.map(|parent| (parent, locked_run.key))));
                     self.failed_or_skipped_runs.extend(may_be_reported(status).then_some(finish.run));
                 }
@@ -272,7 +272,7 @@ impl<'f> Batch<'f> {
                 }
                 (locked_run.row.status, locked_run.row.reason) = (status, reason);
                 locked_run.is_dirty = true;
-                let ended_run = locked_run.ended(finish, status);
+                let ended_run = locked_run.ended_run(finish, status);
                 self.decided_runs.push((ended_run, locked_run.parent.map(|parent| (parent, locked_run.key))));
                 count_shard(&mut self.broadcasts, locked_run, 1, finish);
                 self.delays.end(finish.run, Timestamp::from_millis(locked_run.key.fire_at), finish.finished_at);
@@ -393,7 +393,7 @@ impl<'f> Batch<'f> {
                 }
                 let Some(folded) = &broadcast.folded else { continue };
                 if folded.is_first {
-                    self.decided_runs.push((broadcast.ended(), None));
+                    self.decided_runs.push((broadcast.ended_run(), None));
                 }
                 if folded.is_first && may_be_reported(broadcast.status) {
                     self.failed_or_skipped_runs.push(broadcast.id);

@@ -115,7 +115,7 @@ impl Move for SqlStore {
             let part = transact!(self, "hand_over", |tx| {
                 let Some(epoch) = tx.epoch_of_taker(to.get()).await? else { return Ok(Vec::new()) };
                 let moving_runs = tx.hand_over(token, chunk, (to, epoch)).await?;
-                has_taker = tx.lock_taker(to.get(), epoch).await?;
+                has_taker = tx.lock_taking_node(to.get(), epoch).await?;
                 if has_taker { Ok(moving_runs) } else { Err(takes_no_jobs("hand_over")) }
             });
             match part {
@@ -134,7 +134,7 @@ impl Move for SqlStore {
             let part: Result<MovedJobs> = transact!(self, "move_jobs", |tx| {
                 let (part, takers) = tx.move_jobs(token, chunk, not_before).await?;
                 for (to, epoch) in takers {
-                    has_takers &= tx.lock_taker(to, epoch).await?;
+                    has_takers &= tx.lock_taking_node(to, epoch).await?;
                 }
                 if has_takers { Ok(part) } else { Err(takes_no_jobs("move_jobs")) }
             });
@@ -229,7 +229,7 @@ impl Move for SqlStore {
             if !is_dead || !tx.is_lease_valid(token).await? {
                 return Ok(0);
             }
-            let locked_jobs = tx.lock_moving(&jobs, dead_node).await?;
+            let locked_jobs = tx.lock_moving_runs(&jobs, dead_node).await?;
             // If a late commit under the dead epoch adds a run, the job moves when that run is adopted.
             let busy_jobs: HashSet<i64> =
                 tx.open_of_jobs(&locked_jobs, dead_node).await?.into_iter().map(|run| run.job).collect();
@@ -290,7 +290,7 @@ impl Tx<'_> {
     }
 
     /// Locks a node that has got jobs. Returns whether it still takes jobs under this epoch.
-    async fn lock_taker(&mut self, node: i64, epoch: i64) -> Result<bool> {
+    async fn lock_taking_node(&mut self, node: i64, epoch: i64) -> Result<bool> {
         Ok(self.row(Query::new(&LOCK_TAKING_NODE).int(node).int(epoch)).await?.is_some())
     }
 
@@ -311,7 +311,7 @@ impl Tx<'_> {
             takers.extend(self.epoch_of_taker(to).await?.map(|epoch| (to, epoch)));
         }
         let jobs: Vec<i64> = targets.iter().filter(|(_, to)| takers.contains_key(to)).map(|(job, _)| *job).collect();
-        let locked_jobs = self.lock_moving(&jobs, token.node).await?;
+        let locked_jobs = self.lock_moving_runs(&jobs, token.node).await?;
         let run_ids: HashSet<i64> = moves.iter().flat_map(|job_move| &job_move.runs).map(|run| run.get()).collect();
         let mut runs: HashMap<i64, Vec<i64>> = HashMap::new();
         let mut staying_jobs = HashSet::new();
@@ -339,7 +339,7 @@ impl Tx<'_> {
         Ok((moved_jobs, takers))
     }
 
-    async fn lock_moving(&mut self, jobs: &[i64], home: NodeId) -> Result<Vec<i64>> {
+    async fn lock_moving_runs(&mut self, jobs: &[i64], home: NodeId) -> Result<Vec<i64>> {
         let mut locked_ids = Vec::with_capacity(jobs.len());
         for chunk in jobs.chunks(CHUNK_MAX) {
             let mut chunk = chunk.to_vec();
