@@ -171,7 +171,7 @@ fn add_words<T: FromStr + PartialEq>(
     key: Key,
     known_words: &'static [&'static str],
 ) -> Result<(), FilterError> {
-    let mut from = key.as_str().len() + 1;
+    let mut value_start = key.as_str().len() + 1;
     for value in token.values() {
         let word = value.to_ascii_lowercase().replace('-', "_");
         match word.parse() {
@@ -179,11 +179,11 @@ fn add_words<T: FromStr + PartialEq>(
             Err(_) => {
                 let meant_word = nearest_word(&word, known_words.iter().map(|word| (*word, *word)));
                 let length = value.chars().count();
-                let error = token.refuse(from, FilterProblem::Word { key, value, known_words, meant_word });
+                let error = token.refuse(value_start, FilterProblem::Word { key, value, known_words, meant_word });
                 return Err(FilterError { length: length.min(error.length), ..error });
             }
         }
-        from += value.chars().count() + 1;
+        value_start += value.chars().count() + 1;
     }
     Ok(())
 }

@@ -41,7 +41,7 @@ pub struct Why {
     /// The instant.
     pub at: Timestamp,
     /// How it was chosen.
-    pub about: AnswerSubject,
+    pub subject: AnswerSubject,
     /// What became of the fire of this instant; `None` if nothing was planned and nothing ran.
     pub entry: Option<Entry>,
     /// The nearest earlier fire within a year, if nothing was planned.
@@ -68,7 +68,7 @@ impl Why {
     #[must_use]
     pub fn with_subject(self, subject: AnswerSubject, facts: &FireInput<'_>) -> Self {
         let (en, zh) = SentenceWriter::new(facts, self.at).opening_text(subject);
-        Self { about: subject, en: en + &self.en, zh: zh + &self.zh, ..self }
+        Self { subject, en: en + &self.en, zh: zh + &self.zh, ..self }
     }
 }
 
@@ -80,16 +80,16 @@ impl Why {
 pub fn why(facts: &FireInput<'_>, at: Timestamp) -> Why {
     let entry = fire_history(facts, Range { from: at, to: at, limit: 1 }).entries.into_iter().next();
     let writer = SentenceWriter::new(facts, at);
-    let about = AnswerSubject::Instant;
+    let subject = AnswerSubject::Instant;
     if let Some(entry) = entry {
         let (en, zh) = writer.verdict_sentence(&entry.verdict);
-        return Why { at, about, entry: Some(entry), before: None, after: None, en, zh };
+        return Why { at, subject, entry: Some(entry), before: None, after: None, en, zh };
     }
     let mut steps = SEARCH_STEP_COUNT_MAX;
     let before = nearest_before(facts, at, FireVerdict::is_fire, &mut steps);
     let after = nearest_after(facts, at, &mut steps);
     let (en, zh) = writer.nothing_planned_sentence(before, after);
-    Why { at, about, entry: None, before, after, en, zh }
+    Why { at, subject, entry: None, before, after, en, zh }
 }
 
 /// Why a run has its status, whatever triggered it. The run must be among the rows of the facts.
@@ -98,7 +98,7 @@ pub fn why_run(facts: &FireInput<'_>, run: &Run) -> Why {
     let verdict = FireVerdict::of_run(run, true);
     let (en, zh) = SentenceWriter::new(facts, run.fire_at).verdict_sentence(&verdict);
     let entry = Some(Entry { first: run.fire_at, last: run.fire_at, count: 1, verdict });
-    Why { at: run.fire_at, about: AnswerSubject::Instant, entry, before: None, after: None, en, zh }
+    Why { at: run.fire_at, subject: AnswerSubject::Instant, entry, before: None, after: None, en, zh }
 }
 
 /// If nothing was planned at an instant, an answer may be about a run that is at most this far from it.
@@ -130,7 +130,7 @@ pub fn nearest_run(runs: Vec<Run>, at: Timestamp) -> Option<Run> {
 #[must_use]
 pub fn why_never(facts: &FireInput<'_>) -> Why {
     let (en, zh) = SentenceWriter::new(facts, facts.now).never_run_sentence();
-    Why { at: facts.now, about: AnswerSubject::Nothing, entry: None, before: None, after: None, en, zh }
+    Why { at: facts.now, subject: AnswerSubject::Nothing, entry: None, before: None, after: None, en, zh }
 }
 
 /// The last instant up to the present that the definitions plan or a calendar removes, and the first fire after the present.
