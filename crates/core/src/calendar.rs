@@ -231,10 +231,10 @@ impl Calendar {
     #[must_use]
     pub fn next_edge(&self, local: NaiveDateTime) -> NaiveDateTime {
         let minute = local.hour() * 60 + local.minute();
-        let at = |day: NaiveDate, minute: u32| {
+        let local_time = |day: NaiveDate, minute: u32| {
             NaiveTime::from_hms_opt(minute / 60, minute % 60, 0).map(|time| day.and_time(time))
         };
-        let next = self.edges.iter().find(|edge| **edge > minute).and_then(|edge| at(local.date(), *edge));
+        let next = self.edges.iter().find(|edge| **edge > minute).and_then(|edge| local_time(local.date(), *edge));
         let midnight = local.date().succ_opt().unwrap_or(NaiveDate::MAX).and_time(NaiveTime::MIN);
         next.unwrap_or(midnight)
     }

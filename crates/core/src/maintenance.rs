@@ -136,12 +136,12 @@ fn first_skipped(windows: &[MaintenanceWindow], from: Timestamp) -> Option<Times
 
 /// The instant until which fires are skipped by the window in effect at `at`: a skipping window ends, or a holding one begins.
 fn skipped_until(windows: &[MaintenanceWindow], at: Timestamp) -> Timestamp {
-    let ends = windows
+    let skip_ends = windows
         .iter()
         .filter(|window| window.fires == FiresInside::Skip && window.has(at))
         .map(|window| window.ends_at);
     let hold_starts = windows.iter().filter(|window| window.fires == FiresInside::Hold).map(|window| window.starts_at);
-    ends.chain(hold_starts.filter(|starts_at| *starts_at > at)).min().unwrap_or(at + REPLAN_WITHIN)
+    skip_ends.chain(hold_starts.filter(|starts_at| *starts_at > at)).min().unwrap_or(at + REPLAN_WITHIN)
 }
 
 /// Holds back the fires from the cursor to `end`; the misfire policy decides about them later.

@@ -165,12 +165,12 @@ fn never_warning(zone: Tz, request: &PreviewRequest<'_>) -> Warning {
 }
 
 fn frequency_warning(request: &PreviewRequest<'_>) -> Option<Warning> {
-    let of_one = |schedule: &Schedule| match &schedule.kind {
+    let times_per_day = |schedule: &Schedule| match &schedule.kind {
         Kind::Cron { expr, .. } => expr.fields().times_per_day(),
         Kind::Every(period) => 86_400 / period.as_secs().max(1),
         Kind::At(_) | Kind::Delay(_) | Kind::After(_) => 0,
     };
-    let per_day: u64 = request.timetable.schedules.iter().map(of_one).sum();
+    let per_day: u64 = request.timetable.schedules.iter().map(times_per_day).sum();
     (per_day > request.per_day_max).then(|| Warning {
         code: WarningCode::FiresOften,
         at: None,

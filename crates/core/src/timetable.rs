@@ -121,8 +121,8 @@ impl Timetable {
         to_inclusive: Timestamp,
     ) -> impl Iterator<Item = Fire> + '_ {
         let without_calendar = move |after| {
-            let next = |schedule: &Schedule| schedule.next_after(anchor, after).map(|at| fire(schedule, at));
-            let first_fire = self.schedules.iter().filter_map(next).min_by_key(|fire| fire.at);
+            let next_fire = |schedule: &Schedule| schedule.next_after(anchor, after).map(|at| fire(schedule, at));
+            let first_fire = self.schedules.iter().filter_map(next_fire).min_by_key(|fire| fire.at);
             first_fire.filter(|fire| fire.at <= to_inclusive && self.calendar.is_some())
         };
         std::iter::successors(without_calendar(from_exclusive), move |fire| without_calendar(fire.at))

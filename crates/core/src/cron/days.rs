@@ -24,9 +24,9 @@ pub(crate) enum DayRule {
     /// given.
     Either { days: u64, weekdays: u64 },
     /// `L`, `L-n`: this many days before the last day of the month.
-    Last { back: u32 },
+    Last { days_before_last: u32 },
     /// `LW`, `L-nW`: the day from Monday to Friday nearest to the day of [`Last`](Self::Last).
-    LastNearest { back: u32 },
+    LastNearest { days_before_last: u32 },
     /// `nW`: the day from Monday to Friday nearest to day n.
     Nearest { day: u32 },
     /// `nL`: the last occurrence of this weekday in the month.
@@ -74,8 +74,8 @@ impl DayRule {
         match *self {
             Self::Both { days, weekdays } => days & month.on(weekdays) & within,
             Self::Either { days, weekdays } => (days | month.on(weekdays)) & within,
-            Self::Last { back } => day_bit(length.saturating_sub(back)),
-            Self::LastNearest { back } => day_bit(month.nearest(length.saturating_sub(back))),
+            Self::Last { days_before_last } => day_bit(length.saturating_sub(days_before_last)),
+            Self::LastNearest { days_before_last } => day_bit(month.nearest(length.saturating_sub(days_before_last))),
             Self::Nearest { day } => day_bit(month.nearest(day)),
             Self::LastOf { weekday } => day_bit(length - (month.weekday(length) + 7 - weekday) % 7),
             Self::NthOf { weekday, nth } => day_bit(1 + (weekday + 7 - month.first) % 7 + 7 * (nth - 1)),
@@ -152,11 +152,7 @@ fn read_last_day(rest: &str) -> Option<DayRule> {
         None if rest.is_empty() => 0,
         None => return None,
     };
-    Some(if nearest {
-        DayRule::LastNearest { back: days_before_last }
-    } else {
-        DayRule::Last { back: days_before_last }
-    })
+    Some(if nearest { DayRule::LastNearest { days_before_last } } else { DayRule::Last { days_before_last } })
 }
 
 fn read_day_of_week(spec: &FieldSpec, token: Token<'_>) -> Result<DayRule, CronError> {

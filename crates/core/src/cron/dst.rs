@@ -131,8 +131,8 @@ pub(super) fn next_after(fields: &Fields, zone: Tz, rule: ResolvedRule, after: T
         {
             return Some(Timestamp::from_secs(view.start));
         }
-        match fields.at_or_after(view.first.max(from + view.offset)) {
-            Some(found) if found < view.end => return Some(Timestamp::from_secs(found - view.offset)),
+        match fields.at_or_after(view.first_time.max(from + view.offset)) {
+            Some(found) if found < view.end_time => return Some(Timestamp::from_secs(found - view.offset)),
             // The next span repeats earlier wall-clock times, so a match there may come first.
             _ if view.ends_in_fold => index += 1,
             Some(found) => index = spans.index_at(found - OFFSET_BOUND).max(index + 1),
@@ -149,8 +149,8 @@ pub(super) fn prev_before(fields: &Fields, zone: Tz, rule: ResolvedRule, before:
     let mut index = spans.index_at(until);
     loop {
         let view = SpanView::new(spans.as_slice(), index, rule);
-        let local = fields.at_or_before((view.end - 1).min(until + view.offset));
-        if let Some(local) = local.filter(|local| *local >= view.first) {
+        let local = fields.at_or_before((view.end_time - 1).min(until + view.offset));
+        if let Some(local) = local.filter(|local| *local >= view.first_time) {
             return Some(Timestamp::from_secs(local - view.offset));
         }
         if let Some(gap) = view.gap
@@ -174,8 +174,8 @@ pub(super) fn count_between(fields: &Fields, zone: Tz, rule: ResolvedRule, after
         let local = fire.second() + view.offset;
         let midnight = local - local.rem_euclid(DAY);
         let day_ends = Timestamp::from_secs(midnight + DAY - view.offset - 1);
-        let is_whole = view.first <= midnight
-            && midnight + DAY <= view.end
+        let is_whole = view.first_time <= midnight
+            && midnight + DAY <= view.end_time
             && local == midnight + fields.first_second_of_day()
             && day_ends <= until;
         (count, cursor) = if is_whole { (count + fields.times_per_day(), day_ends) } else { (count + 1, fire) };
@@ -188,9 +188,9 @@ struct SpanView {
     start: UtcSeconds,
     offset: i64,
     /// The first wall-clock time that may fire.
-    first: WallSeconds,
+    first_time: WallSeconds,
     /// The end of the wall-clock times that may fire, not included.
-    end: WallSeconds,
+    end_time: WallSeconds,
     /// The start of the skipped times that fire at `start`; they end at `start + offset`.
     gap: Option<WallSeconds>,
     starts_in_fold: bool,
@@ -207,8 +207,8 @@ impl SpanView {
         Self {
             start,
             offset,
-            first: start + if starts_in_fold && !rule.fires_second { offset_before } else { offset },
-            end: end + if ends_in_fold && !rule.fires_first { after } else { offset },
+            first_time: start + if starts_in_fold && !rule.fires_second { offset_before } else { offset },
+            end_time: end + if ends_in_fold && !rule.fires_first { after } else { offset },
             gap: (offset_before < offset && rule.fires_after_gap).then_some(start + offset_before),
             starts_in_fold,
             ends_in_fold,

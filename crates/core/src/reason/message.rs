@@ -64,14 +64,14 @@ pub fn text_after_timed_out(message: &str) -> Option<(String, String)> {
 /// The Chinese clause for a run that failed because of one of its children, which the message names.
 #[must_use]
 pub fn failed_child_text(message: &str) -> Option<String> {
-    let ends = [
+    let endings = [
         (" failed", RunStatus::Failed),
         (" timed out", RunStatus::TimedOut),
         (" was cancelled", RunStatus::Cancelled),
         (" has an unknown outcome", RunStatus::Unknown),
         (" was skipped", RunStatus::Skipped),
     ];
-    let (job, status) = ends.iter().find_map(|(end, status)| Some((message.strip_suffix(end)?, *status)))?;
+    let (job, status) = endings.iter().find_map(|(end, status)| Some((message.strip_suffix(end)?, *status)))?;
     let job = if job == "a child" { "下游任务".to_owned() } else { format!("下游任务 {job} ") };
     Some(format!("{job}{}", outcome(status, Lang::Zh)))
 }

@@ -197,7 +197,7 @@ pub fn compare(mut own_fires: Vec<RondelFire>, mut old_fires: Vec<OldFire>, rang
     let mut pair_indexes: Vec<Option<usize>> = vec![None; own_fires.len()];
     let mut unmatched = Vec::new();
     for (index, fire) in old_fires.iter().enumerate() {
-        match nearest_free(&own_fires, &pair_indexes, fire.at(), match_distance) {
+        match nearest_unpaired(&own_fires, &pair_indexes, fire.at(), match_distance) {
             Some(own_index) => pair_indexes[own_index] = Some(index),
             None => unmatched.push(index),
         }
@@ -247,7 +247,7 @@ fn same_fire_within(own_fires: &[RondelFire]) -> Duration {
     gaps.min().map_or(SAME_FIRE_WITHIN, |gap| SAME_FIRE_WITHIN.min(gap / 2))
 }
 
-fn nearest_free(
+fn nearest_unpaired(
     own_fires: &[RondelFire],
     pair_indexes: &[Option<usize>],
     at: Timestamp,

@@ -159,11 +159,13 @@ fn days_text(parts: &Parts, is_clock: bool) -> String {
             let days = days_of_month_text(days, &parts.months, &of_months);
             format!("{days} and also on {}{in_months}", weekday_list(weekdays, " and "))
         }
-        Days::Last { back: 0 } => format!("on the last day {of_months}"),
-        Days::Last { back } => format!("{} before the last day {of_months}", count_of_days(*back)),
-        Days::LastNearest { back: 0 } => format!("on the last weekday {of_months}"),
-        Days::LastNearest { back } => {
-            format!("on the weekday nearest to {} before the last day {of_months}", count_of_days(*back))
+        Days::Last { days_before_last: 0 } => format!("on the last day {of_months}"),
+        Days::Last { days_before_last } => {
+            format!("{} before the last day {of_months}", count_of_days(*days_before_last))
+        }
+        Days::LastNearest { days_before_last: 0 } => format!("on the last weekday {of_months}"),
+        Days::LastNearest { days_before_last } => {
+            format!("on the weekday nearest to {} before the last day {of_months}", count_of_days(*days_before_last))
         }
         Days::Nearest { day } => format!("on the weekday nearest to day {day} {of_months}"),
         Days::LastOf { weekday } => format!("on the last {} {of_months}", weekday_name(*weekday)),

@@ -128,10 +128,10 @@ fn days_text(parts: &Parts, is_clock: bool) -> String {
                 weekdays_text(weekdays)
             )
         }
-        Days::Last { back: 0 } => format!("{each_month}最后一天"),
-        Days::Last { back } => format!("{each_month}倒数第{}天", back + 1),
-        Days::LastNearest { back: 0 } => format!("{each_month}最后一个工作日"),
-        Days::LastNearest { back } => format!("{each_month}离倒数第{}天最近的工作日", back + 1),
+        Days::Last { days_before_last: 0 } => format!("{each_month}最后一天"),
+        Days::Last { days_before_last } => format!("{each_month}倒数第{}天", days_before_last + 1),
+        Days::LastNearest { days_before_last: 0 } => format!("{each_month}最后一个工作日"),
+        Days::LastNearest { days_before_last } => format!("{each_month}离倒数第{}天最近的工作日", days_before_last + 1),
         Days::Nearest { day } => format!("{each_month}离{day}日最近的工作日"),
         Days::LastOf { weekday } => format!("{each_month}最后一个{}", weekday_name(*weekday)),
         Days::NthOf { weekday, nth } => format!("{each_month}第{nth}个{}", weekday_name(*weekday)),

@@ -143,10 +143,10 @@ impl Reports for SqlStore {
         let pair_limit = limit.saturating_mul(PAIRS_PER_MESSAGE).min(PAIR_COUNT_MAX);
         // Maximum number of runs of a pair that was not read.
         let mut unread_max = 0;
-        for read in queries {
-            let read = read.at(query.from).at(query.to).at(query.from).at(query.to).int(limit.into());
+        for part_query in queries {
+            let part_query = part_query.at(query.from).at(query.to).at(query.from).at(query.to).int(limit.into());
             let (mut pair_count, mut rarest) = (0, u64::MAX);
-            for row in self.rows(read.int(pair_limit.into())).await? {
+            for row in self.rows(part_query.int(pair_limit.into())).await? {
                 if let Some(run_count) = add_row(&mut messages_by_key, &row)? {
                     (pair_count, rarest) = (pair_count + 1, rarest.min(run_count));
                 }

@@ -429,10 +429,10 @@ impl Tx<'_> {
     }
 
     async fn add_points(&mut self, chunk: &[(&PointKey, &Gain)]) -> Result<()> {
-        let key = |query: Query, (owner, kind, step, at): &PointKey| {
+        let add_key = |query: Query, (owner, kind, step, at): &PointKey| {
             query.int(*owner).text(kind.as_str()).int(millis(step.length())).at(*at)
         };
-        let read = Query::new(&READ_KEYED_POINTS).rows(chunk, |query, (point_key, _)| key(query, point_key));
+        let read = Query::new(&READ_KEYED_POINTS).rows(chunk, |query, (point_key, _)| add_key(query, point_key));
         let mut known_points = HashMap::new();
         for row in self.rows(read).await? {
             let mut columns = Reader::new(&row, "stat_point");
@@ -450,7 +450,7 @@ impl Tx<'_> {
             points.push((**point_key, gain.added_to(verdicts), durations, lateness));
         }
         let query = Query::new(&SAVE_POINTS).rows(&points, |query, (point_key, verdicts, durations, lateness)| {
-            add_counts(key(query, point_key), verdicts).text(&durations.to_string()).text(&lateness.to_string())
+            add_counts(add_key(query, point_key), verdicts).text(&durations.to_string()).text(&lateness.to_string())
         });
         self.execute(query).await?;
         Ok(())

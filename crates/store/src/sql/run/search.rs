@@ -241,7 +241,7 @@ impl ScannedIndex {
 /// The terms of a search that need more than a column comparison: a list, and texts.
 struct Terms {
     /// The meaning of `ids`: 1 apps, 2 jobs, 3 jobs whose names contain a searched text, 0 none of these.
-    mode: i64,
+    id_kind: i64,
     /// Ids, at least one.
     ids: Vec<i64>,
     /// A `LIKE` pattern for the message of the run.
@@ -258,7 +258,7 @@ impl Terms {
         let apps = search.apps.as_deref().filter(|apps| (1..=CHUNK_MAX).contains(&apps.len()));
         let jobs = search.jobs.as_deref().filter(|jobs| (1..=CHUNK_MAX).contains(&jobs.len()));
         let jobs = jobs.filter(|_| search.job_by_fires().is_none());
-        let (mode, ids): (i64, Vec<i64>) = match (text, jobs, apps) {
+        let (id_kind, ids): (i64, Vec<i64>) = match (text, jobs, apps) {
             (Some(text), ..) => (3, text.jobs.iter().map(|job| job.get()).collect()),
             (None, Some(jobs), _) => (2, jobs.iter().map(|job| job.get()).collect()),
             (None, None, Some(apps)) => (1, apps.iter().map(|app| app.get()).collect()),
@@ -271,7 +271,7 @@ impl Terms {
             [Pattern(name)] => name.split('*').map(like_pattern).collect::<Vec<_>>().join("%"),
             _ => "%".to_owned(),
         };
-        Self { mode, ids, message, executor }
+        Self { id_kind, ids, message, executor }
     }
 }
 
@@ -406,7 +406,7 @@ fn query(
         .int(lateness_range.0)
         .int(lateness_range.1)
         .text(&terms.executor);
-    query = query.int(terms.mode).list(terms.ids.iter().copied()).int(terms.mode).text(&terms.message);
+    query = query.int(terms.id_kind).list(terms.ids.iter().copied()).int(terms.id_kind).text(&terms.message);
     let beyond_all = if search.is_backward { -2 } else { i64::MAX };
     let from = from.unwrap_or(RunPlace { value: beyond_all, id: RunId::new(beyond_all) });
     query = match search.order {
