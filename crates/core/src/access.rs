@@ -77,7 +77,7 @@ pub fn is_reserved_token_name(name: &str) -> bool {
 pub enum Permission {
     /// To be signed in: enough for the caller's own account.
     SignedIn,
-    /// To view.
+    /// To view what belongs to a namespace or app.
     View,
     /// To view everywhere: needed for answers that cover all namespaces.
     ViewEverywhere,
@@ -129,7 +129,6 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// A role everywhere.
     #[must_use]
     pub const fn everywhere(role: Role) -> Self {
         Self { role, namespace: None, app: None }

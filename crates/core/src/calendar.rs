@@ -179,7 +179,6 @@ impl Calendar {
         Self::compile(&spec, |_| None)
     }
 
-    /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

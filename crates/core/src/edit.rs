@@ -31,9 +31,9 @@ const COMPARED_MAX: usize = 10_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FutureRow {
     pub id: RunId,
-    /// Its instant.
+    /// The planned instant.
     pub fire_at: Timestamp,
-    /// When it may start: its instant, or later by jitter.
+    /// When it may start: its planned instant, or later by jitter.
     pub due_at: Timestamp,
     /// `pending` or `waiting` if it is open, `skipped` if an earlier edit settled it.
     pub status: RunStatus,

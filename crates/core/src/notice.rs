@@ -70,7 +70,6 @@ word_enum! {
 /// The subject of an alert.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subject {
-    /// What it is.
     pub kind: NoticeSubject,
     pub name: String,
 }

@@ -148,7 +148,6 @@ pub const XXL_SETTING: &str = "xxl_networks";
 #[error("{address} is {kind}, which the setting {setting} does not name")]
 pub struct AddressRefused {
     pub address: IpAddr,
-    /// Its purpose.
     pub kind: AddressKind,
     /// The setting that would allow it.
     pub setting: &'static str,

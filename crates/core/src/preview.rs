@@ -55,7 +55,6 @@ pub struct Preview {
 /// A future fire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreviewFire {
-    /// The instant.
     pub at: Timestamp,
     /// The local time in the zone, with its offset from UTC: `2026-11-21T02:30:00+08:00`.
     pub local: String,

@@ -88,7 +88,6 @@ pub struct Run {
 /// The job of a run, with its definition and app.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunJob {
-    /// The job's namespace.
     pub namespace: NamespaceId,
     pub job: JobId,
     /// The version of the definition that the run runs under.
@@ -178,7 +177,8 @@ impl Run {
         self.executor.as_deref().filter(|_| self.executor_id.is_some())
     }
 
-    /// The run as a reader sees it: without the executor of its previous attempt, and as running only if that is known.
+    /// The run as a reader sees it: without an executor if only an earlier attempt had one, and with the status of
+    /// [`shown_status`](Self::shown_status).
     #[must_use]
     pub fn for_reader(self) -> Self {
         let (executor, status) = (self.present_executor().map(str::to_owned), self.shown_status());

@@ -35,7 +35,6 @@ pub struct Schedule {
 pub enum Kind {
     /// At the instants whose wall-clock time matches.
     Cron {
-        /// The expression.
         expr: Box<CronExpr>,
         /// What happens at the zone's clock changes.
         dst: DstRule,

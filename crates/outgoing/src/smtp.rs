@@ -28,7 +28,6 @@ pub enum Security {
     None,
 }
 
-/// The mail server.
 #[derive(Clone)]
 pub struct MailServer {
     /// Its name or address. With TLS, its certificate must be valid for it.
@@ -53,7 +52,6 @@ impl std::fmt::Debug for MailServer {
     }
 }
 
-/// A mail.
 #[derive(Clone, Debug)]
 pub struct Mail {
     /// The sender's address.

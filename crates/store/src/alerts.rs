@@ -31,14 +31,12 @@ pub const MAINTENANCE_TOTAL_MAX: u32 = 10_000;
 /// Maximum number of rows that one call reads.
 pub const PAGE_MAX: u32 = 500;
 
-/// A stored rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleRecord {
     pub id: AlertRuleId,
     pub namespace: NamespaceId,
     /// The number of its definition, from 1. A save whose `If-Match` names another number is refused.
     pub version: i64,
-    /// The definition.
     pub spec: RuleSpec,
     /// Name of the caller that saved it.
     pub author: String,
@@ -107,14 +105,13 @@ pub enum RuleSaved {
     Conflict(i64),
     /// The namespace has [`RULE_COUNT_MAX`] rules.
     Full,
-    /// It names this channel, which does not exist.
+    /// The rule names this channel, which does not exist.
     NoChannel(String),
 }
 
 /// Outcome of deleting a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleDeleted {
-    /// The rule is deleted.
     Deleted,
     /// Another caller changed it first; its current version.
     Conflict(i64),
@@ -140,7 +137,6 @@ pub struct AlertEvent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IncidentRecord {
     pub incident: Incident,
-    /// The rule's id.
     pub rule: AlertRuleId,
     /// The rule as it was when the incident last changed. It is stored as disabled if the rule no longer watched the subject when the
     /// incident ended.
@@ -164,13 +160,12 @@ pub struct IncidentQuery<'a> {
     pub job: Option<JobId>,
     /// Only those with lower ids than this one.
     pub before: Option<IncidentId>,
-    /// Only incidents about these apps, by name, or about jobs of these apps: the apps that the caller may see.
+    /// Only incidents about the apps with these names, or about jobs of these apps: the apps that the caller may see.
     pub within: Option<&'a [String]>,
     /// Maximum number of incidents.
     pub limit: u32,
 }
 
-/// A silence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SilenceRecord {
     pub id: SilenceId,
@@ -209,16 +204,15 @@ pub struct AlertWrite<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpectCheck {
     pub job: JobId,
-    /// The kind of expectation.
     pub kind: ExpectKind,
-    /// The instant. `None` for never, and for a kind that is checked on open runs: all such kinds share one [`OpenRunsCheck`].
+    /// `None` for never, and for a kind that is checked on open runs: all such kinds share one [`OpenRunsCheck`].
     pub at: Option<Timestamp>,
 }
 
 /// When open runs are next compared with the expectations of their jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenRunsCheck {
-    /// The instant; `None` if no job expects anything of open runs.
+    /// `None` if no job expects anything of open runs.
     pub at: Option<Timestamp>,
 }
 
@@ -255,7 +249,7 @@ pub(crate) fn first_checks(
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleCheck {
     pub rule: AlertRuleId,
-    /// The instant; `None` for never.
+    /// `None` for never.
     pub at: Option<Timestamp>,
     /// How far the current evaluation has come.
     pub progress: Option<RuleProgress>,
@@ -276,7 +270,6 @@ pub struct WatchedJob {
     pub expect: Option<Expectations>,
 }
 
-/// A stored maintenance window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MaintenanceRecord {
     pub window: MaintenanceWindow,
@@ -291,7 +284,7 @@ pub struct MaintenanceRecord {
 /// Rules, incidents, silences, maintenance windows, and the data that rules evaluate.
 #[async_trait]
 pub trait Alerts {
-    /// Every rule of a namespace, by name.
+    /// Every rule of a namespace, sorted by name.
     async fn alert_rules(&self, namespace: NamespaceId) -> Result<Vec<RuleRecord>>;
 
     /// Saves a rule. If the rule now watches something else, its open incidents become due, so that the next evaluation resolves them.
@@ -327,7 +320,6 @@ pub trait Alerts {
     /// Expectations of jobs that are due, the longest due first, at most `limit`.
     async fn due_expectations(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<ExpectCheck>>;
 
-    /// The expectations of these jobs.
     async fn expectations_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectCheck>>;
 
     /// The expectations that jobs of a namespace have of open runs.
@@ -345,7 +337,6 @@ pub trait Alerts {
     /// The incidents that a group reports, the newest first, at most `limit`.
     async fn incidents_of_group(&self, group: IncidentId, limit: u32) -> Result<Vec<IncidentRecord>>;
 
-    /// An incident.
     async fn incident(&self, namespace: NamespaceId, id: IncidentId) -> Result<Option<IncidentRecord>>;
 
     /// Acknowledges an open incident; `false` if it is not open, or is acknowledged already.
@@ -357,20 +348,21 @@ pub trait Alerts {
         now: Timestamp,
     ) -> Result<bool>;
 
-    /// Silences of a namespace that end after an instant, the first end first.
+    /// Silences of a namespace that end after an instant, sorted by their end.
     async fn silences(&self, namespace: NamespaceId, after: Timestamp) -> Result<Vec<SilenceRecord>>;
 
-    /// Adds a silence, once if it is called again; `false` if the namespace has [`SILENCE_COUNT_MAX`] that have not ended.
+    /// Adds a silence; a repeated call adds no second one. `false` if the namespace has [`SILENCE_COUNT_MAX`] that have
+    /// not ended.
     async fn add_silence(&self, silence: &SilenceRecord) -> Result<bool>;
 
     /// Ends a silence now; `false` if there is none, or it has ended.
     async fn end_silence(&self, namespace: NamespaceId, id: SilenceId, now: Timestamp) -> Result<bool>;
 
-    /// The maintenance windows of one namespace, or of all, that end after an instant, the first end first.
+    /// The maintenance windows of one namespace, or of all, that end after an instant, sorted by their end.
     async fn maintenance(&self, namespace: Option<NamespaceId>, after: Timestamp) -> Result<Vec<MaintenanceRecord>>;
 
-    /// Adds a maintenance window, once if it is called again; `false` if the namespace has [`MAINTENANCE_COUNT_MAX`] that have not ended, or
-    /// all namespaces together have [`MAINTENANCE_TOTAL_MAX`].
+    /// Adds a maintenance window; a repeated call adds no second one. `false` if the namespace has
+    /// [`MAINTENANCE_COUNT_MAX`] that have not ended, or all namespaces together have [`MAINTENANCE_TOTAL_MAX`].
     async fn add_maintenance(&self, record: &MaintenanceRecord) -> Result<bool>;
 
     /// Ends a maintenance window now. A window that has not begun becomes empty; a window that has ended stays unchanged. `false` if there
@@ -381,7 +373,7 @@ pub trait Alerts {
     /// Returns how many were removed.
     async fn forget_incidents(&self, before: Timestamp, limit: u32) -> Result<u64>;
 
-    /// A page of the jobs of a namespace or an app, by name, after `after_name`, at most `limit`.
+    /// The jobs of a namespace or an app, sorted by name, after `after_name`, at most `limit`.
     async fn watched_jobs(
         &self,
         namespace: NamespaceId,

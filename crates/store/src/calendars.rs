@@ -63,7 +63,6 @@ pub enum CalendarSaved {
 /// Outcome of deleting a calendar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CalendarDeleted {
-    /// The calendar is deleted.
     Deleted,
     /// These jobs use it: the first [`CALENDAR_JOB_COUNT_SHOWN`] by name, and their number.
     Used(Vec<String>, u64),
@@ -73,13 +72,11 @@ pub enum CalendarDeleted {
     NotFound,
 }
 
-/// Calendars.
 #[async_trait]
 pub trait Calendars {
-    /// A calendar by its name.
     async fn calendar(&self, namespace: NamespaceId, name: &str) -> Result<Option<CalendarRecord>>;
 
-    /// Calendars of a namespace by name, after `after_name`, at most `limit`.
+    /// Calendars of a namespace, sorted by name, after `after_name`, at most `limit`.
     async fn calendars(
         &self,
         namespace: NamespaceId,
@@ -96,7 +93,8 @@ pub trait Calendars {
     /// Jobs, of any namespace, whose newest definition is planned by an outdated version of its calendar.
     async fn jobs_with_outdated_calendar(&self, limit: u32) -> Result<Vec<JobRecord>>;
 
-    /// Names of jobs that use a calendar, in order, after `after_name`, at most `limit`; `within` limits them to the jobs of these apps.
+    /// Names of jobs that use a calendar, sorted, after `after_name`, at most `limit`; `within` limits them to the jobs
+    /// of these apps.
     async fn jobs_with_calendar(
         &self,
         id: CalendarId,

@@ -34,7 +34,6 @@ pub struct JobRecord {
     pub app: AppId,
     /// The number of its definition, from 1. A save whose `If-Match` names another number is refused.
     pub version: i64,
-    /// The definition.
     pub spec: JobSpec,
     /// The instant that fixed rates count from.
     pub anchor: Timestamp,
@@ -87,12 +86,10 @@ pub struct VersionRecord {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Definition {
     pub job: JobId,
-    /// The version of the definition.
     pub version: i64,
     pub namespace: NamespaceId,
     pub namespace_name: String,
     pub app: AppId,
-    /// The definition.
     pub spec: JobSpec,
     /// The instant that fixed rates count from.
     pub anchor: Timestamp,
@@ -247,7 +244,7 @@ pub struct DeletedJob {
     pub deleted_at: Timestamp,
 }
 
-/// A page of jobs by name.
+/// Selects a page of jobs, sorted by name.
 #[derive(Clone, Debug, Default)]
 pub struct JobQuery {
     /// Only jobs of this app.
@@ -273,13 +270,12 @@ pub enum NamespaceDeleted {
     Used,
 }
 
-/// Namespaces and apps.
 #[async_trait]
 pub trait Namespaces {
     /// A namespace by its name. `default` exists from the start.
     async fn namespace(&self, name: &str) -> Result<Option<Namespace>>;
 
-    /// Every namespace, by name.
+    /// Every namespace, sorted by name.
     async fn namespaces(&self) -> Result<Vec<Namespace>>;
 
     /// Creates a namespace; `false` if the name is taken.
@@ -288,10 +284,9 @@ pub trait Namespaces {
     /// Removes a namespace without jobs, calendars and scripts.
     async fn delete_namespace(&self, id: NamespaceId) -> Result<NamespaceDeleted>;
 
-    /// An app by its name.
     async fn app(&self, namespace: NamespaceId, name: &str) -> Result<Option<App>>;
 
-    /// Every app of a namespace, by name.
+    /// Every app of a namespace, sorted by name.
     async fn apps(&self, namespace: NamespaceId) -> Result<Vec<App>>;
 
     /// The app with this name, created with this id if there is none yet.
@@ -301,16 +296,14 @@ pub trait Namespaces {
 /// Reads jobs and their definitions.
 #[async_trait]
 pub trait Catalog {
-    /// A job by its name.
     async fn job(&self, namespace: NamespaceId, name: &str) -> Result<Option<JobRecord>>;
 
     /// The job with this name that was deleted last.
     async fn deleted_job(&self, namespace: NamespaceId, name: &str) -> Result<Option<DeletedJob>>;
 
-    /// A page of jobs, by name.
     async fn jobs(&self, namespace: NamespaceId, query: &JobQuery) -> Result<Vec<JobRecord>>;
 
-    /// The jobs with these names, by name; names without a job are left out.
+    /// The jobs with these names, sorted by name; names without a job are left out.
     async fn jobs_named(&self, namespace: NamespaceId, names: &[&str]) -> Result<Vec<JobRecord>>;
 
     /// The jobs with these ids, without deleted ones, in the order of their ids.
@@ -328,11 +321,10 @@ pub trait Catalog {
     /// The edges between the jobs of a namespace.
     async fn edges(&self, namespace: NamespaceId) -> Result<Vec<Edge>>;
 
-    /// The names of the jobs that follow from a job directly, in order, at most a hundred.
+    /// The names of the jobs that follow directly from a job, sorted, at most a hundred.
     async fn child_names(&self, job: JobId) -> Result<Vec<String>>;
 }
 
-/// Creates jobs.
 #[async_trait]
 pub trait CreateJobs {
     /// Creates a job with version 1.

@@ -28,7 +28,6 @@ pub const INCIDENT_MESSAGE_COUNT_MAX: u32 = 100;
 /// Maximum number of deliveries on one page.
 pub const DELIVERY_COUNT_MAX: u32 = 500;
 
-/// A channel.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Channel {
     /// Its id. Saving a channel under a name that exists keeps the existing id.
@@ -64,7 +63,7 @@ pub enum ChannelSaved {
     Created(ChannelId),
     /// It existed, with this id.
     Changed(ChannelId),
-    /// Another caller saved or deleted it first; when it was last saved, [`Timestamp::EPOCH`] if there is none.
+    /// Another caller saved or deleted it first. The instant is that of the last save, [`Timestamp::EPOCH`] after a deletion.
     Conflict(Timestamp),
     /// The namespace has [`CHANNEL_COUNT_MAX`] channels, or was deleted.
     Full,
@@ -84,8 +83,9 @@ pub enum ChannelUse {
 /// Outcome of deleting a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChannelDeleted {
-    /// The channel is deleted.
     Deleted,
+    /// Another caller saved it first; when it was last saved.
+    Conflict(Timestamp),
     /// There is no such channel.
     NotFound,
     /// It is in use by these. All uses are listed, but at most one more than [`CHANNEL_USE_COUNT_MAX`].
@@ -216,20 +216,23 @@ pub struct IncidentMessage {
     pub error: Option<String>,
 }
 
-/// Channels and their messages.
 #[async_trait]
 pub trait Channels {
-    /// A channel by its name.
     async fn channel(&self, namespace: NamespaceId, name: &str) -> Result<Option<Channel>>;
 
-    /// All channels of a namespace, by name.
+    /// All channels of a namespace, sorted by name.
     async fn channels(&self, namespace: NamespaceId) -> Result<Vec<Channel>>;
 
     /// Saves a channel under its name. `expected` is when it was last saved, [`Timestamp::EPOCH`] for a new channel; `None` means any.
     async fn save_channel(&self, channel: &Channel, expected: Option<Timestamp>) -> Result<ChannelSaved>;
 
-    /// Deletes a channel that nothing uses, with its messages and deliveries.
-    async fn delete_channel(&self, namespace: NamespaceId, name: &str) -> Result<ChannelDeleted>;
+    /// Deletes a channel that nothing uses, with its messages and deliveries. `expected` is when it was last saved; `None` means any.
+    async fn delete_channel(
+        &self,
+        namespace: NamespaceId,
+        name: &str,
+        expected: Option<Timestamp>,
+    ) -> Result<ChannelDeleted>;
 
     /// Writes messages, except those that exist and those to channels that were deleted; returns how many were written.
     async fn write_messages(&self, messages: &[NewMessage]) -> Result<u64>;

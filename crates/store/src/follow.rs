@@ -113,7 +113,7 @@ pub(crate) struct FireFacts<'f> {
     pub(crate) root: &'f Root,
     pub(crate) graph: &'f Graph,
     pub(crate) created_at_by_job: &'f BTreeMap<JobId, Timestamp>,
-    /// The runs of the fire so far, by job.
+    /// The runs of the fire so far, keyed by their jobs.
     pub(crate) members: BTreeMap<JobId, Member>,
     /// The runs of the fire that have just ended.
     pub(crate) ended_runs: Vec<EndedRun>,

@@ -23,7 +23,6 @@ pub struct JoinRequest {
     pub lease: Duration,
     /// Where executors reach the node, if that is configured.
     pub advertise_url: Option<String>,
-    /// Version of the program.
     pub server_version: String,
     /// Whether to take the lease even from a node that seems alive: the caller holds SQLite's file lock, so no other server runs.
     pub may_take_over: bool,

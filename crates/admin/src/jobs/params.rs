@@ -17,12 +17,7 @@ use crate::registry::{Handler, ParamsSchema};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobWarning {
     /// No executor connected to this node has the handler: runs wait, and are skipped after the job's `queue_timeout`.
-    NoHandler {
-        /// The app.
-        app: String,
-        /// The handler.
-        handler: String,
-    },
+    NoHandler { app: String, handler: String },
     /// The job is in shadow mode: its fires are planned, and nothing is sent.
     Shadow,
     /// The definition was in shadow mode and no longer is: the other scheduler may still fire it.
@@ -37,10 +32,7 @@ pub enum JobWarning {
     /// The job has cron expressions alone, and none of them has an instant ahead.
     NeverFires,
     /// The calendar of the job removes all fires of its schedule, such as one whose days have all passed.
-    CalendarRemovesAll {
-        /// The calendar.
-        calendar: String,
-    },
+    CalendarRemovesAll { calendar: String },
 }
 
 impl std::fmt::Display for JobWarning {
@@ -82,16 +74,22 @@ pub fn params_schema(node: &Node, namespace: NamespaceId, app: &str, handler: &s
 
 /// The errors that the handler of a job would find in these parameters.
 pub(super) fn check_params(node: &Node, namespace: NamespaceId, spec: &JobSpec, params: &Value) -> Vec<FieldError> {
-    if let Some(missing) = glue::missing_script(&spec.handler, params) {
-        return vec![missing];
+    if let Some(missing_script) = glue::missing_script(&spec.handler, params) {
+        return vec![missing_script];
     }
-    let is_follower = !spec.parents().is_empty();
-    match node.shared().registry.params_schema(namespace, &spec.app, &spec.handler) {
-        Some(schema) => schema.map_or_else(Vec::new, |schema| schema.errors(params, is_follower)),
+    let of_agent = agent_handlers::params_schema(&spec.handler);
+    let schema = match node.shared().registry.params_schema(namespace, &spec.app, &spec.handler) {
+        Some(declared) => declared,
         // No executor with the handler is connected, but the schemas of the agent's handlers are known.
-        None => agent_handlers::params_schema(&spec.handler)
-            .map_or_else(Vec::new, |schema| ParamsSchema::new(schema).errors(params, is_follower)),
+        None => of_agent.clone().map(|document| Arc::new(ParamsSchema::new(document))),
+    };
+    let Some(schema) = schema else { return Vec::new() };
+    let errors = schema.errors(params, !spec.parents().is_empty());
+    // A handler of another executor may have the name of one of the agent's.
+    if errors.is_empty() && of_agent.as_ref() == Some(schema.document()) {
+        return agent_handlers::unusable_param(&spec.handler, params).into_iter().collect();
     }
+    errors
 }
 
 /// The warnings for the author of a valid definition with this next fire.
@@ -134,21 +132,20 @@ pub fn is_offered(node: &Node, namespace: NamespaceId, app: &str, handler: &str)
     node.shared().registry.params_schema(namespace, app, handler).is_some()
 }
 
-/// The errors in the parameters of a definition that replaces `before`. Parameters that were already saved are accepted: a job whose
+/// The errors in the parameters of a definition that replaces `stored_spec`. Parameters that were already saved are accepted: a job whose
 /// handler has since changed its parameters can still be paused.
 pub(super) fn param_errors(
     node: &Node,
     namespace: NamespaceId,
     spec: &JobSpec,
-    before: Option<&JobSpec>,
+    stored_spec: Option<&JobSpec>,
 ) -> Vec<FieldError> {
-    let has_changed = match before {
-        Some(before) => check_inputs(before) != check_inputs(spec),
+    let has_changed = match stored_spec {
+        Some(stored_spec) => check_inputs(stored_spec) != check_inputs(spec),
         None => true,
     };
-    // A job without a schedule may get its parameters when it is triggered, if callers may give parameters.
-    let takes_params = *spec.effective_overrides() != Overrides::None;
-    let is_given_later = spec.params.is_null() && spec.schedule.is_none() && takes_params;
+    // A job without a schedule may get its parameters when it is triggered.
+    let is_given_later = spec.params.is_null() && spec.schedule.is_none() && takes_params(spec);
     // Parameters that are too long were refused with the rest of the definition.
     if !has_changed || is_given_later || spec.params.to_string().len() > PARAMS_LEN_MAX {
         return Vec::new();
@@ -156,36 +153,45 @@ pub(super) fn param_errors(
     if let Err(message) = check_params_size(&spec.params) {
         return vec![FieldError::new("/params", message)];
     }
-    let named = spec.shards.as_ref().map_or(&[][..], ItemsSpec::named);
-    if named.iter().all(|shard| shard.params.is_null()) {
+    let named_shards = spec.shards.as_ref().map_or(&[][..], ItemsSpec::named);
+    if named_shards.iter().all(|shard| shard.params.is_null()) {
         return param_errors_in(node, namespace, spec, &spec.params);
     }
     // Checks the parameters that the handler receives for each shard, since a shard may add parameters that the job omits. Only the first
     // wrong shard is reported.
-    let of_shard = |(index, shard): (usize, &ItemSpec)| {
+    let shard_errors = |(index, shard): (usize, &ItemSpec)| {
         let params = with_params_of_shard(spec.params.clone(), &shard.params);
         let errors = match check_params_size(&params) {
             Err(message) => vec![FieldError::new("/params", message)],
             Ok(()) => param_errors_in(node, namespace, spec, &params),
         };
-        let below = |error: FieldError| FieldError { pointer: format!("/shards/{index}{}", error.pointer), ..error };
-        errors.into_iter().map(below).collect::<Vec<_>>()
+        let under_shard =
+            |error: FieldError| FieldError { pointer: format!("/shards/{index}{}", error.pointer), ..error };
+        errors.into_iter().map(under_shard).collect::<Vec<_>>()
     };
-    named.iter().enumerate().map(of_shard).find(|errors| !errors.is_empty()).unwrap_or_default()
+    named_shards.iter().enumerate().map(shard_errors).find(|errors| !errors.is_empty()).unwrap_or_default()
 }
 
 fn param_errors_in(node: &Node, namespace: NamespaceId, spec: &JobSpec, params: &Value) -> Vec<FieldError> {
     if node.shared().registry.params_schema(namespace, &spec.app, &spec.handler).is_none()
-        && let Some(missing) = agent_handlers::missing_param(&spec.handler, params)
+        && let Some(missing_param) = agent_handlers::missing_param(&spec.handler, params)
     {
-        return vec![missing];
+        return vec![missing_param];
     }
     check_params(node, namespace, spec, params)
 }
 
 /// The fields on which the check of a definition's parameters depends.
 fn check_inputs(spec: &JobSpec) -> (&str, &str, (&Value, Option<&ItemsSpec>), bool, bool) {
-    let takes_params = *spec.effective_overrides() != Overrides::None;
     let params = (&spec.params, spec.shards.as_ref());
-    (&spec.app, &spec.handler, params, spec.schedule.is_none(), takes_params)
+    (&spec.app, &spec.handler, params, spec.schedule.is_none(), takes_params(spec))
+}
+
+/// Whether a caller may give the parameters of a run. For a handler that runs a script, they are of no use without the script.
+fn takes_params(spec: &JobSpec) -> bool {
+    let overrides = spec.effective_overrides();
+    match glue::is_script_handler(&spec.handler) {
+        true => overrides.covers(glue::SCRIPT_POINTER),
+        false => *overrides != Overrides::None,
+    }
 }

@@ -36,7 +36,6 @@ word_enum! {
     }
 }
 
-/// An incident.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Incident {
     pub id: IncidentId,
@@ -87,7 +86,6 @@ pub struct RuleView<'a> {
 pub struct OpenIncidents {
     /// The incidents of the observed subjects, and those whose next check is due.
     pub incidents: Vec<Incident>,
-    /// The open group.
     pub group: Option<Incident>,
     /// How many incidents are open outside the group.
     pub single_count: u64,
@@ -101,9 +99,8 @@ pub struct MessageDraft {
     pub incident: IncidentId,
     /// Its number among the messages about the incident, from 1.
     pub number: u32,
-    /// The channel, by name.
+    /// The name of the channel.
     pub channel: String,
-    /// Its content.
     pub notice: Notice,
 }
 

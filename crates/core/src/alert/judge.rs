@@ -29,9 +29,7 @@ pub struct Observation {
 /// Whether a condition holds for a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionState {
-    /// The condition holds.
     Holds {
-        /// Since when.
         since: Timestamp,
         /// How many occurrences are new since the last check.
         new_count: u64,
@@ -59,7 +57,6 @@ impl ConditionState {
     }
 }
 
-/// A run that ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndedRun {
     pub run: RunId,
@@ -135,8 +132,9 @@ pub fn is_part_of(
     let lasts_until = incident.resolved_at.unwrap_or(Timestamp::MAX);
     let counts = |fire: &UnsuccessfulFire| match &spec.condition {
         Condition::Failed {} | Condition::FailuresInRow { .. } | Condition::FailureRate { .. } => fire.is_failure,
+        // Fires without a run, such as those of a paused job, have no reason, and rules do not count them.
         Condition::Skipped { reasons } => {
-            !fire.is_failure && fire.reason.is_none_or(|reason| counts_skip(reasons, reason))
+            !fire.is_failure && fire.reason.is_some_and(|reason| counts_skip(reasons, reason))
         }
         _ => true,
     };

@@ -117,7 +117,6 @@ impl Scope {
 pub struct ValueCondition<T> {
     /// One of these; empty for any.
     pub any: Vec<T>,
-    /// None of these.
     pub none: Vec<T>,
 }
 

@@ -101,7 +101,7 @@ impl InstantBound {
         in_years(local.date()).then_some(Self::Local(local))
     }
 
-    /// The first instant that the bound means if the present is `now`, on the clock of this zone.
+    /// The instant that the bound means at `now`, by the clock of `zone`; for a day, the first instant of that day.
     #[must_use]
     pub fn first_instant(self, now: Timestamp, zone: Tz) -> Timestamp {
         match self {
@@ -114,8 +114,7 @@ impl InstantBound {
         }
     }
 
-    /// The last instant that the bound means if the present is `now`, on the clock of this zone; for a day, the last
-    /// instant of that day.
+    /// The instant that the bound means at `now`, by the clock of `zone`; for a day, the last instant of that day.
     #[must_use]
     pub fn last_instant(self, now: Timestamp, zone: Tz) -> Timestamp {
         let Some(day) = self.day(now, zone) else { return self.first_instant(now, zone) };
@@ -153,7 +152,6 @@ pub struct Bound {
     pub is_inclusive: bool,
 }
 
-/// A range of lengths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LengthRange {
     /// Longer than this.

@@ -67,7 +67,6 @@ pub struct Range {
 /// Fires with one verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The first of them.
     pub first: Timestamp,
     /// The last of them; the same as `first` for a single fire.
     pub last: Timestamp,
@@ -82,9 +81,7 @@ pub struct Entry {
 pub enum FireVerdict {
     /// It has its own row, which holds the details.
     Row {
-        /// The run.
         run: RunId,
-        /// The run's status.
         status: RunStatus,
         /// Why it has this status.
         reason: Option<Reason>,
@@ -96,16 +93,13 @@ pub enum FireVerdict {
     },
     /// It was skipped together with others; one row covers all of them.
     Span {
-        /// The row.
         run: RunId,
-        /// Why it was skipped.
         reason: Option<Reason>,
         /// The parameters of the reason.
         detail: Option<Box<ReasonDetail>>,
     },
     /// The schedule alone would fire, but the job's calendar removes or moves this fire.
     Calendar {
-        /// The calendar.
         calendar: String,
         /// The calendar's name for the day.
         day: Option<String>,
@@ -188,7 +182,7 @@ impl FireVerdict {
 /// What became of the fires of a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FireHistory {
-    /// The entries in order; they do not overlap.
+    /// The entries, sorted by instant; they do not overlap.
     pub entries: Vec<Entry>,
     /// If the history ends before its range does: the instant from which the next one continues.
     pub next: Option<Timestamp>,

@@ -164,10 +164,7 @@ pub enum ItemChange {
         epoch: i64,
     },
     /// Its owner's attempt has ended.
-    Free {
-        /// That owner.
-        owner: Owner,
-    },
+    Free { owner: Owner },
     /// The owner did not release the item in time and loses it, whatever the owner reports later.
     Fence {
         /// The epoch that ends.

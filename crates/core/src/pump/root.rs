@@ -74,7 +74,7 @@ pub struct PumpJobState {
 /// What happens to the root run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RootStep {
-    /// Nothing.
+    /// It stays as it is.
     Stay,
     /// A new one begins, planned for this instant.
     Begin(Timestamp),

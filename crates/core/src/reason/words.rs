@@ -19,7 +19,6 @@ pub struct RunStatusFacts<'a> {
     pub reason: Option<Reason>,
     /// The parameters of the reason.
     pub detail: Option<&'a ReasonDetail>,
-    /// The number of its attempt.
     pub attempt: i32,
 }
 

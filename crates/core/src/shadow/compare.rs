@@ -16,7 +16,6 @@ pub const SAME_FIRE_WITHIN: Duration = Duration::from_millis(1_500);
 /// Maximum number of differences that one comparison names.
 pub const DIFFERENCE_COUNT_MAX: usize = 100;
 
-/// A fire of Rondel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RondelFire {
     pub run: RunId,

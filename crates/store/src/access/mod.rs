@@ -19,13 +19,11 @@ use crate::error::Result;
 pub struct PasswordHash(String);
 
 impl PasswordHash {
-    /// Wraps the string.
     #[must_use]
     pub const fn new(text: String) -> Self {
         Self(text)
     }
 
-    /// The string.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0
@@ -55,7 +53,7 @@ pub struct Account {
     pub password_changed_at: Option<Timestamp>,
     /// When it was linked to the sign-in provider. An account with a password cannot sign in through the provider before it is linked.
     pub provider_linked_at: Option<Timestamp>,
-    /// Its grants, in order.
+    /// Its grants, sorted.
     pub grants: Vec<Grant>,
 }
 
@@ -76,7 +74,6 @@ pub struct AccountChange {
 pub enum ProviderLink {
     /// Linked since this instant.
     Since(Timestamp),
-    /// Not linked.
     None,
 }
 
@@ -120,13 +117,11 @@ pub trait Accounts {
     /// name is taken.
     async fn create_first_admin(&self, account: &Account) -> Result<bool>;
 
-    /// An account.
     async fn account(&self, id: AccountId) -> Result<Option<Account>>;
 
-    /// An account by its name.
     async fn account_by_name(&self, name: &str) -> Result<Option<Account>>;
 
-    /// A page of accounts, by name.
+    /// Accounts sorted by name, after `after_name`, at most `limit`.
     async fn accounts(&self, after_name: Option<&str>, limit: u32) -> Result<Vec<Account>>;
 
     /// Whether an enabled account may do everything.

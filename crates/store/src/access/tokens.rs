@@ -30,7 +30,6 @@ impl TokenKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRecord {
     pub id: TokenId,
-    /// Its purpose.
     pub kind: TokenKind,
     /// The name that is shown.
     pub name: String,
@@ -57,7 +56,7 @@ pub struct TokenRecord {
     /// When it was last used, to the minute.
     pub last_used_at: Option<Timestamp>,
     pub revoked_at: Option<Timestamp>,
-    /// Its grants, in order.
+    /// Its grants, sorted.
     pub grants: Vec<Grant>,
 }
 
@@ -107,20 +106,16 @@ impl TokenScope {
     }
 }
 
-/// API tokens.
 #[async_trait]
 pub trait Tokens {
     /// Stores a token, unless its hash exists. A token that another token created expires no later than its creator; `false` if the creator
     /// is no longer valid.
     async fn add_token(&self, token: &TokenRecord) -> Result<bool>;
 
-    /// The token with this hash.
     async fn token(&self, hash: &str) -> Result<Option<TokenRecord>>;
 
-    /// A token by its id.
     async fn token_by_id(&self, id: TokenId) -> Result<Option<TokenRecord>>;
 
-    /// A page of tokens.
     async fn tokens(&self, query: &TokenQuery) -> Result<Vec<TokenRecord>>;
 
     /// Number of valid tokens of an account.

@@ -82,7 +82,6 @@ impl AlertRows {
         }
     }
 
-    /// Removes the rows of a namespace.
     pub(super) fn remove_namespace(&mut self, namespace: NamespaceId) {
         self.versions.remove(&namespace);
         self.rules.retain(|_, rule| rule.namespace != namespace);

@@ -1,5 +1,3 @@
-//! The rows of executors that speak XXL-JOB's protocol.
-
 use std::collections::BTreeMap;
 
 use rondel_core::{AppId, JobId};

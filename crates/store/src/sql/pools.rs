@@ -94,7 +94,7 @@ impl LivePools {
         if self.answer_within.is_none() { work.await } else { pools.until_replaced(work).await }
     }
 
-    /// Replaces these pools by new ones, if they are still in use.
+    /// Replaces these pools, which do not answer, by new ones, if they are still in use.
     fn replace(&self, silent_pools: &Arc<Pools>, limit: Duration) {
         let mut current_pools = self.current.write().unwrap_or_else(PoisonError::into_inner);
         if !Arc::ptr_eq(&current_pools, silent_pools) {

@@ -205,8 +205,8 @@ async fn put(
     if let Some(before) = &before {
         call.note.before(&channel_json(&call, before));
     }
-    let new = NewChannel { name, kind, settings, secrets, lang, is_enabled: enabled, expected };
-    let saved = channels::save(call.engine(), &call.namespace, new).await?;
+    let new = NewChannel { name, kind, settings, secrets, lang, is_enabled: enabled, expected_saved_at: expected };
+    let saved = channels::save(call.engine(), &call.namespace, &new).await?;
     let shown = channel_json(&call, &saved.channel);
     call.note.changed_to(&shown);
     let status = if saved.is_new { StatusCode::CREATED } else { StatusCode::OK };
@@ -224,11 +224,13 @@ fn tagged(status: StatusCode, channel: &Channel, shown: &ChannelJson) -> Result<
     Ok(response)
 }
 
-async fn delete(call: Call, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
+async fn delete(call: Call, Named(name, ..): Named<path::Channel>, if_match: IfMatch) -> Result<Response, Problem> {
     let channel = find(&call, &name).await?;
+    let expected = if_match.expected_version(version(&channel))?.map(Timestamp::from_millis);
     call.note.before(&channel_json(&call, &channel));
-    match call.engine().store().delete_channel(call.namespace.id, &name).await? {
+    match call.engine().store().delete_channel(call.namespace.id, &name, expected).await? {
         ChannelDeleted::Deleted => Ok(StatusCode::NO_CONTENT.into_response()),
+        ChannelDeleted::Conflict(saved_at) => Err(mismatch_problem(saved_at.as_millis())),
         ChannelDeleted::NotFound => Err(missing_channel(&call, &name)),
         ChannelDeleted::Used(users) => Err(in_use_problem(&name, &users)),
     }

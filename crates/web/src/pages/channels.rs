@@ -26,7 +26,7 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::{query_pair, to};
 
-/// The query of the form for a new channel: the service to use.
+/// The URL's parameter of the form for a new channel: the service to use.
 #[derive(Debug)]
 pub(crate) struct NewChannelQuery(Option<ChannelKind>);
 
@@ -225,7 +225,7 @@ async fn save_form(page: &Page, known: Option<&Channel>, form: ChannelForm) -> R
     if let Some(known) = known {
         page.call.note.before(&audit_document(known));
     }
-    match channels::save(page.engine(), &page.call.namespace, form.to_channel()).await {
+    match channels::save(page.engine(), &page.call.namespace, &form.to_channel()).await {
         Ok(saved) => {
             page.call.note.changed_to(&audit_document(&saved.channel));
             if saved.signing_key.is_none() {
@@ -241,7 +241,10 @@ async fn save_form(page: &Page, known: Option<&Channel>, form: ChannelForm) -> R
                 return Err(problem);
             }
             if problem.code() == Code::VersionMismatch {
-                let form = form.with_error("", page.t.channels_conflict);
+                let form = match known {
+                    Some(_) => form.with_error("", page.t.channels_conflict),
+                    None => form.with_error("name", page.t.channels_exists),
+                };
                 return render_page(page, StatusCode::CONFLICT, known, form, PageState::default()).await;
             }
             let form = form.with_problem(&problem, page.t.lang());
@@ -278,8 +281,9 @@ pub(super) async fn test(page: Page, Named(name, ..): Named<path::Channel>) -> R
 pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
     let channel = find(&page.call, &name).await?;
     page.call.note.before(&audit_document(&channel));
-    match page.engine().store().delete_channel(page.call.namespace.id, &name).await? {
-        ChannelDeleted::Deleted | ChannelDeleted::NotFound => Ok(to("/alerts/channels")),
+    // Without an expected version, there is no conflict.
+    match page.engine().store().delete_channel(page.call.namespace.id, &name, None).await? {
+        ChannelDeleted::Deleted | ChannelDeleted::NotFound | ChannelDeleted::Conflict(_) => Ok(to("/alerts/channels")),
         ChannelDeleted::Used(users) => {
             let form = ChannelForm::new(channel.kind, Some(&channel), page.t);
             render_page(&page, StatusCode::CONFLICT, Some(&channel), form, PageState { users, ..PageState::default() })
