@@ -101,7 +101,7 @@ impl Database {
         }
     }
 
-    /// All rows of a table as text, in the order of `key`: all columns except those in `without`, and the columns in `bytes` as hexadecimal
+    /// All rows of a table as text, in the order of `key`: all columns except `excluded_columns`, and the columns in `bytes` as hexadecimal
     /// digits. MySQL uses the name of the table as given. PostgreSQL uses it in lower case, and looks for it in the schemas of the search
     /// path.
     ///
@@ -111,7 +111,7 @@ impl Database {
         &mut self,
         table: &str,
         key: &[&str],
-        without: &[&str],
+        excluded_columns: &[&str],
         bytes: &[&str],
     ) -> Result<Vec<ForeignRow>, ForeignError> {
         let table_columns = self.columns(table).await?;
@@ -121,7 +121,7 @@ impl Database {
         };
         let known_columns: Vec<&String> = table_columns
             .iter()
-            .filter(|name| !without.iter().any(|left_out| name.eq_ignore_ascii_case(left_out)))
+            .filter(|name| !excluded_columns.iter().any(|left_out| name.eq_ignore_ascii_case(left_out)))
             .collect();
         let table_name = if matches!(self, Self::Postgres(_)) { table.to_ascii_lowercase() } else { table.to_owned() };
         let comma_separated = |columns: &mut dyn Iterator<Item = String>| columns.collect::<Vec<_>>().join(", ");

@@ -58,10 +58,10 @@ pub fn suggest(text: &str, at: usize, scope: Scope, names: &Names<'_>) -> Vec<Su
         let text_before: String = chars[..start].iter().collect();
         let text_after: String = chars[end..].iter().collect();
         let space = if is_whole && !text_after.starts_with(char::is_whitespace) { " " } else { "" };
-        let head = format!("{text_before}{term}{space}");
+        let completed_text = format!("{text_before}{term}{space}");
         let negation = if is_not { "-" } else { "" };
-        let at = head.chars().count();
-        Suggestion { term: format!("{negation}{term}"), example, text: format!("{head}{text_after}"), at }
+        let at = completed_text.chars().count();
+        Suggestion { term: format!("{negation}{term}"), example, text: format!("{completed_text}{text_after}"), at }
     };
     let key = typed_token.as_ref().and_then(super::parse::Token::key).and_then(|key| key.parse::<Key>().ok());
     let Some(key) = key.filter(|key| scope.keys().contains(key)) else {

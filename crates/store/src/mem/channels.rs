@@ -41,8 +41,8 @@ impl Channels for MemStore {
         if let Some((id, created_at)) =
             stored_channel.map(|stored_channel| (stored_channel.id, stored_channel.created_at))
         {
-            if let Some((stored, _)) = state.channel_rows.channels.get_mut(&id) {
-                *stored = Channel { id, created_at, ..channel.clone() };
+            if let Some((stored_channel, _)) = state.channel_rows.channels.get_mut(&id) {
+                *stored_channel = Channel { id, created_at, ..channel.clone() };
             }
             return Ok(ChannelSaved::Changed(id));
         }
@@ -62,8 +62,9 @@ impl Channels for MemStore {
         expected: Option<Timestamp>,
     ) -> Result<ChannelDeleted> {
         let mut state = self.state();
-        let stored = state.channel_rows.find_by_name(namespace, name).map(|channel| (channel.id, channel.updated_at));
-        let Some((id, saved_at)) = stored else { return Ok(ChannelDeleted::NotFound) };
+        let stored_channel =
+            state.channel_rows.find_by_name(namespace, name).map(|channel| (channel.id, channel.updated_at));
+        let Some((id, saved_at)) = stored_channel else { return Ok(ChannelDeleted::NotFound) };
         if expected.is_some_and(|expected| expected != saved_at) {
             return Ok(ChannelDeleted::Conflict(saved_at));
         }

@@ -96,7 +96,7 @@ impl Reports for MemStore {
         expected_version: Option<i64>,
     ) -> Result<ReportDeleted> {
         let mut state = self.state();
-        let version = state.report_schedules.get(&namespace).map(|stored| stored.version);
+        let version = state.report_schedules.get(&namespace).map(|stored_report| stored_report.version);
         let Some(version) = version else { return Ok(ReportDeleted::NotFound) };
         if expected_version.is_some_and(|expected| expected != version) {
             return Ok(ReportDeleted::Conflict(version));

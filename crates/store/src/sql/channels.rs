@@ -159,8 +159,8 @@ impl Channels for SqlStore {
         expected: Option<Timestamp>,
     ) -> Result<ChannelDeleted> {
         transact!(self, "delete_channel", |tx| {
-            let stored = tx.lock_channel(namespace, name).await?;
-            let Some((id, saved_at)) = stored else { return Ok(ChannelDeleted::NotFound) };
+            let stored_channel = tx.lock_channel(namespace, name).await?;
+            let Some((id, saved_at)) = stored_channel else { return Ok(ChannelDeleted::NotFound) };
             if expected.is_some_and(|expected| expected != saved_at) {
                 return Ok(ChannelDeleted::Conflict(saved_at));
             }
@@ -318,13 +318,13 @@ impl Tx<'_> {
         if self.row(Query::new(&LOCK_NAMESPACE).int(namespace)).await?.is_none() {
             return Ok(ChannelSaved::Full);
         }
-        let stored = self.lock_channel(channel.namespace, &channel.name).await?;
-        let saved_at = stored.map_or(Timestamp::EPOCH, |(_, saved_at)| saved_at);
+        let stored_channel = self.lock_channel(channel.namespace, &channel.name).await?;
+        let saved_at = stored_channel.map_or(Timestamp::EPOCH, |(_, saved_at)| saved_at);
         if expected.is_some_and(|expected| expected != saved_at) {
             return Ok(ChannelSaved::Conflict(saved_at));
         }
         let enabled = i64::from(channel.is_enabled);
-        if let Some((id, _)) = stored {
+        if let Some((id, _)) = stored_channel {
             let secret = self.store.seal_channel(id, &channel.secret)?;
             let update = Query::new(&UPDATE_CHANNEL)
                 .text(channel.kind.as_str())

@@ -203,8 +203,8 @@ impl Reports for SqlStore {
             if expected.is_none_or(|expected| expected == 0) && tx.execute(insert).await? == 1 {
                 return Ok(ReportSaved::Created);
             }
-            let stored = tx.row(Query::new(&LOCK_SCHEDULE).int(namespace)).await?;
-            let version = stored.map(|row| Reader::new(&row, "report_schedule").int("version")).transpose()?;
+            let schedule_row = tx.row(Query::new(&LOCK_SCHEDULE).int(namespace)).await?;
+            let version = schedule_row.map(|row| Reader::new(&row, "report_schedule").int("version")).transpose()?;
             let version = version.unwrap_or_default();
             if version == 0 || expected.is_some_and(|expected| expected != version) {
                 return Ok(ReportSaved::Conflict(version));
@@ -227,8 +227,9 @@ impl Reports for SqlStore {
         if self.execute(delete).await? == 1 {
             return Ok(ReportDeleted::Deleted);
         }
-        let stored = self.report_schedule(namespace).await?.filter(|_| expected_version.is_some());
-        Ok(stored.map_or(ReportDeleted::NotFound, |stored| ReportDeleted::Conflict(stored.version)))
+        let stored_report = self.report_schedule(namespace).await?.filter(|_| expected_version.is_some());
+        Ok(stored_report
+            .map_or(ReportDeleted::NotFound, |stored_report| ReportDeleted::Conflict(stored_report.version)))
     }
 
     async fn due_reports(&self, now: Timestamp, limit: u32) -> Result<Vec<ScheduledReport>> {

@@ -424,8 +424,8 @@ async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<
     }
     let unfenced_homes = tx.unfenced_homes(token, &won_jobs).await?;
     won_jobs.retain(|job| !unfenced_homes.contains(&job.expected_row.home));
-    let left_open = tx.jobs_left_open(token, &won_jobs).await?;
-    won_jobs.retain(|job| !left_open.contains(&job.expected_row.job));
+    let ids_left_open = tx.jobs_left_open(token, &won_jobs).await?;
+    won_jobs.retain(|job| !ids_left_open.contains(&job.expected_row.job));
     failpoint::pass("claim.locked");
     let mut result = ClaimResult::default();
     let term = |job: &ClaimJob| job.expected_row.term + i64::from(job.expected_row.home != token.node);
