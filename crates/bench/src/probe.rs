@@ -49,7 +49,7 @@ pub(crate) async fn probe(store: &Arc<SqlStore>, plan: &Plan) -> Result<Vec<Prob
         lease: Duration::from_secs(3_600),
         advertise_url: None,
         server_version: env!("CARGO_PKG_VERSION").to_owned(),
-        take_over: true,
+        may_take_over: true,
         held: None,
     };
     let Join::Joined { token, ordinal } = store.join(&request).await? else {
@@ -203,6 +203,6 @@ fn attempt_end(run: &Run) -> AttemptEnd {
         detail: None,
         jitter: 0.5,
         owner: None,
-        unfinished: false,
+        is_unfinished: false,
     }
 }

@@ -93,7 +93,7 @@ pub async fn seed(plan: &SeedPlan) -> Result<SeedReport, BenchError> {
         lease: LEASE,
         advertise_url: None,
         server_version: env!("CARGO_PKG_VERSION").to_owned(),
-        take_over: true,
+        may_take_over: true,
         held: None,
     };
     let Join::Joined { token, ordinal } = store.join(&request).await? else {

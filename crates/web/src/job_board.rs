@@ -364,7 +364,7 @@ impl Board {
     pub(crate) fn visible_jobs(&self, visible: &[AppId]) -> VisibleJobs {
         let mut sight = VisibleJobs::default();
         for entry in self.entries.values() {
-            let names = if visible.contains(&entry.app) { &mut sight.seen } else { &mut sight.hidden };
+            let names = if visible.contains(&entry.app) { &mut sight.visible_names } else { &mut sight.hidden_names };
             names.insert(entry.name.clone());
         }
         sight
