@@ -8,7 +8,7 @@ use rondel_core::words::Lang;
 use rondel_core::{ChannelId, IncidentId, MessageId, NamespaceId, NodeId, Timestamp};
 
 use super::super::SqlStore;
-use super::super::message_removal::MESSAGES_OF;
+use super::super::message_removal::FIND_MESSAGES_OF_CHANNEL;
 use super::{DELETE_CHANNEL, FIND_ANY_MESSAGE, Query, SEAL_CHANNEL};
 use crate::channels::{Channel, ChannelDeleted, LeaseChannels, NewMessage};
 use crate::{Channels as _, DatabaseUrl, StoreConfig};
@@ -109,6 +109,6 @@ async fn a_channel_is_deleted_with_more_messages_than_one_statement_removes() {
     let more = (2..=1_200_i32).map(|number| NewMessage { id: MessageId::new(number.into()), number, ..first.clone() });
     assert_eq!(store.write_messages(&more.collect::<Vec<_>>()).await.unwrap(), 1_199);
     assert_eq!(store.delete_channel(NAMESPACE, "busy", None).await.unwrap(), ChannelDeleted::Deleted);
-    assert!(store.row(Query::new(&MESSAGES_OF).int(1).int(1)).await.unwrap().is_none());
+    assert!(store.row(Query::new(&FIND_MESSAGES_OF_CHANNEL).int(1).int(1)).await.unwrap().is_none());
     store.close().await;
 }

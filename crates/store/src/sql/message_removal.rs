@@ -8,19 +8,19 @@ use crate::Result;
 
 /// Leaves out the messages of open incidents, because they show which channels must be notified of the end of the incident. A waiting message
 /// is left out while its channel exists: a message that was written while its channel was deleted is never sent.
-pub(super) const OLD_MESSAGES: Statement = Statement {
+pub(super) const FIND_OLD_MESSAGES: Statement = Statement {
     name: "old_messages",
     text: "SELECT id FROM alert_message WHERE id < ? AND (state <> 'waiting' OR NOT EXISTS (SELECT 1 FROM alert_channel \
            WHERE alert_channel.id = alert_message.channel_id)) AND NOT EXISTS (SELECT 1 FROM incident \
            WHERE incident.id = alert_message.incident_id AND incident.is_open = 1) ORDER BY id LIMIT ?",
 };
-pub(super) const MESSAGES_OF: Statement =
+pub(super) const FIND_MESSAGES_OF_CHANNEL: Statement =
     Statement { name: "messages_of", text: "SELECT id FROM alert_message WHERE channel_id = ? LIMIT ?" };
 const DELETE_MESSAGES: Statement =
     Statement { name: "delete_messages", text: "DELETE FROM alert_message WHERE id {in_list}" };
-const OLD_DELIVERIES: Statement =
+const FIND_OLD_DELIVERIES: Statement =
     Statement { name: "old_deliveries", text: "SELECT id FROM alert_delivery WHERE id < ? ORDER BY id LIMIT ?" };
-pub(super) const DELIVERIES_OF: Statement =
+pub(super) const FIND_DELIVERIES_OF_CHANNEL: Statement =
     Statement { name: "deliveries_of", text: "SELECT id FROM alert_delivery WHERE channel_id = ? LIMIT ?" };
 const DELETE_DELIVERIES: Statement =
     Statement { name: "delete_deliveries", text: "DELETE FROM alert_delivery WHERE id {in_list}" };
@@ -28,19 +28,19 @@ const DELETE_DELIVERIES: Statement =
 impl SqlStore {
     pub(super) async fn remove_old_messages(&self, before: Timestamp, limit: u32) -> Result<u64> {
         // Ids rise with time.
-        let first = IdGen::first_at(before);
+        let first_kept_id = IdGen::first_at(before);
         let limit = i64::from(limit).clamp(1, i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX));
-        let mut removed = 0;
+        let mut removed_count = 0;
         for (find, delete, table) in [
-            (&OLD_MESSAGES, &DELETE_MESSAGES, "alert_message"),
-            (&OLD_DELIVERIES, &DELETE_DELIVERIES, "alert_delivery"),
+            (&FIND_OLD_MESSAGES, &DELETE_MESSAGES, "alert_message"),
+            (&FIND_OLD_DELIVERIES, &DELETE_DELIVERIES, "alert_delivery"),
         ] {
-            let old = read_ids(&self.rows(Query::new(find).int(first).int(limit)).await?, table, "id")?;
-            if !old.is_empty() {
-                removed += self.execute(Query::new(delete).list(old.into_iter())).await?;
+            let old_ids = read_ids(&self.rows(Query::new(find).int(first_kept_id).int(limit)).await?, table, "id")?;
+            if !old_ids.is_empty() {
+                removed_count += self.execute(Query::new(delete).list(old_ids.into_iter())).await?;
             }
         }
-        Ok(removed)
+        Ok(removed_count)
     }
 
     /// Removes the messages and deliveries of deleted channels. There can be too many for one statement, so they are removed after the
@@ -55,9 +55,10 @@ impl SqlStore {
 
     async fn remove_rows_of(&self, channel: ChannelId) -> Result<()> {
         let page = i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX);
-        for (find, delete, table) in
-            [(&MESSAGES_OF, &DELETE_MESSAGES, "alert_message"), (&DELIVERIES_OF, &DELETE_DELIVERIES, "alert_delivery")]
-        {
+        for (find, delete, table) in [
+            (&FIND_MESSAGES_OF_CHANNEL, &DELETE_MESSAGES, "alert_message"),
+            (&FIND_DELIVERIES_OF_CHANNEL, &DELETE_DELIVERIES, "alert_delivery"),
+        ] {
             loop {
                 let rows = self.rows(Query::new(find).int(channel.get()).int(page)).await?;
                 let ids = read_ids(&rows, table, "id")?;
