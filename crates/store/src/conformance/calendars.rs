@@ -190,9 +190,15 @@ pub async fn jobs_behind_their_calendar_are_found(store: &dyn Store) {
     let newer = expect_saved(save(store, &calendar_spec(&calendar.spec.name, rule("2026-10-02")), None).await);
     assert_eq!(behind(&job).await, Some(job.clone()));
     assert_eq!(store.jobs_with_outdated_calendar(1).await.unwrap().len(), 1);
+    let other = expect_saved(save(store, &calendar_spec(&name("calendar"), rule("2026-10-01")), None).await);
+    let job_of_other = expect_created(store.create_job(new_job(store, Some(pin_of(&other))).await).await.unwrap());
+    expect_saved(save(store, &calendar_spec(&other.spec.name, rule("2026-10-02")), None).await);
+    assert_eq!(store.jobs_with_outdated_calendar(2).await.unwrap().len(), 2, "the limit is for all calendars");
+    assert_eq!(behind(&job_of_other).await, Some(job_of_other.clone()));
     let now = store.now().await.unwrap();
     assert_eq!(delete(store, gone.id, None, now).await, JobDeleted::Done);
     assert_eq!(behind(&gone).await, None);
+    assert_eq!(delete(store, job_of_other.id, None, now).await, JobDeleted::Done);
     let JobSaved::Saved(moved, _) = save_with_calendar(store, &job, Some(pin_of(&newer)), now).await else {
         unreachable!("saved")
     };

@@ -5,7 +5,7 @@ use rondel_core::calendar::Rule;
 use rondel_core::{AppId, CalendarId, JobId, NamespaceId};
 use sqlx::any::AnyRow;
 
-use super::query::{Query, Reader, Statement};
+use super::query::{Query, Reader, Statement, read_ids};
 use super::{SqlStore, Tx, failure, transact};
 use crate::calendars::{CALENDAR_JOB_COUNT_SHOWN, CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
 use crate::catalog::{JobRecord, PinnedCalendar};
@@ -65,12 +65,17 @@ const LIST_JOBS_OF_APPS: Statement = Statement {
     text: "SELECT name FROM job WHERE calendar_id = ? AND retired = 0 AND name > ? AND +app_id {in_list} \
            ORDER BY name LIMIT ?",
 };
-/// Reads only jobs behind their calendar: the range of the index ends before the calendar's newest version, so jobs
-/// planned by that version are never read.
-pub(super) const READ_JOBS_WITH_OUTDATED_CALENDAR: Statement = Statement {
-    name: "read_jobs_behind",
-    text: "SELECT job.id FROM calendar CROSS JOIN job WHERE job.calendar_id = calendar.id \
-           AND job.calendar_version < calendar.version AND job.retired = 0 LIMIT ?",
+/// Reads one index entry per calendar, that of its job with the oldest version. A join with the jobs would read all entries of a calendar
+/// on MySQL, and all jobs on PostgreSQL, which expects that the limit ends the scan soon.
+pub(super) const FIND_OUTDATED_CALENDARS: Statement = Statement {
+    name: "calendars_behind",
+    text: "SELECT calendar.id, calendar.version FROM calendar WHERE (SELECT job.calendar_version FROM job \
+           WHERE job.calendar_id = calendar.id ORDER BY job.calendar_version LIMIT 1) < calendar.version LIMIT ?",
+};
+/// A deleted job has no calendar.
+pub(super) const FIND_OUTDATED_JOBS: Statement = Statement {
+    name: "jobs_behind",
+    text: "SELECT id FROM job WHERE calendar_id = ? AND calendar_version < ? ORDER BY calendar_version LIMIT ?",
 };
 
 #[async_trait]
@@ -117,9 +122,17 @@ impl Calendars for SqlStore {
     }
 
     async fn jobs_with_outdated_calendar(&self, limit: u32) -> Result<Vec<JobRecord>> {
-        let rows = self.rows(Query::new(&READ_JOBS_WITH_OUTDATED_CALENDAR).int(limit.into())).await?;
-        let ids =
-            rows.iter().map(|row| Reader::new(row, "job").int("id").map(JobId::new)).collect::<Result<Vec<_>>>()?;
+        let mut ids = Vec::new();
+        for row in self.rows(Query::new(&FIND_OUTDATED_CALENDARS).int(limit.into())).await? {
+            let mut columns = Reader::new(&row, "calendar");
+            let (calendar, version) = (columns.int("id")?, columns.int("version")?);
+            let room = limit.saturating_sub(u32::try_from(ids.len()).unwrap_or(u32::MAX));
+            if room == 0 {
+                break;
+            }
+            let query = Query::new(&FIND_OUTDATED_JOBS).int(calendar).int(version).int(room.into());
+            ids.extend(read_ids(&self.rows(query).await?, "job", "id")?.into_iter().map(JobId::new));
+        }
         self.jobs_by_id(&ids).await
     }
 
