@@ -12,7 +12,7 @@ use rondel_core::{FieldError, JobId, NamespaceId};
 use rondel_store::StoreError;
 use rondel_store::catalog::{JobRecord, PinnedCalendar};
 
-use super::{CalendarError, PAGE};
+use super::CalendarError;
 use crate::jobs::{self, JobError};
 use crate::node::Node;
 use rondel_core::error_chain::chain;
@@ -40,13 +40,13 @@ pub(super) async fn check_jobs(
     };
     let mut after_name: Option<String> = None;
     loop {
-        let users = node.store().jobs_with_calendar(record.id, None, after_name.as_deref(), PAGE).await?;
-        let Some(last_user) = users.last() else { return Ok(()) };
-        after_name = Some(last_user.clone());
-        for user in &users {
-            let job = node.store().job(namespace, user).await?;
-            let calendar_use = job.and_then(|job| job.spec.calendar);
-            if let Some(calendar_use) = calendar_use.filter(|used| is_shift(used.rule)) {
+        let job_names = node.store().jobs_with_calendar(record.id, None, after_name.as_deref(), JOB_PAGE).await?;
+        let Some(last_name) = job_names.last() else { return Ok(()) };
+        after_name = Some(last_name.clone());
+        let job_names: Vec<&str> = job_names.iter().map(String::as_str).collect();
+        for job in node.store().jobs_named(namespace, &job_names).await? {
+            if let Some(calendar_use) = job.spec.calendar.filter(|used| is_shift(used.rule)) {
+                let user = &job.spec.name;
                 let message = format!(
                     "has times of day, and the job {user:?} moves its fires by whole days ({}) by the calendar {name:?}",
                     calendar_use.rule
