@@ -471,7 +471,7 @@ fn reply(reply: &v1::Reply, now: Timestamp) -> Option<(RunId, i32, Reply)> {
         Kind::Accepted => Reply::Accepted,
         Kind::Started => {
             let start_delay = Duration::from_millis(u64::try_from(reply.started_after_ms).unwrap_or(0));
-            Reply::Started(Start { at: reported_instant(reply.started_at_ms, now), start_delay })
+            Reply::Started(Start { started_at: reported_instant(reply.started_at_ms, now), start_delay })
         }
         Kind::Refused => Reply::Refused(reply.refused(), Some(reply.fence_n).filter(|number| *number != 0)),
         Kind::Progress | Kind::Unspecified => return None,
