@@ -198,8 +198,8 @@ pub(crate) async fn caller_of_session(
     client: Option<IpAddr>,
 ) -> Result<Option<Caller>, Problem> {
     let Some(cookie) = cookie else { return Ok(None) };
-    let found = web.engine.signed_in(cookie, client).await.map_err(|error| lookup_problem(web, error, client))?;
-    Ok(found.map(Caller::from))
+    let signed_in = web.engine.signed_in(cookie, client).await.map_err(|error| lookup_problem(web, error, client))?;
+    Ok(signed_in.map(Caller::from))
 }
 
 /// The refusal of a change that was requested from a page of another site.
@@ -223,8 +223,8 @@ pub(crate) fn missing_session_problem() -> Problem {
 }
 
 fn redirect_to_sign_in(uri: &Uri) -> Response {
-    let wanted = namespace_into_path(uri.path_and_query().map_or("/", |path| path.as_str()));
-    to(&format!("/sign-in?{}", query_pair("next", &wanted)))
+    let page_url = namespace_into_path(uri.path_and_query().map_or("/", |path| path.as_str()));
+    to(&format!("/sign-in?{}", query_pair("next", &page_url)))
 }
 
 /// Extension of a response: the caller, for the log line and the problem page.
@@ -238,8 +238,8 @@ pub(crate) struct CalledBy {
 }
 
 async fn authenticate(web: &Web, authorization: Option<String>, client: Option<IpAddr>) -> Result<Caller, Problem> {
-    let found = web.engine.bearer(authorization.as_deref(), client).await;
-    let token = found.map_err(|error| lookup_problem(web, error, client))?;
+    let lookup = web.engine.bearer(authorization.as_deref(), client).await;
+    let token = lookup.map_err(|error| lookup_problem(web, error, client))?;
     token.map(Caller::from).ok_or_else(unauthenticated_problem)
 }
 

@@ -31,12 +31,12 @@ pub fn app(engine: Engine, config: WebConfig) -> Router {
     let gateway = engine.gateway();
     let web = Web::new(engine, config, openapi);
     let gateway = from_fn_with_state(web.clone(), load::limit_gateway).layer(gateway);
-    let own = routes().into_router(&web);
-    let own = match &web.config.mounted {
-        Some(mounted) => own.merge(mounted_routes::routes(mounted)),
-        None => own,
+    let web_routes = routes().into_router(&web);
+    let web_routes = match &web.config.mounted {
+        Some(mounted) => web_routes.merge(mounted_routes::routes(mounted)),
+        None => web_routes,
     };
-    let routed = own
+    let routed = web_routes
         .layer(DefaultBodyLimit::max(web.config.body_len_max))
         .layer(from_fn_with_state(web.clone(), load::limit_requests))
         .layer(CatchPanicLayer::custom(problem::panic_response))

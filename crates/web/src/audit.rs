@@ -230,17 +230,17 @@ pub(crate) fn action_of_request(method: &Method, path: &str) -> String {
         (&Method::DELETE, rest) => format!("delete-{}", rest.join("-")),
         (_, rest) => format!("set-{}", rest.join("-")),
     };
-    let own = format!("{noun}.{verb}");
-    let same = ACTIONS_OF_FORMS.iter().find(|(form, _)| *form == own);
-    same.map_or(own, |(_, action)| (*action).to_owned())
+    let generated_action = format!("{noun}.{verb}");
+    let replacement = ACTIONS_OF_FORMS.iter().find(|(form, _)| *form == generated_action);
+    replacement.map_or(generated_action, |(_, action)| (*action).to_owned())
 }
 
 /// The object of a request: the values of the path parameters in `template`, joined by `/`.
 pub(crate) fn object_of_request(template: &str, path: &str) -> String {
     let pairs = template.split('/').zip(path.split('/'));
-    let named: Vec<String> =
+    let values: Vec<String> =
         pairs.filter(|(part, _)| part.starts_with('{')).map(|(_, value)| percent_decode(value)).collect();
-    named.join("/")
+    values.join("/")
 }
 
 /// Percent-decodes a part of a path. A part that is not valid UTF-8 is returned unchanged.

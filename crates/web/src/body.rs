@@ -227,14 +227,15 @@ async fn read_pieces(
         bytes.extend_from_slice(&data);
         // Bodies without an authenticated caller are not counted: their length and their number have other limits.
         if let Some(caller) = bound.caller.filter(|_| bytes.len() > counted) {
-            let more = (bytes.len() - counted).max(BODY_PIECE_LEN);
-            let (own, all) = (tally.take(Some(caller), more, size / 2), tally.take(None, more, size));
-            let (Some(own), Some(all)) = (own, all) else {
+            let count = (bytes.len() - counted).max(BODY_PIECE_LEN);
+            let (caller_share, total_share) =
+                (tally.take(Some(caller), count, size / 2), tally.take(None, count, size));
+            let (Some(caller_share), Some(total_share)) = (caller_share, total_share) else {
                 bound.report(web, Limit::BodySize);
                 return Err(Problem::overloaded("too many bytes of requests are being received; try again", 1));
             };
-            shares.extend([own, all]);
-            counted += more;
+            shares.extend([caller_share, total_share]);
+            counted += count;
         }
     }
     Ok((bytes.freeze(), shares))

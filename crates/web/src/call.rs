@@ -103,10 +103,10 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for GlobalCall<Q> {
     async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
         let Admitted { caller, note, .. } = admitted(parts)?;
         let mut reader = Reader::new(&parts.uri);
-        let named = reader.single(NAMESPACE_UNUSED);
+        let unused_name = reader.single(NAMESPACE_UNUSED);
         let query = Q::from_query(&mut reader);
         reader.finish()?;
-        Ok(Self { web: web.clone(), caller, query, note, named })
+        Ok(Self { web: web.clone(), caller, query, note, named: unused_name })
     }
 }
 
@@ -120,8 +120,8 @@ impl<Q> Call<Q> {
     }
 
     /// Checks that the caller has the route's permission on `app` or, without an app, on the namespace. A caller who may not even see the
-    /// object gets `missing`, the answer for an object that does not exist.
-    pub(crate) fn check(&self, app: Option<AppId>, missing: impl FnOnce() -> Problem) -> Result<(), Problem> {
+    /// object gets `not_found`, the answer for an object that does not exist.
+    pub(crate) fn check(&self, app: Option<AppId>, not_found: impl FnOnce() -> Problem) -> Result<(), Problem> {
         let may = |permission| self.caller.rights.allow(permission, self.namespace.id, app);
         if may(self.needs) {
             Ok(())
@@ -129,7 +129,7 @@ impl<Q> Call<Q> {
             Err(self.missing_role_problem(app))
         } else {
             self.note.mark_denied();
-            Err(missing())
+            Err(not_found())
         }
     }
 
@@ -149,11 +149,11 @@ impl<Q> Call<Q> {
     /// Like `check`, for the app with this name; returns its id if it exists. Without the permission on the whole namespace, an app that
     /// does not exist is refused like an existing one, so that callers cannot learn which apps exist.
     pub(crate) async fn check_app_name(&self, app: &str) -> Result<Option<AppId>, Problem> {
-        let known =
+        let app_id =
             if name::check(app).is_ok() { self.engine().store().app(self.namespace.id, app).await? } else { None };
-        let known = known.map(|app| app.id);
-        if self.caller.rights.allow(self.needs, self.namespace.id, known) {
-            return Ok(known);
+        let app_id = app_id.map(|app| app.id);
+        if self.caller.rights.allow(self.needs, self.namespace.id, app_id) {
+            return Ok(app_id);
         }
         self.note.object(app);
         Err(Problem::new(Code::Forbidden, format!("your roles do not cover app {}", quoted_input(app))))
@@ -167,11 +167,11 @@ impl<Q> Call<Q> {
             return Ok(());
         }
         for parent in spec.parents() {
-            let known = match name::check(parent.name) {
+            let parent_job = match name::check(parent.name) {
                 Ok(()) => self.engine().store().job(self.namespace.id, parent.name).await?,
                 Err(_) => None,
             };
-            if !known.is_some_and(|known| self.may_view(known.app)) {
+            if !parent_job.is_some_and(|parent_job| self.may_view(parent_job.app)) {
                 let message = format!("there is no job {} that you may see", quoted_input(parent.name));
                 return Err(refuse_value("/schedule", message));
             }
@@ -194,8 +194,8 @@ impl<Q> Call<Q> {
         }
         // An invalid name is not looked up: the database never gets unchecked text from a caller.
         let names: BTreeSet<&str> = names.iter().map(String::as_str).filter(|name| name::check(name).is_ok()).collect();
-        let found = self.engine().store().jobs_named(self.namespace.id, &names.into_iter().collect::<Vec<_>>()).await?;
-        Ok(found.into_iter().filter(|job| !self.may_view(job.app)).map(|job| job.spec.name).collect())
+        let jobs = self.engine().store().jobs_named(self.namespace.id, &names.into_iter().collect::<Vec<_>>()).await?;
+        Ok(jobs.into_iter().filter(|job| !self.may_view(job.app)).map(|job| job.spec.name).collect())
     }
 
     /// The problem for an error, limited to what the caller may see: hidden jobs are counted, not named.
@@ -203,8 +203,8 @@ impl<Q> Call<Q> {
         match error {
             JobError::IsParent { children } => match self.hidden_jobs(&children).await {
                 Ok(hidden) => {
-                    let seen = children.iter().filter(|name| !hidden.contains(*name));
-                    Problem::of_parent_job(&seen.map(String::as_str).collect::<Vec<_>>(), hidden.len())
+                    let visible_children = children.iter().filter(|name| !hidden.contains(*name));
+                    Problem::of_parent_job(&visible_children.map(String::as_str).collect::<Vec<_>>(), hidden.len())
                 }
                 Err(problem) => problem,
             },
@@ -221,11 +221,11 @@ impl<Q> Call<Q> {
         let names: Vec<String> = errors.iter().flat_map(|error| &error.jobs).cloned().collect();
         let hidden = self.hidden_jobs(&names).await?;
         let complaint = |error: FieldError| {
-            let shown = |name: &String| if hidden.contains(name) { "…" } else { name.as_str() }.to_owned();
-            let shown = error.jobs.iter().map(shown).collect::<Vec<_>>().join(" -> ");
+            let shown_name = |name: &String| if hidden.contains(name) { "…" } else { name.as_str() }.to_owned();
+            let shown_names = error.jobs.iter().map(shown_name).collect::<Vec<_>>().join(" -> ");
             let mut complaint = Complaint::from(error);
-            if !shown.is_empty() {
-                complaint.message.push_str(&format!(": {shown}"));
+            if !shown_names.is_empty() {
+                complaint.message.push_str(&format!(": {shown_names}"));
             }
             complaint
         };
@@ -277,9 +277,9 @@ impl<Q> Call<Q> {
 
     /// The names of the apps that the caller may see; `None` for all.
     pub(crate) async fn visible_app_names(&self) -> Result<Option<Vec<String>>, Problem> {
-        let Some(seen) = self.visible_apps() else { return Ok(None) };
+        let Some(visible_apps) = self.visible_apps() else { return Ok(None) };
         let apps = self.engine().store().apps(self.namespace.id).await?;
-        Ok(Some(apps.into_iter().filter(|app| seen.contains(&app.id)).map(|app| app.name).collect()))
+        Ok(Some(apps.into_iter().filter(|app| visible_apps.contains(&app.id)).map(|app| app.name).collect()))
     }
 
     /// Conceals the names of jobs that the caller may not see, in these runs.
@@ -299,39 +299,48 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Call<Q> {
     async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
         let Admitted { caller, needs, note } = admitted(parts)?;
         let mut reader = Reader::new(&parts.uri);
-        let named = reader.single(NAMESPACE);
+        let namespace_name = reader.single(NAMESPACE);
         let query = Q::from_query(&mut reader);
         reader.finish()?;
-        let namespace = match &named {
+        let namespace = match &namespace_name {
             Some(name) => visible_namespace(&web.engine, &caller, name).await?,
             None => namespace_of_caller(&web.engine, &caller).await?,
         };
         note.namespace(&namespace.name);
         let trace = parts.extensions.get::<Trace>().and_then(|Trace(trace)| *trace);
-        Ok(Self { web: web.clone(), caller, namespace, query, note, trace, needs, is_explicit: named.is_some() })
+        Ok(Self {
+            web: web.clone(),
+            caller,
+            namespace,
+            query,
+            note,
+            trace,
+            needs,
+            is_explicit: namespace_name.is_some(),
+        })
     }
 }
 
 /// The namespace with this name.
-pub(crate) async fn namespace_by_name(engine: &Engine, wanted: &str) -> Result<Namespace, Problem> {
+pub(crate) async fn namespace_by_name(engine: &Engine, name: &str) -> Result<Namespace, Problem> {
     // An invalid name is not looked up: the database never gets unchecked text from a caller.
-    let found = if name::check(wanted).is_ok() { engine.store().namespace(wanted).await? } else { None };
-    found.ok_or_else(|| missing_namespace(wanted))
+    let namespace = if name::check(name).is_ok() { engine.store().namespace(name).await? } else { None };
+    namespace.ok_or_else(|| missing_namespace(name))
 }
 
 /// The namespace with this name. If the caller may not see anything in it, the answer is the same as for a missing namespace.
-pub(crate) async fn visible_namespace(engine: &Engine, caller: &Caller, wanted: &str) -> Result<Namespace, Problem> {
-    let found = namespace_by_name(engine, wanted).await?;
-    if caller.rights.allow(Permission::View, found.id, None) {
-        return Ok(found);
+pub(crate) async fn visible_namespace(engine: &Engine, caller: &Caller, name: &str) -> Result<Namespace, Problem> {
+    let namespace = namespace_by_name(engine, name).await?;
+    if caller.rights.allow(Permission::View, namespace.id, None) {
+        return Ok(namespace);
     }
-    Err(missing_namespace(wanted))
+    Err(missing_namespace(name))
 }
 
 /// The namespaces in which the caller may see something.
 pub(crate) async fn visible_namespaces(engine: &Engine, caller: &Caller) -> Result<Vec<Namespace>, Problem> {
-    let all = engine.store().namespaces().await?;
-    Ok(all.into_iter().filter(|namespace| caller.rights.allow(Permission::View, namespace.id, None)).collect())
+    let namespaces = engine.store().namespaces().await?;
+    Ok(namespaces.into_iter().filter(|namespace| caller.rights.allow(Permission::View, namespace.id, None)).collect())
 }
 
 /// The namespace that the query of a page names.
@@ -341,29 +350,29 @@ pub(crate) fn named_namespace(uri: &Uri) -> Option<String> {
 }
 
 /// The namespace that a page shows as the current one: the one named in the page's URL, else the caller's default.
-pub(crate) async fn shown_namespace(engine: &Engine, caller: &Caller, named: Option<&str>) -> Option<String> {
-    let found = match named {
+pub(crate) async fn shown_namespace(engine: &Engine, caller: &Caller, name: Option<&str>) -> Option<String> {
+    let namespace = match name {
         Some(name) => visible_namespace(engine, caller, name).await,
         None => namespace_of_caller(engine, caller).await,
     };
-    found.ok().map(|namespace| namespace.name)
+    namespace.ok().map(|namespace| namespace.name)
 }
 
 /// The caller's default namespace: that of its token; for a token without one, `default`, or the first that the caller may see.
 async fn namespace_of_caller(engine: &Engine, caller: &Caller) -> Result<Namespace, Problem> {
-    let mut seen = visible_namespaces(engine, caller).await?;
-    let found = match caller.namespace() {
-        Some(id) => seen.into_iter().find(|namespace| namespace.id == id),
+    let mut namespaces = visible_namespaces(engine, caller).await?;
+    let default_namespace = match caller.namespace() {
+        Some(id) => namespaces.into_iter().find(|namespace| namespace.id == id),
         None => {
-            let place = seen.iter().position(|namespace| namespace.name == DEFAULT_NAMESPACE).unwrap_or(0);
-            (place < seen.len()).then(|| seen.swap_remove(place))
+            let place = namespaces.iter().position(|namespace| namespace.name == DEFAULT_NAMESPACE).unwrap_or(0);
+            (place < namespaces.len()).then(|| namespaces.swap_remove(place))
         }
     };
-    found.ok_or_else(|| Problem::new(Code::NamespaceNotFound, "there is no namespace that you may see"))
+    default_namespace.ok_or_else(|| Problem::new(Code::NamespaceNotFound, "there is no namespace that you may see"))
 }
 
-fn missing_namespace(wanted: &str) -> Problem {
-    Problem::new(Code::NamespaceNotFound, format!("there is no namespace {}", quoted_input(wanted)))
+fn missing_namespace(name: &str) -> Problem {
+    Problem::new(Code::NamespaceNotFound, format!("there is no namespace {}", quoted_input(name)))
 }
 
 /// The refusal of an action on an object that the caller may see but not change.

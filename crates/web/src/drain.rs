@@ -31,10 +31,10 @@ pub(crate) struct UnreadBody(Arc<Mutex<Option<Incoming>>>);
 impl UnreadBody {
     /// Wraps the body of a request so that its unread rest can be handled. Also returns whether the client waits for `100 Continue`.
     pub(crate) fn wrap(request: Request<Incoming>) -> (Request<DrainableBody>, Self, bool) {
-        let rest = Self::default();
+        let unread = Self::default();
         // A client that waits for `100 Continue` never sends its body after a refusal.
         let waits_for_continue = request.headers().contains_key(EXPECT);
-        (request.map(|body| DrainableBody { body: Some(body), rest: rest.clone() }), rest, waits_for_continue)
+        (request.map(|body| DrainableBody { body: Some(body), rest: unread.clone() }), unread, waits_for_continue)
     }
 
     /// Reads and drops the rest. If it is too long, the response announces that the connection closes. The same happens if the client
@@ -89,7 +89,7 @@ impl Body for DrainableBody {
 
 impl Drop for DrainableBody {
     fn drop(&mut self) {
-        let rest = self.body.take().filter(|body| !body.is_end_stream());
-        *self.rest.0.lock().unwrap_or_else(PoisonError::into_inner) = rest;
+        let unread = self.body.take().filter(|body| !body.is_end_stream());
+        *self.rest.0.lock().unwrap_or_else(PoisonError::into_inner) = unread;
     }
 }

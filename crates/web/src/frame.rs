@@ -69,9 +69,9 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
     let by = response.extensions_mut().remove::<CalledBy>().map(|by| by.name).unwrap_or_default();
     let is_routine = response.extensions_mut().remove::<Routine>().is_some() || is_probe(&path);
     let code = problem.as_ref().map_or("", |problem| problem.code().as_str());
-    let took = began.elapsed();
+    let elapsed = began.elapsed();
     if !is_probe(&path) {
-        web.engine.note_request(status, took);
+        web.engine.note_request(status, elapsed);
     }
     trace::record_status(&span, status);
     let response = trace::within_span(&span, response);
@@ -80,8 +80,7 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
     let cause = problem.as_ref().and_then(Problem::cause);
     let is_counted = (cause.is_some() || !is_probe(&path)) && is_bounded(response.status(), &by);
     if !is_counted || web.refused_lines.take(client, response.status()) {
-        let line =
-            Line { method: method_for_log(&method), path: &path, status, elapsed: took, by: &by, code, is_routine };
+        let line = Line { method: method_for_log(&method), path: &path, status, elapsed, by: &by, code, is_routine };
         line.write(&request_id, cause);
     }
     response

@@ -71,11 +71,17 @@ async fn find<Q>(
 ) -> Result<Option<IncidentRef>, Problem> {
     let namespace = call.namespace.id;
     // The job may have belonged to an app that the caller may not see.
-    let within = call.visible_app_names().await?;
-    let within = within.as_deref();
-    let query =
-        IncidentQuery { namespace, is_open: None, job: Some(job), before: None, within, limit: LOOKED_AT_COUNT };
-    let found = call.engine().store().incidents(query).await?;
-    let its = found.into_iter().find(|one| judge::is_part_of(&one.spec, &one.incident, fire));
-    Ok(its.map(|one| IncidentRef { id: one.incident.id, rule: one.spec.name, standing: one.incident.state }))
+    let visible_app_names = call.visible_app_names().await?;
+    let visible_app_names = visible_app_names.as_deref();
+    let query = IncidentQuery {
+        namespace,
+        is_open: None,
+        job: Some(job),
+        before: None,
+        within: visible_app_names,
+        limit: LOOKED_AT_COUNT,
+    };
+    let incidents = call.engine().store().incidents(query).await?;
+    let incident = incidents.into_iter().find(|one| judge::is_part_of(&one.spec, &one.incident, fire));
+    Ok(incident.map(|one| IncidentRef { id: one.incident.id, rule: one.spec.name, standing: one.incident.state }))
 }

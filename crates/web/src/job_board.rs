@@ -108,10 +108,10 @@ pub(crate) struct JobBoards(Mutex<Vec<(NamespaceId, Arc<Board>)>>);
 impl JobBoards {
     /// The up-to-date board of a namespace.
     pub(crate) async fn board(&self, engine: &Engine, namespace: NamespaceId) -> Result<Arc<Board>, StoreError> {
-        let known = self.lock().iter().find(|(id, _)| *id == namespace).map(|(_, board)| Arc::clone(board));
+        let cached_board = self.lock().iter().find(|(id, _)| *id == namespace).map(|(_, board)| Arc::clone(board));
         let now = engine.now();
-        let mut board = match known {
-            Some(known) => update_board(engine, namespace, known, now).await?,
+        let mut board = match cached_board {
+            Some(cached_board) => update_board(engine, namespace, cached_board, now).await?,
             None => read_board(engine, namespace, now).await?,
         };
         if now.since(board.health_at) >= WATCH_PERIOD || board.health_at > now {
@@ -197,10 +197,10 @@ async fn update_board(
     if saved.len() >= usize::try_from(SAVED_COUNT_MAX).unwrap_or(usize::MAX) || now < board.saved_to {
         return read_board(engine, namespace, now).await;
     }
-    let own: Vec<_> = saved.into_iter().filter(|job| job.namespace == namespace).collect();
-    let names: Vec<&str> = own.iter().filter(|job| !job.is_deleted).map(|job| job.name.as_str()).collect();
+    let saved_here: Vec<_> = saved.into_iter().filter(|job| job.namespace == namespace).collect();
+    let names: Vec<&str> = saved_here.iter().filter(|job| !job.is_deleted).map(|job| job.name.as_str()).collect();
     let records = if names.is_empty() { Vec::new() } else { engine.store().jobs_named(namespace, &names).await? };
-    let ids: HashSet<JobId> = own.iter().map(|job| job.id).collect();
+    let ids: HashSet<JobId> = saved_here.iter().map(|job| job.id).collect();
     let copy = Arc::make_mut(&mut board);
     if !ids.is_empty() {
         let entries = Arc::make_mut(&mut copy.entries);
@@ -356,18 +356,19 @@ impl Board {
     /// The ids of the jobs whose labels match the filter.
     pub(crate) fn ids_labelled(&self, filter: &Filter, visible: Option<&[AppId]>) -> Vec<JobId> {
         let is_visible = |entry: &&Arc<BoardEntry>| visible.is_none_or(|visible| visible.contains(&entry.app));
-        let found = self.entries.values().filter(is_visible).filter(|entry| labels_match(filter, &entry.labels));
-        found.map(|entry| entry.id).collect()
+        let matching_entries =
+            self.entries.values().filter(is_visible).filter(|entry| labels_match(filter, &entry.labels));
+        matching_entries.map(|entry| entry.id).collect()
     }
 
     /// The names of all jobs, divided into those of visible and those of hidden apps.
     pub(crate) fn visible_jobs(&self, visible: &[AppId]) -> VisibleJobs {
-        let mut sight = VisibleJobs::default();
+        let mut jobs = VisibleJobs::default();
         for entry in self.entries.values() {
-            let names = if visible.contains(&entry.app) { &mut sight.seen } else { &mut sight.hidden };
+            let names = if visible.contains(&entry.app) { &mut jobs.seen } else { &mut jobs.hidden };
             names.insert(entry.name.clone());
         }
-        sight
+        jobs
     }
 
     /// The jobs of the visible apps whose names `passes` accepts.

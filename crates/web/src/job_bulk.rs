@@ -128,15 +128,18 @@ pub(crate) struct SelectedJobs {
 
 /// Selects the jobs with these names that the caller may see. Requests with more than [`BULK_JOB_COUNT_MAX`] names were refused before.
 pub(crate) async fn select_named<Q>(call: &Call<Q>, names: &[String]) -> Result<SelectedJobs, Problem> {
-    let good = names.iter().map(String::as_str).filter(|name| rondel_core::name::check(name).is_ok());
-    let good: Vec<&str> = good.collect();
-    let found =
-        if good.is_empty() { Vec::new() } else { call.engine().store().jobs_named(call.namespace.id, &good).await? };
+    let valid_names = names.iter().map(String::as_str).filter(|name| rondel_core::name::check(name).is_ok());
+    let valid_names: Vec<&str> = valid_names.collect();
+    let jobs = if valid_names.is_empty() {
+        Vec::new()
+    } else {
+        call.engine().store().jobs_named(call.namespace.id, &valid_names).await?
+    };
     let selected: Vec<String> =
-        found.into_iter().filter(|job| call.may_view(job.app)).map(|job| job.spec.name).collect();
-    let missing: BTreeSet<&String> = names.iter().filter(|name| !selected.contains(name)).collect();
-    let missing = missing.into_iter().map(|name| JobProblem::new(name, &deleted_problem(name))).collect();
-    Ok(SelectedJobs { names: selected, has_more: false, after: None, missing })
+        jobs.into_iter().filter(|job| call.may_view(job.app)).map(|job| job.spec.name).collect();
+    let missing_jobs: BTreeSet<&String> = names.iter().filter(|name| !selected.contains(name)).collect();
+    let missing_jobs = missing_jobs.into_iter().map(|name| JobProblem::new(name, &deleted_problem(name))).collect();
+    Ok(SelectedJobs { names: selected, has_more: false, after: None, missing: missing_jobs })
 }
 
 fn deleted_problem(name: &str) -> Problem {
@@ -162,11 +165,11 @@ pub(crate) async fn select_matching<Q>(
     filter: &Filter,
     (bulk, after): (&BulkJobAction, Option<&str>),
 ) -> Result<SelectedJobs, Problem> {
-    let mut found = matching_jobs(call, filter).await?;
-    found.retain(|entry| after.is_none_or(|after| entry.name.as_str() > after));
-    found.sort_by_key(|entry| bulk.is_without_effect_on(entry));
-    let has_more = found.get(BULK_JOB_COUNT_MAX).is_some_and(|entry| !bulk.is_without_effect_on(entry));
-    let names: Vec<String> = found.iter().take(BULK_JOB_COUNT_MAX).map(|entry| entry.name.clone()).collect();
+    let mut entries = matching_jobs(call, filter).await?;
+    entries.retain(|entry| after.is_none_or(|after| entry.name.as_str() > after));
+    entries.sort_by_key(|entry| bulk.is_without_effect_on(entry));
+    let has_more = entries.get(BULK_JOB_COUNT_MAX).is_some_and(|entry| !bulk.is_without_effect_on(entry));
+    let names: Vec<String> = entries.iter().take(BULK_JOB_COUNT_MAX).map(|entry| entry.name.clone()).collect();
     let after = names.last().filter(|_| has_more).cloned();
     Ok(SelectedJobs { names, has_more, after, missing: Vec::new() })
 }

@@ -72,20 +72,21 @@ impl JobRanks {
         order: JobOrder,
     ) -> Result<Ranks, StoreError> {
         let now = engine.now();
-        let is_it = |kept: &CachedRanks| kept.namespace == namespace && kept.order == order;
-        let is_fresh = |kept: &&CachedRanks| is_it(kept) && kept.read_at <= now && kept.read_at + KEPT_FOR > now;
-        if let Some(kept) = self.lock().iter().find(is_fresh) {
-            return Ok(Arc::clone(&kept.ranks));
+        let is_it = |cached: &CachedRanks| cached.namespace == namespace && cached.order == order;
+        let is_fresh =
+            |cached: &&CachedRanks| is_it(cached) && cached.read_at <= now && cached.read_at + KEPT_FOR > now;
+        if let Some(cached) = self.lock().iter().find(is_fresh) {
+            return Ok(Arc::clone(&cached.ranks));
         }
         let ranks = Arc::new(match order {
             JobOrder::Longest => long_durations(engine, board, now).await?,
             _ => next_fires(engine, namespace).await?,
         });
-        let mut all = self.lock();
-        all.retain(|kept| !is_it(kept));
-        all.push(CachedRanks { namespace, order, read_at: now, ranks: Arc::clone(&ranks) });
-        if all.len() > KEPT_COUNT_MAX {
-            all.remove(0);
+        let mut cache = self.lock();
+        cache.retain(|cached| !is_it(cached));
+        cache.push(CachedRanks { namespace, order, read_at: now, ranks: Arc::clone(&ranks) });
+        if cache.len() > KEPT_COUNT_MAX {
+            cache.remove(0);
         }
         Ok(ranks)
     }

@@ -160,8 +160,8 @@ async fn make_call(web: &Web, call: KeyedCall<'_>, request: Request, next: Next)
         let response = AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(panic_response);
         to_stored(response).await
     };
-    let (response, kept) = with_renewal(answered, || store.renew_call(call, web.engine.now())).await;
-    if let Err(error) = store_end(|| store.end_call(call, kept.as_ref())).await {
+    let (response, stored_answer) = with_renewal(answered, || store.renew_call(call, web.engine.now())).await;
+    if let Err(error) = store_end(|| store.end_call(call, stored_answer.as_ref())).await {
         tracing::error!(target: "http", error = %chain(&error), "cannot store the answer of a call with a key: if the call is repeated after a minute, it is made again");
     }
     response
@@ -234,18 +234,18 @@ async fn to_stored(response: Response) -> (Response, Option<StoredAnswer>) {
         .iter()
         .filter_map(|name| Some((name.as_str(), parts.headers.get(name)?.to_str().ok()?)))
         .collect();
-    let kept = text.map(|text| StoredAnswer {
+    let stored_answer = text.map(|text| StoredAnswer {
         status: parts.status.as_u16(),
         headers: serde_json::to_string(&headers).unwrap_or_default(),
         body: text.to_owned(),
     });
-    (Response::from_parts(parts, Body::from(bytes)), kept)
+    (Response::from_parts(parts, Body::from(bytes)), stored_answer)
 }
 
-fn replay_answer(kept: StoredAnswer) -> Response {
-    let mut response = Response::new(Body::from(kept.body));
-    *response.status_mut() = StatusCode::from_u16(kept.status).unwrap_or(StatusCode::OK);
-    let headers: BTreeMap<String, String> = serde_json::from_str(&kept.headers).unwrap_or_default();
+fn replay_answer(stored_answer: StoredAnswer) -> Response {
+    let mut response = Response::new(Body::from(stored_answer.body));
+    *response.status_mut() = StatusCode::from_u16(stored_answer.status).unwrap_or(StatusCode::OK);
+    let headers: BTreeMap<String, String> = serde_json::from_str(&stored_answer.headers).unwrap_or_default();
     for (name, value) in headers {
         if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::try_from(value)) {
             response.headers_mut().insert(name, value);

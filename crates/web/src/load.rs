@@ -234,19 +234,19 @@ pub(crate) fn take_live_share(web: &Web, kind: StreamKind, caller: CallerKey) ->
     let limits = &web.config.limits;
     let (tally, noun) = (&web.permits.live, if kind == StreamKind::Events { "event streams" } else { "followed logs" });
     let max = limits.live_streams_per_caller;
-    let own = tally.take((kind, Some(caller)), 1, max).ok_or_else(|| {
+    let caller_share = tally.take((kind, Some(caller)), 1, max).ok_or_else(|| {
         web.engine.limit_reached(Limit::LiveStreamsPerCaller, &caller);
         Problem::overloaded(
             &format!("a caller may have {max} {noun} on one server at the same time; end another one"),
             10,
         )
     })?;
-    let all = tally.take((kind, None), 1, limits.live_streams).ok_or_else(|| {
+    let server_share = tally.take((kind, None), 1, limits.live_streams).ok_or_else(|| {
         web.engine.limit_reached(Limit::LiveStreams, &caller);
         Problem::overloaded(
             &format!("this server has {} {noun}, its maximum; try another server, or try later", limits.live_streams),
             10,
         )
     })?;
-    Ok((own, all))
+    Ok((caller_share, server_share))
 }

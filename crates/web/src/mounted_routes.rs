@@ -21,9 +21,10 @@ pub(crate) fn routes(mounted: &Arc<dyn Mounted>) -> Router {
     for path in mounted.paths() {
         if path == "/api" {
             for name in mounted.names() {
-                let named = Arc::clone(mounted);
-                let call =
-                    any(move |request: Request| async move { answer_call(&named, (*name).to_owned(), request).await });
+                let mounted_name = Arc::clone(mounted);
+                let call = any(move |request: Request| async move {
+                    answer_call(&mounted_name, (*name).to_owned(), request).await
+                });
                 router = router.route(&format!("{path}/{name}"), call);
             }
         } else {
@@ -49,8 +50,8 @@ async fn not_served(State(mounted): State<Arc<dyn Mounted>>, Path(rest): Path<St
 }
 
 /// The name of the endpoint in a path with empty parts: callers whose base address ends with a slash send `//api/NAME`.
-fn name_among_slashes(rest: &str) -> Option<&str> {
-    let mut parts = rest.split('/').filter(|part| !part.is_empty());
+fn name_among_slashes(path: &str) -> Option<&str> {
+    let mut parts = path.split('/').filter(|part| !part.is_empty());
     match (parts.next(), parts.next(), parts.next()) {
         (Some("api"), Some(name), None) => Some(name),
         _ => None,

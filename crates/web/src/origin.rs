@@ -61,10 +61,10 @@ impl ProxiedOrigin {
     }
 }
 
-fn common_value(one: Option<&str>, other: Option<&str>) -> Option<String> {
-    let text = match (one, other) {
-        (Some(one), Some(other)) if !one.eq_ignore_ascii_case(other) => return None,
-        (one, other) => one.or(other)?,
+fn common_value(first: Option<&str>, second: Option<&str>) -> Option<String> {
+    let text = match (first, second) {
+        (Some(first), Some(second)) if !first.eq_ignore_ascii_case(second) => return None,
+        (first, second) => first.or(second)?,
     };
     (!text.is_empty()).then(|| text.to_owned())
 }
@@ -87,10 +87,10 @@ impl PublicEndpoint<'_> {
         let proxied_origin = extensions.get::<ProxiedOrigin>();
         let scheme = proxied_origin.and_then(|proxied_origin| proxied_origin.scheme.as_deref());
         let scheme = scheme.unwrap_or(if self.is_tls { "https" } else { "http" });
-        let named = proxied_origin.and_then(|proxied_origin| proxied_origin.host.as_deref());
-        let direct =
+        let proxied_host = proxied_origin.and_then(|proxied_origin| proxied_origin.host.as_deref());
+        let own_host =
             || uri.authority().map(|authority| authority.as_str()).or_else(|| headers.get(HOST)?.to_str().ok());
-        Some(Origin::new(scheme, named.or_else(direct)?))
+        Some(Origin::new(scheme, proxied_host.or_else(own_host)?))
     }
 
     /// Whether the request comes from our own pages, or from a client that is not a browser.
@@ -100,8 +100,8 @@ impl PublicEndpoint<'_> {
             return matches!(site, "same-origin" | "none");
         }
         let Some(origin) = text(ORIGIN.as_str()) else { return true };
-        let own = self.origin(headers, uri, extensions);
-        own.is_some() && Origin::of_url(origin) == own
+        let own_origin = self.origin(headers, uri, extensions);
+        own_origin.is_some() && Origin::of_url(origin) == own_origin
     }
 }
 

@@ -84,9 +84,9 @@ impl Drop for OpenConnection {
 
 impl ConnectionTable {
     fn forget(&mut self, network: IpAddr, number: u64) {
-        if let Some(own) = self.unauthenticated.get_mut(&network) {
-            own.remove(&number);
-            if own.is_empty() {
+        if let Some(of_network) = self.unauthenticated.get_mut(&network) {
+            of_network.remove(&number);
+            if of_network.is_empty() {
                 self.unauthenticated.remove(&network);
             }
         }
@@ -95,11 +95,11 @@ impl ConnectionTable {
     /// Closes the oldest unauthenticated connection of an address, leaving out connections with a request that the server works on.
     /// `false` if there is none to close.
     fn evict(&mut self, network: IpAddr) -> bool {
-        let own = self.unauthenticated.get(&network).into_iter().flat_map(BTreeMap::values);
-        let mut idle = own.filter(|connection| connection.0.busy.load(Ordering::Relaxed) == 0);
-        let Some(found) = idle.next().cloned() else { return false };
-        found.0.evicted.cancel();
-        self.forget(network, found.0.number);
+        let unauthenticated = self.unauthenticated.get(&network).into_iter().flat_map(BTreeMap::values);
+        let mut idle = unauthenticated.filter(|connection| connection.0.busy.load(Ordering::Relaxed) == 0);
+        let Some(oldest_idle) = idle.next().cloned() else { return false };
+        oldest_idle.0.evicted.cancel();
+        self.forget(network, oldest_idle.0.number);
         true
     }
 
@@ -137,8 +137,8 @@ impl Peers {
     pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<OpenConnection> {
         let network = network_of(address);
         let mut connections = self.lock_connections();
-        let own = connections.unauthenticated.get(&network).map_or(0, BTreeMap::len);
-        if own >= self.limits.connections_per_address && !self.trusted.contains(address) {
+        let unauthenticated_count = connections.unauthenticated.get(&network).map_or(0, BTreeMap::len);
+        if unauthenticated_count >= self.limits.connections_per_address && !self.trusted.contains(address) {
             self.log_limit(Limit::ConnectionsPerAddress, address);
             if !connections.evict(network) {
                 return None;

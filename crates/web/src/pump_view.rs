@@ -150,8 +150,8 @@ async fn with_groups<Q>(call: &Call<Q>, items: Vec<Item>, groups: &[Run]) -> Res
         .filter(|run| !owners.contains_key(run))
         .collect();
     if !others.is_empty() {
-        let found = call.engine().store().runs(&others.into_iter().collect::<Vec<_>>()).await?;
-        let seen = found.into_iter().filter(|run| call.may_view(run.app));
+        let runs = call.engine().store().runs(&others.into_iter().collect::<Vec<_>>()).await?;
+        let seen = runs.into_iter().filter(|run| call.may_view(run.app));
         owners.extend(seen.map(|run| (run.id, run.for_reader())));
     }
     let with_group = |item: Item| {

@@ -96,14 +96,14 @@ impl RefusedLines {
             let count = total.saturating_sub(logged);
             (count > 0).then_some(UnloggedRequests { client, status, count })
         };
-        let mut found: Vec<UnloggedRequests> = ended_period.by_client.into_iter().filter_map(left_out).collect();
-        found.sort_by_key(|one| std::cmp::Reverse(one.count));
+        let mut unlogged: Vec<UnloggedRequests> = ended_period.by_client.into_iter().filter_map(left_out).collect();
+        unlogged.sort_by_key(|one| std::cmp::Reverse(one.count));
         let mut others = BTreeMap::<u16, u64>::new();
-        for one in found.drain(SUMMARY_COUNT_MAX.min(found.len())..) {
+        for one in unlogged.drain(SUMMARY_COUNT_MAX.min(unlogged.len())..) {
             *others.entry(one.status).or_default() += one.count;
         }
-        found.extend(others.into_iter().map(|(status, count)| UnloggedRequests { client: None, status, count }));
-        found
+        unlogged.extend(others.into_iter().map(|(status, count)| UnloggedRequests { client: None, status, count }));
+        unlogged
     }
 }
 

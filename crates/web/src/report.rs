@@ -159,27 +159,28 @@ pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Resu
         let apps = visible_apps(call, app);
         let (namespace, from, to) = (call.namespace.id, range.from, range.to);
         let asked = FailureQuery { namespace, jobs, apps: apps.as_deref(), from, to, limit: FAILURE_ROWS };
-        let mut found = reports::failures(call.engine().node(), asked).await?;
-        named_jobs::conceal_names(call, found.iter_mut().map(|failure| &mut failure.message).collect()).await?;
-        Ok::<_, Problem>(found)
+        let mut failure_groups = reports::failures(call.engine().node(), asked).await?;
+        named_jobs::conceal_names(call, failure_groups.iter_mut().map(|failure| &mut failure.message).collect())
+            .await?;
+        Ok::<_, Problem>(failure_groups)
     };
-    let (found, (rows, mut total), failures) = if query.job.is_some() || query.by == GroupBy::Label {
-        let found = find.await?;
+    let (found_groups, (rows, mut total), failures) = if query.job.is_some() || query.by == GroupBy::Label {
+        let found_groups = find.await?;
         let (counts, failures) =
-            try_join(count_rows(call, kind, range, &found), failures(found.jobs.as_deref())).await?;
-        (found, counts, failures)
+            try_join(count_rows(call, kind, range, &found_groups), failures(found_groups.jobs.as_deref())).await?;
+        (found_groups, counts, failures)
     } else {
         // Failures of whole apps do not need the list of jobs. They take longest to read, so they are read concurrently with the counts.
         let counted = async {
-            let found = find.await?;
-            let counts = count_rows(call, kind, range, &found).await?;
-            Ok::<_, Problem>((found, counts))
+            let found_groups = find.await?;
+            let counts = count_rows(call, kind, range, &found_groups).await?;
+            Ok::<_, Problem>((found_groups, counts))
         };
-        let ((found, counts), failures) = try_join(counted, failures(None)).await?;
-        (found, counts, failures)
+        let ((found_groups, counts), failures) = try_join(counted, failures(None)).await?;
+        (found_groups, counts, failures)
     };
     let total = total.pop().ok_or_else(|| Problem::new(Code::Internal, "a report has no sum"))?;
-    let (is_cut, next_cursor) = (found.is_cut, found.next_cursor);
+    let (is_cut, next_cursor) = (found_groups.is_cut, found_groups.next_cursor);
     Ok(Report { range, total, rows, failures, is_cut, next_cursor })
 }
 
@@ -210,17 +211,17 @@ async fn count_rows<Q>(
     call: &Call<Q>,
     kind: PointKind,
     range: ReportRange,
-    found: &ReportGroups,
+    report_groups: &ReportGroups,
 ) -> Result<(Vec<Row>, Vec<Row>), Problem> {
     let node = call.engine().node();
-    let (of, owners) = found.all.clone().unwrap_or_else(|| {
-        let owners = found.groups.iter().flat_map(|group| group.owners.iter().copied()).collect();
+    let (kind_of_total, owners) = report_groups.all.clone().unwrap_or_else(|| {
+        let owners = report_groups.groups.iter().flat_map(|group| group.owners.iter().copied()).collect();
         (kind, owners)
     });
-    let all = [Group { name: call.namespace.name.clone(), app: None, owners }];
-    let whole = ReportRange { period: Period::Total, ..range };
-    let rows = reports::rows(node, kind, &found.groups, range);
-    Ok(try_join(rows, reports::rows(node, of, &all, whole)).await?)
+    let namespace_group = [Group { name: call.namespace.name.clone(), app: None, owners }];
+    let total_range = ReportRange { period: Period::Total, ..range };
+    let rows = reports::rows(node, kind, &report_groups.groups, range);
+    Ok(try_join(rows, reports::rows(node, kind_of_total, &namespace_group, total_range)).await?)
 }
 
 /// The app if one is named, else the apps that the caller may see; `None` for all.
@@ -268,13 +269,13 @@ async fn find_groups<Q: Sync>(
 ) -> Result<ReportGroups, Problem> {
     let store = call.engine().store();
     let apps = visible_apps(call, app);
-    let whole = |apps: &Option<Vec<AppId>>| match apps {
+    let namespace_owners = |apps: &Option<Vec<AppId>>| match apps {
         None => (PointKind::Namespace, vec![(call.namespace.id.get(), Timestamp::EPOCH)]),
         Some(apps) => (PointKind::App, apps.iter().map(|app| (app.get(), Timestamp::EPOCH)).collect()),
     };
     match query.by {
         GroupBy::Namespace => {
-            let (_, owners) = whole(&apps);
+            let (_, owners) = namespace_owners(&apps);
             let group = Group { name: call.namespace.name.clone(), app: None, owners };
             let is_cut = group.owners.len() > group_max;
             Ok(ReportGroups { groups: vec![group], is_cut, ..ReportGroups::default() })
@@ -290,18 +291,18 @@ async fn find_groups<Q: Sync>(
                 app: None,
             };
             let groups = visible_apps.into_iter().map(group).collect();
-            Ok(ReportGroups { groups, all: Some(whole(&apps)), is_cut, ..ReportGroups::default() })
+            Ok(ReportGroups { groups, all: Some(namespace_owners(&apps)), is_cut, ..ReportGroups::default() })
         }
-        GroupBy::Job => job_groups(call, query, (app, range, group_max)).await.map(|found| {
-            let all = if query.job.is_some() { None } else { Some(whole(&apps)) };
-            let jobs = query.job.as_ref().map(|_| owners_of(&found.groups));
-            ReportGroups { all, jobs, ..found }
+        GroupBy::Job => job_groups(call, query, (app, range, group_max)).await.map(|report_groups| {
+            let all = if query.job.is_some() { None } else { Some(namespace_owners(&apps)) };
+            let jobs = query.job.as_ref().map(|_| owners_of(&report_groups.groups));
+            ReportGroups { all, jobs, ..report_groups }
         }),
         GroupBy::Label => {
             debug_assert_eq!(kind, PointKind::Job, "labels belong to jobs");
-            let found = label_groups(call, query, (app, range, group_max)).await?;
-            let jobs = Some(owners_of(&found.groups));
-            Ok(ReportGroups { jobs, ..found })
+            let report_groups = label_groups(call, query, (app, range, group_max)).await?;
+            let jobs = Some(owners_of(&report_groups.groups));
+            Ok(ReportGroups { jobs, ..report_groups })
         }
     }
 }
@@ -323,9 +324,9 @@ async fn job_groups<Q: Sync>(
     };
     if let Some(job) = &query.job {
         name::check(job).map_err(|message| invalid_parameter("job", message))?;
-        let found = call.engine().store().jobs_named(call.namespace.id, &[job.as_str()]).await?;
+        let jobs = call.engine().store().jobs_named(call.namespace.id, &[job.as_str()]).await?;
         let is_its = |app_of: AppId| call.may_view(app_of) && app.is_none_or(|app| app == app_of);
-        let Some(record) = found.into_iter().find(|record| is_its(record.app)) else {
+        let Some(record) = jobs.into_iter().find(|record| is_its(record.app)) else {
             let detail = format!("there is no job {} in namespace {}", quoted_input(job), call.namespace.name);
             return Err(Problem::new(Code::JobNotFound, detail));
         };
@@ -334,23 +335,23 @@ async fn job_groups<Q: Sync>(
         return Ok(ReportGroups { groups: vec![group], ..ReportGroups::default() });
     }
     let limit = group_max.min(usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX));
-    let (mut seen, mut looked_at, mut has_more) = (Vec::new(), 0, true);
-    while has_more && seen.len() < limit && looked_at < LOOKED_AT_MAX {
-        let wanted = u32::try_from(limit - seen.len()).unwrap_or(READ_COUNT).min(READ_COUNT);
-        let page = call.engine().store().watched_jobs(call.namespace.id, app, &after, wanted).await?;
-        has_more = page.len() == usize::try_from(wanted).unwrap_or(usize::MAX);
+    let (mut visible_jobs, mut looked_at, mut has_more) = (Vec::new(), 0, true);
+    while has_more && visible_jobs.len() < limit && looked_at < LOOKED_AT_MAX {
+        let read_count = u32::try_from(limit - visible_jobs.len()).unwrap_or(READ_COUNT).min(READ_COUNT);
+        let page = call.engine().store().watched_jobs(call.namespace.id, app, &after, read_count).await?;
+        has_more = page.len() == usize::try_from(read_count).unwrap_or(usize::MAX);
         looked_at += page.len();
         after = page.last().map_or(after, |last| last.name.clone());
-        seen.extend(page.into_iter().filter(|job| call.may_view(job.app)));
+        visible_jobs.extend(page.into_iter().filter(|job| call.may_view(job.app)));
     }
-    let from = visible_since(call, &seen, range).await?;
+    let from = visible_since(call, &visible_jobs, range).await?;
     let group = |job: WatchedJob| Group {
         owners: vec![(job.id.get(), from.get(&job.id).copied().unwrap_or(range.from))],
         name: job.name,
         app: Some(job.app_name),
     };
     let next_cursor = has_more.then(|| listing.cursor(&after));
-    Ok(ReportGroups { groups: seen.into_iter().map(group).collect(), next_cursor, ..ReportGroups::default() })
+    Ok(ReportGroups { groups: visible_jobs.into_iter().map(group).collect(), next_cursor, ..ReportGroups::default() })
 }
 
 /// The instants from which the caller may see the counts of these jobs. Empty for a caller who may see the whole namespace.
@@ -378,7 +379,7 @@ async fn label_groups<Q: Sync>(
 ) -> Result<ReportGroups, Problem> {
     let label = query.label.as_deref().unwrap_or_default();
     let (key, wanted_value) = label.split_once('=').map_or((label, None), |(key, value)| (key, Some(value)));
-    let (mut found, mut after, mut looked_at) = (Vec::new(), String::new(), 0);
+    let (mut jobs, mut after, mut looked_at) = (Vec::new(), String::new(), 0);
     let mut is_cut = false;
     loop {
         let page = call.engine().store().watched_jobs(call.namespace.id, app, &after, READ_COUNT).await?;
@@ -389,9 +390,9 @@ async fn label_groups<Q: Sync>(
             job.labels.get(key).is_some_and(|value| wanted_value.is_none_or(|wanted_value| wanted_value == value))
                 && call.may_view(job.app)
         };
-        found.extend(page.into_iter().filter(has));
-        if found.len() > group_max {
-            found.truncate(group_max);
+        jobs.extend(page.into_iter().filter(has));
+        if jobs.len() > group_max {
+            jobs.truncate(group_max);
             is_cut = true;
         } else if !is_last && looked_at >= LOOKED_AT_MAX {
             is_cut = true;
@@ -400,9 +401,9 @@ async fn label_groups<Q: Sync>(
             break;
         }
     }
-    let from = visible_since(call, &found, range).await?;
+    let from = visible_since(call, &jobs, range).await?;
     let mut groups: BTreeMap<String, Group> = BTreeMap::new();
-    for job in found {
+    for job in jobs {
         let Some(value) = job.labels.get(key) else { continue };
         let group = groups.entry(value.clone()).or_insert_with(|| Group { name: value.clone(), ..Group::default() });
         group.owners.push((job.id.get(), from.get(&job.id).copied().unwrap_or(range.from)));

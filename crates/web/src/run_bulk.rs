@@ -82,10 +82,10 @@ impl RunAction {
 pub(crate) async fn select_runs<Q>(
     call: &Call<Q>,
     action: RunAction,
-    chosen: RunSelection,
+    selection: RunSelection,
 ) -> Result<SelectedRuns, Problem> {
     let store = call.engine().store();
-    let (mut runs, has_more, after) = match chosen {
+    let (mut runs, has_more, after) = match selection {
         RunSelection::Ids(mut ids) => {
             ids.sort_unstable();
             ids.dedup();
@@ -106,14 +106,14 @@ pub(crate) async fn select_runs<Q>(
             }
             search.statuses = statuses;
             search.limit = u32::try_from(BULK_RUN_COUNT_MAX).unwrap_or(u32::MAX) + 1;
-            let mut found = store.search_runs(call.namespace.id, &search).await?;
-            let is_full = found.runs.len() > BULK_RUN_COUNT_MAX;
-            found.runs.truncate(BULK_RUN_COUNT_MAX);
+            let mut searched = store.search_runs(call.namespace.id, &search).await?;
+            let is_full = searched.runs.len() > BULK_RUN_COUNT_MAX;
+            searched.runs.truncate(BULK_RUN_COUNT_MAX);
             let after = match is_full {
-                true => found.runs.last().map(|run| run.id),
-                false => found.stopped_at.filter(|_| can_continue(&search)),
+                true => searched.runs.last().map(|run| run.id),
+                false => searched.stopped_at.filter(|_| can_continue(&search)),
             };
-            (found.runs, is_full || found.stopped_at.is_some(), after)
+            (searched.runs, is_full || searched.stopped_at.is_some(), after)
         }
     };
     let count = runs.len();

@@ -262,7 +262,7 @@ async fn labelled_jobs<Q>(call: &Call<Q>, filter: &Filter) -> Result<Option<Vec<
     if filter.labels.is_empty() {
         return Ok(None);
     }
-    let mut found = read_board(call).await?.ids_labelled(filter, call.visible_apps().as_deref());
-    found.sort_unstable();
-    Ok(Some(found))
+    let mut labelled_jobs = read_board(call).await?.ids_labelled(filter, call.visible_apps().as_deref());
+    labelled_jobs.sort_unstable();
+    Ok(Some(labelled_jobs))
 }

@@ -71,13 +71,13 @@ impl HttpBody for SendingBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let rest = u64::try_from(self.rest.len()).unwrap_or(u64::MAX);
+        let unsent_len = u64::try_from(self.rest.len()).unwrap_or(u64::MAX);
         let inner = self.body.size_hint();
-        let mut hint = SizeHint::new();
-        hint.set_lower(inner.lower().saturating_add(rest));
+        let mut size_hint = SizeHint::new();
+        size_hint.set_lower(inner.lower().saturating_add(unsent_len));
         if let Some(upper) = inner.upper() {
-            hint.set_upper(upper.saturating_add(rest));
+            size_hint.set_upper(upper.saturating_add(unsent_len));
         }
-        hint
+        size_hint
     }
 }

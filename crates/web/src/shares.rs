@@ -57,8 +57,8 @@ fn semaphore_of(
     count: usize,
 ) -> Arc<Semaphore> {
     let mut semaphores = semaphores.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(found) = semaphores.get(&caller).and_then(Weak::upgrade) {
-        return found;
+    if let Some(existing) = semaphores.get(&caller).and_then(Weak::upgrade) {
+        return existing;
     }
     if semaphores.len() >= QUEUE_COUNT_MAX {
         semaphores.retain(|_, semaphore| semaphore.strong_count() > 0);
@@ -71,23 +71,23 @@ fn semaphore_of(
 /// Waits until there is room for a list of `len` bytes. The sum of all lists in memory has a limit.
 pub(crate) async fn apply_room(web: &Web, caller: CallerKey, len: usize) -> Result<ApplyRoom, Problem> {
     let rooms = &web.permits.shares.apply_room;
-    let own_max = APPLY_LEN_MAX / 1024;
-    let size = u32::try_from(len.div_ceil(1024).clamp(1, own_max)).unwrap_or(u32::MAX);
+    let caller_max = APPLY_LEN_MAX / 1024;
+    let size = u32::try_from(len.div_ceil(1024).clamp(1, caller_max)).unwrap_or(u32::MAX);
     let end = Instant::now() + TURN_TIMEOUT;
-    let own = semaphore_of(&rooms.by_caller, caller, own_max).acquire_many_owned(size);
-    let Ok(Ok(own)) = timeout_at(end, own).await else {
+    let caller_permit = semaphore_of(&rooms.by_caller, caller, caller_max).acquire_many_owned(size);
+    let Ok(Ok(caller_permit)) = timeout_at(end, caller_permit).await else {
         web.engine.limit_reached(Limit::AppliesPerCaller, &caller);
         return Err(too_many_problem(
             "lists of yours are being applied that take the memory for it; wait for one to end",
             5,
         ));
     };
-    let Ok(Ok(all)) = timeout_at(end, Arc::clone(&rooms.all_callers).acquire_many_owned(size)).await else {
+    let Ok(Ok(server_permit)) = timeout_at(end, Arc::clone(&rooms.all_callers).acquire_many_owned(size)).await else {
         web.engine.limit_reached(Limit::Applies, &caller);
         let detail = "lists are being applied that take the memory for it; try again, or send a shorter list";
         return Err(Problem::overloaded(detail, 5));
     };
-    Ok(ApplyRoom { _own: own, _all: all })
+    Ok(ApplyRoom { _own: caller_permit, _all: server_permit })
 }
 
 /// Waits for the caller's turn to read. Each caller may read with only a few requests concurrently, so that it cannot occupy all
@@ -108,29 +108,29 @@ pub(crate) async fn wait_for_turn(web: &Web, caller: CallerKey) -> Result<OwnedS
 /// Takes a share for heavy work of a caller. The share must live until the work has ended.
 pub(crate) fn take_heavy_work_share(web: &Web, what: HeavyWork, caller: CallerKey) -> Result<HeavyWorkShare, Problem> {
     let limits = &web.config.limits;
-    let (words, own_max, all_max, own_limit, all_limit) = match what {
+    let (words, caller_max, server_max, own_limit, all_limit) = match what {
         HeavyWork::Export => {
-            let (own, all) = (Limit::ExportsPerCaller, Limit::Exports);
-            ("exports", limits.exports_per_caller, limits.exports, own, all)
+            let (caller_limit, server_limit) = (Limit::ExportsPerCaller, Limit::Exports);
+            ("exports", limits.exports_per_caller, limits.exports, caller_limit, server_limit)
         }
         HeavyWork::Apply => {
-            let (own, all) = (Limit::AppliesPerCaller, Limit::Applies);
-            ("applied lists", limits.applies_per_caller, limits.applies, own, all)
+            let (caller_limit, server_limit) = (Limit::AppliesPerCaller, Limit::Applies);
+            ("applied lists", limits.applies_per_caller, limits.applies, caller_limit, server_limit)
         }
     };
     let tally = &web.permits.shares.heavy_work;
-    let own = tally.take((what, Some(caller)), 1, own_max).ok_or_else(|| {
+    let caller_limit = tally.take((what, Some(caller)), 1, caller_max).ok_or_else(|| {
         web.engine.limit_reached(own_limit, &caller);
         too_many_problem(
-            &format!("a caller may have {own_max} {words} on one server at the same time; wait for one to end"),
+            &format!("a caller may have {caller_max} {words} on one server at the same time; wait for one to end"),
             5,
         )
     })?;
-    let all = tally.take((what, None), 1, all_max).ok_or_else(|| {
+    let server_limit = tally.take((what, None), 1, server_max).ok_or_else(|| {
         web.engine.limit_reached(all_limit, &caller);
-        Problem::overloaded(&format!("this server has {all_max} {words} in progress, its maximum; try again"), 5)
+        Problem::overloaded(&format!("this server has {server_max} {words} in progress, its maximum; try again"), 5)
     })?;
-    Ok(HeavyWorkShare { _own: own, _all: all })
+    Ok(HeavyWorkShare { _own: caller_limit, _all: server_limit })
 }
 
 /// Counts the bytes of an answer until its client has read it. If too many bytes are unread, the answer is replaced by a refusal, except
@@ -143,17 +143,17 @@ pub(crate) fn count_answer(web: &Web, caller: CallerKey, is_change: bool, mut re
     let is_change = is_change && response.extensions().get::<DryRunAnswer>().is_none();
     let size = if is_change { usize::MAX } else { web.config.limits.answer_size };
     let answers = &web.permits.shares.answers;
-    let Some(own) = answers.take(Some(caller), len, size / 2) else {
+    let Some(caller_share) = answers.take(Some(caller), len, size / 2) else {
         web.engine.limit_reached(Limit::AnswerSize, &caller);
         let detail = "your unread answers take too much memory; read them first";
         return too_many_problem(detail, 2).into_response();
     };
-    let Some(all) = answers.take(None, len, size) else {
+    let Some(server_share) = answers.take(None, len, size) else {
         web.engine.limit_reached(Limit::AnswerSize, &caller);
         return Problem::overloaded("too many bytes of answers are being sent; try again", 2).into_response();
     };
     let before = response.extensions_mut().remove::<ReleasedAtEnd>();
-    response.extensions_mut().insert(ReleasedAtEnd::new((own, all, before)));
+    response.extensions_mut().insert(ReleasedAtEnd::new((caller_share, server_share, before)));
     response
 }
 

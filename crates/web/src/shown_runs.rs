@@ -141,15 +141,15 @@ pub(crate) async fn rows_of_groups<Q>(call: &Call<Q>, groups: &[Run]) -> Result<
 }
 
 /// The shards of a broadcast, in order.
-pub(crate) async fn shard_runs<Q>(call: &Call<Q>, whole: &Run) -> Result<Vec<Run>, Problem> {
+pub(crate) async fn shard_runs<Q>(call: &Call<Q>, broadcast: &Run) -> Result<Vec<Run>, Problem> {
     let mut shards = Vec::new();
-    let mut query = RunQuery { parent: Some(whole.id), limit: PAGE_LEN, ..RunQuery::default() };
+    let mut query = RunQuery { parent: Some(broadcast.id), limit: PAGE_LEN, ..RunQuery::default() };
     while shards.len() < SHARD_COUNT_MAX {
-        let page = call.engine().store().list_runs(whole.namespace, &query).await?;
+        let page = call.engine().store().list_runs(broadcast.namespace, &query).await?;
         query.after = page.last().map(|run| run.id);
         let is_last = page.len() < usize::try_from(PAGE_LEN).unwrap_or(usize::MAX);
         // A repeat of the broadcast is also among its children.
-        shards.extend(page.into_iter().filter(|run| run.shard_index != ROOT_SHARD && run.fire_at == whole.fire_at));
+        shards.extend(page.into_iter().filter(|run| run.shard_index != ROOT_SHARD && run.fire_at == broadcast.fire_at));
         if is_last {
             break;
         }

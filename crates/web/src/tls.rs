@@ -121,14 +121,14 @@ impl FileWatcher {
 
     /// Reads the files, unless they are the ones in use. Files that cannot be used are read again at each check, since the cause may
     /// disappear without a change of the files.
-    fn check<T>(&mut self, found: Stamps, read: impl FnOnce() -> Result<T, TlsError>) -> CheckResult<T> {
-        if found == self.used_stamps {
+    fn check<T>(&mut self, stamps: Stamps, read: impl FnOnce() -> Result<T, TlsError>) -> CheckResult<T> {
+        if stamps == self.used_stamps {
             self.error = None;
             return CheckResult::Nothing;
         }
         match read() {
             Ok(new) => {
-                *self = Self::new(found);
+                *self = Self::new(stamps);
                 CheckResult::Changed(new)
             }
             Err(error) => {
@@ -189,8 +189,8 @@ impl Tls {
 
 fn file_stamps(files: &TlsFiles) -> Stamps {
     let stamp = |path: &Path| -> io::Result<(SystemTime, u64)> {
-        let found = fs::metadata(path)?;
-        Ok((found.modified()?, found.len()))
+        let metadata = fs::metadata(path)?;
+        Ok((metadata.modified()?, metadata.len()))
     };
     [Some(&files.cert), Some(&files.key), files.client_ca.as_ref()]
         .into_iter()
@@ -232,9 +232,9 @@ fn read_files(files: &TlsFiles) -> Result<(Arc<ServerConfig>, Vec<CertificateDer
 
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let failed = |source| TlsError::Read { path: path.to_owned(), source };
-    let found = CertificateDer::pem_file_iter(path).map_err(failed)?;
-    let found = found.collect::<Result<Vec<_>, _>>().map_err(failed)?;
-    if found.is_empty() { Err(TlsError::Empty { path: path.to_owned() }) } else { Ok(found) }
+    let certificates = CertificateDer::pem_file_iter(path).map_err(failed)?;
+    let certificates = certificates.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+    if certificates.is_empty() { Err(TlsError::Empty { path: path.to_owned() }) } else { Ok(certificates) }
 }
 
 #[cfg(test)]

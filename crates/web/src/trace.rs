@@ -41,8 +41,8 @@ pub(crate) fn begin(request_id: &str, method: &Method, headers: &HeaderMap) -> (
     span.record("otel.name", method.as_str());
     span.record("otel.kind", "server");
     span.set_attribute("http.request.method", method.as_str().to_owned());
-    let own = parent_of(span.context().span().span_context());
-    (span, Trace(own.or(caller)))
+    let own_span = parent_of(span.context().span().span_context());
+    (span, Trace(own_span.or(caller)))
 }
 
 /// Names the span after its route, when the route is known.

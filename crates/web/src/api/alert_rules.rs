@@ -239,17 +239,18 @@ pub(crate) async fn try_rule<Q>(call: &Call<Q>, spec: &RuleSpec) -> Result<DryRu
 }
 
 /// The rule with this name, if the caller may see it.
-pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<RuleRecord, Problem> {
-    let missing = || {
-        let detail = format!("there is no alert rule {} in namespace {}", quoted_input(wanted), call.namespace.name);
+pub(crate) async fn find<Q>(call: &Call<Q>, name: &str) -> Result<RuleRecord, Problem> {
+    let not_found = || {
+        let detail = format!("there is no alert rule {} in namespace {}", quoted_input(name), call.namespace.name);
         Problem::new(Code::AlertRuleNotFound, detail)
     };
-    if name::check(wanted).is_err() {
-        return Err(missing());
+    if name::check(name).is_err() {
+        return Err(not_found());
     }
-    let found = visible_rules(call).await?.into_iter().find(|record| record.spec.name == wanted).ok_or_else(missing)?;
-    call.check(None, missing)?;
-    Ok(found)
+    let record =
+        visible_rules(call).await?.into_iter().find(|record| record.spec.name == name).ok_or_else(not_found)?;
+    call.check(None, not_found)?;
+    Ok(record)
 }
 
 async fn rule_json<'a, Q: Sync>(call: &'a Call<Q>, record: &'a RuleRecord) -> Result<RuleJson<'a>, Problem> {

@@ -180,8 +180,8 @@ fn executor_count(call: &Call, app: AppId) -> usize {
 /// The handlers that the app's online executors have.
 async fn handlers(call: Call, Named(app, ..): Named<path::App>) -> Result<Response, Problem> {
     let app = find_app(&call, &app).await?;
-    let found = jobs::handlers(call.engine(), app);
-    let items = found.iter().map(|handler| HandlerJson {
+    let handlers = jobs::handlers(call.engine(), app);
+    let items = handlers.iter().map(|handler| HandlerJson {
         name: &handler.name,
         executors: &handler.executors,
         params_schema: handler.params_schema.as_ref().map(|schema| schema.document()),
@@ -192,8 +192,8 @@ async fn handlers(call: Call, Named(app, ..): Named<path::App>) -> Result<Respon
 /// The errors in the jobs that the app's executors declare in their code. Only executors that are online at this node count.
 async fn declaration_problems(call: Call, Named(app, ..): Named<path::App>) -> Result<Response, Problem> {
     let app = find_app(&call, &app).await?;
-    let found = call.engine().declaration_problems(app);
-    let items = found.iter().map(|problem| ProblemJson {
+    let problems = call.engine().declaration_problems(app);
+    let items = problems.iter().map(|problem| ProblemJson {
         job: &problem.job,
         pointer: &problem.pointer,
         message: &problem.message,

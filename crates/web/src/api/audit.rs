@@ -147,16 +147,16 @@ pub(super) fn routes() -> Routes {
 
 /// Refuses a namespace that does not exist, unless entries name it: those about a deleted namespace stay.
 pub(crate) async fn check_namespace(call: &GlobalCall<ReadAudit>) -> Result<(), Problem> {
-    let Some(wanted) = &call.query.wanted.namespace else { return Ok(()) };
+    let Some(name) = &call.query.wanted.namespace else { return Ok(()) };
     let store = call.engine().store();
     let namespaces = store.namespaces().await?;
-    let of_it = AuditQuery { namespace: Some(wanted.clone()), limit: 1, ..AuditQuery::default() };
-    if namespaces.iter().any(|one| one.name == *wanted) || !store.audit(&of_it).await?.is_empty() {
+    let entries_of_namespace = AuditQuery { namespace: Some(name.clone()), limit: 1, ..AuditQuery::default() };
+    if namespaces.iter().any(|one| one.name == *name) || !store.audit(&entries_of_namespace).await?.is_empty() {
         return Ok(());
     }
     let names: Vec<&str> = namespaces.iter().take(NAMED_MAX).map(|one| one.name.as_str()).collect();
     let message =
-        format!("{} is neither a namespace nor in any entry; namespaces: {}", quoted_input(wanted), names.join(", "));
+        format!("{} is neither a namespace nor in any entry; namespaces: {}", quoted_input(name), names.join(", "));
     Err(Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("in", "invalid_value", message)]))
 }
 
@@ -174,9 +174,9 @@ async fn list(call: GlobalCall<ReadAudit>, headers: HeaderMap) -> Result<Respons
     while let Some(count) = page.next_row_count() {
         // Reads one entry more than the page needs, to detect whether there are more.
         query.limit = count + 1;
-        let mut found = call.engine().store().audit(&query).await?;
-        let has_more = cut_to_page(&mut found, count).is_some();
-        for entry in &found {
+        let mut entries = call.engine().store().audit(&query).await?;
+        let has_more = cut_to_page(&mut entries, count).is_some();
+        for entry in &entries {
             if !page.add(&EntryJson::from(entry))? {
                 return page.answer(query.after.map(|last| listing.cursor(last)));
             }

@@ -261,16 +261,16 @@ async fn list_dependents(call: Call<PageQuery>, Named(name, ..): Named<path::Cal
         return Err(invalid_cursor("does not hold a name"));
     }
     let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
-    let seen = call.visible_apps();
+    let visible_apps = call.visible_apps();
     let mut dependents =
-        calendars::dependents(call.engine(), &record, seen.as_deref(), after.as_ref(), limit + 1).await?;
+        calendars::dependents(call.engine(), &record, visible_apps.as_deref(), after.as_ref(), limit + 1).await?;
     let next = cut_to_page(&mut dependents, call.query.limit).cloned();
-    let show = |user: CalendarDependent| match user {
+    let user_json = |user: CalendarDependent| match user {
         CalendarDependent::Calendar(name) => CalendarUserJson { kind: "calendar".to_owned(), name },
         CalendarDependent::Job(name) => CalendarUserJson { kind: "job".to_owned(), name },
     };
-    let next_cursor = next.map(|user| listing.cursor(show(user)));
-    json_response(StatusCode::OK, &Page { items: dependents.into_iter().map(show).collect(), next_cursor })
+    let next_cursor = next.map(|user| listing.cursor(user_json(user)));
+    json_response(StatusCode::OK, &Page { items: dependents.into_iter().map(user_json).collect(), next_cursor })
 }
 
 /// Parses a calendar. The name may be left out; if it is given, it must equal the name in the path.
@@ -321,14 +321,14 @@ fn calendar_response<Q>(call: &Call<Q>, status: StatusCode, record: &CalendarRec
 }
 
 /// The calendar with this name in the namespace of the call.
-pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<CalendarRecord, Problem> {
-    let found = calendars::find(call.engine(), call.namespace.id, wanted).await?;
-    let detail = || format!("there is no calendar {} in namespace {}", quoted_input(wanted), call.namespace.name);
-    let missing = || Problem::new(Code::CalendarNotFound, detail());
-    let found = found.ok_or_else(missing)?;
-    call.check(None, missing)?;
-    call.note.before(&found.spec);
-    Ok(found)
+pub(crate) async fn find<Q>(call: &Call<Q>, name: &str) -> Result<CalendarRecord, Problem> {
+    let record = calendars::find(call.engine(), call.namespace.id, name).await?;
+    let detail = || format!("there is no calendar {} in namespace {}", quoted_input(name), call.namespace.name);
+    let not_found = || Problem::new(Code::CalendarNotFound, detail());
+    let record = record.ok_or_else(not_found)?;
+    call.check(None, not_found)?;
+    call.note.before(&record.spec);
+    Ok(record)
 }
 
 impl From<CalendarError> for Problem {
@@ -348,9 +348,9 @@ impl From<CalendarError> for Problem {
 
 fn in_use_problem(calendars: &[String], jobs: &[String], job_count: u64) -> Problem {
     let names = |kind: &str, names: &[String], count: u64| {
-        let shown = names.iter().take(NAMED_COUNT_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let name_list = names.iter().take(NAMED_COUNT_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
         let more = if count > u64::try_from(NAMED_COUNT_MAX).unwrap_or(0) { ", …" } else { "" };
-        (count > 0).then(|| format!("{} ({shown}{more})", counted(count, kind)))
+        (count > 0).then(|| format!("{} ({name_list}{more})", counted(count, kind)))
     };
     let calendar_count = u64::try_from(calendars.len()).unwrap_or(u64::MAX);
     let parts: Vec<String> =

@@ -206,11 +206,11 @@ async fn put(
         call.note.before(&channel_json(&call, before));
     }
     let new = NewChannel { name, kind, settings, secrets, lang, is_enabled: enabled, expected };
-    let saved = channels::save(call.engine(), &call.namespace, new).await?;
-    let shown = channel_json(&call, &saved.channel);
-    call.note.changed_to(&shown);
-    let status = if saved.is_new { StatusCode::CREATED } else { StatusCode::OK };
-    tagged(status, &saved.channel, &ChannelJson { signing_key: saved.signing_key, ..shown })
+    let outcome = channels::save(call.engine(), &call.namespace, new).await?;
+    let channel_body = channel_json(&call, &outcome.channel);
+    call.note.changed_to(&channel_body);
+    let status = if outcome.is_new { StatusCode::CREATED } else { StatusCode::OK };
+    tagged(status, &outcome.channel, &ChannelJson { signing_key: outcome.signing_key, ..channel_body })
 }
 
 /// The version of a channel: each save has another instant.
@@ -218,8 +218,8 @@ pub(crate) fn version(channel: &Channel) -> i64 {
     channel.updated_at.as_millis()
 }
 
-fn tagged(status: StatusCode, channel: &Channel, shown: &ChannelJson) -> Result<Response, Problem> {
-    let mut response = json_response(status, shown)?;
+fn tagged(status: StatusCode, channel: &Channel, body: &ChannelJson) -> Result<Response, Problem> {
+    let mut response = json_response(status, body)?;
     response.headers_mut().insert(ETAG, version_tag(version(channel)));
     Ok(response)
 }
@@ -301,8 +301,8 @@ pub(crate) async fn message_subjects<Q>(
         let names: Vec<&str> = names.into_iter().filter(|name| name::check(name).is_ok()).collect();
         let jobs = call.engine().store().jobs_named(call.namespace.id, &names).await?;
         let jobs = jobs.into_iter().filter(|job| call.may_view(job.app)).map(|job| job.spec.name);
-        let seen: BTreeSet<String> = jobs.chain(apps).chain([call.namespace.name.clone()]).collect();
-        for subject in subjects.values_mut().filter(|subject| !seen.contains(subject.as_str())) {
+        let visible_names: BTreeSet<String> = jobs.chain(apps).chain([call.namespace.name.clone()]).collect();
+        for subject in subjects.values_mut().filter(|subject| !visible_names.contains(subject.as_str())) {
             "…".clone_into(subject);
         }
     }
@@ -311,10 +311,10 @@ pub(crate) async fn message_subjects<Q>(
 
 /// The channel with this name in the namespace of the call.
 pub(crate) async fn find<Q>(call: &Call<Q>, name: &str) -> Result<Channel, Problem> {
-    let found = channels::find(call.engine(), call.namespace.id, name).await?;
-    let found = found.ok_or_else(|| missing_channel(call, name))?;
+    let channel = channels::find(call.engine(), call.namespace.id, name).await?;
+    let channel = channel.ok_or_else(|| missing_channel(call, name))?;
     call.check(None, || missing_channel(call, name))?;
-    Ok(found)
+    Ok(channel)
 }
 
 fn missing_channel<Q>(call: &Call<Q>, name: &str) -> Problem {

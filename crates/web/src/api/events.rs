@@ -257,12 +257,12 @@ impl Stream {
                 }
                 ListenResult::Events(events, cursor) => {
                     self.cursor = Some(cursor);
-                    let own =
+                    let matching_events =
                         events.iter().filter(|event| self.wanted.matches(event, &self.namespace, self.caller.caller()));
                     let block = |event: &Arc<Event>| {
                         self.format.block(Some(cursor.at_event(event)), event.kind.name(), &self.show(event))
                     };
-                    own.map(block).collect()
+                    matching_events.map(block).collect()
                 }
                 ListenResult::Nothing => String::new(),
                 ListenResult::TooSlow => return Some(self.end(End::TooSlow)),

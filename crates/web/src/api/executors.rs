@@ -150,40 +150,40 @@ pub(crate) async fn set_switch<Q>(
     (name, app): (&str, Option<&str>),
     switch: Switch,
 ) -> Result<(ExecutorJson, Switch), Problem> {
-    let given = given_name(name);
-    let missing = || {
+    let stable_name = given_name(name);
+    let not_found = || {
         let detail = match app {
             Some(app) => format!("there is no executor {} of app {}", quoted_input(name), quoted_input(app)),
             None => format!("there is no executor {}", quoted_input(name)),
         };
         Problem::new(Code::NotFound, detail)
     };
-    name::check(given).map_err(|_| missing())?;
+    name::check(stable_name).map_err(|_| not_found())?;
     let store = call.engine().store();
     let switches = store.switches().await?;
-    let mut named = listed_executors(call, &switches, call.engine().now() - SHOWN_FOR).await?;
-    named.retain(|one| given_name(&one.position.1) == given && app.is_none_or(|app| one.position.0 == app));
-    let apps: BTreeMap<String, AppId> = named.into_iter().map(|one| (one.position.0, one.app)).collect();
+    let mut candidates = listed_executors(call, &switches, call.engine().now() - SHOWN_FOR).await?;
+    candidates.retain(|one| given_name(&one.position.1) == stable_name && app.is_none_or(|app| one.position.0 == app));
+    let apps: BTreeMap<String, AppId> = candidates.into_iter().map(|one| (one.position.0, one.app)).collect();
     if apps.len() > 1 {
         let apps: Vec<&str> = apps.keys().map(String::as_str).collect();
         return Err(refuse_value("/app", format!("executors of {} have this name; name one app", apps.join(", "))));
     }
-    let (app_name, app) = apps.into_iter().next().ok_or_else(missing)?;
-    call.check(Some(app), missing)?;
-    let before = switches.of_executor(app, given).map_or(Switch::Active, |one| one.switch);
-    let its_count = switches.executors.iter().filter(|one| one.app == app).count();
-    if before == Switch::Active && switch != Switch::Active && its_count >= SWITCH_COUNT_MAX {
+    let (app_name, app) = apps.into_iter().next().ok_or_else(not_found)?;
+    call.check(Some(app), not_found)?;
+    let before = switches.of_executor(app, stable_name).map_or(Switch::Active, |one| one.switch);
+    let switched_off_count = switches.executors.iter().filter(|one| one.app == app).count();
+    if before == Switch::Active && switch != Switch::Active && switched_off_count >= SWITCH_COUNT_MAX {
         let message = format!("{SWITCH_COUNT_MAX} executors of app {app_name} are switched off, which is the most");
         return Err(refuse_value("/state", format!("{message}; activate some of them, or drain the app")));
     }
     call.note.before(&json!({"app": app_name, "state": before.as_str()}));
     call.note.changed_to(&json!({"app": app_name, "state": switch.as_str()}));
-    store.set_executor_switch(app, given, switch, call.engine().now()).await?;
+    store.set_executor_switch(app, stable_name, switch, call.engine().now()).await?;
     call.engine().poke_beat();
     match find(call, name, Some(&app_name)).await? {
         Some((_, executor)) => Ok((executor, before)),
         // The executor was listed only because it was switched off. Now that it is active, it is no longer listed.
-        None => Ok((ExecutorJson::of_switch(given.to_owned(), app_name, call.engine().now()), before)),
+        None => Ok((ExecutorJson::of_switch(stable_name.to_owned(), app_name, call.engine().now()), before)),
     }
 }
 
@@ -198,8 +198,8 @@ impl Fleet {
         let store = call.engine().store();
         let mut held_run_counts: HashMap<AppId, HashMap<String, u64>> = HashMap::new();
         let (counts, switches) = try_join(store.count_held(call.namespace.id), store.switches()).await?;
-        for one in counts {
-            held_run_counts.entry(one.app).or_default().insert(one.executor, one.count);
+        for held in counts {
+            held_run_counts.entry(held.app).or_default().insert(held.executor, held.count);
         }
         Ok(Self { switches, held_run_counts })
     }
@@ -240,21 +240,22 @@ pub(crate) async fn page<Q>(
     let mut all = listed_executors(call, &fleet.switches, since).await?;
     all.sort_by(|a, b| a.position.cmp(&b.position));
     let mut page_rows: Vec<ListedExecutor> =
-        all.into_iter().filter(|one| after.as_ref().is_none_or(|after| one.position > *after)).collect();
+        all.into_iter().filter(|listed| after.as_ref().is_none_or(|after| listed.position > *after)).collect();
     let next = cut_to_page(&mut page_rows, limit).map(|last| last.position.clone());
-    let ids: Vec<ExecutorId> = page_rows.iter().filter(|one| !one.is_here).map(|one| one.position.2).collect();
+    let ids: Vec<ExecutorId> =
+        page_rows.iter().filter(|listed| !listed.is_here).map(|listed| listed.position.2).collect();
     let records = store.executors_by_id(&ids, since).await?;
     let mut records: HashMap<ExecutorId, ExecutorRecord> =
         records.into_iter().map(|record| (record.id, record)).collect();
-    let item = |one: ListedExecutor| {
-        let (app, name, id) = one.position;
+    let item = |listed: ListedExecutor| {
+        let (app, name, id) = listed.position;
         // An executor that went offline after the list was read is left out.
-        let found = match one.is_here {
+        let executor = match listed.is_here {
             true => call.engine().online_executor(id).map(ExecutorJson::from),
             false if id == NO_INCARNATION => Some(ExecutorJson::of_switch(name, app, call.engine().now())),
-            false => records.remove(&id).map(|record| from_record(record, app, one.is_elsewhere)),
+            false => records.remove(&id).map(|record| from_record(record, app, listed.is_elsewhere)),
         };
-        found.map(|found| fleet.with_switch_and_runs(found, one.app))
+        executor.map(|executor| fleet.with_switch_and_runs(executor, listed.app))
     };
     Ok((page_rows.into_iter().filter_map(item).collect(), next))
 }
@@ -269,20 +270,22 @@ pub(crate) async fn find<Q>(
     let store = call.engine().store();
     let since = call.engine().now() - SHOWN_FOR;
     let fleet = Fleet::read(call).await?;
-    let mut all = listed_executors(call, &fleet.switches, since).await?;
-    all.retain(|one| given_name(&one.position.1) == given_name(name) && app.is_none_or(|app| one.position.0 == app));
-    all.sort_by_key(|one| (one.position.1 != name, !one.is_here, !one.is_elsewhere));
-    let Some(one) = all.into_iter().next() else { return Ok(None) };
-    let (app, name, id) = one.position;
-    let found = match one.is_here {
+    let mut candidates = listed_executors(call, &fleet.switches, since).await?;
+    candidates.retain(|candidate| {
+        given_name(&candidate.position.1) == given_name(name) && app.is_none_or(|app| candidate.position.0 == app)
+    });
+    candidates.sort_by_key(|candidate| (candidate.position.1 != name, !candidate.is_here, !candidate.is_elsewhere));
+    let Some(candidate) = candidates.into_iter().next() else { return Ok(None) };
+    let (app, name, id) = candidate.position;
+    let executor = match candidate.is_here {
         true => call.engine().online_executor(id).map(ExecutorJson::from),
         false if id == NO_INCARNATION => Some(ExecutorJson::of_switch(name, app, call.engine().now())),
         false => {
             let record = store.executors_by_id(&[id], since).await?.pop();
-            record.map(|record| from_record(record, app, one.is_elsewhere))
+            record.map(|record| from_record(record, app, candidate.is_elsewhere))
         }
     };
-    Ok(found.map(|found| (one.app, fleet.with_switch_and_runs(found, one.app))))
+    Ok(executor.map(|executor| (candidate.app, fleet.with_switch_and_runs(executor, candidate.app))))
 }
 
 /// The stable names of the executors of an app, in order.

@@ -56,8 +56,8 @@ impl FromStr for Level {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let known = LEVELS.iter().find(|level| **level == text);
-        known.map(|level| Self(level)).ok_or_else(|| format!("{text:?} is none of {}", LEVELS.join(", ")))
+        let level = LEVELS.iter().find(|level| **level == text);
+        level.map(|level| Self(level)).ok_or_else(|| format!("{text:?} is none of {}", LEVELS.join(", ")))
     }
 }
 

@@ -55,20 +55,20 @@ impl Seek {
         let from = parameter("from_line", "Begins with this line.");
         let before = parameter("before", "Returns the lines right before this line.");
         let around = parameter("around", "Returns the lines on both sides of this line.");
-        let mut found = None;
-        let mut ask = |parameter, seek: fn(u64) -> Self| {
-            let is_second = found.is_some();
+        let mut given_seek = None;
+        let mut read_parameter = |parameter, seek: fn(u64) -> Self| {
+            let is_second = given_seek.is_some();
             let line = reader.parsed(parameter, |text| match number(text)? {
                 _ if is_second => Err("give only one of tail, from_line, before and around".to_owned()),
                 line => Ok(line),
             });
-            found = found.or(line.map(seek));
+            given_seek = given_seek.or(line.map(seek));
         };
-        ask(tail, Self::Tail);
-        ask(from, Self::From);
-        ask(before, Self::Before);
-        ask(around, Self::Around);
-        found
+        read_parameter(tail, Self::Tail);
+        read_parameter(from, Self::From);
+        read_parameter(before, Self::Before);
+        read_parameter(around, Self::Around);
+        given_seek
     }
 
     /// The first line of a page of at most `limit` lines, and the maximum number of lines of that page.

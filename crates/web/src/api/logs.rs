@@ -138,16 +138,16 @@ async fn log_page(
     line_count: Option<u64>,
 ) -> Result<Response, Problem> {
     let now = call.engine().now();
-    let found = lines::read(
+    let page = lines::read(
         call.engine().store(),
         run,
         Part { from, line_filter: &call.query.line_filter, limit, bytes_max: lines::TEXT_BYTES_MAX },
         now,
     )
     .await?;
-    let complete = found.is_drained && lines::is_settled(run, from.attempt, now);
-    let next_cursor = (!complete).then(|| listing.cursor(found.position));
-    json_response(StatusCode::OK, &LogPage { items: found.lines, next_cursor, complete, line_count })
+    let complete = page.is_drained && lines::is_settled(run, from.attempt, now);
+    let next_cursor = (!complete).then(|| listing.cursor(page.position));
+    json_response(StatusCode::OK, &LogPage { items: page.lines, next_cursor, complete, line_count })
 }
 
 /// The attempt that the caller names, or else the newest.
@@ -204,11 +204,11 @@ pub(crate) fn text_response<Q>(call: &Call<Q>, run: Run, attempt: i32) -> Result
 fn requested_format(headers: &HeaderMap) -> Format {
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let essences = accept.split(',').map(|part| part.split(';').next().unwrap_or_default().trim());
-    let known = |essence: &str| match essence {
+    let format_of = |essence: &str| match essence {
         "text/plain" => Some(Format::Text),
         "text/event-stream" => Some(Format::Events),
         "application/json" | "application/x-ndjson" => Some(Format::Lines),
         _ => None,
     };
-    essences.filter_map(known).next().unwrap_or(Format::Lines)
+    essences.filter_map(format_of).next().unwrap_or(Format::Lines)
 }

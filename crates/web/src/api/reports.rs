@@ -277,8 +277,8 @@ async fn get(call: Call<FormattedReportQuery>) -> Result<Response, Problem> {
 }
 
 async fn schedule(call: Call) -> Result<Response, Problem> {
-    let found = call.engine().store().report_schedule(call.namespace.id).await?.ok_or_else(|| no_schedule(&call))?;
-    json_response(StatusCode::OK, &schedule_json(&call, &found))
+    let schedule = call.engine().store().report_schedule(call.namespace.id).await?.ok_or_else(|| no_schedule(&call))?;
+    json_response(StatusCode::OK, &schedule_json(&call, &schedule))
 }
 
 async fn put_schedule(call: Call, body: JsonBody<ReportSchedule>) -> Result<Response, Problem> {
@@ -287,9 +287,9 @@ async fn put_schedule(call: Call, body: JsonBody<ReportSchedule>) -> Result<Resp
     if let Some(before) = call.engine().store().report_schedule(call.namespace.id).await? {
         call.note.before(&before.spec);
     }
-    let (saved, is_new) = save_schedule(call.engine(), call.namespace.id, &spec, call.caller.name()).await?;
-    call.note.changed_to(&saved.spec);
-    json_response(if is_new { StatusCode::CREATED } else { StatusCode::OK }, &schedule_json(&call, &saved))
+    let (schedule, is_new) = save_schedule(call.engine(), call.namespace.id, &spec, call.caller.name()).await?;
+    call.note.changed_to(&schedule.spec);
+    json_response(if is_new { StatusCode::CREATED } else { StatusCode::OK }, &schedule_json(&call, &schedule))
 }
 
 async fn delete_schedule(call: Call) -> Result<Response, Problem> {
@@ -324,14 +324,14 @@ fn no_schedule<Q>(call: &Call<Q>) -> Problem {
     Problem::new(Code::ReportScheduleNotFound, format!("no weekly report of namespace {} is sent", call.namespace.name))
 }
 
-fn schedule_json<'a, Q>(call: &'a Call<Q>, found: &'a ScheduledReport) -> ScheduleJson<'a> {
+fn schedule_json<'a, Q>(call: &'a Call<Q>, schedule: &'a ScheduledReport) -> ScheduleJson<'a> {
     ScheduleJson {
-        spec: &found.spec,
+        spec: &schedule.spec,
         namespace: &call.namespace.name,
-        author: &found.author,
-        updated_at: found.updated_at,
-        next_at: found.next_at,
-        sent_at: found.sent_at,
+        author: &schedule.author,
+        updated_at: schedule.updated_at,
+        next_at: schedule.next_at,
+        sent_at: schedule.sent_at,
     }
 }
 

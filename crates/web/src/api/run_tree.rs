@@ -79,14 +79,14 @@ async fn get(call: Call, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&call, &path).await?;
     let Tree { branches, has_more } = read(&call, run).await?;
     let runs = branches.iter().map(|branch| branch.run.clone().for_reader()).collect();
-    let shown = |(branch, item): (RunInTree, RunItem)| BranchJson {
+    let to_branch = |(branch, item): (RunInTree, RunItem)| BranchJson {
         depth: branch.depth,
         kind: branch.link,
         parent: branch.run.parent,
         after: branch.after,
         item,
     };
-    let items = branches.into_iter().zip(run_items(&call, runs).await?).map(shown).collect();
+    let items = branches.into_iter().zip(run_items(&call, runs).await?).map(to_branch).collect();
     json_response(StatusCode::OK, &TreeJson { items, has_more })
 }
 
@@ -96,8 +96,8 @@ pub(crate) async fn read<Q>(call: &Call<Q>, run: Run) -> Result<Tree, Problem> {
     let mut root = match run.fire_root() {
         id if id == run.id => run,
         id => {
-            let found = call.engine().store().runs(&[id]).await?.pop();
-            found.filter(|root| root.namespace == run.namespace && call.may_view(root.app)).unwrap_or(run)
+            let root = call.engine().store().runs(&[id]).await?.pop();
+            root.filter(|root| root.namespace == run.namespace && call.may_view(root.app)).unwrap_or(run)
         }
     };
     call.conceal(std::slice::from_mut(&mut root)).await?;

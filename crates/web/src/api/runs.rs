@@ -127,7 +127,7 @@ async fn trigger(
     let body = body.read()?;
     let record = find_job(&call, &name).await?;
     let params = match &body.params {
-        Some(given) => jobs::run_params(call.engine(), &record, given)?,
+        Some(params_json) => jobs::run_params(call.engine(), &record, params_json)?,
         None => None,
     };
     let executor = match &body.executor {
@@ -138,9 +138,9 @@ async fn trigger(
     let if_open = key.as_ref().map(|(_, if_open)| *if_open);
     let at = body.at.as_deref().map(|text| planned_at(text, call.engine().now())).transpose();
     let at = at.map_err(|message| refuse_value("/at", message))?;
-    let wanted =
+    let request =
         RunRequest { params, executor, key, at, trace: call.trace, ..RunRequest::by(trigger_of_client(&headers)) };
-    match jobs::request_run(call.engine(), &record, wanted).await {
+    match jobs::request_run(call.engine(), &record, request).await {
         Err(JobError::KeyInUse(open)) if if_open == Some(IfOpen::Keep) && !open.is_asked_to_end() => {
             answer_open_run(&call, *open).await
         }
@@ -212,8 +212,9 @@ pub(crate) async fn retry_request<Q>(
     if !run.status.is_terminal() {
         return Err(Problem::new(Code::RunNotFinished, format!("the run is {}; cancel it first", run.status)));
     }
-    if let Some(whole) = broadcast_of_shard(call, run).await? {
-        let message = format!("this is one shard of run {whole}: retry that run, all of it or only its failed shards");
+    if let Some(broadcast) = broadcast_of_shard(call, run).await? {
+        let message =
+            format!("this is one shard of run {broadcast}: retry that run, all of it or only its failed shards");
         return Err(Problem::new(Code::ShardOfBroadcast, message));
     }
     let record = job_of_run(call, run).await?;
@@ -237,8 +238,8 @@ async fn answer_created(call: &Call, run: &Run) -> Result<Response, Problem> {
     trace::record_run(run.id);
     call.note.changed_to(&serde_json::json!({"run": run.id}));
     let location = call.link(&format!("/api/v1/runs/{}", run.id));
-    let shown = read_again(|| Box::pin(run_json::run_json(call, run.clone()))).await?;
-    let mut response = json_response(StatusCode::CREATED, &shown)?;
+    let body = read_again(|| Box::pin(run_json::run_json(call, run.clone()))).await?;
+    let mut response = json_response(StatusCode::CREATED, &body)?;
     if let Ok(location) = HeaderValue::from_str(&location) {
         response.headers_mut().insert(LOCATION, location);
     }
@@ -248,15 +249,15 @@ async fn answer_created(call: &Call, run: &Run) -> Result<Response, Problem> {
 /// The run with this id, if it is in the namespace of the call.
 pub(crate) async fn find<Q>(call: &Call<Q>, path: &Named<path::Run>) -> Result<Run, Problem> {
     let id = path.0.parse::<RunId>().ok().filter(|id| id.get() > 0);
-    let found = match id {
+    let run = match id {
         Some(id) => call.engine().store().runs(&[id]).await?.pop(),
         None => None,
     };
-    let mut found = found.filter(|run| run.namespace == call.namespace.id).ok_or_else(|| missing_run(call, path))?;
-    call.check(Some(found.app), || missing_run(call, path))?;
-    trace::record_run(found.id);
-    call.conceal(std::slice::from_mut(&mut found)).await?;
-    Ok(found.for_reader())
+    let mut run = run.filter(|run| run.namespace == call.namespace.id).ok_or_else(|| missing_run(call, path))?;
+    call.check(Some(run.app), || missing_run(call, path))?;
+    trace::record_run(run.id);
+    call.conceal(std::slice::from_mut(&mut run)).await?;
+    Ok(run.for_reader())
 }
 
 pub(super) fn missing_run<Q>(call: &Call<Q>, path: &Named<path::Run>) -> Problem {
@@ -268,8 +269,9 @@ pub(super) fn missing_run<Q>(call: &Call<Q>, path: &Named<path::Run>) -> Problem
 pub(crate) async fn broadcast_of_shard<Q>(call: &Call<Q>, run: &Run) -> Result<Option<RunId>, Problem> {
     let Some(parent) = run.parent.filter(|_| run.shard_index != ROOT_SHARD) else { return Ok(None) };
     let parents = call.engine().store().runs(&[parent]).await?;
-    let whole = parents.first().filter(|whole| whole.shard_index == ROOT_SHARD && whole.fire_at == run.fire_at);
-    Ok(whole.map(|whole| whole.id))
+    let broadcast =
+        parents.first().filter(|broadcast| broadcast.shard_index == ROOT_SHARD && broadcast.fire_at == run.fire_at);
+    Ok(broadcast.map(|broadcast| broadcast.id))
 }
 
 /// The job of a run, in its current definition.

@@ -419,14 +419,14 @@ pub(crate) fn audit_view(record: &ScriptRecord) -> AuditedScript<'_> {
 }
 
 /// The script with this name in the namespace of the call.
-pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<ScriptRecord, Problem> {
-    let found = scripts::find(call.engine(), call.namespace.id, wanted).await?;
-    let detail = || format!("there is no script {} in namespace {}", quoted_input(wanted), call.namespace.name);
-    let missing = || Problem::new(Code::ScriptNotFound, detail());
-    let found = found.ok_or_else(missing)?;
-    call.check(None, missing)?;
-    call.note.before(&audit_view(&found));
-    Ok(found)
+pub(crate) async fn find<Q>(call: &Call<Q>, name: &str) -> Result<ScriptRecord, Problem> {
+    let record = scripts::find(call.engine(), call.namespace.id, name).await?;
+    let detail = || format!("there is no script {} in namespace {}", quoted_input(name), call.namespace.name);
+    let not_found = || Problem::new(Code::ScriptNotFound, detail());
+    let record = record.ok_or_else(not_found)?;
+    call.check(None, not_found)?;
+    call.note.before(&audit_view(&record));
+    Ok(record)
 }
 
 impl From<ScriptError> for Problem {

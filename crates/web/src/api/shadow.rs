@@ -284,8 +284,8 @@ async fn jobs_of_fires(call: &Call, fires: &[NewFire]) -> Result<BTreeMap<String
         fires.iter().map(|fire| fire.job.as_str()).filter(|job| name::check(job).is_ok()).collect();
     names.sort_unstable();
     names.dedup();
-    let found = call.engine().store().jobs_named(call.namespace.id, &names).await?;
-    Ok(found.into_iter().map(|job| (job.spec.name, (job.id, job.app))).collect())
+    let jobs = call.engine().store().jobs_named(call.namespace.id, &names).await?;
+    Ok(jobs.into_iter().map(|job| (job.spec.name, (job.id, job.app))).collect())
 }
 
 fn check_fire(
@@ -294,7 +294,7 @@ fn check_fire(
     fire: NewFire,
     jobs: &BTreeMap<String, (JobId, AppId)>,
 ) -> Result<ShadowFire, Problem> {
-    let missing = || {
+    let not_found = || {
         let detail = format!(
             "fire {index} is of the job {}, which namespace {} does not have",
             quoted_input(&fire.job),
@@ -302,8 +302,8 @@ fn check_fire(
         );
         Problem::new(Code::JobNotFound, detail)
     };
-    let (job, app) = *jobs.get(&fire.job).ok_or_else(missing)?;
-    call.check(Some(app), missing)?;
+    let (job, app) = *jobs.get(&fire.job).ok_or_else(not_found)?;
+    call.check(Some(app), not_found)?;
     if fire.source_id < 0 {
         let message = format!("{} is negative", fire.source_id);
         return Err(refuse_value(&format!("/fires/{index}/source_id"), message));
@@ -333,15 +333,15 @@ async fn observed(call: Call<SourceQuery>) -> Result<Response, Problem> {
 }
 
 async fn show(call: Call<ShadowReportQuery>) -> Result<Response, Problem> {
-    let (range, found) = read_shadow_report(&call, &call.query).await?;
+    let (range, report) = read_shadow_report(&call, &call.query).await?;
     let answer = ReportJson {
         source: call.query.source.clone(),
         from: range.from,
         to: range.to,
-        first_at: found.span.map(|span| span.first_at),
-        last_at: found.span.map(|span| span.last_at),
-        items: found.rows.into_iter().map(RowJson::from).collect(),
-        next_cursor: found.next,
+        first_at: report.span.map(|span| span.first_at),
+        last_at: report.span.map(|span| span.last_at),
+        items: report.rows.into_iter().map(RowJson::from).collect(),
+        next_cursor: report.next,
     };
     json_response(StatusCode::OK, &answer)
 }
@@ -365,14 +365,14 @@ pub(crate) async fn read_shadow_report<Q>(
         None => None,
     };
     let range = Range { from, to, tolerance: query.tolerance, late_from: query.late };
-    let within = call.visible_apps();
+    let visible_apps = call.visible_apps();
     let board = call.web.boards.board(call.engine(), call.namespace.id).await?;
-    let shadow_names = board.shadow_names(within.as_deref());
+    let shadow_names = board.shadow_names(visible_apps.as_deref());
     let request = ShadowRequest {
         namespace: call.namespace.id,
         source: &query.source,
         range,
-        within,
+        within: visible_apps,
         job,
         shadow_names,
         after_name: query.cursor.clone(),

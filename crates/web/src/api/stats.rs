@@ -233,14 +233,14 @@ async fn stats_groups(
             Some(app) => Some(find_app(call, app).await?),
             None => None,
         };
-        let mut found = store.jobs_named(call.namespace.id, &names).await?;
-        found.retain(|job| call.may_view(job.app) && app.is_none_or(|app| app == job.app));
-        if let Some(name) = names.iter().find(|name| !found.iter().any(|job| job.spec.name == **name)) {
+        let mut jobs = store.jobs_named(call.namespace.id, &names).await?;
+        jobs.retain(|job| call.may_view(job.app) && app.is_none_or(|app| app == job.app));
+        if let Some(name) = names.iter().find(|name| !jobs.iter().any(|job| job.spec.name == **name)) {
             let detail = format!("there is no job {} in namespace {}", quoted_input(name), call.namespace.name);
             return Err(Problem::new(Code::JobNotFound, detail));
         }
         let mut groups = Vec::new();
-        for job in found {
+        for job in jobs {
             let from = visible_from(call, &job, span.from, span.to).await?;
             groups.push(Group { name: job.spec.name, id: job.id.get(), from });
         }
@@ -258,10 +258,10 @@ async fn stats_groups(
     }
     let apps = store.apps(call.namespace.id).await?;
     let group = |app: App| Group { name: app.name, id: app.id.get(), from: span.from };
-    let mut seen: Vec<Group> = apps.into_iter().filter(|app| call.may_view(app.id)).map(group).collect();
-    let is_cut = seen.len() > GROUP_COUNT_MAX;
-    seen.truncate(GROUP_COUNT_MAX);
-    Ok((Some(seen), is_cut))
+    let mut groups: Vec<Group> = apps.into_iter().filter(|app| call.may_view(app.id)).map(group).collect();
+    let is_cut = groups.len() > GROUP_COUNT_MAX;
+    groups.truncate(GROUP_COUNT_MAX);
+    Ok((Some(groups), is_cut))
 }
 
 async fn series_of_groups(
@@ -276,8 +276,8 @@ async fn series_of_groups(
         let points = series::read_points(call, kind, &owners, span).await?;
         for group in groups {
             let is_its = |point: &&StatPoint| point.owner == group.id && point.at >= group.from;
-            let own: Vec<StatPoint> = points.iter().filter(is_its).cloned().collect();
-            let buckets = series::buckets_of(&own, span);
+            let points_of_group: Vec<StatPoint> = points.iter().filter(is_its).cloned().collect();
+            let buckets = series::buckets_of(&points_of_group, span);
             if is_grouped {
                 series_list.push(series_of(Some(group.name.clone()), &buckets));
             } else {

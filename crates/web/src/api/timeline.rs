@@ -242,14 +242,14 @@ async fn get(call: Call<TimelineQuery>) -> Result<Response, Problem> {
     };
     let contains = query.contains.clone().filter(|text| !text.is_empty());
     let request = TimelineRequest { by: query.by, from, to, app, contains, lane_count: query.limit };
-    let found = timeline(&call, &request, &RecentFailures::default()).await?;
+    let chart = timeline(&call, &request, &RecentFailures::default()).await?;
     let answer = TimelineJson {
         from,
         to,
         now,
-        lanes: found.lanes.into_iter().map(LaneJson::from).collect(),
-        has_more: found.has_more,
-        is_cut: found.is_cut,
+        lanes: chart.lanes.into_iter().map(LaneJson::from).collect(),
+        has_more: chart.has_more,
+        is_cut: chart.is_cut,
         mark_count_max: MARK_COUNT_MAX,
     };
     json_response(StatusCode::OK, &answer)
@@ -260,18 +260,18 @@ async fn list_upcoming_fires(call: Call<ComingQuery>) -> Result<Response, Proble
     let to = call.query.to.unwrap_or(now + DAY);
     check_range(now, to, DAY)?;
     let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
-    let ask = ForecastRange { from: now, to, step: DENSITY_STEP, limit };
-    let within = call.visible_apps();
-    let found = forecast(call.engine().node(), call.namespace.id, within.as_deref(), ask).await?;
+    let range = ForecastRange { from: now, to, step: DENSITY_STEP, limit };
+    let visible_apps = call.visible_apps();
+    let upcoming = forecast(call.engine().node(), call.namespace.id, visible_apps.as_deref(), range).await?;
     let density = |(at, count)| DensityJson { at, count };
     let answer = ForecastJson {
         from: now,
         to,
-        count: found.density.values().sum(),
-        items: found.fires.into_iter().map(ComingJson::from).collect(),
-        density: found.density.into_iter().map(density).collect(),
-        peak: found.peak.map(density),
-        is_cut: found.is_cut,
+        count: upcoming.density.values().sum(),
+        items: upcoming.fires.into_iter().map(ComingJson::from).collect(),
+        density: upcoming.density.into_iter().map(density).collect(),
+        peak: upcoming.peak.map(density),
+        is_cut: upcoming.is_cut,
     };
     json_response(StatusCode::OK, &answer)
 }

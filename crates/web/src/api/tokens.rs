@@ -205,9 +205,9 @@ async fn list(call: GlobalCall<ListTokens>) -> Result<Response, Problem> {
     let listing = Listing::new("tokens", (call.query.all, caller.account));
     let after = listing.id_after(call.query.cursor.as_deref(), TokenId::get)?;
     let limit = call.query.limit;
-    let mut found = manageable_tokens(&call, call.query.all, after, limit).await?;
-    let next_cursor = cut_to_page(&mut found, limit).map(|last| listing.cursor(last.id));
-    let items = tokens_json(&call, &found).await?;
+    let mut records = manageable_tokens(&call, call.query.all, after, limit).await?;
+    let next_cursor = cut_to_page(&mut records, limit).map(|last| listing.cursor(last.id));
+    let items = tokens_json(&call, &records).await?;
     json_response(StatusCode::OK, &Page { items, next_cursor })
 }
 
@@ -248,15 +248,15 @@ pub(crate) fn may_manage(caller: &Caller, token: &TokenRecord) -> bool {
 pub(crate) async fn own_tokens<Q>(call: &GlobalCall<Q>, limit: u32) -> Result<Vec<TokenRecord>, Problem> {
     let Some(owner) = call.caller.account else { return Ok(Vec::new()) };
     let query = TokenQuery { owner: Some(owner), limit, ..TokenQuery::default() };
-    let mut found = call.engine().store().tokens(&query).await?;
-    found.retain(|token| may_manage(&call.caller, token));
-    Ok(found)
+    let mut records = call.engine().store().tokens(&query).await?;
+    records.retain(|token| may_manage(&call.caller, token));
+    Ok(records)
 }
 
 /// Tokens as the API shows them.
-pub(crate) async fn tokens_json<Q>(call: &GlobalCall<Q>, found: &[TokenRecord]) -> Result<Vec<TokenJson>, Problem> {
-    let names = GrantNames::read(call.engine(), found.iter().flat_map(|token| &token.grants)).await?;
-    Ok(found.iter().map(|token| TokenJson::new(token, &names)).collect())
+pub(crate) async fn tokens_json<Q>(call: &GlobalCall<Q>, records: &[TokenRecord]) -> Result<Vec<TokenJson>, Problem> {
+    let names = GrantNames::read(call.engine(), records.iter().flat_map(|token| &token.grants)).await?;
+    Ok(records.iter().map(|token| TokenJson::new(token, &names)).collect())
 }
 
 async fn create(call: GlobalCall, body: JsonBody<NewToken>) -> Result<Response, Problem> {
@@ -312,8 +312,8 @@ fn with_secret<Q>(
     (record, names): (&TokenRecord, &GrantNames),
     (secret, is_inherited): (&Token, bool),
 ) -> TokenJson {
-    let shown = TokenJson::new(record, names);
-    call.note.changed_to(&shown);
+    let body = TokenJson::new(record, names);
+    call.note.changed_to(&body);
     let end = record.expires_at.filter(|_| is_inherited && record.kind.is_of_executors());
     let warning = |end: Timestamp| {
         format!(
@@ -322,41 +322,41 @@ fn with_secret<Q>(
         )
     };
     let warnings = end.map(warning).into_iter().collect();
-    TokenJson { token: Some(secret.reveal().to_owned()), warnings, ..shown }
+    TokenJson { token: Some(secret.reveal().to_owned()), warnings, ..body }
 }
 
 async fn covered_grants<Q>(
     call: &GlobalCall<Q>,
-    wanted: &[GrantJson],
+    requested: &[GrantJson],
 ) -> Result<Vec<rondel_core::access::Grant>, Problem> {
-    for one in wanted {
+    for grant in requested {
         // Checked first: the answer must not reveal whether a namespace exists that the caller may not see.
-        if let Some(namespace) = &one.namespace {
+        if let Some(namespace) = &grant.namespace {
             visible_namespace(call.engine(), &call.caller, namespace).await?;
         }
     }
-    let whole: Vec<GrantJson> = wanted.iter().map(|one| GrantJson { app: None, ..one.clone() }).collect();
-    let whole = read_grants(call.engine(), &whole).await?;
-    if check_covered(&call.caller, &whole).is_err() {
+    let without_apps: Vec<GrantJson> = requested.iter().map(|grant| GrantJson { app: None, ..grant.clone() }).collect();
+    let without_apps = read_grants(call.engine(), &without_apps).await?;
+    if check_covered(&call.caller, &without_apps).is_err() {
         // A caller with roles only on single apps may name only existing apps.
-        for one in wanted {
-            check_known_app(call, one).await?;
+        for grant in requested {
+            check_known_app(call, grant).await?;
         }
     }
-    let grants = read_grants(call.engine(), wanted).await?;
+    let grants = read_grants(call.engine(), requested).await?;
     check_covered(&call.caller, &grants)?;
     Ok(grants)
 }
 
-async fn check_known_app<Q>(call: &GlobalCall<Q>, wanted: &GrantJson) -> Result<(), Problem> {
-    let (Some(namespace), Some(app)) = (&wanted.namespace, &wanted.app) else { return Ok(()) };
+async fn check_known_app<Q>(call: &GlobalCall<Q>, grant: &GrantJson) -> Result<(), Problem> {
+    let (Some(namespace), Some(app)) = (&grant.namespace, &grant.app) else { return Ok(()) };
     let store = call.engine().store();
     let namespace = visible_namespace(call.engine(), &call.caller, namespace).await?;
-    let known = match rondel_core::name::check(app) {
+    let app_record = match rondel_core::name::check(app) {
         Ok(()) => store.app(namespace.id, app).await?,
         Err(_) => None,
     };
-    match known {
+    match app_record {
         Some(app) if call.caller.rights.allow(Permission::View, namespace.id, Some(app.id)) => Ok(()),
         _ => Err(Problem::new(Code::Forbidden, format!("your roles do not cover app {}", quoted_input(app)))),
     }
@@ -385,8 +385,8 @@ fn default_namespace(grants: &[rondel_core::access::Grant]) -> Option<NamespaceI
     grants.iter().all(|grant| grant.namespace == Some(first)).then_some(first)
 }
 
-fn parse_expiry(kind: TokenKind, wanted: Option<&str>, now: Timestamp) -> Result<Option<Timestamp>, Problem> {
-    match (kind, wanted) {
+fn parse_expiry(kind: TokenKind, expires_in: Option<&str>, now: Timestamp) -> Result<Option<Timestamp>, Problem> {
+    match (kind, expires_in) {
         (_, Some("never")) | (TokenKind::Executor | TokenKind::Xxl, None) => Ok(None),
         (TokenKind::Api, None) => Ok(Some(now + LIFETIME_DEFAULT)),
         (_, Some(text)) => {
@@ -400,8 +400,8 @@ fn parse_expiry(kind: TokenKind, wanted: Option<&str>, now: Timestamp) -> Result
     }
 }
 
-fn parse_overlap(wanted: Option<&str>) -> Result<Duration, Problem> {
-    let Some(text) = wanted else { return Ok(OVERLAP_DEFAULT) };
+fn parse_overlap(overlap_text: Option<&str>) -> Result<Duration, Problem> {
+    let Some(text) = overlap_text else { return Ok(OVERLAP_DEFAULT) };
     let overlap = parse_duration(text).map_err(|error| refuse_value("/overlap", error.to_string()))?;
     if overlap > OVERLAP_MAX {
         return Err(refuse_value("/overlap", "two secrets can be valid at the same time for at most 30 days"));
@@ -459,10 +459,10 @@ async fn revoke(call: GlobalCall, Named(id, ..): Named<path::Token>) -> Result<R
 
 /// Revokes a token. Revoking it twice is no error.
 pub(crate) async fn revoke_token<Q>(call: &GlobalCall<Q>, id: &str) -> Result<(), Problem> {
-    let found = find(call, id).await?;
+    let record = find(call, id).await?;
     let now = call.engine().now();
     call.note.changed_to(&serde_json::json!({"revoked_at": now}));
-    call.engine().store().revoke_token(found.id, now).await?;
+    call.engine().store().revoke_token(record.id, now).await?;
     Ok(())
 }
 

@@ -182,9 +182,9 @@ async fn list(call: GlobalCall<PageQuery>) -> Result<Response, Problem> {
 
 /// A page of users in the order of their names, as the API shows them.
 pub(crate) async fn page<Q>(call: &GlobalCall<Q>, after: Option<&str>, limit: u32) -> Result<Vec<UserJson>, Problem> {
-    let found = call.engine().store().accounts(after, limit).await?;
-    let names = GrantNames::read(call.engine(), found.iter().flat_map(|account| &account.grants)).await?;
-    Ok(found.iter().map(|account| UserJson::new(account, &names)).collect())
+    let accounts = call.engine().store().accounts(after, limit).await?;
+    let names = GrantNames::read(call.engine(), accounts.iter().flat_map(|account| &account.grants)).await?;
+    Ok(accounts.iter().map(|account| UserJson::new(account, &names)).collect())
 }
 
 async fn create(call: GlobalCall, body: JsonBody<NewUser>) -> Result<Response, Problem> {
@@ -215,9 +215,9 @@ pub(crate) async fn create_user<Q>(call: &GlobalCall<Q>, new: NewUser) -> Result
         grants,
     };
     // Read before the account is stored: after an error the call would be repeated, and find that the user exists.
-    let shown = user_json(call, &account).await?;
+    let audited = user_json(call, &account).await?;
     if accounts::create(engine.store(), &account).await? {
-        call.note.changed_to(&shown);
+        call.note.changed_to(&audited);
         Ok(account)
     } else {
         Err(Problem::new(Code::UserExists, format!("user {} exists", account.name)))
@@ -251,28 +251,32 @@ async fn change(
     json_response(StatusCode::OK, &apply_change(&call, &name, body.read()?).await?)
 }
 
-pub(crate) async fn apply_change<Q>(call: &GlobalCall<Q>, name: &str, wanted: ChangeUser) -> Result<UserJson, Problem> {
+pub(crate) async fn apply_change<Q>(
+    call: &GlobalCall<Q>,
+    name: &str,
+    request: ChangeUser,
+) -> Result<UserJson, Problem> {
     let account = find(call, name).await?;
     call.note.before(&user_json(call, &account).await?);
-    let grants = match &wanted.grants {
+    let grants = match &request.grants {
         None => None,
         Some(grants) => Some(read_grants_of_user(call.engine(), grants).await?),
     };
     // Unchanged roles are not saved again: saving roles ends the user's sign-ins.
     let grants = grants.filter(|grants| *grants != account.grants);
-    let display_name = wanted.display_name.as_deref().map(checked_display).transpose()?;
-    if wanted.provider_sign_in.is_some() && !call.caller.actor().may_change_sign_in_of(account.id) {
+    let display_name = request.display_name.as_deref().map(checked_display).transpose()?;
+    if request.provider_sign_in.is_some() && !call.caller.actor().may_change_sign_in_of(account.id) {
         return Err(Problem::new(Code::Forbidden, "a token cannot change how its own account signs in"));
     }
-    let provider_link = wanted.provider_sign_in.map(|is_linked| match is_linked {
+    let provider_link = request.provider_sign_in.map(|is_linked| match is_linked {
         true => ProviderLink::Since(account.provider_linked_at.unwrap_or_else(|| call.engine().now())),
         false => ProviderLink::None,
     });
-    let change = AccountChange { display_name, disabled: wanted.disabled, grants, provider_link };
+    let change = AccountChange { display_name, disabled: request.disabled, grants, provider_link };
     check_changed(call.engine().store().change_account(account.id, &change).await?, name)?;
-    let shown = user_json(call, &find(call, name).await?).await?;
-    call.note.changed_to(&shown);
-    Ok(shown)
+    let user = user_json(call, &find(call, name).await?).await?;
+    call.note.changed_to(&user);
+    Ok(user)
 }
 
 /// Sets the password of another user. This ends the user's sign-ins, and also the tokens unless the request keeps them.
@@ -296,9 +300,9 @@ pub(crate) async fn reset_password<Q>(call: &GlobalCall<Q>, name: &str, new: New
     }
     let hash = hash_password(&call.web, &new.password, name).await?;
     let now = call.engine().now();
-    let kept = KeptAccess { session: None, tokens: new.keep_tokens };
+    let kept_access = KeptAccess { session: None, tokens: new.keep_tokens };
     audit_password(call, &account, (now, new.keep_tokens));
-    if call.engine().store().set_password(account.id, &hash, kept, now).await? {
+    if call.engine().store().set_password(account.id, &hash, kept_access, now).await? {
         Ok(())
     } else {
         Err(missing_user(name))
@@ -361,12 +365,12 @@ async fn user_json<Q>(call: &GlobalCall<Q>, account: &Account) -> Result<UserJso
     Ok(UserJson::new(account, &GrantNames::read(call.engine(), account.grants.iter()).await?))
 }
 
-pub(crate) async fn find<Q>(call: &GlobalCall<Q>, wanted: &str) -> Result<Account, Problem> {
-    let found = match name::check_account(wanted) {
-        Ok(()) => call.engine().store().account_by_name(wanted).await?,
+pub(crate) async fn find<Q>(call: &GlobalCall<Q>, name: &str) -> Result<Account, Problem> {
+    let account = match name::check_account(name) {
+        Ok(()) => call.engine().store().account_by_name(name).await?,
         Err(_) => None,
     };
-    found.ok_or_else(|| missing_user(wanted))
+    account.ok_or_else(|| missing_user(name))
 }
 
 fn missing_user(name: &str) -> Problem {

@@ -118,11 +118,11 @@ async fn lanes_by_job<Q: Sync>(
     let mut jobs = worst_jobs(call, request, failures).await?;
     let listed_ids: BTreeSet<JobId> = jobs.iter().map(|job| job.id).collect();
     if jobs.len() <= lane_count {
-        let within = call.visible_apps();
+        let visible_apps = call.visible_apps();
         let limit = request.lane_count + u32::try_from(listed_ids.len()).unwrap_or(0) + 1;
         let query = JobQuery {
             app: request.app,
-            within,
+            within: visible_apps,
             name_contains: request.contains.clone(),
             limit,
             ..JobQuery::default()
@@ -226,30 +226,30 @@ async fn worst_jobs<Q: Sync>(
     failures: &RecentFailures,
 ) -> Result<Vec<JobRecord>, Problem> {
     let (store, namespace) = (call.engine().store(), call.namespace.id);
-    let within = call.visible_apps();
-    let is_all = request.contains.is_none() && request.app.is_none() && within.is_none();
+    let visible_apps = call.visible_apps();
+    let is_all = request.contains.is_none() && request.app.is_none() && visible_apps.is_none();
     // One job more than there are lanes shows whether there are more lanes. If a filter applies, more jobs are read, so that enough
     // remain.
     let count = if is_all { request.lane_count + 1 } else { WORST_COUNT_FILTERED };
     let job = |pulse: &NewestOutcomes| pulse.job;
-    let mut all: Vec<JobId> = if count <= SHARED_COUNT {
+    let mut candidates: Vec<JobId> = if count <= SHARED_COUNT {
         failures.failing(call).await?.iter().map(job).collect()
     } else {
-        store.failing_jobs(namespace, within.as_deref(), count).await?.iter().map(job).collect()
+        store.failing_jobs(namespace, visible_apps.as_deref(), count).await?.iter().map(job).collect()
     };
     let count = usize::try_from(count).unwrap_or(usize::MAX);
-    if all.len() < count {
+    if candidates.len() < count {
         let troubled = failures.read(call).await?.iter().filter(|trouble| trouble.status != RunStatus::Skipped);
-        all.extend(troubled.map(|trouble| trouble.job));
+        candidates.extend(troubled.map(|trouble| trouble.job));
         let running = store.open_chart_runs(namespace, RunStatus::Running, OPEN_COUNT).await?;
-        all.extend(running.iter().map(|mark| mark.job));
+        candidates.extend(running.iter().map(|mark| mark.job));
     }
     let mut seen = BTreeSet::new();
-    let ids: Vec<JobId> = all.into_iter().filter(|job| seen.insert(*job)).take(count).collect();
-    let found = if is_all { store.jobs_by_id(&ids).await? } else { matching_jobs(call, request, &ids).await? };
-    let mut found: HashMap<JobId, JobRecord> = found.into_iter().map(|job| (job.id, job)).collect();
+    let ids: Vec<JobId> = candidates.into_iter().filter(|job| seen.insert(*job)).take(count).collect();
+    let jobs_by_id = if is_all { store.jobs_by_id(&ids).await? } else { matching_jobs(call, request, &ids).await? };
+    let mut jobs_by_id: HashMap<JobId, JobRecord> = jobs_by_id.into_iter().map(|job| (job.id, job)).collect();
     let is_wanted = |job: &JobRecord| call.may_view(job.app) && request.app.is_none_or(|app| app == job.app);
-    Ok(ids.iter().filter_map(|id| found.remove(id)).filter(is_wanted).collect())
+    Ok(ids.iter().filter_map(|id| jobs_by_id.remove(id)).filter(is_wanted).collect())
 }
 
 /// The jobs whose names contain the wanted text. Returns one job more than the timeline has lanes, or all of them if [`worst_jobs`]
@@ -257,9 +257,9 @@ async fn worst_jobs<Q: Sync>(
 async fn matching_jobs<Q>(call: &Call<Q>, request: &TimelineRequest, ids: &[JobId]) -> Result<Vec<JobRecord>, Problem> {
     let store = call.engine().store();
     let names: HashMap<JobId, String> = store.job_names(ids).await?.into_iter().collect();
-    let wanted = request.contains.as_deref().unwrap_or_default();
+    let text = request.contains.as_deref().unwrap_or_default();
     let mut ordered: Vec<&str> = ids.iter().filter_map(|id| names.get(id)).map(String::as_str).collect();
-    ordered.retain(|name| name.contains(wanted));
+    ordered.retain(|name| name.contains(text));
     let spare = if request.app.is_some() || call.visible_apps().is_some() { ordered.len() } else { 1 };
     ordered.truncate(usize::try_from(request.lane_count).unwrap_or(usize::MAX).saturating_add(spare));
     Ok(store.jobs_named(call.namespace.id, &ordered).await?)
@@ -361,13 +361,13 @@ async fn lanes_by_app<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Ti
     let span = BucketRange::new(step, request.from, request.to);
     let stretches = summed_verdicts(call, (PointKind::App, &ids), span, length).await?;
     let lane = |app: rondel_store::catalog::App| {
-        let own = || stretches.iter().filter(|stretch| stretch.owner == app.id.get());
-        let sum = own().fold(Verdicts::default(), |sum, stretch| sum.plus(stretch.verdicts));
+        let stretches_of_app = || stretches.iter().filter(|stretch| stretch.owner == app.id.get());
+        let sum = stretches_of_app().fold(Verdicts::default(), |sum, stretch| sum.plus(stretch.verdicts));
         Lane {
             name: app.name,
             run_count: sum.total(),
             trouble_count: sum.failure_count(),
-            marks: own().flat_map(|stretch| marks_of_stretch(stretch, length)).collect(),
+            marks: stretches_of_app().flat_map(|stretch| marks_of_stretch(stretch, length)).collect(),
             is_joined: true,
             ..Lane::default()
         }

@@ -36,9 +36,9 @@ impl RecentFailures {
 
     /// The jobs whose newest runs failed and that the caller may see, the longest streak first; at most [`SHARED_COUNT`].
     pub(crate) async fn failing<Q: Sync>(&self, call: &Call<Q>) -> Result<&[NewestOutcomes], Problem> {
-        let within = call.visible_apps();
+        let visible_apps = call.visible_apps();
         let store = call.engine().store();
-        let read = || store.failing_jobs(call.namespace.id, within.as_deref(), SHARED_COUNT);
+        let read = || store.failing_jobs(call.namespace.id, visible_apps.as_deref(), SHARED_COUNT);
         Ok(self.failing.get_or_try_init(read).await?)
     }
 }

@@ -111,11 +111,11 @@ pub(crate) async fn summed_verdicts<Q>(
     span: BucketRange,
     length: Duration,
 ) -> Result<Vec<StatPoint>, Problem> {
-    let mut found = Vec::new();
+    let mut points = Vec::new();
     for chunk in owners.chunks(owner_count_max(span)) {
-        found.append(&mut query_points(call, (kind, chunk), span, PointDetail::VerdictsPer(length)).await?);
+        points.append(&mut query_points(call, (kind, chunk), span, PointDetail::VerdictsPer(length)).await?);
     }
-    Ok(found)
+    Ok(points)
 }
 
 async fn query_points<Q>(

@@ -118,8 +118,8 @@ impl Filters {
         let instant = |field: &'static str, text: &str| match text {
             "" => Ok(None),
             text => {
-                let found = words::asked_instants(zones::clock_and_zone().1, text, now);
-                let first = found.and_then(|found| found.first().copied());
+                let instants = words::asked_instants(zones::clock_and_zone().1, text, now);
+                let first = instants.and_then(|instants| instants.first().copied());
                 first.map(Some).ok_or_else(|| (field, t.asked_bad_time.to_owned()))
             }
         };
@@ -202,8 +202,8 @@ type PageCall = GlobalCall<WithLang<Filters>>;
 pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Problem> {
     let (engine, filters) = (call.engine(), call.query.0.clone());
     let (t, now) = (prefs.lang.texts(), engine.now());
-    let here = url_with_pairs("/activity", &filters.pairs());
-    let shell = Shell::new(prefs, Nav::Activity, Some(User::of_global_call(&call).await), &here);
+    let page_url = url_with_pairs("/activity", &filters.pairs());
+    let shell = Shell::new(prefs, Nav::Activity, Some(User::of_global_call(&call).await), &page_url);
     let (query, error) = match filters.query(now, t) {
         Ok(query) => (query, None),
         Err(error) => (AuditQuery { limit: LIMIT, ..AuditQuery::default() }, Some(error)),
@@ -211,32 +211,32 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
     // Contains the filters as typed: an instant such as `8h ago` would resolve to another value on the next page.
     let listing = Listing::new("activity", filters.pairs());
     let after = listing.id_after(filters.cursor.as_deref(), AuditId::get)?;
-    let found = match &error {
+    let entries = match &error {
         None => engine.store().audit(&AuditQuery { after, limit: LIMIT + 1, ..query.clone() }).await?,
         Some(_) => Vec::new(),
     };
-    let has_more = found.len() > LIMIT as usize;
-    let shown = &found[..found.len().min(LIMIT as usize)];
-    let next = shown.last().filter(|_| has_more).map(|last| {
+    let has_more = entries.len() > LIMIT as usize;
+    let shown_entries = &entries[..entries.len().min(LIMIT as usize)];
+    let next = shown_entries.last().filter(|_| has_more).map(|last| {
         let cursor = query_pair("cursor", &listing.cursor(last.id));
         url_with_pairs("/activity", &[filters.pairs(), vec![cursor]].concat())
     });
-    let wanted = api_pairs(&query);
-    let flags = wanted.iter().map(|(key, value)| format!(" --{key} {}", shell_quoted(value))).collect::<String>();
-    let wanted: Vec<String> = wanted.iter().map(|(key, value)| query_pair(key, value)).collect();
+    let api_filters = api_pairs(&query);
+    let flags = api_filters.iter().map(|(key, value)| format!(" --{key} {}", shell_quoted(value))).collect::<String>();
+    let api_filters: Vec<String> = api_filters.iter().map(|(key, value)| query_pair(key, value)).collect();
     let formatter = ActivityFormatter { t, now, may_see_secrets: true, may_see_origin: true };
     let status = if error.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
     let template = ActivityPage {
         t,
         actions: ACTIONS.iter().map(|action| (*action, action_words(t, action).unwrap_or(action))).collect(),
-        rows: shown.iter().map(|entry| formatter.row(entry)).collect(),
-        first: here,
+        rows: shown_entries.iter().map(|entry| formatter.row(entry)).collect(),
+        first: page_url,
         next,
-        export: url_with_pairs("/activity.ndjson", &wanted),
+        export: url_with_pairs("/activity.ndjson", &api_filters),
         is_first: filters.cursor.is_none(),
         is_filtered: !filters.is_empty(),
         code: AsCode::without_namespace(
-            ("GET", &url_with_pairs("/api/v1/audit", &wanted)),
+            ("GET", &url_with_pairs("/api/v1/audit", &api_filters)),
             None,
             &format!("audit{flags}"),
         ),
@@ -290,7 +290,7 @@ pub(super) async fn of_job(page: Page, Named(name, ..): Named<path::Job>) -> Res
         limit: JOB_ENTRY_READ_COUNT,
         ..AuditQuery::default()
     };
-    let found = entries_about_job(page.engine().store().audit(&query).await?);
+    let entries = entries_about_job(page.engine().store().audit(&query).await?);
     let rights = &page.call.caller.rights;
     let may_see_all = rights.allow_somewhere(Cluster);
     let formatter = ActivityFormatter {
@@ -299,13 +299,13 @@ pub(super) async fn of_job(page: Page, Named(name, ..): Named<path::Job>) -> Res
         may_see_secrets: rights.allow(Edit, page.call.namespace.id, Some(record.app)),
         may_see_origin: may_see_all,
     };
-    let wanted = [query_pair("object", &name), query_pair("in", &page.call.namespace.name)];
+    let api_filters = [query_pair("object", &name), query_pair("in", &page.call.namespace.name)];
     let command = format!("audit --object {name} --in {}", page.call.namespace.name);
     let template = JobActivityPage {
         shell: page.shell(Nav::Jobs),
         t: page.t,
-        rows: found.iter().map(|entry| formatter.row(entry)).collect(),
-        code: AsCode::without_namespace(("GET", &url_with_pairs("/api/v1/audit", &wanted)), None, &command),
+        rows: entries.iter().map(|entry| formatter.row(entry)).collect(),
+        code: AsCode::without_namespace(("GET", &url_with_pairs("/api/v1/audit", &api_filters)), None, &command),
         may_see_all,
         name,
     };

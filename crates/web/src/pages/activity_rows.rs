@@ -139,8 +139,8 @@ fn documents_by_job(before: Option<&Value>, after: Map<String, Value>) -> (Optio
         if let Some(fields) = before.and_then(|before| fields(&before[&job])) {
             before_fields.insert(job.clone(), fields);
         }
-        let shown = fields(&noted).or_else(|| noted.get("action").cloned()).unwrap_or(noted);
-        after_fields.insert(job, shown);
+        let shown_fields = fields(&noted).or_else(|| noted.get("action").cloned()).unwrap_or(noted);
+        after_fields.insert(job, shown_fields);
     }
     (Some(Value::Object(before_fields)), Some(Value::Object(after_fields)))
 }
@@ -162,11 +162,11 @@ pub(super) fn change_row(change: &Change) -> ChangeRow {
     // The first line is left out because it repeats the name of the field.
     let lines =
         lines.map(|lines| lines.split_once('\n').map_or_else(String::new, |(_, rest)| rest.trim_end().to_owned()));
-    let shown = |value: &Option<Value>| value.as_ref().filter(|_| !is_long).map(value_text);
+    let inline_text = |value: &Option<Value>| value.as_ref().filter(|_| !is_long).map(value_text);
     ChangeRow {
         field: change.pointer.trim_start_matches('/').replace('/', "."),
-        from: shown(&change.from),
-        to: shown(&change.to),
+        from: inline_text(&change.from),
+        to: inline_text(&change.to),
         lines,
     }
 }

@@ -98,24 +98,24 @@ struct RulePage {
 
 impl RuleForm {
     fn new(job: Option<&str>) -> Self {
-        let own = str::to_owned;
+        let text = str::to_owned;
         Self {
-            scope: own(if job.is_some() { "job" } else { "all" }),
+            scope: text(if job.is_some() { "job" } else { "all" }),
             scope_name: job.unwrap_or_default().to_owned(),
-            condition: own("failed"),
-            count: own("3"),
-            percent: own("20"),
-            window: own("1h"),
-            min_runs: own("10"),
-            length: own("1h"),
-            time: own("06:00"),
+            condition: text("failed"),
+            count: text("3"),
+            percent: text("20"),
+            window: text("1h"),
+            min_runs: text("10"),
+            length: text("1h"),
+            time: text("06:00"),
             zone: super::zones::clock_and_zone().1.name().to_owned(),
-            times_p95: own("3"),
-            free: own("10%"),
-            runs: own("1000000"),
-            severity: own("warning"),
-            digest: own("15m"),
-            group_over: own("5"),
+            times_p95: text("3"),
+            free: text("10%"),
+            runs: text("1000000"),
+            severity: text("warning"),
+            digest: text("15m"),
+            group_over: text("5"),
             enabled: true,
             ..Self::default()
         }

@@ -138,13 +138,13 @@ struct MissingRoleByApp {
 
 impl MissingRoleByApp {
     async fn read<Q>(page: &Page<Q>) -> Result<Self, Problem> {
-        let missing = |app| page.missing(app).operator;
-        let for_namespace = missing(None);
+        let refusal = |app| page.missing(app).operator;
+        let for_namespace = refusal(None);
         let apps = match for_namespace {
             None => Vec::new(),
             Some(_) => page.engine().store().apps(page.call.namespace.id).await?,
         };
-        Ok(Self { for_namespace, apps: apps.into_iter().map(|app| (app.name, missing(Some(app.id)))).collect() })
+        Ok(Self { for_namespace, apps: apps.into_iter().map(|app| (app.name, refusal(Some(app.id)))).collect() })
     }
 
     fn of(&self, app: Option<&str>) -> Option<&'static str> {
@@ -174,8 +174,8 @@ impl SilenceForm {
     }
 
     fn spec(&self) -> SilenceSpec {
-        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        SilenceSpec { rule: given(&self.rule), job: given(&self.job), app: given(&self.app) }
+        let non_empty = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        SilenceSpec { rule: non_empty(&self.rule), job: non_empty(&self.job), app: non_empty(&self.app) }
     }
 
     fn request(&self, length: &str, now: Timestamp, t: &Texts) -> Result<SilenceRequest, Problem> {
@@ -382,8 +382,8 @@ fn silence_row(
 ) -> SilenceRow {
     let spec = &silence.spec;
     let parts = [(t.alerts_rule, &spec.rule), (t.col_job, &spec.job), (t.alerts_app, &spec.app)];
-    let named = parts.iter().filter_map(|(word, name)| name.as_ref().map(|name| format!("{word} {name}")));
-    let what = named.collect::<Vec<_>>().join(t.list_separator);
+    let conditions = parts.iter().filter_map(|(word, name)| name.as_ref().map(|name| format!("{word} {name}")));
+    let what = conditions.collect::<Vec<_>>().join(t.list_separator);
     SilenceRow {
         id: silence.id.to_string(),
         what: if what.is_empty() { t.alerts_everything.to_owned() } else { what },

@@ -18,18 +18,18 @@ struct Pen {
 
 /// Renders one line as HTML.
 pub(crate) fn html(line: &str) -> String {
-    let mut out = Writer { html: String::with_capacity(line.len() + 16), pen: Pen::default(), is_open: false };
-    let mut rest = line;
-    while let Some(c) = rest.chars().next() {
-        if let Some(after) = rest.strip_prefix("\u{1b}[").and_then(|tail| out.sequence(tail)) {
-            rest = after;
+    let mut writer = Writer { html: String::with_capacity(line.len() + 16), pen: Pen::default(), is_open: false };
+    let mut remaining = line;
+    while let Some(c) = remaining.chars().next() {
+        if let Some(after) = remaining.strip_prefix("\u{1b}[").and_then(|tail| writer.sequence(tail)) {
+            remaining = after;
         } else {
-            out.push(c);
-            rest = &rest[c.len_utf8()..];
+            writer.push(c);
+            remaining = &remaining[c.len_utf8()..];
         }
     }
-    out.close();
-    out.html
+    writer.close();
+    writer.html
 }
 
 struct Writer {

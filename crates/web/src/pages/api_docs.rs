@@ -333,11 +333,12 @@ struct ShownOperation {
 
 pub(super) async fn page(call: GlobalCall<WithLang<DocsQuery>>, prefs: Prefs) -> Result<Response, Problem> {
     let DocsQuery { q, op } = &call.query.0;
-    let all = operations(call.web.document, prefs.lang);
+    let documented = operations(call.web.document, prefs.lang);
     let words: Vec<String> = q.to_lowercase().split_whitespace().map(str::to_owned).collect();
-    let found = all.iter().filter(|operation| words.iter().all(|word| operation.text.contains(word)));
+    let matching_operations =
+        documented.iter().filter(|operation| words.iter().all(|word| operation.text.contains(word)));
     let mut groups: BTreeMap<&str, Vec<EntryRow>> = BTreeMap::new();
-    for operation in found {
+    for operation in matching_operations {
         let query = if q.is_empty() { String::new() } else { format!("&{}", query_pair("q", q)) };
         groups.entry(&operation.tag).or_default().push(EntryRow {
             method: &operation.method,
@@ -347,15 +348,16 @@ pub(super) async fn page(call: GlobalCall<WithLang<DocsQuery>>, prefs: Prefs) ->
             is_shown: op.as_deref() == Some(&operation.id),
         });
     }
-    let shown = op.as_deref().and_then(|op| all.iter().find(|operation| operation.id == op));
-    let here = op.as_ref().map_or_else(|| "/api-docs".to_owned(), |op| format!("/api-docs?{}", query_pair("op", op)));
-    let shell = Shell::new(prefs, Nav::Api, Some(User::of_global_call(&call).await), &here);
+    let selected_operation = op.as_deref().and_then(|op| documented.iter().find(|operation| operation.id == op));
+    let page_url =
+        op.as_ref().map_or_else(|| "/api-docs".to_owned(), |op| format!("/api-docs?{}", query_pair("op", op)));
+    let shell = Shell::new(prefs, Nav::Api, Some(User::of_global_call(&call).await), &page_url);
     let template = DocsPage {
         t: shell.t,
         q: q.clone(),
         is_nothing: groups.is_empty(),
         groups: groups.into_iter().map(|(tag, entries)| Group { tag: tag.to_owned(), entries }).collect(),
-        shown: shown.map(shown_operation),
+        shown: selected_operation.map(shown_operation),
         shell,
     };
     html(StatusCode::OK, &template)

@@ -68,14 +68,14 @@ pub(crate) async fn get(
     path: Result<Path<String>, axum::extract::rejection::PathRejection>,
 ) -> Result<Response, Problem> {
     let file = path.map(|Path(file)| file).unwrap_or_default();
-    let kept = (CACHE_CONTROL, HeaderValue::from_static("public, max-age=31536000, immutable"));
+    let cache_forever = (CACHE_CONTROL, HeaderValue::from_static("public, max-age=31536000, immutable"));
     if let Some((_, bytes)) = FONTS.iter().find(|(name, _)| *name == file) {
-        return Ok(([(CONTENT_TYPE, HeaderValue::from_static("font/woff2")), kept], *bytes).into_response());
+        return Ok(([(CONTENT_TYPE, HeaderValue::from_static("font/woff2")), cache_forever], *bytes).into_response());
     }
-    let mut all = ASSETS.all().into_iter();
-    let found = all.find(|asset| asset.href.strip_prefix("/static/") == Some(&file));
-    let asset = found.ok_or_else(|| Problem::new(Code::NotFound, "there is no such file"))?;
-    let headers_of = [(CONTENT_TYPE, HeaderValue::from_static(asset.content_type)), kept];
+    let mut assets = ASSETS.all().into_iter();
+    let asset = assets.find(|asset| asset.href.strip_prefix("/static/") == Some(&file));
+    let asset = asset.ok_or_else(|| Problem::new(Code::NotFound, "there is no such file"))?;
+    let headers_of = [(CONTENT_TYPE, HeaderValue::from_static(asset.content_type)), cache_forever];
     if accepts_brotli(&headers) {
         let packed =
             [(CONTENT_ENCODING, HeaderValue::from_static("br")), (VARY, HeaderValue::from_static("accept-encoding"))];

@@ -103,8 +103,8 @@ pub(super) async fn save(
     }
     match save_or_try(&page, &record, &form).await {
         Ok(None) => Ok(to(&format!("/calendars/{name}"))),
-        Ok(found) => {
-            render_page(&page, StatusCode::OK, &record, form, PageState { trial: found, ..PageState::default() }).await
+        Ok(trial) => {
+            render_page(&page, StatusCode::OK, &record, form, PageState { trial, ..PageState::default() }).await
         }
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => Err(problem),
         Err(problem) => {
@@ -147,9 +147,9 @@ async fn render_page<Q>(
     let name = record.spec.name.clone();
     let calendar = Calendar::of_rule(&name, &record.expanded_rule).map_err(CalendarError::Invalid)?;
     let year = state.year.unwrap_or_else(|| this_year(page.engine().now()));
-    let seen = page.call.visible_apps();
+    let visible_apps = page.call.visible_apps();
     let mut dependents =
-        calendars::dependents(page.engine(), record, seen.as_deref(), None, LIMIT as usize + 1).await?;
+        calendars::dependents(page.engine(), record, visible_apps.as_deref(), None, LIMIT as usize + 1).await?;
     let has_more_dependents = cut_to_page(&mut dependents, LIMIT).is_some();
     let address = |user| match user {
         CalendarDependent::Calendar(name) => (format!("/calendars/{name}"), name),

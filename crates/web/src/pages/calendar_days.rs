@@ -28,34 +28,34 @@ pub(super) struct CalendarDays {
 impl CalendarDays {
     /// The weekdays with their names, and whether each is chosen.
     pub(super) fn weekdays(&self, t: &Texts) -> Vec<(&'static str, &'static str, bool)> {
-        let named = WEEKDAYS.iter().zip(t.weekdays_short.split(' '));
-        named.map(|(day, name)| (day.as_str(), name, self.weekdays.contains(day))).collect()
+        let names = WEEKDAYS.iter().zip(t.weekdays_short.split(' '));
+        names.map(|(day, name)| (day.as_str(), name, self.weekdays.contains(day))).collect()
     }
 
     /// The field values of a rule; `None` if the rule does not fit the fields.
     pub(super) fn from_rule(rule: &Rule) -> Option<Self> {
         let mut days = Self::default();
-        let mut rest = rule;
-        if let Rule::All(parts) = rest
+        let mut remaining = rule;
+        if let Rule::All(parts) = remaining
             && let [inner, Rule::Times(times)] = &parts[..]
         {
             days.times = times.join("\n");
-            rest = inner;
+            remaining = inner;
         }
-        if let Rule::Any(parts) = rest
+        if let Rule::Any(parts) = remaining
             && let [inner, Rule::Days(added)] = &parts[..]
         {
             days.added = day_lines(added);
-            rest = inner;
+            remaining = inner;
         }
-        if let Rule::All(parts) = rest
+        if let Rule::All(parts) = remaining
             && let [inner, Rule::Not(removed)] = &parts[..]
             && let Rule::Days(removed) = &**removed
         {
             days.removed = day_lines(removed);
-            rest = inner;
+            remaining = inner;
         }
-        match rest {
+        match remaining {
             Rule::Weekdays(weekdays) => days.weekdays.clone_from(weekdays),
             Rule::Days(added) if days.added.is_empty() && days.removed.is_empty() => days.added = day_lines(added),
             _ => return None,

@@ -33,14 +33,14 @@ pub(super) struct CalendarForm {
 impl CalendarForm {
     pub(super) fn new(name: &str, spec: Option<&CalendarSpec>) -> Self {
         let text = spec.map(|spec| pretty_json(&serde_json::to_value(spec).unwrap_or_default())).unwrap_or_default();
-        let own = str::to_owned;
+        let owned = str::to_owned;
         // The form of a new calendar begins with the fields for days, which are empty.
         let days = spec.map_or_else(|| Some(CalendarDays::default()), |spec| CalendarDays::from_rule(&spec.rule));
         Self {
-            name: own(name),
-            format: own(if days.is_some() { "days" } else { "json" }),
+            name: owned(name),
+            format: owned(if days.is_some() { "days" } else { "json" }),
             text,
-            wanted: own("days"),
+            wanted: owned("days"),
             years: String::new(),
             is_trial: false,
             days: days.unwrap_or_default(),

@@ -52,7 +52,7 @@ pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Probl
     let form = CalendarForm::from_fields(fields.get("name"), &fields);
     match create_or_try(&page, &form).await {
         Ok(None) => Ok(to(&format!("/calendars/{}", form.name))),
-        Ok(found) => render_page(&page, StatusCode::OK, None, form, (Vec::new(), found)).await,
+        Ok(trial) => render_page(&page, StatusCode::OK, None, form, (Vec::new(), trial)).await,
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => Err(problem),
         Err(problem) => {
             render_page(

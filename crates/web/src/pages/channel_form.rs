@@ -54,11 +54,14 @@ impl ChannelForm {
     pub(super) fn new(kind: ChannelKind, channel: Option<&Channel>, t: &Texts) -> Self {
         let view = channel.map(channels::view);
         let value = |field: &Field| {
-            let kept = view.as_ref().and_then(|view| {
+            let saved_value = view.as_ref().and_then(|view| {
                 if field.is_secret { view.secrets.get(field.name) } else { view.settings.get(field.name) }
             });
             // Secrets are not shown, but references to secrets are.
-            kept.filter(|kept| !field.is_secret || parse_reference(kept).is_some()).cloned().unwrap_or_default()
+            saved_value
+                .filter(|saved_value| !field.is_secret || parse_reference(saved_value).is_some())
+                .cloned()
+                .unwrap_or_default()
         };
         let mut form = Self {
             kind,

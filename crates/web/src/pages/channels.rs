@@ -221,9 +221,9 @@ pub(super) async fn save(page: Page, Named(name, ..): Named<path::Channel>, sent
 }
 
 /// Saves the channel in the form. If it has errors, shows the form again.
-async fn save_form(page: &Page, known: Option<&Channel>, form: ChannelForm) -> Result<Response, Problem> {
-    if let Some(known) = known {
-        page.call.note.before(&audit_document(known));
+async fn save_form(page: &Page, existing: Option<&Channel>, form: ChannelForm) -> Result<Response, Problem> {
+    if let Some(existing) = existing {
+        page.call.note.before(&audit_document(existing));
     }
     match channels::save(page.engine(), &page.call.namespace, form.to_channel()).await {
         Ok(saved) => {
@@ -242,10 +242,10 @@ async fn save_form(page: &Page, known: Option<&Channel>, form: ChannelForm) -> R
             }
             if problem.code() == Code::VersionMismatch {
                 let form = form.with_error("", page.t.channels_conflict);
-                return render_page(page, StatusCode::CONFLICT, known, form, PageState::default()).await;
+                return render_page(page, StatusCode::CONFLICT, existing, form, PageState::default()).await;
             }
             let form = form.with_problem(&problem, page.t.lang());
-            render_page(page, StatusCode::UNPROCESSABLE_ENTITY, known, form, PageState::default()).await
+            render_page(page, StatusCode::UNPROCESSABLE_ENTITY, existing, form, PageState::default()).await
         }
     }
 }
@@ -305,18 +305,18 @@ async fn render_page<Q>(
     state: PageState,
 ) -> Result<Response, Problem> {
     let (t, now) = (page.t, page.engine().now());
-    let (mut found, mut next) = (Vec::new(), None);
+    let (mut deliveries, mut next) = (Vec::new(), None);
     if let Some(channel) = channel {
         let listing = Listing::new("deliveries page", channel.id);
         let before = state.cursor.as_deref().map(|cursor| listing.position::<DeliveryId>(cursor)).transpose()?;
-        found = page.engine().store().deliveries(channel.id, before, LIMIT + 1).await?;
+        deliveries = page.engine().store().deliveries(channel.id, before, LIMIT + 1).await?;
         let address = |last: &Delivery| {
             format!("/alerts/channels/{}?{}", channel.name, query_pair("cursor", &listing.cursor(last.id)))
         };
-        next = cut_to_page(&mut found, LIMIT).map(address);
+        next = cut_to_page(&mut deliveries, LIMIT).map(address);
     }
-    let subjects = message_subjects(&page.call, &found).await?;
-    let saved = channel.map(|channel| SavedChannel {
+    let subjects = message_subjects(&page.call, &deliveries).await?;
+    let saved_channel = channel.map(|channel| SavedChannel {
         name: channel.name.clone(),
         kind: kind_name(channel.kind, t),
         host: channels::view(channel).host,
@@ -324,7 +324,7 @@ async fn render_page<Q>(
     });
     let template = ChannelPage {
         code: channel_code(&page.call.namespace.name, &form),
-        channel: saved,
+        channel: saved_channel,
         form,
         missing: missing_role(page),
         tested: state.tested.as_ref().map(|delivery| delivery_row(delivery, now, t)),
@@ -332,7 +332,7 @@ async fn render_page<Q>(
         has_more_dependents: state.users.len() > CHANNEL_USE_COUNT_MAX,
         signing_key: state.signing_key,
         path: channel.map(|channel| format!("/alerts/channels/{}", channel.name)).unwrap_or_default(),
-        attempts: found
+        attempts: deliveries
             .iter()
             .map(|delivery| DeliveryRow {
                 subject: subjects.get(&delivery.message).cloned(),
@@ -359,12 +359,12 @@ fn channel_code(namespace: &str, form: &ChannelForm) -> AsCode {
     let mut settings = new.settings;
     settings.retain(|_, value| !value.is_empty());
     let body = json!({"kind": form.kind, "lang": new.lang, "settings": settings, "secrets": secrets});
-    let given = settings.iter().filter(|(name, _)| !name.ends_with("_template"));
-    let given: Vec<String> = given
+    let flags = settings.iter().filter(|(name, _)| !name.ends_with("_template"));
+    let flags: Vec<String> = flags
         .map(|(name, value)| super::as_code::shell_quoted(&format!("{name}={value}")))
         .map(|it| format!(" --set {it}"))
         .collect();
     let secret = secrets.keys().next().map(|field| format!(" --secret-stdin {field}")).unwrap_or_default();
-    let command = format!("alert channel set {name} --kind {}{}{secret}", form.kind, given.concat());
+    let command = format!("alert channel set {name} --kind {}{}{secret}", form.kind, flags.concat());
     AsCode::new(namespace, ("PUT", &format!("/api/v1/channels/{name}")), Some(&body), &command)
 }

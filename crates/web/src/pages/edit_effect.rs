@@ -73,9 +73,9 @@ impl EditEffect {
                 count: SHOWN_FIRE_COUNT,
                 per_day_max: PER_DAY_MAX,
             };
-            let found = preview(ask);
-            let fires = found.fires.iter().filter(|_| job.enabled).map(|fire| fire.at).collect();
-            (found.zone, fires)
+            let preview_of_job = preview(ask);
+            let fires = preview_of_job.fires.iter().filter(|_| job.enabled).map(|fire| fire.at).collect();
+            (preview_of_job.zone, fires)
         };
         let (zone, of_new) = next(&new);
         let of_old = old.as_ref().map(|job| next(job).1).unwrap_or_default();

@@ -52,15 +52,15 @@ struct ExecutorPage {
 }
 
 pub(super) async fn page(page: Page<AppQuery>, Named(name, ..): Named<path::Executor>) -> Result<Response, Problem> {
-    let missing = || Problem::new(Code::NotFound, format!("there is no executor {}", quoted_input(&name)));
-    name::check(given_name(&name)).map_err(|_| missing())?;
-    let (app, found) = find(&page.call, &name, page.query().0.as_deref()).await?.ok_or_else(missing)?;
+    let not_found = || Problem::new(Code::NotFound, format!("there is no executor {}", quoted_input(&name)));
+    name::check(given_name(&name)).map_err(|_| not_found())?;
+    let (app, executor) = find(&page.call, &name, page.query().0.as_deref()).await?.ok_or_else(not_found)?;
     let (now, t) = (page.engine().now(), page.t);
-    let mut held = held_runs(&page, app, &found.name).await?;
+    let mut held = held_runs(&page, app, &executor.name).await?;
     let hidden_count = held.len().saturating_sub(RUN_COUNT);
     held.truncate(RUN_COUNT);
-    let (next, verb) = if found.state == "active" { ("draining", "drain") } else { ("active", "activate") };
-    let row = executor_row(found, Some(HANDLER_COUNT), now, t);
+    let (next, verb) = if executor.state == "active" { ("draining", "drain") } else { ("active", "activate") };
+    let row = executor_row(executor, Some(HANDLER_COUNT), now, t);
     let template = ExecutorPage {
         shell: page.shell(Nav::Executors),
         here: page.here().to_owned(),

@@ -105,8 +105,9 @@ async fn render_page<Q>(
     headers: &HeaderMap,
     (wanted, typed_address, errors): (SnippetQuery, String, Vec<String>),
 ) -> Result<Response, Problem> {
-    let found = page.engine().store().apps(page.call.namespace.id).await?;
-    let apps: Vec<String> = found.into_iter().filter(|app| page.call.may_view(app.id)).map(|app| app.name).collect();
+    let app_records = page.engine().store().apps(page.call.namespace.id).await?;
+    let apps: Vec<String> =
+        app_records.into_iter().filter(|app| page.call.may_view(app.id)).map(|app| app.name).collect();
     let typed = wanted.app.clone().unwrap_or_else(|| apps.first().cloned().unwrap_or_else(|| "billing".to_owned()));
     let error = name::check(&typed).err().map(|_| page.t.error_app_name.to_owned());
     // An invalid name is shown in its field, but not used in the commands.
@@ -154,10 +155,11 @@ async fn render_page<Q>(
 /// The URL at which executors reach this server: the advertised one, else the one that the browser used.
 async fn own_address<Q>(page: &Page<Q>, headers: &HeaderMap) -> Result<String, Problem> {
     let nodes = page.engine().store().nodes().await?;
-    let own = nodes.into_iter().find(|node| node.name == page.engine().node_name()).and_then(|node| node.advertise_url);
+    let advertised =
+        nodes.into_iter().find(|node| node.name == page.engine().node_name()).and_then(|node| node.advertise_url);
     let scheme = if page.call.web.config.tls { "https" } else { "http" };
     let host = headers.get(http::header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("127.0.0.1:8080");
-    Ok(own.unwrap_or_else(|| format!("{scheme}://{host}")))
+    Ok(advertised.unwrap_or_else(|| format!("{scheme}://{host}")))
 }
 
 /// The source of a complete program with one handler.

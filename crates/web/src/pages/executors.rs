@@ -71,14 +71,14 @@ pub(super) async fn list(page: Page<CursorQuery>) -> Result<Response, Problem> {
     let cursor = page.query().0.as_deref();
     let after = cursor.map(|cursor| listing.position::<Position>(cursor)).transpose()?;
     let is_first = cursor.is_none();
-    let (found, next) = page_of(&page.call, after.clone(), LIMIT).await?;
+    let (executors, next) = page_of(&page.call, after.clone(), LIMIT).await?;
     let app_of = |position: &Position| position.0.clone();
     let between = (after.as_ref().map(app_of), next.as_ref().map(app_of));
     let next = next.map(|last| format!("/executors?{}", query_pair("cursor", &listing.cursor(last))));
-    let is_empty = found.is_empty();
+    let is_empty = executors.is_empty();
     let mut by_app: BTreeMap<String, Vec<ExecutorRow>> = BTreeMap::new();
-    for one in found {
-        by_app.entry(one.app.clone()).or_default().push(executor_row(one, None, now, t));
+    for executor in executors {
+        by_app.entry(executor.app.clone()).or_default().push(executor_row(executor, None, now, t));
     }
     let apps = app_rows(&page, by_app, between).await?;
     let template = ExecutorsPage {
@@ -101,12 +101,12 @@ pub(super) async fn list(page: Page<CursorQuery>) -> Result<Response, Problem> {
 async fn node_rows<Q>(page: &Page<Q>) -> Result<Vec<NodeRow>, Problem> {
     let (engine, t) = (page.engine(), page.t);
     let now = engine.now();
-    let found = engine.store().nodes().await?;
+    let nodes = engine.store().nodes().await?;
     let row = |node: rondel_store::cluster::Node| {
         let loops = (node.name == engine.node_name()).then(|| engine.loops());
         node_row(node, loops, now, t)
     };
-    Ok(found.into_iter().map(row).collect())
+    Ok(nodes.into_iter().map(row).collect())
 }
 
 /// The apps on this page of the list. An app without executors is on the page to which its name belongs: the name comes after `previous`,
@@ -119,10 +119,10 @@ async fn app_rows(
 ) -> Result<Vec<AppRow>, Problem> {
     let (engine, t) = (page.engine(), page.t);
     let fleet = Fleet::read(&page.call).await?;
-    let known = engine.store().apps(page.call.namespace.id).await?;
+    let app_records = engine.store().apps(page.call.namespace.id).await?;
     let online = engine.online_executors();
     let mut rows = Vec::new();
-    for app in known.into_iter().filter(|app| page.call.may_view(app.id)) {
+    for app in app_records.into_iter().filter(|app| page.call.may_view(app.id)) {
         let executors = by_app.remove(&app.name).unwrap_or_default();
         let state = fleet.switches.of_app(app.id);
         let its = || online.iter().filter(|one| one.app == app.id);
@@ -155,7 +155,7 @@ async fn app_rows(
 
 async fn declaration_problems(page: &Page<CursorQuery>) -> Result<Vec<(String, Vec<DeclarationProblem>)>, Problem> {
     let apps = page.engine().store().apps(page.call.namespace.id).await?;
-    let seen = apps.into_iter().filter(|app| page.call.may_view(app.id));
+    let visible = apps.into_iter().filter(|app| page.call.may_view(app.id));
     let in_words = |problem: DeclarationProblem| {
         let message = localized(page.t.lang(), &problem.message).into_owned();
         DeclarationProblem { message, ..problem }
@@ -163,7 +163,7 @@ async fn declaration_problems(page: &Page<CursorQuery>) -> Result<Vec<(String, V
     let problems_of = |app| -> Vec<DeclarationProblem> {
         page.engine().declaration_problems(app).into_iter().map(in_words).collect()
     };
-    let declared = seen.map(|app| (app.name, problems_of(app.id)));
+    let declared = visible.map(|app| (app.name, problems_of(app.id)));
     Ok(declared.filter(|(_, problems)| !problems.is_empty()).collect())
 }
 
@@ -198,14 +198,14 @@ pub(super) async fn switch_node(
     fields: Fields,
 ) -> Result<Response, Problem> {
     let switch = parse_switch(&fields)?;
-    let missing = || Problem::new(Code::NodeNotFound, format!("no node is called {}", quoted_input(&node)));
-    name::check(&node).map_err(|_| missing())?;
+    let not_found = || Problem::new(Code::NodeNotFound, format!("no node is called {}", quoted_input(&node)));
+    name::check(&node).map_err(|_| not_found())?;
     let store = page.engine().store();
     let before = store.nodes().await?.into_iter().find(|one| one.name == node).map(|node| node.switch);
     page.call.note.before(&json!({"state": before.map(Switch::as_str)}));
     page.call.note.changed_to(&json!({"state": switch.as_str()}));
     if !store.set_node_switch(&node, switch).await? {
-        return Err(missing());
+        return Err(not_found());
     }
     page.engine().poke_beat();
     Ok(redirect_back(&fields))

@@ -146,13 +146,18 @@ async fn suggestions(page: &Page<SuggestQuery>, scope: Scope) -> Result<Response
     let typed: String = text.chars().take(at).collect();
     let word = typed.rsplit(char::is_whitespace).next().unwrap_or_default().trim_start_matches('-');
     let (key, value) = word.split_once([':', '：']).unwrap_or(("", ""));
-    let (store, namespace, seen) = (page.engine().store(), page.call.namespace.id, page.call.visible_apps());
-    let is_seen = |app| seen.as_ref().is_none_or(|seen| seen.contains(&app));
+    let (store, namespace, visible_apps) = (page.engine().store(), page.call.namespace.id, page.call.visible_apps());
+    let is_seen = |app| visible_apps.as_ref().is_none_or(|visible_apps| visible_apps.contains(&app));
     let (mut apps, mut jobs, mut executors, mut labels) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     match key {
         "app" => {
-            let all = store.apps(namespace).await?;
-            apps = all.into_iter().filter(|app| is_seen(app.id)).map(|app| app.name).take(KNOWN_COUNT_MAX).collect();
+            let app_records = store.apps(namespace).await?;
+            apps = app_records
+                .into_iter()
+                .filter(|app| is_seen(app.id))
+                .map(|app| app.name)
+                .take(KNOWN_COUNT_MAX)
+                .collect();
         }
         "job" => {
             let part = value.rsplit(',').next().unwrap_or_default().to_ascii_lowercase();
@@ -160,21 +165,25 @@ async fn suggestions(page: &Page<SuggestQuery>, scope: Scope) -> Result<Response
             jobs = find_jobs(page, part).await?.into_iter().map(|job| job.spec.name).collect();
         }
         "label" => {
-            let all = find_jobs(page, None).await?;
-            labels = all.iter().flat_map(|job| &job.spec.labels).map(|(key, value)| format!("{key}={value}")).collect();
+            let app_records = find_jobs(page, None).await?;
+            labels = app_records
+                .iter()
+                .flat_map(|job| &job.spec.labels)
+                .map(|(key, value)| format!("{key}={value}"))
+                .collect();
             labels.sort();
             labels.dedup();
         }
         "executor" => {
-            let (seen, _) = crate::api::executors::page(&page.call, None, known_count_max()).await?;
-            executors = seen.into_iter().map(|executor| executor.name).collect();
+            let (visible_apps, _) = crate::api::executors::page(&page.call, None, known_count_max()).await?;
+            executors = visible_apps.into_iter().map(|executor| executor.name).collect();
             executors.sort();
             executors.dedup();
         }
         _ => {}
     }
-    let known = Names { apps: &apps, jobs: &jobs, executors: &executors, labels: &labels };
-    html(StatusCode::OK, &Suggestions { found: suggest(text, at, scope, &known) })
+    let names = Names { apps: &apps, jobs: &jobs, executors: &executors, labels: &labels };
+    html(StatusCode::OK, &Suggestions { found: suggest(text, at, scope, &names) })
 }
 
 fn known_count_max() -> u32 {

@@ -55,7 +55,7 @@ pub(super) struct CoveredRun {
 /// The latest messages about an incident.
 pub(super) async fn messages<Q>(page: &Page<Q>, record: &IncidentRecord) -> Result<Vec<MessageRow>, Problem> {
     let (t, now) = (page.t, page.engine().now());
-    let found = page.engine().store().incident_messages(record.incident.id, MESSAGE_COUNT).await?;
+    let messages = page.engine().store().incident_messages(record.incident.id, MESSAGE_COUNT).await?;
     let row = |message: rondel_store::channels::IncidentMessage| {
         let (class, word) = match message.state.as_str() {
             "sent" => ("succeeded", t.channels_sent),
@@ -74,7 +74,7 @@ pub(super) async fn messages<Q>(page: &Page<Q>, record: &IncidentRecord) -> Resu
             error: message.error.map(|error| localized(t.lang(), &error).into_owned()),
         }
     };
-    Ok(found.into_iter().map(row).collect())
+    Ok(messages.into_iter().map(row).collect())
 }
 
 /// The runs in the time in which the job should have succeeded; `None` for incidents of other kinds.

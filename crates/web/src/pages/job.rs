@@ -339,13 +339,13 @@ pub(super) async fn trigger(
         "" => None,
         name => Some(checked_executor(&page.call, &record, ("/executor", name)).await?),
     };
-    let given = |name: &str| Some(fields.get(name).trim()).filter(|text| !text.is_empty()).map(str::to_owned);
-    let if_open = given("if_open").filter(|_| given("key").is_some());
+    let non_empty_field = |name: &str| Some(fields.get(name).trim()).filter(|text| !text.is_empty()).map(str::to_owned);
+    let if_open = non_empty_field("if_open").filter(|_| non_empty_field("key").is_some());
     let if_open = if_open
         .map(|word| word.parse::<IfOpen>().map_err(|message: String| refuse_value("/if_open", message)))
         .transpose()?;
-    let key = checked_key(("/key", given("key").as_deref()), if_open)?;
-    let at = given("at").map(|text| planned_at(&text, page.engine().now())).transpose();
+    let key = checked_key(("/key", non_empty_field("key").as_deref()), if_open)?;
+    let at = non_empty_field("at").map(|text| planned_at(&text, page.engine().now())).transpose();
     let at = at.map_err(|message| refuse_value("/at", message))?;
     let request = RunRequest { params, executor, key, at, trace: page.call.trace, ..RunRequest::by(Trigger::Manual) };
     let run = match jobs::request_run(page.engine(), &record, request).await {
@@ -372,10 +372,10 @@ pub(super) async fn trigger(
 
 /// The parameters for this run; `None` if it has those of the job.
 fn chosen_params(page: &Page, fields: &Fields, record: &JobRecord) -> Result<Option<RunParams>, Problem> {
-    let given = match (params_form::from_fields(fields, &record.spec.params)?, fields.get("params")) {
+    let params_json = match (params_form::from_fields(fields, &record.spec.params)?, fields.get("params")) {
         (Some(value), _) => value,
         (None, "") => return Ok(None),
         (None, text) => serde_json::from_str(text).map_err(|error| refuse_value("/params", error.to_string()))?,
     };
-    Ok(jobs::run_params(page.engine(), record, &given)?)
+    Ok(jobs::run_params(page.engine(), record, &params_json)?)
 }

@@ -79,25 +79,25 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         return Err(refuse_value("/job", message));
     }
     let after = fields.get("after").to_owned();
-    let chosen = match is_all {
+    let selected = match is_all {
         true => {
             let filter = Filter::parse(&filter, Scope::Jobs).map_err(|error| run_filter::filter_problem(&error))?;
             select_matching(&page.call, &filter, (&bulk, Some(after.as_str()))).await?
         }
         false => select_named(&page.call, &names).await?,
     };
-    let SelectedJobs { names: chosen, has_more, after: next, missing } = chosen;
+    let SelectedJobs { names: selected, has_more, after: next, missing } = selected;
     // The confirmation names the jobs that were shown, since other jobs may match by now, and the name after which the rest begins.
-    let rest = Some(fields.get("rest")).filter(|rest| !rest.is_empty()).map(str::to_owned);
-    let has_more = has_more || rest.is_some();
-    let next = next.or(rest);
-    let names = if is_all { chosen.clone() } else { names };
-    let count = chosen.len();
+    let rest_after = Some(fields.get("rest")).filter(|rest_after| !rest_after.is_empty()).map(str::to_owned);
+    let has_more = has_more || rest_after.is_some();
+    let next = next.or(rest_after);
+    let names = if is_all { selected.clone() } else { names };
+    let count = selected.len();
     let expected = fields.get("expected").parse::<usize>().ok();
     // If more jobs match than were counted, nothing is changed: the page shows the new count and asks again.
     let is_confirmed = expected.is_some_and(|expected| count <= expected && count > 0);
     let done = if is_confirmed {
-        apply_to_jobs(&page.call, &bulk, &chosen).await
+        apply_to_jobs(&page.call, &bulk, &selected).await
     } else {
         page.call.note.mark_dry_run();
         Default::default()
@@ -107,7 +107,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         JobAction::Resume => Some("pause"),
         JobAction::Run | JobAction::Label | JobAction::Unlabel | JobAction::Delete => None,
     };
-    let shown = if is_confirmed { done.changed.clone() } else { chosen };
+    let shown_names = if is_confirmed { done.changed.clone() } else { selected };
     let problem = |problem: JobProblem| {
         let message = localized(t.lang(), &problem.message).into_owned();
         JobProblem { message, ..problem }
@@ -122,8 +122,8 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         is_all,
         filter,
         count,
-        hidden_count: shown.len().saturating_sub(SHOWN_COUNT_MAX),
-        shown: shown.into_iter().take(SHOWN_COUNT_MAX).collect(),
+        hidden_count: shown_names.len().saturating_sub(SHOWN_COUNT_MAX),
+        shown: shown_names.into_iter().take(SHOWN_COUNT_MAX).collect(),
         has_more,
         after,
         next,
@@ -139,7 +139,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
 }
 
 fn parse_action(word: &str) -> Result<(&'static str, JobAction), Problem> {
-    let known = [
+    let actions = [
         ("pause", JobAction::Pause),
         ("resume", JobAction::Resume),
         ("run", JobAction::Run),
@@ -147,8 +147,8 @@ fn parse_action(word: &str) -> Result<(&'static str, JobAction), Problem> {
         ("unlabel", JobAction::Unlabel),
         ("delete", JobAction::Delete),
     ];
-    let found = known.into_iter().find(|(name, _)| *name == word);
-    found.ok_or_else(|| refuse_value("/do", format!("{word:?} is none of pause, resume, run, label, unlabel, delete")))
+    let action = actions.into_iter().find(|(name, _)| *name == word);
+    action.ok_or_else(|| refuse_value("/do", format!("{word:?} is none of pause, resume, run, label, unlabel, delete")))
 }
 
 fn bulk_title(action: JobAction, is_done: bool, count: usize, t: &Texts) -> String {

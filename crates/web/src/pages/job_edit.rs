@@ -98,8 +98,8 @@ impl EditInput {
 
     /// Merges the user's changes into the definition that another caller has saved. If the version on which the form is based cannot be
     /// read, the input stays as the user typed it.
-    async fn rebase(&mut self, page: &Page, record: &JobRecord, seen: i64) {
-        let Ok(base) = version_spec(&page.call, record, seen).await else { return };
+    async fn rebase(&mut self, page: &Page, record: &JobRecord, seen_version: i64) {
+        let Ok(base) = version_spec(&page.call, record, seen_version).await else { return };
         let document = |spec: &JobSpec| serde_json::to_value(spec).unwrap_or_default();
         let base = document(&base);
         let Ok(mine) = self.form.spec(base.clone(), page.t) else { return };
@@ -136,8 +136,8 @@ fn parse_definition(text: &str, name: &str) -> Result<JobSpec, Problem> {
         return parse_named(text.as_bytes(), name);
     }
     let refuse = |message: String| Problem::new(Code::InvalidYaml, message);
-    let found = yaml::documents(text).map_err(|error| refuse(error.to_string()))?;
-    let mut items = found.into_iter().flat_map(yaml::Node::items);
+    let documents = yaml::documents(text).map_err(|error| refuse(error.to_string()))?;
+    let mut items = documents.into_iter().flat_map(yaml::Node::items);
     let (Some(item), None) = (items.next(), items.next()) else {
         return Err(refuse("expected one definition".to_owned()));
     };
@@ -243,9 +243,9 @@ pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: 
     }
     page.call.check_definition(&spec).await?;
     match jobs::change(page.engine(), &record, spec, seen_version, page.call.caller.name()).await {
-        Ok(saved) => {
-            page.call.note.changed_to(&saved.spec);
-            return Ok(to(&format!("/jobs/{}", saved.spec.name)));
+        Ok(record_after) => {
+            page.call.note.changed_to(&record_after.spec);
+            return Ok(to(&format!("/jobs/{}", record_after.spec.name)));
         }
         Err(JobError::Store(error)) => return Err(error.into()),
         Err(JobError::Conflict { version }) => typed.conflict = Some(version),
@@ -263,9 +263,10 @@ async fn render_page(
     let mut typed = typed;
     let conflict_changes = match typed.conflict {
         Some(_) => {
-            let wanted = typed.spec(record, page.t);
+            let edited_spec = typed.spec(record, page.t);
             let document = |spec: &JobSpec| serde_json::to_value(spec).unwrap_or_default();
-            let changes = wanted.map(|wanted| diff::changes(&document(&record.spec), &document(&wanted)));
+            let changes =
+                edited_spec.map(|edited_spec| diff::changes(&document(&record.spec), &document(&edited_spec)));
             changes.unwrap_or_default().iter().map(change_row).collect()
         }
         None => Vec::new(),

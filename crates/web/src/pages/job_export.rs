@@ -67,15 +67,16 @@ pub(super) async fn yaml(page: Page<ChosenJobs>) -> Result<Response, Problem> {
         return Ok(to(own_path(&page.query().back).unwrap_or("/jobs")));
     }
     let _share = shares::take_heavy_work_share(&call.web, HeavyWork::Export, call.caller.key())?;
-    let chosen = chosen_names(&page).await?;
+    let all_names = chosen_names(&page).await?;
     let mut text = String::new();
-    for names in chosen.chunks(READ_COUNT) {
+    for names in all_names.chunks(READ_COUNT) {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let mut jobs = call.engine().store().jobs_named(call.namespace.id, &names).await?;
         jobs.retain(|job| call.may_view(job.app));
-        let known: BTreeSet<&str> = jobs.iter().map(|job| job.spec.name.as_str()).collect();
-        if let Some(missing) = names.iter().find(|name| !known.contains(*name)) {
-            let detail = format!("there is no job {missing} any more, so no file was written: load the list again");
+        let found_names: BTreeSet<&str> = jobs.iter().map(|job| job.spec.name.as_str()).collect();
+        if let Some(missing_name) = names.iter().find(|name| !found_names.contains(*name)) {
+            let detail =
+                format!("there is no job {missing_name} any more, so no file was written: load the list again");
             return Err(Problem::new(Code::JobNotFound, detail));
         }
         jobs.sort_by(|one, other| one.spec.name.cmp(&other.spec.name));
@@ -88,7 +89,7 @@ pub(super) async fn yaml(page: Page<ChosenJobs>) -> Result<Response, Problem> {
             ));
         }
     }
-    if chosen.is_empty() {
+    if all_names.is_empty() {
         text = jobs_as_yaml(&[]);
     }
     let headers = [
@@ -104,9 +105,9 @@ async fn chosen_names(page: &Page<ChosenJobs>) -> Result<Vec<String>, Problem> {
     let query = page.query();
     if query.is_all {
         let filter = Filter::parse(&query.filter, Scope::Jobs).map_err(|error| run_filter::filter_problem(&error))?;
-        let found = matching_jobs(&page.call, &filter).await?;
-        return match found.len() > BULK_JOB_COUNT_MAX {
-            false => Ok(found.iter().map(|entry| entry.name.clone()).collect()),
+        let entries = matching_jobs(&page.call, &filter).await?;
+        return match entries.len() > BULK_JOB_COUNT_MAX {
+            false => Ok(entries.iter().map(|entry| entry.name.clone()).collect()),
             true => Err(refuse_value(
                 "/q",
                 format!("more than {BULK_JOB_COUNT_MAX} jobs match; narrow the filter, or use rondel job export"),

@@ -123,32 +123,33 @@ impl LeafFields {
 
     /// The fields of a submitted form.
     pub(super) fn from_fields(fields: &Fields) -> Self {
-        let mut found = Self::read(|field| fields.get_if_sent(field).map(str::to_owned));
+        let mut leaf_fields = Self::read(|field| fields.get_if_sent(field).map(str::to_owned));
         if fields.get_if_sent(NOTIFY).is_some() {
-            let chosen = fields.with_prefix(NOTIFY_BOX).map(|(name, _)| &name[NOTIFY_BOX.len()..]);
-            found.0.insert(NOTIFY, chosen.collect::<Vec<_>>().join(" "));
+            let notify_codes = fields.with_prefix(NOTIFY_BOX).map(|(name, _)| &name[NOTIFY_BOX.len()..]);
+            leaf_fields.0.insert(NOTIFY, notify_codes.collect::<Vec<_>>().join(" "));
         }
-        found
+        leaf_fields
     }
 
     /// The fields for which `read` returns a text.
     pub(super) fn read(mut read: impl FnMut(&'static str) -> Option<String>) -> Self {
-        let all = LEAVES.iter().chain(&SCHEDULE_LEAVES);
-        Self(all.filter_map(|leaf| Some((leaf.field, read(leaf.field)?))).collect())
+        let leaves = LEAVES.iter().chain(&SCHEDULE_LEAVES);
+        Self(leaves.filter_map(|leaf| Some((leaf.field, read(leaf.field)?))).collect())
     }
 
     /// The fields of a definition.
     pub(super) fn from_document(document: &Value) -> Self {
         let schedule = &document["schedule"];
-        let own = LEAVES.iter().map(|leaf| (leaf.field, field_text(document.pointer(leaf.pointer))));
-        let of_schedule = SCHEDULE_LEAVES.iter().map(|leaf| (leaf.field, field_text(schedule.pointer(leaf.pointer))));
-        let mut found = Self(own.chain(of_schedule).collect());
+        let fields_of_job = LEAVES.iter().map(|leaf| (leaf.field, field_text(document.pointer(leaf.pointer))));
+        let fields_of_schedule =
+            SCHEDULE_LEAVES.iter().map(|leaf| (leaf.field, field_text(schedule.pointer(leaf.pointer))));
+        let mut leaf_fields = Self(fields_of_job.chain(fields_of_schedule).collect());
         if document.pointer("/notify/skipped").is_none() {
             let default = NotifySpec::default().skipped;
             let reported = default.iter().map(|reason| reason.as_str()).collect::<Vec<_>>().join(" ");
-            found.0.insert(NOTIFY, reported);
+            leaf_fields.0.insert(NOTIFY, reported);
         }
-        found
+        leaf_fields
     }
 
     /// Writes the fields into a definition. Returns the names of number fields whose text is not a number.

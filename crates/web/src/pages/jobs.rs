@@ -147,18 +147,18 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
     let text = filter.as_ref().map(ToString::to_string).unwrap_or_default();
     let listing = Listing::new("jobs page", (namespace, &text, query.order));
     let after = listing.name_after(query.cursor.as_deref(), rondel_core::name::check)?;
-    let wanted = filter.clone().unwrap_or_default();
-    let board = page.call.web.boards.board_for(page.engine(), namespace, &wanted).await?;
+    let board_filter = filter.clone().unwrap_or_default();
+    let board = page.call.web.boards.board_for(page.engine(), namespace, &board_filter).await?;
     let mut offers = OfferedHandlers::new(page.engine(), namespace);
-    let seen = page.call.visible_apps();
-    let mut found = match &filter {
-        Ok(filter) => board.matching(filter, seen.as_deref(), query.order, &mut offers),
+    let visible_apps = page.call.visible_apps();
+    let mut entries = match &filter {
+        Ok(filter) => board.matching(filter, visible_apps.as_deref(), query.order, &mut offers),
         Err(_) => Vec::new(),
     };
-    page.call.web.ranks.sort(page.engine(), (namespace, &board), query.order, &mut found).await?;
-    let total = found.len();
-    let presets = state_presets(&page, (&*board, &filter, seen.as_deref()), &mut offers);
-    let slice = page_slice(&found, after.as_deref());
+    page.call.web.ranks.sort(page.engine(), (namespace, &board), query.order, &mut entries).await?;
+    let total = entries.len();
+    let presets = state_presets(&page, (&*board, &filter, visible_apps.as_deref()), &mut offers);
+    let slice = page_slice(&entries, after.as_deref());
     let at = |entry: &Arc<BoardEntry>| {
         let cursor = vec![("cursor", listing.cursor(&entry.name))];
         list_url("/jobs", &text, &[query.other_parameters(), cursor].concat())
@@ -171,7 +171,7 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
         (Some(entry), false) => Some(at(entry)),
         (None, false) => Some(first.clone()),
     };
-    let rows = job_rows(&page, (&*board, &found[..]), slice.entries, &mut offers).await?;
+    let rows = job_rows(&page, (&*board, &entries[..]), slice.entries, &mut offers).await?;
     let sort = |word: &'static str, name: &'static str| Preset {
         name: name.to_owned(),
         href: list_url("/jobs", &text, &if word.is_empty() { Vec::new() } else { vec![("sort", word.to_owned())] }),
@@ -208,15 +208,15 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
 
 /// The page of jobs after the job `after`, in the order of the list, and where the previous page begins. If `after` no longer exists, the
 /// page begins with the next job by name.
-fn page_slice(found: &[Arc<BoardEntry>], after: Option<&str>) -> Slice {
+fn page_slice(entries: &[Arc<BoardEntry>], after: Option<&str>) -> Slice {
     let limit = usize::try_from(LIMIT).unwrap_or(usize::MAX);
     let start = after.map_or(0, |after| {
-        let place = found.iter().position(|entry| entry.name == after).map(|place| place + 1);
-        place.unwrap_or_else(|| found.iter().position(|entry| entry.name.as_str() > after).unwrap_or(found.len()))
+        let place = entries.iter().position(|entry| entry.name == after).map(|place| place + 1);
+        place.unwrap_or_else(|| entries.iter().position(|entry| entry.name.as_str() > after).unwrap_or(entries.len()))
     });
-    let end = (start + limit).min(found.len());
-    let previous = start.checked_sub(limit + 1).and_then(|place| found.get(place)).cloned();
-    Slice { entries: found[start..end].to_vec(), previous, has_more: end < found.len() }
+    let end = (start + limit).min(entries.len());
+    let previous = start.checked_sub(limit + 1).and_then(|place| entries.get(place)).cloned();
+    Slice { entries: entries[start..end].to_vec(), previous, has_more: end < entries.len() }
 }
 
 /// Presets for all jobs and for each problem. Each shows how many jobs it finds together with the rest of the filter.
@@ -229,14 +229,14 @@ fn state_presets(
     let chosen_states = filter.as_ref().map(|filter| filter.states.clone()).unwrap_or_default();
     let mut other_conditions = filter.clone().unwrap_or_default();
     other_conditions.states = Default::default();
-    let all = board.matching(&other_conditions, seen, JobOrder::Name, offers);
+    let matching = board.matching(&other_conditions, seen, JobOrder::Name, offers);
     let parameters = page.query().other_parameters();
     let mut presets = vec![Preset {
-        name: format!("{} {}", t.jobs_all, all.len()),
+        name: format!("{} {}", t.jobs_all, matching.len()),
         href: list_url("/jobs", &other_conditions.to_string(), &parameters),
         is_current: chosen_states.admits_all(),
     }];
-    for (state, count) in board.count(&all, offers).into_iter().filter(|(_, count)| *count > 0) {
+    for (state, count) in board.count(&matching, offers).into_iter().filter(|(_, count)| *count > 0) {
         let mut with = other_conditions.clone();
         with.states.any = vec![state];
         presets.push(Preset {
@@ -352,9 +352,9 @@ fn job_row(
 /// The 95th percentile of the durations of the successful runs among these.
 fn p95(runs: &[ChartRun]) -> Option<Duration> {
     let done = runs.iter().filter(|run| run.status == RunStatus::Succeeded);
-    let mut took: Vec<Duration> = done.filter_map(|run| Some(run.finished_at?.since(run.started_at?))).collect();
-    took.sort_unstable();
-    took.get((took.len() * 95).div_ceil(100).saturating_sub(1)).copied()
+    let mut durations: Vec<Duration> = done.filter_map(|run| Some(run.finished_at?.since(run.started_at?))).collect();
+    durations.sort_unstable();
+    durations.get((durations.len() * 95).div_ceil(100).saturating_sub(1)).copied()
 }
 
 /// The newest runs of a job, and its next fire.
@@ -371,8 +371,9 @@ impl RecentRuns {
         let mut runs = if record.spec.is_sharded() {
             broadcasts(call, record).await?
         } else {
-            let within = call.visible_apps();
-            let query = RunQuery { job: Some(record.id), within, limit: ROW_COUNT, ..RunQuery::default() };
+            let visible_apps = call.visible_apps();
+            let query =
+                RunQuery { job: Some(record.id), within: visible_apps, limit: ROW_COUNT, ..RunQuery::default() };
             call.engine().store().list_runs(record.namespace, &query).await?
         };
         let is_ahead = |run: &Run| run.fire_at > now;

@@ -37,9 +37,9 @@ impl Moment {
 
     /// An instant of a job, for a list of many jobs. If the user chose the job's clock, it is shown in the job's zone and names the zone.
     pub(crate) fn of_job(at: Timestamp, now: Timestamp, t: &Texts, spec: &JobSpec) -> Self {
-        let (page, own) = (zones::clock_and_zone().1, zones::shown_for(spec));
-        let zone_note = (own != page).then(|| zones::short_zone_name(own));
-        Self { zone_note, ..Self::in_zone(at, now, t, own) }
+        let (page_zone, shown_zone) = (zones::clock_and_zone().1, zones::shown_for(spec));
+        let zone_note = (shown_zone != page_zone).then(|| zones::short_zone_name(shown_zone));
+        Self { zone_note, ..Self::in_zone(at, now, t, shown_zone) }
     }
 
     /// The time of day to the minute.

@@ -76,8 +76,8 @@ impl Nav {
 
     /// The first page of this part. The list of jobs, if the page belongs to no part.
     pub(crate) fn path(self) -> &'static str {
-        let found = BAR.iter().chain(&MORE).find(|entry| entry.nav == self);
-        found.map_or("/jobs", |entry| entry.path)
+        let entry = BAR.iter().chain(&MORE).find(|entry| entry.nav == self);
+        entry.map_or("/jobs", |entry| entry.path)
     }
 
     /// `path`, if it is the first page of one of the parts.

@@ -58,10 +58,10 @@ pub(crate) struct OwnNamespace(String);
 
 /// Moves the namespace of a request from the path into the query, before the request is routed.
 pub(crate) fn namespace_into_query(mut request: Request) -> Request {
-    let whole = request.uri().path_and_query().map_or("/", |whole| whole.as_str());
-    if let Some(plain) = in_query(whole).and_then(|plain| plain.parse().ok()) {
+    let page_url = request.uri().path_and_query().map_or("/", |page_url| page_url.as_str());
+    if let Some(address) = in_query(page_url).and_then(|address| address.parse().ok()) {
         let mut parts = request.uri().clone().into_parts();
-        parts.path_and_query = Some(plain);
+        parts.path_and_query = Some(address);
         if let Ok(uri) = Uri::from_parts(parts) {
             *request.uri_mut() = uri;
             request.extensions_mut().insert(InPath);
@@ -78,18 +78,18 @@ fn in_query(address: &str) -> Option<String> {
     if name::check(namespace).is_err() || has_no_namespace(&path) {
         return None;
     }
-    let own = format!("namespace={namespace}");
-    let kept = query.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with("namespace="));
-    let pairs: Vec<&str> = kept.chain([own.as_str()]).collect();
+    let namespace_pair = format!("namespace={namespace}");
+    let other_pairs = query.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with("namespace="));
+    let pairs: Vec<&str> = other_pairs.chain([namespace_pair.as_str()]).collect();
     Some(format!("{path}?{}", pairs.join("&")))
 }
 
 /// Turns `/jobs?q=a&namespace=ops` into `/n/ops/jobs?q=a`. A URL that names no namespace is returned unchanged.
 pub(crate) fn namespace_into_path(address: &str) -> String {
-    let named = address
+    let query_namespace = address
         .split_once('?')
         .and_then(|(_, query)| query.split('&').find_map(|pair| pair.strip_prefix("namespace=")));
-    match named.filter(|named| name::check(named).is_ok()) {
+    match query_namespace.filter(|query_namespace| name::check(query_namespace).is_ok()) {
         Some(namespace) => OwnNamespace(namespace.to_owned()).address(address, "&"),
         None => address.to_owned(),
     }
@@ -103,11 +103,11 @@ pub(crate) async fn redirect_to_own_namespace(State(web): State<Web>, request: R
         && request.extensions().get::<InPath>().is_none()
         && let Some(admitted) = request.extensions().get::<Admitted>()
     {
-        let named = named_namespace(request.uri());
-        let shown = shown_namespace(&web.engine, &admitted.caller, named.as_deref()).await;
-        let whole = request.uri().path_and_query().map_or("/", |whole| whole.as_str());
+        let query_namespace = named_namespace(request.uri());
+        let shown = shown_namespace(&web.engine, &admitted.caller, query_namespace.as_deref()).await;
+        let page_url = request.uri().path_and_query().map_or("/", |page_url| page_url.as_str());
         if let Some(namespace) = shown {
-            return to(&OwnNamespace(namespace).address(whole, "&"));
+            return to(&OwnNamespace(namespace).address(page_url, "&"));
         }
     }
     next.run(request).await
@@ -116,8 +116,8 @@ pub(crate) async fn redirect_to_own_namespace(State(web): State<Web>, request: R
 /// The namespace in the URL of a request for a page; `None` if it has none.
 pub(crate) fn own_namespace_of(request: &Request) -> Option<OwnNamespace> {
     let path = request.uri().path();
-    let named = (!has_no_namespace(path)).then(|| named_namespace(request.uri())).flatten();
-    named.filter(|named| name::check(named).is_ok()).map(OwnNamespace)
+    let namespace = (!has_no_namespace(path)).then(|| named_namespace(request.uri())).flatten();
+    namespace.filter(|namespace| name::check(namespace).is_ok()).map(OwnNamespace)
 }
 
 fn has_no_namespace(path: &str) -> bool {
@@ -146,16 +146,16 @@ impl OwnNamespace {
     /// Adds the namespace to every URL in a page. Templates escape quotation marks in text and values, so everything that looks like an
     /// attribute is one.
     fn html(&self, html: &str) -> String {
-        let (mut rewritten, mut rest) = (String::with_capacity(html.len() + html.len() / 8), html);
-        while let Some((tag, after)) = next_tag(rest) {
-            rewritten.push_str(&rest[..tag.start]);
-            match &rest[tag] {
+        let (mut rewritten, mut remaining) = (String::with_capacity(html.len() + html.len() / 8), html);
+        while let Some((tag, after)) = next_tag(remaining) {
+            rewritten.push_str(&remaining[..tag.start]);
+            match &remaining[tag] {
                 tag if tag.contains("=\"/") => rewritten.push_str(&self.tag(tag)),
                 tag => rewritten.push_str(tag),
             }
-            rest = after;
+            remaining = after;
         }
-        rewritten.push_str(rest);
+        rewritten.push_str(remaining);
         rewritten
     }
 
@@ -180,11 +180,12 @@ impl OwnNamespace {
             .filter(|at| !address[..*at].ends_with('&'))
             .map_or((address, ""), |at| address.split_at(at));
         let (path, query) = address.split_once('?').unwrap_or((address, ""));
-        let named = query.split(and).find_map(|pair| pair.strip_prefix("namespace="));
-        let namespace = named.filter(|named| name::check(named).is_ok()).unwrap_or(&self.0);
-        let kept: Vec<&str> =
+        let query_namespace = query.split(and).find_map(|pair| pair.strip_prefix("namespace="));
+        let namespace =
+            query_namespace.filter(|query_namespace| name::check(query_namespace).is_ok()).unwrap_or(&self.0);
+        let other_pairs: Vec<&str> =
             query.split(and).filter(|pair| !pair.is_empty() && !pair.starts_with("namespace=")).collect();
-        let query = if kept.is_empty() { String::new() } else { format!("?{}", kept.join(and)) };
+        let query = if other_pairs.is_empty() { String::new() } else { format!("?{}", other_pairs.join(and)) };
         format!("/n/{namespace}{path}{query}{fragment}")
     }
 }

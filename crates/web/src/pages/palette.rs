@@ -62,14 +62,14 @@ pub(super) async fn page(page: Page<PaletteQuery>) -> Result<Response, Problem> 
     let typed = page.query().0.trim().to_lowercase();
     let words: Vec<&str> = typed.split_whitespace().collect();
     let verb = Verb::from_words(&words, page.t);
-    let rest = if verb.is_some() { &words[1..] } else { &words[..] };
-    let jobs = find_jobs(&page, rest).await?;
+    let job_words = if verb.is_some() { &words[1..] } else { &words[..] };
+    let jobs = find_jobs(&page, job_words).await?;
     let mut hits = Vec::new();
     match verb {
         Some(verb) => {
             // Sentences name a run by these words.
             if matches!(verb, Verb::Run) {
-                hits.extend(find_run(&page, rest).await?);
+                hits.extend(find_run(&page, job_words).await?);
             }
             hits.extend(jobs.iter().map(|job| verb.to_hit(&page, job)));
         }
@@ -80,8 +80,8 @@ pub(super) async fn page(page: Page<PaletteQuery>) -> Result<Response, Problem> 
                     .map(|job| Hit::link(&job.spec.name, page.t.palette_job, &format!("/jobs/{}", job.spec.name))),
             );
             let is_admin = page.call.caller.may_anywhere(Permission::Cluster);
-            let named = page_names(page.t, is_admin).filter(|(name, path)| matches_name(name, path, &words));
-            hits.extend(named.map(|(name, path)| Hit::link(name, page.t.palette_page, path)));
+            let pages = page_names(page.t, is_admin).filter(|(name, path)| matches_name(name, path, &words));
+            hits.extend(pages.map(|(name, path)| Hit::link(name, page.t.palette_page, path)));
             if let Some(job) = jobs.first() {
                 let switch = if job.spec.enabled { Verb::Pause } else { Verb::Resume };
                 hits.extend([Verb::Run, switch].map(|verb| verb.to_hit(&page, job)));
@@ -96,9 +96,9 @@ pub(super) async fn page(page: Page<PaletteQuery>) -> Result<Response, Problem> 
 async fn find_run(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Option<Hit>, Problem> {
     let [word] = words else { return Ok(None) };
     let Ok(id) = word.parse::<RunId>() else { return Ok(None) };
-    let found = page.engine().store().runs(&[id]).await?.pop();
-    let found = found.filter(|run| run.namespace == page.call.namespace.id && page.call.may_view(run.app));
-    Ok(found.map(|_| Hit::link(&id.to_string(), page.t.col_run, &format!("/runs/{id}"))))
+    let run = page.engine().store().runs(&[id]).await?.pop();
+    let run = run.filter(|run| run.namespace == page.call.namespace.id && page.call.may_view(run.app));
+    Ok(run.map(|_| Hit::link(&id.to_string(), page.t.col_run, &format!("/runs/{id}"))))
 }
 
 /// The jobs that have every word in their names.
@@ -108,14 +108,14 @@ async fn find_jobs(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Vec<JobR
         return Ok(Vec::new());
     };
     let (store, namespace) = (page.engine().store(), page.call.namespace.id);
-    let (within, name_contains) = (page.call.visible_apps(), Some((*first).to_owned()));
-    let query = JobQuery { app: None, within, name_contains, after_name: None, limit: READ_COUNT };
+    let (visible_apps, name_contains) = (page.call.visible_apps(), Some((*first).to_owned()));
+    let query = JobQuery { app: None, within: visible_apps, name_contains, after_name: None, limit: READ_COUNT };
     let mut jobs = store.jobs(namespace, &query).await?;
     if jobs.len() >= usize::try_from(READ_COUNT).unwrap_or(usize::MAX) {
         // Jobs whose names merely contain the word can fill the page that was read, so the jobs whose names begin with it are read, too.
-        let named = store.job(namespace, first).await?.filter(|job| page.call.may_view(job.app));
+        let job_of_name = store.job(namespace, first).await?.filter(|job| page.call.may_view(job.app));
         let query = JobQuery { after_name: Some((*first).to_owned()), ..query };
-        jobs.extend(named.into_iter().chain(store.jobs(namespace, &query).await?));
+        jobs.extend(job_of_name.into_iter().chain(store.jobs(namespace, &query).await?));
     }
     jobs.retain(|job| words.iter().all(|word| job.spec.name.contains(word)));
     // Jobs whose names equal or begin with the first word come first.

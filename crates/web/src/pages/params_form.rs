@@ -55,8 +55,8 @@ pub(super) enum FieldKind {
 
 /// The fields for `params`. Empty if the schema does not describe an object, or describes one with too many fields.
 pub(super) fn param_fields(schema: &Value, params: &Value) -> Vec<ParamField> {
-    let known = schema["properties"].as_object().filter(|known| known.len() <= FIELD_COUNT_MAX);
-    let Some(known) = known.filter(|_| params.is_null() || params.is_object()) else { return Vec::new() };
+    let properties = schema["properties"].as_object().filter(|properties| properties.len() <= FIELD_COUNT_MAX);
+    let Some(properties) = properties.filter(|_| params.is_null() || params.is_object()) else { return Vec::new() };
     let is_required = |name: &str| schema["required"].as_array().is_some_and(|all| all.iter().any(|one| one == name));
     let field = |(name, property): (&String, &Value)| {
         let kind = field_kind(schema, property);
@@ -77,13 +77,14 @@ pub(super) fn param_fields(schema: &Value, params: &Value) -> Vec<ParamField> {
             kind,
         }
     };
-    known.iter().map(field).collect()
+    properties.iter().map(field).collect()
 }
 
 /// The description of the property, else that of the schema to which it refers.
 fn param_description<'a>(schema: &'a Value, property: &'a Value) -> &'a str {
-    let found = [property, resolve_reference(schema, property)].into_iter().find_map(|one| one["description"].as_str());
-    found.unwrap_or_default()
+    let description =
+        [property, resolve_reference(schema, property)].into_iter().find_map(|one| one["description"].as_str());
+    description.unwrap_or_default()
 }
 
 fn can_show(kind: &FieldKind, value: &Value) -> bool {
@@ -138,13 +139,13 @@ fn is_text_or_json(schema: &Value, property: &Value) -> bool {
 fn resolve_reference<'a>(schema: &'a Value, mut property: &'a Value) -> &'a Value {
     for _ in 0..REFERENCE_DEPTH_MAX {
         let reference = property["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
-        let found = match (reference, property["anyOf"].as_array().map(Vec::as_slice)) {
+        let target = match (reference, property["anyOf"].as_array().map(Vec::as_slice)) {
             (Some(pointer), _) => schema.pointer(pointer),
             (None, Some([one, null] | [null, one])) if null["type"] == "null" => Some(one),
             _ => None,
         };
-        match found {
-            Some(found) => property = found,
+        match target {
+            Some(target) => property = target,
             None => break,
         }
     }
@@ -159,9 +160,9 @@ fn enum_choices(property: &Value) -> Option<FieldKind> {
         (None, Some(several)) => several.iter().map(constant).collect::<Option<_>>()?,
         (None, None) => return None,
     };
-    let shown = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let text_of = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let is_some = |value: &&Value| !value.is_null();
-    let choices: Vec<_> = values.iter().filter(is_some).map(|value| (value.to_string(), shown(value))).collect();
+    let choices: Vec<_> = values.iter().filter(is_some).map(|value| (value.to_string(), text_of(value))).collect();
     (!choices.is_empty() && choices.len() <= CHOICE_COUNT_MAX).then_some(FieldKind::Choice(choices))
 }
 

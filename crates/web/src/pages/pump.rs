@@ -147,18 +147,18 @@ pub(super) async fn page(page: Page<ItemsQuery>, Named(name, ..): Named<path::Jo
 }
 
 fn items_url(name: &str, state: Option<ItemState>, cursor: Option<&str>) -> String {
-    let given =
+    let pairs =
         [state.map(|state| query_pair("state", state.as_str())), cursor.map(|cursor| query_pair("cursor", cursor))];
-    let query = given.into_iter().flatten().collect::<Vec<_>>().join("&");
+    let query = pairs.into_iter().flatten().collect::<Vec<_>>().join("&");
     format!("/jobs/{name}/pump{}{query}", if query.is_empty() { "" } else { "?" })
 }
 
-fn state_choices(name: &str, chosen: Option<ItemState>, t: &Texts) -> Vec<Choice> {
+fn state_choices(name: &str, current: Option<ItemState>, t: &Texts) -> Vec<Choice> {
     let states = std::iter::once(None).chain(ItemState::ALL.iter().copied().map(Some));
     let choice = |state: Option<ItemState>| Choice {
         word: state.map_or(t.pump_state_all, |state| class_and_word(state, t).1),
         href: items_url(name, state, None),
-        is_on: state == chosen,
+        is_on: state == current,
     };
     states.map(choice).collect()
 }

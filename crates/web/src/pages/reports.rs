@@ -70,7 +70,7 @@ impl FromQuery for ReportChoices {
 
 impl ReportChoices {
     fn query(&self, now: Timestamp, t: &Texts) -> Result<ReportQuery, String> {
-        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let non_empty = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let in_words = |sentence: String| localized(t.lang(), &sentence).into_owned();
         let by = match self.by.as_str() {
             "" if self.label.is_empty() => GroupBy::App,
@@ -99,9 +99,9 @@ impl ReportChoices {
             from,
             to: to.filter(|to| *to < now),
             period,
-            app: given(&self.app),
+            app: non_empty(&self.app),
             job: None,
-            label: given(&self.label).filter(|_| by == GroupBy::Label),
+            label: non_empty(&self.label).filter(|_| by == GroupBy::Label),
             on_time: None,
             limit: LIMIT,
             cursor: self.cursor.clone(),
@@ -110,7 +110,7 @@ impl ReportChoices {
 
     /// The URL of `path` with these choices and further parameters.
     fn url(&self, path: &str, more: &[(&str, &str)]) -> String {
-        let own = [
+        let choices = [
             ("by", &self.by),
             ("days", &self.days),
             ("from", &self.from),
@@ -119,8 +119,10 @@ impl ReportChoices {
             ("app", &self.app),
             ("label", &self.label),
         ];
-        let own = own.into_iter().filter(|(_, value)| !value.is_empty()).map(|(key, value)| (key, value.as_str()));
-        let pairs: Vec<String> = own.chain(more.iter().copied()).map(|(key, value)| query_pair(key, value)).collect();
+        let choices =
+            choices.into_iter().filter(|(_, value)| !value.is_empty()).map(|(key, value)| (key, value.as_str()));
+        let pairs: Vec<String> =
+            choices.chain(more.iter().copied()).map(|(key, value)| query_pair(key, value)).collect();
         if pairs.is_empty() { path.to_owned() } else { format!("{path}?{}", pairs.join("&")) }
     }
 }
@@ -285,17 +287,17 @@ async fn render_page<Q: Sync>(
         Err(sentence) => error = Some(sentence),
     }
     let in_parts = report_query.period != Period::Total;
-    let shown = |row: &Row| shown_row(row, (report_query.by, report_query.period), t);
+    let to_shown_row = |row: &Row| shown_row(row, (report_query.by, report_query.period), t);
     let store = page.engine().store();
     let schedule = store.report_schedule(page.call.namespace.id).await?;
     let channels = store.channels(page.call.namespace.id).await?;
     let may = page.call.caller.rights.allow(Permission::Admin, page.call.namespace.id, None);
     let form = form.unwrap_or_else(|| match &schedule {
-        Some(saved) => ScheduleForm {
-            weekday: saved.spec.weekday.as_str().to_owned(),
-            time: saved.spec.time.clone(),
-            zone: saved.spec.zone.clone(),
-            channel: saved.spec.channel.clone(),
+        Some(saved_schedule) => ScheduleForm {
+            weekday: saved_schedule.spec.weekday.as_str().to_owned(),
+            time: saved_schedule.spec.time.clone(),
+            zone: saved_schedule.spec.zone.clone(),
+            channel: saved_schedule.spec.channel.clone(),
         },
         None => ScheduleForm {
             weekday: Weekday::Mon.as_str().to_owned(),
@@ -311,8 +313,8 @@ async fn render_page<Q: Sync>(
         ranges: DAYS.iter().map(|days| (days.to_string(), t.report_days(*days))).collect(),
         periods: vec![("total", t.report_total), ("day", t.report_by_day), ("month", t.report_by_month)],
         range: computed.as_ref().map(|computed| range_text(computed.range.from, computed.range.to)).unwrap_or_default(),
-        total: computed.as_ref().map(|computed| shown(&computed.total)),
-        rows: computed.as_ref().map(|computed| computed.rows.iter().map(shown).collect()).unwrap_or_default(),
+        total: computed.as_ref().map(|computed| to_shown_row(&computed.total)),
+        rows: computed.as_ref().map(|computed| computed.rows.iter().map(to_shown_row).collect()).unwrap_or_default(),
         failures: computed
             .as_ref()
             .map(|computed| computed.failures.iter().map(|one| shown_failure(one, t)).collect())
@@ -321,15 +323,15 @@ async fn render_page<Q: Sync>(
         in_parts,
         csv: choices.url("/export/report.csv", &[]),
         next: next_cursor.map(|cursor| choices.url("/reports", &[("cursor", &cursor)])),
-        schedule: schedule.map(|saved| ShownSchedule {
+        schedule: schedule.map(|saved_schedule| ShownSchedule {
             words: t.report_weekly_when(
-                &saved.spec.channel,
-                day_name(saved.spec.weekday, t),
-                &saved.spec.time,
-                &saved.spec.zone,
+                &saved_schedule.spec.channel,
+                day_name(saved_schedule.spec.weekday, t),
+                &saved_schedule.spec.time,
+                &saved_schedule.spec.zone,
             ),
-            next: saved.next_at.map(|at| Moment::new(at, now, t)),
-            sent: saved.sent_at.map(|at| Moment::new(at, now, t)),
+            next: saved_schedule.next_at.map(|at| Moment::new(at, now, t)),
+            sent: saved_schedule.sent_at.map(|at| Moment::new(at, now, t)),
         }),
         form,
         weekdays: Weekday::ALL.iter().map(|day| (day.as_str(), day_name(*day, t))).collect(),
@@ -432,7 +434,7 @@ fn percent_text(per_mille: Option<u32>) -> String {
 fn report_code(namespace: &str, query: &ReportQuery) -> AsCode {
     let at = |at: Option<Timestamp>| at.map(|at| at.to_string());
     let period = Some(query.period).filter(|period| *period != Period::Total).map(|period| period.as_str().to_owned());
-    let given = [
+    let parameters = [
         ("by", Some(query.by.as_str().to_owned())),
         ("from", at(query.from)),
         ("to", at(query.to)),
@@ -440,9 +442,11 @@ fn report_code(namespace: &str, query: &ReportQuery) -> AsCode {
         ("app", query.app.clone()),
         ("label", query.label.clone()),
     ];
-    let given: Vec<(&str, String)> = given.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
-    let pairs: Vec<String> = given.iter().map(|(key, value)| query_pair(key, value)).collect();
-    let flags: Vec<String> = given.iter().map(|(key, value)| format!(" --{key} {}", shell_quoted(value))).collect();
+    let parameters: Vec<(&str, String)> =
+        parameters.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
+    let pairs: Vec<String> = parameters.iter().map(|(key, value)| query_pair(key, value)).collect();
+    let flags: Vec<String> =
+        parameters.iter().map(|(key, value)| format!(" --{key} {}", shell_quoted(value))).collect();
     let path = format!("/api/v1/reports?{}", pairs.join("&"));
     AsCode::new(namespace, ("GET", &path), None, &format!("report show{}", flags.concat()))
 }

@@ -92,7 +92,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         return Err(refuse_value("/run", message));
     }
     let after = fields.get("after").parse::<RunId>().ok();
-    let chosen = match is_all {
+    let selection = match is_all {
         true => {
             let filter = Filter::parse(&filter, Scope::Runs).map_err(|error| run_filter::filter_problem(&error))?;
             let zone = zones::clock_and_zone().1;
@@ -101,7 +101,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         }
         false => RunSelection::Ids(ids.clone()),
     };
-    let SelectedRuns { runs, left_out, has_more, after: next } = select_runs(&page.call, action, chosen).await?;
+    let SelectedRuns { runs, left_out, has_more, after: next } = select_runs(&page.call, action, selection).await?;
     // The confirmation names the runs that were shown, since other runs may match by now, and the run after which the rest begins.
     let has_more = has_more || !fields.get("more").is_empty();
     let next = next.or_else(|| fields.get("rest").parse().ok());
@@ -120,10 +120,10 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         page.call.note.mark_dry_run();
     }
     let now = page.engine().now();
-    let shown: Vec<_> = runs.into_iter().rev().take(SHOWN_COUNT_MAX).collect();
-    let parts = Parts::read(&page.call, shown.iter()).await?;
+    let shown_runs: Vec<_> = runs.into_iter().rev().take(SHOWN_COUNT_MAX).collect();
+    let parts = Parts::read(&page.call, shown_runs.iter()).await?;
     let line = |(job, run): (String, Run)| RunLine::new(&run, job, parts.of(&run), now, t);
-    let rows: Vec<RunLine> = with_job_names(&page.call, shown).await?.into_iter().map(line).collect();
+    let rows: Vec<RunLine> = with_job_names(&page.call, shown_runs).await?.into_iter().map(line).collect();
     let is_retry = action == RunAction::Retry;
     let template = BulkPage {
         shell: page.shell(Nav::Runs),

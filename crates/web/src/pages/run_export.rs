@@ -94,8 +94,8 @@ impl Export {
     }
 
     /// Selects the runs for the file from those that a search found. Records where the next search begins, or why the export ends.
-    fn take(&mut self, found: FoundRuns) -> Vec<Run> {
-        let FoundRuns { mut runs, stopped_at } = found;
+    fn take(&mut self, found_runs: FoundRuns) -> Vec<Run> {
+        let FoundRuns { mut runs, stopped_at } = found_runs;
         let is_full = runs.len() >= usize::try_from(self.limit()).unwrap_or(usize::MAX);
         if runs.len() > self.left {
             runs.truncate(self.left);
@@ -135,8 +135,8 @@ async fn search(page: &Page<ExportQuery>) -> Result<Export, Problem> {
 async fn next_runs(page: &Page<ExportQuery>, export: &mut Export) -> Result<Option<Vec<Run>>, Problem> {
     while export.end.is_none() {
         export.search.limit = export.limit();
-        let found = page.engine().store().search_runs(page.call.namespace.id, &export.search).await?;
-        let runs = export.take(found);
+        let found_runs = page.engine().store().search_runs(page.call.namespace.id, &export.search).await?;
+        let runs = export.take(found_runs);
         if !runs.is_empty() {
             return Ok(Some(runs));
         }
@@ -151,8 +151,8 @@ fn file_response(text: String, kind: &'static str, name: &str) -> Response {
 
 fn csv_line(job: &str, run: &Run) -> String {
     let at = |at: Option<rondel_core::Timestamp>| at.map(|at| at.to_string()).unwrap_or_default();
-    let took = run.started_at.zip(run.finished_at).map(|(start, end)| end.since(start).as_millis().to_string());
-    let late = lateness(run).map(|late| late.as_millis().to_string());
+    let duration_ms = run.started_at.zip(run.finished_at).map(|(start, end)| end.since(start).as_millis().to_string());
+    let lateness_ms = lateness(run).map(|lateness_ms| lateness_ms.as_millis().to_string());
     let cells = [
         run.id.to_string(),
         csv_cell(job),
@@ -161,8 +161,8 @@ fn csv_line(job: &str, run: &Run) -> String {
         run.due_at.to_string(),
         at(run.started_at),
         at(run.finished_at),
-        took.unwrap_or_default(),
-        late.unwrap_or_default(),
+        duration_ms.unwrap_or_default(),
+        lateness_ms.unwrap_or_default(),
         run.attempt.to_string(),
         run.shard_index.to_string(),
         run.trigger.to_string(),

@@ -242,13 +242,13 @@ async fn read_part<Q>(
     // Checks whether the log is settled before it reads lines. Lines that arrive in between are then part of the next poll.
     let is_settled = lines::is_settled(run, from.attempt, now);
     let part = Part { from, line_filter, limit, bytes_max: lines::TEXT_BYTES_MAX };
-    let found = lines::read(page.engine().store(), run, part, now).await?;
+    let log_page = lines::read(page.engine().store(), run, part, now).await?;
     // A run that has ended can have more last lines than fit into one part.
-    let poll_cursor = (!is_settled || (is_new && !found.is_drained)).then(|| listing(run).cursor(found.position));
-    let first = found.lines.first().map_or(from.line_count() + 1, |line| line.seq);
-    let last = found.lines.last().map_or(from.line_count(), |line| line.seq);
+    let poll_cursor = (!is_settled || (is_new && !log_page.is_drained)).then(|| listing(run).cursor(log_page.position));
+    let first = log_page.lines.first().map_or(from.line_count() + 1, |line| line.seq);
+    let last = log_page.lines.last().map_or(from.line_count(), |line| line.seq);
     let (_, zone) = zones::clock_and_zone();
-    let lines = found.lines.into_iter().map(|line| LogLine::new(&line, zone, page.t)).collect();
+    let lines = log_page.lines.into_iter().map(|line| LogLine::new(&line, zone, page.t)).collect();
     Ok(LogPart { lines, line_url: String::new(), first, last, total: last, poll_cursor })
 }
 

@@ -74,9 +74,9 @@ struct Scale {
 impl Scale {
     /// The position of an instant, in thousandths of the width.
     fn place(&self, at: Timestamp) -> u64 {
-        let whole = self.to.since(self.from).as_micros().max(1);
-        let part = at.since(self.from).as_micros().min(whole);
-        u64::try_from(part * 1000 / whole).unwrap_or(1000)
+        let length = self.to.since(self.from).as_micros().max(1);
+        let part = at.since(self.from).as_micros().min(length);
+        u64::try_from(part * 1000 / length).unwrap_or(1000)
     }
 
     fn bar(&self, (start, end): (Timestamp, Timestamp), class: &'static str, title: String) -> TimelineBar {
@@ -112,19 +112,19 @@ impl RunTimeline {
                 Some(DrawnAttempt { attempt, start, end: end.unwrap_or(now).max(start) })
             })
             .collect();
-        let first = drawn_attempts.first().map(|one| one.start);
+        let first_start = drawn_attempts.first().map(|one| one.start);
         let end = run.finished_at.filter(|_| is_over).unwrap_or(now);
         // The instant of the next attempt, if a retry is pending.
-        let ahead = (!is_over && run.started_at.is_none() && run.attempt > 1).then_some(run.due_at);
-        let to = ahead.map_or(end, |due| due.max(end)).max(run.fire_at);
-        let queued = first.unwrap_or(to).since(run.fire_at);
-        let rest = to.since(first.unwrap_or(to));
-        let is_cut = !rest.is_zero() && queued > rest.saturating_mul(QUEUED_MAX);
-        let from = if is_cut { first.unwrap_or(to) - rest } else { run.fire_at };
+        let retry_at = (!is_over && run.started_at.is_none() && run.attempt > 1).then_some(run.due_at);
+        let to = retry_at.map_or(end, |due| due.max(end)).max(run.fire_at);
+        let queued_length = first_start.unwrap_or(to).since(run.fire_at);
+        let attempts_length = to.since(first_start.unwrap_or(to));
+        let is_cut = !attempts_length.is_zero() && queued_length > attempts_length.saturating_mul(QUEUED_MAX);
+        let from = if is_cut { first_start.unwrap_or(to) - attempts_length } else { run.fire_at };
         let scale = Scale { from, to: to.max(from + Duration::from_millis(1)) };
-        let mut rows = vec![queue_row(run, (first.unwrap_or(to), queued), scale, t)];
+        let mut rows = vec![queue_row(run, (first_start.unwrap_or(to), queued_length), scale, t)];
         rows.extend(attempt_rows(run, &drawn_attempts, scale, t));
-        if let (Some(due), Some(last)) = (ahead, drawn_attempts.last()) {
+        if let (Some(due), Some(last)) = (retry_at, drawn_attempts.last()) {
             rows.push(pause_row(run.attempt, (last.end, due), scale, t));
         }
         let (shards, others) = shard_rows(shards, scale, now, t);
@@ -134,13 +134,13 @@ impl RunTimeline {
 
 /// The marks of the axis, labelled with the time since its beginning.
 fn ticks(scale: Scale, t: &Texts) -> Vec<Tick> {
-    let whole = scale.to.since(scale.from);
+    let length = scale.to.since(scale.from);
     let tick = |part: u64| {
         let share = u32::try_from(part).unwrap_or(0);
         let label = if part == 0 {
             "0".to_owned()
         } else {
-            length_text(whole * share / u32::try_from(TICK_COUNT).unwrap_or(1), t)
+            length_text(length * share / u32::try_from(TICK_COUNT).unwrap_or(1), t)
         };
         let anchor = match part {
             0 => "start",
@@ -191,23 +191,27 @@ fn queue_row(run: &Run, (until, queued): (Timestamp, Duration), scale: Scale, t:
 fn attempt_rows(run: &Run, drawn: &[DrawnAttempt<'_>], scale: Scale, t: &'static Texts) -> Vec<TimelineRow> {
     let mut rows = Vec::new();
     let mut before = None::<Timestamp>;
-    for one in drawn {
-        let (start, end) = (one.start, one.end);
-        let status = Status::new(one.attempt.status, t);
+    for drawn_attempt in drawn {
+        let (start, end) = (drawn_attempt.start, drawn_attempt.end);
+        let status = Status::new(drawn_attempt.attempt.status, t);
         let mut bars = Vec::new();
-        let mut sub = one.attempt.executor.clone().unwrap_or_default();
+        let mut sub = drawn_attempt.attempt.executor.clone().unwrap_or_default();
         if let Some(last) = before {
             let waited = t.way_backoff(length_text(start.since(last), t));
             bars.push(scale.bar((last, start), "pause", waited.clone()));
             sub = if sub.is_empty() { waited } else { format!("{sub} · {waited}") };
         }
         // Of an attempt that never started, or whose start was not reported, no length is known.
-        let took = one.attempt.started_at.map(|_| length_text(end.since(start), t));
-        let title = took.as_ref().map_or_else(|| status.word.to_owned(), |took| format!("{} · {took}", status.word));
+        let length_of_attempt = drawn_attempt.attempt.started_at.map(|_| length_text(end.since(start), t));
+        let title = length_of_attempt.as_ref().map_or_else(
+            || status.word.to_owned(),
+            |length_of_attempt| format!("{} · {length_of_attempt}", status.word),
+        );
         bars.push(scale.bar((start, end), status.class, title));
-        let label = if run.attempt > 1 { t.way_attempt(one.attempt.attempt) } else { t.way_run.to_owned() };
-        let href = (run.attempt > 1).then(|| format!("/runs/{}?attempt={}#log-title", run.id, one.attempt.attempt));
-        let length = took.unwrap_or_default();
+        let label = if run.attempt > 1 { t.way_attempt(drawn_attempt.attempt.attempt) } else { t.way_run.to_owned() };
+        let href =
+            (run.attempt > 1).then(|| format!("/runs/{}?attempt={}#log-title", run.id, drawn_attempt.attempt.attempt));
+        let length = length_of_attempt.unwrap_or_default();
         rows.push(TimelineRow { label, href, status: Some(status), sub, bars, length });
         before = Some(end);
     }
@@ -243,20 +247,20 @@ fn shard_rows(
         let status = Status::new(shard.shown_status(), t);
         let executor = shard.present_executor().unwrap_or_default().to_owned();
         let end = shard.finished_at.filter(|_| shard.status.is_terminal()).unwrap_or(now);
-        let took = shard.started_at.map(|start| length_text(end.since(start), t)).unwrap_or_default();
+        let length = shard.started_at.map(|start| length_text(end.since(start), t)).unwrap_or_default();
         let number = format!("{}/{}", shard.shard_index + 1, shard.shard_total.unwrap_or(1));
         if rows.len() >= SHARD_COUNT_MAX {
-            others.push((shard.id.to_string(), format!("{number} · {} · {executor} · {took}", status.word)));
+            others.push((shard.id.to_string(), format!("{number} · {} · {executor} · {length}", status.word)));
             continue;
         }
-        let bar = shard.started_at.map(|start| scale.bar((start, end.max(start)), status.class, took.clone()));
+        let bar = shard.started_at.map(|start| scale.bar((start, end.max(start)), status.class, length.clone()));
         rows.push(TimelineRow {
             label: number,
             href: Some(format!("/runs/{}", shard.id)),
             status: Some(status),
             sub: executor,
             bars: bar.into_iter().collect(),
-            length: took,
+            length,
         });
     }
     (rows, others)

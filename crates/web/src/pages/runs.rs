@@ -111,7 +111,7 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
     let namespace = page.call.namespace.id;
     let listing = Listing::new("runs page", (namespace, &text, query.order));
     let place = query.cursor.as_deref().map(|cursor| listing.position::<RunPosition>(cursor)).transpose()?;
-    let found = match &filter {
+    let searched = match &filter {
         Some(filter) => {
             let mut search =
                 run_filter::build_search(&page.call, filter, query.order, zones::clock_and_zone().1).await?;
@@ -123,14 +123,14 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
         None => SearchedPage { runs: Vec::new(), before: None, after: None, searched_to: None },
     };
     let now = page.engine().now();
-    let kept = query.other_parameters();
+    let other_parameters = query.other_parameters();
     let at = |place: RunPosition| {
         let cursor = listing.cursor(place);
-        list_url("/runs", &text, &[kept.clone(), vec![("cursor", cursor)]].concat())
+        list_url("/runs", &text, &[other_parameters.clone(), vec![("cursor", cursor)]].concat())
     };
-    let (previous, next) = (found.before.map(at), found.after.map(at));
-    let parts = Parts::read(&page.call, found.runs.iter()).await?;
-    let rows = with_job_names(&page.call, found.runs).await?;
+    let (previous, next) = (searched.before.map(at), searched.after.map(at));
+    let parts = Parts::read(&page.call, searched.runs.iter()).await?;
+    let rows = with_job_names(&page.call, searched.runs).await?;
     let rows = rows.into_iter().map(|(job, run)| RunLine::new(&run, job, parts.of(&run), now, t)).collect();
     let sort = |order: RunOrder, word: &str| Sort {
         href: list_url("/runs", &text, &if word.is_empty() { Vec::new() } else { vec![("sort", word.to_owned())] }),
@@ -148,9 +148,9 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
         is_live: place.is_none() && query.order == RunOrder::Newest && status == StatusCode::OK,
         previous,
         next,
-        first: list_url("/runs", &text, &kept),
+        first: list_url("/runs", &text, &other_parameters),
         is_first: place.is_none(),
-        notes: list_notes(&page, filter.as_ref(), found.searched_to).await?,
+        notes: list_notes(&page, filter.as_ref(), searched.searched_to).await?,
         no_bulk: page
             .call
             .apps_with(Permission::Operate)

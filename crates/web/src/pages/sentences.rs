@@ -52,22 +52,22 @@ impl Sentence {
     fn new(english: &'static str, chinese: &'static str) -> Self {
         let is_part = english.starts_with("~ ");
         let (mut words, mut gaps) = (Vec::new(), Vec::new());
-        let mut rest = english.strip_prefix("~ ").unwrap_or(english);
-        while let Some((before, after)) = rest.split_once('{') {
+        let mut remaining = english.strip_prefix("~ ").unwrap_or(english);
+        while let Some((before, after)) = remaining.split_once('{') {
             words.push(before);
             let (gap, after) = after.split_once('}').unwrap_or((after, ""));
             gaps.push(gap == "~");
-            rest = after;
+            remaining = after;
         }
-        words.push(rest);
+        words.push(remaining);
         Self { is_part, words, gaps, chinese }
     }
 
     fn translate(&self, text: &str, depth: usize) -> Option<String> {
         let values = self.values(text)?;
         let mut chinese_text = String::new();
-        let mut rest = self.chinese;
-        while let Some((before, after)) = rest.split_once('{') {
+        let mut remaining = self.chinese;
+        while let Some((before, after)) = remaining.split_once('{') {
             let (number, after) = after.split_once('}')?;
             let index = number.parse::<usize>().ok()?.checked_sub(1)?;
             let (value, is_part) = (*values.get(index)?, *self.gaps.get(index)?);
@@ -77,24 +77,24 @@ impl Sentence {
             }
             chinese_text.push_str(before);
             chinese_text.push_str(part.as_deref().unwrap_or(value));
-            rest = after;
+            remaining = after;
         }
-        chinese_text.push_str(rest);
+        chinese_text.push_str(remaining);
         Some(chinese_text)
     }
 
     /// The values in the gaps; `None` if the text is not this sentence.
     fn values<'t>(&self, text: &'t str) -> Option<Vec<&'t str>> {
         let (first, others) = self.words.split_first()?;
-        let mut rest = text.strip_prefix(first)?;
-        let Some((last, between)) = others.split_last() else { return rest.is_empty().then(Vec::new) };
+        let mut remaining = text.strip_prefix(first)?;
+        let Some((last, between)) = others.split_last() else { return remaining.is_empty().then(Vec::new) };
         let mut values = Vec::with_capacity(self.gaps.len());
         for words in between {
-            let (value, after) = rest.split_once(words)?;
+            let (value, after) = remaining.split_once(words)?;
             values.push(value);
-            rest = after;
+            remaining = after;
         }
-        values.push(rest.strip_suffix(last)?);
+        values.push(remaining.strip_suffix(last)?);
         Some(values)
     }
 }

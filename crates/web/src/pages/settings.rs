@@ -109,11 +109,11 @@ pub(super) async fn tokens(call: PageCall<CursorQuery>, prefs: Prefs) -> Result<
     let cursor = call.query.0.0.as_deref();
     let after = listing.id_after(cursor, TokenId::get)?;
     let is_first = cursor.is_none();
-    let mut found = manageable_tokens(&call, true, after, LIMIT).await?;
-    let next = cut_to_page(&mut found, LIMIT);
+    let mut records = manageable_tokens(&call, true, after, LIMIT).await?;
+    let next = cut_to_page(&mut records, LIMIT);
     let next = next.map(|last| format!("/settings/tokens?{}", query_pair("cursor", &listing.cursor(last.id))));
-    let shown = tokens_json(&call, &found).await?;
-    let row = |(record, shown): (&TokenRecord, crate::api::tokens::TokenJson)| {
+    let token_texts = tokens_json(&call, &records).await?;
+    let row = |(record, token_texts): (&TokenRecord, crate::api::tokens::TokenJson)| {
         let is_over = !record.is_valid(now);
         let ends_soon = record.expires_at.is_some_and(|end| end <= now + ENDS_SOON);
         let (class, word) = match (record.revoked_at.is_some(), is_over, ends_soon) {
@@ -132,7 +132,7 @@ pub(super) async fn tokens(call: PageCall<CursorQuery>, prefs: Prefs) -> Result<
                 TokenKind::Xxl => t.token_xxl,
             },
             is_own: record.owner.is_some() && record.owner == call.caller.account,
-            grants: shown.grants.iter().map(|grant| grant_text(grant, t)).collect(),
+            grants: token_texts.grants.iter().map(|grant| grant_text(grant, t)).collect(),
             made_at: Moment::new(record.created_at, now, t),
             ends_at: record.expires_at.map(|at| Moment::new(at, now, t)),
             used_at: record.last_used_at.map(|at| Moment::new(at, now, t)),
@@ -144,7 +144,7 @@ pub(super) async fn tokens(call: PageCall<CursorQuery>, prefs: Prefs) -> Result<
     let template = TokensPage {
         t,
         is_admin: is_admin(&call),
-        rows: found.iter().zip(shown).map(row).collect(),
+        rows: records.iter().zip(token_texts).map(row).collect(),
         next,
         is_first,
         picker: Choices::read(&call, t).await?.picker(Vec::new()),
@@ -231,7 +231,7 @@ async fn render_webhooks(page: &Page, status: StatusCode, outcome: WebhookOutcom
         if !page.call.caller.rights.allow(Permission::Admin, namespace.id, None) {
             continue;
         }
-        let found = engine.store().failure_webhook(namespace.id).await?;
+        let webhook = engine.store().failure_webhook(namespace.id).await?;
         let (typed, tested) = match &outcome {
             WebhookOutcome::Refused(name, url, message) if *name == namespace.name => (Some((url, message)), None),
             WebhookOutcome::Tested(name, text) if *name == namespace.name => (None, Some(text.clone())),
@@ -241,15 +241,15 @@ async fn render_webhooks(page: &Page, status: StatusCode, outcome: WebhookOutcom
         let body = json!({"url": "https://example.com/rondel"});
         let command = format!("api PUT /namespaces/{}/failure-webhook -d '{body}'", namespace.name);
         rows.push(WebhookRow {
-            url: match (typed, &found) {
+            url: match (typed, &webhook) {
                 (Some((url, _)), _) => url.clone(),
                 (None, Some(webhook)) => webhook.url.clone(),
                 (None, None) => String::new(),
             },
             error: typed.map(|(_, message)| localized(t.lang(), message).into_owned()),
             tested,
-            updated_at: found.as_ref().map(|webhook| Moment::new(webhook.updated_at, now, t)),
-            is_set: found.is_some(),
+            updated_at: webhook.as_ref().map(|webhook| Moment::new(webhook.updated_at, now, t)),
+            is_set: webhook.is_some(),
             code: AsCode::without_namespace(("PUT", &path), Some(&body), &command),
             namespace: namespace.name,
         });
@@ -271,11 +271,11 @@ pub(super) async fn test_webhook(page: Page, Named(name, ..): Named<path::Namesp
     let sent = engine.test_failure_webhook((namespace.id, &name)).await?;
     let sent = sent.ok_or_else(|| Problem::new(Code::WebhookNotFound, t.webhooks_none))?;
     page.call.note.changed_to(&json!({"status": sent.status}));
-    let took = length_text(sent.took, t);
+    let latency = length_text(sent.took, t);
     let text = match (sent.status, sent.error) {
-        (Some(status), None) => t.webhook_test_good(status, took),
-        (Some(status), Some(_)) => t.webhook_test_refused(status, took),
-        (None, error) => t.webhook_test_failed(error.unwrap_or_default(), took),
+        (Some(status), None) => t.webhook_test_good(status, latency),
+        (Some(status), Some(_)) => t.webhook_test_refused(status, latency),
+        (None, error) => t.webhook_test_failed(error.unwrap_or_default(), latency),
     };
     if page.is_part() {
         return toast::toast_response(&page, Toast { text, ..Toast::default() }, "/settings/webhooks");

@@ -71,16 +71,16 @@ struct ShadowPage {
 pub(super) async fn page(page: Page<ShadowReportQuery>) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
     let query = page.query();
-    let (mut error, mut found) = (None, None);
+    let (mut error, mut shadow_report) = (None, None);
     let job = query.job.clone().filter(|job| !job.is_empty());
     let asked = ShadowReportQuery { limit: JOB_COUNT, job: job.clone(), ..query.clone() };
     match read_shadow_report(&page.call, &asked).await {
-        Ok((_, report)) => found = Some(report),
+        Ok((_, report)) => shadow_report = Some(report),
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => return Err(problem),
         Err(problem) => error = Some(error_text(&problem, t)),
     }
-    let span = found.as_ref().and_then(|report| report.span);
-    let next = found.as_ref().and_then(|report| report.next.as_deref());
+    let span = shadow_report.as_ref().and_then(|report| report.span);
+    let next = shadow_report.as_ref().and_then(|report| report.next.as_deref());
     let template = ShadowPage {
         shell: page.shell(Nav::Reports),
         t,
@@ -90,14 +90,14 @@ pub(super) async fn page(page: Page<ShadowReportQuery>) -> Result<Response, Prob
         observed: span.map(|span| (Moment::new(span.first_at, now, t), Moment::new(span.last_at, now, t))),
         next: next
             .map(|after| format!("/shadow?{}&{}", query_pair("source", &query.source), query_pair("cursor", after))),
-        rows: found.into_iter().flat_map(|report| report.rows).map(|row| to_day_row(row, &page)).collect(),
+        rows: shadow_report.into_iter().flat_map(|report| report.rows).map(|row| to_day_row(row, &page)).collect(),
     };
     html(StatusCode::OK, &template)
 }
 
 fn to_day_row(row: ShadowRow, page: &Page<ShadowReportQuery>) -> DayRow {
     let (now, t, both) = (page.engine().now(), page.t, row.comparison);
-    let took = |ms| length_text(std::time::Duration::from_millis(ms), t);
+    let length = |ms| length_text(std::time::Duration::from_millis(ms), t);
     let name = |one: &Difference| DifferenceRow {
         at: Moment::new(one.at, now, t),
         words: difference_text(one, t),
@@ -115,8 +115,8 @@ fn to_day_row(row: ShadowRow, page: &Page<ShadowReportQuery>) -> DayRow {
         old_late: both.old_late,
         rondel_late: both.rondel_late,
         other_executor: both.other_executor,
-        old_lateness: format!("{} / {}", took(both.old_lateness.mean_ms), took(both.old_lateness.max_ms)),
-        rondel_lateness: format!("{} / {}", took(both.rondel_lateness.mean_ms), took(both.rondel_lateness.max_ms)),
+        old_lateness: format!("{} / {}", length(both.old_lateness.mean_ms), length(both.old_lateness.max_ms)),
+        rondel_lateness: format!("{} / {}", length(both.rondel_lateness.mean_ms), length(both.rondel_lateness.max_ms)),
         named: both.differences.iter().take(NAMED_MAX).map(name).collect(),
         more,
     }

@@ -69,14 +69,14 @@ pub(crate) struct Shell {
 }
 
 impl Shell {
-    pub(crate) fn new(prefs: Prefs, nav: Nav, user: Option<User>, here: &str) -> Self {
+    pub(crate) fn new(prefs: Prefs, nav: Nav, user: Option<User>, page_url: &str) -> Self {
         Self {
             t: prefs.lang.texts(),
             lang: prefs.lang,
             theme: prefs.theme,
             nav,
             user,
-            return_to: namespace_into_path(&without_lang(here)),
+            return_to: namespace_into_path(&without_lang(page_url)),
             windows: Vec::new(),
         }
     }
@@ -240,11 +240,11 @@ impl<Q> Page<Q> {
         let mut open = rondel_admin::rules::near_maintenance(call.engine(), call.namespace.id);
         open.retain(|record| crate::api::maintenance::is_visible(call, record));
         let windows = open.iter().map(|record| window_row(record, now, self.t)).collect();
-        let here = match self.is_at_page {
+        let page_url = match self.is_at_page {
             true => self.here.clone(),
             false => format!("{}?{}", nav.path(), query_pair("namespace", &self.call.namespace.name)),
         };
-        Shell { windows, ..Shell::new(self.prefs, nav, Some(user), &here) }
+        Shell { windows, ..Shell::new(self.prefs, nav, Some(user), &page_url) }
     }
 }
 
@@ -259,11 +259,11 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Page<Q> {
 
     async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
         let prefs = Prefs::new(&parts.uri, &parts.headers);
-        let here = namespace_into_path(parts.uri.path_and_query().map_or("/", |whole| whole.as_str()));
+        let page_url = namespace_into_path(parts.uri.path_and_query().map_or("/", |whole| whole.as_str()));
         let is_at_page = parts.method.is_safe() || is_page(parts.uri.path());
         let is_part = parts.headers.contains_key("hx-request");
         let call = Call::from_request_parts(parts, web).await?;
-        Ok(Self { call, prefs, t: prefs.lang.texts(), here, is_at_page, is_part })
+        Ok(Self { call, prefs, t: prefs.lang.texts(), here: page_url, is_at_page, is_part })
     }
 }
 

@@ -117,12 +117,12 @@ pub(super) async fn page(
         return Ok(to(next.unwrap_or("/")));
     }
     let was_sent_here = next.is_some() && token.is_none();
-    let here = match (&token, next) {
+    let page_url = match (&token, next) {
         (Some(token), _) => format!("/sign-in?{}", query_pair("token", token)),
         (None, Some(next)) => format!("/sign-in?{}", query_pair("next", next)),
         (None, None) => "/sign-in".to_owned(),
     };
-    let shell = Shell::new(prefs, Nav::None, None, &here);
+    let shell = Shell::new(prefs, Nav::None, None, &page_url);
     let (t, next, name) = (shell.t, next.unwrap_or("/").to_owned(), String::new());
     let oidc = oidc_link(&web, &next);
     let needs_first_account = !store.has_admin_account().await?;

@@ -69,15 +69,15 @@ fn weighted(part: &str) -> (u16, &str) {
 fn fill(text: &str, values: &[(&str, String)]) -> String {
     let mut filled = String::with_capacity(text.len() + 16);
     let is_one = values.iter().any(|(key, value)| matches!(*key, "n" | "count") && value == "1");
-    let mut rest = text.split_once('|').map_or(text, |(one, other)| if is_one { one } else { other });
-    while let Some((before, after)) = rest.split_once('{') {
+    let mut remaining = text.split_once('|').map_or(text, |(one, other)| if is_one { one } else { other });
+    while let Some((before, after)) = remaining.split_once('{') {
         let (name, after) = after.split_once('}').unwrap_or((after, ""));
         filled.push_str(before);
         let value = values.iter().find(|(key, _)| *key == name).map(|(_, value)| value.as_str());
         filled.push_str(value.unwrap_or_default());
-        rest = after;
+        remaining = after;
     }
-    filled.push_str(rest);
+    filled.push_str(remaining);
     filled
 }
 

@@ -335,10 +335,10 @@ struct AheadFire {
 pub(super) async fn ahead(page: Page) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
     let ask = ForecastRange { from: now, to: now + DAY, step: AHEAD_STEP, limit: AHEAD_COUNT };
-    let within = page.call.visible_apps();
-    let found = forecast(page.engine().node(), page.call.namespace.id, within.as_deref(), ask).await?;
+    let visible_apps = page.call.visible_apps();
+    let upcoming = forecast(page.engine().node(), page.call.namespace.id, visible_apps.as_deref(), ask).await?;
     let scale = Scale { from: Step::Quarter.floor(now), to: now + DAY };
-    let peak = found
+    let peak = upcoming
         .peak
         .filter(|(_, count)| *count > 1)
         .map(|(at, count)| t.ahead_peak(count, short_time_text(at, now, zones::clock_and_zone().1)));
@@ -350,18 +350,18 @@ pub(super) async fn ahead(page: Page) -> Result<Response, Problem> {
     let template = AheadPage {
         shell: page.shell(Nav::Timeline),
         t,
-        bars: ahead_bars(&found, scale, now, t),
+        bars: ahead_bars(&upcoming, scale, now, t),
         axis: axis(scale),
-        fires: found.fires.iter().map(fire).collect(),
+        fires: upcoming.fires.iter().map(fire).collect(),
         peak,
-        is_cut: found.is_cut,
-        total: found.density.values().sum(),
+        is_cut: upcoming.is_cut,
+        total: upcoming.density.values().sum(),
     };
     html(StatusCode::OK, &template)
 }
 
-fn ahead_bars(found: &Forecast, scale: Scale, now: Timestamp, t: &'static Texts) -> Vec<AheadBar> {
-    let most = found.density.values().copied().max().unwrap_or(0).max(1);
+fn ahead_bars(upcoming: &Forecast, scale: Scale, now: Timestamp, t: &'static Texts) -> Vec<AheadBar> {
+    let most = upcoming.density.values().copied().max().unwrap_or(0).max(1);
     let bar = |(at, count): (&Timestamp, &u64)| {
         let (x, right) = (scale.x(*at), scale.x(*at + AHEAD_STEP));
         let height = (count * AHEAD_HEIGHT / most).max(2);
@@ -374,7 +374,7 @@ fn ahead_bars(found: &Forecast, scale: Scale, now: Timestamp, t: &'static Texts)
             title: format!("{} · {}", at.time.get(..5).unwrap_or_default(), t.lane_fires(count)),
         }
     };
-    found.density.iter().map(bar).collect()
+    upcoming.density.iter().map(bar).collect()
 }
 
 impl AheadPage {

@@ -96,10 +96,10 @@ fn query_of(call: &PageCall) -> String {
 async fn read_page(call: &PageCall) -> Result<(Vec<UserJson>, Option<String>), Problem> {
     let listing = Listing::new("users page", ());
     let after = listing.name_after(call.query.0.0.as_deref(), name::check_account)?;
-    let mut found = users::page(call, after.as_deref(), COUNT + 1).await?;
-    let next = cut_to_page(&mut found, COUNT);
+    let mut accounts = users::page(call, after.as_deref(), COUNT + 1).await?;
+    let next = cut_to_page(&mut accounts, COUNT);
     let next = next.map(|last| format!("/users?{}", query_pair("cursor", &listing.cursor(&last.name))));
-    Ok((found, next))
+    Ok((accounts, next))
 }
 
 pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Problem> {
@@ -108,8 +108,8 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
 
 async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: PageState) -> Result<Response, Problem> {
     let query = query_of(call);
-    let here = format!("/users{query}");
-    let shell = Shell::new(prefs, Nav::Settings, Some(User::of_global_call(call).await), &here);
+    let page_url = format!("/users{query}");
+    let shell = Shell::new(prefs, Nav::Settings, Some(User::of_global_call(call).await), &page_url);
     let t = shell.t;
     let choices = Choices::read(call, t).await?.for_users();
     let mut typed = state.fields.as_ref().and_then(sent_rows).unwrap_or_default();
@@ -131,8 +131,8 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
             is_open,
         }
     };
-    let (found, next) = read_page(call).await?;
-    let rows = found.into_iter().map(row).collect();
+    let (accounts, next) = read_page(call).await?;
+    let rows = accounts.into_iter().map(row).collect();
     let new_rows = if is_new { typed.clone() } else { Vec::new() };
     let new_rows = if new_rows.is_empty() { vec![GrantRow::default()] } else { new_rows };
     let template = UsersPage {

@@ -89,14 +89,14 @@ pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path:
     let to = query.to.unwrap_or(record.version);
     let from = query.from.unwrap_or_else(|| (to - 1).max(1));
     let before = query.before.unwrap_or(i64::MAX);
-    let found = versions_before(&page.call, record.id, before, COUNT + 1).await?;
-    let older = (found.len() > COUNT).then(|| found[COUNT - 1].version);
+    let versions = versions_before(&page.call, record.id, before, COUNT + 1).await?;
+    let older = (versions.len() > COUNT).then(|| versions[COUNT - 1].version);
     let now = page.engine().now();
-    let rows = found.iter().enumerate().take(COUNT).map(|(index, one)| VersionRow {
+    let rows = versions.iter().enumerate().take(COUNT).map(|(index, one)| VersionRow {
         version: one.version,
         author: one.author.clone(),
         at: Moment::new(one.created_at, now, page.t),
-        summary: found
+        summary: versions
             .get(index + 1)
             .map(|before| changes_summary(&diff::changes(&before.definition, &one.definition), page.t)),
         is_from: one.version == from,

@@ -170,15 +170,15 @@ const BAR_HEIGHT_MIN: u64 = 4;
 
 /// The newest runs as bars, with the newest on the right. The height of a bar shows the duration.
 pub(crate) fn bars(newest_first: &[Run], now: Timestamp, t: &Texts) -> Vec<Bar> {
-    let took = |run: &Run| {
+    let duration_ms = |run: &Run| {
         let end = run.finished_at.unwrap_or(now);
         run.started_at.map_or(0, |start| u64::try_from(end.since(start).as_millis()).unwrap_or(u64::MAX))
     };
     let shown_runs = &newest_first[..newest_first.len().min(BAR_COUNT)];
-    let longest = shown_runs.iter().map(took).max().unwrap_or(0).max(1);
+    let longest = shown_runs.iter().map(duration_ms).max().unwrap_or(0).max(1);
     let bar = |(place, run): (usize, &Run)| {
         // The height is proportional to the square root of the duration, so that short runs remain distinguishable next to a long one.
-        let share = u64::isqrt(took(run).saturating_mul(10_000) / longest);
+        let share = u64::isqrt(duration_ms(run).saturating_mul(10_000) / longest);
         let height = BAR_HEIGHT_MIN + (BAR_HEIGHT - BAR_HEIGHT_MIN) * share.min(100) / 100;
         let title = match run_length(run, now, t) {
             Some(length) => format!("{} · {} · {length}", run.fire_at, t.status(run.status)),

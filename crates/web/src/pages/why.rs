@@ -125,7 +125,7 @@ pub(super) async fn page(page: Page<WhyQuery>) -> Result<Response, Problem> {
         Err(_) => None,
     };
     let record = record.filter(|record| page.call.may_view(record.app));
-    let mut shown = WhyPage {
+    let mut template = WhyPage {
         shell: page.shell(Nav::Why),
         t,
         job: query.job.clone(),
@@ -143,64 +143,64 @@ pub(super) async fn page(page: Page<WhyQuery>) -> Result<Response, Problem> {
     let mut status = StatusCode::OK;
     match &record {
         Some(record) => {
-            if !fill_in_answers(&page, record, &mut shown).await? {
+            if !fill_in_answers(&page, record, &mut template).await? {
                 status = StatusCode::UNPROCESSABLE_ENTITY;
             }
         }
-        None if query.job.is_empty() => shown.jobs = job_names(&page, JOB_COUNT).await?,
+        None if query.job.is_empty() => template.jobs = job_names(&page, JOB_COUNT).await?,
         None => {
-            let known = job_names(&page, SEARCH_COUNT).await?;
-            let near = near_misses(&query.job, known.iter().map(String::as_str), NEAR_COUNT);
+            let all_names = job_names(&page, SEARCH_COUNT).await?;
+            let similar_names = near_misses(&query.job, all_names.iter().map(String::as_str), NEAR_COUNT);
             let link = |name: &&str| format!("{}&{}", question_url(name, None), query_pair("at", &query.at));
-            shown.near = near.iter().map(|name| ((*name).to_owned(), link(name))).collect();
-            shown.error = Some(t.why_no_job(&query.job));
-            shown.jobs = known.into_iter().take(JOB_COUNT as usize).collect();
+            template.near = similar_names.iter().map(|name| ((*name).to_owned(), link(name))).collect();
+            template.error = Some(t.why_no_job(&query.job));
+            template.jobs = all_names.into_iter().take(JOB_COUNT as usize).collect();
             status = StatusCode::NOT_FOUND;
         }
     }
-    html(status, &shown)
+    html(status, &template)
 }
 
 async fn job_names(page: &Page<WhyQuery>, limit: u32) -> Result<Vec<String>, Problem> {
     let query = JobQuery { app: None, within: page.call.visible_apps(), name_contains: None, after_name: None, limit };
-    let found = page.engine().store().jobs(page.call.namespace.id, &query).await?;
-    Ok(found.into_iter().map(|record| record.spec.name).collect())
+    let jobs = page.engine().store().jobs(page.call.namespace.id, &query).await?;
+    Ok(jobs.into_iter().map(|record| record.spec.name).collect())
 }
 
 /// Adds the answers to the page. Returns `false` if the question cannot be parsed.
-async fn fill_in_answers(page: &Page<WhyQuery>, record: &JobRecord, shown: &mut WhyPage) -> Result<bool, Problem> {
-    let (t, now, within) = (page.t, page.engine().now(), page.call.visible_apps());
+async fn fill_in_answers(page: &Page<WhyQuery>, record: &JobRecord, template: &mut WhyPage) -> Result<bool, Problem> {
+    let (t, now, visible_apps) = (page.t, page.engine().now(), page.call.visible_apps());
     let own_zone = zone_of(&record.spec);
     zones::set_job(&record.spec);
     let zone_text = page.query().zone.clone().unwrap_or_else(|| own_zone.name().to_owned());
-    shown.zones = vec![own_zone.name().to_owned()];
+    template.zones = vec![own_zone.name().to_owned()];
     if own_zone != Tz::UTC {
-        shown.zones.push("UTC".to_owned());
+        template.zones.push("UTC".to_owned());
     }
-    shown.zone.clone_from(&zone_text);
+    template.zone.clone_from(&zone_text);
     let Ok(zone) = parse_zone(&zone_text) else {
-        shown.error = Some(t.why_bad_zone(zone_text));
+        template.error = Some(t.why_bad_zone(zone_text));
         return Ok(false);
     };
-    if !shown.zones.contains(&zone_text) {
-        shown.zones.push(zone_text);
+    if !template.zones.contains(&zone_text) {
+        template.zones.push(zone_text);
     }
     let formatter = AnswerFormatter { job: &record.spec.name, zone, now, t };
     let mut answers = Vec::new();
-    if shown.at.is_empty() {
-        answers.push(page.engine().why_now(record, within.as_deref()).await?);
+    if template.at.is_empty() {
+        answers.push(page.engine().why_now(record, visible_apps.as_deref()).await?);
     } else {
-        let Some(instants) = words::asked_instants(zone, &shown.at, now) else {
-            shown.error = Some(t.asked_bad_time.to_owned());
+        let Some(instants) = words::asked_instants(zone, &template.at, now) else {
+            template.error = Some(t.asked_bad_time.to_owned());
             return Ok(false);
         };
-        shown.note = match instants.len() {
+        template.note = match instants.len() {
             0 => Some(t.why_gap(zone.name())),
             1 => None,
             _ => Some(t.why_twice(zone.name())),
         };
         for at in instants.into_iter().take(ANSWER_COUNT) {
-            answers.push(page.engine().why(record, at, within.as_deref()).await?);
+            answers.push(page.engine().why(record, at, visible_apps.as_deref()).await?);
         }
     }
     for why in &answers {
@@ -215,15 +215,15 @@ async fn fill_in_answers(page: &Page<WhyQuery>, record: &JobRecord, shown: &mut 
             Some((name.to_owned(), format!("/executors/{name}{app}")))
         });
         let incident = incident_of_fire::incident_of_answer(&page.call, record.id, why).await?;
-        shown.answers.push(Answer { incident, ..formatter.answer(why, run, executor) });
+        template.answers.push(Answer { incident, ..formatter.answer(why, run, executor) });
     }
-    shown.checks = checks(page, record).await?;
-    let at = answers.first().filter(|_| !shown.at.is_empty()).map(|why| why.at.to_string());
+    template.checks = checks(page, record).await?;
+    let at = answers.first().filter(|_| !template.at.is_empty()).map(|why| why.at.to_string());
     let path = format!("/api/v1/jobs/{}/why", record.spec.name);
     let path = at.as_ref().map_or_else(|| path.clone(), |at| format!("{path}?{}", query_pair("at", at)));
     let flag = at.map(|at| format!(" --at {}", shell_quoted(&at))).unwrap_or_default();
     let command = format!("why {}{flag}", record.spec.name);
-    shown.code = Some(page.code(("GET", &path), None, &command));
+    template.code = Some(page.code(("GET", &path), None, &command));
     Ok(true)
 }
 
@@ -271,10 +271,13 @@ fn sentences(text: &str) -> Vec<String> {
     let mut sentences = Vec::new();
     let mut begin = 0;
     let ends = |at: usize, mark: char| {
-        let rest = &text[at + mark.len_utf8()..];
+        let following = &text[at + mark.len_utf8()..];
         match mark {
             '。' => true,
-            '.' => rest.is_empty() || rest.strip_prefix(' ').is_some_and(|rest| rest.starts_with(char::is_uppercase)),
+            '.' => {
+                following.is_empty()
+                    || following.strip_prefix(' ').is_some_and(|following| following.starts_with(char::is_uppercase))
+            }
             _ => false,
         }
     };
@@ -371,22 +374,22 @@ async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>,
 
 /// The paused jobs that the job follows from. Without a run of theirs it does not run.
 async fn paused_parents(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<String>, Problem> {
-    let mut found = Vec::new();
+    let mut reasons = Vec::new();
     for parent in record.spec.parents() {
         let parent = page.engine().store().job(record.namespace, parent.name).await?;
-        found.extend(parent.filter(|one| !one.spec.enabled && page.call.may_view(one.app)).map(|one| one.spec.name));
+        reasons.extend(parent.filter(|one| !one.spec.enabled && page.call.may_view(one.app)).map(|one| one.spec.name));
     }
-    found.truncate(NEAR_COUNT);
-    Ok(found)
+    reasons.truncate(NEAR_COUNT);
+    Ok(reasons)
 }
 
 /// The first few names in one text, and how many more there are.
 fn joined_names(names: &[String], t: &Texts) -> String {
-    let shown = names.iter().take(NEAR_COUNT).map(String::as_str).collect::<Vec<_>>().join(t.list_separator);
+    let name_list = names.iter().take(NEAR_COUNT).map(String::as_str).collect::<Vec<_>>().join(t.list_separator);
     match names.len() {
         0 => t.none.to_owned(),
-        count if count > NEAR_COUNT => format!("{shown} +{}", count - NEAR_COUNT),
-        _ => shown,
+        count if count > NEAR_COUNT => format!("{name_list} +{}", count - NEAR_COUNT),
+        _ => name_list,
     }
 }
 

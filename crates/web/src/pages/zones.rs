@@ -143,9 +143,9 @@ pub(crate) fn in_all_zones(at: Timestamp) -> String {
 /// The instant that the user typed for the beginning or the end of a time span. If the clock shows the typed time twice, this is the first
 /// of the two instants that lies in the future, else the first one.
 pub(crate) fn typed_instant(zone: Tz, text: &str, now: Timestamp) -> Option<Timestamp> {
-    let found = asked_instants(zone, &text.replace('T', " "), now)?;
-    let ahead = found.iter().find(|at| **at > now);
-    ahead.or_else(|| found.first()).copied()
+    let instants = asked_instants(zone, &text.replace('T', " "), now)?;
+    let ahead = instants.iter().find(|at| **at > now);
+    ahead.or_else(|| instants.first()).copied()
 }
 
 #[cfg(test)]

@@ -261,16 +261,16 @@ impl Loader<'_> {
     fn close(&mut self, open: Open) -> Result<(Node, usize), YamlError> {
         match open {
             Open::List { at, anchor, items } => {
-                let own = Size { node_count: 1, text_len: 0, depth: 1 };
-                self.charge(own, at)?;
-                let size = items.iter().fold(own, |size, node| size.with(node.size));
+                let own_size = Size { node_count: 1, text_len: 0, depth: 1 };
+                self.charge(own_size, at)?;
+                let size = items.iter().fold(own_size, |size, node| size.with(node.size));
                 Ok((node_at(at, Content::List(Arc::new(items)), size), anchor))
             }
             Open::Map { at, anchor, fields, .. } => {
-                let own = Size { node_count: MAP_NODE_COUNT, text_len: 0, depth: 1 };
-                self.charge(own, at)?;
+                let own_size = Size { node_count: MAP_NODE_COUNT, text_len: 0, depth: 1 };
+                self.charge(own_size, at)?;
                 let fields = merged(fields)?;
-                let size = fields.iter().fold(own, |size, (key, node)| {
+                let size = fields.iter().fold(own_size, |size, (key, node)| {
                     size.with(Size { node_count: 1, text_len: key.len(), depth: 1 }).with(node.size)
                 });
                 Ok((node_at(at, Content::Map(Arc::new(fields)), size), anchor))

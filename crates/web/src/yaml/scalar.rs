@@ -27,8 +27,8 @@ fn number(text: &str) -> Option<Number> {
     }
     if body.bytes().all(|byte| byte.is_ascii_digit()) {
         let unsigned = text.strip_prefix('+').unwrap_or(text);
-        let whole = unsigned.parse::<u64>().map(Number::from).or_else(|_| unsigned.parse::<i64>().map(Number::from));
-        return whole.ok().or_else(|| float(text));
+        let integer = unsigned.parse::<u64>().map(Number::from).or_else(|_| unsigned.parse::<i64>().map(Number::from));
+        return integer.ok().or_else(|| float(text));
     }
     is_float(body).then(|| float(text)).flatten()
 }
@@ -44,13 +44,13 @@ fn is_float(body: &str) -> bool {
         None => (body, None),
     };
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    let (whole, part) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let has_digits = !whole.is_empty() || !part.is_empty();
+    let (integer_part, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let has_digits = !integer_part.is_empty() || !fraction.is_empty();
     let exponent_is_good = exponent.is_none_or(|exponent| {
         let body = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
         !body.is_empty() && digits(body)
     });
-    has_digits && digits(whole) && digits(part) && exponent_is_good
+    has_digits && digits(integer_part) && digits(fraction) && exponent_is_good
 }
 
 #[cfg(test)]

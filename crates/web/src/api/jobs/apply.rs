@@ -96,7 +96,7 @@ impl FromRequest<Web> for Documents {
         // Parses on a thread for blocking work: a large list would delay other requests on this thread.
         let read = move || if is_json { Self::of_json(&bytes) } else { Self::of_yaml(&bytes) };
         match tokio::task::spawn_blocking(read).await {
-            Ok(found) => found.map(|found| Self { permits: (share, room), ..found }),
+            Ok(documents) => documents.map(|documents| Self { permits: (share, room), ..documents }),
             Err(error) => Err(Problem::new(Code::Internal, "the body could not be read").with_cause(error.to_string())),
         }
     }
@@ -143,8 +143,8 @@ impl Documents {
 
     fn of_yaml(bytes: &[u8]) -> Result<Self, Problem> {
         let text = std::str::from_utf8(bytes).map_err(|_| Problem::new(Code::InvalidYaml, "the body is not UTF-8"))?;
-        let found = documents(text).map_err(|error| Problem::new(Code::InvalidYaml, error.to_string()))?;
-        let mut nodes: Vec<Node> = found.into_iter().flat_map(Node::items).collect();
+        let documents_of_text = documents(text).map_err(|error| Problem::new(Code::InvalidYaml, error.to_string()))?;
+        let mut nodes: Vec<Node> = documents_of_text.into_iter().flat_map(Node::items).collect();
         check_count(nodes.len())?;
         let specs = read_specs(nodes.iter().map(|node| Document::from(node.value())), &nodes)?;
         // Frees the texts of the nodes: later only their places in the body are needed.
@@ -349,19 +349,19 @@ impl Applying {
         if self.count < self.total
             && let Some(loss) = self.caller.access_loss_unless(&self.web, may).await
         {
-            let what = format!("after {} of {} jobs: these are saved, the others are not", self.count, self.total);
-            return Err(loss.problem(&what));
+            let progress = format!("after {} of {} jobs: these are saved, the others are not", self.count, self.total);
+            return Err(loss.problem(&progress));
         }
-        let saved = self.saving.next().await;
-        self.count += saved.as_ref().map_or(0, Vec::len);
-        Ok(saved)
+        let saved_jobs = self.saving.next().await;
+        self.count += saved_jobs.as_ref().map_or(0, Vec::len);
+        Ok(saved_jobs)
     }
 }
 
 async fn save_all(mut applying: Applying) -> Result<Items, Problem> {
     let mut items = Items::default();
-    while let Some(saved) = applying.next().await? {
-        saved.into_iter().for_each(|job| items.add(&Item::saved(job)));
+    while let Some(saved_jobs) = applying.next().await? {
+        saved_jobs.into_iter().for_each(|job| items.add(&Item::saved(job)));
     }
     Ok(items)
 }
@@ -371,8 +371,8 @@ async fn save_all(mut applying: Applying) -> Result<Items, Problem> {
 fn saved_job_lines(applying: Applying) -> impl Stream<Item = Result<Bytes, Infallible>> {
     unfold(Some((applying, Summary::default())), async |state| {
         let (mut applying, mut summary) = state?;
-        let saved = match applying.next().await {
-            Ok(Some(saved)) => saved,
+        let saved_jobs = match applying.next().await {
+            Ok(Some(saved_jobs)) => saved_jobs,
             Ok(None) => return Some((Ok(json_line(&serde_json::json!({ "summary": summary }))), None)),
             Err(problem) => {
                 let (code, message) = (problem.code().as_str(), problem.detail());
@@ -381,7 +381,7 @@ fn saved_job_lines(applying: Applying) -> impl Stream<Item = Result<Bytes, Infal
             }
         };
         let mut bytes = Vec::new();
-        for item in saved.into_iter().map(Item::saved) {
+        for item in saved_jobs.into_iter().map(Item::saved) {
             summary.add(&item);
             bytes.extend_from_slice(&json_line(&item));
         }

@@ -277,19 +277,19 @@ pub(super) struct WhyJson {
 
 async fn why(call: Call<WhyQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
-    let within = call.visible_apps();
+    let visible_apps = call.visible_apps();
     let why = match (call.query.at, call.query.run) {
         (Some(_), Some(_)) => return Err(invalid_run("is given together with at")),
-        (Some(at), None) => call.engine().why(&record, at, within.as_deref()).await?,
+        (Some(at), None) => call.engine().why(&record, at, visible_apps.as_deref()).await?,
         (None, Some(id)) => {
-            let found = call.engine().store().runs(&[id]).await?.pop();
-            let found = found.filter(|run| run.job == record.id && call.may_view(run.app));
-            let run = found.ok_or_else(|| {
+            let shown_run = call.engine().store().runs(&[id]).await?.pop();
+            let shown_run = shown_run.filter(|run| run.job == record.id && call.may_view(run.app));
+            let run = shown_run.ok_or_else(|| {
                 invalid_run(format!("run {id} does not belong to the job that is named {} now", record.spec.name))
             })?;
-            call.engine().why_run(&record, &run, within.as_deref()).await?
+            call.engine().why_run(&record, &run, visible_apps.as_deref()).await?
         }
-        (None, None) => call.engine().why_now(&record, within.as_deref()).await?,
+        (None, None) => call.engine().why_now(&record, visible_apps.as_deref()).await?,
     };
     let body = WhyJson {
         incident: incident_of_fire::incident_of_answer(&call, record.id, &why).await?,
@@ -329,8 +329,8 @@ pub(crate) async fn versions_before<Q>(
         i64::MAX => Timestamp::MAX,
         _ => call.engine().now(),
     };
-    let found = older_versions(call, job, (before, to), count).await?;
-    Ok(versions_for_caller(call, found).await?.into_iter().filter_map(|(_, version)| version).collect())
+    let records = older_versions(call, job, (before, to), count).await?;
+    Ok(versions_for_caller(call, records).await?.into_iter().filter_map(|(_, version)| version).collect())
 }
 
 async fn versions(call: Call<VersionsQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
@@ -343,11 +343,11 @@ async fn versions(call: Call<VersionsQuery>, Named(name, ..): Named<path::Job>) 
     let mut is_first = call.query.cursor.is_none();
     while let Some(count) = page.next_row_count() {
         let count = usize::try_from(count).unwrap_or(usize::MAX);
-        let mut found = older_versions(&call, record.id, last, count + 1).await?;
-        let has_more = found.len() > count;
-        found.truncate(count);
-        let shown = versions_for_caller(&call, found).await?;
-        for (place, version) in shown {
+        let mut records = older_versions(&call, record.id, last, count + 1).await?;
+        let has_more = records.len() > count;
+        records.truncate(count);
+        let versions = versions_for_caller(&call, records).await?;
+        for (place, version) in versions {
             if let Some(version) = version
                 && !page.add(&version)?
             {
@@ -370,17 +370,17 @@ async fn older_versions<Q>(
     (before, to): (i64, Timestamp),
     count: usize,
 ) -> Result<Vec<VersionRecord>, Problem> {
-    let mut wanted = count + 1;
+    let mut read_count = count + 1;
     loop {
-        let limit = u32::try_from(wanted).unwrap_or(u32::MAX);
-        let mut found = call.engine().store().versions(job, Timestamp::EPOCH, to, limit).await?;
-        let is_all = found.len() < wanted;
-        found.retain(|version| version.version < before);
-        if is_all || found.len() >= count || wanted >= SAME_INSTANT_MAX {
-            found.truncate(count);
-            return Ok(found);
+        let limit = u32::try_from(read_count).unwrap_or(u32::MAX);
+        let mut records = call.engine().store().versions(job, Timestamp::EPOCH, to, limit).await?;
+        let is_all = records.len() < read_count;
+        records.retain(|version| version.version < before);
+        if is_all || records.len() >= count || read_count >= SAME_INSTANT_MAX {
+            records.truncate(count);
+            return Ok(records);
         }
-        wanted *= 2;
+        read_count *= 2;
     }
 }
 

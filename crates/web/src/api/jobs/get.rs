@@ -44,9 +44,12 @@ async fn last_run(call: &Call, record: &JobRecord) -> Result<Option<LastRun>, Pr
     let now = call.engine().now();
     let newest = store.list_runs(record.namespace, &query).await?.into_iter().find(|run| run.fire_at <= now);
     let Some(newest) = newest else { return Ok(None) };
-    let of = |run: &Run| LastRun { id: run.id, status: run.status, fire_at: run.fire_at };
-    let Some(parent) = newest.parent.filter(|_| newest.shard_index != ROOT_SHARD) else { return Ok(Some(of(&newest))) };
+    let to_last_run = |run: &Run| LastRun { id: run.id, status: run.status, fire_at: run.fire_at };
+    let Some(parent) = newest.parent.filter(|_| newest.shard_index != ROOT_SHARD) else {
+        return Ok(Some(to_last_run(&newest)));
+    };
     let parents = store.runs(&[parent]).await?;
-    let whole = parents.first().filter(|parent| parent.shard_index == ROOT_SHARD && parent.fire_at == newest.fire_at);
-    Ok(Some(of(whole.unwrap_or(&newest))))
+    let broadcast =
+        parents.first().filter(|parent| parent.shard_index == ROOT_SHARD && parent.fire_at == newest.fire_at);
+    Ok(Some(to_last_run(broadcast.unwrap_or(&newest))))
 }

@@ -125,8 +125,8 @@ pub(super) async fn job_response_with_queued<Q>(
     let warnings = || jobs::warnings(call.engine(), record.namespace, &record.spec, next);
     let warnings = last_run.is_none().then(|| warnings().iter().map(ToString::to_string).collect());
     let state = job_states::job_state(call.engine(), record).await?;
-    let whole = JobJson::new(record, &call.namespace.name, (state, next));
-    let body = JobJson { parents, children, last_run, queued, warnings, ..whole };
+    let base = JobJson::new(record, &call.namespace.name, (state, next));
+    let body = JobJson { parents, children, last_run, queued, warnings, ..base };
     let mut response = json_response(status, &body)?;
     response.headers_mut().insert(ETAG, version_tag(record.version));
     Ok(response)

@@ -65,7 +65,7 @@ async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
         None => None,
         Some(app) => Some(find_app(&call, app).await?),
     };
-    let mut found = match query.filter.is_empty() {
+    let mut matching_jobs = match query.filter.is_empty() {
         true => None,
         false => Some(matching(&call, app, after_name.as_deref()).await?.into_iter()),
     };
@@ -73,8 +73,8 @@ async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
     let mut page = PageBuilder::new(query.limit);
     let cursor = |last: &Option<String>| last.as_ref().map(|name| listing.cursor(name));
     while let Some(count) = page.next_row_count() {
-        let (records, is_last) = match &mut found {
-            Some(found) => next_matching(&call, found, count).await?,
+        let (records, is_last) = match &mut matching_jobs {
+            Some(matching_jobs) => next_matching(&call, matching_jobs, count).await?,
             None => next_visible(&call, (app, last.clone()), count).await?,
         };
         if records.is_empty() && is_last {
@@ -110,17 +110,17 @@ async fn next_visible(
     Ok((records, is_last))
 }
 
-/// The next `count` of the jobs in `found`, and whether they are the last.
+/// The next `count` of the jobs in `entries`, and whether they are the last.
 async fn next_matching(
     call: &Call<ListJobs>,
-    found: &mut std::vec::IntoIter<Arc<BoardEntry>>,
+    entries: &mut std::vec::IntoIter<Arc<BoardEntry>>,
     count: u32,
 ) -> Result<(Vec<JobRecord>, bool), Problem> {
-    let these: Vec<Arc<BoardEntry>> = found.by_ref().take(usize::try_from(count).unwrap_or(usize::MAX)).collect();
+    let these: Vec<Arc<BoardEntry>> = entries.by_ref().take(usize::try_from(count).unwrap_or(usize::MAX)).collect();
     let names: Vec<&str> = these.iter().map(|entry| entry.name.as_str()).collect();
     let mut records = call.engine().store().jobs_named(call.namespace.id, &names).await?;
     records.retain(|record| call.may_view(record.app));
-    Ok((records, found.as_slice().is_empty()))
+    Ok((records, entries.as_slice().is_empty()))
 }
 
 /// The jobs that match the filter, in order of their names, after the name `after`.
@@ -131,9 +131,9 @@ async fn matching(
 ) -> Result<Vec<Arc<BoardEntry>>, Problem> {
     let board = call.web.boards.board_for(call.engine(), call.namespace.id, &call.query.filter).await?;
     let mut offers = OfferedHandlers::new(call.engine(), call.namespace.id);
-    let seen = call.visible_apps();
-    let mut found = board.matching(&call.query.filter, seen.as_deref(), JobOrder::Name, &mut offers);
-    found.retain(|entry| app.is_none_or(|app| entry.app == app));
-    found.retain(|entry| after.is_none_or(|after| entry.name.as_str() > after));
-    Ok(found)
+    let visible_apps = call.visible_apps();
+    let mut entries = board.matching(&call.query.filter, visible_apps.as_deref(), JobOrder::Name, &mut offers);
+    entries.retain(|entry| app.is_none_or(|app| entry.app == app));
+    entries.retain(|entry| after.is_none_or(|after| entry.name.as_str() > after));
+    Ok(entries)
 }

@@ -70,7 +70,7 @@ impl ListErrors {
 
 /// Splits a pointer that begins with the index of an item into this index and the pointer within the item.
 pub(super) fn split(pointer: &str) -> Option<(usize, &str)> {
-    let rest = pointer.strip_prefix('/')?;
-    let end = rest.find('/').unwrap_or(rest.len());
-    Some((rest[..end].parse().ok()?, &rest[end..]))
+    let without_slash = pointer.strip_prefix('/')?;
+    let end = without_slash.find('/').unwrap_or(without_slash.len());
+    Some((without_slash[..end].parse().ok()?, &without_slash[end..]))
 }

@@ -155,12 +155,14 @@ fn hourly_counts(stats: &[JobStat]) -> Vec<HourJson> {
         let ran =
             |stat: &&&JobStat| matches!(stat.status, RunStatus::Succeeded | RunStatus::Failed | RunStatus::TimedOut);
         let ran_count: u64 = stats.iter().filter(ran).map(|stat| stat.run_count).sum();
-        let took: u128 = stats.iter().filter(ran).map(|stat| stat.duration.as_millis()).sum();
+        let duration_sum: u128 = stats.iter().filter(ran).map(|stat| stat.duration.as_millis()).sum();
         HourJson {
             hour,
             run_count: stats.iter().map(|stat| stat.run_count).sum(),
             counts: stats.iter().map(|stat| (stat.status.as_str(), stat.run_count)).collect(),
-            mean_duration_ms: u64::try_from(took).ok().and_then(|took| took.checked_div(ran_count)),
+            mean_duration_ms: u64::try_from(duration_sum)
+                .ok()
+                .and_then(|duration_sum| duration_sum.checked_div(ran_count)),
         }
     };
     hours.into_iter().map(hour).collect()

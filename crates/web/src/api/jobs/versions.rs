@@ -130,9 +130,9 @@ async fn restore(
     if_match: IfMatch,
     body: JsonBody<Restore>,
 ) -> Result<Response, Problem> {
-    let wanted = body.read()?;
-    let saved = restore_version(&call, &name, &if_match, wanted.version).await?;
-    job_response(&call, StatusCode::OK, &saved, None).await
+    let request = body.read()?;
+    let record = restore_version(&call, &name, &if_match, request.version).await?;
+    job_response(&call, StatusCode::OK, &record, None).await
 }
 
 /// Saves an earlier version as the newest one, for the API and the console. Does nothing if the job already has that definition.

@@ -168,11 +168,11 @@ fn count_text(count: usize, is_cut: bool) -> String {
 }
 
 impl Health {
-    fn count_nodes(&mut self, nodes: &[Node], (own, now): (NodeId, Timestamp)) {
-        let own = nodes.iter().find(|node| node.id == own);
+    fn count_nodes(&mut self, nodes: &[Node], (own_node, now): (NodeId, Timestamp)) {
+        let own_node = nodes.iter().find(|node| node.id == own_node);
         self.node_count = nodes.iter().filter(|node| node.is_living(now) || is_lost(node, now)).count();
         self.living_count = nodes.iter().filter(|node| node.is_living(now)).count();
-        self.lease_left = own.map(|node| node.lease_until.since(now)).unwrap_or_default();
+        self.lease_left = own_node.map(|node| node.lease_until.since(now)).unwrap_or_default();
     }
 }
 
@@ -204,8 +204,8 @@ struct Jobs(HashMap<JobId, JobRecord>);
 impl Jobs {
     async fn read<Q>(call: &Call<Q>, ids: impl Iterator<Item = JobId>) -> Result<Self, Problem> {
         let ids: Vec<JobId> = ids.collect::<BTreeSet<_>>().into_iter().collect();
-        let found = call.engine().store().jobs_by_id(&ids).await?;
-        Ok(Self(found.into_iter().filter(|job| call.may_view(job.app)).map(|job| (job.id, job)).collect()))
+        let jobs = call.engine().store().jobs_by_id(&ids).await?;
+        Ok(Self(jobs.into_iter().filter(|job| call.may_view(job.app)).map(|job| (job.id, job)).collect()))
     }
 }
 
@@ -335,10 +335,10 @@ async fn token_ends<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<(String, Ti
     let (mut ends, mut after) = (Vec::new(), None);
     for _ in 0..TOKEN_READS_MAX {
         let query = TokenQuery { owner, after, limit: TOKEN_COUNT, ..TokenQuery::default() };
-        let found = call.engine().store().tokens(&query).await?;
-        let is_last = found.len() < usize::try_from(TOKEN_COUNT).unwrap_or(usize::MAX);
-        after = found.last().map(|token| token.id);
-        let good = found.into_iter().filter(|token| token.is_valid(now) && may_manage(&call.caller, token));
+        let tokens = call.engine().store().tokens(&query).await?;
+        let is_last = tokens.len() < usize::try_from(TOKEN_COUNT).unwrap_or(usize::MAX);
+        after = tokens.last().map(|token| token.id);
+        let good = tokens.into_iter().filter(|token| token.is_valid(now) && may_manage(&call.caller, token));
         ends.extend(good.filter_map(|token| Some((token.name, token.expires_at?))));
         if is_last {
             break;

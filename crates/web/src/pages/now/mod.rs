@@ -99,13 +99,14 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
     let lanes = lanes::timeline(&page.call, &request, &failures);
     let (system_state, buckets, timeline, alert_count) =
         try_join4(system_state, buckets, lanes, alerts::open_count(&page.call)).await?;
-    let whole = BucketRange { to: Step::Quarter.floor(now) + Step::Quarter.length(), ..span };
-    let chart = OutcomeChart::new(&buckets, whole, (now, t));
+    let chart_range = BucketRange { to: Step::Quarter.floor(now) + Step::Quarter.length(), ..span };
+    let chart = OutcomeChart::new(&buckets, chart_range, (now, t));
     let health = health_row(system_state.health, &system_state.facts, (now, t));
     let findings = list_findings(system_state.facts, now);
     let more_count = findings.len().saturating_sub(FINDING_COUNT_MAX);
-    let one = JobQuery { within: page.call.visible_apps(), limit: 1, ..JobQuery::default() };
-    let is_new = chart.total.total() == 0 && page.engine().store().jobs(page.call.namespace.id, &one).await?.is_empty();
+    let first_job = JobQuery { within: page.call.visible_apps(), limit: 1, ..JobQuery::default() };
+    let is_new =
+        chart.total.total() == 0 && page.engine().store().jobs(page.call.namespace.id, &first_job).await?.is_empty();
     let template = NowPage {
         shell: page.shell(Nav::Now),
         t,
