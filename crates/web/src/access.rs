@@ -275,11 +275,11 @@ pub(crate) fn unauthenticated_problem() -> Problem {
 /// which of them counts would depend on the proxies in between.
 pub(crate) fn authorization(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
-    let first = values.next();
+    let first_value = values.next();
     let more = values.count();
     if more > 0 {
         let detail = format!("Authorization was sent {} times; send it once", more + 1);
         return Err(Problem::new(Code::InvalidHeader, detail).without_instance());
     }
-    Ok(first.and_then(|value| value.to_str().ok()).map(str::to_owned))
+    Ok(first_value.and_then(|value| value.to_str().ok()).map(str::to_owned))
 }

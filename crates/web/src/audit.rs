@@ -140,14 +140,14 @@ impl PendingEntry {
                 status if status.is_client_error() || status.is_server_error() => Verdict::Failed,
                 _ => Verdict::Allowed,
             };
-            // `after` stays empty if the change was refused or failed.
-            let after = fields.after.take().filter(|_| verdict == Verdict::Allowed);
+            // `document_after` stays empty if the change was refused or failed.
+            let document_after = fields.after.take().filter(|_| verdict == Verdict::Allowed);
             AuditEntry {
                 object: fields.object.take().unwrap_or(self.0.object),
                 namespace: fields.namespace.clone(),
                 verdict,
                 before: fields.before.take().map(|document| document.to_string()),
-                after: after.map(|document| document.to_string()),
+                after: document_after.map(|document| document.to_string()),
                 ..self.0
             }
         };

@@ -364,8 +364,8 @@ async fn namespace_of_caller(engine: &Engine, caller: &Caller) -> Result<Namespa
     let default_namespace = match caller.namespace() {
         Some(id) => namespaces.into_iter().find(|namespace| namespace.id == id),
         None => {
-            let place = namespaces.iter().position(|namespace| namespace.name == DEFAULT_NAMESPACE).unwrap_or(0);
-            (place < namespaces.len()).then(|| namespaces.swap_remove(place))
+            let index = namespaces.iter().position(|namespace| namespace.name == DEFAULT_NAMESPACE).unwrap_or(0);
+            (index < namespaces.len()).then(|| namespaces.swap_remove(index))
         }
     };
     default_namespace.ok_or_else(|| Problem::new(Code::NamespaceNotFound, "there is no namespace that you may see"))

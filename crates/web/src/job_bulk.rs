@@ -158,20 +158,20 @@ pub(crate) async fn matching_jobs<Q>(call: &Call<Q>, filter: &Filter) -> Result<
     Ok(board.matching(filter, call.visible_apps().as_deref(), JobOrder::Name, &mut offers))
 }
 
-/// Selects the jobs that match a filter, in the order of their names; with `after`, only those whose names come after it. Jobs that are
+/// Selects the jobs that match a filter, in the order of their names; with `after_name`, only those whose names come after it. Jobs that are
 /// already in the wanted state come last, so that they do not use up the limit.
 pub(crate) async fn select_matching<Q>(
     call: &Call<Q>,
     filter: &Filter,
-    (bulk, after): (&BulkJobAction, Option<&str>),
+    (bulk, after_name): (&BulkJobAction, Option<&str>),
 ) -> Result<SelectedJobs, Problem> {
     let mut entries = matching_jobs(call, filter).await?;
-    entries.retain(|entry| after.is_none_or(|after| entry.name.as_str() > after));
+    entries.retain(|entry| after_name.is_none_or(|after_name| entry.name.as_str() > after_name));
     entries.sort_by_key(|entry| bulk.is_without_effect_on(entry));
     let has_more = entries.get(BULK_JOB_COUNT_MAX).is_some_and(|entry| !bulk.is_without_effect_on(entry));
     let names: Vec<String> = entries.iter().take(BULK_JOB_COUNT_MAX).map(|entry| entry.name.clone()).collect();
-    let after = names.last().filter(|_| has_more).cloned();
-    Ok(SelectedJobs { names, has_more, after, missing: Vec::new() })
+    let after_name = names.last().filter(|_| has_more).cloned();
+    Ok(SelectedJobs { names, has_more, after: after_name, missing: Vec::new() })
 }
 
 /// Why the action failed for a job.

@@ -43,11 +43,11 @@ impl ProxiedOrigin {
     /// Reads the headers of a trusted proxy. The proxy appends its value to each header, so only the last value counts. If two headers
     /// disagree, one of them came from the client, and neither is used.
     pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
-        let last = |name: &HeaderName| {
+        let last_element = |name: &HeaderName| {
             let line = headers.get_all(name).iter().next_back()?.to_str().ok()?;
             Some(line.rsplit(',').next().unwrap_or_default().trim())
         };
-        let element = last(&FORWARDED);
+        let element = last_element(&FORWARDED);
         let pair = |wanted: &str| {
             let pairs =
                 element.into_iter().flat_map(|element| element.split(';')).filter_map(|pair| pair.split_once('='));
@@ -55,8 +55,8 @@ impl ProxiedOrigin {
             values.next().map(|(_, value)| value.trim().trim_matches('"'))
         };
         Self {
-            host: common_value(pair("host"), last(&FORWARDED_HOST)),
-            scheme: common_value(pair("proto"), last(&FORWARDED_PROTO)),
+            host: common_value(pair("host"), last_element(&FORWARDED_HOST)),
+            scheme: common_value(pair("proto"), last_element(&FORWARDED_PROTO)),
         }
     }
 }

@@ -133,11 +133,13 @@ impl Problem {
 
     /// Like `of_complaints`, but the list may have only some of the `count` errors.
     pub(crate) fn of_some_complaints(code: Code, mut errors: Vec<Complaint>, count: usize) -> Self {
-        let place = |error: &Complaint| error.pointer.clone().or_else(|| error.parameter.clone()).unwrap_or_default();
-        let first = errors.first().map(|error| format!("{}: {}", place(error), error.message)).unwrap_or_default();
+        let location =
+            |error: &Complaint| error.pointer.clone().or_else(|| error.parameter.clone()).unwrap_or_default();
+        let first_error =
+            errors.first().map(|error| format!("{}: {}", location(error), error.message)).unwrap_or_default();
         let detail = match count {
-            0 | 1 => first,
-            _ => format!("{first} (the first of {count} errors)"),
+            0 | 1 => first_error,
+            _ => format!("{first_error} (the first of {count} errors)"),
         };
         let mut problem = Self::new(code, detail.trim_start_matches(": "));
         errors.truncate(COMPLAINT_COUNT_MAX);
@@ -305,8 +307,8 @@ struct Document<'a> {
 }
 
 fn code_schema(_: &mut SchemaGenerator) -> Schema {
-    let words: Vec<&str> = Code::ALL.iter().map(|code| code.as_str()).collect();
-    schemars::json_schema!({"type": "string", "enum": words})
+    let code_names: Vec<&str> = Code::ALL.iter().map(|code| code.as_str()).collect();
+    schemars::json_schema!({"type": "string", "enum": code_names})
 }
 
 /// The schema of every error.

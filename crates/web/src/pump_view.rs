@@ -117,8 +117,8 @@ fn root_view(run: Run, pump: &Pump) -> RootView {
 fn root_run(mut newest_first: Vec<Run>) -> Option<Run> {
     let has_groups = |run: &Run| !run.status.is_terminal() && run.shard_total.is_some();
     let is_open = |run: &Run| !run.status.is_terminal();
-    let place = newest_first.iter().rposition(has_groups).or_else(|| newest_first.iter().rposition(is_open));
-    (!newest_first.is_empty()).then(|| newest_first.swap_remove(place.unwrap_or_default()))
+    let index = newest_first.iter().rposition(has_groups).or_else(|| newest_first.iter().rposition(is_open));
+    (!newest_first.is_empty()).then(|| newest_first.swap_remove(index.unwrap_or_default()))
 }
 
 async fn group_runs<Q>(call: &Call<Q>, root: &Run) -> Result<Vec<Run>, Problem> {
@@ -177,8 +177,8 @@ fn with_items(runs: Vec<Run>, items: &[ItemView]) -> Vec<GroupView> {
 
 /// Compares names. Numbers are in the order of their values, and before all other names.
 fn compare_names(one: &str, other: &str) -> Ordering {
-    let place = |name: &str| if name.bytes().all(|byte| byte.is_ascii_digit()) { name.len() } else { usize::MAX };
-    place(one).cmp(&place(other)).then_with(|| one.cmp(other))
+    let length_key = |name: &str| if name.bytes().all(|byte| byte.is_ascii_digit()) { name.len() } else { usize::MAX };
+    length_key(one).cmp(&length_key(other)).then_with(|| one.cmp(other))
 }
 
 #[cfg(test)]

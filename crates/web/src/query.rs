@@ -53,11 +53,11 @@ impl Reader {
         let name = parameter.name;
         self.declared.push(parameter);
         let mut values = self.pairs.iter().filter(|(key, _)| key == name).map(|(_, value)| value);
-        let first = values.next().cloned();
+        let first_value = values.next().cloned();
         if values.next().is_some() {
             self.errors.push(Complaint::query(name, "repeated_parameter", "is given more than once"));
         }
-        first
+        first_value
     }
 
     /// The value of a parameter that may be given at most once, parsed by `parse`. The error of `parse` is the message for the caller.

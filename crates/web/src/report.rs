@@ -197,10 +197,10 @@ pub(crate) async fn whole_csv<Q: Sync>(call: &Call<Q>, query: ReportQuery, cut: 
         && let Some(cursor) = next_cursor.take()
     {
         query.cursor = Some(cursor);
-        let next = report(call, &query).await?;
-        lines.push_str(&csv_lines(&next.rows));
-        count += next.rows.len();
-        next_cursor = next.next_cursor;
+        let next_page = report(call, &query).await?;
+        lines.push_str(&csv_lines(&next_page.rows));
+        count += next_page.rows.len();
+        next_cursor = next_page.next_cursor;
     }
     let is_cut = is_cut || next_cursor.is_some();
     Ok(csv_with_total(&lines, &total, is_cut.then_some(cut)))
@@ -318,7 +318,7 @@ async fn job_groups<Q: Sync>(
     (app, range, group_max): (Option<AppId>, ReportRange, usize),
 ) -> Result<ReportGroups, Problem> {
     let listing = Listing::new("report", (call.namespace.id, query.by, &query.app, range.from, query.period));
-    let mut after: String = match &query.cursor {
+    let mut after_name: String = match &query.cursor {
         Some(cursor) => listing.position(cursor)?,
         None => String::new(),
     };
@@ -338,10 +338,10 @@ async fn job_groups<Q: Sync>(
     let (mut visible_jobs, mut looked_at, mut has_more) = (Vec::new(), 0, true);
     while has_more && visible_jobs.len() < limit && looked_at < LOOKED_AT_MAX {
         let read_count = u32::try_from(limit - visible_jobs.len()).unwrap_or(READ_COUNT).min(READ_COUNT);
-        let page = call.engine().store().watched_jobs(call.namespace.id, app, &after, read_count).await?;
+        let page = call.engine().store().watched_jobs(call.namespace.id, app, &after_name, read_count).await?;
         has_more = page.len() == usize::try_from(read_count).unwrap_or(usize::MAX);
         looked_at += page.len();
-        after = page.last().map_or(after, |last| last.name.clone());
+        after_name = page.last().map_or(after_name, |last| last.name.clone());
         visible_jobs.extend(page.into_iter().filter(|job| call.may_view(job.app)));
     }
     let from = visible_since(call, &visible_jobs, range).await?;
@@ -350,7 +350,7 @@ async fn job_groups<Q: Sync>(
         name: job.name,
         app: Some(job.app_name),
     };
-    let next_cursor = has_more.then(|| listing.cursor(&after));
+    let next_cursor = has_more.then(|| listing.cursor(&after_name));
     Ok(ReportGroups { groups: visible_jobs.into_iter().map(group).collect(), next_cursor, ..ReportGroups::default() })
 }
 
@@ -401,12 +401,12 @@ async fn label_groups<Q: Sync>(
             break;
         }
     }
-    let from = visible_since(call, &jobs, range).await?;
+    let visible_from = visible_since(call, &jobs, range).await?;
     let mut groups: BTreeMap<String, Group> = BTreeMap::new();
     for job in jobs {
         let Some(value) = job.labels.get(key) else { continue };
         let group = groups.entry(value.clone()).or_insert_with(|| Group { name: value.clone(), ..Group::default() });
-        group.owners.push((job.id.get(), from.get(&job.id).copied().unwrap_or(range.from)));
+        group.owners.push((job.id.get(), visible_from.get(&job.id).copied().unwrap_or(range.from)));
     }
     Ok(ReportGroups { groups: groups.into_values().collect(), is_cut, ..ReportGroups::default() })
 }

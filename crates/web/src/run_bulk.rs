@@ -85,7 +85,7 @@ pub(crate) async fn select_runs<Q>(
     selection: RunSelection,
 ) -> Result<SelectedRuns, Problem> {
     let store = call.engine().store();
-    let (mut runs, has_more, after) = match selection {
+    let (mut runs, has_more, last_id) = match selection {
         RunSelection::Ids(mut ids) => {
             ids.sort_unstable();
             ids.dedup();
@@ -95,8 +95,8 @@ pub(crate) async fn select_runs<Q>(
             runs.retain(|run| run.namespace == call.namespace.id && call.may_view(run.app));
             (runs, has_more, None)
         }
-        RunSelection::Matching(mut search, after) => {
-            search.from = after.map(|id| RunPlace { value: 0, id });
+        RunSelection::Matching(mut search, last_id) => {
+            search.from = last_id.map(|id| RunPlace { value: 0, id });
             search.is_dead |= action == RunAction::Acknowledge;
             let applies = |status: &RunStatus| (action != RunAction::Cancel) == status.is_terminal();
             let statuses = if search.statuses.is_empty() { RunStatus::ALL } else { &search.statuses };
@@ -109,17 +109,17 @@ pub(crate) async fn select_runs<Q>(
             let mut searched = store.search_runs(call.namespace.id, &search).await?;
             let is_full = searched.runs.len() > BULK_RUN_COUNT_MAX;
             searched.runs.truncate(BULK_RUN_COUNT_MAX);
-            let after = match is_full {
+            let last_id = match is_full {
                 true => searched.runs.last().map(|run| run.id),
                 false => searched.stopped_at.filter(|_| can_continue(&search)),
             };
-            (searched.runs, is_full || searched.stopped_at.is_some(), after)
+            (searched.runs, is_full || searched.stopped_at.is_some(), last_id)
         }
     };
     let count = runs.len();
     runs.retain(|run| action.applies_to(run));
     runs.sort_by_key(|run| run.id);
-    Ok(SelectedRuns { left_out: count - runs.len(), runs, has_more, after })
+    Ok(SelectedRuns { left_out: count - runs.len(), runs, has_more, after: last_id })
 }
 
 /// Applies the action to one run after the other, beginning with the oldest. A run that fails does not stop the others.

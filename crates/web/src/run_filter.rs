@@ -111,13 +111,13 @@ pub(crate) async fn read_page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u
     // A search within one job cannot go back beyond the run from which it was continued.
     let is_later_page = search.from.is_some_and(|from| from.id.get() < i64::MAX);
     let (is_behind, is_ahead) = if search.is_backward { (has_more, true) } else { (is_later_page, has_more) };
-    let mut before = runs.first().filter(|_| is_behind).map(|run| RunPosition::before(&search, run));
-    let mut after = runs.last().filter(|_| is_ahead).map(|run| RunPosition::of_run(&search, run));
+    let mut previous_position = runs.first().filter(|_| is_behind).map(|run| RunPosition::before(&search, run));
+    let mut next_position = runs.last().filter(|_| is_ahead).map(|run| RunPosition::of_run(&search, run));
     let stop = match stopped_at {
         Some(id) if can_continue(&search) => Some(RunPosition::at(&search, id)),
-        Some(id) if search.is_in_one_job() && after.is_none() => {
-            let last = call.engine().store().runs(&[id]).await?.pop();
-            last.map(|last| RunPosition::at_place(&search, RunSearch::place_below(&last)))
+        Some(id) if search.is_in_one_job() && next_position.is_none() => {
+            let last_run = call.engine().store().runs(&[id]).await?.pop();
+            last_run.map(|last_run| RunPosition::at_place(&search, RunSearch::place_below(&last_run)))
         }
         _ => None,
     };
@@ -125,12 +125,13 @@ pub(crate) async fn read_page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u
     if search.is_backward && can_continue(&search) {
         // In a backward search, the runs that were not searched are newer ones.
         searched_to = None;
-        before = before.or(stop.map(|place| RunPosition { b: true, ..place }));
-        after = after.or(search.from.map(|from| RunPosition::at(&search, RunId::new(from.id.get().saturating_add(1)))));
+        previous_position = previous_position.or(stop.map(|place| RunPosition { b: true, ..place }));
+        next_position = next_position
+            .or(search.from.map(|from| RunPosition::at(&search, RunId::new(from.id.get().saturating_add(1)))));
     } else if !search.is_backward {
-        after = after.or(stop);
+        next_position = next_position.or(stop);
     }
-    Ok(SearchedPage { runs, before, after, searched_to })
+    Ok(SearchedPage { runs, before: previous_position, after: next_position, searched_to })
 }
 
 /// Whether a search that stopped at a run can continue after that run by its id. A search within a single job cannot: its index has

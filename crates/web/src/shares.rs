@@ -73,16 +73,17 @@ pub(crate) async fn apply_room(web: &Web, caller: CallerKey, len: usize) -> Resu
     let rooms = &web.permits.shares.apply_room;
     let caller_max = APPLY_LEN_MAX / 1024;
     let size = u32::try_from(len.div_ceil(1024).clamp(1, caller_max)).unwrap_or(u32::MAX);
-    let end = Instant::now() + TURN_TIMEOUT;
+    let deadline = Instant::now() + TURN_TIMEOUT;
     let caller_permit = semaphore_of(&rooms.by_caller, caller, caller_max).acquire_many_owned(size);
-    let Ok(Ok(caller_permit)) = timeout_at(end, caller_permit).await else {
+    let Ok(Ok(caller_permit)) = timeout_at(deadline, caller_permit).await else {
         web.engine.limit_reached(Limit::AppliesPerCaller, &caller);
         return Err(too_many_problem(
             "lists of yours are being applied that take the memory for it; wait for one to end",
             5,
         ));
     };
-    let Ok(Ok(server_permit)) = timeout_at(end, Arc::clone(&rooms.all_callers).acquire_many_owned(size)).await else {
+    let Ok(Ok(server_permit)) = timeout_at(deadline, Arc::clone(&rooms.all_callers).acquire_many_owned(size)).await
+    else {
         web.engine.limit_reached(Limit::Applies, &caller);
         let detail = "lists are being applied that take the memory for it; try again, or send a shorter list";
         return Err(Problem::overloaded(detail, 5));
@@ -152,8 +153,8 @@ pub(crate) fn count_answer(web: &Web, caller: CallerKey, is_change: bool, mut re
         web.engine.limit_reached(Limit::AnswerSize, &caller);
         return Problem::overloaded("too many bytes of answers are being sent; try again", 2).into_response();
     };
-    let before = response.extensions_mut().remove::<ReleasedAtEnd>();
-    response.extensions_mut().insert(ReleasedAtEnd::new((caller_share, server_share, before)));
+    let earlier_releases = response.extensions_mut().remove::<ReleasedAtEnd>();
+    response.extensions_mut().insert(ReleasedAtEnd::new((caller_share, server_share, earlier_releases)));
     response
 }
 

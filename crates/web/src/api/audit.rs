@@ -164,8 +164,8 @@ async fn list(call: GlobalCall<ReadAudit>, headers: HeaderMap) -> Result<Respons
     check_namespace(&call).await?;
     let ReadAudit { wanted, cursor } = &call.query;
     let listing = Listing::new("audit", AuditQuery { limit: 0, ..wanted.clone() });
-    let after = listing.id_after(cursor.as_deref(), AuditId::get)?;
-    let query = AuditQuery { after, ..wanted.clone() };
+    let after_id = listing.id_after(cursor.as_deref(), AuditId::get)?;
+    let query = AuditQuery { after: after_id, ..wanted.clone() };
     let wants_lines = headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes().starts_with(b"application/x-ndjson"));
     if wants_lines {
         return export(&call, query);
@@ -212,8 +212,8 @@ impl Export {
             }
             Err(problem) => {
                 let (code, message) = (problem.code().as_str(), problem.detail());
-                let end = serde_json::json!({"complete": false, "code": code, "message": message});
-                Some(format!("{end}\n").into())
+                let end_line = serde_json::json!({"complete": false, "code": code, "message": message});
+                Some(format!("{end_line}\n").into())
             }
         }
     }

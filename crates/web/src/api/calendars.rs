@@ -181,9 +181,9 @@ pub(super) fn routes() -> Routes {
 
 async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
     let listing = Listing::new("calendars", call.namespace.id);
-    let after = listing.name_after(call.query.cursor.as_deref(), name::check)?;
+    let after_name = listing.name_after(call.query.cursor.as_deref(), name::check)?;
     let limit = call.query.limit;
-    let mut records = call.engine().store().calendars(call.namespace.id, after.as_deref(), limit + 1).await?;
+    let mut records = call.engine().store().calendars(call.namespace.id, after_name.as_deref(), limit + 1).await?;
     let next_cursor = cut_to_page(&mut records, limit).map(|last: &CalendarRecord| listing.cursor(&last.spec.name));
     let items = records.iter().map(|record| CalendarItem {
         name: &record.spec.name,
@@ -249,27 +249,28 @@ async fn delete(call: Call, Named(name, ..): Named<path::Calendar>, if_match: If
 async fn list_dependents(call: Call<PageQuery>, Named(name, ..): Named<path::Calendar>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let listing = Listing::new("calendar users", record.id);
-    let after = call.query.cursor.as_deref().map(|cursor| listing.position::<CalendarUserJson>(cursor)).transpose()?;
-    let after = after.map(|user| match user.kind.as_str() {
+    let after_user =
+        call.query.cursor.as_deref().map(|cursor| listing.position::<CalendarUserJson>(cursor)).transpose()?;
+    let after_user = after_user.map(|user| match user.kind.as_str() {
         "calendar" => CalendarDependent::Calendar(user.name),
         _ => CalendarDependent::Job(user.name),
     });
     let is_name = |user: &CalendarDependent| match user {
         CalendarDependent::Calendar(name) | CalendarDependent::Job(name) => name::check(name).is_ok(),
     };
-    if !after.iter().all(is_name) {
+    if !after_user.iter().all(is_name) {
         return Err(invalid_cursor("does not hold a name"));
     }
     let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
     let visible_apps = call.visible_apps();
     let mut dependents =
-        calendars::dependents(call.engine(), &record, visible_apps.as_deref(), after.as_ref(), limit + 1).await?;
-    let next = cut_to_page(&mut dependents, call.query.limit).cloned();
+        calendars::dependents(call.engine(), &record, visible_apps.as_deref(), after_user.as_ref(), limit + 1).await?;
+    let last_user = cut_to_page(&mut dependents, call.query.limit).cloned();
     let user_json = |user: CalendarDependent| match user {
         CalendarDependent::Calendar(name) => CalendarUserJson { kind: "calendar".to_owned(), name },
         CalendarDependent::Job(name) => CalendarUserJson { kind: "job".to_owned(), name },
     };
-    let next_cursor = next.map(|user| listing.cursor(user_json(user)));
+    let next_cursor = last_user.map(|user| listing.cursor(user_json(user)));
     json_response(StatusCode::OK, &Page { items: dependents.into_iter().map(user_json).collect(), next_cursor })
 }
 
@@ -353,7 +354,7 @@ fn in_use_problem(calendars: &[String], jobs: &[String], job_count: u64) -> Prob
         (count > 0).then(|| format!("{} ({name_list}{more})", counted(count, kind)))
     };
     let calendar_count = u64::try_from(calendars.len()).unwrap_or(u64::MAX);
-    let parts: Vec<String> =
+    let user_lists: Vec<String> =
         names("calendar", calendars, calendar_count).into_iter().chain(names("job", jobs, job_count)).collect();
-    Problem::new(Code::CalendarUsed, format!("it is used by {}; take it out of them first", parts.join(" and ")))
+    Problem::new(Code::CalendarUsed, format!("it is used by {}; take it out of them first", user_lists.join(" and ")))
 }

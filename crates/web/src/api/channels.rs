@@ -174,10 +174,14 @@ pub(super) fn routes() -> Routes {
 async fn list(call: Call) -> Result<Response, Problem> {
     call.check(None, forbidden)?;
     let store = call.engine().store();
-    let last = store.last_deliveries(call.namespace.id).await?;
+    let last_deliveries = store.last_deliveries(call.namespace.id).await?;
     let channels = store.channels(call.namespace.id).await?;
     let items = channels.iter().map(|channel| ChannelJson {
-        last_delivery: last.iter().find(|delivery| delivery.channel == channel.id).cloned().map(delivery_json),
+        last_delivery: last_deliveries
+            .iter()
+            .find(|delivery| delivery.channel == channel.id)
+            .cloned()
+            .map(delivery_json),
         ..channel_json(&call, channel)
     });
     json_response(StatusCode::OK, &Page { items: items.collect(), next_cursor: None })
@@ -196,14 +200,14 @@ async fn put(
 ) -> Result<Response, Problem> {
     call.check(None, forbidden)?;
     let NewChannelJson { kind, lang, enabled, settings, secrets } = body.read()?;
-    let before = channels::find(call.engine(), call.namespace.id, &name).await?;
-    let expected = match &before {
-        Some(before) => if_match.expected_version(version(before))?.map(Timestamp::from_millis),
+    let existing = channels::find(call.engine(), call.namespace.id, &name).await?;
+    let expected = match &existing {
+        Some(existing) => if_match.expected_version(version(existing))?.map(Timestamp::from_millis),
         None if if_match.is_given() => return Err(mismatch_problem(0)),
         None => None,
     };
-    if let Some(before) = &before {
-        call.note.before(&channel_json(&call, before));
+    if let Some(existing) = &existing {
+        call.note.before(&channel_json(&call, existing));
     }
     let new = NewChannel { name, kind, settings, secrets, lang, is_enabled: enabled, expected };
     let outcome = channels::save(call.engine(), &call.namespace, new).await?;
@@ -243,20 +247,23 @@ fn in_use_problem(channel: &str, users: &[ChannelUse]) -> Problem {
     let jobs =
         users.iter().filter_map(|user| if let ChannelUse::Job(name) = user { Some(name.as_str()) } else { None });
     let (rules, jobs): (Vec<&str>, Vec<&str>) = (rules.collect(), jobs.collect());
-    let mut parts = Vec::new();
+    let mut user_lists = Vec::new();
     if !rules.is_empty() {
-        parts.push(format!("{} ({})", counted(rules.len(), "alert rule"), rules.join(", ")));
+        user_lists.push(format!("{} ({})", counted(rules.len(), "alert rule"), rules.join(", ")));
     }
     if !jobs.is_empty() {
         let noun = if jobs.len() == 1 { "job" } else { "jobs" };
-        parts.push(format!("the expectations of {noun} {}", jobs.join(", ")));
+        user_lists.push(format!("the expectations of {noun} {}", jobs.join(", ")));
     }
     if users.contains(&ChannelUse::Report) {
-        parts.push("the weekly report".to_owned());
+        user_lists.push("the weekly report".to_owned());
     }
     let more = if is_cut { ", and more" } else { "" };
-    let detail =
-        format!("{} is used by {}{more}; give them another channel first", quoted_input(channel), parts.join(", "));
+    let detail = format!(
+        "{} is used by {}{more}; give them another channel first",
+        quoted_input(channel),
+        user_lists.join(", ")
+    );
     Problem::new(Code::ChannelUsed, detail)
 }
 
@@ -275,8 +282,8 @@ pub(crate) fn delivery_for_audit(delivery: &Delivery) -> serde_json::Value {
 async fn deliveries(call: Call<PageQuery>, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
     let channel = find(&call, &name).await?;
     let listing = Listing::new("deliveries", channel.id);
-    let before = call.query.cursor.as_deref().map(|cursor| listing.position::<DeliveryId>(cursor)).transpose()?;
-    let mut deliveries = call.engine().store().deliveries(channel.id, before, call.query.limit + 1).await?;
+    let before_id = call.query.cursor.as_deref().map(|cursor| listing.position::<DeliveryId>(cursor)).transpose()?;
+    let mut deliveries = call.engine().store().deliveries(channel.id, before_id, call.query.limit + 1).await?;
     let next_cursor = cut_to_page(&mut deliveries, call.query.limit).map(|last| listing.cursor(last.id));
     let subjects = message_subjects(&call, &deliveries).await?;
     let show = |delivery: Delivery| {

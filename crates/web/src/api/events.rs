@@ -120,21 +120,21 @@ pub(super) fn routes() -> Routes {
 pub(crate) async fn watch(call: Call<EventFilter>, headers: HeaderMap) -> Result<Response, Problem> {
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let is_asked = accept.starts_with("text/event-stream");
-    let length = if is_asked { call.web.config.follow_timeout } else { Duration::ZERO };
-    stream(call, &headers, length)
+    let timeout = if is_asked { call.web.config.follow_timeout } else { Duration::ZERO };
+    stream(call, &headers, timeout)
 }
 
 async fn listen(call: Call<EventFilter>, headers: HeaderMap) -> Result<Response, Problem> {
-    let length = call.web.config.follow_timeout;
-    stream(call, &headers, length)
+    let timeout = call.web.config.follow_timeout;
+    stream(call, &headers, timeout)
 }
 
 fn stream(call: Call<EventFilter>, headers: &HeaderMap, length: Duration) -> Result<Response, Problem> {
-    let last = headers.get(LAST_EVENT_ID).map(|id| id.to_str().unwrap_or_default().parse::<Cursor>());
-    let last = last.transpose().map_err(|message| {
+    let last_event = headers.get(LAST_EVENT_ID).map(|id| id.to_str().unwrap_or_default().parse::<Cursor>());
+    let last_event = last_event.transpose().map_err(|message| {
         Problem::new(Code::InvalidHeader, format!("Last-Event-ID: {message}; leave it out to listen from now on"))
     })?;
-    let cursor = last.or(call.query.after);
+    let cursor = last_event.or(call.query.after);
     let format = requested_format(headers);
     let share = load::take_live_share(&call.web, StreamKind::Events, call.caller.key())?;
     let now = Instant::now();
@@ -239,11 +239,11 @@ impl Stream {
                 return Some(self.end(end));
             }
             let engine = self.web.engine.clone();
-            let next = tokio::select! {
-                next = self.listener.next(engine.store(), || engine.now()) => next,
+            let result = tokio::select! {
+                result = self.listener.next(engine.store(), || engine.now()) => result,
                 () = self.web.config.shutdown.cancelled() => continue,
             };
-            let text = match next {
+            let text = match result {
                 ListenResult::Begun { cursor, is_gap } => {
                     self.cursor = Some(cursor);
                     let at = self.web.engine.now();

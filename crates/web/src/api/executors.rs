@@ -131,9 +131,9 @@ async fn set_state(
 
 async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
     let listing = Listing::new("executors", call.namespace.id);
-    let after = call.query.cursor.as_deref().map(|cursor| listing.position::<Position>(cursor)).transpose()?;
-    let (items, next) = page(&call, after.clone(), call.query.limit).await?;
-    let (mut page, mut last) = (PageBuilder::new(call.query.limit), after);
+    let after_position = call.query.cursor.as_deref().map(|cursor| listing.position::<Position>(cursor)).transpose()?;
+    let (items, next) = page(&call, after_position.clone(), call.query.limit).await?;
+    let (mut page, mut last) = (PageBuilder::new(call.query.limit), after_position);
     for item in items {
         let position = (item.app.clone(), item.name.clone(), item.id);
         if !page.add(&item)? {
@@ -170,20 +170,20 @@ pub(crate) async fn set_switch<Q>(
     }
     let (app_name, app) = apps.into_iter().next().ok_or_else(not_found)?;
     call.check(Some(app), not_found)?;
-    let before = switches.of_executor(app, stable_name).map_or(Switch::Active, |one| one.switch);
+    let switch_before = switches.of_executor(app, stable_name).map_or(Switch::Active, |one| one.switch);
     let switched_off_count = switches.executors.iter().filter(|one| one.app == app).count();
-    if before == Switch::Active && switch != Switch::Active && switched_off_count >= SWITCH_COUNT_MAX {
+    if switch_before == Switch::Active && switch != Switch::Active && switched_off_count >= SWITCH_COUNT_MAX {
         let message = format!("{SWITCH_COUNT_MAX} executors of app {app_name} are switched off, which is the most");
         return Err(refuse_value("/state", format!("{message}; activate some of them, or drain the app")));
     }
-    call.note.before(&json!({"app": app_name, "state": before.as_str()}));
+    call.note.before(&json!({"app": app_name, "state": switch_before.as_str()}));
     call.note.changed_to(&json!({"app": app_name, "state": switch.as_str()}));
     store.set_executor_switch(app, stable_name, switch, call.engine().now()).await?;
     call.engine().poke_beat();
     match find(call, name, Some(&app_name)).await? {
-        Some((_, executor)) => Ok((executor, before)),
+        Some((_, executor)) => Ok((executor, switch_before)),
         // The executor was listed only because it was switched off. Now that it is active, it is no longer listed.
-        None => Ok((ExecutorJson::of_switch(stable_name.to_owned(), app_name, call.engine().now()), before)),
+        None => Ok((ExecutorJson::of_switch(stable_name.to_owned(), app_name, call.engine().now()), switch_before)),
     }
 }
 
@@ -241,7 +241,7 @@ pub(crate) async fn page<Q>(
     all.sort_by(|a, b| a.position.cmp(&b.position));
     let mut page_rows: Vec<ListedExecutor> =
         all.into_iter().filter(|listed| after.as_ref().is_none_or(|after| listed.position > *after)).collect();
-    let next = cut_to_page(&mut page_rows, limit).map(|last| last.position.clone());
+    let last_position = cut_to_page(&mut page_rows, limit).map(|last| last.position.clone());
     let ids: Vec<ExecutorId> =
         page_rows.iter().filter(|listed| !listed.is_here).map(|listed| listed.position.2).collect();
     let records = store.executors_by_id(&ids, since).await?;
@@ -257,7 +257,7 @@ pub(crate) async fn page<Q>(
         };
         executor.map(|executor| fleet.with_switch_and_runs(executor, listed.app))
     };
-    Ok((page_rows.into_iter().filter_map(item).collect(), next))
+    Ok((page_rows.into_iter().filter_map(item).collect(), last_position))
 }
 
 /// The executor with this name: the one online, else the one seen last. Searches only `app` if it is given. Also returns the executor's

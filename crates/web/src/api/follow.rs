@@ -214,8 +214,8 @@ impl LogStream {
     fn end(&mut self, complete: bool) -> Option<Bytes> {
         self.is_over = true;
         let next_cursor = (!complete).then(|| self.follow.listing.cursor(self.follow.position));
-        let end = End { complete, status: self.follow.run.status, next_cursor };
-        let text = serde_json::to_string(&end).unwrap_or_default();
+        let end_event = End { complete, status: self.follow.run.status, next_cursor };
+        let text = serde_json::to_string(&end_event).unwrap_or_default();
         match self.follow.format {
             Format::Lines => Some(Bytes::from(text + "\n")),
             Format::Events => Some(Bytes::from(format!("event: end\ndata: {text}\n\n"))),

@@ -219,7 +219,7 @@ pub(super) fn routes() -> Routes {
 async fn list(call: Call<IncidentsQuery>) -> Result<Response, Problem> {
     let IncidentsQuery { is_open, job, limit, cursor } = &call.query;
     let listing = Listing::new("incidents", (call.namespace.id, is_open, job));
-    let before = cursor.as_deref().map(|cursor| listing.position::<IncidentId>(cursor)).transpose()?;
+    let before_id = cursor.as_deref().map(|cursor| listing.position::<IncidentId>(cursor)).transpose()?;
     let store = call.engine().store();
     let job = match job {
         Some(job_name) => Some(jobs::find(&call, job_name).await?.id),
@@ -230,7 +230,7 @@ async fn list(call: Call<IncidentsQuery>) -> Result<Response, Problem> {
         namespace: call.namespace.id,
         is_open: *is_open,
         job,
-        before,
+        before: before_id,
         within: visible_app_names.as_deref(),
         limit: limit + 1,
     };

@@ -139,8 +139,8 @@ impl Position {
 
     /// Whether chunks are missing between this position and `chunk`.
     fn is_before_gap(&self, chunk: &LogChunk) -> bool {
-        let before = self.seq.saturating_sub(u64::try_from(self.skip).unwrap_or(u64::MAX));
-        is_gap_before(chunk.sequence, self.chunk, before)
+        let last_seen = self.seq.saturating_sub(u64::try_from(self.skip).unwrap_or(u64::MAX));
+        is_gap_before(chunk.sequence, self.chunk, last_seen)
     }
 
     /// Whether this API can have issued this position for a run that has had `attempt_count` attempts.

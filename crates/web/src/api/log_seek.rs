@@ -51,10 +51,10 @@ impl Seek {
             _ => Err(format!("{text:?} is not a whole number of 1 or more")),
         };
         let parameter = |name, about| Parameter::number(name, 1..=u32::MAX).about(about);
-        let tail = parameter("tail", "Begins this many lines before the end.");
-        let from = parameter("from_line", "Begins with this line.");
-        let before = parameter("before", "Returns the lines right before this line.");
-        let around = parameter("around", "Returns the lines on both sides of this line.");
+        let tail_count = parameter("tail", "Begins this many lines before the end.");
+        let from_line = parameter("from_line", "Begins with this line.");
+        let before_line = parameter("before", "Returns the lines right before this line.");
+        let around_line = parameter("around", "Returns the lines on both sides of this line.");
         let mut given_seek = None;
         let mut read_parameter = |parameter, seek: fn(u64) -> Self| {
             let is_second = given_seek.is_some();
@@ -64,10 +64,10 @@ impl Seek {
             });
             given_seek = given_seek.or(line.map(seek));
         };
-        read_parameter(tail, Self::Tail);
-        read_parameter(from, Self::From);
-        read_parameter(before, Self::Before);
-        read_parameter(around, Self::Around);
+        read_parameter(tail_count, Self::Tail);
+        read_parameter(from_line, Self::From);
+        read_parameter(before_line, Self::Before);
+        read_parameter(around_line, Self::Around);
         given_seek
     }
 
@@ -78,13 +78,13 @@ impl Seek {
             Self::Tail(tail) => (line_count.saturating_sub(tail) + 1, limit),
             Self::From(line) => (line, limit),
             Self::Before(line) => {
-                let end = line.min(line_count.saturating_add(1)).max(1);
-                let first = end.saturating_sub(count).max(1);
-                (first, usize::try_from(end - first).unwrap_or(limit))
+                let end_line = line.min(line_count.saturating_add(1)).max(1);
+                let first_line_of_page = end_line.saturating_sub(count).max(1);
+                (first_line_of_page, usize::try_from(end_line - first_line_of_page).unwrap_or(limit))
             }
             Self::Around(line) => {
-                let last = line_count.saturating_sub(count).saturating_add(1);
-                (line.saturating_sub(count / 2).min(last).max(1), limit)
+                let last_start = line_count.saturating_sub(count).saturating_add(1);
+                (line.saturating_sub(count / 2).min(last_start).max(1), limit)
             }
         }
     }
@@ -116,8 +116,8 @@ impl Extent {
     pub(crate) async fn read(store: &dyn Store, run: &Run, attempt: i32, now: Timestamp) -> Result<Self, StoreError> {
         let mut sizes: Vec<ChunkSize> = Vec::new();
         loop {
-            let after = sizes.last().map_or(-1, |size| size.sequence);
-            let page = store.log_sizes(run.id, attempt, after, SIZE_PAGE).await?;
+            let after_sequence = sizes.last().map_or(-1, |size| size.sequence);
+            let page = store.log_sizes(run.id, attempt, after_sequence, SIZE_PAGE).await?;
             let is_last = page.len() < usize::try_from(SIZE_PAGE).unwrap_or(usize::MAX);
             sizes.extend(page);
             if is_last || sizes.len() >= CHUNK_COUNT_MAX {
@@ -128,8 +128,9 @@ impl Extent {
             let gap = newest_gap(&sizes);
             // A missing chunk may still arrive, so the lines after it have no final number yet and are not counted.
             if let Some(place) = gap {
-                let before = place.checked_sub(1).and_then(|last| sizes.get(last)).map_or(-1, |size| size.sequence);
-                let behind = store.log_chunks(run.id, attempt, before, 1).await?;
+                let before_sequence =
+                    place.checked_sub(1).and_then(|last| sizes.get(last)).map_or(-1, |size| size.sequence);
+                let behind = store.log_chunks(run.id, attempt, before_sequence, 1).await?;
                 if behind.first().is_some_and(|chunk| lines::is_fresh(chunk, now)) {
                     sizes.truncate(place);
                 }

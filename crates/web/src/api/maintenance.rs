@@ -123,7 +123,7 @@ async fn list(call: Call) -> Result<Response, Problem> {
 
 async fn add(call: Call, body: JsonBody<NewMaintenance>) -> Result<Response, Problem> {
     let NewMaintenance { app, starts_at, ends_at, length, fires, reason } = body.read()?;
-    let end = match (ends_at, length) {
+    let window_end = match (ends_at, length) {
         (Some(ends_at), None) => WindowEnd::At(ends_at),
         (None, Some(length)) => {
             let wrong = |error| {
@@ -134,7 +134,7 @@ async fn add(call: Call, body: JsonBody<NewMaintenance>) -> Result<Response, Pro
         (Some(_), Some(_)) => return Err(refuse_value("/length", "cannot be combined with ends_at; give one of them")),
         (None, None) => return Err(refuse_value("/ends_at", "is missing; give ends_at or length")),
     };
-    let record = add_window(&call, (app, fires), (starts_at, end), reason).await?;
+    let record = add_window(&call, (app, fires), (starts_at, window_end), reason).await?;
     let now = call.engine().now();
     json_response(StatusCode::CREATED, &window_json(record, now))
 }

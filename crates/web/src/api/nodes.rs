@@ -181,8 +181,8 @@ async fn set_state(
     // An invalid name is not looked up: the database never gets unchecked text from a caller.
     name::check(&name).map_err(|_| missing())?;
     let store = call.engine().store();
-    let before = store.nodes().await?.into_iter().find(|node| node.name == name).map(|node| node.switch);
-    call.note.before(&serde_json::json!({"state": before.map(Switch::as_str)}));
+    let switch_before = store.nodes().await?.into_iter().find(|node| node.name == name).map(|node| node.switch);
+    call.note.before(&serde_json::json!({"state": switch_before.map(Switch::as_str)}));
     call.note.changed_to(&serde_json::json!({"state": switch.as_str()}));
     let is_known = store.set_node_switch(&name, switch).await?;
     let node = store.nodes().await?.into_iter().find(|node| is_known && node.name == name);

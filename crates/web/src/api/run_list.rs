@@ -111,9 +111,9 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
         let is_wanted = search.jobs.as_ref().is_none_or(|jobs| jobs.contains(&job.id));
         search.jobs = Some(is_wanted.then_some(job.id).into_iter().collect());
     }
-    let place = query.cursor.as_deref().map(|cursor| listing.position::<RunPosition>(cursor)).transpose()?;
-    if let Some(place) = place {
-        place.apply(&mut search);
+    let position = query.cursor.as_deref().map(|cursor| listing.position::<RunPosition>(cursor)).transpose()?;
+    if let Some(position) = position {
+        position.apply(&mut search);
     }
     let page = run_filter::read_page(&call, search.clone(), query.limit).await?;
     let ids: Vec<RunId> = page.runs.iter().map(|run| run.id).collect();
@@ -121,22 +121,22 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
     let items = run_json::run_items(&call, page.runs.into_iter().map(Run::for_reader).collect()).await?;
     let mut builder = PageBuilder::new(query.limit);
     // A page that has too many bytes drops runs at its end. If the list is read backwards, it drops them at its beginning.
-    let is_backward = place.is_some_and(RunPosition::is_backward);
+    let is_backward = position.is_some_and(RunPosition::is_backward);
     let mut places: Vec<usize> = (0..ids.len()).collect();
     if is_backward {
         places.reverse();
     }
     let mut items: Vec<Option<run_json::RunItem>> = items.into_iter().map(Some).collect();
     let mut kept_runs = Vec::new();
-    for place in places {
-        let Some(item) = items.get_mut(place).and_then(Option::take) else { continue };
+    for position in places {
+        let Some(item) = items.get_mut(position).and_then(Option::take) else { continue };
         if !builder.add(&item.with_job_deleted_at(deleted_at))? {
             break;
         }
-        kept_runs.push(place);
+        kept_runs.push(position);
     }
     let is_cut = kept_runs.len() < ids.len();
-    let edge = |place: Option<&usize>| place.and_then(|place| copies.get(*place));
+    let edge = |position: Option<&usize>| position.and_then(|position| copies.get(*position));
     let (mut before, mut after) = (page.before, page.after);
     if is_cut && is_backward {
         before = edge(kept_runs.last()).map(|run| RunPosition::before(&search, run));
@@ -149,8 +149,8 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
     }
     let answer = RunPage {
         items,
-        next_cursor: after.map(|place| listing.cursor(place)),
-        prev_cursor: before.map(|place| listing.cursor(place)),
+        next_cursor: after.map(|position| listing.cursor(position)),
+        prev_cursor: before.map(|position| listing.cursor(position)),
         searched_to: page.searched_to.filter(|_| !is_cut),
     };
     json_response(StatusCode::OK, &answer)
@@ -160,10 +160,10 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
 async fn runs_of_job(call: &Call<ListRuns>, job: &str) -> Result<Response, Problem> {
     let query = &call.query;
     let listing = Listing::new("runs", (call.namespace.id, job, &query.statuses));
-    let after = listing.id_after(query.cursor.as_deref(), RunId::get)?;
+    let after_id = listing.id_after(query.cursor.as_deref(), RunId::get)?;
     let job = find_for_runs(call, job).await?;
     let (within, statuses) = (call.visible_apps(), query.statuses.clone());
-    let mut run_query = RunQuery { job: Some(job.id), within, statuses, after, ..RunQuery::default() };
+    let mut run_query = RunQuery { job: Some(job.id), within, statuses, after: after_id, ..RunQuery::default() };
     let mut page = PageBuilder::new(query.limit);
     let answer = |page: PageBuilder, next_cursor| {
         let page = RunPage { items: page.into_items(), next_cursor, prev_cursor: None, searched_to: None };

@@ -231,9 +231,9 @@ fn add_version_routes(routes: Routes) -> Routes {
 
 async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
     let listing = Listing::new("scripts", call.namespace.id);
-    let after = listing.name_after(call.query.cursor.as_deref(), name::check)?;
+    let after_name = listing.name_after(call.query.cursor.as_deref(), name::check)?;
     let limit = call.query.limit;
-    let mut records = call.engine().store().scripts(call.namespace.id, after.as_deref(), limit + 1).await?;
+    let mut records = call.engine().store().scripts(call.namespace.id, after_name.as_deref(), limit + 1).await?;
     let next_cursor = cut_to_page(&mut records, limit).map(|last: &ScriptRecord| listing.cursor(&last.name));
     let items = records.iter().map(|record| script_item(&call, record, &record.newest)).collect();
     json_response(StatusCode::OK, &Page { items, next_cursor })
@@ -273,8 +273,8 @@ async fn put(
         None if if_match.is_given() => return Err(mismatch_problem(0)),
         None => None,
     };
-    let place = (call.namespace.id, name.as_str());
-    let saved = scripts::save(call.engine(), place, &spec, expected, call.caller.name()).await?;
+    let namespace_and_name = (call.namespace.id, name.as_str());
+    let saved = scripts::save(call.engine(), namespace_and_name, &spec, expected, call.caller.name()).await?;
     answer_saved(&call, &saved, &spec.source)
 }
 
@@ -318,9 +318,9 @@ async fn delete(call: Call, Named(name, ..): Named<path::Script>, if_match: IfMa
 async fn list_versions(call: Call<PageQuery>, Named(name, ..): Named<path::Script>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let listing = Listing::new("script versions", record.id);
-    let before = call.query.cursor.as_deref().map(|cursor| listing.position::<i64>(cursor)).transpose()?;
+    let before_version = call.query.cursor.as_deref().map(|cursor| listing.position::<i64>(cursor)).transpose()?;
     let limit = call.query.limit;
-    let mut versions = call.engine().store().script_versions(record.id, before, limit + 1).await?;
+    let mut versions = call.engine().store().script_versions(record.id, before_version, limit + 1).await?;
     let next_cursor = cut_to_page(&mut versions, limit).map(|last: &ScriptVersion| listing.cursor(last.version));
     let items = versions.iter().map(VersionJson::from).collect();
     json_response(StatusCode::OK, &Page { items, next_cursor })
@@ -356,11 +356,11 @@ pub(crate) async fn diff_versions<Q>(
 async fn jobs(call: Call<PageQuery>, Named(name, ..): Named<path::Script>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let listing = Listing::new("script jobs", record.id);
-    let after = listing.name_after(call.query.cursor.as_deref(), name::check)?;
+    let after_name = listing.name_after(call.query.cursor.as_deref(), name::check)?;
     let (limit, seen) = (call.query.limit, call.visible_apps());
     let store = call.engine().store();
     let mut jobs =
-        store.jobs_with_script(record.namespace, &name, seen.as_deref(), after.as_deref(), limit + 1).await?;
+        store.jobs_with_script(record.namespace, &name, seen.as_deref(), after_name.as_deref(), limit + 1).await?;
     let next_cursor = cut_to_page(&mut jobs, limit).map(|last| listing.cursor(last));
     json_response(
         StatusCode::OK,

@@ -179,9 +179,9 @@ fn check_source(text: &str) -> Result<(), String> {
 }
 
 fn parse_delay(text: &str) -> Result<Duration, String> {
-    let length = parse_duration(text).map_err(|error| error.to_string())?;
-    let is_fine = (Duration::from_secs(1)..=DELAY_MAX).contains(&length);
-    if is_fine { Ok(length) } else { Err(format!("{} is not from 1s to 1h", quoted_input(text))) }
+    let delay = parse_duration(text).map_err(|error| error.to_string())?;
+    let is_fine = (Duration::from_secs(1)..=DELAY_MAX).contains(&delay);
+    if is_fine { Ok(delay) } else { Err(format!("{} is not from 1s to 1h", quoted_input(text))) }
 }
 
 /// A report, or a page of it.

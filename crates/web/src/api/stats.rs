@@ -188,8 +188,11 @@ async fn get(call: Call<StatsQuery>) -> Result<Response, Problem> {
     let default_step = series::stored_step(kind, series::fitting_step(to.since(from)), (from, call.engine().now()));
     let step = query.step.unwrap_or(default_step);
     if !steps.contains(&step) {
-        let words = steps.iter().map(|step| step.as_str()).collect::<Vec<_>>().join(", ");
-        return Err(invalid_parameter("step", format!("{} is not counted here; there are {words}", step.as_str())));
+        let step_names = steps.iter().map(|step| step.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(invalid_parameter(
+            "step",
+            format!("{} is not counted here; there are {step_names}", step.as_str()),
+        ));
     }
     let span = BucketRange::new(step, from, to);
     if span.bucket_count() > BUCKET_COUNT_MAX {

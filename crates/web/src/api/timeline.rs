@@ -43,7 +43,7 @@ pub(super) struct TimelineQuery {
 
 impl FromQuery for TimelineQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        let part = |text: &str| {
+        let part_of_name = |text: &str| {
             let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
             let is_fine = text.len() <= name::NAME_LEN_MAX && text.chars().all(is_plain);
             is_fine
@@ -68,7 +68,7 @@ impl FromQuery for TimelineQuery {
                 .unwrap_or_default(),
             app: reader.single(Parameter::name("app").about("Only this app.")),
             contains: reader
-                .parsed(Parameter::text("name_contains").about("Only jobs whose name contains this."), part),
+                .parsed(Parameter::text("name_contains").about("Only jobs whose name contains this."), part_of_name),
             limit: reader.limit(LANE_COUNT_DEFAULT, LANE_COUNT_MAX),
         }
     }

@@ -203,9 +203,9 @@ pub(super) fn routes() -> Routes {
 async fn list(call: GlobalCall<ListTokens>) -> Result<Response, Problem> {
     let caller = &call.caller;
     let listing = Listing::new("tokens", (call.query.all, caller.account));
-    let after = listing.id_after(call.query.cursor.as_deref(), TokenId::get)?;
+    let after_id = listing.id_after(call.query.cursor.as_deref(), TokenId::get)?;
     let limit = call.query.limit;
-    let mut records = manageable_tokens(&call, call.query.all, after, limit).await?;
+    let mut records = manageable_tokens(&call, call.query.all, after_id, limit).await?;
     let next_cursor = cut_to_page(&mut records, limit).map(|last| listing.cursor(last.id));
     let items = tokens_json(&call, &records).await?;
     json_response(StatusCode::OK, &Page { items, next_cursor })
@@ -314,14 +314,14 @@ fn with_secret<Q>(
 ) -> TokenJson {
     let body = TokenJson::new(record, names);
     call.note.changed_to(&body);
-    let end = record.expires_at.filter(|_| is_inherited && record.kind.is_of_executors());
-    let warning = |end: Timestamp| {
+    let inherited_expiry = record.expires_at.filter(|_| is_inherited && record.kind.is_of_executors());
+    let warning = |inherited_expiry: Timestamp| {
         format!(
-            "this token expires at {end}, because a token made it that cannot give it a later end; its executors are refused \
+            "this token expires at {inherited_expiry}, because a token made it that cannot give it a later end; its executors are refused \
              from then on. Make the token in the console, signed in with an account, if it is to last"
         )
     };
-    let warnings = end.map(warning).into_iter().collect();
+    let warnings = inherited_expiry.map(warning).into_iter().collect();
     TokenJson { token: Some(secret.reveal().to_owned()), warnings, ..body }
 }
 
@@ -381,8 +381,8 @@ fn check_roles(kind: TokenKind, grants: &[GrantJson]) -> Result<(), Problem> {
 
 /// The default namespace of a token: the namespace of its grants, if they are all in the same one.
 fn default_namespace(grants: &[rondel_core::access::Grant]) -> Option<NamespaceId> {
-    let first = grants.first()?.namespace?;
-    grants.iter().all(|grant| grant.namespace == Some(first)).then_some(first)
+    let first_namespace = grants.first()?.namespace?;
+    grants.iter().all(|grant| grant.namespace == Some(first_namespace)).then_some(first_namespace)
 }
 
 fn parse_expiry(kind: TokenKind, expires_in: Option<&str>, now: Timestamp) -> Result<Option<Timestamp>, Problem> {
@@ -391,11 +391,11 @@ fn parse_expiry(kind: TokenKind, expires_in: Option<&str>, now: Timestamp) -> Re
         (TokenKind::Api, None) => Ok(Some(now + LIFETIME_DEFAULT)),
         (_, Some(text)) => {
             let refuse = |message: String| refuse_value("/expires_in", message);
-            let length = parse_duration(text).map_err(|error| refuse(error.to_string()))?;
-            if length.is_zero() || length > Duration::from_secs(3650 * 24 * 3600) {
+            let lifetime = parse_duration(text).map_err(|error| refuse(error.to_string()))?;
+            if lifetime.is_zero() || lifetime > Duration::from_secs(3650 * 24 * 3600) {
                 return Err(refuse(format!("{text:?} is not a time from now up to ten years; or write \"never\"")));
             }
-            Ok(Some(now + length))
+            Ok(Some(now + lifetime))
         }
     }
 }

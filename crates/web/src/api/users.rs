@@ -173,9 +173,9 @@ pub(super) fn routes() -> Routes {
 
 async fn list(call: GlobalCall<PageQuery>) -> Result<Response, Problem> {
     let listing = Listing::new("users", ());
-    let after = listing.name_after(call.query.cursor.as_deref(), name::check_account)?;
+    let after_name = listing.name_after(call.query.cursor.as_deref(), name::check_account)?;
     let limit = call.query.limit;
-    let mut items = page(&call, after.as_deref(), limit + 1).await?;
+    let mut items = page(&call, after_name.as_deref(), limit + 1).await?;
     let next_cursor = cut_to_page(&mut items, limit).map(|last| listing.cursor(&last.name));
     json_response(StatusCode::OK, &Page { items, next_cursor })
 }

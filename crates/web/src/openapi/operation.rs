@@ -194,8 +194,8 @@ fn problem_responses(refusals: &[Code]) -> Vec<(u16, Value)> {
 /// The response with a problem that has one of these codes.
 fn refusal_response(codes: &[Code], problem: &Value, headers: &[&str]) -> Value {
     let lines: Vec<String> = codes.iter().map(|code| format!("`{}`: {}.", code.as_str(), code.title())).collect();
-    let words: Vec<&str> = codes.iter().map(|code| code.as_str()).collect();
-    let schema = json!({"allOf": [problem, {"properties": {"code": {"enum": words}}}]});
+    let code_names: Vec<&str> = codes.iter().map(|code| code.as_str()).collect();
+    let schema = json!({"allOf": [problem, {"properties": {"code": {"enum": code_names}}}]});
     json!({
         "description": lines.join("\n\n"),
         "headers": header_references(headers),

@@ -177,8 +177,8 @@ async fn read_lane_data<Q: Sync>(
         let cut = *cut;
         marks.retain(|mark| call.may_view(mark.app) && cut.is_none_or(|cut| mark.fire_at >= cut));
     }
-    let before = data_by_job.values().filter_map(|its| its.cut).max().unwrap_or(request.from);
-    for run in running_before(call, before).await?.iter().filter(|run| ids.contains(&run.job) && !run.is_shard()) {
+    let cut_at = data_by_job.values().filter_map(|its| its.cut).max().unwrap_or(request.from);
+    for run in running_before(call, cut_at).await?.iter().filter(|run| ids.contains(&run.job) && !run.is_shard()) {
         let its = data_by_job.entry(run.job).or_default();
         if run.fire_at < its.cut.unwrap_or(request.from) {
             its.marks.push(ChartRun::from(run));
@@ -322,14 +322,14 @@ fn stretch_length(request: &TimelineRequest) -> Duration {
 fn marks_of_stretch(stretch: &StatPoint, length: Duration) -> Vec<Mark> {
     let (at, Verdicts { succeeded, failed, timed_out, cancelled, unknown, skipped }) = (stretch.at, stretch.verdicts);
     let of = |status, count| Mark { from: at, to: Some(at + length), status, run: None, count };
-    let parts = [
+    let status_counts = [
         (RunStatus::Succeeded, succeeded + cancelled),
         (RunStatus::Skipped, skipped),
         (RunStatus::Unknown, unknown),
         (RunStatus::TimedOut, timed_out),
         (RunStatus::Failed, failed),
     ];
-    parts.into_iter().filter(|(_, count)| *count > 0).map(|(status, count)| of(status, count)).collect()
+    status_counts.into_iter().filter(|(_, count)| *count > 0).map(|(status, count)| of(status, count)).collect()
 }
 
 impl From<&ChartRun> for Mark {

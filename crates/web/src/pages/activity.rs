@@ -119,8 +119,8 @@ impl Filters {
             "" => Ok(None),
             text => {
                 let instants = words::asked_instants(zones::clock_and_zone().1, text, now);
-                let first = instants.and_then(|instants| instants.first().copied());
-                first.map(Some).ok_or_else(|| (field, t.asked_bad_time.to_owned()))
+                let first_instant = instants.and_then(|instants| instants.first().copied());
+                first_instant.map(Some).ok_or_else(|| (field, t.asked_bad_time.to_owned()))
             }
         };
         let verdict = match self.verdict.as_str() {
@@ -210,14 +210,14 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
     };
     // Contains the filters as typed: an instant such as `8h ago` would resolve to another value on the next page.
     let listing = Listing::new("activity", filters.pairs());
-    let after = listing.id_after(filters.cursor.as_deref(), AuditId::get)?;
+    let after_id = listing.id_after(filters.cursor.as_deref(), AuditId::get)?;
     let entries = match &error {
-        None => engine.store().audit(&AuditQuery { after, limit: LIMIT + 1, ..query.clone() }).await?,
+        None => engine.store().audit(&AuditQuery { after: after_id, limit: LIMIT + 1, ..query.clone() }).await?,
         Some(_) => Vec::new(),
     };
     let has_more = entries.len() > LIMIT as usize;
     let shown_entries = &entries[..entries.len().min(LIMIT as usize)];
-    let next = shown_entries.last().filter(|_| has_more).map(|last| {
+    let next_url = shown_entries.last().filter(|_| has_more).map(|last| {
         let cursor = query_pair("cursor", &listing.cursor(last.id));
         url_with_pairs("/activity", &[filters.pairs(), vec![cursor]].concat())
     });
@@ -231,7 +231,7 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
         actions: ACTIONS.iter().map(|action| (*action, action_words(t, action).unwrap_or(action))).collect(),
         rows: shown_entries.iter().map(|entry| formatter.row(entry)).collect(),
         first: page_url,
-        next,
+        next: next_url,
         export: url_with_pairs("/activity.ndjson", &api_filters),
         is_first: filters.cursor.is_none(),
         is_filtered: !filters.is_empty(),

@@ -200,7 +200,7 @@ fn object_link(entry: &AuditEntry) -> Option<String> {
 
 /// The text for an action.
 pub(super) fn action_words(t: &Texts, action: &str) -> Option<&'static str> {
-    let words = match action {
+    let action_text = match action {
         "job.create" => t.act_job_create,
         "job.change" | "job.edit" => t.act_job_change,
         "job.apply" => t.act_job_apply,
@@ -261,7 +261,7 @@ pub(super) fn action_words(t: &Texts, action: &str) -> Option<&'static str> {
         "session.delete" | "account.sessions-end" => t.act_session_end,
         _ => return None,
     };
-    Some(words)
+    Some(action_text)
 }
 
 #[cfg(test)]

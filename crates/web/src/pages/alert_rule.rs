@@ -235,8 +235,8 @@ impl RuleForm {
         let escalate = match self.escalate_to.as_str() {
             "" => None,
             channel => {
-                let after = parse_length("/escalate/after", &self.escalate_after)?;
-                Some(Escalation { channel: channel.to_owned(), after })
+                let escalate_after = parse_length("/escalate/after", &self.escalate_after)?;
+                Some(Escalation { channel: channel.to_owned(), after: escalate_after })
             }
         };
         Ok(RuleSpec {

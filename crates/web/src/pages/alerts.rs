@@ -381,8 +381,8 @@ fn silence_row(
     t: &Texts,
 ) -> SilenceRow {
     let spec = &silence.spec;
-    let parts = [(t.alerts_rule, &spec.rule), (t.col_job, &spec.job), (t.alerts_app, &spec.app)];
-    let conditions = parts.iter().filter_map(|(word, name)| name.as_ref().map(|name| format!("{word} {name}")));
+    let scope_names = [(t.alerts_rule, &spec.rule), (t.col_job, &spec.job), (t.alerts_app, &spec.app)];
+    let conditions = scope_names.iter().filter_map(|(word, name)| name.as_ref().map(|name| format!("{word} {name}")));
     let what = conditions.collect::<Vec<_>>().join(t.list_separator);
     SilenceRow {
         id: silence.id.to_string(),
@@ -423,22 +423,22 @@ pub(super) async fn incident(page: Page, Named(id, ..): Named<path::Incident>) -
 
 fn incident_facts(record: &IncidentRecord, now: Timestamp, t: &Texts) -> Vec<(&'static str, String)> {
     let incident = &record.incident;
-    let at = |at: Timestamp| {
-        let moment = Moment::new(at, now, t);
+    let instant_text = |instant_text: Timestamp| {
+        let moment = Moment::new(instant_text, now, t);
         let date = if moment.date.is_empty() { String::new() } else { format!("{} ", moment.date) };
         format!("{date}{} · {}", moment.time, moment.relative)
     };
     let acknowledged = incident.acknowledged_by.as_ref().zip(incident.acknowledged_at);
     let mut facts = vec![
-        (t.alerts_since, at(incident.started_at)),
-        (t.alerts_seen, at(incident.seen_at)),
+        (t.alerts_since, instant_text(incident.started_at)),
+        (t.alerts_seen, instant_text(incident.seen_at)),
         (t.incident_count(incident.subject.kind), incident.count.to_string()),
         (t.alerts_channels, channels_text(&record.spec, t)),
     ];
-    facts.extend(incident.resolved_at.map(|resolved| (t.alerts_resolved_at, at(resolved))));
-    facts.extend(incident.fired_at.map(|fired| (t.alerts_fired, at(fired))));
-    facts.extend(incident.escalated_at.map(|escalated| (t.alerts_escalated, at(escalated))));
-    facts.extend(acknowledged.map(|(by, when)| (t.alerts_acknowledged, format!("{by}, {}", at(when)))));
+    facts.extend(incident.resolved_at.map(|resolved| (t.alerts_resolved_at, instant_text(resolved))));
+    facts.extend(incident.fired_at.map(|fired| (t.alerts_fired, instant_text(fired))));
+    facts.extend(incident.escalated_at.map(|escalated| (t.alerts_escalated, instant_text(escalated))));
+    facts.extend(acknowledged.map(|(by, when)| (t.alerts_acknowledged, format!("{by}, {}", instant_text(when)))));
     facts
 }
 

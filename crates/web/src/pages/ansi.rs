@@ -43,18 +43,18 @@ impl Writer {
     /// a complete, valid sequence.
     fn sequence<'l>(&mut self, tail: &'l str) -> Option<&'l str> {
         let bytes = tail.as_bytes();
-        let end = bytes.iter().take(SEQUENCE_LEN_MAX).position(|byte| (0x40..=0x7e).contains(byte))?;
-        if !bytes[..end].iter().all(|byte| (0x20..=0x3f).contains(byte)) {
+        let final_index = bytes.iter().take(SEQUENCE_LEN_MAX).position(|byte| (0x40..=0x7e).contains(byte))?;
+        if !bytes[..final_index].iter().all(|byte| (0x20..=0x3f).contains(byte)) {
             return None;
         }
-        if bytes[end] == b'm' {
+        if bytes[final_index] == b'm' {
             let before = self.pen;
-            self.pen = self.pen.with(&tail[..end]);
+            self.pen = self.pen.with(&tail[..final_index]);
             if self.pen != before {
                 self.close();
             }
         }
-        Some(&tail[end + 1..])
+        Some(&tail[final_index + 1..])
     }
 
     fn push(&mut self, c: char) {

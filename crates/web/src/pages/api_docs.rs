@@ -188,10 +188,10 @@ impl<'d> Document<'d> {
 
     fn body(&self, body: &'d Value) -> BodyDoc {
         let contents = || body["content"].as_object().into_iter().flatten();
-        let first = contents().map(|(_, content)| content).next().unwrap_or(&Value::Null);
+        let first_content = contents().map(|(_, content)| content).next().unwrap_or(&Value::Null);
         BodyDoc {
             kinds: contents().map(|(kind, _)| kind.clone()).collect(),
-            fields: self.fields(&first["schema"]),
+            fields: self.fields(&first_content["schema"]),
             example: contents().find_map(|(_, content)| content.get("example").cloned()),
         }
     }
@@ -199,14 +199,14 @@ impl<'d> Document<'d> {
     fn answer(&self, status: &str, answer: &'d Value) -> AnswerDoc {
         let contents = || answer["content"].as_object().into_iter().flatten();
         let is_good = status.starts_with('2');
-        let first = contents().map(|(_, content)| content).next().unwrap_or(&Value::Null);
+        let first_content = contents().map(|(_, content)| content).next().unwrap_or(&Value::Null);
         AnswerDoc {
             status: status.to_owned(),
             is_good,
             about: text(&answer["description"]).split("\n\n").map(str::to_owned).collect(),
             kinds: contents().map(|(kind, _)| kind.clone()).collect(),
             // The fields of errors are left out: all errors have the same shape.
-            fields: if is_good { self.fields(&first["schema"]) } else { Vec::new() },
+            fields: if is_good { self.fields(&first_content["schema"]) } else { Vec::new() },
         }
     }
 

@@ -71,15 +71,15 @@ impl CalendarDays {
         let mut days =
             Self { weekdays: weekdays.collect(), added: text("added"), removed: text("removed"), times: text("times") };
         for row in 0..PICKER_COUNT {
-            let part = |name: &str| fields.get(&format!("pick.{row}.{name}"));
-            let line = match (part("from"), part("to")) {
+            let picker_value = |name: &str| fields.get(&format!("pick.{row}.{name}"));
+            let line = match (picker_value("from"), picker_value("to")) {
                 ("", _) => continue,
                 (from, "") => from.to_owned(),
                 (from, to) if from == to => from.to_owned(),
                 (from, to) => format!("{from}..{to}"),
             };
-            let line = format!("{line} {}", part("name"));
-            let list = if part("kind") == "out" { &mut days.removed } else { &mut days.added };
+            let line = format!("{line} {}", picker_value("name"));
+            let list = if picker_value("kind") == "out" { &mut days.removed } else { &mut days.added };
             if !list.is_empty() {
                 list.push('\n');
             }

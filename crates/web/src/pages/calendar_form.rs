@@ -109,13 +109,13 @@ pub(super) struct Trial {
 pub(super) async fn try_calendar<Q>(page: &Page<Q>, spec: &CalendarSpec, year: i32) -> Result<Trial, Problem> {
     let namespace = page.call.namespace.id;
     calendars::check(page.engine(), namespace, spec).await?;
-    let mut parts = Vec::new();
+    let mut known_parts = Vec::new();
     for part in spec.named_calendars() {
         if let Some(record) = calendars::find(page.engine(), namespace, part).await.map_err(CalendarError::from)? {
-            parts.push(CalendarSpec { rule: record.expanded_rule, ..record.spec });
+            known_parts.push(CalendarSpec { rule: record.expanded_rule, ..record.spec });
         }
     }
-    let find = |wanted: &str| parts.iter().find(|part| part.name == wanted).cloned();
+    let find = |wanted: &str| known_parts.iter().find(|part| part.name == wanted).cloned();
     let calendar = Calendar::compile(spec, find).map_err(CalendarError::Invalid)?;
     let text = pretty_json(&serde_json::to_value(spec).unwrap_or(Value::Null));
     Ok(Trial { text, months: month_tables(&calendar, year) })

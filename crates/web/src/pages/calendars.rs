@@ -92,16 +92,16 @@ async fn render_page<Q>(
 ) -> Result<Response, Problem> {
     let (namespace, now) = (page.call.namespace.id, page.engine().now());
     let listing = Listing::new("calendars page", namespace);
-    let after = listing.name_after(cursor, name::check)?;
-    let mut records = page.engine().store().calendars(namespace, after.as_deref(), LIMIT + 1).await?;
-    let next = cut_to_page(&mut records, LIMIT)
+    let after_name = listing.name_after(cursor, name::check)?;
+    let mut records = page.engine().store().calendars(namespace, after_name.as_deref(), LIMIT + 1).await?;
+    let next_url = cut_to_page(&mut records, LIMIT)
         .map(|last| format!("/calendars?{}", query_pair("cursor", &listing.cursor(&last.spec.name))));
     let template = CalendarsPage {
         shell: page.shell(Nav::Calendars),
         t: page.t,
         missing: page.missing(None),
         rows: records.into_iter().map(|record| row(record, now, page.t)).collect(),
-        next,
+        next: next_url,
         is_first: cursor.is_none(),
         form,
         errors,

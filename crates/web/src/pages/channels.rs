@@ -83,7 +83,7 @@ fn missing_role<Q>(page: &Page<Q>) -> Option<&'static str> {
 pub(super) async fn list(page: Page) -> Result<Response, Problem> {
     page.call.check(None, crate::call::forbidden)?;
     let (store, t, now) = (page.engine().store(), page.t, page.engine().now());
-    let last = store.last_deliveries(page.call.namespace.id).await?;
+    let last_deliveries = store.last_deliveries(page.call.namespace.id).await?;
     let channels = store.channels(page.call.namespace.id).await?;
     let row = |channel: &Channel| Row {
         name: channel.name.clone(),
@@ -91,7 +91,7 @@ pub(super) async fn list(page: Page) -> Result<Response, Problem> {
         host: channels::view(channel).host,
         lang: lang_name(channel.lang),
         is_enabled: channel.is_enabled,
-        last: last.iter().find(|delivery| delivery.channel == channel.id).map(|it| delivery_row(it, now, t)),
+        last: last_deliveries.iter().find(|delivery| delivery.channel == channel.id).map(|it| delivery_row(it, now, t)),
     };
     let template = ChannelsPage {
         rows: channels.iter().map(row).collect(),
@@ -308,8 +308,8 @@ async fn render_page<Q>(
     let (mut deliveries, mut next) = (Vec::new(), None);
     if let Some(channel) = channel {
         let listing = Listing::new("deliveries page", channel.id);
-        let before = state.cursor.as_deref().map(|cursor| listing.position::<DeliveryId>(cursor)).transpose()?;
-        deliveries = page.engine().store().deliveries(channel.id, before, LIMIT + 1).await?;
+        let before_id = state.cursor.as_deref().map(|cursor| listing.position::<DeliveryId>(cursor)).transpose()?;
+        deliveries = page.engine().store().deliveries(channel.id, before_id, LIMIT + 1).await?;
         let address = |last: &Delivery| {
             format!("/alerts/channels/{}?{}", channel.name, query_pair("cursor", &listing.cursor(last.id)))
         };

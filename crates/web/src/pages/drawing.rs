@@ -54,7 +54,7 @@ pub(crate) struct AxisLabel {
 pub(crate) fn axis(scale: Scale) -> Vec<AxisLabel> {
     let (_, zone) = zones::clock_and_zone();
     let minutes = scale.to.since(scale.from).as_secs() / 60;
-    let every = match minutes {
+    let minutes_per_label = match minutes {
         0..=90 => 10,
         91..=480 => 60,
         481..=1_800 => 120,
@@ -62,25 +62,29 @@ pub(crate) fn axis(scale: Scale) -> Vec<AxisLabel> {
         4_321..=20_160 => 1_440,
         _ => 10_080,
     };
-    let step = 60_000 * every;
+    let step_ms = 60_000 * minutes_per_label;
     // Labels are at round times of the displayed clock, even after that clock has changed to or from summer time.
-    let offset = offset_ms(scale.from, zone);
-    let first = (scale.from.as_millis() + offset).div_euclid(step) * step + step - offset;
-    let ats = (0..64_i64).map(|number| {
-        let at = Timestamp::from_millis(first + number * step);
-        let its = offset_ms(at, zone);
-        let round = Timestamp::from_millis(at.as_millis() + (offset - its) % step);
+    let offset_at_start = offset_ms(scale.from, zone);
+    let first_ms = (scale.from.as_millis() + offset_at_start).div_euclid(step_ms) * step_ms + step_ms - offset_at_start;
+    let labelled_instants = (0..64_i64).map(|number| {
+        let step_at = Timestamp::from_millis(first_ms + number * step_ms);
+        let step_offset = offset_ms(step_at, zone);
+        let shifted_at = Timestamp::from_millis(step_at.as_millis() + (offset_at_start - step_offset) % step_ms);
         // If the clock skips this round time, the time does not exist.
-        if offset_ms(round, zone) == its { round } else { at }
+        if offset_ms(shifted_at, zone) == step_offset { shifted_at } else { step_at }
     });
-    let label = |at: Timestamp| {
-        let (day, time, _) = zones::time_parts(at, zone);
+    let label = |step_at: Timestamp| {
+        let (day, time, _) = zones::time_parts(step_at, zone);
         let is_midnight = time.starts_with("00:00");
-        let text = if every >= 1_440 || is_midnight { day.get(5..) } else { time.get(..5) };
-        AxisLabel { x: scale.x(at), text: text.unwrap_or_default().to_owned() }
+        let text = if minutes_per_label >= 1_440 || is_midnight { day.get(5..) } else { time.get(..5) };
+        AxisLabel { x: scale.x(step_at), text: text.unwrap_or_default().to_owned() }
     };
     // Labels at the edges would be cut off, so they are left out.
-    ats.take_while(|at| *at < scale.to).map(label).filter(|label| (150..WIDTH - 200).contains(&label.x)).collect()
+    labelled_instants
+        .take_while(|step_at| *step_at < scale.to)
+        .map(label)
+        .filter(|label| (150..WIDTH - 200).contains(&label.x))
+        .collect()
 }
 
 /// How far the clock of a zone is ahead of UTC, in milliseconds.
@@ -176,9 +180,9 @@ impl Drawing {
 /// The URL of the list of runs in a range of time, excluding its end. Limited to one job or app if `only` is given.
 pub(crate) fn runs_between(from: Timestamp, to: Timestamp, only: Option<(&str, &str)>) -> String {
     // `until` in a filter includes its instant.
-    let last = to.saturating_sub(Duration::from_millis(1));
+    let last_instant = to.saturating_sub(Duration::from_millis(1));
     let only = only.map(|(key, name)| format!("{key}:{name} ")).unwrap_or_default();
-    format!("/runs?{}", query_pair("q", &format!("{only}since:{from} until:{last}")))
+    format!("/runs?{}", query_pair("q", &format!("{only}since:{from} until:{last_instant}")))
 }
 
 /// How a mark is drawn.
@@ -298,12 +302,12 @@ impl LaneRenderer {
 
     fn bar(&self, mark: &Mark, (shape, right): (Shape, u32)) -> Bar {
         let t = self.t;
-        let end = mark.to.unwrap_or(self.now);
+        let end_at = mark.to.unwrap_or(self.now);
         let (x, _) = self.ends(mark);
         let gap = if shape == Shape::Run { 0 } else { 8 };
         let (word, when) = (t.status(mark.status), short_time_text(mark.from, self.now, self.zone));
         let title = match mark.run {
-            Some(_) => format!("{when} · {word} · {}", length_text(end.since(mark.from), t)),
+            Some(_) => format!("{when} · {word} · {}", length_text(end_at.since(mark.from), t)),
             None => format!("{when} · {word} · {}", t.lane_runs(mark.count)),
         };
         let (y, height) = shape.place();

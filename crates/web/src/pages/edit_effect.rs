@@ -65,7 +65,7 @@ impl EditEffect {
             Some(record) => Some(compile_job(call, &record.spec).await?),
             None => None,
         };
-        let next = |job: &Job| -> (Tz, BTreeSet<Timestamp>) {
+        let next_fires = |job: &Job| -> (Tz, BTreeSet<Timestamp>) {
             let ask = PreviewRequest {
                 timetable: &job.timetable,
                 anchor,
@@ -77,8 +77,8 @@ impl EditEffect {
             let fires = preview_of_job.fires.iter().filter(|_| job.enabled).map(|fire| fire.at).collect();
             (preview_of_job.zone, fires)
         };
-        let (zone, of_new) = next(&new);
-        let of_old = old.as_ref().map(|job| next(job).1).unwrap_or_default();
+        let (zone, of_new) = next_fires(&new);
+        let of_old = old.as_ref().map(|job| next_fires(job).1).unwrap_or_default();
         let mut rows: BTreeMap<Timestamp, (bool, bool)> = BTreeMap::new();
         for at in of_old {
             rows.entry(at).or_default().0 = true;

@@ -69,11 +69,11 @@ pub(super) async fn list(page: Page<CursorQuery>) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
     let listing = Listing::new("executors", page.call.namespace.id);
     let cursor = page.query().0.as_deref();
-    let after = cursor.map(|cursor| listing.position::<Position>(cursor)).transpose()?;
+    let after_position = cursor.map(|cursor| listing.position::<Position>(cursor)).transpose()?;
     let is_first = cursor.is_none();
-    let (executors, next) = page_of(&page.call, after.clone(), LIMIT).await?;
+    let (executors, next) = page_of(&page.call, after_position.clone(), LIMIT).await?;
     let app_of = |position: &Position| position.0.clone();
-    let between = (after.as_ref().map(app_of), next.as_ref().map(app_of));
+    let between = (after_position.as_ref().map(app_of), next.as_ref().map(app_of));
     let next = next.map(|last| format!("/executors?{}", query_pair("cursor", &listing.cursor(last))));
     let is_empty = executors.is_empty();
     let mut by_app: BTreeMap<String, Vec<ExecutorRow>> = BTreeMap::new();
@@ -201,8 +201,8 @@ pub(super) async fn switch_node(
     let not_found = || Problem::new(Code::NodeNotFound, format!("no node is called {}", quoted_input(&node)));
     name::check(&node).map_err(|_| not_found())?;
     let store = page.engine().store();
-    let before = store.nodes().await?.into_iter().find(|one| one.name == node).map(|node| node.switch);
-    page.call.note.before(&json!({"state": before.map(Switch::as_str)}));
+    let switch_before = store.nodes().await?.into_iter().find(|one| one.name == node).map(|node| node.switch);
+    page.call.note.before(&json!({"state": switch_before.map(Switch::as_str)}));
     page.call.note.changed_to(&json!({"state": switch.as_str()}));
     if !store.set_node_switch(&node, switch).await? {
         return Err(not_found());

@@ -84,11 +84,16 @@ impl FilterBar {
 impl Fault {
     fn new(text: &str, error: &FilterError, t: &Texts) -> Self {
         let chars: Vec<char> = text.chars().collect();
-        let start = (error.column - 1).min(chars.len());
-        let end = (start + error.length).min(chars.len());
-        let part = |from: usize, to: usize| chars[from..to].iter().collect::<String>();
+        let start_index = (error.column - 1).min(chars.len());
+        let end_index = (start_index + error.length).min(chars.len());
+        let slice_text = |from: usize, to: usize| chars[from..to].iter().collect::<String>();
         let message = error.sentence(t.lang());
-        Self { before: part(0, start), bad: part(start, end), after: part(end, chars.len()), message }
+        Self {
+            before: slice_text(0, start_index),
+            bad: slice_text(start_index, end_index),
+            after: slice_text(end_index, chars.len()),
+            message,
+        }
     }
 }
 
@@ -141,9 +146,9 @@ pub(super) async fn for_jobs(page: Page<SuggestQuery>) -> Result<Response, Probl
 }
 
 async fn suggestions(page: &Page<SuggestQuery>, scope: Scope) -> Result<Response, Problem> {
-    let SuggestQuery { text, at } = page.query();
-    let at = at.unwrap_or_else(|| text.chars().count());
-    let typed: String = text.chars().take(at).collect();
+    let SuggestQuery { text, at: caret } = page.query();
+    let caret = caret.unwrap_or_else(|| text.chars().count());
+    let typed: String = text.chars().take(caret).collect();
     let word = typed.rsplit(char::is_whitespace).next().unwrap_or_default().trim_start_matches('-');
     let (key, value) = word.split_once([':', '：']).unwrap_or(("", ""));
     let (store, namespace, visible_apps) = (page.engine().store(), page.call.namespace.id, page.call.visible_apps());
@@ -160,9 +165,9 @@ async fn suggestions(page: &Page<SuggestQuery>, scope: Scope) -> Result<Response
                 .collect();
         }
         "job" => {
-            let part = value.rsplit(',').next().unwrap_or_default().to_ascii_lowercase();
-            let part = Some(part).filter(|part| name::check(part).is_ok());
-            jobs = find_jobs(page, part).await?.into_iter().map(|job| job.spec.name).collect();
+            let name_part = value.rsplit(',').next().unwrap_or_default().to_ascii_lowercase();
+            let name_part = Some(name_part).filter(|name_part| name::check(name_part).is_ok());
+            jobs = find_jobs(page, name_part).await?.into_iter().map(|job| job.spec.name).collect();
         }
         "label" => {
             let app_records = find_jobs(page, None).await?;
@@ -183,7 +188,7 @@ async fn suggestions(page: &Page<SuggestQuery>, scope: Scope) -> Result<Response
         _ => {}
     }
     let names = Names { apps: &apps, jobs: &jobs, executors: &executors, labels: &labels };
-    html(StatusCode::OK, &Suggestions { found: suggest(text, at, scope, &names) })
+    html(StatusCode::OK, &Suggestions { found: suggest(text, caret, scope, &names) })
 }
 
 fn known_count_max() -> u32 {

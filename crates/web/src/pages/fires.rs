@@ -161,7 +161,7 @@ impl FireFormatter<'_> {
     fn row(&self, entry: &Entry, messages: &HashMap<RunId, String>) -> Row {
         let t = self.t;
         let (class, word) = class_and_word(&entry.verdict, t);
-        let last = (entry.count > 1).then(|| (entry.count, self.when(entry.last)));
+        let repetition = (entry.count > 1).then(|| (entry.count, self.when(entry.last)));
         let (run, explanation) = match &entry.verdict {
             FireVerdict::Row { run, status, reason, detail, planned } => {
                 // The sentence for attempt 1 does not mention the attempt; the page of the run shows it.
@@ -169,8 +169,8 @@ impl FireFormatter<'_> {
                     RunStatusFacts { status: *status, reason: *reason, detail: detail.as_deref(), attempt: 1 };
                 let unplanned = (!planned).then(|| t.fires_unplanned.to_owned());
                 let why = sentence(subject, t.lang()).or_else(|| messages.get(run).cloned());
-                let parts = why.into_iter().chain(unplanned);
-                (Some(*run), parts.collect::<Vec<_>>().join(" "))
+                let sentences = why.into_iter().chain(unplanned);
+                (Some(*run), sentences.collect::<Vec<_>>().join(" "))
             }
             FireVerdict::Span { run, reason, detail } => {
                 let status = RunStatus::Skipped;
@@ -179,8 +179,8 @@ impl FireFormatter<'_> {
             }
             FireVerdict::Calendar { calendar, day, moved_to } => {
                 let moved = moved_to.map(|at| t.fires_moved(words::instant_text(self.zone, at)));
-                let parts = [Some(calendar.clone()), day.clone(), moved];
-                (None, parts.into_iter().flatten().collect::<Vec<_>>().join(" · "))
+                let sentences = [Some(calendar.clone()), day.clone(), moved];
+                (None, sentences.into_iter().flatten().collect::<Vec<_>>().join(" · "))
             }
             FireVerdict::Maintenance { ends_at, .. } => {
                 (None, format!("{} {}", t.alerts_ends, words::instant_text(self.zone, *ends_at)))
@@ -191,7 +191,7 @@ impl FireFormatter<'_> {
             | FireVerdict::Removed
             | FireVerdict::Missing => (None, String::new()),
         };
-        Row { when: self.when(entry.first), last, class, word, run, explanation }
+        Row { when: self.when(entry.first), last: repetition, class, word, run, explanation }
     }
 
     fn answer(&self, at: Timestamp, why: &Why) -> InstantAnswer {
@@ -327,15 +327,17 @@ async fn past_day(
     record: &JobRecord,
     to: Timestamp,
 ) -> Result<(Timestamp, FireHistory), StoreError> {
-    let mut length = DAY;
+    let mut searched = DAY;
     loop {
-        let from = to.saturating_sub(length).max(Timestamp::EPOCH);
+        let from = to.saturating_sub(searched).max(Timestamp::EPOCH);
         let history = read_history(page, record, from, to).await?;
         match history.next.filter(|next| *next <= to) {
             None => return Ok((from, history)),
             // The read ended at `next`. Most jobs fire evenly, so the end of the day should fit into one page if it is no longer than the
             // part that was read.
-            Some(next) if length > SHORTEST_RANGE => length = (length / 2).min(next.since(from)).max(SHORTEST_RANGE),
+            Some(next) if searched > SHORTEST_RANGE => {
+                searched = (searched / 2).min(next.since(from)).max(SHORTEST_RANGE)
+            }
             Some(next) => return newest_entries(page, record, (next, to), history).await,
         }
     }

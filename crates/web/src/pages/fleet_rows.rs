@@ -196,7 +196,7 @@ pub(super) fn executor_row(one: ExecutorJson, handler_count: Option<usize>, now:
 /// The runs that a switched-off executor still has, as text, and whether their number can still change.
 fn open_runs_text(one: &ExecutorJson, now: Timestamp, t: &Texts) -> (Option<String>, bool) {
     let is_settled = one.state_since.is_some_and(|since| since + SETTLED_AFTER <= now);
-    let words = match (one.state, one.run_count) {
+    let text = match (one.state, one.run_count) {
         ("draining", 0) if is_settled || one.status == "offline" => t.exec_empty.to_owned(),
         ("draining", 0) => t.exec_settling.to_owned(),
         ("draining", count) => t.exec_left(count),
@@ -204,7 +204,7 @@ fn open_runs_text(one: &ExecutorJson, now: Timestamp, t: &Texts) -> (Option<Stri
         ("stopped", count) => t.exec_stopped_left(count),
         _ => return (None, false),
     };
-    (Some(words), one.status != "offline" && (one.run_count > 0 || !is_settled))
+    (Some(text), one.status != "offline" && (one.run_count > 0 || !is_settled))
 }
 
 /// The runs of an app that the executor with this name has, the oldest first.

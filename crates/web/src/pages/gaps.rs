@@ -80,22 +80,22 @@ pub(super) async fn of_job(page: Page<GapsQuery>, Named(name, ..): Named<path::J
     let to = to.min(now);
     let within = page.call.visible_apps();
     let mut history = FireHistory { entries: Vec::new(), next: None };
-    let mut begin = from;
+    let mut searched_from = from;
     for _ in 0..READ_COUNT_MAX {
         if from >= to {
             break;
         }
         let range = Range { from, to, limit: ENTRY_COUNT_MAX };
         history = page.engine().fires(&record, range, within.as_deref()).await?;
-        begin = from;
+        searched_from = from;
         let Some(next) = history.next.filter(|next| *next <= to) else { break };
         // Only the newest part is shown. The read ended at `next`. If the fires are evenly spread, the end of the range fits into one read
         // if it is no longer than the part that was read.
-        let length = (to.since(from) / 2).min(next.since(from)).max(SHORTEST_RANGE);
-        from = to.saturating_sub(length).max(from);
+        let step = (to.since(from) / 2).min(next.since(from)).max(SHORTEST_RANGE);
+        from = to.saturating_sub(step).max(from);
     }
     let until = history.next.map_or(to, |next| next.min(to));
-    let gaps = find_gaps(&history, (begin, until), (now, page.t));
+    let gaps = find_gaps(&history, (searched_from, until), (now, page.t));
     json_response(StatusCode::OK, &Gaps { gaps })
 }
 
@@ -115,22 +115,22 @@ fn find_gaps(
 ) -> Vec<Gap> {
     let zone = zones::clock_and_zone().1;
     let mut gaps: Vec<Gap> = Vec::new();
-    let mut last: Option<Cause> = None;
-    let past: Vec<&Entry> = history.entries.iter().filter(|entry| entry.first <= to).collect();
-    let first = past.first().map_or(to, |entry| entry.first);
-    if first > from {
+    let mut last_cause: Option<Cause> = None;
+    let past_entries: Vec<&Entry> = history.entries.iter().filter(|entry| entry.first <= to).collect();
+    let first_fire = past_entries.first().map_or(to, |entry| entry.first);
+    if first_fire > from {
         gaps.push(Gap {
             from_ms: from.as_millis(),
-            to_ms: first.as_millis(),
+            to_ms: first_fire.as_millis(),
             at_ms: None,
             text: t.gap_none.to_owned(),
         });
     }
-    for (index, entry) in past.iter().enumerate() {
-        let end = past.get(index + 1).map_or(to, |next| next.first);
+    for (index, entry) in past_entries.iter().enumerate() {
+        let entry_end = past_entries.get(index + 1).map_or(to, |next| next.first);
         let cause = gap_cause(entry, t);
         match gaps.last_mut() {
-            Some(gap) if last.as_ref() == Some(&cause) => gap.to_ms = end.as_millis(),
+            Some(gap) if last_cause.as_ref() == Some(&cause) => gap.to_ms = entry_end.as_millis(),
             _ => {
                 let (at_ms, text) = match &cause {
                     Cause::Between => (None, t.gap_between.to_owned()),
@@ -139,10 +139,10 @@ fn find_gaps(
                         format!("{} · {words}", short_time_text(entry.first, now, zone)),
                     ),
                 };
-                gaps.push(Gap { from_ms: entry.first.as_millis(), to_ms: end.as_millis(), at_ms, text });
+                gaps.push(Gap { from_ms: entry.first.as_millis(), to_ms: entry_end.as_millis(), at_ms, text });
             }
         }
-        last = Some(cause);
+        last_cause = Some(cause);
     }
     gaps
 }
@@ -159,8 +159,8 @@ fn gap_cause(entry: &Entry, t: &'static Texts) -> Cause {
         FireVerdict::Row { .. } | FireVerdict::Planned => Cause::Between,
         FireVerdict::Calendar { calendar, day, moved_to } => {
             let moved = moved_to.map(|at| t.fires_moved(words::instant_text(zones::clock_and_zone().1, at)));
-            let parts = [Some(word.to_owned()), Some(calendar.clone()), day.clone(), moved];
-            Cause::NotRun(parts.into_iter().flatten().collect::<Vec<_>>().join(" · "))
+            let facts = [Some(word.to_owned()), Some(calendar.clone()), day.clone(), moved];
+            Cause::NotRun(facts.into_iter().flatten().collect::<Vec<_>>().join(" · "))
         }
         FireVerdict::Paused
         | FireVerdict::Maintenance { .. }

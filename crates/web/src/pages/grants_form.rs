@@ -48,8 +48,8 @@ impl Choices {
             let mut apps = engine.store().apps(namespace.id).await?;
             apps.retain(|app| call.caller.rights.allow(Permission::View, namespace.id, Some(app.id)));
             for app in apps {
-                let place = format!("{}/{}", namespace.name, app.name);
-                places.push((place.clone(), place));
+                let app_path = format!("{}/{}", namespace.name, app.name);
+                places.push((app_path.clone(), app_path));
             }
         }
         places.truncate(PLACE_COUNT_MAX);

@@ -205,16 +205,16 @@ async fn run_rows(
     now: Timestamp,
 ) -> Result<(Vec<RunRow>, Option<String>), Problem> {
     let listing = Listing::new("job page", record.id);
-    let after = listing.id_after(page.query().0.as_deref(), RunId::get)?;
+    let after_id = listing.id_after(page.query().0.as_deref(), RunId::get)?;
     let within = page.call.visible_apps();
-    let query = RunQuery { job: Some(record.id), within, after, limit: LIMIT + 1, ..RunQuery::default() };
+    let query = RunQuery { job: Some(record.id), within, after: after_id, limit: LIMIT + 1, ..RunQuery::default() };
     let mut runs = page.engine().store().list_runs(record.namespace, &query).await?;
-    let next = cut_to_page(&mut runs, LIMIT)
+    let next_url = cut_to_page(&mut runs, LIMIT)
         .map(|run| format!("/jobs/{}?{}", record.spec.name, query_pair("cursor", &listing.cursor(run.id))));
     page.call.conceal(&mut runs).await?;
     let is_pump = record.spec.pump.is_some();
     let row = |run| RunRow::new(run, record.spec.name.clone(), now, page.t).with_part(Part::of(run, is_pump), page.t);
-    Ok((runs.iter().map(row).collect(), next))
+    Ok((runs.iter().map(row).collect(), next_url))
 }
 
 /// A label, and the URL of the list of jobs that have it.

@@ -78,19 +78,19 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         let message = format!("{} jobs; at most {BULK_JOB_COUNT_MAX} at once", names.len());
         return Err(refuse_value("/job", message));
     }
-    let after = fields.get("after").to_owned();
+    let after_name = fields.get("after").to_owned();
     let selected = match is_all {
         true => {
             let filter = Filter::parse(&filter, Scope::Jobs).map_err(|error| run_filter::filter_problem(&error))?;
-            select_matching(&page.call, &filter, (&bulk, Some(after.as_str()))).await?
+            select_matching(&page.call, &filter, (&bulk, Some(after_name.as_str()))).await?
         }
         false => select_named(&page.call, &names).await?,
     };
-    let SelectedJobs { names: selected, has_more, after: next, missing } = selected;
+    let SelectedJobs { names: selected, has_more, after: next_after, missing } = selected;
     // The confirmation names the jobs that were shown, since other jobs may match by now, and the name after which the rest begins.
     let rest_after = Some(fields.get("rest")).filter(|rest_after| !rest_after.is_empty()).map(str::to_owned);
     let has_more = has_more || rest_after.is_some();
-    let next = next.or(rest_after);
+    let next_after = next_after.or(rest_after);
     let names = if is_all { selected.clone() } else { names };
     let count = selected.len();
     let expected = fields.get("expected").parse::<usize>().ok();
@@ -125,8 +125,8 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         hidden_count: shown_names.len().saturating_sub(SHOWN_COUNT_MAX),
         shown: shown_names.into_iter().take(SHOWN_COUNT_MAX).collect(),
         has_more,
-        after,
-        next,
+        after: after_name,
+        next: next_after,
         max: BULK_JOB_COUNT_MAX,
         back,
         is_done: is_confirmed,

@@ -73,8 +73,8 @@ pub(super) async fn read<Q>(
     record: &JobRecord,
     (now, t): (Timestamp, &'static Texts),
 ) -> Result<JobCharts, Problem> {
-    let end = Step::Day.floor(now) + DAY;
-    let year = BucketRange::new(Step::Day, end - DAY * (WEEKS * 7), end);
+    let day_end = Step::Day.floor(now) + DAY;
+    let year = BucketRange::new(Step::Day, day_end - DAY * (WEEKS * 7), day_end);
     let mut buckets = series::owner_buckets(call, PointKind::Job, &[record.id.get()], year).await?;
     // If the job moved to another app, only runs of apps that the caller sees are counted.
     let from = visible_from(call, record, year.from, year.to).await?;
@@ -99,17 +99,17 @@ pub(super) async fn read<Q>(
 fn day_cells(buckets: &[Bucket], job: &str, (now, t): (Timestamp, &'static Texts)) -> Vec<DayCell> {
     // 1970 began on a Thursday.
     let weekday = |at: Timestamp| usize::try_from((at.second() / 86_400 + 3).rem_euclid(7)).unwrap_or(0);
-    let first = buckets.first().map_or(0, |bucket| weekday(bucket.at));
+    let first_weekday = buckets.first().map_or(0, |bucket| weekday(bucket.at));
     let cell = |(number, bucket): (usize, &Bucket)| {
-        let place = number + first;
+        let cell_index = number + first_weekday;
         let verdicts = bucket.verdicts;
         // The days are days in UTC, whatever clock the user chose.
         let (day, ..) = zones::time_parts(bucket.at, Tz::UTC);
         let trouble = verdicts.failure_count();
         let failed = if trouble > 0 { format!(" · {}", t.lane_failed(trouble)) } else { String::new() };
         DayCell {
-            x: place / 7 * CELL,
-            y: place % 7 * CELL,
+            x: cell_index / 7 * CELL,
+            y: cell_index % 7 * CELL,
             class: day_class(verdicts),
             href: (verdicts.total() > 0).then(|| runs_between(bucket.at, bucket.at + DAY, Some(("job", job)))),
             title: format!("{day} · {}{failed}", t.lane_runs(verdicts.total())),

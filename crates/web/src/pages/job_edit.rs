@@ -167,11 +167,11 @@ struct CodePart {
 /// The API request and the command for the fields typed so far.
 pub(super) async fn code_part(page: Page, fields: Fields) -> Result<Response, Problem> {
     let (current_name, parsed) = edited_job(&page, &fields).await;
-    let part = match parsed {
+    let code = match parsed {
         Ok(spec) => CodePart { t: page.t, code: Some(job_code(&page, current_name.as_deref(), &spec)), error: None },
         Err(errors) => CodePart { t: page.t, code: None, error: Some(errors.all().join("; ")) },
     };
-    html(StatusCode::OK, &part)
+    html(StatusCode::OK, &code)
 }
 
 /// The name of the edited job, and the definition in the fields.

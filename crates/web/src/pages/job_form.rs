@@ -380,8 +380,8 @@ fn sent_params(fields: &Fields) -> (String, Option<String>) {
     if fields.get("params_by") != BY_FIELDS {
         return (typed, None);
     }
-    let before = serde_json::from_str(&typed).unwrap_or_default();
-    match params_form::from_fields(fields, &before) {
+    let sent_value = serde_json::from_str(&typed).unwrap_or_default();
+    match params_form::from_fields(fields, &sent_value) {
         Ok(None) => (typed, None),
         Ok(Some(Value::Null)) => (String::new(), None),
         Ok(Some(params)) => (pretty_json(&params), None),

@@ -108,7 +108,7 @@ impl LeafFields {
     /// The reasons that can be reported, with their names, and whether each is selected.
     pub(super) fn reasons(&self, t: &Texts) -> Vec<(&'static str, &'static str, bool)> {
         let chosen_codes: Vec<&str> = self.get(NOTIFY).split(' ').collect();
-        let words = |reason| match reason {
+        let reason_text = |reason| match reason {
             Reason::NoExecutor => t.skip_no_executor,
             Reason::Misfire => t.skip_misfire,
             Reason::Expired => t.skip_expired,
@@ -117,7 +117,7 @@ impl LeafFields {
             Reason::Stopped => t.skip_stopped,
             _ => t.skip_handler,
         };
-        let row = |reason: &Reason| (reason.as_str(), words(*reason), chosen_codes.contains(&reason.as_str()));
+        let row = |reason: &Reason| (reason.as_str(), reason_text(*reason), chosen_codes.contains(&reason.as_str()));
         NotifySpec::SKIPPED_ALL.iter().map(row).collect()
     }
 
@@ -254,9 +254,9 @@ fn put_leaf(document: &mut Value, leaf: &LeafField, text: &str, is_kept: bool) -
         }
     };
     let mut keys = leaf.pointer.trim_start_matches('/').split('/').peekable();
-    let mut place = document;
+    let mut target = document;
     while let Some(key) = keys.next() {
-        let Value::Object(map) = place else { return Ok(()) };
+        let Value::Object(map) = target else { return Ok(()) };
         if keys.peek().is_none() {
             match value {
                 Some(value) => drop(map.insert(key.to_owned(), value)),
@@ -271,7 +271,7 @@ fn put_leaf(document: &mut Value, leaf: &LeafField, text: &str, is_kept: bool) -
             map.insert(key.to_owned(), Value::Object(Map::new()));
         }
         let Some(inner) = map.get_mut(key) else { return Ok(()) };
-        place = inner;
+        target = inner;
     }
     Ok(())
 }

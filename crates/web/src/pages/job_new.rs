@@ -226,12 +226,12 @@ fn preview_part(job: &Job, now: Timestamp, t: &'static Texts) -> PreviewPart {
     let (timetable, anchor) = (&job.timetable, now.ceil_second());
     let ask = PreviewRequest { timetable, anchor, after: now, count: FIRE_COUNT, per_day_max: PER_DAY_MAX };
     let preview = rondel_core::preview::preview(ask);
-    let words = words::timetable(timetable, t.lang());
+    let schedule_texts = words::timetable(timetable, t.lang());
     let warnings = preview.warnings.iter().filter(|preview| preview.code != WarningCode::NeverFires);
     let fire = |at| (Moment::new(at, now, t), (preview.zone != Tz::UTC).then(|| words::instant_text(preview.zone, at)));
     PreviewPart {
         t,
-        words: (!words.is_empty()).then(|| words.join("; ")),
+        words: (!schedule_texts.is_empty()).then(|| schedule_texts.join("; ")),
         fires: preview.fires.iter().map(|one| fire(one.at)).collect(),
         warnings: warnings.map(|warning| warning.sentence(t.lang()).to_owned()).collect(),
         error: None,

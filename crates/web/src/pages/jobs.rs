@@ -146,7 +146,7 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
     let status = if filter.is_err() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
     let text = filter.as_ref().map(ToString::to_string).unwrap_or_default();
     let listing = Listing::new("jobs page", (namespace, &text, query.order));
-    let after = listing.name_after(query.cursor.as_deref(), rondel_core::name::check)?;
+    let after_name = listing.name_after(query.cursor.as_deref(), rondel_core::name::check)?;
     let board_filter = filter.clone().unwrap_or_default();
     let board = page.call.web.boards.board_for(page.engine(), namespace, &board_filter).await?;
     let mut offers = OfferedHandlers::new(page.engine(), namespace);
@@ -158,18 +158,18 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
     page.call.web.ranks.sort(page.engine(), (namespace, &board), query.order, &mut entries).await?;
     let total = entries.len();
     let presets = state_presets(&page, (&*board, &filter, visible_apps.as_deref()), &mut offers);
-    let slice = page_slice(&entries, after.as_deref());
-    let at = |entry: &Arc<BoardEntry>| {
+    let slice = page_slice(&entries, after_name.as_deref());
+    let page_url = |entry: &Arc<BoardEntry>| {
         let cursor = vec![("cursor", listing.cursor(&entry.name))];
         list_url("/jobs", &text, &[query.other_parameters(), cursor].concat())
     };
-    let next = slice.entries.last().filter(|_| slice.has_more).map(at);
-    let is_first = after.is_none();
-    let first = list_url("/jobs", &text, &query.other_parameters());
-    let previous = match (&slice.previous, is_first) {
+    let next_url = slice.entries.last().filter(|_| slice.has_more).map(page_url);
+    let is_first = after_name.is_none();
+    let first_url = list_url("/jobs", &text, &query.other_parameters());
+    let previous_url = match (&slice.previous, is_first) {
         (_, true) => None,
-        (Some(entry), false) => Some(at(entry)),
-        (None, false) => Some(first.clone()),
+        (Some(entry), false) => Some(page_url(entry)),
+        (None, false) => Some(first_url.clone()),
     };
     let rows = job_rows(&page, (&*board, &entries[..]), slice.entries, &mut offers).await?;
     let sort = |word: &'static str, name: &'static str| Preset {
@@ -194,9 +194,9 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
         here: page.here().to_owned(),
         rows,
         total,
-        previous,
-        next,
-        first,
+        previous: previous_url,
+        next: next_url,
+        first: first_url,
         is_first,
         no_new: page.missing_for_new_job(),
         no_operate: (!may(Permission::Operate)).then_some(t.needs_operator),
@@ -211,11 +211,11 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
 fn page_slice(entries: &[Arc<BoardEntry>], after: Option<&str>) -> Slice {
     let limit = usize::try_from(LIMIT).unwrap_or(usize::MAX);
     let start = after.map_or(0, |after| {
-        let place = entries.iter().position(|entry| entry.name == after).map(|place| place + 1);
-        place.unwrap_or_else(|| entries.iter().position(|entry| entry.name.as_str() > after).unwrap_or(entries.len()))
+        let index = entries.iter().position(|entry| entry.name == after).map(|index| index + 1);
+        index.unwrap_or_else(|| entries.iter().position(|entry| entry.name.as_str() > after).unwrap_or(entries.len()))
     });
     let end = (start + limit).min(entries.len());
-    let previous = start.checked_sub(limit + 1).and_then(|place| entries.get(place)).cloned();
+    let previous = start.checked_sub(limit + 1).and_then(|index| entries.get(index)).cloned();
     Slice { entries: entries[start..end].to_vec(), previous, has_more: end < entries.len() }
 }
 
@@ -274,8 +274,8 @@ async fn job_rows(
     let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
     let mut records = page.engine().store().jobs_named(call.namespace.id, &names).await?;
     records.retain(|record| call.may_view(record.app));
-    let place = |record: &JobRecord| names.iter().position(|name| *name == record.spec.name);
-    records.sort_by_key(|record| place(record));
+    let index_of = |record: &JobRecord| names.iter().position(|name| *name == record.spec.name);
+    records.sort_by_key(|record| index_of(record));
     let ids: Vec<JobId> = records.iter().map(|record| record.id).collect();
     let marks = page.engine().store().chart_runs(&ids, Timestamp::EPOCH, Timestamp::MAX, ROW_COUNT).await?;
     let mut marks_of: HashMap<JobId, Vec<ChartRun>> = HashMap::new();
@@ -328,7 +328,7 @@ fn job_row(
     marks.retain(|mark| mark.fire_at <= now);
     marks.truncate(OUTCOME_COUNT);
     let schedules = schedule_text::schedule_texts(&record.spec, t);
-    let words: Vec<&str> = schedules.iter().map(|schedule| schedule.words.as_str()).collect();
+    let schedule_texts: Vec<&str> = schedules.iter().map(|schedule| schedule.words.as_str()).collect();
     let code: Vec<&str> = schedules.iter().filter_map(|schedule| schedule.code.as_deref()).collect();
     JobRow {
         group: None,
@@ -339,7 +339,7 @@ fn job_row(
         enabled: record.spec.enabled,
         is_shadow: record.spec.mode == Mode::Shadow,
         labels: record.spec.labels.clone().into_iter().collect(),
-        words: (!words.is_empty()).then(|| words.join(" · ")),
+        words: (!schedule_texts.is_empty()).then(|| schedule_texts.join(" · ")),
         code: code.join("\n"),
         next_fire: next_fire_at.map(|at| Moment::of_job(at, now, t, &record.spec)),
         p95: p95(&marks).map(|took| length_text(took, t)),

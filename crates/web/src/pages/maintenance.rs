@@ -38,13 +38,13 @@ impl WindowForm {
         };
         let starts_at = (!self.starts.is_empty()).then(|| instant("/starts_at", &self.starts)).transpose()?;
         let hours = |count: u64| WindowEnd::After(Duration::from_secs(count * 3600));
-        let end = match length {
+        let window_end = match length {
             "1h" => hours(1),
             "4h" => hours(4),
             "8h" => hours(8),
             _ => WindowEnd::At(instant("/ends_at", &self.until)?),
         };
-        Ok((starts_at, end))
+        Ok((starts_at, window_end))
     }
 }
 

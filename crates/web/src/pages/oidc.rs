@@ -25,12 +25,12 @@ use crate::{audit, cookies};
 /// Redirects a browser to the provider, with the state that the browser must bring back.
 pub(super) async fn redirect_to_provider(State(web): State<Web>, uri: Uri) -> Result<Response, Problem> {
     let mut reader = Reader::new(&uri);
-    let (next, _) = (reader.single("next"), reader.single("lang"));
+    let (next_path, _) = (reader.single("next"), reader.single("lang"));
     reader.finish()?;
     let oidc = configured_provider(&web)?;
-    let next = next.as_deref().and_then(own_path).unwrap_or("/");
+    let next_path = next_path.as_deref().and_then(own_path).unwrap_or("/");
     let departure =
-        oidc.begin(web.engine.store(), next, web.engine.now()).await.map_err(|error| oidc_problem(&error))?;
+        oidc.begin(web.engine.store(), next_path, web.engine.now()).await.map_err(|error| oidc_problem(&error))?;
     let location = HeaderValue::from_str(&departure.url)
         .map_err(|_| oidc_problem(&OidcError::Unavailable("the address of its page cannot be a header".to_owned())))?;
     let mut response = (StatusCode::SEE_OTHER, [(LOCATION, location)]).into_response();
@@ -123,10 +123,10 @@ async fn record_refusal(web: &Web, browser: &Browser, oidc: &Oidc, refusal: &Ref
     if let AttemptDecision::Blocked(until) = sign_in::count_from(store, browser.address(), now).await? {
         return Err(too_many_attempts(until, now));
     }
-    let after = json!({"by": oidc.config().issuer, "refused": refusal.to_string()});
+    let document_after = json!({"by": oidc.config().issuer, "refused": refusal.to_string()});
     let name = refusal.who().unwrap_or_default();
     let entry = audit_entry(web, browser, (name, AuthMethod::Anonymous), ("session.create", Verdict::Denied));
-    audit::store_entry(web, &AuditEntry { after: Some(after.to_string()), ..entry }).await;
+    audit::store_entry(web, &AuditEntry { after: Some(document_after.to_string()), ..entry }).await;
     Ok(Problem::new(Code::SignInRefused, refusal.to_string()))
 }
 
@@ -143,18 +143,23 @@ async fn begin_change(
         return Ok(None);
     }
     let account = &arrival.account;
-    let before = arrival.grants_before.as_deref().unwrap_or_default();
-    let names = GrantNames::read(&web.engine, before.iter().chain(&account.grants)).await?;
+    let grants_before = arrival.grants_before.as_deref().unwrap_or_default();
+    let names = GrantNames::read(&web.engine, grants_before.iter().chain(&account.grants)).await?;
     let by = &oidc.config().issuer;
-    let mut after = json!({"by": by, "groups": identity.groups, "grants": names.to_json(&account.grants)});
-    let (action, before) = if arrival.is_new {
-        after["display_name"] = json!(account.display_name);
+    let mut document_after = json!({"by": by, "groups": identity.groups, "grants": names.to_json(&account.grants)});
+    let (action, grants_before) = if arrival.is_new {
+        document_after["display_name"] = json!(account.display_name);
         ("user.create", None)
     } else {
-        ("user.change", Some(json!({"grants": names.to_json(before)}).to_string()))
+        ("user.change", Some(json!({"grants": names.to_json(grants_before)}).to_string()))
     };
     let entry = audit_entry(web, browser, (&account.name, AuthMethod::Session), (action, Verdict::Allowed));
-    let entry = AuditEntry { object: account.name.clone(), before, after: Some(after.to_string()), ..entry };
+    let entry = AuditEntry {
+        object: account.name.clone(),
+        before: grants_before,
+        after: Some(document_after.to_string()),
+        ..entry
+    };
     web.engine.store().add_audit(&AuditEntry { after: Some(INCOMPLETE.to_owned()), ..entry.clone() }).await?;
     Ok(Some(entry))
 }
@@ -168,8 +173,8 @@ async fn end_change(web: &Web, entry: AuditEntry, is_made: bool) {
 /// Records the sign-in in the audit log. If that fails, the user is not signed in.
 async fn audit_sign_in(web: &Web, browser: &Browser, oidc: &Oidc, name: &str) -> Result<(), Problem> {
     let entry = audit_entry(web, browser, (name, AuthMethod::Session), ("session.create", Verdict::Allowed));
-    let after = json!({"by": oidc.config().issuer}).to_string();
-    Ok(web.engine.store().add_audit(&AuditEntry { after: Some(after), ..entry }).await?)
+    let document_after = json!({"by": oidc.config().issuer}).to_string();
+    Ok(web.engine.store().add_audit(&AuditEntry { after: Some(document_after), ..entry }).await?)
 }
 
 fn audit_entry(

@@ -59,13 +59,13 @@ impl OutcomeChart {
         let worst = worst.max(largest / 8).max(1);
         let scale = Scale { from: span.from, to: span.to };
         let bar = |bucket: &Bucket| {
-            let end = bucket.at + span.step.length();
-            let (x, right) = (scale.x(bucket.at), scale.x(end));
+            let bucket_end = bucket.at + span.step.length();
+            let (x, right) = (scale.x(bucket.at), scale.x(bucket_end));
             OutcomeBar {
                 x,
                 width: right.saturating_sub(x).saturating_sub(16).clamp(16, WIDTH),
                 parts: bar_parts(bucket.verdicts, (largest, worst)),
-                href: runs_between(bucket.at, end, None),
+                href: runs_between(bucket.at, bucket_end, None),
                 title: bar_title(bucket, now, t),
             }
         };
@@ -108,7 +108,7 @@ fn bar_parts(verdicts: Verdicts, (largest, worst): (u64, u64)) -> Vec<Part> {
 }
 
 fn bar_title(bucket: &Bucket, now: Timestamp, t: &Texts) -> String {
-    let at = Moment::new(bucket.at, now, t);
+    let bucket_start = Moment::new(bucket.at, now, t);
     let Verdicts { succeeded, failed, timed_out, cancelled, unknown, skipped } = bucket.verdicts;
     let counts = [
         (t.status_succeeded, succeeded),
@@ -118,24 +118,24 @@ fn bar_title(bucket: &Bucket, now: Timestamp, t: &Texts) -> String {
         (t.status_cancelled, cancelled),
         (t.status_skipped, skipped),
     ];
-    let words = counts.iter().filter(|(_, count)| *count > 0).map(|(word, count)| format!("{word} {count}"));
-    let time = at.time.get(..5).unwrap_or_default();
-    format!("{time} · {}", words.collect::<Vec<_>>().join(" · "))
+    let count_texts = counts.iter().filter(|(_, count)| *count > 0).map(|(word, count)| format!("{word} {count}"));
+    let time = bucket_start.time.get(..5).unwrap_or_default();
+    format!("{time} · {}", count_texts.collect::<Vec<_>>().join(" · "))
 }
 
 fn table_rows(buckets: &[Bucket], now: Timestamp, t: &Texts) -> Vec<OutcomeRow> {
     let hour = Duration::from_secs(3_600);
     let mut rows: Vec<(Timestamp, Verdicts)> = Vec::new();
     for bucket in buckets.iter().filter(|bucket| bucket.verdicts.total() > 0) {
-        let at = rondel_core::sketch::Step::Hour.floor(bucket.at);
+        let hour_start = rondel_core::sketch::Step::Hour.floor(bucket.at);
         match rows.last_mut() {
-            Some((last, sum)) if *last == at => *sum = sum.plus(bucket.verdicts),
-            _ => rows.push((at, bucket.verdicts)),
+            Some((last, sum)) if *last == hour_start => *sum = sum.plus(bucket.verdicts),
+            _ => rows.push((hour_start, bucket.verdicts)),
         }
     }
-    let row = |(at, verdicts): (Timestamp, Verdicts)| OutcomeRow {
-        at: Moment::new(at, now, t),
-        href: runs_between(at, at + hour, None),
+    let row = |(hour_start, verdicts): (Timestamp, Verdicts)| OutcomeRow {
+        at: Moment::new(hour_start, now, t),
+        href: runs_between(hour_start, hour_start + hour, None),
         verdicts,
     };
     rows.into_iter().rev().map(row).collect()

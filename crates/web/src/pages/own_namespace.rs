@@ -127,11 +127,12 @@ fn has_no_namespace(path: &str) -> bool {
 impl OwnNamespace {
     /// Adds the namespace to the redirect, links and forms of a response.
     pub(crate) async fn add_to(&self, mut response: Response) -> Response {
-        let to = response.headers().get(LOCATION).and_then(|to| to.to_str().ok());
-        if let Some(to) = to.filter(|to| to.starts_with('/')).map(|to| self.address(to, "&"))
-            && let Ok(to) = HeaderValue::from_str(&to)
+        let location = response.headers().get(LOCATION).and_then(|location| location.to_str().ok());
+        if let Some(location) =
+            location.filter(|location| location.starts_with('/')).map(|location| self.address(location, "&"))
+            && let Ok(location) = HeaderValue::from_str(&location)
         {
-            response.headers_mut().insert(LOCATION, to);
+            response.headers_mut().insert(LOCATION, location);
         }
         let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         if !kind.is_some_and(|kind| kind.starts_with("text/html")) {
@@ -162,10 +163,10 @@ impl OwnNamespace {
     fn tag(&self, tag: &str) -> String {
         ATTRIBUTES.iter().fold(tag.to_owned(), |tag, attribute| {
             let Some(place) = tag.find(attribute) else { return tag };
-            let begin = place + attribute.len() - 1;
-            let end = tag[begin..].find('"').map_or(tag.len(), |len| begin + len);
-            let address = tag[begin..end].replace("&#38;", "&amp;");
-            format!("{}{}{}", &tag[..begin], self.address(&address, "&amp;"), &tag[end..])
+            let start_index = place + attribute.len() - 1;
+            let end_index = tag[start_index..].find('"').map_or(tag.len(), |len| start_index + len);
+            let address = tag[start_index..end_index].replace("&#38;", "&amp;");
+            format!("{}{}{}", &tag[..start_index], self.address(&address, "&amp;"), &tag[end_index..])
         })
     }
 
@@ -192,12 +193,12 @@ impl OwnNamespace {
 
 /// The range of the next opening tag, and the text after it. Templates escape `>` in values, so the first `>` ends the tag.
 fn next_tag(html: &str) -> Option<(std::ops::Range<usize>, &str)> {
-    let begin = html
+    let start_index = html
         .match_indices('<')
         .map(|(at, _)| at)
         .find(|at| html[at + 1..].starts_with(|c: char| c.is_ascii_alphabetic()))?;
-    let end = begin + html[begin..].find('>')? + 1;
-    Some((begin..end, &html[end..]))
+    let end_index = start_index + html[start_index..].find('>')? + 1;
+    Some((start_index..end_index, &html[end_index..]))
 }
 
 #[cfg(test)]

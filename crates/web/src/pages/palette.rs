@@ -129,9 +129,9 @@ async fn find_jobs(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Vec<JobR
 
 /// The pages that the palette offers, with their names.
 fn page_names(t: &'static Texts, is_admin: bool) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let parts = Nav::bar().chain(Nav::more()).filter(move |entry| is_admin || !entry.nav.is_for_admins());
-    let parts = parts.map(move |entry| (entry.name(t), entry.path));
-    parts.chain([
+    let entries = Nav::bar().chain(Nav::more()).filter(move |entry| is_admin || !entry.nav.is_for_admins());
+    let entries = entries.map(move |entry| (entry.name(t), entry.path));
+    entries.chain([
         (t.jobs_new, "/jobs/new"),
         (t.users_title, "/users"),
         (t.settings_tokens, "/settings/tokens"),

@@ -121,10 +121,10 @@ pub(super) async fn page(page: Page<ItemsQuery>, Named(name, ..): Named<path::Jo
     let ItemsQuery { state, cursor } = page.query();
     let states: Vec<ItemState> = state.iter().copied().collect();
     let listing = Listing::new("pump page", (record.id, &states));
-    let after = cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
-    let mut items = view.page(after.as_deref(), &states, ITEM_COUNT + 1);
-    let first = items_url(&name, *state, None);
-    let next = cut_to_page(&mut items, ITEM_COUNT).map(|last| listing.cursor(&last.item.name));
+    let after_name = cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
+    let mut items = view.page(after_name.as_deref(), &states, ITEM_COUNT + 1);
+    let first_url = items_url(&name, *state, None);
+    let next_cursor = cut_to_page(&mut items, ITEM_COUNT).map(|last| listing.cursor(&last.item.name));
     let PumpView { root, groups, totals, .. } = &view;
     let template = PumpPage {
         shell: page.shell(Nav::Jobs),
@@ -137,9 +137,9 @@ pub(super) async fn page(page: Page<ItemsQuery>, Named(name, ..): Named<path::Jo
         hidden_count: groups.len().saturating_sub(GROUP_COUNT),
         choices: state_choices(&name, *state, t),
         items: items.into_iter().map(|item| item_row(&page, &record, item, now)).collect(),
-        is_first: after.is_none(),
-        first,
-        next: next.map(|cursor| items_url(&name, *state, Some(&cursor))),
+        is_first: after_name.is_none(),
+        first: first_url,
+        next: next_cursor.map(|cursor| items_url(&name, *state, Some(&cursor))),
         name,
         t,
     };

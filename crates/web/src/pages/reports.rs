@@ -91,8 +91,8 @@ impl ReportChoices {
         };
         if let Some(days) = days.filter(|_| from.is_none()) {
             // The last day is today, or the last day that the query covers.
-            let last = Step::Day.floor(to.map_or(now, |to| to.saturating_sub(Duration::from_millis(1))));
-            from = Some(last.saturating_sub(DAY * (days - 1)));
+            let last_day = Step::Day.floor(to.map_or(now, |to| to.saturating_sub(Duration::from_millis(1))));
+            from = Some(last_day.saturating_sub(DAY * (days - 1)));
         }
         Ok(ReportQuery {
             by,
@@ -349,8 +349,8 @@ async fn render_page<Q: Sync>(
 
 /// The error in a query, in the reader's language.
 pub(super) fn error_text(problem: &Problem, t: &Texts) -> String {
-    let words = problem.complaints().first().map_or(problem.detail(), |one| one.message.as_str());
-    localized(t.lang(), words).into_owned()
+    let message = problem.complaints().first().map_or(problem.detail(), |one| one.message.as_str());
+    localized(t.lang(), message).into_owned()
 }
 
 fn kind_name(word: &str, t: &Texts) -> &'static str {
@@ -384,8 +384,9 @@ fn range_text(from: Timestamp, to: Timestamp) -> String {
 fn shown_row(row: &Row, (by, period): (GroupBy, Period), t: &Texts) -> ShownRow {
     let quantile =
         |sketch: &Sketch, per_mille| sketch.quantile(per_mille).map_or("–".to_owned(), |one| length_text(one, t));
-    let at =
-        row.at.to_utc().map(|at| at.format(if period == Period::Month { "%Y-%m" } else { "%Y-%m-%d" }).to_string());
+    let period_start = row.at.to_utc().map(|period_start| {
+        period_start.format(if period == Period::Month { "%Y-%m" } else { "%Y-%m-%d" }).to_string()
+    });
     let href = match by {
         GroupBy::Job => Some(format!("/jobs/{}", row.name)),
         GroupBy::App => Some(format!("/jobs?{}", query_pair("q", &format!("app:{}", row.name)))),
@@ -395,7 +396,7 @@ fn shown_row(row: &Row, (by, period): (GroupBy, Period), t: &Texts) -> ShownRow 
         name: row.name.clone(),
         href,
         app: row.app.clone(),
-        at: at.unwrap_or_default(),
+        at: period_start.unwrap_or_default(),
         runs: row.verdicts.total(),
         failed: row.verdicts.failure_count(),
         skipped: row.verdicts.skipped,
@@ -432,12 +433,12 @@ fn percent_text(per_mille: Option<u32>) -> String {
 
 /// The report as an API request and as a command.
 fn report_code(namespace: &str, query: &ReportQuery) -> AsCode {
-    let at = |at: Option<Timestamp>| at.map(|at| at.to_string());
+    let instant_text = |instant_text: Option<Timestamp>| instant_text.map(|instant_text| instant_text.to_string());
     let period = Some(query.period).filter(|period| *period != Period::Total).map(|period| period.as_str().to_owned());
     let parameters = [
         ("by", Some(query.by.as_str().to_owned())),
-        ("from", at(query.from)),
-        ("to", at(query.to)),
+        ("from", instant_text(query.from)),
+        ("to", instant_text(query.to)),
         ("period", period),
         ("app", query.app.clone()),
         ("label", query.label.clone()),

@@ -37,15 +37,15 @@ pub(super) fn localized_all(sentences: &[String], t: &Texts) -> Vec<String> {
 
 /// The instant of a trial, and the instant that the rule's time of day means. Both are shown on the clock of the rule's zone.
 fn evaluation_text(run: &DryRun, t: &Texts) -> String {
-    let at = |zone: &str, at| deadline::minute_text(zone, at).unwrap_or_default();
+    let minute_text = |zone: &str, minute_text| deadline::minute_text(zone, minute_text).unwrap_or_default();
     let Some(meant) = &run.deadline else {
         let zone = zones::clock_and_zone().1.name();
-        return t.alerts_evaluated(at(zone, run.at), zone);
+        return t.alerts_evaluated(minute_text(zone, run.at), zone);
     };
     let zone = meant.zone.as_str();
-    let counts = t.alerts_evaluated_from(at(zone, run.at), at(zone, meant.counts_from), zone);
+    let counts = t.alerts_evaluated_from(minute_text(zone, run.at), minute_text(zone, meant.counts_from), zone);
     match meant.next {
-        Some(next) => format!("{counts} {}", t.alerts_evaluated_next(at(zone, next))),
+        Some(next) => format!("{counts} {}", t.alerts_evaluated_next(minute_text(zone, next))),
         None => counts,
     }
 }

@@ -245,15 +245,15 @@ fn run_steps(run: &Run, now: Timestamp, t: &'static Texts) -> Vec<Step> {
         (t.step_started.to_owned(), run.started_at, if run.started_at.is_some() { "done" } else { "ahead" }),
         (t.step_finished.to_owned(), run.finished_at.filter(|_| is_over), end_class),
     ];
-    let mut before = None::<Timestamp>;
+    let mut previous_at = None::<Timestamp>;
     let mut steps = Vec::new();
     for (place, (name, at, class)) in points.into_iter().enumerate() {
         // Leaves out a due instant that equals the planned one, and the start of a run that ended without having started.
         if at.is_none() && (place == 1 || (place == 2 && is_over)) {
             continue;
         }
-        let delta = at.zip(before).map(|(at, before)| format!("+{}", length_text(at.since(before), t)));
-        before = at.or(before);
+        let delta = at.zip(previous_at).map(|(at, previous_at)| format!("+{}", length_text(at.since(previous_at), t)));
+        previous_at = at.or(previous_at);
         steps.push(Step { name, at: at.map(|at| Moment::new(at, now, t)), delta, class });
     }
     steps

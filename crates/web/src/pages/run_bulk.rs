@@ -91,20 +91,21 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         let message = format!("{} runs; at most {BULK_RUN_COUNT_MAX} at once", ids.len());
         return Err(refuse_value("/run", message));
     }
-    let after = fields.get("after").parse::<RunId>().ok();
+    let after_id = fields.get("after").parse::<RunId>().ok();
     let selection = match is_all {
         true => {
             let filter = Filter::parse(&filter, Scope::Runs).map_err(|error| run_filter::filter_problem(&error))?;
             let zone = zones::clock_and_zone().1;
             let search = run_filter::build_search(&page.call, &filter, RunOrder::Newest, zone).await?;
-            RunSelection::Matching(Box::new(search), after)
+            RunSelection::Matching(Box::new(search), after_id)
         }
         false => RunSelection::Ids(ids.clone()),
     };
-    let SelectedRuns { runs, left_out, has_more, after: next } = select_runs(&page.call, action, selection).await?;
+    let SelectedRuns { runs, left_out, has_more, after: next_after } =
+        select_runs(&page.call, action, selection).await?;
     // The confirmation names the runs that were shown, since other runs may match by now, and the run after which the rest begins.
     let has_more = has_more || !fields.get("more").is_empty();
-    let next = next.or_else(|| fields.get("rest").parse().ok());
+    let next_after = next_after.or_else(|| fields.get("rest").parse().ok());
     let ids: Vec<RunId> = if is_all { runs.iter().map(|run| run.id).collect() } else { ids };
     let expected = fields.get("expected").parse::<usize>().ok();
     // If more runs match than were counted, nothing is changed: the page shows the new count and asks again.
@@ -148,8 +149,8 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         count,
         left_out,
         has_more,
-        after,
-        next,
+        after: after_id,
+        next: next_after,
         max: BULK_RUN_COUNT_MAX,
         ids,
         filter,

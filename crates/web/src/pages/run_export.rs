@@ -150,7 +150,9 @@ fn file_response(text: String, kind: &'static str, name: &str) -> Response {
 }
 
 fn csv_line(job: &str, run: &Run) -> String {
-    let at = |at: Option<rondel_core::Timestamp>| at.map(|at| at.to_string()).unwrap_or_default();
+    let instant_text = |instant_text: Option<rondel_core::Timestamp>| {
+        instant_text.map(|instant_text| instant_text.to_string()).unwrap_or_default()
+    };
     let duration_ms = run.started_at.zip(run.finished_at).map(|(start, end)| end.since(start).as_millis().to_string());
     let lateness_ms = lateness(run).map(|lateness_ms| lateness_ms.as_millis().to_string());
     let cells = [
@@ -159,8 +161,8 @@ fn csv_line(job: &str, run: &Run) -> String {
         run.shown_status().to_string(),
         run.fire_at.to_string(),
         run.due_at.to_string(),
-        at(run.started_at),
-        at(run.finished_at),
+        instant_text(run.started_at),
+        instant_text(run.finished_at),
         duration_ms.unwrap_or_default(),
         lateness_ms.unwrap_or_default(),
         run.attempt.to_string(),

@@ -21,13 +21,13 @@ pub(crate) fn split_at_runs(sentence: &str) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let (mut begin, mut at) = (0, 0);
     while let Some(start) = sentence[at..].find(|c: char| c.is_ascii_digit()).map(|offset| at + offset) {
-        let end = sentence[start..].find(|c: char| !c.is_ascii_digit()).map_or(sentence.len(), |len| start + len);
-        if let Some(run) = named_run(&sentence[..start], &sentence[start..end]) {
+        let end_index = sentence[start..].find(|c: char| !c.is_ascii_digit()).map_or(sentence.len(), |len| start + len);
+        if let Some(run) = named_run(&sentence[..start], &sentence[start..end_index]) {
             pieces.push(Piece { text: sentence[begin..start].to_owned(), run: None });
-            pieces.push(Piece { text: sentence[start..end].to_owned(), run: Some(run) });
-            begin = end;
+            pieces.push(Piece { text: sentence[start..end_index].to_owned(), run: Some(run) });
+            begin = end_index;
         }
-        at = end;
+        at = end_index;
     }
     pieces.push(Piece { text: sentence[begin..].to_owned(), run: None });
     pieces.retain(|piece| !piece.text.is_empty());

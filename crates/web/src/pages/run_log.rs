@@ -144,30 +144,31 @@ pub(super) async fn log_card(page: &Page<RunPageQuery>, run: &Run, attempt: i32)
     let query = page.query();
     let line_url = format!("/runs/{}?attempt={attempt}", run.id);
     let is_search = !query.search.text.is_empty();
-    let part = if is_search {
+    let log_part = if is_search {
         let window = Window { from: Position::before_first_line(attempt), limit: AROUND_COUNT };
-        let mut part = read_part(page, run, LinesToRead::At(window), &query.search.line_filter).await?;
-        part.line_url = line_url;
-        part
+        let mut log_part = read_part(page, run, LinesToRead::At(window), &query.search.line_filter).await?;
+        log_part.line_url = line_url;
+        log_part
     } else {
         let extent = Extent::read(page.engine().store(), run, attempt, page.engine().now()).await?;
         let (seek, limit) = match query.line {
             Some(line) => (Seek::Around(line), AROUND_COUNT),
             None => (Seek::Tail(FIRST_COUNT as u64), FIRST_COUNT),
         };
-        let part = read_part(page, run, LinesToRead::At(extent.window(seek, limit)), &LineFilter::default()).await?;
-        LogPart { total: extent.line_count.max(part.last), ..part }
+        let log_part =
+            read_part(page, run, LinesToRead::At(extent.window(seek, limit)), &LineFilter::default()).await?;
+        LogPart { total: extent.line_count.max(log_part.last), ..log_part }
     };
     let half = AROUND_COUNT as u64 / 2;
     let t = page.t;
     Ok(LogCard {
         levels: [("error", t.log_error), ("warn", t.log_warn), ("info", t.log_info), ("debug", t.log_debug)],
         attempt,
-        note: empty_log_note(page, run, attempt, &part, is_search).await?,
-        earlier: (!is_search && part.first > 1).then(|| part.first.saturating_sub(half).max(1)),
-        later: (!is_search && part.last < part.total).then(|| (part.last + half).min(part.total)),
+        note: empty_log_note(page, run, attempt, &log_part, is_search).await?,
+        earlier: (!is_search && log_part.first > 1).then(|| log_part.first.saturating_sub(half).max(1)),
+        later: (!is_search && log_part.last < log_part.total).then(|| (log_part.last + half).min(log_part.total)),
         search: query.search.text.clone(),
-        part,
+        part: log_part,
     })
 }
 
@@ -180,19 +181,19 @@ pub(super) async fn window(page: Page<LogWindow>, path: Named<path::Run>) -> Res
     let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
     let (place, total) = match &query.after {
         Some(cursor) => {
-            let from = listing(&run).position::<Position>(cursor)?;
-            if !from.is_plausible(run.attempt) {
+            let position = listing(&run).position::<Position>(cursor)?;
+            if !position.is_plausible(run.attempt) {
                 return Err(invalid_cursor("belongs to another attempt"));
             }
-            (LinesToRead::New(Window { from, limit }), 0)
+            (LinesToRead::New(Window { from: position, limit }), 0)
         }
         None => {
             let extent = Extent::read(page.engine().store(), &run, attempt, page.engine().now()).await?;
             (LinesToRead::At(extent.window(query.seek.unwrap_or(Seek::From(1)), limit)), extent.line_count)
         }
     };
-    let part = read_part(&page, &run, place, &LineFilter::default()).await?;
-    html(StatusCode::OK, &LogPart { total: total.max(part.last), ..part })
+    let log_part = read_part(&page, &run, place, &LineFilter::default()).await?;
+    html(StatusCode::OK, &LogPart { total: total.max(log_part.last), ..log_part })
 }
 
 /// Counts and searches lines, for the script.
@@ -245,11 +246,11 @@ async fn read_part<Q>(
     let log_page = lines::read(page.engine().store(), run, part, now).await?;
     // A run that has ended can have more last lines than fit into one part.
     let poll_cursor = (!is_settled || (is_new && !log_page.is_drained)).then(|| listing(run).cursor(log_page.position));
-    let first = log_page.lines.first().map_or(from.line_count() + 1, |line| line.seq);
-    let last = log_page.lines.last().map_or(from.line_count(), |line| line.seq);
+    let first_seq = log_page.lines.first().map_or(from.line_count() + 1, |line| line.seq);
+    let last_seq = log_page.lines.last().map_or(from.line_count(), |line| line.seq);
     let (_, zone) = zones::clock_and_zone();
     let lines = log_page.lines.into_iter().map(|line| LogLine::new(&line, zone, page.t)).collect();
-    Ok(LogPart { lines, line_url: String::new(), first, last, total: last, poll_cursor })
+    Ok(LogPart { lines, line_url: String::new(), first: first_seq, last: last_seq, total: last_seq, poll_cursor })
 }
 
 impl LogLine {

@@ -76,9 +76,9 @@ impl Neighbours {
             earlier = broadcasts_before(page, run).await?;
         }
         page.call.conceal(&mut earlier).await?;
-        let next = store.next_fire_after(run).await?;
-        let next = next.filter(|next| {
-            page.call.check(Some(next.app), || Problem::new(crate::problem::Code::RunNotFound, "")).is_ok()
+        let next_broadcast = store.next_fire_after(run).await?;
+        let next_broadcast = next_broadcast.filter(|next_broadcast| {
+            page.call.check(Some(next_broadcast.app), || Problem::new(crate::problem::Code::RunNotFound, "")).is_ok()
         });
         let neighbour = |one: &Run| Neighbour { id: one.id.to_string(), at: Moment::new(one.fire_at, now, page.t) };
         let good = earlier.iter().find(|one| one.status == RunStatus::Succeeded).cloned();
@@ -86,15 +86,15 @@ impl Neighbours {
             Some(good) => Some(Comparison::read(page, run, good.for_reader()).await?),
             None => None,
         };
-        Ok(Self { older: earlier.first().map(neighbour), newer: next.as_ref().map(neighbour), comparison })
+        Ok(Self { older: earlier.first().map(neighbour), newer: next_broadcast.as_ref().map(neighbour), comparison })
     }
 }
 
 /// The broadcasts of a job before one of its runs, the newest first. Used if the shards of a single broadcast fill a page of runs.
 async fn broadcasts_before<Q>(page: &Page<Q>, run: &Run) -> Result<Vec<Run>, Problem> {
     let store = page.engine().store();
-    let end = run.fire_at + Duration::from_millis(1);
-    let marks = store.chart_runs(&[run.job], Timestamp::EPOCH, end, BROADCAST_COUNT).await?;
+    let after_fire = run.fire_at + Duration::from_millis(1);
+    let marks = store.chart_runs(&[run.job], Timestamp::EPOCH, after_fire, BROADCAST_COUNT).await?;
     let ids: Vec<RunId> = marks.iter().filter(|mark| page.call.may_view(mark.app)).map(|mark| mark.id).collect();
     let mut runs = store.runs(&ids).await?;
     runs.retain(|one| one.is_root() && (one.fire_at, one.cause) < (run.fire_at, run.cause));

@@ -74,9 +74,9 @@ struct Scale {
 impl Scale {
     /// The position of an instant, in thousandths of the width.
     fn place(&self, at: Timestamp) -> u64 {
-        let length = self.to.since(self.from).as_micros().max(1);
-        let part = at.since(self.from).as_micros().min(length);
-        u64::try_from(part * 1000 / length).unwrap_or(1000)
+        let total = self.to.since(self.from).as_micros().max(1);
+        let elapsed = at.since(self.from).as_micros().min(total);
+        u64::try_from(elapsed * 1000 / total).unwrap_or(1000)
     }
 
     fn bar(&self, (start, end): (Timestamp, Timestamp), class: &'static str, title: String) -> TimelineBar {
@@ -134,13 +134,13 @@ impl RunTimeline {
 
 /// The marks of the axis, labelled with the time since its beginning.
 fn ticks(scale: Scale, t: &Texts) -> Vec<Tick> {
-    let length = scale.to.since(scale.from);
+    let total = scale.to.since(scale.from);
     let tick = |part: u64| {
         let share = u32::try_from(part).unwrap_or(0);
         let label = if part == 0 {
             "0".to_owned()
         } else {
-            length_text(length * share / u32::try_from(TICK_COUNT).unwrap_or(1), t)
+            length_text(total * share / u32::try_from(TICK_COUNT).unwrap_or(1), t)
         };
         let anchor = match part {
             0 => "start",
@@ -154,7 +154,7 @@ fn ticks(scale: Scale, t: &Texts) -> Vec<Tick> {
 
 fn queue_row(run: &Run, (until, queued): (Timestamp, Duration), scale: Scale, t: &'static Texts) -> TimelineRow {
     let mut bars = vec![scale.bar((scale.from.max(run.fire_at), until), "queued", t.way_queued.to_owned())];
-    let mut parts = Vec::new();
+    let mut wait_texts = Vec::new();
     let trace = run.trace.as_deref().filter(|_| run.attempt == 1);
     if let Some(trace) = trace.and_then(|trace| serde_json::from_str::<Trace>(trace).ok()) {
         let waits = trace.waits();
@@ -164,25 +164,25 @@ fn queue_row(run: &Run, (until, queued): (Timestamp, Duration), scale: Scale, t:
         });
         let waits = [("turn", t.run_waited_turn, waits.turn), ("turn", t.run_waited_executor, waits.executor)];
         // The waits follow one another. The time in the queue that then remains is spent on sending the run to its executor.
-        let mut at = run.fire_at;
+        let mut part_start = run.fire_at;
         for (class, name, wait) in server.into_iter().chain(waits) {
             if wait.is_zero() {
                 continue;
             }
             let text = format!("{name} {}", length_text(wait, t));
-            let end = (at + wait).min(until);
-            if at >= scale.from {
-                bars.push(scale.bar((at, end), class, text.clone()));
+            let end = (part_start + wait).min(until);
+            if part_start >= scale.from {
+                bars.push(scale.bar((part_start, end), class, text.clone()));
             }
-            at = end;
-            parts.push(text);
+            part_start = end;
+            wait_texts.push(text);
         }
     }
     TimelineRow {
         label: t.way_queued.to_owned(),
         href: None,
         status: None,
-        sub: parts.join(" · "),
+        sub: wait_texts.join(" · "),
         bars,
         length: length_text(queued, t),
     }
@@ -190,13 +190,13 @@ fn queue_row(run: &Run, (until, queued): (Timestamp, Duration), scale: Scale, t:
 
 fn attempt_rows(run: &Run, drawn: &[DrawnAttempt<'_>], scale: Scale, t: &'static Texts) -> Vec<TimelineRow> {
     let mut rows = Vec::new();
-    let mut before = None::<Timestamp>;
+    let mut previous_end = None::<Timestamp>;
     for drawn_attempt in drawn {
         let (start, end) = (drawn_attempt.start, drawn_attempt.end);
         let status = Status::new(drawn_attempt.attempt.status, t);
         let mut bars = Vec::new();
         let mut sub = drawn_attempt.attempt.executor.clone().unwrap_or_default();
-        if let Some(last) = before {
+        if let Some(last) = previous_end {
             let waited = t.way_backoff(length_text(start.since(last), t));
             bars.push(scale.bar((last, start), "pause", waited.clone()));
             sub = if sub.is_empty() { waited } else { format!("{sub} · {waited}") };
@@ -213,7 +213,7 @@ fn attempt_rows(run: &Run, drawn: &[DrawnAttempt<'_>], scale: Scale, t: &'static
             (run.attempt > 1).then(|| format!("/runs/{}?attempt={}#log-title", run.id, drawn_attempt.attempt.attempt));
         let length = length_of_attempt.unwrap_or_default();
         rows.push(TimelineRow { label, href, status: Some(status), sub, bars, length });
-        before = Some(end);
+        previous_end = Some(end);
     }
     rows
 }

@@ -110,13 +110,13 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
     let text = filter.as_ref().map(ToString::to_string).unwrap_or_default();
     let namespace = page.call.namespace.id;
     let listing = Listing::new("runs page", (namespace, &text, query.order));
-    let place = query.cursor.as_deref().map(|cursor| listing.position::<RunPosition>(cursor)).transpose()?;
+    let position = query.cursor.as_deref().map(|cursor| listing.position::<RunPosition>(cursor)).transpose()?;
     let searched = match &filter {
         Some(filter) => {
             let mut search =
                 run_filter::build_search(&page.call, filter, query.order, zones::clock_and_zone().1).await?;
-            if let Some(place) = place {
-                place.apply(&mut search);
+            if let Some(position) = position {
+                position.apply(&mut search);
             }
             run_filter::read_page(&page.call, search, LIMIT).await?
         }
@@ -124,11 +124,11 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
     };
     let now = page.engine().now();
     let other_parameters = query.other_parameters();
-    let at = |place: RunPosition| {
-        let cursor = listing.cursor(place);
+    let page_url = |position: RunPosition| {
+        let cursor = listing.cursor(position);
         list_url("/runs", &text, &[other_parameters.clone(), vec![("cursor", cursor)]].concat())
     };
-    let (previous, next) = (searched.before.map(at), searched.after.map(at));
+    let (previous, next) = (searched.before.map(page_url), searched.after.map(page_url));
     let parts = Parts::read(&page.call, searched.runs.iter()).await?;
     let rows = with_job_names(&page.call, searched.runs).await?;
     let rows = rows.into_iter().map(|(job, run)| RunLine::new(&run, job, parts.of(&run), now, t)).collect();
@@ -145,11 +145,11 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
         sorts: [sort(RunOrder::Newest, ""), sort(RunOrder::Longest, "longest"), sort(RunOrder::Latest, "latest")],
         here: page.here().to_owned(),
         rows,
-        is_live: place.is_none() && query.order == RunOrder::Newest && status == StatusCode::OK,
+        is_live: position.is_none() && query.order == RunOrder::Newest && status == StatusCode::OK,
         previous,
         next,
         first: list_url("/runs", &text, &other_parameters),
-        is_first: place.is_none(),
+        is_first: position.is_none(),
         notes: list_notes(&page, filter.as_ref(), searched.searched_to).await?,
         no_bulk: page
             .call
@@ -208,7 +208,7 @@ async fn list_notes(
                 t.runs_job_deleted(&name.0, words::instant_text(zones::clock_and_zone().1, job.deleted_at))
             }));
     }
-    let at = |at: Timestamp| words::instant_text(zones::clock_and_zone().1, at);
-    notes.extend(searched_to.map(|to| t.runs_searched_to(rondel_store::ledger::SEARCHED_COUNT_MAX, at(to))));
+    let instant_text = |instant_text: Timestamp| words::instant_text(zones::clock_and_zone().1, instant_text);
+    notes.extend(searched_to.map(|to| t.runs_searched_to(rondel_store::ledger::SEARCHED_COUNT_MAX, instant_text(to))));
     Ok(notes)
 }

@@ -126,8 +126,9 @@ pub(super) async fn save(
         let state = PageState { conflict: Some(record.newest.version), ..PageState::default() };
         return render_page(&page, StatusCode::CONFLICT, &record, form, state).await;
     };
-    let place = (record.namespace, name.as_str());
-    let saved = scripts::save(page.engine(), place, &form.spec(), Some(seen), page.call.caller.name()).await;
+    let namespace_and_name = (record.namespace, name.as_str());
+    let saved =
+        scripts::save(page.engine(), namespace_and_name, &form.spec(), Some(seen), page.call.caller.name()).await;
     let problem = match saved.map_err(Problem::from) {
         Ok(saved) => {
             page.call.note.changed_to(&audit_view(&saved.record));

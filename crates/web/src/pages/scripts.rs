@@ -86,16 +86,16 @@ async fn render_page<Q>(
 ) -> Result<Response, Problem> {
     let (namespace, now) = (page.call.namespace.id, page.engine().now());
     let listing = Listing::new("scripts page", namespace);
-    let after = listing.name_after(cursor, name::check)?;
-    let mut records = page.engine().store().scripts(namespace, after.as_deref(), LIMIT + 1).await?;
-    let next = cut_to_page(&mut records, LIMIT)
+    let after_name = listing.name_after(cursor, name::check)?;
+    let mut records = page.engine().store().scripts(namespace, after_name.as_deref(), LIMIT + 1).await?;
+    let next_url = cut_to_page(&mut records, LIMIT)
         .map(|last| format!("/scripts?{}", query_pair("cursor", &listing.cursor(&last.name))));
     let template = ScriptsPage {
         shell: page.shell(Nav::Scripts),
         t: page.t,
         missing: page.missing(None),
         rows: records.into_iter().map(|record| row(record, now, page.t)).collect(),
-        next,
+        next: next_url,
         is_first: cursor.is_none(),
         form,
         errors,

@@ -71,12 +71,12 @@ impl Sentence {
             let (number, after) = after.split_once('}')?;
             let index = number.parse::<usize>().ok()?.checked_sub(1)?;
             let (value, is_part) = (*values.get(index)?, *self.gaps.get(index)?);
-            let part = if is_part { to_chinese(value, true, depth.checked_sub(1)?) } else { None };
-            if part.is_none() && is_part && self.is_part {
+            let translated_part = if is_part { to_chinese(value, true, depth.checked_sub(1)?) } else { None };
+            if translated_part.is_none() && is_part && self.is_part {
                 return None;
             }
             chinese_text.push_str(before);
-            chinese_text.push_str(part.as_deref().unwrap_or(value));
+            chinese_text.push_str(translated_part.as_deref().unwrap_or(value));
             remaining = after;
         }
         chinese_text.push_str(remaining);

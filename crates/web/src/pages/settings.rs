@@ -107,9 +107,9 @@ pub(super) async fn tokens(call: PageCall<CursorQuery>, prefs: Prefs) -> Result<
     let (t, now) = (shell.t, call.engine().now());
     let listing = Listing::new("settings tokens", call.caller.account);
     let cursor = call.query.0.0.as_deref();
-    let after = listing.id_after(cursor, TokenId::get)?;
+    let after_id = listing.id_after(cursor, TokenId::get)?;
     let is_first = cursor.is_none();
-    let mut records = manageable_tokens(&call, true, after, LIMIT).await?;
+    let mut records = manageable_tokens(&call, true, after_id, LIMIT).await?;
     let next = cut_to_page(&mut records, LIMIT);
     let next = next.map(|last| format!("/settings/tokens?{}", query_pair("cursor", &listing.cursor(last.id))));
     let token_texts = tokens_json(&call, &records).await?;

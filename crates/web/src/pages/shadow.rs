@@ -80,7 +80,7 @@ pub(super) async fn page(page: Page<ShadowReportQuery>) -> Result<Response, Prob
         Err(problem) => error = Some(error_text(&problem, t)),
     }
     let span = shadow_report.as_ref().and_then(|report| report.span);
-    let next = shadow_report.as_ref().and_then(|report| report.next.as_deref());
+    let next_job = shadow_report.as_ref().and_then(|report| report.next.as_deref());
     let template = ShadowPage {
         shell: page.shell(Nav::Reports),
         t,
@@ -88,7 +88,7 @@ pub(super) async fn page(page: Page<ShadowReportQuery>) -> Result<Response, Prob
         job: job.unwrap_or_default(),
         error,
         observed: span.map(|span| (Moment::new(span.first_at, now, t), Moment::new(span.last_at, now, t))),
-        next: next
+        next: next_job
             .map(|after| format!("/shadow?{}&{}", query_pair("source", &query.source), query_pair("cursor", after))),
         rows: shadow_report.into_iter().flat_map(|report| report.rows).map(|row| to_day_row(row, &page)).collect(),
     };

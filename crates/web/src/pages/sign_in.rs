@@ -104,9 +104,9 @@ pub(super) async fn page(
     browser: Browser,
 ) -> Result<Response, Problem> {
     let mut reader = Reader::new(&uri);
-    let (token, next, _) = (reader.single("token"), reader.single("next"), reader.single("lang"));
+    let (token, next_path, _) = (reader.single("token"), reader.single("next"), reader.single("lang"));
     reader.finish()?;
-    let next = next.as_deref().and_then(own_path);
+    let next_path = next_path.as_deref().and_then(own_path);
     let (store, now) = (web.engine.store(), web.engine.now());
     if let Some(token) = &token
         && !sign_in::is_link_valid(store, token, LinkPurpose::SignIn, now).await?
@@ -114,19 +114,20 @@ pub(super) async fn page(
         return Err(spent_link_problem());
     }
     if token.is_none() && caller_of_session(&web, browser.cookie.as_deref(), browser.client.address).await?.is_some() {
-        return Ok(to(next.unwrap_or("/")));
+        return Ok(to(next_path.unwrap_or("/")));
     }
-    let was_sent_here = next.is_some() && token.is_none();
-    let page_url = match (&token, next) {
+    let was_sent_here = next_path.is_some() && token.is_none();
+    let page_url = match (&token, next_path) {
         (Some(token), _) => format!("/sign-in?{}", query_pair("token", token)),
-        (None, Some(next)) => format!("/sign-in?{}", query_pair("next", next)),
+        (None, Some(next_path)) => format!("/sign-in?{}", query_pair("next", next_path)),
         (None, None) => "/sign-in".to_owned(),
     };
     let shell = Shell::new(prefs, Nav::None, None, &page_url);
-    let (t, next, name) = (shell.t, next.unwrap_or("/").to_owned(), String::new());
-    let oidc = oidc_link(&web, &next);
+    let (t, next_path, name) = (shell.t, next_path.unwrap_or("/").to_owned(), String::new());
+    let oidc = oidc_link(&web, &next_path);
     let needs_first_account = !store.has_admin_account().await?;
-    let page = SignInPage { shell, t, token, next, was_sent_here, name, error: None, needs_first_account, oidc };
+    let page =
+        SignInPage { shell, t, token, next: next_path, was_sent_here, name, error: None, needs_first_account, oidc };
     html(if was_sent_here { StatusCode::UNAUTHORIZED } else { StatusCode::OK }, &page)
 }
 
@@ -142,7 +143,7 @@ pub(super) async fn submit_sign_in(
     fields: Fields,
 ) -> Result<Response, Problem> {
     browser.check_origin(&web)?;
-    let next = own_path(fields.get("next")).unwrap_or("/");
+    let next_path = own_path(fields.get("next")).unwrap_or("/");
     if !fields.get("token").is_empty() {
         let link = check_link(&web, &browser, fields.get("token")).await?;
         let whose = SignInOwner::of_link(&link).ok_or_else(spent_link_problem)?;
@@ -153,7 +154,7 @@ pub(super) async fn submit_sign_in(
             return Err(Problem::new(Code::Forbidden, Refusal::Disabled(name).to_string()));
         }
         record_sign_in(&web, &browser, &name).await?;
-        return begin_session(&web, &browser, whose, next).await;
+        return begin_session(&web, &browser, whose, next_path).await;
     }
     let (name, password) = (fields.get("name"), fields.raw("password"));
     let (store, now) = (web.engine.store(), web.engine.now());
@@ -163,11 +164,11 @@ pub(super) async fn submit_sign_in(
             record_sign_in(&web, &browser, &account.name).await?;
             let (id, at) = (web.engine.new_id(), web.engine.now());
             match sign_in::begin_by_password(store, id, &account, &browser.client, at).await? {
-                Some(cookie) => finish_sign_in(&web, &browser, &cookie, next).await,
-                None => show_wrong_password(&web, prefs, &browser, (name, next)).await,
+                Some(cookie) => finish_sign_in(&web, &browser, &cookie, next_path).await,
+                None => show_wrong_password(&web, prefs, &browser, (name, next_path)).await,
             }
         }
-        SignIn::Wrong => show_wrong_password(&web, prefs, &browser, (name, next)).await,
+        SignIn::Wrong => show_wrong_password(&web, prefs, &browser, (name, next_path)).await,
         SignIn::Blocked(until) => Err(too_many_attempts(until, now)),
     }
 }

@@ -156,8 +156,8 @@ impl Texts {
     }
 
     pub(crate) fn route(&self, route: Route) -> &'static str {
-        let words = self.routes().into_iter().find(|(one, _)| *one == route).map(|(_, words)| words);
-        words.unwrap_or(route.as_str())
+        let route_text = self.routes().into_iter().find(|(one, _)| *one == route).map(|(_, route_text)| route_text);
+        route_text.unwrap_or(route.as_str())
     }
 
     /// The label of an incident's count. A group counts its subjects, however often each of them fails.

@@ -59,8 +59,8 @@ pub(crate) struct TimelineQuery {
 impl FromQuery for TimelineQuery {
     fn from_query(reader: &mut Reader) -> Self {
         let zoom = |word: &str| {
-            let place = ZOOMS.iter().position(|(name, _)| *name == word);
-            place.ok_or_else(|| format!("{word:?} is none of {}", ZOOMS.map(|(name, _)| name).join(", ")))
+            let zoom_index = ZOOMS.iter().position(|(name, _)| *name == word);
+            zoom_index.ok_or_else(|| format!("{word:?} is none of {}", ZOOMS.map(|(name, _)| name).join(", ")))
         };
         let many = |word: &str| match word {
             "" => Ok(false),
@@ -72,7 +72,7 @@ impl FromQuery for TimelineQuery {
             let is_known = (Timestamp::EPOCH..Timestamp::from_secs(7_258_118_400)).contains(&at);
             is_known.then_some(at).ok_or_else(|| format!("{at} is outside the years 1970 to 2199"))
         };
-        let part = |text: &str| {
+        let part_of_name = |text: &str| {
             let text = text.trim().to_ascii_lowercase();
             let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
             let is_fine = text.len() <= name::NAME_LEN_MAX && text.chars().all(is_plain);
@@ -84,7 +84,7 @@ impl FromQuery for TimelineQuery {
             by: reader.parsed("by", str::parse).unwrap_or_default(),
             zoom: reader.parsed("zoom", zoom).unwrap_or(ZOOM_DEFAULT),
             to: reader.parsed("to", instant),
-            contains: reader.parsed("q", part).unwrap_or_default(),
+            contains: reader.parsed("q", part_of_name).unwrap_or_default(),
             app: reader.single("app").filter(|app| !app.is_empty()),
             has_many: reader.parsed("lanes", many).unwrap_or_default(),
         }
@@ -191,8 +191,8 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
         contains: Some(query.contains.clone()).filter(|text| !text.is_empty()),
         lane_count: query.lane_count(),
     };
-    let end = Step::Day.floor(now) + DAY;
-    let week = BucketRange::new(Step::Hour, end - DAY * HEAT_DAYS, end);
+    let day_end = Step::Day.floor(now) + DAY;
+    let week = BucketRange::new(Step::Hour, day_end - DAY * HEAT_DAYS, day_end);
     let hours = series::namespace_verdicts(&page.call, week);
     let failures = RecentFailures::default();
     let (timeline, hours) = try_join(lanes::timeline(&page.call, &request, &failures), hours).await?;
@@ -362,16 +362,16 @@ pub(super) async fn ahead(page: Page) -> Result<Response, Problem> {
 
 fn ahead_bars(upcoming: &Forecast, scale: Scale, now: Timestamp, t: &'static Texts) -> Vec<AheadBar> {
     let most = upcoming.density.values().copied().max().unwrap_or(0).max(1);
-    let bar = |(at, count): (&Timestamp, &u64)| {
-        let (x, right) = (scale.x(*at), scale.x(*at + AHEAD_STEP));
+    let bar = |(quarter_start, count): (&Timestamp, &u64)| {
+        let (x, right) = (scale.x(*quarter_start), scale.x(*quarter_start + AHEAD_STEP));
         let height = (count * AHEAD_HEIGHT / most).max(2);
-        let at = Moment::new(*at, now, t);
+        let quarter_start = Moment::new(*quarter_start, now, t);
         AheadBar {
             x,
             width: right.saturating_sub(x).saturating_sub(16).clamp(16, WIDTH),
             y: AHEAD_HEIGHT - height,
             height,
-            title: format!("{} · {}", at.time.get(..5).unwrap_or_default(), t.lane_fires(count)),
+            title: format!("{} · {}", quarter_start.time.get(..5).unwrap_or_default(), t.lane_fires(count)),
         }
     };
     upcoming.density.iter().map(bar).collect()

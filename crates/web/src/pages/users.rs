@@ -95,8 +95,8 @@ fn query_of(call: &PageCall) -> String {
 /// The users on this page, and the URL of the next page.
 async fn read_page(call: &PageCall) -> Result<(Vec<UserJson>, Option<String>), Problem> {
     let listing = Listing::new("users page", ());
-    let after = listing.name_after(call.query.0.0.as_deref(), name::check_account)?;
-    let mut accounts = users::page(call, after.as_deref(), COUNT + 1).await?;
+    let after_name = listing.name_after(call.query.0.0.as_deref(), name::check_account)?;
+    let mut accounts = users::page(call, after_name.as_deref(), COUNT + 1).await?;
     let next = cut_to_page(&mut accounts, COUNT);
     let next = next.map(|last| format!("/users?{}", query_pair("cursor", &listing.cursor(&last.name))));
     Ok((accounts, next))
@@ -170,9 +170,9 @@ fn change_code(user: &UserJson) -> AsCode {
     let body = json!({"grants": user.grants, "disabled": user.disabled});
     let mut command = format!("user change {}", shell_quoted(&user.name));
     for grant in &user.grants {
-        let place = [&grant.namespace, &grant.app].into_iter().flatten().map(String::as_str).collect::<Vec<_>>();
-        let place = if place.is_empty() { String::new() } else { format!(":{}", place.join("/")) };
-        command.push_str(&format!(" --role {}", shell_quoted(&format!("{}{place}", grant.role))));
+        let scope_path = [&grant.namespace, &grant.app].into_iter().flatten().map(String::as_str).collect::<Vec<_>>();
+        let scope_path = if scope_path.is_empty() { String::new() } else { format!(":{}", scope_path.join("/")) };
+        command.push_str(&format!(" --role {}", shell_quoted(&format!("{}{scope_path}", grant.role))));
     }
     command.push_str(if user.disabled { " --disable" } else { " --enable" });
     AsCode::without_namespace(

@@ -88,8 +88,8 @@ pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path:
     let query = page.query();
     let to = query.to.unwrap_or(record.version);
     let from = query.from.unwrap_or_else(|| (to - 1).max(1));
-    let before = query.before.unwrap_or(i64::MAX);
-    let versions = versions_before(&page.call, record.id, before, COUNT + 1).await?;
+    let before_version = query.before.unwrap_or(i64::MAX);
+    let versions = versions_before(&page.call, record.id, before_version, COUNT + 1).await?;
     let older = (versions.len() > COUNT).then(|| versions[COUNT - 1].version);
     let now = page.engine().now();
     let rows = versions.iter().enumerate().take(COUNT).map(|(index, one)| VersionRow {
@@ -98,7 +98,7 @@ pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path:
         at: Moment::new(one.created_at, now, page.t),
         summary: versions
             .get(index + 1)
-            .map(|before| changes_summary(&diff::changes(&before.definition, &one.definition), page.t)),
+            .map(|before_version| changes_summary(&diff::changes(&before_version.definition, &one.definition), page.t)),
         is_from: one.version == from,
         is_to: one.version == to,
     });

@@ -199,8 +199,8 @@ async fn fill_in_answers(page: &Page<WhyQuery>, record: &JobRecord, template: &m
             1 => None,
             _ => Some(t.why_twice(zone.name())),
         };
-        for at in instants.into_iter().take(ANSWER_COUNT) {
-            answers.push(page.engine().why(record, at, visible_apps.as_deref()).await?);
+        for explained_instant in instants.into_iter().take(ANSWER_COUNT) {
+            answers.push(page.engine().why(record, explained_instant, visible_apps.as_deref()).await?);
         }
     }
     for why in &answers {
@@ -218,10 +218,14 @@ async fn fill_in_answers(page: &Page<WhyQuery>, record: &JobRecord, template: &m
         template.answers.push(Answer { incident, ..formatter.answer(why, run, executor) });
     }
     template.checks = checks(page, record).await?;
-    let at = answers.first().filter(|_| !template.at.is_empty()).map(|why| why.at.to_string());
+    let explained_instant = answers.first().filter(|_| !template.at.is_empty()).map(|why| why.at.to_string());
     let path = format!("/api/v1/jobs/{}/why", record.spec.name);
-    let path = at.as_ref().map_or_else(|| path.clone(), |at| format!("{path}?{}", query_pair("at", at)));
-    let flag = at.map(|at| format!(" --at {}", shell_quoted(&at))).unwrap_or_default();
+    let path = explained_instant
+        .as_ref()
+        .map_or_else(|| path.clone(), |explained_instant| format!("{path}?{}", query_pair("at", explained_instant)));
+    let flag = explained_instant
+        .map(|explained_instant| format!(" --at {}", shell_quoted(&explained_instant)))
+        .unwrap_or_default();
     let command = format!("why {}{flag}", record.spec.name);
     template.code = Some(page.code(("GET", &path), None, &command));
     Ok(true)
@@ -248,14 +252,14 @@ impl AnswerFormatter<'_> {
         let nothing = ("skipped", self.t.why_nothing_planned);
         let (class, word) = why.entry.as_ref().map_or(nothing, |entry| class_and_word(&entry.verdict, self.t));
         let sentences = sentences(&visible_text(why.sentence(self.t.lang())));
-        let mut parts = sentences.iter().map(|sentence| split_at_runs(sentence));
-        let verdict = parts.next().unwrap_or_default();
+        let mut linked_sentences = sentences.iter().map(|sentence| split_at_runs(sentence));
+        let verdict = linked_sentences.next().unwrap_or_default();
         Answer {
             when: self.when(why.at),
             class,
             word,
             verdict,
-            chain: parts.collect(),
+            chain: linked_sentences.collect(),
             run,
             executor,
             incident: None,
@@ -269,7 +273,7 @@ impl AnswerFormatter<'_> {
 /// may contain full stops.
 fn sentences(text: &str) -> Vec<String> {
     let mut sentences = Vec::new();
-    let mut begin = 0;
+    let mut start_index = 0;
     let ends = |at: usize, mark: char| {
         let following = &text[at + mark.len_utf8()..];
         match mark {
@@ -283,12 +287,12 @@ fn sentences(text: &str) -> Vec<String> {
     };
     for (at, mark) in text.char_indices() {
         if ends(at, mark) {
-            let end = at + mark.len_utf8();
-            sentences.push(text[begin..end].trim().to_owned());
-            begin = end;
+            let end_index = at + mark.len_utf8();
+            sentences.push(text[start_index..end_index].trim().to_owned());
+            start_index = end_index;
         }
     }
-    sentences.push(text[begin..].trim().to_owned());
+    sentences.push(text[start_index..].trim().to_owned());
     sentences.retain(|sentence| !sentence.is_empty());
     sentences
 }

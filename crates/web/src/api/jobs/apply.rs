@@ -295,12 +295,13 @@ fn audit_plan(call: &Call<ApplyQuery>, plan: &ApplyPlan) {
     noted.sort_by_key(|job| job.action == Action::Create);
     let omitted_count = noted.len().saturating_sub(NOTED_MAX);
     for job in noted.into_iter().take(NOTED_MAX) {
-        let from: BTreeMap<&str, _> = job.changes.iter().map(|one| (one.pointer.as_str(), &one.from)).collect();
-        let to: BTreeMap<&str, _> = job.changes.iter().map(|one| (one.pointer.as_str(), &one.to)).collect();
+        let values_before: BTreeMap<&str, _> =
+            job.changes.iter().map(|one| (one.pointer.as_str(), &one.from)).collect();
+        let values_after: BTreeMap<&str, _> = job.changes.iter().map(|one| (one.pointer.as_str(), &one.to)).collect();
         if let Some(version) = job.version {
-            before.insert(job.name.clone(), serde_json::json!({"version": version, "fields": from}));
+            before.insert(job.name.clone(), serde_json::json!({"version": version, "fields": values_before}));
         }
-        after.insert(job.name.clone(), serde_json::json!({"action": action_word(job.action), "fields": to}));
+        after.insert(job.name.clone(), serde_json::json!({"action": action_word(job.action), "fields": values_after}));
     }
     call.note.record_documents(before, after, omitted_count);
 }

@@ -120,9 +120,9 @@ async fn get(call: Call<ExportQuery>) -> Result<Response, Problem> {
         is_over: false,
     };
     // Reads the first page before the answer begins, so that a failure of the database is still answered with a problem.
-    let first = exporter.page().await?;
+    let first_page = exporter.page().await?;
     // The stream is fused because compression polls it once more after its end.
-    Ok(export_response(format, Body::from_stream(stream(exporter, first).fuse())))
+    Ok(export_response(format, Body::from_stream(stream(exporter, first_page).fuse())))
 }
 
 fn export_response(format: Format, body: Body) -> Response {

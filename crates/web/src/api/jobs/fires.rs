@@ -115,9 +115,13 @@ impl FromQuery for VersionsQuery {
 
 /// Parses an instant of the years 1970 to 2199.
 pub(crate) fn parse_instant(text: &str) -> Result<Timestamp, String> {
-    let at: Timestamp = text.parse().map_err(|error: rondel_core::TimeError| error.to_string())?;
-    let last = Timestamp::from_secs(7_258_118_400);
-    if (Timestamp::EPOCH..last).contains(&at) { Ok(at) } else { Err(format!("{at} is outside the years 1970 to 2199")) }
+    let instant: Timestamp = text.parse().map_err(|error: rondel_core::TimeError| error.to_string())?;
+    let latest = Timestamp::from_secs(7_258_118_400);
+    if (Timestamp::EPOCH..latest).contains(&instant) {
+        Ok(instant)
+    } else {
+        Err(format!("{instant} is outside the years 1970 to 2199"))
+    }
 }
 
 /// A fire, or several in a row with the same verdict.
@@ -234,9 +238,9 @@ async fn list(call: Call<FiresQuery>, Named(name, ..): Named<path::Job>) -> Resu
     let cursor = |next: Timestamp| listing.cursor((next.as_millis(), to.as_millis()));
     let mut page = PageBuilder::new(query.limit);
     for entry in history.entries {
-        let first = entry.first;
+        let first_fire = entry.first;
         if !page.add(&EntryJson::from(entry))? {
-            return page.answer(Some(cursor(first)));
+            return page.answer(Some(cursor(first_fire)));
         }
     }
     page.answer(history.next.filter(|next| *next <= to).map(cursor))
@@ -337,8 +341,10 @@ async fn versions(call: Call<VersionsQuery>, Named(name, ..): Named<path::Job>) 
     let record = find(&call, &name).await?;
     let listing = Listing::new("versions", record.id);
     // The last version of the previous page, and when it was saved.
-    let after = call.query.cursor.as_deref().map(|cursor| listing.position::<(i64, i64)>(cursor)).transpose()?;
-    let (before, to) = after.map_or((i64::MAX, Timestamp::MAX), |(version, at)| (version, Timestamp::from_millis(at)));
+    let after_version =
+        call.query.cursor.as_deref().map(|cursor| listing.position::<(i64, i64)>(cursor)).transpose()?;
+    let (before, to) =
+        after_version.map_or((i64::MAX, Timestamp::MAX), |(version, at)| (version, Timestamp::from_millis(at)));
     let (mut page, mut last) = (PageBuilder::new(call.query.limit), (before, to));
     let mut is_first = call.query.cursor.is_none();
     while let Some(count) = page.next_row_count() {
@@ -394,14 +400,14 @@ async fn versions_for_caller<Q>(
     let apps: BTreeSet<String> = found.iter().map(|version| version.spec.app.clone()).collect();
     let (hidden, guarded) = (call.hidden_apps(apps.clone()).await?, call.apps_without(Permission::Edit, apps).await?);
     let show = |version: VersionRecord| {
-        let place = (version.version, version.created_at);
+        let position = (version.version, version.created_at);
         if hidden.contains(&version.spec.app) {
-            return (place, None);
+            return (position, None);
         }
         let definition = serde_json::to_value(&version.spec).unwrap_or_default();
         let definition = if guarded.contains(&version.spec.app) { for_viewer(definition) } else { definition };
         let VersionRecord { version, author, created_at, .. } = version;
-        (place, Some(VersionJson { version, author, created_at, definition }))
+        (position, Some(VersionJson { version, author, created_at, definition }))
     };
     Ok(found.into_iter().map(show).collect())
 }

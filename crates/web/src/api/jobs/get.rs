@@ -32,8 +32,8 @@ pub(super) fn routes() -> Routes {
 
 async fn get(call: Call, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
-    let last = last_run(&call, &record).await?;
-    job_response(&call, StatusCode::OK, &record, Some(last)).await
+    let last_run_json = last_run(&call, &record).await?;
+    job_response(&call, StatusCode::OK, &record, Some(last_run_json)).await
 }
 
 /// The newest run that is due. For a broadcast it is the root row, which stands for all shards.

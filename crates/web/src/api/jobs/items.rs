@@ -171,8 +171,8 @@ async fn list(call: Call<ItemsQuery>, Named(name, ..): Named<path::Job>) -> Resu
     let view = pump_view::read_pump(&call, &record).await?.ok_or_else(|| no_pump_problem(&name))?;
     let ItemsQuery { states, limit, cursor } = &call.query;
     let listing = Listing::new("items", (record.id, states));
-    let after = cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
-    let matching_items = view.page(after.as_deref(), states, limit + 1);
+    let after_name = cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
+    let matching_items = view.page(after_name.as_deref(), states, limit + 1);
     let (items, next) = fill_page(&call, &record, &matching_items)?;
     let now = call.engine().now();
     let PumpView { root, groups, totals, .. } = &view;

@@ -69,13 +69,13 @@ async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
         true => None,
         false => Some(matching(&call, app, after_name.as_deref()).await?.into_iter()),
     };
-    let mut last = after_name;
+    let mut last_name = after_name;
     let mut page = PageBuilder::new(query.limit);
-    let cursor = |last: &Option<String>| last.as_ref().map(|name| listing.cursor(name));
+    let cursor = |last_name: &Option<String>| last_name.as_ref().map(|name| listing.cursor(name));
     while let Some(count) = page.next_row_count() {
         let (records, is_last) = match &mut matching_jobs {
             Some(matching_jobs) => next_matching(&call, matching_jobs, count).await?,
-            None => next_visible(&call, (app, last.clone()), count).await?,
+            None => next_visible(&call, (app, last_name.clone()), count).await?,
         };
         if records.is_empty() && is_last {
             return page.answer(None);
@@ -84,15 +84,15 @@ async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
         let states = job_states::job_states(call.engine(), &records).await?;
         for ((record, next), state) in records.iter().zip(fires).zip(states) {
             if !page.add(&JobJson::new(record, &call.namespace.name, (state, next)))? {
-                return page.answer(cursor(&last));
+                return page.answer(cursor(&last_name));
             }
-            last = Some(record.spec.name.clone());
+            last_name = Some(record.spec.name.clone());
         }
         if is_last {
             return page.answer(None);
         }
     }
-    page.answer(cursor(&last))
+    page.answer(cursor(&last_name))
 }
 
 /// The next `count` jobs after a name, and whether they are the last. They are read from the store, because the job board of a large

@@ -71,6 +71,6 @@ impl ListErrors {
 /// Splits a pointer that begins with the index of an item into this index and the pointer within the item.
 pub(super) fn split(pointer: &str) -> Option<(usize, &str)> {
     let without_slash = pointer.strip_prefix('/')?;
-    let end = without_slash.find('/').unwrap_or(without_slash.len());
-    Some((without_slash[..end].parse().ok()?, &without_slash[end..]))
+    let index_end = without_slash.find('/').unwrap_or(without_slash.len());
+    Some((without_slash[..index_end].parse().ok()?, &without_slash[index_end..]))
 }

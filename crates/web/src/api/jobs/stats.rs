@@ -98,7 +98,7 @@ pub(crate) async fn visible_from<Q>(
     if call.visible_apps().is_none() {
         return Ok(from);
     }
-    let end = to;
+    let version_end = to;
     // When the next newer version was saved; the loop reads versions from the newest to the oldest.
     let mut next_began_at = None;
     loop {
@@ -106,7 +106,7 @@ pub(crate) async fn visible_from<Q>(
         let hidden = call.hidden_apps(versions.iter().map(|version| version.spec.app.clone()).collect()).await?;
         for version in &versions {
             if hidden.contains(&version.spec.app) {
-                return Ok(next_began_at.map_or(end, |at: Timestamp| next_hour(at).max(from)));
+                return Ok(next_began_at.map_or(version_end, |at: Timestamp| next_hour(at).max(from)));
             }
             next_began_at = Some(version.created_at);
         }
@@ -116,7 +116,7 @@ pub(crate) async fn visible_from<Q>(
             Some(last) if last.created_at < to => to = last.created_at,
             // More versions than fit into one page were saved at the same instant, so earlier versions cannot be read. Their counts are
             // not shown.
-            _ => return Ok(next_began_at.map_or(end, next_hour).max(from)),
+            _ => return Ok(next_began_at.map_or(version_end, next_hour).max(from)),
         }
     }
 }

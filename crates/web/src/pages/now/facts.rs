@@ -154,9 +154,9 @@ async fn read_health<Q: Sync>(call: &Call<Q>, now: Timestamp) -> Result<Health, 
 async fn next_fire<Q>(call: &Call<Q>, now: Timestamp) -> Result<Option<Timestamp>, Problem> {
     for limit in [JOB_COUNT, COMING_JOB_COUNT_MAX] {
         let coming = call.engine().store().coming_jobs(call.namespace.id, now + LOOK_AHEAD, limit).await?;
-        let next = coming.iter().find(|job| call.may_view(job.app)).map(|job| job.next_fire_at);
-        if next.is_some() || coming.len() < usize::try_from(limit).unwrap_or(usize::MAX) {
-            return Ok(next);
+        let next_fire_at = coming.iter().find(|job| call.may_view(job.app)).map(|job| job.next_fire_at);
+        if next_fire_at.is_some() || coming.len() < usize::try_from(limit).unwrap_or(usize::MAX) {
+            return Ok(next_fire_at);
         }
     }
     Ok(None)

@@ -161,14 +161,14 @@ fn finding_row(finding: &Finding, now: Timestamp, t: &'static Texts) -> FindingR
             (node.clone(), "/executors".to_owned(), t.now_loop_fails(name, since(*at)))
         }
         Finding::Fails(failing) => {
-            let words = match (failing.succeeded_at, failing.streak) {
+            let sentence = match (failing.succeeded_at, failing.streak) {
                 (None, count) => t.now_never(count, since(failing.since)),
                 (Some(_), 1) => t.now_failed_once(since(failing.since)),
                 (Some(_), count) => t.now_fails(count, since(failing.since)),
             };
-            let words = [Some(words), failing.message.clone()].into_iter().flatten();
+            let sentence = [Some(sentence), failing.message.clone()].into_iter().flatten();
             let runs = query_pair("q", &format!("job:{} status:failed,timed_out,unknown", failing.job));
-            (failing.job.clone(), format!("/runs?{runs}"), words.collect::<Vec<_>>().join(" · "))
+            (failing.job.clone(), format!("/runs?{runs}"), sentence.collect::<Vec<_>>().join(" · "))
         }
         Finding::NoExecutor(without_executor) => {
             let text = match without_executor.is_offered {
