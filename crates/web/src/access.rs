@@ -150,14 +150,14 @@ async fn admit_and_handle(gate: &Gate, caller: &Caller, note: &AuditNote, reques
             Err(problem) => return problem.into_response(),
         },
     };
-    let (mut request, work) =
+    let (mut request, work_share) =
         match load::with_body_and_permits(web, request, (Some(caller.key()), gate.body_len_max())).await {
             Ok(arrived) => arrived,
             Err(problem) => return problem.into_response(),
         };
     // The permits are shared with the handler, which may continue after the client has disconnected.
-    let work = Arc::new(work);
-    request.extensions_mut().insert(Arc::clone(&work));
+    let work_share = Arc::new(work_share);
+    request.extensions_mut().insert(Arc::clone(&work_share));
     request.extensions_mut().insert(Admitted { caller: caller.clone(), needs: gate.permission, note: note.clone() });
     let response = if is_change {
         match context.begin(web, caller).await {
@@ -175,7 +175,7 @@ async fn admit_and_handle(gate: &Gate, caller: &Caller, note: &AuditNote, reques
         }
         response
     };
-    drop((work, turn));
+    drop((work_share, turn));
     shares::count_answer(web, caller.key(), is_change, response)
 }
 
@@ -274,11 +274,11 @@ pub(crate) fn unauthenticated_problem() -> Problem {
 /// The `Authorization` header, copied from the request before anything is awaited. A request with several such headers is refused:
 /// which of them counts would depend on the proxies in between.
 pub(crate) fn authorization(headers: &HeaderMap) -> Result<Option<String>, Problem> {
-    let mut values = headers.get_all(AUTHORIZATION).iter();
-    let first_value = values.next();
-    let more = values.count();
-    if more > 0 {
-        let detail = format!("Authorization was sent {} times; send it once", more + 1);
+    let mut header_values = headers.get_all(AUTHORIZATION).iter();
+    let first_value = header_values.next();
+    let further_count = header_values.count();
+    if further_count > 0 {
+        let detail = format!("Authorization was sent {} times; send it once", further_count + 1);
         return Err(Problem::new(Code::InvalidHeader, detail).without_instance());
     }
     Ok(first_value.and_then(|value| value.to_str().ok()).map(str::to_owned))

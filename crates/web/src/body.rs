@@ -217,8 +217,8 @@ async fn read_pieces(
     let (tally, size) = (&web.permits.body_bytes, web.config.limits.body_size);
     // Reserves the declared length in one step, since a growing buffer leaves holes of half its size in the heap. The operating system
     // provides the memory only as bytes arrive.
-    let room = declared.filter(|_| bound.caller.is_some()).unwrap_or_default();
-    let (mut bytes, mut shares, mut counted) = (BytesMut::with_capacity(room), Vec::new(), 0);
+    let reserved_len = declared.filter(|_| bound.caller.is_some()).unwrap_or_default();
+    let (mut bytes, mut shares, mut counted) = (BytesMut::with_capacity(reserved_len), Vec::new(), 0);
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
         let Ok(data) = frame.map_err(|_| interrupted_body())?.into_data() else { continue };
         if bytes.len() + data.len() > bound.len_max {

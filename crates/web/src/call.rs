@@ -122,10 +122,10 @@ impl<Q> Call<Q> {
     /// Checks that the caller has the route's permission on `app` or, without an app, on the namespace. A caller who may not even see the
     /// object gets `not_found`, the answer for an object that does not exist.
     pub(crate) fn check(&self, app: Option<AppId>, not_found: impl FnOnce() -> Problem) -> Result<(), Problem> {
-        let may = |permission| self.caller.rights.allow(permission, self.namespace.id, app);
-        if may(self.needs) {
+        let is_allowed = |permission| self.caller.rights.allow(permission, self.namespace.id, app);
+        if is_allowed(self.needs) {
             Ok(())
-        } else if may(Permission::View) {
+        } else if is_allowed(Permission::View) {
             Err(self.missing_role_problem(app))
         } else {
             self.note.mark_denied();
@@ -219,9 +219,9 @@ impl<Q> Call<Q> {
     /// The complaints for errors in definitions. `…` replaces the names of jobs that the caller may not see.
     pub(crate) async fn complaints(&self, errors: Vec<FieldError>) -> Result<Vec<Complaint>, Problem> {
         let names: Vec<String> = errors.iter().flat_map(|error| &error.jobs).cloned().collect();
-        let hidden = self.hidden_jobs(&names).await?;
+        let hidden_names = self.hidden_jobs(&names).await?;
         let complaint = |error: FieldError| {
-            let shown_name = |name: &String| if hidden.contains(name) { "…" } else { name.as_str() }.to_owned();
+            let shown_name = |name: &String| if hidden_names.contains(name) { "…" } else { name.as_str() }.to_owned();
             let shown_names = error.jobs.iter().map(shown_name).collect::<Vec<_>>().join(" -> ");
             let mut complaint = Complaint::from(error);
             if !shown_names.is_empty() {
@@ -243,18 +243,18 @@ impl<Q> Call<Q> {
         permission: Permission,
         names: BTreeSet<String>,
     ) -> Result<BTreeSet<String>, Problem> {
-        let mut without = BTreeSet::new();
+        let mut apps_without = BTreeSet::new();
         if self.apps_with(permission).is_none() {
-            return Ok(without);
+            return Ok(apps_without);
         }
         for name in names {
             let app = self.engine().store().app(self.namespace.id, &name).await?;
-            let may = |app: AppId| self.caller.rights.allow(permission, self.namespace.id, Some(app));
-            if app.is_none_or(|app| !may(app.id)) {
-                without.insert(name);
+            let is_allowed = |app: AppId| self.caller.rights.allow(permission, self.namespace.id, Some(app));
+            if app.is_none_or(|app| !is_allowed(app.id)) {
+                apps_without.insert(name);
             }
         }
-        Ok(without)
+        Ok(apps_without)
     }
 
     /// Whether the caller may see the objects of this app.
@@ -394,6 +394,6 @@ pub(crate) const fn role_for(needs: Permission) -> &'static str {
 
 /// Text from the caller for use in a message: cut, quoted, and with control characters escaped.
 pub(crate) fn quoted_input(text: &str) -> String {
-    let cut: String = text.chars().take(name::NAME_LEN_MAX).collect();
-    format!("{cut:?}")
+    let shortened: String = text.chars().take(name::NAME_LEN_MAX).collect();
+    format!("{shortened:?}")
 }

@@ -32,13 +32,13 @@ pub(crate) struct Caller {
 impl From<Principal> for Caller {
     fn from(principal: Principal) -> Self {
         let Principal { token, owner, rights } = principal;
-        let means = match token.kind {
+        let method = match token.kind {
             TokenKind::Api => AuthMethod::Token,
             TokenKind::Executor | TokenKind::Xxl => AuthMethod::Executor,
         };
         Self {
             name: signature(&token, owner.as_ref()),
-            means,
+            means: method,
             namespace: token.namespace,
             rights,
             account: owner.map(|owner| owner.id),

@@ -41,16 +41,16 @@ impl Default for RefusalAuditBudget {
 impl RefusalAuditBudget {
     /// Counts a refusal of this caller. Returns false if a limit is reached and the refusal must not be stored.
     pub(crate) fn take(&self, caller: CallerKey) -> bool {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if counts.since.elapsed() >= REFUSAL_PERIOD {
-            *counts = RefusalCounts::new();
+        let mut denials = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if denials.since.elapsed() >= REFUSAL_PERIOD {
+            *denials = RefusalCounts::new();
         }
-        let of_caller = counts.by_caller.get(&caller).copied().unwrap_or_default();
-        if counts.count >= REFUSALS_MAX || of_caller >= REFUSALS_PER_CALLER {
+        let of_caller = denials.by_caller.get(&caller).copied().unwrap_or_default();
+        if denials.count >= REFUSALS_MAX || of_caller >= REFUSALS_PER_CALLER {
             return false;
         }
-        counts.count += 1;
-        counts.by_caller.insert(caller, of_caller + 1);
+        denials.count += 1;
+        denials.by_caller.insert(caller, of_caller + 1);
         true
     }
 }

@@ -50,15 +50,15 @@ impl UnreadBody {
 /// Reads the rest. Returns whether it was short enough and arrived in time.
 async fn is_drained(mut body: Incoming) -> bool {
     let drain = async {
-        let mut budget = REST_LEN_MAX;
-        while body.size_hint().lower() <= budget {
+        let mut remaining_len = REST_LEN_MAX;
+        while body.size_hint().lower() <= remaining_len {
             match poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
                 None => return true,
                 Some(Err(_)) => return false,
                 Some(Ok(frame)) => {
                     let len = frame.data_ref().map_or(0, |data| u64::try_from(data.len()).unwrap_or(u64::MAX));
-                    let Some(remaining) = budget.checked_sub(len) else { return false };
-                    budget = remaining;
+                    let Some(remaining) = remaining_len.checked_sub(len) else { return false };
+                    remaining_len = remaining;
                 }
             }
         }

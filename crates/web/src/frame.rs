@@ -32,7 +32,7 @@ const POLICY: &str = "default-src 'none'; frame-ancestors 'none'";
 const HSTS: &str = "max-age=31536000";
 
 pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request, next: Next) -> Response {
-    let began = Instant::now();
+    let started_at = Instant::now();
     let request_id = request_id(request.headers()).unwrap_or_else(|| format!("{:x}", web.engine.new_id()));
     let method = request.method().clone();
     let path = request.uri().path().chars().take(PATH_LEN_MAX).collect::<String>();
@@ -47,7 +47,7 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
         false => trace::begin(&request_id, &method, request.headers()),
     };
     request.extensions_mut().insert(trace);
-    let answer = async {
+    let handle = async {
         let mut response = next.run(request).instrument(span.clone()).await;
         let problem = response.extensions_mut().remove::<Problem>();
         match (&problem, &page) {
@@ -57,7 +57,7 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
         }
         (response, problem)
     };
-    let (mut response, problem) = zones.scope(answer).await;
+    let (mut response, problem) = zones.scope(handle).await;
     if let Some(namespace) = namespace {
         response = namespace.add_to(response).await;
     }
@@ -66,10 +66,10 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
         response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, HeaderValue::from_static(HSTS));
     }
     let status = response.status().as_u16();
-    let by = response.extensions_mut().remove::<CalledBy>().map(|by| by.name).unwrap_or_default();
+    let caller_name = response.extensions_mut().remove::<CalledBy>().map(|caller| caller.name).unwrap_or_default();
     let is_routine = response.extensions_mut().remove::<Routine>().is_some() || is_probe(&path);
     let code = problem.as_ref().map_or("", |problem| problem.code().as_str());
-    let elapsed = began.elapsed();
+    let elapsed = started_at.elapsed();
     if !is_probe(&path) {
         web.engine.note_request(status, elapsed);
     }
@@ -78,9 +78,10 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
     report_unlogged(&web);
     let _inside = span.enter();
     let cause = problem.as_ref().and_then(Problem::cause);
-    let is_counted = (cause.is_some() || !is_probe(&path)) && is_bounded(response.status(), &by);
+    let is_counted = (cause.is_some() || !is_probe(&path)) && is_bounded(response.status(), &caller_name);
     if !is_counted || web.refused_lines.take(client, response.status()) {
-        let line = Line { method: method_for_log(&method), path: &path, status, elapsed, by: &by, code, is_routine };
+        let line =
+            Line { method: method_for_log(&method), path: &path, status, elapsed, by: &caller_name, code, is_routine };
         line.write(&request_id, cause);
     }
     response
@@ -146,8 +147,8 @@ fn method_for_log(method: &Method) -> &str {
 /// The id that the client sent, if it is short and has only plain characters.
 fn request_id(headers: &HeaderMap) -> Option<String> {
     let id = headers.get(REQUEST_ID)?.to_str().ok()?;
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    ((1..=REQUEST_ID_LEN_MAX).contains(&id.len()) && id.chars().all(plain)).then(|| id.to_owned())
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    ((1..=REQUEST_ID_LEN_MAX).contains(&id.len()) && id.chars().all(is_plain)).then(|| id.to_owned())
 }
 
 fn add_security_headers(headers: &mut HeaderMap, request_id: &str) {

@@ -42,15 +42,15 @@ pub(crate) async fn incident_of_answer<Q>(
     job: JobId,
     why: &Why,
 ) -> Result<Option<IncidentRef>, Problem> {
-    let skipped = |reason| UnsuccessfulFire { at: why.at, is_failure: false, reason };
+    let skipped_fire = |reason| UnsuccessfulFire { at: why.at, is_failure: false, reason };
     let (fire, run) = match why.entry.as_ref().map(|entry| &entry.verdict) {
         Some(FireVerdict::Row { status: RunStatus::Succeeded | RunStatus::Cancelled, .. }) => return Ok(None),
         Some(FireVerdict::Row { run, status, reason, .. }) => {
-            let fire = UnsuccessfulFire { is_failure: *status != RunStatus::Skipped, ..skipped(*reason) };
+            let fire = UnsuccessfulFire { is_failure: *status != RunStatus::Skipped, ..skipped_fire(*reason) };
             (status.is_terminal().then_some(fire), Some(*run))
         }
-        Some(FireVerdict::Span { run, reason, .. }) => (Some(skipped(*reason)), Some(*run)),
-        Some(FireVerdict::Paused | FireVerdict::Undecided | FireVerdict::Missing) => (Some(skipped(None)), None),
+        Some(FireVerdict::Span { run, reason, .. }) => (Some(skipped_fire(*reason)), Some(*run)),
+        Some(FireVerdict::Paused | FireVerdict::Undecided | FireVerdict::Missing) => (Some(skipped_fire(None)), None),
         None
         | Some(
             FireVerdict::Calendar { .. }

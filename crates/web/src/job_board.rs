@@ -116,8 +116,8 @@ impl JobBoards {
         };
         if now.since(board.health_at) >= WATCH_PERIOD || board.health_at > now {
             let health = Arc::new(read_health(engine, namespace, now).await?);
-            let copy = Arc::make_mut(&mut board);
-            (copy.health, copy.health_at) = (health, now);
+            let board_copy = Arc::make_mut(&mut board);
+            (board_copy.health, board_copy.health_at) = (health, now);
         }
         self.keep(namespace, &board);
         Ok(board)
@@ -136,8 +136,8 @@ impl JobBoards {
         if filter.needs_folded_states() && !is_fresh {
             let jobs: Vec<JobId> = board.entries.values().map(|entry| entry.id).collect();
             let activity = Arc::new(job_states::read_activity(engine, &jobs).await?);
-            let copy = Arc::make_mut(&mut board);
-            (copy.activity, copy.activity_at) = (activity, now);
+            let board_copy = Arc::make_mut(&mut board);
+            (board_copy.activity, board_copy.activity_at) = (activity, now);
             self.keep(namespace, &board);
         }
         Ok(board)
@@ -193,21 +193,21 @@ async fn update_board(
         return read_board(engine, namespace, now).await;
     }
     let since = board.saved_to.saturating_sub(SAVE_OVERLAP);
-    let saved = engine.store().jobs_saved(since, SAVED_COUNT_MAX).await?;
-    if saved.len() >= usize::try_from(SAVED_COUNT_MAX).unwrap_or(usize::MAX) || now < board.saved_to {
+    let saved_jobs = engine.store().jobs_saved(since, SAVED_COUNT_MAX).await?;
+    if saved_jobs.len() >= usize::try_from(SAVED_COUNT_MAX).unwrap_or(usize::MAX) || now < board.saved_to {
         return read_board(engine, namespace, now).await;
     }
-    let saved_here: Vec<_> = saved.into_iter().filter(|job| job.namespace == namespace).collect();
+    let saved_here: Vec<_> = saved_jobs.into_iter().filter(|job| job.namespace == namespace).collect();
     let names: Vec<&str> = saved_here.iter().filter(|job| !job.is_deleted).map(|job| job.name.as_str()).collect();
     let records = if names.is_empty() { Vec::new() } else { engine.store().jobs_named(namespace, &names).await? };
     let ids: HashSet<JobId> = saved_here.iter().map(|job| job.id).collect();
-    let copy = Arc::make_mut(&mut board);
+    let board_copy = Arc::make_mut(&mut board);
     if !ids.is_empty() {
-        let entries = Arc::make_mut(&mut copy.entries);
+        let entries = Arc::make_mut(&mut board_copy.entries);
         entries.retain(|_, entry| !ids.contains(&entry.id));
         entries.extend(records.iter().map(|job| (job.spec.name.clone(), Arc::new(BoardEntry::from(job)))));
     }
-    copy.saved_to = now;
+    board_copy.saved_to = now;
     Ok(board)
 }
 
@@ -328,9 +328,9 @@ impl Board {
                 || wanted.is_name() && !self.entries.contains_key(&wanted.0) && entry.name.contains(&wanted.0);
             wanted.matches(&entry.name) || is_part()
         };
-        let mut is = |state: &JobState| self.is_in_state(*state, entry, offers);
-        (filter.states.any.is_empty() || filter.states.any.iter().any(&mut is))
-            && !filter.states.none.iter().any(&mut is)
+        let mut is_in = |state: &JobState| self.is_in_state(*state, entry, offers);
+        (filter.states.any.is_empty() || filter.states.any.iter().any(&mut is_in))
+            && !filter.states.none.iter().any(&mut is_in)
             && filter.apps.admits(|wanted| wanted.matches(&entry.app_name))
             && filter.jobs.admits(is_job)
             && labels_match(filter, &entry.labels)

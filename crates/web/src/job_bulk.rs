@@ -221,8 +221,8 @@ pub(crate) async fn within_timeout<Q, T>(
     began: Instant,
     applied: impl Future<Output = Result<T, Problem>>,
 ) -> Result<T, Problem> {
-    let until = began + call.web.config.request_timeout * 5 / 6;
-    tokio::time::timeout_at(until, applied).await.unwrap_or_else(|_| Err(unanswered_problem()))
+    let deadline = began + call.web.config.request_timeout * 5 / 6;
+    tokio::time::timeout_at(deadline, applied).await.unwrap_or_else(|_| Err(unanswered_problem()))
 }
 
 /// The problem of a job or run whose action the database did not answer in time.
@@ -236,39 +236,39 @@ pub(crate) fn unanswered_problem() -> Problem {
 /// Applies the action to each job. A job that cannot be changed does not stop the others. Several jobs are changed concurrently, since
 /// each change waits for the database. Jobs are deleted one at a time, since a job cannot be deleted before the jobs that follow from it.
 pub(crate) async fn apply_to_jobs<Q>(call: &Call<Q>, bulk: &BulkJobAction, names: &[String]) -> JobsDone {
-    let mut done = JobsDone::default();
+    let mut outcome = JobsDone::default();
     let concurrent_max = if bulk.action == JobAction::Delete { 1 } else { CONCURRENT_MAX };
     let mut outcomes = Vec::with_capacity(names.len());
-    let began = Instant::now();
+    let started_at = Instant::now();
     for part in names.chunks(concurrent_max) {
-        if began.elapsed() >= action_timeout(call) {
+        if started_at.elapsed() >= action_timeout(call) {
             outcomes.extend(part.iter().map(|_| Err(not_reached_problem())));
             continue;
         }
         let mut changes = Vec::with_capacity(part.len());
         for name in part {
-            changes.push(within_timeout(call, began, Box::pin(apply_to_job(call, bulk, name))));
+            changes.push(within_timeout(call, started_at, Box::pin(apply_to_job(call, bulk, name))));
         }
         outcomes.extend(join_all(changes).await);
     }
     for (name, changed) in names.iter().zip(outcomes) {
         match changed {
-            Ok(ChangeOutcome::Unchanged) => done.unchanged += 1,
+            Ok(ChangeOutcome::Unchanged) => outcome.unchanged += 1,
             Ok(ChangeOutcome::Changed(run)) => {
-                done.changed.push(name.clone());
-                done.runs.extend(run);
+                outcome.changed.push(name.clone());
+                outcome.runs.extend(run);
             }
-            Err(problem) => done.problems.push(JobProblem::new(name, &problem)),
+            Err(problem) => outcome.problems.push(JobProblem::new(name, &problem)),
         }
     }
     call.note.changed_to(&serde_json::json!({
         "action": bulk.action,
         "label": bulk.label.as_ref().map(|(key, value)| format!("{key}={value}")),
-        "jobs": done.changed,
-        "unchanged": done.unchanged,
-        "problems": done.problems.len(),
+        "jobs": outcome.changed,
+        "unchanged": outcome.unchanged,
+        "problems": outcome.problems.len(),
     }));
-    done
+    outcome
 }
 
 enum ChangeOutcome {
@@ -277,12 +277,12 @@ enum ChangeOutcome {
 }
 
 async fn apply_to_job<Q>(call: &Call<Q>, bulk: &BulkJobAction, name: &str) -> Result<ChangeOutcome, Problem> {
-    let gone = || deleted_problem(name);
+    let job_deleted = || deleted_problem(name);
     let (engine, author) = (call.engine(), call.caller.name());
     for _ in 0..TRY_COUNT {
-        let record = engine.store().job(call.namespace.id, name).await?.ok_or_else(gone)?;
+        let record = engine.store().job(call.namespace.id, name).await?.ok_or_else(job_deleted)?;
         if !call.caller.rights.allow(bulk.action.needs(), record.namespace, Some(record.app)) {
-            return Err(if call.may_view(record.app) { forbidden_problem() } else { gone() });
+            return Err(if call.may_view(record.app) { forbidden_problem() } else { job_deleted() });
         }
         match try_apply(call, bulk, &record, author).await {
             Err(JobError::Conflict { .. }) => {}

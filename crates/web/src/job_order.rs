@@ -97,8 +97,8 @@ impl JobRanks {
 }
 
 async fn next_fires(engine: &Engine, namespace: NamespaceId) -> Result<HashMap<JobId, i64>, StoreError> {
-    let coming = engine.store().coming_jobs(namespace, Timestamp::MAX, NEXT_FIRE_COUNT_MAX).await?;
-    Ok(coming.into_iter().map(|job| (job.job, job.next_fire_at.as_millis())).collect())
+    let coming_jobs = engine.store().coming_jobs(namespace, Timestamp::MAX, NEXT_FIRE_COUNT_MAX).await?;
+    Ok(coming_jobs.into_iter().map(|job| (job.job, job.next_fire_at.as_millis())).collect())
 }
 
 async fn long_durations(engine: &Engine, board: &Board, now: Timestamp) -> Result<HashMap<JobId, i64>, StoreError> {

@@ -117,10 +117,10 @@ async fn run_once(web: &Web, key: String, request: Request, next: Next) -> Resul
     let rights = caller.map(|caller| format!("{:?}", caller.rights)).unwrap_or_default();
     let scope = digest(&[&token.map_or(0, TokenId::get).to_be_bytes()]);
     let fingerprint = digest(&[parts.method.as_str().as_bytes(), target.as_bytes(), &body, rights.as_bytes()]);
-    let call = KeyedCall { scope: &scope, key: &key, fingerprint: &fingerprint };
+    let keyed_call = KeyedCall { scope: &scope, key: &key, fingerprint: &fingerprint };
     let store = web.engine.store();
     let now = web.engine.now();
-    match store.begin_call(call, now, now - ABANDONED_AFTER).await? {
+    match store.begin_call(keyed_call, now, now - ABANDONED_AFTER).await? {
         CallState::New => {}
         CallState::Answered(kept) => return Ok(replay_answer(kept)),
         CallState::InFlight => {
@@ -143,9 +143,9 @@ async fn run_once(web: &Web, key: String, request: Request, next: Next) -> Resul
     let task = {
         let web = web.clone();
         async move {
-            let call = KeyedCall { scope: &scope, key: &key, fingerprint: &fingerprint };
+            let keyed_call = KeyedCall { scope: &scope, key: &key, fingerprint: &fingerprint };
             // Fails if the client has disconnected, which is fine.
-            answer.send(make_call(&web, call, request, next).await).ok();
+            answer.send(make_call(&web, keyed_call, request, next).await).ok();
             drop(extensions);
         }
     };
@@ -195,13 +195,13 @@ async fn store_end<E>(end: impl Fn() -> E) -> Result<(), StoreError>
 where
     E: Future<Output = Result<(), StoreError>>,
 {
-    let mut pause = END_PAUSE;
+    let mut retry_delay = END_PAUSE;
     for _ in 1..END_TRY_COUNT {
         if end().await.is_ok() {
             return Ok(());
         }
-        tokio::time::sleep(pause).await;
-        pause *= 2;
+        tokio::time::sleep(retry_delay).await;
+        retry_delay *= 2;
     }
     end().await
 }

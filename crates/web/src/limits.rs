@@ -140,12 +140,12 @@ impl<K: Ord> Default for Tally<K> {
 impl<K: Ord + Copy> Tally<K> {
     /// Takes `amount` for a key, unless the key would then exceed `max`. Dropping the share releases the amount.
     pub(crate) fn take(&self, key: K, amount: usize, max: usize) -> Option<Share<K>> {
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let wanted = held.get(&key).copied().unwrap_or_default().saturating_add(amount);
-        if wanted > max {
+        let mut shares = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let requested = shares.get(&key).copied().unwrap_or_default().saturating_add(amount);
+        if requested > max {
             return None;
         }
-        held.insert(key, wanted);
+        shares.insert(key, requested);
         Some(Share { tally: self.clone(), key, amount })
     }
 }
@@ -160,12 +160,12 @@ pub(crate) struct Share<K: Ord + Copy> {
 
 impl<K: Ord + Copy> Drop for Share<K> {
     fn drop(&mut self) {
-        let mut held = self.tally.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = held.get(&self.key).copied().unwrap_or_default().saturating_sub(self.amount);
-        if left == 0 {
-            held.remove(&self.key);
+        let mut shares = self.tally.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let remaining = shares.get(&self.key).copied().unwrap_or_default().saturating_sub(self.amount);
+        if remaining == 0 {
+            shares.remove(&self.key);
         } else {
-            held.insert(self.key, left);
+            shares.insert(self.key, remaining);
         }
     }
 }

@@ -81,8 +81,8 @@ pub(crate) async fn limit_requests(State(web): State<Web>, mut request: Request,
         request_share.set_owner(ShareOwner::Address { _share: share });
         request.extensions_mut().insert(request_share.clone());
     }
-    let answered = tokio::time::timeout(web.config.request_timeout, next.run(request)).await;
-    let mut response = answered.unwrap_or_else(|_| {
+    let result = tokio::time::timeout(web.config.request_timeout, next.run(request)).await;
+    let mut response = result.unwrap_or_else(|_| {
         Problem::new(Code::TimedOut, "no answer was ready in time; the request may still take effect")
             .with_header(RETRY_AFTER, HeaderValue::from_static("5"))
             .into_response()
@@ -125,15 +125,15 @@ pub(crate) async fn with_body_and_permits(
         true => request,
         false => with_body(web, request, (caller, len_max)).await?,
     };
-    let busy = || {
+    let overload = || {
         web.engine.limit_reached(Limit::Requests, &client_ip(&request));
         Problem::overloaded("too many requests at the same time; try again", 1)
     };
     let unauthenticated = match caller {
         Some(_) => None,
-        None => Some(Arc::clone(&web.permits.unauthenticated).try_acquire_owned().map_err(|_| busy())?),
+        None => Some(Arc::clone(&web.permits.unauthenticated).try_acquire_owned().map_err(|_| overload())?),
     };
-    let permit = Arc::clone(&web.permits.requests).try_acquire_owned().map_err(|_| busy())?;
+    let permit = Arc::clone(&web.permits.requests).try_acquire_owned().map_err(|_| overload())?;
     Ok((request, (permit, unauthenticated)))
 }
 
@@ -206,14 +206,14 @@ pub(crate) async fn limit_gateway(State(web): State<Web>, mut request: Request, 
     };
     let share = Arc::new(Mutex::new(Some(share)));
     let connection = request.extensions().get::<Connection>().cloned();
-    let held = Arc::clone(&share);
-    let report = move |token: TokenId| {
-        held.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let share_slot = Arc::clone(&share);
+    let on_authenticated = move |token: TokenId| {
+        share_slot.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(connection) = &connection {
             connection.count_for_caller(CallerKey::Executor(token));
         }
     };
-    request.extensions_mut().insert(OnAuthenticated(Arc::new(report)));
+    request.extensions_mut().insert(OnAuthenticated(Arc::new(on_authenticated)));
     let response = next.run(request).await;
     share.lock().unwrap_or_else(PoisonError::into_inner).take();
     response

@@ -30,9 +30,9 @@ pub(crate) fn routes(mounted: &Arc<dyn Mounted>) -> Router {
         } else {
             let handler = any(call).with_state(Arc::clone(mounted));
             router = router.route(&format!("{path}/{{name}}"), handler);
-            let beside = path.trim_end_matches("/api");
+            let parent_path = path.trim_end_matches("/api");
             let handler = any(not_served).with_state(Arc::clone(mounted));
-            router = router.route(&format!("{beside}/{{*rest}}"), handler);
+            router = router.route(&format!("{parent_path}/{{*rest}}"), handler);
         }
     }
     router

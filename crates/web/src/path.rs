@@ -66,8 +66,8 @@ impl<N: Noun, S: Send + Sync> FromRequestParts<S> for Named<N> {
         let text = Path::<String>::from_request_parts(parts, state).await.ok().map(|Path(text)| text);
         // PostgreSQL does not accept NUL in a text.
         let Some(text) = text.filter(|text| !text.contains('\0')) else {
-            let what = if N::PARAMETER.name == "id" { "id" } else { "name" };
-            return Err(Problem::new(N::MISSING, format!("the path has no readable {what}")));
+            let noun = if N::PARAMETER.name == "id" { "id" } else { "name" };
+            return Err(Problem::new(N::MISSING, format!("the path has no readable {noun}")));
         };
         Ok(Self(text, PhantomData))
     }

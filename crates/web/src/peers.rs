@@ -96,8 +96,8 @@ impl ConnectionTable {
     /// `false` if there is none to close.
     fn evict(&mut self, network: IpAddr) -> bool {
         let unauthenticated = self.unauthenticated.get(&network).into_iter().flat_map(BTreeMap::values);
-        let mut idle = unauthenticated.filter(|connection| connection.0.busy.load(Ordering::Relaxed) == 0);
-        let Some(oldest_idle) = idle.next().cloned() else { return false };
+        let mut idle_connections = unauthenticated.filter(|connection| connection.0.busy.load(Ordering::Relaxed) == 0);
+        let Some(oldest_idle) = idle_connections.next().cloned() else { return false };
         oldest_idle.0.evicted.cancel();
         self.forget(network, oldest_idle.0.number);
         true
@@ -173,12 +173,12 @@ impl Peers {
     /// Makes room after the system had no file handle left for a new connection: closes an unauthenticated one, and waits up to `delay`
     /// until any connection has ended.
     pub(crate) async fn make_room(&self, delay: Duration) {
-        let mut ended = std::pin::pin!(self.connection_ended.notified());
+        let mut connection_ended = std::pin::pin!(self.connection_ended.notified());
         // Registers for the notification first: the connection may end immediately after it is asked to.
-        ended.as_mut().enable();
+        connection_ended.as_mut().enable();
         self.evict_fullest();
         // After the timeout the caller tries again anyway.
-        tokio::time::timeout(delay, ended).await.unwrap_or_default();
+        tokio::time::timeout(delay, connection_ended).await.unwrap_or_default();
     }
 
     fn evict_fullest(&self) {
@@ -238,17 +238,17 @@ impl Connection {
         let HttpLimits { idle_timeout, write_timeout, .. } = self.0.peers.limits;
         loop {
             let progressed_at = *self.0.progressed_at.lock().unwrap_or_else(PoisonError::into_inner);
-            let quiet = progressed_at.elapsed();
+            let quiet_length = progressed_at.elapsed();
             let (stalled, timeout) = match self.0.open_request_count.load(Ordering::Relaxed) {
                 0 => (Stalled::Idle, idle_timeout),
                 _ => (Stalled::Answer, write_timeout),
             };
             let is_waited_for = stalled == Stalled::Idle || self.0.answering.load(Ordering::Relaxed) > 0;
-            if quiet >= timeout && is_waited_for {
+            if quiet_length >= timeout && is_waited_for {
                 return stalled;
             }
-            let pause = timeout.saturating_sub(quiet).min(write_timeout.min(idle_timeout));
-            tokio::time::sleep(pause.max(Duration::from_millis(20))).await;
+            let sleep_length = timeout.saturating_sub(quiet_length).min(write_timeout.min(idle_timeout));
+            tokio::time::sleep(sleep_length.max(Duration::from_millis(20))).await;
         }
     }
 }

@@ -244,9 +244,9 @@ impl Problem {
             }
             JobError::IsParent { children } => Self::of_parent_job(&[], children.len()),
             JobError::KeyInUse(open) => {
-                let ends = if open.is_asked_to_end() { ", and is asked to end" } else { "" };
+                let ending_note = if open.is_asked_to_end() { ", and is asked to end" } else { "" };
                 let detail = format!(
-                    "run {} of the job has this key and is {}{ends}; wait for its end, or replace it",
+                    "run {} of the job has this key and is {}{ending_note}; wait for its end, or replace it",
                     open.id, open.status
                 );
                 Self::new(Code::TriggerKeyInUse, detail)

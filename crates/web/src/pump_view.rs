@@ -134,25 +134,25 @@ async fn group_runs<Q>(call: &Call<Q>, root: &Run) -> Result<Vec<Run>, Problem> 
 /// stored for a while, in case they are added again. They are shown only while a group owns them.
 fn with_unsaved(mut items: Vec<Item>, pump: &Pump, saved_at: Timestamp) -> Vec<Item> {
     items.retain(|item| item.owner.is_some() || pump.items.contains_key(&item.name));
-    let known: BTreeSet<String> = items.iter().map(|item| item.name.clone()).collect();
-    let new = pump.items.keys().filter(|name| !known.contains(*name));
-    items.extend(new.map(|name| Item::new(name, saved_at)));
+    let saved_names: BTreeSet<String> = items.iter().map(|item| item.name.clone()).collect();
+    let unsaved_names = pump.items.keys().filter(|name| !saved_names.contains(*name));
+    items.extend(unsaved_names.map(|name| Item::new(name, saved_at)));
     items.sort_by(|one, other| compare_names(&one.name, &other.name));
     items
 }
 
 async fn with_groups<Q>(call: &Call<Q>, items: Vec<Item>, groups: &[Run]) -> Result<Vec<ItemView>, Problem> {
     let mut owners: HashMap<RunId, Run> = groups.iter().map(|run| (run.id, run.clone())).collect();
-    let others: BTreeSet<RunId> = items
+    let missing_owners: BTreeSet<RunId> = items
         .iter()
         .filter_map(|item| item.owner)
         .map(|owner| owner.run)
         .filter(|run| !owners.contains_key(run))
         .collect();
-    if !others.is_empty() {
-        let runs = call.engine().store().runs(&others.into_iter().collect::<Vec<_>>()).await?;
-        let seen = runs.into_iter().filter(|run| call.may_view(run.app));
-        owners.extend(seen.map(|run| (run.id, run.for_reader())));
+    if !missing_owners.is_empty() {
+        let runs = call.engine().store().runs(&missing_owners.into_iter().collect::<Vec<_>>()).await?;
+        let visible_runs = runs.into_iter().filter(|run| call.may_view(run.app));
+        owners.extend(visible_runs.map(|run| (run.id, run.for_reader())));
     }
     let with_group = |item: Item| {
         let run = item.owner.and_then(|owner| owners.get(&owner.run));
@@ -162,14 +162,14 @@ async fn with_groups<Q>(call: &Call<Q>, items: Vec<Item>, groups: &[Run]) -> Res
 }
 
 fn with_items(runs: Vec<Run>, items: &[ItemView]) -> Vec<GroupView> {
-    let mut sums: BTreeMap<RunId, (u32, u64)> = BTreeMap::new();
+    let mut sums_by_run: BTreeMap<RunId, (u32, u64)> = BTreeMap::new();
     for (owner, item) in items.iter().filter_map(|one| Some((one.item.owner?, &one.item))) {
-        let (count, per_minute) = sums.entry(owner.run).or_default();
+        let (count, per_minute) = sums_by_run.entry(owner.run).or_default();
         *count += 1;
         *per_minute += u64::from(item.per_minute);
     }
     let with_sums = |run: Run| {
-        let (item_count, per_minute) = sums.get(&run.id).copied().unwrap_or_default();
+        let (item_count, per_minute) = sums_by_run.get(&run.id).copied().unwrap_or_default();
         GroupView { run, item_count, per_minute }
     };
     runs.into_iter().map(with_sums).collect()

@@ -76,10 +76,10 @@ impl Reader {
     pub(crate) fn words<T: FromStr<Err = String> + Ord>(&mut self, parameter: Parameter) -> Vec<T> {
         let name = parameter.name;
         self.declared.push(parameter);
-        let values = self.pairs.iter().filter(|(key, _)| key == name);
-        let read: Vec<Result<T, String>> = values.flat_map(|(_, value)| value.split(',')).map(str::parse).collect();
+        let pairs = self.pairs.iter().filter(|(key, _)| key == name);
+        let parsed: Vec<Result<T, String>> = pairs.flat_map(|(_, value)| value.split(',')).map(str::parse).collect();
         let mut valid_words = Vec::new();
-        for word in read {
+        for word in parsed {
             match word {
                 Ok(word) => valid_words.push(word),
                 Err(message) => self.errors.push(Complaint::query(name, "invalid_value", message)),
@@ -113,12 +113,12 @@ impl Reader {
 
     /// Refuses the query if a value was invalid, or if it has a parameter that the endpoint does not read.
     pub(crate) fn finish(mut self) -> Result<(), Problem> {
-        let mut unknown: Vec<&str> = self.pairs.iter().map(|(key, _)| key.as_str()).collect();
+        let mut unknown_keys: Vec<&str> = self.pairs.iter().map(|(key, _)| key.as_str()).collect();
         let declared: Vec<&str> = self.declared.iter().map(|parameter| parameter.name).collect();
-        unknown.retain(|key| !declared.contains(key));
-        unknown.dedup();
+        unknown_keys.retain(|key| !declared.contains(key));
+        unknown_keys.dedup();
         let declared = declared.join(", ");
-        for key in unknown {
+        for key in unknown_keys {
             let message = format!("is not a parameter of this endpoint, which has {declared}");
             self.errors.push(Complaint::query(key, "unknown_parameter", message));
         }

@@ -83,8 +83,8 @@ impl Buckets {
 
 impl Bucket {
     fn tokens_at(self, rate: Rate, now: Instant) -> f64 {
-        let added = now.saturating_duration_since(self.at).as_secs_f64() * f64::from(rate.per_second);
-        (self.remaining + added).min(f64::from(rate.burst))
+        let added_tokens = now.saturating_duration_since(self.at).as_secs_f64() * f64::from(rate.per_second);
+        (self.remaining + added_tokens).min(f64::from(rate.burst))
     }
 }
 
@@ -109,13 +109,13 @@ pub(crate) fn count_request(
 ) -> Result<Option<RateStatus>, (Problem, RateStatus)> {
     let Some(rate) = rate else { return Ok(None) };
     let state = buckets.take(caller, rate, Instant::now());
-    let counted = RateStatus { rate, state };
-    let Some(wait) = state.wait else { return Ok(Some(counted)) };
+    let rate_status = RateStatus { rate, state };
+    let Some(wait) = state.wait else { return Ok(Some(rate_status)) };
     engine.limit_reached(Limit::ApiRate, &caller);
     let seconds = wait.as_secs() + 1;
     let message = format!("this caller may make {} requests a second; try again in {seconds}s", rate.per_second);
     let problem = Problem::new(Code::RateLimited, message);
-    Err((problem.with_header(RETRY_AFTER, HeaderValue::from(seconds)), counted))
+    Err((problem.with_header(RETRY_AFTER, HeaderValue::from(seconds)), rate_status))
 }
 
 impl RateStatus {
@@ -124,8 +124,8 @@ impl RateStatus {
         let Self { rate, state } = self;
         let window = u64::from(rate.burst.div_ceil(rate.per_second.max(1)).max(1));
         let policy = format!("\"token\";q={};w={window}", rate.burst);
-        let reset = state.wait.map_or(0, |wait| wait.as_secs() + 1);
-        let limit = format!("\"token\";r={};t={reset}", state.remaining);
+        let reset_secs = state.wait.map_or(0, |wait| wait.as_secs() + 1);
+        let limit = format!("\"token\";r={};t={reset_secs}", state.remaining);
         for (name, text) in [(POLICY, policy), (LIMIT, limit)] {
             if let Ok(value) = HeaderValue::try_from(text) {
                 headers.insert(name, value);

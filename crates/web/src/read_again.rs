@@ -19,10 +19,10 @@ pub(crate) async fn read_again<T, R>(read: impl Fn() -> R) -> Result<T, Problem>
 where
     R: Future<Output = Result<T, Problem>>,
 {
-    let until = Instant::now() + REPEATED_FOR;
+    let deadline = Instant::now() + REPEATED_FOR;
     loop {
         match read().await {
-            Err(problem) if problem.code() == Code::Unavailable && Instant::now() < until => {
+            Err(problem) if problem.code() == Code::Unavailable && Instant::now() < deadline => {
                 tokio::time::sleep(PAUSE).await;
             }
             done => return done,

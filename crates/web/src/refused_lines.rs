@@ -67,18 +67,18 @@ pub(crate) fn is_bounded(status: StatusCode, caller: &str) -> bool {
 impl RefusedLines {
     /// Counts a request. Returns whether it gets its own line.
     pub(crate) fn take(&self, client: Option<IpAddr>, status: StatusCode) -> bool {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refusals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut key = (client.map(network_of), status.as_u16());
-        if counts.by_client.len() >= CLIENT_COUNT_MAX && !counts.by_client.contains_key(&key) {
+        if refusals.by_client.len() >= CLIENT_COUNT_MAX && !refusals.by_client.contains_key(&key) {
             key.0 = None;
         }
-        let is_room = counts.lines < LINES_MAX;
-        let (total, logged) = counts.by_client.entry(key).or_default();
+        let is_room = refusals.lines < LINES_MAX;
+        let (total, logged) = refusals.by_client.entry(key).or_default();
         *total += 1;
         let is_logged = is_room && *logged < LINES_PER_CLIENT;
         if is_logged {
             *logged += 1;
-            counts.lines += 1;
+            refusals.lines += 1;
         }
         is_logged
     }
@@ -86,11 +86,11 @@ impl RefusedLines {
     /// The requests without a line in the period that has just ended, the largest counts first. Empty while the period lasts.
     pub(crate) fn take_unlogged(&self) -> Vec<UnloggedRequests> {
         let ended_period = {
-            let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if counts.since.elapsed() < PERIOD {
+            let mut refusals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if refusals.since.elapsed() < PERIOD {
                 return Vec::new();
             }
-            std::mem::replace(&mut *counts, Counts::new())
+            std::mem::replace(&mut *refusals, Counts::new())
         };
         let left_out = |((client, status), (total, logged)): (Key, (u64, u64))| {
             let count = total.saturating_sub(logged);
@@ -98,11 +98,15 @@ impl RefusedLines {
         };
         let mut unlogged: Vec<UnloggedRequests> = ended_period.by_client.into_iter().filter_map(left_out).collect();
         unlogged.sort_by_key(|one| std::cmp::Reverse(one.count));
-        let mut others = BTreeMap::<u16, u64>::new();
+        let mut counts_by_status = BTreeMap::<u16, u64>::new();
         for one in unlogged.drain(SUMMARY_COUNT_MAX.min(unlogged.len())..) {
-            *others.entry(one.status).or_default() += one.count;
+            *counts_by_status.entry(one.status).or_default() += one.count;
         }
-        unlogged.extend(others.into_iter().map(|(status, count)| UnloggedRequests { client: None, status, count }));
+        unlogged.extend(counts_by_status.into_iter().map(|(status, count)| UnloggedRequests {
+            client: None,
+            status,
+            count,
+        }));
         unlogged
     }
 }

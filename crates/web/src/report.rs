@@ -154,29 +154,29 @@ pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Resu
         Some(app) => Some(find_app(call, app).await?),
         None => None,
     };
-    let find = find_groups(call, query, app, (kind, range, group_max));
+    let group_search = find_groups(call, query, app, (kind, range, group_max));
     let failures = async |jobs: Option<&[JobId]>| {
         let apps = visible_apps(call, app);
         let (namespace, from, to) = (call.namespace.id, range.from, range.to);
-        let asked = FailureQuery { namespace, jobs, apps: apps.as_deref(), from, to, limit: FAILURE_ROWS };
-        let mut failure_groups = reports::failures(call.engine().node(), asked).await?;
+        let failure_query = FailureQuery { namespace, jobs, apps: apps.as_deref(), from, to, limit: FAILURE_ROWS };
+        let mut failure_groups = reports::failures(call.engine().node(), failure_query).await?;
         named_jobs::conceal_names(call, failure_groups.iter_mut().map(|failure| &mut failure.message).collect())
             .await?;
         Ok::<_, Problem>(failure_groups)
     };
     let (found_groups, (rows, mut total), failures) = if query.job.is_some() || query.by == GroupBy::Label {
-        let found_groups = find.await?;
+        let found_groups = group_search.await?;
         let (counts, failures) =
             try_join(count_rows(call, kind, range, &found_groups), failures(found_groups.jobs.as_deref())).await?;
         (found_groups, counts, failures)
     } else {
         // Failures of whole apps do not need the list of jobs. They take longest to read, so they are read concurrently with the counts.
-        let counted = async {
-            let found_groups = find.await?;
+        let groups_and_counts = async {
+            let found_groups = group_search.await?;
             let counts = count_rows(call, kind, range, &found_groups).await?;
             Ok::<_, Problem>((found_groups, counts))
         };
-        let ((found_groups, counts), failures) = try_join(counted, failures(None)).await?;
+        let ((found_groups, counts), failures) = try_join(groups_and_counts, failures(None)).await?;
         (found_groups, counts, failures)
     };
     let total = total.pop().ok_or_else(|| Problem::new(Code::Internal, "a report has no sum"))?;
@@ -294,9 +294,9 @@ async fn find_groups<Q: Sync>(
             Ok(ReportGroups { groups, all: Some(namespace_owners(&apps)), is_cut, ..ReportGroups::default() })
         }
         GroupBy::Job => job_groups(call, query, (app, range, group_max)).await.map(|report_groups| {
-            let all = if query.job.is_some() { None } else { Some(namespace_owners(&apps)) };
+            let total_owners = if query.job.is_some() { None } else { Some(namespace_owners(&apps)) };
             let jobs = query.job.as_ref().map(|_| owners_of(&report_groups.groups));
-            ReportGroups { all, jobs, ..report_groups }
+            ReportGroups { all: total_owners, jobs, ..report_groups }
         }),
         GroupBy::Label => {
             debug_assert_eq!(kind, PointKind::Job, "labels belong to jobs");
@@ -330,8 +330,9 @@ async fn job_groups<Q: Sync>(
             let detail = format!("there is no job {} in namespace {}", quoted_input(job), call.namespace.name);
             return Err(Problem::new(Code::JobNotFound, detail));
         };
-        let from = visible_from(call, &record, range.from, range.to).await?;
-        let group = Group { name: record.spec.name, app: Some(record.spec.app), owners: vec![(record.id.get(), from)] };
+        let from_by_job = visible_from(call, &record, range.from, range.to).await?;
+        let group =
+            Group { name: record.spec.name, app: Some(record.spec.app), owners: vec![(record.id.get(), from_by_job)] };
         return Ok(ReportGroups { groups: vec![group], ..ReportGroups::default() });
     }
     let limit = group_max.min(usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX));
@@ -344,9 +345,9 @@ async fn job_groups<Q: Sync>(
         after_name = page.last().map_or(after_name, |last| last.name.clone());
         visible_jobs.extend(page.into_iter().filter(|job| call.may_view(job.app)));
     }
-    let from = visible_since(call, &visible_jobs, range).await?;
+    let from_by_job = visible_since(call, &visible_jobs, range).await?;
     let group = |job: WatchedJob| Group {
-        owners: vec![(job.id.get(), from.get(&job.id).copied().unwrap_or(range.from))],
+        owners: vec![(job.id.get(), from_by_job.get(&job.id).copied().unwrap_or(range.from))],
         name: job.name,
         app: Some(job.app_name),
     };
@@ -360,15 +361,15 @@ async fn visible_since<Q: Sync>(
     jobs: &[WatchedJob],
     range: ReportRange,
 ) -> Result<BTreeMap<JobId, Timestamp>, Problem> {
-    let mut from = BTreeMap::new();
+    let mut from_by_job = BTreeMap::new();
     if call.visible_apps().is_none() {
-        return Ok(from);
+        return Ok(from_by_job);
     }
     let names: Vec<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
     for record in call.engine().store().jobs_named(call.namespace.id, &names).await? {
-        from.insert(record.id, visible_from(call, &record, range.from, range.to).await?);
+        from_by_job.insert(record.id, visible_from(call, &record, range.from, range.to).await?);
     }
-    Ok(from)
+    Ok(from_by_job)
 }
 
 /// One group per value of a label.
@@ -386,11 +387,11 @@ async fn label_groups<Q: Sync>(
         let is_last = page.len() < usize::try_from(READ_COUNT).unwrap_or(usize::MAX);
         looked_at += page.len();
         after = page.last().map_or(after, |last| last.name.clone());
-        let has = |job: &WatchedJob| {
+        let has_label = |job: &WatchedJob| {
             job.labels.get(key).is_some_and(|value| wanted_value.is_none_or(|wanted_value| wanted_value == value))
                 && call.may_view(job.app)
         };
-        jobs.extend(page.into_iter().filter(has));
+        jobs.extend(page.into_iter().filter(has_label));
         if jobs.len() > group_max {
             jobs.truncate(group_max);
             is_cut = true;
@@ -401,12 +402,12 @@ async fn label_groups<Q: Sync>(
             break;
         }
     }
-    let visible_from = visible_since(call, &jobs, range).await?;
+    let from_by_job = visible_since(call, &jobs, range).await?;
     let mut groups: BTreeMap<String, Group> = BTreeMap::new();
     for job in jobs {
         let Some(value) = job.labels.get(key) else { continue };
         let group = groups.entry(value.clone()).or_insert_with(|| Group { name: value.clone(), ..Group::default() });
-        group.owners.push((job.id.get(), visible_from.get(&job.id).copied().unwrap_or(range.from)));
+        group.owners.push((job.id.get(), from_by_job.get(&job.id).copied().unwrap_or(range.from)));
     }
     Ok(ReportGroups { groups: groups.into_values().collect(), is_cut, ..ReportGroups::default() })
 }
@@ -424,32 +425,34 @@ fn csv_lines(rows: &[Row]) -> String {
     rows.iter().map(|row| csv_line(row, &csv_cell(&row.name))).collect()
 }
 
-fn csv_with_total(lines: &str, total: &Row, cut: Option<&str>) -> String {
+fn csv_with_total(lines: &str, total: &Row, cut_line: Option<&str>) -> String {
     // With the byte order mark, spreadsheets read the file as UTF-8.
-    let head = "\u{feff}name,app,at,runs,succeeded,failed,timed_out,unknown,skipped,cancelled,succeeded_percent,on_time_percent,\
+    let header_line = "\u{feff}name,app,at,runs,succeeded,failed,timed_out,unknown,skipped,cancelled,succeeded_percent,on_time_percent,\
                 duration_p50_ms,duration_p95_ms,duration_p99_ms,lateness_p50_ms,lateness_p95_ms,lateness_p99_ms\r\n";
-    let cut = cut.map(|words| format!("{}\r\n", csv_cell(words))).unwrap_or_default();
-    format!("{head}{lines}{}{cut}", csv_line(total, "(total)"))
+    let cut_line = cut_line.map(|words| format!("{}\r\n", csv_cell(words))).unwrap_or_default();
+    format!("{header_line}{lines}{}{cut_line}", csv_line(total, "(total)"))
 }
 
 fn csv_line(row: &Row, name: &str) -> String {
-    let counts = row.verdicts;
-    let share = |share: Option<u32>| share.map(|share| format!("{}.{}", share / 10, share % 10)).unwrap_or_default();
+    let verdicts = row.verdicts;
+    let percent_text = |per_mille: Option<u32>| {
+        per_mille.map(|per_mille| format!("{}.{}", per_mille / 10, per_mille % 10)).unwrap_or_default()
+    };
     let length = |length: Option<Duration>| length.map(|length| length.as_millis().to_string()).unwrap_or_default();
     let quantiles = [&row.durations, &row.lateness].into_iter();
     let quantiles = quantiles.flat_map(|sketch| [500, 950, 990].map(|per_mille| length(sketch.quantile(per_mille))));
     let mut cells = vec![name.to_owned(), csv_cell(row.app.as_deref().unwrap_or_default()), row.at.to_string()];
     let numbers = [
-        counts.total(),
-        counts.succeeded,
-        counts.failed,
-        counts.timed_out,
-        counts.unknown,
-        counts.skipped,
-        counts.cancelled,
+        verdicts.total(),
+        verdicts.succeeded,
+        verdicts.failed,
+        verdicts.timed_out,
+        verdicts.unknown,
+        verdicts.skipped,
+        verdicts.cancelled,
     ];
     cells.extend(numbers.map(|count| count.to_string()));
-    cells.extend([share(row.shares.succeeded), share(row.shares.on_time)]);
+    cells.extend([percent_text(row.shares.succeeded), percent_text(row.shares.on_time)]);
     cells.extend(quantiles);
     format!("{}\r\n", cells.join(","))
 }

@@ -181,8 +181,8 @@ impl Routes {
             self.routes.iter().filter(is_for_tokens).map(|route| route.info.path).collect();
         let mut paths: Vec<(&'static str, MethodRouter<Web>)> = Vec::new();
         for Route { info, handler, doc } in self.routes {
-            let change = doc.filter(|_| info.key_use() != KeyUse::Ignored);
-            let handler = match change.map(|change| ReadInputs::new(&(change.describe_inputs)())) {
+            let keyed_doc = doc.filter(|_| info.key_use() != KeyUse::Ignored);
+            let handler = match keyed_doc.map(|keyed_doc| ReadInputs::new(&(keyed_doc.describe_inputs)())) {
                 Some(read) => handler.layer(from_fn_with_state(read, refuse_unread)),
                 None => handler,
             };
@@ -206,12 +206,12 @@ impl Routes {
             }
         }
         for (path, methods) in &mut paths {
-            let taken = std::mem::take(methods);
+            let taken_methods = std::mem::take(methods);
             *methods = if for_tokens.contains(*path) {
                 let gate = Gate { web: web.clone(), permission: Permission::View, path };
-                taken.fallback(wrong_method.layer(from_fn_with_state(gate, guard)))
+                taken_methods.fallback(wrong_method.layer(from_fn_with_state(gate, guard)))
             } else {
-                taken.fallback(wrong_method)
+                taken_methods.fallback(wrong_method)
             };
         }
         paths

@@ -98,22 +98,22 @@ pub(crate) async fn select_runs<Q>(
         RunSelection::Matching(mut search, last_id) => {
             search.from = last_id.map(|id| RunPlace { value: 0, id });
             search.is_dead |= action == RunAction::Acknowledge;
-            let applies = |status: &RunStatus| (action != RunAction::Cancel) == status.is_terminal();
+            let applies_to_status = |status: &RunStatus| (action != RunAction::Cancel) == status.is_terminal();
             let statuses = if search.statuses.is_empty() { RunStatus::ALL } else { &search.statuses };
-            let statuses: Vec<RunStatus> = statuses.iter().copied().filter(applies).collect();
+            let statuses: Vec<RunStatus> = statuses.iter().copied().filter(applies_to_status).collect();
             if statuses.is_empty() {
                 return Ok(SelectedRuns { runs: Vec::new(), left_out: 0, has_more: false, after: None });
             }
             search.statuses = statuses;
             search.limit = u32::try_from(BULK_RUN_COUNT_MAX).unwrap_or(u32::MAX) + 1;
-            let mut searched = store.search_runs(call.namespace.id, &search).await?;
-            let is_full = searched.runs.len() > BULK_RUN_COUNT_MAX;
-            searched.runs.truncate(BULK_RUN_COUNT_MAX);
+            let mut searched_runs = store.search_runs(call.namespace.id, &search).await?;
+            let is_full = searched_runs.runs.len() > BULK_RUN_COUNT_MAX;
+            searched_runs.runs.truncate(BULK_RUN_COUNT_MAX);
             let last_id = match is_full {
-                true => searched.runs.last().map(|run| run.id),
-                false => searched.stopped_at.filter(|_| can_continue(&search)),
+                true => searched_runs.runs.last().map(|run| run.id),
+                false => searched_runs.stopped_at.filter(|_| can_continue(&search)),
             };
-            (searched.runs, is_full || searched.stopped_at.is_some(), last_id)
+            (searched_runs.runs, is_full || searched_runs.stopped_at.is_some(), last_id)
         }
     };
     let count = runs.len();
@@ -129,31 +129,31 @@ pub(crate) async fn apply_to_runs<Q>(
     runs: &[Run],
     (by, trigger): (&str, Trigger),
 ) -> RunsDone {
-    let mut done = RunsDone::default();
-    let began = Instant::now();
+    let mut outcome = RunsDone::default();
+    let started_at = Instant::now();
     for run in runs {
-        let applied = match began.elapsed() < action_timeout(call) {
-            true => within_timeout(call, began, Box::pin(apply_to_run(call, action, run, (by, trigger)))).await,
+        let applied = match started_at.elapsed() < action_timeout(call) {
+            true => within_timeout(call, started_at, Box::pin(apply_to_run(call, action, run, (by, trigger)))).await,
             false => Err(not_reached_problem()),
         };
         match applied {
             Ok(new_runs) => {
-                done.done_count += 1;
-                done.new_runs.extend(new_runs);
+                outcome.done_count += 1;
+                outcome.new_runs.extend(new_runs);
             }
             Err(problem) => {
                 let (code, message) = (problem.code().as_str(), problem.detail().to_owned());
-                done.problems.push(RunProblem { id: run.id, code, message });
+                outcome.problems.push(RunProblem { id: run.id, code, message });
             }
         }
     }
     call.note.changed_to(&serde_json::json!({
         "action": action,
-        "done": done.done_count,
-        "problems": done.problems.len(),
+        "done": outcome.done_count,
+        "problems": outcome.problems.len(),
         "runs": runs.iter().map(|run| run.id).collect::<Vec<_>>(),
     }));
-    done
+    outcome
 }
 
 async fn apply_to_run<Q>(

@@ -159,12 +159,12 @@ pub(crate) async fn build_search<Q>(
         search.apps = Some(Vec::new());
     }
     (search.statuses, search.triggers) = (statuses.unwrap_or_default(), triggers.unwrap_or_default());
-    let named = matching_jobs(call, &filter.jobs.any, false).await?;
-    let labelled = labelled_jobs(call, filter).await?;
-    search.jobs = match (named, labelled) {
-        (Some(mut named), Some(labelled)) => {
-            named.retain(|job| labelled.binary_search(job).is_ok());
-            Some(named)
+    let jobs_of_terms = matching_jobs(call, &filter.jobs.any, false).await?;
+    let jobs_of_labels = labelled_jobs(call, filter).await?;
+    search.jobs = match (jobs_of_terms, jobs_of_labels) {
+        (Some(mut jobs_of_terms), Some(jobs_of_labels)) => {
+            jobs_of_terms.retain(|job| jobs_of_labels.binary_search(job).is_ok());
+            Some(jobs_of_terms)
         }
         (one, None) | (None, one) => one,
     };
@@ -175,28 +175,28 @@ pub(crate) async fn build_search<Q>(
     search.duration = filter.duration;
     search.late = filter.late;
     for text in &filter.texts {
-        let lower = text.text.to_lowercase();
-        let jobs = if is_part(&lower) { jobs_containing(call, &lower).await? } else { Vec::new() };
+        let lower_text = text.text.to_lowercase();
+        let jobs = if is_part(&lower_text) { jobs_containing(call, &lower_text).await? } else { Vec::new() };
         let mut jobs: Vec<JobId> = jobs.into_iter().map(|job| job.id).collect();
         jobs.sort_unstable();
-        search.texts.push(RunText { text: lower, is_not: text.is_not, jobs });
+        search.texts.push(RunText { text: lower_text, is_not: text.is_not, jobs });
     }
-    if let Some(seen) = call.visible_apps().filter(|_| !search.texts.is_empty()) {
-        search.visible_jobs = Some(Arc::new(read_board(call).await?.visible_jobs(&seen)));
+    if let Some(visible_apps) = call.visible_apps().filter(|_| !search.texts.is_empty()) {
+        search.visible_jobs = Some(Arc::new(read_board(call).await?.visible_jobs(&visible_apps)));
     }
     Ok(search)
 }
 
 /// The apps that match the filter and that the caller may see; `None` for all apps.
 pub(crate) async fn matching_apps<Q>(call: &Call<Q>, filter: &Filter) -> Result<Option<Vec<AppId>>, Problem> {
-    let seen = call.visible_apps();
+    let visible_apps = call.visible_apps();
     if filter.apps.admits_all() {
-        return Ok(seen);
+        return Ok(visible_apps);
     }
     let mut apps = call.engine().store().apps(call.namespace.id).await?;
     apps.retain(|app| filter.apps.admits(|wanted| wanted.matches(&app.name)));
     let ids = apps.into_iter().map(|app| app.id);
-    Ok(Some(ids.filter(|id| seen.as_ref().is_none_or(|seen| seen.contains(id))).collect()))
+    Ok(Some(ids.filter(|id| visible_apps.as_ref().is_none_or(|visible_apps| visible_apps.contains(id))).collect()))
 }
 
 /// The jobs to which these patterns refer, in the order of their ids. A pattern refers to the job with this name or, without such a job,
@@ -209,17 +209,17 @@ async fn matching_jobs<Q>(call: &Call<Q>, patterns: &[Pattern], is_not: bool) ->
     let store = call.engine().store();
     let mut job_ids = Vec::new();
     for pattern in patterns {
-        let named = match pattern.is_name() && name::check(&pattern.0).is_ok() {
+        let job_of_name = match pattern.is_name() && name::check(&pattern.0).is_ok() {
             true => match store.job(call.namespace.id, &pattern.0).await? {
                 Some(job) => Some(job.id).filter(|_| call.may_view(job.app)),
                 None => {
-                    let deleted = store.deleted_job(call.namespace.id, &pattern.0).await?;
-                    deleted.filter(|job| call.may_view(job.app)).map(|job| job.id)
+                    let deleted_job = store.deleted_job(call.namespace.id, &pattern.0).await?;
+                    deleted_job.filter(|job| call.may_view(job.app)).map(|job| job.id)
                 }
             },
             false => None,
         };
-        if let Some(job) = named {
+        if let Some(job) = job_of_name {
             job_ids.push(job);
             continue;
         }
@@ -246,8 +246,8 @@ fn too_many_jobs(pattern: &Pattern) -> Problem {
 
 /// Whether a text can be a part of a name.
 fn is_part(text: &str) -> bool {
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
-    text.len() <= name::NAME_LEN_MAX && text.chars().all(plain)
+    let is_name_char = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
+    text.len() <= name::NAME_LEN_MAX && text.chars().all(is_name_char)
 }
 
 async fn jobs_containing<Q>(call: &Call<Q>, part: &str) -> Result<Vec<Arc<BoardEntry>>, Problem> {

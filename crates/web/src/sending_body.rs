@@ -42,8 +42,8 @@ pub(crate) fn release_at_end(
 ) -> http::Response<SendingBody> {
     request.begin_answer(is_session);
     let (mut parts, body) = response.into_parts();
-    let held = parts.extensions.remove::<ReleasedAtEnd>();
-    http::Response::from_parts(parts, SendingBody { body, rest: Bytes::new(), request, _held: held })
+    let released_at_end = parts.extensions.remove::<ReleasedAtEnd>();
+    http::Response::from_parts(parts, SendingBody { body, rest: Bytes::new(), request, _held: released_at_end })
 }
 
 impl HttpBody for SendingBody {

@@ -82,11 +82,11 @@ pub async fn serve_on(listener: TcpListener, port: Port, app: Router, shutdown: 
     let kill = CancellationToken::new();
     let _kill_at_end = kill.clone().drop_guard();
     loop {
-        let accepted = tokio::select! {
+        let connection = tokio::select! {
             () = shutdown.cancelled() => break,
-            accepted = accept(&listener, &peers) => accepted,
+            connection = accept(&listener, &peers) => connection,
         };
-        let Some((stream, peer, open)) = accepted else { continue };
+        let Some((stream, peer, open)) = connection else { continue };
         let (app, shutdown, kill) = (app.clone(), shutdown.clone(), kill.clone());
         let (peers, acceptor) = (Arc::clone(&peers), port.tls.as_deref().map(Tls::acceptor));
         connections.spawn(async move {
@@ -149,12 +149,12 @@ async fn serve_connection(
 ) -> Result<(), String> {
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
     let Some(acceptor) = acceptor else { return serve_stream(stream, client, app, shutdown).await };
-    let shaken = tokio::select! {
+    let handshake = tokio::select! {
         () = shutdown.cancelled() => return Ok(()),
-        shaken = tokio::time::timeout(client.peers.limits.header_timeout, acceptor.accept(stream)) => shaken,
+        handshake = tokio::time::timeout(client.peers.limits.header_timeout, acceptor.accept(stream)) => handshake,
     };
-    let late = |_| client.late("TLS did not begin in time");
-    let stream = shaken.map_err(late)?.map_err(|error| error.to_string())?;
+    let timeout_error = |_| client.late("TLS did not begin in time");
+    let stream = handshake.map_err(timeout_error)?.map_err(|error| error.to_string())?;
     client.names =
         stream.get_ref().1.peer_certificates().and_then(|certificates| certificates.first()).map(certificate_names);
     serve_stream(stream, client, app, shutdown).await
@@ -183,7 +183,7 @@ impl Client {
     }
 
     async fn answer(self, app: Router, request: Request<Incoming>) -> Response<SendingBody> {
-        let open = OpenRequest::new(self.connection.clone());
+        let open_request = OpenRequest::new(self.connection.clone());
         let (request, rest, waits_for_continue) = UnreadBody::wrap(request);
         let is_http1 = request.version() < http::Version::HTTP_2;
         let mut request = request.map(Body::new);
@@ -205,33 +205,33 @@ impl Client {
         if is_http1 {
             rest.settle(waits_for_continue, &mut response).await;
         }
-        release_at_end(response, open, is_session)
+        release_at_end(response, open_request, is_session)
     }
 }
 
 /// The DNS names in a verified certificate.
 fn certificate_names(certificate: &CertificateDer<'_>) -> PeerNames {
-    let read = webpki::EndEntityCert::try_from(certificate);
-    PeerNames(read.map(|one| one.valid_dns_names().map(str::to_owned).collect()).unwrap_or_default())
+    let end_entity = webpki::EndEntityCert::try_from(certificate);
+    PeerNames(end_entity.map(|one| one.valid_dns_names().map(str::to_owned).collect()).unwrap_or_default())
 }
 
 async fn serve_stream<S>(stream: S, client: Client, app: Router, shutdown: CancellationToken) -> Result<(), String>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let sniffed = tokio::select! {
+    let sniff_result = tokio::select! {
         () = shutdown.cancelled() => return Ok(()),
-        sniffed = tokio::time::timeout(client.peers.limits.header_timeout, sniff(stream)) => sniffed,
+        sniff_result = tokio::time::timeout(client.peers.limits.header_timeout, sniff(stream)) => sniff_result,
     };
-    let sniffed = sniffed.map_err(|_| client.late("nothing was sent in time"))?;
-    let (stream, version) = sniffed.map_err(|error| error.to_string())?;
+    let sniff_result = sniff_result.map_err(|_| client.late("nothing was sent in time"))?;
+    let (stream, version) = sniff_result.map_err(|error| error.to_string())?;
     let builder = connection_builder(version, &client.peers.limits);
     let Client { peer, connection: own, peers, .. } = client.clone();
-    let answer = tower::service_fn(move |request| {
+    let service = tower::service_fn(move |request| {
         let (client, app) = (client.clone(), app.clone());
         async move { Ok::<_, std::convert::Infallible>(client.answer(app, request).await) }
     });
-    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(answer));
+    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
     let mut connection = std::pin::pin!(connection);
     let result = tokio::select! {
         result = connection.as_mut() => result,

@@ -63,9 +63,9 @@ fn semaphore_of(
     if semaphores.len() >= QUEUE_COUNT_MAX {
         semaphores.retain(|_, semaphore| semaphore.strong_count() > 0);
     }
-    let new = Arc::new(Semaphore::new(count));
-    semaphores.insert(caller, Arc::downgrade(&new));
-    new
+    let semaphore_of_caller = Arc::new(Semaphore::new(count));
+    semaphores.insert(caller, Arc::downgrade(&semaphore_of_caller));
+    semaphore_of_caller
 }
 
 /// Waits until there is room for a list of `len` bytes. The sum of all lists in memory has a limit.

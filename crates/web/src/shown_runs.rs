@@ -134,8 +134,8 @@ pub(crate) async fn rows_of_groups<Q>(call: &Call<Q>, groups: &[Run]) -> Result<
     };
     groups.iter().for_each(|group| add(group.message.as_deref()));
     for group in groups.iter().filter(|group| group.attempt > 1).take(GROUP_READS_MAX) {
-        let earlier = call.engine().store().attempts(group.id).await?;
-        earlier.iter().for_each(|attempt| add(attempt.message.as_deref()));
+        let earlier_attempts = call.engine().store().attempts(group.id).await?;
+        earlier_attempts.iter().for_each(|attempt| add(attempt.message.as_deref()));
     }
     Ok(total)
 }

@@ -147,10 +147,10 @@ impl Tls {
     /// If a file cannot be used, the file and the reason.
     pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
         // Taken before the files are read: if they change during the read, the first check detects it.
-        let loaded = file_stamps(&files);
+        let loaded_stamps = file_stamps(&files);
         let (config, certs) = read_files(&files)?;
         let served = ServedCertificate::new(certs.iter().map(|certificate| &**certificate));
-        Ok(Self { files, config: RwLock::new(config), served, loaded })
+        Ok(Self { files, config: RwLock::new(config), served, loaded: loaded_stamps })
     }
 
     /// The certificate in use. The returned handle follows each change.
@@ -206,34 +206,34 @@ fn read_files(files: &TlsFiles) -> Result<(Arc<ServerConfig>, Vec<CertificateDer
         pem::Error::NoItemsFound => TlsError::NoKey { path: files.key.clone() },
         source => TlsError::Read { path: files.key.clone(), source },
     })?;
-    let unusable = |source| match source {
+    let unusable_pair = |source| match source {
         rustls::Error::InconsistentKeys(_) => TlsError::OtherKey { cert: files.cert.clone(), key: files.key.clone() },
         source => TlsError::Unusable { path: files.cert.clone(), source },
     };
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
-    let builder = builder.with_safe_default_protocol_versions().map_err(unusable)?;
+    let builder = builder.with_safe_default_protocol_versions().map_err(unusable_pair)?;
     let builder = match &files.client_ca {
         None => builder.with_no_client_auth(),
         Some(path) => {
-            let wrong = |message: String| TlsError::ClientCa { path: path.clone(), message };
+            let invalid_ca = |message: String| TlsError::ClientCa { path: path.clone(), message };
             let mut roots = RootCertStore::empty();
             for certificate in read_certificates(path)? {
-                roots.add(certificate).map_err(|error| wrong(error.to_string()))?;
+                roots.add(certificate).map_err(|error| invalid_ca(error.to_string()))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-            let verifier = verifier.allow_unauthenticated().build().map_err(|error| wrong(error.to_string()))?;
+            let verifier = verifier.allow_unauthenticated().build().map_err(|error| invalid_ca(error.to_string()))?;
             builder.with_client_cert_verifier(verifier)
         }
     };
-    let mut config = builder.with_single_cert(certs.clone(), key).map_err(unusable)?;
+    let mut config = builder.with_single_cert(certs.clone(), key).map_err(unusable_pair)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok((Arc::new(config), certs))
 }
 
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let failed = |source| TlsError::Read { path: path.to_owned(), source };
-    let certificates = CertificateDer::pem_file_iter(path).map_err(failed)?;
-    let certificates = certificates.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+    let read_error = |source| TlsError::Read { path: path.to_owned(), source };
+    let certificates = CertificateDer::pem_file_iter(path).map_err(read_error)?;
+    let certificates = certificates.collect::<Result<Vec<_>, _>>().map_err(read_error)?;
     if certificates.is_empty() { Err(TlsError::Empty { path: path.to_owned() }) } else { Ok(certificates) }
 }
 

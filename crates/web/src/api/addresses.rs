@@ -152,11 +152,11 @@ async fn app<Q>(call: &Call<Q>, name: &str) -> Result<App, Problem> {
 }
 
 fn address_json<Q>(call: &Call<Q>, one: &XxlExecutor) -> AddressJson {
-    let online = call.engine().online_names().iter().any(|online| online.id == one.id);
+    let is_online = call.engine().online_names().iter().any(|online| online.id == one.id);
     AddressJson {
         address: one.address.clone(),
         executor: Address::parse(&one.address).map(|address| address.name()).unwrap_or_default(),
-        online,
+        online: is_online,
         added_at: one.by_hand_at,
         last_registered_at: Some(one.last_seen_at).filter(|at| *at > Timestamp::EPOCH),
     }

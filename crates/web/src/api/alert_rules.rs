@@ -133,9 +133,9 @@ pub(super) fn routes() -> Routes {
             Doc::new("Preview an alert rule", "Evaluates the rule now. Nothing is saved and nothing is sent.")
                 .json::<PreviewJson>(200, "The result.")
                 .example({
-                    let mut named = example;
-                    named["name"] = json!("close-by-six");
-                    named
+                    let mut named_example = example;
+                    named_example["name"] = json!("close-by-six");
+                    named_example
                 }),
         )
 }
@@ -190,7 +190,7 @@ async fn put(
     call.check(None, forbidden)?;
     let existing = call.engine().store().alert_rules(call.namespace.id).await?;
     let existing = existing.into_iter().find(|record| record.spec.name == name);
-    let expected = match &existing {
+    let expected_version = match &existing {
         Some(record) => if_match.expected_version(record.version)?,
         None if if_match.is_given() => return Err(mismatch_problem(0)),
         None => None,
@@ -199,28 +199,28 @@ async fn put(
         call.note.before(&record.spec);
     }
     let SavedRule { record, is_new, .. } =
-        rules::save_rule(call.engine(), call.namespace.id, (&spec, expected), call.caller.name()).await?;
+        rules::save_rule(call.engine(), call.namespace.id, (&spec, expected_version), call.caller.name()).await?;
     call.note.changed_to(&record.spec);
     rule_response(&call, if is_new { StatusCode::CREATED } else { StatusCode::OK }, &record).await
 }
 
 async fn delete(call: Call, Named(name, ..): Named<path::AlertRule>, if_match: IfMatch) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
-    let expected = if_match.expected_version(record.version)?;
+    let expected_version = if_match.expected_version(record.version)?;
     call.note.before(&record.spec);
-    rules::delete_rule(call.engine(), call.namespace.id, &name, expected).await?;
+    rules::delete_rule(call.engine(), call.namespace.id, &name, expected_version).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 async fn preview(call: Call, body: JsonBody<RuleSpec>) -> Result<Response, Problem> {
     let spec = body.read()?;
     let DryRun { subjects, count, looked_at, at, deadline, warnings } = try_rule(&call, &spec).await?;
-    let shown = subjects.into_iter().map(|one| SubjectJson { kind: one.kind, name: one.name, app: one.app });
+    let subjects_json = subjects.into_iter().map(|one| SubjectJson { kind: one.kind, name: one.name, app: one.app });
     let body = PreviewJson {
         sentence: sentence::rule(&spec, Lang::En),
         would_fire: count > 0,
         count,
-        subjects: shown.collect(),
+        subjects: subjects_json.collect(),
         looked_at,
         evaluated_at: at,
         deadline: deadline.map(|ResolvedDeadline { zone, counts_from, next }| DeadlineJson { zone, counts_from, next }),

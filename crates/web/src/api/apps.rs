@@ -124,8 +124,8 @@ pub(super) fn routes() -> Routes {
 async fn list(call: Call) -> Result<Response, Problem> {
     let mut apps = call.engine().store().apps(call.namespace.id).await?;
     apps.retain(|app| call.may_view(app.id));
-    let online = call.engine().online_names();
-    let count = |app: AppId| online.iter().filter(|executor| executor.app == app).count();
+    let online_executors = call.engine().online_names();
+    let count = |app: AppId| online_executors.iter().filter(|executor| executor.app == app).count();
     let switches = call.engine().store().switches().await?;
     let state = |app: AppId| switches.of_app(app);
     let item = |app: App| (state(app.id), count(app.id), app);
@@ -135,14 +135,14 @@ async fn list(call: Call) -> Result<Response, Problem> {
 
 /// Creates an app. If it exists, it is returned unchanged.
 async fn create(call: Call, body: JsonBody<NewApp>) -> Result<Response, Problem> {
-    let new = body.read()?;
-    name::check(&new.name).map_err(|message| refuse_value("/name", message))?;
-    call.check_app_name(&new.name).await?;
-    call.note.object(&new.name);
+    let new_app = body.read()?;
+    name::check(&new_app.name).map_err(|message| refuse_value("/name", message))?;
+    call.check_app_name(&new_app.name).await?;
+    call.note.object(&new_app.name);
     let engine = call.engine();
     let id = AppId::new(engine.new_id());
-    let made = apps::ensure(engine.store(), id, (call.namespace.id, &new.name), engine.now()).await;
-    let app = made.map_err(|error| match error {
+    let result = apps::ensure(engine.store(), id, (call.namespace.id, &new_app.name), engine.now()).await;
+    let app = result.map_err(|error| match error {
         AppError::Store(error) => error.into(),
         AppError::TooMany => refuse_value("/name", error.to_string()),
     })?;

@@ -222,8 +222,8 @@ impl Export {
         if self.web.config.shutdown.is_cancelled() {
             return Err(Problem::new(Code::Unavailable, "the server stops, so the export ends here"));
         }
-        let may = |rights: &Rights| rights.allow_somewhere(Cluster);
-        if let Some(loss) = self.caller.access_loss_unless(&self.web, may).await {
+        let may_read = |rights: &Rights| rights.allow_somewhere(Cluster);
+        if let Some(loss) = self.caller.access_loss_unless(&self.web, may_read).await {
             return Err(loss.problem("so the export ends here"));
         }
         let _turn = shares::wait_for_turn(&self.web, self.caller.caller().key()).await?;

@@ -45,7 +45,7 @@ impl FromQuery for ImportQuery {
             "csv" => Ok(ImportFormat::Csv),
             _ => Err(format!("{} is neither ics nor csv", quoted_input(text))),
         };
-        let wanted = |text: &str| match text {
+        let import_as = |text: &str| match text {
             "days" => Ok(ImportAs::Days),
             "workdays" => Ok(ImportAs::Workdays),
             _ => Err(format!("{} is neither days nor workdays", quoted_input(text))),
@@ -58,7 +58,7 @@ impl FromQuery for ImportQuery {
                     Parameter::word("as", &["days", "workdays"])
                         .about("What the file lists: the days of the calendar (`days`, the default), or holidays and make-up days \
                              (`workdays`)."),
-                    wanted,
+                    import_as,
                 )
                 .unwrap_or(ImportAs::Days),
             years: reader.parsed(
@@ -241,8 +241,8 @@ async fn import_file(
 
 async fn delete(call: Call, Named(name, ..): Named<path::Calendar>, if_match: IfMatch) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
-    let expected = if_match.expected_version(record.version)?;
-    calendars::delete(call.engine(), call.namespace.id, &name, expected).await?;
+    let expected_version = if_match.expected_version(record.version)?;
+    calendars::delete(call.engine(), call.namespace.id, &name, expected_version).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -297,13 +297,13 @@ async fn save<Q>(
     if let Some(record) = existing {
         call.note.before(&record.spec);
     }
-    let expected = match existing {
+    let expected_version = match existing {
         Some(record) => if_match.expected_version(record.version)?,
         None if if_match.is_given() => return Err(mismatch_problem(0)),
         None => None,
     };
-    let saved = calendars::save(call.engine(), call.namespace.id, spec, expected, call.caller.name()).await?;
-    let SavedCalendar { record, is_new } = saved;
+    let outcome = calendars::save(call.engine(), call.namespace.id, spec, expected_version, call.caller.name()).await?;
+    let SavedCalendar { record, is_new } = outcome;
     calendar_response(call, if is_new { StatusCode::CREATED } else { StatusCode::OK }, &record)
 }
 
@@ -350,8 +350,8 @@ impl From<CalendarError> for Problem {
 fn in_use_problem(calendars: &[String], jobs: &[String], job_count: u64) -> Problem {
     let names = |kind: &str, names: &[String], count: u64| {
         let name_list = names.iter().take(NAMED_COUNT_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
-        let more = if count > u64::try_from(NAMED_COUNT_MAX).unwrap_or(0) { ", …" } else { "" };
-        (count > 0).then(|| format!("{} ({name_list}{more})", counted(count, kind)))
+        let suffix = if count > u64::try_from(NAMED_COUNT_MAX).unwrap_or(0) { ", …" } else { "" };
+        (count > 0).then(|| format!("{} ({name_list}{suffix})", counted(count, kind)))
     };
     let calendar_count = u64::try_from(calendars.len()).unwrap_or(u64::MAX);
     let user_lists: Vec<String> =

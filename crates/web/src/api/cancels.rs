@@ -83,10 +83,10 @@ pub(super) fn routes() -> Routes {
 
 async fn run(call: Call, path: Named<path::Run>, body: OptionalJsonBody<CancelRun>) -> Result<Response, Problem> {
     let body = body.read()?;
-    let by = cancel_message(call.caller.name(), body.reason.as_deref())?;
+    let cancel_text = cancel_message(call.caller.name(), body.reason.as_deref())?;
     let run = find(&call, &path).await?;
     audit_run(&call, &run, body.reason.as_deref());
-    match call.engine().cancel_run(run.id, &by).await? {
+    match call.engine().cancel_run(run.id, &cancel_text).await? {
         CancelOutcome::Requested(run) => {
             json_response(StatusCode::ACCEPTED, &run_json::run_json(&call, run.for_reader()).await?)
         }
@@ -108,7 +108,7 @@ async fn job(
     body: OptionalJsonBody<CancelJob>,
 ) -> Result<Response, Problem> {
     let body = body.read()?;
-    let by = cancel_message(call.caller.name(), body.reason.as_deref())?;
+    let cancel_text = cancel_message(call.caller.name(), body.reason.as_deref())?;
     let instant = |text: &String| {
         let complaint =
             |_| refuse_value("/fire_at", format!("{text:?} is not an instant; write \"2026-03-08T07:00:00Z\""));
@@ -119,10 +119,10 @@ async fn job(
     // The job may have belonged to another app before. Runs of that app are cancelled only if the caller may cancel in the whole
     // namespace.
     let app = call.apps_with(Operate).map(|_| record.app);
-    let cancelled = call.engine().cancel_runs(&record, fire_at, &by, app).await?;
-    let answer = CancelledJson { asked: cancelled.asked, has_more: cancelled.has_more };
-    call.note.changed_to(&serde_json::json!({"fire_at": fire_at, "reason": body.reason, "cancelled": answer}));
-    json_response(StatusCode::ACCEPTED, &answer)
+    let cancelled = call.engine().cancel_runs(&record, fire_at, &cancel_text, app).await?;
+    let body_json = CancelledJson { asked: cancelled.asked, has_more: cancelled.has_more };
+    call.note.changed_to(&serde_json::json!({"fire_at": fire_at, "reason": body.reason, "cancelled": body_json}));
+    json_response(StatusCode::ACCEPTED, &body_json)
 }
 
 /// Records in the audit log the reason, and the state of the run at the time of the request.

@@ -201,7 +201,7 @@ async fn put(
     call.check(None, forbidden)?;
     let NewChannelJson { kind, lang, enabled, settings, secrets } = body.read()?;
     let existing = channels::find(call.engine(), call.namespace.id, &name).await?;
-    let expected = match &existing {
+    let expected_version = match &existing {
         Some(existing) => if_match.expected_version(version(existing))?.map(Timestamp::from_millis),
         None if if_match.is_given() => return Err(mismatch_problem(0)),
         None => None,
@@ -209,8 +209,9 @@ async fn put(
     if let Some(existing) = &existing {
         call.note.before(&channel_json(&call, existing));
     }
-    let new = NewChannel { name, kind, settings, secrets, lang, is_enabled: enabled, expected };
-    let outcome = channels::save(call.engine(), &call.namespace, new).await?;
+    let new_channel =
+        NewChannel { name, kind, settings, secrets, lang, is_enabled: enabled, expected: expected_version };
+    let outcome = channels::save(call.engine(), &call.namespace, new_channel).await?;
     let channel_body = channel_json(&call, &outcome.channel);
     call.note.changed_to(&channel_body);
     let status = if outcome.is_new { StatusCode::CREATED } else { StatusCode::OK };
@@ -258,9 +259,9 @@ fn in_use_problem(channel: &str, users: &[ChannelUse]) -> Problem {
     if users.contains(&ChannelUse::Report) {
         user_lists.push("the weekly report".to_owned());
     }
-    let more = if is_cut { ", and more" } else { "" };
+    let suffix = if is_cut { ", and more" } else { "" };
     let detail = format!(
-        "{} is used by {}{more}; give them another channel first",
+        "{} is used by {}{suffix}; give them another channel first",
         quoted_input(channel),
         user_lists.join(", ")
     );

@@ -59,10 +59,10 @@ pub(crate) struct EventFilter {
 
 impl FromQuery for EventFilter {
     fn from_query(reader: &mut Reader) -> Self {
-        let checked = |text: &str| name::check(text).map(|()| text.to_owned());
+        let checked_name = |text: &str| name::check(text).map(|()| text.to_owned());
         Self {
-            job: reader.parsed(Parameter::name("job").about("Only events of this job and its runs."), checked),
-            app: reader.parsed(Parameter::name("app").about("Only events of this app."), checked),
+            job: reader.parsed(Parameter::name("job").about("Only events of this job and its runs."), checked_name),
+            app: reader.parsed(Parameter::name("app").about("Only events of this app."), checked_name),
             kinds: reader.words(Parameter::words("kind", &Kind::WORDS).about("Only events of these kinds.")),
             after: reader.parsed(
                 Parameter::cursor_in("after")
@@ -138,7 +138,7 @@ fn stream(call: Call<EventFilter>, headers: &HeaderMap, length: Duration) -> Res
     let format = requested_format(headers);
     let share = load::take_live_share(&call.web, StreamKind::Events, call.caller.key())?;
     let now = Instant::now();
-    let stream = Stream {
+    let event_stream = Stream {
         listener: call.web.events.listen(cursor),
         ends_at: now + length,
         web: call.web,
@@ -151,9 +151,9 @@ fn stream(call: Call<EventFilter>, headers: &HeaderMap, length: Duration) -> Res
         is_over: false,
         _share: share,
     };
-    let bytes = unfold(stream, async |mut stream| {
-        let bytes = stream.next().await?;
-        Some((Ok::<_, Infallible>(bytes), stream))
+    let bytes = unfold(event_stream, async |mut event_stream| {
+        let bytes = event_stream.next().await?;
+        Some((Ok::<_, Infallible>(bytes), event_stream))
     });
     let mut response = Response::new(Body::from_stream(bytes.fuse()));
     let content_type = match format {
@@ -247,13 +247,13 @@ impl Stream {
                 ListenResult::Begun { cursor, is_gap } => {
                     self.cursor = Some(cursor);
                     let at = self.web.engine.now();
-                    let ready = self.format.block(Some(cursor), "ready", &json!({ "at": at }));
-                    let gap = if is_gap {
+                    let ready_block = self.format.block(Some(cursor), "ready", &json!({ "at": at }));
+                    let gap_block = if is_gap {
                         self.format.block(Some(cursor), "gap", &json!({ "at": at }))
                     } else {
                         String::new()
                     };
-                    ready + &gap
+                    ready_block + &gap_block
                 }
                 ListenResult::Events(events, cursor) => {
                     self.cursor = Some(cursor);

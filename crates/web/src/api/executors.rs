@@ -237,10 +237,10 @@ pub(crate) async fn page<Q>(
     let store = call.engine().store();
     let since = call.engine().now() - SHOWN_FOR;
     let fleet = Fleet::read(call).await?;
-    let mut all = listed_executors(call, &fleet.switches, since).await?;
-    all.sort_by(|a, b| a.position.cmp(&b.position));
+    let mut executors = listed_executors(call, &fleet.switches, since).await?;
+    executors.sort_by(|a, b| a.position.cmp(&b.position));
     let mut page_rows: Vec<ListedExecutor> =
-        all.into_iter().filter(|listed| after.as_ref().is_none_or(|after| listed.position > *after)).collect();
+        executors.into_iter().filter(|listed| after.as_ref().is_none_or(|after| listed.position > *after)).collect();
     let last_position = cut_to_page(&mut page_rows, limit).map(|last| last.position.clone());
     let ids: Vec<ExecutorId> =
         page_rows.iter().filter(|listed| !listed.is_here).map(|listed| listed.position.2).collect();
@@ -291,8 +291,8 @@ pub(crate) async fn find<Q>(
 /// The stable names of the executors of an app, in order.
 pub(super) async fn executor_names<Q>(call: &Call<Q>, app: &str) -> Result<Vec<String>, Problem> {
     let switches = call.engine().store().switches().await?;
-    let all = listed_executors(call, &switches, call.engine().now() - SHOWN_FOR).await?;
-    let of_app = all.iter().filter(|one| one.position.0 == app);
+    let executors = listed_executors(call, &switches, call.engine().now() - SHOWN_FOR).await?;
+    let of_app = executors.iter().filter(|one| one.position.0 == app);
     let names: BTreeSet<String> = of_app.map(|one| given_name(&one.position.1).to_owned()).collect();
     Ok(names.into_iter().collect())
 }
@@ -313,9 +313,9 @@ async fn listed_executors<Q>(
     since: Timestamp,
 ) -> Result<Vec<ListedExecutor>, Problem> {
     let store = call.engine().store();
-    let online = call.engine().online_names();
+    let online_executors = call.engine().online_names();
     let is_seen = |one: &OnlineName| one.namespace == call.namespace.id && call.may_view(one.app);
-    let mut all: Vec<ListedExecutor> = online
+    let mut executors: Vec<ListedExecutor> = online_executors
         .into_iter()
         .filter(is_seen)
         .map(|one| ListedExecutor {
@@ -325,36 +325,42 @@ async fn listed_executors<Q>(
             is_elsewhere: false,
         })
         .collect();
-    let seen = store.seen_executors(call.namespace.id, since);
+    let seen_executors = store.seen_executors(call.namespace.id, since);
     let sessions = store.sessions(call.engine().now() - FRESH_FOR);
-    let (apps, elsewhere, mut seen) = try_join3(store.apps(call.namespace.id), sessions, seen).await?;
+    let (apps, ids_elsewhere, mut seen_executors) =
+        try_join3(store.apps(call.namespace.id), sessions, seen_executors).await?;
     let apps: HashMap<AppId, String> = apps.into_iter().map(|app| (app.id, app.name)).collect();
-    let elsewhere: HashSet<ExecutorId> =
-        elsewhere.iter().filter(|session| session.is_open()).map(|session| session.executor).collect();
-    seen.retain(|one| call.may_view(one.app));
+    let ids_elsewhere: HashSet<ExecutorId> =
+        ids_elsewhere.iter().filter(|session| session.is_open()).map(|session| session.executor).collect();
+    seen_executors.retain(|one| call.may_view(one.app));
     // Sorted from the newest to the oldest: each name keeps its newest incarnation. An older incarnation is listed only if it is online.
-    seen.sort_by_key(|one| std::cmp::Reverse(one.last_seen_at));
-    let ids: HashSet<ExecutorId> = all.iter().map(|one| one.position.2).collect();
+    seen_executors.sort_by_key(|one| std::cmp::Reverse(one.last_seen_at));
+    let ids: HashSet<ExecutorId> = executors.iter().map(|one| one.position.2).collect();
     let mut names: HashSet<(String, String)> =
-        all.iter().map(|ListedExecutor { position: (app, name, _), .. }| (app.clone(), name.clone())).collect();
-    for one in seen {
+        executors.iter().map(|ListedExecutor { position: (app, name, _), .. }| (app.clone(), name.clone())).collect();
+    for one in seen_executors {
         let app = apps.get(&one.app).cloned().unwrap_or_else(|| one.app.to_string());
-        let is_elsewhere = elsewhere.contains(&one.id);
+        let is_elsewhere = ids_elsewhere.contains(&one.id);
         let is_new_name = names.insert((app.clone(), one.name.clone()));
         if !ids.contains(&one.id) && (is_elsewhere || is_new_name) {
-            all.push(ListedExecutor { position: (app, one.name, one.id), app: one.app, is_here: false, is_elsewhere });
+            executors.push(ListedExecutor {
+                position: (app, one.name, one.id),
+                app: one.app,
+                is_here: false,
+                is_elsewhere,
+            });
         }
     }
     // An executor that is switched off stays in the list, so that it can be activated even long after it was last seen.
-    let stable: HashSet<(AppId, String)> =
-        all.iter().map(|one| (one.app, given_name(&one.position.1).to_owned())).collect();
-    for one in switches.executors.iter().filter(|one| !stable.contains(&(one.app, one.name.clone()))) {
+    let stable_names: HashSet<(AppId, String)> =
+        executors.iter().map(|one| (one.app, given_name(&one.position.1).to_owned())).collect();
+    for one in switches.executors.iter().filter(|one| !stable_names.contains(&(one.app, one.name.clone()))) {
         if let Some(app) = apps.get(&one.app).filter(|_| call.may_view(one.app)) {
             let position = (app.clone(), one.name.clone(), NO_INCARNATION);
-            all.push(ListedExecutor { position, app: one.app, is_here: false, is_elsewhere: false });
+            executors.push(ListedExecutor { position, app: one.app, is_here: false, is_elsewhere: false });
         }
     }
-    Ok(all)
+    Ok(executors)
 }
 
 impl From<OnlineExecutor> for ExecutorJson {

@@ -144,10 +144,10 @@ impl LogStream {
                 self.last_sent_at = Instant::now();
                 return Some(self.keep_alive());
             };
-            let read = self.read().await;
+            let read_result = self.read().await;
             drop(turn);
-            let (found, is_settled) = match read {
-                Ok(read) => read,
+            let (found, is_settled) = match read_result {
+                Ok(read_result) => read_result,
                 Err(error) => {
                     tracing::warn!(target: "http", run_id = %self.follow.run.id, error = chain(&error), "the stream of a log was aborted");
                     return self.end(false);

@@ -42,7 +42,7 @@ pub(super) struct IncidentsQuery {
 
 impl FromQuery for IncidentsQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        let standing = |text: &str| match text {
+        let is_open = |text: &str| match text {
             "firing" => Ok(true),
             "resolved" => Ok(false),
             _ => Err(format!("{} is neither firing nor resolved", quoted_input(text))),
@@ -51,7 +51,7 @@ impl FromQuery for IncidentsQuery {
             is_open: reader.parsed(
                 Parameter::word("standing", &["firing", "resolved"])
                     .about("Only incidents in this state; all if left out."),
-                standing,
+                is_open,
             ),
             job: reader.single(Parameter::name("job").about("Only incidents about this job.")),
             limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
@@ -366,9 +366,11 @@ pub(crate) async fn visible_silences<Q>(call: &Call<Q>) -> Result<Vec<SilenceRec
 }
 
 async fn add_silence(call: Call, body: JsonBody<NewSilence>) -> Result<Response, Problem> {
-    let new = body.read()?;
-    let spec = SilenceSpec { rule: new.rule, job: new.job, app: new.app };
-    let silence = create_silence(&call, SilenceRequest { spec, reason: new.reason, ends_at: new.ends_at }).await?;
+    let new_silence = body.read()?;
+    let spec = SilenceSpec { rule: new_silence.rule, job: new_silence.job, app: new_silence.app };
+    let silence =
+        create_silence(&call, SilenceRequest { spec, reason: new_silence.reason, ends_at: new_silence.ends_at })
+            .await?;
     let warnings = read_again(|| Box::pin(silence_warnings(&call, std::slice::from_ref(&silence)))).await?;
     json_response(StatusCode::CREATED, &silence_json((silence, warnings.concat())))
 }

@@ -169,7 +169,7 @@ pub(crate) struct Part<'a> {
 /// `is_drained` is false and the caller continues at `position`.
 pub(crate) async fn read(store: &dyn Store, run: &Run, part: Part<'_>, now: Timestamp) -> Result<Lines, StoreError> {
     let Part { from, line_filter, limit, bytes_max } = part;
-    let mut searched = 0;
+    let mut searched_bytes = 0;
     let is_settled = is_settled(run, from.attempt, now);
     let mut page = Lines { lines: Vec::new(), position: from, is_drained: false, text_bytes: 0 };
     let mut chunk_count = 1;
@@ -188,8 +188,8 @@ pub(crate) async fn read(store: &dyn Store, run: &Run, part: Part<'_>, now: Time
             if !page.add_chunk(chunk, line_filter, (limit, bytes_max)) {
                 return Ok(page);
             }
-            searched += 1;
-            if searched >= SEARCHED_CHUNKS_MAX && !line_filter.matches_all() {
+            searched_bytes += 1;
+            if searched_bytes >= SEARCHED_CHUNKS_MAX && !line_filter.matches_all() {
                 return Ok(page);
             }
         }

@@ -83,8 +83,8 @@ pub(super) fn routes() -> Routes {
 async fn get(call: Call<SearchLog>, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = runs::find(&call, &path).await?;
     let attempt = chosen_attempt(call.query.attempt, &run)?;
-    let found = search(call.engine().store(), &run, attempt, &call.query.line_filter, call.engine().now()).await?;
-    json_response(StatusCode::OK, &found)
+    let result = search(call.engine().store(), &run, attempt, &call.query.line_filter, call.engine().now()).await?;
+    json_response(StatusCode::OK, &result)
 }
 
 /// Searches the log of an attempt.

@@ -130,8 +130,8 @@ impl Extent {
             if let Some(place) = gap {
                 let before_sequence =
                     place.checked_sub(1).and_then(|last| sizes.get(last)).map_or(-1, |size| size.sequence);
-                let behind = store.log_chunks(run.id, attempt, before_sequence, 1).await?;
-                if behind.first().is_some_and(|chunk| lines::is_fresh(chunk, now)) {
+                let chunk_before = store.log_chunks(run.id, attempt, before_sequence, 1).await?;
+                if chunk_before.first().is_some_and(|chunk| lines::is_fresh(chunk, now)) {
                     sizes.truncate(place);
                 }
             }

@@ -104,8 +104,8 @@ async fn get(call: Call<ReadLog>, path: Named<path::Run>, headers: HeaderMap) ->
     let last_event = headers.get("last-event-id").and_then(|id| id.to_str().ok()).filter(|id| !id.is_empty());
     let mut position = start_position(&call.query, &run, &listing, last_event)?;
     let format = requested_format(&headers);
-    let streams = call.query.follow || format == Format::Text;
-    check_start(call.query.seek, call.query.after.is_some(), streams)?;
+    let is_streamed = call.query.follow || format == Format::Text;
+    check_start(call.query.seek, call.query.after.is_some(), is_streamed)?;
     let mut limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
     let mut line_count = None;
     // A browser that reconnects repeats the original URL, including its seek parameter, and adds `Last-Event-ID`; the latter wins.
@@ -177,8 +177,8 @@ fn start_position(
         (None, None) => return Ok(Position::before_first_line(attempt)),
     };
     let position = listing.position_in::<Position>(name, cursor)?;
-    let fits = query.attempt.is_none_or(|attempt| attempt == position.attempt);
-    let is_good = fits && position.is_plausible(run.attempt);
+    let is_attempt_fitting = query.attempt.is_none_or(|attempt| attempt == position.attempt);
+    let is_good = is_attempt_fitting && position.is_plausible(run.attempt);
     if is_good { Ok(position) } else { Err(invalid_cursor_in(name, "belongs to another attempt")) }
 }
 

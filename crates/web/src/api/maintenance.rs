@@ -126,10 +126,10 @@ async fn add(call: Call, body: JsonBody<NewMaintenance>) -> Result<Response, Pro
     let window_end = match (ends_at, length) {
         (Some(ends_at), None) => WindowEnd::At(ends_at),
         (None, Some(length)) => {
-            let wrong = |error| {
+            let invalid_end = |error| {
                 refuse_value("/length", format!("{} is not a length: {error}; such as 2h", quoted_input(&length)))
             };
-            WindowEnd::After(parse_duration(&length).map_err(wrong)?)
+            WindowEnd::After(parse_duration(&length).map_err(invalid_end)?)
         }
         (Some(_), Some(_)) => return Err(refuse_value("/length", "cannot be combined with ends_at; give one of them")),
         (None, None) => return Err(refuse_value("/ends_at", "is missing; give ends_at or length")),

@@ -42,9 +42,9 @@ impl PageBuilder {
         if self.items.is_empty() {
             return Some(remaining.min(FIRST_COUNT));
         }
-        let mean = (self.len / self.items.len()).max(1);
-        let fitting = u32::try_from((PAGE_LEN_MAX - self.len) / mean).unwrap_or(u32::MAX);
-        Some(fitting.saturating_add(1).min(remaining))
+        let mean_len = (self.len / self.items.len()).max(1);
+        let fitting_count = u32::try_from((PAGE_LEN_MAX - self.len) / mean_len).unwrap_or(u32::MAX);
+        Some(fitting_count.saturating_add(1).min(remaining))
     }
 
     /// Adds an item. `false` means that the page has no room for it and is complete.

@@ -258,8 +258,8 @@ async fn get(call: Call<FormattedReportQuery>) -> Result<Response, Problem> {
         ];
         return Ok((headers, text).into_response());
     }
-    let made = report(&call, query).await?;
-    let Report { range, total, rows, failures, is_cut, next_cursor } = made;
+    let report_of_query = report(&call, query).await?;
+    let Report { range, total, rows, failures, is_cut, next_cursor } = report_of_query;
     let body = ReportJson {
         namespace: call.namespace.name.clone(),
         by: query.by.as_str(),

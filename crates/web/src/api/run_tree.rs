@@ -103,8 +103,8 @@ pub(crate) async fn read<Q>(call: &Call<Q>, run: Run) -> Result<Tree, Problem> {
     call.conceal(std::slice::from_mut(&mut root)).await?;
     let (mut descendants, mut level, mut has_more) = (Vec::new(), vec![root.id], false);
     for _ in 0..DEPTH_MAX {
-        let room = BRANCH_COUNT_MAX - 1 - descendants.len();
-        let (mut next, is_cut) = children_of_runs(call, &level, room).await?;
+        let remaining = BRANCH_COUNT_MAX - 1 - descendants.len();
+        let (mut next, is_cut) = children_of_runs(call, &level, remaining).await?;
         level = next.iter().map(|run| run.id).collect();
         descendants.append(&mut next);
         has_more = is_cut;

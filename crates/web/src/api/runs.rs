@@ -225,9 +225,9 @@ pub(crate) async fn retry_request<Q>(
         None => None,
     };
     let key = run.trigger_key.clone().map(|key| (key, IfOpen::Refuse));
-    let again =
+    let request =
         RunRequest { params, executor, key, parent: Some(run.id), trace: call.trace, ..RunRequest::by(trigger) };
-    Ok((record, again))
+    Ok((record, request))
 }
 
 async fn create_run(call: &Call, record: &JobRecord, request: RunRequest) -> Result<Response, Problem> {
@@ -284,10 +284,10 @@ pub(crate) async fn job_of_run<Q>(call: &Call<Q>, run: &Run) -> Result<JobRecord
     };
     // The job may have been deleted, and another one created with its name.
     let record = record.filter(|record| record.id == run.job);
-    let gone = || Problem::new(Code::JobDeleted, "the job of this run was deleted, it cannot run again");
-    let record = record.ok_or_else(gone)?;
+    let job_deleted = || Problem::new(Code::JobDeleted, "the job of this run was deleted, it cannot run again");
+    let record = record.ok_or_else(job_deleted)?;
     // The job may have moved to another app since.
-    call.check(Some(record.app), gone)?;
+    call.check(Some(record.app), job_deleted)?;
     Ok(record)
 }
 

@@ -112,14 +112,14 @@ async fn post(call: Call, body: JsonBody<PreviewBody>) -> Result<Response, Probl
     }
     let now = call.engine().now();
     let job = compile(&call, body.schedule, body.calendar).await?;
-    let ask = PreviewRequest {
+    let request = PreviewRequest {
         timetable: &job.timetable,
         anchor: now.ceil_second(),
         after: body.after.unwrap_or(now),
         count: usize::try_from(count).unwrap_or(usize::MAX),
         per_day_max: PER_DAY_MAX,
     };
-    json_response(StatusCode::OK, &preview_json(ask))
+    json_response(StatusCode::OK, &preview_json(request))
 }
 
 /// Compiles a job definition that has only this schedule and this calendar.

@@ -265,7 +265,7 @@ async fn put(
     let spec = body.read()?;
     call.check(None, forbidden)?;
     let existing = scripts::find(call.engine(), call.namespace.id, &name).await?;
-    let expected = match &existing {
+    let expected_version = match &existing {
         Some(record) => {
             call.note.before(&audit_view(record));
             if_match.expected_version(record.newest.version)?
@@ -274,8 +274,9 @@ async fn put(
         None => None,
     };
     let namespace_and_name = (call.namespace.id, name.as_str());
-    let saved = scripts::save(call.engine(), namespace_and_name, &spec, expected, call.caller.name()).await?;
-    answer_saved(&call, &saved, &spec.source)
+    let saved_script =
+        scripts::save(call.engine(), namespace_and_name, &spec, expected_version, call.caller.name()).await?;
+    answer_saved(&call, &saved_script, &spec.source)
 }
 
 async fn restore(
@@ -286,10 +287,11 @@ async fn restore(
 ) -> Result<Response, Problem> {
     let Restore { version, note } = body.read()?;
     let record = find(&call, &name).await?;
-    let expected = if_match.expected_version(record.newest.version)?;
-    let saved = restore_version(&call, &record, (version, note), expected).await?;
-    let (_, source) = scripts::version_of(call.engine(), &saved.record, saved.record.newest.version).await?;
-    answer_saved(&call, &saved, &source)
+    let expected_version = if_match.expected_version(record.newest.version)?;
+    let saved_script = restore_version(&call, &record, (version, note), expected_version).await?;
+    let (_, source) =
+        scripts::version_of(call.engine(), &saved_script.record, saved_script.record.newest.version).await?;
+    answer_saved(&call, &saved_script, &source)
 }
 
 /// Saves an earlier version as the newest one, for the API and the console.
@@ -297,21 +299,21 @@ pub(crate) async fn restore_version<Q>(
     call: &Call<Q>,
     record: &ScriptRecord,
     (version, note): (i64, Option<String>),
-    expected: Option<i64>,
+    expected_version: Option<i64>,
 ) -> Result<SavedScript, Problem> {
-    let restored = scripts::restore(call.engine(), record, (version, note), expected, call.caller.name()).await;
-    let saved = restored.map_err(|error| match error {
+    let result = scripts::restore(call.engine(), record, (version, note), expected_version, call.caller.name()).await;
+    let saved_script = result.map_err(|error| match error {
         ScriptError::NoVersion(_) => crate::body::refuse_value("/version", error.to_string()),
         error => error.into(),
     })?;
-    call.note.changed_to(&audit_view(&saved.record));
-    Ok(saved)
+    call.note.changed_to(&audit_view(&saved_script.record));
+    Ok(saved_script)
 }
 
 async fn delete(call: Call, Named(name, ..): Named<path::Script>, if_match: IfMatch) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
-    let expected = if_match.expected_version(record.newest.version)?;
-    scripts::delete(call.engine(), (call.namespace.id, &name), expected).await?;
+    let expected_version = if_match.expected_version(record.newest.version)?;
+    scripts::delete(call.engine(), (call.namespace.id, &name), expected_version).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -438,8 +440,8 @@ impl From<ScriptError> for Problem {
             ScriptError::Conflict { version } => mismatch_problem(version),
             ScriptError::Used { ref jobs, job_count } => {
                 let is_all = u64::try_from(jobs.len()).is_ok_and(|count| count == job_count);
-                let more = if is_all { "" } else { ", …" };
-                Self::new(Code::ScriptUsed, format!("{error} ({}{more})", jobs.join(", ")))
+                let suffix = if is_all { "" } else { ", …" };
+                Self::new(Code::ScriptUsed, format!("{error} ({}{suffix})", jobs.join(", ")))
             }
             error @ ScriptError::TooMany => Self::new(Code::TooManyScripts, error.to_string()),
             ScriptError::NotFound => Self::new(Code::ScriptNotFound, "the script was deleted meanwhile"),

@@ -323,18 +323,18 @@ fn check_fire(
 async fn observed(call: Call<SourceQuery>) -> Result<Response, Problem> {
     let source = call.query.source.clone();
     let span = call.engine().store().shadow_span(call.namespace.id, &source).await?;
-    let answer = SourceJson {
+    let source_json = SourceJson {
         source,
         first_at: span.map(|span| span.first_at),
         last_at: span.map(|span| span.last_at),
         last_id: span.map(|span| span.last_id),
     };
-    json_response(StatusCode::OK, &answer)
+    json_response(StatusCode::OK, &source_json)
 }
 
 async fn show(call: Call<ShadowReportQuery>) -> Result<Response, Problem> {
     let (range, report) = read_shadow_report(&call, &call.query).await?;
-    let answer = ReportJson {
+    let report_json = ReportJson {
         source: call.query.source.clone(),
         from: range.from,
         to: range.to,
@@ -343,7 +343,7 @@ async fn show(call: Call<ShadowReportQuery>) -> Result<Response, Problem> {
         items: report.rows.into_iter().map(RowJson::from).collect(),
         next_cursor: report.next,
     };
-    json_response(StatusCode::OK, &answer)
+    json_response(StatusCode::OK, &report_json)
 }
 
 /// The report for a query, limited to jobs that the caller may see.

@@ -243,7 +243,7 @@ async fn get(call: Call<TimelineQuery>) -> Result<Response, Problem> {
     let contains = query.contains.clone().filter(|text| !text.is_empty());
     let request = TimelineRequest { by: query.by, from, to, app, contains, lane_count: query.limit };
     let chart = timeline(&call, &request, &RecentFailures::default()).await?;
-    let answer = TimelineJson {
+    let timeline_json = TimelineJson {
         from,
         to,
         now,
@@ -252,7 +252,7 @@ async fn get(call: Call<TimelineQuery>) -> Result<Response, Problem> {
         is_cut: chart.is_cut,
         mark_count_max: MARK_COUNT_MAX,
     };
-    json_response(StatusCode::OK, &answer)
+    json_response(StatusCode::OK, &timeline_json)
 }
 
 async fn list_upcoming_fires(call: Call<ComingQuery>) -> Result<Response, Problem> {
@@ -264,7 +264,7 @@ async fn list_upcoming_fires(call: Call<ComingQuery>) -> Result<Response, Proble
     let visible_apps = call.visible_apps();
     let upcoming = forecast(call.engine().node(), call.namespace.id, visible_apps.as_deref(), range).await?;
     let density = |(at, count)| DensityJson { at, count };
-    let answer = ForecastJson {
+    let forecast_json = ForecastJson {
         from: now,
         to,
         count: upcoming.density.values().sum(),
@@ -273,16 +273,16 @@ async fn list_upcoming_fires(call: Call<ComingQuery>) -> Result<Response, Proble
         peak: upcoming.peak.map(density),
         is_cut: upcoming.is_cut,
     };
-    json_response(StatusCode::OK, &answer)
+    json_response(StatusCode::OK, &forecast_json)
 }
 
 fn check_range(from: Timestamp, to: Timestamp, longest: Duration) -> Result<(), Problem> {
-    let wrong = if from >= to {
+    let detail = if from >= to {
         format!("{to} is not after the beginning, which is {from}")
     } else if to.since(from) > longest {
         format!("{to} is more than {} hours after the beginning, which is {from}", longest.as_secs() / 3_600)
     } else {
         return Ok(());
     };
-    Err(Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("to", "invalid_value", wrong)]))
+    Err(Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("to", "invalid_value", detail)]))
 }

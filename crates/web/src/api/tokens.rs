@@ -224,10 +224,10 @@ pub(crate) async fn manageable_tokens<Q>(
         return Ok(Vec::new());
     }
     let (limit, store) = (usize::try_from(limit).unwrap_or(usize::MAX), call.engine().store());
-    let scope = if owner.is_none() { token_limit::manageable_scope(call).await? } else { None };
+    let token_scope = if owner.is_none() { token_limit::manageable_scope(call).await? } else { None };
     let mut tokens = Vec::new();
     while tokens.len() <= limit {
-        let batch = store.tokens(&TokenQuery { owner, scope: scope.clone(), after, limit: BATCH }).await?;
+        let batch = store.tokens(&TokenQuery { owner, scope: token_scope.clone(), after, limit: BATCH }).await?;
         let is_last = batch.len() < usize::try_from(BATCH).unwrap_or(usize::MAX);
         after = batch.last().map(|last| last.id);
         tokens.extend(batch.into_iter().filter(|token| may_manage(&call.caller, token)));
@@ -260,8 +260,8 @@ pub(crate) async fn tokens_json<Q>(call: &GlobalCall<Q>, records: &[TokenRecord]
 }
 
 async fn create(call: GlobalCall, body: JsonBody<NewToken>) -> Result<Response, Problem> {
-    let made = create_token(&call, body.read()?).await?;
-    json_response(StatusCode::CREATED, &made)
+    let token = create_token(&call, body.read()?).await?;
+    json_response(StatusCode::CREATED, &token)
 }
 
 /// Creates a token. An API token belongs to its creator and never has more rights than the creator. A token for executors belongs to the
@@ -366,8 +366,8 @@ fn check_roles(kind: TokenKind, grants: &[GrantJson]) -> Result<(), Problem> {
     if grants.is_empty() {
         return Err(refuse_value("/grants", "a token without a role can do nothing; name at least one"));
     }
-    let fits = |grant: &GrantJson| (grant.role == Role::Executor) == kind.is_of_executors();
-    if let Some(index) = grants.iter().position(|grant| !fits(grant)) {
+    let role_fits_kind = |grant: &GrantJson| (grant.role == Role::Executor) == kind.is_of_executors();
+    if let Some(index) = grants.iter().position(|grant| !role_fits_kind(grant)) {
         let sentence = "executor is the one role of tokens of the kinds executor and xxl, and of no others";
         return Err(refuse_value(&format!("/grants/{index}/role"), sentence));
     }
@@ -415,38 +415,38 @@ async fn rotate(
     Named(id, ..): Named<path::Token>,
     body: OptionalJsonBody<Rotate>,
 ) -> Result<Response, Problem> {
-    let old = find(&call, &id).await?;
+    let replaced = find(&call, &id).await?;
     let overlap = parse_overlap(body.read()?.overlap.as_deref())?;
-    json_response(StatusCode::CREATED, &replace(&call, old, overlap).await?)
+    json_response(StatusCode::CREATED, &replace(&call, replaced, overlap).await?)
 }
 
 /// Replaces a token; the old one keeps working for the default overlap.
 pub(crate) async fn rotate_token<Q>(call: &GlobalCall<Q>, id: &str) -> Result<TokenJson, Problem> {
-    let old = find(call, id).await?;
-    replace(call, old, OVERLAP_DEFAULT).await
+    let replaced = find(call, id).await?;
+    replace(call, replaced, OVERLAP_DEFAULT).await
 }
 
-async fn replace<Q>(call: &GlobalCall<Q>, old: TokenRecord, overlap: Duration) -> Result<TokenJson, Problem> {
+async fn replace<Q>(call: &GlobalCall<Q>, replaced: TokenRecord, overlap: Duration) -> Result<TokenJson, Problem> {
     let (engine, now) = (call.engine(), call.engine().now());
-    let secret = Token::generate_for(old.kind);
-    let fresh = secret.record(engine.new_id(), old.kind, now);
-    let descent = token_descent::descent_of_replacement(call, &old, now).await?;
+    let secret = Token::generate_for(replaced.kind);
+    let new_record = secret.record(engine.new_id(), replaced.kind, now);
+    let descent = token_descent::descent_of_replacement(call, &replaced, now).await?;
     let TokenDescent { minted_by, line, is_same_series, expires_at, is_inherited } = descent;
     let record = TokenRecord {
-        id: fresh.id,
-        hash: fresh.hash,
-        prefix: fresh.prefix,
+        id: new_record.id,
+        hash: new_record.hash,
+        prefix: new_record.prefix,
         created_at: now,
         last_used_at: None,
         minted_by,
-        line: line.unwrap_or(old.line),
-        series: if is_same_series { old.series } else { fresh.series },
+        line: line.unwrap_or(replaced.line),
+        series: if is_same_series { replaced.series } else { new_record.series },
         expires_at,
-        ..old.clone()
+        ..replaced.clone()
     };
     token_limit::check(call, &record).await?;
     let names = GrantNames::read(engine, record.grants.iter()).await?;
-    if !auth::rotate(engine.store(), old.id, now + overlap, &record).await? {
+    if !auth::rotate(engine.store(), replaced.id, now + overlap, &record).await? {
         return Err(Problem::new(Code::TokenOver, "the token was revoked or has expired; create a new one"));
     }
     Ok(with_secret(call, (&record, &names), (&secret, is_inherited)))

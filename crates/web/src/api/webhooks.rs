@@ -111,19 +111,19 @@ async fn put(
     body: JsonBody<NewWebhook>,
 ) -> Result<Response, Problem> {
     let namespace = administered_namespace(&call, &name).await?;
-    let new = body.read()?;
+    let new_webhook = body.read()?;
     audit_before(&call, namespace.id, &name).await?;
-    call.note.changed_to(&serde_json::json!({"url": new.url}));
-    match call.engine().put_failure_webhook(namespace.id, &new.url).await {
+    call.note.changed_to(&serde_json::json!({"url": new_webhook.url}));
+    match call.engine().put_failure_webhook(namespace.id, &new_webhook.url).await {
         Ok(SavedWebhook::Created(webhook)) => {
             let secret = Some(webhook.secret.clone());
             json_response(StatusCode::CREATED, &webhook_json(namespace.name, webhook, secret))
         }
         Ok(SavedWebhook::Changed) => {
-            let changed = call.engine().store().failure_webhook(namespace.id).await?;
+            let webhook_after = call.engine().store().failure_webhook(namespace.id).await?;
             json_response(
                 StatusCode::OK,
-                &webhook_json(namespace.name, changed.ok_or_else(|| missing_webhook(&name))?, None),
+                &webhook_json(namespace.name, webhook_after.ok_or_else(|| missing_webhook(&name))?, None),
             )
         }
         Err(WebhookError::Url(sentence)) => Err(refuse_value("/url", sentence)),
@@ -143,11 +143,11 @@ async fn delete(call: Call, Named(name, ..): Named<path::Namespace>) -> Result<R
 async fn test(call: Call, Named(name, ..): Named<path::Namespace>) -> Result<Response, Problem> {
     let namespace = administered_namespace(&call, &name).await?;
     call.note.namespace(&name);
-    let sent =
+    let test_result =
         call.engine().test_failure_webhook((namespace.id, &name)).await?.ok_or_else(|| missing_webhook(&name))?;
-    call.note.changed_to(&json!({"status": sent.status}));
-    let latency_ms = u64::try_from(sent.took.as_millis()).unwrap_or(u64::MAX);
-    let (status, error) = (sent.status, sent.error);
+    call.note.changed_to(&json!({"status": test_result.status}));
+    let latency_ms = u64::try_from(test_result.took.as_millis()).unwrap_or(u64::MAX);
+    let (status, error) = (test_result.status, test_result.error);
     json_response(StatusCode::OK, &TestJson { is_delivered: error.is_none(), status, latency_ms, error })
 }
 

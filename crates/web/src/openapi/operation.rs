@@ -86,9 +86,9 @@ pub(super) fn operation(info: &RouteInfo, route: &RouteDoc, schemas: &mut Schema
         operation.insert("requestBody".to_owned(), json!({"required": body.is_required, "content": content}));
     }
     let answers = doc.answers.iter().map(|one| (one.status.to_string(), answer_response(one, info, schemas)));
-    let mut all: Map<String, Value> = answers.collect();
-    all.extend(problem_responses(&refusals).into_iter().map(|(status, value)| (status.to_string(), value)));
-    operation.insert("responses".to_owned(), Value::Object(all));
+    let mut responses: Map<String, Value> = answers.collect();
+    responses.extend(problem_responses(&refusals).into_iter().map(|(status, value)| (status.to_string(), value)));
+    operation.insert("responses".to_owned(), Value::Object(responses));
     Value::Object(operation)
 }
 
@@ -142,8 +142,8 @@ fn answer_response(answer: &ResponseDoc, info: &RouteInfo, schemas: &mut Schemas
 }
 
 fn header_references(names: &[&str]) -> Map<String, Value> {
-    let one = |name: &&str| ((*name).to_owned(), json!({"$ref": format!("#/components/headers/{name}")}));
-    names.iter().map(one).collect()
+    let header_reference = |name: &&str| ((*name).to_owned(), json!({"$ref": format!("#/components/headers/{name}")}));
+    names.iter().map(header_reference).collect()
 }
 
 /// The headers that answers have.
@@ -163,7 +163,7 @@ pub(super) fn answer_headers() -> Value {
 
 /// The responses with the problems that are the same for every operation.
 pub(super) fn shared_responses(problem: &Value) -> Value {
-    let mut shared = Map::new();
+    let mut shared_responses = Map::new();
     for (status, name) in SHARED {
         let codes: Vec<Code> = COMMON_REFUSALS.into_iter().filter(|code| code.status() == status).collect();
         let headers: &[&str] = match status {
@@ -172,9 +172,9 @@ pub(super) fn shared_responses(problem: &Value) -> Value {
             503 => &["X-Request-Id", "Retry-After"],
             _ => &["X-Request-Id"],
         };
-        shared.insert(name.to_owned(), refusal_response(&codes, problem, headers));
+        shared_responses.insert(name.to_owned(), refusal_response(&codes, problem, headers));
     }
-    Value::Object(shared)
+    Value::Object(shared_responses)
 }
 
 fn problem_responses(refusals: &[Code]) -> Vec<(u16, Value)> {

@@ -56,22 +56,22 @@ impl Schemas {
         let requests = self.requests.take_definitions(true);
         let mut schemas = self.answers.take_definitions(true);
         schemas.values_mut().for_each(allow_more_fields);
-        let alike = MergedSchemas { schemas: Map::new(), names: BTreeSet::new() };
-        let differs = |name: &String| {
+        let equal_schemas = MergedSchemas { schemas: Map::new(), names: BTreeSet::new() };
+        let is_different = |name: &String| {
             let mut request = requests[name].clone();
-            alike.apply(&mut request);
+            equal_schemas.apply(&mut request);
             schemas.get(name).is_some_and(|answer| *answer != request)
         };
-        let mut names: BTreeSet<String> = requests.keys().filter(|name| differs(name)).cloned().collect();
+        let mut names: BTreeSet<String> = requests.keys().filter(|name| is_different(name)).cloned().collect();
         // A schema also differs if it refers to a schema that differs.
         loop {
-            let holds = |name: &&String| !names.contains(*name) && refers_to(&requests[*name], &names);
-            let more: Vec<String> = requests.keys().filter(holds).cloned().collect();
-            let more: Vec<String> = more.into_iter().filter(|name| schemas.contains_key(name)).collect();
-            if more.is_empty() {
+            let is_referring = |name: &&String| !names.contains(*name) && refers_to(&requests[*name], &names);
+            let referring: Vec<String> = requests.keys().filter(is_referring).cloned().collect();
+            let referring: Vec<String> = referring.into_iter().filter(|name| schemas.contains_key(name)).collect();
+            if referring.is_empty() {
                 break;
             }
-            names.extend(more);
+            names.extend(referring);
         }
         let mut renamed = MergedSchemas { schemas: Map::new(), names };
         for (name, mut schema) in requests {
@@ -92,8 +92,8 @@ impl MergedSchemas {
                 if let Some(Value::String(reference)) = map.get_mut("$ref")
                     && let Some(name) = reference.strip_prefix(OF_REQUESTS)
                 {
-                    let ending = if self.names.contains(name) { "Input" } else { "" };
-                    *reference = format!("{PREFIX}{name}{ending}");
+                    let suffix = if self.names.contains(name) { "Input" } else { "" };
+                    *reference = format!("{PREFIX}{name}{suffix}");
                 }
                 map.values_mut().for_each(|value| self.apply(value));
             }
@@ -121,9 +121,9 @@ fn allow_more_fields(value: &mut Value) {
 fn refers_to(value: &Value, names: &BTreeSet<String>) -> bool {
     match value {
         Value::Object(map) => {
-            let here =
+            let is_reference =
                 map.get("$ref").and_then(Value::as_str).and_then(|reference| reference.strip_prefix(OF_REQUESTS));
-            here.is_some_and(|name| names.contains(name)) || map.values().any(|value| refers_to(value, names))
+            is_reference.is_some_and(|name| names.contains(name)) || map.values().any(|value| refers_to(value, names))
         }
         Value::Array(items) => items.iter().any(|item| refers_to(item, names)),
         _ => false,

@@ -127,8 +127,8 @@ async fn lanes_by_job<Q: Sync>(
             limit,
             ..JobQuery::default()
         };
-        let others = call.engine().store().jobs(call.namespace.id, &query).await?;
-        jobs.extend(others.into_iter().filter(|job| !listed_ids.contains(&job.id)));
+        let other_jobs = call.engine().store().jobs(call.namespace.id, &query).await?;
+        jobs.extend(other_jobs.into_iter().filter(|job| !listed_ids.contains(&job.id)));
     }
     let has_more = jobs.len() > lane_count;
     jobs.truncate(lane_count);
@@ -136,12 +136,12 @@ async fn lanes_by_job<Q: Sync>(
     let now = call.engine().now();
     let mut plans = lane_plans(call.engine().node(), &keys, (request.from, request.to), now).await?;
     // In a long range, single runs would overlap, so fewer of them are drawn.
-    let share = if stretch_length(request) > Step::Hour.length() { 8 } else { 1 };
-    let mark_count = (MARK_COUNT_MAX / share / jobs.len().max(1)).min(LANE_MARK_COUNT_MAX);
-    let mut drawn = read_lane_data(call, &jobs, (request, mark_count)).await?;
+    let divisor = if stretch_length(request) > Step::Hour.length() { 8 } else { 1 };
+    let mark_count = (MARK_COUNT_MAX / divisor / jobs.len().max(1)).min(LANE_MARK_COUNT_MAX);
+    let mut data_by_job = read_lane_data(call, &jobs, (request, mark_count)).await?;
     let lanes = jobs.iter().map(|job| {
         let plan = plans.remove(&job.id).unwrap_or_default();
-        job_lane(job, plan, drawn.remove(&job.id).unwrap_or_default(), (now, stretch_length(request)))
+        job_lane(job, plan, data_by_job.remove(&job.id).unwrap_or_default(), (now, stretch_length(request)))
     });
     Ok(Timeline { lanes: lanes.collect(), has_more, is_cut: false })
 }
@@ -169,39 +169,40 @@ async fn read_lane_data<Q: Sync>(
     for mark in call.engine().store().chart_runs(&ids, request.from, request.to, limit).await? {
         data_by_job.entry(mark.job).or_default().marks.push(mark);
     }
-    let length = stretch_length(request);
+    let stretch_len = stretch_length(request);
     for LaneData { marks, cut, .. } in data_by_job.values_mut() {
         // Runs up to the end of the newest joined stretch are part of the stretches, so only later ones are drawn one by one.
         let oldest = marks.last().filter(|_| marks.len() > mark_count);
-        *cut = oldest.map(|oldest| oldest.fire_at.floor(length) + length);
+        *cut = oldest.map(|oldest| oldest.fire_at.floor(stretch_len) + stretch_len);
         let cut = *cut;
         marks.retain(|mark| call.may_view(mark.app) && cut.is_none_or(|cut| mark.fire_at >= cut));
     }
-    let cut_at = data_by_job.values().filter_map(|its| its.cut).max().unwrap_or(request.from);
+    let cut_at = data_by_job.values().filter_map(|lane_data| lane_data.cut).max().unwrap_or(request.from);
     for run in running_before(call, cut_at).await?.iter().filter(|run| ids.contains(&run.job) && !run.is_shard()) {
-        let its = data_by_job.entry(run.job).or_default();
-        if run.fire_at < its.cut.unwrap_or(request.from) {
-            its.marks.push(ChartRun::from(run));
+        let lane_data = data_by_job.entry(run.job).or_default();
+        if run.fire_at < lane_data.cut.unwrap_or(request.from) {
+            lane_data.marks.push(ChartRun::from(run));
         }
     }
-    let is_joined =
-        |job: &&JobRecord| call.may_view(job.app) && data_by_job.get(&job.id).is_some_and(|its| its.cut.is_some());
-    let joined: Vec<&JobRecord> = jobs.iter().filter(is_joined).collect();
+    let is_joined = |job: &&JobRecord| {
+        call.may_view(job.app) && data_by_job.get(&job.id).is_some_and(|lane_data| lane_data.cut.is_some())
+    };
+    let joined_jobs: Vec<&JobRecord> = jobs.iter().filter(is_joined).collect();
     let step =
         if request.to.since(request.from) > Duration::from_secs(60 * 24 * 3600) { Step::Day } else { Step::Hour };
-    let owners: Vec<i64> = joined.iter().map(|job| job.id.get()).collect();
+    let owners: Vec<i64> = joined_jobs.iter().map(|job| job.id.get()).collect();
     let span = BucketRange::new(step, request.from, request.to);
-    let stretches = summed_verdicts(call, (PointKind::Job, &owners), span, length).await?;
-    for job in joined {
+    let stretches = summed_verdicts(call, (PointKind::Job, &owners), span, stretch_len).await?;
+    for job in joined_jobs {
         // If the job moved to another app, only runs of apps that the caller sees are counted.
         let from = visible_from(call, job, request.from, request.to).await?;
-        let Some(its) = data_by_job.get_mut(&job.id) else { continue };
+        let Some(lane_data) = data_by_job.get_mut(&job.id) else { continue };
         let is_seen = |stretch: &&StatPoint| {
             stretch.owner == job.id.get()
-                && its.cut.is_some_and(|cut| stretch.at < cut)
+                && lane_data.cut.is_some_and(|cut| stretch.at < cut)
                 && (from <= request.from || stretch.at >= from)
         };
-        its.stretches = stretches.iter().filter(is_seen).cloned().collect();
+        lane_data.stretches = stretches.iter().filter(is_seen).cloned().collect();
     }
     Ok(data_by_job)
 }
@@ -239,13 +240,13 @@ async fn worst_jobs<Q: Sync>(
     };
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     if candidates.len() < count {
-        let troubled = failures.read(call).await?.iter().filter(|trouble| trouble.status != RunStatus::Skipped);
-        candidates.extend(troubled.map(|trouble| trouble.job));
-        let running = store.open_chart_runs(namespace, RunStatus::Running, OPEN_COUNT).await?;
-        candidates.extend(running.iter().map(|mark| mark.job));
+        let unsuccessful = failures.read(call).await?.iter().filter(|trouble| trouble.status != RunStatus::Skipped);
+        candidates.extend(unsuccessful.map(|trouble| trouble.job));
+        let running_jobs = store.open_chart_runs(namespace, RunStatus::Running, OPEN_COUNT).await?;
+        candidates.extend(running_jobs.iter().map(|mark| mark.job));
     }
-    let mut seen = BTreeSet::new();
-    let ids: Vec<JobId> = candidates.into_iter().filter(|job| seen.insert(*job)).take(count).collect();
+    let mut distinct_jobs = BTreeSet::new();
+    let ids: Vec<JobId> = candidates.into_iter().filter(|job| distinct_jobs.insert(*job)).take(count).collect();
     let jobs_by_id = if is_all { store.jobs_by_id(&ids).await? } else { matching_jobs(call, request, &ids).await? };
     let mut jobs_by_id: HashMap<JobId, JobRecord> = jobs_by_id.into_iter().map(|job| (job.id, job)).collect();
     let is_wanted = |job: &JobRecord| call.may_view(job.app) && request.app.is_none_or(|app| app == job.app);
@@ -258,25 +259,27 @@ async fn matching_jobs<Q>(call: &Call<Q>, request: &TimelineRequest, ids: &[JobI
     let store = call.engine().store();
     let names: HashMap<JobId, String> = store.job_names(ids).await?.into_iter().collect();
     let text = request.contains.as_deref().unwrap_or_default();
-    let mut ordered: Vec<&str> = ids.iter().filter_map(|id| names.get(id)).map(String::as_str).collect();
-    ordered.retain(|name| name.contains(text));
-    let spare = if request.app.is_some() || call.visible_apps().is_some() { ordered.len() } else { 1 };
-    ordered.truncate(usize::try_from(request.lane_count).unwrap_or(usize::MAX).saturating_add(spare));
-    Ok(store.jobs_named(call.namespace.id, &ordered).await?)
+    let mut matching_names: Vec<&str> = ids.iter().filter_map(|id| names.get(id)).map(String::as_str).collect();
+    matching_names.retain(|name| name.contains(text));
+    let spare_count = if request.app.is_some() || call.visible_apps().is_some() { matching_names.len() } else { 1 };
+    matching_names.truncate(usize::try_from(request.lane_count).unwrap_or(usize::MAX).saturating_add(spare_count));
+    Ok(store.jobs_named(call.namespace.id, &matching_names).await?)
 }
 
 fn job_lane(job: &JobRecord, plan: LanePlan, drawn: LaneData, (now, length): (Timestamp, Duration)) -> Lane {
     let LaneData { mut marks, cut, stretches } = drawn;
     // A run that is claimed ahead of its instant is drawn as a planned fire until that instant.
-    let claimed: BTreeSet<Timestamp> = marks.iter().filter(|mark| is_ahead(mark)).map(|mark| mark.fire_at).collect();
+    let claimed_instants: BTreeSet<Timestamp> =
+        marks.iter().filter(|mark| is_ahead(mark)).map(|mark| mark.fire_at).collect();
     marks.retain(|mark| !is_ahead(mark) || mark.fire_at <= now);
     let of_marks = marks.iter().fold(Verdicts::default(), |sum, mark| sum.plus(verdict_of_run(mark)));
-    let joined = || stretches.iter().map(|stretch| &stretch.verdicts);
-    let run_count = u64::try_from(marks.len()).unwrap_or(u64::MAX) + joined().map(Verdicts::total).sum::<u64>();
-    let trouble_count = of_marks.failure_count() + joined().map(Verdicts::failure_count).sum::<u64>();
+    let stretch_verdicts = || stretches.iter().map(|stretch| &stretch.verdicts);
+    let run_count =
+        u64::try_from(marks.len()).unwrap_or(u64::MAX) + stretch_verdicts().map(Verdicts::total).sum::<u64>();
+    let trouble_count = of_marks.failure_count() + stretch_verdicts().map(Verdicts::failure_count).sum::<u64>();
     let of_stretches = stretches.iter().flat_map(|stretch| marks_of_stretch(stretch, length));
     let mut fires: Vec<Timestamp> = plan.fires;
-    fires.extend(claimed.into_iter().filter(|at| *at > now));
+    fires.extend(claimed_instants.into_iter().filter(|at| *at > now));
     fires.sort_unstable();
     fires.dedup();
     Lane {
@@ -299,12 +302,12 @@ const fn is_ahead(mark: &ChartRun) -> bool {
 
 fn verdict_of_run(mark: &ChartRun) -> Verdicts {
     let count = u64::try_from(mark.span_count).unwrap_or(1);
-    let none = Verdicts::default();
+    let no_verdicts = Verdicts::default();
     match mark.status {
-        RunStatus::Failed => Verdicts { failed: count, ..none },
-        RunStatus::TimedOut => Verdicts { timed_out: count, ..none },
-        RunStatus::Unknown => Verdicts { unknown: count, ..none },
-        _ => none,
+        RunStatus::Failed => Verdicts { failed: count, ..no_verdicts },
+        RunStatus::TimedOut => Verdicts { timed_out: count, ..no_verdicts },
+        RunStatus::Unknown => Verdicts { unknown: count, ..no_verdicts },
+        _ => no_verdicts,
     }
 }
 
@@ -321,7 +324,7 @@ fn stretch_length(request: &TimelineRequest) -> Duration {
 /// The marks of a joined stretch: one for each kind of verdict.
 fn marks_of_stretch(stretch: &StatPoint, length: Duration) -> Vec<Mark> {
     let (at, Verdicts { succeeded, failed, timed_out, cancelled, unknown, skipped }) = (stretch.at, stretch.verdicts);
-    let of = |status, count| Mark { from: at, to: Some(at + length), status, run: None, count };
+    let mark_of = |status, count| Mark { from: at, to: Some(at + length), status, run: None, count };
     let status_counts = [
         (RunStatus::Succeeded, succeeded + cancelled),
         (RunStatus::Skipped, skipped),
@@ -329,18 +332,18 @@ fn marks_of_stretch(stretch: &StatPoint, length: Duration) -> Vec<Mark> {
         (RunStatus::TimedOut, timed_out),
         (RunStatus::Failed, failed),
     ];
-    status_counts.into_iter().filter(|(_, count)| *count > 0).map(|(status, count)| of(status, count)).collect()
+    status_counts.into_iter().filter(|(_, count)| *count > 0).map(|(status, count)| mark_of(status, count)).collect()
 }
 
 impl From<&ChartRun> for Mark {
     fn from(mark: &ChartRun) -> Self {
-        let begun = mark.started_at.unwrap_or(mark.fire_at).max(mark.fire_at);
+        let begun_at = mark.started_at.unwrap_or(mark.fire_at).max(mark.fire_at);
         let to = match mark.status {
             RunStatus::Skipped => Some(mark.span_end_at.unwrap_or(mark.fire_at)),
-            status if status.is_terminal() => Some(mark.finished_at.unwrap_or(begun).max(begun)),
+            status if status.is_terminal() => Some(mark.finished_at.unwrap_or(begun_at).max(begun_at)),
             _ => None,
         };
-        let from = if mark.status == RunStatus::Skipped { mark.fire_at } else { begun };
+        let from = if mark.status == RunStatus::Skipped { mark.fire_at } else { begun_at };
         let count = u64::try_from(mark.span_count).unwrap_or(1);
         Self { from, to, status: mark.status, run: Some(mark.id), count }
     }
@@ -357,17 +360,18 @@ async fn lanes_by_app<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Ti
     let step = stored_step(PointKind::App, fitting, (request.from, call.engine().now()));
     let ids: Vec<i64> = apps.iter().map(|app| app.id.get()).collect();
     // In a long range, short stretches would overlap, so runs are joined into longer ones.
-    let length = if step == Step::Hour { stretch_length(request) } else { step.length() };
+    let stretch_len = if step == Step::Hour { stretch_length(request) } else { step.length() };
     let span = BucketRange::new(step, request.from, request.to);
-    let stretches = summed_verdicts(call, (PointKind::App, &ids), span, length).await?;
+    let stretches = summed_verdicts(call, (PointKind::App, &ids), span, stretch_len).await?;
     let lane = |app: rondel_store::catalog::App| {
         let stretches_of_app = || stretches.iter().filter(|stretch| stretch.owner == app.id.get());
-        let sum = stretches_of_app().fold(Verdicts::default(), |sum, stretch| sum.plus(stretch.verdicts));
+        let verdict_sum =
+            stretches_of_app().fold(Verdicts::default(), |verdict_sum, stretch| verdict_sum.plus(stretch.verdicts));
         Lane {
             name: app.name,
-            run_count: sum.total(),
-            trouble_count: sum.failure_count(),
-            marks: stretches_of_app().flat_map(|stretch| marks_of_stretch(stretch, length)).collect(),
+            run_count: verdict_sum.total(),
+            trouble_count: verdict_sum.failure_count(),
+            marks: stretches_of_app().flat_map(|stretch| marks_of_stretch(stretch, stretch_len)).collect(),
             is_joined: true,
             ..Lane::default()
         }
@@ -380,29 +384,29 @@ async fn lanes_by_app<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Ti
 async fn lanes_by_executor<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Timeline, Problem> {
     let ids = (RunId::new(IdGen::first_at(request.from)), RunId::new(IdGen::first_at(request.to)));
     let limit = u32::try_from(MARK_COUNT_MAX).unwrap_or(u32::MAX).saturating_add(1);
-    let mut marks = call.engine().store().chart_runs_of_namespace(call.namespace.id, ids, limit).await?;
-    let is_cut = marks.len() > MARK_COUNT_MAX;
-    marks.truncate(MARK_COUNT_MAX);
-    marks.extend(running_before(call, request.from).await?.iter().map(ChartRun::from));
-    marks.retain(|mark| call.may_view(mark.app) && request.app.is_none_or(|app| app == mark.app));
-    marks.retain(|mark| mark.started_at.is_some());
+    let mut chart_runs = call.engine().store().chart_runs_of_namespace(call.namespace.id, ids, limit).await?;
+    let is_cut = chart_runs.len() > MARK_COUNT_MAX;
+    chart_runs.truncate(MARK_COUNT_MAX);
+    chart_runs.extend(running_before(call, request.from).await?.iter().map(ChartRun::from));
+    chart_runs.retain(|mark| call.may_view(mark.app) && request.app.is_none_or(|app| app == mark.app));
+    chart_runs.retain(|mark| mark.started_at.is_some());
     let mut by_name: BTreeMap<(AppId, String), Vec<ChartRun>> = BTreeMap::new();
-    for mark in marks {
+    for mark in chart_runs {
         if let Some(name) = mark.executor.clone() {
             by_name.entry((mark.app, name)).or_default().push(mark);
         }
     }
     let apps = call.engine().store().apps(call.namespace.id).await?;
     let apps: HashMap<AppId, String> = apps.into_iter().map(|app| (app.id, app.name)).collect();
-    let lane = |((app, name), marks): ((AppId, String), Vec<ChartRun>)| Lane {
+    let lane = |((app, name), chart_runs): ((AppId, String), Vec<ChartRun>)| Lane {
         name,
         app: apps.get(&app).cloned(),
-        run_count: u64::try_from(marks.len()).unwrap_or(u64::MAX),
-        trouble_count: marks
+        run_count: u64::try_from(chart_runs.len()).unwrap_or(u64::MAX),
+        trouble_count: chart_runs
             .iter()
             .fold(Verdicts::default(), |sum, mark| sum.plus(verdict_of_run(mark)))
             .failure_count(),
-        marks: marks.iter().rev().map(Mark::from).collect(),
+        marks: chart_runs.iter().rev().map(Mark::from).collect(),
         ..Lane::default()
     };
     let lane_count = usize::try_from(request.lane_count).unwrap_or(usize::MAX);

@@ -27,18 +27,18 @@ pub(crate) struct RecentFailures {
 impl RecentFailures {
     /// The jobs whose runs failed or were skipped in the last day.
     pub(crate) async fn read<Q: Sync>(&self, call: &Call<Q>) -> Result<&[UnsuccessfulRuns], Problem> {
-        let read = || async {
+        let query = || async {
             let since = RunId::new(IdGen::first_at(call.engine().now() - WITHIN));
             call.engine().store().unsuccessful_runs(call.namespace.id, since, ROW_COUNT).await
         };
-        Ok(self.of_a_day.get_or_try_init(read).await?)
+        Ok(self.of_a_day.get_or_try_init(query).await?)
     }
 
     /// The jobs whose newest runs failed and that the caller may see, the longest streak first; at most [`SHARED_COUNT`].
     pub(crate) async fn failing<Q: Sync>(&self, call: &Call<Q>) -> Result<&[NewestOutcomes], Problem> {
         let visible_apps = call.visible_apps();
         let store = call.engine().store();
-        let read = || store.failing_jobs(call.namespace.id, visible_apps.as_deref(), SHARED_COUNT);
-        Ok(self.failing.get_or_try_init(read).await?)
+        let query = || store.failing_jobs(call.namespace.id, visible_apps.as_deref(), SHARED_COUNT);
+        Ok(self.failing.get_or_try_init(query).await?)
     }
 }

@@ -132,8 +132,8 @@ async fn query_points<Q>(
 /// Adds up the points in each bucket of the span; buckets without runs are empty.
 pub(crate) fn buckets_of(points: &[StatPoint], span: BucketRange) -> Vec<Bucket> {
     let count = usize::try_from(span.bucket_count().min(BUCKET_COUNT_MAX)).unwrap_or(0);
-    let starts = (0..count).map(|number| span.from + span.step.length() * u32::try_from(number).unwrap_or(0));
-    let mut buckets: BTreeMap<Timestamp, Bucket> = starts.map(|at| (at, Bucket::empty(at))).collect();
+    let bucket_starts = (0..count).map(|number| span.from + span.step.length() * u32::try_from(number).unwrap_or(0));
+    let mut buckets: BTreeMap<Timestamp, Bucket> = bucket_starts.map(|at| (at, Bucket::empty(at))).collect();
     for point in points {
         if let Some(bucket) = buckets.get_mut(&point.at) {
             bucket.join(point);

@@ -121,8 +121,8 @@ impl ActivityFormatter {
             // In this case `before` is the object of the action, such as a job, and `after` its result, such as a run.
             before = Value::Object(Map::new());
         }
-        let differ = if self.may_see_secrets { diff::changes } else { changes_for_viewer };
-        differ(&before, &after).iter().map(change_row).collect()
+        let find_changes = if self.may_see_secrets { diff::changes } else { changes_for_viewer };
+        find_changes(&before, &after).iter().map(change_row).collect()
     }
 }
 
@@ -130,9 +130,9 @@ impl ActivityFormatter {
 fn documents_by_job(before: Option<&Value>, after: Map<String, Value>) -> (Option<Value>, Option<Value>) {
     let fields = |of: &Value| -> Option<Value> {
         let fields = of["fields"].as_object().filter(|fields| !fields.is_empty())?;
-        let named =
+        let definitions =
             |(pointer, value): (&String, &Value)| (pointer.trim_start_matches('/').replace('/', "."), value.clone());
-        Some(Value::Object(fields.iter().map(named).collect()))
+        Some(Value::Object(fields.iter().map(definitions).collect()))
     };
     let (mut before_fields, mut after_fields) = (Map::new(), Map::new());
     for (job, noted) in after {

@@ -185,8 +185,8 @@ impl RuleForm {
     fn from_fields(name: &str, fields: &Fields) -> Self {
         let text = |field| fields.get(field).to_owned();
         let checked_words = |prefix: &str| {
-            let its = fields.with_prefix(prefix).filter(|(_, value)| *value == "1");
-            its.map(|(key, _)| key[prefix.len()..].to_owned()).collect::<Vec<_>>()
+            let checked_fields = fields.with_prefix(prefix).filter(|(_, value)| *value == "1");
+            checked_fields.map(|(key, _)| key[prefix.len()..].to_owned()).collect::<Vec<_>>()
         };
         Self {
             name: name.to_owned(),
@@ -400,14 +400,15 @@ async fn save_or_try(
     if let Some(record) = record {
         page.call.note.before(&record.spec);
     }
-    let expected = Some(record.map_or(0, |record| record.version));
+    let expected_version = Some(record.map_or(0, |record| record.version));
     let namespace = page.call.namespace.id;
-    let saved = rules::save_rule(page.engine(), namespace, (&spec, expected), page.call.caller.name()).await?;
-    page.call.note.changed_to(&saved.record.spec);
-    Ok(if saved.warnings.is_empty() {
+    let saved_rule =
+        rules::save_rule(page.engine(), namespace, (&spec, expected_version), page.call.caller.name()).await?;
+    page.call.note.changed_to(&saved_rule.record.spec);
+    Ok(if saved_rule.warnings.is_empty() {
         RuleOutcome::Saved
     } else {
-        RuleOutcome::SavedWithWarnings(saved.record.spec.name)
+        RuleOutcome::SavedWithWarnings(saved_rule.record.spec.name)
     })
 }
 

@@ -210,14 +210,14 @@ pub(super) async fn render_page(
     let (now, t) = (page.engine().now(), page.t);
     let silences = incidents::visible_silences(&page.call).await?;
     let windows = crate::api::maintenance::visible_windows(&page.call).await?;
-    let within = page.call.visible_app_names().await?;
-    let query = open_query(&page.call, within.as_deref());
-    let store = page.engine().store();
-    let mut open = open_incidents(&page.call, query).await?;
-    open.sort_by_key(|record| (record.spec.severity != Severity::Critical, record.incident.started_at));
-    let mut resolved = store.incidents(IncidentQuery { is_open: Some(false), limit: RESOLVED_COUNT, ..query }).await?;
-    incidents::conceal_jobs(&page.call, &mut open).await?;
-    incidents::conceal_jobs(&page.call, &mut resolved).await?;
+    let visible_app_names = page.call.visible_app_names().await?;
+    let query = open_query(&page.call, visible_app_names.as_deref());
+    let mut open_records = open_incidents(&page.call, query).await?;
+    open_records.sort_by_key(|record| (record.spec.severity != Severity::Critical, record.incident.started_at));
+    let resolved_query = IncidentQuery { is_open: Some(false), limit: RESOLVED_COUNT, ..query };
+    let mut resolved_records = page.engine().store().incidents(resolved_query).await?;
+    incidents::conceal_jobs(&page.call, &mut open_records).await?;
+    incidents::conceal_jobs(&page.call, &mut resolved_records).await?;
     let channels = incidents::channel_names(&page.call).await?;
     let missing_roles = MissingRoleByApp::read(page).await?;
     let row = |record| incident_row(record, (&silences, &channels, &missing_roles), now, t);
@@ -237,8 +237,8 @@ pub(super) async fn render_page(
         no_edit: page.missing(None).editor,
         may_operate: missing_roles.allows_some(),
         needs_app: missing_roles.for_namespace.is_some(),
-        open: open.into_iter().map(row).collect(),
-        resolved: resolved.into_iter().map(row).collect(),
+        open: open_records.into_iter().map(row).collect(),
+        resolved: resolved_records.into_iter().map(row).collect(),
         rules: rules.iter().map(|record| rule_row(record, now, t)).collect(),
         silences: silence_rows,
         windows: windows.iter().map(window).collect(),
@@ -263,8 +263,8 @@ async fn open_incidents<Q>(call: &Call<Q>, query: IncidentQuery<'_>) -> Result<V
 
 /// The number of open incidents, limited to as many as their page shows.
 pub(super) async fn open_count<Q>(call: &Call<Q>) -> Result<usize, Problem> {
-    let within = call.visible_app_names().await?;
-    Ok(open_incidents(call, open_query(call, within.as_deref())).await?.len())
+    let app_names = call.visible_app_names().await?;
+    Ok(open_incidents(call, open_query(call, app_names.as_deref())).await?.len())
 }
 
 fn incident_row(
@@ -313,20 +313,20 @@ fn incident_row(
 /// see.
 pub(super) async fn incident_rows_of_job<Q>(page: &Page<Q>, record: &JobRecord) -> Result<Vec<IncidentRow>, Problem> {
     let now = page.engine().now();
-    let within = page.call.visible_app_names().await?;
+    let visible_app_names = page.call.visible_app_names().await?;
     let query = IncidentQuery {
         namespace: record.namespace,
         is_open: Some(true),
         job: Some(record.id),
         before: None,
-        within: within.as_deref(),
+        within: visible_app_names.as_deref(),
         limit: JOB_INCIDENT_COUNT,
     };
     let mut incidents = page.engine().store().incidents(query).await?;
     if incidents.is_empty() {
         return Ok(Vec::new());
     }
-    incidents::conceal_jobs(&page.call, &mut incidents).await?;
+    incidents::conceal_jobs(&page.call, &mut open_records).await?;
     let silences = incidents::visible_silences(&page.call).await?;
     let channels = incidents::channel_names(&page.call).await?;
     let missing_roles = MissingRoleByApp::read(page).await?;
@@ -370,8 +370,8 @@ fn rule_heading(spec: &RuleSpec, lang: Lang) -> String {
     if matches!(spec.scope, Scope::Job(_)) && !spec.condition.is_about_servers() {
         return sentence;
     }
-    let mut letters = sentence.chars();
-    letters.next().map_or_else(String::new, |first| format!("{}{}", first.to_uppercase(), letters.as_str()))
+    let mut characters = sentence.chars();
+    characters.next().map_or_else(String::new, |first| format!("{}{}", first.to_uppercase(), characters.as_str()))
 }
 
 fn silence_row(
@@ -383,10 +383,10 @@ fn silence_row(
     let spec = &silence.spec;
     let scope_names = [(t.alerts_rule, &spec.rule), (t.col_job, &spec.job), (t.alerts_app, &spec.app)];
     let conditions = scope_names.iter().filter_map(|(word, name)| name.as_ref().map(|name| format!("{word} {name}")));
-    let what = conditions.collect::<Vec<_>>().join(t.list_separator);
+    let scope_text = conditions.collect::<Vec<_>>().join(t.list_separator);
     SilenceRow {
         id: silence.id.to_string(),
-        what: if what.is_empty() { t.alerts_everything.to_owned() } else { what },
+        what: if scope_text.is_empty() { t.alerts_everything.to_owned() } else { scope_text },
         author: silence.author.clone(),
         reason: silence.reason.clone(),
         ends: Moment::new(silence.ends_at, now, t),
@@ -423,10 +423,10 @@ pub(super) async fn incident(page: Page, Named(id, ..): Named<path::Incident>) -
 
 fn incident_facts(record: &IncidentRecord, now: Timestamp, t: &Texts) -> Vec<(&'static str, String)> {
     let incident = &record.incident;
-    let instant_text = |instant_text: Timestamp| {
-        let moment = Moment::new(instant_text, now, t);
-        let date = if moment.date.is_empty() { String::new() } else { format!("{} ", moment.date) };
-        format!("{date}{} · {}", moment.time, moment.relative)
+    let instant_text = |at: Timestamp| {
+        let moment = Moment::new(at, now, t);
+        let date_text = if moment.date.is_empty() { String::new() } else { format!("{} ", moment.date) };
+        format!("{date_text}{} · {}", moment.time, moment.relative)
     };
     let acknowledged = incident.acknowledged_by.as_ref().zip(incident.acknowledged_at);
     let mut facts = vec![
@@ -455,14 +455,14 @@ pub(super) async fn acknowledge(
 pub(super) async fn silence(page: Page, fields: Fields) -> Result<Response, Problem> {
     let form = SilenceForm::from_fields(&fields);
     let request = form.request(fields.get("for"), page.engine().now(), page.t);
-    let done = match request {
+    let outcome = match request {
         Ok(request) => incidents::create_silence(&page.call, request).await.map(|_| ()),
         Err(problem) => {
             let app = incidents::silence_app(&page.call, &form.spec()).await?.filter(|app| page.call.may_view(*app));
             page.call.check(app, crate::call::forbidden).and(Err(problem))
         }
     };
-    match done {
+    match outcome {
         Ok(()) => Ok(redirect_back(&fields)),
         Err(problem) if matches!(problem.code(), Code::InvalidBody | Code::TooManyAlerts) => {
             let errors = super::calendar_form::error_lines(&problem, page.t.lang());

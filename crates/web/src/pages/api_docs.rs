@@ -95,21 +95,21 @@ fn operations(document: fn() -> &'static str, lang: Lang) -> &'static [Operation
     IN_CHINESE.get_or_init(|| {
         let mut root: Value = serde_json::from_str(document()).unwrap_or_default();
         translate(&mut root, &serde_json::from_str(CHINESE).unwrap_or_default());
-        let mut all = read_operations(&root);
+        let mut operations_in_lang = read_operations(&root);
         // Searches on the Chinese page also match the English words.
-        all.iter_mut().zip(english).for_each(|(one, same)| one.text.push_str(&same.text));
-        all
+        operations_in_lang.iter_mut().zip(english).for_each(|(one, same)| one.text.push_str(&same.text));
+        operations_in_lang
     })
 }
 
 fn read_operations(root: &Value) -> Vec<Operation> {
     let read = Document(root);
     let paths = root["paths"].as_object().into_iter().flatten();
-    let all = paths.flat_map(|(path, methods)| {
+    let operations_of_paths = paths.flat_map(|(path, methods)| {
         let methods = methods.as_object().into_iter().flatten();
         methods.map(|(method, operation)| read.operation(method, path, operation)).collect::<Vec<_>>()
     });
-    all.collect()
+    operations_of_paths.collect()
 }
 
 /// Translates the summaries and descriptions of the document. Texts without a translation are unchanged.
@@ -223,13 +223,13 @@ impl<'d> Document<'d> {
             if rows.len() >= FIELD_COUNT_MAX {
                 return;
             }
-            let about = field["description"].as_str().or_else(|| self.resolved(field)["description"].as_str());
+            let description = field["description"].as_str().or_else(|| self.resolved(field)["description"].as_str());
             rows.push(FieldRow {
                 depth,
                 name: name.clone(),
                 kind: self.kind(field),
                 is_required: required.is_some_and(|names| names.iter().any(|one| one == name.as_str())),
-                about: about.unwrap_or_default().to_owned(),
+                about: description.unwrap_or_default().to_owned(),
             });
             if depth + 1 < DEPTH_MAX {
                 self.add_fields(field, depth + 1, rows);
@@ -246,8 +246,8 @@ impl<'d> Document<'d> {
             }
             let branches = ["anyOf", "oneOf", "allOf"].into_iter().find_map(|word| schema[word].as_array());
             let branch = branches.and_then(|branches| {
-                let resolved = branches.iter().map(|one| self.resolved(one));
-                resolved.into_iter().find(|one| one.get("properties").is_some() || one.get("items").is_some())
+                let resolved_branches = branches.iter().map(|one| self.resolved(one));
+                resolved_branches.into_iter().find(|one| one.get("properties").is_some() || one.get("items").is_some())
             });
             schema = match (branch, schema.get("items")) {
                 (Some(branch), _) => branch,
@@ -278,12 +278,12 @@ impl<'d> Document<'d> {
             Value::Array(kinds) => kinds.iter().map(text).collect(),
             _ => Vec::new(),
         };
-        let named = kinds.into_iter().map(|kind| match kind.as_str() {
+        let kind_names = kinds.into_iter().map(|kind| match kind.as_str() {
             "array" => format!("{}[]", self.kind(&schema["items"])),
             "string" if schema["format"].is_string() => text(&schema["format"]),
             _ => kind,
         });
-        named.collect::<Vec<_>>().join(" | ")
+        kind_names.collect::<Vec<_>>().join(" | ")
     }
 }
 

@@ -77,17 +77,17 @@ pub(crate) async fn get(
     let asset = asset.ok_or_else(|| Problem::new(Code::NotFound, "there is no such file"))?;
     let headers_of = [(CONTENT_TYPE, HeaderValue::from_static(asset.content_type)), cache_forever];
     if accepts_brotli(&headers) {
-        let packed =
+        let brotli_bytes =
             [(CONTENT_ENCODING, HeaderValue::from_static("br")), (VARY, HeaderValue::from_static("accept-encoding"))];
-        return Ok((headers_of, packed, asset.brotli).into_response());
+        return Ok((headers_of, brotli_bytes, asset.brotli).into_response());
     }
     Ok((headers_of, asset.bytes).into_response())
 }
 
 /// Whether the client accepts brotli without a weight. For clients that send weights, the compression layer chooses the encoding.
 fn accepts_brotli(headers: &HeaderMap) -> bool {
-    let accepted = headers.get_all(ACCEPT_ENCODING).into_iter().filter_map(|value| value.to_str().ok());
-    accepted.flat_map(|value| value.split(',')).any(|coding| coding.trim().eq_ignore_ascii_case("br"))
+    let accept_headers = headers.get_all(ACCEPT_ENCODING).into_iter().filter_map(|value| value.to_str().ok());
+    accept_headers.flat_map(|value| value.split(',')).any(|coding| coding.trim().eq_ignore_ascii_case("br"))
 }
 
 #[cfg(test)]

@@ -121,8 +121,8 @@ async fn save_or_try(page: &Page, record: &CalendarRecord, form: &CalendarForm) 
         return try_calendar(page, &spec, this_year(page.engine().now())).await.map(Some);
     }
     let author = page.call.caller.name();
-    let saved = calendars::save(page.engine(), record.namespace, &spec, Some(record.version), author).await?;
-    page.call.note.changed_to(&saved.record.spec);
+    let outcome = calendars::save(page.engine(), record.namespace, &spec, Some(record.version), author).await?;
+    page.call.note.changed_to(&outcome.record.spec);
     Ok(None)
 }
 

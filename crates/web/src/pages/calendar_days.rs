@@ -79,11 +79,11 @@ impl CalendarDays {
                 (from, to) => format!("{from}..{to}"),
             };
             let line = format!("{line} {}", picker_value("name"));
-            let list = if picker_value("kind") == "out" { &mut days.removed } else { &mut days.added };
-            if !list.is_empty() {
-                list.push('\n');
+            let day_list = if picker_value("kind") == "out" { &mut days.removed } else { &mut days.added };
+            if !day_list.is_empty() {
+                day_list.push('\n');
             }
-            list.push_str(line.trim_end());
+            day_list.push_str(line.trim_end());
         }
         days
     }

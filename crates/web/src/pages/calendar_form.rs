@@ -72,12 +72,12 @@ impl CalendarForm {
             "csv" => ImportFormat::Csv,
             _ => return parse_named(self.text.as_bytes(), &self.name),
         };
-        let wanted = if self.wanted == "workdays" { ImportAs::Workdays } else { ImportAs::Days };
-        let span = match self.years.as_str() {
+        let import_as = if self.wanted == "workdays" { ImportAs::Workdays } else { ImportAs::Days };
+        let years = match self.years.as_str() {
             "" => None,
             text => Some(parse_years(text).map_err(|message| refuse_value("/years", message))?),
         };
-        let rule = import(format, self.text.as_bytes(), wanted, span);
+        let rule = import(format, self.text.as_bytes(), import_as, years);
         let rule = rule.map_err(|error| refuse_value("", error.to_string()))?;
         Ok(CalendarSpec { name: self.name.clone(), description: description.to_owned(), rule })
     }
@@ -115,8 +115,8 @@ pub(super) async fn try_calendar<Q>(page: &Page<Q>, spec: &CalendarSpec, year: i
             known_parts.push(CalendarSpec { rule: record.expanded_rule, ..record.spec });
         }
     }
-    let find = |wanted: &str| known_parts.iter().find(|part| part.name == wanted).cloned();
-    let calendar = Calendar::compile(spec, find).map_err(CalendarError::Invalid)?;
+    let find_part = |wanted: &str| known_parts.iter().find(|part| part.name == wanted).cloned();
+    let calendar = Calendar::compile(spec, find_part).map_err(CalendarError::Invalid)?;
     let text = pretty_json(&serde_json::to_value(spec).unwrap_or(Value::Null));
     Ok(Trial { text, months: month_tables(&calendar, year) })
 }

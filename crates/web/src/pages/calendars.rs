@@ -78,8 +78,8 @@ async fn create_or_try(page: &Page, form: &CalendarForm) -> Result<Option<Trial>
         return Err(Problem::new(Code::EditConflict, page.t.calendar_exists));
     }
     page.call.note.object(&spec.name);
-    let saved = calendars::save(page.engine(), namespace, &spec, None, page.call.caller.name()).await?;
-    page.call.note.changed_to(&saved.record.spec);
+    let outcome = calendars::save(page.engine(), namespace, &spec, None, page.call.caller.name()).await?;
+    page.call.note.changed_to(&outcome.record.spec);
     Ok(None)
 }
 

@@ -103,10 +103,10 @@ impl ChannelForm {
 
     /// Marks the inputs whose secret is set.
     pub(super) fn mark_set(&mut self, channel: &Channel, t: &Texts) {
-        let set = channels::view(channel).secrets;
+        let saved_secrets = channels::view(channel).secrets;
         for input in &mut self.inputs {
             if let Some(secret) = &mut input.secret {
-                secret.is_set = set.contains_key(input.name);
+                secret.is_set = saved_secrets.contains_key(input.name);
                 if secret.is_set {
                     input.hint = Some(t.channels_secret_set);
                 }

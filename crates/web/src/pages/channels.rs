@@ -76,8 +76,8 @@ struct ChannelsPage {
 
 /// Why the caller may not change channels; `None` if the caller may.
 fn missing_role<Q>(page: &Page<Q>) -> Option<&'static str> {
-    let may = page.call.caller.rights.allow(Permission::Admin, page.call.namespace.id, None);
-    (!may).then_some(page.t.channels_needs_admin)
+    let is_allowed = page.call.caller.rights.allow(Permission::Admin, page.call.namespace.id, None);
+    (!is_allowed).then_some(page.t.channels_needs_admin)
 }
 
 pub(super) async fn list(page: Page) -> Result<Response, Problem> {
@@ -261,8 +261,8 @@ fn audit_document(channel: &Channel) -> serde_json::Value {
 
 pub(super) async fn test(page: Page, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
     let channel = find(&page.call, &name).await?;
-    let by = page.call.caller.name();
-    let delivery = channels::test(page.engine(), &page.call.namespace, &channel, by).await?;
+    let caller_name = page.call.caller.name();
+    let delivery = channels::test(page.engine(), &page.call.namespace, &channel, caller_name).await?;
     page.call.note.changed_to(&delivery_for_audit(&delivery));
     let form = ChannelForm::new(channel.kind, Some(&channel), page.t);
     render_page(
@@ -350,15 +350,15 @@ async fn render_page<Q>(
 /// The form as an API request and as a command, both without secrets.
 fn channel_code(namespace: &str, form: &ChannelForm) -> AsCode {
     let name = if form.name.is_empty() { "NAME" } else { &form.name };
-    let new = form.to_channel();
+    let new_channel = form.to_channel();
     let secrets: Values = fields(form.kind)
         .iter()
         .filter(|field| field.is_secret && field.is_required)
         .map(|field| (field.name.to_owned(), "…".to_owned()))
         .collect();
-    let mut settings = new.settings;
+    let mut settings = new_channel.settings;
     settings.retain(|_, value| !value.is_empty());
-    let body = json!({"kind": form.kind, "lang": new.lang, "settings": settings, "secrets": secrets});
+    let body = json!({"kind": form.kind, "lang": new_channel.lang, "settings": settings, "secrets": secrets});
     let flags = settings.iter().filter(|(name, _)| !name.ends_with("_template"));
     let flags: Vec<String> = flags
         .map(|(name, value)| super::as_code::shell_quoted(&format!("{name}={value}")))

@@ -177,12 +177,12 @@ impl Drawing {
     }
 }
 
-/// The URL of the list of runs in a range of time, excluding its end. Limited to one job or app if `only` is given.
-pub(crate) fn runs_between(from: Timestamp, to: Timestamp, only: Option<(&str, &str)>) -> String {
+/// The URL of the list of runs in a range of time, excluding its end. Limited to one job or app if `owner_term` is given.
+pub(crate) fn runs_between(from: Timestamp, to: Timestamp, owner_term: Option<(&str, &str)>) -> String {
     // `until` in a filter includes its instant.
     let last_instant = to.saturating_sub(Duration::from_millis(1));
-    let only = only.map(|(key, name)| format!("{key}:{name} ")).unwrap_or_default();
-    format!("/runs?{}", query_pair("q", &format!("{only}since:{from} until:{last_instant}")))
+    let owner_term = owner_term.map(|(key, name)| format!("{key}:{name} ")).unwrap_or_default();
+    format!("/runs?{}", query_pair("q", &format!("{owner_term}since:{from} until:{last_instant}")))
 }
 
 /// How a mark is drawn.
@@ -220,13 +220,13 @@ impl Shape {
 
 /// Drops ticks that are too close to the previous one.
 fn drop_close_ticks(ticks: impl Iterator<Item = Tick>) -> Vec<Tick> {
-    let mut kept: Vec<Tick> = Vec::new();
+    let mut spaced_ticks: Vec<Tick> = Vec::new();
     for tick in ticks {
-        if kept.last().is_none_or(|last| tick.x >= last.x + DISTANCE_MIN) {
-            kept.push(tick);
+        if spaced_ticks.last().is_none_or(|last| tick.x >= last.x + DISTANCE_MIN) {
+            spaced_ticks.push(tick);
         }
     }
-    kept
+    spaced_ticks
 }
 
 /// Draws the lanes of one timeline.
@@ -249,15 +249,15 @@ impl LaneRenderer {
             LaneKind::Executor => format!("/runs?{}", query_pair("q", &format!("executor:{}", lane.name))),
         };
         let is_point = |mark: &&Mark| mark.status == RunStatus::Skipped && mark.run.is_some();
-        let drawn = |mark: &&Mark| mark.from <= self.scale.to && mark.to.unwrap_or(self.now) >= self.scale.from;
+        let is_drawn = |mark: &&Mark| mark.from <= self.scale.to && mark.to.unwrap_or(self.now) >= self.scale.from;
         LaneRow {
             name: lane.name.clone(),
             sub: lane.app.clone().filter(|_| self.by != LaneKind::App),
             href,
             runs: t.lane_runs(lane.run_count),
             trouble: (lane.trouble_count > 0).then(|| t.lane_failed(lane.trouble_count)),
-            bars: self.bars(lane, lane.marks.iter().filter(|mark| !is_point(mark)).filter(drawn)),
-            crosses: drop_close_ticks(lane.marks.iter().filter(is_point).filter(drawn).map(|mark| self.cross(mark))),
+            bars: self.bars(lane, lane.marks.iter().filter(|mark| !is_point(mark)).filter(is_drawn)),
+            crosses: drop_close_ticks(lane.marks.iter().filter(is_point).filter(is_drawn).map(|mark| self.cross(mark))),
             fires: drop_close_ticks(lane.fires.iter().map(|at| self.tick(*at, t.verdict_planned, None))),
             removed: lane.removed.iter().map(|at| self.tick(*at, t.verdict_calendar, self.why(lane, *at))).collect(),
             changes: lane.clock_changes.iter().map(|at| self.tick(*at, t.lane_clock, self.why(lane, *at))).collect(),
@@ -269,7 +269,7 @@ impl LaneRenderer {
     }
 
     fn bars<'m>(&self, lane: &Lane, marks: impl Iterator<Item = &'m Mark>) -> Vec<Bar> {
-        let joins = self.is_dense || lane.marks.len() > SINGLE_COUNT_MAX;
+        let is_joined = self.is_dense || lane.marks.len() > SINGLE_COUNT_MAX;
         // The third value of a piece is the right end of its bar. A run with the same status that touches this end is joined to the
         // piece.
         let mut pieces: Vec<(Mark, Shape, u32)> = Vec::new();
@@ -278,7 +278,7 @@ impl LaneRenderer {
             let (x, right) = self.ends(mark);
             match pieces.last_mut() {
                 Some((last, Shape::Run, end))
-                    if joins && shape == Shape::Run && last.status == mark.status && x <= *end + 2 =>
+                    if is_joined && shape == Shape::Run && last.status == mark.status && x <= *end + 2 =>
                 {
                     (last.run, last.count) = (None, last.count + mark.count);
                     last.to = last.to.zip(mark.to).map(|(one, other)| one.max(other));
@@ -288,8 +288,8 @@ impl LaneRenderer {
             }
         }
         if self.is_dense {
-            let single = pieces.iter_mut().rev().filter(|(mark, ..)| mark.run.is_some());
-            single.skip(LINKED_COUNT_MAX).for_each(|(mark, ..)| mark.run = None);
+            let last_single = pieces.iter_mut().rev().filter(|(mark, ..)| mark.run.is_some());
+            last_single.skip(LINKED_COUNT_MAX).for_each(|(mark, ..)| mark.run = None);
         }
         pieces.iter().map(|(mark, shape, right)| self.bar(mark, (*shape, *right))).collect()
     }
@@ -330,8 +330,8 @@ impl LaneRenderer {
 
     fn why(&self, lane: &Lane, at: Timestamp) -> Option<String> {
         let text = at.to_string();
-        let asked = percent_encode(text.trim_end_matches('Z'));
-        (self.by == LaneKind::Job).then(|| format!("/jobs/{}/fires?zone=UTC&at={asked}", lane.name))
+        let encoded_instant = percent_encode(text.trim_end_matches('Z'));
+        (self.by == LaneKind::Job).then(|| format!("/jobs/{}/fires?zone=UTC&at={encoded_instant}", lane.name))
     }
 }
 

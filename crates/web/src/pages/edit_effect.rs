@@ -60,25 +60,25 @@ impl EditEffect {
     ) -> Result<Self, Problem> {
         let now = call.engine().now();
         let anchor = before.map_or_else(|| now.ceil_second(), |record| record.anchor);
-        let new = compile_job(call, after).await?;
-        let old = match before {
+        let new_job = compile_job(call, after).await?;
+        let old_job = match before {
             Some(record) => Some(compile_job(call, &record.spec).await?),
             None => None,
         };
         let next_fires = |job: &Job| -> (Tz, BTreeSet<Timestamp>) {
-            let ask = PreviewRequest {
+            let request = PreviewRequest {
                 timetable: &job.timetable,
                 anchor,
                 after: now,
                 count: SHOWN_FIRE_COUNT,
                 per_day_max: PER_DAY_MAX,
             };
-            let preview_of_job = preview(ask);
+            let preview_of_job = preview(request);
             let fires = preview_of_job.fires.iter().filter(|_| job.enabled).map(|fire| fire.at).collect();
             (preview_of_job.zone, fires)
         };
-        let (zone, of_new) = next_fires(&new);
-        let of_old = old.as_ref().map(|job| next_fires(job).1).unwrap_or_default();
+        let (zone, of_new) = next_fires(&new_job);
+        let of_old = old_job.as_ref().map(|job| next_fires(job).1).unwrap_or_default();
         let mut rows: BTreeMap<Timestamp, (bool, bool)> = BTreeMap::new();
         for at in of_old {
             rows.entry(at).or_default().0 = true;
@@ -86,9 +86,10 @@ impl EditEffect {
         for at in of_new {
             rows.entry(at).or_default().1 = true;
         }
-        let planned = |job| AnchoredJob { job, anchor };
+        let anchored = |job| AnchoredJob { job, anchor };
         let mut steps = COMPUTED_FIRE_COUNT_MAX;
-        let changes = fire_changes(old.as_ref().map(planned), Some(planned(&new)), (now, now + WINDOW), &mut steps);
+        let changes =
+            fire_changes(old_job.as_ref().map(anchored), Some(anchored(&new_job)), (now, now + WINDOW), &mut steps);
         let row = |(at, (is_in_current, is_in_edited))| ComingRow {
             at: Moment::new(at, now, t),
             local: (zone != Tz::UTC).then(|| words::instant_text(zone, at)),
@@ -100,7 +101,7 @@ impl EditEffect {
             vanishing: changes.vanishing.count,
             appearing: changes.appearing.count,
             is_cut: !changes.is_whole,
-            is_paused: !new.enabled,
+            is_paused: !new_job.enabled,
         })
     }
 }

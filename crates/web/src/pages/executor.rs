@@ -56,15 +56,15 @@ pub(super) async fn page(page: Page<AppQuery>, Named(name, ..): Named<path::Exec
     name::check(given_name(&name)).map_err(|_| not_found())?;
     let (app, executor) = find(&page.call, &name, page.query().0.as_deref()).await?.ok_or_else(not_found)?;
     let (now, t) = (page.engine().now(), page.t);
-    let mut held = held_runs(&page, app, &executor.name).await?;
-    let hidden_count = held.len().saturating_sub(RUN_COUNT);
-    held.truncate(RUN_COUNT);
+    let mut runs = held_runs(&page, app, &executor.name).await?;
+    let hidden_count = runs.len().saturating_sub(RUN_COUNT);
+    runs.truncate(RUN_COUNT);
     let (next, verb) = if executor.state == "active" { ("draining", "drain") } else { ("active", "activate") };
     let row = executor_row(executor, Some(HANDLER_COUNT), now, t);
     let template = ExecutorPage {
         shell: page.shell(Nav::Executors),
         here: page.here().to_owned(),
-        held,
+        held: runs,
         hidden_count,
         missing: page.missing(Some(app)),
         code: page.code(
@@ -118,6 +118,6 @@ async fn switch_executor(page: &Page<AppQuery>, name: &str, to: Switch, fields: 
         Switch::Stopped => "stop",
     };
     let undo = (before != to).then(|| format!("/executors/{name}/{verb}?{}", query_pair("app", &executor.app)));
-    let back = own_path(fields.get("back")).unwrap_or("/executors");
-    toast::toast_response(page, Toast { text, undo, link: None }, back)
+    let return_url = own_path(fields.get("back")).unwrap_or("/executors");
+    toast::toast_response(page, Toast { text, undo, link: None }, return_url)
 }

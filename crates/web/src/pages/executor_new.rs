@@ -65,8 +65,8 @@ struct NewExecutorPage {
 }
 
 pub(super) async fn page(page: Page<SnippetQuery>, headers: HeaderMap) -> Result<Response, Problem> {
-    let wanted = SnippetQuery { app: page.query().app.clone(), server: page.query().server.clone() };
-    render_page(&page, &headers, (wanted, String::new(), Vec::new())).await
+    let snippet = SnippetQuery { app: page.query().app.clone(), server: page.query().server.clone() };
+    render_page(&page, &headers, (snippet, String::new(), Vec::new())).await
 }
 
 /// Registers an executor that speaks XXL-JOB's protocol by hand.
@@ -81,8 +81,8 @@ pub(super) async fn add_address(
         Ok(_) => Ok(to(&format!("/executors/new?{}", query_pair("app", &app)))),
         Err(problem) if matches!(problem.code(), Code::InvalidBody) => {
             let errors = error_lines(&problem, page.t.lang());
-            let wanted = SnippetQuery { app: Some(app), server: None };
-            let mut response = render_page(&page, &headers, (wanted, address, errors)).await?;
+            let snippet = SnippetQuery { app: Some(app), server: None };
+            let mut response = render_page(&page, &headers, (snippet, address, errors)).await?;
             *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
             Ok(response)
         }
@@ -103,23 +103,24 @@ pub(super) async fn remove_address(
 async fn render_page<Q>(
     page: &Page<Q>,
     headers: &HeaderMap,
-    (wanted, typed_address, errors): (SnippetQuery, String, Vec<String>),
+    (snippet, typed_address, errors): (SnippetQuery, String, Vec<String>),
 ) -> Result<Response, Problem> {
     let app_records = page.engine().store().apps(page.call.namespace.id).await?;
     let apps: Vec<String> =
         app_records.into_iter().filter(|app| page.call.may_view(app.id)).map(|app| app.name).collect();
-    let typed = wanted.app.clone().unwrap_or_else(|| apps.first().cloned().unwrap_or_else(|| "billing".to_owned()));
-    let error = name::check(&typed).err().map(|_| page.t.error_app_name.to_owned());
+    let typed_app =
+        snippet.app.clone().unwrap_or_else(|| apps.first().cloned().unwrap_or_else(|| "billing".to_owned()));
+    let error = name::check(&typed_app).err().map(|_| page.t.error_app_name.to_owned());
     // An invalid name is shown in its field, but not used in the commands.
-    let app = if error.is_some() { "billing" } else { typed.as_str() };
-    let server = match &wanted.server {
+    let app = if error.is_some() { "billing" } else { typed_app.as_str() };
+    let server = match &snippet.server {
         Some(server) if server.len() <= SERVER_LEN_MAX => server.clone(),
         _ => own_address(page, headers).await?,
     };
     let namespace = &page.call.namespace.name;
     let address = shell_quoted(&server);
-    let by_hand = match apps.contains(&typed) {
-        true => Some(addresses::addresses_of_app(&page.call, &typed).await?),
+    let by_hand = match apps.contains(&typed_app) {
+        true => Some(addresses::addresses_of_app(&page.call, &typed_app).await?),
         false => None,
     };
     let app_id = page.engine().store().app(page.call.namespace.id, app).await?.map(|app| app.id);
@@ -144,7 +145,7 @@ async fn render_page<Q>(
         missing: page.missing(app_id).editor,
         typed_address,
         errors,
-        app: typed.clone(),
+        app: typed_app.clone(),
         apps,
         server,
         error,

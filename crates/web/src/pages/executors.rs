@@ -73,14 +73,14 @@ pub(super) async fn list(page: Page<CursorQuery>) -> Result<Response, Problem> {
     let is_first = cursor.is_none();
     let (executors, next) = page_of(&page.call, after_position.clone(), LIMIT).await?;
     let app_of = |position: &Position| position.0.clone();
-    let between = (after_position.as_ref().map(app_of), next.as_ref().map(app_of));
+    let app_range = (after_position.as_ref().map(app_of), next.as_ref().map(app_of));
     let next = next.map(|last| format!("/executors?{}", query_pair("cursor", &listing.cursor(last))));
     let is_empty = executors.is_empty();
     let mut by_app: BTreeMap<String, Vec<ExecutorRow>> = BTreeMap::new();
     for executor in executors {
         by_app.entry(executor.app.clone()).or_default().push(executor_row(executor, None, now, t));
     }
-    let apps = app_rows(&page, by_app, between).await?;
+    let apps = app_rows(&page, by_app, app_range).await?;
     let template = ExecutorsPage {
         shell: page.shell(Nav::Executors),
         here: page.here().to_owned(),
@@ -120,16 +120,16 @@ async fn app_rows(
     let (engine, t) = (page.engine(), page.t);
     let fleet = Fleet::read(&page.call).await?;
     let app_records = engine.store().apps(page.call.namespace.id).await?;
-    let online = engine.online_executors();
+    let online_executors = engine.online_executors();
     let mut rows = Vec::new();
     for app in app_records.into_iter().filter(|app| page.call.may_view(app.id)) {
         let executors = by_app.remove(&app.name).unwrap_or_default();
         let state = fleet.switches.of_app(app.id);
-        let its = || online.iter().filter(|one| one.app == app.id);
+        let executors_of_app = || online_executors.iter().filter(|one| one.app == app.id);
         // An app whose name is outside of this range belongs to another page.
         let is_here =
             previous.as_ref().is_none_or(|name| app.name > *name) && last.as_ref().is_none_or(|name| app.name < *name);
-        if executors.is_empty() && !(is_here && (state != Switch::Active || its().next().is_none())) {
+        if executors.is_empty() && !(is_here && (state != Switch::Active || executors_of_app().next().is_none())) {
             continue;
         }
         let (class, word) = match state {
@@ -141,9 +141,9 @@ async fn app_rows(
             class,
             word,
             state: state.as_str(),
-            online_count: its().count(),
-            busy: its().map(|one| one.running).sum(),
-            slots: its().map(|one| one.slots).sum(),
+            online_count: executors_of_app().count(),
+            busy: executors_of_app().map(|one| one.running).sum(),
+            slots: executors_of_app().map(|one| one.slots).sum(),
             held_count: fleet.held_by_app(app.id),
             missing: page.missing(Some(app.id)),
             name: app.name,
@@ -155,7 +155,7 @@ async fn app_rows(
 
 async fn declaration_problems(page: &Page<CursorQuery>) -> Result<Vec<(String, Vec<DeclarationProblem>)>, Problem> {
     let apps = page.engine().store().apps(page.call.namespace.id).await?;
-    let visible = apps.into_iter().filter(|app| page.call.may_view(app.id));
+    let visible_apps = apps.into_iter().filter(|app| page.call.may_view(app.id));
     let in_words = |problem: DeclarationProblem| {
         let message = localized(page.t.lang(), &problem.message).into_owned();
         DeclarationProblem { message, ..problem }
@@ -163,7 +163,7 @@ async fn declaration_problems(page: &Page<CursorQuery>) -> Result<Vec<(String, V
     let problems_of = |app| -> Vec<DeclarationProblem> {
         page.engine().declaration_problems(app).into_iter().map(in_words).collect()
     };
-    let declared = visible.map(|app| (app.name, problems_of(app.id)));
+    let declared = visible_apps.map(|app| (app.name, problems_of(app.id)));
     Ok(declared.filter(|(_, problems)| !problems.is_empty()).collect())
 }
 

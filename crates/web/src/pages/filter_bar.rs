@@ -63,11 +63,12 @@ impl FilterBar {
         t: &'static Texts,
     ) -> Self {
         let terms = filter.as_ref().map(Filter::terms).unwrap_or_default();
-        let without = |index: usize| {
-            let others = terms.iter().enumerate().filter(|(place, _)| *place != index).map(|(_, term)| term.as_str());
-            list_url(action, &others.collect::<Vec<_>>().join(" "), &other_parameters)
+        let url_without = |index: usize| {
+            let other_terms =
+                terms.iter().enumerate().filter(|(place, _)| *place != index).map(|(_, term)| term.as_str());
+            list_url(action, &other_terms.collect::<Vec<_>>().join(" "), &other_parameters)
         };
-        let chips = terms.iter().enumerate().map(|(index, term)| Chip { term: term.clone(), href: without(index) });
+        let chips = terms.iter().enumerate().map(|(index, term)| Chip { term: term.clone(), href: url_without(index) });
         Self {
             action,
             suggest,
@@ -148,8 +149,8 @@ pub(super) async fn for_jobs(page: Page<SuggestQuery>) -> Result<Response, Probl
 async fn suggestions(page: &Page<SuggestQuery>, scope: Scope) -> Result<Response, Problem> {
     let SuggestQuery { text, at: caret } = page.query();
     let caret = caret.unwrap_or_else(|| text.chars().count());
-    let typed: String = text.chars().take(caret).collect();
-    let word = typed.rsplit(char::is_whitespace).next().unwrap_or_default().trim_start_matches('-');
+    let text_before: String = text.chars().take(caret).collect();
+    let word = text_before.rsplit(char::is_whitespace).next().unwrap_or_default().trim_start_matches('-');
     let (key, value) = word.split_once([':', '：']).unwrap_or(("", ""));
     let (store, namespace, visible_apps) = (page.engine().store(), page.call.namespace.id, page.call.visible_apps());
     let is_seen = |app| visible_apps.as_ref().is_none_or(|visible_apps| visible_apps.contains(&app));

@@ -167,9 +167,9 @@ impl FireFormatter<'_> {
                 // The sentence for attempt 1 does not mention the attempt; the page of the run shows it.
                 let subject =
                     RunStatusFacts { status: *status, reason: *reason, detail: detail.as_deref(), attempt: 1 };
-                let unplanned = (!planned).then(|| t.fires_unplanned.to_owned());
+                let unplanned_note = (!planned).then(|| t.fires_unplanned.to_owned());
                 let why = sentence(subject, t.lang()).or_else(|| messages.get(run).cloned());
-                let sentences = why.into_iter().chain(unplanned);
+                let sentences = why.into_iter().chain(unplanned_note);
                 (Some(*run), sentences.collect::<Vec<_>>().join(" "))
             }
             FireVerdict::Span { run, reason, detail } => {
@@ -178,8 +178,8 @@ impl FireFormatter<'_> {
                 (Some(*run), sentence(subject, t.lang()).unwrap_or_else(|| t.fires_span.to_owned()))
             }
             FireVerdict::Calendar { calendar, day, moved_to } => {
-                let moved = moved_to.map(|at| t.fires_moved(words::instant_text(self.zone, at)));
-                let sentences = [Some(calendar.clone()), day.clone(), moved];
+                let moved_note = moved_to.map(|at| t.fires_moved(words::instant_text(self.zone, at)));
+                let sentences = [Some(calendar.clone()), day.clone(), moved_note];
                 (None, sentences.into_iter().flatten().collect::<Vec<_>>().join(" · "))
             }
             FireVerdict::Maintenance { ends_at, .. } => {
@@ -243,17 +243,18 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
     let formatter = FireFormatter { name: &record.spec.name, zone: zone_of(&record.spec), now, t };
     let mut form = WhyForm::new(&record.spec);
     let (mut answers, mut note, mut error) = (Vec::new(), None, None);
-    let within = page.call.visible_apps();
+    let visible_apps = page.call.visible_apps();
     if query.at.as_deref().is_some_and(|at| at.trim().is_empty()) {
-        let why = page.engine().why_now(&record, within.as_deref()).await?;
-        answers.push(formatter.answer(why.at, &why));
+        let answer = page.engine().why_now(&record, visible_apps.as_deref()).await?;
+        answers.push(formatter.answer(answer.at, &answer));
     } else if let Some(at) = query.at.as_deref() {
         let zone = query.zone.as_deref().unwrap_or(formatter.zone.name());
         form = form.with_question(at, zone);
         match parse_question(at, zone, t) {
             Ok(Question { instants, zone }) => {
                 for at in &instants {
-                    answers.push(formatter.answer(*at, &page.engine().why(&record, *at, within.as_deref()).await?));
+                    answers
+                        .push(formatter.answer(*at, &page.engine().why(&record, *at, visible_apps.as_deref()).await?));
                 }
                 note = match instants.len() {
                     0 => Some(t.why_gap(zone.name())),
@@ -267,8 +268,8 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
     let to = query.to.unwrap_or(now);
     let (from, history) = past_day(&page, &record, to).await?;
     let messages = failure_messages(&page, &history).await?;
-    let coming = Range { from: now + Duration::from_millis(1), to: now + DAY, limit: AHEAD_COUNT };
-    let coming = page.engine().fires(&record, coming, within.as_deref()).await?;
+    let upcoming = Range { from: now + Duration::from_millis(1), to: now + DAY, limit: AHEAD_COUNT };
+    let upcoming = page.engine().fires(&record, upcoming, visible_apps.as_deref()).await?;
     let status = if error.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
     let template = FiresPage {
         shell: page.shell(Nav::Jobs),
@@ -281,8 +282,8 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
         from: formatter.when(from),
         to: formatter.when(to),
         past: history.entries.iter().rev().map(|entry| formatter.row(entry, &messages)).collect(),
-        ahead: coming.entries.iter().map(|entry| formatter.row(entry, &messages)).collect(),
-        has_more: coming.next.is_some(),
+        ahead: upcoming.entries.iter().map(|entry| formatter.row(entry, &messages)).collect(),
+        has_more: upcoming.next.is_some(),
         earlier: format!(
             "/jobs/{}/fires?{}",
             record.spec.name,
@@ -298,20 +299,20 @@ async fn failure_messages(
     page: &Page<FiresQuery>,
     history: &FireHistory,
 ) -> Result<HashMap<RunId, String>, StoreError> {
-    let failed = |entry: &Entry| match &entry.verdict {
+    let failed_run = |entry: &Entry| match &entry.verdict {
         FireVerdict::Row { run, status, .. } => {
             (*status != RunStatus::Succeeded && status.is_terminal()).then_some(*run)
         }
         _ => None,
     };
-    let ids: Vec<RunId> = history.entries.iter().filter_map(failed).collect();
+    let ids: Vec<RunId> = history.entries.iter().filter_map(failed_run).collect();
     if ids.is_empty() {
         return Ok(HashMap::new());
     }
     let message = |run: &Run| {
         let text = own_message(run.message.as_deref(), run.reason, run.detail.as_deref(), page.t.lang())?;
-        let cut = text.char_indices().nth(MESSAGE_LEN_MAX).map(|(end, _)| format!("{}…", &text[..end]));
-        Some((run.id, cut.unwrap_or(text)))
+        let cut_message = text.char_indices().nth(MESSAGE_LEN_MAX).map(|(end, _)| format!("{}…", &text[..end]));
+        Some((run.id, cut_message.unwrap_or(text)))
     };
     Ok(page.engine().store().runs(&ids).await?.iter().filter_map(message).collect())
 }
@@ -351,9 +352,9 @@ async fn newest_entries(
     mut history: FireHistory,
 ) -> Result<(Timestamp, FireHistory), StoreError> {
     for _ in 0..FURTHER_PAGE_COUNT_MAX {
-        let mut more = read_history(page, record, from, to).await?;
-        history.entries.append(&mut more.entries);
-        history.next = more.next;
+        let mut older_entries = read_history(page, record, from, to).await?;
+        history.entries.append(&mut older_entries.entries);
+        history.next = older_entries.next;
         match history.next.filter(|next| *next <= to && *next > from) {
             Some(next) => from = next,
             None => break,
@@ -369,8 +370,8 @@ async fn read_history(
     from: Timestamp,
     to: Timestamp,
 ) -> Result<FireHistory, StoreError> {
-    let within = page.call.visible_apps();
-    page.engine().fires(record, Range { from, to, limit: PAST_COUNT }, within.as_deref()).await
+    let visible_apps = page.call.visible_apps();
+    page.engine().fires(record, Range { from, to, limit: PAST_COUNT }, visible_apps.as_deref()).await
 }
 
 #[cfg(test)]

@@ -119,7 +119,7 @@ pub(super) fn node_row(node: Node, this: Option<Vec<LoopReport>>, now: Timestamp
     let is_dead = status == "dead";
     // No lateness is shown for a dead server, whose last report is old.
     let lateness = node.report.lateness_p99_ms.filter(|_| !is_dead);
-    let failing = loops.iter().filter(|one| one.is_failing).map(|one| one.name.clone()).collect();
+    let failing_loops = loops.iter().filter(|one| one.is_failing).map(|one| one.name.clone()).collect();
     let (class, word) = match status {
         "dead" if node.report.is_leaving => ("offline", t.node_left),
         "dead" => ("failed", t.node_dead),
@@ -145,7 +145,7 @@ pub(super) fn node_row(node: Node, this: Option<Vec<LoopReport>>, now: Timestamp
         started_at: Moment::new(node.started_at, now, t),
         url: node.advertise_url,
         loops,
-        failing,
+        failing: failing_loops,
     }
 }
 
@@ -164,7 +164,7 @@ fn loop_row(report: LoopReport, now: Timestamp, t: &Texts) -> LoopRow {
 }
 
 pub(super) fn executor_row(one: ExecutorJson, handler_count: Option<usize>, now: Timestamp, t: &Texts) -> ExecutorRow {
-    let shown = handler_count.unwrap_or(HANDLER_COUNT);
+    let shown_count = handler_count.unwrap_or(HANDLER_COUNT);
     let (countdown, is_emptying) = open_runs_text(&one, now, t);
     let (status, word) = match (one.status, one.state) {
         ("online" | "draining", "draining") | ("draining", "active") => ("draining", t.executor_draining),
@@ -185,8 +185,8 @@ pub(super) fn executor_row(one: ExecutorJson, handler_count: Option<usize>, now:
         slots: one.slots,
         weight: one.weight,
         labels: one.labels.into_iter().map(|(key, value)| format!("{key}={value}")).collect(),
-        hidden_count: one.handlers.len().saturating_sub(shown),
-        handlers: one.handlers.into_iter().take(shown).collect(),
+        hidden_count: one.handlers.len().saturating_sub(shown_count),
+        handlers: one.handlers.into_iter().take(shown_count).collect(),
         sdk_version: one.sdk_version,
         last_seen: Moment::new(one.last_seen_at, now, t),
         connected: one.connected_at.map(|at| Moment::new(at, now, t)),

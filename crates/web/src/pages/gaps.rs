@@ -78,7 +78,7 @@ pub(super) async fn of_job(page: Page<GapsQuery>, Named(name, ..): Named<path::J
     let (mut from, to) = page.query().ends(now)?;
     // Gaps end at the current instant: the lane shows upcoming fires after it.
     let to = to.min(now);
-    let within = page.call.visible_apps();
+    let visible_apps = page.call.visible_apps();
     let mut history = FireHistory { entries: Vec::new(), next: None };
     let mut searched_from = from;
     for _ in 0..READ_COUNT_MAX {
@@ -86,7 +86,7 @@ pub(super) async fn of_job(page: Page<GapsQuery>, Named(name, ..): Named<path::J
             break;
         }
         let range = Range { from, to, limit: ENTRY_COUNT_MAX };
-        history = page.engine().fires(&record, range, within.as_deref()).await?;
+        history = page.engine().fires(&record, range, visible_apps.as_deref()).await?;
         searched_from = from;
         let Some(next) = history.next.filter(|next| *next <= to) else { break };
         // Only the newest part is shown. The read ended at `next`. If the fires are evenly spread, the end of the range fits into one read
@@ -94,8 +94,8 @@ pub(super) async fn of_job(page: Page<GapsQuery>, Named(name, ..): Named<path::J
         let step = (to.since(from) / 2).min(next.since(from)).max(SHORTEST_RANGE);
         from = to.saturating_sub(step).max(from);
     }
-    let until = history.next.map_or(to, |next| next.min(to));
-    let gaps = find_gaps(&history, (searched_from, until), (now, page.t));
+    let history_end = history.next.map_or(to, |next| next.min(to));
+    let gaps = find_gaps(&history, (searched_from, history_end), (now, page.t));
     json_response(StatusCode::OK, &Gaps { gaps })
 }
 
@@ -158,8 +158,8 @@ fn gap_cause(entry: &Entry, t: &'static Texts) -> Cause {
         }
         FireVerdict::Row { .. } | FireVerdict::Planned => Cause::Between,
         FireVerdict::Calendar { calendar, day, moved_to } => {
-            let moved = moved_to.map(|at| t.fires_moved(words::instant_text(zones::clock_and_zone().1, at)));
-            let facts = [Some(word.to_owned()), Some(calendar.clone()), day.clone(), moved];
+            let moved_note = moved_to.map(|at| t.fires_moved(words::instant_text(zones::clock_and_zone().1, at)));
+            let facts = [Some(word.to_owned()), Some(calendar.clone()), day.clone(), moved_note];
             Cause::NotRun(facts.into_iter().flatten().collect::<Vec<_>>().join(" · "))
         }
         FireVerdict::Paused

@@ -42,18 +42,18 @@ pub(super) struct Choices {
 impl Choices {
     pub(super) async fn read<Q>(call: &GlobalCall<Q>, t: &'static Texts) -> Result<Self, Problem> {
         let engine = call.engine();
-        let mut places = vec![(String::new(), t.place_everywhere.to_owned())];
+        let mut scopes = vec![(String::new(), t.place_everywhere.to_owned())];
         for namespace in visible_namespaces(engine, &call.caller).await? {
-            places.push((namespace.name.clone(), t.place_namespace(&namespace.name)));
+            scopes.push((namespace.name.clone(), t.place_namespace(&namespace.name)));
             let mut apps = engine.store().apps(namespace.id).await?;
             apps.retain(|app| call.caller.rights.allow(Permission::View, namespace.id, Some(app.id)));
             for app in apps {
                 let app_path = format!("{}/{}", namespace.name, app.name);
-                places.push((app_path.clone(), app_path));
+                scopes.push((app_path.clone(), app_path));
             }
         }
-        places.truncate(PLACE_COUNT_MAX);
-        Ok(Self { roles: role_choices(t).to_vec(), places })
+        scopes.truncate(PLACE_COUNT_MAX);
+        Ok(Self { roles: role_choices(t).to_vec(), places: scopes })
     }
 
     /// Leaves out the role that only tokens can have.
@@ -67,14 +67,14 @@ impl Choices {
         if rows.last().is_none_or(|last| !last.role.is_empty()) {
             rows.push(GrantRow::default());
         }
-        let mut places = self.places.clone();
+        let mut scopes = self.places.clone();
         for row in &rows {
             // A selected place remains selected, even if it no longer exists or is beyond [`PLACE_COUNT_MAX`].
-            if !places.iter().any(|(value, _)| *value == row.place) {
-                places.push((row.place.clone(), row.place.clone()));
+            if !scopes.iter().any(|(value, _)| *value == row.place) {
+                scopes.push((row.place.clone(), row.place.clone()));
             }
         }
-        GrantPicker { rows, roles: self.roles.clone(), places }
+        GrantPicker { rows, roles: self.roles.clone(), places: scopes }
     }
 }
 
@@ -142,8 +142,8 @@ pub(super) fn sent_grants(fields: &Fields) -> Result<Option<Vec<GrantJson>>, Pro
 /// Marks the rows to which a problem refers. Returns whether there are any.
 pub(super) fn mark_wrong_rows(rows: &mut [GrantRow], problem: &Problem) -> bool {
     let mut is_marked = false;
-    let complained = problem.complaints().iter().filter_map(|one| one.pointer.as_deref());
-    for pointer in complained.chain([problem.detail()]) {
+    let pointers = problem.complaints().iter().filter_map(|one| one.pointer.as_deref());
+    for pointer in pointers.chain([problem.detail()]) {
         let index =
             pointer.strip_prefix("/grants/").and_then(|rest| rest.split(['/', ':']).next()?.parse::<usize>().ok());
         if let Some(row) = index.and_then(|index| rows.get_mut(index)) {

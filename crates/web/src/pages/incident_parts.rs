@@ -80,7 +80,7 @@ pub(super) async fn messages<Q>(page: &Page<Q>, record: &IncidentRecord) -> Resu
 /// The runs in the time in which the job should have succeeded; `None` for incidents of other kinds.
 pub(super) async fn covered_runs<Q>(page: &Page<Q>, record: &IncidentRecord) -> Result<Option<CoveredRuns>, Problem> {
     let (incident, t, now) = (&record.incident, page.t, page.engine().now());
-    let back = match &record.spec.condition {
+    let covered_length = match &record.spec.condition {
         Condition::NotSucceededBy { .. } => DAY,
         Condition::NoSuccessFor { length } => (*length).min(LOOK_BACK_MAX),
         _ => return Ok(None),
@@ -89,20 +89,20 @@ pub(super) async fn covered_runs<Q>(page: &Page<Q>, record: &IncidentRecord) -> 
         return Ok(None);
     }
     let until = incident.resolved_at.unwrap_or(now);
-    let from = incident.started_at.saturating_sub(back);
+    let from = incident.started_at.saturating_sub(covered_length);
     let job = JobId::new(incident.subject.id);
-    let marks = page.engine().store().chart_runs(&[job], from, until, RUN_COUNT).await?;
+    let chart_runs = page.engine().store().chart_runs(&[job], from, until, RUN_COUNT).await?;
     let row = |mark: ChartRun| CoveredRun {
         id: mark.id.to_string(),
         fire_at: Moment::new(mark.fire_at, now, t),
         class: mark.status.as_str(),
         word: t.status(mark.status),
     };
-    let fires = format!("/jobs/{}/fires", incident.subject.name);
-    let fires = match incident.resolved_at {
-        Some(until) => format!("{fires}?{}", query_pair("to", &until.to_string())),
-        None => fires,
+    let fires_url = format!("/jobs/{}/fires", incident.subject.name);
+    let fires_url = match incident.resolved_at {
+        Some(until) => format!("{fires_url}?{}", query_pair("to", &until.to_string())),
+        None => fires_url,
     };
-    let seen = marks.into_iter().filter(|mark| page.call.may_view(mark.app));
-    Ok(Some(CoveredRuns { runs: seen.map(row).collect(), fires }))
+    let visible_runs = chart_runs.into_iter().filter(|mark| page.call.may_view(mark.app));
+    Ok(Some(CoveredRuns { runs: visible_runs.map(row).collect(), fires: fires_url }))
 }

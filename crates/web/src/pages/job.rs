@@ -124,7 +124,7 @@ pub(super) async fn page(page: Page<CursorQuery>, Named(name, ..): Named<path::J
     let record = find(&page.call, &name).await?;
     zones::set_job(&record.spec);
     let (now, t) = (page.engine().now(), page.t);
-    let recent = RecentRuns::read(&page.call, &record, now).await?;
+    let recent_runs = RecentRuns::read(&page.call, &record, now).await?;
     let (rows, next) = run_rows(&page, &record, now).await?;
     let spec = &record.spec;
     let template = JobPage {
@@ -142,14 +142,14 @@ pub(super) async fn page(page: Page<CursorQuery>, Named(name, ..): Named<path::J
         state: StateWord::new(job_states::job_state(page.engine(), &record).await?, t),
         mode: mode_mark(spec, t),
         schedules: schedule_text::schedule_texts(spec, t),
-        next_fire: recent.next_fire_at.map(|at| Moment::new(at, now, t)),
-        last: recent.past.first().map(|run| RunRow::new(run, String::new(), now, t)),
-        bars: bars(&recent.past, now, t),
+        next_fire: recent_runs.next_fire_at.map(|at| Moment::new(at, now, t)),
+        last: recent_runs.past.first().map(|run| RunRow::new(run, String::new(), now, t)),
+        bars: bars(&recent_runs.past, now, t),
         charts: job_charts::read(&page.call, &record, (now, t)).await?,
         facts: job_facts(&record, t),
         params: params_text(&spec.params),
         run_with: run_form(&page, &record),
-        warnings: jobs::warnings(page.engine(), record.namespace, spec, recent.next_fire_at)
+        warnings: jobs::warnings(page.engine(), record.namespace, spec, recent_runs.next_fire_at)
             .iter()
             .map(|warning| t.warning(warning))
             .collect(),
@@ -193,8 +193,8 @@ fn run_form(page: &Page<CursorQuery>, record: &JobRecord) -> RunForm {
 
 /// The connected executors, as suggestions. The user may enter other names; they are checked against all known executors.
 fn online_names(page: &Page<CursorQuery>, record: &JobRecord) -> Vec<String> {
-    let online = page.engine().online_names().into_iter().filter(|one| one.app == record.app);
-    let names: BTreeSet<String> = online.map(|one| given_name(&one.name).to_owned()).collect();
+    let online_executors = page.engine().online_names().into_iter().filter(|one| one.app == record.app);
+    let names: BTreeSet<String> = online_executors.map(|one| given_name(&one.name).to_owned()).collect();
     names.into_iter().take(SUGGESTION_COUNT_MAX).collect()
 }
 
@@ -206,8 +206,14 @@ async fn run_rows(
 ) -> Result<(Vec<RunRow>, Option<String>), Problem> {
     let listing = Listing::new("job page", record.id);
     let after_id = listing.id_after(page.query().0.as_deref(), RunId::get)?;
-    let within = page.call.visible_apps();
-    let query = RunQuery { job: Some(record.id), within, after: after_id, limit: LIMIT + 1, ..RunQuery::default() };
+    let visible_apps = page.call.visible_apps();
+    let query = RunQuery {
+        job: Some(record.id),
+        within: visible_apps,
+        after: after_id,
+        limit: LIMIT + 1,
+        ..RunQuery::default()
+    };
     let mut runs = page.engine().store().list_runs(record.namespace, &query).await?;
     let next_url = cut_to_page(&mut runs, LIMIT)
         .map(|run| format!("/jobs/{}?{}", record.spec.name, query_pair("cursor", &listing.cursor(run.id))));
@@ -316,8 +322,8 @@ async fn switch_job(page: &Page, name: &str, enabled: bool) -> Result<(), Proble
 
 /// Restores the definition that code declares.
 pub(super) async fn reset(page: Page, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
-    let reset = reset_to_declared(&page.call, &name, &IfMatch::Any).await?;
-    page.call.note.changed_to(&reset.spec);
+    let reset_record = reset_to_declared(&page.call, &name, &IfMatch::Any).await?;
+    page.call.note.changed_to(&reset_record.spec);
     Ok(to(&format!("/jobs/{name}")))
 }
 
@@ -357,16 +363,16 @@ pub(super) async fn trigger(
     page.call.note.changed_to(&serde_json::json!({"run": run.id}));
     let (address, at) = (format!("/runs/{}", run.id), Moment::new(run.fire_at, run.fire_at, page.t));
     let is_planned = run.status == RunStatus::Waiting;
-    let link = Some((format!("#{name} · {}", at.time), address.clone()));
-    let back = own_path(fields.get("back")).map_or(address, str::to_owned);
+    let run_link = Some((format!("#{name} · {}", at.time), address.clone()));
+    let return_url = own_path(fields.get("back")).map_or(address, str::to_owned);
     toast::toast_response(
         &page,
         Toast {
             text: if is_planned { page.t.toast_planned } else { page.t.toast_started }.to_owned(),
-            link,
+            link: run_link,
             undo: None,
         },
-        &back,
+        &return_url,
     )
 }
 

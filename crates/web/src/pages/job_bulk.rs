@@ -70,9 +70,9 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let filter = fields.get("q").to_owned();
     // If no rows are chosen, the action applies to all jobs that match the filter.
     let is_all = fields.get("scope") == "all" || (names.is_empty() && !filter.trim().is_empty());
-    let back = own_path(fields.get("back")).unwrap_or("/jobs").to_owned();
+    let return_url = own_path(fields.get("back")).unwrap_or("/jobs").to_owned();
     if !is_all && names.is_empty() {
-        return Ok(to(&back));
+        return Ok(to(&return_url));
     }
     if !is_all && names.len() > BULK_JOB_COUNT_MAX {
         let message = format!("{} jobs; at most {BULK_JOB_COUNT_MAX} at once", names.len());
@@ -93,10 +93,10 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let next_after = next_after.or(rest_after);
     let names = if is_all { selected.clone() } else { names };
     let count = selected.len();
-    let expected = fields.get("expected").parse::<usize>().ok();
+    let expected_count = fields.get("expected").parse::<usize>().ok();
     // If more jobs match than were counted, nothing is changed: the page shows the new count and asks again.
-    let is_confirmed = expected.is_some_and(|expected| count <= expected && count > 0);
-    let done = if is_confirmed {
+    let is_confirmed = expected_count.is_some_and(|expected_count| count <= expected_count && count > 0);
+    let outcome = if is_confirmed {
         apply_to_jobs(&page.call, &bulk, &selected).await
     } else {
         page.call.note.mark_dry_run();
@@ -107,7 +107,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         JobAction::Resume => Some("pause"),
         JobAction::Run | JobAction::Label | JobAction::Unlabel | JobAction::Delete => None,
     };
-    let shown_names = if is_confirmed { done.changed.clone() } else { selected };
+    let shown_names = if is_confirmed { outcome.changed.clone() } else { selected };
     let problem = |problem: JobProblem| {
         let message = localized(t.lang(), &problem.message).into_owned();
         JobProblem { message, ..problem }
@@ -115,7 +115,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let template = BulkPage {
         shell: page.shell(Nav::Jobs),
         t,
-        title: bulk_title(action, is_confirmed, if is_confirmed { done.changed.len() } else { count }, t),
+        title: bulk_title(action, is_confirmed, if is_confirmed { outcome.changed.len() } else { count }, t),
         action: word,
         label: fields.get("label").to_owned(),
         names,
@@ -128,12 +128,12 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         after: after_name,
         next: next_after,
         max: BULK_JOB_COUNT_MAX,
-        back,
+        back: return_url,
         is_done: is_confirmed,
-        unchanged: done.unchanged,
-        problems: done.problems.into_iter().chain(missing).take(SHOWN_COUNT_MAX).map(problem).collect(),
-        undo: undo.filter(|_| !done.changed.is_empty()),
-        changed: done.changed,
+        unchanged: outcome.unchanged,
+        problems: outcome.problems.into_iter().chain(missing).take(SHOWN_COUNT_MAX).map(problem).collect(),
+        undo: undo.filter(|_| !outcome.changed.is_empty()),
+        changed: outcome.changed,
     };
     html(StatusCode::OK, &template)
 }

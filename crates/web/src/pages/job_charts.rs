@@ -85,12 +85,12 @@ pub(super) async fn read<Q>(
     let mut fires: Vec<Timestamp> = fires.filter(|_| record.spec.enabled).collect();
     fires.sort_unstable();
     fires.dedup();
-    let newest = buckets.len().saturating_sub(usize::try_from(BAND_DAYS).unwrap_or(0));
+    let newest_index = buckets.len().saturating_sub(usize::try_from(BAND_DAYS).unwrap_or(0));
     Ok(JobCharts {
         t,
         days: day_cells(&buckets, &record.spec.name, (now, t)),
         width: usize::try_from(WEEKS + 1).unwrap_or(0) * CELL,
-        band: duration_band(buckets.get(newest..).unwrap_or_default(), t),
+        band: duration_band(buckets.get(newest_index..).unwrap_or_default(), t),
         next: fires.into_iter().take(NEXT_COUNT).map(|at| Moment::new(at, now, t)).collect(),
     })
 }
@@ -106,13 +106,13 @@ fn day_cells(buckets: &[Bucket], job: &str, (now, t): (Timestamp, &'static Texts
         // The days are days in UTC, whatever clock the user chose.
         let (day, ..) = zones::time_parts(bucket.at, Tz::UTC);
         let trouble = verdicts.failure_count();
-        let failed = if trouble > 0 { format!(" · {}", t.lane_failed(trouble)) } else { String::new() };
+        let failure_note = if trouble > 0 { format!(" · {}", t.lane_failed(trouble)) } else { String::new() };
         DayCell {
             x: cell_index / 7 * CELL,
             y: cell_index % 7 * CELL,
             class: day_class(verdicts),
             href: (verdicts.total() > 0).then(|| runs_between(bucket.at, bucket.at + DAY, Some(("job", job)))),
-            title: format!("{day} · {}{failed}", t.lane_runs(verdicts.total())),
+            title: format!("{day} · {}{failure_note}", t.lane_runs(verdicts.total())),
         }
     };
     buckets.iter().enumerate().filter(|(_, bucket)| bucket.at <= now).map(cell).collect()
@@ -136,17 +136,17 @@ fn duration_band(buckets: &[Bucket], t: &'static Texts) -> Option<Band> {
         Some((day, p50, p95))
     };
     let days: Vec<(usize, Duration, Duration)> = buckets.iter().enumerate().filter_map(of_day).collect();
-    let most = days.iter().map(|(.., p95)| *p95).max()?;
+    let highest = days.iter().map(|(.., p95)| *p95).max()?;
     let (_, newest_p50, newest_p95) = days.last().copied()?;
     let width = usize::try_from(WIDTH).unwrap_or(usize::MAX);
     let x = |day: usize| day * width / buckets.len().saturating_sub(1).max(1);
-    let y = |took: Duration| BAND_HEIGHT + 3 - took.as_millis() * BAND_HEIGHT / most.as_millis().max(1);
+    let y = |took: Duration| BAND_HEIGHT + 3 - took.as_millis() * BAND_HEIGHT / highest.as_millis().max(1);
     let line = |pick: fn(&(usize, Duration, Duration)) -> Duration| {
         days.iter().map(|day| format!("{} {}", x(day.0), y(pick(day)))).collect::<Vec<_>>()
     };
     let (p50, p95) = (line(|day| day.1), line(|day| day.2));
-    let back = p50.iter().rev();
-    let area = p95.iter().chain(back).cloned().collect::<Vec<_>>().join("L");
+    let lower_edge = p50.iter().rev();
+    let area = p95.iter().chain(lower_edge).cloned().collect::<Vec<_>>().join("L");
     // A path with one point would be invisible, so it gets a short line.
     let path = |points: &[String]| match points {
         [one] if one.starts_with("0 ") => format!("M{one}h300"),
@@ -159,7 +159,7 @@ fn duration_band(buckets: &[Bucket], t: &'static Texts) -> Option<Band> {
         p95: path(&p95),
         newest_p50: length_text(newest_p50, t),
         newest_p95: length_text(newest_p95, t),
-        most: length_text(most, t),
+        most: length_text(highest, t),
     })
 }
 

@@ -81,8 +81,8 @@ impl EditInput {
     /// The definition in the form; `None` if it has errors.
     fn spec(&mut self, record: &JobRecord, t: &'static Texts) -> Option<JobSpec> {
         let Some(definition_text) = &self.definition_text else {
-            let base = serde_json::to_value(&record.spec).unwrap_or_default();
-            return self.form.spec(base, t).map_err(|errors| self.errors = errors).ok();
+            let saved_document = serde_json::to_value(&record.spec).unwrap_or_default();
+            return self.form.spec(saved_document, t).map_err(|errors| self.errors = errors).ok();
         };
         let parsed = parse_definition(definition_text, &record.spec.name);
         parsed.map_err(|problem| self.definition_errors = error_lines(&problem, t.lang())).ok()
@@ -99,12 +99,12 @@ impl EditInput {
     /// Merges the user's changes into the definition that another caller has saved. If the version on which the form is based cannot be
     /// read, the input stays as the user typed it.
     async fn rebase(&mut self, page: &Page, record: &JobRecord, seen_version: i64) {
-        let Ok(base) = version_spec(&page.call, record, seen_version).await else { return };
+        let Ok(base_document) = version_spec(&page.call, record, seen_version).await else { return };
         let document = |spec: &JobSpec| serde_json::to_value(spec).unwrap_or_default();
-        let base = document(&base);
-        let Ok(mine) = self.form.spec(base.clone(), page.t) else { return };
-        let merged = diff::merge(&base, &document(&mine), &document(&record.spec));
-        if let Ok(spec) = from_value(merged)
+        let base_document = document(&base_document);
+        let Ok(edited_spec) = self.form.spec(base_document.clone(), page.t) else { return };
+        let merged_document = diff::merge(&base_document, &document(&edited_spec), &document(&record.spec));
+        if let Ok(spec) = from_value(merged_document)
             && self.definition_text.is_none()
         {
             self.form = JobForm::from_spec(&spec);
@@ -176,16 +176,16 @@ pub(super) async fn code_part(page: Page, fields: Fields) -> Result<Response, Pr
 
 /// The name of the edited job, and the definition in the fields.
 async fn edited_job(page: &Page, fields: &Fields) -> (Option<String>, Result<JobSpec, Errors>) {
-    let mut base = Value::Object(serde_json::Map::new());
+    let mut document = Value::Object(serde_json::Map::new());
     let mut current_name = None;
     let name = fields.get("was");
     if !name.is_empty()
         && let Ok(record) = find(&page.call, name).await
     {
-        base = serde_json::to_value(&record.spec).unwrap_or_default();
+        document = serde_json::to_value(&record.spec).unwrap_or_default();
         current_name = Some(record.spec.name);
     }
-    (current_name, JobForm::from(fields).spec(base, page.t))
+    (current_name, JobForm::from(fields).spec(document, page.t))
 }
 
 #[derive(Template)]
@@ -213,25 +213,25 @@ pub(super) async fn page(page: Page, Named(name, ..): Named<path::Job>) -> Resul
 
 pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: Fields) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
-    let mut typed = EditInput::unchanged(&record);
+    let mut input = EditInput::unchanged(&record);
     match fields.get("definition") {
         "" => {
-            typed.form = JobForm::from(&fields);
-            typed.sent = Some(fields.clone());
+            input.form = JobForm::from(&fields);
+            input.sent = Some(fields.clone());
         }
-        definition_text => typed.definition_text = Some(definition_text.to_owned()),
+        definition_text => input.definition_text = Some(definition_text.to_owned()),
     }
     // A form without a version is treated as a conflict, like one with an old version.
     let seen_version = fields.get("version").parse::<i64>().ok();
     if seen_version != Some(record.version) {
-        typed.conflict = Some(record.version);
+        input.conflict = Some(record.version);
         if let Some(seen_version) = seen_version {
-            typed.rebase(&page, &record, seen_version).await;
+            input.rebase(&page, &record, seen_version).await;
         }
-        return render_page(&page, typed.status(), &record, typed).await;
+        return render_page(&page, input.status(), &record, input).await;
     }
-    let Some(spec) = typed.spec(&record, page.t) else {
-        return render_page(&page, typed.status(), &record, typed).await;
+    let Some(spec) = input.spec(&record, page.t) else {
+        return render_page(&page, input.status(), &record, input).await;
     };
     if fields.get("do") == "fields" {
         // Converts the text into fields without saving it.
@@ -248,22 +248,22 @@ pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: 
             return Ok(to(&format!("/jobs/{}", record_after.spec.name)));
         }
         Err(JobError::Store(error)) => return Err(error.into()),
-        Err(JobError::Conflict { version }) => typed.conflict = Some(version),
-        Err(refused) => typed.add_problem(&page.call.job_problem(refused).await, page.t),
+        Err(JobError::Conflict { version }) => input.conflict = Some(version),
+        Err(refused) => input.add_problem(&page.call.job_problem(refused).await, page.t),
     }
-    render_page(&page, typed.status(), &record, typed).await
+    render_page(&page, input.status(), &record, input).await
 }
 
 async fn render_page(
     page: &Page,
     status: StatusCode,
     record: &JobRecord,
-    typed: EditInput,
+    input: EditInput,
 ) -> Result<Response, Problem> {
-    let mut typed = typed;
-    let conflict_changes = match typed.conflict {
+    let mut input = input;
+    let conflict_changes = match input.conflict {
         Some(_) => {
-            let edited_spec = typed.spec(record, page.t);
+            let edited_spec = input.spec(record, page.t);
             let document = |spec: &JobSpec| serde_json::to_value(spec).unwrap_or_default();
             let changes =
                 edited_spec.map(|edited_spec| diff::changes(&document(&record.spec), &document(&edited_spec)));
@@ -275,17 +275,17 @@ async fn render_page(
         shell: page.shell(Nav::Jobs),
         t: page.t,
         name: record.spec.name.clone(),
-        param_fields: job_params::fields_with_input(page, &typed.form, typed.sent.as_ref()).await?,
-        form: typed.form,
-        errors: typed.errors,
+        param_fields: job_params::fields_with_input(page, &input.form, input.sent.as_ref()).await?,
+        form: input.form,
+        errors: input.errors,
         offers: FieldSuggestions::read(page).await?,
         is_new: false,
         current_name: record.spec.name.clone(),
-        version: typed.conflict.unwrap_or(record.version),
-        conflict: typed.conflict,
-        definition_is_open: typed.definition_text.is_some(),
-        definition_text: typed.definition_text.unwrap_or_else(|| definition_as_yaml(&record.spec)),
-        definition_errors: typed.definition_errors,
+        version: input.conflict.unwrap_or(record.version),
+        conflict: input.conflict,
+        definition_is_open: input.definition_text.is_some(),
+        definition_text: input.definition_text.unwrap_or_else(|| definition_as_yaml(&record.spec)),
+        definition_errors: input.definition_errors,
         conflict_changes,
         code: job_code(page, Some(&record.spec.name), &record.spec),
     };

@@ -52,12 +52,12 @@ impl FromQuery for ChosenJobs {
         let filter = reader.single("q").unwrap_or_default().trim().to_owned();
         // If no rows are selected, all jobs that match the filter are exported.
         let is_all = reader.single("scope").as_deref() == Some("all") || (names.is_empty() && !filter.is_empty());
-        let back = reader.single("back").unwrap_or_default();
+        let return_url = reader.single("back").unwrap_or_default();
         // The other fields of the list's form are accepted and ignored.
         for other in ["do", "label"] {
             drop(reader.single(other));
         }
-        Self { names, filter, is_all, back }
+        Self { names, filter, is_all, back: return_url }
     }
 }
 

@@ -209,19 +209,22 @@ impl JobForm {
         let text = |key: &str| document.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         let at = text("at");
         let is_plain_at = instant_text(at.trim_end_matches('Z')) == at;
-        let kind = match document.as_object() {
+        let schedule_kind = match document.as_object() {
             None if document.is_null() => "none",
             None => "json",
             Some(fields) => {
-                let of_key =
-                    ["cron", "every", "delay", "after", "at"].into_iter().find(|kind| fields.contains_key(*kind));
+                let of_key = ["cron", "every", "delay", "after", "at"]
+                    .into_iter()
+                    .find(|schedule_kind| fields.contains_key(*schedule_kind));
                 of_key
-                    .filter(|kind| LeafFields::can_express(kind, fields) && (*kind != "at" || is_plain_at))
+                    .filter(|schedule_kind| {
+                        LeafFields::can_express(schedule_kind, fields) && (*schedule_kind != "at" || is_plain_at)
+                    })
                     .unwrap_or("json")
             }
         };
-        kind.clone_into(&mut self.kind);
-        match kind {
+        schedule_kind.clone_into(&mut self.kind);
+        match schedule_kind {
             "cron" => (self.cron, self.time_zone) = (text("cron"), text("time_zone")),
             "every" => self.every = text("every"),
             "at" => at.trim_end_matches('Z').clone_into(&mut self.at),
@@ -284,8 +287,8 @@ impl JobForm {
         if self.on_silence.is_empty() {
             drop(document.as_object_mut().map(|map| map.remove("on_silence")));
         }
-        let chosen = [("route", &self.route), ("delivery", &self.delivery), ("on_silence", &self.on_silence)];
-        for (key, value) in chosen.into_iter().filter(|(_, value)| !value.is_empty()) {
+        let words_by_field = [("route", &self.route), ("delivery", &self.delivery), ("on_silence", &self.on_silence)];
+        for (key, value) in words_by_field.into_iter().filter(|(_, value)| !value.is_empty()) {
             document[key] = Value::from(value.as_str());
         }
         for (key, value) in [("overlap", &self.overlap), ("misfire", &self.misfire)] {
@@ -376,18 +379,18 @@ impl JobForm {
 
 /// The parameters as JSON, composed from their fields or as typed, and the error in the fields if there is one.
 fn sent_params(fields: &Fields) -> (String, Option<String>) {
-    let typed = fields.get("params").to_owned();
+    let params_text = fields.get("params").to_owned();
     if fields.get("params_by") != BY_FIELDS {
-        return (typed, None);
+        return (params_text, None);
     }
-    let sent_value = serde_json::from_str(&typed).unwrap_or_default();
+    let sent_value = serde_json::from_str(&params_text).unwrap_or_default();
     match params_form::from_fields(fields, &sent_value) {
-        Ok(None) => (typed, None),
+        Ok(None) => (params_text, None),
         Ok(Some(Value::Null)) => (String::new(), None),
         Ok(Some(params)) => (pretty_json(&params), None),
         Err(problem) => {
             let complaint = problem.complaints().first().map(|one| one.message.clone());
-            (typed, Some(complaint.unwrap_or_else(|| problem.detail().to_owned())))
+            (params_text, Some(complaint.unwrap_or_else(|| problem.detail().to_owned())))
         }
     }
 }

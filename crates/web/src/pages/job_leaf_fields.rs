@@ -145,9 +145,9 @@ impl LeafFields {
             SCHEDULE_LEAVES.iter().map(|leaf| (leaf.field, field_text(schedule.pointer(leaf.pointer))));
         let mut leaf_fields = Self(fields_of_job.chain(fields_of_schedule).collect());
         if document.pointer("/notify/skipped").is_none() {
-            let default = NotifySpec::default().skipped;
-            let reported = default.iter().map(|reason| reason.as_str()).collect::<Vec<_>>().join(" ");
-            leaf_fields.0.insert(NOTIFY, reported);
+            let default_reasons = NotifySpec::default().skipped;
+            let reason_codes = default_reasons.iter().map(|reason| reason.as_str()).collect::<Vec<_>>().join(" ");
+            leaf_fields.0.insert(NOTIFY, reason_codes);
         }
         leaf_fields
     }
@@ -162,8 +162,8 @@ impl LeafFields {
                 put_leaf(document, leaf, text, is_kept).unwrap_or_else(|()| invalid_fields.push(leaf.field));
             }
         }
-        let by = document.pointer("/expect/success_by");
-        if by.and_then(Value::as_object).is_some_and(Map::is_empty) {
+        let success_by = document.pointer("/expect/success_by");
+        if success_by.and_then(Value::as_object).is_some_and(Map::is_empty) {
             drop(document["expect"].as_object_mut().map(|map| map.remove("success_by")));
         }
         for group in ["select", "concurrency", "rate", "expect"] {
@@ -177,15 +177,15 @@ impl LeafFields {
     /// Writes the fields that apply to this kind of schedule into the schedule.
     pub(super) fn put_into_schedule(&self, schedule: &mut Value, kind: &str) {
         for leaf in &SCHEDULE_LEAVES {
-            let has = KINDS_BY_FIELD.iter().any(|(field, kinds)| *field == leaf.field && kinds.contains(&kind));
+            let has_field = KINDS_BY_FIELD.iter().any(|(field, kinds)| *field == leaf.field && kinds.contains(&kind));
             // `jitter_by` has no effect without `jitter_max`.
             let is_idle = match leaf.field {
                 "jitter_by" => self.get("jitter_max").is_empty(),
                 _ => false,
             };
-            if let Some(text) = self.0.get(leaf.field).filter(|text| has && !is_idle && !text.is_empty()) {
-                let put = put_leaf(schedule, leaf, text, false);
-                debug_assert!(put.is_ok(), "schedules have no numbers");
+            if let Some(text) = self.0.get(leaf.field).filter(|text| has_field && !is_idle && !text.is_empty()) {
+                let result = put_leaf(schedule, leaf, text, false);
+                debug_assert!(result.is_ok(), "schedules have no numbers");
             }
         }
     }
@@ -198,11 +198,11 @@ impl LeafFields {
             "at" => &["at"],
             _ => &[],
         };
-        let top = |leaf: &LeafField| leaf.pointer.split('/').nth(1);
+        let top_key = |leaf: &LeafField| leaf.pointer.split('/').nth(1);
         let of_kind = |leaf: &&LeafField| {
             KINDS_BY_FIELD.iter().any(|(field, kinds)| *field == leaf.field && kinds.contains(&kind))
         };
-        let leaves: Vec<&str> = SCHEDULE_LEAVES.iter().filter(of_kind).filter_map(top).collect();
+        let leaves: Vec<&str> = SCHEDULE_LEAVES.iter().filter(of_kind).filter_map(top_key).collect();
         schedule.keys().all(|key| kind_fields.contains(&key.as_str()) || leaves.contains(&key.as_str()))
     }
 }

@@ -75,14 +75,14 @@ pub(super) struct FieldSuggestions {
 impl FieldSuggestions {
     pub(super) async fn read(page: &Page) -> Result<Self, Problem> {
         let executors = executors::page(&page.call, None, EXECUTOR_COUNT).await?.0;
-        let sorted = |mut words: Vec<String>| {
+        let sorted_words = |mut words: Vec<String>| {
             words.sort();
             words.dedup();
             words.truncate(OFFER_COUNT);
             words
         };
-        let apps = sorted(executors.iter().map(|one| one.app.clone()).collect());
-        let handlers = sorted(executors.into_iter().flat_map(|one| one.handlers).collect());
+        let apps = sorted_words(executors.iter().map(|one| one.app.clone()).collect());
+        let handlers = sorted_words(executors.into_iter().flat_map(|one| one.handlers).collect());
         let calendars = page.engine().store().calendars(page.call.namespace.id, None, CALENDAR_COUNT).await?;
         let calendars = calendars.into_iter().map(|record| record.spec.name).collect();
         Ok(Self { apps, handlers, calendars, zones: ZONES })
@@ -123,11 +123,19 @@ async fn render_page(
     (form, sent): (JobForm, Option<&Fields>),
     errors: Errors,
 ) -> Result<Response, Problem> {
-    let offers = FieldSuggestions::read(page).await?;
+    let suggestions = FieldSuggestions::read(page).await?;
     let param_fields = job_params::fields_with_input(page, &form, sent).await?;
     let shell = page.shell(Nav::Jobs);
-    let template =
-        NewJobPage { shell, t: page.t, form, param_fields, errors, offers, is_new: true, current_name: String::new() };
+    let template = NewJobPage {
+        shell,
+        t: page.t,
+        form,
+        param_fields,
+        errors,
+        offers: suggestions,
+        is_new: true,
+        current_name: String::new(),
+    };
     html(status, &template)
 }
 
@@ -224,10 +232,10 @@ async fn edit_effect(
 
 fn preview_part(job: &Job, now: Timestamp, t: &'static Texts) -> PreviewPart {
     let (timetable, anchor) = (&job.timetable, now.ceil_second());
-    let ask = PreviewRequest { timetable, anchor, after: now, count: FIRE_COUNT, per_day_max: PER_DAY_MAX };
-    let preview = rondel_core::preview::preview(ask);
+    let request = PreviewRequest { timetable, anchor, after: now, count: FIRE_COUNT, per_day_max: PER_DAY_MAX };
+    let preview = rondel_core::preview::preview(request);
     let schedule_texts = words::timetable(timetable, t.lang());
-    let warnings = preview.warnings.iter().filter(|preview| preview.code != WarningCode::NeverFires);
+    let warnings = preview.warnings.iter().filter(|warning| warning.code != WarningCode::NeverFires);
     let fire = |at| (Moment::new(at, now, t), (preview.zone != Tz::UTC).then(|| words::instant_text(preview.zone, at)));
     PreviewPart {
         t,

@@ -172,12 +172,12 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
         (None, false) => Some(first_url.clone()),
     };
     let rows = job_rows(&page, (&*board, &entries[..]), slice.entries, &mut offers).await?;
-    let sort = |word: &'static str, name: &'static str| Preset {
+    let preset = |word: &'static str, name: &'static str| Preset {
         name: name.to_owned(),
         href: list_url("/jobs", &text, &if word.is_empty() { Vec::new() } else { vec![("sort", word.to_owned())] }),
         is_current: query.sort == word,
     };
-    let may = |permission| page.call.apps_with(permission).is_none_or(|apps| !apps.is_empty());
+    let has_permission = |permission| page.call.apps_with(permission).is_none_or(|apps| !apps.is_empty());
     let template = JobsPage {
         shell: page.shell(Nav::Jobs),
         t,
@@ -185,11 +185,11 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
         presets,
         saved: SavedBar::read(&page, FilteredList::Jobs, &text).await?,
         sorts: [
-            sort("", t.sort_name),
-            sort("app", t.sort_app),
-            sort("trouble", t.sort_trouble),
-            sort("next", t.sort_next),
-            sort("p95", t.sort_p95),
+            preset("", t.sort_name),
+            preset("app", t.sort_app),
+            preset("trouble", t.sort_trouble),
+            preset("next", t.sort_next),
+            preset("p95", t.sort_p95),
         ],
         here: page.here().to_owned(),
         rows,
@@ -199,8 +199,8 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
         first: first_url,
         is_first,
         no_new: page.missing_for_new_job(),
-        no_operate: (!may(Permission::Operate)).then_some(t.needs_operator),
-        no_edit: (!may(Permission::Edit)).then_some(t.needs_editor),
+        no_operate: (!has_permission(Permission::Operate)).then_some(t.needs_operator),
+        no_edit: (!has_permission(Permission::Edit)).then_some(t.needs_editor),
         bulk_max: BULK_JOB_COUNT_MAX,
     };
     html(status, &template)
@@ -237,11 +237,11 @@ fn state_presets(
         is_current: chosen_states.admits_all(),
     }];
     for (state, count) in board.count(&matching, offers).into_iter().filter(|(_, count)| *count > 0) {
-        let mut with = other_conditions.clone();
-        with.states.any = vec![state];
+        let mut filter_with_state = other_conditions.clone();
+        filter_with_state.states.any = vec![state];
         presets.push(Preset {
             name: format!("{} {count}", state_name(state, t)),
-            href: list_url("/jobs", &with.to_string(), &parameters),
+            href: list_url("/jobs", &filter_with_state.to_string(), &parameters),
             is_current: chosen_states.any == [state],
         });
     }
@@ -277,15 +277,15 @@ async fn job_rows(
     let index_of = |record: &JobRecord| names.iter().position(|name| *name == record.spec.name);
     records.sort_by_key(|record| index_of(record));
     let ids: Vec<JobId> = records.iter().map(|record| record.id).collect();
-    let marks = page.engine().store().chart_runs(&ids, Timestamp::EPOCH, Timestamp::MAX, ROW_COUNT).await?;
+    let chart_runs = page.engine().store().chart_runs(&ids, Timestamp::EPOCH, Timestamp::MAX, ROW_COUNT).await?;
     let mut marks_of: HashMap<JobId, Vec<ChartRun>> = HashMap::new();
-    marks
+    chart_runs
         .into_iter()
         .filter(|mark| call.may_view(mark.app))
         .for_each(|mark| marks_of.entry(mark.job).or_default().push(mark));
     let row = |(record, state): (&JobRecord, FoldedState)| {
-        let marks = marks_of.remove(&record.id).unwrap_or_default();
-        job_row((record, state), page.missing(Some(record.app)), marks, (now, t))
+        let chart_runs = marks_of.remove(&record.id).unwrap_or_default();
+        job_row((record, state), page.missing(Some(record.app)), chart_runs, (now, t))
     };
     let states = job_states::job_states(page.engine(), &records).await?;
     let mut rows: Vec<JobRow> = records.iter().zip(states).map(row).collect();
@@ -295,9 +295,9 @@ async fn job_rows(
         // These three states are shown elsewhere in the row: by its state, by its switch, and by a tag for shadow mode.
         let is_shown_already =
             |mark: &&JobState| matches!(mark, JobState::Failing | JobState::Paused | JobState::Shadow);
-        let marks = JobState::MARKS.iter().filter(|mark| !is_shown_already(mark));
-        let marks = marks.filter(|mark| board.is_in_state(**mark, entry, offers));
-        row.marks = marks.map(|mark| (mark.as_str(), state_name(*mark, t))).collect();
+        let state_marks = JobState::MARKS.iter().filter(|mark| !is_shown_already(mark));
+        let state_marks = state_marks.filter(|mark| board.is_in_state(**mark, entry, offers));
+        row.marks = state_marks.map(|mark| (mark.as_str(), state_name(*mark, t))).collect();
         if page.query().order == JobOrder::App && row.app != app {
             app.clone_from(&row.app);
             let of_app = || found.iter().filter(|entry| entry.app_name == app);
@@ -323,12 +323,12 @@ fn job_row(
 ) -> JobRow {
     let is_claimed =
         |mark: &&ChartRun| mark.fire_at > now && matches!(mark.status, RunStatus::Pending | RunStatus::Waiting);
-    let claimed = marks.iter().filter(is_claimed).map(|mark| mark.fire_at).min();
-    let next_fire_at = claimed.into_iter().chain(record.next_fire_at).min();
+    let claimed_fire_at = marks.iter().filter(is_claimed).map(|mark| mark.fire_at).min();
+    let next_fire_at = claimed_fire_at.into_iter().chain(record.next_fire_at).min();
     marks.retain(|mark| mark.fire_at <= now);
     marks.truncate(OUTCOME_COUNT);
     let schedules = schedule_text::schedule_texts(&record.spec, t);
-    let schedule_texts: Vec<&str> = schedules.iter().map(|schedule| schedule.words.as_str()).collect();
+    let texts: Vec<&str> = schedules.iter().map(|schedule| schedule.words.as_str()).collect();
     let code: Vec<&str> = schedules.iter().filter_map(|schedule| schedule.code.as_deref()).collect();
     JobRow {
         group: None,
@@ -339,7 +339,7 @@ fn job_row(
         enabled: record.spec.enabled,
         is_shadow: record.spec.mode == Mode::Shadow,
         labels: record.spec.labels.clone().into_iter().collect(),
-        words: (!schedule_texts.is_empty()).then(|| schedule_texts.join(" · ")),
+        words: (!texts.is_empty()).then(|| texts.join(" · ")),
         code: code.join("\n"),
         next_fire: next_fire_at.map(|at| Moment::of_job(at, now, t, &record.spec)),
         p95: p95(&marks).map(|took| length_text(took, t)),
@@ -351,8 +351,9 @@ fn job_row(
 
 /// The 95th percentile of the durations of the successful runs among these.
 fn p95(runs: &[ChartRun]) -> Option<Duration> {
-    let done = runs.iter().filter(|run| run.status == RunStatus::Succeeded);
-    let mut durations: Vec<Duration> = done.filter_map(|run| Some(run.finished_at?.since(run.started_at?))).collect();
+    let succeeded = runs.iter().filter(|run| run.status == RunStatus::Succeeded);
+    let mut durations: Vec<Duration> =
+        succeeded.filter_map(|run| Some(run.finished_at?.since(run.started_at?))).collect();
     durations.sort_unstable();
     durations.get((durations.len() * 95).div_ceil(100).saturating_sub(1)).copied()
 }
@@ -378,8 +379,8 @@ impl RecentRuns {
         };
         let is_ahead = |run: &Run| run.fire_at > now;
         let is_open = |run: &&Run| matches!(run.status, RunStatus::Pending | RunStatus::Waiting);
-        let claimed = runs.iter().filter(|run| is_ahead(run)).filter(is_open).map(|run| run.fire_at).min();
-        let next_fire_at = claimed.into_iter().chain(record.next_fire_at).min();
+        let claimed_fire_at = runs.iter().filter(|run| is_ahead(run)).filter(is_open).map(|run| run.fire_at).min();
+        let next_fire_at = claimed_fire_at.into_iter().chain(record.next_fire_at).min();
         runs.retain(|run| !is_ahead(run));
         runs.truncate(OUTCOME_COUNT.max(BAR_COUNT));
         call.conceal(&mut runs).await?;
@@ -391,8 +392,8 @@ impl RecentRuns {
 async fn broadcasts<Q: Sync>(call: &Call<Q>, record: &JobRecord) -> Result<Vec<Run>, Problem> {
     let store = call.engine().store();
     // For a broadcast with a single shard, this also returns the shard.
-    let marks = store.chart_runs(&[record.id], Timestamp::EPOCH, Timestamp::MAX, 2 * ROW_COUNT).await?;
-    let ids: Vec<RunId> = marks.iter().filter(|mark| call.may_view(mark.app)).map(|mark| mark.id).collect();
+    let chart_runs = store.chart_runs(&[record.id], Timestamp::EPOCH, Timestamp::MAX, 2 * ROW_COUNT).await?;
+    let ids: Vec<RunId> = chart_runs.iter().filter(|mark| call.may_view(mark.app)).map(|mark| mark.id).collect();
     let mut runs = store.runs(&ids).await?;
     runs.retain(|run| run.shard_index == ROOT_SHARD);
     runs.sort_by_key(|run| Reverse((run.fire_at, run.cause)));

@@ -51,9 +51,9 @@ impl LabelRows {
         }
         let mut rows: Vec<LabelRow> = rows.into_values().collect();
         rows.retain(|row| !row.key.is_empty() || !row.value.is_empty());
-        let mut seen = BTreeSet::new();
+        let mut seen_keys = BTreeSet::new();
         for row in &mut rows {
-            let is_new = seen.insert(row.key.clone());
+            let is_new = seen_keys.insert(row.key.clone());
             row.fault = labels::check_key(&row.key)
                 .and_then(|()| if is_new { Ok(()) } else { Err(format!("{:?} is named twice", row.key)) })
                 .and_then(|()| labels::check_value(&row.value))

@@ -55,11 +55,11 @@ pub(super) async fn add(page: Page, fields: Fields) -> Result<Response, Problem>
     let outcome = match form.span(fields.get("for"), page.engine().now(), page.t) {
         Ok(span) => maintenance::add_window(&page.call, (app, fires), span, form.reason.clone()).await.map(|_| ()),
         Err(problem) => {
-            let allowed = match &app {
+            let permission = match &app {
                 Some(app) => page.call.check_app_name(app).await.map(drop),
                 None => page.call.check(None, crate::call::forbidden),
             };
-            allowed.and(Err(problem))
+            permission.and(Err(problem))
         }
     };
     match outcome {

@@ -90,7 +90,7 @@ fn in_largest_unit(length: Duration, t: &Texts) -> String {
 /// A duration in its two largest units.
 pub(crate) fn length_text(length: Duration, t: &Texts) -> String {
     let (millis, seconds) = (length.as_millis(), length.as_secs());
-    let two = |first: u64, unit: &str, second: u64, unit_of_second: &str| match second {
+    let two_units = |first: u64, unit: &str, second: u64, unit_of_second: &str| match second {
         0 => format!("{first} {unit}"),
         _ => format!("{first} {unit} {second} {unit_of_second}"),
     };
@@ -98,9 +98,9 @@ pub(crate) fn length_text(length: Duration, t: &Texts) -> String {
         0 => format!("{millis} {}", t.unit_ms),
         1..=9 => format!("{}.{:02} {}", seconds, (millis % 1000) / 10, t.unit_s),
         10..=59 => format!("{}.{} {}", seconds, (millis % 1000) / 100, t.unit_s),
-        60..=3599 => two(seconds / 60, t.unit_min, seconds % 60, t.unit_s),
-        3600..=86_399 => two(seconds / 3600, t.unit_h, seconds % 3600 / 60, t.unit_min),
-        _ => two(seconds / 86_400, t.unit_d, seconds % 86_400 / 3600, t.unit_h),
+        60..=3599 => two_units(seconds / 60, t.unit_min, seconds % 60, t.unit_s),
+        3600..=86_399 => two_units(seconds / 3600, t.unit_h, seconds % 3600 / 60, t.unit_min),
+        _ => two_units(seconds / 86_400, t.unit_d, seconds % 86_400 / 3600, t.unit_h),
     }
 }
 

@@ -33,9 +33,12 @@ impl FromQuery for Target {
 }
 
 pub(super) async fn list(page: Page<Target>) -> Result<Response, Problem> {
-    let seen = visible_namespaces(page.engine(), &page.call.caller).await?;
-    let names = seen.into_iter().map(|namespace| namespace.name).collect();
-    let current = page.call.namespace.name.clone();
+    let visible = visible_namespaces(page.engine(), &page.call.caller).await?;
+    let names = visible.into_iter().map(|namespace| namespace.name).collect();
+    let current_namespace = page.call.namespace.name.clone();
     let target_path = page.query().0;
-    html(StatusCode::OK, &NamespacesPage { shell: page.shell(Nav::None), t: page.t, names, current, to: target_path })
+    html(
+        StatusCode::OK,
+        &NamespacesPage { shell: page.shell(Nav::None), t: page.t, names, current: current_namespace, to: target_path },
+    )
 }

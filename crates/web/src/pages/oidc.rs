@@ -61,24 +61,24 @@ pub(super) async fn return_from_provider(
         return Err(too_many_attempts(until, web.engine.now()));
     }
     // The cookie is removed, whatever the outcome.
-    let spent = cookies::set_oidc_sign_in("", Duration::ZERO, is_tls);
+    let expired_cookie = cookies::set_oidc_sign_in("", Duration::ZERO, is_tls);
     match resolve_account(&web, oidc, (pending_cookie, browser.address()), &parse_callback(&uri)).await {
         Ok((identity, arrival, next)) => {
             let name = arrival.account.name.clone();
-            let change = begin_change(&web, &browser, oidc, &identity, &arrival).await?;
+            let account_change = begin_change(&web, &browser, oidc, &identity, &arrival).await?;
             let stored = arrival.save(web.engine.store()).await;
-            if let Some(change) = change {
-                end_change(&web, change, stored.as_ref().is_ok_and(|stored| stored.is_changed)).await;
+            if let Some(account_change) = account_change {
+                end_change(&web, account_change, stored.as_ref().is_ok_and(|stored| stored.is_changed)).await;
             }
             let account = stored.map_err(|error| oidc_problem(&error))?.account;
             audit_sign_in(&web, &browser, oidc, &name).await?;
             let mut response = begin_session(&web, &browser, SignInOwner::Account(account), &next).await?;
-            add_cookie(&mut response, spent);
+            add_cookie(&mut response, expired_cookie);
             Ok(response)
         }
         Err(OidcError::Refused(refusal)) => {
             let mut response = record_refusal(&web, &browser, oidc, &refusal).await?.into_response();
-            add_cookie(&mut response, spent);
+            add_cookie(&mut response, expired_cookie);
             Ok(response)
         }
         Err(error) => Err(oidc_problem(&error)),
@@ -102,8 +102,8 @@ async fn count_arrival(web: &Web, browser: &Browser) -> Result<AttemptDecision, 
 }
 
 fn configured_provider(web: &Web) -> Result<&Oidc, Problem> {
-    let missing = "this server has no provider of sign-ins; sign in with a password";
-    web.config.oidc.as_deref().ok_or_else(|| Problem::new(Code::NotFound, missing))
+    let detail = "this server has no provider of sign-ins; sign in with a password";
+    web.config.oidc.as_deref().ok_or_else(|| Problem::new(Code::NotFound, detail))
 }
 
 /// The provider's answer, from the query. Unknown parameters of providers are ignored.
@@ -145,8 +145,8 @@ async fn begin_change(
     let account = &arrival.account;
     let grants_before = arrival.grants_before.as_deref().unwrap_or_default();
     let names = GrantNames::read(&web.engine, grants_before.iter().chain(&account.grants)).await?;
-    let by = &oidc.config().issuer;
-    let mut document_after = json!({"by": by, "groups": identity.groups, "grants": names.to_json(&account.grants)});
+    let issuer = &oidc.config().issuer;
+    let mut document_after = json!({"by": issuer, "groups": identity.groups, "grants": names.to_json(&account.grants)});
     let (action, grants_before) = if arrival.is_new {
         document_after["display_name"] = json!(account.display_name);
         ("user.create", None)

@@ -53,10 +53,10 @@ pub(crate) struct OutcomeChart {
 
 impl OutcomeChart {
     pub(crate) fn new(buckets: &[Bucket], span: BucketRange, (now, t): (Timestamp, &'static Texts)) -> Self {
-        let largest = buckets.iter().map(|bucket| count_above_axis(bucket.verdicts)).max().unwrap_or(0).max(1);
+        let count_max = buckets.iter().map(|bucket| count_above_axis(bucket.verdicts)).max().unwrap_or(0).max(1);
         // Failures are few, so the part below the axis has its own scale, which is at most four times as large as the one above.
-        let worst = buckets.iter().map(|bucket| bucket.verdicts.failure_count()).max().unwrap_or(0).max(1);
-        let worst = worst.max(largest / 8).max(1);
+        let failures_max = buckets.iter().map(|bucket| bucket.verdicts.failure_count()).max().unwrap_or(0).max(1);
+        let failures_max = failures_max.max(count_max / 8).max(1);
         let scale = Scale { from: span.from, to: span.to };
         let bar = |bucket: &Bucket| {
             let bucket_end = bucket.at + span.step.length();
@@ -64,7 +64,7 @@ impl OutcomeChart {
             OutcomeBar {
                 x,
                 width: right.saturating_sub(x).saturating_sub(16).clamp(16, WIDTH),
-                parts: bar_parts(bucket.verdicts, (largest, worst)),
+                parts: bar_parts(bucket.verdicts, (count_max, failures_max)),
                 href: runs_between(bucket.at, bucket_end, None),
                 title: bar_title(bucket, now, t),
             }

@@ -48,15 +48,16 @@ impl Outcomes {
         let mut shapes = Vec::new();
         let mut words = Vec::new();
         for status in RunStatus::ALL {
-            let places = shown_runs.iter().enumerate().filter(|(_, run)| run.status == *status).map(|(place, _)| place);
-            let places: Vec<usize> = places.collect();
-            if places.is_empty() {
+            let positions =
+                shown_runs.iter().enumerate().filter(|(_, run)| run.status == *status).map(|(place, _)| place);
+            let positions: Vec<usize> = positions.collect();
+            if positions.is_empty() {
                 continue;
             }
-            words.push(format!("{} {}", places.len(), t.status(*status)));
+            words.push(format!("{} {}", positions.len(), t.status(*status)));
             let (top, bottom) = mark_extent(*status);
             let mark = |place: &usize| format!("M{} {top}v{}", (OUTCOME_COUNT - 1 - place) * STEP + 1, bottom - top);
-            shapes.push(Shape { class: status.as_str(), path: places.iter().map(mark).collect() });
+            shapes.push(Shape { class: status.as_str(), path: positions.iter().map(mark).collect() });
         }
         let label = if words.is_empty() { t.never.to_owned() } else { t.outcomes(words.join(", "), shown_runs.len()) };
         Self { shapes, width: OUTCOME_COUNT * STEP, height: HEIGHT, label }

@@ -134,8 +134,8 @@ impl OwnNamespace {
         {
             response.headers_mut().insert(LOCATION, location);
         }
-        let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-        if !kind.is_some_and(|kind| kind.starts_with("text/html")) {
+        let content_type = response.headers().get(CONTENT_TYPE).and_then(|content_type| content_type.to_str().ok());
+        if !content_type.is_some_and(|content_type| content_type.starts_with("text/html")) {
             return response;
         }
         let (mut parts, body) = response.into_parts();

@@ -59,8 +59,8 @@ struct PalettePage {
 }
 
 pub(super) async fn page(page: Page<PaletteQuery>) -> Result<Response, Problem> {
-    let typed = page.query().0.trim().to_lowercase();
-    let words: Vec<&str> = typed.split_whitespace().collect();
+    let query_text = page.query().0.trim().to_lowercase();
+    let words: Vec<&str> = query_text.split_whitespace().collect();
     let verb = Verb::from_words(&words, page.t);
     let job_words = if verb.is_some() { &words[1..] } else { &words[..] };
     let jobs = find_jobs(&page, job_words).await?;
@@ -88,8 +88,8 @@ pub(super) async fn page(page: Page<PaletteQuery>) -> Result<Response, Problem> 
             }
         }
     }
-    let typed = page.query().0.clone();
-    html(StatusCode::OK, &PalettePage { shell: page.shell(Nav::None), t: page.t, typed, hits })
+    let query_text = page.query().0.clone();
+    html(StatusCode::OK, &PalettePage { shell: page.shell(Nav::None), t: page.t, typed: query_text, hits })
 }
 
 /// The run whose id was typed.
@@ -103,8 +103,8 @@ async fn find_run(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Option<Hi
 
 /// The jobs that have every word in their names.
 async fn find_jobs(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Vec<JobRecord>, Problem> {
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
-    let Some(first) = words.first().filter(|_| words.iter().all(|word| word.chars().all(plain))) else {
+    let is_name_char = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
+    let Some(first) = words.first().filter(|_| words.iter().all(|word| word.chars().all(is_name_char))) else {
         return Ok(Vec::new());
     };
     let (store, namespace) = (page.engine().store(), page.call.namespace.id);
@@ -159,8 +159,8 @@ impl Verb {
     /// The verb with which the words begin, if other words follow.
     fn from_words(words: &[&str], t: &Texts) -> Option<Self> {
         let (first, rest) = words.split_first()?;
-        let is = |verb: &Self| *first == verb.as_str() || *first == verb.local(t);
-        Self::ALL.into_iter().find(|verb| !rest.is_empty() && is(verb))
+        let is_verb = |verb: &Self| *first == verb.as_str() || *first == verb.local(t);
+        Self::ALL.into_iter().find(|verb| !rest.is_empty() && is_verb(verb))
     }
 
     const fn local(self, t: &Texts) -> &'static str {
@@ -178,13 +178,13 @@ impl Verb {
             Self::Pause => (t.pause_job(name), "pause"),
             Self::Resume => (t.resume_job(name), "resume"),
         };
-        let may = page.call.caller.rights.allow(Permission::Operate, page.call.namespace.id, Some(job.app));
+        let is_allowed = page.call.caller.rights.allow(Permission::Operate, page.call.namespace.id, Some(job.app));
         Hit {
             words,
             about: t.palette_action,
             address: format!("/jobs/{name}/{path}"),
             is_act: true,
-            missing: (!may).then_some(t.needs_operator),
+            missing: (!is_allowed).then_some(t.needs_operator),
         }
     }
 }

@@ -112,8 +112,8 @@ fn field_kind(schema: &Value, property: &Value) -> FieldKind {
         Value::String(one) => Some(one.as_str()),
         // An optional value has two types: `["integer", "null"]`.
         Value::Array(several) => {
-            let mut others = several.iter().filter_map(Value::as_str).filter(|one| *one != "null");
-            others.next().filter(|_| others.next().is_none())
+            let mut other_types = several.iter().filter_map(Value::as_str).filter(|one| *one != "null");
+            other_types.next().filter(|_| other_types.next().is_none())
         }
         _ => None,
     };
@@ -128,9 +128,9 @@ fn field_kind(schema: &Value, property: &Value) -> FieldKind {
 
 /// Whether the values are either texts, or objects or lists. With other types, such as numbers, the input `5` would be ambiguous.
 fn is_text_or_json(schema: &Value, property: &Value) -> bool {
-    let several = property["anyOf"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let alternatives = property["anyOf"].as_array().map(Vec::as_slice).unwrap_or_default();
     let types: Vec<_> =
-        several.iter().map(|one| resolve_reference(schema, one)["type"].as_str().unwrap_or_default()).collect();
+        alternatives.iter().map(|one| resolve_reference(schema, one)["type"].as_str().unwrap_or_default()).collect();
     let is_known = |one: &&str| ["string", "object", "array", "null"].contains(one);
     types.contains(&"string") && types.iter().all(is_known) && types.iter().any(|one| ["object", "array"].contains(one))
 }
@@ -168,8 +168,8 @@ fn enum_choices(property: &Value) -> Option<FieldKind> {
 
 /// The content of a field for text or JSON. A text is shown as it is, unless it would be read as JSON.
 fn text_or_json(value: &Value) -> String {
-    let plain = value.as_str().filter(|text| read_text_or_json(text) == *value);
-    plain.map_or_else(|| value.to_string(), str::to_owned)
+    let plain_text = value.as_str().filter(|text| read_text_or_json(text) == *value);
+    plain_text.map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// Reads a field for text or JSON. What begins like an object, a list or a quoted text is parsed as JSON; everything else is text.

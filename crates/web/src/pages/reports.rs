@@ -72,7 +72,7 @@ impl ReportChoices {
     fn query(&self, now: Timestamp, t: &Texts) -> Result<ReportQuery, String> {
         let non_empty = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let in_words = |sentence: String| localized(t.lang(), &sentence).into_owned();
-        let by = match self.by.as_str() {
+        let group_by = match self.by.as_str() {
             "" if self.label.is_empty() => GroupBy::App,
             "" => GroupBy::Label,
             word => word.parse::<GroupBy>().map_err(in_words)?,
@@ -95,13 +95,13 @@ impl ReportChoices {
             from = Some(last_day.saturating_sub(DAY * (days - 1)));
         }
         Ok(ReportQuery {
-            by,
+            by: group_by,
             from,
             to: to.filter(|to| *to < now),
             period,
             app: non_empty(&self.app),
             job: None,
-            label: non_empty(&self.label).filter(|_| by == GroupBy::Label),
+            label: non_empty(&self.label).filter(|_| group_by == GroupBy::Label),
             on_time: None,
             limit: LIMIT,
             cursor: self.cursor.clone(),
@@ -291,7 +291,7 @@ async fn render_page<Q: Sync>(
     let store = page.engine().store();
     let schedule = store.report_schedule(page.call.namespace.id).await?;
     let channels = store.channels(page.call.namespace.id).await?;
-    let may = page.call.caller.rights.allow(Permission::Admin, page.call.namespace.id, None);
+    let is_allowed = page.call.caller.rights.allow(Permission::Admin, page.call.namespace.id, None);
     let form = form.unwrap_or_else(|| match &schedule {
         Some(saved_schedule) => ScheduleForm {
             weekday: saved_schedule.spec.weekday.as_str().to_owned(),
@@ -337,7 +337,7 @@ async fn render_page<Q: Sync>(
         weekdays: Weekday::ALL.iter().map(|day| (day.as_str(), day_name(*day, t))).collect(),
         channels: channels.into_iter().map(|channel| channel.name).collect(),
         form_errors,
-        missing: (!may).then_some(t.channels_needs_admin),
+        missing: (!is_allowed).then_some(t.channels_needs_admin),
         code: report_code(&page.call.namespace.name, &report_query),
         error,
         choices,
@@ -384,9 +384,10 @@ fn range_text(from: Timestamp, to: Timestamp) -> String {
 fn shown_row(row: &Row, (by, period): (GroupBy, Period), t: &Texts) -> ShownRow {
     let quantile =
         |sketch: &Sketch, per_mille| sketch.quantile(per_mille).map_or("–".to_owned(), |one| length_text(one, t));
-    let period_start = row.at.to_utc().map(|period_start| {
-        period_start.format(if period == Period::Month { "%Y-%m" } else { "%Y-%m-%d" }).to_string()
-    });
+    let period_start = row
+        .at
+        .to_utc()
+        .map(|start| start.format(if period == Period::Month { "%Y-%m" } else { "%Y-%m-%d" }).to_string());
     let href = match by {
         GroupBy::Job => Some(format!("/jobs/{}", row.name)),
         GroupBy::App => Some(format!("/jobs?{}", query_pair("q", &format!("app:{}", row.name)))),
@@ -433,7 +434,7 @@ fn percent_text(per_mille: Option<u32>) -> String {
 
 /// The report as an API request and as a command.
 fn report_code(namespace: &str, query: &ReportQuery) -> AsCode {
-    let instant_text = |instant_text: Option<Timestamp>| instant_text.map(|instant_text| instant_text.to_string());
+    let instant_text = |at: Option<Timestamp>| at.map(|at| at.to_string());
     let period = Some(query.period).filter(|period| *period != Period::Total).map(|period| period.as_str().to_owned());
     let parameters = [
         ("by", Some(query.by.as_str().to_owned())),

@@ -43,10 +43,10 @@ fn evaluation_text(run: &DryRun, t: &Texts) -> String {
         return t.alerts_evaluated(minute_text(zone, run.at), zone);
     };
     let zone = meant.zone.as_str();
-    let counts = t.alerts_evaluated_from(minute_text(zone, run.at), minute_text(zone, meant.counts_from), zone);
+    let counting_text = t.alerts_evaluated_from(minute_text(zone, run.at), minute_text(zone, meant.counts_from), zone);
     match meant.next {
-        Some(next) => format!("{counts} {}", t.alerts_evaluated_next(minute_text(zone, next))),
-        None => counts,
+        Some(next) => format!("{counting_text} {}", t.alerts_evaluated_next(minute_text(zone, next))),
+        None => counting_text,
     }
 }
 

@@ -134,25 +134,26 @@ struct RouteFacts {
 impl RouteFacts {
     fn new(trace: &str, t: &'static Texts) -> Option<Self> {
         let trace: Trace = serde_json::from_str(trace).ok()?;
-        let waited = |length: Duration| (!length.is_zero()).then(|| length_text(length, t));
-        let refused = trace.refused.iter().map(|(name, why)| format!("{name} ({})", t.refusal(why))).collect();
-        let list = |mut names: Vec<String>, more: usize| {
+        let wait_text = |length: Duration| (!length.is_zero()).then(|| length_text(length, t));
+        let refusals = trace.refused.iter().map(|(name, why)| format!("{name} ({})", t.refusal(why))).collect();
+        let joined_names = |mut names: Vec<String>, more: usize| {
             names.extend((more > 0).then(|| format!("+{more}")));
             (!names.is_empty()).then(|| names.join(", "))
         };
         let waits = trace.waits();
-        let delay = |because| waits.server.filter(|late| late.because == because).and_then(|late| waited(late.by));
+        let delay_text =
+            |because| waits.server.filter(|late| late.because == because).and_then(|late| wait_text(late.by));
         Some(Self {
             route: match trace.route.as_str() {
                 CHOSEN => t.route_chosen,
                 route => t.route(route.parse().ok()?),
             },
-            eligible: list(trace.of, trace.of_more),
-            refused: list(refused, trace.refused_more),
-            overload_delay: delay(LateBecause::Overload),
-            outage_delay: delay(LateBecause::Outage),
-            turn_wait: waited(waits.turn),
-            executor_wait: waited(waits.executor),
+            eligible: joined_names(trace.of, trace.of_more),
+            refused: joined_names(refusals, trace.refused_more),
+            overload_delay: delay_text(LateBecause::Overload),
+            outage_delay: delay_text(LateBecause::Outage),
+            turn_wait: wait_text(waits.turn),
+            executor_wait: wait_text(waits.executor),
         })
     }
 }
@@ -238,10 +239,10 @@ fn run_steps(run: &Run, now: Timestamp, t: &'static Texts) -> Vec<Step> {
     let is_over = run.status.is_terminal();
     let end_class = if is_over { run.status.as_str() } else { "ahead" };
     // The due instant, the start and the end are those of the last attempt.
-    let due = if run.attempt > 1 { t.step_due_again(run.attempt) } else { t.step_due.to_owned() };
+    let due_text = if run.attempt > 1 { t.step_due_again(run.attempt) } else { t.step_due.to_owned() };
     let points = [
         (t.step_planned.to_owned(), Some(run.fire_at), "done"),
-        (due, Some(run.due_at).filter(|due| *due != run.fire_at), "done"),
+        (due_text, Some(run.due_at).filter(|due_at| *due_at != run.fire_at), "done"),
         (t.step_started.to_owned(), run.started_at, if run.started_at.is_some() { "done" } else { "ahead" }),
         (t.step_finished.to_owned(), run.finished_at.filter(|_| is_over), end_class),
     ];
@@ -252,9 +253,10 @@ fn run_steps(run: &Run, now: Timestamp, t: &'static Texts) -> Vec<Step> {
         if at.is_none() && (place == 1 || (place == 2 && is_over)) {
             continue;
         }
-        let delta = at.zip(previous_at).map(|(at, previous_at)| format!("+{}", length_text(at.since(previous_at), t)));
+        let delta_text =
+            at.zip(previous_at).map(|(at, previous_at)| format!("+{}", length_text(at.since(previous_at), t)));
         previous_at = at.or(previous_at);
-        steps.push(Step { name, at: at.map(|at| Moment::new(at, now, t)), delta, class });
+        steps.push(Step { name, at: at.map(|at| Moment::new(at, now, t)), delta: delta_text, class });
     }
     steps
 }
@@ -284,8 +286,8 @@ fn attempt_reason(attempt: &Attempt, run: &Run, t: &Texts) -> Option<String> {
 pub(super) async fn cancel(page: Page, path: Named<path::Run>, fields: Fields) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
     audit_run(&page.call, &run, Some(fields.get("reason")));
-    let by = cancel_message(page.call.caller.name(), Some(fields.get("reason")))?;
-    match page.engine().cancel_run(run.id, &by).await? {
+    let cancel_text = cancel_message(page.call.caller.name(), Some(fields.get("reason")))?;
+    match page.engine().cancel_run(run.id, &cancel_text).await? {
         CancelOutcome::Requested(_) | CancelOutcome::AlreadyEnded(RunStatus::Cancelled) => {
             Ok(to(&format!("/runs/{}", run.id)))
         }

@@ -83,9 +83,9 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let filter = fields.get("q").to_owned();
     // If no rows are selected, the action applies to all runs that match the filter.
     let is_all = fields.get("scope") == "all" || (ids.is_empty() && !filter.trim().is_empty());
-    let back = own_path(fields.get("back")).unwrap_or("/runs").to_owned();
+    let return_url = own_path(fields.get("back")).unwrap_or("/runs").to_owned();
     if !is_all && ids.is_empty() {
-        return Ok(to(&back));
+        return Ok(to(&return_url));
     }
     if !is_all && ids.len() > BULK_RUN_COUNT_MAX {
         let message = format!("{} runs; at most {BULK_RUN_COUNT_MAX} at once", ids.len());
@@ -107,14 +107,14 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let has_more = has_more || !fields.get("more").is_empty();
     let next_after = next_after.or_else(|| fields.get("rest").parse().ok());
     let ids: Vec<RunId> = if is_all { runs.iter().map(|run| run.id).collect() } else { ids };
-    let expected = fields.get("expected").parse::<usize>().ok();
+    let expected_count = fields.get("expected").parse::<usize>().ok();
     // If more runs match than were counted, nothing is changed: the page shows the new count and asks again.
-    let is_confirmed = expected.is_some_and(|expected| runs.len() <= expected && !runs.is_empty());
+    let is_confirmed = expected_count.is_some_and(|expected_count| runs.len() <= expected_count && !runs.is_empty());
     let count = runs.len();
     let (mut done, mut problems) = (count, Vec::new());
     if is_confirmed {
-        let by = cancel_message(page.call.caller.name(), Some(fields.get("reason")))?;
-        let result = apply_to_runs(&page.call, action, &runs, (&by, Trigger::Manual)).await;
+        let cancel_text = cancel_message(page.call.caller.name(), Some(fields.get("reason")))?;
+        let result = apply_to_runs(&page.call, action, &runs, (&cancel_text, Trigger::Manual)).await;
         done = result.done_count;
         problems = group_by_message(result.problems, t.lang());
     } else {
@@ -155,7 +155,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         ids,
         filter,
         is_all,
-        back,
+        back: return_url,
         is_done: is_confirmed,
         problems,
     };
@@ -169,9 +169,9 @@ fn group_by_message(problems: Vec<RunProblem>, lang: Lang) -> Vec<CommonProblem>
         let message = localized(lang, &problem.message).into_owned();
         by_message.entry(message).or_insert((0, problem.id)).0 += 1;
     }
-    let shared = |(message, (count, id))| CommonProblem { count, message, id };
-    let mut shared: Vec<CommonProblem> = by_message.into_iter().map(shared).collect();
-    shared.sort_by_key(|one| std::cmp::Reverse(one.count));
-    shared.truncate(SHOWN_COUNT_MAX);
-    shared
+    let common_problem = |(message, (count, id))| CommonProblem { count, message, id };
+    let mut common_problem: Vec<CommonProblem> = by_message.into_iter().map(common_problem).collect();
+    common_problem.sort_by_key(|one| std::cmp::Reverse(one.count));
+    common_problem.truncate(SHOWN_COUNT_MAX);
+    common_problem
 }

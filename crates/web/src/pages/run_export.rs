@@ -35,8 +35,8 @@ impl FromQuery for ExportQuery {
 
 pub(super) async fn csv(page: Page<ExportQuery>) -> Result<Response, Problem> {
     // With the byte order mark, spreadsheets read the file as UTF-8.
-    let head = "\u{feff}id,job,status,planned,due,started,finished,duration_ms,late_ms,attempt,shard,trigger,executor,reason,message\r\n";
-    let mut text = head.to_owned();
+    let header_line = "\u{feff}id,job,status,planned,due,started,finished,duration_ms,late_ms,attempt,shard,trigger,executor,reason,message\r\n";
+    let mut text = header_line.to_owned();
     let mut search = search(&page).await?;
     while let Some(runs) = next_runs(&page, &mut search).await? {
         for (job, run) in with_job_names(&page.call, runs).await? {
@@ -150,11 +150,9 @@ fn file_response(text: String, kind: &'static str, name: &str) -> Response {
 }
 
 fn csv_line(job: &str, run: &Run) -> String {
-    let instant_text = |instant_text: Option<rondel_core::Timestamp>| {
-        instant_text.map(|instant_text| instant_text.to_string()).unwrap_or_default()
-    };
+    let instant_text = |at: Option<rondel_core::Timestamp>| at.map(|at| at.to_string()).unwrap_or_default();
     let duration_ms = run.started_at.zip(run.finished_at).map(|(start, end)| end.since(start).as_millis().to_string());
-    let lateness_ms = lateness(run).map(|lateness_ms| lateness_ms.as_millis().to_string());
+    let lateness_ms = lateness(run).map(|lateness| lateness.as_millis().to_string());
     let cells = [
         run.id.to_string(),
         csv_cell(job),

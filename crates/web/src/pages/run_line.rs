@@ -23,16 +23,16 @@ pub(super) struct RunLine {
 
 impl RunLine {
     pub(super) fn new(run: &Run, job: String, part: Option<Part>, now: Timestamp, t: &Texts) -> Self {
-        let planned = Moment::new(run.fire_at, now, t);
-        let day = planned.date.get(5..).map(|day| format!("{day} ")).unwrap_or_default();
-        let planned_text = format!("{day}{}", planned.time);
-        let began = run.started_at.filter(|planned_text| *planned_text >= run.due_at);
+        let planned_moment = Moment::new(run.fire_at, now, t);
+        let day = planned_moment.date.get(5..).map(|day| format!("{day} ")).unwrap_or_default();
+        let planned_text = format!("{day}{}", planned_moment.time);
+        let started_at = run.started_at.filter(|at| *at >= run.due_at);
         Self {
             id: run.id,
             name: format!("{job} · {planned_text}"),
             at: planned_text,
-            planned,
-            queued: began.map(|planned_text| length_text(planned_text.since(run.due_at), t)),
+            planned: planned_moment,
+            queued: started_at.map(|at| length_text(at.since(run.due_at), t)),
             row: RunRow::new(run, job, now, t).with_part(part, t),
         }
     }

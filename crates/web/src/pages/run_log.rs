@@ -85,14 +85,14 @@ pub(crate) struct Search {
 
 impl Search {
     pub(super) fn from_query(reader: &mut Reader) -> Self {
-        let read = |text: &str| match text.trim() {
+        let parse_search = |text: &str| match text.trim() {
             "" => Ok(Self::default()),
             text => {
                 let contains = Some(LineFilter::parse_contains(text)?);
                 Ok(Self { text: text.to_owned(), line_filter: LineFilter { contains, ..LineFilter::default() } })
             }
         };
-        reader.parsed("contains", read).unwrap_or_default()
+        reader.parsed("contains", parse_search).unwrap_or_default()
     }
 }
 
@@ -159,14 +159,14 @@ pub(super) async fn log_card(page: &Page<RunPageQuery>, run: &Run, attempt: i32)
             read_part(page, run, LinesToRead::At(extent.window(seek, limit)), &LineFilter::default()).await?;
         LogPart { total: extent.line_count.max(log_part.last), ..log_part }
     };
-    let half = AROUND_COUNT as u64 / 2;
+    let half_page = AROUND_COUNT as u64 / 2;
     let t = page.t;
     Ok(LogCard {
         levels: [("error", t.log_error), ("warn", t.log_warn), ("info", t.log_info), ("debug", t.log_debug)],
         attempt,
         note: empty_log_note(page, run, attempt, &log_part, is_search).await?,
-        earlier: (!is_search && log_part.first > 1).then(|| log_part.first.saturating_sub(half).max(1)),
-        later: (!is_search && log_part.last < log_part.total).then(|| (log_part.last + half).min(log_part.total)),
+        earlier: (!is_search && log_part.first > 1).then(|| log_part.first.saturating_sub(half_page).max(1)),
+        later: (!is_search && log_part.last < log_part.total).then(|| (log_part.last + half_page).min(log_part.total)),
         search: query.search.text.clone(),
         part: log_part,
     })
@@ -256,8 +256,8 @@ async fn read_part<Q>(
 impl LogLine {
     fn new(line: &Line, zone: Tz, t: &Texts) -> Self {
         let (_, time, millis) = zones::time_parts(line.at, zone);
-        let ours = translate(&line.level, &line.line, t.lang());
-        let text = ours.as_deref().unwrap_or_else(|| line.line.strip_suffix('\r').unwrap_or(&line.line));
+        let translation = translate(&line.level, &line.line, t.lang());
+        let text = translation.as_deref().unwrap_or_else(|| line.line.strip_suffix('\r').unwrap_or(&line.line));
         Self {
             seq: line.seq,
             time: format!("{time}{millis}"),
@@ -298,8 +298,8 @@ async fn empty_log_note(
         return Ok(None);
     }
     if attempt < run.attempt || run.status.is_terminal() {
-        let tried = read_attempts(&page.call, run).await?;
-        let text = match tried.iter().find(|one| one.attempt == attempt) {
+        let attempts = read_attempts(&page.call, run).await?;
+        let text = match attempts.iter().find(|one| one.attempt == attempt) {
             Some(one) if is_unconfirmed(one) => t.log_unconfirmed,
             Some(one) if one.started_at.is_none() => t.log_never_began,
             _ => t.log_silent,

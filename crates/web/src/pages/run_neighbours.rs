@@ -69,24 +69,28 @@ impl Neighbours {
             limit: LOOKED_AT_COUNT,
             ..RunQuery::default()
         };
-        let mut earlier = store.list_runs(run.namespace, &query).await?;
-        let is_full = earlier.len() >= usize::try_from(LOOKED_AT_COUNT).unwrap_or(usize::MAX);
-        earlier.retain(|one| !one.is_shard() && one.id != run.id);
-        if earlier.is_empty() && is_full {
-            earlier = broadcasts_before(page, run).await?;
+        let mut earlier_runs = store.list_runs(run.namespace, &query).await?;
+        let is_full = earlier_runs.len() >= usize::try_from(LOOKED_AT_COUNT).unwrap_or(usize::MAX);
+        earlier_runs.retain(|one| !one.is_shard() && one.id != run.id);
+        if earlier_runs.is_empty() && is_full {
+            earlier_runs = broadcasts_before(page, run).await?;
         }
-        page.call.conceal(&mut earlier).await?;
+        page.call.conceal(&mut earlier_runs).await?;
         let next_broadcast = store.next_fire_after(run).await?;
         let next_broadcast = next_broadcast.filter(|next_broadcast| {
             page.call.check(Some(next_broadcast.app), || Problem::new(crate::problem::Code::RunNotFound, "")).is_ok()
         });
         let neighbour = |one: &Run| Neighbour { id: one.id.to_string(), at: Moment::new(one.fire_at, now, page.t) };
-        let good = earlier.iter().find(|one| one.status == RunStatus::Succeeded).cloned();
-        let comparison = match good.filter(|_| run.status.is_terminal()) {
-            Some(good) => Some(Comparison::read(page, run, good.for_reader()).await?),
+        let last_success = earlier_runs.iter().find(|one| one.status == RunStatus::Succeeded).cloned();
+        let comparison = match last_success.filter(|_| run.status.is_terminal()) {
+            Some(last_success) => Some(Comparison::read(page, run, last_success.for_reader()).await?),
             None => None,
         };
-        Ok(Self { older: earlier.first().map(neighbour), newer: next_broadcast.as_ref().map(neighbour), comparison })
+        Ok(Self {
+            older: earlier_runs.first().map(neighbour),
+            newer: next_broadcast.as_ref().map(neighbour),
+            comparison,
+        })
     }
 }
 
@@ -94,8 +98,8 @@ impl Neighbours {
 async fn broadcasts_before<Q>(page: &Page<Q>, run: &Run) -> Result<Vec<Run>, Problem> {
     let store = page.engine().store();
     let after_fire = run.fire_at + Duration::from_millis(1);
-    let marks = store.chart_runs(&[run.job], Timestamp::EPOCH, after_fire, BROADCAST_COUNT).await?;
-    let ids: Vec<RunId> = marks.iter().filter(|mark| page.call.may_view(mark.app)).map(|mark| mark.id).collect();
+    let chart_runs = store.chart_runs(&[run.job], Timestamp::EPOCH, after_fire, BROADCAST_COUNT).await?;
+    let ids: Vec<RunId> = chart_runs.iter().filter(|mark| page.call.may_view(mark.app)).map(|mark| mark.id).collect();
     let mut runs = store.runs(&ids).await?;
     runs.retain(|one| one.is_root() && (one.fire_at, one.cause) < (run.fire_at, run.cause));
     runs.sort_by_key(|one| Reverse((one.fire_at, one.cause)));
@@ -116,23 +120,23 @@ impl Comparison {
             Difference { name: t.col_executor, this: executor_text(run), that: executor_text(&good) },
             Difference { name: t.run_attempts, this: run.attempt.to_string(), that: good.attempt.to_string() },
         ];
-        let (mut differing, same): (Vec<_>, Vec<_>) = facts.into_iter().partition(|fact| fact.this != fact.that);
-        let mut same: Vec<&str> = same.iter().map(|fact| fact.name).collect();
+        let (mut differing, same_names): (Vec<_>, Vec<_>) = facts.into_iter().partition(|fact| fact.this != fact.that);
+        let mut same_names: Vec<&str> = same_names.iter().map(|fact| fact.name).collect();
         if is_equal {
-            same.push(t.run_params);
+            same_names.push(t.run_params);
         }
         differing.push(Difference {
             name: t.col_duration,
             this: run_length_text(run, t),
             that: run_length_text(&good, t),
         });
-        let readable = |text: Option<String>| text.map_or_else(|| "–".to_owned(), |text| pretty_text(&text));
+        let readable_text = |text: Option<String>| text.map_or_else(|| "–".to_owned(), |text| pretty_text(&text));
         Ok(Self {
             id: good.id.to_string(),
             at: Moment::new(good.fire_at, now, t),
             differing,
-            same: same.join(t.list_comma),
-            params: (!is_equal).then(|| (readable(sides.0), readable(sides.1))),
+            same: same_names.join(t.list_comma),
+            params: (!is_equal).then(|| (readable_text(sides.0), readable_text(sides.1))),
         })
     }
 }
@@ -150,6 +154,6 @@ fn executor_text(run: &Run) -> String {
 }
 
 fn run_length_text(run: &Run, t: &Texts) -> String {
-    let both = |start: Timestamp| run.finished_at.map(|end| length_text(end.since(start), t));
-    run.started_at.and_then(both).unwrap_or_else(|| "–".to_owned())
+    let run_length = |start: Timestamp| run.finished_at.map(|end| length_text(end.since(start), t));
+    run.started_at.and_then(run_length).unwrap_or_else(|| "–".to_owned())
 }

@@ -195,11 +195,11 @@ fn attempt_rows(run: &Run, drawn: &[DrawnAttempt<'_>], scale: Scale, t: &'static
         let (start, end) = (drawn_attempt.start, drawn_attempt.end);
         let status = Status::new(drawn_attempt.attempt.status, t);
         let mut bars = Vec::new();
-        let mut sub = drawn_attempt.attempt.executor.clone().unwrap_or_default();
+        let mut executor = drawn_attempt.attempt.executor.clone().unwrap_or_default();
         if let Some(last) = previous_end {
-            let waited = t.way_backoff(length_text(start.since(last), t));
-            bars.push(scale.bar((last, start), "pause", waited.clone()));
-            sub = if sub.is_empty() { waited } else { format!("{sub} · {waited}") };
+            let backoff_text = t.way_backoff(length_text(start.since(last), t));
+            bars.push(scale.bar((last, start), "pause", backoff_text.clone()));
+            executor = if executor.is_empty() { backoff_text } else { format!("{executor} · {backoff_text}") };
         }
         // Of an attempt that never started, or whose start was not reported, no length is known.
         let length_of_attempt = drawn_attempt.attempt.started_at.map(|_| length_text(end.since(start), t));
@@ -212,7 +212,7 @@ fn attempt_rows(run: &Run, drawn: &[DrawnAttempt<'_>], scale: Scale, t: &'static
         let href =
             (run.attempt > 1).then(|| format!("/runs/{}?attempt={}#log-title", run.id, drawn_attempt.attempt.attempt));
         let length = length_of_attempt.unwrap_or_default();
-        rows.push(TimelineRow { label, href, status: Some(status), sub, bars, length });
+        rows.push(TimelineRow { label, href, status: Some(status), sub: executor, bars, length });
         previous_end = Some(end);
     }
     rows
@@ -220,13 +220,13 @@ fn attempt_rows(run: &Run, drawn: &[DrawnAttempt<'_>], scale: Scale, t: &'static
 
 /// The row of the next attempt, which is still pending.
 fn pause_row(attempt: i32, (last, due): (Timestamp, Timestamp), scale: Scale, t: &'static Texts) -> TimelineRow {
-    let waited = t.way_backoff(length_text(due.since(last), t));
+    let backoff_text = t.way_backoff(length_text(due.since(last), t));
     TimelineRow {
         label: t.way_attempt(attempt),
         href: None,
         status: Some(Status::new(RunStatus::Pending, t)),
-        sub: waited.clone(),
-        bars: vec![scale.bar((last, due), "pause", waited)],
+        sub: backoff_text.clone(),
+        bars: vec![scale.bar((last, due), "pause", backoff_text)],
         length: String::new(),
     }
 }
@@ -237,13 +237,13 @@ fn shard_rows(
     now: Timestamp,
     t: &'static Texts,
 ) -> (Vec<TimelineRow>, Vec<(String, String)>) {
-    let mut sorted: Vec<&Run> = shards.iter().collect();
-    if sorted.len() > SHARD_COUNT_MAX {
+    let mut sorted_shards: Vec<&Run> = shards.iter().collect();
+    if sorted_shards.len() > SHARD_COUNT_MAX {
         // Shards that did not succeed come first.
-        sorted.sort_by_key(|shard| (shard.status == RunStatus::Succeeded, shard.shard_index));
+        sorted_shards.sort_by_key(|shard| (shard.status == RunStatus::Succeeded, shard.shard_index));
     }
     let (mut rows, mut others) = (Vec::new(), Vec::new());
-    for shard in sorted {
+    for shard in sorted_shards {
         let status = Status::new(shard.shown_status(), t);
         let executor = shard.present_executor().unwrap_or_default().to_owned();
         let end = shard.finished_at.filter(|_| shard.status.is_terminal()).unwrap_or(now);

@@ -111,7 +111,7 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
     let namespace = page.call.namespace.id;
     let listing = Listing::new("runs page", (namespace, &text, query.order));
     let position = query.cursor.as_deref().map(|cursor| listing.position::<RunPosition>(cursor)).transpose()?;
-    let searched = match &filter {
+    let searched_page = match &filter {
         Some(filter) => {
             let mut search =
                 run_filter::build_search(&page.call, filter, query.order, zones::clock_and_zone().1).await?;
@@ -128,9 +128,9 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
         let cursor = listing.cursor(position);
         list_url("/runs", &text, &[other_parameters.clone(), vec![("cursor", cursor)]].concat())
     };
-    let (previous, next) = (searched.before.map(page_url), searched.after.map(page_url));
-    let parts = Parts::read(&page.call, searched.runs.iter()).await?;
-    let rows = with_job_names(&page.call, searched.runs).await?;
+    let (previous, next) = (searched_page.before.map(page_url), searched_page.after.map(page_url));
+    let parts = Parts::read(&page.call, searched_page.runs.iter()).await?;
+    let rows = with_job_names(&page.call, searched_page.runs).await?;
     let rows = rows.into_iter().map(|(job, run)| RunLine::new(&run, job, parts.of(&run), now, t)).collect();
     let sort = |order: RunOrder, word: &str| Sort {
         href: list_url("/runs", &text, &if word.is_empty() { Vec::new() } else { vec![("sort", word.to_owned())] }),
@@ -150,7 +150,7 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
         next,
         first: list_url("/runs", &text, &other_parameters),
         is_first: position.is_none(),
-        notes: list_notes(&page, filter.as_ref(), searched.searched_to).await?,
+        notes: list_notes(&page, filter.as_ref(), searched_page.searched_to).await?,
         no_bulk: page
             .call
             .apps_with(Permission::Operate)
@@ -202,13 +202,13 @@ async fn list_notes(
         && rondel_core::name::check(&name.0).is_ok()
         && store.job(namespace, &name.0).await?.is_none()
     {
-        let deleted = store.deleted_job(namespace, &name.0).await?.filter(|job| page.call.may_view(job.app));
+        let deleted_job = store.deleted_job(namespace, &name.0).await?.filter(|job| page.call.may_view(job.app));
         notes
-            .extend(deleted.map(|job| {
+            .extend(deleted_job.map(|job| {
                 t.runs_job_deleted(&name.0, words::instant_text(zones::clock_and_zone().1, job.deleted_at))
             }));
     }
-    let instant_text = |instant_text: Timestamp| words::instant_text(zones::clock_and_zone().1, instant_text);
+    let instant_text = |at: Timestamp| words::instant_text(zones::clock_and_zone().1, at);
     notes.extend(searched_to.map(|to| t.runs_searched_to(rondel_store::ledger::SEARCHED_COUNT_MAX, instant_text(to))));
     Ok(notes)
 }

@@ -49,13 +49,13 @@ impl SavedBar {
     pub(super) async fn read<Q>(page: &Page<Q>, list: FilteredList, text: &str) -> Result<Self, Problem> {
         let t = page.t;
         let owner = filter_owner(&page.call.caller);
-        let all = match owner {
+        let filters = match owner {
             Some(owner) => page.engine().store().saved_filters(owner).await?,
             None => Vec::new(),
         };
-        let missing = match owner {
+        let missing_owner = match owner {
             None => Some(t.filter_no_owner.to_owned()),
-            Some(_) if all.len() >= SAVED_FILTER_COUNT_MAX => Some(t.filters_full(SAVED_FILTER_COUNT_MAX)),
+            Some(_) if filters.len() >= SAVED_FILTER_COUNT_MAX => Some(t.filters_full(SAVED_FILTER_COUNT_MAX)),
             Some(_) => None,
         };
         let chip = |one: SavedFilter| SavedChip {
@@ -64,11 +64,11 @@ impl SavedBar {
             name: one.name,
             filter: one.filter,
         };
-        let chips: Vec<SavedChip> = all.into_iter().filter(|one| one.list == list).map(chip).collect();
+        let chips: Vec<SavedChip> = filters.into_iter().filter(|one| one.list == list).map(chip).collect();
         let is_saved = chips.iter().any(|chip| chip.is_current);
         let text = if is_saved { String::new() } else { text.to_owned() };
         let (list, back) = (list.as_str(), page.here().to_owned());
-        Ok(Self { list, chips, text, back, missing, name_len_max: NAME_LEN_MAX })
+        Ok(Self { list, chips, text, back, missing: missing_owner, name_len_max: NAME_LEN_MAX })
     }
 }
 
@@ -107,12 +107,12 @@ pub(super) async fn save(page: Page, fields: Fields) -> Result<Response, Problem
     if len == 0 || len > FILTER_LEN_MAX {
         return Err(refuse_value("/q", format!("{len} characters; a filter has 1 to {FILTER_LEN_MAX}")));
     }
-    let saved = SavedFilter { list, name, filter };
-    if !page.engine().store().save_filter(owner, &saved, page.engine().now()).await? {
+    let saved_filter = SavedFilter { list, name, filter };
+    if !page.engine().store().save_filter(owner, &saved_filter, page.engine().now()).await? {
         return Err(refuse_value("/name", page.t.filters_full(SAVED_FILTER_COUNT_MAX)));
     }
-    page.call.note.changed_to(&json!({"list": list.as_str(), "filter": saved.filter}));
-    redirect_to_list(&page, page.t.filter_saved(&saved.name), list, &fields)
+    page.call.note.changed_to(&json!({"list": list.as_str(), "filter": saved_filter.filter}));
+    redirect_to_list(&page, page.t.filter_saved(&saved_filter.name), list, &fields)
 }
 
 /// Deletes a filter of the caller. Deleting a filter that no longer exists is no error.
@@ -124,6 +124,6 @@ pub(super) async fn delete(page: Page, fields: Fields) -> Result<Response, Probl
 }
 
 fn redirect_to_list(page: &Page, text: String, list: FilteredList, fields: &Fields) -> Result<Response, Problem> {
-    let back = own_path(fields.get("back")).unwrap_or_else(|| list_path(list));
-    toast::toast_response(page, Toast { text, ..Toast::default() }, back)
+    let return_url = own_path(fields.get("back")).unwrap_or_else(|| list_path(list));
+    toast::toast_response(page, Toast { text, ..Toast::default() }, return_url)
 }

@@ -88,14 +88,14 @@ struct ScriptPage {
 
 pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path::Script>) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
-    let newest = record.newest.version;
+    let newest_version = record.newest.version;
     let query = page.query();
-    let comparison = match (query.from, query.to.unwrap_or(newest)) {
+    let comparison = match (query.from, query.to.unwrap_or(newest_version)) {
         (Some(from), to) if from != to => Some(compare(&page, &record, from, to).await?),
         _ => None,
     };
     let state = PageState { comparison, before: query.before, ..PageState::default() };
-    let (_, source) = scripts::version_of(page.engine(), &record, newest).await?;
+    let (_, source) = scripts::version_of(page.engine(), &record, newest_version).await?;
     let form = ScriptForm::new(&name, &record.language, source);
     render_page(&page, StatusCode::OK, &record, form, state).await
 }
@@ -122,16 +122,17 @@ pub(super) async fn save(
 ) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
     let form = ScriptForm::from_fields(&name, &record.language, &fields);
-    let Ok(seen) = fields.get("version").parse::<i64>() else {
+    let Ok(seen_version) = fields.get("version").parse::<i64>() else {
         let state = PageState { conflict: Some(record.newest.version), ..PageState::default() };
         return render_page(&page, StatusCode::CONFLICT, &record, form, state).await;
     };
     let namespace_and_name = (record.namespace, name.as_str());
-    let saved =
-        scripts::save(page.engine(), namespace_and_name, &form.spec(), Some(seen), page.call.caller.name()).await;
-    let problem = match saved.map_err(Problem::from) {
-        Ok(saved) => {
-            page.call.note.changed_to(&audit_view(&saved.record));
+    let saved_script =
+        scripts::save(page.engine(), namespace_and_name, &form.spec(), Some(seen_version), page.call.caller.name())
+            .await;
+    let problem = match saved_script.map_err(Problem::from) {
+        Ok(saved_script) => {
+            page.call.note.changed_to(&audit_view(&saved_script.record));
             return Ok(to(&format!("/scripts/{name}")));
         }
         Err(problem) => problem,
@@ -155,10 +156,10 @@ pub(super) async fn restore(
     fields: Fields,
 ) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
-    let wanted =
+    let version =
         parse_version(fields.get("version")).map_err(|message| crate::body::refuse_value("/version", message))?;
     // A version that was saved since the page was shown is not replaced unseen.
-    restore_version(&page.call, &record, (wanted, None), fields.get("newest").parse().ok()).await?;
+    restore_version(&page.call, &record, (version, None), fields.get("newest").parse().ok()).await?;
     Ok(to(&format!("/scripts/{name}")))
 }
 
@@ -195,13 +196,13 @@ async fn render_page<Q>(
     state: PageState,
 ) -> Result<Response, Problem> {
     let (name, newest, store) = (record.name.clone(), record.newest.version, page.engine().store());
-    let seen = page.call.visible_apps();
-    let mut jobs = store.jobs_with_script(record.namespace, &name, seen.as_deref(), None, LIMIT + 1).await?;
+    let visible_apps = page.call.visible_apps();
+    let mut jobs = store.jobs_with_script(record.namespace, &name, visible_apps.as_deref(), None, LIMIT + 1).await?;
     let has_more_jobs = cut_to_page(&mut jobs, LIMIT).is_some();
     let mut versions = store.script_versions(record.id, state.before, COUNT + 1).await?;
-    let older = cut_to_page(&mut versions, COUNT).map(|last| last.version);
-    let compared = state.comparison.as_ref().map(|two| (two.from, two.to));
-    let pair = compared.unwrap_or(((newest - 1).max(1), newest));
+    let older_than = cut_to_page(&mut versions, COUNT).map(|last| last.version);
+    let compared_versions = state.comparison.as_ref().map(|two| (two.from, two.to));
+    let version_pair = compared_versions.unwrap_or(((newest - 1).max(1), newest));
     let template = ScriptPage {
         shell: page.shell(Nav::Scripts),
         t: page.t,
@@ -213,8 +214,8 @@ async fn render_page<Q>(
         apps: script_try::apps_for_language(page, &record.language).await?,
         has_check: script_try::has_check(&record.language),
         trouble: state.trouble,
-        rows: versions.into_iter().map(|version| version_row(page, version, pair)).collect(),
-        older,
+        rows: versions.into_iter().map(|version| version_row(page, version, version_pair)).collect(),
+        older: older_than,
         comparison: state.comparison,
         form,
         errors: state.errors,

@@ -71,9 +71,9 @@ async fn create_script(page: &Page, form: &ScriptForm) -> Result<(), Problem> {
         return Err(Problem::new(Code::EditConflict, page.t.script_exists));
     }
     let author = page.call.caller.name();
-    let saved = scripts::save(page.engine(), (namespace, &form.name), &form.spec(), Some(0), author).await?;
+    let saved_script = scripts::save(page.engine(), (namespace, &form.name), &form.spec(), Some(0), author).await?;
     page.call.note.object(&form.name);
-    page.call.note.changed_to(&audit_view(&saved.record));
+    page.call.note.changed_to(&audit_view(&saved_script.record));
     Ok(())
 }
 

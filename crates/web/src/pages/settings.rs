@@ -60,11 +60,11 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
         cells.push(role == Role::Executor);
         cells
     };
-    let of = |(word, name): (&str, &'static str)| (name, word.parse().map(permits).unwrap_or_default());
+    let role_permissions = |(word, name): (&str, &'static str)| (name, word.parse().map(permits).unwrap_or_default());
     let template = SettingsPage {
         t,
         is_admin: is_admin(&call),
-        roles: role_choices(t).into_iter().map(of).collect(),
+        roles: role_choices(t).into_iter().map(role_permissions).collect(),
         columns: [t.permit_view, t.permit_operate, t.permit_edit, t.permit_admin, t.permit_executor],
         own: names.to_json(grants).iter().map(|grant| grant_text(grant, t)).collect(),
         shell,
@@ -171,7 +171,7 @@ pub(super) async fn sign_in(call: PageCall, prefs: Prefs) -> Result<Response, Pr
     let t = shell.t;
     let oidc = call.web.config.oidc.as_ref().map(|oidc| {
         let config = oidc.config();
-        let yes = |is: bool| if is { t.word_yes } else { t.word_no }.to_owned();
+        let yes_or_no = |is: bool| if is { t.word_yes } else { t.word_no }.to_owned();
         vec![
             ("oidc.issuer", t.oidc_issuer, config.issuer.clone()),
             ("oidc.client-id", t.oidc_client, config.client_id.clone()),
@@ -179,7 +179,7 @@ pub(super) async fn sign_in(call: PageCall, prefs: Prefs) -> Result<Response, Pr
             ("oidc.scopes", t.oidc_scopes, config.scopes.join(" ")),
             ("oidc.groups-claim", t.oidc_groups, config.groups_claim.clone()),
             ("oidc.group-roles", t.oidc_group_roles, config.group_roles.len().to_string()),
-            ("oidc.create-accounts", t.oidc_create, yes(config.create_accounts)),
+            ("oidc.create-accounts", t.oidc_create, yes_or_no(config.create_accounts)),
         ]
     });
     let is_tls = call.web.config.tls;
@@ -268,11 +268,11 @@ pub(super) async fn test_webhook(page: Page, Named(name, ..): Named<path::Namesp
     }
     page.call.note.namespace(&name);
     page.call.note.object(&name);
-    let sent = engine.test_failure_webhook((namespace.id, &name)).await?;
-    let sent = sent.ok_or_else(|| Problem::new(Code::WebhookNotFound, t.webhooks_none))?;
-    page.call.note.changed_to(&json!({"status": sent.status}));
-    let latency = length_text(sent.took, t);
-    let text = match (sent.status, sent.error) {
+    let test_result = engine.test_failure_webhook((namespace.id, &name)).await?;
+    let test_result = test_result.ok_or_else(|| Problem::new(Code::WebhookNotFound, t.webhooks_none))?;
+    page.call.note.changed_to(&json!({"status": test_result.status}));
+    let latency = length_text(test_result.took, t);
+    let text = match (test_result.status, test_result.error) {
         (Some(status), None) => t.webhook_test_good(status, latency),
         (Some(status), Some(_)) => t.webhook_test_refused(status, latency),
         (None, error) => t.webhook_test_failed(error.unwrap_or_default(), latency),

@@ -73,8 +73,8 @@ pub(super) async fn page(page: Page<ShadowReportQuery>) -> Result<Response, Prob
     let query = page.query();
     let (mut error, mut shadow_report) = (None, None);
     let job = query.job.clone().filter(|job| !job.is_empty());
-    let asked = ShadowReportQuery { limit: JOB_COUNT, job: job.clone(), ..query.clone() };
-    match read_shadow_report(&page.call, &asked).await {
+    let report_query = ShadowReportQuery { limit: JOB_COUNT, job: job.clone(), ..query.clone() };
+    match read_shadow_report(&page.call, &report_query).await {
         Ok((_, report)) => shadow_report = Some(report),
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => return Err(problem),
         Err(problem) => error = Some(error_text(&problem, t)),
@@ -103,7 +103,7 @@ fn to_day_row(row: ShadowRow, page: &Page<ShadowReportQuery>) -> DayRow {
         words: difference_text(one, t),
         run: one.run.map(|run| run.to_string()),
     };
-    let more = both.differences.len().saturating_sub(NAMED_MAX) as u64 + both.differences_more;
+    let more_count = both.differences.len().saturating_sub(NAMED_MAX) as u64 + both.differences_more;
     DayRow {
         name: row.name,
         app: row.app,
@@ -118,18 +118,18 @@ fn to_day_row(row: ShadowRow, page: &Page<ShadowReportQuery>) -> DayRow {
         old_lateness: format!("{} / {}", length(both.old_lateness.mean_ms), length(both.old_lateness.max_ms)),
         rondel_lateness: format!("{} / {}", length(both.rondel_lateness.mean_ms), length(both.rondel_lateness.max_ms)),
         named: both.differences.iter().take(NAMED_MAX).map(name).collect(),
-        more,
+        more: more_count,
     }
 }
 
 fn difference_text(one: &Difference, t: &Texts) -> String {
-    let late = || length_text(std::time::Duration::from_millis(one.late_ms.unwrap_or(0)), t);
+    let lateness_text = || length_text(std::time::Duration::from_millis(one.late_ms.unwrap_or(0)), t);
     match one.kind {
         DifferenceKind::OnlyOld => t.shadow_fire_only_old.to_owned(),
         DifferenceKind::OnlyRondel => t.shadow_fire_only_rondel.to_owned(),
         DifferenceKind::Twice => t.shadow_fire_twice.to_owned(),
-        DifferenceKind::OldLate => t.shadow_fire_old_late(late()),
-        DifferenceKind::RondelLate => t.shadow_fire_rondel_late(late()),
+        DifferenceKind::OldLate => t.shadow_fire_old_late(lateness_text()),
+        DifferenceKind::RondelLate => t.shadow_fire_rondel_late(lateness_text()),
         DifferenceKind::OtherExecutor => {
             let executor = |name: &Option<String>| name.clone().unwrap_or_default();
             t.shadow_fire_other_executor(executor(&one.old_executor), executor(&one.executor))

@@ -87,8 +87,8 @@ impl Shell {
         if is_production {
             return "hue-prod".to_owned();
         }
-        let sum = name.bytes().fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte)));
-        format!("hue-{}", sum % HUE_COUNT)
+        let hash = name.bytes().fold(0_u32, |hash, byte| hash.wrapping_mul(31).wrapping_add(u32::from(byte)));
+        format!("hue-{}", hash % HUE_COUNT)
     }
 
     pub(crate) fn style(&self) -> &'static str {
@@ -195,11 +195,11 @@ pub(crate) struct MissingRoles {
 impl<Q> Page<Q> {
     /// The roles that the caller lacks on an app or, without an app, on the whole namespace.
     pub(crate) fn missing(&self, app: Option<AppId>) -> MissingRoles {
-        let may = |permission| self.call.caller.rights.allow(permission, self.call.namespace.id, app);
+        let is_allowed = |permission| self.call.caller.rights.allow(permission, self.call.namespace.id, app);
         let editor = if app.is_some() { self.t.needs_editor } else { self.t.needs_editor_everywhere };
         MissingRoles {
-            operator: (!may(Permission::Operate)).then_some(self.t.needs_operator),
-            editor: (!may(Permission::Edit)).then_some(editor),
+            operator: (!is_allowed(Permission::Operate)).then_some(self.t.needs_operator),
+            editor: (!is_allowed(Permission::Edit)).then_some(editor),
         }
     }
 
@@ -237,9 +237,9 @@ impl<Q> Page<Q> {
             is_admin: self.call.caller.may_anywhere(Permission::Cluster),
         };
         let (call, now) = (&self.call, self.engine().now());
-        let mut open = rondel_admin::rules::near_maintenance(call.engine(), call.namespace.id);
-        open.retain(|record| crate::api::maintenance::is_visible(call, record));
-        let windows = open.iter().map(|record| window_row(record, now, self.t)).collect();
+        let mut open_windows = rondel_admin::rules::near_maintenance(call.engine(), call.namespace.id);
+        open_windows.retain(|record| crate::api::maintenance::is_visible(call, record));
+        let windows = open_windows.iter().map(|record| window_row(record, now, self.t)).collect();
         let page_url = match self.is_at_page {
             true => self.here.clone(),
             false => format!("{}?{}", nav.path(), query_pair("namespace", &self.call.namespace.name)),

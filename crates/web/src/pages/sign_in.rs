@@ -145,16 +145,16 @@ pub(super) async fn submit_sign_in(
     browser.check_origin(&web)?;
     let next_path = own_path(fields.get("next")).unwrap_or("/");
     if !fields.get("token").is_empty() {
-        let link = check_link(&web, &browser, fields.get("token")).await?;
-        let whose = SignInOwner::of_link(&link).ok_or_else(spent_link_problem)?;
-        let name = sign_in::name_of(web.engine.store(), whose).await?.ok_or_else(spent_link_problem)?;
-        if is_locked(&web, link.account).await? {
+        let redeemed_link = check_link(&web, &browser, fields.get("token")).await?;
+        let owner = SignInOwner::of_link(&redeemed_link).ok_or_else(spent_link_problem)?;
+        let name = sign_in::name_of(web.engine.store(), owner).await?.ok_or_else(spent_link_problem)?;
+        if is_locked(&web, redeemed_link.account).await? {
             let entry = audit_entry(&web, &browser, &name, AuthMethod::Anonymous);
             audit::store_entry(&web, &AuditEntry { verdict: Verdict::Denied, ..entry }).await;
             return Err(Problem::new(Code::Forbidden, Refusal::Disabled(name).to_string()));
         }
         record_sign_in(&web, &browser, &name).await?;
-        return begin_session(&web, &browser, whose, next_path).await;
+        return begin_session(&web, &browser, owner, next_path).await;
     }
     let (name, password) = (fields.get("name"), fields.raw("password"));
     let (store, now) = (web.engine.store(), web.engine.now());
@@ -195,13 +195,13 @@ async fn show_wrong_password(
 
 async fn check_link(web: &Web, browser: &Browser, secret: &str) -> Result<SignInLink, Problem> {
     let (store, now) = (web.engine.store(), web.engine.now());
-    let link = sign_in::redeem(store, secret, LinkPurpose::SignIn, now).await?;
-    if link.is_none()
+    let redeemed_link = sign_in::redeem(store, secret, LinkPurpose::SignIn, now).await?;
+    if redeemed_link.is_none()
         && let AttemptDecision::Blocked(until) = sign_in::count_from(store, browser.address(), now).await?
     {
         return Err(too_many_attempts(until, now));
     }
-    link.ok_or_else(spent_link_problem)
+    redeemed_link.ok_or_else(spent_link_problem)
 }
 
 async fn is_locked(web: &Web, account: Option<AccountId>) -> Result<bool, Problem> {
@@ -217,8 +217,8 @@ pub(super) async fn begin_session(
     next: &str,
 ) -> Result<Response, Problem> {
     let (id, now) = (web.engine.new_id(), web.engine.now());
-    let cookie = sign_in::begin(web.engine.store(), id, whose, &browser.client, now).await?;
-    finish_sign_in(web, browser, &cookie, next).await
+    let set_cookie = sign_in::begin(web.engine.store(), id, whose, &browser.client, now).await?;
+    finish_sign_in(web, browser, &set_cookie, next).await
 }
 
 /// Sets the cookie of the browser's new session, and ends the session that the browser had before.
@@ -273,10 +273,10 @@ pub(super) async fn set_up_account(
         return Err(spent_link_problem());
     }
     let is_taken = name::check_account(name).is_ok() && store.account_by_name(name).await?.is_some();
-    let taken =
+    let name_taken =
         || (!is_taken).then_some(()).ok_or_else(|| format!("an account has the name {name:?}; choose another one"));
     let complaint =
-        name::check_account(name).and_then(|()| taken()).and_then(|()| passwords::check(password, name)).err();
+        name::check_account(name).and_then(|()| name_taken()).and_then(|()| passwords::check(password, name)).err();
     if let Some(error) = complaint {
         let shell = Shell::new(prefs, Nav::None, None, &format!("/set-up?{}", query_pair("token", token)));
         let (t, token, name) = (shell.t, token.to_owned(), name.to_owned());
@@ -318,12 +318,12 @@ pub(super) async fn set_preference(
     let lang = Lang::from_word(fields.get("lang")).map(|lang| (LANG_COOKIE, lang.as_str()));
     let theme = Theme::from_word(fields.get("theme")).map(|theme| (THEME_COOKIE, theme.as_str()));
     let times = Clock::from_word(fields.get("times")).map(|clock| (TIMES_COOKIE, clock.as_str()));
-    let chosen: Vec<_> = lang.into_iter().chain(theme).chain(times).collect();
-    if chosen.is_empty() {
+    let preferences: Vec<_> = lang.into_iter().chain(theme).chain(times).collect();
+    if preferences.is_empty() {
         return Err(Problem::new(Code::InvalidBody, "neither a language, nor a theme, nor a clock that there is"));
     }
     let mut response = to(own_path(fields.get("back")).unwrap_or("/"));
-    for (name, value) in chosen {
+    for (name, value) in preferences {
         add_cookie(&mut response, cookies::set_preference(name, value, web.config.tls));
     }
     Ok(response)

@@ -40,8 +40,8 @@ impl Lang {
         let mut ranges: Vec<(u16, &str)> = header.split(',').map(weighted).collect();
         ranges.sort_by_key(|(weight, _)| std::cmp::Reverse(*weight));
         ranges.into_iter().filter(|(weight, _)| *weight > 0).find_map(|(_, range)| {
-            let primary = range.split('-').next().unwrap_or_default().to_ascii_lowercase();
-            Self::from_word(&primary)
+            let primary_tag = range.split('-').next().unwrap_or_default().to_ascii_lowercase();
+            Self::from_word(&primary_tag)
         })
     }
 
@@ -55,30 +55,30 @@ impl Lang {
 
 /// Parses a language range and its weight, in thousandths.
 fn weighted(part: &str) -> (u16, &str) {
-    let (range, weight) = part.split_once(';').unwrap_or((part, ""));
-    let weight = weight.trim().strip_prefix("q=");
-    let thousandths = weight.map_or(1000, |weight| match weight.split_once('.') {
+    let (range, quality) = part.split_once(';').unwrap_or((part, ""));
+    let quality = quality.trim().strip_prefix("q=");
+    let thousandths = quality.map_or(1000, |quality| match quality.split_once('.') {
         Some(("0", digits)) => format!("{digits:0<3.3}").parse().unwrap_or(0),
         Some(_) => 1000,
-        None => u16::from(weight == "1") * 1000,
+        None => u16::from(quality == "1") * 1000,
     });
     (thousandths, range.trim())
 }
 
 /// Fills the gaps of a text with values. A text with two forms, `one|other`, uses the first form for a count of 1.
 fn fill(text: &str, values: &[(&str, String)]) -> String {
-    let mut filled = String::with_capacity(text.len() + 16);
+    let mut filled_text = String::with_capacity(text.len() + 16);
     let is_one = values.iter().any(|(key, value)| matches!(*key, "n" | "count") && value == "1");
     let mut remaining = text.split_once('|').map_or(text, |(one, other)| if is_one { one } else { other });
     while let Some((before, after)) = remaining.split_once('{') {
         let (name, after) = after.split_once('}').unwrap_or((after, ""));
-        filled.push_str(before);
+        filled_text.push_str(before);
         let value = values.iter().find(|(key, _)| *key == name).map(|(_, value)| value.as_str());
-        filled.push_str(value.unwrap_or_default());
+        filled_text.push_str(value.unwrap_or_default());
         remaining = after;
     }
-    filled.push_str(remaining);
-    filled
+    filled_text.push_str(remaining);
+    filled_text
 }
 
 impl Texts {

@@ -62,7 +62,7 @@ impl FromQuery for TimelineQuery {
             let zoom_index = ZOOMS.iter().position(|(name, _)| *name == word);
             zoom_index.ok_or_else(|| format!("{word:?} is none of {}", ZOOMS.map(|(name, _)| name).join(", ")))
         };
-        let many = |word: &str| match word {
+        let lane_count = |word: &str| match word {
             "" => Ok(false),
             word if word == MANY_LANES.0 => Ok(true),
             _ => Err(format!("{word:?} is not {}", MANY_LANES.0)),
@@ -86,7 +86,7 @@ impl FromQuery for TimelineQuery {
             to: reader.parsed("to", instant),
             contains: reader.parsed("q", part_of_name).unwrap_or_default(),
             app: reader.single("app").filter(|app| !app.is_empty()),
-            has_many: reader.parsed("lanes", many).unwrap_or_default(),
+            has_many: reader.parsed("lanes", lane_count).unwrap_or_default(),
         }
     }
 }
@@ -258,10 +258,10 @@ const fn heat_class(count: u64, usual: u64) -> usize {
 
 /// The usual number of failures in an hour with runs, which is the median.
 fn median_failure_count(buckets: &[Bucket]) -> u64 {
-    let busy = buckets.iter().filter(|bucket| bucket.verdicts.total() > 0);
-    let mut counts: Vec<u64> = busy.map(|bucket| bucket.verdicts.failure_count()).collect();
-    counts.sort_unstable();
-    counts.get(counts.len() / 2).copied().unwrap_or(0)
+    let busy_buckets = buckets.iter().filter(|bucket| bucket.verdicts.total() > 0);
+    let mut failure_counts: Vec<u64> = busy_buckets.map(|bucket| bucket.verdicts.failure_count()).collect();
+    failure_counts.sort_unstable();
+    failure_counts.get(failure_counts.len() / 2).copied().unwrap_or(0)
 }
 
 /// Whether an hour has at least one and a half times the usual number of failures. If runs fail in every hour, this marks only the
@@ -275,19 +275,19 @@ fn heat_rows(buckets: &[Bucket], now: Timestamp, t: &'static Texts) -> Vec<HeatR
     let mut counts: Vec<u64> =
         buckets.iter().map(|bucket| bucket.verdicts.total()).filter(|count| *count > 0).collect();
     counts.sort_unstable();
-    let usual = counts.get(counts.len() / 2).copied().unwrap_or(1).max(1);
+    let median = counts.get(counts.len() / 2).copied().unwrap_or(1).max(1);
     let usual_trouble = median_failure_count(buckets);
     let cell = |(hour, bucket): (usize, &Bucket)| {
         let (count, trouble) = (bucket.verdicts.total(), bucket.verdicts.failure_count());
-        let class = heat_class(count, usual);
+        let class = heat_class(count, median);
         let (day, time, _) = zones::time_parts(bucket.at, Tz::UTC);
-        let failed = if trouble > 0 { format!(" · {}", t.lane_failed(trouble)) } else { String::new() };
+        let failure_note = if trouble > 0 { format!(" · {}", t.lane_failed(trouble)) } else { String::new() };
         HeatCell {
             x: u32::try_from(hour).unwrap_or(0) * 30,
             class,
             failed: is_unusual(trouble, usual_trouble),
             href: runs_between(bucket.at, bucket.at + HOUR, None),
-            title: format!("{day} {} · {}{failed}", time.get(..5).unwrap_or_default(), t.lane_runs(count)),
+            title: format!("{day} {} · {}{failure_note}", time.get(..5).unwrap_or_default(), t.lane_runs(count)),
         }
     };
     let day = |hours: &[Bucket]| HeatRow {
@@ -334,9 +334,9 @@ struct AheadFire {
 /// Forecasts the fires of the next day.
 pub(super) async fn ahead(page: Page) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
-    let ask = ForecastRange { from: now, to: now + DAY, step: AHEAD_STEP, limit: AHEAD_COUNT };
+    let range = ForecastRange { from: now, to: now + DAY, step: AHEAD_STEP, limit: AHEAD_COUNT };
     let visible_apps = page.call.visible_apps();
-    let upcoming = forecast(page.engine().node(), page.call.namespace.id, visible_apps.as_deref(), ask).await?;
+    let upcoming = forecast(page.engine().node(), page.call.namespace.id, visible_apps.as_deref(), range).await?;
     let scale = Scale { from: Step::Quarter.floor(now), to: now + DAY };
     let peak = upcoming
         .peak
@@ -361,10 +361,10 @@ pub(super) async fn ahead(page: Page) -> Result<Response, Problem> {
 }
 
 fn ahead_bars(upcoming: &Forecast, scale: Scale, now: Timestamp, t: &'static Texts) -> Vec<AheadBar> {
-    let most = upcoming.density.values().copied().max().unwrap_or(0).max(1);
+    let highest_count = upcoming.density.values().copied().max().unwrap_or(0).max(1);
     let bar = |(quarter_start, count): (&Timestamp, &u64)| {
         let (x, right) = (scale.x(*quarter_start), scale.x(*quarter_start + AHEAD_STEP));
-        let height = (count * AHEAD_HEIGHT / most).max(2);
+        let height = (count * AHEAD_HEIGHT / highest_count).max(2);
         let quarter_start = Moment::new(*quarter_start, now, t);
         AheadBar {
             x,

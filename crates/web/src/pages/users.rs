@@ -112,13 +112,14 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
     let shell = Shell::new(prefs, Nav::Settings, Some(User::of_global_call(call).await), &page_url);
     let t = shell.t;
     let choices = Choices::read(call, t).await?.for_users();
-    let mut typed = state.fields.as_ref().and_then(sent_rows).unwrap_or_default();
-    let is_marked = state.problem.as_ref().is_some_and(|problem| mark_wrong_rows(&mut typed, problem));
+    let mut sent_grant_rows = state.fields.as_ref().and_then(sent_rows).unwrap_or_default();
+    let is_marked = state.problem.as_ref().is_some_and(|problem| mark_wrong_rows(&mut sent_grant_rows, problem));
     let typed_of = |field: &str| state.fields.as_ref().map(|fields| fields.get(field).to_owned()).unwrap_or_default();
     let is_new = state.user.is_none();
     let row = |user: UserJson| {
         let is_open = state.user.as_ref() == Some(&user.name);
-        let rows = if is_open && !typed.is_empty() { typed.clone() } else { rows_of_grants(&user.grants) };
+        let rows =
+            if is_open && !sent_grant_rows.is_empty() { sent_grant_rows.clone() } else { rows_of_grants(&user.grants) };
         UserRow {
             code: change_code(&user),
             is_own: Some(user.id) == call.caller.account,
@@ -133,7 +134,7 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
     };
     let (accounts, next) = read_page(call).await?;
     let rows = accounts.into_iter().map(row).collect();
-    let new_rows = if is_new { typed.clone() } else { Vec::new() };
+    let new_rows = if is_new { sent_grant_rows.clone() } else { Vec::new() };
     let new_rows = if new_rows.is_empty() { vec![GrantRow::default()] } else { new_rows };
     let template = UsersPage {
         t,
@@ -233,9 +234,9 @@ pub(super) async fn create(
         Ok(grants) => {
             let password = Some(fields.raw("password").to_owned()).filter(|text| !text.is_empty() && !is_invited);
             let name = fields.get("name").to_owned();
-            let new =
+            let new_user =
                 NewUser { name, display_name: text("display_name"), password, grants: grants.unwrap_or_default() };
-            users::create_user(&call, new).await.map(drop)
+            users::create_user(&call, new_user).await.map(drop)
         }
     };
     if is_invited && outcome.is_ok() {
@@ -254,9 +255,9 @@ pub(super) async fn change(
     let outcome = match sent_grants(&fields) {
         Err(problem) => Err(problem),
         Ok(grants) => {
-            let disabled = fields.get_if_sent("disabled").map(|sent| sent == "1");
-            let change = ChangeUser { display_name: None, disabled, grants, provider_sign_in: None };
-            users::apply_change(&call, &name, change).await.map(drop)
+            let is_disabled = fields.get_if_sent("disabled").map(|sent| sent == "1");
+            let user_change = ChangeUser { display_name: None, disabled: is_disabled, grants, provider_sign_in: None };
+            users::apply_change(&call, &name, user_change).await.map(drop)
         }
     };
     respond(&call, prefs, outcome, (Some(fields), Some(name))).await
@@ -279,8 +280,8 @@ pub(super) async fn password(
     fields: Fields,
 ) -> Result<Response, Problem> {
     let keep_tokens = fields.get("keep_tokens") == "1";
-    let new = NewPassword { password: fields.raw("password").to_owned(), keep_tokens };
-    let outcome = users::reset_password(&call, &name, new).await;
+    let new_password = NewPassword { password: fields.raw("password").to_owned(), keep_tokens };
+    let outcome = users::reset_password(&call, &name, new_password).await;
     respond(&call, prefs, outcome, (None, Some(name))).await
 }
 

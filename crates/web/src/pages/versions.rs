@@ -90,7 +90,7 @@ pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path:
     let from = query.from.unwrap_or_else(|| (to - 1).max(1));
     let before_version = query.before.unwrap_or(i64::MAX);
     let versions = versions_before(&page.call, record.id, before_version, COUNT + 1).await?;
-    let older = (versions.len() > COUNT).then(|| versions[COUNT - 1].version);
+    let older_than = (versions.len() > COUNT).then(|| versions[COUNT - 1].version);
     let now = page.engine().now();
     let rows = versions.iter().enumerate().take(COUNT).map(|(index, one)| VersionRow {
         version: one.version,
@@ -113,7 +113,7 @@ pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path:
         missing: page.missing(Some(record.app)),
         newest: record.version,
         rows,
-        older,
+        older: older_than,
         comparison,
         code: page.code(("GET", &format!("/api/v1/jobs/{name}/versions")), None, &format!("job versions {name}")),
         name,
@@ -154,11 +154,11 @@ fn changes_summary(changes: &[Change], t: &Texts) -> String {
         .map(|change| change.pointer.trim_start_matches('/').split('/').next().unwrap_or_default())
         .collect();
     fields.dedup();
-    let named = fields.iter().take(NAMED_COUNT).copied().collect::<Vec<_>>().join(t.list_separator);
+    let field_list = fields.iter().take(NAMED_COUNT).copied().collect::<Vec<_>>().join(t.list_separator);
     match fields.len() {
         0 => t.versions_same.to_owned(),
-        count if count > NAMED_COUNT => format!("{named} +{}", count - NAMED_COUNT),
-        _ => named,
+        count if count > NAMED_COUNT => format!("{field_list} +{}", count - NAMED_COUNT),
+        _ => field_list,
     }
 }
 
@@ -170,8 +170,8 @@ pub(super) async fn restore(
 ) -> Result<Response, Problem> {
     let version = fields.get("version").parse().unwrap_or_default();
     // An edit that was saved since the page was shown is not replaced unseen.
-    let shown = fields.get("newest").parse::<i64>().map_or(IfMatch::Any, |newest| IfMatch::OneOf(vec![newest]));
-    let saved = restore_version(&page.call, &name, &shown, version).await?;
-    page.call.note.changed_to(&saved.spec);
+    let shown_version = fields.get("newest").parse::<i64>().map_or(IfMatch::Any, |newest| IfMatch::OneOf(vec![newest]));
+    let record_after = restore_version(&page.call, &name, &shown_version, version).await?;
+    page.call.note.changed_to(&record_after.spec);
     Ok(to(&format!("/jobs/{name}/versions")))
 }

@@ -122,8 +122,8 @@ impl RunRow {
 /// A text of a handler or a user as pages show it: characters that cannot be seen, or that would turn the text around them, are
 /// replaced. Line breaks, those of Windows too, and tabs stay, and so do the joiners that some languages need.
 pub(crate) fn visible_text(text: &str) -> String {
-    let stays = |c: char| matches!(c, '\n' | '\r' | '\t') || is_joiner(c) || !is_control_or_invisible(c);
-    text.chars().map(|c| if stays(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
+    let is_kept = |c: char| matches!(c, '\n' | '\r' | '\t') || is_joiner(c) || !is_control_or_invisible(c);
+    text.chars().map(|c| if is_kept(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
 }
 
 /// The message of the handler or of a user. The server's own messages are left out, since the page already shows the reason in the
@@ -134,9 +134,9 @@ pub(crate) fn own_message(
     detail: Option<&ReasonDetail>,
     lang: Lang,
 ) -> Option<String> {
-    let none = ReasonDetail::default();
+    let no_detail = ReasonDetail::default();
     let is_server = |message: &&str| {
-        reason.is_some_and(|reason| *message == reason_text(reason, detail.unwrap_or(&none), Lang::En))
+        reason.is_some_and(|reason| *message == reason_text(reason, detail.unwrap_or(&no_detail), Lang::En))
     };
     let message = message.filter(|message| !is_server(message))?;
     let translated = (lang == Lang::Zh).then(|| in_chinese(message)).flatten();

@@ -49,8 +49,8 @@ pub(super) struct WhyQuery {
 
 impl FromQuery for WhyQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        let short = |text: String| text.trim().chars().take(TEXT_LEN_MAX).collect::<String>();
-        let mut text = |name: &'static str| reader.single(name).map(short);
+        let shortened = |text: String| text.trim().chars().take(TEXT_LEN_MAX).collect::<String>();
+        let mut text = |name: &'static str| reader.single(name).map(shortened);
         let (job, at) = (text("job").unwrap_or_default(), text("at").unwrap_or_default());
         Self { job, at, zone: text("zone").filter(|zone| !zone.is_empty()) }
     }
@@ -249,8 +249,8 @@ impl AnswerFormatter<'_> {
     }
 
     fn answer(&self, why: &Why, run: Option<RunId>, executor: Option<(String, String)>) -> Answer {
-        let nothing = ("skipped", self.t.why_nothing_planned);
-        let (class, word) = why.entry.as_ref().map_or(nothing, |entry| class_and_word(&entry.verdict, self.t));
+        let nothing_planned = ("skipped", self.t.why_nothing_planned);
+        let (class, word) = why.entry.as_ref().map_or(nothing_planned, |entry| class_and_word(&entry.verdict, self.t));
         let sentences = sentences(&visible_text(why.sentence(self.t.lang())));
         let mut linked_sentences = sentences.iter().map(|sentence| split_at_runs(sentence));
         let verdict = linked_sentences.next().unwrap_or_default();
@@ -274,7 +274,7 @@ impl AnswerFormatter<'_> {
 fn sentences(text: &str) -> Vec<String> {
     let mut sentences = Vec::new();
     let mut start_index = 0;
-    let ends = |at: usize, mark: char| {
+    let ends_sentence = |at: usize, mark: char| {
         let following = &text[at + mark.len_utf8()..];
         match mark {
             '。' => true,
@@ -286,7 +286,7 @@ fn sentences(text: &str) -> Vec<String> {
         }
     };
     for (at, mark) in text.char_indices() {
-        if ends(at, mark) {
+        if ends_sentence(at, mark) {
             let end_index = at + mark.len_utf8();
             sentences.push(text[start_index..end_index].trim().to_owned());
             start_index = end_index;
@@ -301,76 +301,77 @@ fn sentences(text: &str) -> Vec<String> {
 async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>, Problem> {
     let (t, spec) = (page.t, &record.spec);
     let mut checks = Vec::new();
-    let mut add = |is_good, sentence, link| checks.push(Check { is_good, sentence, link });
+    let mut add_check = |is_good, sentence, link| checks.push(Check { is_good, sentence, link });
     if !spec.enabled {
-        add(false, t.check_paused.to_owned(), Some(format!("/jobs/{}/activity", spec.name)));
+        add_check(false, t.check_paused.to_owned(), Some(format!("/jobs/{}/activity", spec.name)));
     }
     let mode = ModeFrom { mode: spec.mode, from: spec.mode_from.as_deref().and_then(|from| from.parse().ok()) };
     if mode.is_shadow_at(page.engine().now()) {
-        add(false, t.check_shadow.to_owned(), Some(format!("/jobs/{}", spec.name)));
+        add_check(false, t.check_shadow.to_owned(), Some(format!("/jobs/{}", spec.name)));
     }
     for parent in paused_parents(page, record).await? {
         let link = format!("/jobs/{parent}");
-        add(false, t.check_parent_paused(parent), Some(link));
+        add_check(false, t.check_parent_paused(parent), Some(link));
     }
     let switches = page.engine().store().switches().await?;
     match switches.of_app(record.app) {
         Switch::Active => {}
-        Switch::Draining => add(false, t.check_app_draining(&spec.app), Some("/executors".to_owned())),
-        Switch::Stopped => add(false, t.check_app_stopped(&spec.app), Some("/executors".to_owned())),
+        Switch::Draining => add_check(false, t.check_app_draining(&spec.app), Some("/executors".to_owned())),
+        Switch::Stopped => add_check(false, t.check_app_stopped(&spec.app), Some("/executors".to_owned())),
     }
-    let mut online = page.engine().online_executors();
-    online.retain(|one| one.namespace == record.namespace && one.app == record.app);
-    if online.is_empty() {
-        add(false, t.check_no_executor(&spec.app), Some("/executors/new".to_owned()));
+    let mut online_executors = page.engine().online_executors();
+    online_executors.retain(|one| one.namespace == record.namespace && one.app == record.app);
+    if online_executors.is_empty() {
+        add_check(false, t.check_no_executor(&spec.app), Some("/executors/new".to_owned()));
         return Ok(checks);
     }
-    for one in online.iter().filter(|one| one.has_handler(&spec.handler)).take(NEAR_COUNT) {
+    for one in online_executors.iter().filter(|one| one.has_handler(&spec.handler)).take(NEAR_COUNT) {
         if let Some(switch) = switches.of_executor(record.app, given_name(&one.name)) {
             let sentence = match switch.switch {
                 Switch::Stopped => t.check_executor_stopped(&one.name),
                 _ => t.check_executor_draining(&one.name),
             };
-            add(false, sentence, Some(format!("/executors/{}?app={}", one.name, spec.app)));
+            add_check(false, sentence, Some(format!("/executors/{}?app={}", one.name, spec.app)));
         }
     }
     let handlers = jobs::handlers(page.engine(), record.app);
     let is_meant = |handler: &&Handler| takes_handler([handler.name.as_str()], &spec.handler);
     match handlers.iter().find(is_meant) {
-        Some(handler) => add(true, t.check_handler(joined_names(&handler.executors, t), &spec.handler), None),
+        Some(handler) => add_check(true, t.check_handler(joined_names(&handler.executors, t), &spec.handler), None),
         None => {
-            let near = near_misses(&spec.handler, handlers.iter().map(|handler| handler.name.as_str()), NEAR_COUNT);
-            let near: Vec<String> = near.into_iter().map(str::to_owned).collect();
-            let sentence = match near.is_empty() {
+            let similar_names =
+                near_misses(&spec.handler, handlers.iter().map(|handler| handler.name.as_str()), NEAR_COUNT);
+            let similar_names: Vec<String> = similar_names.into_iter().map(str::to_owned).collect();
+            let sentence = match similar_names.is_empty() {
                 true => t.check_no_handler(&spec.app, &spec.handler),
-                false => t.check_near_handler(&spec.app, &spec.handler, joined_names(&near, t)),
+                false => t.check_near_handler(&spec.app, &spec.handler, joined_names(&similar_names, t)),
             };
-            add(false, sentence, Some(format!("/jobs/{}/edit", spec.name)));
+            add_check(false, sentence, Some(format!("/jobs/{}/edit", spec.name)));
         }
     }
     if let Ok(select) = Select::new(&spec.select)
         && !select.is_any()
     {
         // Executors without the handler do not matter if others have it: the check then looks only at those with the handler.
-        let mut able: Vec<_> = online.iter().filter(|one| one.has_handler(&spec.handler)).collect();
-        if able.is_empty() {
-            able = online.iter().collect();
+        let mut capable: Vec<_> = online_executors.iter().filter(|one| one.has_handler(&spec.handler)).collect();
+        if capable.is_empty() {
+            capable = online_executors.iter().collect();
         }
-        let admitted = able.iter().filter(|one| select.admits(given_name(&one.name), &one.labels));
-        let admitted: Vec<String> = admitted.map(|one| one.name.clone()).collect();
-        if admitted.is_empty() {
-            for one in able.into_iter().take(NEAR_COUNT) {
+        let admitted_names = capable.iter().filter(|one| select.admits(given_name(&one.name), &one.labels));
+        let admitted_names: Vec<String> = admitted_names.map(|one| one.name.clone()).collect();
+        if admitted_names.is_empty() {
+            for one in capable.into_iter().take(NEAR_COUNT) {
                 let labels = one.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>();
                 match select.unmet_condition(given_name(&one.name), &one.labels) {
                     Some(UnmetCondition::Label(wanted)) => {
-                        add(false, t.check_label(&one.name, joined_names(&labels, t), wanted), None)
+                        add_check(false, t.check_label(&one.name, joined_names(&labels, t), wanted), None)
                     }
-                    Some(UnmetCondition::Name) => add(false, t.check_name(&one.name), None),
+                    Some(UnmetCondition::Name) => add_check(false, t.check_name(&one.name), None),
                     None => {}
                 }
             }
         } else {
-            add(true, t.check_selected(joined_names(&admitted, t)), None);
+            add_check(true, t.check_selected(joined_names(&admitted_names, t)), None);
         }
     }
     Ok(checks)

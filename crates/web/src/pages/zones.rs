@@ -58,8 +58,8 @@ tokio::task_local! {
 impl Zones {
     pub(crate) fn new(headers: &HeaderMap) -> Self {
         let clock = cookies::read(headers, TIMES_COOKIE).and_then(Clock::from_word).unwrap_or_default();
-        let mine = cookies::read(headers, ZONE_COOKIE).and_then(|zone| parse_zone(zone).ok());
-        Self { clock, mine, job: Cell::new(None) }
+        let zone_of_user = cookies::read(headers, ZONE_COOKIE).and_then(|zone| parse_zone(zone).ok());
+        Self { clock, mine: zone_of_user, job: Cell::new(None) }
     }
 
     /// Runs the future of an answer, so that these zones apply to all instants in it.
@@ -144,8 +144,8 @@ pub(crate) fn in_all_zones(at: Timestamp) -> String {
 /// of the two instants that lies in the future, else the first one.
 pub(crate) fn typed_instant(zone: Tz, text: &str, now: Timestamp) -> Option<Timestamp> {
     let instants = asked_instants(zone, &text.replace('T', " "), now)?;
-    let ahead = instants.iter().find(|at| **at > now);
-    ahead.or_else(|| instants.first()).copied()
+    let future_instant = instants.iter().find(|at| **at > now);
+    future_instant.or_else(|| instants.first()).copied()
 }
 
 #[cfg(test)]

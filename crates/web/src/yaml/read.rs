@@ -138,12 +138,12 @@ impl Node {
     #[must_use]
     pub fn place(&self, pointer: &str) -> (usize, usize) {
         let mut node = self;
-        for part in pointer.split('/').skip(1) {
-            let part = part.replace("~1", "/").replace("~0", "~");
+        for segment in pointer.split('/').skip(1) {
+            let segment = segment.replace("~1", "/").replace("~0", "~");
             let below = match &node.content {
                 Content::Scalar(_) => None,
-                Content::List(items) => part.parse::<usize>().ok().and_then(|index| items.get(index)),
-                Content::Map(fields) => fields.iter().find(|(key, _)| *key == part).map(|(_, node)| node),
+                Content::List(items) => segment.parse::<usize>().ok().and_then(|index| items.get(index)),
+                Content::Map(fields) => fields.iter().find(|(key, _)| *key == segment).map(|(_, node)| node),
             };
             let Some(below) = below else { break };
             node = below;
@@ -193,7 +193,7 @@ impl Loader<'_> {
         let mut open_nodes: Vec<Open> = Vec::new();
         loop {
             let (event, at) = self.next()?;
-            let finished = match event {
+            let finished_node = match event {
                 Event::SequenceStart(anchor, tag) => {
                     check_tag(tag.as_ref(), at)?;
                     open_nodes.push(Open::List { at, anchor, items: Vec::new() });
@@ -221,7 +221,7 @@ impl Loader<'_> {
             if open_nodes.len() > DEPTH_MAX {
                 return Err(too_deep(at));
             }
-            let Some((node, anchor)) = finished else { continue };
+            let Some((node, anchor)) = finished_node else { continue };
             if anchor > 0 {
                 self.anchors.insert(anchor, node.clone());
             }

@@ -26,8 +26,9 @@ fn number(text: &str) -> Option<Number> {
         return None;
     }
     if body.bytes().all(|byte| byte.is_ascii_digit()) {
-        let unsigned = text.strip_prefix('+').unwrap_or(text);
-        let integer = unsigned.parse::<u64>().map(Number::from).or_else(|_| unsigned.parse::<i64>().map(Number::from));
+        let without_plus = text.strip_prefix('+').unwrap_or(text);
+        let integer =
+            without_plus.parse::<u64>().map(Number::from).or_else(|_| without_plus.parse::<i64>().map(Number::from));
         return integer.ok().or_else(|| float(text));
     }
     is_float(body).then(|| float(text)).flatten()

@@ -143,9 +143,9 @@ fn is_block(it: &str) -> bool {
     let body = it.strip_suffix('\n').unwrap_or(it);
     let is_shown = |c: char| c == '\n' || c == '\t' || !is_control_or_invisible(c);
     let mut lines = body.split('\n');
-    let begins = lines.next().is_some_and(|first| !first.is_empty() && !first.starts_with([' ', '\t']));
+    let starts_with_text = lines.next().is_some_and(|first| !first.is_empty() && !first.starts_with([' ', '\t']));
     body.contains('\n')
-        && begins
+        && starts_with_text
         && !body.ends_with('\n')
         && it.chars().all(is_shown)
         && body.split('\n').all(|line| !line.ends_with([' ', '\t']))
@@ -153,14 +153,14 @@ fn is_block(it: &str) -> bool {
 
 /// Whether a text keeps its meaning without quotes, even within a list.
 fn is_plain(it: &str) -> bool {
-    let begins = it.starts_with(|c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '_'))
+    let starts_plain = it.starts_with(|c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '_'))
         || it.strip_prefix('<').is_some_and(|rest| rest == "<");
-    let inside = |c: char| {
+    let is_plain_inside = |c: char| {
         c.is_alphanumeric()
             || matches!(c, ' ' | '/' | '.' | '_' | '-' | '*' | '?' | '=' | '@' | '+' | '(' | ')' | ';' | '%')
     };
     let is_word = scalar::plain(it).is_ok_and(|value| value.is_string());
-    begins && it.chars().all(inside) && !it.ends_with(' ') && is_word && !it.contains("  ")
+    starts_plain && it.chars().all(is_plain_inside) && !it.ends_with(' ') && is_word && !it.contains("  ")
 }
 
 /// Writes a text in double quotes. Escapes are those of JSON, except for characters beyond 16 bits, which are escaped as in YAML.

@@ -89,14 +89,14 @@ impl FromRequest<Web> for Documents {
         let share = caller.map(|caller| shares::take_heavy_work_share(web, HeavyWork::Apply, caller)).transpose()?;
         let bytes = collect_within(request, APPLY_LEN_MAX).await?;
         // Waits for room in memory, since the parsed definitions take several times the memory of their text.
-        let room = match caller {
+        let apply_room = match caller {
             Some(caller) => Some(shares::apply_room(web, caller, bytes.len()).await?),
             None => None,
         };
         // Parses on a thread for blocking work: a large list would delay other requests on this thread.
-        let read = move || if is_json { Self::of_json(&bytes) } else { Self::of_yaml(&bytes) };
-        match tokio::task::spawn_blocking(read).await {
-            Ok(documents) => documents.map(|documents| Self { permits: (share, room), ..documents }),
+        let parse = move || if is_json { Self::of_json(&bytes) } else { Self::of_yaml(&bytes) };
+        match tokio::task::spawn_blocking(parse).await {
+            Ok(documents) => documents.map(|documents| Self { permits: (share, apply_room), ..documents }),
             Err(error) => Err(Problem::new(Code::Internal, "the body could not be read").with_cause(error.to_string())),
         }
     }
@@ -223,11 +223,11 @@ async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -
         None => None,
     };
     let apps = check_apps(&call, &specs).await?;
-    let wanted = ApplyRequest { namespace: call.namespace.id, specs, prune };
+    let apply_request = ApplyRequest { namespace: call.namespace.id, specs, prune };
     if call.query.is_dry_run {
-        return plan_list(&call, &body, wanted).await;
+        return plan_list(&call, &body, apply_request).await;
     }
-    let plan = match jobs::plan(call.engine(), wanted).await {
+    let plan = match jobs::plan(call.engine(), apply_request).await {
         Ok(plan) => plan,
         Err(error) => return Err(plan_problem(&call, &body, error).await?),
     };
@@ -256,11 +256,11 @@ async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -
 /// Answers with the plan of a list. Each planned job is serialized immediately and then dropped.
 async fn plan_list(call: &Call<ApplyQuery>, body: &Documents, wanted: ApplyRequest) -> Result<Response, Problem> {
     let (mut items, mut hidden) = (Items::default(), None);
-    let report = |job: PlannedJob| {
+    let add_item = |job: PlannedJob| {
         hidden = hidden.take().or_else(|| check_existing(call, &job).err());
         items.add(&Item::planned(job));
     };
-    if let Err(error) = jobs::dry_run(call.engine(), wanted, report).await {
+    if let Err(error) = jobs::dry_run(call.engine(), wanted, add_item).await {
         return Err(plan_problem(call, body, error).await?);
     }
     if let Some(problem) = hidden {
@@ -281,20 +281,20 @@ async fn plan_problem(call: &Call<ApplyQuery>, body: &Documents, error: ApplyErr
 
 /// Checks that the caller may change the existing job with this name, if there is one.
 fn check_existing(call: &Call<ApplyQuery>, job: &PlannedJob) -> Result<(), Problem> {
-    let taken = || {
+    let already_exists = || {
         let name = quoted_input(&job.name);
         Problem::new(Code::JobExists, format!("the name {name} is taken by a job that you may not see"))
     };
-    job.app.map_or(Ok(()), |app| call.check(Some(app), taken))
+    job.app.map_or(Ok(()), |app| call.check(Some(app), already_exists))
 }
 
 /// Records the planned changes in the audit log, field by field. The whole definitions are stored as versions of the jobs.
 fn audit_plan(call: &Call<ApplyQuery>, plan: &ApplyPlan) {
     let (mut before, mut after) = (Map::new(), Map::new());
-    let mut noted: Vec<_> = plan.jobs().filter(|job| job.action != Action::Keep).collect();
-    noted.sort_by_key(|job| job.action == Action::Create);
-    let omitted_count = noted.len().saturating_sub(NOTED_MAX);
-    for job in noted.into_iter().take(NOTED_MAX) {
+    let mut changed_jobs: Vec<_> = plan.jobs().filter(|job| job.action != Action::Keep).collect();
+    changed_jobs.sort_by_key(|job| job.action == Action::Create);
+    let omitted_count = changed_jobs.len().saturating_sub(NOTED_MAX);
+    for job in changed_jobs.into_iter().take(NOTED_MAX) {
         let values_before: BTreeMap<&str, _> =
             job.changes.iter().map(|one| (one.pointer.as_str(), &one.from)).collect();
         let values_after: BTreeMap<&str, _> = job.changes.iter().map(|one| (one.pointer.as_str(), &one.to)).collect();
@@ -346,9 +346,9 @@ impl Applying {
     /// Saves the next few jobs, if the caller still has the permission; `None` at the end.
     async fn next(&mut self) -> Result<Option<Vec<SavedJob>>, Problem> {
         let (namespace, apps) = (self.namespace, &self.apps);
-        let may = |rights: &Rights| apps.iter().all(|app| rights.allow(Edit, namespace, *app));
+        let may_save = |rights: &Rights| apps.iter().all(|app| rights.allow(Edit, namespace, *app));
         if self.count < self.total
-            && let Some(loss) = self.caller.access_loss_unless(&self.web, may).await
+            && let Some(loss) = self.caller.access_loss_unless(&self.web, may_save).await
         {
             let progress = format!("after {} of {} jobs: these are saved, the others are not", self.count, self.total);
             return Err(loss.problem(&progress));
@@ -377,8 +377,8 @@ fn saved_job_lines(applying: Applying) -> impl Stream<Item = Result<Bytes, Infal
             Ok(None) => return Some((Ok(json_line(&serde_json::json!({ "summary": summary }))), None)),
             Err(problem) => {
                 let (code, message) = (problem.code().as_str(), problem.detail());
-                let ended = serde_json::json!({ "ended": { "code": code, "message": message } });
-                return Some((Ok(json_line(&ended)), None));
+                let last_line = serde_json::json!({ "ended": { "code": code, "message": message } });
+                return Some((Ok(json_line(&last_line)), None));
             }
         };
         let mut bytes = Vec::new();

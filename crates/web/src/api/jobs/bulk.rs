@@ -103,20 +103,23 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkJobs>) -> Resul
         }
         _ => return Err(refuse_value("/q", "give either names or q")),
     };
-    let matched = selection.names.len();
-    if body.expected_count.is_some_and(|expected| matched > expected) {
-        let message = format!("{matched} jobs match now, more than expected; count them again");
+    let matched_count = selection.names.len();
+    if body.expected_count.is_some_and(|expected| matched_count > expected) {
+        let message = format!("{matched_count} jobs match now, more than expected; count them again");
         return Err(refuse_value("/expected_count", message));
     }
-    let done = match body.dry_run {
+    let outcome = match body.dry_run {
         true => {
             call.note.mark_dry_run();
             JobsDone { changed: selection.names, ..JobsDone::default() }
         }
         false => apply_to_jobs(&call, &bulk, &selection.names).await,
     };
-    let JobsDone { changed: jobs, unchanged, runs, mut problems } = done;
+    let JobsDone { changed: jobs, unchanged, runs, mut problems } = outcome;
     problems.extend(selection.missing);
     let (has_more, after) = (selection.has_more, selection.after);
-    json_response(StatusCode::OK, &BulkJobsJson { matched, has_more, after, jobs, unchanged, runs, problems })
+    json_response(
+        StatusCode::OK,
+        &BulkJobsJson { matched: matched_count, has_more, after, jobs, unchanged, runs, problems },
+    )
 }

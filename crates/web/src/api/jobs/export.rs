@@ -179,11 +179,11 @@ impl Exporter {
     /// The next page, if the caller may still see the jobs.
     async fn next_page(&mut self) -> Result<Bytes, Problem> {
         let (namespace, app) = (self.namespace, self.app);
-        let may = |rights: &Rights| match app {
+        let may_export = |rights: &Rights| match app {
             Some(_) => rights.allow(View, namespace, app),
             None => !rights.permitted_apps(View, namespace).is_empty(),
         };
-        if let Some(loss) = self.caller.access_loss_unless(&self.web, may).await {
+        if let Some(loss) = self.caller.access_loss_unless(&self.web, may_export).await {
             return Err(loss.problem("so the export ends here"));
         }
         let _turn = shares::wait_for_turn(&self.web, self.caller.caller().key()).await?;
@@ -194,13 +194,13 @@ impl Exporter {
     }
 
     async fn page(&mut self) -> Result<Bytes, StoreError> {
-        let within = match self.caller.caller().rights.permitted_apps(View, self.namespace) {
+        let permitted_apps = match self.caller.caller().rights.permitted_apps(View, self.namespace) {
             PermittedApps::All => None,
             PermittedApps::Apps(apps) => Some(apps.into_iter().collect()),
         };
         let query = JobQuery {
             app: self.app,
-            within,
+            within: permitted_apps,
             after_name: self.after_name.take(),
             limit: self.page,
             ..JobQuery::default()

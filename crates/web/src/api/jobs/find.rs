@@ -30,10 +30,10 @@ pub(crate) async fn find_for_runs<Q>(call: &Call<Q>, name_text: &str) -> Result<
     let store = call.engine().store();
     let is_name = name::check(name_text).is_ok();
     if is_name && store.job(call.namespace.id, name_text).await?.is_none() {
-        let deleted = store.deleted_job(call.namespace.id, name_text).await?;
-        let deleted = deleted.ok_or_else(|| missing_job(call, name_text))?;
-        call.check(Some(deleted.app), || missing_job(call, name_text))?;
-        return Ok(JobOfRuns { id: deleted.id, deleted_at: Some(deleted.deleted_at) });
+        let deleted_job = store.deleted_job(call.namespace.id, name_text).await?;
+        let deleted_job = deleted_job.ok_or_else(|| missing_job(call, name_text))?;
+        call.check(Some(deleted_job.app), || missing_job(call, name_text))?;
+        return Ok(JobOfRuns { id: deleted_job.id, deleted_at: Some(deleted_job.deleted_at) });
     }
     Ok(JobOfRuns { id: find(call, name_text).await?.id, deleted_at: None })
 }

@@ -254,14 +254,14 @@ fn query_range(query: &FiresQuery, now: Timestamp) -> Result<(Timestamp, Timesta
         (None, Some(to)) => (to.saturating_sub(2 * DAY).max(Timestamp::EPOCH), to),
         (Some(from), Some(to)) => (from, to),
     };
-    let wrong = if to < from {
+    let detail = if to < from {
         format!("{to} is before from, which is {from}")
     } else if to.since(from) > fires::RANGE_MAX {
         format!("{to} is more than 366 days after from, which is {from}")
     } else {
         return Ok((from, to));
     };
-    Err(Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("to", "invalid_value", wrong)]))
+    Err(Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("to", "invalid_value", detail)]))
 }
 
 /// Why a job ran or did not run.
@@ -282,7 +282,7 @@ pub(super) struct WhyJson {
 async fn why(call: Call<WhyQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let visible_apps = call.visible_apps();
-    let why = match (call.query.at, call.query.run) {
+    let answer = match (call.query.at, call.query.run) {
         (Some(_), Some(_)) => return Err(invalid_run("is given together with at")),
         (Some(at), None) => call.engine().why(&record, at, visible_apps.as_deref()).await?,
         (None, Some(id)) => {
@@ -296,12 +296,12 @@ async fn why(call: Call<WhyQuery>, Named(name, ..): Named<path::Job>) -> Result<
         (None, None) => call.engine().why_now(&record, visible_apps.as_deref()).await?,
     };
     let body = WhyJson {
-        incident: incident_of_fire::incident_of_answer(&call, record.id, &why).await?,
-        at: why.at,
-        answer: Sentence { en: why.en, zh: why.zh },
-        fire: why.entry.map(EntryJson::from),
-        previous_fire_at: why.before,
-        next_fire_at: why.after,
+        incident: incident_of_fire::incident_of_answer(&call, record.id, &answer).await?,
+        at: answer.at,
+        answer: Sentence { en: answer.en, zh: answer.zh },
+        fire: answer.entry.map(EntryJson::from),
+        previous_fire_at: answer.before,
+        next_fire_at: answer.after,
     };
     json_response(StatusCode::OK, &body)
 }

@@ -42,14 +42,14 @@ async fn last_run(call: &Call, record: &JobRecord) -> Result<Option<LastRun>, Pr
     let query =
         RunQuery { job: Some(record.id), within: call.visible_apps(), limit: LAST_RUN_ROWS, ..RunQuery::default() };
     let now = call.engine().now();
-    let newest = store.list_runs(record.namespace, &query).await?.into_iter().find(|run| run.fire_at <= now);
-    let Some(newest) = newest else { return Ok(None) };
+    let newest_run = store.list_runs(record.namespace, &query).await?.into_iter().find(|run| run.fire_at <= now);
+    let Some(newest_run) = newest_run else { return Ok(None) };
     let to_last_run = |run: &Run| LastRun { id: run.id, status: run.status, fire_at: run.fire_at };
-    let Some(parent) = newest.parent.filter(|_| newest.shard_index != ROOT_SHARD) else {
-        return Ok(Some(to_last_run(&newest)));
+    let Some(parent) = newest_run.parent.filter(|_| newest_run.shard_index != ROOT_SHARD) else {
+        return Ok(Some(to_last_run(&newest_run)));
     };
     let parents = store.runs(&[parent]).await?;
     let broadcast =
-        parents.first().filter(|parent| parent.shard_index == ROOT_SHARD && parent.fire_at == newest.fire_at);
-    Ok(Some(to_last_run(broadcast.unwrap_or(&newest))))
+        parents.first().filter(|parent| parent.shard_index == ROOT_SHARD && parent.fire_at == newest_run.fire_at);
+    Ok(Some(to_last_run(broadcast.unwrap_or(&newest_run))))
 }

@@ -125,8 +125,8 @@ pub(super) async fn job_response_with_queued<Q>(
     let warnings = || jobs::warnings(call.engine(), record.namespace, &record.spec, next_fire);
     let warnings = last_run.is_none().then(|| warnings().iter().map(ToString::to_string).collect());
     let state = job_states::job_state(call.engine(), record).await?;
-    let base = JobJson::new(record, &call.namespace.name, (state, next_fire));
-    let body = JobJson { parents, children, last_run, queued, warnings, ..base };
+    let job_json = JobJson::new(record, &call.namespace.name, (state, next_fire));
+    let body = JobJson { parents, children, last_run, queued, warnings, ..job_json };
     let mut response = json_response(status, &body)?;
     response.headers_mut().insert(ETAG, version_tag(record.version));
     Ok(response)
@@ -135,7 +135,7 @@ pub(super) async fn job_response_with_queued<Q>(
 /// The jobs that follow from this one, without those that the caller may not see.
 pub(super) async fn follower_names<Q>(call: &Call<Q>, record: &JobRecord) -> Result<Vec<String>, Problem> {
     let mut children = call.engine().store().child_names(record.id).await?;
-    let hidden = call.hidden_jobs(&children).await?;
-    children.retain(|name| !hidden.contains(name));
+    let hidden_names = call.hidden_jobs(&children).await?;
+    children.retain(|name| !hidden_names.contains(name));
     Ok(children)
 }

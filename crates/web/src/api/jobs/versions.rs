@@ -143,10 +143,10 @@ pub(crate) async fn restore_version<Q>(
     version: i64,
 ) -> Result<JobRecord, Problem> {
     let record = find(call, name).await?;
-    let old = spec_of_version(call, &record, version).await?;
-    let old = old.map_err(|message| refuse_value("/version", message))?;
+    let old_spec = spec_of_version(call, &record, version).await?;
+    let old_spec = old_spec.map_err(|message| refuse_value("/version", message))?;
     save_edit(call, name, if_match, |record| {
-        let spec = JobSpec { name: record.spec.name.clone(), enabled: record.spec.enabled, ..old.clone() };
+        let spec = JobSpec { name: record.spec.name.clone(), enabled: record.spec.enabled, ..old_spec.clone() };
         Ok(Some(spec).filter(|spec| *spec != record.spec))
     })
     .await
@@ -154,8 +154,8 @@ pub(crate) async fn restore_version<Q>(
 
 /// The definition of a version that the caller may see.
 pub(crate) async fn version_spec<Q>(call: &Call<Q>, record: &JobRecord, version: i64) -> Result<JobSpec, Problem> {
-    let found = spec_of_version(call, record, version).await?;
-    found.map_err(|message| {
+    let spec = spec_of_version(call, record, version).await?;
+    spec.map_err(|message| {
         Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("from", "invalid_value", message)])
     })
 }
@@ -179,9 +179,11 @@ async fn spec_of_version<Q>(
     record: &JobRecord,
     version: i64,
 ) -> Result<Result<JobSpec, String>, Problem> {
-    let found = call.engine().store().definitions(&[(record.id, version)]).await?.pop();
-    let missing = || format!("there is no version {version}; the newest is {}", record.version);
-    let Some(spec) = found.map(|found| found.spec) else { return Ok(Err(missing())) };
+    let record_of_version = call.engine().store().definitions(&[(record.id, version)]).await?.pop();
+    let not_found_text = || format!("there is no version {version}; the newest is {}", record.version);
+    let Some(spec) = record_of_version.map(|record_of_version| record_of_version.spec) else {
+        return Ok(Err(not_found_text()));
+    };
     let is_hidden = !call.hidden_apps(BTreeSet::from([spec.app.clone()])).await?.is_empty();
-    Ok(if is_hidden { Err(missing()) } else { Ok(spec) })
+    Ok(if is_hidden { Err(not_found_text()) } else { Ok(spec) })
 }

@@ -83,17 +83,22 @@ pub(crate) async fn read<Q: Sync>(
 ) -> Result<SystemState, Problem> {
     let (engine, now) = (call.engine(), call.engine().now());
     let nodes = async { engine.store().nodes().await.map_err(Problem::from) };
-    let idle = async { Ok(engine.store().idle_jobs(call.namespace.id, now - PAUSED_FOR, JOB_COUNT).await?) };
-    let problems =
-        try_join5(failures.read(call), failures.failing(call), idle, token_ends(call, now), lateness_p99(call, now));
+    let idle_jobs = async { Ok(engine.store().idle_jobs(call.namespace.id, now - PAUSED_FOR, JOB_COUNT).await?) };
+    let problems = try_join5(
+        failures.read(call),
+        failures.failing(call),
+        idle_jobs,
+        token_ends(call, now),
+        lateness_p99(call, now),
+    );
     let health = try_join(read_health(call, now), longest_running(call, now));
-    let ((mut health, under_way), nodes, (troubled, pulses, idle, tokens, lateness)) =
+    let ((mut health, under_way), nodes, (troubled, pulses, idle_jobs, tokens, lateness)) =
         try_join3(health, nodes, problems).await?;
     health.count_nodes(&nodes, (engine.token().node, now));
     health.lateness = lateness;
     let skipped_without_executor = skipped_without_executor(troubled);
     let ids = pulses.iter().map(|pulse| pulse.job).chain(skipped_without_executor.iter().map(|trouble| trouble.job));
-    let ids = ids.chain(under_way.iter().map(|run| run.job)).chain(idle.iter().map(|(job, ..)| *job));
+    let ids = ids.chain(under_way.iter().map(|run| run.job)).chain(idle_jobs.iter().map(|(job, ..)| *job));
     let jobs = Jobs::read(call, ids).await?;
     let (failing, under_way) =
         try_join(failing_jobs(call, (pulses, troubled), (&jobs, lang)), under_way_runs(call, &under_way, (&jobs, now)))
@@ -103,7 +108,7 @@ pub(crate) async fn read<Q: Sync>(
         without_executor: jobs_without_executor(call, &skipped_without_executor, &jobs).await?,
         under_way,
         lateness,
-        paused: paused_jobs(&idle, &jobs),
+        paused: paused_jobs(&idle_jobs, &jobs),
         tokens,
         lost_nodes: nodes
             .iter()
@@ -121,28 +126,28 @@ fn is_lost(node: &Node, now: Timestamp) -> bool {
 }
 
 fn failing_loops(nodes: &[Node], now: Timestamp) -> Vec<(String, String, Timestamp)> {
-    let living = nodes.iter().filter(|node| node.is_living(now));
-    let failing = living.flat_map(|node| {
+    let living_nodes = nodes.iter().filter(|node| node.is_living(now));
+    let failing_loops = living_nodes.flat_map(|node| {
         let of_node = node.report.loops.iter();
         of_node.filter_map(|report| Some((node.name.clone(), report.name.clone(), report.failing_since?)))
     });
-    failing.collect()
+    failing_loops.collect()
 }
 
 /// Reads the numbers of executors and runs.
 async fn read_health<Q: Sync>(call: &Call<Q>, now: Timestamp) -> Result<Health, Problem> {
-    let open = |status| read_open_runs(call, status);
-    let runs = try_join3(open(RunStatus::Running), open(RunStatus::Pending), open(RunStatus::Waiting));
+    let open_runs = |status| read_open_runs(call, status);
+    let runs = try_join3(open_runs(RunStatus::Running), open_runs(RunStatus::Pending), open_runs(RunStatus::Waiting));
     let ((executors, _), (running, pending, waiting), next_fire_at) =
         try_join3(executors::page(call, None, EXECUTOR_COUNT), runs, next_fire(call, now)).await?;
-    let online = || executors.iter().filter(|one| one.status != "offline");
+    let online_executors = || executors.iter().filter(|one| one.status != "offline");
     let is_due = |mark: &&ChartRun| mark.fire_at <= now;
     let due_count = pending.marks.iter().chain(&waiting.marks).filter(is_due).count();
     Ok(Health {
         executor_count: executors.len(),
-        online_count: online().count(),
-        slot_count: online().map(|one| u64::from(one.slots)).sum(),
-        busy_count: online().filter_map(|one| one.running).map(u64::from).sum(),
+        online_count: online_executors().count(),
+        slot_count: online_executors().map(|one| u64::from(one.slots)).sum(),
+        busy_count: online_executors().filter_map(|one| one.running).map(u64::from).sum(),
         queue_count: count_text(due_count, pending.is_cut || waiting.is_cut),
         running_count: count_text(running.marks.len(), running.is_cut),
         next_fire_at,
@@ -153,9 +158,9 @@ async fn read_health<Q: Sync>(call: &Call<Q>, now: Timestamp) -> Result<Health, 
 /// The next fire of a job that the caller may see. Jobs that the caller may not see may fire earlier.
 async fn next_fire<Q>(call: &Call<Q>, now: Timestamp) -> Result<Option<Timestamp>, Problem> {
     for limit in [JOB_COUNT, COMING_JOB_COUNT_MAX] {
-        let coming = call.engine().store().coming_jobs(call.namespace.id, now + LOOK_AHEAD, limit).await?;
-        let next_fire_at = coming.iter().find(|job| call.may_view(job.app)).map(|job| job.next_fire_at);
-        if next_fire_at.is_some() || coming.len() < usize::try_from(limit).unwrap_or(usize::MAX) {
+        let coming_jobs = call.engine().store().coming_jobs(call.namespace.id, now + LOOK_AHEAD, limit).await?;
+        let next_fire_at = coming_jobs.iter().find(|job| call.may_view(job.app)).map(|job| job.next_fire_at);
+        if next_fire_at.is_some() || coming_jobs.len() < usize::try_from(limit).unwrap_or(usize::MAX) {
             return Ok(next_fire_at);
         }
     }
@@ -184,12 +189,12 @@ struct OpenRuns {
 }
 
 async fn read_open_runs<Q: Sync>(call: &Call<Q>, status: RunStatus) -> Result<OpenRuns, Problem> {
-    let mut marks = call.engine().store().open_chart_runs(call.namespace.id, status, OPEN_COUNT + 1).await?;
+    let mut chart_runs = call.engine().store().open_chart_runs(call.namespace.id, status, OPEN_COUNT + 1).await?;
     let count = usize::try_from(OPEN_COUNT).unwrap_or(usize::MAX);
-    let is_cut = marks.len() > count;
-    marks.truncate(count);
-    marks.retain(|mark| call.may_view(mark.app));
-    Ok(OpenRuns { marks, is_cut })
+    let is_cut = chart_runs.len() > count;
+    chart_runs.truncate(count);
+    chart_runs.retain(|mark| call.may_view(mark.app));
+    Ok(OpenRuns { marks: chart_runs, is_cut })
 }
 
 /// The 99th percentile of the lateness within [`LATE_WITHIN`].
@@ -217,12 +222,12 @@ async fn failing_jobs<Q>(
     let is_enabled = |pulse: &&NewestOutcomes| jobs.0.get(&pulse.job).is_some_and(|job| job.spec.enabled);
     let pulses: Vec<&NewestOutcomes> = pulses.iter().filter(is_enabled).collect();
     let is_failure = |trouble: &&UnsuccessfulRuns| trouble.status != RunStatus::Skipped;
-    let mut newest: BTreeMap<JobId, RunId> = BTreeMap::new();
+    let mut newest_run_by_job: BTreeMap<JobId, RunId> = BTreeMap::new();
     for trouble in troubled.iter().filter(is_failure) {
-        let run = newest.entry(trouble.job).or_insert(trouble.newest);
+        let run = newest_run_by_job.entry(trouble.job).or_insert(trouble.newest);
         *run = trouble.newest.max(*run);
     }
-    let ids: Vec<RunId> = pulses.iter().filter_map(|pulse| newest.get(&pulse.job)).copied().collect();
+    let ids: Vec<RunId> = pulses.iter().filter_map(|pulse| newest_run_by_job.get(&pulse.job)).copied().collect();
     let mut runs = call.engine().store().runs(&ids).await?;
     runs.retain(|run| call.may_view(run.app));
     call.conceal(&mut runs).await?;
@@ -230,7 +235,7 @@ async fn failing_jobs<Q>(
         let run = runs.iter().find(|run| run.job == job)?;
         own_message(run.message.as_deref(), run.reason, run.detail.as_deref(), lang)
     };
-    let fact = |pulse: &&NewestOutcomes| {
+    let failing_job = |pulse: &&NewestOutcomes| {
         Some(FailingJob {
             job: jobs.0.get(&pulse.job)?.spec.name.clone(),
             streak: pulse.streak,
@@ -239,7 +244,7 @@ async fn failing_jobs<Q>(
             message: message(pulse.job),
         })
     };
-    Ok(pulses.iter().filter_map(fact).collect())
+    Ok(pulses.iter().filter_map(failing_job).collect())
 }
 
 /// The jobs whose fires were skipped because there was no executor.
@@ -258,21 +263,22 @@ async fn jobs_without_executor<Q>(
         return Ok(Vec::new());
     }
     let (online, switches) = (call.engine().online_executors(), call.engine().store().switches().await?);
-    let fact = |trouble: &&UnsuccessfulRuns| {
+    let handlerless_job = |trouble: &&UnsuccessfulRuns| {
         let job = jobs.0.get(&trouble.job)?;
         let select = Select::new(&job.spec.select).unwrap_or_default();
         let takes_new = |one: &OnlineExecutor| {
             let switch = switches.of_executor(one.app, given_name(&one.name));
             !one.draining && switch.is_none_or(|set| set.switch == Switch::Active)
         };
-        let offers = |one: &&OnlineExecutor| one.app == job.app && one.has_handler(&job.spec.handler);
-        let mut offering = online.iter().filter(offers).peekable();
-        let is_offered = offering.peek().is_some();
-        let is_served = offering.any(|one| takes_new(one) && select.admits(given_name(&one.name), &one.labels));
+        let has_handler = |one: &&OnlineExecutor| one.app == job.app && one.has_handler(&job.spec.handler);
+        let mut offering_executors = online.iter().filter(has_handler).peekable();
+        let is_offered = offering_executors.peek().is_some();
+        let is_served =
+            offering_executors.any(|one| takes_new(one) && select.admits(given_name(&one.name), &one.labels));
         let (job, handler, count) = (job.spec.name.clone(), job.spec.handler.clone(), trouble.count);
         (!is_served).then_some(JobWithoutExecutor { job, handler, is_offered, count })
     };
-    Ok(skipped_without_executor.iter().filter_map(fact).collect())
+    Ok(skipped_without_executor.iter().filter_map(handlerless_job).collect())
 }
 
 /// The runs that have been running longest, one per job. They are read by the instants at which they were due: however many younger runs
@@ -289,11 +295,11 @@ async fn longest_running<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<Run>, 
     };
     let store = call.engine().store();
     let ids: Vec<RunId> = store.open_jobs(query).await?.iter().map(|open| open.run).collect();
-    let mut running = store.runs(&ids).await?;
-    running.retain(|run| call.may_view(run.app) && run.status == RunStatus::Running && run.started_at.is_some());
-    running.sort_by_key(|run| run.started_at);
-    running.truncate(RUNNING_COUNT);
-    Ok(running)
+    let mut running_runs = store.runs(&ids).await?;
+    running_runs.retain(|run| call.may_view(run.app) && run.status == RunStatus::Running && run.started_at.is_some());
+    running_runs.sort_by_key(|run| run.started_at);
+    running_runs.truncate(RUNNING_COUNT);
+    Ok(running_runs)
 }
 
 /// The running runs, with the usual durations of their jobs.
@@ -306,14 +312,14 @@ async fn under_way_runs<Q>(
     let points =
         series::read_points(call, PointKind::Job, &owners, BucketRange::new(Step::Day, now - USUAL_WITHIN, now))
             .await?;
-    let mut usual: HashMap<i64, Sketch> = HashMap::new();
-    points.iter().for_each(|point| usual.entry(point.owner).or_default().merge(&point.durations));
-    let fact = |run: &Run| {
+    let mut durations_by_job: HashMap<i64, Sketch> = HashMap::new();
+    points.iter().for_each(|point| durations_by_job.entry(point.owner).or_default().merge(&point.durations));
+    let long_run = |run: &Run| {
         let job = jobs.0.get(&run.job)?.spec.name.clone();
-        let usual = usual.get(&run.job.get()).and_then(|durations| durations.quantile(950));
-        Some(RunUnderWay { run: run.id, job, since: run.started_at?, usual })
+        let durations_by_job = durations_by_job.get(&run.job.get()).and_then(|durations| durations.quantile(950));
+        Some(RunUnderWay { run: run.id, job, since: run.started_at?, usual: durations_by_job })
     };
-    Ok(running.iter().filter_map(fact).collect())
+    Ok(running.iter().filter_map(long_run).collect())
 }
 
 fn paused_jobs(idle: &[(JobId, i64, Timestamp)], jobs: &Jobs) -> Vec<(String, Timestamp)> {
@@ -338,8 +344,8 @@ async fn token_ends<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<(String, Ti
         let tokens = call.engine().store().tokens(&query).await?;
         let is_last = tokens.len() < usize::try_from(TOKEN_COUNT).unwrap_or(usize::MAX);
         after = tokens.last().map(|token| token.id);
-        let good = tokens.into_iter().filter(|token| token.is_valid(now) && may_manage(&call.caller, token));
-        ends.extend(good.filter_map(|token| Some((token.name, token.expires_at?))));
+        let valid_tokens = tokens.into_iter().filter(|token| token.is_valid(now) && may_manage(&call.caller, token));
+        ends.extend(valid_tokens.filter_map(|token| Some((token.name, token.expires_at?))));
         if is_last {
             break;
         }

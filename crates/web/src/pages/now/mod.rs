@@ -182,8 +182,8 @@ fn finding_row(finding: &Finding, now: Timestamp, t: &'static Texts) -> FindingR
             (t.now_late_name.to_owned(), "/timeline".to_owned(), text)
         }
         Finding::Long(run) => {
-            let usual = run.usual.map(|usual| length_text(usual, t)).unwrap_or_default();
-            (run.job.clone(), format!("/runs/{}", run.run), t.now_long(since(run.since), usual))
+            let usual_text = run.usual.map(|usual| length_text(usual, t)).unwrap_or_default();
+            (run.job.clone(), format!("/runs/{}", run.run), t.now_long(since(run.since), usual_text))
         }
         Finding::TokenEnds(name, at) => {
             (name.clone(), "/settings/tokens".to_owned(), t.now_token(Moment::new(*at, now, t).relative))
