@@ -21,11 +21,12 @@ pub(crate) fn routes(mounted: &Arc<dyn Mounted>) -> Router {
     for path in mounted.paths() {
         if path == "/api" {
             for name in mounted.names() {
-                let mounted_name = Arc::clone(mounted);
-                let call = any(move |request: Request| async move {
-                    answer_call(&mounted_name, (*name).to_owned(), request).await
-                });
-                router = router.route(&format!("{path}/{name}"), call);
+                let mounted = Arc::clone(mounted);
+                let handler =
+                    any(
+                        move |request: Request| async move { answer_call(&mounted, (*name).to_owned(), request).await },
+                    );
+                router = router.route(&format!("{path}/{name}"), handler);
             }
         } else {
             let handler = any(call).with_state(Arc::clone(mounted));

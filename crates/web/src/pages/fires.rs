@@ -168,8 +168,8 @@ impl FireFormatter<'_> {
                 let subject =
                     RunStatusFacts { status: *status, reason: *reason, detail: detail.as_deref(), attempt: 1 };
                 let unplanned_note = (!planned).then(|| t.fires_unplanned.to_owned());
-                let why = sentence(subject, t.lang()).or_else(|| messages.get(run).cloned());
-                let sentences = why.into_iter().chain(unplanned_note);
+                let reason_sentence = sentence(subject, t.lang()).or_else(|| messages.get(run).cloned());
+                let sentences = reason_sentence.into_iter().chain(unplanned_note);
                 (Some(*run), sentences.collect::<Vec<_>>().join(" "))
             }
             FireVerdict::Span { run, reason, detail } => {

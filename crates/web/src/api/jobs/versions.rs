@@ -165,8 +165,8 @@ async fn definition<Q>(
     record: &JobRecord,
     (parameter, version): (&'static str, i64),
 ) -> Result<Value, Problem> {
-    let found = spec_of_version(call, record, version).await?;
-    let spec = found.map_err(|message| {
+    let spec_or_message = spec_of_version(call, record, version).await?;
+    let spec = spec_or_message.map_err(|message| {
         Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query(parameter, "invalid_value", message)])
     })?;
     Ok(serde_json::to_value(&spec).unwrap_or_default())
