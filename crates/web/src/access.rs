@@ -179,8 +179,8 @@ async fn admit_and_handle(gate: &Gate, caller: &Caller, note: &AuditNote, reques
     shares::count_answer(web, caller.key(), is_change, response)
 }
 
-fn forbidden(caller: &Caller, needs: Permission) -> Problem {
-    let role = role_for(needs);
+fn forbidden(caller: &Caller, permission: Permission) -> Problem {
+    let role = role_for(permission);
     let detail = match caller.auth_method() {
         AuthMethod::Executor => "this token does not allow it: an executor's token opens sessions only".to_owned(),
         AuthMethod::Session => format!("your roles do not allow it anywhere: it needs the role {role}"),

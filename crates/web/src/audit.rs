@@ -67,10 +67,15 @@ impl AuditNote {
     }
 
     /// Records several documents before and after the change, by name. `omitted_count` is the number of documents that are left out.
-    pub(crate) fn record_documents(&self, before: Map<String, Value>, after: Map<String, Value>, omitted_count: usize) {
+    pub(crate) fn record_documents(
+        &self,
+        values_before: Map<String, Value>,
+        values_after: Map<String, Value>,
+        omitted_count: usize,
+    ) {
         let mut fields = self.fields();
         (fields.before, fields.after) =
-            (Some(for_audit_by_name(before, 0)), Some(for_audit_by_name(after, omitted_count)));
+            (Some(for_audit_by_name(values_before, 0)), Some(for_audit_by_name(values_after, omitted_count)));
     }
 
     /// Records that the request was a dry run and changed nothing.

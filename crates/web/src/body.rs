@@ -285,16 +285,16 @@ fn value_count(bytes: &[u8]) -> usize {
     count
 }
 
-fn deserialize<T: DeserializeOwned + JsonSchema + 'static>(base: &str, document: Document) -> Result<T, Problem> {
+fn deserialize<T: DeserializeOwned + JsonSchema + 'static>(pointer: &str, document: Document) -> Result<T, Problem> {
     shape::read(document).map_err(|shape_errors| {
-        let complaints = shape_errors.errors.iter().map(|error| shape_complaint(base, error)).collect();
+        let complaints = shape_errors.errors.iter().map(|error| shape_complaint(pointer, error)).collect();
         Problem::of_some_complaints(Code::InvalidBody, complaints, shape_errors.count)
     })
 }
 
 /// The API's complaint about a value that does not have the shape of its type.
-pub(crate) fn shape_complaint(base: &str, error: &ShapeError) -> Complaint {
-    Complaint::body(format!("{base}{}", error.pointer), error.kind.as_str(), error.message.as_str())
+pub(crate) fn shape_complaint(parent_pointer: &str, error: &ShapeError) -> Complaint {
+    Complaint::body(format!("{parent_pointer}{}", error.pointer), error.kind.as_str(), error.message.as_str())
 }
 
 /// A refusal of the value at `pointer`.

@@ -381,8 +381,8 @@ pub(crate) fn forbidden() -> Problem {
 }
 
 /// The role that gives a permission.
-pub(crate) const fn role_for(needs: Permission) -> &'static str {
-    match needs {
+pub(crate) const fn role_for(permission: Permission) -> &'static str {
+    match permission {
         Permission::SignedIn | Permission::View => "viewer",
         Permission::ViewEverywhere => "viewer everywhere",
         Permission::Operate => "operator",

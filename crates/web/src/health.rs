@@ -122,14 +122,14 @@ fn check_details(state: &Readiness) -> Vec<Detail> {
 
 /// The message about a database that has lost committed transactions, for example because a backup was restored. The node stays ready: its
 /// work after the discovery is not affected.
-fn lost_history_message(found: &LostHistory) -> String {
-    let lag_text = found.by.map_or_else(
+fn lost_history_message(loss: &LostHistory) -> String {
+    let lag_text = loss.by.map_or_else(
         || "this node's lease was missing".to_owned(),
         |lag| format!("by at least {}", format_duration(lag)),
     );
     format!(
         "the database went back in time, found at {}: {lag_text}; runs after that instant are missing in the ledger, and their fires may \
          have run twice",
-        found.found_at
+        loss.found_at
     )
 }

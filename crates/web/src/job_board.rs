@@ -284,13 +284,15 @@ impl Board {
     pub(crate) fn matching(
         &self,
         filter: &Filter,
-        visible: Option<&[AppId]>,
+        visible_apps: Option<&[AppId]>,
         order: JobOrder,
         offers: &mut OfferedHandlers<'_>,
     ) -> Vec<Arc<BoardEntry>> {
         let mut matches = Vec::new();
         for entry in self.entries.values() {
-            if visible.is_none_or(|visible| visible.contains(&entry.app)) && self.admits(filter, entry, offers) {
+            if visible_apps.is_none_or(|visible_apps| visible_apps.contains(&entry.app))
+                && self.admits(filter, entry, offers)
+            {
                 matches.push(Arc::clone(entry));
             }
         }
@@ -312,9 +314,9 @@ impl Board {
     }
 
     /// The names of the jobs that a shadow report can contain, in order; `None` if the board does not hold all jobs.
-    pub(crate) fn shadow_names(&self, visible: Option<&[AppId]>) -> Option<Vec<String>> {
+    pub(crate) fn shadow_names(&self, visible_apps: Option<&[AppId]>) -> Option<Vec<String>> {
         let shadows = self.entries.values().filter(|entry| entry.has_shadows);
-        let shadows = shadows.filter(|entry| visible.is_none_or(|visible| visible.contains(&entry.app)));
+        let shadows = shadows.filter(|entry| visible_apps.is_none_or(|visible_apps| visible_apps.contains(&entry.app)));
         self.has_all_jobs().then(|| shadows.map(|entry| entry.name.clone()).collect())
     }
 
@@ -354,30 +356,32 @@ impl Board {
     }
 
     /// The ids of the jobs whose labels match the filter.
-    pub(crate) fn ids_labelled(&self, filter: &Filter, visible: Option<&[AppId]>) -> Vec<JobId> {
-        let is_visible = |entry: &&Arc<BoardEntry>| visible.is_none_or(|visible| visible.contains(&entry.app));
+    pub(crate) fn ids_labelled(&self, filter: &Filter, visible_apps: Option<&[AppId]>) -> Vec<JobId> {
+        let is_visible =
+            |entry: &&Arc<BoardEntry>| visible_apps.is_none_or(|visible_apps| visible_apps.contains(&entry.app));
         let matching_entries =
             self.entries.values().filter(is_visible).filter(|entry| labels_match(filter, &entry.labels));
         matching_entries.map(|entry| entry.id).collect()
     }
 
     /// The names of all jobs, divided into those of visible and those of hidden apps.
-    pub(crate) fn visible_jobs(&self, visible: &[AppId]) -> VisibleJobs {
+    pub(crate) fn visible_jobs(&self, visible_apps: &[AppId]) -> VisibleJobs {
         let mut jobs = VisibleJobs::default();
         for entry in self.entries.values() {
-            let names = if visible.contains(&entry.app) { &mut jobs.seen } else { &mut jobs.hidden };
+            let names = if visible_apps.contains(&entry.app) { &mut jobs.seen } else { &mut jobs.hidden };
             names.insert(entry.name.clone());
         }
         jobs
     }
 
-    /// The jobs of the visible apps whose names `passes` accepts.
+    /// The jobs of the visible apps whose names pass `accepts`.
     pub(crate) fn entries_named(
         &self,
-        passes: impl Fn(&str) -> bool,
-        visible: Option<&[AppId]>,
+        accepts: impl Fn(&str) -> bool,
+        visible_apps: Option<&[AppId]>,
     ) -> Vec<Arc<BoardEntry>> {
-        let is_visible = |entry: &&Arc<BoardEntry>| visible.is_none_or(|visible| visible.contains(&entry.app));
-        self.entries.values().filter(is_visible).filter(|entry| passes(&entry.name)).cloned().collect()
+        let is_visible =
+            |entry: &&Arc<BoardEntry>| visible_apps.is_none_or(|visible_apps| visible_apps.contains(&entry.app));
+        self.entries.values().filter(is_visible).filter(|entry| accepts(&entry.name)).cloned().collect()
     }
 }

@@ -218,11 +218,11 @@ pub(crate) fn not_reached_problem() -> Problem {
 /// repeated for long.
 pub(crate) async fn within_timeout<Q, T>(
     call: &Call<Q>,
-    began: Instant,
-    applied: impl Future<Output = Result<T, Problem>>,
+    started_at: Instant,
+    action: impl Future<Output = Result<T, Problem>>,
 ) -> Result<T, Problem> {
-    let deadline = began + call.web.config.request_timeout * 5 / 6;
-    tokio::time::timeout_at(deadline, applied).await.unwrap_or_else(|_| Err(unanswered_problem()))
+    let deadline = started_at + call.web.config.request_timeout * 5 / 6;
+    tokio::time::timeout_at(deadline, action).await.unwrap_or_else(|_| Err(unanswered_problem()))
 }
 
 /// The problem of a job or run whose action the database did not answer in time.

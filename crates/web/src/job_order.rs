@@ -49,17 +49,17 @@ impl JobRanks {
         engine: &Engine,
         (namespace, board): (NamespaceId, &Board),
         order: JobOrder,
-        found: &mut [Arc<BoardEntry>],
+        entries: &mut [Arc<BoardEntry>],
     ) -> Result<(), StoreError> {
         match order {
             JobOrder::Name | JobOrder::App | JobOrder::Trouble => {}
             JobOrder::NextFire => {
                 let ranks = self.ranks(engine, (namespace, board), order).await?;
-                found.sort_by_key(|entry| ranks.get(&entry.id).copied().unwrap_or(i64::MAX));
+                entries.sort_by_key(|entry| ranks.get(&entry.id).copied().unwrap_or(i64::MAX));
             }
             JobOrder::Longest => {
                 let ranks = self.ranks(engine, (namespace, board), order).await?;
-                found.sort_by_key(|entry| Reverse(ranks.get(&entry.id).copied().unwrap_or(-1)));
+                entries.sort_by_key(|entry| Reverse(ranks.get(&entry.id).copied().unwrap_or(-1)));
             }
         }
         Ok(())

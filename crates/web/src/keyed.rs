@@ -168,12 +168,12 @@ async fn make_call(web: &Web, call: KeyedCall<'_>, request: Request, next: Next)
 }
 
 /// Waits for the answer of a call, and renews its row meanwhile. A failed renewal is ignored: the next one follows soon.
-async fn with_renewal<T, R>(answered: impl Future<Output = T>, renew: impl Fn() -> R) -> T
+async fn with_renewal<T, R>(call: impl Future<Output = T>, renew: impl Fn() -> R) -> T
 where
     R: Future<Output = Result<(), StoreError>>,
 {
     tokio::select! {
-        answer = answered => answer,
+        answer = call => answer,
         never = renew_forever(renew) => match never {},
     }
 }
@@ -191,19 +191,19 @@ where
 }
 
 /// Stores the end of a call. Tries several times: without a stored answer, a repeated call would be made again.
-async fn store_end<E>(end: impl Fn() -> E) -> Result<(), StoreError>
+async fn store_end<E>(end_call: impl Fn() -> E) -> Result<(), StoreError>
 where
     E: Future<Output = Result<(), StoreError>>,
 {
     let mut retry_delay = END_PAUSE;
     for _ in 1..END_TRY_COUNT {
-        if end().await.is_ok() {
+        if end_call().await.is_ok() {
             return Ok(());
         }
         tokio::time::sleep(retry_delay).await;
         retry_delay *= 2;
     }
-    end().await
+    end_call().await
 }
 
 /// Hashes each part together with its length, so that the same bytes divided differently have another hash.

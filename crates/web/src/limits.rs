@@ -138,11 +138,11 @@ impl<K: Ord> Default for Tally<K> {
 }
 
 impl<K: Ord + Copy> Tally<K> {
-    /// Takes `amount` for a key, unless the key would then exceed `max`. Dropping the share releases the amount.
-    pub(crate) fn take(&self, key: K, amount: usize, max: usize) -> Option<Share<K>> {
+    /// Takes `amount` for a key, unless the key would then exceed `limit`. Dropping the share releases the amount.
+    pub(crate) fn take(&self, key: K, amount: usize, limit: usize) -> Option<Share<K>> {
         let mut shares = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let requested = shares.get(&key).copied().unwrap_or_default().saturating_add(amount);
-        if requested > max {
+        if requested > limit {
             return None;
         }
         shares.insert(key, requested);

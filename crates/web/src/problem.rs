@@ -221,8 +221,8 @@ impl Problem {
 
 impl Problem {
     /// The problem of changing or deleting a job from which others follow. It names those that the caller may see, and counts the others.
-    pub(crate) fn of_parent_job(seen: &[&str], hidden_count: usize) -> Self {
-        let mut jobs: Vec<String> = seen.iter().map(|name| (*name).to_owned()).collect();
+    pub(crate) fn of_parent_job(visible_children: &[&str], hidden_count: usize) -> Self {
+        let mut jobs: Vec<String> = visible_children.iter().map(|name| (*name).to_owned()).collect();
         jobs.extend((hidden_count > 0).then(|| format!("{hidden_count} in apps that you may not see")));
         let jobs = jobs.join(", ");
         let detail = format!(

@@ -58,10 +58,11 @@ pub(crate) struct ItemView {
 }
 
 impl PumpView {
-    /// At most `limit` items in these states, beginning after the item `after`. An empty list of states means all.
-    pub(crate) fn page(&self, after: Option<&str>, states: &[ItemState], limit: u32) -> Vec<&ItemView> {
-        let is_behind =
-            |one: &&ItemView| after.is_none_or(|after| compare_names(&one.item.name, after) == Ordering::Greater);
+    /// At most `limit` items in these states, beginning after the item `after_name`. An empty list of states means all.
+    pub(crate) fn page(&self, after_name: Option<&str>, states: &[ItemState], limit: u32) -> Vec<&ItemView> {
+        let is_behind = |one: &&ItemView| {
+            after_name.is_none_or(|after_name| compare_names(&one.item.name, after_name) == Ordering::Greater)
+        };
         let is_asked_for = |one: &&ItemView| states.is_empty() || states.contains(&one.item.state());
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         self.items.iter().filter(is_behind).filter(is_asked_for).take(limit).collect()
@@ -176,9 +177,9 @@ fn with_items(runs: Vec<Run>, items: &[ItemView]) -> Vec<GroupView> {
 }
 
 /// Compares names. Numbers are in the order of their values, and before all other names.
-fn compare_names(one: &str, other: &str) -> Ordering {
+fn compare_names(left: &str, right: &str) -> Ordering {
     let length_key = |name: &str| if name.bytes().all(|byte| byte.is_ascii_digit()) { name.len() } else { usize::MAX };
-    length_key(one).cmp(&length_key(other)).then_with(|| one.cmp(other))
+    length_key(left).cmp(&length_key(right)).then_with(|| left.cmp(right))
 }
 
 #[cfg(test)]

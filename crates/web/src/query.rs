@@ -90,17 +90,19 @@ impl Reader {
         valid_words
     }
 
-    /// `limit`, from 1 to `max`.
-    pub(crate) fn limit(&mut self, default: u32, max: u32) -> u32 {
+    /// `limit`, from 1 to `limit_max`.
+    pub(crate) fn limit(&mut self, limit_default: u32, limit_max: u32) -> u32 {
         let parse = |text: &str| match text.parse::<u32>() {
-            Ok(limit) if (1..=max).contains(&limit) => Ok(limit),
-            _ => Err(format!("{text:?} is not a number from 1 to {max}")),
+            Ok(limit) if (1..=limit_max).contains(&limit) => Ok(limit),
+            _ => Err(format!("{text:?} is not a number from 1 to {limit_max}")),
         };
         self.parsed(
-            Parameter::number("limit", 1..=max).with_default(default).about("Maximum number of items in the answer."),
+            Parameter::number("limit", 1..=limit_max)
+                .with_default(limit_default)
+                .about("Maximum number of items in the answer."),
             parse,
         )
-        .unwrap_or(default)
+        .unwrap_or(limit_default)
     }
 
     /// `true` or `false`; `false` if the parameter is not given.

@@ -184,8 +184,8 @@ pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Resu
     Ok(Report { range, total, rows, failures, is_cut, next_cursor })
 }
 
-/// A CSV file with the rows of all pages. If something had to be left out, its last line is `cut`.
-pub(crate) async fn whole_csv<Q: Sync>(call: &Call<Q>, query: ReportQuery, cut: &str) -> Result<String, Problem> {
+/// A CSV file with the rows of all pages. If something had to be left out, its last line is `cut_line`.
+pub(crate) async fn whole_csv<Q: Sync>(call: &Call<Q>, query: ReportQuery, cut_line: &str) -> Result<String, Problem> {
     let mut query = ReportQuery { limit: LIMIT_MAX, cursor: None, ..query };
     let Report { range, total, rows, is_cut, mut next_cursor, .. } = report(call, &query).await?;
     // All pages have the range of the first one, even if the query has no fixed range.
@@ -203,7 +203,7 @@ pub(crate) async fn whole_csv<Q: Sync>(call: &Call<Q>, query: ReportQuery, cut: 
         next_cursor = next_page.next_cursor;
     }
     let is_cut = is_cut || next_cursor.is_some();
-    Ok(csv_with_total(&lines, &total, is_cut.then_some(cut)))
+    Ok(csv_with_total(&lines, &total, is_cut.then_some(cut_line)))
 }
 
 /// The rows of the groups, and the total.
@@ -416,9 +416,9 @@ fn invalid_parameter(parameter: &'static str, message: String) -> Problem {
     Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query(parameter, "invalid_value", message)])
 }
 
-/// A CSV file with one page of a report: its rows, then the total. If not everything was counted, its last line is `cut`.
-pub(crate) fn csv(report: &Report, cut: &str) -> String {
-    csv_with_total(&csv_lines(&report.rows), &report.total, report.is_cut.then_some(cut))
+/// A CSV file with one page of a report: its rows, then the total. If not everything was counted, its last line is `cut_line`.
+pub(crate) fn csv(report: &Report, cut_line: &str) -> String {
+    csv_with_total(&csv_lines(&report.rows), &report.total, report.is_cut.then_some(cut_line))
 }
 
 fn csv_lines(rows: &[Row]) -> String {

@@ -127,13 +127,16 @@ pub(crate) async fn apply_to_runs<Q>(
     call: &Call<Q>,
     action: RunAction,
     runs: &[Run],
-    (by, trigger): (&str, Trigger),
+    (cancel_text, trigger): (&str, Trigger),
 ) -> RunsDone {
     let mut outcome = RunsDone::default();
     let started_at = Instant::now();
     for run in runs {
         let applied = match started_at.elapsed() < action_timeout(call) {
-            true => within_timeout(call, started_at, Box::pin(apply_to_run(call, action, run, (by, trigger)))).await,
+            true => {
+                within_timeout(call, started_at, Box::pin(apply_to_run(call, action, run, (cancel_text, trigger))))
+                    .await
+            }
             false => Err(not_reached_problem()),
         };
         match applied {
@@ -160,12 +163,12 @@ async fn apply_to_run<Q>(
     call: &Call<Q>,
     action: RunAction,
     run: &Run,
-    (by, trigger): (&str, Trigger),
+    (cancel_text, trigger): (&str, Trigger),
 ) -> Result<Option<RunId>, Problem> {
     let gone_problem = || Problem::new(Code::RunNotFound, "the run is gone");
     call.check(Some(run.app), gone_problem)?;
     match action {
-        RunAction::Cancel => match call.engine().cancel_run(run.id, by).await? {
+        RunAction::Cancel => match call.engine().cancel_run(run.id, cancel_text).await? {
             CancelOutcome::Requested(_) | CancelOutcome::AlreadyEnded(RunStatus::Cancelled) => Ok(None),
             CancelOutcome::AlreadyEnded(status) => {
                 Err(Problem::new(Code::RunFinished, format!("the run has ended: {status}")))

@@ -72,8 +72,8 @@ impl RunPosition {
         Self::at_place(search, RunPlace { value: 0, id })
     }
 
-    fn at_place(search: &RunSearch, place: RunPlace) -> Self {
-        Self { v: place.value, r: place.id.get(), n: search.now.as_millis(), b: false }
+    fn at_place(search: &RunSearch, run_place: RunPlace) -> Self {
+        Self { v: run_place.value, r: run_place.id.get(), n: search.now.as_millis(), b: false }
     }
 
     pub(crate) const fn is_backward(self) -> bool {
@@ -250,8 +250,8 @@ fn is_part(text: &str) -> bool {
     text.len() <= name::NAME_LEN_MAX && text.chars().all(is_name_char)
 }
 
-async fn jobs_containing<Q>(call: &Call<Q>, part: &str) -> Result<Vec<Arc<BoardEntry>>, Problem> {
-    Ok(read_board(call).await?.entries_named(|name| name.contains(part), call.visible_apps().as_deref()))
+async fn jobs_containing<Q>(call: &Call<Q>, name_part: &str) -> Result<Vec<Arc<BoardEntry>>, Problem> {
+    Ok(read_board(call).await?.entries_named(|name| name.contains(name_part), call.visible_apps().as_deref()))
 }
 
 async fn read_board<Q>(call: &Call<Q>) -> Result<Arc<Board>, Problem> {

@@ -21,8 +21,8 @@ pub(crate) struct ReleasedAtEnd {
 }
 
 impl ReleasedAtEnd {
-    pub(crate) fn new(held: impl Send + Sync + 'static) -> Self {
-        Self { _until_the_end: Arc::new(held) }
+    pub(crate) fn new(resource: impl Send + Sync + 'static) -> Self {
+        Self { _until_the_end: Arc::new(resource) }
     }
 }
 

@@ -161,9 +161,9 @@ async fn serve_connection(
 }
 
 impl Client {
-    fn late(&self, words: &str) -> String {
+    fn late(&self, reason: &str) -> String {
         self.peers.log_limit(Limit::HeaderTimeout, self.peer);
-        words.to_owned()
+        reason.to_owned()
     }
 
     /// The host and scheme that the browser used for the trusted proxy; `None` without such a proxy.

@@ -68,11 +68,11 @@ fn semaphore_of(
     semaphore_of_caller
 }
 
-/// Waits until there is room for a list of `len` bytes. The sum of all lists in memory has a limit.
-pub(crate) async fn apply_room(web: &Web, caller: CallerKey, len: usize) -> Result<ApplyRoom, Problem> {
+/// Waits until there is room for a list of `list_len` bytes. The sum of all lists in memory has a limit.
+pub(crate) async fn apply_room(web: &Web, caller: CallerKey, list_len: usize) -> Result<ApplyRoom, Problem> {
     let rooms = &web.permits.shares.apply_room;
     let caller_max = APPLY_LEN_MAX / 1024;
-    let size = u32::try_from(len.div_ceil(1024).clamp(1, caller_max)).unwrap_or(u32::MAX);
+    let size = u32::try_from(list_len.div_ceil(1024).clamp(1, caller_max)).unwrap_or(u32::MAX);
     let deadline = Instant::now() + TURN_TIMEOUT;
     let caller_permit = semaphore_of(&rooms.by_caller, caller, caller_max).acquire_many_owned(size);
     let Ok(Ok(caller_permit)) = timeout_at(deadline, caller_permit).await else {
@@ -107,9 +107,9 @@ pub(crate) async fn wait_for_turn(web: &Web, caller: CallerKey) -> Result<OwnedS
 }
 
 /// Takes a share for heavy work of a caller. The share must live until the work has ended.
-pub(crate) fn take_heavy_work_share(web: &Web, what: HeavyWork, caller: CallerKey) -> Result<HeavyWorkShare, Problem> {
+pub(crate) fn take_heavy_work_share(web: &Web, work: HeavyWork, caller: CallerKey) -> Result<HeavyWorkShare, Problem> {
     let limits = &web.config.limits;
-    let (words, caller_max, server_max, own_limit, all_limit) = match what {
+    let (words, caller_max, server_max, own_limit, all_limit) = match work {
         HeavyWork::Export => {
             let (caller_limit, server_limit) = (Limit::ExportsPerCaller, Limit::Exports);
             ("exports", limits.exports_per_caller, limits.exports, caller_limit, server_limit)
@@ -120,14 +120,14 @@ pub(crate) fn take_heavy_work_share(web: &Web, what: HeavyWork, caller: CallerKe
         }
     };
     let tally = &web.permits.shares.heavy_work;
-    let caller_limit = tally.take((what, Some(caller)), 1, caller_max).ok_or_else(|| {
+    let caller_limit = tally.take((work, Some(caller)), 1, caller_max).ok_or_else(|| {
         web.engine.limit_reached(own_limit, &caller);
         too_many_problem(
             &format!("a caller may have {caller_max} {words} on one server at the same time; wait for one to end"),
             5,
         )
     })?;
-    let server_limit = tally.take((what, None), 1, server_max).ok_or_else(|| {
+    let server_limit = tally.take((work, None), 1, server_max).ok_or_else(|| {
         web.engine.limit_reached(all_limit, &caller);
         Problem::overloaded(&format!("this server has {server_max} {words} in progress, its maximum; try again"), 5)
     })?;

@@ -129,7 +129,7 @@ async fn listen(call: Call<EventFilter>, headers: HeaderMap) -> Result<Response,
     stream(call, &headers, timeout)
 }
 
-fn stream(call: Call<EventFilter>, headers: &HeaderMap, length: Duration) -> Result<Response, Problem> {
+fn stream(call: Call<EventFilter>, headers: &HeaderMap, timeout: Duration) -> Result<Response, Problem> {
     let last_event = headers.get(LAST_EVENT_ID).map(|id| id.to_str().unwrap_or_default().parse::<Cursor>());
     let last_event = last_event.transpose().map_err(|message| {
         Problem::new(Code::InvalidHeader, format!("Last-Event-ID: {message}; leave it out to listen from now on"))
@@ -140,7 +140,7 @@ fn stream(call: Call<EventFilter>, headers: &HeaderMap, length: Duration) -> Res
     let now = Instant::now();
     let event_stream = Stream {
         listener: call.web.events.listen(cursor),
-        ends_at: now + length,
+        ends_at: now + timeout,
         web: call.web,
         caller: RecheckedCaller::new(call.caller),
         namespace: call.namespace,

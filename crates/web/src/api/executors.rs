@@ -231,7 +231,7 @@ impl Fleet {
 /// returns the position where the next page begins.
 pub(crate) async fn page<Q>(
     call: &Call<Q>,
-    after: Option<Position>,
+    after_position: Option<Position>,
     limit: u32,
 ) -> Result<(Vec<ExecutorJson>, Option<Position>), Problem> {
     let store = call.engine().store();
@@ -239,8 +239,10 @@ pub(crate) async fn page<Q>(
     let fleet = Fleet::read(call).await?;
     let mut executors = listed_executors(call, &fleet.switches, since).await?;
     executors.sort_by(|a, b| a.position.cmp(&b.position));
-    let mut page_rows: Vec<ListedExecutor> =
-        executors.into_iter().filter(|listed| after.as_ref().is_none_or(|after| listed.position > *after)).collect();
+    let mut page_rows: Vec<ListedExecutor> = executors
+        .into_iter()
+        .filter(|listed| after_position.as_ref().is_none_or(|after_position| listed.position > *after_position))
+        .collect();
     let last_position = cut_to_page(&mut page_rows, limit).map(|last| last.position.clone());
     let ids: Vec<ExecutorId> =
         page_rows.iter().filter(|listed| !listed.is_here).map(|listed| listed.position.2).collect();

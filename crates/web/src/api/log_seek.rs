@@ -96,9 +96,9 @@ impl Seek {
 }
 
 /// Refuses a query that has both a cursor and a seek parameter, and a query for a stream with a fixed end.
-pub(crate) fn check_start(seek: Option<Seek>, has_cursor: bool, streams: bool) -> Result<(), Problem> {
+pub(crate) fn check_start(seek: Option<Seek>, has_cursor: bool, is_streamed: bool) -> Result<(), Problem> {
     let Some(seek) = seek else { return Ok(()) };
-    let message = match (has_cursor, streams && seek.has_end()) {
+    let message = match (has_cursor, is_streamed && seek.has_end()) {
         (true, _) => "cannot be combined with tail, from_line, before or around: give one of them",
         (_, true) => "has an end: a stream begins with tail or from_line",
         _ => return Ok(()),

@@ -143,7 +143,7 @@ async fn add(call: Call, body: JsonBody<NewMaintenance>) -> Result<Response, Pro
 pub(crate) async fn add_window<Q>(
     call: &Call<Q>,
     (app, fires): (Option<String>, FiresInside),
-    (starts_at, end): (Option<Timestamp>, WindowEnd),
+    (starts_at, window_end): (Option<Timestamp>, WindowEnd),
     reason: String,
 ) -> Result<MaintenanceRecord, Problem> {
     let app = match app {
@@ -162,7 +162,7 @@ pub(crate) async fn add_window<Q>(
     };
     call.check(app.as_ref().map(|app| app.id), crate::call::forbidden)?;
     let app = app.map(|app| (app.id, app.name));
-    let request = MaintenanceRequest { app, starts_at, end, fires, reason };
+    let request = MaintenanceRequest { app, starts_at, end: window_end, fires, reason };
     let record = rules::add_maintenance(call.engine(), call.namespace.id, request, call.caller.name()).await?;
     call.note.object(record.window.id.to_string());
     call.note.changed_to(&audit_view(&record));

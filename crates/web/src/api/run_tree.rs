@@ -125,12 +125,12 @@ pub(super) async fn children<Q>(call: &Call<Q>, run: &Run) -> Result<(Vec<ChildJ
     Ok((children.collect(), has_more))
 }
 
-/// At most `max` children of these runs, and whether there are more.
-async fn children_of_runs<Q>(call: &Call<Q>, parents: &[RunId], max: usize) -> Result<(Vec<Run>, bool), Problem> {
-    let limit = u32::try_from(max + 1).unwrap_or(u32::MAX);
+/// At most `count_max` children of these runs, and whether there are more.
+async fn children_of_runs<Q>(call: &Call<Q>, parents: &[RunId], count_max: usize) -> Result<(Vec<Run>, bool), Problem> {
+    let limit = u32::try_from(count_max + 1).unwrap_or(u32::MAX);
     let mut runs = call.engine().store().runs_below(parents, limit).await?;
-    let is_cut = runs.len() > max;
-    runs.truncate(max);
+    let is_cut = runs.len() > count_max;
+    runs.truncate(count_max);
     runs.retain(|run| call.may_view(run.app));
     call.conceal(&mut runs).await?;
     Ok((runs, is_cut))

@@ -164,9 +164,9 @@ pub(crate) fn checked_key(
 }
 
 /// Answers with the open run that has the key of a trigger.
-async fn answer_open_run(call: &Call, open: Run) -> Result<Response, Problem> {
-    call.check(Some(open.app), || Problem::new(Code::RunNotFound, "the run is gone"))?;
-    json_response(StatusCode::OK, &run_json::run_json(call, open.for_reader()).await?)
+async fn answer_open_run(call: &Call, open_run: Run) -> Result<Response, Problem> {
+    call.check(Some(open_run.app), || Problem::new(Code::RunNotFound, "the run is gone"))?;
+    json_response(StatusCode::OK, &run_json::run_json(call, open_run.for_reader()).await?)
 }
 
 async fn get(call: Call, path: Named<path::Run>) -> Result<Response, Problem> {
@@ -194,10 +194,10 @@ async fn retry(
 /// Repeats the shards of a broadcast that did not succeed.
 pub(crate) async fn retry_failed_shards<Q>(
     call: &Call<Q>,
-    of: (&JobRecord, &Run),
+    job_and_run: (&JobRecord, &Run),
     request: RunRequest,
 ) -> Result<Run, Problem> {
-    jobs::request_failed_shards(call.engine(), of, request).await.map_err(|error| match error {
+    jobs::request_failed_shards(call.engine(), job_and_run, request).await.map_err(|error| match error {
         ShardsError::Store(error) => error.into(),
         refused => refuse_value("/only", refused.to_string()),
     })

@@ -142,12 +142,12 @@ pub(crate) async fn compile<Q>(call: &Call<Q>, schedule: Value, calendar: Value)
     spec.compile_with(calendar).map_err(|errors| JobError::Invalid(errors).into())
 }
 
-fn preview_json(ask: PreviewRequest<'_>) -> PreviewJson {
-    let [en, zh] = [Lang::En, Lang::Zh].map(|lang| words::timetable(ask.timetable, lang));
-    let preview_of_job = preview(ask);
+fn preview_json(request: PreviewRequest<'_>) -> PreviewJson {
+    let [en, zh] = [Lang::En, Lang::Zh].map(|lang| words::timetable(request.timetable, lang));
+    let preview_of_job = preview(request);
     PreviewJson {
         sentences: en.into_iter().zip(zh).map(|(en, zh)| Sentence { en, zh }).collect(),
-        dialects: ask.timetable.schedules.iter().map(dialect).collect(),
+        dialects: request.timetable.schedules.iter().map(dialect).collect(),
         time_zone: preview_of_job.zone.name(),
         fires: preview_of_job.fires.into_iter().map(|fire| FireJson { at: fire.at, local: fire.local }).collect(),
         warnings: preview_of_job.warnings.into_iter().map(warning_json).collect(),

@@ -347,11 +347,11 @@ async fn diff(
 pub(crate) async fn diff_versions<Q>(
     call: &Call<Q>,
     record: &ScriptRecord,
-    from: i64,
-    to: i64,
+    from_version: i64,
+    to_version: i64,
 ) -> Result<Vec<Change>, Problem> {
-    let (_, before) = version_in_query(call, record, ("from", from)).await?;
-    let (_, after) = version_in_query(call, record, ("to", to)).await?;
+    let (_, before) = version_in_query(call, record, ("from", from_version)).await?;
+    let (_, after) = version_in_query(call, record, ("to", to_version)).await?;
     Ok(diff::changes(&json!({"source": before}), &json!({"source": after})))
 }
 
@@ -385,10 +385,10 @@ async fn version_in_query<Q>(
     })
 }
 
-fn answer_saved<Q>(call: &Call<Q>, saved: &SavedScript, source: &str) -> Result<Response, Problem> {
-    call.note.changed_to(&audit_view(&saved.record));
-    let status = if saved.is_new { StatusCode::CREATED } else { StatusCode::OK };
-    script_response(call, status, &saved.record, (&saved.record.newest, source))
+fn answer_saved<Q>(call: &Call<Q>, saved_script: &SavedScript, source: &str) -> Result<Response, Problem> {
+    call.note.changed_to(&audit_view(&saved_script.record));
+    let status = if saved_script.is_new { StatusCode::CREATED } else { StatusCode::OK };
+    script_response(call, status, &saved_script.record, (&saved_script.record.newest, source))
 }
 
 fn script_response<Q>(

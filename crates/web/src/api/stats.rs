@@ -194,19 +194,19 @@ async fn get(call: Call<StatsQuery>) -> Result<Response, Problem> {
             format!("{} is not counted here; there are {step_names}", step.as_str()),
         ));
     }
-    let span = BucketRange::new(step, from, to);
-    if span.bucket_count() > BUCKET_COUNT_MAX {
+    let range = BucketRange::new(step, from, to);
+    if range.bucket_count() > BUCKET_COUNT_MAX {
         return Err(invalid_parameter(
             "to",
-            format!("the range has {} buckets; at most {BUCKET_COUNT_MAX} are possible", span.bucket_count()),
+            format!("the range has {} buckets; at most {BUCKET_COUNT_MAX} are possible", range.bucket_count()),
         ));
     }
-    let (groups, is_cut) = stats_groups(&call, kind, span).await?;
+    let (groups, is_cut) = stats_groups(&call, kind, range).await?;
     let series = match groups {
-        None => vec![series_of(None, &series::namespace_buckets(&call, span).await?)],
-        Some(groups) => series_of_groups(&call, kind, (&groups, span)).await?,
+        None => vec![series_of(None, &series::namespace_buckets(&call, range).await?)],
+        Some(groups) => series_of_groups(&call, kind, (&groups, range)).await?,
     };
-    json_response(StatusCode::OK, &StatsJson { from: span.from, to, step: step.as_str(), series, is_cut })
+    json_response(StatusCode::OK, &StatsJson { from: range.from, to, step: step.as_str(), series, is_cut })
 }
 
 /// An app or a job.
@@ -221,7 +221,7 @@ struct Group {
 async fn stats_groups(
     call: &Call<StatsQuery>,
     kind: PointKind,
-    span: BucketRange,
+    range: BucketRange,
 ) -> Result<(Option<Vec<Group>>, bool), Problem> {
     let (query, store) = (&call.query, call.engine().store());
     if kind == PointKind::Job {
@@ -244,7 +244,7 @@ async fn stats_groups(
         }
         let mut groups = Vec::new();
         for job in jobs {
-            let from = visible_from(call, &job, span.from, span.to).await?;
+            let from = visible_from(call, &job, range.from, range.to).await?;
             groups.push(Group { name: job.spec.name, id: job.id.get(), from });
         }
         return Ok((Some(groups), false));
@@ -254,13 +254,13 @@ async fn stats_groups(
     }
     if let Some(app) = &query.app {
         let id = find_app(call, app).await?.get();
-        return Ok((Some(vec![Group { name: app.clone(), id, from: span.from }]), false));
+        return Ok((Some(vec![Group { name: app.clone(), id, from: range.from }]), false));
     }
     if query.group.is_none() {
         return Ok((None, false));
     }
     let apps = store.apps(call.namespace.id).await?;
-    let group = |app: App| Group { name: app.name, id: app.id.get(), from: span.from };
+    let group = |app: App| Group { name: app.name, id: app.id.get(), from: range.from };
     let mut groups: Vec<Group> = apps.into_iter().filter(|app| call.may_view(app.id)).map(group).collect();
     let is_cut = groups.len() > GROUP_COUNT_MAX;
     groups.truncate(GROUP_COUNT_MAX);
@@ -270,17 +270,17 @@ async fn stats_groups(
 async fn series_of_groups(
     call: &Call<StatsQuery>,
     kind: PointKind,
-    (groups, span): (&[Group], BucketRange),
+    (groups, range): (&[Group], BucketRange),
 ) -> Result<Vec<SeriesJson>, Problem> {
     let is_grouped = call.query.group.is_some();
-    let (mut series_list, mut sum) = (Vec::new(), series::buckets_of(&[], span));
-    for groups in groups.chunks(series::owner_count_max(span)) {
+    let (mut series_list, mut sum) = (Vec::new(), series::buckets_of(&[], range));
+    for groups in groups.chunks(series::owner_count_max(range)) {
         let owners: Vec<i64> = groups.iter().map(|group| group.id).collect();
-        let points = series::read_points(call, kind, &owners, span).await?;
+        let points = series::read_points(call, kind, &owners, range).await?;
         for group in groups {
             let is_its = |point: &&StatPoint| point.owner == group.id && point.at >= group.from;
             let points_of_group: Vec<StatPoint> = points.iter().filter(is_its).cloned().collect();
-            let buckets = series::buckets_of(&points_of_group, span);
+            let buckets = series::buckets_of(&points_of_group, range);
             if is_grouped {
                 series_list.push(series_of(Some(group.name.clone()), &buckets));
             } else {

@@ -276,11 +276,11 @@ async fn list_upcoming_fires(call: Call<ComingQuery>) -> Result<Response, Proble
     json_response(StatusCode::OK, &forecast_json)
 }
 
-fn check_range(from: Timestamp, to: Timestamp, longest: Duration) -> Result<(), Problem> {
+fn check_range(from: Timestamp, to: Timestamp, length_max: Duration) -> Result<(), Problem> {
     let detail = if from >= to {
         format!("{to} is not after the beginning, which is {from}")
-    } else if to.since(from) > longest {
-        format!("{to} is more than {} hours after the beginning, which is {from}", longest.as_secs() / 3_600)
+    } else if to.since(from) > length_max {
+        format!("{to} is more than {} hours after the beginning, which is {from}", length_max.as_secs() / 3_600)
     } else {
         return Ok(());
     };

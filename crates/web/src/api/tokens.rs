@@ -214,22 +214,23 @@ async fn list(call: GlobalCall<ListTokens>) -> Result<Response, Problem> {
 /// The caller's own tokens, or all tokens that it may manage: more than `limit` if there are more.
 pub(crate) async fn manageable_tokens<Q>(
     call: &GlobalCall<Q>,
-    all: bool,
-    mut after: Option<TokenId>,
+    is_all: bool,
+    mut after_id: Option<TokenId>,
     limit: u32,
 ) -> Result<Vec<TokenRecord>, Problem> {
-    let owner = if all { None } else { call.caller.account };
+    let owner = if is_all { None } else { call.caller.account };
     // A caller without an account has no tokens of its own.
-    if owner.is_none() && !all {
+    if owner.is_none() && !is_all {
         return Ok(Vec::new());
     }
     let (limit, store) = (usize::try_from(limit).unwrap_or(usize::MAX), call.engine().store());
     let token_scope = if owner.is_none() { token_limit::manageable_scope(call).await? } else { None };
     let mut tokens = Vec::new();
     while tokens.len() <= limit {
-        let batch = store.tokens(&TokenQuery { owner, scope: token_scope.clone(), after, limit: BATCH }).await?;
+        let batch =
+            store.tokens(&TokenQuery { owner, scope: token_scope.clone(), after: after_id, limit: BATCH }).await?;
         let is_last = batch.len() < usize::try_from(BATCH).unwrap_or(usize::MAX);
-        after = batch.last().map(|last| last.id);
+        after_id = batch.last().map(|last| last.id);
         tokens.extend(batch.into_iter().filter(|token| may_manage(&call.caller, token)));
         if is_last {
             break;
@@ -266,34 +267,34 @@ async fn create(call: GlobalCall, body: JsonBody<NewToken>) -> Result<Response, 
 
 /// Creates a token. An API token belongs to its creator and never has more rights than the creator. A token for executors belongs to the
 /// server: it keeps working after its creator has left.
-pub(crate) async fn create_token<Q>(call: &GlobalCall<Q>, new: NewToken) -> Result<TokenJson, Problem> {
+pub(crate) async fn create_token<Q>(call: &GlobalCall<Q>, new_token: NewToken) -> Result<TokenJson, Problem> {
     let engine = call.engine();
-    call.note.object(&new.name);
-    token_name::check(&new.name)?;
-    let kind = match new.kind {
+    call.note.object(&new_token.name);
+    token_name::check(&new_token.name)?;
+    let kind = match new_token.kind {
         Kind::Api => TokenKind::Api,
         Kind::Executor => TokenKind::Executor,
         Kind::Xxl => TokenKind::Xxl,
     };
-    check_roles(kind, &new.grants)?;
-    if kind == TokenKind::Xxl && new.declares {
+    check_roles(kind, &new_token.grants)?;
+    if kind == TokenKind::Xxl && new_token.declares {
         return Err(refuse_value("/declares", "executors of XXL-JOB declare no jobs; leave it out"));
     }
-    let namespace = match &new.namespace {
+    let namespace = match &new_token.namespace {
         None => None,
         Some(name) => Some(visible_namespace(engine, &call.caller, name).await?.id),
     };
     // Checks the roles before it creates an app by its name: only a caller who may grant the role in the whole namespace may do that.
-    let grants = covered_grants(call, &new.grants).await?;
+    let grants = covered_grants(call, &new_token.grants).await?;
     let now = engine.now();
-    let expires_at = parse_expiry(kind, new.expires_in.as_deref(), now)?;
-    let descent = token_descent::descent_of_new(call, expires_at, new.expires_in.is_some()).await?;
+    let expires_at = parse_expiry(kind, new_token.expires_in.as_deref(), now)?;
+    let descent = token_descent::descent_of_new(call, expires_at, new_token.expires_in.is_some()).await?;
     let TokenDescent { minted_by, line, expires_at, is_inherited, .. } = descent;
     let secret = Token::generate_for(kind);
     let owner = call.caller.account.filter(|_| kind == TokenKind::Api);
     let namespace = namespace.or_else(|| default_namespace(&grants));
     let record = secret.record(engine.new_id(), kind, now);
-    let (name, declares) = (new.name, new.declares);
+    let (name, declares) = (new_token.name, new_token.declares);
     let line = line.unwrap_or(record.id);
     let record = TokenRecord { name, owner, namespace, minted_by, line, declares, expires_at, grants, ..record };
     token_limit::check(call, &record).await?;

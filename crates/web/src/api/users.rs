@@ -181,8 +181,12 @@ async fn list(call: GlobalCall<PageQuery>) -> Result<Response, Problem> {
 }
 
 /// A page of users in the order of their names, as the API shows them.
-pub(crate) async fn page<Q>(call: &GlobalCall<Q>, after: Option<&str>, limit: u32) -> Result<Vec<UserJson>, Problem> {
-    let accounts = call.engine().store().accounts(after, limit).await?;
+pub(crate) async fn page<Q>(
+    call: &GlobalCall<Q>,
+    after_name: Option<&str>,
+    limit: u32,
+) -> Result<Vec<UserJson>, Problem> {
+    let accounts = call.engine().store().accounts(after_name, limit).await?;
     let names = GrantNames::read(call.engine(), accounts.iter().flat_map(|account| &account.grants)).await?;
     Ok(accounts.iter().map(|account| UserJson::new(account, &names)).collect())
 }
@@ -192,20 +196,20 @@ async fn create(call: GlobalCall, body: JsonBody<NewUser>) -> Result<Response, P
     json_response(StatusCode::CREATED, &read_again(|| Box::pin(user_json(&call, &account))).await?)
 }
 
-pub(crate) async fn create_user<Q>(call: &GlobalCall<Q>, new: NewUser) -> Result<Account, Problem> {
+pub(crate) async fn create_user<Q>(call: &GlobalCall<Q>, new_user: NewUser) -> Result<Account, Problem> {
     let engine = call.engine();
-    call.note.object(&new.name);
-    name::check_account(&new.name).map_err(|message| refuse_value("/name", message))?;
-    let display_name = checked_display(new.display_name.as_deref().unwrap_or(&new.name))?;
-    let grants = read_grants_of_user(engine, &new.grants).await?;
-    let password = match &new.password {
+    call.note.object(&new_user.name);
+    name::check_account(&new_user.name).map_err(|message| refuse_value("/name", message))?;
+    let display_name = checked_display(new_user.display_name.as_deref().unwrap_or(&new_user.name))?;
+    let grants = read_grants_of_user(engine, &new_user.grants).await?;
+    let password = match &new_user.password {
         None => None,
-        Some(password) => Some(hash_password(&call.web, password, &new.name).await?),
+        Some(password) => Some(hash_password(&call.web, password, &new_user.name).await?),
     };
     let now = engine.now();
     let account = Account {
         id: AccountId::new(engine.new_id()),
-        name: new.name,
+        name: new_user.name,
         display_name,
         password_changed_at: password.is_some().then_some(now),
         password,
@@ -292,16 +296,20 @@ async fn set_password(
 }
 
 /// Sets a new password for a user other than the caller.
-pub(crate) async fn reset_password<Q>(call: &GlobalCall<Q>, name: &str, new: NewPassword) -> Result<(), Problem> {
+pub(crate) async fn reset_password<Q>(
+    call: &GlobalCall<Q>,
+    name: &str,
+    new_password: NewPassword,
+) -> Result<(), Problem> {
     let account = find(call, name).await?;
     if call.caller.account == Some(account.id) {
         let detail = "your own password is set on the page Account, by the user who knows the current one; a token cannot set it";
         return Err(Problem::new(Code::Forbidden, detail));
     }
-    let hash = hash_password(&call.web, &new.password, name).await?;
+    let hash = hash_password(&call.web, &new_password.password, name).await?;
     let now = call.engine().now();
-    let kept_access = KeptAccess { session: None, tokens: new.keep_tokens };
-    audit_password(call, &account, (now, new.keep_tokens));
+    let kept_access = KeptAccess { session: None, tokens: new_password.keep_tokens };
+    audit_password(call, &account, (now, new_password.keep_tokens));
     if call.engine().store().set_password(account.id, &hash, kept_access, now).await? {
         Ok(())
     } else {

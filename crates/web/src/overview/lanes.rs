@@ -191,8 +191,8 @@ async fn read_lane_data<Q: Sync>(
     let step =
         if request.to.since(request.from) > Duration::from_secs(60 * 24 * 3600) { Step::Day } else { Step::Hour };
     let owners: Vec<i64> = joined_jobs.iter().map(|job| job.id.get()).collect();
-    let span = BucketRange::new(step, request.from, request.to);
-    let stretches = summed_verdicts(call, (PointKind::Job, &owners), span, stretch_len).await?;
+    let range = BucketRange::new(step, request.from, request.to);
+    let stretches = summed_verdicts(call, (PointKind::Job, &owners), range, stretch_len).await?;
     for job in joined_jobs {
         // If the job moved to another app, only runs of apps that the caller sees are counted.
         let from = visible_from(call, job, request.from, request.to).await?;
@@ -209,11 +209,11 @@ async fn read_lane_data<Q: Sync>(
 
 /// The running runs that were created before an instant, the newest first. They were planned before that instant, but still overlap the
 /// time after it.
-async fn running_before<Q>(call: &Call<Q>, before: Timestamp) -> Result<Vec<Run>, Problem> {
+async fn running_before<Q>(call: &Call<Q>, instant: Timestamp) -> Result<Vec<Run>, Problem> {
     let query = RunQuery {
         within: call.visible_apps(),
         statuses: vec![RunStatus::Running],
-        after: Some(RunId::new(IdGen::first_at(before))),
+        after: Some(RunId::new(IdGen::first_at(instant))),
         limit: EARLIER_COUNT_MAX,
         ..RunQuery::default()
     };
@@ -266,8 +266,8 @@ async fn matching_jobs<Q>(call: &Call<Q>, request: &TimelineRequest, ids: &[JobI
     Ok(store.jobs_named(call.namespace.id, &matching_names).await?)
 }
 
-fn job_lane(job: &JobRecord, plan: LanePlan, drawn: LaneData, (now, length): (Timestamp, Duration)) -> Lane {
-    let LaneData { mut marks, cut, stretches } = drawn;
+fn job_lane(job: &JobRecord, plan: LanePlan, data: LaneData, (now, stretch_len): (Timestamp, Duration)) -> Lane {
+    let LaneData { mut marks, cut, stretches } = data;
     // A run that is claimed ahead of its instant is drawn as a planned fire until that instant.
     let claimed_instants: BTreeSet<Timestamp> =
         marks.iter().filter(|mark| is_ahead(mark)).map(|mark| mark.fire_at).collect();
@@ -277,7 +277,7 @@ fn job_lane(job: &JobRecord, plan: LanePlan, drawn: LaneData, (now, length): (Ti
     let run_count =
         u64::try_from(marks.len()).unwrap_or(u64::MAX) + stretch_verdicts().map(Verdicts::total).sum::<u64>();
     let trouble_count = of_marks.failure_count() + stretch_verdicts().map(Verdicts::failure_count).sum::<u64>();
-    let of_stretches = stretches.iter().flat_map(|stretch| marks_of_stretch(stretch, length));
+    let of_stretches = stretches.iter().flat_map(|stretch| marks_of_stretch(stretch, stretch_len));
     let mut fires: Vec<Timestamp> = plan.fires;
     fires.extend(claimed_instants.into_iter().filter(|at| *at > now));
     fires.sort_unstable();
@@ -322,9 +322,9 @@ fn stretch_length(request: &TimelineRequest) -> Duration {
 }
 
 /// The marks of a joined stretch: one for each kind of verdict.
-fn marks_of_stretch(stretch: &StatPoint, length: Duration) -> Vec<Mark> {
+fn marks_of_stretch(stretch: &StatPoint, stretch_len: Duration) -> Vec<Mark> {
     let (at, Verdicts { succeeded, failed, timed_out, cancelled, unknown, skipped }) = (stretch.at, stretch.verdicts);
-    let mark_of = |status, count| Mark { from: at, to: Some(at + length), status, run: None, count };
+    let mark_of = |status, count| Mark { from: at, to: Some(at + stretch_len), status, run: None, count };
     let status_counts = [
         (RunStatus::Succeeded, succeeded + cancelled),
         (RunStatus::Skipped, skipped),
@@ -361,8 +361,8 @@ async fn lanes_by_app<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Ti
     let ids: Vec<i64> = apps.iter().map(|app| app.id.get()).collect();
     // In a long range, short stretches would overlap, so runs are joined into longer ones.
     let stretch_len = if step == Step::Hour { stretch_length(request) } else { step.length() };
-    let span = BucketRange::new(step, request.from, request.to);
-    let stretches = summed_verdicts(call, (PointKind::App, &ids), span, stretch_len).await?;
+    let range = BucketRange::new(step, request.from, request.to);
+    let stretches = summed_verdicts(call, (PointKind::App, &ids), range, stretch_len).await?;
     let lane = |app: rondel_store::catalog::App| {
         let stretches_of_app = || stretches.iter().filter(|stretch| stretch.owner == app.id.get());
         let verdict_sum =

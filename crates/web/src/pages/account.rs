@@ -90,15 +90,15 @@ struct TokenRow {
 }
 
 impl TokenRow {
-    fn new(one: TokenJson, now: Timestamp, t: &'static Texts) -> Self {
+    fn new(token: TokenJson, now: Timestamp, t: &'static Texts) -> Self {
         Self {
-            id: one.id.to_string(),
-            is_over: one.revoked_at.is_some() || one.expires_at.is_some_and(|end| end <= now),
-            grants: one.grants.iter().map(|grant| grant_text(grant, t)).collect(),
-            ends_at: one.expires_at.map(|at| Moment::new(at, now, t)),
-            used_at: one.last_used_at.map(|at| Moment::new(at, now, t)),
-            name: one.name,
-            prefix: one.prefix,
+            id: token.id.to_string(),
+            is_over: token.revoked_at.is_some() || token.expires_at.is_some_and(|end| end <= now),
+            grants: token.grants.iter().map(|grant| grant_text(grant, t)).collect(),
+            ends_at: token.expires_at.map(|at| Moment::new(at, now, t)),
+            used_at: token.last_used_at.map(|at| Moment::new(at, now, t)),
+            name: token.name,
+            prefix: token.prefix,
         }
     }
 }

@@ -115,19 +115,19 @@ impl ActivityFormatter {
     }
 
     /// The changed fields. For a created or deleted object, only one document exists, and no fields are listed.
-    fn changes(&self, before: Option<Value>, after: Option<Value>) -> Vec<ChangeRow> {
-        let (Some(mut before), Some(after)) = (before, after) else { return Vec::new() };
-        if has_no_field_of(&before, &after) {
-            // In this case `before` is the object of the action, such as a job, and `after` its result, such as a run.
-            before = Value::Object(Map::new());
+    fn changes(&self, value_before: Option<Value>, value_after: Option<Value>) -> Vec<ChangeRow> {
+        let (Some(mut value_before), Some(value_after)) = (value_before, value_after) else { return Vec::new() };
+        if has_no_field_of(&value_before, &value_after) {
+            // In this case `value_before` is the object of the action, such as a job, and `value_after` its result, such as a run.
+            value_before = Value::Object(Map::new());
         }
         let find_changes = if self.may_see_secrets { diff::changes } else { changes_for_viewer };
-        find_changes(&before, &after).iter().map(change_row).collect()
+        find_changes(&value_before, &value_after).iter().map(change_row).collect()
     }
 }
 
 /// The documents of an applied list. For each job they have the changed fields, or one word such as `created`.
-fn documents_by_job(before: Option<&Value>, after: Map<String, Value>) -> (Option<Value>, Option<Value>) {
+fn documents_by_job(value_before: Option<&Value>, values_after: Map<String, Value>) -> (Option<Value>, Option<Value>) {
     let fields = |of: &Value| -> Option<Value> {
         let fields = of["fields"].as_object().filter(|fields| !fields.is_empty())?;
         let definitions =
@@ -135,8 +135,8 @@ fn documents_by_job(before: Option<&Value>, after: Map<String, Value>) -> (Optio
         Some(Value::Object(fields.iter().map(definitions).collect()))
     };
     let (mut before_fields, mut after_fields) = (Map::new(), Map::new());
-    for (job, noted) in after {
-        if let Some(fields) = before.and_then(|before| fields(&before[&job])) {
+    for (job, noted) in values_after {
+        if let Some(fields) = value_before.and_then(|value_before| fields(&value_before[&job])) {
             before_fields.insert(job.clone(), fields);
         }
         let shown_fields = fields(&noted).or_else(|| noted.get("action").cloned()).unwrap_or(noted);
@@ -145,10 +145,12 @@ fn documents_by_job(before: Option<&Value>, after: Map<String, Value>) -> (Optio
     (Some(Value::Object(before_fields)), Some(Value::Object(after_fields)))
 }
 
-/// Whether `after` has no field in common with `before`, which means that they are different kinds of documents.
-fn has_no_field_of(before: &Value, after: &Value) -> bool {
-    let (Some(before), Some(after)) = (before.as_object(), after.as_object()) else { return false };
-    !after.is_empty() && after.keys().all(|key| !before.contains_key(key))
+/// Whether `value_after` has no field in common with `value_before`, which means that they are different kinds of documents.
+fn has_no_field_of(value_before: &Value, value_after: &Value) -> bool {
+    let (Some(value_before), Some(value_after)) = (value_before.as_object(), value_after.as_object()) else {
+        return false;
+    };
+    !value_after.is_empty() && value_after.keys().all(|key| !value_before.contains_key(key))
 }
 
 /// A changed field in readable form.

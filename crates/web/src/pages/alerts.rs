@@ -178,9 +178,9 @@ impl SilenceForm {
         SilenceSpec { rule: non_empty(&self.rule), job: non_empty(&self.job), app: non_empty(&self.app) }
     }
 
-    fn request(&self, length: &str, now: Timestamp, t: &Texts) -> Result<SilenceRequest, Problem> {
+    fn request(&self, length_word: &str, now: Timestamp, t: &Texts) -> Result<SilenceRequest, Problem> {
         let hours = |count: u64| now + Duration::from_secs(count * 3600);
-        let ends_at = match length {
+        let ends_at = match length_word {
             "1h" => hours(1),
             "8h" => hours(8),
             "24h" => hours(24),

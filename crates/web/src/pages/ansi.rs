@@ -41,20 +41,20 @@ struct Writer {
 impl Writer {
     /// Reads the rest of a control sequence and returns the text after it. Applies colours and drops other sequences. `None` if it is not
     /// a complete, valid sequence.
-    fn sequence<'l>(&mut self, tail: &'l str) -> Option<&'l str> {
-        let bytes = tail.as_bytes();
+    fn sequence<'l>(&mut self, remaining: &'l str) -> Option<&'l str> {
+        let bytes = remaining.as_bytes();
         let final_index = bytes.iter().take(SEQUENCE_LEN_MAX).position(|byte| (0x40..=0x7e).contains(byte))?;
         if !bytes[..final_index].iter().all(|byte| (0x20..=0x3f).contains(byte)) {
             return None;
         }
         if bytes[final_index] == b'm' {
             let before = self.pen;
-            self.pen = self.pen.with(&tail[..final_index]);
+            self.pen = self.pen.with(&remaining[..final_index]);
             if self.pen != before {
                 self.close();
             }
         }
-        Some(&tail[final_index + 1..])
+        Some(&remaining[final_index + 1..])
     }
 
     fn push(&mut self, c: char) {
@@ -98,10 +98,10 @@ fn visible_char(c: char) -> Option<String> {
 }
 
 impl Pen {
-    fn with(self, parameters: &str) -> Self {
+    fn with(self, codes_text: &str) -> Self {
         let mut pen = self;
         let mut codes =
-            parameters.split([';', ':']).map(|code| if code.is_empty() { Some(0) } else { code.parse::<u8>().ok() });
+            codes_text.split([';', ':']).map(|code| if code.is_empty() { Some(0) } else { code.parse::<u8>().ok() });
         while let Some(code) = codes.next() {
             match code {
                 Some(0) => pen = Self::default(),

@@ -134,22 +134,22 @@ pub(super) struct Cell {
     pub(super) name: Option<String>,
 }
 
-pub(super) fn month_tables(calendar: &Calendar, wanted: i32) -> Vec<Month> {
-    let days = year(calendar, wanted);
+pub(super) fn month_tables(calendar: &Calendar, shown_year: i32) -> Vec<Month> {
+    let days = year(calendar, shown_year);
     let month = |month: u32| {
-        let mut cells: Vec<Option<Cell>> = Vec::new();
+        let mut day_cells: Vec<Option<Cell>> = Vec::new();
         for day in days.iter().filter(|day| day.month == month) {
-            if cells.is_empty() {
-                cells.extend((0..day.weekday).map(|_| None));
+            if day_cells.is_empty() {
+                day_cells.extend((0..day.weekday).map(|_| None));
             }
             let class = match day.part {
                 DayPart::Whole => "in",
                 DayPart::Some => "part",
                 DayPart::Nothing => "out",
             };
-            cells.push(Some(Cell { day: day.day, class, name: day.name.clone() }));
+            day_cells.push(Some(Cell { day: day.day, class, name: day.name.clone() }));
         }
-        Month { name: format!("{wanted}-{month:02}"), weeks: cells.chunks(7).map(<[_]>::to_vec).collect() }
+        Month { name: format!("{shown_year}-{month:02}"), weeks: day_cells.chunks(7).map(<[_]>::to_vec).collect() }
     };
     (1..=12).map(month).collect()
 }

@@ -82,16 +82,16 @@ impl ChannelForm {
     }
 
     /// The form as the user sent it.
-    pub(super) fn from_fields(kind: ChannelKind, sent: &Fields, t: &Texts) -> Self {
+    pub(super) fn from_fields(kind: ChannelKind, fields: &Fields, t: &Texts) -> Self {
         let mut form = Self::new(kind, None, t);
-        form.name = sent.get("name").to_owned();
-        form.lang = if sent.get("lang") == "zh" { "zh" } else { "en" };
-        form.is_enabled = sent.get("enabled") == "1";
-        form.version = sent.get("version").parse().ok();
+        form.name = fields.get("name").to_owned();
+        form.lang = if fields.get("lang") == "zh" { "zh" } else { "en" };
+        form.is_enabled = fields.get("enabled") == "1";
+        form.version = fields.get("version").parse().ok();
         for input in &mut form.inputs {
-            input.value = sent.get(input.name).to_owned();
+            input.value = fields.get(input.name).to_owned();
         }
-        for (name, _) in sent.with_prefix("remove.") {
+        for (name, _) in fields.with_prefix("remove.") {
             let name = name.trim_start_matches("remove.");
             // A blank requests the removal of the secret; an empty input would leave it unchanged.
             if let Some(input) = form.inputs.iter_mut().find(|input| input.name == name && input.secret.is_some()) {

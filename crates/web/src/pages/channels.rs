@@ -192,10 +192,10 @@ pub(super) async fn blank(page: Page<NewChannelQuery>) -> Result<Response, Probl
     render_page(&page, StatusCode::OK, None, form, PageState::default()).await
 }
 
-pub(super) async fn create(page: Page, sent: Fields) -> Result<Response, Problem> {
+pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Problem> {
     page.call.check(None, crate::call::forbidden)?;
-    let kind = sent.get("kind").parse().unwrap_or(ChannelKind::Email);
-    let form = ChannelForm { version: Some(0), ..ChannelForm::from_fields(kind, &sent, page.t) };
+    let kind = fields.get("kind").parse().unwrap_or(ChannelKind::Email);
+    let form = ChannelForm { version: Some(0), ..ChannelForm::from_fields(kind, &fields, page.t) };
     let name = form.name.clone();
     page.call.note.object(&name);
     if channels::find(page.engine(), page.call.namespace.id, &name).await?.is_some() {
@@ -212,9 +212,13 @@ pub(super) async fn page(page: Page<CursorQuery>, Named(name, ..): Named<path::C
     render_page(&page, StatusCode::OK, Some(&channel), form, state).await
 }
 
-pub(super) async fn save(page: Page, Named(name, ..): Named<path::Channel>, sent: Fields) -> Result<Response, Problem> {
+pub(super) async fn save(
+    page: Page,
+    Named(name, ..): Named<path::Channel>,
+    fields: Fields,
+) -> Result<Response, Problem> {
     let channel = find(&page.call, &name).await?;
-    let mut form = ChannelForm::from_fields(channel.kind, &sent, page.t);
+    let mut form = ChannelForm::from_fields(channel.kind, &fields, page.t);
     form.name.clone_from(&channel.name);
     form.mark_set(&channel, page.t);
     save_form(&page, Some(&channel), form).await

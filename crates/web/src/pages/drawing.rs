@@ -163,10 +163,15 @@ pub(crate) struct Drawing {
 }
 
 impl Drawing {
-    pub(crate) fn new(scale: Scale, by: LaneKind, lanes: &[Lane], (now, t): (Timestamp, &'static Texts)) -> Self {
+    pub(crate) fn new(
+        scale: Scale,
+        lane_kind: LaneKind,
+        lanes: &[Lane],
+        (now, t): (Timestamp, &'static Texts),
+    ) -> Self {
         let zone = zones::clock_and_zone().1;
         let is_dense = lanes.iter().map(|lane| lane.marks.len()).sum::<usize>() > DRAWN_COUNT_MAX;
-        let renderer = LaneRenderer { scale, by, now, zone, is_dense, t };
+        let renderer = LaneRenderer { scale, by: lane_kind, now, zone, is_dense, t };
         Self {
             axis: axis(scale),
             now_x: scale.has(now).then(|| scale.x(now)),
@@ -300,7 +305,7 @@ impl LaneRenderer {
         (x, self.scale.x(mark.to.unwrap_or(self.now)).max(x + MARK_WIDTH_MIN))
     }
 
-    fn bar(&self, mark: &Mark, (shape, right): (Shape, u32)) -> Bar {
+    fn bar(&self, mark: &Mark, (shape, right_edge): (Shape, u32)) -> Bar {
         let t = self.t;
         let end_at = mark.to.unwrap_or(self.now);
         let (x, _) = self.ends(mark);
@@ -311,7 +316,7 @@ impl LaneRenderer {
             None => format!("{when} · {word} · {}", t.lane_runs(mark.count)),
         };
         let (y, height) = shape.place();
-        let (width, is_stretch) = (right - x - gap, shape != Shape::Run);
+        let (width, is_stretch) = (right_edge - x - gap, shape != Shape::Run);
         Bar { class: mark.status.as_str(), x, width, y, height, run: mark.run, is_stretch, title }
     }
 
@@ -336,9 +341,9 @@ impl LaneRenderer {
 }
 
 /// The length of a time range as text for a chart.
-pub(crate) fn span_text(span: Duration, t: &Texts) -> String {
-    match span.as_secs() / 3_600 {
-        0..=47 => format!("{} {}", span.as_secs() / 3_600, t.unit_h),
+pub(crate) fn span_text(length: Duration, t: &Texts) -> String {
+    match length.as_secs() / 3_600 {
+        0..=47 => format!("{} {}", length.as_secs() / 3_600, t.unit_h),
         hours => format!("{} {}", hours / 24, t.unit_d),
     }
 }

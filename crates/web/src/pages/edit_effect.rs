@@ -51,17 +51,17 @@ impl EditEffect {
         self.vanishing == 0 && self.appearing == 0
     }
 
-    /// The fires of a job under its current definition and under the edited one. `before` is `None` for a new job.
+    /// The fires of a job under its current definition and under the edited one. `saved_record` is `None` for a new job.
     pub(super) async fn compare<Q>(
         call: &Call<Q>,
-        before: Option<&JobRecord>,
-        after: &JobSpec,
+        saved_record: Option<&JobRecord>,
+        edited_spec: &JobSpec,
         t: &Texts,
     ) -> Result<Self, Problem> {
         let now = call.engine().now();
-        let anchor = before.map_or_else(|| now.ceil_second(), |record| record.anchor);
-        let new_job = compile_job(call, after).await?;
-        let old_job = match before {
+        let anchor = saved_record.map_or_else(|| now.ceil_second(), |record| record.anchor);
+        let new_job = compile_job(call, edited_spec).await?;
+        let old_job = match saved_record {
             Some(record) => Some(compile_job(call, &record.spec).await?),
             None => None,
         };

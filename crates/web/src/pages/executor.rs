@@ -105,9 +105,14 @@ pub(super) async fn activate(
     switch_executor(&page, &name, Switch::Active, &fields).await
 }
 
-async fn switch_executor(page: &Page<AppQuery>, name: &str, to: Switch, fields: &Fields) -> Result<Response, Problem> {
-    let (executor, before) = set_switch(&page.call, (name, page.query().0.as_deref()), to).await?;
-    let text = match to {
+async fn switch_executor(
+    page: &Page<AppQuery>,
+    name: &str,
+    switch: Switch,
+    fields: &Fields,
+) -> Result<Response, Problem> {
+    let (executor, before) = set_switch(&page.call, (name, page.query().0.as_deref()), switch).await?;
+    let text = match switch {
         Switch::Active => page.t.toast_exec_active(name),
         Switch::Draining => page.t.toast_exec_draining(name),
         Switch::Stopped => page.t.toast_exec_stopped(name),
@@ -117,7 +122,7 @@ async fn switch_executor(page: &Page<AppQuery>, name: &str, to: Switch, fields: 
         Switch::Draining => "drain",
         Switch::Stopped => "stop",
     };
-    let undo = (before != to).then(|| format!("/executors/{name}/{verb}?{}", query_pair("app", &executor.app)));
+    let undo = (before != switch).then(|| format!("/executors/{name}/{verb}?{}", query_pair("app", &executor.app)));
     let return_url = own_path(fields.get("back")).unwrap_or("/executors");
     toast::toast_response(page, Toast { text, undo, link: None }, return_url)
 }

@@ -109,13 +109,13 @@ async fn node_rows<Q>(page: &Page<Q>) -> Result<Vec<NodeRow>, Problem> {
     Ok(nodes.into_iter().map(row).collect())
 }
 
-/// The apps on this page of the list. An app without executors is on the page to which its name belongs: the name comes after `previous`,
-/// the app of the last executor on the previous page (`None` on the first page), and before `last`, the app of the last executor on this
+/// The apps on this page of the list. An app without executors is on the page to which its name belongs: the name comes after `previous_app`,
+/// the app of the last executor on the previous page (`None` on the first page), and before `last_app`, the app of the last executor on this
 /// page (`None` on the last page).
 async fn app_rows(
     page: &Page<CursorQuery>,
     mut by_app: BTreeMap<String, Vec<ExecutorRow>>,
-    (previous, last): (Option<String>, Option<String>),
+    (previous_app, last_app): (Option<String>, Option<String>),
 ) -> Result<Vec<AppRow>, Problem> {
     let (engine, t) = (page.engine(), page.t);
     let fleet = Fleet::read(&page.call).await?;
@@ -127,8 +127,8 @@ async fn app_rows(
         let state = fleet.switches.of_app(app.id);
         let executors_of_app = || online_executors.iter().filter(|one| one.app == app.id);
         // An app whose name is outside of this range belongs to another page.
-        let is_here =
-            previous.as_ref().is_none_or(|name| app.name > *name) && last.as_ref().is_none_or(|name| app.name < *name);
+        let is_here = previous_app.as_ref().is_none_or(|name| app.name > *name)
+            && last_app.as_ref().is_none_or(|name| app.name < *name);
         if executors.is_empty() && !(is_here && (state != Switch::Active || executors_of_app().next().is_none())) {
             continue;
         }

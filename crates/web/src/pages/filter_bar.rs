@@ -57,7 +57,7 @@ pub(super) struct FilterBar {
 
 impl FilterBar {
     pub(super) fn new(
-        (action, suggest): (&'static str, &'static str),
+        (action, suggest_url): (&'static str, &'static str),
         (text, filter): (&str, &Result<Filter, FilterError>),
         other_parameters: Vec<(&'static str, String)>,
         t: &'static Texts,
@@ -71,7 +71,7 @@ impl FilterBar {
         let chips = terms.iter().enumerate().map(|(index, term)| Chip { term: term.clone(), href: url_without(index) });
         Self {
             action,
-            suggest,
+            suggest: suggest_url,
             text: filter.as_ref().map_or_else(|_| text.to_owned(), ToString::to_string),
             label: t.filter_label,
             hint: if action == "/jobs" { t.filter_hint_jobs } else { t.filter_hint },
@@ -198,9 +198,9 @@ fn known_count_max() -> u32 {
 
 async fn find_jobs(
     page: &Page<SuggestQuery>,
-    part: Option<String>,
+    name_part: Option<String>,
 ) -> Result<Vec<rondel_store::catalog::JobRecord>, Problem> {
     let limit = known_count_max();
-    let query = JobQuery { within: page.call.visible_apps(), name_contains: part, limit, ..JobQuery::default() };
+    let query = JobQuery { within: page.call.visible_apps(), name_contains: name_part, limit, ..JobQuery::default() };
     Ok(page.engine().store().jobs(page.call.namespace.id, &query).await?)
 }

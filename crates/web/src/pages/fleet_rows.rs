@@ -109,13 +109,13 @@ pub(super) struct HeldRun {
     pub(super) attempt: i32,
 }
 
-pub(super) fn node_row(node: Node, this: Option<Vec<LoopReport>>, now: Timestamp, t: &Texts) -> NodeRow {
+pub(super) fn node_row(node: Node, own_loops: Option<Vec<LoopReport>>, now: Timestamp, t: &Texts) -> NodeRow {
     let status = node.status(now);
-    let is_this = this.is_some();
+    let is_this = own_loops.is_some();
     // The loops of the answering server come from memory: the server's row is out of date if its beat fails, for example because the
     // database is unreachable.
     let loops: Vec<LoopRow> =
-        this.unwrap_or(node.report.loops).into_iter().map(|report| loop_row(report, now, t)).collect();
+        own_loops.unwrap_or(node.report.loops).into_iter().map(|report| loop_row(report, now, t)).collect();
     let is_dead = status == "dead";
     // No lateness is shown for a dead server, whose last report is old.
     let lateness = node.report.lateness_p99_ms.filter(|_| !is_dead);
@@ -163,48 +163,53 @@ fn loop_row(report: LoopReport, now: Timestamp, t: &Texts) -> LoopRow {
     }
 }
 
-pub(super) fn executor_row(one: ExecutorJson, handler_count: Option<usize>, now: Timestamp, t: &Texts) -> ExecutorRow {
+pub(super) fn executor_row(
+    executor: ExecutorJson,
+    handler_count: Option<usize>,
+    now: Timestamp,
+    t: &Texts,
+) -> ExecutorRow {
     let shown_count = handler_count.unwrap_or(HANDLER_COUNT);
-    let (countdown, is_emptying) = open_runs_text(&one, now, t);
-    let (status, word) = match (one.status, one.state) {
+    let (countdown, is_emptying) = open_runs_text(&executor, now, t);
+    let (status, word) = match (executor.status, executor.state) {
         ("online" | "draining", "draining") | ("draining", "active") => ("draining", t.executor_draining),
         ("online" | "draining", "stopped") => ("cancelled", t.switch_stopped),
         ("online", _) => ("online", t.executor_online),
         _ => ("offline", t.executor_offline),
     };
     ExecutorRow {
-        state: one.state,
-        run_count: one.run_count,
+        state: executor.state,
+        run_count: executor.run_count,
         countdown,
         is_emptying,
         status,
         word,
-        name: one.name,
-        app: one.app,
-        running: one.running,
-        slots: one.slots,
-        weight: one.weight,
-        labels: one.labels.into_iter().map(|(key, value)| format!("{key}={value}")).collect(),
-        hidden_count: one.handlers.len().saturating_sub(shown_count),
-        handlers: one.handlers.into_iter().take(shown_count).collect(),
-        sdk_version: one.sdk_version,
-        last_seen: Moment::new(one.last_seen_at, now, t),
-        connected: one.connected_at.map(|at| Moment::new(at, now, t)),
+        name: executor.name,
+        app: executor.app,
+        running: executor.running,
+        slots: executor.slots,
+        weight: executor.weight,
+        labels: executor.labels.into_iter().map(|(key, value)| format!("{key}={value}")).collect(),
+        hidden_count: executor.handlers.len().saturating_sub(shown_count),
+        handlers: executor.handlers.into_iter().take(shown_count).collect(),
+        sdk_version: executor.sdk_version,
+        last_seen: Moment::new(executor.last_seen_at, now, t),
+        connected: executor.connected_at.map(|at| Moment::new(at, now, t)),
     }
 }
 
 /// The runs that a switched-off executor still has, as text, and whether their number can still change.
-fn open_runs_text(one: &ExecutorJson, now: Timestamp, t: &Texts) -> (Option<String>, bool) {
-    let is_settled = one.state_since.is_some_and(|since| since + SETTLED_AFTER <= now);
-    let text = match (one.state, one.run_count) {
-        ("draining", 0) if is_settled || one.status == "offline" => t.exec_empty.to_owned(),
+fn open_runs_text(executor: &ExecutorJson, now: Timestamp, t: &Texts) -> (Option<String>, bool) {
+    let is_settled = executor.state_since.is_some_and(|since| since + SETTLED_AFTER <= now);
+    let text = match (executor.state, executor.run_count) {
+        ("draining", 0) if is_settled || executor.status == "offline" => t.exec_empty.to_owned(),
         ("draining", 0) => t.exec_settling.to_owned(),
         ("draining", count) => t.exec_left(count),
         ("stopped", 0) => t.exec_stopped_empty.to_owned(),
         ("stopped", count) => t.exec_stopped_left(count),
         _ => return (None, false),
     };
-    (Some(text), one.status != "offline" && (one.run_count > 0 || !is_settled))
+    (Some(text), executor.status != "offline" && (executor.run_count > 0 || !is_settled))
 }
 
 /// The runs of an app that the executor with this name has, the oldest first.

@@ -305,10 +305,10 @@ fn return_path(fields: &Fields, name: &str) -> String {
     own_path(fields.get("back")).map_or_else(|| format!("/jobs/{name}"), str::to_owned)
 }
 
-async fn switch_job(page: &Page, name: &str, enabled: bool) -> Result<(), Problem> {
+async fn switch_job(page: &Page, name: &str, is_enabled: bool) -> Result<(), Problem> {
     for _ in 0..TRY_COUNT {
         let record = find(&page.call, name).await?;
-        match jobs::set_enabled(page.engine(), &record, enabled, page.call.caller.name()).await {
+        match jobs::set_enabled(page.engine(), &record, is_enabled, page.call.caller.name()).await {
             Ok(changed) => {
                 page.call.note.changed_to(&changed.spec);
                 return Ok(());

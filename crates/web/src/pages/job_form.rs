@@ -234,10 +234,10 @@ impl JobForm {
         self
     }
 
-    /// The definition, checked as far as possible without the server's data. Values that have no field keep their value in `base`.
-    pub(super) fn spec(&self, base: Value, t: &Texts) -> Result<JobSpec, Errors> {
+    /// The definition, checked as far as possible without the server's data. Values that have no field keep their value in `base_document`.
+    pub(super) fn spec(&self, base_document: Value, t: &Texts) -> Result<JobSpec, Errors> {
         let mut errors = Errors::default();
-        let document = self.document(base, &mut errors, t);
+        let document = self.document(base_document, &mut errors, t);
         let spec = from_value(document).map_err(|problem| self.add_problem(&mut errors, &problem, t)).ok();
         let complaints = spec.as_ref().and_then(|spec| spec.compile().err()).unwrap_or_default();
         for complaint in &complaints {

@@ -33,8 +33,8 @@ impl JobLinks {
     }
 }
 
-const fn relation_text(on: AfterWhat, t: &Texts) -> &'static str {
-    match on {
+const fn relation_text(outcome: AfterWhat, t: &Texts) -> &'static str {
+    match outcome {
         AfterWhat::Success => t.on_success,
         AfterWhat::Failure => t.on_failure,
         AfterWhat::Either => t.on_either,

@@ -120,11 +120,11 @@ pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Probl
 async fn render_page(
     page: &Page,
     status: StatusCode,
-    (form, sent): (JobForm, Option<&Fields>),
+    (form, sent_fields): (JobForm, Option<&Fields>),
     errors: Errors,
 ) -> Result<Response, Problem> {
     let suggestions = FieldSuggestions::read(page).await?;
-    let param_fields = job_params::fields_with_input(page, &form, sent).await?;
+    let param_fields = job_params::fields_with_input(page, &form, sent_fields).await?;
     let shell = page.shell(Nav::Jobs);
     let template = NewJobPage {
         shell,

@@ -206,13 +206,15 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
     html(status, &template)
 }
 
-/// The page of jobs after the job `after`, in the order of the list, and where the previous page begins. If `after` no longer exists, the
+/// The page of jobs after the job `after_name`, in the order of the list, and where the previous page begins. If `after_name` no longer exists, the
 /// page begins with the next job by name.
-fn page_slice(entries: &[Arc<BoardEntry>], after: Option<&str>) -> Slice {
+fn page_slice(entries: &[Arc<BoardEntry>], after_name: Option<&str>) -> Slice {
     let limit = usize::try_from(LIMIT).unwrap_or(usize::MAX);
-    let start = after.map_or(0, |after| {
-        let index = entries.iter().position(|entry| entry.name == after).map(|index| index + 1);
-        index.unwrap_or_else(|| entries.iter().position(|entry| entry.name.as_str() > after).unwrap_or(entries.len()))
+    let start = after_name.map_or(0, |after_name| {
+        let index = entries.iter().position(|entry| entry.name == after_name).map(|index| index + 1);
+        index.unwrap_or_else(|| {
+            entries.iter().position(|entry| entry.name.as_str() > after_name).unwrap_or(entries.len())
+        })
     });
     let end = (start + limit).min(entries.len());
     let previous = start.checked_sub(limit + 1).and_then(|index| entries.get(index)).cloned();
@@ -222,14 +224,14 @@ fn page_slice(entries: &[Arc<BoardEntry>], after: Option<&str>) -> Slice {
 /// Presets for all jobs and for each problem. Each shows how many jobs it finds together with the rest of the filter.
 fn state_presets(
     page: &Page<ListJobs>,
-    (board, filter, seen): (&Board, &Result<Filter, FilterError>, Option<&[rondel_core::AppId]>),
+    (board, filter, visible_apps): (&Board, &Result<Filter, FilterError>, Option<&[rondel_core::AppId]>),
     offers: &mut OfferedHandlers<'_>,
 ) -> Vec<Preset> {
     let t = page.t;
     let chosen_states = filter.as_ref().map(|filter| filter.states.clone()).unwrap_or_default();
     let mut other_conditions = filter.clone().unwrap_or_default();
     other_conditions.states = Default::default();
-    let matching = board.matching(&other_conditions, seen, JobOrder::Name, offers);
+    let matching = board.matching(&other_conditions, visible_apps, JobOrder::Name, offers);
     let parameters = page.query().other_parameters();
     let mut presets = vec![Preset {
         name: format!("{} {}", t.jobs_all, matching.len()),
@@ -237,11 +239,11 @@ fn state_presets(
         is_current: chosen_states.admits_all(),
     }];
     for (state, count) in board.count(&matching, offers).into_iter().filter(|(_, count)| *count > 0) {
-        let mut filter_with_state = other_conditions.clone();
-        filter_with_state.states.any = vec![state];
+        let mut with_state = other_conditions.clone();
+        with_state.states.any = vec![state];
         presets.push(Preset {
             name: format!("{} {count}", state_name(state, t)),
-            href: list_url("/jobs", &filter_with_state.to_string(), &parameters),
+            href: list_url("/jobs", &with_state.to_string(), &parameters),
             is_current: chosen_states.any == [state],
         });
     }
@@ -266,7 +268,7 @@ const fn state_name(state: JobState, t: &Texts) -> &'static str {
 /// The rows of a page. Definitions and runs are read from the store.
 async fn job_rows(
     page: &Page<ListJobs>,
-    (board, found): (&Board, &[Arc<BoardEntry>]),
+    (board, all_entries): (&Board, &[Arc<BoardEntry>]),
     entries: Vec<Arc<BoardEntry>>,
     offers: &mut OfferedHandlers<'_>,
 ) -> Result<Vec<JobRow>, Problem> {
@@ -300,7 +302,7 @@ async fn job_rows(
         row.marks = state_marks.map(|mark| (mark.as_str(), state_name(*mark, t))).collect();
         if page.query().order == JobOrder::App && row.app != app {
             app.clone_from(&row.app);
-            let of_app = || found.iter().filter(|entry| entry.app_name == app);
+            let of_app = || all_entries.iter().filter(|entry| entry.app_name == app);
             let mut filter = Filter::parse(&page.query().text, Scope::Jobs).unwrap_or_default();
             filter.apps.any = vec![rondel_core::filter::Pattern(app.clone())];
             row.group = Some(Group {
@@ -317,7 +319,7 @@ async fn job_rows(
 /// A row of the list, with the newest runs of the job.
 fn job_row(
     (record, state): (&JobRecord, FoldedState),
-    missing: MissingRoles,
+    missing_roles: MissingRoles,
     mut marks: Vec<ChartRun>,
     (now, t): (Timestamp, &'static Texts),
 ) -> JobRow {
@@ -332,7 +334,7 @@ fn job_row(
     let code: Vec<&str> = schedules.iter().filter_map(|schedule| schedule.code.as_deref()).collect();
     JobRow {
         group: None,
-        missing,
+        missing: missing_roles,
         name: record.spec.name.clone(),
         app: record.spec.app.clone(),
         handler: record.spec.handler.clone(),

@@ -31,14 +31,14 @@ impl WindowForm {
         }
     }
 
-    fn span(&self, length: &str, now: Timestamp, t: &Texts) -> Result<(Option<Timestamp>, WindowEnd), Problem> {
+    fn span(&self, length_word: &str, now: Timestamp, t: &Texts) -> Result<(Option<Timestamp>, WindowEnd), Problem> {
         let instant = |field: &str, text: &str| {
             zones::typed_instant(zones::clock_and_zone().1, text, now)
                 .ok_or_else(|| refuse_value(field, t.alerts_bad_until.to_owned()))
         };
         let starts_at = (!self.starts.is_empty()).then(|| instant("/starts_at", &self.starts)).transpose()?;
         let hours = |count: u64| WindowEnd::After(Duration::from_secs(count * 3600));
-        let window_end = match length {
+        let window_end = match length_word {
             "1h" => hours(1),
             "4h" => hours(4),
             "8h" => hours(8),

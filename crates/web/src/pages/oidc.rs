@@ -89,10 +89,10 @@ async fn resolve_account(
     web: &Web,
     oidc: &Oidc,
     browser: (Option<&str>, Option<IpAddr>),
-    answer: &Callback,
+    callback: &Callback,
 ) -> Result<(Identity, AccountUpdate, String), OidcError> {
     let (store, now) = (web.engine.store(), web.engine.now());
-    let (identity, next) = oidc.finish(store, browser, answer, now).await?;
+    let (identity, next) = oidc.finish(store, browser, callback, now).await?;
     let arrival = oidc.account(store, &identity, web.engine.new_id(), now).await?;
     Ok((identity, arrival, next))
 }
@@ -180,14 +180,14 @@ async fn audit_sign_in(web: &Web, browser: &Browser, oidc: &Oidc, name: &str) ->
 fn audit_entry(
     web: &Web,
     browser: &Browser,
-    (actor, means): (&str, AuthMethod),
+    (actor, auth_method): (&str, AuthMethod),
     (action, verdict): (&str, Verdict),
 ) -> AuditEntry {
     AuditEntry {
         id: AuditId::new(web.engine.new_id()),
         at: web.engine.now(),
         actor: actor.chars().take(NAME_LEN_MAX).collect(),
-        auth_method: means,
+        auth_method,
         token: None,
         address: browser.address().map(|address| address.to_string()),
         request_id: browser.request_id.clone(),

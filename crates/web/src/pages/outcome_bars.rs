@@ -52,14 +52,14 @@ pub(crate) struct OutcomeChart {
 }
 
 impl OutcomeChart {
-    pub(crate) fn new(buckets: &[Bucket], span: BucketRange, (now, t): (Timestamp, &'static Texts)) -> Self {
+    pub(crate) fn new(buckets: &[Bucket], range: BucketRange, (now, t): (Timestamp, &'static Texts)) -> Self {
         let count_max = buckets.iter().map(|bucket| count_above_axis(bucket.verdicts)).max().unwrap_or(0).max(1);
         // Failures are few, so the part below the axis has its own scale, which is at most four times as large as the one above.
         let failures_max = buckets.iter().map(|bucket| bucket.verdicts.failure_count()).max().unwrap_or(0).max(1);
         let failures_max = failures_max.max(count_max / 8).max(1);
-        let scale = Scale { from: span.from, to: span.to };
+        let scale = Scale { from: range.from, to: range.to };
         let bar = |bucket: &Bucket| {
-            let bucket_end = bucket.at + span.step.length();
+            let bucket_end = bucket.at + range.step.length();
             let (x, right) = (scale.x(bucket.at), scale.x(bucket_end));
             OutcomeBar {
                 x,
@@ -84,14 +84,14 @@ const fn count_above_axis(verdicts: Verdicts) -> u64 {
 }
 
 /// The parts of a bar, first those above the axis from the axis up, then those below it from the axis down.
-fn bar_parts(verdicts: Verdicts, (largest, worst): (u64, u64)) -> Vec<Part> {
+fn bar_parts(verdicts: Verdicts, (count_max, failures_max): (u64, u64)) -> Vec<Part> {
     let height = |count: u64, whole: u64, of: u64| if count == 0 { 0 } else { (count * of / whole).max(HEIGHT_MIN) };
     let mut parts = Vec::new();
     let mut y = UP;
     for (class, count) in
         [("succeeded", verdicts.succeeded), ("cancelled", verdicts.cancelled), ("skipped", verdicts.skipped)]
     {
-        let height = height(count, largest, UP).min(y);
+        let height = height(count, count_max, UP).min(y);
         y -= height;
         parts.push(Part { class, y, height });
     }
@@ -99,7 +99,7 @@ fn bar_parts(verdicts: Verdicts, (largest, worst): (u64, u64)) -> Vec<Part> {
     for (class, count) in
         [("failed", verdicts.failed), ("timed_out", verdicts.timed_out), ("unknown", verdicts.unknown)]
     {
-        let height = height(count, worst, DOWN).min(UP + 2 + DOWN - y);
+        let height = height(count, failures_max, DOWN).min(UP + 2 + DOWN - y);
         parts.push(Part { class, y, height });
         y += height;
     }

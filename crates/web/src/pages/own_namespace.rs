@@ -170,9 +170,9 @@ impl OwnNamespace {
         })
     }
 
-    /// Adds the namespace to the path of a URL of this server. If the query names a namespace, that one is used instead. `and` is the
+    /// Adds the namespace to the path of a URL of this server. If the query names a namespace, that one is used instead. `separator` is the
     /// separator of the query.
-    fn address(&self, address: &str, and: &str) -> String {
+    fn address(&self, address: &str, separator: &str) -> String {
         if address.starts_with("//") || address.starts_with(PREFIX) || has_no_namespace(address) {
             return address.to_owned();
         }
@@ -181,12 +181,12 @@ impl OwnNamespace {
             .filter(|at| !address[..*at].ends_with('&'))
             .map_or((address, ""), |at| address.split_at(at));
         let (path, query) = address.split_once('?').unwrap_or((address, ""));
-        let query_namespace = query.split(and).find_map(|pair| pair.strip_prefix("namespace="));
+        let query_namespace = query.split(separator).find_map(|pair| pair.strip_prefix("namespace="));
         let namespace =
             query_namespace.filter(|query_namespace| name::check(query_namespace).is_ok()).unwrap_or(&self.0);
         let other_pairs: Vec<&str> =
-            query.split(and).filter(|pair| !pair.is_empty() && !pair.starts_with("namespace=")).collect();
-        let query = if other_pairs.is_empty() { String::new() } else { format!("?{}", other_pairs.join(and)) };
+            query.split(separator).filter(|pair| !pair.is_empty() && !pair.starts_with("namespace=")).collect();
+        let query = if other_pairs.is_empty() { String::new() } else { format!("?{}", other_pairs.join(separator)) };
         format!("/n/{namespace}{path}{query}{fragment}")
     }
 }

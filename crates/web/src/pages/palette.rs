@@ -44,8 +44,8 @@ struct Hit {
 }
 
 impl Hit {
-    fn link(words: &str, about: &'static str, address: &str) -> Self {
-        Self { words: words.to_owned(), about, address: address.to_owned(), is_act: false, missing: None }
+    fn link(label: &str, kind: &'static str, address: &str) -> Self {
+        Self { words: label.to_owned(), about: kind, address: address.to_owned(), is_act: false, missing: None }
     }
 }
 

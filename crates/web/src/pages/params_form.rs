@@ -184,10 +184,10 @@ fn with_line_feeds(text: &str) -> String {
     text.replace("\r\n", "\n")
 }
 
-/// The parameters in the fields of the form, merged into `before`, which may have parameters without a field. An empty field removes its
+/// The parameters in the fields of the form, merged into `saved_params`, which may have parameters without a field. An empty field removes its
 /// parameter. `None` if no field was sent.
-pub(super) fn from_fields(form: &Fields, before: &Value) -> Result<Option<Value>, Problem> {
-    let mut params = before.as_object().cloned().unwrap_or_else(Map::new);
+pub(super) fn from_fields(form: &Fields, saved_params: &Value) -> Result<Option<Value>, Problem> {
+    let mut params = saved_params.as_object().cloned().unwrap_or_else(Map::new);
     let mut has_any = false;
     for (id, text) in form.with_prefix("param.") {
         let (as_json, as_either) = (id.strip_prefix(JSON), id.strip_prefix(TEXT_OR_JSON));
@@ -204,7 +204,7 @@ pub(super) fn from_fields(form: &Fields, before: &Value) -> Result<Option<Value>
         has_any = true;
         let is_empty = value == "";
         // If the value was empty before and is still empty, it is unchanged: null remains null.
-        let was_empty = params.get(name).is_some_and(|before| before.is_null() || *before == "");
+        let was_empty = params.get(name).is_some_and(|saved| saved.is_null() || *saved == "");
         match is_empty {
             true if was_empty => {}
             true => drop(params.remove(name)),
@@ -212,7 +212,7 @@ pub(super) fn from_fields(form: &Fields, before: &Value) -> Result<Option<Value>
         }
     }
     // There are no parameters, neither before nor now.
-    let is_nothing = params.is_empty() && before.is_null();
+    let is_nothing = params.is_empty() && saved_params.is_null();
     Ok(has_any.then_some(if is_nothing { Value::Null } else { Value::Object(params) }))
 }
 

@@ -87,6 +87,6 @@ impl ProblemPageContext {
 }
 
 /// The place of a complaint, and its message.
-fn place_and_message(one: &Complaint, lang: Lang) -> (Option<&str>, Cow<'_, str>) {
-    (one.parameter.as_deref().or(one.pointer.as_deref()), localized(lang, &one.message))
+fn place_and_message(complaint: &Complaint, lang: Lang) -> (Option<&str>, Cow<'_, str>) {
+    (complaint.parameter.as_deref().or(complaint.pointer.as_deref()), localized(lang, &complaint.message))
 }

@@ -109,7 +109,7 @@ impl ReportChoices {
     }
 
     /// The URL of `path` with these choices and further parameters.
-    fn url(&self, path: &str, more: &[(&str, &str)]) -> String {
+    fn url(&self, path: &str, further_pairs: &[(&str, &str)]) -> String {
         let choices = [
             ("by", &self.by),
             ("days", &self.days),
@@ -122,7 +122,7 @@ impl ReportChoices {
         let choices =
             choices.into_iter().filter(|(_, value)| !value.is_empty()).map(|(key, value)| (key, value.as_str()));
         let pairs: Vec<String> =
-            choices.chain(more.iter().copied()).map(|(key, value)| query_pair(key, value)).collect();
+            choices.chain(further_pairs.iter().copied()).map(|(key, value)| query_pair(key, value)).collect();
         if pairs.is_empty() { path.to_owned() } else { format!("{path}?{}", pairs.join("&")) }
     }
 }
@@ -231,22 +231,22 @@ pub(super) async fn export(page: Page<ReportChoices>) -> Result<Response, Proble
 }
 
 /// Saves or deletes the schedule of the weekly report, or sends the report now.
-pub(super) async fn schedule(page: Page, sent: Fields) -> Result<Response, Problem> {
+pub(super) async fn schedule(page: Page, fields: Fields) -> Result<Response, Problem> {
     page.call.check(None, crate::call::forbidden)?;
     let (store, namespace) = (page.engine().store(), page.call.namespace.id);
     let before = store.report_schedule(namespace).await?;
     if let Some(before) = &before {
         page.call.note.before(&before.spec);
     }
-    if sent.get("do") == "delete" {
+    if fields.get("do") == "delete" {
         store.delete_report_schedule(namespace).await?;
         return Ok(to("/reports#weekly"));
     }
-    if sent.get("do") == "send" {
+    if fields.get("do") == "send" {
         let channel = crate::api::reports::send_weekly_report(&page.call).await?;
         return Ok(to(&format!("/alerts/channels/{channel}")));
     }
-    let text = |name: &str| sent.get(name).to_owned();
+    let text = |name: &str| fields.get(name).to_owned();
     let form =
         ScheduleForm { weekday: text("weekday"), time: text("time"), zone: text("zone"), channel: text("channel") };
     let weekday = Weekday::ALL.iter().copied().find(|day| day.as_str() == form.weekday);
@@ -381,14 +381,14 @@ fn range_text(from: Timestamp, to: Timestamp) -> String {
     if first == last { first } else { format!("{first} – {last}") }
 }
 
-fn shown_row(row: &Row, (by, period): (GroupBy, Period), t: &Texts) -> ShownRow {
+fn shown_row(row: &Row, (group_by, period): (GroupBy, Period), t: &Texts) -> ShownRow {
     let quantile =
         |sketch: &Sketch, per_mille| sketch.quantile(per_mille).map_or("–".to_owned(), |one| length_text(one, t));
     let period_start = row
         .at
         .to_utc()
         .map(|start| start.format(if period == Period::Month { "%Y-%m" } else { "%Y-%m-%d" }).to_string());
-    let href = match by {
+    let href = match group_by {
         GroupBy::Job => Some(format!("/jobs/{}", row.name)),
         GroupBy::App => Some(format!("/jobs?{}", query_pair("q", &format!("app:{}", row.name)))),
         GroupBy::Namespace | GroupBy::Label => None,

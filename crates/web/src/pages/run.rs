@@ -262,7 +262,7 @@ fn run_steps(run: &Run, now: Timestamp, t: &'static Texts) -> Vec<Step> {
 }
 
 /// The attempts, the newest first.
-fn attempt_rows(tried: Vec<Attempt>, run: &Run, now: Timestamp, t: &'static Texts) -> Vec<AttemptRow> {
+fn attempt_rows(attempts: Vec<Attempt>, run: &Run, now: Timestamp, t: &'static Texts) -> Vec<AttemptRow> {
     let row = |attempt: Attempt| AttemptRow {
         number: attempt.attempt,
         status: Status::new(attempt.status, t),
@@ -272,7 +272,7 @@ fn attempt_rows(tried: Vec<Attempt>, run: &Run, now: Timestamp, t: &'static Text
         started_at: attempt.started_at.map(|at| Moment::new(at, now, t)),
         length: attempt.started_at.zip(attempt.finished_at).map(|(start, end)| length_text(end.since(start), t)),
     };
-    tried.into_iter().rev().map(row).collect()
+    attempts.into_iter().rev().map(row).collect()
 }
 
 /// Why the next attempt followed this one. For the last attempt, the reason for its current state.

@@ -144,8 +144,9 @@ async fn next_runs(page: &Page<ExportQuery>, export: &mut Export) -> Result<Opti
     Ok(None)
 }
 
-fn file_response(text: String, kind: &'static str, name: &str) -> Response {
-    let headers = [(CONTENT_TYPE, kind.to_owned()), (CONTENT_DISPOSITION, format!("attachment; filename=\"{name}\""))];
+fn file_response(text: String, content_type: &'static str, name: &str) -> Response {
+    let headers =
+        [(CONTENT_TYPE, content_type.to_owned()), (CONTENT_DISPOSITION, format!("attachment; filename=\"{name}\""))];
     (headers, text).into_response()
 }
 

@@ -34,8 +34,8 @@ pub(crate) fn split_at_runs(sentence: &str) -> Vec<Piece> {
     pieces
 }
 
-fn named_run(before: &str, digits: &str) -> Option<RunId> {
-    let is_marked = MARKS.iter().any(|mark| before.ends_with(*mark));
+fn named_run(text_before: &str, digits: &str) -> Option<RunId> {
+    let is_marked = MARKS.iter().any(|mark| text_before.ends_with(*mark));
     if is_marked && digits.len() >= ID_LEN_MIN { digits.parse().ok() } else { None }
 }
 

@@ -232,11 +232,11 @@ fn listing(run: &Run) -> Listing {
 async fn read_part<Q>(
     page: &Page<Q>,
     run: &Run,
-    place: LinesToRead,
+    lines_to_read: LinesToRead,
     line_filter: &LineFilter,
 ) -> Result<LogPart, Problem> {
     let now = page.engine().now();
-    let (Window { from, limit }, is_new) = match place {
+    let (Window { from, limit }, is_new) = match lines_to_read {
         LinesToRead::At(window) => (window, false),
         LinesToRead::New(window) => (window, true),
     };

@@ -107,18 +107,18 @@ async fn broadcasts_before<Q>(page: &Page<Q>, run: &Run) -> Result<Vec<Run>, Pro
 }
 
 impl Comparison {
-    async fn read<Q>(page: &Page<Q>, run: &Run, good: Run) -> Result<Self, Problem> {
+    async fn read<Q>(page: &Page<Q>, run: &Run, last_success: Run) -> Result<Self, Problem> {
         let (t, now) = (page.t, page.engine().now());
-        let sides = (run_params(&page.call, run).await?, run_params(&page.call, &good).await?);
+        let sides = (run_params(&page.call, run).await?, run_params(&page.call, &last_success).await?);
         let is_equal = parse_json(sides.0.as_deref()) == parse_json(sides.1.as_deref());
         let facts = [
             Difference {
                 name: t.run_version,
                 this: format!("v{}", run.job_version),
-                that: format!("v{}", good.job_version),
+                that: format!("v{}", last_success.job_version),
             },
-            Difference { name: t.col_executor, this: executor_text(run), that: executor_text(&good) },
-            Difference { name: t.run_attempts, this: run.attempt.to_string(), that: good.attempt.to_string() },
+            Difference { name: t.col_executor, this: executor_text(run), that: executor_text(&last_success) },
+            Difference { name: t.run_attempts, this: run.attempt.to_string(), that: last_success.attempt.to_string() },
         ];
         let (mut differing, same_names): (Vec<_>, Vec<_>) = facts.into_iter().partition(|fact| fact.this != fact.that);
         let mut same_names: Vec<&str> = same_names.iter().map(|fact| fact.name).collect();
@@ -128,12 +128,12 @@ impl Comparison {
         differing.push(Difference {
             name: t.col_duration,
             this: run_length_text(run, t),
-            that: run_length_text(&good, t),
+            that: run_length_text(&last_success, t),
         });
         let readable_text = |text: Option<String>| text.map_or_else(|| "–".to_owned(), |text| pretty_text(&text));
         Ok(Self {
-            id: good.id.to_string(),
-            at: Moment::new(good.fire_at, now, t),
+            id: last_success.id.to_string(),
+            at: Moment::new(last_success.fire_at, now, t),
             differing,
             same: same_names.join(t.list_comma),
             params: (!is_equal).then(|| (readable_text(sides.0), readable_text(sides.1))),

@@ -100,12 +100,12 @@ struct DrawnAttempt<'a> {
 
 impl RunTimeline {
     /// Draws a run and its shards, in chronological order.
-    pub(super) fn new(run: &Run, tried: &[Attempt], shards: &[Run], now: Timestamp, t: &'static Texts) -> Self {
+    pub(super) fn new(run: &Run, attempts: &[Attempt], shards: &[Run], now: Timestamp, t: &'static Texts) -> Self {
         let is_over = run.status.is_terminal();
         let is_unfinished = |attempt: &Attempt| attempt.attempt == run.attempt && !is_over;
-        let drawn_attempts: Vec<DrawnAttempt<'_>> = tried
+        let drawn_attempts: Vec<DrawnAttempt<'_>> = attempts
             .iter()
-            .skip(tried.len().saturating_sub(ATTEMPT_COUNT_MAX))
+            .skip(attempts.len().saturating_sub(ATTEMPT_COUNT_MAX))
             .filter_map(|attempt| {
                 let end = attempt.finished_at.filter(|_| !is_unfinished(attempt));
                 let start = attempt.started_at.or(end)?;
@@ -152,8 +152,13 @@ fn ticks(scale: Scale, t: &Texts) -> Vec<Tick> {
     (0..=TICK_COUNT).map(tick).collect()
 }
 
-fn queue_row(run: &Run, (until, queued): (Timestamp, Duration), scale: Scale, t: &'static Texts) -> TimelineRow {
-    let mut bars = vec![scale.bar((scale.from.max(run.fire_at), until), "queued", t.way_queued.to_owned())];
+fn queue_row(
+    run: &Run,
+    (wait_end, queued_length): (Timestamp, Duration),
+    scale: Scale,
+    t: &'static Texts,
+) -> TimelineRow {
+    let mut bars = vec![scale.bar((scale.from.max(run.fire_at), wait_end), "queued", t.way_queued.to_owned())];
     let mut wait_texts = Vec::new();
     let trace = run.trace.as_deref().filter(|_| run.attempt == 1);
     if let Some(trace) = trace.and_then(|trace| serde_json::from_str::<Trace>(trace).ok()) {
@@ -170,7 +175,7 @@ fn queue_row(run: &Run, (until, queued): (Timestamp, Duration), scale: Scale, t:
                 continue;
             }
             let text = format!("{name} {}", length_text(wait, t));
-            let end = (part_start + wait).min(until);
+            let end = (part_start + wait).min(wait_end);
             if part_start >= scale.from {
                 bars.push(scale.bar((part_start, end), class, text.clone()));
             }
@@ -184,14 +189,14 @@ fn queue_row(run: &Run, (until, queued): (Timestamp, Duration), scale: Scale, t:
         status: None,
         sub: wait_texts.join(" · "),
         bars,
-        length: length_text(queued, t),
+        length: length_text(queued_length, t),
     }
 }
 
-fn attempt_rows(run: &Run, drawn: &[DrawnAttempt<'_>], scale: Scale, t: &'static Texts) -> Vec<TimelineRow> {
+fn attempt_rows(run: &Run, drawn_attempts: &[DrawnAttempt<'_>], scale: Scale, t: &'static Texts) -> Vec<TimelineRow> {
     let mut rows = Vec::new();
     let mut previous_end = None::<Timestamp>;
-    for drawn_attempt in drawn {
+    for drawn_attempt in drawn_attempts {
         let (start, end) = (drawn_attempt.start, drawn_attempt.end);
         let status = Status::new(drawn_attempt.attempt.status, t);
         let mut bars = Vec::new();
@@ -219,14 +224,14 @@ fn attempt_rows(run: &Run, drawn: &[DrawnAttempt<'_>], scale: Scale, t: &'static
 }
 
 /// The row of the next attempt, which is still pending.
-fn pause_row(attempt: i32, (last, due): (Timestamp, Timestamp), scale: Scale, t: &'static Texts) -> TimelineRow {
-    let backoff_text = t.way_backoff(length_text(due.since(last), t));
+fn pause_row(attempt: i32, (last_end, due_at): (Timestamp, Timestamp), scale: Scale, t: &'static Texts) -> TimelineRow {
+    let backoff_text = t.way_backoff(length_text(due_at.since(last_end), t));
     TimelineRow {
         label: t.way_attempt(attempt),
         href: None,
         status: Some(Status::new(RunStatus::Pending, t)),
         sub: backoff_text.clone(),
-        bars: vec![scale.bar((last, due), "pause", backoff_text)],
+        bars: vec![scale.bar((last_end, due_at), "pause", backoff_text)],
         length: String::new(),
     }
 }

@@ -46,7 +46,7 @@ pub(super) struct SavedBar {
 
 impl SavedBar {
     /// The caller's filters for this list. `text` is the current filter.
-    pub(super) async fn read<Q>(page: &Page<Q>, list: FilteredList, text: &str) -> Result<Self, Problem> {
+    pub(super) async fn read<Q>(page: &Page<Q>, filtered_list: FilteredList, text: &str) -> Result<Self, Problem> {
         let t = page.t;
         let owner = filter_owner(&page.call.caller);
         let filters = match owner {
@@ -59,21 +59,21 @@ impl SavedBar {
             Some(_) => None,
         };
         let chip = |one: SavedFilter| SavedChip {
-            href: list_url(list_path(list), &one.filter, &[]),
+            href: list_url(list_path(filtered_list), &one.filter, &[]),
             is_current: one.filter == text,
             name: one.name,
             filter: one.filter,
         };
-        let chips: Vec<SavedChip> = filters.into_iter().filter(|one| one.list == list).map(chip).collect();
+        let chips: Vec<SavedChip> = filters.into_iter().filter(|one| one.list == filtered_list).map(chip).collect();
         let is_saved = chips.iter().any(|chip| chip.is_current);
         let text = if is_saved { String::new() } else { text.to_owned() };
-        let (list, back) = (list.as_str(), page.here().to_owned());
-        Ok(Self { list, chips, text, back, missing: missing_owner, name_len_max: NAME_LEN_MAX })
+        let (filtered_list, back) = (filtered_list.as_str(), page.here().to_owned());
+        Ok(Self { list: filtered_list, chips, text, back, missing: missing_owner, name_len_max: NAME_LEN_MAX })
     }
 }
 
-const fn list_path(list: FilteredList) -> &'static str {
-    match list {
+const fn list_path(filtered_list: FilteredList) -> &'static str {
+    match filtered_list {
         FilteredList::Jobs => "/jobs",
         FilteredList::Runs => "/runs",
     }
@@ -123,7 +123,12 @@ pub(super) async fn delete(page: Page, fields: Fields) -> Result<Response, Probl
     redirect_to_list(&page, page.t.filter_deleted(&name), list, &fields)
 }
 
-fn redirect_to_list(page: &Page, text: String, list: FilteredList, fields: &Fields) -> Result<Response, Problem> {
-    let return_url = own_path(fields.get("back")).unwrap_or_else(|| list_path(list));
+fn redirect_to_list(
+    page: &Page,
+    text: String,
+    filtered_list: FilteredList,
+    fields: &Fields,
+) -> Result<Response, Problem> {
+    let return_url = own_path(fields.get("back")).unwrap_or_else(|| list_path(filtered_list));
     toast::toast_response(page, Toast { text, ..Toast::default() }, return_url)
 }

@@ -100,17 +100,22 @@ pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path:
     render_page(&page, StatusCode::OK, &record, form, state).await
 }
 
-async fn compare<Q>(page: &Page<Q>, record: &ScriptRecord, from: i64, to: i64) -> Result<Comparison, Problem> {
-    let changes = diff_versions(&page.call, record, from, to).await?;
+async fn compare<Q>(
+    page: &Page<Q>,
+    record: &ScriptRecord,
+    from_version: i64,
+    to_version: i64,
+) -> Result<Comparison, Problem> {
+    let changes = diff_versions(&page.call, record, from_version, to_version).await?;
     let name = &record.name;
     Ok(Comparison {
-        from,
-        to,
+        from: from_version,
+        to: to_version,
         changes: changes.iter().map(change_row).collect(),
         restore: page.code(
             ("POST", &format!("/api/v1/scripts/{name}/restore")),
-            Some(&json!({"version": from})),
-            &format!("script restore {name} {from}"),
+            Some(&json!({"version": from_version})),
+            &format!("script restore {name} {from_version}"),
         ),
     })
 }
@@ -228,14 +233,14 @@ async fn render_page<Q>(
     html(status, &template)
 }
 
-fn version_row<Q>(page: &Page<Q>, version: ScriptVersion, (from, to): (i64, i64)) -> VersionRow {
+fn version_row<Q>(page: &Page<Q>, version: ScriptVersion, (from_version, to_version): (i64, i64)) -> VersionRow {
     VersionRow {
         version: version.version,
         author: version.author,
         at: Moment::new(version.created_at, page.engine().now(), page.t),
         note: version.note,
         is_signed: version.signature.is_some(),
-        is_from: version.version == from,
-        is_to: version.version == to,
+        is_from: version.version == from_version,
+        is_to: version.version == to_version,
     }
 }

@@ -122,9 +122,9 @@ fn to_day_row(row: ShadowRow, page: &Page<ShadowReportQuery>) -> DayRow {
     }
 }
 
-fn difference_text(one: &Difference, t: &Texts) -> String {
-    let lateness_text = || length_text(std::time::Duration::from_millis(one.late_ms.unwrap_or(0)), t);
-    match one.kind {
+fn difference_text(difference: &Difference, t: &Texts) -> String {
+    let lateness_text = || length_text(std::time::Duration::from_millis(difference.late_ms.unwrap_or(0)), t);
+    match difference.kind {
         DifferenceKind::OnlyOld => t.shadow_fire_only_old.to_owned(),
         DifferenceKind::OnlyRondel => t.shadow_fire_only_rondel.to_owned(),
         DifferenceKind::Twice => t.shadow_fire_twice.to_owned(),
@@ -132,7 +132,7 @@ fn difference_text(one: &Difference, t: &Texts) -> String {
         DifferenceKind::RondelLate => t.shadow_fire_rondel_late(lateness_text()),
         DifferenceKind::OtherExecutor => {
             let executor = |name: &Option<String>| name.clone().unwrap_or_default();
-            t.shadow_fire_other_executor(executor(&one.old_executor), executor(&one.executor))
+            t.shadow_fire_other_executor(executor(&difference.old_executor), executor(&difference.executor))
         }
     }
 }

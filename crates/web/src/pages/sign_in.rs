@@ -131,8 +131,8 @@ pub(super) async fn page(
     html(if was_sent_here { StatusCode::UNAUTHORIZED } else { StatusCode::OK }, &page)
 }
 
-fn oidc_link(web: &Web, next: &str) -> Option<String> {
-    web.config.oidc.as_ref().map(|_| format!("/sign-in/oidc?{}", query_pair("next", next)))
+fn oidc_link(web: &Web, next_path: &str) -> Option<String> {
+    web.config.oidc.as_ref().map(|_| format!("/sign-in/oidc?{}", query_pair("next", next_path)))
 }
 
 /// Signs a user in by a link, which is thereby used up, or by name and password.
@@ -178,18 +178,19 @@ async fn show_wrong_password(
     web: &Web,
     prefs: Prefs,
     browser: &Browser,
-    (name, next): (&str, &str),
+    (name, next_path): (&str, &str),
 ) -> Result<Response, Problem> {
     // Names of accounts have no colon, so a reader of the audit log cannot mistake the typed name for an account.
     let entry = audit_entry(web, browser, &format!("typed:{}", plain::cleaned(name)), AuthMethod::Anonymous);
     audit::store_entry(web, &AuditEntry { verdict: Verdict::Denied, ..entry }).await;
-    let shell = Shell::new(prefs, Nav::None, None, &format!("/sign-in?{}", query_pair("next", next)));
+    let shell = Shell::new(prefs, Nav::None, None, &format!("/sign-in?{}", query_pair("next", next_path)));
     let t = shell.t;
-    let (next, name, error) = (next.to_owned(), name.to_owned(), Some(t.sign_in_wrong.to_owned()));
-    let oidc = oidc_link(web, &next);
+    let (next_path, name, error) = (next_path.to_owned(), name.to_owned(), Some(t.sign_in_wrong.to_owned()));
+    let oidc = oidc_link(web, &next_path);
     let needs_first_account = !web.engine.store().has_admin_account().await?;
     let was_sent_here = false;
-    let page = SignInPage { shell, t, token: None, next, was_sent_here, name, error, needs_first_account, oidc };
+    let page =
+        SignInPage { shell, t, token: None, next: next_path, was_sent_here, name, error, needs_first_account, oidc };
     html(StatusCode::UNAUTHORIZED, &page)
 }
 
@@ -213,20 +214,20 @@ async fn is_locked(web: &Web, account: Option<AccountId>) -> Result<bool, Proble
 pub(super) async fn begin_session(
     web: &Web,
     browser: &Browser,
-    whose: SignInOwner,
-    next: &str,
+    owner: SignInOwner,
+    next_path: &str,
 ) -> Result<Response, Problem> {
     let (id, now) = (web.engine.new_id(), web.engine.now());
-    let set_cookie = sign_in::begin(web.engine.store(), id, whose, &browser.client, now).await?;
-    finish_sign_in(web, browser, &set_cookie, next).await
+    let set_cookie = sign_in::begin(web.engine.store(), id, owner, &browser.client, now).await?;
+    finish_sign_in(web, browser, &set_cookie, next_path).await
 }
 
 /// Sets the cookie of the browser's new session, and ends the session that the browser had before.
-async fn finish_sign_in(web: &Web, browser: &Browser, cookie: &Token, next: &str) -> Result<Response, Problem> {
+async fn finish_sign_in(web: &Web, browser: &Browser, cookie: &Token, next_path: &str) -> Result<Response, Problem> {
     if let Some(before) = &browser.cookie {
         sign_in::end(web.engine.store(), before).await?;
     }
-    let mut response = to(next);
+    let mut response = to(next_path);
     add_cookie(&mut response, cookies::set_session(cookie.reveal(), SESSION_LIFETIME, web.config.tls));
     Ok(response)
 }
@@ -334,12 +335,12 @@ async fn record_sign_in(web: &Web, browser: &Browser, actor: &str) -> Result<(),
     Ok(web.engine.store().add_audit(&audit_entry(web, browser, actor, AuthMethod::Session)).await?)
 }
 
-fn audit_entry(web: &Web, browser: &Browser, actor: &str, means: AuthMethod) -> AuditEntry {
+fn audit_entry(web: &Web, browser: &Browser, actor: &str, auth_method: AuthMethod) -> AuditEntry {
     AuditEntry {
         id: AuditId::new(web.engine.new_id()),
         at: web.engine.now(),
         actor: actor.chars().take(name::NAME_LEN_MAX).collect(),
-        auth_method: means,
+        auth_method,
         token: None,
         address: browser.address().map(|address| address.to_string()),
         request_id: browser.request_id.clone(),
@@ -358,8 +359,8 @@ pub(super) fn add_cookie(response: &mut Response, cookie: Option<HeaderValue>) {
     }
 }
 
-pub(super) fn too_many_attempts(until: Timestamp, now: Timestamp) -> Problem {
-    let seconds = until.since(now).as_secs().max(1);
+pub(super) fn too_many_attempts(blocked_until: Timestamp, now: Timestamp) -> Problem {
+    let seconds = blocked_until.since(now).as_secs().max(1);
     let problem =
         Problem::new(Code::TooManyAttempts, format!("there were too many attempts; try again in {seconds} s"));
     match HeaderValue::from_str(&seconds.to_string()) {

@@ -54,8 +54,8 @@ impl Lang {
 }
 
 /// Parses a language range and its weight, in thousandths.
-fn weighted(part: &str) -> (u16, &str) {
-    let (range, quality) = part.split_once(';').unwrap_or((part, ""));
+fn weighted(weighted_range: &str) -> (u16, &str) {
+    let (range, quality) = weighted_range.split_once(';').unwrap_or((weighted_range, ""));
     let quality = quality.trim().strip_prefix("q=");
     let thousandths = quality.map_or(1000, |quality| match quality.split_once('.') {
         Some(("0", digits)) => format!("{digits:0<3.3}").parse().unwrap_or(0),

@@ -106,9 +106,11 @@ impl TimelineQuery {
         Scale { from: to.saturating_sub(self.length()).max(Timestamp::EPOCH), to }
     }
 
-    fn url(&self, by: LaneKind, zoom: usize, to: Option<Timestamp>) -> String {
-        let mut pairs =
-            vec![query_pair("by", by.as_str()), query_pair("zoom", ZOOMS.get(zoom).map_or("24h", |(name, _)| name))];
+    fn url(&self, lane_kind: LaneKind, zoom: usize, to: Option<Timestamp>) -> String {
+        let mut pairs = vec![
+            query_pair("by", lane_kind.as_str()),
+            query_pair("zoom", ZOOMS.get(zoom).map_or("24h", |(name, _)| name)),
+        ];
         pairs.extend(to.map(|to| query_pair("to", &to.to_string())));
         pairs.extend((!self.contains.is_empty()).then(|| query_pair("q", &self.contains)));
         pairs.extend(self.app.as_deref().map(|app| query_pair("app", app)));
@@ -192,8 +194,8 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
         lane_count: query.lane_count(),
     };
     let day_end = Step::Day.floor(now) + DAY;
-    let week = BucketRange::new(Step::Hour, day_end - DAY * HEAT_DAYS, day_end);
-    let hours = series::namespace_verdicts(&page.call, week);
+    let week_range = BucketRange::new(Step::Hour, day_end - DAY * HEAT_DAYS, day_end);
+    let hours = series::namespace_verdicts(&page.call, week_range);
     let failures = RecentFailures::default();
     let (timeline, hours) = try_join(lanes::timeline(&page.call, &request, &failures), hours).await?;
     let heat = heat_rows(&hours, now, t);
@@ -236,8 +238,8 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
     html(StatusCode::OK, &template)
 }
 
-const fn lane_kind_name(by: LaneKind, t: &Texts) -> &'static str {
-    match by {
+const fn lane_kind_name(lane_kind: LaneKind, t: &Texts) -> &'static str {
+    match lane_kind {
         LaneKind::Job => t.timeline_jobs,
         LaneKind::App => t.timeline_apps,
         LaneKind::Executor => t.timeline_executors,
@@ -245,8 +247,8 @@ const fn lane_kind_name(by: LaneKind, t: &Texts) -> &'static str {
 }
 
 /// The shade of an hour, from 0 to 5. It is darker the more runs the hour has in comparison to a usual hour.
-const fn heat_class(count: u64, usual: u64) -> usize {
-    match count.saturating_mul(100) / usual {
+const fn heat_class(count: u64, median: u64) -> usize {
+    match count.saturating_mul(100) / median {
         _ if count == 0 => 0,
         0..=34 => 1,
         35..=74 => 2,
@@ -266,8 +268,8 @@ fn median_failure_count(buckets: &[Bucket]) -> u64 {
 
 /// Whether an hour has at least one and a half times the usual number of failures. If runs fail in every hour, this marks only the
 /// extraordinary hours.
-const fn is_unusual(trouble: u64, usual: u64) -> bool {
-    trouble > 0 && trouble.saturating_mul(2) >= usual.saturating_mul(3)
+const fn is_unusual(failure_count: u64, median: u64) -> bool {
+    failure_count > 0 && failure_count.saturating_mul(2) >= median.saturating_mul(3)
 }
 
 /// The table of hours: days in UTC with their hours, the newest day first.

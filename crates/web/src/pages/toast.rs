@@ -27,7 +27,7 @@ struct ToastPart {
     toast: Toast,
 }
 
-/// Answers a form. The script gets the message; a browser without the script is redirected to `back`.
-pub(super) fn toast_response<Q>(page: &Page<Q>, toast: Toast, back: &str) -> Result<Response, Problem> {
-    if page.is_part() { html(StatusCode::OK, &ToastPart { t: page.t, toast }) } else { Ok(to(back)) }
+/// Answers a form. The script gets the message; a browser without the script is redirected to `return_url`.
+pub(super) fn toast_response<Q>(page: &Page<Q>, toast: Toast, return_url: &str) -> Result<Response, Problem> {
+    if page.is_part() { html(StatusCode::OK, &ToastPart { t: page.t, toast }) } else { Ok(to(return_url)) }
 }

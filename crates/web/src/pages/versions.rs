@@ -121,13 +121,18 @@ pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path:
     html(StatusCode::OK, &template)
 }
 
-async fn compare(page: &Page<VersionsQuery>, record: &JobRecord, from: i64, to: i64) -> Result<Comparison, Problem> {
-    let changes = diff_versions(&page.call, record, from, to).await?;
+async fn compare(
+    page: &Page<VersionsQuery>,
+    record: &JobRecord,
+    from_version: i64,
+    to_version: i64,
+) -> Result<Comparison, Problem> {
+    let changes = diff_versions(&page.call, record, from_version, to_version).await?;
     let name = &record.spec.name;
-    let edit_effect = match from == record.version {
+    let edit_effect = match from_version == record.version {
         true => None,
         false => {
-            let mut spec = version_spec(&page.call, record, from).await?;
+            let mut spec = version_spec(&page.call, record, from_version).await?;
             spec.enabled = record.spec.enabled;
             // The older version may use a calendar that no longer exists. Its fires cannot be computed, but the rest of the comparison is
             // shown.
@@ -135,14 +140,14 @@ async fn compare(page: &Page<VersionsQuery>, record: &JobRecord, from: i64, to: 
         }
     };
     Ok(Comparison {
-        from,
-        to,
+        from: from_version,
+        to: to_version,
         changes: changes.iter().map(change_row).collect(),
         edit_effect,
         restore: page.code(
             ("POST", &format!("/api/v1/jobs/{name}/restore")),
-            Some(&json!({"version": from})),
-            &format!("job restore {name} {from}"),
+            Some(&json!({"version": from_version})),
+            &format!("job restore {name} {from_version}"),
         ),
     })
 }

@@ -68,11 +68,11 @@ impl Size {
     }
 
     /// The size of a node after one more child is added.
-    fn with(self, below: Self) -> Self {
+    fn with(self, child: Self) -> Self {
         Self {
-            node_count: self.node_count + below.node_count,
-            text_len: self.text_len + below.text_len,
-            depth: self.depth.max(below.depth + 1),
+            node_count: self.node_count + child.node_count,
+            text_len: self.text_len + child.text_len,
+            depth: self.depth.max(child.depth + 1),
         }
     }
 }

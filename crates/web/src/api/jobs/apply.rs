@@ -254,13 +254,17 @@ async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -
 }
 
 /// Answers with the plan of a list. Each planned job is serialized immediately and then dropped.
-async fn plan_list(call: &Call<ApplyQuery>, body: &Documents, wanted: ApplyRequest) -> Result<Response, Problem> {
+async fn plan_list(
+    call: &Call<ApplyQuery>,
+    body: &Documents,
+    apply_request: ApplyRequest,
+) -> Result<Response, Problem> {
     let (mut items, mut hidden) = (Items::default(), None);
     let add_item = |job: PlannedJob| {
         hidden = hidden.take().or_else(|| check_existing(call, &job).err());
         items.add(&Item::planned(job));
     };
-    if let Err(error) = jobs::dry_run(call.engine(), wanted, add_item).await {
+    if let Err(error) = jobs::dry_run(call.engine(), apply_request, add_item).await {
         return Err(plan_problem(call, body, error).await?);
     }
     if let Some(problem) = hidden {

@@ -156,8 +156,8 @@ impl Format {
 
 /// Streams the pages. An export that fails sends the reason and then breaks the connection, so that the client cannot mistake it for
 /// complete.
-fn stream(exporter: Exporter, first: Bytes) -> impl Stream<Item = Result<Bytes, io::Error>> {
-    unfold((exporter, Some(Ok(first))), async |(mut exporter, ready)| {
+fn stream(exporter: Exporter, first_page: Bytes) -> impl Stream<Item = Result<Bytes, io::Error>> {
+    unfold((exporter, Some(Ok(first_page))), async |(mut exporter, ready)| {
         if let Some(ready) = ready {
             return Some((ready, (exporter, None)));
         }

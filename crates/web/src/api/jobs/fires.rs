@@ -306,8 +306,8 @@ async fn why(call: Call<WhyQuery>, Named(name, ..): Named<path::Job>) -> Result<
     json_response(StatusCode::OK, &body)
 }
 
-fn invalid_run(why: impl Into<String>) -> Problem {
-    Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("run", "invalid_value", why)])
+fn invalid_run(reason: impl Into<String>) -> Problem {
+    Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("run", "invalid_value", reason)])
 }
 
 /// A definition that a job has or had.
@@ -322,18 +322,18 @@ pub(crate) struct VersionJson {
     pub(crate) definition: Value,
 }
 
-/// The versions before `before`, the newest first. Versions that the caller may not see are left out.
+/// The versions before `before_version`, the newest first. Versions that the caller may not see are left out.
 pub(crate) async fn versions_before<Q>(
     call: &Call<Q>,
     job: JobId,
-    before: i64,
+    before_version: i64,
     count: usize,
 ) -> Result<Vec<VersionJson>, Problem> {
-    let to = match before {
+    let to = match before_version {
         i64::MAX => Timestamp::MAX,
         _ => call.engine().now(),
     };
-    let records = older_versions(call, job, (before, to), count).await?;
+    let records = older_versions(call, job, (before_version, to), count).await?;
     Ok(versions_for_caller(call, records).await?.into_iter().filter_map(|(_, version)| version).collect())
 }
 
@@ -368,12 +368,12 @@ async fn versions(call: Call<VersionsQuery>, Named(name, ..): Named<path::Job>) 
     page.answer(Some(listing.cursor((last.0, last.1.as_millis()))))
 }
 
-/// The newest `count` versions before the version `before`, the newest first. The store selects versions by when they were saved, so it
-/// can also return the version `before` and later ones. If these leave too few, more versions are read.
+/// The newest `count` versions before the version `before_version`, the newest first. The store selects versions by when they were saved, so it
+/// can also return the version `before_version` and later ones. If these leave too few, more versions are read.
 async fn older_versions<Q>(
     call: &Call<Q>,
     job: JobId,
-    (before, to): (i64, Timestamp),
+    (before_version, to): (i64, Timestamp),
     count: usize,
 ) -> Result<Vec<VersionRecord>, Problem> {
     let mut read_count = count + 1;
@@ -381,7 +381,7 @@ async fn older_versions<Q>(
         let limit = u32::try_from(read_count).unwrap_or(u32::MAX);
         let mut records = call.engine().store().versions(job, Timestamp::EPOCH, to, limit).await?;
         let is_all = records.len() < read_count;
-        records.retain(|version| version.version < before);
+        records.retain(|version| version.version < before_version);
         if is_all || records.len() >= count || read_count >= SAME_INSTANT_MAX {
             records.truncate(count);
             return Ok(records);
@@ -395,9 +395,9 @@ async fn older_versions<Q>(
 /// secrets are shown only to callers who may edit the app.
 async fn versions_for_caller<Q>(
     call: &Call<Q>,
-    found: Vec<VersionRecord>,
+    records: Vec<VersionRecord>,
 ) -> Result<Vec<((i64, Timestamp), Option<VersionJson>)>, Problem> {
-    let apps: BTreeSet<String> = found.iter().map(|version| version.spec.app.clone()).collect();
+    let apps: BTreeSet<String> = records.iter().map(|version| version.spec.app.clone()).collect();
     let (hidden, guarded) = (call.hidden_apps(apps.clone()).await?, call.apps_without(Permission::Edit, apps).await?);
     let show = |version: VersionRecord| {
         let position = (version.version, version.created_at);
@@ -409,5 +409,5 @@ async fn versions_for_caller<Q>(
         let VersionRecord { version, author, created_at, .. } = version;
         (position, Some(VersionJson { version, author, created_at, definition }))
     };
-    Ok(found.into_iter().map(show).collect())
+    Ok(records.into_iter().map(show).collect())
 }

@@ -123,17 +123,17 @@ async fn next_matching(
     Ok((records, entries.as_slice().is_empty()))
 }
 
-/// The jobs that match the filter, in order of their names, after the name `after`.
+/// The jobs that match the filter, in order of their names, after the name `after_name`.
 async fn matching(
     call: &Call<ListJobs>,
     app: Option<AppId>,
-    after: Option<&str>,
+    after_name: Option<&str>,
 ) -> Result<Vec<Arc<BoardEntry>>, Problem> {
     let board = call.web.boards.board_for(call.engine(), call.namespace.id, &call.query.filter).await?;
     let mut offers = OfferedHandlers::new(call.engine(), call.namespace.id);
     let visible_apps = call.visible_apps();
     let mut entries = board.matching(&call.query.filter, visible_apps.as_deref(), JobOrder::Name, &mut offers);
     entries.retain(|entry| app.is_none_or(|app| entry.app == app));
-    entries.retain(|entry| after.is_none_or(|after| entry.name.as_str() > after));
+    entries.retain(|entry| after_name.is_none_or(|after_name| entry.name.as_str() > after_name));
     Ok(entries)
 }

@@ -56,11 +56,11 @@ impl ListErrors {
         }
     }
 
-    /// The refusal. Each error has its line and column if `place` knows them.
-    pub(super) fn into_problem(self, place: impl Fn(&str) -> Option<(usize, usize)>) -> Problem {
+    /// The refusal. Each error has its line and column if `place_of` knows them.
+    pub(super) fn into_problem(self, place_of: impl Fn(&str) -> Option<(usize, usize)>) -> Problem {
         let mut complaints = self.complaints;
         for complaint in &mut complaints {
-            if let Some((line, column)) = complaint.pointer.as_deref().and_then(&place) {
+            if let Some((line, column)) = complaint.pointer.as_deref().and_then(&place_of) {
                 complaint.message.push_str(&format!(" (line {line}, column {column})"));
             }
         }

@@ -104,11 +104,11 @@ async fn diff(
 pub(crate) async fn diff_versions<Q>(
     call: &Call<Q>,
     record: &JobRecord,
-    from: i64,
-    to: i64,
+    from_version: i64,
+    to_version: i64,
 ) -> Result<Vec<Change>, Problem> {
     let (before, after) =
-        (definition(call, record, ("from", from)).await?, definition(call, record, ("to", to)).await?);
+        (definition(call, record, ("from", from_version)).await?, definition(call, record, ("to", to_version)).await?);
     let apps = [&before, &after].into_iter().filter_map(|spec| spec["app"].as_str().map(str::to_owned)).collect();
     let may_edit = call.apps_without(Edit, apps).await?.is_empty();
     Ok(if may_edit { diff::changes(&before, &after) } else { changes_for_viewer(&before, &after) })

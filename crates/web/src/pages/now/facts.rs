@@ -216,14 +216,14 @@ impl Jobs {
 
 async fn failing_jobs<Q>(
     call: &Call<Q>,
-    (pulses, troubled): (&[NewestOutcomes], &[UnsuccessfulRuns]),
+    (pulses, unsuccessful): (&[NewestOutcomes], &[UnsuccessfulRuns]),
     (jobs, lang): (&Jobs, Lang),
 ) -> Result<Vec<FailingJob>, Problem> {
     let is_enabled = |pulse: &&NewestOutcomes| jobs.0.get(&pulse.job).is_some_and(|job| job.spec.enabled);
     let pulses: Vec<&NewestOutcomes> = pulses.iter().filter(is_enabled).collect();
     let is_failure = |trouble: &&UnsuccessfulRuns| trouble.status != RunStatus::Skipped;
     let mut newest_run_by_job: BTreeMap<JobId, RunId> = BTreeMap::new();
-    for trouble in troubled.iter().filter(is_failure) {
+    for trouble in unsuccessful.iter().filter(is_failure) {
         let run = newest_run_by_job.entry(trouble.job).or_insert(trouble.newest);
         *run = trouble.newest.max(*run);
     }
@@ -248,9 +248,9 @@ async fn failing_jobs<Q>(
 }
 
 /// The jobs whose fires were skipped because there was no executor.
-fn skipped_without_executor(troubled: &[UnsuccessfulRuns]) -> Vec<&UnsuccessfulRuns> {
+fn skipped_without_executor(unsuccessful: &[UnsuccessfulRuns]) -> Vec<&UnsuccessfulRuns> {
     let max = usize::try_from(JOB_COUNT).unwrap_or(usize::MAX);
-    troubled.iter().filter(|trouble| trouble.had_no_executor).take(max).collect()
+    unsuccessful.iter().filter(|trouble| trouble.had_no_executor).take(max).collect()
 }
 
 /// The jobs that still have no executor: no executor offers the handler, or none of those that do may get the job's runs.
@@ -305,10 +305,10 @@ async fn longest_running<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<Run>, 
 /// The running runs, with the usual durations of their jobs.
 async fn under_way_runs<Q>(
     call: &Call<Q>,
-    running: &[Run],
+    running_runs: &[Run],
     (jobs, now): (&Jobs, Timestamp),
 ) -> Result<Vec<RunUnderWay>, Problem> {
-    let owners: Vec<i64> = running.iter().map(|run| run.job.get()).collect();
+    let owners: Vec<i64> = running_runs.iter().map(|run| run.job.get()).collect();
     let points =
         series::read_points(call, PointKind::Job, &owners, BucketRange::new(Step::Day, now - USUAL_WITHIN, now))
             .await?;
@@ -319,15 +319,15 @@ async fn under_way_runs<Q>(
         let durations_by_job = durations_by_job.get(&run.job.get()).and_then(|durations| durations.quantile(950));
         Some(RunUnderWay { run: run.id, job, since: run.started_at?, usual: durations_by_job })
     };
-    Ok(running.iter().filter_map(long_run).collect())
+    Ok(running_runs.iter().filter_map(long_run).collect())
 }
 
-fn paused_jobs(idle: &[(JobId, i64, Timestamp)], jobs: &Jobs) -> Vec<(String, Timestamp)> {
+fn paused_jobs(idle_jobs: &[(JobId, i64, Timestamp)], jobs: &Jobs) -> Vec<(String, Timestamp)> {
     let since = |(job, _, at): &(JobId, i64, Timestamp)| {
         let job = jobs.0.get(job).filter(|job| !job.spec.enabled)?;
         Some((job.spec.name.clone(), *at))
     };
-    idle.iter().filter_map(since).collect()
+    idle_jobs.iter().filter_map(since).collect()
 }
 
 /// The names and ends of tokens: of all tokens for an admin of the cluster, of their own tokens for other callers, as far as these may

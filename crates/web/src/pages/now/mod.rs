@@ -82,7 +82,7 @@ struct FindingRow {
 
 pub(super) async fn page(page: Page) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
-    let span = BucketRange::new(Step::Quarter, now - PAST + Step::Quarter.length(), now);
+    let range = BucketRange::new(Step::Quarter, now - PAST + Step::Quarter.length(), now);
     let scale = Scale { from: now - HOUR * LANES_BACK, to: now + HOUR * LANES_AHEAD };
     let request = TimelineRequest {
         by: LaneKind::Job,
@@ -95,11 +95,11 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
     // These four reads run concurrently. They are independent, except that two share `failures`.
     let failures = RecentFailures::default();
     let system_state = facts::read(&page.call, &failures, t.lang());
-    let buckets = series::namespace_verdicts(&page.call, span);
+    let buckets = series::namespace_verdicts(&page.call, range);
     let lanes = lanes::timeline(&page.call, &request, &failures);
     let (system_state, buckets, timeline, alert_count) =
         try_join4(system_state, buckets, lanes, alerts::open_count(&page.call)).await?;
-    let chart_range = BucketRange { to: Step::Quarter.floor(now) + Step::Quarter.length(), ..span };
+    let chart_range = BucketRange { to: Step::Quarter.floor(now) + Step::Quarter.length(), ..range };
     let chart = OutcomeChart::new(&buckets, chart_range, (now, t));
     let health = health_row(system_state.health, &system_state.facts, (now, t));
     let findings = list_findings(system_state.facts, now);
@@ -128,12 +128,12 @@ fn namespace_option(namespace: &str) -> String {
 }
 
 fn health_row(
-    of: Health,
+    health: Health,
     facts: &rondel_core::attention::AttentionFacts,
     (now, t): (Timestamp, &'static Texts),
 ) -> HealthRow {
-    let is_late = of.lateness.is_some_and(|lateness| lateness > LATENESS_OBJECTIVE);
-    let is_bad = !facts.lost_nodes.is_empty() || !facts.failing_loops.is_empty() || of.living_count == 0;
+    let is_late = health.lateness.is_some_and(|lateness| lateness > LATENESS_OBJECTIVE);
+    let is_bad = !facts.lost_nodes.is_empty() || !facts.failing_loops.is_empty() || health.living_count == 0;
     let (class, word) = match (is_bad, is_late) {
         (true, _) => ("bad", t.now_trouble),
         (false, true) => ("late", t.now_slow),
@@ -142,12 +142,12 @@ fn health_row(
     HealthRow {
         class,
         word,
-        lease: length_text(of.lease_left, t),
-        lateness: of.lateness.map(|lateness| length_text(lateness, t)),
+        lease: length_text(health.lease_left, t),
+        lateness: health.lateness.map(|lateness| length_text(lateness, t)),
         objective: length_text(LATENESS_OBJECTIVE, t),
         is_late,
-        next: of.next_fire_at.map(|at| Moment::new(at, now, t)),
-        of,
+        next: health.next_fire_at.map(|at| Moment::new(at, now, t)),
+        of: health,
     }
 }
 
