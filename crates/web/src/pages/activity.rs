@@ -187,8 +187,8 @@ struct ActivityPage {
     /// The name of the filter that is wrong, and a message.
     error: Option<(&'static str, String)>,
     rows: Vec<ActivityRow>,
-    first: String,
-    next: Option<String>,
+    first_url: String,
+    next_url: Option<String>,
     /// The URL of the file with all entries that match.
     export: String,
     is_first: bool,
@@ -230,8 +230,8 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
         t,
         actions: ACTIONS.iter().map(|action| (*action, action_words(t, action).unwrap_or(action))).collect(),
         rows: shown_entries.iter().map(|entry| formatter.row(entry)).collect(),
-        first: page_url,
-        next: next_url,
+        first_url: page_url,
+        next_url,
         export: url_with_pairs("/activity.ndjson", &api_filters),
         is_first: filters.cursor.is_none(),
         is_filtered: !filters.is_empty(),

@@ -85,7 +85,7 @@ struct RulePage {
     /// The version on which the next save will be based; `None` for a new rule.
     version: Option<i64>,
     /// Whether another caller has saved the rule since the form was loaded.
-    conflict: bool,
+    is_conflict: bool,
     action: String,
     jobs: Vec<String>,
     apps: Vec<String>,
@@ -93,7 +93,7 @@ struct RulePage {
     calendars: Vec<String>,
     channels: Vec<String>,
     conditions: Vec<(&'static str, &'static str)>,
-    missing: MissingRoles,
+    missing_roles: MissingRoles,
 }
 
 impl RuleForm {
@@ -466,7 +466,7 @@ async fn render_page<Q>(
         warnings: state.warnings,
         trial: state.trial,
         version: state.version,
-        conflict: state.conflict,
+        is_conflict: state.conflict,
         action: state.action,
         apps: apps.collect(),
         labels,
@@ -474,7 +474,7 @@ async fn render_page<Q>(
         channels: channels.collect(),
         jobs: jobs.into_iter().map(|job| job.spec.name).collect(),
         conditions: condition_choices(t),
-        missing: page.missing(None),
+        missing_roles: page.missing_roles(None),
     };
     html(status, &template)
 }

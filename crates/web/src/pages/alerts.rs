@@ -103,8 +103,8 @@ struct AlertsPage {
     /// Whether the caller may create silences and maintenance windows for at least one app.
     may_operate: bool,
     needs_app: bool,
-    open: Vec<IncidentRow>,
-    resolved: Vec<IncidentRow>,
+    open_incidents: Vec<IncidentRow>,
+    resolved_incidents: Vec<IncidentRow>,
     rules: Vec<RuleRow>,
     silences: Vec<SilenceRow>,
     /// The maintenance windows, each with the reason why the caller may not end it; `None` if the caller may.
@@ -112,7 +112,7 @@ struct AlertsPage {
     errors: Vec<String>,
     form: SilenceForm,
     window_form: WindowForm,
-    back: String,
+    return_url: String,
 }
 
 #[derive(Template)]
@@ -126,7 +126,7 @@ struct IncidentPage {
     members: Vec<IncidentRow>,
     messages: Vec<MessageRow>,
     covered_runs: Option<CoveredRuns>,
-    back: String,
+    return_url: String,
 }
 
 /// Why the caller may not operate the whole namespace or single apps. A role on an app covers its incidents, silences and windows.
@@ -138,7 +138,7 @@ struct MissingRoleByApp {
 
 impl MissingRoleByApp {
     async fn read<Q>(page: &Page<Q>) -> Result<Self, Problem> {
-        let refusal = |app| page.missing(app).operator;
+        let refusal = |app| page.missing_roles(app).operator;
         let for_namespace = refusal(None);
         let apps = match for_namespace {
             None => Vec::new(),
@@ -227,25 +227,25 @@ pub(super) async fn render_page(
     for (silence, warnings) in silences.iter().zip(&warnings) {
         let may_operate_all = missing_roles.for_namespace.is_none();
         let app = if may_operate_all { None } else { incidents::silence_app(&page.call, &silence.spec).await? };
-        silence_rows.push(silence_row((silence, page.missing(app).operator), warnings, now, t));
+        silence_rows.push(silence_row((silence, page.missing_roles(app).operator), warnings, now, t));
     }
     let window =
         |record: &MaintenanceRecord| (window_row(record, now, t), missing_roles.of(record.app_name.as_deref()));
     let template = AlertsPage {
         shell: page.shell(Nav::Alerts),
         t,
-        no_edit: page.missing(None).editor,
+        no_edit: page.missing_roles(None).editor,
         may_operate: missing_roles.allows_some(),
         needs_app: missing_roles.for_namespace.is_some(),
-        open: open_records.into_iter().map(row).collect(),
-        resolved: resolved_records.into_iter().map(row).collect(),
+        open_incidents: open_records.into_iter().map(row).collect(),
+        resolved_incidents: resolved_records.into_iter().map(row).collect(),
         rules: rules.iter().map(|record| rule_row(record, now, t)).collect(),
         silences: silence_rows,
         windows: windows.iter().map(window).collect(),
         errors,
         form: forms.silence,
         window_form: forms.window,
-        back: "/alerts".to_owned(),
+        return_url: "/alerts".to_owned(),
     };
     html(status, &template)
 }
@@ -412,7 +412,7 @@ pub(super) async fn incident(page: Page, Named(id, ..): Named<path::Incident>) -
         t,
         description: record.spec.description.clone(),
         facts: incident_facts(&record, now, t),
-        back: format!("/alerts/incidents/{id}"),
+        return_url: format!("/alerts/incidents/{id}"),
         messages: incident_parts::messages(&page, &record).await?,
         covered_runs: incident_parts::covered_runs(&page, &record).await?,
         row: row(record),

@@ -309,7 +309,7 @@ struct DocsPage {
     q: String,
     groups: Vec<Group>,
     is_nothing: bool,
-    shown: Option<ShownOperation>,
+    shown_operation: Option<ShownOperation>,
 }
 
 struct Group {
@@ -357,7 +357,7 @@ pub(super) async fn page(call: GlobalCall<WithLang<DocsQuery>>, prefs: Prefs) ->
         q: q.clone(),
         is_nothing: groups.is_empty(),
         groups: groups.into_iter().map(|(tag, entries)| Group { tag: tag.to_owned(), entries }).collect(),
-        shown: selected_operation.map(shown_operation),
+        shown_operation: selected_operation.map(shown_operation),
         shell,
     };
     html(StatusCode::OK, &template)

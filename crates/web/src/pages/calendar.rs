@@ -49,7 +49,7 @@ struct PageState {
 struct CalendarPage {
     shell: Shell,
     t: &'static Texts,
-    missing: MissingRoles,
+    missing_roles: MissingRoles,
     name: String,
     description: String,
     year: i32,
@@ -65,7 +65,7 @@ struct CalendarPage {
     /// The version on which the next save will be based.
     version: Option<i64>,
     /// The version that another caller has saved since the form was loaded.
-    conflict: Option<i64>,
+    conflict_version: Option<i64>,
     /// The URL to which the form is sent.
     action: String,
     /// The API request and the command that save this calendar.
@@ -158,7 +158,7 @@ async fn render_page<Q>(
     let template = CalendarPage {
         shell: page.shell(Nav::Calendars),
         t: page.t,
-        missing: page.missing(None),
+        missing_roles: page.missing_roles(None),
         description: record.spec.description.clone(),
         year,
         months: month_tables(&calendar, year),
@@ -169,7 +169,7 @@ async fn render_page<Q>(
         errors: state.errors,
         trial: state.trial,
         version: Some(state.conflict.unwrap_or(record.version)),
-        conflict: state.conflict,
+        conflict_version: state.conflict,
         action: format!("/calendars/{name}"),
         code: calendar_code(page, &record.spec),
         name,

@@ -30,9 +30,9 @@ struct Row {
 struct CalendarsPage {
     shell: Shell,
     t: &'static Texts,
-    missing: MissingRoles,
+    missing_roles: MissingRoles,
     rows: Vec<Row>,
-    next: Option<String>,
+    next_url: Option<String>,
     is_first: bool,
     form: CalendarForm,
     errors: Vec<String>,
@@ -99,9 +99,9 @@ async fn render_page<Q>(
     let template = CalendarsPage {
         shell: page.shell(Nav::Calendars),
         t: page.t,
-        missing: page.missing(None),
+        missing_roles: page.missing_roles(None),
         rows: records.into_iter().map(|record| row(record, now, page.t)).collect(),
-        next: next_url,
+        next_url,
         is_first: cursor.is_none(),
         form,
         errors,

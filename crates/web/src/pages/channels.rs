@@ -70,7 +70,7 @@ struct ChannelsPage {
     rows: Vec<Row>,
     /// The kinds of channels with their names.
     kinds: Vec<(&'static str, &'static str)>,
-    missing: Option<&'static str>,
+    missing_role: Option<&'static str>,
     code: AsCode,
 }
 
@@ -96,7 +96,7 @@ pub(super) async fn list(page: Page) -> Result<Response, Problem> {
     let template = ChannelsPage {
         rows: channels.iter().map(row).collect(),
         kinds: ChannelKind::ALL.iter().map(|kind| (kind.as_str(), kind_name(*kind, t))).collect(),
-        missing: missing_role(&page),
+        missing_role: missing_role(&page),
         code: page.code(("GET", "/api/v1/channels"), None, "alert channel list"),
         t,
         shell: page.shell(Nav::Alerts),
@@ -152,9 +152,9 @@ struct ChannelPage {
     /// `None` for a channel that does not exist yet.
     channel: Option<SavedChannel>,
     form: ChannelForm,
-    missing: Option<&'static str>,
+    missing_role: Option<&'static str>,
     /// The result of a test.
-    tested: Option<DeliveryRow>,
+    test_delivery: Option<DeliveryRow>,
     /// The name and the URL of each object that still uses the channel, after a refused deletion.
     dependents: Vec<(String, String)>,
     /// Whether more objects use the channel.
@@ -163,7 +163,7 @@ struct ChannelPage {
     signing_key: Option<String>,
     attempts: Vec<DeliveryRow>,
     path: String,
-    next: Option<String>,
+    next_url: Option<String>,
     is_first: bool,
     code: AsCode,
 }
@@ -330,8 +330,8 @@ async fn render_page<Q>(
         code: channel_code(&page.call.namespace.name, &form),
         channel: saved_channel,
         form,
-        missing: missing_role(page),
-        tested: state.tested.as_ref().map(|delivery| delivery_row(delivery, now, t)),
+        missing_role: missing_role(page),
+        test_delivery: state.tested.as_ref().map(|delivery| delivery_row(delivery, now, t)),
         dependents: state.users.iter().take(CHANNEL_USE_COUNT_MAX).map(|one| user_link(one, t)).collect(),
         has_more_dependents: state.users.len() > CHANNEL_USE_COUNT_MAX,
         signing_key: state.signing_key,
@@ -343,7 +343,7 @@ async fn render_page<Q>(
                 ..delivery_row(delivery, now, t)
             })
             .collect(),
-        next,
+        next_url: next,
         is_first: state.cursor.is_none(),
         t,
         shell: page.shell(Nav::Alerts),

@@ -42,12 +42,12 @@ struct ExecutorPage {
     shell: Shell,
     t: &'static Texts,
     /// The URL of this page, from which the script reloads its live part.
-    here: String,
+    page_url: String,
     row: ExecutorRow,
-    held: Vec<HeldRun>,
+    held_runs: Vec<HeldRun>,
     hidden_count: usize,
     /// The roles that the caller lacks on its app.
-    missing: MissingRoles,
+    missing_roles: MissingRoles,
     code: AsCode,
 }
 
@@ -63,10 +63,10 @@ pub(super) async fn page(page: Page<AppQuery>, Named(name, ..): Named<path::Exec
     let row = executor_row(executor, Some(HANDLER_COUNT), now, t);
     let template = ExecutorPage {
         shell: page.shell(Nav::Executors),
-        here: page.here().to_owned(),
-        held: runs,
+        page_url: page.page_url().to_owned(),
+        held_runs: runs,
         hidden_count,
-        missing: page.missing(Some(app)),
+        missing_roles: page.missing_roles(Some(app)),
         code: page.code(
             ("PUT", &format!("/api/v1/executors/{name}/state")),
             Some(&json!({"app": row.app, "state": next})),

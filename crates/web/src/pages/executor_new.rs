@@ -59,7 +59,7 @@ struct NewExecutorPage {
     /// The executors of the app that are registered by hand; `None` if the app does not exist.
     by_hand: Option<Vec<AddressJson>>,
     /// Why the caller may not change the executors that are registered by hand; `None` if the caller may.
-    missing: Option<&'static str>,
+    missing_role: Option<&'static str>,
     typed_address: String,
     errors: Vec<String>,
 }
@@ -142,7 +142,7 @@ async fn render_page<Q>(
             "umask 077\nrondel token create {app}-xxl --kind xxl --role executor:{namespace}/{app} > {app}-xxl.token\n\n# xxl-job-executor.properties\nxxl.job.admin.addresses={server}/xxl-job-admin\nxxl.job.accessToken=TOKEN\n# since 3.0:\nxxl.job.admin.accessToken=TOKEN\nxxl.job.executor.appname={app}",
         ),
         by_hand,
-        missing: page.missing(app_id).editor,
+        missing_role: page.missing_roles(app_id).editor,
         typed_address,
         errors,
         app: typed_app.clone(),

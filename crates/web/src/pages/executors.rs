@@ -32,7 +32,7 @@ struct ExecutorsPage {
     shell: Shell,
     t: &'static Texts,
     /// The URL of this page, from which the script reloads its live part.
-    here: String,
+    page_url: String,
     nodes: Vec<NodeRow>,
     /// Why the caller may not set the switches of servers; `None` if the caller may.
     missing_node: Option<&'static str>,
@@ -40,7 +40,7 @@ struct ExecutorsPage {
     is_empty: bool,
     /// Whether the number of runs can still change for an executor on this page that is switched off.
     is_emptying: bool,
-    next: Option<String>,
+    next_url: Option<String>,
     is_first: bool,
     /// The errors in jobs that code declares, by app.
     problems: Vec<(String, Vec<DeclarationProblem>)>,
@@ -61,7 +61,7 @@ struct AppRow {
     slots: u32,
     /// How many runs its executors have, counted on all servers.
     held_count: u64,
-    missing: MissingRoles,
+    missing_roles: MissingRoles,
     rows: Vec<ExecutorRow>,
 }
 
@@ -83,13 +83,13 @@ pub(super) async fn list(page: Page<CursorQuery>) -> Result<Response, Problem> {
     let apps = app_rows(&page, by_app, app_range).await?;
     let template = ExecutorsPage {
         shell: page.shell(Nav::Executors),
-        here: page.here().to_owned(),
+        page_url: page.page_url().to_owned(),
         nodes: if is_first { node_rows(&page).await? } else { Vec::new() },
         missing_node: (!page.call.caller.rights.allow_somewhere(Permission::Cluster)).then_some(t.needs_admin),
         is_emptying: apps.iter().flat_map(|app| &app.rows).any(|row| row.is_emptying),
         apps,
         is_empty,
-        next,
+        next_url: next,
         is_first,
         problems: declaration_problems(&page).await?,
         code: page.code(("GET", "/api/v1/executors"), None, "executor list"),
@@ -145,7 +145,7 @@ async fn app_rows(
             busy: executors_of_app().map(|one| one.running).sum(),
             slots: executors_of_app().map(|one| one.slots).sum(),
             held_count: fleet.held_by_app(app.id),
-            missing: page.missing(Some(app.id)),
+            missing_roles: page.missing_roles(Some(app.id)),
             name: app.name,
             rows: executors,
         });

@@ -135,7 +135,7 @@ impl FromQuery for SuggestQuery {
 #[derive(Template)]
 #[template(path = "suggestions.html")]
 struct Suggestions {
-    found: Vec<Suggestion>,
+    suggestions: Vec<Suggestion>,
 }
 
 pub(super) async fn for_runs(page: Page<SuggestQuery>) -> Result<Response, Problem> {
@@ -189,7 +189,7 @@ async fn suggestions(page: &Page<SuggestQuery>, scope: Scope) -> Result<Response
         _ => {}
     }
     let names = Names { apps: &apps, jobs: &jobs, executors: &executors, labels: &labels };
-    html(StatusCode::OK, &Suggestions { found: suggest(text, caret, scope, &names) })
+    html(StatusCode::OK, &Suggestions { suggestions: suggest(text, caret, scope, &names) })
 }
 
 fn known_count_max() -> u32 {

@@ -132,11 +132,11 @@ struct FiresPage {
     answers: Vec<InstantAnswer>,
     from: When,
     to: When,
-    past: Vec<Row>,
-    ahead: Vec<Row>,
+    past_rows: Vec<Row>,
+    upcoming_rows: Vec<Row>,
     has_more: bool,
     /// The URL of the page with earlier fires.
-    earlier: String,
+    earlier_url: String,
     /// Whether `past_day` reaches up to now, because the user chose no other end. Only then the page reloads its lists.
     is_live: bool,
 }
@@ -281,10 +281,10 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
         answers,
         from: formatter.when(from),
         to: formatter.when(to),
-        past: history.entries.iter().rev().map(|entry| formatter.row(entry, &messages)).collect(),
-        ahead: upcoming.entries.iter().map(|entry| formatter.row(entry, &messages)).collect(),
+        past_rows: history.entries.iter().rev().map(|entry| formatter.row(entry, &messages)).collect(),
+        upcoming_rows: upcoming.entries.iter().map(|entry| formatter.row(entry, &messages)).collect(),
         has_more: upcoming.next.is_some(),
-        earlier: format!(
+        earlier_url: format!(
             "/jobs/{}/fires?{}",
             record.spec.name,
             query_pair("to", &millisecond_before(from).to_string())

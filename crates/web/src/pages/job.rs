@@ -56,7 +56,7 @@ const TRY_COUNT: usize = 4;
 struct JobPage {
     shell: Shell,
     t: &'static Texts,
-    missing: MissingRoles,
+    missing_roles: MissingRoles,
     /// The role that the caller lacks to create an alert rule. Rules need a role on the whole namespace.
     missing_for_rule: Option<&'static str>,
     alerts: Vec<IncidentRow>,
@@ -65,14 +65,14 @@ struct JobPage {
     /// The labels, each with the URL of the list of jobs that have it.
     labels: Vec<(String, String)>,
     links: JobLinks,
-    enabled: bool,
+    is_enabled: bool,
     is_pump: bool,
     state: StateWord,
     /// The mark of a job that is in shadow mode, or whose mode applies only from some instant on.
     mode: Option<String>,
     schedules: Vec<ScheduleText>,
     next_fire: Option<Moment>,
-    last: Option<RunRow>,
+    last_run: Option<RunRow>,
     bars: Vec<Bar>,
     charts: JobCharts,
     /// Facts about the job: names and values.
@@ -81,15 +81,15 @@ struct JobPage {
     run_with: RunForm,
     /// Warnings for its author.
     warnings: Vec<String>,
-    declared: Option<DeclaredNote>,
+    declared_note: Option<DeclaredNote>,
     updated_at: Moment,
     version: i64,
     /// The URL of this page, from which the script reloads its live part.
-    here: String,
+    page_url: String,
     rows: Vec<RunRow>,
-    next: Option<String>,
+    next_url: Option<String>,
     /// The URL of the first page of runs.
-    first: String,
+    first_url: String,
     is_first: bool,
     why: WhyForm,
     /// Always `None`: the form leads to the page of fires, which shows the errors.
@@ -130,20 +130,20 @@ pub(super) async fn page(page: Page<CursorQuery>, Named(name, ..): Named<path::J
     let template = JobPage {
         shell: page.shell(Nav::Jobs),
         t,
-        missing: page.missing(Some(record.app)),
-        missing_for_rule: page.missing(None).editor,
+        missing_roles: page.missing_roles(Some(record.app)),
+        missing_for_rule: page.missing_roles(None).editor,
         alerts: alerts::incident_rows_of_job(&page, &record).await?,
         name: spec.name.clone(),
         description: spec.description.clone(),
         labels: spec.labels.iter().map(|(key, value)| label_link(key, value)).collect(),
         links: JobLinks::read(&page.call, &record, t).await?,
-        enabled: spec.enabled,
+        is_enabled: spec.enabled,
         is_pump: spec.pump.is_some(),
         state: StateWord::new(job_states::job_state(page.engine(), &record).await?, t),
         mode: mode_mark(spec, t),
         schedules: schedule_text::schedule_texts(spec, t),
         next_fire: recent_runs.next_fire_at.map(|at| Moment::new(at, now, t)),
-        last: recent_runs.past.first().map(|run| RunRow::new(run, String::new(), now, t)),
+        last_run: recent_runs.past.first().map(|run| RunRow::new(run, String::new(), now, t)),
         bars: bars(&recent_runs.past, now, t),
         charts: job_charts::read(&page.call, &record, (now, t)).await?,
         facts: job_facts(&record, t),
@@ -153,17 +153,17 @@ pub(super) async fn page(page: Page<CursorQuery>, Named(name, ..): Named<path::J
             .iter()
             .map(|warning| t.warning(warning))
             .collect(),
-        declared: record.declared.as_ref().map(|declared| DeclaredNote {
+        declared_note: record.declared.as_ref().map(|declared| DeclaredNote {
             at: Moment::new(declared.declared_at, now, t),
             drift: drift(spec, &declared.spec).join(", "),
             undeclared_at: declared.undeclared_at.map(|at| Moment::new(at, now, t)),
         }),
         updated_at: Moment::new(record.updated_at, now, t),
         version: record.version,
-        here: page.here().to_owned(),
+        page_url: page.page_url().to_owned(),
         rows,
-        next,
-        first: format!("/jobs/{}", spec.name),
+        next_url: next,
+        first_url: format!("/jobs/{}", spec.name),
         is_first: page.query().0.is_none(),
         why: WhyForm::new(spec),
         no_error: None,

@@ -39,18 +39,18 @@ struct BulkPage {
     /// How many jobs are chosen.
     count: usize,
     /// The names that are shown, at most [`SHOWN_COUNT_MAX`].
-    shown: Vec<String>,
+    shown_names: Vec<String>,
     /// How many names are not shown.
     hidden_count: usize,
     has_more: bool,
     /// The name after which this selection begins; empty for the first one.
     after: String,
     /// The name after which the next selection begins, if there is one.
-    next: Option<String>,
+    next_after: Option<String>,
     /// Maximum number of jobs that one request may change.
     max: usize,
     /// The URL of the list to return to.
-    back: String,
+    return_url: String,
     /// Whether the action was performed.
     is_done: bool,
     /// How many jobs were already in the wanted state.
@@ -86,7 +86,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         }
         false => select_named(&page.call, &names).await?,
     };
-    let SelectedJobs { names: selected, has_more, after: next_after, missing } = selected;
+    let SelectedJobs { names: selected, has_more, after: next_after, missing_jobs: missing } = selected;
     // The confirmation names the jobs that were shown, since other jobs may match by now, and the name after which the rest begins.
     let rest_after = Some(fields.get("rest")).filter(|rest_after| !rest_after.is_empty()).map(str::to_owned);
     let has_more = has_more || rest_after.is_some();
@@ -123,12 +123,12 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         filter,
         count,
         hidden_count: shown_names.len().saturating_sub(SHOWN_COUNT_MAX),
-        shown: shown_names.into_iter().take(SHOWN_COUNT_MAX).collect(),
+        shown_names: shown_names.into_iter().take(SHOWN_COUNT_MAX).collect(),
         has_more,
         after: after_name,
-        next: next_after,
+        next_after,
         max: BULK_JOB_COUNT_MAX,
-        back: return_url,
+        return_url,
         is_done: is_confirmed,
         unchanged: outcome.unchanged,
         problems: outcome.problems.into_iter().chain(missing).take(SHOWN_COUNT_MAX).map(problem).collect(),

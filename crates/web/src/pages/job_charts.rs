@@ -40,7 +40,7 @@ pub(super) struct JobCharts {
     days: Vec<DayCell>,
     width: usize,
     band: Option<Band>,
-    next: Vec<Moment>,
+    next_fires: Vec<Moment>,
 }
 
 struct DayCell {
@@ -91,7 +91,7 @@ pub(super) async fn read<Q>(
         days: day_cells(&buckets, &record.spec.name, (now, t)),
         width: usize::try_from(WEEKS + 1).unwrap_or(0) * CELL,
         band: duration_band(buckets.get(newest_index..).unwrap_or_default(), t),
-        next: fires.into_iter().take(NEXT_COUNT).map(|at| Moment::new(at, now, t)).collect(),
+        next_fires: fires.into_iter().take(NEXT_COUNT).map(|at| Moment::new(at, now, t)).collect(),
     })
 }
 

@@ -41,7 +41,7 @@ struct EditPage {
     /// The version on which the next save will be based.
     version: i64,
     /// The version that another caller has saved since the form was loaded.
-    conflict: Option<i64>,
+    conflict_version: Option<i64>,
     /// The whole definition, as YAML.
     definition_text: String,
     /// Whether the definition is edited as YAML.
@@ -282,7 +282,7 @@ async fn render_page(
         is_new: false,
         current_name: record.spec.name.clone(),
         version: input.conflict.unwrap_or(record.version),
-        conflict: input.conflict,
+        conflict_version: input.conflict,
         definition_is_open: input.definition_text.is_some(),
         definition_text: input.definition_text.unwrap_or_else(|| definition_as_yaml(&record.spec)),
         definition_errors: input.definition_errors,

@@ -43,7 +43,7 @@ pub(crate) struct ChosenJobs {
     filter: String,
     is_all: bool,
     /// The URL of the list, to return to if nothing is selected.
-    back: String,
+    return_url: String,
 }
 
 impl FromQuery for ChosenJobs {
@@ -57,14 +57,14 @@ impl FromQuery for ChosenJobs {
         for other in ["do", "label"] {
             drop(reader.single(other));
         }
-        Self { names, filter, is_all, back: return_url }
+        Self { names, filter, is_all, return_url }
     }
 }
 
 pub(super) async fn yaml(page: Page<ChosenJobs>) -> Result<Response, Problem> {
     let call = &page.call;
     if page.query().names.is_empty() && !page.query().is_all {
-        return Ok(to(own_path(&page.query().back).unwrap_or("/jobs")));
+        return Ok(to(own_path(&page.query().return_url).unwrap_or("/jobs")));
     }
     let _share = shares::take_heavy_work_share(&call.web, HeavyWork::Export, call.caller.key())?;
     let all_names = chosen_names(&page).await?;

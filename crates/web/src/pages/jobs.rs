@@ -78,17 +78,17 @@ struct JobsPage {
     bar: FilterBar,
     /// Presets for all jobs, and for the jobs with each problem.
     presets: Vec<Preset>,
-    saved: SavedBar,
+    saved_filters: SavedBar,
     sorts: [Preset; 5],
     /// The URL of this page of the list, from which the script reloads the rows.
-    here: String,
+    page_url: String,
     rows: Vec<JobRow>,
     /// How many jobs match the filter.
     total: usize,
-    previous: Option<String>,
-    next: Option<String>,
+    previous_url: Option<String>,
+    next_url: Option<String>,
     /// The URL of the first page.
-    first: String,
+    first_url: String,
     is_first: bool,
     /// Why the caller may not create a job; `None` if the caller may.
     no_new: Option<&'static str>,
@@ -111,7 +111,7 @@ struct Group {
 struct JobRow {
     /// The header before the first job of an app, if the list is grouped by app.
     group: Option<Group>,
-    missing: MissingRoles,
+    missing_roles: MissingRoles,
     name: String,
     app: String,
     handler: String,
@@ -159,16 +159,16 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
     let total = entries.len();
     let presets = state_presets(&page, (&*board, &filter, visible_apps.as_deref()), &mut offers);
     let slice = page_slice(&entries, after_name.as_deref());
-    let page_url = |entry: &Arc<BoardEntry>| {
+    let url_from = |entry: &Arc<BoardEntry>| {
         let cursor = vec![("cursor", listing.cursor(&entry.name))];
         list_url("/jobs", &text, &[query.other_parameters(), cursor].concat())
     };
-    let next_url = slice.entries.last().filter(|_| slice.has_more).map(page_url);
+    let next_url = slice.entries.last().filter(|_| slice.has_more).map(url_from);
     let is_first = after_name.is_none();
     let first_url = list_url("/jobs", &text, &query.other_parameters());
     let previous_url = match (&slice.previous, is_first) {
         (_, true) => None,
-        (Some(entry), false) => Some(page_url(entry)),
+        (Some(entry), false) => Some(url_from(entry)),
         (None, false) => Some(first_url.clone()),
     };
     let rows = job_rows(&page, (&*board, &entries[..]), slice.entries, &mut offers).await?;
@@ -183,7 +183,7 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
         t,
         bar,
         presets,
-        saved: SavedBar::read(&page, FilteredList::Jobs, &text).await?,
+        saved_filters: SavedBar::read(&page, FilteredList::Jobs, &text).await?,
         sorts: [
             preset("", t.sort_name),
             preset("app", t.sort_app),
@@ -191,12 +191,12 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
             preset("next", t.sort_next),
             preset("p95", t.sort_p95),
         ],
-        here: page.here().to_owned(),
+        page_url: page.page_url().to_owned(),
         rows,
         total,
-        previous: previous_url,
-        next: next_url,
-        first: first_url,
+        previous_url,
+        next_url,
+        first_url,
         is_first,
         no_new: page.missing_for_new_job(),
         no_operate: (!has_permission(Permission::Operate)).then_some(t.needs_operator),
@@ -287,7 +287,7 @@ async fn job_rows(
         .for_each(|mark| marks_of.entry(mark.job).or_default().push(mark));
     let row = |(record, state): (&JobRecord, FoldedState)| {
         let chart_runs = marks_of.remove(&record.id).unwrap_or_default();
-        job_row((record, state), page.missing(Some(record.app)), chart_runs, (now, t))
+        job_row((record, state), page.missing_roles(Some(record.app)), chart_runs, (now, t))
     };
     let states = job_states::job_states(page.engine(), &records).await?;
     let mut rows: Vec<JobRow> = records.iter().zip(states).map(row).collect();
@@ -334,7 +334,7 @@ fn job_row(
     let code: Vec<&str> = schedules.iter().filter_map(|schedule| schedule.code.as_deref()).collect();
     JobRow {
         group: None,
-        missing: missing_roles,
+        missing_roles,
         name: record.spec.name.clone(),
         app: record.spec.app.clone(),
         handler: record.spec.handler.clone(),

@@ -40,12 +40,12 @@ struct Hit {
     /// Whether choosing the entry submits a form instead of following a link.
     is_act: bool,
     /// Why the caller may not choose the entry; `None` if the caller may.
-    missing: Option<&'static str>,
+    missing_role: Option<&'static str>,
 }
 
 impl Hit {
     fn link(label: &str, kind: &'static str, address: &str) -> Self {
-        Self { words: label.to_owned(), about: kind, address: address.to_owned(), is_act: false, missing: None }
+        Self { words: label.to_owned(), about: kind, address: address.to_owned(), is_act: false, missing_role: None }
     }
 }
 
@@ -184,7 +184,7 @@ impl Verb {
             about: t.palette_action,
             address: format!("/jobs/{name}/{path}"),
             is_act: true,
-            missing: (!is_allowed).then_some(t.needs_operator),
+            missing_role: (!is_allowed).then_some(t.needs_operator),
         }
     }
 }

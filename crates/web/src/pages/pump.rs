@@ -95,7 +95,7 @@ struct PumpPage {
     shell: Shell,
     t: &'static Texts,
     /// The URL of this page, from which the script reloads its live part.
-    here: String,
+    page_url: String,
     name: String,
     root: Option<RootRow>,
     item_count: usize,
@@ -109,8 +109,8 @@ struct PumpPage {
     items: Vec<ItemRow>,
     is_first: bool,
     /// The URL of the first page.
-    first: String,
-    next: Option<String>,
+    first_url: String,
+    next_url: Option<String>,
 }
 
 pub(super) async fn page(page: Page<ItemsQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
@@ -128,7 +128,7 @@ pub(super) async fn page(page: Page<ItemsQuery>, Named(name, ..): Named<path::Jo
     let PumpView { root, groups, totals, .. } = &view;
     let template = PumpPage {
         shell: page.shell(Nav::Jobs),
-        here: page.here().to_owned(),
+        page_url: page.page_url().to_owned(),
         root: root.as_ref().map(|root| root_row(root, now, t)),
         item_count: view.items.len(),
         totals: *totals,
@@ -138,8 +138,8 @@ pub(super) async fn page(page: Page<ItemsQuery>, Named(name, ..): Named<path::Jo
         choices: state_choices(&name, *state, t),
         items: items.into_iter().map(|item| item_row(&page, &record, item, now)).collect(),
         is_first: after_name.is_none(),
-        first: first_url,
-        next: next_cursor.map(|cursor| items_url(&name, *state, Some(&cursor))),
+        first_url,
+        next_url: next_cursor.map(|cursor| items_url(&name, *state, Some(&cursor))),
         name,
         t,
     };

@@ -191,7 +191,7 @@ struct ReportsPage {
     shell: Shell,
     t: &'static Texts,
     choices: ReportChoices,
-    by: &'static str,
+    group_by: &'static str,
     kinds: Vec<(&'static str, &'static str)>,
     ranges: Vec<(String, String)>,
     periods: Vec<(&'static str, &'static str)>,
@@ -206,13 +206,13 @@ struct ReportsPage {
     in_parts: bool,
     /// The URL of the report as a CSV file.
     csv: String,
-    next: Option<String>,
+    next_url: Option<String>,
     schedule: Option<ShownSchedule>,
     form: ScheduleForm,
     weekdays: Vec<(&'static str, &'static str)>,
     channels: Vec<String>,
     form_errors: Vec<String>,
-    missing: Option<&'static str>,
+    missing_role: Option<&'static str>,
     code: AsCode,
 }
 
@@ -308,7 +308,7 @@ async fn render_page<Q: Sync>(
     });
     let next_cursor = computed.as_ref().and_then(|computed| computed.next_cursor.clone());
     let template = ReportsPage {
-        by: report_query.by.as_str(),
+        group_by: report_query.by.as_str(),
         kinds: GroupBy::WORDS.iter().map(|word| (*word, kind_name(word, t))).collect(),
         ranges: DAYS.iter().map(|days| (days.to_string(), t.report_days(*days))).collect(),
         periods: vec![("total", t.report_total), ("day", t.report_by_day), ("month", t.report_by_month)],
@@ -322,7 +322,7 @@ async fn render_page<Q: Sync>(
         is_cut: computed.as_ref().is_some_and(|computed| computed.is_cut),
         in_parts,
         csv: choices.url("/export/report.csv", &[]),
-        next: next_cursor.map(|cursor| choices.url("/reports", &[("cursor", &cursor)])),
+        next_url: next_cursor.map(|cursor| choices.url("/reports", &[("cursor", &cursor)])),
         schedule: schedule.map(|saved_schedule| ShownSchedule {
             words: t.report_weekly_when(
                 &saved_schedule.spec.channel,
@@ -337,7 +337,7 @@ async fn render_page<Q: Sync>(
         weekdays: Weekday::ALL.iter().map(|day| (day.as_str(), day_name(*day, t))).collect(),
         channels: channels.into_iter().map(|channel| channel.name).collect(),
         form_errors,
-        missing: (!is_allowed).then_some(t.channels_needs_admin),
+        missing_role: (!is_allowed).then_some(t.channels_needs_admin),
         code: report_code(&page.call.namespace.name, &report_query),
         error,
         choices,

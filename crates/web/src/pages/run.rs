@@ -68,7 +68,7 @@ impl FromQuery for RunPageQuery {
 struct RunPage {
     shell: Shell,
     t: &'static Texts,
-    missing: MissingRoles,
+    missing_roles: MissingRoles,
     row: RunRow,
     incident: Option<IncidentRef>,
     steps: Vec<Step>,
@@ -188,7 +188,7 @@ pub(super) async fn page(page: Page<RunPageQuery>, path: Named<path::Run>) -> Re
     let template = RunPage {
         shell: page.shell(Nav::Runs),
         t,
-        missing: page.missing(Some(run.app)),
+        missing_roles: page.missing_roles(Some(run.app)),
         incident: incident_of_fire::incident_of_run(&page.call, &run).await?,
         steps: run_steps(&run, now, t),
         timeline: RunTimeline::new(&run, &attempts, &shards, now, t),

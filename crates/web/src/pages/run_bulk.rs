@@ -55,7 +55,7 @@ struct BulkPage {
     /// The run after which this selection begins, in the order from the newest to the oldest.
     after: Option<RunId>,
     /// The run after which the next selection begins, if there is one.
-    next: Option<RunId>,
+    next_after: Option<RunId>,
     /// Maximum number of runs that one request may change.
     max: usize,
     /// The selected runs.
@@ -65,7 +65,7 @@ struct BulkPage {
     /// Whether the action applies to all runs that match `filter`.
     is_all: bool,
     /// The URL of the list to return to.
-    back: String,
+    return_url: String,
     /// Whether the action was performed.
     is_done: bool,
     problems: Vec<CommonProblem>,
@@ -150,12 +150,12 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         left_out,
         has_more,
         after: after_id,
-        next: next_after,
+        next_after,
         max: BULK_RUN_COUNT_MAX,
         ids,
         filter,
         is_all,
-        back: return_url,
+        return_url,
         is_done: is_confirmed,
         problems,
     };

@@ -43,7 +43,7 @@ pub(super) async fn csv(page: Page<ExportQuery>) -> Result<Response, Problem> {
             text.push_str(&csv_line(&job, &run));
         }
     }
-    text.extend(search.missing(page.t).map(|words| format!("{}\r\n", csv_cell(&words))));
+    text.extend(search.cut_note(page.t).map(|words| format!("{}\r\n", csv_cell(&words))));
     Ok(file_response(text, "text/csv; charset=utf-8", "runs.csv"))
 }
 
@@ -58,7 +58,7 @@ pub(super) async fn json_lines(page: Page<ExportQuery>) -> Result<Response, Prob
             text.push('\n');
         }
     }
-    text.extend(search.missing(page.t).map(|words| format!("{}\n", json!({ "ended": { "message": words } }))));
+    text.extend(search.cut_note(page.t).map(|words| format!("{}\n", json!({ "ended": { "message": words } }))));
     Ok(file_response(text, "application/x-ndjson", "runs.jsonl"))
 }
 
@@ -116,7 +116,7 @@ impl Export {
     }
 
     /// A note about the runs that are missing in the file; `None` if it has all.
-    fn missing(&self, t: &Texts) -> Option<String> {
+    fn cut_note(&self, t: &Texts) -> Option<String> {
         match self.end? {
             ExportEnd::Whole => None,
             ExportEnd::Full => Some(t.export_full(EXPORT_COUNT_MAX)),
@@ -202,10 +202,10 @@ mod tests {
         let mut goes_on = stopped(None, Some(id));
         assert_eq!((goes_on.end, goes_on.search.from), (None, Some(RunPlace { value: 0, id })));
         assert_eq!(goes_on.take(FoundRuns::default()), []);
-        assert_eq!((goes_on.end, goes_on.missing(t)), (Some(ExportEnd::Whole), None));
+        assert_eq!((goes_on.end, goes_on.cut_note(t)), (Some(ExportEnd::Whole), None));
         let one_job = stopped(Some(vec![JobId::new(1)]), Some(id));
         assert_eq!(one_job.end, Some(ExportEnd::StoppedAt(id)));
-        let words = one_job.missing(t).unwrap();
+        let words = one_job.cut_note(t).unwrap();
         assert!(words.contains(&id.created_at().to_string()), "{words}");
         let many = stopped(Some(vec![JobId::new(1), JobId::new(2)]), Some(id));
         assert_eq!(many.end, None);

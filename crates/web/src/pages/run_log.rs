@@ -104,9 +104,9 @@ pub(super) struct LogPart {
     /// The URL that leads from a found line to its place in the log; empty if the page already shows the lines around it.
     line_url: String,
     /// The number of the first line in this part.
-    pub(super) first: u64,
+    pub(super) first_seq: u64,
     /// The number of the last line in this part.
-    pub(super) last: u64,
+    pub(super) last_seq: u64,
     /// How many lines the log has.
     pub(super) total: u64,
     /// The position from which to poll for new lines; `None` if the log is complete.
@@ -157,7 +157,7 @@ pub(super) async fn log_card(page: &Page<RunPageQuery>, run: &Run, attempt: i32)
         };
         let log_part =
             read_part(page, run, LinesToRead::At(extent.window(seek, limit)), &LineFilter::default()).await?;
-        LogPart { total: extent.line_count.max(log_part.last), ..log_part }
+        LogPart { total: extent.line_count.max(log_part.last_seq), ..log_part }
     };
     let half_page = AROUND_COUNT as u64 / 2;
     let t = page.t;
@@ -165,8 +165,9 @@ pub(super) async fn log_card(page: &Page<RunPageQuery>, run: &Run, attempt: i32)
         levels: [("error", t.log_error), ("warn", t.log_warn), ("info", t.log_info), ("debug", t.log_debug)],
         attempt,
         note: empty_log_note(page, run, attempt, &log_part, is_search).await?,
-        earlier: (!is_search && log_part.first > 1).then(|| log_part.first.saturating_sub(half_page).max(1)),
-        later: (!is_search && log_part.last < log_part.total).then(|| (log_part.last + half_page).min(log_part.total)),
+        earlier: (!is_search && log_part.first_seq > 1).then(|| log_part.first_seq.saturating_sub(half_page).max(1)),
+        later: (!is_search && log_part.last_seq < log_part.total)
+            .then(|| (log_part.last_seq + half_page).min(log_part.total)),
         search: query.search.text.clone(),
         part: log_part,
     })
@@ -193,7 +194,7 @@ pub(super) async fn window(page: Page<LogWindow>, path: Named<path::Run>) -> Res
         }
     };
     let log_part = read_part(&page, &run, place, &LineFilter::default()).await?;
-    html(StatusCode::OK, &LogPart { total: total.max(log_part.last), ..log_part })
+    html(StatusCode::OK, &LogPart { total: total.max(log_part.last_seq), ..log_part })
 }
 
 /// Counts and searches lines, for the script.
@@ -250,7 +251,7 @@ async fn read_part<Q>(
     let last_seq = log_page.lines.last().map_or(from.line_count(), |line| line.seq);
     let (_, zone) = zones::clock_and_zone();
     let lines = log_page.lines.into_iter().map(|line| LogLine::new(&line, zone, page.t)).collect();
-    Ok(LogPart { lines, line_url: String::new(), first: first_seq, last: last_seq, total: last_seq, poll_cursor })
+    Ok(LogPart { lines, line_url: String::new(), first_seq, last_seq, total: last_seq, poll_cursor })
 }
 
 impl LogLine {

@@ -79,16 +79,16 @@ struct RunsPage {
     t: &'static Texts,
     bar: FilterBar,
     presets: Vec<Preset>,
-    saved: SavedBar,
+    saved_filters: SavedBar,
     /// The headers of the columns that sort the list: by time, by duration, and by lateness.
     sorts: [Sort; 3],
     /// The URL of this page of the list, from which the script reloads the rows.
-    here: String,
+    page_url: String,
     rows: Vec<RunLine>,
-    previous: Option<String>,
-    next: Option<String>,
+    previous_url: Option<String>,
+    next_url: Option<String>,
     /// The URL of the first page.
-    first: String,
+    first_url: String,
     is_first: bool,
     /// Whether the list begins with the newest runs; the page can then show how many new runs there are.
     is_live: bool,
@@ -124,11 +124,11 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
     };
     let now = page.engine().now();
     let other_parameters = query.other_parameters();
-    let page_url = |position: RunPosition| {
+    let url_from = |position: RunPosition| {
         let cursor = listing.cursor(position);
         list_url("/runs", &text, &[other_parameters.clone(), vec![("cursor", cursor)]].concat())
     };
-    let (previous, next) = (searched_page.before.map(page_url), searched_page.after.map(page_url));
+    let (previous, next) = (searched_page.before.map(url_from), searched_page.after.map(url_from));
     let parts = Parts::read(&page.call, searched_page.runs.iter()).await?;
     let rows = with_job_names(&page.call, searched_page.runs).await?;
     let rows = rows.into_iter().map(|(job, run)| RunLine::new(&run, job, parts.of(&run), now, t)).collect();
@@ -141,14 +141,14 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
         t,
         bar,
         presets: with_dead_preset(&page, presets("/runs", &text, &run_presets(t)), &text).await?,
-        saved: SavedBar::read(&page, FilteredList::Runs, &text).await?,
+        saved_filters: SavedBar::read(&page, FilteredList::Runs, &text).await?,
         sorts: [sort(RunOrder::Newest, ""), sort(RunOrder::Longest, "longest"), sort(RunOrder::Latest, "latest")],
-        here: page.here().to_owned(),
+        page_url: page.page_url().to_owned(),
         rows,
         is_live: position.is_none() && query.order == RunOrder::Newest && status == StatusCode::OK,
-        previous,
-        next,
-        first: list_url("/runs", &text, &other_parameters),
+        previous_url: previous,
+        next_url: next,
+        first_url: list_url("/runs", &text, &other_parameters),
         is_first: position.is_none(),
         notes: list_notes(&page, filter.as_ref(), searched_page.searched_to).await?,
         no_bulk: page

@@ -38,9 +38,9 @@ pub(super) struct SavedBar {
     /// The current filter; empty if there is nothing to save.
     pub(super) text: String,
     /// The URL of this page, to return to after a filter was saved or deleted.
-    pub(super) back: String,
+    pub(super) return_url: String,
     /// Why the current filter cannot be saved; `None` if it can.
-    pub(super) missing: Option<String>,
+    pub(super) missing_owner: Option<String>,
     pub(super) name_len_max: usize,
 }
 
@@ -67,8 +67,8 @@ impl SavedBar {
         let chips: Vec<SavedChip> = filters.into_iter().filter(|one| one.list == filtered_list).map(chip).collect();
         let is_saved = chips.iter().any(|chip| chip.is_current);
         let text = if is_saved { String::new() } else { text.to_owned() };
-        let (filtered_list, back) = (filtered_list.as_str(), page.here().to_owned());
-        Ok(Self { list: filtered_list, chips, text, back, missing: missing_owner, name_len_max: NAME_LEN_MAX })
+        let (filtered_list, back) = (filtered_list.as_str(), page.page_url().to_owned());
+        Ok(Self { list: filtered_list, chips, text, return_url: back, missing_owner, name_len_max: NAME_LEN_MAX })
     }
 }
 

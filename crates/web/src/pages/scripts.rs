@@ -34,9 +34,9 @@ struct Row {
 struct ScriptsPage {
     shell: Shell,
     t: &'static Texts,
-    missing: MissingRoles,
+    missing_roles: MissingRoles,
     rows: Vec<Row>,
-    next: Option<String>,
+    next_url: Option<String>,
     is_first: bool,
     form: ScriptForm,
     errors: Vec<String>,
@@ -93,9 +93,9 @@ async fn render_page<Q>(
     let template = ScriptsPage {
         shell: page.shell(Nav::Scripts),
         t: page.t,
-        missing: page.missing(None),
+        missing_roles: page.missing_roles(None),
         rows: records.into_iter().map(|record| row(record, now, page.t)).collect(),
-        next: next_url,
+        next_url,
         is_first: cursor.is_none(),
         form,
         errors,

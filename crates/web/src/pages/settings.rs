@@ -44,7 +44,7 @@ struct SettingsPage {
     roles: Vec<(&'static str, Vec<bool>)>,
     columns: [&'static str; 5],
     /// The caller's own grants, as text.
-    own: Vec<String>,
+    own_roles: Vec<String>,
 }
 
 /// Shows the permissions of each role, and the roles of the caller.
@@ -66,7 +66,7 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
         is_admin: is_admin(&call),
         roles: role_choices(t).into_iter().map(role_permissions).collect(),
         columns: [t.permit_view, t.permit_operate, t.permit_edit, t.permit_admin, t.permit_executor],
-        own: names.to_json(grants).iter().map(|grant| grant_text(grant, t)).collect(),
+        own_roles: names.to_json(grants).iter().map(|grant| grant_text(grant, t)).collect(),
         shell,
     };
     html(StatusCode::OK, &template)
@@ -79,7 +79,7 @@ struct TokensPage {
     t: &'static Texts,
     is_admin: bool,
     rows: Vec<TokenRow>,
-    next: Option<String>,
+    next_url: Option<String>,
     is_first: bool,
     picker: GrantPicker,
     code: AsCode,
@@ -145,7 +145,7 @@ pub(super) async fn tokens(call: PageCall<CursorQuery>, prefs: Prefs) -> Result<
         t,
         is_admin: is_admin(&call),
         rows: records.iter().zip(token_texts).map(row).collect(),
-        next,
+        next_url: next,
         is_first,
         picker: Choices::read(&call, t).await?.picker(Vec::new()),
         code: AsCode::without_namespace(("GET", "/api/v1/tokens?all=true"), None, "token list --everybody"),

@@ -63,9 +63,9 @@ struct ShadowPage {
     job: String,
     error: Option<String>,
     /// The instants of the first and of the last observed fire.
-    observed: Option<(Moment, Moment)>,
+    observed_range: Option<(Moment, Moment)>,
     rows: Vec<DayRow>,
-    next: Option<String>,
+    next_url: Option<String>,
 }
 
 pub(super) async fn page(page: Page<ShadowReportQuery>) -> Result<Response, Problem> {
@@ -87,8 +87,8 @@ pub(super) async fn page(page: Page<ShadowReportQuery>) -> Result<Response, Prob
         source: query.source.clone(),
         job: job.unwrap_or_default(),
         error,
-        observed: span.map(|span| (Moment::new(span.first_at, now, t), Moment::new(span.last_at, now, t))),
-        next: next_job
+        observed_range: span.map(|span| (Moment::new(span.first_at, now, t), Moment::new(span.last_at, now, t))),
+        next_url: next_job
             .map(|after| format!("/shadow?{}&{}", query_pair("source", &query.source), query_pair("cursor", after))),
         rows: shadow_report.into_iter().flat_map(|report| report.rows).map(|row| to_day_row(row, &page)).collect(),
     };

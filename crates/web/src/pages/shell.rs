@@ -155,7 +155,7 @@ pub(crate) struct Page<Q = NoQuery> {
     pub(crate) prefs: Prefs,
     pub(crate) t: &'static Texts,
     /// The URL of the request, with the namespace in its path.
-    here: String,
+    page_url: String,
     /// Whether the path of the request also has a page. Most forms are sent to paths of their own.
     is_at_page: bool,
     /// Whether the script requests only a part of the page.
@@ -194,7 +194,7 @@ pub(crate) struct MissingRoles {
 
 impl<Q> Page<Q> {
     /// The roles that the caller lacks on an app or, without an app, on the whole namespace.
-    pub(crate) fn missing(&self, app: Option<AppId>) -> MissingRoles {
+    pub(crate) fn missing_roles(&self, app: Option<AppId>) -> MissingRoles {
         let is_allowed = |permission| self.call.caller.rights.allow(permission, self.call.namespace.id, app);
         let editor = if app.is_some() { self.t.needs_editor } else { self.t.needs_editor_everywhere };
         MissingRoles {
@@ -221,8 +221,8 @@ impl<Q> Page<Q> {
         self.is_part
     }
 
-    pub(crate) fn here(&self) -> &str {
-        &self.here
+    pub(crate) fn page_url(&self) -> &str {
+        &self.page_url
     }
 
     /// A request in the namespace of this page, as code.
@@ -241,7 +241,7 @@ impl<Q> Page<Q> {
         open_windows.retain(|record| crate::api::maintenance::is_visible(call, record));
         let windows = open_windows.iter().map(|record| window_row(record, now, self.t)).collect();
         let page_url = match self.is_at_page {
-            true => self.here.clone(),
+            true => self.page_url.clone(),
             false => format!("{}?{}", nav.path(), query_pair("namespace", &self.call.namespace.name)),
         };
         Shell { windows, ..Shell::new(self.prefs, nav, Some(user), &page_url) }
@@ -263,7 +263,7 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Page<Q> {
         let is_at_page = parts.method.is_safe() || is_page(parts.uri.path());
         let is_part = parts.headers.contains_key("hx-request");
         let call = Call::from_request_parts(parts, web).await?;
-        Ok(Self { call, prefs, t: prefs.lang.texts(), here: page_url, is_at_page, is_part })
+        Ok(Self { call, prefs, t: prefs.lang.texts(), page_url, is_at_page, is_part })
     }
 }
 

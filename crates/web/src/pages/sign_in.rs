@@ -40,7 +40,7 @@ struct SignInPage {
     /// The token of a sign-in link. Without it the page asks for name and password.
     token: Option<String>,
     /// The path to open after the sign-in.
-    next: String,
+    next_path: String,
     /// Whether another page has redirected the browser to this one, because that page needs a sign-in.
     was_sent_here: bool,
     /// The name that the user typed, if the sign-in failed.
@@ -126,8 +126,7 @@ pub(super) async fn page(
     let (t, next_path, name) = (shell.t, next_path.unwrap_or("/").to_owned(), String::new());
     let oidc = oidc_link(&web, &next_path);
     let needs_first_account = !store.has_admin_account().await?;
-    let page =
-        SignInPage { shell, t, token, next: next_path, was_sent_here, name, error: None, needs_first_account, oidc };
+    let page = SignInPage { shell, t, token, next_path, was_sent_here, name, error: None, needs_first_account, oidc };
     html(if was_sent_here { StatusCode::UNAUTHORIZED } else { StatusCode::OK }, &page)
 }
 
@@ -189,8 +188,7 @@ async fn show_wrong_password(
     let oidc = oidc_link(web, &next_path);
     let needs_first_account = !web.engine.store().has_admin_account().await?;
     let was_sent_here = false;
-    let page =
-        SignInPage { shell, t, token: None, next: next_path, was_sent_here, name, error, needs_first_account, oidc };
+    let page = SignInPage { shell, t, token: None, next_path, was_sent_here, name, error, needs_first_account, oidc };
     html(StatusCode::UNAUTHORIZED, &page)
 }
 

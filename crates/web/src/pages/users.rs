@@ -31,12 +31,12 @@ struct UsersPage {
     shell: Shell,
     t: &'static Texts,
     rows: Vec<UserRow>,
-    next: Option<String>,
+    next_url: Option<String>,
     is_first: bool,
     /// The query of this page, for its forms; empty on the first page.
     query: String,
     /// The form of a new user, with the input so far.
-    new: NewForm,
+    new_form: NewForm,
     error: Option<Error>,
     /// A link for a user who was just created.
     link: Option<String>,
@@ -139,10 +139,10 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
     let template = UsersPage {
         t,
         rows,
-        next,
+        next_url: next,
         is_first: query.is_empty(),
         query,
-        new: NewForm {
+        new_form: NewForm {
             name: if is_new { typed_of("name") } else { String::new() },
             display_name: if is_new { typed_of("display_name") } else { String::new() },
             picker: choices.picker(new_rows),

@@ -53,12 +53,12 @@ impl FromQuery for VersionsQuery {
 struct VersionsPage {
     shell: Shell,
     t: &'static Texts,
-    missing: MissingRoles,
+    missing_roles: MissingRoles,
     name: String,
-    newest: i64,
+    newest_version: i64,
     rows: Vec<VersionRow>,
     /// The version before which the list continues on the next page; `None` on the last page.
-    older: Option<i64>,
+    older_than: Option<i64>,
     comparison: Option<Comparison>,
     code: AsCode,
 }
@@ -110,10 +110,10 @@ pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path:
     let template = VersionsPage {
         shell: page.shell(Nav::Jobs),
         t: page.t,
-        missing: page.missing(Some(record.app)),
-        newest: record.version,
+        missing_roles: page.missing_roles(Some(record.app)),
+        newest_version: record.version,
         rows,
-        older: older_than,
+        older_than,
         comparison,
         code: page.code(("GET", &format!("/api/v1/jobs/{name}/versions")), None, &format!("job versions {name}")),
         name,

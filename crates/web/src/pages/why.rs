@@ -76,7 +76,7 @@ struct WhyPage {
     jobs: Vec<String>,
     error: Option<String>,
     /// Jobs whose names are similar to the typed one: the name, and the URL of the same question about that job.
-    near: Vec<(String, String)>,
+    similar_names: Vec<(String, String)>,
     /// Why the time in the question means no instant, or two.
     note: Option<String>,
     answers: Vec<Answer>,
@@ -134,7 +134,7 @@ pub(super) async fn page(page: Page<WhyQuery>) -> Result<Response, Problem> {
         zones: Vec::new(),
         jobs: Vec::new(),
         error: None,
-        near: Vec::new(),
+        similar_names: Vec::new(),
         note: None,
         answers: Vec::new(),
         checks: Vec::new(),
@@ -152,7 +152,7 @@ pub(super) async fn page(page: Page<WhyQuery>) -> Result<Response, Problem> {
             let all_names = job_names(&page, SEARCH_COUNT).await?;
             let similar_names = near_misses(&query.job, all_names.iter().map(String::as_str), NEAR_COUNT);
             let link = |name: &&str| format!("{}&{}", question_url(name, None), query_pair("at", &query.at));
-            template.near = similar_names.iter().map(|name| ((*name).to_owned(), link(name))).collect();
+            template.similar_names = similar_names.iter().map(|name| ((*name).to_owned(), link(name))).collect();
             template.error = Some(t.why_no_job(&query.job));
             template.jobs = all_names.into_iter().take(JOB_COUNT as usize).collect();
             status = StatusCode::NOT_FOUND;

@@ -116,7 +116,7 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkJobs>) -> Resul
         false => apply_to_jobs(&call, &bulk, &selection.names).await,
     };
     let JobsDone { changed: jobs, unchanged, runs, mut problems } = outcome;
-    problems.extend(selection.missing);
+    problems.extend(selection.missing_jobs);
     let (has_more, after) = (selection.has_more, selection.after);
     json_response(
         StatusCode::OK,

@@ -44,7 +44,7 @@ struct NowPage {
     shell: Shell,
     t: &'static Texts,
     /// The URL of this page, from which the script reloads its live part.
-    here: String,
+    page_url: String,
     health: HealthRow,
     /// The number of open incidents.
     alert_count: usize,
@@ -110,7 +110,7 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
     let template = NowPage {
         shell: page.shell(Nav::Now),
         t,
-        here: page.here().to_owned(),
+        page_url: page.page_url().to_owned(),
         health,
         alert_count,
         chart,
