@@ -29,8 +29,8 @@ pub(crate) struct AuditNote(Arc<Mutex<AuditFields>>);
 struct AuditFields {
     namespace: Option<String>,
     object: Option<String>,
-    before: Option<Value>,
-    after: Option<Value>,
+    document_before: Option<Value>,
+    document_after: Option<Value>,
     is_denied: bool,
 }
 
@@ -56,14 +56,14 @@ impl AuditNote {
     /// Records the state before the change. Only the first call has an effect.
     pub(crate) fn before(&self, document: &impl Serialize) {
         let mut fields = self.fields();
-        if fields.before.is_none() {
-            fields.before = serde_json::to_value(document).ok().map(for_audit);
+        if fields.document_before.is_none() {
+            fields.document_before = serde_json::to_value(document).ok().map(for_audit);
         }
     }
 
     /// Records the state after the change. The last call wins.
     pub(crate) fn changed_to(&self, document: &impl Serialize) {
-        self.fields().after = serde_json::to_value(document).ok().map(for_audit);
+        self.fields().document_after = serde_json::to_value(document).ok().map(for_audit);
     }
 
     /// Records several documents before and after the change, by name. `omitted_count` is the number of documents that are left out.
@@ -74,7 +74,7 @@ impl AuditNote {
         omitted_count: usize,
     ) {
         let mut fields = self.fields();
-        (fields.before, fields.after) =
+        (fields.document_before, fields.document_after) =
             (Some(for_audit_by_name(values_before, 0)), Some(for_audit_by_name(values_after, omitted_count)));
     }
 
@@ -146,12 +146,12 @@ impl PendingEntry {
                 _ => Verdict::Allowed,
             };
             // `document_after` stays empty if the change was refused or failed.
-            let document_after = fields.after.take().filter(|_| verdict == Verdict::Allowed);
+            let document_after = fields.document_after.take().filter(|_| verdict == Verdict::Allowed);
             AuditEntry {
                 object: fields.object.take().unwrap_or(self.0.object),
                 namespace: fields.namespace.clone(),
                 verdict,
-                before: fields.before.take().map(|document| document.to_string()),
+                before: fields.document_before.take().map(|document| document.to_string()),
                 after: document_after.map(|document| document.to_string()),
                 ..self.0
             }

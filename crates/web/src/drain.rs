@@ -21,7 +21,7 @@ const REST_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct DrainableBody {
     body: Option<Incoming>,
-    rest: UnreadBody,
+    unread_body: UnreadBody,
 }
 
 /// Receives the unread rest of a body.
@@ -34,7 +34,11 @@ impl UnreadBody {
         let unread = Self::default();
         // A client that waits for `100 Continue` never sends its body after a refusal.
         let waits_for_continue = request.headers().contains_key(EXPECT);
-        (request.map(|body| DrainableBody { body: Some(body), rest: unread.clone() }), unread, waits_for_continue)
+        (
+            request.map(|body| DrainableBody { body: Some(body), unread_body: unread.clone() }),
+            unread,
+            waits_for_continue,
+        )
     }
 
     /// Reads and drops the rest. If it is too long, the response announces that the connection closes. The same happens if the client
@@ -90,6 +94,6 @@ impl Body for DrainableBody {
 impl Drop for DrainableBody {
     fn drop(&mut self) {
         let unread = self.body.take().filter(|body| !body.is_end_stream());
-        *self.rest.0.lock().unwrap_or_else(PoisonError::into_inner) = unread;
+        *self.unread_body.0.lock().unwrap_or_else(PoisonError::into_inner) = unread;
     }
 }

@@ -80,8 +80,15 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
     let cause = problem.as_ref().and_then(Problem::cause);
     let is_counted = (cause.is_some() || !is_probe(&path)) && is_bounded(response.status(), &caller_name);
     if !is_counted || web.refused_lines.take(client, response.status()) {
-        let line =
-            Line { method: method_for_log(&method), path: &path, status, elapsed, by: &caller_name, code, is_routine };
+        let line = Line {
+            method: method_for_log(&method),
+            path: &path,
+            status,
+            elapsed,
+            caller_name: &caller_name,
+            code,
+            is_routine,
+        };
         line.write(&request_id, cause);
     }
     response
@@ -97,14 +104,14 @@ struct Line<'a> {
     path: &'a str,
     status: u16,
     elapsed: Duration,
-    by: &'a str,
+    caller_name: &'a str,
     code: &'static str,
     is_routine: bool,
 }
 
 impl Line<'_> {
     fn write(self, request_id: &str, cause: Option<&str>) {
-        let Self { method, path, status, elapsed, by, code, is_routine } = self;
+        let Self { method, path, status, elapsed, caller_name: by, code, is_routine } = self;
         let elapsed_ms = elapsed.as_secs_f64() * 1000.0;
         match cause {
             Some(cause) => {

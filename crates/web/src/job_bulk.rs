@@ -121,7 +121,7 @@ pub(crate) struct SelectedJobs {
     /// Whether more jobs match than one request can change.
     pub(crate) has_more: bool,
     /// The name after which the next request continues, whatever happened to the jobs of this one.
-    pub(crate) after: Option<String>,
+    pub(crate) next_after: Option<String>,
     /// A problem for each of the given names that no job has.
     pub(crate) missing_jobs: Vec<JobProblem>,
 }
@@ -139,7 +139,7 @@ pub(crate) async fn select_named<Q>(call: &Call<Q>, names: &[String]) -> Result<
         jobs.into_iter().filter(|job| call.may_view(job.app)).map(|job| job.spec.name).collect();
     let missing_jobs: BTreeSet<&String> = names.iter().filter(|name| !selected.contains(name)).collect();
     let missing_jobs = missing_jobs.into_iter().map(|name| JobProblem::new(name, &deleted_problem(name))).collect();
-    Ok(SelectedJobs { names: selected, has_more: false, after: None, missing_jobs })
+    Ok(SelectedJobs { names: selected, has_more: false, next_after: None, missing_jobs })
 }
 
 fn deleted_problem(name: &str) -> Problem {
@@ -171,7 +171,7 @@ pub(crate) async fn select_matching<Q>(
     let has_more = entries.get(BULK_JOB_COUNT_MAX).is_some_and(|entry| !bulk.is_without_effect_on(entry));
     let names: Vec<String> = entries.iter().take(BULK_JOB_COUNT_MAX).map(|entry| entry.name.clone()).collect();
     let after_name = names.last().filter(|_| has_more).cloned();
-    Ok(SelectedJobs { names, has_more, after: after_name, missing_jobs: Vec::new() })
+    Ok(SelectedJobs { names, has_more, next_after: after_name, missing_jobs: Vec::new() })
 }
 
 /// Why the action failed for a job.

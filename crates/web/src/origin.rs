@@ -75,7 +75,7 @@ fn common_value(first: Option<&str>, second: Option<&str>) -> Option<String> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PublicEndpoint<'a> {
     /// The advertised URL.
-    pub(crate) advertised: Option<&'a str>,
+    pub(crate) advertised_url: Option<&'a str>,
     /// Whether browsers use TLS. Over plain HTTP an attacker on the network can pose as the same host.
     pub(crate) is_tls: bool,
 }
@@ -83,7 +83,7 @@ pub(crate) struct PublicEndpoint<'a> {
 impl PublicEndpoint<'_> {
     /// The origin of our own pages, if it can be determined.
     fn origin(self, headers: &HeaderMap, uri: &Uri, extensions: &Extensions) -> Option<Origin> {
-        if let Some(url) = self.advertised {
+        if let Some(url) = self.advertised_url {
             return Origin::of_url(url);
         }
         let proxied_origin = extensions.get::<ProxiedOrigin>();
@@ -124,7 +124,7 @@ mod tests {
 
     #[track_caller]
     fn check_over(is_tls: bool, headers: &[(&'static str, &'static str)], expected: bool) {
-        let endpoint = PublicEndpoint { advertised: None, is_tls };
+        let endpoint = PublicEndpoint { advertised_url: None, is_tls };
         let found = endpoint.is_same(&map(headers), &Uri::from_static("/x"), &Extensions::new());
         assert_eq!(found, expected, "{is_tls} {headers:?}");
     }
@@ -165,7 +165,7 @@ mod tests {
             ("https://jobs.example.com", "null", false),
             ("http://[::1]:80", "http://[::1]", true),
         ] {
-            let endpoint = PublicEndpoint { advertised: Some(url), is_tls: true };
+            let endpoint = PublicEndpoint { advertised_url: Some(url), is_tls: true };
             let headers = map(&[("origin", origin), ("host", "rebound.example.net")]);
             assert_eq!(
                 endpoint.is_same(&headers, &Uri::from_static("/x"), &Extensions::new()),
@@ -194,7 +194,7 @@ mod tests {
             all.extend([("host", "inner"), ("origin", origin)]);
             let mut extensions = Extensions::new();
             extensions.insert(ProxiedOrigin::from_headers(&map(&headers)));
-            let endpoint = PublicEndpoint { advertised: None, is_tls: false };
+            let endpoint = PublicEndpoint { advertised_url: None, is_tls: false };
             assert_eq!(endpoint.is_same(&map(&all), &Uri::from_static("/x"), &extensions), expected, "{all:?}");
         }
     }

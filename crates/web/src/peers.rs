@@ -54,16 +54,16 @@ struct Inner {
     /// The client's address; for IPv6, its network.
     network: IpAddr,
     /// Requests that the server works on: their bodies have arrived, and their answers have not begun.
-    busy: AtomicUsize,
+    busy_count: AtomicUsize,
     /// Requests whose answers have not ended.
     open_request_count: AtomicUsize,
     has_served: AtomicBool,
     /// Requests whose answers are being sent, except for executors' streams.
-    answering: AtomicUsize,
+    answering_count: AtomicUsize,
     /// When the connection last made progress with a request or an answer. The timeouts count from then.
     progressed_at: Mutex<Instant>,
     /// Cancelled when the connection must close to make room.
-    evicted: CancellationToken,
+    eviction: CancellationToken,
     /// The share of its caller's maximum number of connections; `None` while it is unauthenticated.
     authenticated: Mutex<Option<Share<CallerKey>>>,
 }
@@ -96,9 +96,10 @@ impl ConnectionTable {
     /// `false` if there is none to close.
     fn evict(&mut self, network: IpAddr) -> bool {
         let unauthenticated = self.unauthenticated.get(&network).into_iter().flat_map(BTreeMap::values);
-        let mut idle_connections = unauthenticated.filter(|connection| connection.0.busy.load(Ordering::Relaxed) == 0);
+        let mut idle_connections =
+            unauthenticated.filter(|connection| connection.0.busy_count.load(Ordering::Relaxed) == 0);
         let Some(oldest_idle) = idle_connections.next().cloned() else { return false };
-        oldest_idle.0.evicted.cancel();
+        oldest_idle.0.eviction.cancel();
         self.forget(network, oldest_idle.0.number);
         true
     }
@@ -157,12 +158,12 @@ impl Peers {
             peers: Arc::clone(self),
             number: connections.number,
             network,
-            busy: AtomicUsize::new(0),
+            busy_count: AtomicUsize::new(0),
             open_request_count: AtomicUsize::new(0),
             has_served: AtomicBool::new(false),
-            answering: AtomicUsize::new(0),
+            answering_count: AtomicUsize::new(0),
             progressed_at: Mutex::new(Instant::now()),
-            evicted: CancellationToken::new(),
+            eviction: CancellationToken::new(),
             authenticated: Mutex::new(None),
         }));
         connections.unauthenticated.entry(network).or_default().insert(connection.0.number, connection.clone());
@@ -230,7 +231,7 @@ impl Connection {
 
     /// Waits until the connection must close to make room.
     pub(crate) async fn wait_for_eviction(&self) {
-        self.0.evicted.cancelled().await;
+        self.0.eviction.cancelled().await;
     }
 
     /// Waits until the connection has had no request for too long, or until its client has not read an answer for too long.
@@ -243,7 +244,7 @@ impl Connection {
                 0 => (Stalled::Idle, idle_timeout),
                 _ => (Stalled::Answer, write_timeout),
             };
-            let is_waited_for = stalled == Stalled::Idle || self.0.answering.load(Ordering::Relaxed) > 0;
+            let is_waited_for = stalled == Stalled::Idle || self.0.answering_count.load(Ordering::Relaxed) > 0;
             if quiet_length >= timeout && is_waited_for {
                 return stalled;
             }
@@ -279,7 +280,7 @@ enum Stage {
 
 impl OpenRequest {
     pub(crate) fn new(connection: Connection) -> Self {
-        connection.0.busy.fetch_add(1, Ordering::Relaxed);
+        connection.0.busy_count.fetch_add(1, Ordering::Relaxed);
         connection.0.open_request_count.fetch_add(1, Ordering::Relaxed);
         connection.0.has_served.store(true, Ordering::Relaxed);
         connection.note_progress();
@@ -288,11 +289,11 @@ impl OpenRequest {
 
     /// Marks the beginning of the answer.
     pub(crate) fn begin_answer(&mut self, is_session: bool) {
-        self.connection.0.busy.fetch_sub(1, Ordering::Relaxed);
+        self.connection.0.busy_count.fetch_sub(1, Ordering::Relaxed);
         self.connection.note_progress();
         self.stage = if is_session { Stage::Session } else { Stage::Answering };
         if !is_session {
-            self.connection.0.answering.fetch_add(1, Ordering::Relaxed);
+            self.connection.0.answering_count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -304,7 +305,7 @@ impl OpenRequest {
 
 impl Drop for OpenRequest {
     fn drop(&mut self) {
-        let Inner { busy, open_request_count, answering, .. } = &*self.connection.0;
+        let Inner { busy_count: busy, open_request_count, answering_count: answering, .. } = &*self.connection.0;
         match self.stage {
             Stage::Working => busy.fetch_sub(1, Ordering::Relaxed),
             Stage::Answering => answering.fetch_sub(1, Ordering::Relaxed),
@@ -322,7 +323,7 @@ pub(crate) struct Waiting(Option<Connection>);
 impl Waiting {
     pub(crate) fn new(connection: Option<&Connection>) -> Self {
         if let Some(Connection(inner)) = connection {
-            inner.busy.fetch_sub(1, Ordering::Relaxed);
+            inner.busy_count.fetch_sub(1, Ordering::Relaxed);
         }
         Self(connection.cloned())
     }
@@ -331,7 +332,7 @@ impl Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         if let Some(Connection(inner)) = &self.0 {
-            inner.busy.fetch_add(1, Ordering::Relaxed);
+            inner.busy_count.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -351,7 +352,7 @@ mod tests {
     }
 
     fn is_evicted(connection: &OpenConnection) -> bool {
-        connection.0.0.evicted.is_cancelled()
+        connection.0.0.eviction.is_cancelled()
     }
 
     #[test]

@@ -57,7 +57,7 @@ rondel_core::plain_word_enum! {
 /// The query for a report.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReportQuery {
-    pub(crate) by: GroupBy,
+    pub(crate) group_by: GroupBy,
     pub(crate) from: Option<Timestamp>,
     pub(crate) to: Option<Timestamp>,
     pub(crate) period: Period,
@@ -78,7 +78,7 @@ impl FromQuery for ReportQuery {
             Err(error) => Err(error.to_string()),
         };
         Self {
-            by: reader
+            group_by: reader
                 .parsed(Parameter::word("by", &GroupBy::WORDS).about("What a row stands for; `app` if left out."), str::parse)
                 .unwrap_or_default(),
             from: reader.parsed(
@@ -131,7 +131,7 @@ pub(crate) struct Report {
 struct ReportGroups {
     groups: Vec<Group>,
     /// The owners of the points in the total, each with the instant from which it counts. `None` if the total is the sum of the groups.
-    all: Option<(PointKind, Vec<(i64, Timestamp)>)>,
+    total_owners: Option<(PointKind, Vec<(i64, Timestamp)>)>,
     /// The jobs whose failures are counted; `None` for all jobs of the apps.
     jobs: Option<Vec<JobId>>,
     is_cut: bool,
@@ -141,7 +141,7 @@ struct ReportGroups {
 /// Computes a report about what the caller may see.
 pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Result<Report, Problem> {
     let range = range(query, call.engine().now())?;
-    let kind = match (query.by, call.visible_apps()) {
+    let kind = match (query.group_by, call.visible_apps()) {
         (GroupBy::Namespace, None) if query.app.is_none() => PointKind::Namespace,
         (GroupBy::Namespace | GroupBy::App, _) => PointKind::App,
         (GroupBy::Job | GroupBy::Label, _) => PointKind::Job,
@@ -164,7 +164,7 @@ pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Resu
             .await?;
         Ok::<_, Problem>(failure_groups)
     };
-    let (found_groups, (rows, mut total), failures) = if query.job.is_some() || query.by == GroupBy::Label {
+    let (found_groups, (rows, mut total), failures) = if query.job.is_some() || query.group_by == GroupBy::Label {
         let found_groups = group_search.await?;
         let (counts, failures) =
             try_join(count_rows(call, kind, range, &found_groups), failures(found_groups.jobs.as_deref())).await?;
@@ -214,7 +214,7 @@ async fn count_rows<Q>(
     report_groups: &ReportGroups,
 ) -> Result<(Vec<Row>, Vec<Row>), Problem> {
     let node = call.engine().node();
-    let (kind_of_total, owners) = report_groups.all.clone().unwrap_or_else(|| {
+    let (kind_of_total, owners) = report_groups.total_owners.clone().unwrap_or_else(|| {
         let owners = report_groups.groups.iter().flat_map(|group| group.owners.iter().copied()).collect();
         (kind, owners)
     });
@@ -244,14 +244,14 @@ fn range(query: &ReportQuery, now: Timestamp) -> Result<ReportRange, Problem> {
     for (parameter, is_given, by) in
         [("job", query.job.is_some(), GroupBy::Job), ("label", query.label.is_some(), GroupBy::Label)]
     {
-        if is_given && query.by != by {
+        if is_given && query.group_by != by {
             return Err(invalid_parameter(
                 parameter,
-                format!("needs by={}, and by is {}", by.as_str(), query.by.as_str()),
+                format!("needs by={}, and by is {}", by.as_str(), query.group_by.as_str()),
             ));
         }
     }
-    if query.by == GroupBy::Label && query.label.is_none() {
+    if query.group_by == GroupBy::Label && query.label.is_none() {
         return Err(invalid_parameter(
             "label",
             "is missing: by=label needs the key of a label, such as label=team".to_owned(),
@@ -273,7 +273,7 @@ async fn find_groups<Q: Sync>(
         None => (PointKind::Namespace, vec![(call.namespace.id.get(), Timestamp::EPOCH)]),
         Some(apps) => (PointKind::App, apps.iter().map(|app| (app.get(), Timestamp::EPOCH)).collect()),
     };
-    match query.by {
+    match query.group_by {
         GroupBy::Namespace => {
             let (_, owners) = namespace_owners(&apps);
             let group = Group { name: call.namespace.name.clone(), app: None, owners };
@@ -291,12 +291,12 @@ async fn find_groups<Q: Sync>(
                 app: None,
             };
             let groups = visible_apps.into_iter().map(group).collect();
-            Ok(ReportGroups { groups, all: Some(namespace_owners(&apps)), is_cut, ..ReportGroups::default() })
+            Ok(ReportGroups { groups, total_owners: Some(namespace_owners(&apps)), is_cut, ..ReportGroups::default() })
         }
         GroupBy::Job => job_groups(call, query, (app, range, group_max)).await.map(|report_groups| {
             let total_owners = if query.job.is_some() { None } else { Some(namespace_owners(&apps)) };
             let jobs = query.job.as_ref().map(|_| owners_of(&report_groups.groups));
-            ReportGroups { all: total_owners, jobs, ..report_groups }
+            ReportGroups { total_owners, jobs, ..report_groups }
         }),
         GroupBy::Label => {
             debug_assert_eq!(kind, PointKind::Job, "labels belong to jobs");
@@ -317,7 +317,7 @@ async fn job_groups<Q: Sync>(
     query: &ReportQuery,
     (app, range, group_max): (Option<AppId>, ReportRange, usize),
 ) -> Result<ReportGroups, Problem> {
-    let listing = Listing::new("report", (call.namespace.id, query.by, &query.app, range.from, query.period));
+    let listing = Listing::new("report", (call.namespace.id, query.group_by, &query.app, range.from, query.period));
     let mut after_name: String = match &query.cursor {
         Some(cursor) => listing.position(cursor)?,
         None => String::new(),

@@ -91,8 +91,8 @@ impl RunPosition {
 #[derive(Debug)]
 pub(crate) struct SearchedPage {
     pub(crate) runs: Vec<Run>,
-    pub(crate) before: Option<RunPosition>,
-    pub(crate) after: Option<RunPosition>,
+    pub(crate) previous_position: Option<RunPosition>,
+    pub(crate) next_position: Option<RunPosition>,
     /// When the oldest run that was searched was created, if older runs were not searched.
     pub(crate) searched_to: Option<Timestamp>,
 }
@@ -131,7 +131,7 @@ pub(crate) async fn read_page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u
     } else if !search.is_backward {
         next_position = next_position.or(stop);
     }
-    Ok(SearchedPage { runs, before: previous_position, after: next_position, searched_to })
+    Ok(SearchedPage { runs, previous_position, next_position, searched_to })
 }
 
 /// Whether a search that stopped at a run can continue after that run by its id. A search within a single job cannot: its index has

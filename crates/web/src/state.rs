@@ -51,7 +51,7 @@ pub struct WebConfig {
 
 impl WebConfig {
     pub(crate) fn endpoint(&self) -> PublicEndpoint<'_> {
-        PublicEndpoint { advertised: self.advertised.as_deref(), is_tls: self.tls }
+        PublicEndpoint { advertised_url: self.advertised.as_deref(), is_tls: self.tls }
     }
 }
 

@@ -52,7 +52,7 @@ const fn filter_parameter(name: &'static str) -> Parameter {
 /// The query of the log.
 #[derive(Debug)]
 pub(crate) struct ReadAudit {
-    pub(crate) wanted: AuditQuery,
+    pub(crate) filter: AuditQuery,
     cursor: Option<String>,
 }
 
@@ -64,7 +64,7 @@ impl FromQuery for ReadAudit {
         };
         let instant = |text: &str| text.parse::<Timestamp>().map_err(|error| error.to_string());
         Self {
-            wanted: AuditQuery {
+            filter: AuditQuery {
                 actor: reader.parsed(filter_parameter("actor").about("Only entries of this caller."), text),
                 action: reader
                     .parsed(filter_parameter("action").about("Only this action, such as `job.change`."), text),
@@ -147,7 +147,7 @@ pub(super) fn routes() -> Routes {
 
 /// Refuses a namespace that does not exist, unless entries name it: those about a deleted namespace stay.
 pub(crate) async fn check_namespace(call: &GlobalCall<ReadAudit>) -> Result<(), Problem> {
-    let Some(name) = &call.query.wanted.namespace else { return Ok(()) };
+    let Some(name) = &call.query.filter.namespace else { return Ok(()) };
     let store = call.engine().store();
     let namespaces = store.namespaces().await?;
     let entries_of_namespace = AuditQuery { namespace: Some(name.clone()), limit: 1, ..AuditQuery::default() };
@@ -162,7 +162,7 @@ pub(crate) async fn check_namespace(call: &GlobalCall<ReadAudit>) -> Result<(), 
 
 async fn list(call: GlobalCall<ReadAudit>, headers: HeaderMap) -> Result<Response, Problem> {
     check_namespace(&call).await?;
-    let ReadAudit { wanted, cursor } = &call.query;
+    let ReadAudit { filter: wanted, cursor } = &call.query;
     let listing = Listing::new("audit", AuditQuery { limit: 0, ..wanted.clone() });
     let after_id = listing.id_after(cursor.as_deref(), AuditId::get)?;
     let query = AuditQuery { after: after_id, ..wanted.clone() };

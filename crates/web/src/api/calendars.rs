@@ -33,7 +33,7 @@ const NAMED_COUNT_MAX: usize = 10;
 #[derive(Debug)]
 pub(super) struct ImportQuery {
     format: Option<ImportFormat>,
-    wanted: ImportAs,
+    import_as: ImportAs,
     years: Option<(i32, i32)>,
     dry_run: bool,
 }
@@ -53,7 +53,7 @@ impl FromQuery for ImportQuery {
         Self {
             format: reader
                 .parsed(Parameter::word("format", &["ics", "csv"]).about("The format of the file.").required(), format),
-            wanted: reader
+            import_as: reader
                 .parsed(
                     Parameter::word("as", &["days", "workdays"])
                         .about("What the file lists: the days of the calendar (`days`, the default), or holidays and make-up days \
@@ -221,7 +221,7 @@ async fn import_file(
     TextBody(body): TextBody,
 ) -> Result<Response, Problem> {
     call.check(None, forbidden)?;
-    let ImportQuery { format, wanted, years, dry_run } = call.query;
+    let ImportQuery { format, import_as: wanted, years, dry_run } = call.query;
     let format = format.ok_or_else(|| {
         let complaint = Complaint::query("format", "missing_parameter", "is needed: ics or csv");
         Problem::of_complaints(Code::InvalidQuery, vec![complaint])

@@ -144,7 +144,7 @@ fn stream(call: Call<EventFilter>, headers: &HeaderMap, timeout: Duration) -> Re
         web: call.web,
         caller: RecheckedCaller::new(call.caller),
         namespace: call.namespace,
-        wanted: call.query,
+        filter: call.query,
         format,
         cursor,
         last_sent_at: now,
@@ -204,7 +204,7 @@ struct Stream {
     web: Web,
     caller: RecheckedCaller,
     namespace: Namespace,
-    wanted: EventFilter,
+    filter: EventFilter,
     format: Format,
     listener: Listener,
     /// All events up to this position were sent, or left out because this listener does not want them or may not see them.
@@ -258,7 +258,7 @@ impl Stream {
                 ListenResult::Events(events, cursor) => {
                     self.cursor = Some(cursor);
                     let matching_events =
-                        events.iter().filter(|event| self.wanted.matches(event, &self.namespace, self.caller.caller()));
+                        events.iter().filter(|event| self.filter.matches(event, &self.namespace, self.caller.caller()));
                     let block = |event: &Arc<Event>| {
                         self.format.block(Some(cursor.at_event(event)), event.kind.name(), &self.show(event))
                     };

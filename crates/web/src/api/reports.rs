@@ -262,7 +262,7 @@ async fn get(call: Call<FormattedReportQuery>) -> Result<Response, Problem> {
     let Report { range, total, rows, failures, is_cut, next_cursor } = report_of_query;
     let body = ReportJson {
         namespace: call.namespace.name.clone(),
-        by: query.by.as_str(),
+        by: query.group_by.as_str(),
         from: range.from,
         to: range.to,
         period: range.period.as_str(),

@@ -117,7 +117,7 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkRuns>) -> Resul
         matched: matched_count,
         left_out: selected.left_out,
         has_more: selected.has_more,
-        after: selected.after,
+        after: selected.next_after,
         done: outcome.done_count,
         made: outcome.new_runs,
         problems: outcome.problems,

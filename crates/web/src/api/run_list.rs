@@ -137,7 +137,7 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
     }
     let is_cut = kept_runs.len() < ids.len();
     let run_at = |position: Option<&usize>| position.and_then(|position| run_copies.get(*position));
-    let (mut before, mut after) = (page.before, page.after);
+    let (mut before, mut after) = (page.previous_position, page.next_position);
     if is_cut && is_backward {
         before = run_at(kept_runs.last()).map(|run| RunPosition::before(&search, run));
     } else if is_cut {

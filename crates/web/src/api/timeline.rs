@@ -35,7 +35,7 @@ const DENSITY_STEP: Duration = Duration::from_secs(900);
 pub(super) struct TimelineQuery {
     from: Option<Timestamp>,
     to: Option<Timestamp>,
-    by: LaneKind,
+    lane_kind: LaneKind,
     app: Option<String>,
     contains: Option<String>,
     limit: u32,
@@ -60,7 +60,7 @@ impl FromQuery for TimelineQuery {
                     .about("The end, now if left out; at most 31 days after `from`. It may be in the future."),
                 parse_instant,
             ),
-            by: reader
+            lane_kind: reader
                 .parsed(
                     Parameter::word("by", &LaneKind::WORDS).about("What a lane stands for; `job` if left out."),
                     str::parse,
@@ -241,7 +241,7 @@ async fn get(call: Call<TimelineQuery>) -> Result<Response, Problem> {
         None => None,
     };
     let contains = query.contains.clone().filter(|text| !text.is_empty());
-    let request = TimelineRequest { by: query.by, from, to, app, contains, lane_count: query.limit };
+    let request = TimelineRequest { lane_kind: query.lane_kind, from, to, app, contains, lane_count: query.limit };
     let chart = timeline(&call, &request, &RecentFailures::default()).await?;
     let timeline_json = TimelineJson {
         from,

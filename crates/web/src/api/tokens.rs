@@ -44,7 +44,7 @@ const BATCH: u32 = 500;
 /// The query of the list.
 #[derive(Debug)]
 pub(crate) struct ListTokens {
-    all: bool,
+    is_all: bool,
     limit: u32,
     cursor: Option<String>,
 }
@@ -52,7 +52,7 @@ pub(crate) struct ListTokens {
 impl FromQuery for ListTokens {
     fn from_query(reader: &mut Reader) -> Self {
         Self {
-            all: reader.flag(
+            is_all: reader.flag(
                 "all",
                 "All tokens that the caller may manage, also executors' tokens and, for admins of everything, those of all owners.",
             ),
@@ -202,10 +202,10 @@ pub(super) fn routes() -> Routes {
 /// namespace or an app the tokens of its executors.
 async fn list(call: GlobalCall<ListTokens>) -> Result<Response, Problem> {
     let caller = &call.caller;
-    let listing = Listing::new("tokens", (call.query.all, caller.account));
+    let listing = Listing::new("tokens", (call.query.is_all, caller.account));
     let after_id = listing.id_after(call.query.cursor.as_deref(), TokenId::get)?;
     let limit = call.query.limit;
-    let mut records = manageable_tokens(&call, call.query.all, after_id, limit).await?;
+    let mut records = manageable_tokens(&call, call.query.is_all, after_id, limit).await?;
     let next_cursor = cut_to_page(&mut records, limit).map(|last| listing.cursor(last.id));
     let items = tokens_json(&call, &records).await?;
     json_response(StatusCode::OK, &Page { items, next_cursor })

@@ -43,7 +43,7 @@ rondel_core::plain_word_enum! {
 /// The request for a timeline.
 #[derive(Clone, Debug)]
 pub(crate) struct TimelineRequest {
-    pub(crate) by: LaneKind,
+    pub(crate) lane_kind: LaneKind,
     pub(crate) from: Timestamp,
     pub(crate) to: Timestamp,
     /// Only this app.
@@ -102,7 +102,7 @@ pub(crate) async fn timeline<Q: Sync>(
     request: &TimelineRequest,
     failures: &RecentFailures,
 ) -> Result<Timeline, Problem> {
-    match request.by {
+    match request.lane_kind {
         LaneKind::Job => lanes_by_job(call, request, failures).await,
         LaneKind::App => lanes_by_app(call, request).await,
         LaneKind::Executor => lanes_by_executor(call, request).await,
@@ -152,7 +152,7 @@ struct LaneData {
     /// Its newest runs, ordered from the newest to the oldest.
     marks: Vec<ChartRun>,
     /// Runs before this instant are joined.
-    cut: Option<Timestamp>,
+    cut_at: Option<Timestamp>,
     /// The verdicts of the joined runs, summed up for each stretch of time.
     stretches: Vec<StatPoint>,
 }
@@ -177,15 +177,15 @@ async fn read_lane_data<Q: Sync>(
         let cut = *cut;
         marks.retain(|mark| call.may_view(mark.app) && cut.is_none_or(|cut| mark.fire_at >= cut));
     }
-    let cut_at = data_by_job.values().filter_map(|lane_data| lane_data.cut).max().unwrap_or(request.from);
+    let cut_at = data_by_job.values().filter_map(|lane_data| lane_data.cut_at).max().unwrap_or(request.from);
     for run in running_before(call, cut_at).await?.iter().filter(|run| ids.contains(&run.job) && !run.is_shard()) {
         let lane_data = data_by_job.entry(run.job).or_default();
-        if run.fire_at < lane_data.cut.unwrap_or(request.from) {
+        if run.fire_at < lane_data.cut_at.unwrap_or(request.from) {
             lane_data.marks.push(ChartRun::from(run));
         }
     }
     let is_joined = |job: &&JobRecord| {
-        call.may_view(job.app) && data_by_job.get(&job.id).is_some_and(|lane_data| lane_data.cut.is_some())
+        call.may_view(job.app) && data_by_job.get(&job.id).is_some_and(|lane_data| lane_data.cut_at.is_some())
     };
     let joined_jobs: Vec<&JobRecord> = jobs.iter().filter(is_joined).collect();
     let step =
@@ -199,7 +199,7 @@ async fn read_lane_data<Q: Sync>(
         let Some(lane_data) = data_by_job.get_mut(&job.id) else { continue };
         let is_seen = |stretch: &&StatPoint| {
             stretch.owner == job.id.get()
-                && lane_data.cut.is_some_and(|cut| stretch.at < cut)
+                && lane_data.cut_at.is_some_and(|cut| stretch.at < cut)
                 && (from <= request.from || stretch.at >= from)
         };
         lane_data.stretches = stretches.iter().filter(is_seen).cloned().collect();
@@ -267,7 +267,7 @@ async fn matching_jobs<Q>(call: &Call<Q>, request: &TimelineRequest, ids: &[JobI
 }
 
 fn job_lane(job: &JobRecord, plan: LanePlan, data: LaneData, (now, stretch_len): (Timestamp, Duration)) -> Lane {
-    let LaneData { mut marks, cut, stretches } = data;
+    let LaneData { mut marks, cut_at: cut, stretches } = data;
     // A run that is claimed ahead of its instant is drawn as a planned fire until that instant.
     let claimed_instants: BTreeSet<Timestamp> =
         marks.iter().filter(|mark| is_ahead(mark)).map(|mark| mark.fire_at).collect();

@@ -250,7 +250,7 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
 /// Downloads all entries that match the filters, as JSON lines.
 pub(super) async fn export(call: GlobalCall<ReadAudit>) -> Result<Response, Problem> {
     check_namespace(&call).await?;
-    let query = call.query.wanted.clone();
+    let query = call.query.filter.clone();
     let mut response = export_of(&call, query)?;
     let name = HeaderValue::from_static("attachment; filename=\"activity.ndjson\"");
     response.headers_mut().insert(CONTENT_DISPOSITION, name);

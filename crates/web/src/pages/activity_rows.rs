@@ -28,7 +28,7 @@ pub(super) struct ActivityRow {
     pub(super) at: Moment,
     pub(super) actor: String,
     /// How the actor was authenticated; `None` for a session.
-    pub(super) means: Option<&'static str>,
+    pub(super) auth_method: Option<&'static str>,
     pub(super) address: Option<String>,
     /// The id of the request.
     pub(super) request: Option<String>,
@@ -89,7 +89,7 @@ impl ActivityFormatter {
         ActivityRow {
             at: Moment::new(entry.at, self.now, t),
             actor: entry.actor.clone(),
-            means: match entry.auth_method {
+            auth_method: match entry.auth_method {
                 AuthMethod::Session => None,
                 AuthMethod::Token => Some(t.means_token),
                 AuthMethod::Executor => Some(t.means_executor),

@@ -70,7 +70,7 @@ struct RuleForm {
     group_over: String,
     escalate_to: String,
     escalate_after: String,
-    enabled: bool,
+    is_enabled: bool,
 }
 
 #[derive(Template)]
@@ -116,7 +116,7 @@ impl RuleForm {
             severity: text("warning"),
             digest: text("15m"),
             group_over: text("5"),
-            enabled: true,
+            is_enabled: true,
             ..Self::default()
         }
     }
@@ -142,7 +142,7 @@ impl RuleForm {
             group_over: spec.group_over.to_string(),
             escalate_to: spec.escalate.as_ref().map(|to| to.channel.clone()).unwrap_or_default(),
             escalate_after: length(spec.escalate.as_ref().map(|to| to.after)),
-            enabled: spec.enabled,
+            is_enabled: spec.enabled,
             ..Self::new(None)
         };
         form.put_condition(&spec.condition);
@@ -215,7 +215,7 @@ impl RuleForm {
             group_over: text("group_over"),
             escalate_to: text("escalate_to"),
             escalate_after: text("escalate_after"),
-            enabled: fields.get("enabled") == "1",
+            is_enabled: fields.get("enabled") == "1",
         }
     }
 
@@ -250,7 +250,7 @@ impl RuleForm {
             digest: parse_length("/digest", &self.digest)?,
             group_over: parse_number("/group_over", &self.group_over)?,
             escalate,
-            enabled: self.enabled,
+            enabled: self.is_enabled,
         })
     }
 

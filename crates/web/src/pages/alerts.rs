@@ -76,18 +76,18 @@ struct RuleRow {
     sentence: String,
     channels: String,
     is_critical: bool,
-    enabled: bool,
+    is_enabled: bool,
     /// When the rule is checked next; `None` if within a minute, or after runs.
-    next: Option<Moment>,
+    next_at: Option<Moment>,
 }
 
 struct SilenceRow {
     id: String,
     /// The incidents that it covers, in words.
-    what: String,
+    scope_text: String,
     author: String,
     reason: String,
-    ends: Moment,
+    ends_at: Moment,
     warnings: Vec<String>,
     /// Why the caller may not end it; `None` if the caller may.
     no_operate: Option<&'static str>,
@@ -359,8 +359,8 @@ fn rule_row(record: &RuleRecord, now: Timestamp, t: &Texts) -> RuleRow {
         sentence: rule_heading(&record.spec, t.lang()),
         channels: channels.join(t.list_separator),
         is_critical: *severity == Severity::Critical,
-        enabled: *enabled,
-        next: record.check_at.filter(|at| *at > now + Duration::from_secs(60)).map(|at| Moment::new(at, now, t)),
+        is_enabled: *enabled,
+        next_at: record.check_at.filter(|at| *at > now + Duration::from_secs(60)).map(|at| Moment::new(at, now, t)),
     }
 }
 
@@ -386,10 +386,10 @@ fn silence_row(
     let scope_text = conditions.collect::<Vec<_>>().join(t.list_separator);
     SilenceRow {
         id: silence.id.to_string(),
-        what: if scope_text.is_empty() { t.alerts_everything.to_owned() } else { scope_text },
+        scope_text: if scope_text.is_empty() { t.alerts_everything.to_owned() } else { scope_text },
         author: silence.author.clone(),
         reason: silence.reason.clone(),
-        ends: Moment::new(silence.ends_at, now, t),
+        ends_at: Moment::new(silence.ends_at, now, t),
         warnings: warnings.iter().map(|warning| localized(t.lang(), warning).into_owned()).collect(),
         no_operate,
     }

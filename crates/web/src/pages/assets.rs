@@ -16,7 +16,7 @@ struct Asset {
     content_type: &'static str,
     bytes: &'static [u8],
     /// The content, compressed by the build at the highest level.
-    brotli: &'static [u8],
+    brotli_bytes: &'static [u8],
 }
 
 macro_rules! assets {
@@ -59,7 +59,7 @@ impl Asset {
         brotli: &'static [u8],
     ) -> Self {
         let hash: String = Sha256::digest(bytes).iter().take(6).map(|byte| format!("{byte:02x}")).collect();
-        Self { href: format!("/static/{stem}.{hash}.{ending}"), content_type, bytes, brotli }
+        Self { href: format!("/static/{stem}.{hash}.{ending}"), content_type, bytes, brotli_bytes: brotli }
     }
 }
 
@@ -79,7 +79,7 @@ pub(crate) async fn get(
     if accepts_brotli(&headers) {
         let brotli_bytes =
             [(CONTENT_ENCODING, HeaderValue::from_static("br")), (VARY, HeaderValue::from_static("accept-encoding"))];
-        return Ok((headers_of, brotli_bytes, asset.brotli).into_response());
+        return Ok((headers_of, brotli_bytes, asset.brotli_bytes).into_response());
     }
     Ok((headers_of, asset.bytes).into_response())
 }
@@ -111,7 +111,7 @@ mod tests {
         assert!(of("gzip, deflate, br, zstd") && of("BR"));
         assert!(!of("gzip") && !of("br;q=0") && !accepts_brotli(&HeaderMap::new()));
         for asset in ASSETS.all() {
-            assert!(asset.brotli.len() < asset.bytes.len(), "{} is smaller compressed", asset.href);
+            assert!(asset.brotli_bytes.len() < asset.bytes.len(), "{} is smaller compressed", asset.href);
         }
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct CalendarForm {
     pub(super) format: String,
     pub(super) text: String,
     /// For a file: `days` or `workdays`.
-    pub(super) wanted: String,
+    pub(super) import_as: String,
     pub(super) years: String,
     pub(super) is_trial: bool,
     pub(super) days: CalendarDays,
@@ -40,7 +40,7 @@ impl CalendarForm {
             name: owned(name),
             format: owned(if days.is_some() { "days" } else { "json" }),
             text,
-            wanted: owned("days"),
+            import_as: owned("days"),
             years: String::new(),
             is_trial: false,
             days: days.unwrap_or_default(),
@@ -53,7 +53,7 @@ impl CalendarForm {
             name: name.to_owned(),
             format: text("format"),
             text: text("text"),
-            wanted: text("as"),
+            import_as: text("as"),
             years: text("years"),
             is_trial: fields.get("do") == "try",
             days: CalendarDays::from_fields(fields),
@@ -72,7 +72,7 @@ impl CalendarForm {
             "csv" => ImportFormat::Csv,
             _ => return parse_named(self.text.as_bytes(), &self.name),
         };
-        let import_as = if self.wanted == "workdays" { ImportAs::Workdays } else { ImportAs::Days };
+        let import_as = if self.import_as == "workdays" { ImportAs::Workdays } else { ImportAs::Days };
         let years = match self.years.as_str() {
             "" => None,
             text => Some(parse_years(text).map_err(|message| refuse_value("/years", message))?),

@@ -42,7 +42,7 @@ struct Row {
     host: Option<String>,
     lang: &'static str,
     is_enabled: bool,
-    last: Option<DeliveryRow>,
+    last_delivery: Option<DeliveryRow>,
 }
 
 /// An attempt to deliver a message.
@@ -91,7 +91,10 @@ pub(super) async fn list(page: Page) -> Result<Response, Problem> {
         host: channels::view(channel).host,
         lang: lang_name(channel.lang),
         is_enabled: channel.is_enabled,
-        last: last_deliveries.iter().find(|delivery| delivery.channel == channel.id).map(|it| delivery_row(it, now, t)),
+        last_delivery: last_deliveries
+            .iter()
+            .find(|delivery| delivery.channel == channel.id)
+            .map(|it| delivery_row(it, now, t)),
     };
     let template = ChannelsPage {
         rows: channels.iter().map(row).collect(),

@@ -126,12 +126,12 @@ pub(crate) struct Tick {
 pub(crate) struct LaneRow {
     pub(crate) name: String,
     /// The app of the job or executor.
-    pub(crate) sub: Option<String>,
+    pub(crate) subtitle: Option<String>,
     pub(crate) href: String,
     /// The number of runs, in words.
     pub(crate) runs: String,
     /// The number of runs that failed, in words; `None` if there are none.
-    pub(crate) trouble: Option<String>,
+    pub(crate) trouble_text: Option<String>,
     pub(crate) bars: Vec<Bar>,
     /// Skipped fires.
     pub(crate) crosses: Vec<Tick>,
@@ -146,7 +146,7 @@ pub(crate) struct LaneRow {
     /// The URL of the list of its runs. The script adds the time range of a clicked bar.
     pub(crate) runs_of: String,
     /// The URL of the page that explains why nothing ran, opened by a click on an empty place; only for jobs.
-    pub(crate) why: Option<String>,
+    pub(crate) fires_url: Option<String>,
     /// The URL from which the script reads why parts of the lane are empty; only for jobs.
     pub(crate) gaps: Option<String>,
 }
@@ -171,7 +171,7 @@ impl Drawing {
     ) -> Self {
         let zone = zones::clock_and_zone().1;
         let is_dense = lanes.iter().map(|lane| lane.marks.len()).sum::<usize>() > DRAWN_COUNT_MAX;
-        let renderer = LaneRenderer { scale, by: lane_kind, now, zone, is_dense, t };
+        let renderer = LaneRenderer { scale, lane_kind, now, zone, is_dense, t };
         Self {
             axis: axis(scale),
             now_x: scale.has(now).then(|| scale.x(now)),
@@ -237,7 +237,7 @@ fn drop_close_ticks(ticks: impl Iterator<Item = Tick>) -> Vec<Tick> {
 /// Draws the lanes of one timeline.
 struct LaneRenderer {
     scale: Scale,
-    by: LaneKind,
+    lane_kind: LaneKind,
     now: Timestamp,
     zone: Tz,
     /// Whether touching runs with the same status are joined into one bar in every lane.
@@ -248,7 +248,7 @@ struct LaneRenderer {
 impl LaneRenderer {
     fn row(&self, lane: &Lane) -> LaneRow {
         let t = self.t;
-        let href = match self.by {
+        let href = match self.lane_kind {
             LaneKind::Job => format!("/jobs/{}", lane.name),
             LaneKind::App => format!("/runs?{}", query_pair("q", &format!("app:{}", lane.name))),
             LaneKind::Executor => format!("/runs?{}", query_pair("q", &format!("executor:{}", lane.name))),
@@ -257,19 +257,19 @@ impl LaneRenderer {
         let is_drawn = |mark: &&Mark| mark.from <= self.scale.to && mark.to.unwrap_or(self.now) >= self.scale.from;
         LaneRow {
             name: lane.name.clone(),
-            sub: lane.app.clone().filter(|_| self.by != LaneKind::App),
+            subtitle: lane.app.clone().filter(|_| self.lane_kind != LaneKind::App),
             href,
             runs: t.lane_runs(lane.run_count),
-            trouble: (lane.trouble_count > 0).then(|| t.lane_failed(lane.trouble_count)),
+            trouble_text: (lane.trouble_count > 0).then(|| t.lane_failed(lane.trouble_count)),
             bars: self.bars(lane, lane.marks.iter().filter(|mark| !is_point(mark)).filter(is_drawn)),
             crosses: drop_close_ticks(lane.marks.iter().filter(is_point).filter(is_drawn).map(|mark| self.cross(mark))),
             fires: drop_close_ticks(lane.fires.iter().map(|at| self.tick(*at, t.verdict_planned, None))),
             removed: lane.removed.iter().map(|at| self.tick(*at, t.verdict_calendar, self.why(lane, *at))).collect(),
             changes: lane.clock_changes.iter().map(|at| self.tick(*at, t.lane_clock, self.why(lane, *at))).collect(),
-            is_joined: lane.is_joined && self.by == LaneKind::Job,
-            runs_of: format!("/runs?{}", query_pair("q", &format!("{}:{} ", self.by.as_str(), lane.name))),
-            gaps: (self.by == LaneKind::Job).then(|| format!("/jobs/{}/gaps", lane.name)),
-            why: (self.by == LaneKind::Job).then(|| format!("/jobs/{}/fires?zone=UTC&at=", lane.name)),
+            is_joined: lane.is_joined && self.lane_kind == LaneKind::Job,
+            runs_of: format!("/runs?{}", query_pair("q", &format!("{}:{} ", self.lane_kind.as_str(), lane.name))),
+            gaps: (self.lane_kind == LaneKind::Job).then(|| format!("/jobs/{}/gaps", lane.name)),
+            fires_url: (self.lane_kind == LaneKind::Job).then(|| format!("/jobs/{}/fires?zone=UTC&at=", lane.name)),
         }
     }
 
@@ -336,7 +336,7 @@ impl LaneRenderer {
     fn why(&self, lane: &Lane, at: Timestamp) -> Option<String> {
         let text = at.to_string();
         let encoded_instant = percent_encode(text.trim_end_matches('Z'));
-        (self.by == LaneKind::Job).then(|| format!("/jobs/{}/fires?zone=UTC&at={encoded_instant}", lane.name))
+        (self.lane_kind == LaneKind::Job).then(|| format!("/jobs/{}/fires?zone=UTC&at={encoded_instant}", lane.name))
     }
 }
 

@@ -27,9 +27,9 @@ const COMPUTED_FIRE_COUNT_MAX: u32 = 5_000;
 pub(super) struct EditEffect {
     pub(super) rows: Vec<ComingRow>,
     /// How many fires of the next week the edit removes.
-    pub(super) vanishing: u64,
+    pub(super) vanishing_count: u64,
     /// How many fires of the next week the edit adds.
-    pub(super) appearing: u64,
+    pub(super) appearing_count: u64,
     /// Whether the week has too many fires to count them all.
     pub(super) is_cut: bool,
     pub(super) is_paused: bool,
@@ -48,7 +48,7 @@ pub(super) struct ComingRow {
 
 impl EditEffect {
     pub(super) const fn is_same(&self) -> bool {
-        self.vanishing == 0 && self.appearing == 0
+        self.vanishing_count == 0 && self.appearing_count == 0
     }
 
     /// The fires of a job under its current definition and under the edited one. `saved_record` is `None` for a new job.
@@ -98,8 +98,8 @@ impl EditEffect {
         };
         Ok(Self {
             rows: rows.into_iter().map(row).take(SHOWN_FIRE_COUNT * 2).collect(),
-            vanishing: changes.vanishing.count,
-            appearing: changes.appearing.count,
+            vanishing_count: changes.vanishing.count,
+            appearing_count: changes.appearing.count,
             is_cut: !changes.is_whole,
             is_paused: !new_job.enabled,
         })

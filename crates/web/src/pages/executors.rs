@@ -56,7 +56,7 @@ struct AppRow {
     /// How many of its executors have a stream to this server.
     online_count: usize,
     /// How many runs these executors have.
-    busy: u32,
+    busy_count: u32,
     /// How many slots these executors have.
     slots: u32,
     /// How many runs its executors have, counted on all servers.
@@ -142,7 +142,7 @@ async fn app_rows(
             word,
             state: state.as_str(),
             online_count: executors_of_app().count(),
-            busy: executors_of_app().map(|one| one.running).sum(),
+            busy_count: executors_of_app().map(|one| one.running).sum(),
             slots: executors_of_app().map(|one| one.slots).sum(),
             held_count: fleet.held_by_app(app.id),
             missing_roles: page.missing_roles(Some(app.id)),

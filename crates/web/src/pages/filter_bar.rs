@@ -26,9 +26,9 @@ pub(super) struct Chip {
 /// An error in the filter, whose text is split into the parts before, in and after the error.
 #[derive(Debug)]
 pub(super) struct Fault {
-    pub(super) before: String,
-    pub(super) bad: String,
-    pub(super) after: String,
+    pub(super) text_before: String,
+    pub(super) wrong_text: String,
+    pub(super) text_after: String,
     pub(super) message: String,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct FilterBar {
     /// The path of the list.
     pub(super) action: &'static str,
     /// The path that returns the suggestions.
-    pub(super) suggest: &'static str,
+    pub(super) suggest_url: &'static str,
     pub(super) text: String,
     pub(super) label: &'static str,
     pub(super) hint: &'static str,
@@ -71,7 +71,7 @@ impl FilterBar {
         let chips = terms.iter().enumerate().map(|(index, term)| Chip { term: term.clone(), href: url_without(index) });
         Self {
             action,
-            suggest: suggest_url,
+            suggest_url,
             text: filter.as_ref().map_or_else(|_| text.to_owned(), ToString::to_string),
             label: t.filter_label,
             hint: if action == "/jobs" { t.filter_hint_jobs } else { t.filter_hint },
@@ -90,9 +90,9 @@ impl Fault {
         let slice_text = |from: usize, to: usize| chars[from..to].iter().collect::<String>();
         let message = error.sentence(t.lang());
         Self {
-            before: slice_text(0, start_index),
-            bad: slice_text(start_index, end_index),
-            after: slice_text(end_index, chars.len()),
+            text_before: slice_text(0, start_index),
+            wrong_text: slice_text(start_index, end_index),
+            text_after: slice_text(end_index, chars.len()),
             message,
         }
     }

@@ -99,7 +99,7 @@ struct When {
 struct Row {
     when: When,
     /// The number of fires and the last one, if there are several.
-    last: Option<(u64, When)>,
+    repetition: Option<(u64, When)>,
     class: &'static str,
     word: &'static str,
     run: Option<RunId>,
@@ -114,9 +114,9 @@ struct InstantAnswer {
     class: &'static str,
     run: Option<RunId>,
     /// The previous fire.
-    before: Option<When>,
+    previous_fire: Option<When>,
     /// The next fire.
-    after: Option<When>,
+    next_fire: Option<When>,
 }
 
 #[derive(Template)]
@@ -191,7 +191,7 @@ impl FireFormatter<'_> {
             | FireVerdict::Removed
             | FireVerdict::Missing => (None, String::new()),
         };
-        Row { when: self.when(entry.first), last: repetition, class, word, run, explanation }
+        Row { when: self.when(entry.first), repetition, class, word, run, explanation }
     }
 
     fn answer(&self, at: Timestamp, why: &Why) -> InstantAnswer {
@@ -202,8 +202,8 @@ impl FireFormatter<'_> {
             sentence: split_at_runs(&visible_text(why.sentence(self.t.lang()))),
             class: verdict.map_or("skipped", |verdict| class_and_word(verdict, self.t).0),
             run,
-            before: why.before.map(|at| self.when(at)),
-            after: why.after.map(|at| self.when(at)),
+            previous_fire: why.before.map(|at| self.when(at)),
+            next_fire: why.after.map(|at| self.when(at)),
         }
     }
 }

@@ -56,7 +56,7 @@ pub(super) struct LoopRow {
     pub(super) is_failing: bool,
     pub(super) ticked_at: Option<Moment>,
     /// How long the last tick took.
-    pub(super) took: String,
+    pub(super) duration: String,
     pub(super) tick_count: u64,
     /// How many objects its ticks acted on.
     pub(super) done_count: u64,
@@ -104,7 +104,7 @@ pub(super) struct HeldRun {
     pub(super) job: String,
     pub(super) status: RunStatus,
     pub(super) word: &'static str,
-    pub(super) took: Option<String>,
+    pub(super) running_for: Option<String>,
     pub(super) since: Option<Moment>,
     pub(super) attempt: i32,
 }
@@ -154,7 +154,7 @@ fn loop_row(report: LoopReport, now: Timestamp, t: &Texts) -> LoopRow {
         is_failing: report.failing_since.is_some(),
         name: report.name,
         ticked_at: report.ticked_at.map(|at| Moment::new(at, now, t)),
-        took: format!("{} {}", report.took_ms, t.unit_ms),
+        duration: format!("{} {}", report.took_ms, t.unit_ms),
         tick_count: report.tick_count,
         done_count: report.done_count,
         failed_count: report.failed_count,
@@ -227,7 +227,7 @@ pub(super) async fn held_runs<Q>(page: &Page<Q>, app: AppId, executor: &str) -> 
         job: names.get(&run.job).cloned().unwrap_or_default(),
         status: run.status,
         word: t.status(run.status),
-        took: run.started_at.map(|at| length_text(now.since(at), t)),
+        running_for: run.started_at.map(|at| length_text(now.since(at), t)),
         since: run.started_at.map(|at| Moment::new(at, now, t)),
         attempt: run.attempt,
     });

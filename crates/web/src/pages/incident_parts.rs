@@ -31,7 +31,7 @@ pub(super) struct MessageRow {
     pub(super) class: &'static str,
     pub(super) word: &'static str,
     pub(super) try_count: i32,
-    pub(super) written: Moment,
+    pub(super) written_at: Moment,
     /// When it is tried next, or was tried last.
     pub(super) at: Moment,
     pub(super) error: Option<String>,
@@ -69,7 +69,7 @@ pub(super) async fn messages<Q>(page: &Page<Q>, record: &IncidentRecord) -> Resu
             class,
             word,
             try_count: message.try_count,
-            written: Moment::new(message.created_at, now, t),
+            written_at: Moment::new(message.created_at, now, t),
             at: Moment::new(message.at, now, t),
             error: message.error.map(|error| localized(t.lang(), &error).into_owned()),
         }

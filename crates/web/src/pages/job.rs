@@ -91,7 +91,7 @@ struct JobPage {
     /// The URL of the first page of runs.
     first_url: String,
     is_first: bool,
-    why: WhyForm,
+    why_form: WhyForm,
     /// Always `None`: the form leads to the page of fires, which shows the errors.
     no_error: Option<String>,
 }
@@ -143,8 +143,8 @@ pub(super) async fn page(page: Page<CursorQuery>, Named(name, ..): Named<path::J
         mode: mode_mark(spec, t),
         schedules: schedule_text::schedule_texts(spec, t),
         next_fire: recent_runs.next_fire_at.map(|at| Moment::new(at, now, t)),
-        last_run: recent_runs.past.first().map(|run| RunRow::new(run, String::new(), now, t)),
-        bars: bars(&recent_runs.past, now, t),
+        last_run: recent_runs.past_runs.first().map(|run| RunRow::new(run, String::new(), now, t)),
+        bars: bars(&recent_runs.past_runs, now, t),
         charts: job_charts::read(&page.call, &record, (now, t)).await?,
         facts: job_facts(&record, t),
         params: params_text(&spec.params),
@@ -165,7 +165,7 @@ pub(super) async fn page(page: Page<CursorQuery>, Named(name, ..): Named<path::J
         next_url: next,
         first_url: format!("/jobs/{}", spec.name),
         is_first: page.query().0.is_none(),
-        why: WhyForm::new(spec),
+        why_form: WhyForm::new(spec),
         no_error: None,
     };
     html(StatusCode::OK, &template)

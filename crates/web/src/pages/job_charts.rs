@@ -65,7 +65,7 @@ struct Band {
     /// The 95th percentile of the newest day.
     newest_p95: String,
     /// The highest 95th percentile of all days.
-    most: String,
+    p95_max: String,
 }
 
 pub(super) async fn read<Q>(
@@ -159,7 +159,7 @@ fn duration_band(buckets: &[Bucket], t: &'static Texts) -> Option<Band> {
         p95: path(&p95),
         newest_p50: length_text(newest_p50, t),
         newest_p95: length_text(newest_p95, t),
-        most: length_text(highest, t),
+        p95_max: length_text(highest, t),
     })
 }
 
@@ -217,7 +217,7 @@ mod tests {
                 .unwrap();
         assert!(found.area.starts_with("M0 ") && found.area.ends_with('Z'));
         assert!(found.p50.contains(&format!("{WIDTH} ")), "{}", found.p50);
-        assert!(!found.most.is_empty());
+        assert!(!found.p95_max.is_empty());
         // With one day at the end, a short line ends there, so that it stays within the chart.
         let last =
             duration_band(&[bucket(0, Verdicts::default(), &[]), bucket(1, Verdicts::default(), &[30])], t).unwrap();

@@ -56,7 +56,7 @@ struct EditPage {
 /// The fields of the form, and their errors.
 struct EditInput {
     form: JobForm,
-    sent: Option<Fields>,
+    sent_fields: Option<Fields>,
     errors: Errors,
     /// The definition as the user typed it; `None` if it is edited in fields.
     definition_text: Option<String>,
@@ -70,7 +70,7 @@ impl EditInput {
         let form = JobForm::from_spec(&record.spec);
         Self {
             form,
-            sent: None,
+            sent_fields: None,
             errors: Errors::default(),
             definition_text: None,
             definition_errors: Vec::new(),
@@ -108,7 +108,7 @@ impl EditInput {
             && self.definition_text.is_none()
         {
             self.form = JobForm::from_spec(&spec);
-            self.sent = None;
+            self.sent_fields = None;
         }
     }
 
@@ -217,7 +217,7 @@ pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: 
     match fields.get("definition") {
         "" => {
             input.form = JobForm::from(&fields);
-            input.sent = Some(fields.clone());
+            input.sent_fields = Some(fields.clone());
         }
         definition_text => input.definition_text = Some(definition_text.to_owned()),
     }
@@ -275,7 +275,7 @@ async fn render_page(
         shell: page.shell(Nav::Jobs),
         t: page.t,
         name: record.spec.name.clone(),
-        param_fields: job_params::fields_with_input(page, &input.form, input.sent.as_ref()).await?,
+        param_fields: job_params::fields_with_input(page, &input.form, input.sent_fields.as_ref()).await?,
         form: input.form,
         errors: input.errors,
         offers: FieldSuggestions::read(page).await?,

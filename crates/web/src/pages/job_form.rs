@@ -53,7 +53,7 @@ pub(super) struct JobForm {
     pub(super) timeout: String,
     pub(super) retry_max: String,
     pub(super) retry_backoff: String,
-    pub(super) enabled: bool,
+    pub(super) is_enabled: bool,
     /// The pump as JSON, or empty for no pump; `None` if the form does not have this field.
     pub(super) pump: Option<String>,
     pub(super) labels: LabelRows,
@@ -117,7 +117,7 @@ impl Default for JobForm {
             timeout: String::new(),
             retry_max: text("0"),
             retry_backoff: text("10s"),
-            enabled: true,
+            is_enabled: true,
             pump: None,
             labels: LabelRows::default(),
             leaf_fields: LeafFields::from_document(&Value::Null),
@@ -154,7 +154,7 @@ impl From<&Fields> for JobForm {
             timeout: text("timeout"),
             retry_max: text("retry_max"),
             retry_backoff: text("retry_backoff"),
-            enabled: !fields.get("enabled").is_empty(),
+            is_enabled: !fields.get("enabled").is_empty(),
             pump: fields.get_if_sent("pump").map(str::to_owned),
             labels: LabelRows::from_fields(fields),
             leaf_fields: LeafFields::from_fields(fields),
@@ -189,7 +189,7 @@ impl JobForm {
             timeout: duration(spec.timeout),
             retry_max: spec.retry.max.to_string(),
             retry_backoff: spec.retry.backoff.clone(),
-            enabled: spec.enabled,
+            is_enabled: spec.enabled,
             pump: spec.pump.as_ref().map(|pump| pretty_json(&serde_json::to_value(pump).unwrap_or_default())),
             labels: LabelRows::from_labels(&spec.labels),
             leaf_fields: LeafFields::from_document(&serde_json::to_value(spec).unwrap_or_default()),
@@ -281,7 +281,7 @@ impl JobForm {
             }
         }
         document["description"] = Value::from(self.description.as_str());
-        document["enabled"] = Value::from(self.enabled);
+        document["enabled"] = Value::from(self.is_enabled);
         document["timeout"] =
             Some(self.timeout.as_str()).filter(|text| !text.is_empty()).map_or(Value::Null, Value::from);
         if self.on_silence.is_empty() {

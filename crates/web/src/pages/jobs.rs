@@ -115,7 +115,7 @@ struct JobRow {
     name: String,
     app: String,
     handler: String,
-    enabled: bool,
+    is_enabled: bool,
     is_shadow: bool,
     labels: Vec<(String, String)>,
     /// The schedules in words, in one line. `code` has their expressions.
@@ -338,7 +338,7 @@ fn job_row(
         name: record.spec.name.clone(),
         app: record.spec.app.clone(),
         handler: record.spec.handler.clone(),
-        enabled: record.spec.enabled,
+        is_enabled: record.spec.enabled,
         is_shadow: record.spec.mode == Mode::Shadow,
         labels: record.spec.labels.clone().into_iter().collect(),
         words: (!texts.is_empty()).then(|| texts.join(" · ")),
@@ -364,7 +364,7 @@ fn p95(runs: &[ChartRun]) -> Option<Duration> {
 #[derive(Debug)]
 pub(super) struct RecentRuns {
     /// Its due runs, the newest first. For a job with shards, these are its broadcasts without the shards.
-    pub(super) past: Vec<Run>,
+    pub(super) past_runs: Vec<Run>,
     /// Its next fire, which may already be claimed.
     pub(super) next_fire_at: Option<Timestamp>,
 }
@@ -386,7 +386,7 @@ impl RecentRuns {
         runs.retain(|run| !is_ahead(run));
         runs.truncate(OUTCOME_COUNT.max(BAR_COUNT));
         call.conceal(&mut runs).await?;
-        Ok(Self { past: runs, next_fire_at })
+        Ok(Self { past_runs: runs, next_fire_at })
     }
 }
 

@@ -26,7 +26,7 @@ impl WindowForm {
             app: text("app"),
             reason: text("reason"),
             holds: fields.get("fires") == "hold",
-            starts: text("starts"),
+            starts_at: text("starts"),
             until: text("until"),
         }
     }
@@ -36,7 +36,7 @@ impl WindowForm {
             zones::typed_instant(zones::clock_and_zone().1, text, now)
                 .ok_or_else(|| refuse_value(field, t.alerts_bad_until.to_owned()))
         };
-        let starts_at = (!self.starts.is_empty()).then(|| instant("/starts_at", &self.starts)).transpose()?;
+        let starts_at = (!self.starts_at.is_empty()).then(|| instant("/starts_at", &self.starts_at)).transpose()?;
         let hours = |count: u64| WindowEnd::After(Duration::from_secs(count * 3600));
         let window_end = match length_word {
             "1h" => hours(1),

@@ -42,7 +42,7 @@ const LIMIT: u32 = 100;
 /// The query of the page, as the user typed it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReportChoices {
-    by: String,
+    group_by: String,
     days: String,
     from: String,
     to: String,
@@ -56,7 +56,7 @@ impl FromQuery for ReportChoices {
     fn from_query(reader: &mut Reader) -> Self {
         let mut text = |name: &'static str| reader.single(name).map(|text| text.trim().to_owned()).unwrap_or_default();
         Self {
-            by: text("by"),
+            group_by: text("by"),
             days: text("days"),
             from: text("from"),
             to: text("to"),
@@ -72,7 +72,7 @@ impl ReportChoices {
     fn query(&self, now: Timestamp, t: &Texts) -> Result<ReportQuery, String> {
         let non_empty = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let in_words = |sentence: String| localized(t.lang(), &sentence).into_owned();
-        let group_by = match self.by.as_str() {
+        let group_by = match self.group_by.as_str() {
             "" if self.label.is_empty() => GroupBy::App,
             "" => GroupBy::Label,
             word => word.parse::<GroupBy>().map_err(in_words)?,
@@ -95,7 +95,7 @@ impl ReportChoices {
             from = Some(last_day.saturating_sub(DAY * (days - 1)));
         }
         Ok(ReportQuery {
-            by: group_by,
+            group_by,
             from,
             to: to.filter(|to| *to < now),
             period,
@@ -111,7 +111,7 @@ impl ReportChoices {
     /// The URL of `path` with these choices and further parameters.
     fn url(&self, path: &str, further_pairs: &[(&str, &str)]) -> String {
         let choices = [
-            ("by", &self.by),
+            ("by", &self.group_by),
             ("days", &self.days),
             ("from", &self.from),
             ("to", &self.to),
@@ -166,15 +166,15 @@ struct ShownFailure {
     count: u64,
     jobs: Vec<String>,
     /// How many jobs are not named.
-    more: u64,
+    more_count: u64,
     /// The id of the newest of these runs; it may have been removed.
     newest: Option<String>,
 }
 
 struct ShownSchedule {
     words: String,
-    next: Option<Moment>,
-    sent: Option<Moment>,
+    next_at: Option<Moment>,
+    sent_at: Option<Moment>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -287,7 +287,7 @@ async fn render_page<Q: Sync>(
         Err(sentence) => error = Some(sentence),
     }
     let in_parts = report_query.period != Period::Total;
-    let to_shown_row = |row: &Row| shown_row(row, (report_query.by, report_query.period), t);
+    let to_shown_row = |row: &Row| shown_row(row, (report_query.group_by, report_query.period), t);
     let store = page.engine().store();
     let schedule = store.report_schedule(page.call.namespace.id).await?;
     let channels = store.channels(page.call.namespace.id).await?;
@@ -308,7 +308,7 @@ async fn render_page<Q: Sync>(
     });
     let next_cursor = computed.as_ref().and_then(|computed| computed.next_cursor.clone());
     let template = ReportsPage {
-        group_by: report_query.by.as_str(),
+        group_by: report_query.group_by.as_str(),
         kinds: GroupBy::WORDS.iter().map(|word| (*word, kind_name(word, t))).collect(),
         ranges: DAYS.iter().map(|days| (days.to_string(), t.report_days(*days))).collect(),
         periods: vec![("total", t.report_total), ("day", t.report_by_day), ("month", t.report_by_month)],
@@ -330,8 +330,8 @@ async fn render_page<Q: Sync>(
                 &saved_schedule.spec.time,
                 &saved_schedule.spec.zone,
             ),
-            next: saved_schedule.next_at.map(|at| Moment::new(at, now, t)),
-            sent: saved_schedule.sent_at.map(|at| Moment::new(at, now, t)),
+            next_at: saved_schedule.next_at.map(|at| Moment::new(at, now, t)),
+            sent_at: saved_schedule.sent_at.map(|at| Moment::new(at, now, t)),
         }),
         form,
         weekdays: Weekday::ALL.iter().map(|day| (day.as_str(), day_name(*day, t))).collect(),
@@ -422,7 +422,7 @@ fn shown_failure(failure: &Failure, t: &Texts) -> ShownFailure {
     ShownFailure {
         message,
         count: failure.count,
-        more: failure.job_count.saturating_sub(u64::try_from(failure.jobs.len()).unwrap_or(0)),
+        more_count: failure.job_count.saturating_sub(u64::try_from(failure.jobs.len()).unwrap_or(0)),
         jobs: failure.jobs.clone(),
         newest: failure.newest.map(|run| run.to_string()),
     }
@@ -437,7 +437,7 @@ fn report_code(namespace: &str, query: &ReportQuery) -> AsCode {
     let instant_text = |at: Option<Timestamp>| at.map(|at| at.to_string());
     let period = Some(query.period).filter(|period| *period != Period::Total).map(|period| period.as_str().to_owned());
     let parameters = [
-        ("by", Some(query.by.as_str().to_owned())),
+        ("by", Some(query.group_by.as_str().to_owned())),
         ("from", instant_text(query.from)),
         ("to", instant_text(query.to)),
         ("period", period),

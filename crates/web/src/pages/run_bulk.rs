@@ -101,8 +101,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         }
         false => RunSelection::Ids(ids.clone()),
     };
-    let SelectedRuns { runs, left_out, has_more, after: next_after } =
-        select_runs(&page.call, action, selection).await?;
+    let SelectedRuns { runs, left_out, has_more, next_after } = select_runs(&page.call, action, selection).await?;
     // The confirmation names the runs that were shown, since other runs may match by now, and the run after which the rest begins.
     let has_more = has_more || !fields.get("more").is_empty();
     let next_after = next_after.or_else(|| fields.get("rest").parse().ok());

@@ -66,7 +66,7 @@ pub(super) async fn json_lines(page: Page<ExportQuery>) -> Result<Response, Prob
 struct Export {
     search: RunSearch,
     /// How many more runs the file can take.
-    left: usize,
+    remaining: usize,
     /// How often the search may still be continued.
     continued_left: u32,
     end: Option<ExportEnd>,
@@ -85,20 +85,20 @@ enum ExportEnd {
 
 impl Export {
     const fn new(search: RunSearch) -> Self {
-        Self { search, left: EXPORT_COUNT_MAX, continued_left: CONTINUED_COUNT_MAX, end: None }
+        Self { search, remaining: EXPORT_COUNT_MAX, continued_left: CONTINUED_COUNT_MAX, end: None }
     }
 
     /// How many runs to search for. One more than the file can take shows whether more runs match.
     fn limit(&self) -> u32 {
-        u32::try_from(self.left + 1).map_or(READ_COUNT, |room| room.min(READ_COUNT))
+        u32::try_from(self.remaining + 1).map_or(READ_COUNT, |room| room.min(READ_COUNT))
     }
 
     /// Selects the runs for the file from those that a search found. Records where the next search begins, or why the export ends.
     fn take(&mut self, found_runs: FoundRuns) -> Vec<Run> {
         let FoundRuns { mut runs, stopped_at } = found_runs;
         let is_full = runs.len() >= usize::try_from(self.limit()).unwrap_or(usize::MAX);
-        if runs.len() > self.left {
-            runs.truncate(self.left);
+        if runs.len() > self.remaining {
+            runs.truncate(self.remaining);
             self.end = Some(ExportEnd::Full);
         } else if is_full {
             self.search.from = runs.last().map(|run| self.search.place(run));
@@ -111,7 +111,7 @@ impl Export {
                 stopped_at => self.end = Some(stopped_at.map_or(ExportEnd::Whole, ExportEnd::StoppedAt)),
             }
         }
-        self.left -= runs.len();
+        self.remaining -= runs.len();
         runs
     }
 

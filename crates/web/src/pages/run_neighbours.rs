@@ -39,9 +39,9 @@ pub(super) struct Comparison {
     pub(super) id: String,
     pub(super) at: Moment,
     /// The facts that differ.
-    pub(super) differing: Vec<Difference>,
+    pub(super) differences: Vec<Difference>,
     /// The names of the facts that are the same, in one line.
-    pub(super) same: String,
+    pub(super) same_names: String,
     /// The parameters of both, if they differ.
     pub(super) params: Option<(String, String)>,
 }
@@ -50,9 +50,9 @@ pub(super) struct Comparison {
 pub(super) struct Difference {
     pub(super) name: &'static str,
     /// The value in the run that the page shows.
-    pub(super) this: String,
+    pub(super) shown_value: String,
     /// The value in the run that succeeded.
-    pub(super) that: String,
+    pub(super) success_value: String,
 }
 
 impl Neighbours {
@@ -114,28 +114,37 @@ impl Comparison {
         let facts = [
             Difference {
                 name: t.run_version,
-                this: format!("v{}", run.job_version),
-                that: format!("v{}", last_success.job_version),
+                shown_value: format!("v{}", run.job_version),
+                success_value: format!("v{}", last_success.job_version),
             },
-            Difference { name: t.col_executor, this: executor_text(run), that: executor_text(&last_success) },
-            Difference { name: t.run_attempts, this: run.attempt.to_string(), that: last_success.attempt.to_string() },
+            Difference {
+                name: t.col_executor,
+                shown_value: executor_text(run),
+                success_value: executor_text(&last_success),
+            },
+            Difference {
+                name: t.run_attempts,
+                shown_value: run.attempt.to_string(),
+                success_value: last_success.attempt.to_string(),
+            },
         ];
-        let (mut differing, same_names): (Vec<_>, Vec<_>) = facts.into_iter().partition(|fact| fact.this != fact.that);
+        let (mut differing, same_names): (Vec<_>, Vec<_>) =
+            facts.into_iter().partition(|fact| fact.shown_value != fact.success_value);
         let mut same_names: Vec<&str> = same_names.iter().map(|fact| fact.name).collect();
         if is_equal {
             same_names.push(t.run_params);
         }
         differing.push(Difference {
             name: t.col_duration,
-            this: run_length_text(run, t),
-            that: run_length_text(&last_success, t),
+            shown_value: run_length_text(run, t),
+            success_value: run_length_text(&last_success, t),
         });
         let readable_text = |text: Option<String>| text.map_or_else(|| "–".to_owned(), |text| pretty_text(&text));
         Ok(Self {
             id: last_success.id.to_string(),
             at: Moment::new(last_success.fire_at, now, t),
-            differing,
-            same: same_names.join(t.list_comma),
+            differences: differing,
+            same_names: same_names.join(t.list_comma),
             params: (!is_equal).then(|| (readable_text(sides.0), readable_text(sides.1))),
         })
     }

@@ -51,7 +51,7 @@ pub(super) struct TimelineRow {
     pub(super) href: Option<String>,
     pub(super) status: Option<Status>,
     /// Where the attempt ran, or what the run waited for.
-    pub(super) sub: String,
+    pub(super) subtitle: String,
     pub(super) bars: Vec<TimelineBar>,
     pub(super) length: String,
 }
@@ -187,7 +187,7 @@ fn queue_row(
         label: t.way_queued.to_owned(),
         href: None,
         status: None,
-        sub: wait_texts.join(" · "),
+        subtitle: wait_texts.join(" · "),
         bars,
         length: length_text(queued_length, t),
     }
@@ -217,7 +217,7 @@ fn attempt_rows(run: &Run, drawn_attempts: &[DrawnAttempt<'_>], scale: Scale, t:
         let href =
             (run.attempt > 1).then(|| format!("/runs/{}?attempt={}#log-title", run.id, drawn_attempt.attempt.attempt));
         let length = length_of_attempt.unwrap_or_default();
-        rows.push(TimelineRow { label, href, status: Some(status), sub: executor, bars, length });
+        rows.push(TimelineRow { label, href, status: Some(status), subtitle: executor, bars, length });
         previous_end = Some(end);
     }
     rows
@@ -230,7 +230,7 @@ fn pause_row(attempt: i32, (last_end, due_at): (Timestamp, Timestamp), scale: Sc
         label: t.way_attempt(attempt),
         href: None,
         status: Some(Status::new(RunStatus::Pending, t)),
-        sub: backoff_text.clone(),
+        subtitle: backoff_text.clone(),
         bars: vec![scale.bar((last_end, due_at), "pause", backoff_text)],
         length: String::new(),
     }
@@ -263,7 +263,7 @@ fn shard_rows(
             label: number,
             href: Some(format!("/runs/{}", shard.id)),
             status: Some(status),
-            sub: executor,
+            subtitle: executor,
             bars: bar.into_iter().collect(),
             length,
         });

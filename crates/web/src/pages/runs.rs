@@ -120,7 +120,7 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
             }
             run_filter::read_page(&page.call, search, LIMIT).await?
         }
-        None => SearchedPage { runs: Vec::new(), before: None, after: None, searched_to: None },
+        None => SearchedPage { runs: Vec::new(), previous_position: None, next_position: None, searched_to: None },
     };
     let now = page.engine().now();
     let other_parameters = query.other_parameters();
@@ -128,7 +128,7 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
         let cursor = listing.cursor(position);
         list_url("/runs", &text, &[other_parameters.clone(), vec![("cursor", cursor)]].concat())
     };
-    let (previous, next) = (searched_page.before.map(url_from), searched_page.after.map(url_from));
+    let (previous, next) = (searched_page.previous_position.map(url_from), searched_page.next_position.map(url_from));
     let parts = Parts::read(&page.call, searched_page.runs.iter()).await?;
     let rows = with_job_names(&page.call, searched_page.runs).await?;
     let rows = rows.into_iter().map(|(job, run)| RunLine::new(&run, job, parts.of(&run), now, t)).collect();

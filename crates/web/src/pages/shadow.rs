@@ -25,13 +25,13 @@ struct DayRow {
     app: String,
     day: String,
     /// Fires that both schedulers had.
-    both: u64,
+    matched_count: u64,
     /// Fires that only the other scheduler had.
     only_old: u64,
     /// Fires that only Rondel had: the other scheduler lost them.
     only_rondel: u64,
     /// Repeated fires of the other scheduler.
-    twice: u64,
+    repeated_count: u64,
     /// Fires of both that the other scheduler sent late.
     old_late: u64,
     /// Fires of both that Rondel had late.
@@ -42,9 +42,9 @@ struct DayRow {
     old_lateness: String,
     /// The mean and the maximum lateness of Rondel, as text.
     rondel_lateness: String,
-    named: Vec<DifferenceRow>,
+    differences: Vec<DifferenceRow>,
     /// How many differences are not listed.
-    more: u64,
+    more_count: u64,
 }
 
 /// A fire that differs between the two schedulers.
@@ -108,17 +108,17 @@ fn to_day_row(row: ShadowRow, page: &Page<ShadowReportQuery>) -> DayRow {
         name: row.name,
         app: row.app,
         day: row.day.to_string().chars().take(10).collect(),
-        both: both.both,
+        matched_count: both.both,
         only_old: both.only_old,
         only_rondel: both.only_rondel,
-        twice: both.twice,
+        repeated_count: both.twice,
         old_late: both.old_late,
         rondel_late: both.rondel_late,
         other_executor: both.other_executor,
         old_lateness: format!("{} / {}", length(both.old_lateness.mean_ms), length(both.old_lateness.max_ms)),
         rondel_lateness: format!("{} / {}", length(both.rondel_lateness.mean_ms), length(both.rondel_lateness.max_ms)),
-        named: both.differences.iter().take(NAMED_MAX).map(name).collect(),
-        more: more_count,
+        differences: both.differences.iter().take(NAMED_MAX).map(name).collect(),
+        more_count,
     }
 }
 

@@ -44,7 +44,7 @@ const AHEAD_HEIGHT: u64 = 90;
 /// The query of the page.
 #[derive(Debug)]
 pub(crate) struct TimelineQuery {
-    by: LaneKind,
+    lane_kind: LaneKind,
     /// The index of the range in [`ZOOMS`].
     zoom: usize,
     /// The end of the range; `None` if the range includes the current instant.
@@ -81,7 +81,7 @@ impl FromQuery for TimelineQuery {
                 .ok_or_else(|| format!("{text:?} is not a part of a name: a-z, 0-9, '.', '_' and '-'"))
         };
         Self {
-            by: reader.parsed("by", str::parse).unwrap_or_default(),
+            lane_kind: reader.parsed("by", str::parse).unwrap_or_default(),
             zoom: reader.parsed("zoom", zoom).unwrap_or(ZOOM_DEFAULT),
             to: reader.parsed("to", instant),
             contains: reader.parsed("q", part_of_name).unwrap_or_default(),
@@ -173,7 +173,7 @@ struct HeatCell {
     /// The shade, from 0 (no runs) to 5.
     class: usize,
     /// Whether the hour has unusually many failures.
-    failed: bool,
+    is_unusual: bool,
     href: String,
     title: String,
 }
@@ -186,7 +186,7 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
         None => None,
     };
     let request = TimelineRequest {
-        by: query.by,
+        lane_kind: query.lane_kind,
         from: scale.from,
         to: scale.to,
         app,
@@ -203,11 +203,11 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
     let choice_by = |by: LaneKind| Choice {
         word: lane_kind_name(by, t).to_owned(),
         href: query.url(by, query.zoom, query.to),
-        is_on: by == query.by,
+        is_on: by == query.lane_kind,
     };
     let choice_zoom = |(place, (word, _)): (usize, &(&str, u32))| Choice {
         word: (*word).to_owned(),
-        href: query.url(query.by, place, query.to),
+        href: query.url(query.lane_kind, place, query.to),
         is_on: place == query.zoom,
     };
     let template = TimelinePage {
@@ -215,25 +215,26 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
         t,
         lane_kinds: LaneKind::ALL.into_iter().map(choice_by).collect(),
         zooms: ZOOMS.iter().enumerate().map(choice_zoom).collect(),
-        earlier_url: query.url(query.by, query.zoom, Some(scale.to.saturating_sub(step))),
-        later_url: query.url(query.by, query.zoom, Some(scale.to + step)),
-        present_url: query.to.is_some().then(|| query.url(query.by, query.zoom, None)),
+        earlier_url: query.url(query.lane_kind, query.zoom, Some(scale.to.saturating_sub(step))),
+        later_url: query.url(query.lane_kind, query.zoom, Some(scale.to + step)),
+        present_url: query.to.is_some().then(|| query.url(query.lane_kind, query.zoom, None)),
         from: Moment::new(scale.from, now, t),
         to: Moment::new(scale.to, now, t),
         contains: query.contains.clone(),
         app: query.app.clone().unwrap_or_default(),
-        by_word: query.by.as_str(),
+        by_word: query.lane_kind.as_str(),
         zoom_word: ZOOMS.get(query.zoom).map_or("24h", |(word, _)| word),
         has_more: timeline.has_more,
         is_cut: timeline.is_cut,
-        has_joined: query.by == LaneKind::Job && timeline.lanes.iter().any(|lane| lane.is_joined),
+        has_joined: query.lane_kind == LaneKind::Job && timeline.lanes.iter().any(|lane| lane.is_joined),
         mark_max: MARK_COUNT_MAX,
-        drawing: Drawing::new(scale, query.by, &timeline.lanes, (now, t)),
+        drawing: Drawing::new(scale, query.lane_kind, &timeline.lanes, (now, t)),
         heat,
         hours: (0..24).step_by(3).collect(),
         lane_max: query.lane_count(),
-        more_lanes: (timeline.has_more && !query.has_many)
-            .then(|| format!("{}&{}", query.url(query.by, query.zoom, query.to), query_pair("lanes", MANY_LANES.0))),
+        more_lanes: (timeline.has_more && !query.has_many).then(|| {
+            format!("{}&{}", query.url(query.lane_kind, query.zoom, query.to), query_pair("lanes", MANY_LANES.0))
+        }),
     };
     html(StatusCode::OK, &template)
 }
@@ -287,7 +288,7 @@ fn heat_rows(buckets: &[Bucket], now: Timestamp, t: &'static Texts) -> Vec<HeatR
         HeatCell {
             x: u32::try_from(hour).unwrap_or(0) * 30,
             class,
-            failed: is_unusual(trouble, usual_trouble),
+            is_unusual: is_unusual(trouble, usual_trouble),
             href: runs_between(bucket.at, bucket.at + HOUR, None),
             title: format!("{day} {} · {}{failure_note}", time.get(..5).unwrap_or_default(), t.lane_runs(count)),
         }

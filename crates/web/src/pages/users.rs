@@ -49,7 +49,7 @@ struct UsersPage {
 struct UserRow {
     name: String,
     display_name: String,
-    disabled: bool,
+    is_disabled: bool,
     has_password: bool,
     grants: Vec<String>,
     /// Whether it is the caller's own account. Its password is set on another page.
@@ -127,7 +127,7 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
             picker: choices.picker(rows),
             name: user.name,
             display_name: user.display_name,
-            disabled: user.disabled,
+            is_disabled: user.disabled,
             has_password: user.has_password,
             is_open,
         }

@@ -70,7 +70,7 @@ pub(crate) struct RunRow {
     /// How long the run took, or has been running; `None` if it has not begun.
     pub(crate) length: Option<String>,
     /// How much later than planned the handler was started.
-    pub(crate) late: Option<String>,
+    pub(crate) lateness: Option<String>,
     pub(crate) trigger: &'static str,
     pub(crate) reason: Option<String>,
     pub(crate) executor: Option<String>,
@@ -91,7 +91,7 @@ impl RunRow {
             status: Status::of_run(run, t),
             fire_at: Moment::new(run.fire_at, now, t),
             length: run_length(run, now, t),
-            late: lateness(run).map(|late| length_text(late, t)),
+            lateness: lateness(run).map(|late| length_text(late, t)),
             trigger: t.trigger(run.trigger),
             reason: sentence(RunStatusFacts::of(run), t.lang()),
             attempt: run.attempt,

@@ -89,7 +89,7 @@ struct When {
     at: Moment,
     local: Option<String>,
     /// The URL of the question about this instant.
-    why: String,
+    url: String,
 }
 
 struct Answer {
@@ -105,9 +105,9 @@ struct Answer {
     executor: Option<(String, String)>,
     incident: Option<IncidentRef>,
     /// The previous fire.
-    before: Option<When>,
+    previous_fire: Option<When>,
     /// The next fire.
-    after: Option<When>,
+    next_fire: Option<When>,
 }
 
 /// A condition that must be met for the job to run now.
@@ -244,7 +244,7 @@ impl AnswerFormatter<'_> {
         When {
             at: Moment::new(at, self.now, self.t),
             local: (self.zone != Tz::UTC).then(|| words::instant_text(self.zone, at)),
-            why: question_url(self.job, Some(at)),
+            url: question_url(self.job, Some(at)),
         }
     }
 
@@ -263,8 +263,8 @@ impl AnswerFormatter<'_> {
             run,
             executor,
             incident: None,
-            before: why.before.map(|at| self.when(at)),
-            after: why.after.map(|at| self.when(at)),
+            previous_fire: why.before.map(|at| self.when(at)),
+            next_fire: why.after.map(|at| self.when(at)),
         }
     }
 }

@@ -46,7 +46,7 @@ impl Clock {
 pub(crate) struct Zones {
     clock: Clock,
     /// The browser's zone; `None` until the script has reported it.
-    mine: Option<Tz>,
+    zone_of_user: Option<Tz>,
     /// The zone of the job that the page is about.
     job: Cell<Option<Tz>>,
 }
@@ -59,7 +59,7 @@ impl Zones {
     pub(crate) fn new(headers: &HeaderMap) -> Self {
         let clock = cookies::read(headers, TIMES_COOKIE).and_then(Clock::from_word).unwrap_or_default();
         let zone_of_user = cookies::read(headers, ZONE_COOKIE).and_then(|zone| parse_zone(zone).ok());
-        Self { clock, mine: zone_of_user, job: Cell::new(None) }
+        Self { clock, zone_of_user, job: Cell::new(None) }
     }
 
     /// Runs the future of an answer, so that these zones apply to all instants in it.
@@ -76,8 +76,8 @@ impl Zones {
     fn shown_for(&self, job: Option<Tz>) -> Tz {
         match self.clock {
             Clock::Utc => Tz::UTC,
-            Clock::Mine => self.mine.unwrap_or(Tz::UTC),
-            Clock::Job => job.or(self.mine).unwrap_or(Tz::UTC),
+            Clock::Mine => self.zone_of_user.unwrap_or(Tz::UTC),
+            Clock::Job => job.or(self.zone_of_user).unwrap_or(Tz::UTC),
         }
     }
 }
@@ -128,7 +128,7 @@ pub(crate) fn time_parts(at: Timestamp, zone: Tz) -> (String, String, String) {
 pub(crate) fn in_all_zones(at: Timestamp) -> String {
     let zones = Zones::present();
     let mut shown_zones: Vec<Tz> = Vec::new();
-    for zone in [zones.job.get(), zones.mine, Some(Tz::UTC)].into_iter().flatten() {
+    for zone in [zones.job.get(), zones.zone_of_user, Some(Tz::UTC)].into_iter().flatten() {
         if !shown_zones.contains(&zone) {
             shown_zones.push(zone);
         }

@@ -161,7 +161,7 @@ enum Open {
 /// The fields of a map, in order.
 #[derive(Default)]
 struct Fields {
-    all: Vec<(String, Node)>,
+    entries: Vec<(String, Node)>,
     names: HashSet<String>,
 }
 
@@ -170,7 +170,7 @@ impl Fields {
     fn add(&mut self, name: String, node: Node) -> bool {
         let is_new = self.names.insert(name.clone());
         if is_new {
-            self.all.push((name, node));
+            self.entries.push((name, node));
         }
         is_new
     }
@@ -301,7 +301,7 @@ fn add_child(parent: &mut Open, node: Node, at: Marker) -> Result<(), YamlError>
             None => {
                 // The parser recognises a block map only at its first colon, and then reports a position after the first key. The map
                 // begins at that key.
-                if fields.all.is_empty() && at.index() < begin.index() {
+                if fields.entries.is_empty() && at.index() < begin.index() {
                     *begin = at;
                 }
                 *key = Some((key_text(&node, at)?, at));
@@ -325,8 +325,8 @@ fn key_text(node: &Node, at: Marker) -> Result<String, YamlError> {
 
 /// Adds the fields of the maps that `<<` refers to. Fields of the map itself take precedence.
 fn merged(mut fields: Fields) -> Result<Vec<(String, Node)>, YamlError> {
-    let Some(position) = fields.all.iter().position(|(key, _)| key == "<<") else { return Ok(fields.all) };
-    let (_, source) = fields.all.remove(position);
+    let Some(position) = fields.entries.iter().position(|(key, _)| key == "<<") else { return Ok(fields.entries) };
+    let (_, source) = fields.entries.remove(position);
     for map in source.items() {
         let (line, column) = (map.line, map.column);
         let Content::Map(more) = map.content else {
@@ -336,7 +336,7 @@ fn merged(mut fields: Fields) -> Result<Vec<(String, Node)>, YamlError> {
             fields.add(key.clone(), node.clone());
         }
     }
-    Ok(fields.all)
+    Ok(fields.entries)
 }
 
 fn scalar_value(text: String, style: TScalarStyle, tag: Option<&Tag>, at: Marker) -> Result<Value, YamlError> {

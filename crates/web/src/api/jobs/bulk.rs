@@ -117,7 +117,7 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkJobs>) -> Resul
     };
     let JobsDone { changed: jobs, unchanged, runs, mut problems } = outcome;
     problems.extend(selection.missing_jobs);
-    let (has_more, after) = (selection.has_more, selection.after);
+    let (has_more, after) = (selection.has_more, selection.next_after);
     json_response(
         StatusCode::OK,
         &BulkJobsJson { matched: matched_count, has_more, after, jobs, unchanged, runs, problems },

@@ -63,13 +63,13 @@ struct NowPage {
 struct HealthRow {
     class: &'static str,
     word: &'static str,
-    of: Health,
+    counts: Health,
     lease: String,
     lateness: Option<String>,
     /// How soon after their planned instants handlers should begin.
     objective: String,
     is_late: bool,
-    next: Option<Moment>,
+    next_fire: Option<Moment>,
 }
 
 /// A finding that needs attention.
@@ -85,7 +85,7 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
     let range = BucketRange::new(Step::Quarter, now - PAST + Step::Quarter.length(), now);
     let scale = Scale { from: now - HOUR * LANES_BACK, to: now + HOUR * LANES_AHEAD };
     let request = TimelineRequest {
-        by: LaneKind::Job,
+        lane_kind: LaneKind::Job,
         from: scale.from,
         to: scale.to,
         app: None,
@@ -146,8 +146,8 @@ fn health_row(
         lateness: health.lateness.map(|lateness| length_text(lateness, t)),
         objective: length_text(LATENESS_OBJECTIVE, t),
         is_late,
-        next: health.next_fire_at.map(|at| Moment::new(at, now, t)),
-        of: health,
+        next_fire: health.next_fire_at.map(|at| Moment::new(at, now, t)),
+        counts: health,
     }
 }
 
