@@ -305,10 +305,10 @@ impl OpenRequest {
 
 impl Drop for OpenRequest {
     fn drop(&mut self) {
-        let Inner { busy_count: busy, open_request_count, answering_count: answering, .. } = &*self.connection.0;
+        let Inner { busy_count, open_request_count, answering_count, .. } = &*self.connection.0;
         match self.stage {
-            Stage::Working => busy.fetch_sub(1, Ordering::Relaxed),
-            Stage::Answering => answering.fetch_sub(1, Ordering::Relaxed),
+            Stage::Working => busy_count.fetch_sub(1, Ordering::Relaxed),
+            Stage::Answering => answering_count.fetch_sub(1, Ordering::Relaxed),
             Stage::Session => 0,
         };
         open_request_count.fetch_sub(1, Ordering::Relaxed);

@@ -162,10 +162,10 @@ pub(crate) async fn check_namespace(call: &GlobalCall<ReadAudit>) -> Result<(), 
 
 async fn list(call: GlobalCall<ReadAudit>, headers: HeaderMap) -> Result<Response, Problem> {
     check_namespace(&call).await?;
-    let ReadAudit { filter: wanted, cursor } = &call.query;
-    let listing = Listing::new("audit", AuditQuery { limit: 0, ..wanted.clone() });
+    let ReadAudit { filter, cursor } = &call.query;
+    let listing = Listing::new("audit", AuditQuery { limit: 0, ..filter.clone() });
     let after_id = listing.id_after(cursor.as_deref(), AuditId::get)?;
-    let query = AuditQuery { after: after_id, ..wanted.clone() };
+    let query = AuditQuery { after: after_id, ..filter.clone() };
     let wants_lines = headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes().starts_with(b"application/x-ndjson"));
     if wants_lines {
         return export(&call, query);

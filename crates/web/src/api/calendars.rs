@@ -221,13 +221,13 @@ async fn import_file(
     TextBody(body): TextBody,
 ) -> Result<Response, Problem> {
     call.check(None, forbidden)?;
-    let ImportQuery { format, import_as: wanted, years, dry_run } = call.query;
+    let ImportQuery { format, import_as, years, dry_run } = call.query;
     let format = format.ok_or_else(|| {
         let complaint = Complaint::query("format", "missing_parameter", "is needed: ics or csv");
         Problem::of_complaints(Code::InvalidQuery, vec![complaint])
     })?;
     name::check(&name).map_err(|message| refuse_value("/name", message))?;
-    let rule = import(format, &body, wanted, years).map_err(|error| refuse_value("", error.to_string()))?;
+    let rule = import(format, &body, import_as, years).map_err(|error| refuse_value("", error.to_string()))?;
     let existing = calendars::find(call.engine(), call.namespace.id, &name).await?;
     let description = existing.as_ref().map(|record| record.spec.description.clone()).unwrap_or_default();
     let spec = CalendarSpec { name, description, rule };

@@ -162,8 +162,9 @@ async fn runs_of_job(call: &Call<ListRuns>, job: &str) -> Result<Response, Probl
     let listing = Listing::new("runs", (call.namespace.id, job, &query.statuses));
     let after_id = listing.id_after(query.cursor.as_deref(), RunId::get)?;
     let job = find_for_runs(call, job).await?;
-    let (within, statuses) = (call.visible_apps(), query.statuses.clone());
-    let mut run_query = RunQuery { job: Some(job.id), within, statuses, after: after_id, ..RunQuery::default() };
+    let (visible_apps, statuses) = (call.visible_apps(), query.statuses.clone());
+    let mut run_query =
+        RunQuery { job: Some(job.id), within: visible_apps, statuses, after: after_id, ..RunQuery::default() };
     let mut page = PageBuilder::new(query.limit);
     let respond = |page: PageBuilder, next_cursor| {
         let page = RunPage { items: page.into_items(), next_cursor, prev_cursor: None, searched_to: None };

@@ -267,7 +267,7 @@ async fn matching_jobs<Q>(call: &Call<Q>, request: &TimelineRequest, ids: &[JobI
 }
 
 fn job_lane(job: &JobRecord, plan: LanePlan, data: LaneData, (now, stretch_len): (Timestamp, Duration)) -> Lane {
-    let LaneData { mut marks, cut_at: cut, stretches } = data;
+    let LaneData { mut marks, cut_at, stretches } = data;
     // A run that is claimed ahead of its instant is drawn as a planned fire until that instant.
     let claimed_instants: BTreeSet<Timestamp> =
         marks.iter().filter(|mark| is_ahead(mark)).map(|mark| mark.fire_at).collect();
@@ -288,7 +288,7 @@ fn job_lane(job: &JobRecord, plan: LanePlan, data: LaneData, (now, stretch_len):
         run_count,
         trouble_count,
         marks: of_stretches.chain(marks.iter().rev().map(Mark::from)).collect(),
-        is_joined: cut.is_some(),
+        is_joined: cut_at.is_some(),
         fires,
         removed: plan.removed,
         clock_changes: plan.clock_changes,

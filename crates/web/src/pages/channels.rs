@@ -312,7 +312,7 @@ async fn render_page<Q>(
     state: PageState,
 ) -> Result<Response, Problem> {
     let (t, now) = (page.t, page.engine().now());
-    let (mut deliveries, mut next) = (Vec::new(), None);
+    let (mut deliveries, mut next_url) = (Vec::new(), None);
     if let Some(channel) = channel {
         let listing = Listing::new("deliveries page", channel.id);
         let before_id = state.cursor.as_deref().map(|cursor| listing.position::<DeliveryId>(cursor)).transpose()?;
@@ -320,7 +320,7 @@ async fn render_page<Q>(
         let address = |last: &Delivery| {
             format!("/alerts/channels/{}?{}", channel.name, query_pair("cursor", &listing.cursor(last.id)))
         };
-        next = cut_to_page(&mut deliveries, LIMIT).map(address);
+        next_url = cut_to_page(&mut deliveries, LIMIT).map(address);
     }
     let subjects = message_subjects(&page.call, &deliveries).await?;
     let saved_channel = channel.map(|channel| SavedChannel {
@@ -346,7 +346,7 @@ async fn render_page<Q>(
                 ..delivery_row(delivery, now, t)
             })
             .collect(),
-        next_url: next,
+        next_url,
         is_first: state.cursor.is_none(),
         t,
         shell: page.shell(Nav::Alerts),

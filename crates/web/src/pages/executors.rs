@@ -71,10 +71,10 @@ pub(super) async fn list(page: Page<CursorQuery>) -> Result<Response, Problem> {
     let cursor = page.query().0.as_deref();
     let after_position = cursor.map(|cursor| listing.position::<Position>(cursor)).transpose()?;
     let is_first = cursor.is_none();
-    let (executors, next) = page_of(&page.call, after_position.clone(), LIMIT).await?;
+    let (executors, next_position) = page_of(&page.call, after_position.clone(), LIMIT).await?;
     let app_of = |position: &Position| position.0.clone();
-    let app_range = (after_position.as_ref().map(app_of), next.as_ref().map(app_of));
-    let next = next.map(|last| format!("/executors?{}", query_pair("cursor", &listing.cursor(last))));
+    let app_range = (after_position.as_ref().map(app_of), next_position.as_ref().map(app_of));
+    let next_url = next_position.map(|last| format!("/executors?{}", query_pair("cursor", &listing.cursor(last))));
     let is_empty = executors.is_empty();
     let mut by_app: BTreeMap<String, Vec<ExecutorRow>> = BTreeMap::new();
     for executor in executors {
@@ -89,7 +89,7 @@ pub(super) async fn list(page: Page<CursorQuery>) -> Result<Response, Problem> {
         is_emptying: apps.iter().flat_map(|app| &app.rows).any(|row| row.is_emptying),
         apps,
         is_empty,
-        next_url: next,
+        next_url,
         is_first,
         problems: declaration_problems(&page).await?,
         code: page.code(("GET", "/api/v1/executors"), None, "executor list"),

@@ -125,7 +125,7 @@ pub(super) async fn page(page: Page<CursorQuery>, Named(name, ..): Named<path::J
     zones::set_job(&record.spec);
     let (now, t) = (page.engine().now(), page.t);
     let recent_runs = RecentRuns::read(&page.call, &record, now).await?;
-    let (rows, next) = run_rows(&page, &record, now).await?;
+    let (rows, next_url) = run_rows(&page, &record, now).await?;
     let spec = &record.spec;
     let template = JobPage {
         shell: page.shell(Nav::Jobs),
@@ -162,7 +162,7 @@ pub(super) async fn page(page: Page<CursorQuery>, Named(name, ..): Named<path::J
         version: record.version,
         page_url: page.page_url().to_owned(),
         rows,
-        next_url: next,
+        next_url,
         first_url: format!("/jobs/{}", spec.name),
         is_first: page.query().0.is_none(),
         why_form: WhyForm::new(spec),

@@ -86,7 +86,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         }
         false => select_named(&page.call, &names).await?,
     };
-    let SelectedJobs { names: selected, has_more, next_after, missing_jobs: missing } = selected;
+    let SelectedJobs { names: selected, has_more, next_after, missing_jobs } = selected;
     // The confirmation names the jobs that were shown, since other jobs may match by now, and the name after which the rest begins.
     let rest_after = Some(fields.get("rest")).filter(|rest_after| !rest_after.is_empty()).map(str::to_owned);
     let has_more = has_more || rest_after.is_some();
@@ -131,7 +131,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         return_url,
         is_done: is_confirmed,
         unchanged: outcome.unchanged,
-        problems: outcome.problems.into_iter().chain(missing).take(SHOWN_COUNT_MAX).map(problem).collect(),
+        problems: outcome.problems.into_iter().chain(missing_jobs).take(SHOWN_COUNT_MAX).map(problem).collect(),
         undo: undo.filter(|_| !outcome.changed.is_empty()),
         changed: outcome.changed,
     };

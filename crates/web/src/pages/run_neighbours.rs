@@ -128,13 +128,13 @@ impl Comparison {
                 success_value: last_success.attempt.to_string(),
             },
         ];
-        let (mut differing, same_names): (Vec<_>, Vec<_>) =
+        let (mut differences, same_names): (Vec<_>, Vec<_>) =
             facts.into_iter().partition(|fact| fact.shown_value != fact.success_value);
         let mut same_names: Vec<&str> = same_names.iter().map(|fact| fact.name).collect();
         if is_equal {
             same_names.push(t.run_params);
         }
-        differing.push(Difference {
+        differences.push(Difference {
             name: t.col_duration,
             shown_value: run_length_text(run, t),
             success_value: run_length_text(&last_success, t),
@@ -143,7 +143,7 @@ impl Comparison {
         Ok(Self {
             id: last_success.id.to_string(),
             at: Moment::new(last_success.fire_at, now, t),
-            differences: differing,
+            differences,
             same_names: same_names.join(t.list_comma),
             params: (!is_equal).then(|| (readable_text(sides.0), readable_text(sides.1))),
         })

@@ -128,7 +128,8 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
         let cursor = listing.cursor(position);
         list_url("/runs", &text, &[other_parameters.clone(), vec![("cursor", cursor)]].concat())
     };
-    let (previous, next) = (searched_page.previous_position.map(url_from), searched_page.next_position.map(url_from));
+    let (previous_url, next_url) =
+        (searched_page.previous_position.map(url_from), searched_page.next_position.map(url_from));
     let parts = Parts::read(&page.call, searched_page.runs.iter()).await?;
     let rows = with_job_names(&page.call, searched_page.runs).await?;
     let rows = rows.into_iter().map(|(job, run)| RunLine::new(&run, job, parts.of(&run), now, t)).collect();
@@ -146,8 +147,8 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
         page_url: page.page_url().to_owned(),
         rows,
         is_live: position.is_none() && query.order == RunOrder::Newest && status == StatusCode::OK,
-        previous_url: previous,
-        next_url: next,
+        previous_url,
+        next_url,
         first_url: list_url("/runs", &text, &other_parameters),
         is_first: position.is_none(),
         notes: list_notes(&page, filter.as_ref(), searched_page.searched_to).await?,

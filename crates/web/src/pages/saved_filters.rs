@@ -67,8 +67,8 @@ impl SavedBar {
         let chips: Vec<SavedChip> = filters.into_iter().filter(|one| one.list == filtered_list).map(chip).collect();
         let is_saved = chips.iter().any(|chip| chip.is_current);
         let text = if is_saved { String::new() } else { text.to_owned() };
-        let (filtered_list, back) = (filtered_list.as_str(), page.page_url().to_owned());
-        Ok(Self { list: filtered_list, chips, text, return_url: back, missing_owner, name_len_max: NAME_LEN_MAX })
+        let (filtered_list, return_url) = (filtered_list.as_str(), page.page_url().to_owned());
+        Ok(Self { list: filtered_list, chips, text, return_url, missing_owner, name_len_max: NAME_LEN_MAX })
     }
 }
 

@@ -200,20 +200,20 @@ async fn render_page<Q>(
     form: ScriptForm,
     state: PageState,
 ) -> Result<Response, Problem> {
-    let (name, newest, store) = (record.name.clone(), record.newest.version, page.engine().store());
+    let (name, newest_version, store) = (record.name.clone(), record.newest.version, page.engine().store());
     let visible_apps = page.call.visible_apps();
     let mut jobs = store.jobs_with_script(record.namespace, &name, visible_apps.as_deref(), None, LIMIT + 1).await?;
     let has_more_jobs = cut_to_page(&mut jobs, LIMIT).is_some();
     let mut versions = store.script_versions(record.id, state.before, COUNT + 1).await?;
     let older_than = cut_to_page(&mut versions, COUNT).map(|last| last.version);
     let compared_versions = state.comparison.as_ref().map(|two| (two.from, two.to));
-    let version_pair = compared_versions.unwrap_or(((newest - 1).max(1), newest));
+    let version_pair = compared_versions.unwrap_or(((newest_version - 1).max(1), newest_version));
     let template = ScriptPage {
         shell: page.shell(Nav::Scripts),
         t: page.t,
         missing_roles: page.missing_roles(None),
         language: record.language.clone(),
-        newest_version: newest,
+        newest_version,
         jobs,
         has_more_jobs,
         apps: script_try::apps_for_language(page, &record.language).await?,
@@ -224,7 +224,7 @@ async fn render_page<Q>(
         comparison: state.comparison,
         form,
         errors: state.errors,
-        version: Some(state.conflict.unwrap_or(newest)),
+        version: Some(state.conflict.unwrap_or(newest_version)),
         conflict_version: state.conflict,
         action: format!("/scripts/{name}"),
         code: page.code(("GET", &format!("/api/v1/scripts/{name}")), None, &format!("script show {name}")),

@@ -110,10 +110,11 @@ pub(super) async fn tokens(call: PageCall<CursorQuery>, prefs: Prefs) -> Result<
     let after_id = listing.id_after(cursor, TokenId::get)?;
     let is_first = cursor.is_none();
     let mut records = manageable_tokens(&call, true, after_id, LIMIT).await?;
-    let next = cut_to_page(&mut records, LIMIT);
-    let next = next.map(|last| format!("/settings/tokens?{}", query_pair("cursor", &listing.cursor(last.id))));
+    let last_record = cut_to_page(&mut records, LIMIT);
+    let next_url =
+        last_record.map(|last| format!("/settings/tokens?{}", query_pair("cursor", &listing.cursor(last.id))));
     let token_texts = tokens_json(&call, &records).await?;
-    let row = |(record, token_texts): (&TokenRecord, crate::api::tokens::TokenJson)| {
+    let row = |(record, token): (&TokenRecord, crate::api::tokens::TokenJson)| {
         let is_over = !record.is_valid(now);
         let ends_soon = record.expires_at.is_some_and(|end| end <= now + ENDS_SOON);
         let (class, word) = match (record.revoked_at.is_some(), is_over, ends_soon) {
@@ -132,7 +133,7 @@ pub(super) async fn tokens(call: PageCall<CursorQuery>, prefs: Prefs) -> Result<
                 TokenKind::Xxl => t.token_xxl,
             },
             is_own: record.owner.is_some() && record.owner == call.caller.account,
-            grants: token_texts.grants.iter().map(|grant| grant_text(grant, t)).collect(),
+            grants: token.grants.iter().map(|grant| grant_text(grant, t)).collect(),
             made_at: Moment::new(record.created_at, now, t),
             ends_at: record.expires_at.map(|at| Moment::new(at, now, t)),
             used_at: record.last_used_at.map(|at| Moment::new(at, now, t)),
@@ -145,7 +146,7 @@ pub(super) async fn tokens(call: PageCall<CursorQuery>, prefs: Prefs) -> Result<
         t,
         is_admin: is_admin(&call),
         rows: records.iter().zip(token_texts).map(row).collect(),
-        next_url: next,
+        next_url,
         is_first,
         picker: Choices::read(&call, t).await?.picker(Vec::new()),
         code: AsCode::without_namespace(("GET", "/api/v1/tokens?all=true"), None, "token list --everybody"),

@@ -96,28 +96,36 @@ pub(super) async fn page(page: Page<ShadowReportQuery>) -> Result<Response, Prob
 }
 
 fn to_day_row(row: ShadowRow, page: &Page<ShadowReportQuery>) -> DayRow {
-    let (now, t, both) = (page.engine().now(), page.t, row.comparison);
+    let (now, t, day_report) = (page.engine().now(), page.t, row.comparison);
     let length = |ms| length_text(std::time::Duration::from_millis(ms), t);
     let name = |one: &Difference| DifferenceRow {
         at: Moment::new(one.at, now, t),
         words: difference_text(one, t),
         run: one.run.map(|run| run.to_string()),
     };
-    let more_count = both.differences.len().saturating_sub(NAMED_MAX) as u64 + both.differences_more;
+    let more_count = day_report.differences.len().saturating_sub(NAMED_MAX) as u64 + day_report.differences_more;
     DayRow {
         name: row.name,
         app: row.app,
         day: row.day.to_string().chars().take(10).collect(),
-        matched_count: both.both,
-        only_old: both.only_old,
-        only_rondel: both.only_rondel,
-        repeated_count: both.twice,
-        old_late: both.old_late,
-        rondel_late: both.rondel_late,
-        other_executor: both.other_executor,
-        old_lateness: format!("{} / {}", length(both.old_lateness.mean_ms), length(both.old_lateness.max_ms)),
-        rondel_lateness: format!("{} / {}", length(both.rondel_lateness.mean_ms), length(both.rondel_lateness.max_ms)),
-        differences: both.differences.iter().take(NAMED_MAX).map(name).collect(),
+        matched_count: day_report.both,
+        only_old: day_report.only_old,
+        only_rondel: day_report.only_rondel,
+        repeated_count: day_report.twice,
+        old_late: day_report.old_late,
+        rondel_late: day_report.rondel_late,
+        other_executor: day_report.other_executor,
+        old_lateness: format!(
+            "{} / {}",
+            length(day_report.old_lateness.mean_ms),
+            length(day_report.old_lateness.max_ms)
+        ),
+        rondel_lateness: format!(
+            "{} / {}",
+            length(day_report.rondel_lateness.mean_ms),
+            length(day_report.rondel_lateness.max_ms)
+        ),
+        differences: day_report.differences.iter().take(NAMED_MAX).map(name).collect(),
         more_count,
     }
 }

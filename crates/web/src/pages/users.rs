@@ -97,9 +97,9 @@ async fn read_page(call: &PageCall) -> Result<(Vec<UserJson>, Option<String>), P
     let listing = Listing::new("users page", ());
     let after_name = listing.name_after(call.query.0.0.as_deref(), name::check_account)?;
     let mut accounts = users::page(call, after_name.as_deref(), COUNT + 1).await?;
-    let next = cut_to_page(&mut accounts, COUNT);
-    let next = next.map(|last| format!("/users?{}", query_pair("cursor", &listing.cursor(&last.name))));
-    Ok((accounts, next))
+    let last_account = cut_to_page(&mut accounts, COUNT);
+    let next_url = last_account.map(|last| format!("/users?{}", query_pair("cursor", &listing.cursor(&last.name))));
+    Ok((accounts, next_url))
 }
 
 pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Problem> {
@@ -132,14 +132,14 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
             is_open,
         }
     };
-    let (accounts, next) = read_page(call).await?;
+    let (accounts, next_url) = read_page(call).await?;
     let rows = accounts.into_iter().map(row).collect();
     let new_rows = if is_new { sent_grant_rows.clone() } else { Vec::new() };
     let new_rows = if new_rows.is_empty() { vec![GrantRow::default()] } else { new_rows };
     let template = UsersPage {
         t,
         rows,
-        next_url: next,
+        next_url,
         is_first: query.is_empty(),
         query,
         new_form: NewForm {
