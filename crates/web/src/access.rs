@@ -21,7 +21,7 @@ use crate::limits::{APPLY_LEN_MAX, APPLY_PATH, client_address};
 use crate::pages::own_namespace::namespace_into_path;
 use crate::problem::{Code, Problem};
 use crate::rate::{self, RateStatus};
-use crate::redirect::{query_pair, to};
+use crate::redirect::{query_pair, redirect_to};
 use crate::route_info::{METRICS_PATH, is_read_only_post};
 use crate::state::Web;
 use crate::{cookies, load, shares, trace};
@@ -140,7 +140,7 @@ async fn admit_and_handle(gate: &Gate, caller: &Caller, note: &AuditNote, reques
     }
     if !caller.may_anywhere(gate.permission) {
         context.refused(web, caller, note).await;
-        return forbidden(caller, gate.permission).into_response();
+        return forbidden_problem(caller, gate.permission).into_response();
     }
     let is_change = is_change(gate, &request);
     let turn = match is_change {
@@ -179,7 +179,7 @@ async fn admit_and_handle(gate: &Gate, caller: &Caller, note: &AuditNote, reques
     shares::count_answer(web, caller.key(), is_change, response)
 }
 
-fn forbidden(caller: &Caller, permission: Permission) -> Problem {
+fn forbidden_problem(caller: &Caller, permission: Permission) -> Problem {
     let role = role_for(permission);
     let detail = match caller.auth_method() {
         AuthMethod::Executor => "this token does not allow it: an executor's token opens sessions only".to_owned(),
@@ -224,7 +224,7 @@ pub(crate) fn missing_session_problem() -> Problem {
 
 fn redirect_to_sign_in(uri: &Uri) -> Response {
     let page_url = namespace_into_path(uri.path_and_query().map_or("/", |path| path.as_str()));
-    to(&format!("/sign-in?{}", query_pair("next", &page_url)))
+    redirect_to(&format!("/sign-in?{}", query_pair("next", &page_url)))
 }
 
 /// Extension of a response: the caller, for the log line and the problem page.
@@ -262,7 +262,7 @@ pub(crate) async fn admit(
 ) -> Result<Caller, Problem> {
     let caller = authenticate(web, authorization, client).await?;
     count_request(web, &caller).map_err(|(problem, _)| problem)?;
-    if caller.may_anywhere(permission) { Ok(caller) } else { Err(forbidden(&caller, permission)) }
+    if caller.may_anywhere(permission) { Ok(caller) } else { Err(forbidden_problem(&caller, permission)) }
 }
 
 pub(crate) fn unauthenticated_problem() -> Problem {

@@ -59,7 +59,7 @@ fn compression() -> CompressionLayer<impl Predicate> {
 /// Every route with its access rule.
 #[must_use]
 pub fn route_table() -> Vec<RouteInfo> {
-    routes().table()
+    routes().infos()
 }
 
 /// The API as an OpenAPI 3.1 document, as `GET /api/v1/openapi.json` returns it.

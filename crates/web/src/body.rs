@@ -157,15 +157,15 @@ async fn collect_body(request: Request, web: &Web) -> Result<Bytes, Problem> {
 
 /// The bytes of a body that has arrived, if it has at most `len_max`.
 pub(crate) async fn collect_within(request: Request, len_max: usize) -> Result<Bytes, Problem> {
-    let bytes = to_bytes(request.into_body(), usize::MAX).await.map_err(|_| interrupted_body())?;
-    if bytes.len() > len_max { Err(too_large(len_max)) } else { Ok(bytes) }
+    let bytes = to_bytes(request.into_body(), usize::MAX).await.map_err(|_| interrupted_body_problem())?;
+    if bytes.len() > len_max { Err(too_large_problem(len_max)) } else { Ok(bytes) }
 }
 
-fn too_large(len_max: usize) -> Problem {
+fn too_large_problem(len_max: usize) -> Problem {
     Problem::new(Code::BodyTooLarge, format!("a body has at most {len_max} bytes"))
 }
 
-fn interrupted_body() -> Problem {
+fn interrupted_body_problem() -> Problem {
     Problem::new(Code::InvalidJson, "the body broke off")
 }
 
@@ -199,7 +199,7 @@ pub(crate) async fn collect_up_to(
     let len_max = bound.len_max;
     let declared = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     if declared.is_some_and(|len| len > len_max) {
-        return Err(too_large(len_max));
+        return Err(too_large_problem(len_max));
     }
     let timeout = web.config.limits.body_timeout;
     tokio::time::timeout(timeout, read_pieces(request.into_body(), declared, web, bound)).await.unwrap_or_else(|_| {
@@ -220,9 +220,9 @@ async fn read_pieces(
     let reserved_len = declared.filter(|_| bound.caller.is_some()).unwrap_or_default();
     let (mut bytes, mut shares, mut counted) = (BytesMut::with_capacity(reserved_len), Vec::new(), 0);
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
-        let Ok(data) = frame.map_err(|_| interrupted_body())?.into_data() else { continue };
+        let Ok(data) = frame.map_err(|_| interrupted_body_problem())?.into_data() else { continue };
         if bytes.len() + data.len() > bound.len_max {
-            return Err(too_large(bound.len_max));
+            return Err(too_large_problem(bound.len_max));
         }
         bytes.extend_from_slice(&data);
         // Bodies without an authenticated caller are not counted: their length and their number have other limits.

@@ -325,7 +325,7 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Call<Q> {
 pub(crate) async fn namespace_by_name(engine: &Engine, name: &str) -> Result<Namespace, Problem> {
     // An invalid name is not looked up: the database never gets unchecked text from a caller.
     let namespace = if name::check(name).is_ok() { engine.store().namespace(name).await? } else { None };
-    namespace.ok_or_else(|| missing_namespace(name))
+    namespace.ok_or_else(|| missing_namespace_problem(name))
 }
 
 /// The namespace with this name. If the caller may not see anything in it, the answer is the same as for a missing namespace.
@@ -334,7 +334,7 @@ pub(crate) async fn visible_namespace(engine: &Engine, caller: &Caller, name: &s
     if caller.rights.allow(Permission::View, namespace.id, None) {
         return Ok(namespace);
     }
-    Err(missing_namespace(name))
+    Err(missing_namespace_problem(name))
 }
 
 /// The namespaces in which the caller may see something.
@@ -371,12 +371,12 @@ async fn namespace_of_caller(engine: &Engine, caller: &Caller) -> Result<Namespa
     default_namespace.ok_or_else(|| Problem::new(Code::NamespaceNotFound, "there is no namespace that you may see"))
 }
 
-fn missing_namespace(name: &str) -> Problem {
+fn missing_namespace_problem(name: &str) -> Problem {
     Problem::new(Code::NamespaceNotFound, format!("there is no namespace {}", quoted_input(name)))
 }
 
 /// The refusal of an action on an object that the caller may see but not change.
-pub(crate) fn forbidden() -> Problem {
+pub(crate) fn forbidden_problem() -> Problem {
     Problem::new(Code::Forbidden, "your roles let you view it, but do not allow this")
 }
 

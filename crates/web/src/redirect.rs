@@ -8,7 +8,7 @@ use http::{HeaderValue, StatusCode};
 const PATH_LEN_MAX: usize = 512;
 
 /// Redirects to a path, which the browser then requests with `GET`.
-pub(crate) fn to(path: &str) -> Response {
+pub(crate) fn redirect_to(path: &str) -> Response {
     let location = HeaderValue::from_str(path).unwrap_or(HeaderValue::from_static("/"));
     (StatusCode::SEE_OTHER, [(LOCATION, location)]).into_response()
 }

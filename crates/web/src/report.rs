@@ -233,10 +233,10 @@ fn range(query: &ReportQuery, now: Timestamp) -> Result<ReportRange, Problem> {
     let to = query.to.unwrap_or(now);
     let from = query.from.unwrap_or_else(|| Step::Day.floor(to.saturating_sub(LENGTH_DEFAULT)));
     if from >= to {
-        return Err(invalid_parameter("to", format!("{to} is not after from, which is {from}")));
+        return Err(invalid_parameter_problem("to", format!("{to} is not after from, which is {from}")));
     }
     if to.since(from) > LENGTH_MAX + DAY {
-        return Err(invalid_parameter(
+        return Err(invalid_parameter_problem(
             "from",
             format!("from {from} to {to} is more than 400 days: counts are not kept longer"),
         ));
@@ -245,14 +245,14 @@ fn range(query: &ReportQuery, now: Timestamp) -> Result<ReportRange, Problem> {
         [("job", query.job.is_some(), GroupBy::Job), ("label", query.label.is_some(), GroupBy::Label)]
     {
         if is_given && query.group_by != by {
-            return Err(invalid_parameter(
+            return Err(invalid_parameter_problem(
                 parameter,
                 format!("needs by={}, and by is {}", by.as_str(), query.group_by.as_str()),
             ));
         }
     }
     if query.group_by == GroupBy::Label && query.label.is_none() {
-        return Err(invalid_parameter(
+        return Err(invalid_parameter_problem(
             "label",
             "is missing: by=label needs the key of a label, such as label=team".to_owned(),
         ));
@@ -323,7 +323,7 @@ async fn job_groups<Q: Sync>(
         None => String::new(),
     };
     if let Some(job) = &query.job {
-        name::check(job).map_err(|message| invalid_parameter("job", message))?;
+        name::check(job).map_err(|message| invalid_parameter_problem("job", message))?;
         let jobs = call.engine().store().jobs_named(call.namespace.id, &[job.as_str()]).await?;
         let is_its = |app_of: AppId| call.may_view(app_of) && app.is_none_or(|app| app == app_of);
         let Some(record) = jobs.into_iter().find(|record| is_its(record.app)) else {
@@ -412,7 +412,7 @@ async fn label_groups<Q: Sync>(
     Ok(ReportGroups { groups: groups.into_values().collect(), is_cut, ..ReportGroups::default() })
 }
 
-fn invalid_parameter(parameter: &'static str, message: String) -> Problem {
+fn invalid_parameter_problem(parameter: &'static str, message: String) -> Problem {
     Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query(parameter, "invalid_value", message)])
 }
 

@@ -161,7 +161,7 @@ impl Routes {
         self
     }
 
-    pub(crate) fn table(&self) -> Vec<RouteInfo> {
+    pub(crate) fn infos(&self) -> Vec<RouteInfo> {
         self.routes.iter().map(|route| route.info.clone()).collect()
     }
 
@@ -209,9 +209,9 @@ impl Routes {
             let taken_methods = std::mem::take(methods);
             *methods = if for_tokens.contains(*path) {
                 let gate = Gate { web: web.clone(), permission: Permission::View, path };
-                taken_methods.fallback(wrong_method.layer(from_fn_with_state(gate, guard)))
+                taken_methods.fallback(wrong_method_problem.layer(from_fn_with_state(gate, guard)))
             } else {
-                taken_methods.fallback(wrong_method)
+                taken_methods.fallback(wrong_method_problem)
             };
         }
         paths
@@ -236,6 +236,6 @@ async fn no_such_route(State(web): State<Web>, request: Request) -> Problem {
     }
 }
 
-async fn wrong_method(method: Method) -> Problem {
+async fn wrong_method_problem(method: Method) -> Problem {
     Problem::new(Code::MethodNotAllowed, format!("{method} is not a method of this path; the Allow header lists them"))
 }

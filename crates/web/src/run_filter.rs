@@ -226,7 +226,7 @@ async fn matching_jobs<Q>(call: &Call<Q>, patterns: &[Pattern], is_not: bool) ->
         let part = pattern.part().to_ascii_lowercase();
         if is_part(&part) {
             if is_not && !read_board(call).await?.has_all_jobs() {
-                return Err(too_many_jobs(pattern));
+                return Err(too_many_jobs_problem(pattern));
             }
             let mut jobs = jobs_containing(call, &part).await?;
             jobs.retain(|job| pattern.is_name() || pattern.matches(&job.name));
@@ -238,7 +238,7 @@ async fn matching_jobs<Q>(call: &Call<Q>, patterns: &[Pattern], is_not: bool) ->
     Ok(Some(job_ids))
 }
 
-fn too_many_jobs(pattern: &Pattern) -> Problem {
+fn too_many_jobs_problem(pattern: &Pattern) -> Problem {
     let term = &pattern.0;
     let message = format!("-job:{term}: the namespace has too many jobs to find all that match; give the name of each");
     Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("q", "invalid_value", message)])

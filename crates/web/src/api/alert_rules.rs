@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::page::Page;
 use crate::answer::json_response;
 use crate::body::{JsonBody, parse, read_document, refuse_value};
-use crate::call::{Call, forbidden, quoted_input};
+use crate::call::{Call, forbidden_problem, quoted_input};
 use crate::etag::{IfMatch, mismatch_problem, version_tag};
 use crate::openapi::{Doc, Unnamed};
 use crate::path::{self, Named};
@@ -187,7 +187,7 @@ async fn put(
             format!("{} is not the name in the path: it stays", quoted_input(&spec.name)),
         ));
     }
-    call.check(None, forbidden)?;
+    call.check(None, forbidden_problem)?;
     let existing = call.engine().store().alert_rules(call.namespace.id).await?;
     let existing = existing.into_iter().find(|record| record.spec.name == name);
     let expected_version = match &existing {
@@ -232,7 +232,7 @@ async fn preview(call: Call, body: JsonBody<RuleSpec>) -> Result<Response, Probl
 /// Evaluates a rule as of now without saving it. The caller must see the whole namespace.
 pub(crate) async fn try_rule<Q>(call: &Call<Q>, spec: &RuleSpec) -> Result<DryRun, Problem> {
     if call.visible_apps().is_some() {
-        return Err(forbidden());
+        return Err(forbidden_problem());
     }
     let namespace = (call.namespace.id, call.namespace.name.as_str());
     Ok(rules::dry_run(call.engine(), namespace, spec).await?)

@@ -93,7 +93,7 @@ pub(super) fn routes() -> Routes {
         .get(
             "/api/v1/apps/{app}/handlers",
             View,
-            handlers,
+            list_handlers,
             Doc::new(
                 "List an app's handlers",
                 "The handlers of online executors, with the JSON schemas of their parameters.",
@@ -178,7 +178,7 @@ fn executor_count(call: &Call, app: AppId) -> usize {
 }
 
 /// The handlers that the app's online executors have.
-async fn handlers(call: Call, Named(app, ..): Named<path::App>) -> Result<Response, Problem> {
+async fn list_handlers(call: Call, Named(app, ..): Named<path::App>) -> Result<Response, Problem> {
     let app = find_app(&call, &app).await?;
     let handlers = jobs::handlers(call.engine(), app);
     let items = handlers.iter().map(|handler| HandlerJson {

@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use super::page::{Page, PageQuery};
 use crate::answer::json_response;
 use crate::body::{JsonBody, TextBody, parse, read_document, refuse_value};
-use crate::call::{Call, forbidden, quoted_input};
-use crate::cursor::{Listing, cut_to_page, invalid_cursor};
+use crate::call::{Call, forbidden_problem, quoted_input};
+use crate::cursor::{Listing, cut_to_page, invalid_cursor_problem};
 use crate::etag::{IfMatch, mismatch_problem, version_tag};
 use crate::openapi::{Doc, Either, Unnamed};
 use crate::parameter::Parameter;
@@ -208,7 +208,7 @@ async fn put(
     body: JsonBody<Unnamed<CalendarSpec>>,
 ) -> Result<Response, Problem> {
     let spec = parse_named(&body.bytes, &name)?;
-    call.check(None, forbidden)?;
+    call.check(None, forbidden_problem)?;
     let existing = calendars::find(call.engine(), call.namespace.id, &name).await?;
     save(&call, existing.as_ref(), &if_match, &spec).await
 }
@@ -220,7 +220,7 @@ async fn import_file(
     if_match: IfMatch,
     TextBody(body): TextBody,
 ) -> Result<Response, Problem> {
-    call.check(None, forbidden)?;
+    call.check(None, forbidden_problem)?;
     let ImportQuery { format, import_as, years, dry_run } = call.query;
     let format = format.ok_or_else(|| {
         let complaint = Complaint::query("format", "missing_parameter", "is needed: ics or csv");
@@ -259,7 +259,7 @@ async fn list_dependents(call: Call<PageQuery>, Named(name, ..): Named<path::Cal
         CalendarDependent::Calendar(name) | CalendarDependent::Job(name) => name::check(name).is_ok(),
     };
     if !after_user.iter().all(is_name) {
-        return Err(invalid_cursor("does not hold a name"));
+        return Err(invalid_cursor_problem("does not hold a name"));
     }
     let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
     let visible_apps = call.visible_apps();

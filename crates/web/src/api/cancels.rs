@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::runs::{find, missing_run};
+use super::runs::{find, missing_run_problem};
 use super::{jobs, run_json};
 use crate::answer::json_response;
 use crate::body::{OptionalJsonBody, refuse_value};
@@ -57,7 +57,7 @@ pub(super) fn routes() -> Routes {
         .post(
             "/api/v1/jobs/{name}/cancel",
             Operate,
-            job,
+            cancel_job,
             Doc::new(
                 "Cancel a job's open runs",
                 "All open runs, or those of the fire that `fire_at` names; at most 10,000 per call. Upcoming fires are not affected: to \
@@ -69,7 +69,7 @@ pub(super) fn routes() -> Routes {
         .post(
             "/api/v1/runs/{id}/cancel",
             Operate,
-            run,
+            cancel_run,
             Doc::new(
                 "Cancel a run",
                 "Notifies the run's executor. Cancelling a broadcast cancels all of its shards. A repeated request is no error.",
@@ -81,7 +81,11 @@ pub(super) fn routes() -> Routes {
         )
 }
 
-async fn run(call: Call, path: Named<path::Run>, body: OptionalJsonBody<CancelRun>) -> Result<Response, Problem> {
+async fn cancel_run(
+    call: Call,
+    path: Named<path::Run>,
+    body: OptionalJsonBody<CancelRun>,
+) -> Result<Response, Problem> {
     let body = body.read()?;
     let cancel_text = cancel_message(call.caller.name(), body.reason.as_deref())?;
     let run = find(&call, &path).await?;
@@ -98,11 +102,11 @@ async fn run(call: Call, path: Named<path::Run>, body: OptionalJsonBody<CancelRu
         CancelOutcome::AlreadyEnded(status) => {
             Err(Problem::new(Code::RunFinished, format!("the run has ended: {status}")))
         }
-        CancelOutcome::NotFound => Err(missing_run(&call, &path)),
+        CancelOutcome::NotFound => Err(missing_run_problem(&call, &path)),
     }
 }
 
-async fn job(
+async fn cancel_job(
     call: Call,
     Named(name, ..): Named<path::Job>,
     body: OptionalJsonBody<CancelJob>,

@@ -19,7 +19,7 @@ use serde_json::json;
 use super::page::{Page, PageQuery};
 use crate::answer::json_response;
 use crate::body::JsonBody;
-use crate::call::{Call, forbidden, quoted_input};
+use crate::call::{Call, forbidden_problem, quoted_input};
 use crate::cursor::{Listing, cut_to_page};
 use crate::etag::{IfMatch, mismatch_problem, version_tag};
 use crate::openapi::Doc;
@@ -165,14 +165,14 @@ pub(super) fn routes() -> Routes {
         .get(
             "/api/v1/channels/{name}/deliveries",
             View,
-            deliveries,
+            list_deliveries,
             Doc::new("List a channel's deliveries", "Each try to deliver a message, the latest first.")
                 .json::<Page<DeliveryJson>>(200, "A page of deliveries."),
         )
 }
 
 async fn list(call: Call) -> Result<Response, Problem> {
-    call.check(None, forbidden)?;
+    call.check(None, forbidden_problem)?;
     let store = call.engine().store();
     let last_deliveries = store.last_deliveries(call.namespace.id).await?;
     let channels = store.channels(call.namespace.id).await?;
@@ -189,7 +189,7 @@ async fn list(call: Call) -> Result<Response, Problem> {
 
 async fn get(call: Call, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
     let channel = find(&call, &name).await?;
-    tagged(StatusCode::OK, &channel, &channel_json(&call, &channel))
+    tagged_response(StatusCode::OK, &channel, &channel_json(&call, &channel))
 }
 
 async fn put(
@@ -198,7 +198,7 @@ async fn put(
     if_match: IfMatch,
     body: JsonBody<NewChannelJson>,
 ) -> Result<Response, Problem> {
-    call.check(None, forbidden)?;
+    call.check(None, forbidden_problem)?;
     let NewChannelJson { kind, lang, enabled, settings, secrets } = body.read()?;
     let existing = channels::find(call.engine(), call.namespace.id, &name).await?;
     let expected_version = match &existing {
@@ -215,7 +215,7 @@ async fn put(
     let channel_body = channel_json(&call, &outcome.channel);
     call.note.changed_to(&channel_body);
     let status = if outcome.is_new { StatusCode::CREATED } else { StatusCode::OK };
-    tagged(status, &outcome.channel, &ChannelJson { signing_key: outcome.signing_key, ..channel_body })
+    tagged_response(status, &outcome.channel, &ChannelJson { signing_key: outcome.signing_key, ..channel_body })
 }
 
 /// The version of a channel: each save has another instant.
@@ -223,7 +223,7 @@ pub(crate) fn version(channel: &Channel) -> i64 {
     channel.updated_at.as_millis()
 }
 
-fn tagged(status: StatusCode, channel: &Channel, body: &ChannelJson) -> Result<Response, Problem> {
+fn tagged_response(status: StatusCode, channel: &Channel, body: &ChannelJson) -> Result<Response, Problem> {
     let mut response = json_response(status, body)?;
     response.headers_mut().insert(ETAG, version_tag(version(channel)));
     Ok(response)
@@ -234,7 +234,7 @@ async fn delete(call: Call, Named(name, ..): Named<path::Channel>) -> Result<Res
     call.note.before(&channel_json(&call, &channel));
     match call.engine().store().delete_channel(call.namespace.id, &name).await? {
         ChannelDeleted::Deleted => Ok(StatusCode::NO_CONTENT.into_response()),
-        ChannelDeleted::NotFound => Err(missing_channel(&call, &name)),
+        ChannelDeleted::NotFound => Err(missing_channel_problem(&call, &name)),
         ChannelDeleted::Used(users) => Err(in_use_problem(&name, &users)),
     }
 }
@@ -280,7 +280,7 @@ pub(crate) fn delivery_for_audit(delivery: &Delivery) -> serde_json::Value {
     json!({"done": delivery.verdict == AfterTry::Sent.as_str(), "status": delivery.status})
 }
 
-async fn deliveries(call: Call<PageQuery>, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
+async fn list_deliveries(call: Call<PageQuery>, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
     let channel = find(&call, &name).await?;
     let listing = Listing::new("deliveries", channel.id);
     let before_id = call.query.cursor.as_deref().map(|cursor| listing.position::<DeliveryId>(cursor)).transpose()?;
@@ -320,12 +320,12 @@ pub(crate) async fn message_subjects<Q>(
 /// The channel with this name in the namespace of the call.
 pub(crate) async fn find<Q>(call: &Call<Q>, name: &str) -> Result<Channel, Problem> {
     let channel = channels::find(call.engine(), call.namespace.id, name).await?;
-    let channel = channel.ok_or_else(|| missing_channel(call, name))?;
-    call.check(None, || missing_channel(call, name))?;
+    let channel = channel.ok_or_else(|| missing_channel_problem(call, name))?;
+    call.check(None, || missing_channel_problem(call, name))?;
     Ok(channel)
 }
 
-fn missing_channel<Q>(call: &Call<Q>, name: &str) -> Problem {
+fn missing_channel_problem<Q>(call: &Call<Q>, name: &str) -> Problem {
     let detail = format!("there is no channel {} in namespace {}", quoted_input(name), call.namespace.name);
     Problem::new(Code::ChannelNotFound, detail)
 }

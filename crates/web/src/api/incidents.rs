@@ -192,7 +192,7 @@ pub(super) fn routes() -> Routes {
         .get(
             "/api/v1/silences",
             View,
-            silences,
+            list_silences,
             Doc::new("List silences", "Silences that have not ended, in the order of their ends.")
                 .json::<Page<SilenceJson>>(200, "The silences."),
         )
@@ -342,7 +342,7 @@ fn incident_json(record: IncidentRecord, existing_channels: &BTreeSet<String>) -
     }
 }
 
-async fn silences(call: Call) -> Result<Response, Problem> {
+async fn list_silences(call: Call) -> Result<Response, Problem> {
     let silences = visible_silences(&call).await?;
     let warnings = silence_warnings(&call, &silences).await?;
     let items = silences.into_iter().zip(warnings).map(silence_json).collect();
@@ -388,7 +388,7 @@ pub(crate) async fn silence_warnings<Q>(
 pub(crate) async fn create_silence<Q>(call: &Call<Q>, request: SilenceRequest) -> Result<SilenceRecord, Problem> {
     // A hidden job or app is refused in the same words as one that does not exist.
     let app = silence_app(call, &request.spec).await?.filter(|app| call.may_view(*app));
-    call.check(app, crate::call::forbidden)?;
+    call.check(app, crate::call::forbidden_problem)?;
     let silence = rules::add_silence(call.engine(), call.namespace.id, request, call.caller.name()).await?;
     call.note.object(silence.id.to_string());
     call.note.changed_to(&audited_silence(&silence));

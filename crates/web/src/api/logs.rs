@@ -15,7 +15,7 @@ use super::log_seek::{Extent, Seek, Window, check_start};
 use super::runs;
 use crate::answer::json_response;
 use crate::call::Call;
-use crate::cursor::{Listing, invalid_cursor_in};
+use crate::cursor::{Listing, invalid_cursor_problem_in};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::path::{self, Named};
@@ -179,7 +179,7 @@ fn start_position(
     let position = listing.position_in::<Position>(name, cursor)?;
     let is_attempt_fitting = query.attempt.is_none_or(|attempt| attempt == position.attempt);
     let is_good = is_attempt_fitting && position.is_plausible(run.attempt);
-    if is_good { Ok(position) } else { Err(invalid_cursor_in(name, "belongs to another attempt")) }
+    if is_good { Ok(position) } else { Err(invalid_cursor_problem_in(name, "belongs to another attempt")) }
 }
 
 /// The whole log of an attempt as text.

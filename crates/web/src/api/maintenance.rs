@@ -160,7 +160,7 @@ pub(crate) async fn add_window<Q>(
             Some(app.ok_or_else(not_found)?)
         }
     };
-    call.check(app.as_ref().map(|app| app.id), crate::call::forbidden)?;
+    call.check(app.as_ref().map(|app| app.id), crate::call::forbidden_problem)?;
     let app = app.map(|app| (app.id, app.name));
     let request = MaintenanceRequest { app, starts_at, end: window_end, fires, reason };
     let record = rules::add_maintenance(call.engine(), call.namespace.id, request, call.caller.name()).await?;

@@ -43,7 +43,7 @@ pub(super) fn routes() -> Routes {
         .get(
             "/api/v1/sessions",
             SignedIn,
-            sessions,
+            list_sessions,
             Doc::new("List the caller's sign-ins", "Where the caller is signed in to the console.")
                 .json::<Page<SessionJson>>(200, "The sign-ins."),
         )
@@ -85,7 +85,7 @@ pub(super) struct SessionJson {
     is_this: bool,
 }
 
-async fn sessions(call: GlobalCall) -> Result<Response, Problem> {
+async fn list_sessions(call: GlobalCall) -> Result<Response, Problem> {
     let sessions = match account_of_sign_ins(&call).await? {
         Some(account) => call.engine().store().sign_ins(account).await?,
         None => Vec::new(),

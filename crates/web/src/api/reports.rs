@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::answer::json_response;
 use crate::body::JsonBody;
-use crate::call::{Call, forbidden, quoted_input};
+use crate::call::{Call, forbidden_problem, quoted_input};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
@@ -204,7 +204,7 @@ pub(super) fn routes() -> Routes {
         .get(
             "/api/v1/reports/schedule",
             View,
-            schedule,
+            get_schedule,
             Doc::new("Get the schedule of the weekly report", "The schedule of the namespace.")
                 .json::<ScheduleJson<'static>>(200, "The schedule.")
                 .refuses(&[Code::ReportScheduleNotFound]),
@@ -276,14 +276,15 @@ async fn get(call: Call<FormattedReportQuery>) -> Result<Response, Problem> {
     json_response(StatusCode::OK, &body)
 }
 
-async fn schedule(call: Call) -> Result<Response, Problem> {
-    let schedule = call.engine().store().report_schedule(call.namespace.id).await?.ok_or_else(|| no_schedule(&call))?;
+async fn get_schedule(call: Call) -> Result<Response, Problem> {
+    let schedule =
+        call.engine().store().report_schedule(call.namespace.id).await?.ok_or_else(|| no_schedule_problem(&call))?;
     json_response(StatusCode::OK, &schedule_json(&call, &schedule))
 }
 
 async fn put_schedule(call: Call, body: JsonBody<ReportSchedule>) -> Result<Response, Problem> {
     let spec = body.read()?;
-    call.check(None, forbidden)?;
+    call.check(None, forbidden_problem)?;
     if let Some(before) = call.engine().store().report_schedule(call.namespace.id).await? {
         call.note.before(&before.spec);
     }
@@ -293,8 +294,9 @@ async fn put_schedule(call: Call, body: JsonBody<ReportSchedule>) -> Result<Resp
 }
 
 async fn delete_schedule(call: Call) -> Result<Response, Problem> {
-    call.check(None, forbidden)?;
-    let before = call.engine().store().report_schedule(call.namespace.id).await?.ok_or_else(|| no_schedule(&call))?;
+    call.check(None, forbidden_problem)?;
+    let before =
+        call.engine().store().report_schedule(call.namespace.id).await?.ok_or_else(|| no_schedule_problem(&call))?;
     call.note.before(&before.spec);
     call.engine().store().delete_report_schedule(call.namespace.id).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
@@ -306,13 +308,13 @@ async fn send(call: Call) -> Result<Response, Problem> {
 
 /// Sends the weekly report now, and returns its channel.
 pub(crate) async fn send_weekly_report<Q>(call: &Call<Q>) -> Result<String, Problem> {
-    call.check(None, forbidden)?;
+    call.check(None, forbidden_problem)?;
     match send_now(call.engine(), call.namespace.id).await? {
         SendNowResult::Written(channel) => {
             call.note.changed_to(&json!({ "channel": channel }));
             Ok(channel)
         }
-        SendNowResult::NoSchedule => Err(no_schedule(call)),
+        SendNowResult::NoSchedule => Err(no_schedule_problem(call)),
         SendNowResult::NoChannel(channel) => {
             let detail = format!("the channel {} of the weekly report does not exist", quoted_input(&channel));
             Err(Problem::new(Code::ChannelNotFound, detail))
@@ -320,7 +322,7 @@ pub(crate) async fn send_weekly_report<Q>(call: &Call<Q>) -> Result<String, Prob
     }
 }
 
-fn no_schedule<Q>(call: &Call<Q>) -> Problem {
+fn no_schedule_problem<Q>(call: &Call<Q>) -> Problem {
     Problem::new(Code::ReportScheduleNotFound, format!("no weekly report of namespace {} is sent", call.namespace.name))
 }
 

@@ -253,14 +253,15 @@ pub(crate) async fn find<Q>(call: &Call<Q>, path: &Named<path::Run>) -> Result<R
         Some(id) => call.engine().store().runs(&[id]).await?.pop(),
         None => None,
     };
-    let mut run = run.filter(|run| run.namespace == call.namespace.id).ok_or_else(|| missing_run(call, path))?;
-    call.check(Some(run.app), || missing_run(call, path))?;
+    let mut run =
+        run.filter(|run| run.namespace == call.namespace.id).ok_or_else(|| missing_run_problem(call, path))?;
+    call.check(Some(run.app), || missing_run_problem(call, path))?;
     trace::record_run(run.id);
     call.conceal(std::slice::from_mut(&mut run)).await?;
     Ok(run.for_reader())
 }
 
-pub(super) fn missing_run<Q>(call: &Call<Q>, path: &Named<path::Run>) -> Problem {
+pub(super) fn missing_run_problem<Q>(call: &Call<Q>, path: &Named<path::Run>) -> Problem {
     let detail = format!("there is no run {} in namespace {}", quoted_input(&path.0), call.namespace.name);
     Problem::new(Code::RunNotFound, detail)
 }

@@ -16,7 +16,7 @@ use serde_json::json;
 use super::page::{Page, PageQuery};
 use crate::answer::json_response;
 use crate::body::JsonBody;
-use crate::call::{Call, forbidden, quoted_input};
+use crate::call::{Call, forbidden_problem, quoted_input};
 use crate::cursor::{Listing, cut_to_page};
 use crate::etag::{IfMatch, mismatch_problem, version_tag};
 use crate::openapi::Doc;
@@ -223,7 +223,7 @@ fn add_version_routes(routes: Routes) -> Routes {
         .get(
             "/api/v1/scripts/{name}/jobs",
             View,
-            jobs,
+            list_jobs,
             Doc::new("List the jobs that use a script", "The jobs by name.")
                 .json::<Page<ScriptUserJson>>(200, "A page of jobs."),
         )
@@ -263,7 +263,7 @@ async fn put(
     body: JsonBody<ScriptSpec>,
 ) -> Result<Response, Problem> {
     let spec = body.read()?;
-    call.check(None, forbidden)?;
+    call.check(None, forbidden_problem)?;
     let existing = scripts::find(call.engine(), call.namespace.id, &name).await?;
     let expected_version = match &existing {
         Some(record) => {
@@ -355,7 +355,7 @@ pub(crate) async fn diff_versions<Q>(
     Ok(diff::changes(&json!({"source": before}), &json!({"source": after})))
 }
 
-async fn jobs(call: Call<PageQuery>, Named(name, ..): Named<path::Script>) -> Result<Response, Problem> {
+async fn list_jobs(call: Call<PageQuery>, Named(name, ..): Named<path::Script>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let listing = Listing::new("script jobs", record.id);
     let after_name = listing.name_after(call.query.cursor.as_deref(), name::check)?;

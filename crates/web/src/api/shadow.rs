@@ -241,7 +241,7 @@ pub(super) fn routes() -> Routes {
         .get(
             "/api/v1/shadow/fires",
             View,
-            observed,
+            list_observed,
             Doc::new(
                 "Get the observed range of another scheduler",
                 "When the first and the last of its reported fires were sent.",
@@ -251,7 +251,7 @@ pub(super) fn routes() -> Routes {
         .get(
             "/api/v1/shadow/report",
             View,
-            show,
+            get_report,
             Doc::new(
                 "Compare jobs in shadow mode with another scheduler",
                 "Compares by job and day: the fires that both schedulers had, those that only one of them had, how late each \
@@ -320,7 +320,7 @@ fn check_fire(
     Ok(ShadowFire { job, fire: OldFire { source_id, due_at, started_at, executor, outcome } })
 }
 
-async fn observed(call: Call<SourceQuery>) -> Result<Response, Problem> {
+async fn list_observed(call: Call<SourceQuery>) -> Result<Response, Problem> {
     let source = call.query.source.clone();
     let span = call.engine().store().shadow_span(call.namespace.id, &source).await?;
     let source_json = SourceJson {
@@ -332,7 +332,7 @@ async fn observed(call: Call<SourceQuery>) -> Result<Response, Problem> {
     json_response(StatusCode::OK, &source_json)
 }
 
-async fn show(call: Call<ShadowReportQuery>) -> Result<Response, Problem> {
+async fn get_report(call: Call<ShadowReportQuery>) -> Result<Response, Problem> {
     let (range, report) = read_shadow_report(&call, &call.query).await?;
     let report_json = ReportJson {
         source: call.query.source.clone(),

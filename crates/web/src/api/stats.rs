@@ -180,7 +180,7 @@ async fn get(call: Call<StatsQuery>) -> Result<Response, Problem> {
     let to = query.to.unwrap_or_else(|| call.engine().now());
     let from = query.from.unwrap_or(to.saturating_sub(DAY));
     if from >= to {
-        return Err(invalid_parameter("to", format!("{to} is not after from, which is {from}")));
+        return Err(invalid_parameter_problem("to", format!("{to} is not after from, which is {from}")));
     }
     let is_of_jobs = !query.jobs.is_empty();
     let kind = if is_of_jobs { PointKind::Job } else { PointKind::App };
@@ -189,14 +189,14 @@ async fn get(call: Call<StatsQuery>) -> Result<Response, Problem> {
     let step = query.step.unwrap_or(default_step);
     if !steps.contains(&step) {
         let step_names = steps.iter().map(|step| step.as_str()).collect::<Vec<_>>().join(", ");
-        return Err(invalid_parameter(
+        return Err(invalid_parameter_problem(
             "step",
             format!("{} is not counted here; there are {step_names}", step.as_str()),
         ));
     }
     let range = BucketRange::new(step, from, to);
     if range.bucket_count() > BUCKET_COUNT_MAX {
-        return Err(invalid_parameter(
+        return Err(invalid_parameter_problem(
             "to",
             format!("the range has {} buckets; at most {BUCKET_COUNT_MAX} are possible", range.bucket_count()),
         ));
@@ -226,7 +226,7 @@ async fn stats_groups(
     let (query, store) = (&call.query, call.engine().store());
     if kind == PointKind::Job {
         if query.jobs.len() > JOB_COUNT_MAX {
-            return Err(invalid_parameter(
+            return Err(invalid_parameter_problem(
                 "job",
                 format!("{} jobs; at most {JOB_COUNT_MAX} can be named", query.jobs.len()),
             ));
@@ -250,7 +250,7 @@ async fn stats_groups(
         return Ok((Some(groups), false));
     }
     if query.group.as_deref() == Some("job") {
-        return Err(invalid_parameter("group", "by job needs the jobs: name them with job".to_owned()));
+        return Err(invalid_parameter_problem("group", "by job needs the jobs: name them with job".to_owned()));
     }
     if let Some(app) = &query.app {
         let id = find_app(call, app).await?.get();
@@ -300,6 +300,6 @@ fn series_of(name: Option<String>, buckets: &[Bucket]) -> SeriesJson {
     SeriesJson { name, total, buckets: with_runs.map(BucketJson::from).collect() }
 }
 
-fn invalid_parameter(parameter: &'static str, message: String) -> Problem {
+fn invalid_parameter_problem(parameter: &'static str, message: String) -> Problem {
     Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query(parameter, "invalid_value", message)])
 }

@@ -313,7 +313,7 @@ pub(crate) async fn reset_password<Q>(
     if call.engine().store().set_password(account.id, &hash, kept_access, now).await? {
         Ok(())
     } else {
-        Err(missing_user(name))
+        Err(missing_user_problem(name))
     }
 }
 
@@ -362,7 +362,7 @@ pub(crate) async fn remove<Q>(call: &GlobalCall<Q>, name: &str) -> Result<(), Pr
 fn check_changed(outcome: AccountChanged, name: &str) -> Result<(), Problem> {
     match outcome {
         AccountChanged::Done => Ok(()),
-        AccountChanged::NotFound => Err(missing_user(name)),
+        AccountChanged::NotFound => Err(missing_user_problem(name)),
         AccountChanged::LastAdmin => {
             Err(Problem::new(Code::LastAdmin, "no user who can sign in would be left who may do everything"))
         }
@@ -378,9 +378,9 @@ pub(crate) async fn find<Q>(call: &GlobalCall<Q>, name: &str) -> Result<Account,
         Ok(()) => call.engine().store().account_by_name(name).await?,
         Err(_) => None,
     };
-    account.ok_or_else(|| missing_user(name))
+    account.ok_or_else(|| missing_user_problem(name))
 }
 
-fn missing_user(name: &str) -> Problem {
+fn missing_user_problem(name: &str) -> Problem {
     Problem::new(Code::UserNotFound, format!("there is no user {}", quoted_input(name)))
 }

@@ -18,7 +18,7 @@ use super::moment::Moment;
 use super::prefs::Prefs;
 use super::sentences::localized;
 use super::shell::{LIMIT, Nav, NoQuery, Shell, User, WithLang, html};
-use super::sign_in::{add_cookie, sign_in_problem, too_many_attempts};
+use super::sign_in::{add_cookie, sign_in_problem, too_many_attempts_problem};
 use super::texts::Texts;
 use crate::api::me::{account_of_sign_ins, audit_session};
 use crate::api::tokens::{self, NewToken, TokenJson};
@@ -29,7 +29,7 @@ use crate::cookies;
 use crate::grants::{GrantJson, GrantNames};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::redirect::{own_path, to};
+use crate::redirect::{own_path, redirect_to};
 
 #[derive(Template)]
 #[template(path = "account.html")]
@@ -227,7 +227,7 @@ pub(super) async fn password(
         let checked = current_password::check(store, &call.web.passwords, (&account, session), current, now).await;
         match checked.map_err(sign_in_problem)? {
             PasswordCheck::Right => {}
-            PasswordCheck::Blocked(until) => return Err(too_many_attempts(until, now)),
+            PasswordCheck::Blocked(until) => return Err(too_many_attempts_problem(until, now)),
             PasswordCheck::Wrong => {
                 let error = Some(prefs.lang.texts().password_wrong.to_owned());
                 call.note.mark_denied();
@@ -256,7 +256,7 @@ pub(super) async fn password(
     let agent = headers.get(http::header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
     let place = SignInClient { address: None, user_agent: agent.to_owned() };
     let cookie = sign_in::begin(store, call.engine().new_id(), SignInOwner::Account(account.id), &place, now).await?;
-    let mut response = to("/account");
+    let mut response = redirect_to("/account");
     add_cookie(&mut response, cookies::set_session(cookie.reveal(), SESSION_LIFETIME, call.web.config.tls));
     Ok(response)
 }
@@ -271,7 +271,7 @@ pub(super) async fn end_session(call: PageCall, Named(id, ..): Named<path::SignI
         audit_session(&call, account, id).await?;
         call.engine().store().end_sign_in(id, Some(account)).await?;
     }
-    Ok(to("/account"))
+    Ok(redirect_to("/account"))
 }
 
 pub(super) async fn make_token(call: PageCall, prefs: Prefs, fields: Fields) -> Result<Response, Problem> {
@@ -353,7 +353,7 @@ pub(super) async fn revoke_token(
     fields: Fields,
 ) -> Result<Response, Problem> {
     tokens::revoke_token(&call, &id).await?;
-    Ok(own_path(fields.get("back")).map_or_else(|| to("/account"), to))
+    Ok(own_path(fields.get("back")).map_or_else(|| redirect_to("/account"), redirect_to))
 }
 
 #[cfg(test)]

@@ -20,11 +20,11 @@ use super::shell::{MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::alert_rules::{find, try_rule};
 use crate::body::refuse_value;
-use crate::call::forbidden;
+use crate::call::forbidden_problem;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::redirect::to;
+use crate::redirect::redirect_to;
 
 /// How many jobs, and how many calendars, the form offers for selection.
 const OFFER_COUNT: u32 = 200;
@@ -323,7 +323,7 @@ fn parse_number<N: FromStr>(pointer: &str, text: &str) -> Result<N, Problem> {
 }
 
 pub(super) async fn new(page: Page<NewRule>) -> Result<Response, Problem> {
-    page.call.check(None, forbidden)?;
+    page.call.check(None, forbidden_problem)?;
     let form = RuleForm::new(page.query().job.as_deref());
     render_page(&page, StatusCode::OK, form, PageState { action: "/alerts/rules".to_owned(), ..PageState::default() })
         .await
@@ -338,7 +338,7 @@ pub(super) async fn edit(page: Page, Named(name, ..): Named<path::AlertRule>) ->
 }
 
 pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Problem> {
-    page.call.check(None, forbidden)?;
+    page.call.check(None, forbidden_problem)?;
     let form = RuleForm::from_fields(fields.get("name"), &fields);
     let state = PageState { action: "/alerts/rules".to_owned(), ..PageState::default() };
     submit(&page, form, (fields.get("do") == "try", None), state).await
@@ -367,8 +367,8 @@ async fn submit(
     state: PageState,
 ) -> Result<Response, Problem> {
     match save_or_try(page, &form, is_trial, record).await {
-        Ok(RuleOutcome::Saved) => Ok(to("/alerts")),
-        Ok(RuleOutcome::SavedWithWarnings(name)) => Ok(to(&format!("/alerts/rules/{name}"))),
+        Ok(RuleOutcome::Saved) => Ok(redirect_to("/alerts")),
+        Ok(RuleOutcome::SavedWithWarnings(name)) => Ok(redirect_to(&format!("/alerts/rules/{name}"))),
         Ok(RuleOutcome::Tried(trial)) => {
             render_page(page, StatusCode::OK, form, PageState { trial: Some(*trial), ..state }).await
         }
@@ -423,7 +423,7 @@ pub(super) async fn delete(page: Page, Named(name, ..): Named<path::AlertRule>) 
     let record = find(&page.call, &name).await?;
     page.call.note.before(&record.spec);
     rules::delete_rule(page.engine(), record.namespace, &name, None).await?;
-    Ok(to("/alerts"))
+    Ok(redirect_to("/alerts"))
 }
 
 /// The state of the page, apart from the fields of its form.

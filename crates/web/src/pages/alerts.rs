@@ -28,7 +28,7 @@ use crate::body::refuse_value;
 use crate::call::Call;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::redirect::{own_path, query_pair, to};
+use crate::redirect::{own_path, query_pair, redirect_to};
 
 /// Maximum number of open incidents on the page.
 const OPEN_COUNT: u32 = 100;
@@ -459,7 +459,7 @@ pub(super) async fn silence(page: Page, fields: Fields) -> Result<Response, Prob
         Ok(request) => incidents::create_silence(&page.call, request).await.map(|_| ()),
         Err(problem) => {
             let app = incidents::silence_app(&page.call, &form.spec()).await?.filter(|app| page.call.may_view(*app));
-            page.call.check(app, crate::call::forbidden).and(Err(problem))
+            page.call.check(app, crate::call::forbidden_problem).and(Err(problem))
         }
     };
     match outcome {
@@ -483,7 +483,7 @@ pub(super) async fn end_silence(
 }
 
 pub(super) fn redirect_back(fields: &Fields) -> Response {
-    to(own_path(fields.get("back")).unwrap_or("/alerts"))
+    redirect_to(own_path(fields.get("back")).unwrap_or("/alerts"))
 }
 
 #[cfg(test)]

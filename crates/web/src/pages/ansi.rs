@@ -49,7 +49,7 @@ impl Writer {
         }
         if bytes[final_index] == b'm' {
             let before = self.pen;
-            self.pen = self.pen.with(&remaining[..final_index]);
+            self.pen = self.pen.with_codes(&remaining[..final_index]);
             if self.pen != before {
                 self.close();
             }
@@ -98,7 +98,7 @@ fn visible_char(c: char) -> Option<String> {
 }
 
 impl Pen {
-    fn with(self, codes_text: &str) -> Self {
+    fn with_codes(self, codes_text: &str) -> Self {
         let mut pen = self;
         let mut codes =
             codes_text.split([';', ':']).map(|code| if code.is_empty() { Some(0) } else { code.parse::<u8>().ok() });

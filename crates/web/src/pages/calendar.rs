@@ -19,7 +19,7 @@ use crate::cursor::cut_to_page;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::redirect::to;
+use crate::redirect::redirect_to;
 
 /// The query of the page: the year to show.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ pub(super) async fn save(
         return render_page(&page, StatusCode::CONFLICT, &record, form, state).await;
     }
     match save_or_try(&page, &record, &form).await {
-        Ok(None) => Ok(to(&format!("/calendars/{name}"))),
+        Ok(None) => Ok(redirect_to(&format!("/calendars/{name}"))),
         Ok(trial) => {
             render_page(&page, StatusCode::OK, &record, form, PageState { trial, ..PageState::default() }).await
         }
@@ -129,7 +129,7 @@ async fn save_or_try(page: &Page, record: &CalendarRecord, form: &CalendarForm) 
 pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Calendar>) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
     calendars::delete(page.engine(), record.namespace, &name, None).await?;
-    Ok(to("/calendars"))
+    Ok(redirect_to("/calendars"))
 }
 
 /// Whether a day has passed in every time zone.

@@ -13,10 +13,10 @@ use super::form::Fields;
 use super::moment::Moment;
 use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
-use crate::call::forbidden;
+use crate::call::forbidden_problem;
 use crate::cursor::{CursorQuery, Listing, cut_to_page};
 use crate::problem::{Code, Problem};
-use crate::redirect::{query_pair, to};
+use crate::redirect::{query_pair, redirect_to};
 
 struct Row {
     name: String,
@@ -48,10 +48,10 @@ pub(super) async fn list(page: Page<CursorQuery>) -> Result<Response, Problem> {
 }
 
 pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Problem> {
-    page.call.check(None, forbidden)?;
+    page.call.check(None, forbidden_problem)?;
     let form = CalendarForm::from_fields(fields.get("name"), &fields);
     match create_or_try(&page, &form).await {
-        Ok(None) => Ok(to(&format!("/calendars/{}", form.name))),
+        Ok(None) => Ok(redirect_to(&format!("/calendars/{}", form.name))),
         Ok(trial) => render_page(&page, StatusCode::OK, None, form, (Vec::new(), trial)).await,
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => Err(problem),
         Err(problem) => {

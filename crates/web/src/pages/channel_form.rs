@@ -76,7 +76,7 @@ impl ChannelForm {
             errors: Vec::new(),
         };
         if let Some(channel) = channel {
-            form.mark_set(channel, t);
+            form.mark_set_secrets(channel, t);
         }
         form
     }
@@ -102,7 +102,7 @@ impl ChannelForm {
     }
 
     /// Marks the inputs whose secret is set.
-    pub(super) fn mark_set(&mut self, channel: &Channel, t: &Texts) {
+    pub(super) fn mark_set_secrets(&mut self, channel: &Channel, t: &Texts) {
         let saved_secrets = channels::view(channel).secrets;
         for input in &mut self.inputs {
             if let Some(secret) = &mut input.secret {

@@ -24,7 +24,7 @@ use crate::cursor::{CursorQuery, Listing, cut_to_page};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::redirect::{query_pair, to};
+use crate::redirect::{query_pair, redirect_to};
 
 /// The query of the form for a new channel: the service to use.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ fn missing_role<Q>(page: &Page<Q>) -> Option<&'static str> {
 }
 
 pub(super) async fn list(page: Page) -> Result<Response, Problem> {
-    page.call.check(None, crate::call::forbidden)?;
+    page.call.check(None, crate::call::forbidden_problem)?;
     let (store, t, now) = (page.engine().store(), page.t, page.engine().now());
     let last_deliveries = store.last_deliveries(page.call.namespace.id).await?;
     let channels = store.channels(page.call.namespace.id).await?;
@@ -189,14 +189,14 @@ struct PageState {
 
 /// The form for a new channel.
 pub(super) async fn blank(page: Page<NewChannelQuery>) -> Result<Response, Problem> {
-    page.call.check(None, crate::call::forbidden)?;
+    page.call.check(None, crate::call::forbidden_problem)?;
     let kind = page.query().0.unwrap_or(ChannelKind::Email);
     let form = ChannelForm::new(kind, None, page.t);
     render_page(&page, StatusCode::OK, None, form, PageState::default()).await
 }
 
 pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Problem> {
-    page.call.check(None, crate::call::forbidden)?;
+    page.call.check(None, crate::call::forbidden_problem)?;
     let kind = fields.get("kind").parse().unwrap_or(ChannelKind::Email);
     let form = ChannelForm { version: Some(0), ..ChannelForm::from_fields(kind, &fields, page.t) };
     let name = form.name.clone();
@@ -223,7 +223,7 @@ pub(super) async fn save(
     let channel = find(&page.call, &name).await?;
     let mut form = ChannelForm::from_fields(channel.kind, &fields, page.t);
     form.name.clone_from(&channel.name);
-    form.mark_set(&channel, page.t);
+    form.mark_set_secrets(&channel, page.t);
     save_form(&page, Some(&channel), form).await
 }
 
@@ -236,7 +236,7 @@ async fn save_form(page: &Page, existing: Option<&Channel>, form: ChannelForm) -
         Ok(saved) => {
             page.call.note.changed_to(&audit_document(&saved.channel));
             if saved.signing_key.is_none() {
-                return Ok(to(&format!("/alerts/channels/{}", saved.channel.name)));
+                return Ok(redirect_to(&format!("/alerts/channels/{}", saved.channel.name)));
             }
             let form = ChannelForm::new(saved.channel.kind, Some(&saved.channel), page.t);
             let state = PageState { signing_key: saved.signing_key, ..PageState::default() };
@@ -286,7 +286,7 @@ pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Channel>) ->
     let channel = find(&page.call, &name).await?;
     page.call.note.before(&audit_document(&channel));
     match page.engine().store().delete_channel(page.call.namespace.id, &name).await? {
-        ChannelDeleted::Deleted | ChannelDeleted::NotFound => Ok(to("/alerts/channels")),
+        ChannelDeleted::Deleted | ChannelDeleted::NotFound => Ok(redirect_to("/alerts/channels")),
         ChannelDeleted::Used(users) => {
             let form = ChannelForm::new(channel.kind, Some(&channel), page.t);
             render_page(&page, StatusCode::CONFLICT, Some(&channel), form, PageState { users, ..PageState::default() })

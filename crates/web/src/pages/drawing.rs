@@ -264,8 +264,16 @@ impl LaneRenderer {
             bars: self.bars(lane, lane.marks.iter().filter(|mark| !is_point(mark)).filter(is_drawn)),
             crosses: drop_close_ticks(lane.marks.iter().filter(is_point).filter(is_drawn).map(|mark| self.cross(mark))),
             fires: drop_close_ticks(lane.fires.iter().map(|at| self.tick(*at, t.verdict_planned, None))),
-            removed: lane.removed.iter().map(|at| self.tick(*at, t.verdict_calendar, self.why(lane, *at))).collect(),
-            changes: lane.clock_changes.iter().map(|at| self.tick(*at, t.lane_clock, self.why(lane, *at))).collect(),
+            removed: lane
+                .removed
+                .iter()
+                .map(|at| self.tick(*at, t.verdict_calendar, self.fires_url(lane, *at)))
+                .collect(),
+            changes: lane
+                .clock_changes
+                .iter()
+                .map(|at| self.tick(*at, t.lane_clock, self.fires_url(lane, *at)))
+                .collect(),
             is_joined: lane.is_joined && self.lane_kind == LaneKind::Job,
             runs_of: format!("/runs?{}", query_pair("q", &format!("{}:{} ", self.lane_kind.as_str(), lane.name))),
             gaps: (self.lane_kind == LaneKind::Job).then(|| format!("/jobs/{}/gaps", lane.name)),
@@ -280,7 +288,7 @@ impl LaneRenderer {
         let mut pieces: Vec<(Mark, Shape, u32)> = Vec::new();
         for mark in marks {
             let shape = Shape::from_mark(mark);
-            let (x, right) = self.ends(mark);
+            let (x, right) = self.edges(mark);
             match pieces.last_mut() {
                 Some((last, Shape::Run, end))
                     if is_joined && shape == Shape::Run && last.status == mark.status && x <= *end + 2 =>
@@ -300,7 +308,7 @@ impl LaneRenderer {
     }
 
     /// The positions at which a mark begins and ends.
-    fn ends(&self, mark: &Mark) -> (u32, u32) {
+    fn edges(&self, mark: &Mark) -> (u32, u32) {
         let x = self.scale.x(mark.from).min(WIDTH - MARK_WIDTH_MIN);
         (x, self.scale.x(mark.to.unwrap_or(self.now)).max(x + MARK_WIDTH_MIN))
     }
@@ -308,7 +316,7 @@ impl LaneRenderer {
     fn bar(&self, mark: &Mark, (shape, right_edge): (Shape, u32)) -> Bar {
         let t = self.t;
         let end_at = mark.to.unwrap_or(self.now);
-        let (x, _) = self.ends(mark);
+        let (x, _) = self.edges(mark);
         let gap = if shape == Shape::Run { 0 } else { 8 };
         let (word, when) = (t.status(mark.status), short_time_text(mark.from, self.now, self.zone));
         let title = match mark.run {
@@ -333,7 +341,7 @@ impl LaneRenderer {
         Tick { x: self.scale.x(at), title: format!("{} · {word}", short_time_text(at, self.now, self.zone)), href }
     }
 
-    fn why(&self, lane: &Lane, at: Timestamp) -> Option<String> {
+    fn fires_url(&self, lane: &Lane, at: Timestamp) -> Option<String> {
         let text = at.to_string();
         let encoded_instant = percent_encode(text.trim_end_matches('Z'));
         (self.lane_kind == LaneKind::Job).then(|| format!("/jobs/{}/fires?zone=UTC&at={encoded_instant}", lane.name))

@@ -15,7 +15,7 @@ use crate::api::addresses::{self, AddressJson, NewAddress};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::redirect::{query_pair, to};
+use crate::redirect::{query_pair, redirect_to};
 
 /// Maximum length of a server URL that is used in the snippets.
 const SERVER_LEN_MAX: usize = 200;
@@ -78,7 +78,7 @@ pub(super) async fn add_address(
 ) -> Result<Response, Problem> {
     let (address, token) = (fields.get("address").to_owned(), fields.get("token").to_owned());
     match addresses::register_address(&page.call, &app, NewAddress { address: address.clone(), token }).await {
-        Ok(_) => Ok(to(&format!("/executors/new?{}", query_pair("app", &app)))),
+        Ok(_) => Ok(redirect_to(&format!("/executors/new?{}", query_pair("app", &app)))),
         Err(problem) if matches!(problem.code(), Code::InvalidBody) => {
             let errors = error_lines(&problem, page.t.lang());
             let snippet = SnippetQuery { app: Some(app), server: None };
@@ -97,7 +97,7 @@ pub(super) async fn remove_address(
     fields: Fields,
 ) -> Result<Response, Problem> {
     addresses::remove_address(&page.call, &app, fields.get("address")).await?;
-    Ok(to(&format!("/executors/new?{}", query_pair("app", &app))))
+    Ok(redirect_to(&format!("/executors/new?{}", query_pair("app", &app))))
 }
 
 async fn render_page<Q>(

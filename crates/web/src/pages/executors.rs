@@ -24,7 +24,7 @@ use crate::call::quoted_input;
 use crate::cursor::{CursorQuery, Listing};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::redirect::{own_path, query_pair, to};
+use crate::redirect::{own_path, query_pair, redirect_to};
 
 #[derive(Template)]
 #[template(path = "executors.html")]
@@ -172,7 +172,7 @@ fn parse_switch(fields: &Fields) -> Result<Switch, Problem> {
 }
 
 fn redirect_back(fields: &Fields) -> Response {
-    own_path(fields.get("back")).map_or_else(|| to("/executors"), to)
+    own_path(fields.get("back")).map_or_else(|| redirect_to("/executors"), redirect_to)
 }
 
 /// Sets the switch of an app; every server reads it at its next beat.

@@ -45,7 +45,7 @@ impl FromQuery for GapsQuery {
 }
 
 impl GapsQuery {
-    fn ends(&self, now: Timestamp) -> Result<(Timestamp, Timestamp), Problem> {
+    fn range(&self, now: Timestamp) -> Result<(Timestamp, Timestamp), Problem> {
         let to = self.to.unwrap_or(now);
         let from = self.from.unwrap_or_else(|| to.saturating_sub(DAY));
         if to <= from || to.since(from) > SPAN_MAX {
@@ -75,7 +75,7 @@ pub(super) async fn of_job(page: Page<GapsQuery>, Named(name, ..): Named<path::J
     let record = find(&page.call, &name).await?;
     zones::set_job(&record.spec);
     let now = page.engine().now();
-    let (mut from, to) = page.query().ends(now)?;
+    let (mut from, to) = page.query().range(now)?;
     // Gaps end at the current instant: the lane shows upcoming fires after it.
     let to = to.min(now);
     let visible_apps = page.call.visible_apps();

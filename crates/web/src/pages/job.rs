@@ -44,7 +44,7 @@ use crate::etag::IfMatch;
 use crate::job_states;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::redirect::{own_path, query_pair, to};
+use crate::redirect::{own_path, query_pair, redirect_to};
 
 /// Maximum number of executors that the form for a run suggests.
 const SUGGESTION_COUNT_MAX: usize = 200;
@@ -324,13 +324,13 @@ async fn switch_job(page: &Page, name: &str, is_enabled: bool) -> Result<(), Pro
 pub(super) async fn reset(page: Page, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let reset_record = reset_to_declared(&page.call, &name, &IfMatch::Any).await?;
     page.call.note.changed_to(&reset_record.spec);
-    Ok(to(&format!("/jobs/{name}")))
+    Ok(redirect_to(&format!("/jobs/{name}")))
 }
 
 pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Job>, fields: Fields) -> Result<Response, Problem> {
     let is_forced = fields.get("force") == "true";
     remove(&page.call, &name, &IfMatch::Any, (is_forced, None)).await?;
-    Ok(to("/jobs"))
+    Ok(redirect_to("/jobs"))
 }
 
 /// Starts a run, with the parameters in the form if it has some.
@@ -356,7 +356,7 @@ pub(super) async fn trigger(
     let request = RunRequest { params, executor, key, at, trace: page.call.trace, ..RunRequest::by(Trigger::Manual) };
     let run = match jobs::request_run(page.engine(), &record, request).await {
         Err(JobError::KeyInUse(open)) if if_open == Some(IfOpen::Keep) && !open.is_asked_to_end() => {
-            return Ok(to(&format!("/runs/{}", open.id)));
+            return Ok(redirect_to(&format!("/runs/{}", open.id)));
         }
         made => made?,
     };

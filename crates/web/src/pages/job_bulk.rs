@@ -16,7 +16,7 @@ use crate::job_bulk::{
     select_named,
 };
 use crate::problem::Problem;
-use crate::redirect::{own_path, to};
+use crate::redirect::{own_path, redirect_to};
 use crate::run_filter;
 
 /// How many names of jobs are shown.
@@ -72,7 +72,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let is_all = fields.get("scope") == "all" || (names.is_empty() && !filter.trim().is_empty());
     let return_url = own_path(fields.get("back")).unwrap_or("/jobs").to_owned();
     if !is_all && names.is_empty() {
-        return Ok(to(&return_url));
+        return Ok(redirect_to(&return_url));
     }
     if !is_all && names.len() > BULK_JOB_COUNT_MAX {
         let message = format!("{} jobs; at most {BULK_JOB_COUNT_MAX} at once", names.len());

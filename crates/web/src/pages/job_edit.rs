@@ -22,7 +22,7 @@ use crate::api::jobs::body::{from_value, parse_named};
 use crate::api::jobs::{find, version_spec};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::redirect::to;
+use crate::redirect::redirect_to;
 use crate::yaml;
 
 #[derive(Template)]
@@ -239,13 +239,13 @@ pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: 
         return render_page(&page, StatusCode::OK, &record, converted).await;
     }
     if spec == record.spec {
-        return Ok(to(&format!("/jobs/{name}")));
+        return Ok(redirect_to(&format!("/jobs/{name}")));
     }
     page.call.check_definition(&spec).await?;
     match jobs::change(page.engine(), &record, spec, seen_version, page.call.caller.name()).await {
         Ok(record_after) => {
             page.call.note.changed_to(&record_after.spec);
-            return Ok(to(&format!("/jobs/{}", record_after.spec.name)));
+            return Ok(redirect_to(&format!("/jobs/{}", record_after.spec.name)));
         }
         Err(JobError::Store(error)) => return Err(error.into()),
         Err(JobError::Conflict { version }) => input.conflict = Some(version),

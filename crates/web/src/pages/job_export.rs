@@ -16,7 +16,7 @@ use crate::parameter::Parameter;
 use crate::permits::HeavyWork;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::redirect::{own_path, to};
+use crate::redirect::{own_path, redirect_to};
 use crate::{run_filter, shares};
 
 /// How many jobs are read at a time.
@@ -64,7 +64,7 @@ impl FromQuery for ChosenJobs {
 pub(super) async fn yaml(page: Page<ChosenJobs>) -> Result<Response, Problem> {
     let call = &page.call;
     if page.query().names.is_empty() && !page.query().is_all {
-        return Ok(to(own_path(&page.query().return_url).unwrap_or("/jobs")));
+        return Ok(redirect_to(own_path(&page.query().return_url).unwrap_or("/jobs")));
     }
     let _share = shares::take_heavy_work_share(&call.web, HeavyWork::Export, call.caller.key())?;
     let all_names = chosen_names(&page).await?;

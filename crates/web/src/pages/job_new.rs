@@ -25,7 +25,7 @@ use crate::api::jobs::find;
 use crate::api::schedules::compile;
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
-use crate::redirect::to;
+use crate::redirect::redirect_to;
 
 /// How many fires the preview shows.
 const FIRE_COUNT: usize = 10;
@@ -106,7 +106,7 @@ pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Probl
     match jobs::create(page.engine(), page.call.namespace.id, spec, page.call.caller.name()).await {
         Ok(record) => {
             page.call.note.changed_to(&record.spec);
-            Ok(to(&format!("/jobs/{}", record.spec.name)))
+            Ok(redirect_to(&format!("/jobs/{}", record.spec.name)))
         }
         Err(JobError::Store(error)) => Err(error.into()),
         Err(refused) => {

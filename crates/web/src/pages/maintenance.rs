@@ -57,7 +57,7 @@ pub(super) async fn add(page: Page, fields: Fields) -> Result<Response, Problem>
         Err(problem) => {
             let permission = match &app {
                 Some(app) => page.call.check_app_name(app).await.map(drop),
-                None => page.call.check(None, crate::call::forbidden),
+                None => page.call.check(None, crate::call::forbidden_problem),
             };
             permission.and(Err(problem))
         }

@@ -56,11 +56,11 @@ const MORE: [Entry; 7] = [
 ];
 
 impl Nav {
-    pub(crate) fn bar() -> impl Iterator<Item = Entry> {
+    pub(crate) fn bar_entries() -> impl Iterator<Item = Entry> {
         BAR.into_iter()
     }
 
-    pub(crate) fn more() -> impl Iterator<Item = Entry> {
+    pub(crate) fn more_entries() -> impl Iterator<Item = Entry> {
         MORE.into_iter()
     }
 

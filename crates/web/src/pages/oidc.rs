@@ -14,7 +14,7 @@ use rondel_core::name::NAME_LEN_MAX;
 use rondel_store::access::{AttemptDecision, AuditEntry, AuthMethod, INCOMPLETE, Verdict};
 use serde_json::json;
 
-use super::sign_in::{Browser, add_cookie, begin_session, too_many_attempts};
+use super::sign_in::{Browser, add_cookie, begin_session, too_many_attempts_problem};
 use crate::grants::GrantNames;
 use crate::problem::{Code, Problem};
 use crate::query::Reader;
@@ -58,7 +58,7 @@ pub(super) async fn return_from_provider(
     }
     // Counts the attempt before doing any work: the next step calls the provider.
     if let AttemptDecision::Blocked(until) = count_arrival(&web, &browser).await? {
-        return Err(too_many_attempts(until, web.engine.now()));
+        return Err(too_many_attempts_problem(until, web.engine.now()));
     }
     // The cookie is removed, whatever the outcome.
     let expired_cookie = cookies::set_oidc_sign_in("", Duration::ZERO, is_tls);
@@ -121,7 +121,7 @@ fn parse_callback(uri: &Uri) -> Callback {
 async fn record_refusal(web: &Web, browser: &Browser, oidc: &Oidc, refusal: &Refusal) -> Result<Problem, Problem> {
     let (store, now) = (web.engine.store(), web.engine.now());
     if let AttemptDecision::Blocked(until) = sign_in::count_from(store, browser.address(), now).await? {
-        return Err(too_many_attempts(until, now));
+        return Err(too_many_attempts_problem(until, now));
     }
     let document_after = json!({"by": oidc.config().issuer, "refused": refusal.to_string()});
     let name = refusal.who().unwrap_or_default();

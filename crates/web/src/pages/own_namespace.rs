@@ -14,7 +14,7 @@ use http::{HeaderValue, Uri};
 use rondel_core::name;
 
 use crate::call::{Admitted, named_namespace, shown_namespace};
-use crate::redirect::to;
+use crate::redirect::redirect_to;
 use crate::state::Web;
 
 /// The attributes that contain URLs.
@@ -90,7 +90,7 @@ pub(crate) fn namespace_into_path(address: &str) -> String {
         .split_once('?')
         .and_then(|(_, query)| query.split('&').find_map(|pair| pair.strip_prefix("namespace=")));
     match query_namespace.filter(|query_namespace| name::check(query_namespace).is_ok()) {
-        Some(namespace) => OwnNamespace(namespace.to_owned()).address(address, "&"),
+        Some(namespace) => OwnNamespace(namespace.to_owned()).rewrite_url(address, "&"),
         None => address.to_owned(),
     }
 }
@@ -107,7 +107,7 @@ pub(crate) async fn redirect_to_own_namespace(State(web): State<Web>, request: R
         let shown = shown_namespace(&web.engine, &admitted.caller, query_namespace.as_deref()).await;
         let page_url = request.uri().path_and_query().map_or("/", |page_url| page_url.as_str());
         if let Some(namespace) = shown {
-            return to(&OwnNamespace(namespace).address(page_url, "&"));
+            return redirect_to(&OwnNamespace(namespace).rewrite_url(page_url, "&"));
         }
     }
     next.run(request).await
@@ -129,7 +129,7 @@ impl OwnNamespace {
     pub(crate) async fn add_to(&self, mut response: Response) -> Response {
         let location = response.headers().get(LOCATION).and_then(|location| location.to_str().ok());
         if let Some(location) =
-            location.filter(|location| location.starts_with('/')).map(|location| self.address(location, "&"))
+            location.filter(|location| location.starts_with('/')).map(|location| self.rewrite_url(location, "&"))
             && let Ok(location) = HeaderValue::from_str(&location)
         {
             response.headers_mut().insert(LOCATION, location);
@@ -141,17 +141,17 @@ impl OwnNamespace {
         let (mut parts, body) = response.into_parts();
         let html = to_bytes(body, PAGE_LEN_MAX).await.ok().and_then(|bytes| String::from_utf8(bytes.to_vec()).ok());
         parts.headers.remove(CONTENT_LENGTH);
-        Response::from_parts(parts, html.map_or_else(Body::empty, |html| Body::from(self.html(&html))))
+        Response::from_parts(parts, html.map_or_else(Body::empty, |html| Body::from(self.rewrite_html(&html))))
     }
 
     /// Adds the namespace to every URL in a page. Templates escape quotation marks in text and values, so everything that looks like an
     /// attribute is one.
-    fn html(&self, html: &str) -> String {
+    fn rewrite_html(&self, html: &str) -> String {
         let (mut rewritten, mut remaining) = (String::with_capacity(html.len() + html.len() / 8), html);
         while let Some((tag, after)) = next_tag(remaining) {
             rewritten.push_str(&remaining[..tag.start]);
             match &remaining[tag] {
-                tag if tag.contains("=\"/") => rewritten.push_str(&self.tag(tag)),
+                tag if tag.contains("=\"/") => rewritten.push_str(&self.rewrite_tag(tag)),
                 tag => rewritten.push_str(tag),
             }
             remaining = after;
@@ -160,19 +160,19 @@ impl OwnNamespace {
         rewritten
     }
 
-    fn tag(&self, tag: &str) -> String {
+    fn rewrite_tag(&self, tag: &str) -> String {
         ATTRIBUTES.iter().fold(tag.to_owned(), |tag, attribute| {
             let Some(place) = tag.find(attribute) else { return tag };
             let start_index = place + attribute.len() - 1;
             let end_index = tag[start_index..].find('"').map_or(tag.len(), |len| start_index + len);
             let address = tag[start_index..end_index].replace("&#38;", "&amp;");
-            format!("{}{}{}", &tag[..start_index], self.address(&address, "&amp;"), &tag[end_index..])
+            format!("{}{}{}", &tag[..start_index], self.rewrite_url(&address, "&amp;"), &tag[end_index..])
         })
     }
 
     /// Adds the namespace to the path of a URL of this server. If the query names a namespace, that one is used instead. `separator` is the
     /// separator of the query.
-    fn address(&self, address: &str, separator: &str) -> String {
+    fn rewrite_url(&self, address: &str, separator: &str) -> String {
         if address.starts_with("//") || address.starts_with(PREFIX) || has_no_namespace(address) {
             return address.to_owned();
         }
@@ -220,7 +220,7 @@ mod tests {
             ("/sign-out", "/sign-out"),
             ("//elsewhere", "//elsewhere"),
         ] {
-            assert_eq!(own.address(address, "&"), expected);
+            assert_eq!(own.rewrite_url(address, "&"), expected);
         }
     }
 
@@ -257,6 +257,6 @@ mod tests {
             "<form method=\"post\" action=\"/n/ops/jobs/a/delete\"><p> href=&#34;/jobs&#34;</p>",
             "<div hx-get=\"/n/ops/x\" hx-post=\"/n/ops/y\"><a href=\"#L1\"></a>"
         );
-        assert_eq!(own.html(html), expected);
+        assert_eq!(own.rewrite_html(html), expected);
     }
 }

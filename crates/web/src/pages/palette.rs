@@ -129,7 +129,8 @@ async fn find_jobs(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Vec<JobR
 
 /// The pages that the palette offers, with their names.
 fn page_names(t: &'static Texts, is_admin: bool) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let entries = Nav::bar().chain(Nav::more()).filter(move |entry| is_admin || !entry.nav.is_for_admins());
+    let entries =
+        Nav::bar_entries().chain(Nav::more_entries()).filter(move |entry| is_admin || !entry.nav.is_for_admins());
     let entries = entries.map(move |entry| (entry.name(t), entry.path));
     entries.chain([
         (t.jobs_new, "/jobs/new"),
@@ -159,11 +160,11 @@ impl Verb {
     /// The verb with which the words begin, if other words follow.
     fn from_words(words: &[&str], t: &Texts) -> Option<Self> {
         let (first, rest) = words.split_first()?;
-        let is_verb = |verb: &Self| *first == verb.as_str() || *first == verb.local(t);
+        let is_verb = |verb: &Self| *first == verb.as_str() || *first == verb.local_word(t);
         Self::ALL.into_iter().find(|verb| !rest.is_empty() && is_verb(verb))
     }
 
-    const fn local(self, t: &Texts) -> &'static str {
+    const fn local_word(self, t: &Texts) -> &'static str {
         match self {
             Self::Run => t.palette_run,
             Self::Pause => t.pause,

@@ -26,7 +26,7 @@ use super::view::visible_text;
 use super::zones;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::redirect::{query_pair, to};
+use crate::redirect::{query_pair, redirect_to};
 use crate::report::{GroupBy, ReportQuery, report, whole_csv};
 
 /// The ranges to select from, in days.
@@ -232,7 +232,7 @@ pub(super) async fn export(page: Page<ReportChoices>) -> Result<Response, Proble
 
 /// Saves or deletes the schedule of the weekly report, or sends the report now.
 pub(super) async fn schedule(page: Page, fields: Fields) -> Result<Response, Problem> {
-    page.call.check(None, crate::call::forbidden)?;
+    page.call.check(None, crate::call::forbidden_problem)?;
     let (store, namespace) = (page.engine().store(), page.call.namespace.id);
     let before = store.report_schedule(namespace).await?;
     if let Some(before) = &before {
@@ -240,11 +240,11 @@ pub(super) async fn schedule(page: Page, fields: Fields) -> Result<Response, Pro
     }
     if fields.get("do") == "delete" {
         store.delete_report_schedule(namespace).await?;
-        return Ok(to("/reports#weekly"));
+        return Ok(redirect_to("/reports#weekly"));
     }
     if fields.get("do") == "send" {
         let channel = crate::api::reports::send_weekly_report(&page.call).await?;
-        return Ok(to(&format!("/alerts/channels/{channel}")));
+        return Ok(redirect_to(&format!("/alerts/channels/{channel}")));
     }
     let text = |name: &str| fields.get(name).to_owned();
     let form =
@@ -256,7 +256,7 @@ pub(super) async fn schedule(page: Page, fields: Fields) -> Result<Response, Pro
     match save_schedule(page.engine(), namespace, &spec, page.call.caller.name()).await {
         Ok((saved, _)) => {
             page.call.note.changed_to(&saved.spec);
-            Ok(to("/reports#weekly"))
+            Ok(redirect_to("/reports#weekly"))
         }
         Err(ScheduleError::Invalid(errors)) => {
             let errors =

@@ -34,7 +34,7 @@ use crate::incident_of_fire::{self, IncidentRef};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::redirect::to;
+use crate::redirect::redirect_to;
 use crate::shown_runs::{Parts, read_attempts, rows_of_groups, run_params, shard_name, shard_runs, with_job_names};
 
 /// The query of the page: the attempt whose log is shown, and the text to search in the log.
@@ -289,7 +289,7 @@ pub(super) async fn cancel(page: Page, path: Named<path::Run>, fields: Fields) -
     let cancel_text = cancel_message(page.call.caller.name(), Some(fields.get("reason")))?;
     match page.engine().cancel_run(run.id, &cancel_text).await? {
         CancelOutcome::Requested(_) | CancelOutcome::AlreadyEnded(RunStatus::Cancelled) => {
-            Ok(to(&format!("/runs/{}", run.id)))
+            Ok(redirect_to(&format!("/runs/{}", run.id)))
         }
         CancelOutcome::AlreadyEnded(status) => {
             Err(Problem::new(Code::RunFinished, format!("the run has ended: {status}")))
@@ -303,7 +303,7 @@ pub(super) async fn retry(page: Page, path: Named<path::Run>) -> Result<Response
     let (record, request) = retry_request(&page.call, &run, Trigger::Manual).await?;
     let run = jobs::request_run(page.engine(), &record, request).await?;
     page.call.note.changed_to(&serde_json::json!({"run": run.id}));
-    Ok(to(&format!("/runs/{}", run.id)))
+    Ok(redirect_to(&format!("/runs/{}", run.id)))
 }
 
 /// Repeats the shards that did not succeed.
@@ -312,5 +312,5 @@ pub(super) async fn retry_failed(page: Page, path: Named<path::Run>) -> Result<R
     let (record, request) = retry_request(&page.call, &run, Trigger::Manual).await?;
     let run = retry_failed_shards(&page.call, (&record, &run), request).await?;
     page.call.note.changed_to(&serde_json::json!({"run": run.id}));
-    Ok(to(&format!("/runs/{}", run.id)))
+    Ok(redirect_to(&format!("/runs/{}", run.id)))
 }

@@ -20,7 +20,7 @@ use super::zones;
 use crate::api::cancels::cancel_message;
 use crate::body::refuse_value;
 use crate::problem::Problem;
-use crate::redirect::{own_path, to};
+use crate::redirect::{own_path, redirect_to};
 use crate::run_bulk::{
     BULK_RUN_COUNT_MAX, RunAction, RunProblem, RunSelection, SelectedRuns, apply_to_runs, select_runs,
 };
@@ -85,7 +85,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let is_all = fields.get("scope") == "all" || (ids.is_empty() && !filter.trim().is_empty());
     let return_url = own_path(fields.get("back")).unwrap_or("/runs").to_owned();
     if !is_all && ids.is_empty() {
-        return Ok(to(&return_url));
+        return Ok(redirect_to(&return_url));
     }
     if !is_all && ids.len() > BULK_RUN_COUNT_MAX {
         let message = format!("{} runs; at most {BULK_RUN_COUNT_MAX} at once", ids.len());

@@ -27,7 +27,7 @@ use crate::api::log_search;
 use crate::api::log_seek::{Extent, Seek, Window, check_start};
 use crate::api::logs::{self, chosen_attempt};
 use crate::api::runs::find;
-use crate::cursor::{Listing, invalid_cursor};
+use crate::cursor::{Listing, invalid_cursor_problem};
 use crate::path::{self, Named};
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
@@ -182,9 +182,9 @@ pub(super) async fn window(page: Page<LogWindow>, path: Named<path::Run>) -> Res
     let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
     let (place, total) = match &query.after {
         Some(cursor) => {
-            let position = listing(&run).position::<Position>(cursor)?;
+            let position = log_listing(&run).position::<Position>(cursor)?;
             if !position.is_plausible(run.attempt) {
-                return Err(invalid_cursor("belongs to another attempt"));
+                return Err(invalid_cursor_problem("belongs to another attempt"));
             }
             (LinesToRead::New(Window { from: position, limit }), 0)
         }
@@ -226,7 +226,7 @@ enum LinesToRead {
     New(Window),
 }
 
-fn listing(run: &Run) -> Listing {
+fn log_listing(run: &Run) -> Listing {
     Listing::new("log page", run.id)
 }
 
@@ -246,7 +246,8 @@ async fn read_part<Q>(
     let part = Part { from, line_filter, limit, bytes_max: lines::TEXT_BYTES_MAX };
     let log_page = lines::read(page.engine().store(), run, part, now).await?;
     // A run that has ended can have more last lines than fit into one part.
-    let poll_cursor = (!is_settled || (is_new && !log_page.is_drained)).then(|| listing(run).cursor(log_page.position));
+    let poll_cursor =
+        (!is_settled || (is_new && !log_page.is_drained)).then(|| log_listing(run).cursor(log_page.position));
     let first_seq = log_page.lines.first().map_or(from.line_count() + 1, |line| line.seq);
     let last_seq = log_page.lines.last().map_or(from.line_count(), |line| line.seq);
     let (_, zone) = zones::clock_and_zone();

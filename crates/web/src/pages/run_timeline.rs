@@ -73,15 +73,15 @@ struct Scale {
 
 impl Scale {
     /// The position of an instant, in thousandths of the width.
-    fn place(&self, at: Timestamp) -> u64 {
+    fn position(&self, at: Timestamp) -> u64 {
         let total = self.to.since(self.from).as_micros().max(1);
         let elapsed = at.since(self.from).as_micros().min(total);
         u64::try_from(elapsed * 1000 / total).unwrap_or(1000)
     }
 
     fn bar(&self, (start, end): (Timestamp, Timestamp), class: &'static str, title: String) -> TimelineBar {
-        let x = self.place(start).min(1000 - WIDTH_MIN);
-        let width = self.place(end).saturating_sub(x).max(WIDTH_MIN);
+        let x = self.position(start).min(1000 - WIDTH_MIN);
+        let width = self.position(end).saturating_sub(x).max(WIDTH_MIN);
         TimelineBar { x: percent(x), width: percent(width), class, title }
     }
 }

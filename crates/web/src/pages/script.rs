@@ -22,7 +22,7 @@ use crate::api::scripts::{audit_view, diff_versions, find, parse_version, restor
 use crate::cursor::cut_to_page;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::redirect::to;
+use crate::redirect::redirect_to;
 
 /// How many versions the page lists.
 const COUNT: u32 = 30;
@@ -91,7 +91,7 @@ pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path:
     let newest_version = record.newest.version;
     let query = page.query();
     let comparison = match (query.from, query.to.unwrap_or(newest_version)) {
-        (Some(from), to) if from != to => Some(compare(&page, &record, from, to).await?),
+        (Some(from), redirect_to) if from != to => Some(compare(&page, &record, from, redirect_to).await?),
         _ => None,
     };
     let state = PageState { comparison, before: query.before, ..PageState::default() };
@@ -138,7 +138,7 @@ pub(super) async fn save(
     let problem = match saved_script.map_err(Problem::from) {
         Ok(saved_script) => {
             page.call.note.changed_to(&audit_view(&saved_script.record));
-            return Ok(to(&format!("/scripts/{name}")));
+            return Ok(redirect_to(&format!("/scripts/{name}")));
         }
         Err(problem) => problem,
     };
@@ -165,7 +165,7 @@ pub(super) async fn restore(
         parse_version(fields.get("version")).map_err(|message| crate::body::refuse_value("/version", message))?;
     // A version that was saved since the page was shown is not replaced unseen.
     restore_version(&page.call, &record, (version, None), fields.get("newest").parse().ok()).await?;
-    Ok(to(&format!("/scripts/{name}")))
+    Ok(redirect_to(&format!("/scripts/{name}")))
 }
 
 pub(super) async fn try_it(
@@ -175,7 +175,7 @@ pub(super) async fn try_it(
 ) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
     let problem = match script_try::start(&page, &record, &fields).await {
-        Ok(run) => return Ok(to(&format!("/runs/{run}"))),
+        Ok(run) => return Ok(redirect_to(&format!("/runs/{run}"))),
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable | Code::Forbidden) => {
             return Err(problem);
         }
@@ -190,7 +190,7 @@ pub(super) async fn try_it(
 pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Script>) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
     scripts::delete(page.engine(), (record.namespace, &name), None).await?;
-    Ok(to("/scripts"))
+    Ok(redirect_to("/scripts"))
 }
 
 async fn render_page<Q>(

@@ -12,7 +12,7 @@ use super::shell::Page;
 use crate::api::executors;
 use crate::api::jobs::body::from_value;
 use crate::body::refuse_value;
-use crate::call::forbidden;
+use crate::call::forbidden_problem;
 use crate::problem::{Code, Problem};
 
 /// Maximum number of executors that are read to suggest apps.
@@ -61,7 +61,7 @@ async fn trial_job(page: &Page, script: &ScriptRecord, app: &str) -> Result<JobR
     let name = format!("{}{SUFFIX}", script.name);
     let (namespace, author) = (page.call.namespace.id, page.call.caller.name());
     if let Some(existing) = page.engine().store().job(namespace, &name).await? {
-        page.call.check(Some(existing.app), forbidden)?;
+        page.call.check(Some(existing.app), forbidden_problem)?;
         let is_same = existing.spec.app == app
             && existing.spec.handler == script.language
             && existing.spec.params["script"]["name"] == script.name.as_str();

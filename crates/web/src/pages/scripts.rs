@@ -15,10 +15,10 @@ use super::script_form::ScriptForm;
 use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::scripts::audit_view;
-use crate::call::forbidden;
+use crate::call::forbidden_problem;
 use crate::cursor::{CursorQuery, Listing, cut_to_page};
 use crate::problem::{Code, Problem};
-use crate::redirect::{query_pair, to};
+use crate::redirect::{query_pair, redirect_to};
 
 struct Row {
     name: String,
@@ -52,10 +52,10 @@ pub(super) async fn list(page: Page<CursorQuery>) -> Result<Response, Problem> {
 }
 
 pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Problem> {
-    page.call.check(None, forbidden)?;
+    page.call.check(None, forbidden_problem)?;
     let form = ScriptForm::from_fields(fields.get("name"), fields.get("language"), &fields);
     match create_script(&page, &form).await {
-        Ok(()) => Ok(to(&format!("/scripts/{}", form.name))),
+        Ok(()) => Ok(redirect_to(&format!("/scripts/{}", form.name))),
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => Err(problem),
         Err(problem) => {
             let errors = error_lines(&problem, page.t.lang());

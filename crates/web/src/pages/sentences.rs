@@ -24,7 +24,8 @@ struct Sentence {
 }
 
 static SENTENCES: LazyLock<Vec<Sentence>> = LazyLock::new(|| {
-    let mut sentences: Vec<Sentence> = pairs().map(|(english, chinese)| Sentence::new(english, chinese)).collect();
+    let mut sentences: Vec<Sentence> =
+        sentence_pairs().map(|(english, chinese)| Sentence::new(english, chinese)).collect();
     sentences.sort_by_key(|sentence| Reverse(sentence.words.iter().map(|words| words.len()).sum::<usize>()));
     sentences
 });
@@ -37,7 +38,7 @@ pub(super) fn localized(lang: Lang, sentence: &str) -> Cow<'_, str> {
     }
 }
 
-fn pairs() -> impl Iterator<Item = (&'static str, &'static str)> {
+fn sentence_pairs() -> impl Iterator<Item = (&'static str, &'static str)> {
     CHINESE.split("\n\n").filter_map(|block| {
         let mut lines = block.lines().filter(|line| !line.starts_with('#'));
         Some((lines.next()?, lines.next()?))

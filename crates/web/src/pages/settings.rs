@@ -19,11 +19,11 @@ use super::shell::{LIMIT, Nav, NoQuery, Page, Shell, User, WithLang, html};
 use super::texts::Texts;
 use super::toast::{self, Toast};
 use crate::api::tokens::{manageable_tokens, tokens_json};
-use crate::call::{GlobalCall, forbidden, visible_namespace, visible_namespaces};
+use crate::call::{GlobalCall, forbidden_problem, visible_namespace, visible_namespaces};
 use crate::cursor::{CursorQuery, Listing, cut_to_page};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::redirect::{query_pair, to};
+use crate::redirect::{query_pair, redirect_to};
 
 /// A token that expires within this time is marked.
 const ENDS_SOON: std::time::Duration = std::time::Duration::from_secs(7 * 86_400);
@@ -265,7 +265,7 @@ pub(super) async fn test_webhook(page: Page, Named(name, ..): Named<path::Namesp
     let (engine, t) = (page.engine(), page.t);
     let namespace = visible_namespace(engine, &page.call.caller, &name).await?;
     if !page.call.caller.rights.allow(Permission::Admin, namespace.id, None) {
-        return Err(forbidden());
+        return Err(forbidden_problem());
     }
     page.call.note.namespace(&name);
     page.call.note.object(&name);
@@ -293,7 +293,7 @@ pub(super) async fn set_webhook(
     let engine = page.engine();
     let namespace = visible_namespace(engine, &page.call.caller, &name).await?;
     if !page.call.caller.rights.allow(Permission::Admin, namespace.id, None) {
-        return Err(forbidden());
+        return Err(forbidden_problem());
     }
     page.call.note.namespace(&name);
     page.call.note.object(&name);
@@ -303,10 +303,10 @@ pub(super) async fn set_webhook(
     page.call.note.changed_to(&json!({"url": Some(url.as_str()).filter(|url| !url.is_empty())}));
     if url.is_empty() {
         engine.store().delete_failure_webhook(namespace.id).await?;
-        return Ok(to("/settings/webhooks"));
+        return Ok(redirect_to("/settings/webhooks"));
     }
     match engine.put_failure_webhook(namespace.id, &url).await {
-        Ok(SavedWebhook::Changed) => Ok(to("/settings/webhooks")),
+        Ok(SavedWebhook::Changed) => Ok(redirect_to("/settings/webhooks")),
         Ok(SavedWebhook::Created(webhook)) => {
             render_webhooks(&page, StatusCode::OK, WebhookOutcome::Secret(webhook.secret)).await
         }

@@ -28,7 +28,7 @@ use crate::access::{RequestId, caller_of_session, cross_origin_problem};
 use crate::api::users::hash_password;
 use crate::problem::{Code, Problem};
 use crate::query::Reader;
-use crate::redirect::{own_path, query_pair, to};
+use crate::redirect::{own_path, query_pair, redirect_to};
 use crate::state::Web;
 use crate::{audit, cookies};
 
@@ -114,7 +114,7 @@ pub(super) async fn page(
         return Err(spent_link_problem());
     }
     if token.is_none() && caller_of_session(&web, browser.cookie.as_deref(), browser.client.address).await?.is_some() {
-        return Ok(to(next_path.unwrap_or("/")));
+        return Ok(redirect_to(next_path.unwrap_or("/")));
     }
     let was_sent_here = next_path.is_some() && token.is_none();
     let page_url = match (&token, next_path) {
@@ -168,7 +168,7 @@ pub(super) async fn submit_sign_in(
             }
         }
         SignIn::Wrong => show_wrong_password(&web, prefs, &browser, (name, next_path)).await,
-        SignIn::Blocked(until) => Err(too_many_attempts(until, now)),
+        SignIn::Blocked(until) => Err(too_many_attempts_problem(until, now)),
     }
 }
 
@@ -198,7 +198,7 @@ async fn check_link(web: &Web, browser: &Browser, secret: &str) -> Result<SignIn
     if redeemed_link.is_none()
         && let AttemptDecision::Blocked(until) = sign_in::count_from(store, browser.address(), now).await?
     {
-        return Err(too_many_attempts(until, now));
+        return Err(too_many_attempts_problem(until, now));
     }
     redeemed_link.ok_or_else(spent_link_problem)
 }
@@ -225,7 +225,7 @@ async fn finish_sign_in(web: &Web, browser: &Browser, cookie: &Token, next_path:
     if let Some(before) = &browser.cookie {
         sign_in::end(web.engine.store(), before).await?;
     }
-    let mut response = to(next_path);
+    let mut response = redirect_to(next_path);
     add_cookie(&mut response, cookies::set_session(cookie.reveal(), SESSION_LIFETIME, web.config.tls));
     Ok(response)
 }
@@ -235,7 +235,7 @@ pub(super) async fn sign_out(State(web): State<Web>, browser: Browser) -> Result
     if let Some(cookie) = &browser.cookie {
         sign_in::end(web.engine.store(), cookie).await?;
     }
-    let mut response = to("/sign-in");
+    let mut response = redirect_to("/sign-in");
     add_cookie(&mut response, cookies::set_session("", Duration::ZERO, web.config.tls));
     Ok(response)
 }
@@ -267,7 +267,7 @@ pub(super) async fn set_up_account(
     let is_needed = !store.has_admin_account().await?;
     if !is_needed || !sign_in::is_link_valid(store, token, LinkPurpose::Setup, now).await? {
         if let AttemptDecision::Blocked(until) = sign_in::count_from(store, browser.address(), now).await? {
-            return Err(too_many_attempts(until, now));
+            return Err(too_many_attempts_problem(until, now));
         }
         return Err(spent_link_problem());
     }
@@ -321,7 +321,7 @@ pub(super) async fn set_preference(
     if preferences.is_empty() {
         return Err(Problem::new(Code::InvalidBody, "neither a language, nor a theme, nor a clock that there is"));
     }
-    let mut response = to(own_path(fields.get("back")).unwrap_or("/"));
+    let mut response = redirect_to(own_path(fields.get("back")).unwrap_or("/"));
     for (name, value) in preferences {
         add_cookie(&mut response, cookies::set_preference(name, value, web.config.tls));
     }
@@ -357,7 +357,7 @@ pub(super) fn add_cookie(response: &mut Response, cookie: Option<HeaderValue>) {
     }
 }
 
-pub(super) fn too_many_attempts(blocked_until: Timestamp, now: Timestamp) -> Problem {
+pub(super) fn too_many_attempts_problem(blocked_until: Timestamp, now: Timestamp) -> Problem {
     let seconds = blocked_until.since(now).as_secs().max(1);
     let problem =
         Problem::new(Code::TooManyAttempts, format!("there were too many attempts; try again in {seconds} s"));

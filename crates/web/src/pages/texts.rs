@@ -37,7 +37,7 @@ impl Lang {
 
     /// The supported language with the greatest weight in an `Accept-Language` header.
     pub(crate) fn from_header(header: &str) -> Option<Self> {
-        let mut ranges: Vec<(u16, &str)> = header.split(',').map(weighted).collect();
+        let mut ranges: Vec<(u16, &str)> = header.split(',').map(parse_language_range).collect();
         ranges.sort_by_key(|(weight, _)| std::cmp::Reverse(*weight));
         ranges.into_iter().filter(|(weight, _)| *weight > 0).find_map(|(_, range)| {
             let primary_tag = range.split('-').next().unwrap_or_default().to_ascii_lowercase();
@@ -54,7 +54,7 @@ impl Lang {
 }
 
 /// Parses a language range and its weight, in thousandths.
-fn weighted(weighted_range: &str) -> (u16, &str) {
+fn parse_language_range(weighted_range: &str) -> (u16, &str) {
     let (range, quality) = weighted_range.split_once(';').unwrap_or((weighted_range, ""));
     let quality = quality.trim().strip_prefix("q=");
     let thousandths = quality.map_or(1000, |quality| match quality.split_once('.') {
@@ -66,7 +66,7 @@ fn weighted(weighted_range: &str) -> (u16, &str) {
 }
 
 /// Fills the gaps of a text with values. A text with two forms, `one|other`, uses the first form for a count of 1.
-fn fill(text: &str, values: &[(&str, String)]) -> String {
+fn fill_gaps(text: &str, values: &[(&str, String)]) -> String {
     let mut filled_text = String::with_capacity(text.len() + 16);
     let is_one = values.iter().any(|(key, value)| matches!(*key, "n" | "count") && value == "1");
     let mut remaining = text.split_once('|').map_or(text, |(one, other)| if is_one { one } else { other });
@@ -314,8 +314,8 @@ mod tests {
     #[test]
     fn gaps_are_filled_once() {
         let values = [("a", "{b}".to_owned()), ("b", "x".to_owned())];
-        assert_eq!(fill("1 {a} 2 {b} 3", &values), "1 {b} 2 x 3");
-        assert_eq!(fill("broken {", &[]), "broken ");
+        assert_eq!(fill_gaps("1 {a} 2 {b} 3", &values), "1 {b} 2 x 3");
+        assert_eq!(fill_gaps("broken {", &[]), "broken ");
     }
 
     #[test]

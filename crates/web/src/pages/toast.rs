@@ -8,7 +8,7 @@ use http::StatusCode;
 use super::shell::{Page, html};
 use super::texts::Texts;
 use crate::problem::Problem;
-use crate::redirect::to;
+use crate::redirect::redirect_to;
 
 /// The outcome of a form, and the actions that may follow.
 #[derive(Debug, Default)]
@@ -29,5 +29,5 @@ struct ToastPart {
 
 /// Answers a form. The script gets the message; a browser without the script is redirected to `return_url`.
 pub(super) fn toast_response<Q>(page: &Page<Q>, toast: Toast, return_url: &str) -> Result<Response, Problem> {
-    if page.is_part() { html(StatusCode::OK, &ToastPart { t: page.t, toast }) } else { Ok(to(return_url)) }
+    if page.is_part() { html(StatusCode::OK, &ToastPart { t: page.t, toast }) } else { Ok(redirect_to(return_url)) }
 }

@@ -20,7 +20,7 @@ use crate::call::GlobalCall;
 use crate::cursor::{CursorQuery, Listing, cut_to_page};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::redirect::{percent_encode, query_pair, to};
+use crate::redirect::{percent_encode, query_pair, redirect_to};
 
 /// How many users a page shows.
 const COUNT: u32 = 200;
@@ -209,7 +209,7 @@ async fn respond(
     (fields, user): (Option<Fields>, Option<String>),
 ) -> Result<Response, Problem> {
     match outcome {
-        Ok(()) => Ok(to(&format!("/users{}", query_of(call)))),
+        Ok(()) => Ok(redirect_to(&format!("/users{}", query_of(call)))),
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable | Code::UserNotFound) => {
             Err(problem)
         }

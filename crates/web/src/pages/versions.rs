@@ -19,7 +19,7 @@ use crate::etag::IfMatch;
 use crate::path::{self, Named};
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
-use crate::redirect::to;
+use crate::redirect::redirect_to;
 
 /// How many versions the page lists.
 const COUNT: usize = 30;
@@ -178,5 +178,5 @@ pub(super) async fn restore(
     let shown_version = fields.get("newest").parse::<i64>().map_or(IfMatch::Any, |newest| IfMatch::OneOf(vec![newest]));
     let record_after = restore_version(&page.call, &name, &shown_version, version).await?;
     page.call.note.changed_to(&record_after.spec);
-    Ok(to(&format!("/jobs/{name}/versions")))
+    Ok(redirect_to(&format!("/jobs/{name}/versions")))
 }

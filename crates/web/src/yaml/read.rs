@@ -68,7 +68,7 @@ impl Size {
     }
 
     /// The size of a node after one more child is added.
-    fn with(self, child: Self) -> Self {
+    fn plus(self, child: Self) -> Self {
         Self {
             node_count: self.node_count + child.node_count,
             text_len: self.text_len + child.text_len,
@@ -219,7 +219,7 @@ impl Loader<'_> {
                 Event::Nothing | Event::StreamStart | Event::DocumentStart => None,
             };
             if open_nodes.len() > DEPTH_MAX {
-                return Err(too_deep(at));
+                return Err(too_deep_error(at));
             }
             let Some((node, anchor)) = finished_node else { continue };
             if anchor > 0 {
@@ -234,7 +234,7 @@ impl Loader<'_> {
 
     /// Adds the size of a single node, or of everything that an alias stands for, and checks the limits.
     fn charge(&mut self, size: Size, at: Marker) -> Result<(), YamlError> {
-        self.total_size = self.total_size.with(size);
+        self.total_size = self.total_size.plus(size);
         if self.total_size.node_count > NODE_COUNT_MAX {
             let message = format!("has more than {NODE_COUNT_MAX} values, with those that aliases repeat");
             return Err(error_at(at, message));
@@ -252,7 +252,7 @@ impl Loader<'_> {
         };
         // The depth is checked here as well, since aliases of aliases nest more deeply than the text.
         if depth + node.size.depth > DEPTH_MAX + 1 {
-            return Err(too_deep(at));
+            return Err(too_deep_error(at));
         }
         self.charge(node.size, at)?;
         Ok(node)
@@ -263,15 +263,15 @@ impl Loader<'_> {
             Open::List { at, anchor, items } => {
                 let own_size = Size { node_count: 1, text_len: 0, depth: 1 };
                 self.charge(own_size, at)?;
-                let size = items.iter().fold(own_size, |size, node| size.with(node.size));
+                let size = items.iter().fold(own_size, |size, node| size.plus(node.size));
                 Ok((node_at(at, Content::List(Arc::new(items)), size), anchor))
             }
             Open::Map { at, anchor, fields, .. } => {
                 let own_size = Size { node_count: MAP_NODE_COUNT, text_len: 0, depth: 1 };
                 self.charge(own_size, at)?;
-                let fields = merged(fields)?;
+                let fields = merge_fields(fields)?;
                 let size = fields.iter().fold(own_size, |size, (key, node)| {
-                    size.with(Size { node_count: 1, text_len: key.len(), depth: 1 }).with(node.size)
+                    size.plus(Size { node_count: 1, text_len: key.len(), depth: 1 }).plus(node.size)
                 });
                 Ok((node_at(at, Content::Map(Arc::new(fields)), size), anchor))
             }
@@ -284,7 +284,7 @@ fn node_at(at: Marker, content: Content, size: Size) -> Node {
     Node { line, column, content, size }
 }
 
-fn too_deep(at: Marker) -> YamlError {
+fn too_deep_error(at: Marker) -> YamlError {
     error_at(at, format!("is nested deeper than {DEPTH_MAX} levels"))
 }
 
@@ -324,7 +324,7 @@ fn key_text(node: &Node, at: Marker) -> Result<String, YamlError> {
 }
 
 /// Adds the fields of the maps that `<<` refers to. Fields of the map itself take precedence.
-fn merged(mut fields: Fields) -> Result<Vec<(String, Node)>, YamlError> {
+fn merge_fields(mut fields: Fields) -> Result<Vec<(String, Node)>, YamlError> {
     let Some(position) = fields.entries.iter().position(|(key, _)| key == "<<") else { return Ok(fields.entries) };
     let (_, source) = fields.entries.remove(position);
     for map in source.items() {
@@ -342,7 +342,7 @@ fn merged(mut fields: Fields) -> Result<Vec<(String, Node)>, YamlError> {
 fn scalar_value(text: String, style: TScalarStyle, tag: Option<&Tag>, at: Marker) -> Result<Value, YamlError> {
     check_tag(tag, at)?;
     let is_text = tag.is_some_and(|tag| tag.suffix == "str") || style != TScalarStyle::Plain;
-    if is_text { Ok(Value::String(text)) } else { scalar::plain(&text).map_err(|message| error_at(at, message)) }
+    if is_text { Ok(Value::String(text)) } else { scalar::parse_plain(&text).map_err(|message| error_at(at, message)) }
 }
 
 fn check_tag(tag: Option<&Tag>, at: Marker) -> Result<(), YamlError> {

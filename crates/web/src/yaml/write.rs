@@ -159,7 +159,7 @@ fn is_plain(text: &str) -> bool {
         c.is_alphanumeric()
             || matches!(c, ' ' | '/' | '.' | '_' | '-' | '*' | '?' | '=' | '@' | '+' | '(' | ')' | ';' | '%')
     };
-    let is_word = scalar::plain(text).is_ok_and(|value| value.is_string());
+    let is_word = scalar::parse_plain(text).is_ok_and(|value| value.is_string());
     starts_plain && text.chars().all(is_plain_inside) && !text.ends_with(' ') && is_word && !text.contains("  ")
 }
 

@@ -57,10 +57,10 @@ pub(super) async fn save_edit<Q>(
             Err(error) => return Err(edit_problem(call, error).await),
         }
     }
-    Err(changed_too_often())
+    Err(changed_too_often_problem())
 }
 
-pub(super) fn changed_too_often() -> Problem {
+pub(super) fn changed_too_often_problem() -> Problem {
     Problem::new(Code::EditConflict, "the job changed under each of several tries; try again")
 }
 

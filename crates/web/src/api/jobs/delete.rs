@@ -6,8 +6,8 @@ use rondel_admin::jobs::{self, JobError, QueuedRuns};
 use rondel_core::access::Permission::Edit;
 use rondel_core::queued::QueuedRunsPolicy;
 
-use super::change::{TRY_COUNT, changed_too_often, edit_problem};
-use super::find::{JobOfRuns, find, find_for_runs, missing_job};
+use super::change::{TRY_COUNT, changed_too_often_problem, edit_problem};
+use super::find::{JobOfRuns, find, find_for_runs, missing_job_problem};
 use super::queued::DeletedJson;
 use crate::answer::json_response;
 use crate::call::Call;
@@ -83,10 +83,10 @@ pub(crate) async fn remove<Q>(
         if_match.expected_version(record.version)?;
         match jobs::delete(call.engine(), &record, Some(record.version), is_forced, queued_policy).await {
             Ok(Some(runs)) => return Ok(runs),
-            Ok(None) => return Err(missing_job(call, name)),
+            Ok(None) => return Err(missing_job_problem(call, name)),
             Err(JobError::Conflict { .. }) if !if_match.is_given() => {}
             Err(error) => return Err(edit_problem(call, error).await),
         }
     }
-    Err(changed_too_often())
+    Err(changed_too_often_problem())
 }

@@ -11,8 +11,8 @@ pub(crate) async fn find<Q>(call: &Call<Q>, name_text: &str) -> Result<JobRecord
     // An invalid name is not looked up: the database never gets unchecked text from a caller.
     let is_name = name::check(name_text).is_ok();
     let record = if is_name { call.engine().store().job(call.namespace.id, name_text).await? } else { None };
-    let record = record.ok_or_else(|| missing_job(call, name_text))?;
-    call.check(Some(record.app), || missing_job(call, name_text))?;
+    let record = record.ok_or_else(|| missing_job_problem(call, name_text))?;
+    call.check(Some(record.app), || missing_job_problem(call, name_text))?;
     call.note.before(&record.spec);
     Ok(record)
 }
@@ -31,8 +31,8 @@ pub(crate) async fn find_for_runs<Q>(call: &Call<Q>, name_text: &str) -> Result<
     let is_name = name::check(name_text).is_ok();
     if is_name && store.job(call.namespace.id, name_text).await?.is_none() {
         let deleted_job = store.deleted_job(call.namespace.id, name_text).await?;
-        let deleted_job = deleted_job.ok_or_else(|| missing_job(call, name_text))?;
-        call.check(Some(deleted_job.app), || missing_job(call, name_text))?;
+        let deleted_job = deleted_job.ok_or_else(|| missing_job_problem(call, name_text))?;
+        call.check(Some(deleted_job.app), || missing_job_problem(call, name_text))?;
         return Ok(JobOfRuns { id: deleted_job.id, deleted_at: Some(deleted_job.deleted_at) });
     }
     Ok(JobOfRuns { id: find(call, name_text).await?.id, deleted_at: None })
@@ -49,7 +49,7 @@ pub(crate) async fn find_app<Q>(call: &Call<Q>, name_text: &str) -> Result<AppId
     Ok(app)
 }
 
-pub(super) fn missing_job<Q>(call: &Call<Q>, name: &str) -> Problem {
+pub(super) fn missing_job_problem<Q>(call: &Call<Q>, name: &str) -> Problem {
     let detail = format!("there is no job {} in namespace {}", quoted_input(name), call.namespace.name);
     Problem::new(Code::JobNotFound, detail)
 }

@@ -205,7 +205,7 @@ pub(super) fn routes() -> Routes {
         .get(
             "/api/v1/jobs/{name}/why",
             View,
-            why,
+            explain,
             Doc::new(
                 "Explain why a job ran or did not run",
                 "The answer as a sentence, the fire if one was planned, and the fires before and after it.",
@@ -215,7 +215,7 @@ pub(super) fn routes() -> Routes {
         .get(
             "/api/v1/jobs/{name}/versions",
             View,
-            versions,
+            list_versions,
             Doc::new("List a job's versions", "Its definitions, newest first; `limit` is at most 50.")
                 .json::<Page<VersionJson>>(200, "A page of versions."),
         )
@@ -279,17 +279,20 @@ pub(super) struct WhyJson {
     incident: Option<IncidentRef>,
 }
 
-async fn why(call: Call<WhyQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
+async fn explain(call: Call<WhyQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let visible_apps = call.visible_apps();
     let answer = match (call.query.at, call.query.run) {
-        (Some(_), Some(_)) => return Err(invalid_run("is given together with at")),
+        (Some(_), Some(_)) => return Err(invalid_run_problem("is given together with at")),
         (Some(at), None) => call.engine().why(&record, at, visible_apps.as_deref()).await?,
         (None, Some(id)) => {
             let shown_run = call.engine().store().runs(&[id]).await?.pop();
             let shown_run = shown_run.filter(|run| run.job == record.id && call.may_view(run.app));
             let run = shown_run.ok_or_else(|| {
-                invalid_run(format!("run {id} does not belong to the job that is named {} now", record.spec.name))
+                invalid_run_problem(format!(
+                    "run {id} does not belong to the job that is named {} now",
+                    record.spec.name
+                ))
             })?;
             call.engine().why_run(&record, &run, visible_apps.as_deref()).await?
         }
@@ -306,7 +309,7 @@ async fn why(call: Call<WhyQuery>, Named(name, ..): Named<path::Job>) -> Result<
     json_response(StatusCode::OK, &body)
 }
 
-fn invalid_run(reason: impl Into<String>) -> Problem {
+fn invalid_run_problem(reason: impl Into<String>) -> Problem {
     Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("run", "invalid_value", reason)])
 }
 
@@ -337,7 +340,7 @@ pub(crate) async fn versions_before<Q>(
     Ok(versions_for_caller(call, records).await?.into_iter().filter_map(|(_, version)| version).collect())
 }
 
-async fn versions(call: Call<VersionsQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
+async fn list_versions(call: Call<VersionsQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let listing = Listing::new("versions", record.id);
     // The last version of the previous page, and when it was saved.
