@@ -22,10 +22,10 @@ use crate::state::Web;
 use crate::trace::Trace;
 
 pub(crate) const DEFAULT_NAMESPACE: &str = "default";
-const NAMESPACE: Parameter =
+const NAMESPACE_PARAMETER: Parameter =
     Parameter::name("namespace").about("The namespace; if left out, the token's own, else `default`.");
 /// The parameter `namespace` of a call that belongs to no namespace. It is accepted for clients that send it with every request.
-const NAMESPACE_UNUSED: Parameter =
+const UNUSED_NAMESPACE_PARAMETER: Parameter =
     Parameter::name("namespace").about("Ignored: the operation does not depend on a namespace.");
 
 /// Extension of a request that has passed the gate: the caller, and the permission that the route needs.
@@ -84,14 +84,14 @@ fn describe_query<Q: FromQuery>(inputs: &mut HandlerInputs) {
 
 impl<Q: FromQuery> Input for GlobalCall<Q> {
     fn describe(inputs: &mut HandlerInputs) {
-        inputs.query.push(NAMESPACE_UNUSED);
+        inputs.query.push(UNUSED_NAMESPACE_PARAMETER);
         describe_query::<Q>(inputs);
     }
 }
 
 impl<Q: FromQuery> Input for Call<Q> {
     fn describe(inputs: &mut HandlerInputs) {
-        inputs.query.push(NAMESPACE);
+        inputs.query.push(NAMESPACE_PARAMETER);
         inputs.refusals.push(Code::NamespaceNotFound);
         describe_query::<Q>(inputs);
     }
@@ -103,7 +103,7 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for GlobalCall<Q> {
     async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
         let Admitted { caller, note, .. } = admitted(parts)?;
         let mut reader = Reader::new(&parts.uri);
-        let unused_name = reader.single(NAMESPACE_UNUSED);
+        let unused_name = reader.single(UNUSED_NAMESPACE_PARAMETER);
         let query = Q::from_query(&mut reader);
         reader.finish()?;
         Ok(Self { web: web.clone(), caller, query, note, named: unused_name })
@@ -299,7 +299,7 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Call<Q> {
     async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
         let Admitted { caller, needs, note } = admitted(parts)?;
         let mut reader = Reader::new(&parts.uri);
-        let namespace_name = reader.single(NAMESPACE);
+        let namespace_name = reader.single(NAMESPACE_PARAMETER);
         let query = Q::from_query(&mut reader);
         reader.finish()?;
         let namespace = match &namespace_name {

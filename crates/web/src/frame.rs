@@ -26,10 +26,10 @@ const REQUEST_ID_LEN_MAX: usize = 64;
 /// Paths are cut to this length in problems and logs.
 const PATH_LEN_MAX: usize = 256;
 /// The content security policy of API answers: they must not load anything, and no page may embed them.
-const POLICY: &str = "default-src 'none'; frame-ancestors 'none'";
+const ANSWER_POLICY: &str = "default-src 'none'; frame-ancestors 'none'";
 
 /// Makes browsers use only HTTPS for a year.
-const HSTS: &str = "max-age=31536000";
+const TRANSPORT_SECURITY: &str = "max-age=31536000";
 
 pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request, next: Next) -> Response {
     let started_at = Instant::now();
@@ -63,7 +63,7 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
     }
     add_security_headers(response.headers_mut(), &request_id);
     if web.config.hsts {
-        response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, HeaderValue::from_static(HSTS));
+        response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, HeaderValue::from_static(TRANSPORT_SECURITY));
     }
     let status = response.status().as_u16();
     let caller_name = response.extensions_mut().remove::<CalledBy>().map(|caller| caller.name).unwrap_or_default();
@@ -137,7 +137,7 @@ fn report_unlogged(web: &Web) {
 /// The method of a request for the log. An unknown method is not logged as it is: a client can send any text as the method, of any
 /// length.
 fn method_for_log(method: &Method) -> &str {
-    const KNOWN: [Method; 9] = [
+    const KNOWN_METHODS: [Method; 9] = [
         Method::GET,
         Method::HEAD,
         Method::POST,
@@ -148,7 +148,7 @@ fn method_for_log(method: &Method) -> &str {
         Method::TRACE,
         Method::CONNECT,
     ];
-    if KNOWN.contains(method) { method.as_str() } else { "other" }
+    if KNOWN_METHODS.contains(method) { method.as_str() } else { "other" }
 }
 
 /// The id that the client sent, if it is short and has only plain characters.
@@ -164,7 +164,7 @@ fn add_security_headers(headers: &mut HeaderMap, request_id: &str) {
     }
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     for (name, value) in
-        [(REFERRER_POLICY, "no-referrer"), (CACHE_CONTROL, "no-store"), (CONTENT_SECURITY_POLICY, POLICY)]
+        [(REFERRER_POLICY, "no-referrer"), (CACHE_CONTROL, "no-store"), (CONTENT_SECURITY_POLICY, ANSWER_POLICY)]
     {
         headers.entry(name).or_insert(HeaderValue::from_static(value));
     }

@@ -15,7 +15,7 @@ use crate::caller::Caller;
 use crate::problem::{Code, Problem};
 
 /// Maximum number of grants of an account or a token.
-const COUNT_MAX: usize = 100;
+const GRANT_COUNT_MAX: usize = 100;
 
 /// A role and where it applies: in one app, in one namespace, or everywhere (`namespace` and `app` are null).
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -33,8 +33,11 @@ pub(crate) struct GrantJson {
 
 /// Resolves the names in these grants.
 pub(crate) async fn read_grants(engine: &Engine, requested: &[GrantJson]) -> Result<Vec<Grant>, Problem> {
-    if requested.len() > COUNT_MAX {
-        return Err(refuse_value("/grants", format!("{} roles; at most {COUNT_MAX} can be given", requested.len())));
+    if requested.len() > GRANT_COUNT_MAX {
+        return Err(refuse_value(
+            "/grants",
+            format!("{} roles; at most {GRANT_COUNT_MAX} can be given", requested.len()),
+        ));
     }
     let mut grants = Vec::with_capacity(requested.len());
     for (index, grant_json) in requested.iter().enumerate() {

@@ -12,7 +12,7 @@ use crate::call::Call;
 use crate::problem::Problem;
 
 /// How many of the newest incidents of a job are searched.
-const LOOKED_AT_COUNT: u32 = 50;
+const SEARCHED_INCIDENT_COUNT: u32 = 50;
 
 /// An incident that a fire is part of.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -79,7 +79,7 @@ async fn find<Q>(
         job: Some(job),
         before: None,
         within: visible_app_names,
-        limit: LOOKED_AT_COUNT,
+        limit: SEARCHED_INCIDENT_COUNT,
     };
     let incidents = call.engine().store().incidents(query).await?;
     let incident = incidents.into_iter().find(|one| judge::is_part_of(&one.spec, &one.incident, fire));

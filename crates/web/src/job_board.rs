@@ -34,13 +34,13 @@ const SAVED_COUNT_MAX: u32 = 500;
 /// How far before the last update to search for saved jobs: a transaction with an earlier instant may commit later.
 const SAVE_OVERLAP: Duration = Duration::from_secs(10);
 /// How long a board caches facts about runs.
-const WATCH_PERIOD: Duration = Duration::from_secs(10);
+const HEALTH_PERIOD: Duration = Duration::from_secs(10);
 /// At most this many failing jobs are read, and at most this many late runs.
 const WATCHED_RUN_COUNT: u32 = 1000;
 /// How far back late runs are searched.
-const LATE_WITHIN: Duration = Duration::from_secs(3600);
+const LATE_LOOK_BACK: Duration = Duration::from_secs(3600);
 /// A run is late if it begins more than this after its planned instant.
-const LATE_AFTER: Duration = Duration::from_secs(10);
+const LATENESS_MIN: Duration = Duration::from_secs(10);
 
 /// The facts about a job that filters need.
 #[derive(Clone, Debug, PartialEq)]
@@ -114,7 +114,7 @@ impl JobBoards {
             Some(cached_board) => update_board(engine, namespace, cached_board, now).await?,
             None => read_board(engine, namespace, now).await?,
         };
-        if now.since(board.health_at) >= WATCH_PERIOD || board.health_at > now {
+        if now.since(board.health_at) >= HEALTH_PERIOD || board.health_at > now {
             let health = Arc::new(read_health(engine, namespace, now).await?);
             let board_copy = Arc::make_mut(&mut board);
             (board_copy.health, board_copy.health_at) = (health, now);
@@ -132,7 +132,7 @@ impl JobBoards {
     ) -> Result<Arc<Board>, StoreError> {
         let mut board = self.board(engine, namespace).await?;
         let now = engine.now();
-        let is_fresh = now.since(board.activity_at) < WATCH_PERIOD && board.activity_at <= now;
+        let is_fresh = now.since(board.activity_at) < HEALTH_PERIOD && board.activity_at <= now;
         if filter.needs_folded_states() && !is_fresh {
             let jobs: Vec<JobId> = board.entries.values().map(|entry| entry.id).collect();
             let activity = Arc::new(job_states::read_activity(engine, &jobs).await?);
@@ -222,8 +222,8 @@ async fn read_health(engine: &Engine, namespace: NamespaceId, now: Timestamp) ->
         }
     }
     let mut late_search = RunSearch::new(now, WATCHED_RUN_COUNT);
-    late_search.since = Some(now.saturating_sub(LATE_WITHIN));
-    late_search.late.over = Some(rondel_core::filter::Bound { length: LATE_AFTER, is_inclusive: true });
+    late_search.since = Some(now.saturating_sub(LATE_LOOK_BACK));
+    late_search.late.over = Some(rondel_core::filter::Bound { length: LATENESS_MIN, is_inclusive: true });
     health.late_jobs = store.search_runs(namespace, &late_search).await?.runs.into_iter().map(|run| run.job).collect();
     Ok(health)
 }

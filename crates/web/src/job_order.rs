@@ -15,9 +15,9 @@ use rondel_store::rollups::{PointDetail, PointKind, PointQuery};
 use crate::job_board::{Board, BoardEntry, JobOrder};
 
 /// How long the sort keys of a namespace are cached.
-const KEPT_FOR: Duration = Duration::from_secs(30);
+const CACHE_LIFETIME: Duration = Duration::from_secs(30);
 /// How many sets of sort keys are cached; a namespace can have one for each of two orders.
-const KEPT_COUNT_MAX: usize = 32;
+const CACHED_COUNT_MAX: usize = 32;
 /// Maximum number of jobs whose next fires are read.
 const NEXT_FIRE_COUNT_MAX: u32 = 50_000;
 /// Durations are measured from the beginning of the previous day (UTC).
@@ -74,7 +74,7 @@ impl JobRanks {
         let now = engine.now();
         let is_it = |cached: &CachedRanks| cached.namespace == namespace && cached.order == order;
         let is_fresh =
-            |cached: &&CachedRanks| is_it(cached) && cached.read_at <= now && cached.read_at + KEPT_FOR > now;
+            |cached: &&CachedRanks| is_it(cached) && cached.read_at <= now && cached.read_at + CACHE_LIFETIME > now;
         if let Some(cached) = self.lock().iter().find(is_fresh) {
             return Ok(Arc::clone(&cached.ranks));
         }
@@ -85,7 +85,7 @@ impl JobRanks {
         let mut cache = self.lock();
         cache.retain(|cached| !is_it(cached));
         cache.push(CachedRanks { namespace, order, read_at: now, ranks: Arc::clone(&ranks) });
-        if cache.len() > KEPT_COUNT_MAX {
+        if cache.len() > CACHED_COUNT_MAX {
             cache.remove(0);
         }
         Ok(ranks)

@@ -43,8 +43,8 @@ pub(crate) const REFUSALS: [Code; 6] = [
     Code::BodyTooLarge,
     Code::KeyReused,
 ];
-const KEY: HeaderName = HeaderName::from_static("idempotency-key");
-const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+const KEY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
+const REPLAYED_HEADER: HeaderName = HeaderName::from_static("idempotency-replayed");
 const KEY_LEN_MAX: usize = 255;
 /// Maximum length of the body of a call with a key, in bytes.
 const BODY_LEN_MAX: usize = 1024 * 1024;
@@ -57,7 +57,7 @@ const RENEWAL_PERIOD: Duration = Duration::from_secs(15);
 /// How often storing the end of a call is tried.
 const END_TRY_COUNT: u32 = 5;
 /// The pause after the first try to store the end of a call. Each further pause is twice as long.
-const END_PAUSE: Duration = Duration::from_millis(500);
+const END_RETRY_DELAY: Duration = Duration::from_millis(500);
 /// The headers that are stored with an answer.
 const STORED_HEADERS: [HeaderName; 3] = [CONTENT_TYPE, ETAG, LOCATION];
 
@@ -75,7 +75,7 @@ pub(crate) async fn apply_key(State(web): State<Web>, request: Request, next: Ne
 
 /// Layer around a change whose answers are not stored. Refuses the header: a client that relied on it would make the call twice.
 pub(crate) async fn refuse_key(request: Request, next: Next) -> Response {
-    let Some(value) = request.headers().get(KEY) else { return next.run(request).await };
+    let Some(value) = request.headers().get(KEY_HEADER) else { return next.run(request).await };
     let value = quoted_input(&String::from_utf8_lossy(value.as_bytes()));
     let detail = format!(
         "Idempotency-Key {value}: {} {} stores no answers, so a repeated call would be made again; leave the header out",
@@ -91,7 +91,7 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
         let message = format!("Idempotency-Key is one value of 1 to {KEY_LEN_MAX} visible characters");
         Problem::new(Code::InvalidHeader, message)
     };
-    let mut values = headers.get_all(KEY).iter();
+    let mut values = headers.get_all(KEY_HEADER).iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
         return Err(invalid_key());
@@ -195,7 +195,7 @@ async fn store_end<E>(end_call: impl Fn() -> E) -> Result<(), StoreError>
 where
     E: Future<Output = Result<(), StoreError>>,
 {
-    let mut retry_delay = END_PAUSE;
+    let mut retry_delay = END_RETRY_DELAY;
     for _ in 1..END_TRY_COUNT {
         if end_call().await.is_ok() {
             return Ok(());
@@ -251,7 +251,7 @@ fn replay_answer(stored_answer: StoredAnswer) -> Response {
             response.headers_mut().insert(name, value);
         }
     }
-    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    response.headers_mut().insert(REPLAYED_HEADER, HeaderValue::from_static("true"));
     response
 }
 
@@ -266,7 +266,7 @@ mod tests {
     fn keys_are_quoted_or_bare() {
         let read = |value: &'static str| {
             let mut headers = HeaderMap::new();
-            headers.insert(KEY, HeaderValue::from_static(value));
+            headers.insert(KEY_HEADER, HeaderValue::from_static(value));
             idempotency_key(&headers).ok().flatten()
         };
         assert_eq!(read("\"8e03978e\"").as_deref(), Some("8e03978e"));

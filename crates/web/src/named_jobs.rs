@@ -10,7 +10,7 @@ use crate::call::Call;
 use crate::problem::Problem;
 
 /// Stands for a number in the messages of reports, which join messages that differ only in numbers. No name of a job contains it.
-const FOLDED: char = '#';
+const NUMBER_PLACEHOLDER: char = '#';
 
 /// Conceals the names of jobs that the caller may not see, in these messages.
 pub(crate) async fn conceal_names<Q>(call: &Call<Q>, messages: Vec<&mut String>) -> Result<(), Problem> {
@@ -30,7 +30,7 @@ pub(crate) async fn conceal_names<Q>(call: &Call<Q>, messages: Vec<&mut String>)
     Ok(())
 }
 
-/// Which of the jobs with these names the caller may see. A name from a report may contain [`FOLDED`]; it then stands for all jobs whose
+/// Which of the jobs with these names the caller may see. A name from a report may contain [`NUMBER_PLACEHOLDER`]; it then stands for all jobs whose
 /// names differ from it only in numbers.
 async fn visible_jobs<Q>(call: &Call<Q>, names: &BTreeSet<String>) -> Result<VisibleJobs, Problem> {
     let mut visibility = VisibleJobs::default();
@@ -40,7 +40,7 @@ async fn visible_jobs<Q>(call: &Call<Q>, names: &BTreeSet<String>) -> Result<Vis
         let name_set = if call.may_view(job.app) { &mut visibility.seen } else { &mut visibility.hidden };
         name_set.insert(job.spec.name);
     }
-    if names.iter().any(|name| name.contains(FOLDED)) {
+    if names.iter().any(|name| name.contains(NUMBER_PLACEHOLDER)) {
         let board = call.web.boards.board(call.engine(), call.namespace.id).await?;
         for entry in board.entries_named(|name| names.contains(&fold(name)), None) {
             let name_set = if call.may_view(entry.app) { &mut visibility.seen } else { &mut visibility.hidden };

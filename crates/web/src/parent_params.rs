@@ -12,12 +12,12 @@ use crate::call::Call;
 use crate::problem::Problem;
 
 /// The parameter with the data of parent runs, which the server adds.
-const PARENTS: &str = "parents";
+const PARENTS_KEY: &str = "parents";
 
 /// Whether these parameters contain data of parent runs.
 pub(crate) fn contains_parent_data(params: &Value) -> bool {
     params
-        .get(PARENTS)
+        .get(PARENTS_KEY)
         .and_then(Value::as_object)
         .is_some_and(|parents| parents.values().any(|one| parent_run(one).is_some()))
 }
@@ -30,7 +30,7 @@ fn parent_run(parent: &Value) -> Option<RunId> {
 /// The parameters without the data of parents that the caller may not see. Likely secrets in a parent's parameters are hidden from
 /// callers who may not edit the parent's app.
 pub(crate) async fn visible_params<Q>(call: &Call<Q>, mut params: Value) -> Result<Value, Problem> {
-    let Some(parents) = params.get_mut(PARENTS).and_then(Value::as_object_mut) else { return Ok(params) };
+    let Some(parents) = params.get_mut(PARENTS_KEY).and_then(Value::as_object_mut) else { return Ok(params) };
     let apps = parent_apps(call, parents).await?;
     let may_see_all = call.visible_apps().is_none();
     let mut visible_parents = Map::new();

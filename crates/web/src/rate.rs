@@ -12,8 +12,8 @@ use tokio::time::Instant;
 use crate::limits::CallerKey;
 use crate::problem::{Code, Problem};
 
-const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
-const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const LIMIT_HEADER: HeaderName = HeaderName::from_static("ratelimit");
+const POLICY_HEADER: HeaderName = HeaderName::from_static("ratelimit-policy");
 /// Maximum number of buckets. If there are more, the full ones are dropped; if that is not enough, all buckets are dropped.
 const CALLER_COUNT_MAX: usize = 10_000;
 
@@ -27,13 +27,13 @@ pub struct Rate {
 }
 
 /// The burst as a multiple of the requests per second.
-const BURST: u32 = 5;
+const BURST_FACTOR: u32 = 5;
 
 impl Rate {
     /// A rate of `per_second` with a burst of five times as many; `None` (no limit) for 0.
     #[must_use]
     pub fn with_burst(per_second: u32) -> Option<Self> {
-        (per_second > 0).then(|| Self { per_second, burst: per_second.saturating_mul(BURST) })
+        (per_second > 0).then(|| Self { per_second, burst: per_second.saturating_mul(BURST_FACTOR) })
     }
 }
 
@@ -126,7 +126,7 @@ impl RateStatus {
         let policy = format!("\"token\";q={};w={window}", rate.burst);
         let reset_secs = state.wait.map_or(0, |wait| wait.as_secs() + 1);
         let limit = format!("\"token\";r={};t={reset_secs}", state.remaining);
-        for (name, text) in [(POLICY, policy), (LIMIT, limit)] {
+        for (name, text) in [(POLICY_HEADER, policy), (LIMIT_HEADER, limit)] {
             if let Ok(value) = HeaderValue::try_from(text) {
                 headers.insert(name, value);
             }

@@ -9,9 +9,9 @@ use crate::problem::{Code, Problem};
 /// How long a read is repeated: longer than a request may take. The timeout for requests is the one deadline of a call, for storing and for
 /// reading; its answer states that the call may have taken effect. A call with an idempotency key continues after it, because an error would
 /// free the key, and the repeated call would be carried out a second time.
-const REPEATED_FOR: Duration = Duration::from_secs(60);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
 /// The pause before each further try.
-const PAUSE: Duration = Duration::from_millis(500);
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// Reads what the answer shows of something that was stored just now. An error would make the caller repeat the request, which would be carried
 /// out a second time.
@@ -19,11 +19,11 @@ pub(crate) async fn read_again<T, R>(read: impl Fn() -> R) -> Result<T, Problem>
 where
     R: Future<Output = Result<T, Problem>>,
 {
-    let deadline = Instant::now() + REPEATED_FOR;
+    let deadline = Instant::now() + RETRY_TIMEOUT;
     loop {
         match read().await {
             Err(problem) if problem.code() == Code::Unavailable && Instant::now() < deadline => {
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(RETRY_DELAY).await;
             }
             done => return done,
         }

@@ -11,9 +11,9 @@ use tokio::time::Instant;
 use crate::limits::network_of;
 
 /// Maximum number of lines within [`PERIOD`] for one address and status.
-const LINES_PER_CLIENT: u64 = 10;
+const LINE_COUNT_PER_CLIENT_MAX: u64 = 10;
 /// Maximum number of lines within [`PERIOD`] in total.
-const LINES_MAX: u64 = 600;
+const LINE_COUNT_MAX: u64 = 600;
 const PERIOD: Duration = Duration::from_secs(60);
 /// How many pairs of address and status are counted separately within [`PERIOD`].
 const CLIENT_COUNT_MAX: usize = 10_000;
@@ -72,10 +72,10 @@ impl RefusedLines {
         if refusals.by_client.len() >= CLIENT_COUNT_MAX && !refusals.by_client.contains_key(&key) {
             key.0 = None;
         }
-        let is_room = refusals.lines < LINES_MAX;
+        let is_room = refusals.lines < LINE_COUNT_MAX;
         let (total, logged) = refusals.by_client.entry(key).or_default();
         *total += 1;
-        let is_logged = is_room && *logged < LINES_PER_CLIENT;
+        let is_logged = is_room && *logged < LINE_COUNT_PER_CLIENT_MAX;
         if is_logged {
             *logged += 1;
             refusals.lines += 1;
@@ -140,12 +140,12 @@ mod tests {
     async fn many_clients_are_bounded_too() {
         let lines = RefusedLines::default();
         let taken = (0..200_000).filter(|number| lines.take(client(number % 20_000), UNKNOWN)).count();
-        assert_eq!(taken, usize::try_from(LINES_MAX).unwrap());
+        assert_eq!(taken, usize::try_from(LINE_COUNT_MAX).unwrap());
         assert!(lines.0.lock().unwrap().by_client.len() <= CLIENT_COUNT_MAX + 1);
         tokio::time::advance(PERIOD).await;
         let left_out = lines.take_unlogged();
         assert_eq!(left_out.len(), SUMMARY_COUNT_MAX + 1);
-        assert_eq!(left_out.iter().map(|one| one.count).sum::<u64>(), 200_000 - LINES_MAX);
+        assert_eq!(left_out.iter().map(|one| one.count).sum::<u64>(), 200_000 - LINE_COUNT_MAX);
     }
 
     #[test]

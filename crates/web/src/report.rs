@@ -28,9 +28,9 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const LIMIT_DEFAULT: u32 = 100;
 const LIMIT_MAX: u32 = 500;
 /// After this many rows, no further page is read for a file.
-const FILE_ROW_MAX: usize = 50_000;
+const FILE_ROW_COUNT_MAX: usize = 50_000;
 /// Maximum number of failure messages in a report.
-const FAILURE_ROWS: u32 = 20;
+const FAILURE_COUNT_MAX: u32 = 20;
 /// Maximum number of jobs that one report reads while searching for those that the caller may see or that have the label.
 const LOOKED_AT_MAX: usize = 10_000;
 /// How many jobs are read at a time.
@@ -158,7 +158,7 @@ pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Resu
     let failures = async |jobs: Option<&[JobId]>| {
         let apps = visible_apps(call, app);
         let (namespace, from, to) = (call.namespace.id, range.from, range.to);
-        let failure_query = FailureQuery { namespace, jobs, apps: apps.as_deref(), from, to, limit: FAILURE_ROWS };
+        let failure_query = FailureQuery { namespace, jobs, apps: apps.as_deref(), from, to, limit: FAILURE_COUNT_MAX };
         let mut failure_groups = reports::failures(call.engine().node(), failure_query).await?;
         named_jobs::conceal_names(call, failure_groups.iter_mut().map(|failure| &mut failure.message).collect())
             .await?;
@@ -193,7 +193,7 @@ pub(crate) async fn whole_csv<Q: Sync>(call: &Call<Q>, query: ReportQuery, cut_l
     // Each page is converted to lines before the next one is read, since a row takes many times the memory of its line.
     let (mut lines, mut count) = (csv_lines(&rows), rows.len());
     drop(rows);
-    while count < FILE_ROW_MAX
+    while count < FILE_ROW_COUNT_MAX
         && let Some(cursor) = next_cursor.take()
     {
         query.cursor = Some(cursor);

@@ -21,7 +21,7 @@ use crate::problem::Problem;
 const SHARD_COUNT_MAX: usize = 1000;
 
 /// How many shards are read at a time.
-const PAGE_LEN: u32 = 200;
+const READ_COUNT: u32 = 200;
 
 /// Runs with the names of their jobs.
 pub(crate) async fn with_job_names<Q>(call: &Call<Q>, mut runs: Vec<Run>) -> Result<Vec<(String, Run)>, Problem> {
@@ -143,11 +143,11 @@ pub(crate) async fn rows_of_groups<Q>(call: &Call<Q>, groups: &[Run]) -> Result<
 /// The shards of a broadcast, in order.
 pub(crate) async fn shard_runs<Q>(call: &Call<Q>, broadcast: &Run) -> Result<Vec<Run>, Problem> {
     let mut shards = Vec::new();
-    let mut query = RunQuery { parent: Some(broadcast.id), limit: PAGE_LEN, ..RunQuery::default() };
+    let mut query = RunQuery { parent: Some(broadcast.id), limit: READ_COUNT, ..RunQuery::default() };
     while shards.len() < SHARD_COUNT_MAX {
         let page = call.engine().store().list_runs(broadcast.namespace, &query).await?;
         query.after = page.last().map(|run| run.id);
-        let is_last = page.len() < usize::try_from(PAGE_LEN).unwrap_or(usize::MAX);
+        let is_last = page.len() < usize::try_from(READ_COUNT).unwrap_or(usize::MAX);
         // A repeat of the broadcast is also among its children.
         shards.extend(page.into_iter().filter(|run| run.shard_index != ROOT_SHARD && run.fire_at == broadcast.fire_at));
         if is_last {

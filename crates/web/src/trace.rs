@@ -16,7 +16,7 @@ use tracing::Span;
 use tracing::field::Empty;
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
-const HEADER: &str = "traceparent";
+const TRACE_HEADER: &str = "traceparent";
 
 /// Extension of a request: the parent of the spans of all work that the request causes.
 #[derive(Clone, Copy, Debug)]
@@ -96,5 +96,5 @@ impl HttpBody for InSpan {
 
 /// The trace in the caller's header. An invalid header is ignored.
 fn incoming_parent(headers: &HeaderMap) -> Option<TraceParent> {
-    headers.get(HEADER)?.to_str().ok()?.parse().ok()
+    headers.get(TRACE_HEADER)?.to_str().ok()?.parse().ok()
 }

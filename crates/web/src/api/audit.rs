@@ -33,13 +33,13 @@ use crate::shares::{self, HeavyWorkShare};
 use crate::state::Web;
 
 /// How many entries an export reads at a time.
-const EXPORT_BATCH: u32 = 500;
+const EXPORT_BATCH_COUNT: u32 = 500;
 /// About how many bytes a batch has.
 const EXPORT_BATCH_LEN: usize = 256 * 1024;
 /// How many entries the first batch has: few, since the length of the entries is not known yet.
-const FIRST_BATCH: u32 = 16;
+const FIRST_BATCH_COUNT: u32 = 16;
 /// Maximum number of namespaces that a refusal names.
-const NAMED_MAX: usize = 20;
+const NAMED_NAMESPACE_COUNT_MAX: usize = 20;
 /// Maximum length of a filter, in bytes.
 const FILTER_LEN_MAX: usize = 255;
 
@@ -154,7 +154,7 @@ pub(crate) async fn check_namespace(call: &GlobalCall<ReadAudit>) -> Result<(), 
     if namespaces.iter().any(|one| one.name == *name) || !store.audit(&entries_of_namespace).await?.is_empty() {
         return Ok(());
     }
-    let names: Vec<&str> = namespaces.iter().take(NAMED_MAX).map(|one| one.name.as_str()).collect();
+    let names: Vec<&str> = namespaces.iter().take(NAMED_NAMESPACE_COUNT_MAX).map(|one| one.name.as_str()).collect();
     let message =
         format!("{} is neither a namespace nor in any entry; namespaces: {}", quoted_input(name), names.join(", "));
     Err(Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("in", "invalid_value", message)]))
@@ -237,7 +237,7 @@ impl Export {
 /// How many entries to read next, after a batch of `count` entries with `len` bytes. Assumes that the mean length stays the same.
 fn next_count(count: usize, len: usize) -> u32 {
     let count = EXPORT_BATCH_LEN.saturating_mul(count) / len.max(1);
-    u32::try_from(count).unwrap_or(EXPORT_BATCH).clamp(1, EXPORT_BATCH)
+    u32::try_from(count).unwrap_or(EXPORT_BATCH_COUNT).clamp(1, EXPORT_BATCH_COUNT)
 }
 
 /// Exports all entries that match the query, one per line, the newest first. If the export ends early, its last line has the reason.
@@ -246,7 +246,7 @@ pub(crate) fn export(call: &GlobalCall<ReadAudit>, query: AuditQuery) -> Result<
         web: call.web.clone(),
         _share: shares::take_heavy_work_share(&call.web, HeavyWork::Export, call.caller.key())?,
         caller: RecheckedCaller::new(call.caller.clone()),
-        query: Some(AuditQuery { limit: FIRST_BATCH, ..query }),
+        query: Some(AuditQuery { limit: FIRST_BATCH_COUNT, ..query }),
     };
     let lines = unfold(export, async |mut export| {
         let bytes = export.next().await?;

@@ -32,13 +32,13 @@ use crate::routes::Routes;
 use crate::state::Web;
 
 /// If no event occurs for this long, a keep-alive is sent, so that proxies do not close the connection.
-const QUIET_MAX: Duration = Duration::from_secs(15);
+const KEEP_ALIVE_DELAY: Duration = Duration::from_secs(15);
 /// A header that keeps proxies from buffering the stream.
-pub(super) const UNBUFFERED: (HeaderName, HeaderValue) =
+pub(super) const NO_BUFFERING_HEADER: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// The header `Last-Event-ID`, as the OpenAPI document describes it.
-pub(super) const LAST_EVENT: Parameter =
+pub(super) const LAST_EVENT_PARAMETER: Parameter =
     Parameter::cursor_in("Last-Event-ID").about("The last event that was received; the stream continues after it.");
 
 rondel_core::plain_word_enum! {
@@ -111,7 +111,7 @@ pub(super) fn routes() -> Routes {
             )
             .stream("text/event-stream", "A stream of events, until one side ends it.")
             .text("application/x-ndjson")
-            .reads(LAST_EVENT)
+            .reads(LAST_EVENT_PARAMETER)
             .refuses(&[Code::InvalidHeader]),
         )
 }
@@ -161,7 +161,7 @@ fn stream(call: Call<EventFilter>, headers: &HeaderMap, timeout: Duration) -> Re
         Format::Lines => "application/x-ndjson",
     };
     let content_type = (CONTENT_TYPE, HeaderValue::from_static(content_type));
-    response.headers_mut().extend([content_type, UNBUFFERED]);
+    response.headers_mut().extend([content_type, NO_BUFFERING_HEADER]);
     response.extensions_mut().insert(LongLived);
     Ok(response)
 }
@@ -271,7 +271,7 @@ impl Stream {
                 self.last_sent_at = Instant::now();
                 return Some(Bytes::from(text));
             }
-            if self.last_sent_at.elapsed() >= QUIET_MAX {
+            if self.last_sent_at.elapsed() >= KEEP_ALIVE_DELAY {
                 self.last_sent_at = Instant::now();
                 return Some(Bytes::from(self.format.keep_alive(self.cursor)));
             }

@@ -27,9 +27,9 @@ use crate::problem::{Code, Problem};
 use crate::routes::Routes;
 
 /// How long an executor stays in the list after it was last seen.
-const SHOWN_FOR: Duration = Duration::from_secs(3600);
+const OFFLINE_LISTED_LENGTH: Duration = Duration::from_secs(3600);
 /// A report of another node about its executors is ignored once it is older than this.
-const FRESH_FOR: Duration = Duration::from_secs(30);
+const REPORT_AGE_MAX: Duration = Duration::from_secs(30);
 
 /// Maximum number of an app's executors that may be switched off. It is checked without a lock: concurrent callers can exceed it.
 const SWITCH_COUNT_MAX: usize = 1_000;
@@ -161,7 +161,7 @@ pub(crate) async fn set_switch<Q>(
     name::check(stable_name).map_err(|_| not_found())?;
     let store = call.engine().store();
     let switches = store.switches().await?;
-    let mut candidates = listed_executors(call, &switches, call.engine().now() - SHOWN_FOR).await?;
+    let mut candidates = listed_executors(call, &switches, call.engine().now() - OFFLINE_LISTED_LENGTH).await?;
     candidates.retain(|one| given_name(&one.position.1) == stable_name && app.is_none_or(|app| one.position.0 == app));
     let apps: BTreeMap<String, AppId> = candidates.into_iter().map(|one| (one.position.0, one.app)).collect();
     if apps.len() > 1 {
@@ -227,7 +227,7 @@ impl Fleet {
     }
 }
 
-/// A page of executors, ordered by app and name: those online, those seen within [`SHOWN_FOR`], and those that are switched off. Also
+/// A page of executors, ordered by app and name: those online, those seen within [`OFFLINE_LISTED_LENGTH`], and those that are switched off. Also
 /// returns the position where the next page begins.
 pub(crate) async fn page<Q>(
     call: &Call<Q>,
@@ -235,7 +235,7 @@ pub(crate) async fn page<Q>(
     limit: u32,
 ) -> Result<(Vec<ExecutorJson>, Option<Position>), Problem> {
     let store = call.engine().store();
-    let since = call.engine().now() - SHOWN_FOR;
+    let since = call.engine().now() - OFFLINE_LISTED_LENGTH;
     let fleet = Fleet::read(call).await?;
     let mut executors = listed_executors(call, &fleet.switches, since).await?;
     executors.sort_by(|a, b| a.position.cmp(&b.position));
@@ -270,7 +270,7 @@ pub(crate) async fn find<Q>(
     app: Option<&str>,
 ) -> Result<Option<(AppId, ExecutorJson)>, Problem> {
     let store = call.engine().store();
-    let since = call.engine().now() - SHOWN_FOR;
+    let since = call.engine().now() - OFFLINE_LISTED_LENGTH;
     let fleet = Fleet::read(call).await?;
     let mut candidates = listed_executors(call, &fleet.switches, since).await?;
     candidates.retain(|candidate| {
@@ -293,7 +293,7 @@ pub(crate) async fn find<Q>(
 /// The stable names of the executors of an app, in order.
 pub(super) async fn executor_names<Q>(call: &Call<Q>, app: &str) -> Result<Vec<String>, Problem> {
     let switches = call.engine().store().switches().await?;
-    let executors = listed_executors(call, &switches, call.engine().now() - SHOWN_FOR).await?;
+    let executors = listed_executors(call, &switches, call.engine().now() - OFFLINE_LISTED_LENGTH).await?;
     let of_app = executors.iter().filter(|one| one.position.0 == app);
     let names: BTreeSet<String> = of_app.map(|one| given_name(&one.position.1).to_owned()).collect();
     Ok(names.into_iter().collect())
@@ -328,7 +328,7 @@ async fn listed_executors<Q>(
         })
         .collect();
     let seen_executors = store.seen_executors(call.namespace.id, since);
-    let sessions = store.sessions(call.engine().now() - FRESH_FOR);
+    let sessions = store.sessions(call.engine().now() - REPORT_AGE_MAX);
     let (apps, ids_elsewhere, mut seen_executors) =
         try_join3(store.apps(call.namespace.id), sessions, seen_executors).await?;
     let apps: HashMap<AppId, String> = apps.into_iter().map(|app| (app.id, app.name)).collect();

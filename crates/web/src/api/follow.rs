@@ -21,7 +21,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::events::UNBUFFERED;
+use super::events::NO_BUFFERING_HEADER;
 use super::lines::{self, Line, LineFilter, Lines, Part, Position};
 use crate::caller::Caller;
 use crate::cursor::Listing;
@@ -37,7 +37,7 @@ const POLL_PERIOD: Duration = Duration::from_secs(1);
 /// The poll period once the run has ended and only its last lines may still arrive.
 const SETTLE_PERIOD: Duration = Duration::from_millis(200);
 /// If no line arrives for this long, a keep-alive is sent, so that proxies do not close the connection.
-const QUIET_MAX: Duration = Duration::from_secs(15);
+const KEEP_ALIVE_DELAY: Duration = Duration::from_secs(15);
 /// Maximum number of lines in one read of the store.
 const LINE_COUNT: usize = 500;
 /// About how many bytes of text are read at a time. Each stream buffers up to this many while its client does not read.
@@ -114,7 +114,7 @@ pub(super) fn log_response(web: &Web, caller: Caller, follow: FollowRequest) -> 
     };
     let mut response = Response::new(Body::from_stream(stream(reader).fuse()));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    response.headers_mut().extend(waits_for_lines.then_some(UNBUFFERED));
+    response.headers_mut().extend(waits_for_lines.then_some(NO_BUFFERING_HEADER));
     response.extensions_mut().insert(LongLived);
     Ok(response)
 }
@@ -168,7 +168,7 @@ impl LogStream {
                 self.follow.position = Position::before_first_line(self.follow.position.attempt + 1);
             } else if !self.follow.waits_for_lines || self.must_end() {
                 return self.end(false);
-            } else if self.last_sent_at.elapsed() >= QUIET_MAX {
+            } else if self.last_sent_at.elapsed() >= KEEP_ALIVE_DELAY {
                 self.last_sent_at = Instant::now();
                 return Some(self.keep_alive());
             } else {

@@ -11,9 +11,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How long after the end of a run its last lines may still arrive.
-const SETTLE: Duration = Duration::from_secs(1);
+const SETTLE_DELAY: Duration = Duration::from_secs(1);
 /// How long to wait for a missing chunk if later chunks are already stored.
-const GAP_PATIENCE: Duration = Duration::from_secs(5);
+const GAP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of chunks in one read from the store.
 const CHUNK_COUNT_MAX: u32 = 32;
 /// Maximum bytes of text in one page, and about the number of bytes decoded at a time. A page has at least one line.
@@ -151,7 +151,7 @@ impl Position {
 
 /// Whether the log of the attempt is complete: no further line will arrive.
 pub(crate) fn is_settled(run: &Run, attempt: i32, now: Timestamp) -> bool {
-    attempt < run.attempt || (run.status.is_terminal() && run.finished_at.is_none_or(|end| now >= end + SETTLE))
+    attempt < run.attempt || (run.status.is_terminal() && run.finished_at.is_none_or(|end| now >= end + SETTLE_DELAY))
 }
 
 /// The part of a log to read.
@@ -205,7 +205,7 @@ pub(super) fn next_count(chunks: &[LogChunk], bytes_max: usize) -> u32 {
 
 /// Whether the chunk was written so recently that a chunk missing before it may still arrive.
 pub(super) fn is_fresh(chunk: &LogChunk, now: Timestamp) -> bool {
-    chunk.lines.last().is_some_and(|line| line.at + GAP_PATIENCE > now)
+    chunk.lines.last().is_some_and(|line| line.at + GAP_TIMEOUT > now)
 }
 
 impl Lines {

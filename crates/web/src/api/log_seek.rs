@@ -10,7 +10,7 @@ use crate::problem::{Code, Complaint, Problem};
 use crate::query::Reader;
 
 /// How many chunk sizes are read from the store at a time.
-const SIZE_PAGE: u32 = 10_000;
+const SIZE_READ_COUNT: u32 = 10_000;
 /// Maximum number of chunks of an attempt that are counted. A log of the maximum size has fewer.
 const CHUNK_COUNT_MAX: usize = 100_000;
 
@@ -117,8 +117,8 @@ impl Extent {
         let mut sizes: Vec<ChunkSize> = Vec::new();
         loop {
             let after_sequence = sizes.last().map_or(-1, |size| size.sequence);
-            let page = store.log_sizes(run.id, attempt, after_sequence, SIZE_PAGE).await?;
-            let is_last = page.len() < usize::try_from(SIZE_PAGE).unwrap_or(usize::MAX);
+            let page = store.log_sizes(run.id, attempt, after_sequence, SIZE_READ_COUNT).await?;
+            let is_last = page.len() < usize::try_from(SIZE_READ_COUNT).unwrap_or(usize::MAX);
             sizes.extend(page);
             if is_last || sizes.len() >= CHUNK_COUNT_MAX {
                 break;

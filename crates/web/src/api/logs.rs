@@ -73,7 +73,7 @@ pub(super) struct LogPage {
     line_count: Option<u64>,
 }
 
-const LAST_EVENT: Parameter =
+const LAST_EVENT_PARAMETER: Parameter =
     Parameter::cursor_in("Last-Event-ID").about("For an event stream: the last event that was received.");
 
 pub(super) fn routes() -> Routes {
@@ -93,7 +93,7 @@ pub(super) fn routes() -> Routes {
             .text("application/x-ndjson")
             .text("text/event-stream")
             .text("text/plain")
-            .reads(LAST_EVENT)
+            .reads(LAST_EVENT_PARAMETER)
             .refuses(&[Code::InvalidCursor]),
         )
 }
@@ -172,7 +172,7 @@ fn start_position(
 ) -> Result<Position, Problem> {
     let attempt = chosen_attempt(query.attempt, run)?;
     let (name, cursor) = match (last_event, query.after.as_deref()) {
-        (Some(cursor), _) => (LAST_EVENT.name, cursor),
+        (Some(cursor), _) => (LAST_EVENT_PARAMETER.name, cursor),
         (None, Some(cursor)) => ("after", cursor),
         (None, None) => return Ok(Position::before_first_line(attempt)),
     };

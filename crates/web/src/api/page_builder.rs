@@ -13,7 +13,7 @@ use crate::problem::Problem;
 /// Maximum bytes of items in a page. A page has at least one item, however long.
 const PAGE_LEN_MAX: usize = 2 * 1024 * 1024;
 /// How many rows the first batch has.
-const FIRST_COUNT: u32 = 16;
+const FIRST_BATCH_COUNT: u32 = 16;
 
 #[derive(Debug)]
 pub(crate) struct PageBuilder {
@@ -40,7 +40,7 @@ impl PageBuilder {
             return None;
         }
         if self.items.is_empty() {
-            return Some(remaining.min(FIRST_COUNT));
+            return Some(remaining.min(FIRST_BATCH_COUNT));
         }
         let mean_len = (self.len / self.items.len()).max(1);
         let fitting_count = u32::try_from((PAGE_LEN_MAX - self.len) / mean_len).unwrap_or(u32::MAX);

@@ -28,7 +28,7 @@ use crate::routes::Routes;
 
 const FORMATS: [&str; 2] = ["json", "csv"];
 /// The last line of a CSV file if apps or jobs had to be left out.
-const CUT: &str = "Not all apps or jobs could be counted: choose a shorter range, or one app.";
+const CUT_LINE: &str = "Not all apps or jobs could be counted: choose a shorter range, or one app.";
 
 /// The query for a report, and its format.
 #[derive(Debug)]
@@ -249,8 +249,8 @@ async fn get(call: Call<FormattedReportQuery>) -> Result<Response, Problem> {
     if *is_csv {
         // A CSV file has no cursor to continue from, so it contains the rows of all pages unless the query asks for one page.
         let text = match is_page {
-            true => csv(&report(&call, query).await?, CUT),
-            false => whole_csv(&call, query.clone(), CUT).await?,
+            true => csv(&report(&call, query).await?, CUT_LINE),
+            false => whole_csv(&call, query.clone(), CUT_LINE).await?,
         };
         let headers = [
             (CONTENT_TYPE, "text/csv; charset=utf-8".to_owned()),

@@ -30,7 +30,7 @@ use crate::trace;
 /// The header by which the console and the command line mark a request that a user made.
 const CLIENT_HEADER: &str = "rondel-client";
 /// The header `Rondel-Client`, as the OpenAPI document describes it.
-const CLIENT: Parameter = Parameter::word("Rondel-Client", &["cli", "console"])
+const CLIENT_PARAMETER: Parameter = Parameter::word("Rondel-Client", &["cli", "console"])
     .about("Marks a request by a user: the run's `trigger` is then `manual`, otherwise `api`.");
 
 /// The body of a trigger.
@@ -89,7 +89,7 @@ pub(super) fn routes() -> Routes {
             .json::<run_json::RunJson>(201, "The run.")
             .with("Location")
             .json::<run_json::RunJson>(200, "The open run that has the key, if `if_open` is `keep`.")
-            .reads(CLIENT)
+            .reads(CLIENT_PARAMETER)
             .refuses(&[Code::TriggerKeyInUse])
             .example(json!({"params": {"day": "2026-03-08"}})),
         )
@@ -113,7 +113,7 @@ pub(super) fn routes() -> Routes {
             )
                 .json::<run_json::RunJson>(201, "The new run.")
                 .with("Location")
-                .reads(CLIENT)
+                .reads(CLIENT_PARAMETER)
                 .refuses(&[Code::RunNotFinished, Code::TriggerKeyInUse, Code::ShardOfBroadcast, Code::JobDeleted, Code::InvalidBody]),
         )
 }

@@ -22,9 +22,9 @@ use crate::problem::Problem;
 use crate::routes::Routes;
 
 /// How many fires an answer has if the caller gives no number.
-const COUNT_DEFAULT: u32 = 10;
+const FIRE_COUNT_DEFAULT: u32 = 10;
 /// Maximum number of fires in an answer.
-const COUNT_MAX: u32 = 100;
+const FIRE_COUNT_MAX: u32 = 100;
 
 /// The fields of a job that define its fires.
 #[derive(Deserialize, JsonSchema)]
@@ -106,9 +106,9 @@ pub(super) fn routes() -> Routes {
 
 async fn post(call: Call, body: JsonBody<PreviewBody>) -> Result<Response, Problem> {
     let body = body.read()?;
-    let count = body.count.unwrap_or(COUNT_DEFAULT);
-    if !(1..=COUNT_MAX).contains(&count) {
-        return Err(refuse_value("/count", format!("{count} fires; 1 to {COUNT_MAX} can be had")));
+    let count = body.count.unwrap_or(FIRE_COUNT_DEFAULT);
+    if !(1..=FIRE_COUNT_MAX).contains(&count) {
+        return Err(refuse_value("/count", format!("{count} fires; 1 to {FIRE_COUNT_MAX} can be had")));
     }
     let now = call.engine().now();
     let job = compile(&call, body.schedule, body.calendar).await?;

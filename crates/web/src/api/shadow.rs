@@ -26,7 +26,7 @@ use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 
 /// The source of fires if the request names none.
-pub(crate) const SOURCE: &str = "xxl-job";
+pub(crate) const SOURCE_DEFAULT: &str = "xxl-job";
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 /// Maximum range of a report, in days.
 const DAYS_MAX: u32 = 31;
@@ -54,7 +54,7 @@ struct NewFires {
 }
 
 fn default_source() -> String {
-    SOURCE.to_owned()
+    SOURCE_DEFAULT.to_owned()
 }
 
 /// An observed fire.

@@ -39,7 +39,7 @@ const LIFETIME_DEFAULT: Duration = Duration::from_secs(90 * 24 * 3600);
 const OVERLAP_DEFAULT: Duration = Duration::from_secs(24 * 3600);
 const OVERLAP_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// How many tokens are read at a time while searching for those that the caller may manage.
-const BATCH: u32 = 500;
+const READ_COUNT: u32 = 500;
 
 /// The query of the list.
 #[derive(Debug)]
@@ -228,8 +228,8 @@ pub(crate) async fn manageable_tokens<Q>(
     let mut tokens = Vec::new();
     while tokens.len() <= limit {
         let batch =
-            store.tokens(&TokenQuery { owner, scope: token_scope.clone(), after: after_id, limit: BATCH }).await?;
-        let is_last = batch.len() < usize::try_from(BATCH).unwrap_or(usize::MAX);
+            store.tokens(&TokenQuery { owner, scope: token_scope.clone(), after: after_id, limit: READ_COUNT }).await?;
+        let is_last = batch.len() < usize::try_from(READ_COUNT).unwrap_or(usize::MAX);
         after_id = batch.last().map(|last| last.id);
         tokens.extend(batch.into_iter().filter(|token| may_manage(&call.caller, token)));
         if is_last {

@@ -41,7 +41,7 @@ struct Document {
 }
 
 /// The description of the API at the top of the document.
-const ABOUT: &str = "Jobs, their runs and logs, and access rights. Bodies are JSON in snake_case; instants are RFC 3339 in UTC, durations are \
+const DESCRIPTION: &str = "Jobs, their runs and logs, and access rights. Bodies are JSON in snake_case; instants are RFC 3339 in UTC, durations are \
      text (`30s`, `1h30m`), ids are decimal strings. Unknown fields and parameters are refused by name. Every error is an RFC \
      9457 document whose `code` does not change between releases. `x-permission` is the permission that an operation requires: \
      `own` (any token of the API), `view`, `operate`, `edit`, `admin` (of a namespace) or `cluster`. Within v1, changes only \
@@ -94,7 +94,7 @@ pub(crate) fn document<'r>(routes: impl Iterator<Item = (&'r RouteInfo, &'r Rout
         info: json!({
             "title": "Rondel",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": ABOUT,
+            "description": DESCRIPTION,
             "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
         }),
         servers: json!([{"url": "/", "description": "The server that returned this document."}]),

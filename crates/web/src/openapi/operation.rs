@@ -27,7 +27,7 @@ const COMMON_REFUSALS: [Code; 8] = [
     Code::Unavailable,
 ];
 /// Statuses whose problems are the same for every operation, with the names of these responses in the document.
-const SHARED: [(u16, &str); 5] =
+const SHARED_RESPONSES: [(u16, &str); 5] =
     [(401, "Unauthenticated"), (403, "Forbidden"), (429, "RateLimited"), (500, "Internal"), (503, "Unavailable")];
 
 /// The word of a permission in `x-permission`.
@@ -164,7 +164,7 @@ pub(super) fn answer_headers() -> Value {
 /// The responses with the problems that are the same for every operation.
 pub(super) fn shared_responses(problem: &Value) -> Value {
     let mut shared_responses = Map::new();
-    for (status, name) in SHARED {
+    for (status, name) in SHARED_RESPONSES {
         let codes: Vec<Code> = COMMON_REFUSALS.into_iter().filter(|code| code.status() == status).collect();
         let headers: &[&str] = match status {
             401 => &["X-Request-Id", "WWW-Authenticate"],
@@ -183,7 +183,7 @@ fn problem_responses(refusals: &[Code]) -> Vec<(u16, Value)> {
         by_status.entry(code.status()).or_default().push(*code);
     }
     let problem = json!({"$ref": "#/components/schemas/Problem"});
-    let show = |(status, codes): (u16, Vec<Code>)| match SHARED.iter().find(|(shared, _)| *shared == status) {
+    let show = |(status, codes): (u16, Vec<Code>)| match SHARED_RESPONSES.iter().find(|(shared, _)| *shared == status) {
         Some((_, name)) => (status, json!({"$ref": format!("#/components/responses/{name}")})),
         None if status == 412 => (status, refusal_response(&codes, &problem, &["X-Request-Id", "ETag"])),
         None => (status, refusal_response(&codes, &problem, &["X-Request-Id"])),

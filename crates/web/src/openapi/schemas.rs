@@ -12,8 +12,8 @@ use serde_json::{Map, Value};
 use super::inputs::SchemaOf;
 
 /// The prefix of references to schemas of requests, until they are merged with the schemas of answers.
-const OF_REQUESTS: &str = "#/requests/";
-const PREFIX: &str = "#/components/schemas/";
+const REQUEST_SCHEMA_PREFIX: &str = "#/requests/";
+const SCHEMA_PREFIX: &str = "#/components/schemas/";
 
 /// The schemas of requests and answers while they are collected.
 pub(super) struct Schemas {
@@ -90,10 +90,10 @@ impl MergedSchemas {
         match value {
             Value::Object(map) => {
                 if let Some(Value::String(reference)) = map.get_mut("$ref")
-                    && let Some(name) = reference.strip_prefix(OF_REQUESTS)
+                    && let Some(name) = reference.strip_prefix(REQUEST_SCHEMA_PREFIX)
                 {
                     let suffix = if self.names.contains(name) { "Input" } else { "" };
-                    *reference = format!("{PREFIX}{name}{suffix}");
+                    *reference = format!("{SCHEMA_PREFIX}{name}{suffix}");
                 }
                 map.values_mut().for_each(|value| self.apply(value));
             }
@@ -121,8 +121,10 @@ fn allow_more_fields(value: &mut Value) {
 fn refers_to(value: &Value, names: &BTreeSet<String>) -> bool {
     match value {
         Value::Object(map) => {
-            let is_reference =
-                map.get("$ref").and_then(Value::as_str).and_then(|reference| reference.strip_prefix(OF_REQUESTS));
+            let is_reference = map
+                .get("$ref")
+                .and_then(Value::as_str)
+                .and_then(|reference| reference.strip_prefix(REQUEST_SCHEMA_PREFIX));
             is_reference.is_some_and(|name| names.contains(name)) || map.values().any(|value| refers_to(value, names))
         }
         Value::Array(items) => items.iter().any(|item| refers_to(item, names)),

@@ -10,7 +10,7 @@ use rondel_store::catalog::{JobQuery, JobRecord};
 use rondel_store::ledger::RunQuery;
 use rondel_store::rollups::{ChartRun, NewestOutcomes, PointKind, StatPoint, Verdicts};
 
-use super::recent_failures::{RecentFailures, SHARED_COUNT};
+use super::recent_failures::{FAILING_JOB_COUNT, RecentFailures};
 use super::series::{BucketRange, fitting_step, stored_step, summed_verdicts};
 use crate::api::jobs::visible_from;
 use crate::call::Call;
@@ -23,9 +23,9 @@ const LANE_MARK_COUNT_MAX: usize = 400;
 /// Maximum number of lanes in one timeline.
 pub(crate) const LANE_COUNT_MAX: u32 = 100;
 /// How many of the worst jobs are read if a filter then removes some of them.
-const WORST_COUNT_FILTERED: u32 = 200;
+const FILTERED_JOB_COUNT: u32 = 200;
 /// How many running runs are read at most to find the jobs that run now.
-const OPEN_COUNT: u32 = 400;
+const RUNNING_RUN_COUNT_MAX: u32 = 400;
 /// Maximum number of running runs in a timeline that began before its range.
 const EARLIER_COUNT_MAX: u32 = 1_000;
 
@@ -231,9 +231,9 @@ async fn worst_jobs<Q: Sync>(
     let is_all = request.contains.is_none() && request.app.is_none() && visible_apps.is_none();
     // One job more than there are lanes shows whether there are more lanes. If a filter applies, more jobs are read, so that enough
     // remain.
-    let count = if is_all { request.lane_count + 1 } else { WORST_COUNT_FILTERED };
+    let count = if is_all { request.lane_count + 1 } else { FILTERED_JOB_COUNT };
     let job = |pulse: &NewestOutcomes| pulse.job;
-    let mut candidates: Vec<JobId> = if count <= SHARED_COUNT {
+    let mut candidates: Vec<JobId> = if count <= FAILING_JOB_COUNT {
         failures.failing(call).await?.iter().map(job).collect()
     } else {
         store.failing_jobs(namespace, visible_apps.as_deref(), count).await?.iter().map(job).collect()
@@ -242,7 +242,7 @@ async fn worst_jobs<Q: Sync>(
     if candidates.len() < count {
         let unsuccessful = failures.read(call).await?.iter().filter(|trouble| trouble.status != RunStatus::Skipped);
         candidates.extend(unsuccessful.map(|trouble| trouble.job));
-        let running_jobs = store.open_chart_runs(namespace, RunStatus::Running, OPEN_COUNT).await?;
+        let running_jobs = store.open_chart_runs(namespace, RunStatus::Running, RUNNING_RUN_COUNT_MAX).await?;
         candidates.extend(running_jobs.iter().map(|mark| mark.job));
     }
     let mut distinct_jobs = BTreeSet::new();

@@ -17,7 +17,7 @@ use super::grants_form::{
 use super::moment::Moment;
 use super::prefs::Prefs;
 use super::sentences::localized;
-use super::shell::{LIMIT, Nav, NoQuery, Shell, User, WithLang, html};
+use super::shell::{Nav, NoQuery, PAGE_ITEM_COUNT, Shell, User, WithLang, html};
 use super::sign_in::{add_cookie, sign_in_problem, too_many_attempts_problem};
 use super::texts::Texts;
 use crate::api::me::{account_of_sign_ins, audit_session};
@@ -157,7 +157,7 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
         Some(account) => store.sign_ins(account.id).await?,
         None => Vec::new(),
     };
-    let found = tokens::own_tokens(call, LIMIT).await?;
+    let found = tokens::own_tokens(call, PAGE_ITEM_COUNT).await?;
     let names = GrantNames::read(engine, caller.rights.grants().iter()).await?;
     let session = |one: WebSession| SessionRow {
         id: one.id.to_string(),

@@ -12,7 +12,7 @@ use rondel_store::access::{AuditEntry, AuditQuery, Verdict};
 use super::activity_rows::{ActivityFormatter, ActivityRow, action_words};
 use super::as_code::{AsCode, shell_quoted};
 use super::prefs::Prefs;
-use super::shell::{LIMIT, Nav, Page, Shell, User, WithLang, html};
+use super::shell::{Nav, PAGE_ITEM_COUNT, Page, Shell, User, WithLang, html};
 use super::texts::Texts;
 use super::zones;
 use crate::api::audit::{ReadAudit, check_namespace, export as export_of};
@@ -136,7 +136,7 @@ impl Filters {
             from: instant("from", &self.from)?,
             to: instant("to", &self.to)?,
             after: None,
-            limit: LIMIT,
+            limit: PAGE_ITEM_COUNT,
         })
     }
 
@@ -206,17 +206,19 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
     let shell = Shell::new(prefs, Nav::Activity, Some(User::of_global_call(&call).await), &page_url);
     let (query, error) = match filters.query(now, t) {
         Ok(query) => (query, None),
-        Err(error) => (AuditQuery { limit: LIMIT, ..AuditQuery::default() }, Some(error)),
+        Err(error) => (AuditQuery { limit: PAGE_ITEM_COUNT, ..AuditQuery::default() }, Some(error)),
     };
     // Contains the filters as typed: an instant such as `8h ago` would resolve to another value on the next page.
     let listing = Listing::new("activity", filters.pairs());
     let after_id = listing.id_after(filters.cursor.as_deref(), AuditId::get)?;
     let entries = match &error {
-        None => engine.store().audit(&AuditQuery { after: after_id, limit: LIMIT + 1, ..query.clone() }).await?,
+        None => {
+            engine.store().audit(&AuditQuery { after: after_id, limit: PAGE_ITEM_COUNT + 1, ..query.clone() }).await?
+        }
         Some(_) => Vec::new(),
     };
-    let has_more = entries.len() > LIMIT as usize;
-    let shown_entries = &entries[..entries.len().min(LIMIT as usize)];
+    let has_more = entries.len() > PAGE_ITEM_COUNT as usize;
+    let shown_entries = &entries[..entries.len().min(PAGE_ITEM_COUNT as usize)];
     let next_url = shown_entries.last().filter(|_| has_more).map(|last| {
         let cursor = query_pair("cursor", &listing.cursor(last.id));
         url_with_pairs("/activity", &[filters.pairs(), vec![cursor]].concat())

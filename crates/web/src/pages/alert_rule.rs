@@ -27,7 +27,7 @@ use crate::query::{FromQuery, Reader};
 use crate::redirect::redirect_to;
 
 /// How many jobs, and how many calendars, the form offers for selection.
-const OFFER_COUNT: u32 = 200;
+const SUGGESTION_COUNT: u32 = 200;
 
 /// The query of the form for a new rule. `job` preselects that job as the scope.
 #[derive(Debug)]
@@ -444,14 +444,14 @@ async fn render_page<Q>(
     state: PageState,
 ) -> Result<Response, Problem> {
     let (store, namespace, t) = (page.engine().store(), page.call.namespace.id, page.t);
-    let query = JobQuery { within: page.call.visible_apps(), limit: OFFER_COUNT, ..JobQuery::default() };
+    let query = JobQuery { within: page.call.visible_apps(), limit: SUGGESTION_COUNT, ..JobQuery::default() };
     let jobs = store.jobs(namespace, &query).await?;
     let mut labels: Vec<String> =
         jobs.iter().flat_map(|job| &job.spec.labels).map(|(key, value)| format!("{key}={value}")).collect();
     labels.sort();
     labels.dedup();
     let apps = store.apps(namespace).await?.into_iter().filter(|app| page.call.may_view(app.id)).map(|app| app.name);
-    let calendars = store.calendars(namespace, None, OFFER_COUNT).await?.into_iter().map(|one| one.spec.name);
+    let calendars = store.calendars(namespace, None, SUGGESTION_COUNT).await?.into_iter().map(|one| one.spec.name);
     let mut calendars: Vec<String> = calendars.collect();
     // A calendar that is not among those offered is added: otherwise saving the form would lose it.
     if !form.calendar.is_empty() && !calendars.contains(&form.calendar) {

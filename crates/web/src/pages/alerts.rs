@@ -31,7 +31,7 @@ use crate::problem::{Code, Problem};
 use crate::redirect::{own_path, query_pair, redirect_to};
 
 /// Maximum number of open incidents on the page.
-const OPEN_COUNT: u32 = 100;
+const OPEN_INCIDENT_COUNT: u32 = 100;
 /// Maximum number of open incidents on the page of a job.
 const JOB_INCIDENT_COUNT: u32 = 10;
 /// Maximum number of resolved incidents on the page.
@@ -252,7 +252,7 @@ pub(super) async fn render_page(
 
 fn open_query<'a, Q>(call: &Call<Q>, within: Option<&'a [String]>) -> IncidentQuery<'a> {
     let namespace = call.namespace.id;
-    IncidentQuery { namespace, is_open: Some(true), job: None, before: None, within, limit: OPEN_COUNT }
+    IncidentQuery { namespace, is_open: Some(true), job: None, before: None, within, limit: OPEN_INCIDENT_COUNT }
 }
 
 /// Open incidents, without those that the page of a group shows. Callers who see only some apps see no groups, so they get all.
@@ -403,7 +403,7 @@ pub(super) async fn incident(page: Page, Named(id, ..): Named<path::Incident>) -
     let missing_roles = MissingRoleByApp::read(&page).await?;
     let row = |record| incident_row(record, (&silences, &channels, &missing_roles), now, t);
     let mut members = match record.incident.subject.kind {
-        SubjectKind::Group => page.engine().store().incidents_of_group(record.incident.id, OPEN_COUNT).await?,
+        SubjectKind::Group => page.engine().store().incidents_of_group(record.incident.id, OPEN_INCIDENT_COUNT).await?,
         _ => Vec::new(),
     };
     incidents::conceal_jobs(&page.call, &mut members).await?;

@@ -82,19 +82,20 @@ pub(super) fn split_at_code(text: &str) -> impl Iterator<Item = (bool, &str)> {
 }
 
 /// The Chinese translations of the document's texts, by the English text.
-const CHINESE: &str = include_str!("../../../../web/locales/zh-api.json");
+const CHINESE_TEXTS: &str = include_str!("../../../../web/locales/zh-api.json");
 
 /// The operations of the document in this language. They are read once.
 fn operations(document: fn() -> &'static str, lang: Lang) -> &'static [Operation] {
-    static ENGLISH: OnceLock<Vec<Operation>> = OnceLock::new();
-    static IN_CHINESE: OnceLock<Vec<Operation>> = OnceLock::new();
-    let english = ENGLISH.get_or_init(|| read_operations(&serde_json::from_str(document()).unwrap_or_default()));
+    static ENGLISH_OPERATIONS: OnceLock<Vec<Operation>> = OnceLock::new();
+    static CHINESE_OPERATIONS: OnceLock<Vec<Operation>> = OnceLock::new();
+    let english =
+        ENGLISH_OPERATIONS.get_or_init(|| read_operations(&serde_json::from_str(document()).unwrap_or_default()));
     if lang == Lang::En {
         return english;
     }
-    IN_CHINESE.get_or_init(|| {
+    CHINESE_OPERATIONS.get_or_init(|| {
         let mut root: Value = serde_json::from_str(document()).unwrap_or_default();
-        translate(&mut root, &serde_json::from_str(CHINESE).unwrap_or_default());
+        translate(&mut root, &serde_json::from_str(CHINESE_TEXTS).unwrap_or_default());
         let mut operations_in_lang = read_operations(&root);
         // Searches on the Chinese page also match the English words.
         operations_in_lang.iter_mut().zip(english).for_each(|(one, same)| one.text.push_str(&same.text));
@@ -404,7 +405,7 @@ mod tests {
         let root: Value = serde_json::from_str(crate::openapi()).unwrap();
         let mut english = BTreeSet::new();
         collect_texts(&root, &mut english);
-        let chinese: BTreeMap<String, String> = serde_json::from_str(CHINESE).unwrap();
+        let chinese: BTreeMap<String, String> = serde_json::from_str(CHINESE_TEXTS).unwrap();
         let missing: Vec<_> = english.iter().filter(|text| !chinese.contains_key(**text)).collect();
         assert!(missing.is_empty(), "web/locales/zh-api.json lacks {missing:#?}");
         let left: Vec<_> = chinese.keys().filter(|text| !english.contains(text.as_str())).collect();

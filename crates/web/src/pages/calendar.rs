@@ -12,7 +12,7 @@ use rondel_store::calendars::CalendarRecord;
 use super::as_code::AsCode;
 use super::calendar_form::{CalendarForm, Month, Trial, error_lines, month_tables, this_year, try_calendar};
 use super::form::Fields;
-use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
+use super::shell::{MissingRoles, Nav, PAGE_ITEM_COUNT, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::calendars::find;
 use crate::cursor::cut_to_page;
@@ -149,8 +149,9 @@ async fn render_page<Q>(
     let year = state.year.unwrap_or_else(|| this_year(page.engine().now()));
     let visible_apps = page.call.visible_apps();
     let mut dependents =
-        calendars::dependents(page.engine(), record, visible_apps.as_deref(), None, LIMIT as usize + 1).await?;
-    let has_more_dependents = cut_to_page(&mut dependents, LIMIT).is_some();
+        calendars::dependents(page.engine(), record, visible_apps.as_deref(), None, PAGE_ITEM_COUNT as usize + 1)
+            .await?;
+    let has_more_dependents = cut_to_page(&mut dependents, PAGE_ITEM_COUNT).is_some();
     let address = |user| match user {
         CalendarDependent::Calendar(name) => (format!("/calendars/{name}"), name),
         CalendarDependent::Job(name) => (format!("/jobs/{name}"), name),

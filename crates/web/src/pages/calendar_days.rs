@@ -7,7 +7,7 @@ use super::form::Fields;
 use super::texts::Texts;
 
 /// The prefix of the names of the checkboxes for weekdays.
-const WEEKDAY_BOX: &str = "weekday.";
+const WEEKDAY_FIELD_PREFIX: &str = "weekday.";
 /// How many rows of date pickers the form has.
 pub(super) const PICKER_COUNT: usize = 2;
 
@@ -65,8 +65,9 @@ impl CalendarDays {
 
     /// The field values of a submitted form. Days chosen in the pickers are appended to the lists.
     pub(super) fn from_fields(fields: &Fields) -> Self {
-        let weekdays =
-            WEEKDAYS.into_iter().filter(|day| !fields.get(&format!("{WEEKDAY_BOX}{}", day.as_str())).is_empty());
+        let weekdays = WEEKDAYS
+            .into_iter()
+            .filter(|day| !fields.get(&format!("{WEEKDAY_FIELD_PREFIX}{}", day.as_str())).is_empty());
         let text = |field| fields.get(field).to_owned();
         let mut days =
             Self { weekdays: weekdays.collect(), added: text("added"), removed: text("removed"), times: text("times") };

@@ -11,7 +11,7 @@ use super::as_code::AsCode;
 use super::calendar_form::{CalendarForm, Trial, error_lines, this_year, try_calendar};
 use super::form::Fields;
 use super::moment::Moment;
-use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
+use super::shell::{MissingRoles, Nav, PAGE_ITEM_COUNT, Page, Shell, html};
 use super::texts::Texts;
 use crate::call::forbidden_problem;
 use crate::cursor::{CursorQuery, Listing, cut_to_page};
@@ -93,8 +93,8 @@ async fn render_page<Q>(
     let (namespace, now) = (page.call.namespace.id, page.engine().now());
     let listing = Listing::new("calendars page", namespace);
     let after_name = listing.name_after(cursor, name::check)?;
-    let mut records = page.engine().store().calendars(namespace, after_name.as_deref(), LIMIT + 1).await?;
-    let next_url = cut_to_page(&mut records, LIMIT)
+    let mut records = page.engine().store().calendars(namespace, after_name.as_deref(), PAGE_ITEM_COUNT + 1).await?;
+    let next_url = cut_to_page(&mut records, PAGE_ITEM_COUNT)
         .map(|last| format!("/calendars?{}", query_pair("cursor", &listing.cursor(&last.spec.name))));
     let template = CalendarsPage {
         shell: page.shell(Nav::Calendars),

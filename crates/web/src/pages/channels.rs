@@ -17,7 +17,7 @@ use super::channel_form::{ChannelForm, kind_name};
 use super::form::Fields;
 use super::moment::Moment;
 use super::sentences::localized;
-use super::shell::{LIMIT, Nav, Page, Shell, html};
+use super::shell::{Nav, PAGE_ITEM_COUNT, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::channels::{delivery_for_audit, find, message_subjects};
 use crate::cursor::{CursorQuery, Listing, cut_to_page};
@@ -316,11 +316,11 @@ async fn render_page<Q>(
     if let Some(channel) = channel {
         let listing = Listing::new("deliveries page", channel.id);
         let before_id = state.cursor.as_deref().map(|cursor| listing.position::<DeliveryId>(cursor)).transpose()?;
-        deliveries = page.engine().store().deliveries(channel.id, before_id, LIMIT + 1).await?;
+        deliveries = page.engine().store().deliveries(channel.id, before_id, PAGE_ITEM_COUNT + 1).await?;
         let address = |last: &Delivery| {
             format!("/alerts/channels/{}?{}", channel.name, query_pair("cursor", &listing.cursor(last.id)))
         };
-        next_url = cut_to_page(&mut deliveries, LIMIT).map(address);
+        next_url = cut_to_page(&mut deliveries, PAGE_ITEM_COUNT).map(address);
     }
     let subjects = message_subjects(&page.call, &deliveries).await?;
     let saved_channel = channel.map(|channel| SavedChannel {

@@ -15,7 +15,7 @@ use super::as_code::AsCode;
 use super::fleet_rows::{ExecutorRow, NodeRow, executor_row, node_row};
 use super::form::Fields;
 use super::sentences::localized;
-use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
+use super::shell::{MissingRoles, Nav, PAGE_ITEM_COUNT, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::executors::{Fleet, Position, page as page_of};
 use crate::api::jobs::find_app;
@@ -71,7 +71,7 @@ pub(super) async fn list(page: Page<CursorQuery>) -> Result<Response, Problem> {
     let cursor = page.query().0.as_deref();
     let after_position = cursor.map(|cursor| listing.position::<Position>(cursor)).transpose()?;
     let is_first = cursor.is_none();
-    let (executors, next_position) = page_of(&page.call, after_position.clone(), LIMIT).await?;
+    let (executors, next_position) = page_of(&page.call, after_position.clone(), PAGE_ITEM_COUNT).await?;
     let app_of = |position: &Position| position.0.clone();
     let app_range = (after_position.as_ref().map(app_of), next_position.as_ref().map(app_of));
     let next_url = next_position.map(|last| format!("/executors?{}", query_pair("cursor", &listing.cursor(last))));

@@ -29,7 +29,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// How many entries of the past the page shows.
 const PAST_COUNT: usize = 50;
 /// How many entries of the future the page shows.
-const AHEAD_COUNT: usize = 25;
+const UPCOMING_ROW_COUNT: usize = 25;
 /// Longer messages are cut to this length, in characters. The page of the run shows them whole.
 const MESSAGE_LEN_MAX: usize = 200;
 /// If a day has too many fires, shorter ranges are read; this is the shortest.
@@ -268,7 +268,7 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
     let to = query.to.unwrap_or(now);
     let (from, history) = past_day(&page, &record, to).await?;
     let messages = failure_messages(&page, &history).await?;
-    let upcoming = Range { from: now + Duration::from_millis(1), to: now + DAY, limit: AHEAD_COUNT };
+    let upcoming = Range { from: now + Duration::from_millis(1), to: now + DAY, limit: UPCOMING_ROW_COUNT };
     let upcoming = page.engine().fires(&record, upcoming, visible_apps.as_deref()).await?;
     let status = if error.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
     let template = FiresPage {

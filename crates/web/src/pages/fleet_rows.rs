@@ -17,7 +17,7 @@ use crate::problem::Problem;
 const HELD_COUNT: u32 = 1_000;
 /// This long after a switch was set, every server obeys it, and the number of runs includes all that were sent before. It is the sum of
 /// one beat, the time until a run is stored, and one heartbeat.
-const SETTLED_AFTER: Duration = Duration::from_secs(5);
+const SETTLE_DELAY: Duration = Duration::from_secs(5);
 /// A server is marked if its fires are later than this, in milliseconds.
 const LATE_MS: u64 = 1_000;
 /// How many handlers of an executor a row shows.
@@ -200,7 +200,7 @@ pub(super) fn executor_row(
 
 /// The runs that a switched-off executor still has, as text, and whether their number can still change.
 fn open_runs_text(executor: &ExecutorJson, now: Timestamp, t: &Texts) -> (Option<String>, bool) {
-    let is_settled = executor.state_since.is_some_and(|since| since + SETTLED_AFTER <= now);
+    let is_settled = executor.state_since.is_some_and(|since| since + SETTLE_DELAY <= now);
     let text = match (executor.state, executor.run_count) {
         ("draining", 0) if is_settled || executor.status == "offline" => t.exec_empty.to_owned(),
         ("draining", 0) => t.exec_settling.to_owned(),

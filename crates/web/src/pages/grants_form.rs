@@ -13,7 +13,7 @@ use crate::problem::Problem;
 const PLACE_COUNT_MAX: usize = 500;
 /// Maximum number of rows in a form.
 const ROW_COUNT_MAX: usize = 100;
-const PREFIX: &str = "grant.";
+const FIELD_PREFIX: &str = "grant.";
 
 /// A role at a place, as the user selected it. A row without a role is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -115,9 +115,9 @@ pub(super) fn rows_of_grants(grants: &[GrantJson]) -> Vec<GrantRow> {
 pub(super) fn sent_rows(fields: &Fields) -> Option<Vec<GrantRow>> {
     let mut rows: Vec<GrantRow> = Vec::new();
     let mut has_some = false;
-    for (name, value) in fields.with_prefix(PREFIX) {
+    for (name, value) in fields.with_prefix(FIELD_PREFIX) {
         has_some = true;
-        let Some((index, part)) = name[PREFIX.len()..].split_once('.') else { continue };
+        let Some((index, part)) = name[FIELD_PREFIX.len()..].split_once('.') else { continue };
         let Some(index) = index.parse::<usize>().ok().filter(|index| *index < ROW_COUNT_MAX) else { continue };
         if rows.len() <= index {
             rows.resize(index + 1, GrantRow::default());

@@ -30,7 +30,7 @@ use super::moment::Moment;
 use super::params_form::{self, FieldKind, ParamField};
 use super::pump_facts;
 use super::schedule_text::{self, ScheduleText};
-use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
+use super::shell::{MissingRoles, Nav, PAGE_ITEM_COUNT, Page, Shell, html};
 use super::texts::Texts;
 use super::toast::{self, Toast};
 use super::view::{Bar, RunRow, StateWord, bars};
@@ -211,11 +211,11 @@ async fn run_rows(
         job: Some(record.id),
         within: visible_apps,
         after: after_id,
-        limit: LIMIT + 1,
+        limit: PAGE_ITEM_COUNT + 1,
         ..RunQuery::default()
     };
     let mut runs = page.engine().store().list_runs(record.namespace, &query).await?;
-    let next_url = cut_to_page(&mut runs, LIMIT)
+    let next_url = cut_to_page(&mut runs, PAGE_ITEM_COUNT)
         .map(|run| format!("/jobs/{}?{}", record.spec.name, query_pair("cursor", &listing.cursor(run.id))));
     page.call.conceal(&mut runs).await?;
     let is_pump = record.spec.pump.is_some();

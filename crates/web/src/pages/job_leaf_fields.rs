@@ -60,7 +60,7 @@ const LEAVES: [LeafField; 28] = [
     leaf_field("expect_late", "/expect/late", Kind::Text),
     leaf_field("expect_channels", "/expect/channels", Kind::List),
     leaf_field("expect_severity", "/expect/severity", Kind::Text),
-    leaf_field(NOTIFY, "/notify/skipped", Kind::List),
+    leaf_field(NOTIFY_FIELD, "/notify/skipped", Kind::List),
 ];
 
 /// The fields that belong to a schedule. Their places are relative to the schedule.
@@ -91,9 +91,9 @@ const KINDS_BY_FIELD: [(&str, &[&str]); 10] = [
     ("jitter_by", &["cron", "every", "delay", "at"]),
 ];
 
-/// The field with the reasons of skipped fires to report. Each reason has a checkbox whose name begins with [`NOTIFY_BOX`].
-const NOTIFY: &str = "notify";
-const NOTIFY_BOX: &str = "notify.";
+/// The field with the reasons of skipped fires to report. Each reason has a checkbox whose name begins with [`NOTIFY_FIELD_PREFIX`].
+const NOTIFY_FIELD: &str = "notify";
+const NOTIFY_FIELD_PREFIX: &str = "notify.";
 
 /// The texts of the fields, without fields that were not sent.
 #[derive(Clone, Debug, Default)]
@@ -107,7 +107,7 @@ impl LeafFields {
 
     /// The reasons that can be reported, with their names, and whether each is selected.
     pub(super) fn reasons(&self, t: &Texts) -> Vec<(&'static str, &'static str, bool)> {
-        let chosen_codes: Vec<&str> = self.get(NOTIFY).split(' ').collect();
+        let chosen_codes: Vec<&str> = self.get(NOTIFY_FIELD).split(' ').collect();
         let reason_text = |reason| match reason {
             Reason::NoExecutor => t.skip_no_executor,
             Reason::Misfire => t.skip_misfire,
@@ -124,9 +124,10 @@ impl LeafFields {
     /// The fields of a submitted form.
     pub(super) fn from_fields(fields: &Fields) -> Self {
         let mut leaf_fields = Self::read(|field| fields.get_if_sent(field).map(str::to_owned));
-        if fields.get_if_sent(NOTIFY).is_some() {
-            let notify_codes = fields.with_prefix(NOTIFY_BOX).map(|(name, _)| &name[NOTIFY_BOX.len()..]);
-            leaf_fields.0.insert(NOTIFY, notify_codes.collect::<Vec<_>>().join(" "));
+        if fields.get_if_sent(NOTIFY_FIELD).is_some() {
+            let notify_codes =
+                fields.with_prefix(NOTIFY_FIELD_PREFIX).map(|(name, _)| &name[NOTIFY_FIELD_PREFIX.len()..]);
+            leaf_fields.0.insert(NOTIFY_FIELD, notify_codes.collect::<Vec<_>>().join(" "));
         }
         leaf_fields
     }
@@ -147,7 +148,7 @@ impl LeafFields {
         if document.pointer("/notify/skipped").is_none() {
             let default_reasons = NotifySpec::default().skipped;
             let reason_codes = default_reasons.iter().map(|reason| reason.as_str()).collect::<Vec<_>>().join(" ");
-            leaf_fields.0.insert(NOTIFY, reason_codes);
+            leaf_fields.0.insert(NOTIFY_FIELD, reason_codes);
         }
         leaf_fields
     }
@@ -158,7 +159,7 @@ impl LeafFields {
         for leaf in &LEAVES {
             if let Some(text) = self.0.get(leaf.field) {
                 // An empty list reports nothing; without the list, the default applies. So the empty list is kept.
-                let is_kept = leaf.field == NOTIFY;
+                let is_kept = leaf.field == NOTIFY_FIELD;
                 put_leaf(document, leaf, text, is_kept).unwrap_or_else(|()| invalid_fields.push(leaf.field));
             }
         }

@@ -61,7 +61,7 @@ struct NewJobPage {
 /// How many executors are read for suggestions.
 const EXECUTOR_COUNT: u32 = 200;
 /// Maximum number of suggestions for a field.
-const OFFER_COUNT: usize = 500;
+const SUGGESTION_COUNT_MAX: usize = 500;
 
 /// The suggestions for the fields.
 pub(super) struct FieldSuggestions {
@@ -78,7 +78,7 @@ impl FieldSuggestions {
         let sorted_words = |mut words: Vec<String>| {
             words.sort();
             words.dedup();
-            words.truncate(OFFER_COUNT);
+            words.truncate(SUGGESTION_COUNT_MAX);
             words
         };
         let apps = sorted_words(executors.iter().map(|one| one.app.clone()).collect());

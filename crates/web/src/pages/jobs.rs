@@ -24,7 +24,7 @@ use super::moment::{Moment, length_text};
 use super::outcomes::{OUTCOME_COUNT, Outcomes};
 use super::saved_filters::SavedBar;
 use super::schedule_text;
-use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
+use super::shell::{MissingRoles, Nav, PAGE_ITEM_COUNT, Page, Shell, html};
 use super::texts::Texts;
 use super::view::{BAR_COUNT, StateWord};
 use crate::call::Call;
@@ -209,7 +209,7 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
 /// The page of jobs after the job `after_name`, in the order of the list, and where the previous page begins. If `after_name` no longer exists, the
 /// page begins with the next job by name.
 fn page_slice(entries: &[Arc<BoardEntry>], after_name: Option<&str>) -> Slice {
-    let limit = usize::try_from(LIMIT).unwrap_or(usize::MAX);
+    let limit = usize::try_from(PAGE_ITEM_COUNT).unwrap_or(usize::MAX);
     let start = after_name.map_or(0, |after_name| {
         let index = entries.iter().position(|entry| entry.name == after_name).map(|index| index + 1);
         index.unwrap_or_else(|| {

@@ -11,9 +11,9 @@ use super::texts::Texts;
 use crate::overview::series::{Bucket, BucketRange, sum_buckets};
 
 /// The height above the axis, in the units of the drawing.
-const UP: u64 = 96;
+const HEIGHT_ABOVE: u64 = 96;
 /// The height below the axis, in the units of the drawing.
-const DOWN: u64 = 48;
+const HEIGHT_BELOW: u64 = 48;
 /// Minimum height of a part that has runs.
 const HEIGHT_MIN: u64 = 2;
 
@@ -87,19 +87,19 @@ const fn count_above_axis(verdicts: Verdicts) -> u64 {
 fn bar_parts(verdicts: Verdicts, (count_max, failures_max): (u64, u64)) -> Vec<Part> {
     let height = |count: u64, whole: u64, of: u64| if count == 0 { 0 } else { (count * of / whole).max(HEIGHT_MIN) };
     let mut parts = Vec::new();
-    let mut y = UP;
+    let mut y = HEIGHT_ABOVE;
     for (class, count) in
         [("succeeded", verdicts.succeeded), ("cancelled", verdicts.cancelled), ("skipped", verdicts.skipped)]
     {
-        let height = height(count, count_max, UP).min(y);
+        let height = height(count, count_max, HEIGHT_ABOVE).min(y);
         y -= height;
         parts.push(Part { class, y, height });
     }
-    let mut y = UP + 2;
+    let mut y = HEIGHT_ABOVE + 2;
     for (class, count) in
         [("failed", verdicts.failed), ("timed_out", verdicts.timed_out), ("unknown", verdicts.unknown)]
     {
-        let height = height(count, failures_max, DOWN).min(UP + 2 + DOWN - y);
+        let height = height(count, failures_max, HEIGHT_BELOW).min(HEIGHT_ABOVE + 2 + HEIGHT_BELOW - y);
         parts.push(Part { class, y, height });
         y += height;
     }
@@ -157,8 +157,8 @@ mod tests {
         let chart = OutcomeChart::new(&buckets, span, (at, Lang::En.texts()));
         let parts = &chart.bars[0].parts;
         let of = |class| parts.iter().find(|part| part.class == class).unwrap();
-        assert!(of("succeeded").y + of("succeeded").height == UP && of("skipped").y < of("succeeded").y);
-        assert!(of("failed").y > UP && of("failed").height >= HEIGHT_MIN);
+        assert!(of("succeeded").y + of("succeeded").height == HEIGHT_ABOVE && of("skipped").y < of("succeeded").y);
+        assert!(of("failed").y > HEIGHT_ABOVE && of("failed").height >= HEIGHT_MIN);
         assert!(chart.bars[0].href.starts_with("/runs?q=since%3A2030"), "{}", chart.bars[0].href);
         assert_eq!((chart.rows.len(), chart.total.total()), (1, 83));
         assert!(chart.bars[0].title.contains("Failed 2"));

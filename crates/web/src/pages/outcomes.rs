@@ -8,7 +8,7 @@ use super::texts::Texts;
 /// How many runs the chart shows.
 pub(super) const OUTCOME_COUNT: usize = 60;
 /// The width of a run, including the gap after it.
-const STEP: usize = 3;
+const RUN_WIDTH: usize = 3;
 /// The height of the chart.
 const HEIGHT: usize = 18;
 
@@ -56,10 +56,11 @@ impl Outcomes {
             }
             words.push(format!("{} {}", positions.len(), t.status(*status)));
             let (top, bottom) = mark_extent(*status);
-            let mark = |place: &usize| format!("M{} {top}v{}", (OUTCOME_COUNT - 1 - place) * STEP + 1, bottom - top);
+            let mark =
+                |place: &usize| format!("M{} {top}v{}", (OUTCOME_COUNT - 1 - place) * RUN_WIDTH + 1, bottom - top);
             shapes.push(Shape { class: status.as_str(), path: positions.iter().map(mark).collect() });
         }
         let label = if words.is_empty() { t.never.to_owned() } else { t.outcomes(words.join(", "), shown_runs.len()) };
-        Self { shapes, width: OUTCOME_COUNT * STEP, height: HEIGHT, label }
+        Self { shapes, width: OUTCOME_COUNT * RUN_WIDTH, height: HEIGHT, label }
     }
 }

@@ -18,7 +18,7 @@ use crate::redirect::redirect_to;
 use crate::state::Web;
 
 /// The attributes that contain URLs.
-const ATTRIBUTES: [&str; 10] = [
+const URL_ATTRIBUTES: [&str; 10] = [
     " href=\"/",
     " action=\"/",
     " formaction=\"/",
@@ -44,7 +44,7 @@ const PREFIXES_WITHOUT_NAMESPACE: [&str; 10] = [
     "/rondel.",
 ];
 /// The prefix of the paths of pages in a namespace.
-const PREFIX: &str = "/n/";
+const NAMESPACE_PREFIX: &str = "/n/";
 /// Maximum length of a page, in bytes. The lists and logs in pages have limits, so no page should reach it.
 const PAGE_LEN_MAX: usize = 32 * 1024 * 1024;
 
@@ -73,7 +73,8 @@ pub(crate) fn namespace_into_query(mut request: Request) -> Request {
 /// Turns `/n/ops/jobs?q=a` into `/jobs?q=a&namespace=ops`. `None` if the path has no namespace.
 fn in_query(address: &str) -> Option<String> {
     let (path, query) = address.split_once('?').unwrap_or((address, ""));
-    let (namespace, rest) = path.strip_prefix(PREFIX)?.split_once('/').unwrap_or((&path[PREFIX.len()..], ""));
+    let (namespace, rest) =
+        path.strip_prefix(NAMESPACE_PREFIX)?.split_once('/').unwrap_or((&path[NAMESPACE_PREFIX.len()..], ""));
     let path = format!("/{rest}");
     if name::check(namespace).is_err() || has_no_namespace(&path) {
         return None;
@@ -161,7 +162,7 @@ impl OwnNamespace {
     }
 
     fn rewrite_tag(&self, tag: &str) -> String {
-        ATTRIBUTES.iter().fold(tag.to_owned(), |tag, attribute| {
+        URL_ATTRIBUTES.iter().fold(tag.to_owned(), |tag, attribute| {
             let Some(place) = tag.find(attribute) else { return tag };
             let start_index = place + attribute.len() - 1;
             let end_index = tag[start_index..].find('"').map_or(tag.len(), |len| start_index + len);
@@ -173,7 +174,7 @@ impl OwnNamespace {
     /// Adds the namespace to the path of a URL of this server. If the query names a namespace, that one is used instead. `separator` is the
     /// separator of the query.
     fn rewrite_url(&self, address: &str, separator: &str) -> String {
-        if address.starts_with("//") || address.starts_with(PREFIX) || has_no_namespace(address) {
+        if address.starts_with("//") || address.starts_with(NAMESPACE_PREFIX) || has_no_namespace(address) {
             return address.to_owned();
         }
         let (address, fragment) = address

@@ -15,11 +15,11 @@ const CHOICE_COUNT_MAX: usize = 200;
 /// Maximum number of references that are followed one after another.
 const REFERENCE_DEPTH_MAX: usize = 8;
 /// The prefix of the names of fields that contain text.
-const TEXT: &str = "param.text.";
+const TEXT_PREFIX: &str = "param.text.";
 /// The prefix of the names of fields that contain JSON.
-const JSON: &str = "param.json.";
+const JSON_PREFIX: &str = "param.json.";
 /// The prefix of the names of fields that contain text or JSON.
-const TEXT_OR_JSON: &str = "param.either.";
+const TEXT_OR_JSON_PREFIX: &str = "param.either.";
 
 #[derive(Debug, PartialEq)]
 pub(super) struct ParamField {
@@ -64,9 +64,9 @@ pub(super) fn param_fields(schema: &Value, params: &Value) -> Vec<ParamField> {
         // A value of another kind is shown as JSON, such as the name of a secret in place of a number.
         let kind = if value.is_some_and(|value| !can_show(&kind, value)) { FieldKind::Json } else { kind };
         let (prefix, value) = match (&kind, value) {
-            (FieldKind::Text, value) => (TEXT, value.and_then(Value::as_str).unwrap_or_default().to_owned()),
-            (FieldKind::TextOrJson, value) => (TEXT_OR_JSON, value.map(text_or_json).unwrap_or_default()),
-            (_, value) => (JSON, value.map(Value::to_string).unwrap_or_default()),
+            (FieldKind::Text, value) => (TEXT_PREFIX, value.and_then(Value::as_str).unwrap_or_default().to_owned()),
+            (FieldKind::TextOrJson, value) => (TEXT_OR_JSON_PREFIX, value.map(text_or_json).unwrap_or_default()),
+            (_, value) => (JSON_PREFIX, value.map(Value::to_string).unwrap_or_default()),
         };
         ParamField {
             id: format!("{prefix}{name}"),
@@ -190,8 +190,8 @@ pub(super) fn from_fields(form: &Fields, saved_params: &Value) -> Result<Option<
     let mut params = saved_params.as_object().cloned().unwrap_or_else(Map::new);
     let mut has_any = false;
     for (id, text) in form.with_prefix("param.") {
-        let (as_json, as_either) = (id.strip_prefix(JSON), id.strip_prefix(TEXT_OR_JSON));
-        let (name, value) = match (id.strip_prefix(TEXT), as_json.or(as_either)) {
+        let (as_json, as_either) = (id.strip_prefix(JSON_PREFIX), id.strip_prefix(TEXT_OR_JSON_PREFIX));
+        let (name, value) = match (id.strip_prefix(TEXT_PREFIX), as_json.or(as_either)) {
             (Some(name), _) => (name, Value::String(with_line_feeds(text))),
             (None, Some(name)) if text.trim().is_empty() => (name, Value::String(String::new())),
             (None, Some(name)) if as_either.is_some() => (name, read_text_or_json(text)),

@@ -30,14 +30,14 @@ use crate::redirect::{query_pair, redirect_to};
 use crate::report::{GroupBy, ReportQuery, report, whole_csv};
 
 /// The ranges to select from, in days.
-const DAYS: [u32; 4] = [7, 30, 90, 365];
+const RANGE_DAYS: [u32; 4] = [7, 30, 90, 365];
 /// Maximum length of a report, in days.
 const DAY_COUNT_MAX: u32 = 400;
 /// The length of the text of a day, such as 2026-11-30.
 const DAY_LEN: usize = 10;
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 /// How many rows a report by job shows on one page.
-const LIMIT: u32 = 100;
+const ROW_COUNT: u32 = 100;
 
 /// The query of the page, as the user typed it.
 #[derive(Clone, Debug, Default)]
@@ -103,7 +103,7 @@ impl ReportChoices {
             job: None,
             label: non_empty(&self.label).filter(|_| group_by == GroupBy::Label),
             on_time: None,
-            limit: LIMIT,
+            limit: ROW_COUNT,
             cursor: self.cursor.clone(),
         })
     }
@@ -310,7 +310,7 @@ async fn render_page<Q: Sync>(
     let template = ReportsPage {
         group_by: report_query.group_by.as_str(),
         kinds: GroupBy::WORDS.iter().map(|word| (*word, kind_name(word, t))).collect(),
-        ranges: DAYS.iter().map(|days| (days.to_string(), t.report_days(*days))).collect(),
+        ranges: RANGE_DAYS.iter().map(|days| (days.to_string(), t.report_days(*days))).collect(),
         periods: vec![("total", t.report_total), ("day", t.report_by_day), ("month", t.report_by_month)],
         range: computed.as_ref().map(|computed| range_text(computed.range.from, computed.range.to)).unwrap_or_default(),
         total: computed.as_ref().map(|computed| to_shown_row(&computed.total)),

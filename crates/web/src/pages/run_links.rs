@@ -3,7 +3,7 @@
 use rondel_core::RunId;
 
 /// What stands before the id of a run in a sentence, in both languages.
-const MARKS: [&str; 3] = ["run ", "Run ", "运行 "];
+const WORDS_BEFORE_ID: [&str; 3] = ["run ", "Run ", "运行 "];
 /// Ids of runs have at least as many digits. Shorter numbers after the word are counts.
 const ID_LEN_MIN: usize = 15;
 
@@ -35,7 +35,7 @@ pub(crate) fn split_at_runs(sentence: &str) -> Vec<Piece> {
 }
 
 fn named_run(text_before: &str, digits: &str) -> Option<RunId> {
-    let is_marked = MARKS.iter().any(|mark| text_before.ends_with(*mark));
+    let is_marked = WORDS_BEFORE_ID.iter().any(|mark| text_before.ends_with(*mark));
     if is_marked && digits.len() >= ID_LEN_MIN { digits.parse().ok() } else { None }
 }
 

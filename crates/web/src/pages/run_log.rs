@@ -34,14 +34,14 @@ use crate::query::{FromQuery, Reader};
 use crate::shown_runs::read_attempts;
 
 /// How many lines a page shows at first; further ones are loaded on demand.
-const FIRST_COUNT: usize = 200;
+const FIRST_LINE_COUNT: usize = 200;
 /// How many lines are shown around the line in the URL, or as the result of a search.
-const AROUND_COUNT: usize = 400;
+const LINE_COUNT_AROUND: usize = 400;
 /// How many lines the script requests at a time.
-const STEP_COUNT: u32 = 500;
+const FURTHER_LINE_COUNT: u32 = 500;
 
 /// An executor that has sent no heartbeat for this long counts as offline.
-const EXECUTOR_SILENT: Duration = Duration::from_secs(30);
+const EXECUTOR_SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// The query of a part of the log: where the part begins.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl FromQuery for LogWindow {
             attempt: logs::attempt_parameter(reader),
             after: reader.single("after"),
             seek: Seek::from_query(reader),
-            limit: reader.limit(STEP_COUNT, STEP_COUNT),
+            limit: reader.limit(FURTHER_LINE_COUNT, FURTHER_LINE_COUNT),
         }
     }
 }
@@ -145,21 +145,21 @@ pub(super) async fn log_card(page: &Page<RunPageQuery>, run: &Run, attempt: i32)
     let line_url = format!("/runs/{}?attempt={attempt}", run.id);
     let is_search = !query.search.text.is_empty();
     let log_part = if is_search {
-        let window = Window { from: Position::before_first_line(attempt), limit: AROUND_COUNT };
+        let window = Window { from: Position::before_first_line(attempt), limit: LINE_COUNT_AROUND };
         let mut log_part = read_part(page, run, LinesToRead::At(window), &query.search.line_filter).await?;
         log_part.line_url = line_url;
         log_part
     } else {
         let extent = Extent::read(page.engine().store(), run, attempt, page.engine().now()).await?;
         let (seek, limit) = match query.line {
-            Some(line) => (Seek::Around(line), AROUND_COUNT),
-            None => (Seek::Tail(FIRST_COUNT as u64), FIRST_COUNT),
+            Some(line) => (Seek::Around(line), LINE_COUNT_AROUND),
+            None => (Seek::Tail(FIRST_LINE_COUNT as u64), FIRST_LINE_COUNT),
         };
         let log_part =
             read_part(page, run, LinesToRead::At(extent.window(seek, limit)), &LineFilter::default()).await?;
         LogPart { total: extent.line_count.max(log_part.last_seq), ..log_part }
     };
-    let half_page = AROUND_COUNT as u64 / 2;
+    let half_page = LINE_COUNT_AROUND as u64 / 2;
     let t = page.t;
     Ok(LogCard {
         levels: [("error", t.log_error), ("warn", t.log_warn), ("info", t.log_info), ("debug", t.log_debug)],
@@ -311,7 +311,7 @@ async fn empty_log_note(
     let Some((id, name)) = run.executor_id.zip(run.executor.as_deref()).filter(|_| run.started_at.is_some()) else {
         return Ok(Some(t.log_not_begun.to_owned()));
     };
-    let since = page.engine().now() - EXECUTOR_SILENT;
+    let since = page.engine().now() - EXECUTOR_SILENCE_MAX;
     let is_online = page.engine().online_executor(id).is_some()
         || !page.engine().store().executors_by_id(&[id], since).await?.is_empty();
     Ok(Some(if is_online { t.log_nothing_yet.to_owned() } else { t.log_offline(name) }))

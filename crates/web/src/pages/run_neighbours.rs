@@ -15,7 +15,7 @@ use crate::problem::Problem;
 use crate::shown_runs::run_params;
 
 /// How many earlier runs are searched for the last one that succeeded.
-const LOOKED_AT_COUNT: u32 = 100;
+const SEARCHED_RUN_COUNT: u32 = 100;
 /// How many earlier broadcasts are read if a job has a great many shards.
 const BROADCAST_COUNT: u32 = 10;
 
@@ -66,11 +66,11 @@ impl Neighbours {
             job: Some(run.job),
             within: page.call.visible_apps(),
             after: Some(run.id),
-            limit: LOOKED_AT_COUNT,
+            limit: SEARCHED_RUN_COUNT,
             ..RunQuery::default()
         };
         let mut earlier_runs = store.list_runs(run.namespace, &query).await?;
-        let is_full = earlier_runs.len() >= usize::try_from(LOOKED_AT_COUNT).unwrap_or(usize::MAX);
+        let is_full = earlier_runs.len() >= usize::try_from(SEARCHED_RUN_COUNT).unwrap_or(usize::MAX);
         earlier_runs.retain(|one| !one.is_shard() && one.id != run.id);
         if earlier_runs.is_empty() && is_full {
             earlier_runs = broadcasts_before(page, run).await?;

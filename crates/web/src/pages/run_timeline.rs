@@ -22,7 +22,7 @@ const SHARD_COUNT_MAX: usize = 60;
 /// Minimum width of a bar, in thousandths of the width.
 const WIDTH_MIN: u64 = 4;
 /// If the time in the queue is more than this many times as long as the rest, it is drawn shortened.
-const QUEUED_MAX: u32 = 4;
+const QUEUED_RATIO_MAX: u32 = 4;
 /// The number of sections of the axis.
 const TICK_COUNT: u64 = 4;
 
@@ -119,7 +119,7 @@ impl RunTimeline {
         let to = retry_at.map_or(end, |due| due.max(end)).max(run.fire_at);
         let queued_length = first_start.unwrap_or(to).since(run.fire_at);
         let attempts_length = to.since(first_start.unwrap_or(to));
-        let is_cut = !attempts_length.is_zero() && queued_length > attempts_length.saturating_mul(QUEUED_MAX);
+        let is_cut = !attempts_length.is_zero() && queued_length > attempts_length.saturating_mul(QUEUED_RATIO_MAX);
         let from = if is_cut { first_start.unwrap_or(to) - attempts_length } else { run.fire_at };
         let scale = Scale { from, to: to.max(from + Duration::from_millis(1)) };
         let mut rows = vec![queue_row(run, (first_start.unwrap_or(to), queued_length), scale, t)];

@@ -12,7 +12,7 @@ use rondel_store::saved_filters::FilteredList;
 use super::filter_bar::{FilterBar, Preset, list_url, presets};
 use super::run_line::RunLine;
 use super::saved_filters::SavedBar;
-use super::shell::{LIMIT, Nav, Page, Shell, html};
+use super::shell::{Nav, PAGE_ITEM_COUNT, Page, Shell, html};
 use super::texts::Texts;
 use super::zones;
 use crate::cursor::Listing;
@@ -24,7 +24,7 @@ use crate::run_filter::{self, RunPosition, SearchedPage};
 use crate::shown_runs::{Parts, with_job_names};
 
 /// The filter for failures that are not acknowledged.
-const DEAD: &str = "is:dead";
+const DEAD_FILTER: &str = "is:dead";
 /// Maximum number of these failures that are counted.
 const DEAD_COUNT_MAX: u32 = 1_000;
 
@@ -118,7 +118,7 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
             if let Some(position) = position {
                 position.apply(&mut search);
             }
-            run_filter::read_page(&page.call, search, LIMIT).await?
+            run_filter::read_page(&page.call, search, PAGE_ITEM_COUNT).await?
         }
         None => SearchedPage { runs: Vec::new(), previous_position: None, next_position: None, searched_to: None },
     };
@@ -187,7 +187,7 @@ async fn with_dead_preset(page: &Page<ListRuns>, mut presets: Vec<Preset>, text:
         (_, true) => page.t.preset_dead_count(format!("{DEAD_COUNT_MAX}+")),
         (count, false) => page.t.preset_dead_count(count),
     };
-    presets.push(Preset { name, href: list_url("/runs", DEAD, &[]), is_current: text == DEAD });
+    presets.push(Preset { name, href: list_url("/runs", DEAD_FILTER, &[]), is_current: text == DEAD_FILTER });
     Ok(presets)
 }
 

@@ -15,7 +15,7 @@ use super::form::Fields;
 use super::moment::Moment;
 use super::script_form::ScriptForm;
 use super::script_try;
-use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
+use super::shell::{MissingRoles, Nav, PAGE_ITEM_COUNT, Page, Shell, html};
 use super::texts::Texts;
 use super::versions::VersionsQuery;
 use crate::api::scripts::{audit_view, diff_versions, find, parse_version, restore_version};
@@ -25,7 +25,7 @@ use crate::problem::{Code, Problem};
 use crate::redirect::redirect_to;
 
 /// How many versions the page lists.
-const COUNT: u32 = 30;
+const VERSION_COUNT: u32 = 30;
 
 /// The state of the page: the outcome of its form, the comparison, and where the list of versions continues.
 #[derive(Default)]
@@ -202,10 +202,11 @@ async fn render_page<Q>(
 ) -> Result<Response, Problem> {
     let (name, newest_version, store) = (record.name.clone(), record.newest.version, page.engine().store());
     let visible_apps = page.call.visible_apps();
-    let mut jobs = store.jobs_with_script(record.namespace, &name, visible_apps.as_deref(), None, LIMIT + 1).await?;
-    let has_more_jobs = cut_to_page(&mut jobs, LIMIT).is_some();
-    let mut versions = store.script_versions(record.id, state.before, COUNT + 1).await?;
-    let older_than = cut_to_page(&mut versions, COUNT).map(|last| last.version);
+    let mut jobs =
+        store.jobs_with_script(record.namespace, &name, visible_apps.as_deref(), None, PAGE_ITEM_COUNT + 1).await?;
+    let has_more_jobs = cut_to_page(&mut jobs, PAGE_ITEM_COUNT).is_some();
+    let mut versions = store.script_versions(record.id, state.before, VERSION_COUNT + 1).await?;
+    let older_than = cut_to_page(&mut versions, VERSION_COUNT).map(|last| last.version);
     let compared_versions = state.comparison.as_ref().map(|two| (two.from, two.to));
     let version_pair = compared_versions.unwrap_or(((newest_version - 1).max(1), newest_version));
     let template = ScriptPage {

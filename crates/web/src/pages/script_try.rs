@@ -18,7 +18,7 @@ use crate::problem::{Code, Problem};
 /// Maximum number of executors that are read to suggest apps.
 const EXECUTOR_COUNT: u32 = 200;
 /// The name of this job is the name of the script with this suffix.
-const SUFFIX: &str = ".try";
+const JOB_NAME_SUFFIX: &str = ".try";
 
 /// The apps whose executors run scripts in this language, and which the caller may see.
 pub(super) async fn apps_for_language<Q>(page: &Page<Q>, language: &str) -> Result<Vec<String>, Problem> {
@@ -58,7 +58,7 @@ pub(super) async fn start(page: &Page, script: &ScriptRecord, fields: &Fields) -
 
 /// The job that tries the script in this app. It is created if it does not exist.
 async fn trial_job(page: &Page, script: &ScriptRecord, app: &str) -> Result<JobRecord, Problem> {
-    let name = format!("{}{SUFFIX}", script.name);
+    let name = format!("{}{JOB_NAME_SUFFIX}", script.name);
     let (namespace, author) = (page.call.namespace.id, page.call.caller.name());
     if let Some(existing) = page.engine().store().job(namespace, &name).await? {
         page.call.check(Some(existing.app), forbidden_problem)?;

@@ -12,7 +12,7 @@ use super::calendar_form::error_lines;
 use super::form::Fields;
 use super::moment::Moment;
 use super::script_form::ScriptForm;
-use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
+use super::shell::{MissingRoles, Nav, PAGE_ITEM_COUNT, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::scripts::audit_view;
 use crate::call::forbidden_problem;
@@ -87,8 +87,8 @@ async fn render_page<Q>(
     let (namespace, now) = (page.call.namespace.id, page.engine().now());
     let listing = Listing::new("scripts page", namespace);
     let after_name = listing.name_after(cursor, name::check)?;
-    let mut records = page.engine().store().scripts(namespace, after_name.as_deref(), LIMIT + 1).await?;
-    let next_url = cut_to_page(&mut records, LIMIT)
+    let mut records = page.engine().store().scripts(namespace, after_name.as_deref(), PAGE_ITEM_COUNT + 1).await?;
+    let next_url = cut_to_page(&mut records, PAGE_ITEM_COUNT)
         .map(|last| format!("/scripts?{}", query_pair("cursor", &listing.cursor(&last.name))));
     let template = ScriptsPage {
         shell: page.shell(Nav::Scripts),

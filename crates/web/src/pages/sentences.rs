@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use rondel_core::words::Lang;
 
-const CHINESE: &str = include_str!("../../../../web/locales/zh-sentences.txt");
+const CHINESE_SENTENCES: &str = include_str!("../../../../web/locales/zh-sentences.txt");
 /// Maximum nesting depth of parts of sentences.
 const DEPTH_MAX: usize = 3;
 
@@ -39,7 +39,7 @@ pub(super) fn localized(lang: Lang, sentence: &str) -> Cow<'_, str> {
 }
 
 fn sentence_pairs() -> impl Iterator<Item = (&'static str, &'static str)> {
-    CHINESE.split("\n\n").filter_map(|block| {
+    CHINESE_SENTENCES.split("\n\n").filter_map(|block| {
         let mut lines = block.lines().filter(|line| !line.starts_with('#'));
         Some((lines.next()?, lines.next()?))
     })

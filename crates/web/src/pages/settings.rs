@@ -15,7 +15,7 @@ use super::grants_form::{Choices, GrantPicker, grant_text, role_choices};
 use super::moment::{Moment, length_text};
 use super::prefs::Prefs;
 use super::sentences::localized;
-use super::shell::{LIMIT, Nav, NoQuery, Page, Shell, User, WithLang, html};
+use super::shell::{Nav, NoQuery, PAGE_ITEM_COUNT, Page, Shell, User, WithLang, html};
 use super::texts::Texts;
 use super::toast::{self, Toast};
 use crate::api::tokens::{manageable_tokens, tokens_json};
@@ -26,7 +26,7 @@ use crate::problem::{Code, Problem};
 use crate::redirect::{query_pair, redirect_to};
 
 /// A token that expires within this time is marked.
-const ENDS_SOON: std::time::Duration = std::time::Duration::from_secs(7 * 86_400);
+const EXPIRY_WARNING_LENGTH: std::time::Duration = std::time::Duration::from_secs(7 * 86_400);
 
 type PageCall<Q = NoQuery> = GlobalCall<WithLang<Q>>;
 
@@ -109,14 +109,14 @@ pub(super) async fn tokens(call: PageCall<CursorQuery>, prefs: Prefs) -> Result<
     let cursor = call.query.0.0.as_deref();
     let after_id = listing.id_after(cursor, TokenId::get)?;
     let is_first = cursor.is_none();
-    let mut records = manageable_tokens(&call, true, after_id, LIMIT).await?;
-    let last_record = cut_to_page(&mut records, LIMIT);
+    let mut records = manageable_tokens(&call, true, after_id, PAGE_ITEM_COUNT).await?;
+    let last_record = cut_to_page(&mut records, PAGE_ITEM_COUNT);
     let next_url =
         last_record.map(|last| format!("/settings/tokens?{}", query_pair("cursor", &listing.cursor(last.id))));
     let token_texts = tokens_json(&call, &records).await?;
     let row = |(record, token): (&TokenRecord, crate::api::tokens::TokenJson)| {
         let is_over = !record.is_valid(now);
-        let ends_soon = record.expires_at.is_some_and(|end| end <= now + ENDS_SOON);
+        let ends_soon = record.expires_at.is_some_and(|end| end <= now + EXPIRY_WARNING_LENGTH);
         let (class, word) = match (record.revoked_at.is_some(), is_over, ends_soon) {
             (true, ..) => ("cancelled", t.token_revoked),
             (false, true, _) => ("failed", t.token_expired),

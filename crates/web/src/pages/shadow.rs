@@ -15,7 +15,7 @@ use crate::problem::{Code, Problem};
 use crate::redirect::query_pair;
 
 /// Maximum number of differences that are listed for a day.
-const NAMED_MAX: usize = 10;
+const DIFFERENCE_COUNT_MAX: usize = 10;
 /// How many jobs one page shows.
 const JOB_COUNT: u32 = 50;
 
@@ -103,7 +103,8 @@ fn to_day_row(row: ShadowRow, page: &Page<ShadowReportQuery>) -> DayRow {
         words: difference_text(one, t),
         run: one.run.map(|run| run.to_string()),
     };
-    let more_count = day_report.differences.len().saturating_sub(NAMED_MAX) as u64 + day_report.differences_more;
+    let more_count =
+        day_report.differences.len().saturating_sub(DIFFERENCE_COUNT_MAX) as u64 + day_report.differences_more;
     DayRow {
         name: row.name,
         app: row.app,
@@ -125,7 +126,7 @@ fn to_day_row(row: ShadowRow, page: &Page<ShadowReportQuery>) -> DayRow {
             length(day_report.rondel_lateness.mean_ms),
             length(day_report.rondel_lateness.max_ms)
         ),
-        differences: day_report.differences.iter().take(NAMED_MAX).map(name).collect(),
+        differences: day_report.differences.iter().take(DIFFERENCE_COUNT_MAX).map(name).collect(),
         more_count,
     }
 }

@@ -27,11 +27,11 @@ use crate::redirect::{query_pair, without_lang};
 use crate::state::Web;
 
 /// Pages have no inline scripts or styles; both are loaded from `/static`.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; \
+const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; \
     connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
 /// How many items a page of a list has.
-pub(super) const LIMIT: u32 = 50;
+pub(super) const PAGE_ITEM_COUNT: u32 = 50;
 
 /// The signed-in user, and the namespace that the page shows.
 #[derive(Debug)]
@@ -278,7 +278,7 @@ pub(crate) fn set_page_headers(headers: &mut HeaderMap) {
     let vary = HeaderValue::from_str(&Prefs::vary()).unwrap_or(HeaderValue::from_static("*"));
     let pairs: [(HeaderName, HeaderValue); 4] = [
         (CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
-        (CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY)),
+        (CONTENT_SECURITY_POLICY, HeaderValue::from_static(PAGE_POLICY)),
         // Without a referrer, browsers would not send the `Origin` of a form.
         (REFERRER_POLICY, HeaderValue::from_static("same-origin")),
         (VARY, vary),

@@ -26,26 +26,26 @@ use crate::redirect::query_pair;
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 /// The ranges to select from, in hours, with their words in URLs.
-const ZOOMS: [(&str, u32); 4] = [("1h", 1), ("6h", 6), ("24h", 24), ("7d", 168)];
-const ZOOM_DEFAULT: usize = 2;
+const RANGES: [(&str, u32); 4] = [("1h", 1), ("6h", 6), ("24h", 24), ("7d", 168)];
+const RANGE_DEFAULT: usize = 2;
 /// How many lanes are shown.
 const LANE_COUNT: u32 = 24;
 /// How many lanes are shown if the user asks for more, with the word for this in URLs.
-const MANY_LANES: (&str, u32) = ("100", 100);
+const MORE_LANES: (&str, u32) = ("100", 100);
 /// How many days the table of hours shows.
 const HEAT_DAYS: u32 = 7;
 /// How many fires the forecast lists.
-const AHEAD_COUNT: usize = 40;
+const FORECAST_FIRE_COUNT: usize = 40;
 /// How much time each bar of the forecast covers.
-const AHEAD_STEP: Duration = Duration::from_secs(900);
+const FORECAST_STEP: Duration = Duration::from_secs(900);
 /// The height of the forecast, in the units of its drawing.
-const AHEAD_HEIGHT: u64 = 90;
+const FORECAST_HEIGHT: u64 = 90;
 
 /// The query of the page.
 #[derive(Debug)]
 pub(crate) struct TimelineQuery {
     lane_kind: LaneKind,
-    /// The index of the range in [`ZOOMS`].
+    /// The index of the range in [`RANGES`].
     zoom: usize,
     /// The end of the range; `None` if the range includes the current instant.
     to: Option<Timestamp>,
@@ -59,13 +59,13 @@ pub(crate) struct TimelineQuery {
 impl FromQuery for TimelineQuery {
     fn from_query(reader: &mut Reader) -> Self {
         let zoom = |word: &str| {
-            let zoom_index = ZOOMS.iter().position(|(name, _)| *name == word);
-            zoom_index.ok_or_else(|| format!("{word:?} is none of {}", ZOOMS.map(|(name, _)| name).join(", ")))
+            let zoom_index = RANGES.iter().position(|(name, _)| *name == word);
+            zoom_index.ok_or_else(|| format!("{word:?} is none of {}", RANGES.map(|(name, _)| name).join(", ")))
         };
         let lane_count = |word: &str| match word {
             "" => Ok(false),
-            word if word == MANY_LANES.0 => Ok(true),
-            _ => Err(format!("{word:?} is not {}", MANY_LANES.0)),
+            word if word == MORE_LANES.0 => Ok(true),
+            _ => Err(format!("{word:?} is not {}", MORE_LANES.0)),
         };
         let instant = |text: &str| {
             let at = text.parse::<Timestamp>().map_err(|error| error.to_string())?;
@@ -82,7 +82,7 @@ impl FromQuery for TimelineQuery {
         };
         Self {
             lane_kind: reader.parsed("by", str::parse).unwrap_or_default(),
-            zoom: reader.parsed("zoom", zoom).unwrap_or(ZOOM_DEFAULT),
+            zoom: reader.parsed("zoom", zoom).unwrap_or(RANGE_DEFAULT),
             to: reader.parsed("to", instant),
             contains: reader.parsed("q", part_of_name).unwrap_or_default(),
             app: reader.single("app").filter(|app| !app.is_empty()),
@@ -93,11 +93,11 @@ impl FromQuery for TimelineQuery {
 
 impl TimelineQuery {
     const fn lane_count(&self) -> u32 {
-        if self.has_many { MANY_LANES.1 } else { LANE_COUNT }
+        if self.has_many { MORE_LANES.1 } else { LANE_COUNT }
     }
 
     fn length(&self) -> Duration {
-        HOUR * ZOOMS.get(self.zoom).map_or(24, |(_, hours)| *hours)
+        HOUR * RANGES.get(self.zoom).map_or(24, |(_, hours)| *hours)
     }
 
     /// The range that is shown. If the URL has no end, a quarter of the range is in the future.
@@ -109,12 +109,12 @@ impl TimelineQuery {
     fn url(&self, lane_kind: LaneKind, zoom: usize, to: Option<Timestamp>) -> String {
         let mut pairs = vec![
             query_pair("by", lane_kind.as_str()),
-            query_pair("zoom", ZOOMS.get(zoom).map_or("24h", |(name, _)| name)),
+            query_pair("zoom", RANGES.get(zoom).map_or("24h", |(name, _)| name)),
         ];
         pairs.extend(to.map(|to| query_pair("to", &to.to_string())));
         pairs.extend((!self.contains.is_empty()).then(|| query_pair("q", &self.contains)));
         pairs.extend(self.app.as_deref().map(|app| query_pair("app", app)));
-        pairs.extend(self.has_many.then(|| query_pair("lanes", MANY_LANES.0)));
+        pairs.extend(self.has_many.then(|| query_pair("lanes", MORE_LANES.0)));
         format!("/timeline?{}", pairs.join("&"))
     }
 }
@@ -214,7 +214,7 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
         shell: page.shell(Nav::Timeline),
         t,
         lane_kinds: LaneKind::ALL.into_iter().map(choice_by).collect(),
-        zooms: ZOOMS.iter().enumerate().map(choice_zoom).collect(),
+        zooms: RANGES.iter().enumerate().map(choice_zoom).collect(),
         earlier_url: query.url(query.lane_kind, query.zoom, Some(scale.to.saturating_sub(step))),
         later_url: query.url(query.lane_kind, query.zoom, Some(scale.to + step)),
         present_url: query.to.is_some().then(|| query.url(query.lane_kind, query.zoom, None)),
@@ -223,7 +223,7 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
         contains: query.contains.clone(),
         app: query.app.clone().unwrap_or_default(),
         by_word: query.lane_kind.as_str(),
-        zoom_word: ZOOMS.get(query.zoom).map_or("24h", |(word, _)| word),
+        zoom_word: RANGES.get(query.zoom).map_or("24h", |(word, _)| word),
         has_more: timeline.has_more,
         is_cut: timeline.is_cut,
         has_joined: query.lane_kind == LaneKind::Job && timeline.lanes.iter().any(|lane| lane.is_joined),
@@ -233,7 +233,7 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
         hours: (0..24).step_by(3).collect(),
         lane_max: query.lane_count(),
         more_lanes: (timeline.has_more && !query.has_many).then(|| {
-            format!("{}&{}", query.url(query.lane_kind, query.zoom, query.to), query_pair("lanes", MANY_LANES.0))
+            format!("{}&{}", query.url(query.lane_kind, query.zoom, query.to), query_pair("lanes", MORE_LANES.0))
         }),
     };
     html(StatusCode::OK, &template)
@@ -337,7 +337,7 @@ struct AheadFire {
 /// Forecasts the fires of the next day.
 pub(super) async fn ahead(page: Page) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
-    let range = ForecastRange { from: now, to: now + DAY, step: AHEAD_STEP, limit: AHEAD_COUNT };
+    let range = ForecastRange { from: now, to: now + DAY, step: FORECAST_STEP, limit: FORECAST_FIRE_COUNT };
     let visible_apps = page.call.visible_apps();
     let upcoming = forecast(page.engine().node(), page.call.namespace.id, visible_apps.as_deref(), range).await?;
     let scale = Scale { from: Step::Quarter.floor(now), to: now + DAY };
@@ -366,13 +366,13 @@ pub(super) async fn ahead(page: Page) -> Result<Response, Problem> {
 fn ahead_bars(upcoming: &Forecast, scale: Scale, now: Timestamp, t: &'static Texts) -> Vec<AheadBar> {
     let highest_count = upcoming.density.values().copied().max().unwrap_or(0).max(1);
     let bar = |(quarter_start, count): (&Timestamp, &u64)| {
-        let (x, right) = (scale.x(*quarter_start), scale.x(*quarter_start + AHEAD_STEP));
-        let height = (count * AHEAD_HEIGHT / highest_count).max(2);
+        let (x, right) = (scale.x(*quarter_start), scale.x(*quarter_start + FORECAST_STEP));
+        let height = (count * FORECAST_HEIGHT / highest_count).max(2);
         let quarter_start = Moment::new(*quarter_start, now, t);
         AheadBar {
             x,
             width: right.saturating_sub(x).saturating_sub(16).clamp(16, WIDTH),
-            y: AHEAD_HEIGHT - height,
+            y: FORECAST_HEIGHT - height,
             height,
             title: format!("{} · {}", quarter_start.time.get(..5).unwrap_or_default(), t.lane_fires(count)),
         }

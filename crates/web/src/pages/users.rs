@@ -23,7 +23,7 @@ use crate::problem::{Code, Problem};
 use crate::redirect::{percent_encode, query_pair, redirect_to};
 
 /// How many users a page shows.
-const COUNT: u32 = 200;
+const USER_COUNT: u32 = 200;
 
 #[derive(Template)]
 #[template(path = "users.html")]
@@ -96,8 +96,8 @@ fn query_of(call: &PageCall) -> String {
 async fn read_page(call: &PageCall) -> Result<(Vec<UserJson>, Option<String>), Problem> {
     let listing = Listing::new("users page", ());
     let after_name = listing.name_after(call.query.0.0.as_deref(), name::check_account)?;
-    let mut accounts = users::page(call, after_name.as_deref(), COUNT + 1).await?;
-    let last_account = cut_to_page(&mut accounts, COUNT);
+    let mut accounts = users::page(call, after_name.as_deref(), USER_COUNT + 1).await?;
+    let last_account = cut_to_page(&mut accounts, USER_COUNT);
     let next_url = last_account.map(|last| format!("/users?{}", query_pair("cursor", &listing.cursor(&last.name))));
     Ok((accounts, next_url))
 }
@@ -157,12 +157,12 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
 }
 
 /// The name in the example of a new user.
-const EXAMPLE: &str = "maria";
+const EXAMPLE_NAME: &str = "maria";
 
 /// The API request and the command that create a user.
 fn create_code() -> AsCode {
-    let body = json!({"name": EXAMPLE, "grants": [{"role": "operator", "namespace": "default"}]});
-    let command = format!("user create {EXAMPLE} --role operator:default");
+    let body = json!({"name": EXAMPLE_NAME, "grants": [{"role": "operator", "namespace": "default"}]});
+    let command = format!("user create {EXAMPLE_NAME} --role operator:default");
     AsCode::without_namespace(("POST", "/api/v1/users"), Some(&body), &command)
 }
 

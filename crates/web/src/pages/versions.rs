@@ -22,9 +22,9 @@ use crate::query::{FromQuery, Reader};
 use crate::redirect::redirect_to;
 
 /// How many versions the page lists.
-const COUNT: usize = 30;
+const VERSION_COUNT: usize = 30;
 /// How many changed fields the summary of an edit names.
-const NAMED_COUNT: usize = 4;
+const NAMED_FIELD_COUNT: usize = 4;
 
 /// The two versions to compare, and where the list of versions continues.
 #[derive(Debug)]
@@ -89,10 +89,10 @@ pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path:
     let to = query.to.unwrap_or(record.version);
     let from = query.from.unwrap_or_else(|| (to - 1).max(1));
     let before_version = query.before.unwrap_or(i64::MAX);
-    let versions = versions_before(&page.call, record.id, before_version, COUNT + 1).await?;
-    let older_than = (versions.len() > COUNT).then(|| versions[COUNT - 1].version);
+    let versions = versions_before(&page.call, record.id, before_version, VERSION_COUNT + 1).await?;
+    let older_than = (versions.len() > VERSION_COUNT).then(|| versions[VERSION_COUNT - 1].version);
     let now = page.engine().now();
-    let rows = versions.iter().enumerate().take(COUNT).map(|(index, one)| VersionRow {
+    let rows = versions.iter().enumerate().take(VERSION_COUNT).map(|(index, one)| VersionRow {
         version: one.version,
         author: one.author.clone(),
         at: Moment::new(one.created_at, now, page.t),
@@ -159,10 +159,10 @@ fn changes_summary(changes: &[Change], t: &Texts) -> String {
         .map(|change| change.pointer.trim_start_matches('/').split('/').next().unwrap_or_default())
         .collect();
     fields.dedup();
-    let field_list = fields.iter().take(NAMED_COUNT).copied().collect::<Vec<_>>().join(t.list_separator);
+    let field_list = fields.iter().take(NAMED_FIELD_COUNT).copied().collect::<Vec<_>>().join(t.list_separator);
     match fields.len() {
         0 => t.versions_same.to_owned(),
-        count if count > NAMED_COUNT => format!("{field_list} +{}", count - NAMED_COUNT),
+        count if count > NAMED_FIELD_COUNT => format!("{field_list} +{}", count - NAMED_FIELD_COUNT),
         _ => field_list,
     }
 }

@@ -33,7 +33,7 @@ const JOB_COUNT: u32 = 300;
 /// If no job has the typed name, at most this many job names are searched for similar ones.
 const SEARCH_COUNT: u32 = 5_000;
 /// How many similar names are shown.
-const NEAR_COUNT: usize = 5;
+const SIMILAR_NAME_COUNT: usize = 5;
 /// Maximum number of instants for one question: when a clock is set back, it shows a time twice.
 const ANSWER_COUNT: usize = 2;
 /// Maximum length of each text of a question, in characters. Longer texts are cut.
@@ -150,7 +150,7 @@ pub(super) async fn page(page: Page<WhyQuery>) -> Result<Response, Problem> {
         None if query.job.is_empty() => template.jobs = job_names(&page, JOB_COUNT).await?,
         None => {
             let all_names = job_names(&page, SEARCH_COUNT).await?;
-            let similar_names = near_misses(&query.job, all_names.iter().map(String::as_str), NEAR_COUNT);
+            let similar_names = near_misses(&query.job, all_names.iter().map(String::as_str), SIMILAR_NAME_COUNT);
             let link = |name: &&str| format!("{}&{}", question_url(name, None), query_pair("at", &query.at));
             template.similar_names = similar_names.iter().map(|name| ((*name).to_owned(), link(name))).collect();
             template.error = Some(t.why_no_job(&query.job));
@@ -325,7 +325,7 @@ async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>,
         add_check(false, t.check_no_executor(&spec.app), Some("/executors/new".to_owned()));
         return Ok(checks);
     }
-    for one in online_executors.iter().filter(|one| one.has_handler(&spec.handler)).take(NEAR_COUNT) {
+    for one in online_executors.iter().filter(|one| one.has_handler(&spec.handler)).take(SIMILAR_NAME_COUNT) {
         if let Some(switch) = switches.of_executor(record.app, given_name(&one.name)) {
             let sentence = match switch.switch {
                 Switch::Stopped => t.check_executor_stopped(&one.name),
@@ -340,7 +340,7 @@ async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>,
         Some(handler) => add_check(true, t.check_handler(joined_names(&handler.executors, t), &spec.handler), None),
         None => {
             let similar_names =
-                near_misses(&spec.handler, handlers.iter().map(|handler| handler.name.as_str()), NEAR_COUNT);
+                near_misses(&spec.handler, handlers.iter().map(|handler| handler.name.as_str()), SIMILAR_NAME_COUNT);
             let similar_names: Vec<String> = similar_names.into_iter().map(str::to_owned).collect();
             let sentence = match similar_names.is_empty() {
                 true => t.check_no_handler(&spec.app, &spec.handler),
@@ -360,7 +360,7 @@ async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>,
         let admitted_names = capable.iter().filter(|one| select.admits(given_name(&one.name), &one.labels));
         let admitted_names: Vec<String> = admitted_names.map(|one| one.name.clone()).collect();
         if admitted_names.is_empty() {
-            for one in capable.into_iter().take(NEAR_COUNT) {
+            for one in capable.into_iter().take(SIMILAR_NAME_COUNT) {
                 let labels = one.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>();
                 match select.unmet_condition(given_name(&one.name), &one.labels) {
                     Some(UnmetCondition::Label(wanted)) => {
@@ -384,16 +384,17 @@ async fn paused_parents(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec
         let parent = page.engine().store().job(record.namespace, parent.name).await?;
         reasons.extend(parent.filter(|one| !one.spec.enabled && page.call.may_view(one.app)).map(|one| one.spec.name));
     }
-    reasons.truncate(NEAR_COUNT);
+    reasons.truncate(SIMILAR_NAME_COUNT);
     Ok(reasons)
 }
 
 /// The first few names in one text, and how many more there are.
 fn joined_names(names: &[String], t: &Texts) -> String {
-    let name_list = names.iter().take(NEAR_COUNT).map(String::as_str).collect::<Vec<_>>().join(t.list_separator);
+    let name_list =
+        names.iter().take(SIMILAR_NAME_COUNT).map(String::as_str).collect::<Vec<_>>().join(t.list_separator);
     match names.len() {
         0 => t.none.to_owned(),
-        count if count > NEAR_COUNT => format!("{name_list} +{}", count - NEAR_COUNT),
+        count if count > SIMILAR_NAME_COUNT => format!("{name_list} +{}", count - SIMILAR_NAME_COUNT),
         _ => name_list,
     }
 }

@@ -37,9 +37,9 @@ use crate::state::Web;
 use crate::yaml::{Node, documents};
 
 /// Maximum number of jobs in one list.
-const COUNT_MAX: usize = 5_000;
+const JOB_COUNT_MAX: usize = 5_000;
 /// How many jobs of a list are named in the audit log.
-const NOTED_MAX: usize = 500;
+const AUDITED_JOB_COUNT_MAX: usize = 500;
 
 #[derive(Debug)]
 pub(crate) struct ApplyQuery {
@@ -105,8 +105,8 @@ impl FromRequest<Web> for Documents {
 fn check_count(count: usize) -> Result<(), Problem> {
     match count {
         0 => Err(refuse_at("", "has no jobs; to remove all jobs of an app, delete them")),
-        1..=COUNT_MAX => Ok(()),
-        count => Err(refuse_at("", format!("has {count} jobs, of which one list can have {COUNT_MAX}"))),
+        1..=JOB_COUNT_MAX => Ok(()),
+        count => Err(refuse_at("", format!("has {count} jobs, of which one list can have {JOB_COUNT_MAX}"))),
     }
 }
 
@@ -297,8 +297,8 @@ fn audit_plan(call: &Call<ApplyQuery>, plan: &ApplyPlan) {
     let (mut before, mut after) = (Map::new(), Map::new());
     let mut changed_jobs: Vec<_> = plan.jobs().filter(|job| job.action != Action::Keep).collect();
     changed_jobs.sort_by_key(|job| job.action == Action::Create);
-    let omitted_count = changed_jobs.len().saturating_sub(NOTED_MAX);
-    for job in changed_jobs.into_iter().take(NOTED_MAX) {
+    let omitted_count = changed_jobs.len().saturating_sub(AUDITED_JOB_COUNT_MAX);
+    for job in changed_jobs.into_iter().take(AUDITED_JOB_COUNT_MAX) {
         let values_before: BTreeMap<&str, _> =
             job.changes.iter().map(|one| (one.pointer.as_str(), &one.from)).collect();
         let values_after: BTreeMap<&str, _> = job.changes.iter().map(|one| (one.pointer.as_str(), &one.to)).collect();

@@ -29,11 +29,11 @@ use crate::problem::Problem;
 /// How many jobs of each kind are read at most.
 const JOB_COUNT: u32 = 40;
 /// Maximum number of open runs of each status that are counted.
-const OPEN_COUNT: u32 = 2_000;
+const OPEN_RUN_COUNT_MAX: u32 = 2_000;
 /// How many jobs with long-running runs are read at most.
-const LONG_COUNT: u32 = 400;
+const LONG_RUNNING_JOB_COUNT_MAX: u32 = 400;
 /// How many of these runs, the oldest first, are compared with the usual durations of their jobs.
-const RUNNING_COUNT: usize = 100;
+const COMPARED_RUN_COUNT: usize = 100;
 /// Maximum number of executors that are counted.
 const EXECUTOR_COUNT: u32 = 500;
 /// How many tokens are read at a time, the newest first.
@@ -41,9 +41,9 @@ const TOKEN_COUNT: u32 = 200;
 /// Maximum number of these reads. One may not suffice: tokens that end soon are rarely among the newest.
 const TOKEN_READS_MAX: usize = 10;
 /// How far back lateness is measured.
-const LATE_WITHIN: Duration = Duration::from_secs(15 * 60);
+const LATENESS_LOOK_BACK: Duration = Duration::from_secs(15 * 60);
 /// How far back the usual durations of a job are measured.
-const USUAL_WITHIN: Duration = Duration::from_secs(7 * 24 * 3600);
+const DURATION_LOOK_BACK: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How far ahead the next fire is searched.
 const LOOK_AHEAD: Duration = Duration::from_secs(366 * 24 * 3600);
 
@@ -189,17 +189,19 @@ struct OpenRuns {
 }
 
 async fn read_open_runs<Q: Sync>(call: &Call<Q>, status: RunStatus) -> Result<OpenRuns, Problem> {
-    let mut chart_runs = call.engine().store().open_chart_runs(call.namespace.id, status, OPEN_COUNT + 1).await?;
-    let count = usize::try_from(OPEN_COUNT).unwrap_or(usize::MAX);
+    let mut chart_runs =
+        call.engine().store().open_chart_runs(call.namespace.id, status, OPEN_RUN_COUNT_MAX + 1).await?;
+    let count = usize::try_from(OPEN_RUN_COUNT_MAX).unwrap_or(usize::MAX);
     let is_cut = chart_runs.len() > count;
     chart_runs.truncate(count);
     chart_runs.retain(|mark| call.may_view(mark.app));
     Ok(OpenRuns { marks: chart_runs, is_cut })
 }
 
-/// The 99th percentile of the lateness within [`LATE_WITHIN`].
+/// The 99th percentile of the lateness within [`LATENESS_LOOK_BACK`].
 async fn lateness_p99<Q>(call: &Call<Q>, now: Timestamp) -> Result<Option<Duration>, Problem> {
-    let buckets = series::namespace_buckets(call, BucketRange::new(Step::Minute, now - LATE_WITHIN, now)).await?;
+    let buckets =
+        series::namespace_buckets(call, BucketRange::new(Step::Minute, now - LATENESS_LOOK_BACK, now)).await?;
     Ok(series::sum_buckets(&buckets).lateness.quantile(990))
 }
 
@@ -291,14 +293,14 @@ async fn longest_running<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<Run>, 
         due_by: begun_by,
         begun_by,
         first_attempts_only: false,
-        limit: LONG_COUNT,
+        limit: LONG_RUNNING_JOB_COUNT_MAX,
     };
     let store = call.engine().store();
     let ids: Vec<RunId> = store.open_jobs(query).await?.iter().map(|open| open.run).collect();
     let mut running_runs = store.runs(&ids).await?;
     running_runs.retain(|run| call.may_view(run.app) && run.status == RunStatus::Running && run.started_at.is_some());
     running_runs.sort_by_key(|run| run.started_at);
-    running_runs.truncate(RUNNING_COUNT);
+    running_runs.truncate(COMPARED_RUN_COUNT);
     Ok(running_runs)
 }
 
@@ -310,7 +312,7 @@ async fn under_way_runs<Q>(
 ) -> Result<Vec<RunUnderWay>, Problem> {
     let owners: Vec<i64> = running_runs.iter().map(|run| run.job.get()).collect();
     let points =
-        series::read_points(call, PointKind::Job, &owners, BucketRange::new(Step::Day, now - USUAL_WITHIN, now))
+        series::read_points(call, PointKind::Job, &owners, BucketRange::new(Step::Day, now - DURATION_LOOK_BACK, now))
             .await?;
     let mut durations_by_job: HashMap<i64, Sketch> = HashMap::new();
     points.iter().for_each(|point| durations_by_job.entry(point.owner).or_default().merge(&point.durations));

@@ -29,11 +29,11 @@ use crate::redirect::query_pair;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 /// The range of the bar chart.
-const PAST: Duration = Duration::from_secs(24 * 3_600);
+const CHART_LENGTH: Duration = Duration::from_secs(24 * 3_600);
 /// How many hours before now the lanes show.
-const LANES_BACK: u32 = 18;
+const LANE_HOURS_BACK: u32 = 18;
 /// How many hours after now the lanes show.
-const LANES_AHEAD: u32 = 6;
+const LANE_HOURS_AHEAD: u32 = 6;
 const LANE_COUNT: u32 = 10;
 /// Maximum number of findings that are shown; further ones are only counted.
 const FINDING_COUNT_MAX: usize = 6;
@@ -82,8 +82,8 @@ struct FindingRow {
 
 pub(super) async fn page(page: Page) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
-    let range = BucketRange::new(Step::Quarter, now - PAST + Step::Quarter.length(), now);
-    let scale = Scale { from: now - HOUR * LANES_BACK, to: now + HOUR * LANES_AHEAD };
+    let range = BucketRange::new(Step::Quarter, now - CHART_LENGTH + Step::Quarter.length(), now);
+    let scale = Scale { from: now - HOUR * LANE_HOURS_BACK, to: now + HOUR * LANE_HOURS_AHEAD };
     let request = TimelineRequest {
         lane_kind: LaneKind::Job,
         from: scale.from,
