@@ -32,14 +32,14 @@ pub(crate) struct RequestId(pub(crate) String);
 
 /// The gate of a route: checks the permission before the handler runs.
 #[derive(Clone, Debug)]
-pub(crate) struct Gate {
+pub(crate) struct RouteGate {
     pub(crate) web: Web,
     pub(crate) permission: Permission,
     /// The path of the route, with its parameters in braces.
     pub(crate) path: &'static str,
 }
 
-impl Gate {
+impl RouteGate {
     /// Maximum length of a body on this route, in bytes.
     fn body_len_max(&self) -> usize {
         if self.path == APPLY_PATH { APPLY_LEN_MAX } else { self.web.config.body_len_max }
@@ -47,12 +47,12 @@ impl Gate {
 }
 
 /// Whether a request makes a change. A `POST` on a route that only answers a question makes none.
-fn is_change(gate: &Gate, request: &Request) -> bool {
+fn is_change(gate: &RouteGate, request: &Request) -> bool {
     !request.method().is_safe() && !is_read_only_post(gate.path)
 }
 
 /// The fields of an audit entry that are known before the request is handled.
-fn audit_context(gate: &Gate, request: &Request) -> AuditContext {
+fn audit_context(gate: &RouteGate, request: &Request) -> AuditContext {
     AuditContext {
         action: audit::action_of_request(request.method(), gate.path),
         object: audit::object_of_request(gate.path, request.uri().path()),
@@ -62,7 +62,7 @@ fn audit_context(gate: &Gate, request: &Request) -> AuditContext {
 }
 
 /// Admits a request if its caller has the permission.
-pub(crate) async fn guard(State(gate): State<Gate>, request: Request, next: Next) -> Response {
+pub(crate) async fn guard(State(gate): State<RouteGate>, request: Request, next: Next) -> Response {
     let authorization = match authorization(request.headers()) {
         Ok(authorization) => authorization,
         Err(problem) => return problem.into_response(),
@@ -78,7 +78,7 @@ pub(crate) async fn guard(State(gate): State<Gate>, request: Request, next: Next
 }
 
 /// Admits a request for a page if its session is valid. Other requests are redirected to the sign-in page.
-pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next: Next) -> Response {
+pub(crate) async fn guard_page(State(gate): State<RouteGate>, request: Request, next: Next) -> Response {
     let is_safe = request.method().is_safe();
     let endpoint = gate.web.config.endpoint();
     if !is_safe && !endpoint.is_same(request.headers(), request.uri(), request.extensions()) {
@@ -108,7 +108,7 @@ pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next:
 
 /// Checks the permission of an authenticated request and handles it; the audit entry of a change is written before the handler runs.
 /// Requests above the rate limit are refused first, so that they cost neither an audit entry nor a permit.
-async fn authorize_and_handle(gate: &Gate, caller: Caller, request: Request, next: Next) -> Response {
+async fn authorize_and_handle(gate: &RouteGate, caller: Caller, request: Request, next: Next) -> Response {
     trace::name_span(request.method(), gate.path);
     let note = AuditNote::default();
     let (mut response, counted) = match count_request(&gate.web, &caller) {
@@ -132,7 +132,13 @@ fn count_request(web: &Web, caller: &Caller) -> Result<Option<RateStatus>, (Prob
     rate::count_request(&web.engine, &web.buckets, web.config.rate, caller.key())
 }
 
-async fn admit_and_handle(gate: &Gate, caller: &Caller, note: &AuditNote, request: Request, next: Next) -> Response {
+async fn admit_and_handle(
+    gate: &RouteGate,
+    caller: &Caller,
+    note: &AuditNote,
+    request: Request,
+    next: Next,
+) -> Response {
     let web = &gate.web;
     let context = audit_context(gate, &request);
     if let Err(problem) = load::admit_caller(web, &request, caller.key()) {

@@ -80,7 +80,7 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
     let cause = problem.as_ref().and_then(Problem::cause);
     let is_counted = (cause.is_some() || !is_probe(&path)) && is_bounded(response.status(), &caller_name);
     if !is_counted || web.refused_lines.take(client, response.status()) {
-        let line = Line {
+        let line = RequestLine {
             method: method_for_log(&method),
             path: &path,
             status,
@@ -99,7 +99,7 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
 pub(crate) struct Routine;
 
 /// The fields of a request's log line.
-struct Line<'a> {
+struct RequestLine<'a> {
     method: &'a str,
     path: &'a str,
     status: u16,
@@ -109,7 +109,7 @@ struct Line<'a> {
     is_routine: bool,
 }
 
-impl Line<'_> {
+impl RequestLine<'_> {
     fn write(self, request_id: &str, cause: Option<&str>) {
         let Self { method, path, status, elapsed, caller_name: by, code, is_routine } = self;
         let elapsed_ms = elapsed.as_secs_f64() * 1000.0;

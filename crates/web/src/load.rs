@@ -35,7 +35,7 @@ const BODY_GRACE: Duration = Duration::from_millis(500);
 pub(crate) struct LongLived;
 
 /// The permits of a request that is being worked on: one for every request, and another one if it has no authenticated caller.
-pub(crate) type Work = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
+pub(crate) type WorkPermits = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
 
 /// The share that a request has until its answer has ended: first one of its address, later one of its caller.
 #[derive(Clone, Debug, Default)]
@@ -120,7 +120,7 @@ pub(crate) async fn with_body_and_permits(
     web: &Web,
     request: Request,
     (caller, len_max): (Option<CallerKey>, usize),
-) -> Result<(Request, Work), Problem> {
+) -> Result<(Request, WorkPermits), Problem> {
     let request = match axum::body::HttpBody::is_end_stream(request.body()) {
         true => request,
         false => with_body(web, request, (caller, len_max)).await?,

@@ -45,10 +45,10 @@ struct ConnectionTable {
 
 /// The handle of a connection, for its requests.
 #[derive(Clone, Debug)]
-pub(crate) struct Connection(Arc<Inner>);
+pub(crate) struct Connection(Arc<ConnectionState>);
 
 #[derive(Debug)]
-struct Inner {
+struct ConnectionState {
     peers: Arc<Peers>,
     number: u64,
     /// The client's address; for IPv6, its network.
@@ -154,7 +154,7 @@ impl Peers {
         }
         connections.number += 1;
         connections.count += 1;
-        let connection = Connection(Arc::new(Inner {
+        let connection = Connection(Arc::new(ConnectionState {
             peers: Arc::clone(self),
             number: connections.number,
             network,
@@ -205,7 +205,7 @@ impl Connection {
     /// Counts the connection for the caller of an authenticated request from now on. If that caller already has its maximum of
     /// connections, this one remains unauthenticated.
     pub(crate) fn count_for_caller(&self, caller: CallerKey) {
-        let Inner { peers, network, number, authenticated, .. } = &*self.0;
+        let ConnectionState { peers, network, number, authenticated, .. } = &*self.0;
         let mut caller_share = authenticated.lock().unwrap_or_else(PoisonError::into_inner);
         if caller_share.is_some() {
             return;
@@ -235,16 +235,16 @@ impl Connection {
     }
 
     /// Waits until the connection has had no request for too long, or until its client has not read an answer for too long.
-    pub(crate) async fn wait_for_stall(&self) -> Stalled {
+    pub(crate) async fn wait_for_stall(&self) -> StallReason {
         let HttpLimits { idle_timeout, write_timeout, .. } = self.0.peers.limits;
         loop {
             let progressed_at = *self.0.progressed_at.lock().unwrap_or_else(PoisonError::into_inner);
             let quiet_length = progressed_at.elapsed();
             let (stalled, timeout) = match self.0.open_request_count.load(Ordering::Relaxed) {
-                0 => (Stalled::Idle, idle_timeout),
-                _ => (Stalled::Answer, write_timeout),
+                0 => (StallReason::Idle, idle_timeout),
+                _ => (StallReason::Answer, write_timeout),
             };
-            let is_waited_for = stalled == Stalled::Idle || self.0.answering_count.load(Ordering::Relaxed) > 0;
+            let is_waited_for = stalled == StallReason::Idle || self.0.answering_count.load(Ordering::Relaxed) > 0;
             if quiet_length >= timeout && is_waited_for {
                 return stalled;
             }
@@ -256,7 +256,7 @@ impl Connection {
 
 /// Why an inactive connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stalled {
+pub(crate) enum StallReason {
     /// It has no request.
     Idle,
     /// Its client does not read an answer.
@@ -267,11 +267,11 @@ pub(crate) enum Stalled {
 #[derive(Debug)]
 pub(crate) struct OpenRequest {
     connection: Connection,
-    stage: Stage,
+    stage: RequestStage,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum RequestStage {
     Working,
     Answering,
     /// The answer is an executor's stream, which has no write timeout because heartbeats supervise it.
@@ -284,14 +284,14 @@ impl OpenRequest {
         connection.0.open_request_count.fetch_add(1, Ordering::Relaxed);
         connection.0.has_served.store(true, Ordering::Relaxed);
         connection.note_progress();
-        Self { connection, stage: Stage::Working }
+        Self { connection, stage: RequestStage::Working }
     }
 
     /// Marks the beginning of the answer.
     pub(crate) fn begin_answer(&mut self, is_session: bool) {
         self.connection.0.busy_count.fetch_sub(1, Ordering::Relaxed);
         self.connection.note_progress();
-        self.stage = if is_session { Stage::Session } else { Stage::Answering };
+        self.stage = if is_session { RequestStage::Session } else { RequestStage::Answering };
         if !is_session {
             self.connection.0.answering_count.fetch_add(1, Ordering::Relaxed);
         }
@@ -305,11 +305,11 @@ impl OpenRequest {
 
 impl Drop for OpenRequest {
     fn drop(&mut self) {
-        let Inner { busy_count, open_request_count, answering_count, .. } = &*self.connection.0;
+        let ConnectionState { busy_count, open_request_count, answering_count, .. } = &*self.connection.0;
         match self.stage {
-            Stage::Working => busy_count.fetch_sub(1, Ordering::Relaxed),
-            Stage::Answering => answering_count.fetch_sub(1, Ordering::Relaxed),
-            Stage::Session => 0,
+            RequestStage::Working => busy_count.fetch_sub(1, Ordering::Relaxed),
+            RequestStage::Answering => answering_count.fetch_sub(1, Ordering::Relaxed),
+            RequestStage::Session => 0,
         };
         open_request_count.fetch_sub(1, Ordering::Relaxed);
         self.connection.note_progress();
@@ -430,14 +430,14 @@ mod tests {
         let peers = peers(10, 10);
         let connection = peers.admit(HERE.into()).unwrap();
         let began = Instant::now();
-        assert_eq!(connection.0.wait_for_stall().await, Stalled::Idle);
+        assert_eq!(connection.0.wait_for_stall().await, StallReason::Idle);
         assert!(began.elapsed() >= peers.limits.idle_timeout);
         let mut request = OpenRequest::new(connection.0.clone());
         let waits = tokio::time::timeout(peers.limits.idle_timeout * 10, connection.0.wait_for_stall()).await;
         assert!(waits.is_err(), "a request that is worked on is waited for");
         request.begin_answer(false);
         let began = Instant::now();
-        assert_eq!(connection.0.wait_for_stall().await, Stalled::Answer);
+        assert_eq!(connection.0.wait_for_stall().await, StallReason::Answer);
         assert!(began.elapsed() >= peers.limits.write_timeout);
     }
 }

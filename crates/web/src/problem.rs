@@ -88,10 +88,10 @@ impl From<FieldError> for Complaint {
 
 /// An error for the client. [`render`] turns it into a body, where the request's id and path are known.
 #[derive(Clone, Debug)]
-pub(crate) struct Problem(Box<Inner>);
+pub(crate) struct Problem(Box<ProblemState>);
 
 #[derive(Clone, Debug)]
-struct Inner {
+struct ProblemState {
     code: Code,
     detail: String,
     errors: Vec<Complaint>,
@@ -109,7 +109,7 @@ impl Problem {
 
     /// A problem with a sentence about this case.
     pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
-        Self(Box::new(Inner {
+        Self(Box::new(ProblemState {
             code,
             detail: detail.into(),
             errors: Vec::new(),
@@ -152,7 +152,7 @@ impl Problem {
         if self.0.code != Code::InvalidQuery {
             return self;
         }
-        let Inner { errors, .. } = *self.0;
+        let ProblemState { errors, .. } = *self.0;
         let in_body = |complaint: Complaint| {
             let is_field = complaint.parameter.as_deref() == Some(name);
             if is_field { Complaint::body(format!("/{name}"), complaint.code, complaint.message) } else { complaint }

@@ -21,17 +21,17 @@ const CLIENT_COUNT_MAX: usize = 10_000;
 const SUMMARY_COUNT_MAX: usize = 20;
 
 /// A client's address, and the status of the answer. Clients beyond [`CLIENT_COUNT_MAX`] are counted together, without an address.
-type Key = (Option<IpAddr>, u16);
+type ClientStatus = (Option<IpAddr>, u16);
 
 #[derive(Clone, Debug)]
-pub(crate) struct RefusedLines(Arc<Mutex<Counts>>);
+pub(crate) struct RefusedLines(Arc<Mutex<RefusalCounts>>);
 
 #[derive(Debug)]
-struct Counts {
+struct RefusalCounts {
     since: Instant,
     lines: u64,
     /// For each client and status: how many requests there were, and how many of them got a line in the log.
-    by_client: BTreeMap<Key, (u64, u64)>,
+    by_client: BTreeMap<ClientStatus, (u64, u64)>,
 }
 
 /// How many requests got no line in the log.
@@ -45,11 +45,11 @@ pub(crate) struct UnloggedRequests {
 
 impl Default for RefusedLines {
     fn default() -> Self {
-        Self(Arc::new(Mutex::new(Counts::new())))
+        Self(Arc::new(Mutex::new(RefusalCounts::new())))
     }
 }
 
-impl Counts {
+impl RefusalCounts {
     fn new() -> Self {
         Self { since: Instant::now(), lines: 0, by_client: BTreeMap::new() }
     }
@@ -90,9 +90,9 @@ impl RefusedLines {
             if refusals.since.elapsed() < PERIOD {
                 return Vec::new();
             }
-            std::mem::replace(&mut *refusals, Counts::new())
+            std::mem::replace(&mut *refusals, RefusalCounts::new())
         };
-        let left_out = |((client, status), (total, logged)): (Key, (u64, u64))| {
+        let left_out = |((client, status), (total, logged)): (ClientStatus, (u64, u64))| {
             let count = total.saturating_sub(logged);
             (count > 0).then_some(UnloggedRequests { client, status, count })
         };

@@ -13,7 +13,7 @@ use http::{Method, Uri};
 use rondel_admin::oidc::CALLBACK_PATH;
 use rondel_core::access::Permission;
 
-use crate::access::{Gate, admit, authorization, guard, guard_page};
+use crate::access::{RouteGate, admit, authorization, guard, guard_page};
 use crate::keyed::{apply_key, refuse_key};
 use crate::limits::client_address;
 use crate::load::limit_open_route;
@@ -193,12 +193,11 @@ impl Routes {
             };
             let handler = match info.access {
                 Access::Open => handler.layer(from_fn_with_state(web.clone(), limit_open_route)),
-                Access::Needs(permission) => {
-                    handler.layer(from_fn_with_state(Gate { web: web.clone(), permission, path: info.path }, guard))
-                }
+                Access::Needs(permission) => handler
+                    .layer(from_fn_with_state(RouteGate { web: web.clone(), permission, path: info.path }, guard)),
                 Access::SignedIn(permission) => handler
                     .layer(from_fn_with_state(web.clone(), redirect_to_own_namespace))
-                    .layer(from_fn_with_state(Gate { web: web.clone(), permission, path: info.path }, guard_page)),
+                    .layer(from_fn_with_state(RouteGate { web: web.clone(), permission, path: info.path }, guard_page)),
             };
             match paths.iter_mut().find(|(path, _)| *path == info.path) {
                 Some((_, methods)) => *methods = std::mem::take(methods).merge(handler),
@@ -208,7 +207,7 @@ impl Routes {
         for (path, methods) in &mut paths {
             let taken_methods = std::mem::take(methods);
             *methods = if for_tokens.contains(*path) {
-                let gate = Gate { web: web.clone(), permission: Permission::View, path };
+                let gate = RouteGate { web: web.clone(), permission: Permission::View, path };
                 taken_methods.fallback(wrong_method_problem.layer(from_fn_with_state(gate, guard)))
             } else {
                 taken_methods.fallback(wrong_method_problem)

@@ -26,7 +26,7 @@ use tower::ServiceExt as _;
 use crate::drain::UnreadBody;
 use crate::limits::HttpLimits;
 use crate::origin::ProxiedOrigin;
-use crate::peers::{Connection, OpenConnection, OpenRequest, Peers, Stalled};
+use crate::peers::{Connection, OpenConnection, OpenRequest, Peers, StallReason};
 use crate::preface::{Version, sniff};
 use crate::sending_body::{SendingBody, release_at_end};
 use crate::tls::Tls;
@@ -90,7 +90,7 @@ pub async fn serve_on(listener: TcpListener, port: Port, app: Router, shutdown: 
         let (app, shutdown, kill) = (app.clone(), shutdown.clone(), kill.clone());
         let (peers, acceptor) = (Arc::clone(&peers), port.tls.as_deref().map(Tls::acceptor));
         connections.spawn(async move {
-            let client = Client { peer: peer.ip(), names: None, connection: open.0.clone(), peers };
+            let client = ClientConnection { peer: peer.ip(), names: None, connection: open.0.clone(), peers };
             tokio::select! {
                 () = kill.cancelled() => {}
                 () = open.0.wait_for_eviction() => tracing::debug!(target: "http", %peer, "connection made room for another"),
@@ -112,11 +112,11 @@ pub async fn serve_on(listener: TcpListener, port: Port, app: Router, shutdown: 
     connections.wait().await;
 }
 
-type Accepted = (TcpStream, SocketAddr, OpenConnection);
+type AcceptedConnection = (TcpStream, SocketAddr, OpenConnection);
 
 /// Accepts the next connection. If there is no room for it, it is closed immediately and `None` is returned, so that later connections do
 /// not wait behind it. An error of `accept` concerns only one connection or is temporary.
-async fn accept(listener: &TcpListener, peers: &Arc<Peers>) -> Option<Accepted> {
+async fn accept(listener: &TcpListener, peers: &Arc<Peers>) -> Option<AcceptedConnection> {
     match listener.accept().await {
         Ok((stream, peer)) => Some((stream, peer, peers.admit(peer.ip())?)),
         Err(error) => {
@@ -133,7 +133,7 @@ async fn accept(listener: &TcpListener, peers: &Arc<Peers>) -> Option<Accepted> 
 
 /// The client of a connection.
 #[derive(Clone, Debug)]
-struct Client {
+struct ClientConnection {
     peer: std::net::IpAddr,
     names: Option<PeerNames>,
     connection: Connection,
@@ -142,7 +142,7 @@ struct Client {
 
 async fn serve_connection(
     stream: TcpStream,
-    mut client: Client,
+    mut client: ClientConnection,
     acceptor: Option<TlsAcceptor>,
     app: Router,
     shutdown: CancellationToken,
@@ -160,7 +160,7 @@ async fn serve_connection(
     serve_stream(stream, client, app, shutdown).await
 }
 
-impl Client {
+impl ClientConnection {
     fn late(&self, reason: &str) -> String {
         self.peers.log_limit(Limit::HeaderTimeout, self.peer);
         reason.to_owned()
@@ -215,7 +215,12 @@ fn certificate_names(certificate: &CertificateDer<'_>) -> PeerNames {
     PeerNames(end_entity.map(|one| one.valid_dns_names().map(str::to_owned).collect()).unwrap_or_default())
 }
 
-async fn serve_stream<S>(stream: S, client: Client, app: Router, shutdown: CancellationToken) -> Result<(), String>
+async fn serve_stream<S>(
+    stream: S,
+    client: ClientConnection,
+    app: Router,
+    shutdown: CancellationToken,
+) -> Result<(), String>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -226,7 +231,7 @@ where
     let sniff_result = sniff_result.map_err(|_| client.late("nothing was sent in time"))?;
     let (stream, version) = sniff_result.map_err(|error| error.to_string())?;
     let builder = connection_builder(version, &client.peers.limits);
-    let Client { peer, connection: own, peers, .. } = client.clone();
+    let ClientConnection { peer, connection: own, peers, .. } = client.clone();
     let service = tower::service_fn(move |request| {
         let (client, app) = (client.clone(), app.clone());
         async move { Ok::<_, std::convert::Infallible>(client.answer(app, request).await) }
@@ -240,11 +245,11 @@ where
             connection.await
         }
         stalled = own.wait_for_stall() => match stalled {
-            Stalled::Idle => {
+            StallReason::Idle => {
                 connection.as_mut().graceful_shutdown();
                 tokio::time::timeout(CLOSE_TIMEOUT, connection).await.unwrap_or(Ok(()))
             }
-            Stalled::Answer => {
+            StallReason::Answer => {
                 peers.log_limit(Limit::WriteTimeout, peer);
                 return Err("the client does not read its answer".to_owned());
             }

@@ -88,17 +88,17 @@ pub struct Tls {
     config: RwLock<Arc<ServerConfig>>,
     served: ServedCertificate,
     /// The modification times and lengths of the files, taken before they were read at the start.
-    loaded: Stamps,
+    loaded: FileStamps,
 }
 
 /// The modification time and the length of each file.
-type Stamps = Vec<Option<(SystemTime, u64)>>;
+type FileStamps = Vec<Option<(SystemTime, u64)>>;
 
 /// The state of checking the files for changes.
 #[derive(Debug)]
 struct FileWatcher {
     /// The files from which the certificates in use were read.
-    used_stamps: Stamps,
+    used_stamps: FileStamps,
     /// Why newer files cannot be used, as last logged.
     error: Option<String>,
 }
@@ -115,13 +115,13 @@ enum CheckResult<T> {
 }
 
 impl FileWatcher {
-    const fn new(used_stamps: Stamps) -> Self {
+    const fn new(used_stamps: FileStamps) -> Self {
         Self { used_stamps, error: None }
     }
 
     /// Reads the files, unless they are the ones in use. Files that cannot be used are read again at each check, since the cause may
     /// disappear without a change of the files.
-    fn check<T>(&mut self, stamps: Stamps, read: impl FnOnce() -> Result<T, TlsError>) -> CheckResult<T> {
+    fn check<T>(&mut self, stamps: FileStamps, read: impl FnOnce() -> Result<T, TlsError>) -> CheckResult<T> {
         if stamps == self.used_stamps {
             self.error = None;
             return CheckResult::Nothing;
@@ -187,7 +187,7 @@ impl Tls {
     }
 }
 
-fn file_stamps(files: &TlsFiles) -> Stamps {
+fn file_stamps(files: &TlsFiles) -> FileStamps {
     let stamp = |path: &Path| -> io::Result<(SystemTime, u64)> {
         let metadata = fs::metadata(path)?;
         Ok((metadata.modified()?, metadata.len()))
@@ -241,7 +241,7 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsErr
 mod tests {
     use super::*;
 
-    fn stamps_of(length: u64) -> Stamps {
+    fn stamps_of(length: u64) -> FileStamps {
         vec![Some((SystemTime::UNIX_EPOCH, length)), None]
     }
 

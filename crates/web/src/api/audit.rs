@@ -190,7 +190,7 @@ async fn list(call: GlobalCall<ReadAudit>, headers: HeaderMap) -> Result<Respons
 }
 
 /// A running export of the log.
-struct Export {
+struct LogExport {
     web: Web,
     caller: RecheckedCaller,
     _share: HeavyWorkShare,
@@ -198,7 +198,7 @@ struct Export {
     query: Option<AuditQuery>,
 }
 
-impl Export {
+impl LogExport {
     async fn next(&mut self) -> Option<Bytes> {
         let query = self.query.take()?;
         match self.read(&query).await {
@@ -242,7 +242,7 @@ fn next_count(count: usize, len: usize) -> u32 {
 
 /// Exports all entries that match the query, one per line, the newest first. If the export ends early, its last line has the reason.
 pub(crate) fn export(call: &GlobalCall<ReadAudit>, query: AuditQuery) -> Result<Response, Problem> {
-    let export = Export {
+    let export = LogExport {
         web: call.web.clone(),
         _share: shares::take_heavy_work_share(&call.web, HeavyWork::Export, call.caller.key())?,
         caller: RecheckedCaller::new(call.caller.clone()),

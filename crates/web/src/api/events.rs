@@ -218,7 +218,7 @@ struct Stream {
 /// Why a stream ends.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum End {
+enum StreamEnd {
     /// The server stops.
     Stopping,
     /// The stream has reached its maximum length.
@@ -265,7 +265,7 @@ impl Stream {
                     matching_events.map(block).collect()
                 }
                 ListenResult::Nothing => String::new(),
-                ListenResult::TooSlow => return Some(self.end(End::TooSlow)),
+                ListenResult::TooSlow => return Some(self.end(StreamEnd::TooSlow)),
             };
             if !text.is_empty() {
                 self.last_sent_at = Instant::now();
@@ -279,20 +279,20 @@ impl Stream {
         None
     }
 
-    async fn reason_to_end(&mut self) -> Option<End> {
+    async fn reason_to_end(&mut self) -> Option<StreamEnd> {
         if self.web.config.shutdown.is_cancelled() {
-            return Some(End::Stopping);
+            return Some(StreamEnd::Stopping);
         }
         if Instant::now() >= self.ends_at {
-            return Some(End::Timeout);
+            return Some(StreamEnd::Timeout);
         }
         match self.caller.access_loss(&self.web, self.namespace.id, None).await? {
-            AccessLoss::Ended => Some(End::TokenOver),
-            AccessLoss::Unverified => Some(End::Unavailable),
+            AccessLoss::Ended => Some(StreamEnd::TokenOver),
+            AccessLoss::Unverified => Some(StreamEnd::Unavailable),
         }
     }
 
-    fn end(&mut self, end: End) -> Bytes {
+    fn end(&mut self, end: StreamEnd) -> Bytes {
         self.is_over = true;
         Bytes::from(self.format.block(self.cursor, "end", &json!({ "reason": end })))
     }

@@ -79,7 +79,7 @@ pub(crate) struct UnansweredJson {
 }
 
 /// A position in the list of executors: app, name and incarnation.
-pub(crate) type Position = (String, String, ExecutorId);
+pub(crate) type ExecutorPosition = (String, String, ExecutorId);
 
 pub(super) fn routes() -> Routes {
     Routes::new()
@@ -131,7 +131,8 @@ async fn set_state(
 
 async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
     let listing = Listing::new("executors", call.namespace.id);
-    let after_position = call.query.cursor.as_deref().map(|cursor| listing.position::<Position>(cursor)).transpose()?;
+    let after_position =
+        call.query.cursor.as_deref().map(|cursor| listing.position::<ExecutorPosition>(cursor)).transpose()?;
     let (items, next) = page(&call, after_position.clone(), call.query.limit).await?;
     let (mut page, mut last) = (PageBuilder::new(call.query.limit), after_position);
     for item in items {
@@ -231,9 +232,9 @@ impl Fleet {
 /// returns the position where the next page begins.
 pub(crate) async fn page<Q>(
     call: &Call<Q>,
-    after_position: Option<Position>,
+    after_position: Option<ExecutorPosition>,
     limit: u32,
-) -> Result<(Vec<ExecutorJson>, Option<Position>), Problem> {
+) -> Result<(Vec<ExecutorJson>, Option<ExecutorPosition>), Problem> {
     let store = call.engine().store();
     let since = call.engine().now() - OFFLINE_LISTED_LENGTH;
     let fleet = Fleet::read(call).await?;
@@ -301,7 +302,7 @@ pub(super) async fn executor_names<Q>(call: &Call<Q>, app: &str) -> Result<Vec<S
 
 /// An executor in a list.
 struct ListedExecutor {
-    position: Position,
+    position: ExecutorPosition,
     app: AppId,
     /// Whether it has a stream to this node.
     is_here: bool,

@@ -22,7 +22,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::events::NO_BUFFERING_HEADER;
-use super::lines::{self, Line, LineFilter, Lines, Part, Position};
+use super::lines::{self, Line, LineFilter, Lines, LogRange, Position};
 use crate::caller::Caller;
 use crate::cursor::Listing;
 use crate::load::{self, LongLived};
@@ -193,7 +193,7 @@ impl LogStream {
         }
         let now = self.web.engine.now();
         let is_settled = lines::is_settled(&self.follow.run, self.follow.position.attempt, now);
-        let part = Part {
+        let part = LogRange {
             from: self.follow.position,
             line_filter: &self.follow.line_filter,
             limit: LINE_COUNT,

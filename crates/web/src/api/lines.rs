@@ -156,7 +156,7 @@ pub(crate) fn is_settled(run: &Run, attempt: i32, now: Timestamp) -> bool {
 
 /// The part of a log to read.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part<'a> {
+pub(crate) struct LogRange<'a> {
     pub(crate) from: Position,
     pub(crate) line_filter: &'a LineFilter,
     /// Maximum number of lines.
@@ -167,8 +167,13 @@ pub(crate) struct Part<'a> {
 
 /// Reads at most `limit` lines and `bytes_max` bytes of text. If few lines match the filter, a call may end before it has found one; then
 /// `is_drained` is false and the caller continues at `position`.
-pub(crate) async fn read(store: &dyn Store, run: &Run, part: Part<'_>, now: Timestamp) -> Result<Lines, StoreError> {
-    let Part { from, line_filter, limit, bytes_max } = part;
+pub(crate) async fn read(
+    store: &dyn Store,
+    run: &Run,
+    part: LogRange<'_>,
+    now: Timestamp,
+) -> Result<Lines, StoreError> {
+    let LogRange { from, line_filter, limit, bytes_max } = part;
     let mut searched_bytes = 0;
     let is_settled = is_settled(run, from.attempt, now);
     let mut page = Lines { lines: Vec::new(), position: from, is_drained: false, text_bytes: 0 };

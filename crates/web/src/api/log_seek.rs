@@ -38,7 +38,7 @@ pub(crate) struct Extent {
 
 /// The position at which a page begins, and its maximum number of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Window {
+pub(crate) struct PageWindow {
     pub(crate) from: Position,
     pub(crate) limit: usize,
 }
@@ -141,9 +141,9 @@ impl Extent {
     }
 
     /// The page for a seek parameter.
-    pub(crate) fn window(&self, seek: Seek, limit: usize) -> Window {
+    pub(crate) fn window(&self, seek: Seek, limit: usize) -> PageWindow {
         let (line, limit) = seek.first_line(self.line_count, limit);
-        Window { from: Position::before_line(line, self.attempt, &self.sizes), limit }
+        PageWindow { from: Position::before_line(line, self.attempt, &self.sizes), limit }
     }
 }
 

@@ -10,8 +10,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::follow::{self, FollowRequest, Format};
-use super::lines::{self, Line, LineFilter, Part, Position};
-use super::log_seek::{Extent, Seek, Window, check_start};
+use super::lines::{self, Line, LineFilter, LogRange, Position};
+use super::log_seek::{Extent, PageWindow, Seek, check_start};
 use super::runs;
 use crate::answer::json_response;
 use crate::call::Call;
@@ -116,7 +116,7 @@ async fn get(call: Call<ReadLog>, path: Named<path::Run>, headers: HeaderMap) ->
     }
     match (call.query.follow, format) {
         (false, Format::Lines | Format::Events) => {
-            log_page(&call, &run, &listing, Window { from: position, limit }, line_count).await
+            log_page(&call, &run, &listing, PageWindow { from: position, limit }, line_count).await
         }
         (waits_for_lines, format) => {
             let ends_with_attempt = call.query.attempt.is_some();
@@ -134,14 +134,14 @@ async fn log_page(
     call: &Call<ReadLog>,
     run: &Run,
     listing: &Listing,
-    Window { from, limit }: Window,
+    PageWindow { from, limit }: PageWindow,
     line_count: Option<u64>,
 ) -> Result<Response, Problem> {
     let now = call.engine().now();
     let page = lines::read(
         call.engine().store(),
         run,
-        Part { from, line_filter: &call.query.line_filter, limit, bytes_max: lines::TEXT_BYTES_MAX },
+        LogRange { from, line_filter: &call.query.line_filter, limit, bytes_max: lines::TEXT_BYTES_MAX },
         now,
     )
     .await?;

@@ -23,7 +23,7 @@ const BRANCH_COUNT_MAX: usize = 300;
 const CHILD_COUNT_MAX: usize = 200;
 
 #[derive(Debug)]
-pub(crate) struct Tree {
+pub(crate) struct FireTree {
     /// The runs, each after its parent. The first one is the root.
     pub(crate) branches: Vec<RunInTree>,
     /// Whether the tree has more runs.
@@ -77,7 +77,7 @@ pub(super) fn routes() -> Routes {
 
 async fn get(call: Call, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&call, &path).await?;
-    let Tree { branches, has_more } = read(&call, run).await?;
+    let FireTree { branches, has_more } = read(&call, run).await?;
     let runs = branches.iter().map(|branch| branch.run.clone().for_reader()).collect();
     let to_branch = |(branch, item): (RunInTree, RunItem)| BranchJson {
         depth: branch.depth,
@@ -92,7 +92,7 @@ async fn get(call: Call, path: Named<path::Run>) -> Result<Response, Problem> {
 
 /// The tree of a run's fire, limited to runs that the caller may see. If the root run was deleted, or the caller may not see it, the tree
 /// begins with `run`. Runs below a hidden run are hidden too.
-pub(crate) async fn read<Q>(call: &Call<Q>, run: Run) -> Result<Tree, Problem> {
+pub(crate) async fn read<Q>(call: &Call<Q>, run: Run) -> Result<FireTree, Problem> {
     let mut root = match run.fire_root() {
         id if id == run.id => run,
         id => {
@@ -112,7 +112,7 @@ pub(crate) async fn read<Q>(call: &Call<Q>, run: Run) -> Result<Tree, Problem> {
             break;
         }
     }
-    Ok(Tree { branches: arrange(root, descendants), has_more })
+    Ok(FireTree { branches: arrange(root, descendants), has_more })
 }
 
 /// The direct children of a run, at most `CHILD_COUNT_MAX`, and whether there are more.

@@ -210,7 +210,7 @@ async fn get(call: Call<StatsQuery>) -> Result<Response, Problem> {
 }
 
 /// An app or a job.
-struct Group {
+struct StatsGroup {
     name: String,
     id: i64,
     /// The instant from which the runs belong to apps that the caller sees: a job may have moved between apps.
@@ -222,7 +222,7 @@ async fn stats_groups(
     call: &Call<StatsQuery>,
     kind: PointKind,
     range: BucketRange,
-) -> Result<(Option<Vec<Group>>, bool), Problem> {
+) -> Result<(Option<Vec<StatsGroup>>, bool), Problem> {
     let (query, store) = (&call.query, call.engine().store());
     if kind == PointKind::Job {
         if query.jobs.len() > JOB_COUNT_MAX {
@@ -245,7 +245,7 @@ async fn stats_groups(
         let mut groups = Vec::new();
         for job in jobs {
             let from = visible_from(call, &job, range.from, range.to).await?;
-            groups.push(Group { name: job.spec.name, id: job.id.get(), from });
+            groups.push(StatsGroup { name: job.spec.name, id: job.id.get(), from });
         }
         return Ok((Some(groups), false));
     }
@@ -254,14 +254,14 @@ async fn stats_groups(
     }
     if let Some(app) = &query.app {
         let id = find_app(call, app).await?.get();
-        return Ok((Some(vec![Group { name: app.clone(), id, from: range.from }]), false));
+        return Ok((Some(vec![StatsGroup { name: app.clone(), id, from: range.from }]), false));
     }
     if query.group.is_none() {
         return Ok((None, false));
     }
     let apps = store.apps(call.namespace.id).await?;
-    let group = |app: App| Group { name: app.name, id: app.id.get(), from: range.from };
-    let mut groups: Vec<Group> = apps.into_iter().filter(|app| call.may_view(app.id)).map(group).collect();
+    let group = |app: App| StatsGroup { name: app.name, id: app.id.get(), from: range.from };
+    let mut groups: Vec<StatsGroup> = apps.into_iter().filter(|app| call.may_view(app.id)).map(group).collect();
     let is_cut = groups.len() > GROUP_COUNT_MAX;
     groups.truncate(GROUP_COUNT_MAX);
     Ok((Some(groups), is_cut))
@@ -270,7 +270,7 @@ async fn stats_groups(
 async fn series_of_groups(
     call: &Call<StatsQuery>,
     kind: PointKind,
-    (groups, range): (&[Group], BucketRange),
+    (groups, range): (&[StatsGroup], BucketRange),
 ) -> Result<Vec<SeriesJson>, Problem> {
     let is_grouped = call.query.group.is_some();
     let (mut series_list, mut sum) = (Vec::new(), series::buckets_of(&[], range));

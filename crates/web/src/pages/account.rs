@@ -12,7 +12,7 @@ use rondel_store::access::{Account, KeptAccess, WebSession};
 
 use super::form::Fields;
 use super::grants_form::{
-    Choices, GrantPicker, GrantRow, grant_text, mark_wrong_rows, rows_of_grants, sent_grants, sent_rows,
+    GrantChoices, GrantPicker, GrantRow, grant_text, mark_wrong_rows, rows_of_grants, sent_grants, sent_rows,
 };
 use super::moment::Moment;
 use super::prefs::Prefs;
@@ -189,7 +189,7 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
         living_count,
         new_token,
         error: state.error,
-        picker: Choices::read(call, t).await?.picker(state.typed),
+        picker: GrantChoices::read(call, t).await?.picker(state.typed),
         form: state.form,
         shell,
     };

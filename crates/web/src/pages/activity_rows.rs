@@ -41,7 +41,7 @@ pub(super) struct ActivityRow {
     pub(super) link: Option<String>,
     pub(super) namespace: Option<String>,
     /// Marks an action that was refused or failed.
-    pub(super) verdict: Option<Mark>,
+    pub(super) verdict: Option<StatusMark>,
     /// An additional note.
     pub(super) note: Option<&'static str>,
     pub(super) changes: Vec<ChangeRow>,
@@ -50,7 +50,7 @@ pub(super) struct ActivityRow {
 }
 
 /// A CSS class and a word.
-pub(super) struct Mark {
+pub(super) struct StatusMark {
     pub(super) class: &'static str,
     pub(super) word: &'static str,
 }
@@ -105,8 +105,8 @@ impl ActivityFormatter {
             namespace: entry.namespace.clone(),
             verdict: match entry.verdict {
                 Verdict::Allowed => None,
-                Verdict::Denied => Some(Mark { class: "cancelled", word: t.activity_denied }),
-                Verdict::Failed => Some(Mark { class: "failed", word: t.activity_failed }),
+                Verdict::Denied => Some(StatusMark { class: "cancelled", word: t.activity_denied }),
+                Verdict::Failed => Some(StatusMark { class: "failed", word: t.activity_failed }),
             },
             note,
             changes,

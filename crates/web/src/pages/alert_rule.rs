@@ -15,7 +15,7 @@ use rondel_store::catalog::JobQuery;
 
 use super::form::Fields;
 use super::rule_errors::RuleErrors;
-use super::rule_trial::{Trial, localized_all};
+use super::rule_trial::{RuleTrial, localized_all};
 use super::shell::{MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::alert_rules::{find, try_rule};
@@ -81,7 +81,7 @@ struct RulePage {
     form: RuleForm,
     errors: RuleErrors,
     warnings: Vec<String>,
-    trial: Option<Trial>,
+    trial: Option<RuleTrial>,
     /// The version on which the next save will be based; `None` for a new rule.
     version: Option<i64>,
     /// Whether another caller has saved the rule since the form was loaded.
@@ -394,7 +394,7 @@ async fn save_or_try(
     if is_trial {
         page.call.note.mark_dry_run();
         let run = try_rule(&page.call, &spec).await?;
-        return Ok(RuleOutcome::Tried(Box::new(Trial::new(&spec, run, page.t))));
+        return Ok(RuleOutcome::Tried(Box::new(RuleTrial::new(&spec, run, page.t))));
     }
     page.call.note.object(&spec.name);
     if let Some(record) = record {
@@ -416,7 +416,7 @@ async fn save_or_try(
 enum RuleOutcome {
     Saved,
     SavedWithWarnings(String),
-    Tried(Box<Trial>),
+    Tried(Box<RuleTrial>),
 }
 
 pub(super) async fn delete(page: Page, Named(name, ..): Named<path::AlertRule>) -> Result<Response, Problem> {
@@ -434,7 +434,7 @@ struct PageState {
     conflict: bool,
     errors: RuleErrors,
     warnings: Vec<String>,
-    trial: Option<Trial>,
+    trial: Option<RuleTrial>,
 }
 
 async fn render_page<Q>(

@@ -193,19 +193,19 @@ impl SilenceForm {
 
 /// The forms of the page, filled with input that was refused.
 #[derive(Default)]
-pub(super) struct Forms {
+pub(super) struct AlertForms {
     pub(super) silence: SilenceForm,
     pub(super) window: WindowForm,
 }
 
 pub(super) async fn page(page: Page) -> Result<Response, Problem> {
-    render_page(&page, StatusCode::OK, (Forms::default(), Vec::new())).await
+    render_page(&page, StatusCode::OK, (AlertForms::default(), Vec::new())).await
 }
 
 pub(super) async fn render_page(
     page: &Page,
     status: StatusCode,
-    (forms, errors): (Forms, Vec<String>),
+    (forms, errors): (AlertForms, Vec<String>),
 ) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
     let silences = incidents::visible_silences(&page.call).await?;
@@ -466,7 +466,7 @@ pub(super) async fn silence(page: Page, fields: Fields) -> Result<Response, Prob
         Ok(()) => Ok(redirect_back(&fields)),
         Err(problem) if matches!(problem.code(), Code::InvalidBody | Code::TooManyAlerts) => {
             let errors = super::calendar_form::error_lines(&problem, page.t.lang());
-            let forms = Forms { silence: form, ..Forms::default() };
+            let forms = AlertForms { silence: form, ..AlertForms::default() };
             render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, (forms, errors)).await
         }
         Err(problem) => Err(problem),

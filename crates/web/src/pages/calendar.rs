@@ -10,7 +10,7 @@ use rondel_core::calendar::{Calendar, CalendarSpec};
 use rondel_store::calendars::CalendarRecord;
 
 use super::as_code::AsCode;
-use super::calendar_form::{CalendarForm, Month, Trial, error_lines, month_tables, this_year, try_calendar};
+use super::calendar_form::{CalendarForm, CalendarTrial, Month, error_lines, month_tables, this_year, try_calendar};
 use super::form::Fields;
 use super::shell::{MissingRoles, Nav, PAGE_ITEM_COUNT, Page, Shell, html};
 use super::texts::Texts;
@@ -39,7 +39,7 @@ impl FromQuery for YearQuery {
 struct PageState {
     year: Option<i32>,
     errors: Vec<String>,
-    trial: Option<Trial>,
+    trial: Option<CalendarTrial>,
     /// The version that another caller has saved since the form was loaded.
     conflict: Option<i64>,
 }
@@ -61,7 +61,7 @@ struct CalendarPage {
     last_day: Option<NaiveDate>,
     form: CalendarForm,
     errors: Vec<String>,
-    trial: Option<Trial>,
+    trial: Option<CalendarTrial>,
     /// The version on which the next save will be based.
     version: Option<i64>,
     /// The version that another caller has saved since the form was loaded.
@@ -115,7 +115,11 @@ pub(super) async fn save(
 }
 
 /// Saves the calendar in the form or, for a trial, only checks it.
-async fn save_or_try(page: &Page, record: &CalendarRecord, form: &CalendarForm) -> Result<Option<Trial>, Problem> {
+async fn save_or_try(
+    page: &Page,
+    record: &CalendarRecord,
+    form: &CalendarForm,
+) -> Result<Option<CalendarTrial>, Problem> {
     let spec = form.spec(&record.spec.description)?;
     if form.is_trial {
         return try_calendar(page, &spec, this_year(page.engine().now())).await.map(Some);

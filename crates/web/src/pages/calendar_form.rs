@@ -100,13 +100,13 @@ pub(super) fn this_year(now: Timestamp) -> i32 {
 }
 
 /// The result of a trial: the calendar as JSON, and a preview of its year.
-pub(super) struct Trial {
+pub(super) struct CalendarTrial {
     pub(super) text: String,
     pub(super) months: Vec<Month>,
 }
 
 /// Checks a calendar like a save does, and returns its preview.
-pub(super) async fn try_calendar<Q>(page: &Page<Q>, spec: &CalendarSpec, year: i32) -> Result<Trial, Problem> {
+pub(super) async fn try_calendar<Q>(page: &Page<Q>, spec: &CalendarSpec, year: i32) -> Result<CalendarTrial, Problem> {
     let namespace = page.call.namespace.id;
     calendars::check(page.engine(), namespace, spec).await?;
     let mut known_parts = Vec::new();
@@ -118,17 +118,17 @@ pub(super) async fn try_calendar<Q>(page: &Page<Q>, spec: &CalendarSpec, year: i
     let find_part = |wanted: &str| known_parts.iter().find(|part| part.name == wanted).cloned();
     let calendar = Calendar::compile(spec, find_part).map_err(CalendarError::Invalid)?;
     let text = pretty_json(&serde_json::to_value(spec).unwrap_or(Value::Null));
-    Ok(Trial { text, months: month_tables(&calendar, year) })
+    Ok(CalendarTrial { text, months: month_tables(&calendar, year) })
 }
 
 pub(super) struct Month {
     pub(super) name: String,
     /// The weeks, from Monday on. The cells before the first day of the month are `None`.
-    pub(super) weeks: Vec<Vec<Option<Cell>>>,
+    pub(super) weeks: Vec<Vec<Option<DayCell>>>,
 }
 
 #[derive(Clone)]
-pub(super) struct Cell {
+pub(super) struct DayCell {
     pub(super) day: u32,
     pub(super) class: &'static str,
     pub(super) name: Option<String>,
@@ -137,7 +137,7 @@ pub(super) struct Cell {
 pub(super) fn month_tables(calendar: &Calendar, shown_year: i32) -> Vec<Month> {
     let days = year(calendar, shown_year);
     let month = |month: u32| {
-        let mut day_cells: Vec<Option<Cell>> = Vec::new();
+        let mut day_cells: Vec<Option<DayCell>> = Vec::new();
         for day in days.iter().filter(|day| day.month == month) {
             if day_cells.is_empty() {
                 day_cells.extend((0..day.weekday).map(|_| None));
@@ -147,7 +147,7 @@ pub(super) fn month_tables(calendar: &Calendar, shown_year: i32) -> Vec<Month> {
                 DayPart::Some => "part",
                 DayPart::Nothing => "out",
             };
-            day_cells.push(Some(Cell { day: day.day, class, name: day.name.clone() }));
+            day_cells.push(Some(DayCell { day: day.day, class, name: day.name.clone() }));
         }
         Month { name: format!("{shown_year}-{month:02}"), weeks: day_cells.chunks(7).map(<[_]>::to_vec).collect() }
     };

@@ -8,7 +8,7 @@ use rondel_core::{Timestamp, name};
 use rondel_store::calendars::CalendarRecord;
 
 use super::as_code::AsCode;
-use super::calendar_form::{CalendarForm, Trial, error_lines, this_year, try_calendar};
+use super::calendar_form::{CalendarForm, CalendarTrial, error_lines, this_year, try_calendar};
 use super::form::Fields;
 use super::moment::Moment;
 use super::shell::{MissingRoles, Nav, PAGE_ITEM_COUNT, Page, Shell, html};
@@ -18,7 +18,7 @@ use crate::cursor::{CursorQuery, Listing, cut_to_page};
 use crate::problem::{Code, Problem};
 use crate::redirect::{query_pair, redirect_to};
 
-struct Row {
+struct CalendarRow {
     name: String,
     description: String,
     version: i64,
@@ -31,12 +31,12 @@ struct CalendarsPage {
     shell: Shell,
     t: &'static Texts,
     missing_roles: MissingRoles,
-    rows: Vec<Row>,
+    rows: Vec<CalendarRow>,
     next_url: Option<String>,
     is_first: bool,
     form: CalendarForm,
     errors: Vec<String>,
-    trial: Option<Trial>,
+    trial: Option<CalendarTrial>,
     version: Option<i64>,
     action: String,
     code: AsCode,
@@ -68,7 +68,7 @@ pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Probl
 }
 
 /// Creates the calendar in the form or, for a trial, only checks it.
-async fn create_or_try(page: &Page, form: &CalendarForm) -> Result<Option<Trial>, Problem> {
+async fn create_or_try(page: &Page, form: &CalendarForm) -> Result<Option<CalendarTrial>, Problem> {
     let namespace = page.call.namespace.id;
     let spec = form.spec("")?;
     if form.is_trial {
@@ -88,7 +88,7 @@ async fn render_page<Q>(
     status: StatusCode,
     cursor: Option<&str>,
     form: CalendarForm,
-    (errors, trial): (Vec<String>, Option<Trial>),
+    (errors, trial): (Vec<String>, Option<CalendarTrial>),
 ) -> Result<Response, Problem> {
     let (namespace, now) = (page.call.namespace.id, page.engine().now());
     let listing = Listing::new("calendars page", namespace);
@@ -113,7 +113,7 @@ async fn render_page<Q>(
     html(status, &template)
 }
 
-fn row(record: CalendarRecord, now: Timestamp, t: &Texts) -> Row {
+fn row(record: CalendarRecord, now: Timestamp, t: &Texts) -> CalendarRow {
     let CalendarRecord { spec, version, updated_at, .. } = record;
-    Row { name: spec.name, description: spec.description, version, updated_at: Moment::new(updated_at, now, t) }
+    CalendarRow { name: spec.name, description: spec.description, version, updated_at: Moment::new(updated_at, now, t) }
 }

@@ -36,7 +36,7 @@ impl FromQuery for NewChannelQuery {
     }
 }
 
-struct Row {
+struct ChannelRow {
     name: String,
     kind: &'static str,
     host: Option<String>,
@@ -67,7 +67,7 @@ struct DeliveryRow {
 struct ChannelsPage {
     shell: Shell,
     t: &'static Texts,
-    rows: Vec<Row>,
+    rows: Vec<ChannelRow>,
     /// The kinds of channels with their names.
     kinds: Vec<(&'static str, &'static str)>,
     missing_role: Option<&'static str>,
@@ -85,7 +85,7 @@ pub(super) async fn list(page: Page) -> Result<Response, Problem> {
     let (store, t, now) = (page.engine().store(), page.t, page.engine().now());
     let last_deliveries = store.last_deliveries(page.call.namespace.id).await?;
     let channels = store.channels(page.call.namespace.id).await?;
-    let row = |channel: &Channel| Row {
+    let row = |channel: &Channel| ChannelRow {
         name: channel.name.clone(),
         kind: kind_name(channel.kind, t),
         host: channels::view(channel).host,

@@ -192,7 +192,7 @@ pub(crate) fn runs_between(from: Timestamp, to: Timestamp, owner_term: Option<(&
 
 /// How a mark is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
+enum MarkShape {
     /// A run, or touching runs.
     Run,
     /// Successful runs that are joined, drawn like a run.
@@ -203,7 +203,7 @@ enum Shape {
     Skipped,
 }
 
-impl Shape {
+impl MarkShape {
     const fn from_mark(mark: &Mark) -> Self {
         match (mark.run, mark.status) {
             (Some(_), _) => Self::Run,
@@ -285,13 +285,13 @@ impl LaneRenderer {
         let is_joined = self.is_dense || lane.marks.len() > SINGLE_COUNT_MAX;
         // The third value of a piece is the right end of its bar. A run with the same status that touches this end is joined to the
         // piece.
-        let mut pieces: Vec<(Mark, Shape, u32)> = Vec::new();
+        let mut pieces: Vec<(Mark, MarkShape, u32)> = Vec::new();
         for mark in marks {
-            let shape = Shape::from_mark(mark);
+            let shape = MarkShape::from_mark(mark);
             let (x, right) = self.edges(mark);
             match pieces.last_mut() {
-                Some((last, Shape::Run, end))
-                    if is_joined && shape == Shape::Run && last.status == mark.status && x <= *end + 2 =>
+                Some((last, MarkShape::Run, end))
+                    if is_joined && shape == MarkShape::Run && last.status == mark.status && x <= *end + 2 =>
                 {
                     (last.run, last.count) = (None, last.count + mark.count);
                     last.to = last.to.zip(mark.to).map(|(one, other)| one.max(other));
@@ -313,18 +313,18 @@ impl LaneRenderer {
         (x, self.scale.x(mark.to.unwrap_or(self.now)).max(x + MARK_WIDTH_MIN))
     }
 
-    fn bar(&self, mark: &Mark, (shape, right_edge): (Shape, u32)) -> Bar {
+    fn bar(&self, mark: &Mark, (shape, right_edge): (MarkShape, u32)) -> Bar {
         let t = self.t;
         let end_at = mark.to.unwrap_or(self.now);
         let (x, _) = self.edges(mark);
-        let gap = if shape == Shape::Run { 0 } else { 8 };
+        let gap = if shape == MarkShape::Run { 0 } else { 8 };
         let (word, when) = (t.status(mark.status), short_time_text(mark.from, self.now, self.zone));
         let title = match mark.run {
             Some(_) => format!("{when} · {word} · {}", length_text(end_at.since(mark.from), t)),
             None => format!("{when} · {word} · {}", t.lane_runs(mark.count)),
         };
         let (y, height) = shape.place();
-        let (width, is_stretch) = (right_edge - x - gap, shape != Shape::Run);
+        let (width, is_stretch) = (right_edge - x - gap, shape != MarkShape::Run);
         Bar { class: mark.status.as_str(), x, width, y, height, run: mark.run, is_stretch, title }
     }
 

@@ -25,7 +25,7 @@ pub(super) struct Chip {
 
 /// An error in the filter, whose text is split into the parts before, in and after the error.
 #[derive(Debug)]
-pub(super) struct Fault {
+pub(super) struct FilterFault {
     pub(super) text_before: String,
     pub(super) wrong_text: String,
     pub(super) text_after: String,
@@ -52,7 +52,7 @@ pub(super) struct FilterBar {
     /// Further parameters to keep in the URL of the list.
     pub(super) other_parameters: Vec<(&'static str, String)>,
     pub(super) chips: Vec<Chip>,
-    pub(super) fault: Option<Fault>,
+    pub(super) fault: Option<FilterFault>,
 }
 
 impl FilterBar {
@@ -77,12 +77,12 @@ impl FilterBar {
             hint: if action == "/jobs" { t.filter_hint_jobs } else { t.filter_hint },
             chips: chips.collect(),
             other_parameters,
-            fault: filter.as_ref().err().map(|error| Fault::new(text, error, t)),
+            fault: filter.as_ref().err().map(|error| FilterFault::new(text, error, t)),
         }
     }
 }
 
-impl Fault {
+impl FilterFault {
     fn new(text: &str, error: &FilterError, t: &Texts) -> Self {
         let chars: Vec<char> = text.chars().collect();
         let start_index = (error.column - 1).min(chars.len());

@@ -14,7 +14,7 @@ use rondel_store::StoreError;
 use rondel_store::catalog::JobRecord;
 
 use super::moment::Moment;
-use super::run_links::{Piece, split_at_runs};
+use super::run_links::{SentencePart, split_at_runs};
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::{own_message, visible_text};
@@ -88,7 +88,7 @@ impl WhyForm {
 }
 
 /// An instant in UTC, and on the clock of the schedule if that differs.
-struct When {
+struct ShownInstant {
     at: Moment,
     local: Option<String>,
     /// The URL that asks "why" about the instant.
@@ -96,10 +96,10 @@ struct When {
 }
 
 /// A fire, or several consecutive fires with the same verdict.
-struct Row {
-    when: When,
+struct FireRow {
+    when: ShownInstant,
     /// The number of fires and the last one, if there are several.
-    repetition: Option<(u64, When)>,
+    repetition: Option<(u64, ShownInstant)>,
     class: &'static str,
     word: &'static str,
     run: Option<RunId>,
@@ -109,14 +109,14 @@ struct Row {
 
 /// The answer to the question about an instant.
 struct InstantAnswer {
-    when: When,
-    sentence: Vec<Piece>,
+    when: ShownInstant,
+    sentence: Vec<SentencePart>,
     class: &'static str,
     run: Option<RunId>,
     /// The previous fire.
-    previous_fire: Option<When>,
+    previous_fire: Option<ShownInstant>,
     /// The next fire.
-    next_fire: Option<When>,
+    next_fire: Option<ShownInstant>,
 }
 
 #[derive(Template)]
@@ -130,10 +130,10 @@ struct FiresPage {
     /// Why the time in the question means no instant, or two.
     note: Option<String>,
     answers: Vec<InstantAnswer>,
-    from: When,
-    to: When,
-    past_rows: Vec<Row>,
-    upcoming_rows: Vec<Row>,
+    from: ShownInstant,
+    to: ShownInstant,
+    past_rows: Vec<FireRow>,
+    upcoming_rows: Vec<FireRow>,
     has_more: bool,
     /// The URL of the page with earlier fires.
     earlier_url: String,
@@ -150,15 +150,15 @@ struct FireFormatter<'a> {
 }
 
 impl FireFormatter<'_> {
-    fn when(&self, at: Timestamp) -> When {
-        When {
+    fn when(&self, at: Timestamp) -> ShownInstant {
+        ShownInstant {
             at: Moment::new(at, self.now, self.t),
             local: (self.zone != Tz::UTC).then(|| words::instant_text(self.zone, at)),
             why_url: super::why::question_url(self.name, Some(at)),
         }
     }
 
-    fn row(&self, entry: &Entry, messages: &HashMap<RunId, String>) -> Row {
+    fn row(&self, entry: &Entry, messages: &HashMap<RunId, String>) -> FireRow {
         let t = self.t;
         let (class, word) = class_and_word(&entry.verdict, t);
         let repetition = (entry.count > 1).then(|| (entry.count, self.when(entry.last)));
@@ -191,7 +191,7 @@ impl FireFormatter<'_> {
             | FireVerdict::Removed
             | FireVerdict::Missing => (None, String::new()),
         };
-        Row { when: self.when(entry.first), repetition, class, word, run, explanation }
+        FireRow { when: self.when(entry.first), repetition, class, word, run, explanation }
     }
 
     fn answer(&self, at: Timestamp, why: &Why) -> InstantAnswer {

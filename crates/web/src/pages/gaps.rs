@@ -101,7 +101,7 @@ pub(super) async fn of_job(page: Page<GapsQuery>, Named(name, ..): Named<path::J
 
 /// Why the lane is empty between an entry and the next one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Cause {
+enum GapCause {
     /// The run of the entry took place, and no other fire was planned until the next entry.
     Between,
     /// The fire of the entry did not run, for this reason.
@@ -115,7 +115,7 @@ fn find_gaps(
 ) -> Vec<Gap> {
     let zone = zones::clock_and_zone().1;
     let mut gaps: Vec<Gap> = Vec::new();
-    let mut last_cause: Option<Cause> = None;
+    let mut last_cause: Option<GapCause> = None;
     let past_entries: Vec<&Entry> = history.entries.iter().filter(|entry| entry.first <= to).collect();
     let first_fire = past_entries.first().map_or(to, |entry| entry.first);
     if first_fire > from {
@@ -133,8 +133,8 @@ fn find_gaps(
             Some(gap) if last_cause.as_ref() == Some(&cause) => gap.to_ms = entry_end.as_millis(),
             _ => {
                 let (at_ms, text) = match &cause {
-                    Cause::Between => (None, t.gap_between.to_owned()),
-                    Cause::NotRun(words) => (
+                    GapCause::Between => (None, t.gap_between.to_owned()),
+                    GapCause::NotRun(words) => (
                         Some(entry.first.as_millis()),
                         format!("{} · {words}", short_time_text(entry.first, now, zone)),
                     ),
@@ -147,26 +147,26 @@ fn find_gaps(
     gaps
 }
 
-fn gap_cause(entry: &Entry, t: &'static Texts) -> Cause {
+fn gap_cause(entry: &Entry, t: &'static Texts) -> GapCause {
     let (_, word) = class_and_word(&entry.verdict, t);
     match &entry.verdict {
         FireVerdict::Row { status: RunStatus::Skipped, reason, detail, .. }
         | FireVerdict::Span { reason, detail, .. } => {
             let subject =
                 RunStatusFacts { status: RunStatus::Skipped, reason: *reason, detail: detail.as_deref(), attempt: 1 };
-            Cause::NotRun(sentence(subject, t.lang()).unwrap_or_else(|| word.to_owned()))
+            GapCause::NotRun(sentence(subject, t.lang()).unwrap_or_else(|| word.to_owned()))
         }
-        FireVerdict::Row { .. } | FireVerdict::Planned => Cause::Between,
+        FireVerdict::Row { .. } | FireVerdict::Planned => GapCause::Between,
         FireVerdict::Calendar { calendar, day, moved_to } => {
             let moved_note = moved_to.map(|at| t.fires_moved(words::instant_text(zones::clock_and_zone().1, at)));
             let facts = [Some(word.to_owned()), Some(calendar.clone()), day.clone(), moved_note];
-            Cause::NotRun(facts.into_iter().flatten().collect::<Vec<_>>().join(" · "))
+            GapCause::NotRun(facts.into_iter().flatten().collect::<Vec<_>>().join(" · "))
         }
         FireVerdict::Paused
         | FireVerdict::Maintenance { .. }
         | FireVerdict::Undecided
         | FireVerdict::Removed
-        | FireVerdict::Missing => Cause::NotRun(word.to_owned()),
+        | FireVerdict::Missing => GapCause::NotRun(word.to_owned()),
     }
 }
 

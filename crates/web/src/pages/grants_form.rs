@@ -34,12 +34,12 @@ pub(super) struct GrantPicker {
 }
 
 /// The roles and places to offer. A page with many pickers reads them once.
-pub(super) struct Choices {
+pub(super) struct GrantChoices {
     roles: Vec<(&'static str, &'static str)>,
     places: Vec<(String, String)>,
 }
 
-impl Choices {
+impl GrantChoices {
     pub(super) async fn read<Q>(call: &GlobalCall<Q>, t: &'static Texts) -> Result<Self, Problem> {
         let engine = call.engine();
         let mut scopes = vec![(String::new(), t.place_everywhere.to_owned())];

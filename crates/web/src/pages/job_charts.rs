@@ -39,7 +39,7 @@ pub(super) struct JobCharts {
     t: &'static Texts,
     days: Vec<DayCell>,
     width: usize,
-    band: Option<Band>,
+    band: Option<DurationBand>,
     next_fires: Vec<Moment>,
 }
 
@@ -53,7 +53,7 @@ struct DayCell {
 }
 
 /// The durations of runs, day by day.
-struct Band {
+struct DurationBand {
     /// The SVG path of the area between the two percentiles.
     area: String,
     /// The SVG path of the 50th percentiles.
@@ -130,7 +130,7 @@ const fn day_class(verdicts: Verdicts) -> &'static str {
 }
 
 /// The chart of durations, for days with runs; `None` if no day has any.
-fn duration_band(buckets: &[Bucket], t: &'static Texts) -> Option<Band> {
+fn duration_band(buckets: &[Bucket], t: &'static Texts) -> Option<DurationBand> {
     let of_day = |(day, bucket): (usize, &Bucket)| {
         let (p50, p95) = (bucket.durations.quantile(500)?, bucket.durations.quantile(950)?);
         Some((day, p50, p95))
@@ -153,7 +153,7 @@ fn duration_band(buckets: &[Bucket], t: &'static Texts) -> Option<Band> {
         [one] => format!("M{one}h-300"),
         points => format!("M{}", points.join("L")),
     };
-    Some(Band {
+    Some(DurationBand {
         area: format!("M{area}Z"),
         p50: path(&p50),
         p95: path(&p95),

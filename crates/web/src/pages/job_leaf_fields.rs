@@ -12,7 +12,7 @@ use super::texts::Texts;
 
 /// The format of a field's value.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ValueFormat {
     Text,
     Number,
     /// Several values, separated by spaces or commas.
@@ -25,56 +25,56 @@ enum Kind {
 struct LeafField {
     field: &'static str,
     pointer: &'static str,
-    kind: Kind,
+    kind: ValueFormat,
 }
 
-const fn leaf_field(field: &'static str, pointer: &'static str, kind: Kind) -> LeafField {
+const fn leaf_field(field: &'static str, pointer: &'static str, kind: ValueFormat) -> LeafField {
     LeafField { field, pointer, kind }
 }
 
 const LEAVES: [LeafField; 28] = [
-    leaf_field("misfire_max", "/misfire/max", Kind::Number),
-    leaf_field("misfire_keep", "/misfire/keep", Kind::Text),
-    leaf_field("misfire_tolerance", "/misfire/tolerance", Kind::Text),
-    leaf_field("overlap_scope", "/overlap/scope", Kind::Text),
-    leaf_field("overlap_max", "/overlap/max", Kind::Number),
-    leaf_field("select_labels", "/select/labels", Kind::List),
-    leaf_field("select_executors", "/select/executors", Kind::List),
-    leaf_field("queue_timeout", "/queue_timeout", Kind::Text),
-    leaf_field("priority", "/priority", Kind::Number),
-    leaf_field("shards", "/shards", Kind::Shards),
-    leaf_field("concurrency_key", "/concurrency/key", Kind::Text),
-    leaf_field("concurrency_max", "/concurrency/max", Kind::Number),
-    leaf_field("rate_key", "/rate/key", Kind::Text),
-    leaf_field("rate_max", "/rate/max", Kind::Number),
-    leaf_field("rate_per", "/rate/per", Kind::Text),
-    leaf_field("over", "/over", Kind::Text),
-    leaf_field("mode", "/mode", Kind::Text),
-    leaf_field("mode_from", "/mode_from", Kind::Text),
-    leaf_field("expect_time", "/expect/success_by/time", Kind::Text),
-    leaf_field("expect_zone", "/expect/success_by/zone", Kind::Text),
-    leaf_field("expect_weekdays", "/expect/success_by/weekdays", Kind::List),
-    leaf_field("expect_calendar", "/expect/success_by/calendar", Kind::Text),
-    leaf_field("expect_no_success_for", "/expect/no_success_for", Kind::Text),
-    leaf_field("expect_longer_than", "/expect/longer_than", Kind::Text),
-    leaf_field("expect_late", "/expect/late", Kind::Text),
-    leaf_field("expect_channels", "/expect/channels", Kind::List),
-    leaf_field("expect_severity", "/expect/severity", Kind::Text),
-    leaf_field(NOTIFY_FIELD, "/notify/skipped", Kind::List),
+    leaf_field("misfire_max", "/misfire/max", ValueFormat::Number),
+    leaf_field("misfire_keep", "/misfire/keep", ValueFormat::Text),
+    leaf_field("misfire_tolerance", "/misfire/tolerance", ValueFormat::Text),
+    leaf_field("overlap_scope", "/overlap/scope", ValueFormat::Text),
+    leaf_field("overlap_max", "/overlap/max", ValueFormat::Number),
+    leaf_field("select_labels", "/select/labels", ValueFormat::List),
+    leaf_field("select_executors", "/select/executors", ValueFormat::List),
+    leaf_field("queue_timeout", "/queue_timeout", ValueFormat::Text),
+    leaf_field("priority", "/priority", ValueFormat::Number),
+    leaf_field("shards", "/shards", ValueFormat::Shards),
+    leaf_field("concurrency_key", "/concurrency/key", ValueFormat::Text),
+    leaf_field("concurrency_max", "/concurrency/max", ValueFormat::Number),
+    leaf_field("rate_key", "/rate/key", ValueFormat::Text),
+    leaf_field("rate_max", "/rate/max", ValueFormat::Number),
+    leaf_field("rate_per", "/rate/per", ValueFormat::Text),
+    leaf_field("over", "/over", ValueFormat::Text),
+    leaf_field("mode", "/mode", ValueFormat::Text),
+    leaf_field("mode_from", "/mode_from", ValueFormat::Text),
+    leaf_field("expect_time", "/expect/success_by/time", ValueFormat::Text),
+    leaf_field("expect_zone", "/expect/success_by/zone", ValueFormat::Text),
+    leaf_field("expect_weekdays", "/expect/success_by/weekdays", ValueFormat::List),
+    leaf_field("expect_calendar", "/expect/success_by/calendar", ValueFormat::Text),
+    leaf_field("expect_no_success_for", "/expect/no_success_for", ValueFormat::Text),
+    leaf_field("expect_longer_than", "/expect/longer_than", ValueFormat::Text),
+    leaf_field("expect_late", "/expect/late", ValueFormat::Text),
+    leaf_field("expect_channels", "/expect/channels", ValueFormat::List),
+    leaf_field("expect_severity", "/expect/severity", ValueFormat::Text),
+    leaf_field(NOTIFY_FIELD, "/notify/skipped", ValueFormat::List),
 ];
 
 /// The fields that belong to a schedule. Their places are relative to the schedule.
 const SCHEDULE_LEAVES: [LeafField; 10] = [
-    leaf_field("delay", "/delay", Kind::Text),
-    leaf_field("after", "/after", Kind::List),
-    leaf_field("after_on", "/on", Kind::Text),
-    leaf_field("dst_gap", "/dst/gap", Kind::Text),
-    leaf_field("dst_overlap", "/dst/overlap", Kind::Text),
-    leaf_field("if_past", "/if_past", Kind::Text),
-    leaf_field("start_at", "/start_at", Kind::Text),
-    leaf_field("end_at", "/end_at", Kind::Text),
-    leaf_field("jitter_max", "/jitter/max", Kind::Text),
-    leaf_field("jitter_by", "/jitter/by", Kind::Text),
+    leaf_field("delay", "/delay", ValueFormat::Text),
+    leaf_field("after", "/after", ValueFormat::List),
+    leaf_field("after_on", "/on", ValueFormat::Text),
+    leaf_field("dst_gap", "/dst/gap", ValueFormat::Text),
+    leaf_field("dst_overlap", "/dst/overlap", ValueFormat::Text),
+    leaf_field("if_past", "/if_past", ValueFormat::Text),
+    leaf_field("start_at", "/start_at", ValueFormat::Text),
+    leaf_field("end_at", "/end_at", ValueFormat::Text),
+    leaf_field("jitter_max", "/jitter/max", ValueFormat::Text),
+    leaf_field("jitter_by", "/jitter/by", ValueFormat::Text),
 ];
 
 /// The kinds of schedule to which each of these fields applies.
@@ -241,15 +241,15 @@ fn field_text(value: Option<&Value>) -> String {
 
 fn put_leaf(document: &mut Value, leaf: &LeafField, text: &str, is_kept: bool) -> Result<(), ()> {
     let value = match leaf.kind {
-        Kind::Text if text.is_empty() => None,
-        Kind::Text => Some(Value::from(text)),
-        Kind::Number | Kind::Shards if text.is_empty() => None,
-        Kind::Number => Some(Value::from(text.parse::<u32>().map_err(|_| ())?)),
+        ValueFormat::Text if text.is_empty() => None,
+        ValueFormat::Text => Some(Value::from(text)),
+        ValueFormat::Number | ValueFormat::Shards if text.is_empty() => None,
+        ValueFormat::Number => Some(Value::from(text.parse::<u32>().map_err(|_| ())?)),
         // Errors within a list of shards are reported when the definition is checked.
-        Kind::Shards => {
+        ValueFormat::Shards => {
             Some(text.parse::<u32>().map(Value::from).or_else(|_| serde_json::from_str(text)).map_err(|_| ())?)
         }
-        Kind::List => {
+        ValueFormat::List => {
             let items: Vec<&str> = text.split([' ', ',', '\n', '\t', '\r']).filter(|item| !item.is_empty()).collect();
             (is_kept || !items.is_empty()).then(|| Value::from(items))
         }

@@ -99,7 +99,7 @@ struct JobsPage {
 }
 
 /// The header of a group of jobs.
-struct Group {
+struct AppHeader {
     app: String,
     count: usize,
     /// How many of its jobs are paused.
@@ -110,7 +110,7 @@ struct Group {
 
 struct JobRow {
     /// The header before the first job of an app, if the list is grouped by app.
-    group: Option<Group>,
+    group: Option<AppHeader>,
     missing_roles: MissingRoles,
     name: String,
     app: String,
@@ -131,7 +131,7 @@ struct JobRow {
 }
 
 /// The jobs of one page of the list.
-struct Slice {
+struct JobSlice {
     entries: Vec<Arc<BoardEntry>>,
     /// The job after which the previous page begins; `None` if the previous page is the first one, or if there is none.
     previous: Option<Arc<BoardEntry>>,
@@ -208,7 +208,7 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
 
 /// The page of jobs after the job `after_name`, in the order of the list, and where the previous page begins. If `after_name` no longer exists, the
 /// page begins with the next job by name.
-fn page_slice(entries: &[Arc<BoardEntry>], after_name: Option<&str>) -> Slice {
+fn page_slice(entries: &[Arc<BoardEntry>], after_name: Option<&str>) -> JobSlice {
     let limit = usize::try_from(PAGE_ITEM_COUNT).unwrap_or(usize::MAX);
     let start = after_name.map_or(0, |after_name| {
         let index = entries.iter().position(|entry| entry.name == after_name).map(|index| index + 1);
@@ -218,7 +218,7 @@ fn page_slice(entries: &[Arc<BoardEntry>], after_name: Option<&str>) -> Slice {
     });
     let end = (start + limit).min(entries.len());
     let previous = start.checked_sub(limit + 1).and_then(|index| entries.get(index)).cloned();
-    Slice { entries: entries[start..end].to_vec(), previous, has_more: end < entries.len() }
+    JobSlice { entries: entries[start..end].to_vec(), previous, has_more: end < entries.len() }
 }
 
 /// Presets for all jobs and for each problem. Each shows how many jobs it finds together with the rest of the filter.
@@ -305,7 +305,7 @@ async fn job_rows(
             let of_app = || all_entries.iter().filter(|entry| entry.app_name == app);
             let mut filter = Filter::parse(&page.query().text, Scope::Jobs).unwrap_or_default();
             filter.apps.any = vec![rondel_core::filter::Pattern(app.clone())];
-            row.group = Some(Group {
+            row.group = Some(AppHeader {
                 app: app.clone(),
                 count: of_app().count(),
                 paused: of_app().filter(|entry| !entry.is_enabled).count(),

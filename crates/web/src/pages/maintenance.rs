@@ -8,7 +8,7 @@ use rondel_admin::rules::WindowEnd;
 use rondel_core::Timestamp;
 use rondel_core::maintenance::FiresInside;
 
-use super::alerts::{Forms, redirect_back, render_page};
+use super::alerts::{AlertForms, redirect_back, render_page};
 use super::form::Fields;
 use super::maintenance_rows::WindowForm;
 use super::shell::Page;
@@ -66,7 +66,7 @@ pub(super) async fn add(page: Page, fields: Fields) -> Result<Response, Problem>
         Ok(()) => Ok(redirect_back(&fields)),
         Err(problem) if matches!(problem.code(), Code::InvalidBody | Code::TooManyAlerts | Code::AppNotFound) => {
             let errors = super::calendar_form::error_lines(&problem, page.t.lang());
-            let forms = Forms { window: form, ..Forms::default() };
+            let forms = AlertForms { window: form, ..AlertForms::default() };
             render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, (forms, errors)).await
         }
         Err(problem) => Err(problem),

@@ -18,7 +18,7 @@ const HEIGHT_BELOW: u64 = 48;
 const HEIGHT_MIN: u64 = 2;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
+pub(crate) struct BarPart {
     pub(crate) class: &'static str,
     pub(crate) y: u64,
     pub(crate) height: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Part {
 pub(crate) struct OutcomeBar {
     pub(crate) x: u32,
     pub(crate) width: u32,
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<BarPart>,
     pub(crate) href: String,
     pub(crate) title: String,
 }
@@ -84,7 +84,7 @@ const fn count_above_axis(verdicts: Verdicts) -> u64 {
 }
 
 /// The parts of a bar, first those above the axis from the axis up, then those below it from the axis down.
-fn bar_parts(verdicts: Verdicts, (count_max, failures_max): (u64, u64)) -> Vec<Part> {
+fn bar_parts(verdicts: Verdicts, (count_max, failures_max): (u64, u64)) -> Vec<BarPart> {
     let height = |count: u64, whole: u64, of: u64| if count == 0 { 0 } else { (count * of / whole).max(HEIGHT_MIN) };
     let mut parts = Vec::new();
     let mut y = HEIGHT_ABOVE;
@@ -93,14 +93,14 @@ fn bar_parts(verdicts: Verdicts, (count_max, failures_max): (u64, u64)) -> Vec<P
     {
         let height = height(count, count_max, HEIGHT_ABOVE).min(y);
         y -= height;
-        parts.push(Part { class, y, height });
+        parts.push(BarPart { class, y, height });
     }
     let mut y = HEIGHT_ABOVE + 2;
     for (class, count) in
         [("failed", verdicts.failed), ("timed_out", verdicts.timed_out), ("unknown", verdicts.unknown)]
     {
         let height = height(count, failures_max, HEIGHT_BELOW).min(HEIGHT_ABOVE + 2 + HEIGHT_BELOW - y);
-        parts.push(Part { class, y, height });
+        parts.push(BarPart { class, y, height });
         y += height;
     }
     parts.retain(|part| part.height > 0);

@@ -14,14 +14,14 @@ const HEIGHT: usize = 18;
 
 /// Runs that are drawn with the same shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(super) struct OutcomeShape {
     pub(super) class: &'static str,
     pub(super) path: String,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Outcomes {
-    pub(super) shapes: Vec<Shape>,
+    pub(super) shapes: Vec<OutcomeShape>,
     pub(super) width: usize,
     pub(super) height: usize,
     /// The chart in words: `60 runs: 58 succeeded, 2 failed`.
@@ -58,7 +58,7 @@ impl Outcomes {
             let (top, bottom) = mark_extent(*status);
             let mark =
                 |place: &usize| format!("M{} {top}v{}", (OUTCOME_COUNT - 1 - place) * RUN_WIDTH + 1, bottom - top);
-            shapes.push(Shape { class: status.as_str(), path: positions.iter().map(mark).collect() });
+            shapes.push(OutcomeShape { class: status.as_str(), path: positions.iter().map(mark).collect() });
         }
         let label = if words.is_empty() { t.never.to_owned() } else { t.outcomes(words.join(", "), shown_runs.len()) };
         Self { shapes, width: OUTCOME_COUNT * RUN_WIDTH, height: HEIGHT, label }

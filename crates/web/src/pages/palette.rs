@@ -32,7 +32,7 @@ impl FromQuery for PaletteQuery {
 }
 
 /// An entry that the user can choose.
-struct Hit {
+struct PaletteEntry {
     words: String,
     /// The kind of the entry.
     about: &'static str,
@@ -43,7 +43,7 @@ struct Hit {
     missing_role: Option<&'static str>,
 }
 
-impl Hit {
+impl PaletteEntry {
     fn link(label: &str, kind: &'static str, address: &str) -> Self {
         Self { words: label.to_owned(), about: kind, address: address.to_owned(), is_act: false, missing_role: None }
     }
@@ -55,7 +55,7 @@ struct PalettePage {
     shell: Shell,
     t: &'static Texts,
     typed: String,
-    hits: Vec<Hit>,
+    hits: Vec<PaletteEntry>,
 }
 
 pub(super) async fn page(page: Page<PaletteQuery>) -> Result<Response, Problem> {
@@ -75,13 +75,12 @@ pub(super) async fn page(page: Page<PaletteQuery>) -> Result<Response, Problem> 
         }
         None => {
             hits.extend(find_run(&page, &words).await?);
-            hits.extend(
-                jobs.iter()
-                    .map(|job| Hit::link(&job.spec.name, page.t.palette_job, &format!("/jobs/{}", job.spec.name))),
-            );
+            hits.extend(jobs.iter().map(|job| {
+                PaletteEntry::link(&job.spec.name, page.t.palette_job, &format!("/jobs/{}", job.spec.name))
+            }));
             let is_admin = page.call.caller.may_anywhere(Permission::Cluster);
             let pages = page_names(page.t, is_admin).filter(|(name, path)| matches_name(name, path, &words));
-            hits.extend(pages.map(|(name, path)| Hit::link(name, page.t.palette_page, path)));
+            hits.extend(pages.map(|(name, path)| PaletteEntry::link(name, page.t.palette_page, path)));
             if let Some(job) = jobs.first() {
                 let switch = if job.spec.enabled { Verb::Pause } else { Verb::Resume };
                 hits.extend([Verb::Run, switch].map(|verb| verb.to_hit(&page, job)));
@@ -93,12 +92,12 @@ pub(super) async fn page(page: Page<PaletteQuery>) -> Result<Response, Problem> 
 }
 
 /// The run whose id was typed.
-async fn find_run(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Option<Hit>, Problem> {
+async fn find_run(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Option<PaletteEntry>, Problem> {
     let [word] = words else { return Ok(None) };
     let Ok(id) = word.parse::<RunId>() else { return Ok(None) };
     let run = page.engine().store().runs(&[id]).await?.pop();
     let run = run.filter(|run| run.namespace == page.call.namespace.id && page.call.may_view(run.app));
-    Ok(run.map(|_| Hit::link(&id.to_string(), page.t.col_run, &format!("/runs/{id}"))))
+    Ok(run.map(|_| PaletteEntry::link(&id.to_string(), page.t.col_run, &format!("/runs/{id}"))))
 }
 
 /// The jobs that have every word in their names.
@@ -172,7 +171,7 @@ impl Verb {
         }
     }
 
-    fn to_hit(self, page: &Page<PaletteQuery>, job: &JobRecord) -> Hit {
+    fn to_hit(self, page: &Page<PaletteQuery>, job: &JobRecord) -> PaletteEntry {
         let (t, name) = (page.t, &job.spec.name);
         let (words, path) = match self {
             Self::Run => (t.run_job(name), "runs"),
@@ -180,7 +179,7 @@ impl Verb {
             Self::Resume => (t.resume_job(name), "resume"),
         };
         let is_allowed = page.call.caller.rights.allow(Permission::Operate, page.call.namespace.id, Some(job.app));
-        Hit {
+        PaletteEntry {
             words,
             about: t.palette_action,
             address: format!("/jobs/{name}/{path}"),

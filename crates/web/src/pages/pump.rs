@@ -83,7 +83,7 @@ struct ItemRow {
 }
 
 /// A link that selects items by their state.
-struct Choice {
+struct StateChoice {
     word: &'static str,
     href: String,
     is_on: bool,
@@ -105,7 +105,7 @@ struct PumpPage {
     groups: Vec<GroupRow>,
     /// How many groups are not shown.
     hidden_count: usize,
-    choices: Vec<Choice>,
+    choices: Vec<StateChoice>,
     items: Vec<ItemRow>,
     is_first: bool,
     /// The URL of the first page.
@@ -153,9 +153,9 @@ fn items_url(name: &str, state: Option<ItemState>, cursor: Option<&str>) -> Stri
     format!("/jobs/{name}/pump{}{query}", if query.is_empty() { "" } else { "?" })
 }
 
-fn state_choices(name: &str, current: Option<ItemState>, t: &Texts) -> Vec<Choice> {
+fn state_choices(name: &str, current: Option<ItemState>, t: &Texts) -> Vec<StateChoice> {
     let states = std::iter::once(None).chain(ItemState::ALL.iter().copied().map(Some));
-    let choice = |state: Option<ItemState>| Choice {
+    let choice = |state: Option<ItemState>| StateChoice {
         word: state.map_or(t.pump_state_all, |state| class_and_word(state, t).1),
         href: items_url(name, state, None),
         is_on: state == current,

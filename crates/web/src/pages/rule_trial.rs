@@ -7,7 +7,7 @@ use super::sentences::localized;
 use super::texts::Texts;
 use super::zones;
 
-pub(super) struct Trial {
+pub(super) struct RuleTrial {
     pub(super) sentence: String,
     pub(super) count: u64,
     pub(super) subjects: Vec<String>,
@@ -18,7 +18,7 @@ pub(super) struct Trial {
     pub(super) warnings: Vec<String>,
 }
 
-impl Trial {
+impl RuleTrial {
     pub(super) fn new(spec: &RuleSpec, run: DryRun, t: &Texts) -> Self {
         Self {
             sentence: sentence::rule(spec, t.lang()),

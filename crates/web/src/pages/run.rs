@@ -71,7 +71,7 @@ struct RunPage {
     missing_roles: MissingRoles,
     row: RunRow,
     incident: Option<IncidentRef>,
-    steps: Vec<Step>,
+    steps: Vec<RunStep>,
     attempts: Vec<AttemptRow>,
     timeline: RunTimeline,
     neighbours: Neighbours,
@@ -105,7 +105,7 @@ struct RunPage {
 }
 
 /// A step of a run.
-struct Step {
+struct RunStep {
     name: String,
     at: Option<Moment>,
     /// The time since the previous step.
@@ -235,7 +235,7 @@ fn indent_json(text: String) -> String {
 }
 
 /// The steps of a run: planned, due, started, finished. Steps that are still to come have no instant.
-fn run_steps(run: &Run, now: Timestamp, t: &'static Texts) -> Vec<Step> {
+fn run_steps(run: &Run, now: Timestamp, t: &'static Texts) -> Vec<RunStep> {
     let is_over = run.status.is_terminal();
     let end_class = if is_over { run.status.as_str() } else { "ahead" };
     // The due instant, the start and the end are those of the last attempt.
@@ -256,7 +256,7 @@ fn run_steps(run: &Run, now: Timestamp, t: &'static Texts) -> Vec<Step> {
         let delta_text =
             at.zip(previous_at).map(|(at, previous_at)| format!("+{}", length_text(at.since(previous_at), t)));
         previous_at = at.or(previous_at);
-        steps.push(Step { name, at: at.map(|at| Moment::new(at, now, t)), delta: delta_text, class });
+        steps.push(RunStep { name, at: at.map(|at| Moment::new(at, now, t)), delta: delta_text, class });
     }
     steps
 }

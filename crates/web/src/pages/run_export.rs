@@ -63,7 +63,7 @@ pub(super) async fn json_lines(page: Page<ExportQuery>) -> Result<Response, Prob
 }
 
 /// A running export: its search, and how many more runs the file can take.
-struct Export {
+struct RunExport {
     search: RunSearch,
     /// How many more runs the file can take.
     remaining: usize,
@@ -83,7 +83,7 @@ enum ExportEnd {
     StoppedAt(RunId),
 }
 
-impl Export {
+impl RunExport {
     const fn new(search: RunSearch) -> Self {
         Self { search, remaining: EXPORT_COUNT_MAX, continued_left: CONTINUED_COUNT_MAX, end: None }
     }
@@ -125,14 +125,14 @@ impl Export {
     }
 }
 
-async fn search(page: &Page<ExportQuery>) -> Result<Export, Problem> {
+async fn search(page: &Page<ExportQuery>) -> Result<RunExport, Problem> {
     let filter = Filter::parse(&page.query().0, Scope::Runs).map_err(|error| run_filter::filter_problem(&error))?;
     let search = run_filter::build_search(&page.call, &filter, RunOrder::Newest, zones::clock_and_zone().1).await?;
-    Ok(Export::new(search))
+    Ok(RunExport::new(search))
 }
 
 /// The next runs; `None` at the end.
-async fn next_runs(page: &Page<ExportQuery>, export: &mut Export) -> Result<Option<Vec<Run>>, Problem> {
+async fn next_runs(page: &Page<ExportQuery>, export: &mut RunExport) -> Result<Option<Vec<Run>>, Problem> {
     while export.end.is_none() {
         export.search.limit = export.limit();
         let found_runs = page.engine().store().search_runs(page.call.namespace.id, &export.search).await?;
@@ -189,9 +189,9 @@ mod tests {
     use super::*;
 
     /// An export whose search found nothing before it stopped.
-    fn stopped(jobs: Option<Vec<JobId>>, at: Option<RunId>) -> Export {
+    fn stopped(jobs: Option<Vec<JobId>>, at: Option<RunId>) -> RunExport {
         let search = RunSearch { jobs, ..RunSearch::new(Timestamp::from_secs(1_900_000_000), 0) };
-        let mut export = Export::new(search);
+        let mut export = RunExport::new(search);
         assert_eq!(export.take(FoundRuns { runs: Vec::new(), stopped_at: at }), []);
         export
     }
@@ -210,7 +210,7 @@ mod tests {
         let many = stopped(Some(vec![JobId::new(1), JobId::new(2)]), Some(id));
         assert_eq!(many.end, None);
         assert_eq!(stopped(None, None).end, Some(ExportEnd::Whole));
-        let mut endless = Export { continued_left: 0, ..Export::new(RunSearch::new(Timestamp::EPOCH, 0)) };
+        let mut endless = RunExport { continued_left: 0, ..RunExport::new(RunSearch::new(Timestamp::EPOCH, 0)) };
         assert_eq!(endless.take(FoundRuns { runs: Vec::new(), stopped_at: Some(id) }), []);
         assert_eq!(endless.end, Some(ExportEnd::StoppedAt(id)));
     }

@@ -9,7 +9,7 @@ const ID_LEN_MIN: usize = 15;
 
 /// A part of a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct SentencePart {
     pub(crate) text: String,
     /// The run whose id the text is.
     pub(crate) run: Option<RunId>,
@@ -17,19 +17,19 @@ pub(crate) struct Piece {
 
 /// Takes a sentence apart at the ids of runs. A message in the sentence may name a run too: the page of that run checks whether the
 /// caller may see it.
-pub(crate) fn split_at_runs(sentence: &str) -> Vec<Piece> {
+pub(crate) fn split_at_runs(sentence: &str) -> Vec<SentencePart> {
     let mut pieces = Vec::new();
     let (mut begin, mut at) = (0, 0);
     while let Some(start) = sentence[at..].find(|c: char| c.is_ascii_digit()).map(|offset| at + offset) {
         let end_index = sentence[start..].find(|c: char| !c.is_ascii_digit()).map_or(sentence.len(), |len| start + len);
         if let Some(run) = named_run(&sentence[..start], &sentence[start..end_index]) {
-            pieces.push(Piece { text: sentence[begin..start].to_owned(), run: None });
-            pieces.push(Piece { text: sentence[start..end_index].to_owned(), run: Some(run) });
+            pieces.push(SentencePart { text: sentence[begin..start].to_owned(), run: None });
+            pieces.push(SentencePart { text: sentence[start..end_index].to_owned(), run: Some(run) });
             begin = end_index;
         }
         at = end_index;
     }
-    pieces.push(Piece { text: sentence[begin..].to_owned(), run: None });
+    pieces.push(SentencePart { text: sentence[begin..].to_owned(), run: None });
     pieces.retain(|piece| !piece.text.is_empty());
     pieces
 }

@@ -22,9 +22,9 @@ use super::shell::{Page, html};
 use super::texts::Texts;
 use super::zones;
 use crate::answer::json_response;
-use crate::api::lines::{self, Line, LineFilter, Part, Position};
+use crate::api::lines::{self, Line, LineFilter, LogRange, Position};
 use crate::api::log_search;
-use crate::api::log_seek::{Extent, Seek, Window, check_start};
+use crate::api::log_seek::{Extent, PageWindow, Seek, check_start};
 use crate::api::logs::{self, chosen_attempt};
 use crate::api::runs::find;
 use crate::cursor::{Listing, invalid_cursor_problem};
@@ -145,7 +145,7 @@ pub(super) async fn log_card(page: &Page<RunPageQuery>, run: &Run, attempt: i32)
     let line_url = format!("/runs/{}?attempt={attempt}", run.id);
     let is_search = !query.search.text.is_empty();
     let log_part = if is_search {
-        let window = Window { from: Position::before_first_line(attempt), limit: LINE_COUNT_AROUND };
+        let window = PageWindow { from: Position::before_first_line(attempt), limit: LINE_COUNT_AROUND };
         let mut log_part = read_part(page, run, LinesToRead::At(window), &query.search.line_filter).await?;
         log_part.line_url = line_url;
         log_part
@@ -186,7 +186,7 @@ pub(super) async fn window(page: Page<LogWindow>, path: Named<path::Run>) -> Res
             if !position.is_plausible(run.attempt) {
                 return Err(invalid_cursor_problem("belongs to another attempt"));
             }
-            (LinesToRead::New(Window { from: position, limit }), 0)
+            (LinesToRead::New(PageWindow { from: position, limit }), 0)
         }
         None => {
             let extent = Extent::read(page.engine().store(), &run, attempt, page.engine().now()).await?;
@@ -221,9 +221,9 @@ pub(super) async fn text(page: Page<RunPageQuery>, path: Named<path::Run>) -> Re
 #[derive(Clone, Copy, Debug)]
 enum LinesToRead {
     /// The lines at a position.
-    At(Window),
+    At(PageWindow),
     /// The lines that were written after those that the reader already has.
-    New(Window),
+    New(PageWindow),
 }
 
 fn log_listing(run: &Run) -> Listing {
@@ -237,13 +237,13 @@ async fn read_part<Q>(
     line_filter: &LineFilter,
 ) -> Result<LogPart, Problem> {
     let now = page.engine().now();
-    let (Window { from, limit }, is_new) = match lines_to_read {
+    let (PageWindow { from, limit }, is_new) = match lines_to_read {
         LinesToRead::At(window) => (window, false),
         LinesToRead::New(window) => (window, true),
     };
     // Checks whether the log is settled before it reads lines. Lines that arrive in between are then part of the next poll.
     let is_settled = lines::is_settled(run, from.attempt, now);
-    let part = Part { from, line_filter, limit, bytes_max: lines::TEXT_BYTES_MAX };
+    let part = LogRange { from, line_filter, limit, bytes_max: lines::TEXT_BYTES_MAX };
     let log_page = lines::read(page.engine().store(), run, part, now).await?;
     // A run that has ended can have more last lines than fit into one part.
     let poll_cursor =

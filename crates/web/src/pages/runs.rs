@@ -67,7 +67,7 @@ impl ListRuns {
 }
 
 /// The header of a column by which the list can be sorted.
-struct Sort {
+struct SortHeader {
     href: String,
     is_current: bool,
 }
@@ -81,7 +81,7 @@ struct RunsPage {
     presets: Vec<Preset>,
     saved_filters: SavedBar,
     /// The headers of the columns that sort the list: by time, by duration, and by lateness.
-    sorts: [Sort; 3],
+    sorts: [SortHeader; 3],
     /// The URL of this page of the list, from which the script reloads the rows.
     page_url: String,
     rows: Vec<RunLine>,
@@ -133,7 +133,7 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
     let parts = Parts::read(&page.call, searched_page.runs.iter()).await?;
     let rows = with_job_names(&page.call, searched_page.runs).await?;
     let rows = rows.into_iter().map(|(job, run)| RunLine::new(&run, job, parts.of(&run), now, t)).collect();
-    let sort = |order: RunOrder, word: &str| Sort {
+    let sort = |order: RunOrder, word: &str| SortHeader {
         href: list_url("/runs", &text, &if word.is_empty() { Vec::new() } else { vec![("sort", word.to_owned())] }),
         is_current: query.order == order,
     };

@@ -20,7 +20,7 @@ use crate::cursor::{CursorQuery, Listing, cut_to_page};
 use crate::problem::{Code, Problem};
 use crate::redirect::{query_pair, redirect_to};
 
-struct Row {
+struct ScriptRow {
     name: String,
     language: String,
     version: i64,
@@ -35,7 +35,7 @@ struct ScriptsPage {
     shell: Shell,
     t: &'static Texts,
     missing_roles: MissingRoles,
-    rows: Vec<Row>,
+    rows: Vec<ScriptRow>,
     next_url: Option<String>,
     is_first: bool,
     form: ScriptForm,
@@ -106,8 +106,8 @@ async fn render_page<Q>(
     html(status, &template)
 }
 
-fn row(record: ScriptRecord, now: Timestamp, t: &Texts) -> Row {
+fn row(record: ScriptRecord, now: Timestamp, t: &Texts) -> ScriptRow {
     let ScriptRecord { name, language, newest, .. } = record;
     let updated_at = Moment::new(newest.created_at, now, t);
-    Row { name, language, version: newest.version, author: newest.author, note: newest.note, updated_at }
+    ScriptRow { name, language, version: newest.version, author: newest.author, note: newest.note, updated_at }
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::as_code::AsCode;
 use super::form::Fields;
-use super::grants_form::{Choices, GrantPicker, grant_text, role_choices};
+use super::grants_form::{GrantChoices, GrantPicker, grant_text, role_choices};
 use super::moment::{Moment, length_text};
 use super::prefs::Prefs;
 use super::sentences::localized;
@@ -148,7 +148,7 @@ pub(super) async fn tokens(call: PageCall<CursorQuery>, prefs: Prefs) -> Result<
         rows: records.iter().zip(token_texts).map(row).collect(),
         next_url,
         is_first,
-        picker: Choices::read(&call, t).await?.picker(Vec::new()),
+        picker: GrantChoices::read(&call, t).await?.picker(Vec::new()),
         code: AsCode::without_namespace(("GET", "/api/v1/tokens?all=true"), None, "token list --everybody"),
         shell,
     };

@@ -120,7 +120,7 @@ impl TimelineQuery {
 }
 
 /// A selectable option.
-struct Choice {
+struct TimelineOption {
     word: String,
     href: String,
     is_on: bool,
@@ -132,8 +132,8 @@ struct TimelinePage {
     shell: Shell,
     t: &'static Texts,
     drawing: Drawing,
-    lane_kinds: Vec<Choice>,
-    zooms: Vec<Choice>,
+    lane_kinds: Vec<TimelineOption>,
+    zooms: Vec<TimelineOption>,
     /// The URL of the range before this one.
     earlier_url: String,
     /// The URL of the range after this one.
@@ -200,12 +200,12 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
     let (timeline, hours) = try_join(lanes::timeline(&page.call, &request, &failures), hours).await?;
     let heat = heat_rows(&hours, now, t);
     let step = query.length() / 2;
-    let choice_by = |by: LaneKind| Choice {
+    let choice_by = |by: LaneKind| TimelineOption {
         word: lane_kind_name(by, t).to_owned(),
         href: query.url(by, query.zoom, query.to),
         is_on: by == query.lane_kind,
     };
-    let choice_zoom = |(place, (word, _)): (usize, &(&str, u32))| Choice {
+    let choice_zoom = |(place, (word, _)): (usize, &(&str, u32))| TimelineOption {
         word: (*word).to_owned(),
         href: query.url(query.lane_kind, place, query.to),
         is_on: place == query.zoom,

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::as_code::{AsCode, shell_quoted};
 use super::form::Fields;
 use super::grants_form::{
-    Choices, GrantPicker, GrantRow, grant_text, mark_wrong_rows, rows_of_grants, sent_grants, sent_rows,
+    GrantChoices, GrantPicker, GrantRow, grant_text, mark_wrong_rows, rows_of_grants, sent_grants, sent_rows,
 };
 use super::prefs::Prefs;
 use super::sentences::localized;
@@ -37,7 +37,7 @@ struct UsersPage {
     query: String,
     /// The form of a new user, with the input so far.
     new_form: NewForm,
-    error: Option<Error>,
+    error: Option<FormError>,
     /// A link for a user who was just created.
     link: Option<String>,
     /// The API request and the command that list users.
@@ -68,7 +68,7 @@ struct NewForm {
 }
 
 /// An error in a form, and the field to which it belongs.
-struct Error {
+struct FormError {
     field: &'static str,
     message: String,
     /// The engine's message, if the page has no message for this error.
@@ -111,7 +111,7 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
     let page_url = format!("/users{query}");
     let shell = Shell::new(prefs, Nav::Settings, Some(User::of_global_call(call).await), &page_url);
     let t = shell.t;
-    let choices = Choices::read(call, t).await?.for_users();
+    let choices = GrantChoices::read(call, t).await?.for_users();
     let mut sent_grant_rows = state.fields.as_ref().and_then(sent_rows).unwrap_or_default();
     let is_marked = state.problem.as_ref().is_some_and(|problem| mark_wrong_rows(&mut sent_grant_rows, problem));
     let typed_of = |field: &str| state.fields.as_ref().map(|fields| fields.get(field).to_owned()).unwrap_or_default();
@@ -184,7 +184,7 @@ fn change_code(user: &UserJson) -> AsCode {
 }
 
 /// The error of a problem, in the words of this page.
-fn error_of_problem(problem: &Problem, is_marked: bool, t: &Texts) -> Error {
+fn error_of_problem(problem: &Problem, is_marked: bool, t: &Texts) -> FormError {
     let pointer = problem.complaints().first().and_then(|one| one.pointer.clone()).unwrap_or_default();
     let (field, message) = match (problem.code(), pointer.as_str()) {
         _ if is_marked => ("grants", t.user_error_grants),
@@ -198,7 +198,7 @@ fn error_of_problem(problem: &Problem, is_marked: bool, t: &Texts) -> Error {
     };
     let detail = (field == "form" && problem.code() != Code::LastAdmin)
         .then(|| localized(t.lang(), problem.detail()).into_owned());
-    Error { field, message: message.to_owned(), detail }
+    FormError { field, message: message.to_owned(), detail }
 }
 
 /// Redirects to the list or, after an error, shows the list with the error.

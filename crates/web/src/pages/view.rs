@@ -11,7 +11,7 @@ use rondel_core::{Run, RunId, RunStatus, Timestamp};
 use rondel_store::ledger::lateness;
 
 use super::moment::{Moment, length_text};
-use super::run_links::{Piece, split_at_runs};
+use super::run_links::{SentencePart, split_at_runs};
 use super::texts::Texts;
 
 /// A status with a shape, a colour and a word.
@@ -114,7 +114,7 @@ impl RunRow {
     }
 
     /// The reason, with the runs that it names.
-    pub(crate) fn linked_reason(&self) -> Vec<Piece> {
+    pub(crate) fn linked_reason(&self) -> Vec<SentencePart> {
         self.reason.as_deref().map(split_at_runs).unwrap_or_default()
     }
 }

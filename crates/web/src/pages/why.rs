@@ -18,7 +18,7 @@ use rondel_store::catalog::{JobQuery, JobRecord};
 use super::as_code::{AsCode, shell_quoted};
 use super::fires::class_and_word;
 use super::moment::Moment;
-use super::run_links::{Piece, split_at_runs};
+use super::run_links::{SentencePart, split_at_runs};
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::visible_text;
@@ -85,7 +85,7 @@ struct WhyPage {
 }
 
 /// An instant in UTC, and on the clock of the question.
-struct When {
+struct ShownInstant {
     at: Moment,
     local: Option<String>,
     /// The URL of the question about this instant.
@@ -93,21 +93,21 @@ struct When {
 }
 
 struct Answer {
-    when: When,
+    when: ShownInstant,
     class: &'static str,
     word: &'static str,
     /// The first sentence of the answer.
-    verdict: Vec<Piece>,
+    verdict: Vec<SentencePart>,
     /// The sentences about the causes.
-    chain: Vec<Vec<Piece>>,
+    chain: Vec<Vec<SentencePart>>,
     run: Option<RunId>,
     /// The name and the page of the run's executor. Executors of other apps may have the same name.
     executor: Option<(String, String)>,
     incident: Option<IncidentRef>,
     /// The previous fire.
-    previous_fire: Option<When>,
+    previous_fire: Option<ShownInstant>,
     /// The next fire.
-    next_fire: Option<When>,
+    next_fire: Option<ShownInstant>,
 }
 
 /// A condition that must be met for the job to run now.
@@ -240,8 +240,8 @@ struct AnswerFormatter<'a> {
 }
 
 impl AnswerFormatter<'_> {
-    fn when(&self, at: Timestamp) -> When {
-        When {
+    fn when(&self, at: Timestamp) -> ShownInstant {
+        ShownInstant {
             at: Moment::new(at, self.now, self.t),
             local: (self.zone != Tz::UTC).then(|| words::instant_text(self.zone, at)),
             url: question_url(self.job, Some(at)),

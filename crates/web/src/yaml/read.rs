@@ -41,7 +41,7 @@ pub struct Node {
     /// The column, from 1.
     pub column: usize,
     content: Content,
-    size: Size,
+    size: NodeSize,
 }
 
 /// The content of a node. Anchors and their aliases share it.
@@ -54,7 +54,7 @@ enum Content {
 
 /// The size of a node with its aliases expanded.
 #[derive(Clone, Copy, Debug, Default)]
-struct Size {
+struct NodeSize {
     node_count: usize,
     /// The number of bytes in its scalars and keys.
     text_len: usize,
@@ -62,7 +62,7 @@ struct Size {
     depth: usize,
 }
 
-impl Size {
+impl NodeSize {
     fn of_scalar(value: &Value) -> Self {
         Self { node_count: 1, text_len: value.as_str().map_or(0, str::len), depth: 1 }
     }
@@ -83,7 +83,7 @@ impl Size {
 /// The text is not YAML, or contains something that JSON cannot express.
 pub fn documents(text: &str) -> Result<Vec<Node>, YamlError> {
     let mut loader =
-        Loader { parser: Parser::new_from_str(text), anchors: HashMap::new(), total_size: Size::default() };
+        Loader { parser: Parser::new_from_str(text), anchors: HashMap::new(), total_size: NodeSize::default() };
     let mut documents = Vec::new();
     loop {
         match loader.next()? {
@@ -153,19 +153,19 @@ impl Node {
 }
 
 /// A list or map whose end has not been read yet.
-enum Open {
+enum OpenCollection {
     List { at: Marker, anchor: usize, items: Vec<Node> },
-    Map { at: Marker, anchor: usize, fields: Fields, key: Option<(String, Marker)> },
+    Map { at: Marker, anchor: usize, fields: MapFields, key: Option<(String, Marker)> },
 }
 
 /// The fields of a map, in order.
 #[derive(Default)]
-struct Fields {
+struct MapFields {
     entries: Vec<(String, Node)>,
     names: HashSet<String>,
 }
 
-impl Fields {
+impl MapFields {
     /// Adds a field. `false` if the map already has a field with this name.
     fn add(&mut self, name: String, node: Node) -> bool {
         let is_new = self.names.insert(name.clone());
@@ -180,7 +180,7 @@ struct Loader<'a> {
     parser: Parser<Chars<'a>>,
     anchors: HashMap<usize, Node>,
     /// The size of all nodes read so far. Its depth is not used.
-    total_size: Size,
+    total_size: NodeSize,
 }
 
 impl Loader<'_> {
@@ -190,23 +190,23 @@ impl Loader<'_> {
 
     /// Reads the next node with everything below it. Uses no recursion: a text may be nested as deeply as it is long.
     fn node(&mut self) -> Result<Node, YamlError> {
-        let mut open_nodes: Vec<Open> = Vec::new();
+        let mut open_nodes: Vec<OpenCollection> = Vec::new();
         loop {
             let (event, at) = self.next()?;
             let finished_node = match event {
                 Event::SequenceStart(anchor, tag) => {
                     check_tag(tag.as_ref(), at)?;
-                    open_nodes.push(Open::List { at, anchor, items: Vec::new() });
+                    open_nodes.push(OpenCollection::List { at, anchor, items: Vec::new() });
                     None
                 }
                 Event::MappingStart(anchor, tag) => {
                     check_tag(tag.as_ref(), at)?;
-                    open_nodes.push(Open::Map { at, anchor, fields: Fields::default(), key: None });
+                    open_nodes.push(OpenCollection::Map { at, anchor, fields: MapFields::default(), key: None });
                     None
                 }
                 Event::Scalar(text, style, anchor, tag) => {
                     let value = scalar_value(text, style, tag.as_ref(), at)?;
-                    let size = Size::of_scalar(&value);
+                    let size = NodeSize::of_scalar(&value);
                     self.charge(size, at)?;
                     Some((node_at(at, Content::Scalar(Arc::new(value)), size), anchor))
                 }
@@ -233,7 +233,7 @@ impl Loader<'_> {
     }
 
     /// Adds the size of a single node, or of everything that an alias stands for, and checks the limits.
-    fn charge(&mut self, size: Size, at: Marker) -> Result<(), YamlError> {
+    fn charge(&mut self, size: NodeSize, at: Marker) -> Result<(), YamlError> {
         self.total_size = self.total_size.plus(size);
         if self.total_size.node_count > NODE_COUNT_MAX {
             let message = format!("has more than {NODE_COUNT_MAX} values, with those that aliases repeat");
@@ -258,20 +258,20 @@ impl Loader<'_> {
         Ok(node)
     }
 
-    fn close(&mut self, open: Open) -> Result<(Node, usize), YamlError> {
+    fn close(&mut self, open: OpenCollection) -> Result<(Node, usize), YamlError> {
         match open {
-            Open::List { at, anchor, items } => {
-                let own_size = Size { node_count: 1, text_len: 0, depth: 1 };
+            OpenCollection::List { at, anchor, items } => {
+                let own_size = NodeSize { node_count: 1, text_len: 0, depth: 1 };
                 self.charge(own_size, at)?;
                 let size = items.iter().fold(own_size, |size, node| size.plus(node.size));
                 Ok((node_at(at, Content::List(Arc::new(items)), size), anchor))
             }
-            Open::Map { at, anchor, fields, .. } => {
-                let own_size = Size { node_count: MAP_NODE_COUNT, text_len: 0, depth: 1 };
+            OpenCollection::Map { at, anchor, fields, .. } => {
+                let own_size = NodeSize { node_count: MAP_NODE_COUNT, text_len: 0, depth: 1 };
                 self.charge(own_size, at)?;
                 let fields = merge_fields(fields)?;
                 let size = fields.iter().fold(own_size, |size, (key, node)| {
-                    size.plus(Size { node_count: 1, text_len: key.len(), depth: 1 }).plus(node.size)
+                    size.plus(NodeSize { node_count: 1, text_len: key.len(), depth: 1 }).plus(node.size)
                 });
                 Ok((node_at(at, Content::Map(Arc::new(fields)), size), anchor))
             }
@@ -279,7 +279,7 @@ impl Loader<'_> {
     }
 }
 
-fn node_at(at: Marker, content: Content, size: Size) -> Node {
+fn node_at(at: Marker, content: Content, size: NodeSize) -> Node {
     let (line, column) = line_and_column(at);
     Node { line, column, content, size }
 }
@@ -289,10 +289,10 @@ fn too_deep_error(at: Marker) -> YamlError {
 }
 
 /// Adds a node to a list, or to a map as a key or value.
-fn add_child(parent: &mut Open, node: Node, at: Marker) -> Result<(), YamlError> {
+fn add_child(parent: &mut OpenCollection, node: Node, at: Marker) -> Result<(), YamlError> {
     match parent {
-        Open::List { items, .. } => items.push(node),
-        Open::Map { at: begin, fields, key, .. } => match key.take() {
+        OpenCollection::List { items, .. } => items.push(node),
+        OpenCollection::Map { at: begin, fields, key, .. } => match key.take() {
             Some((name, place)) => {
                 if !fields.add(name.clone(), node) {
                     return Err(error_at(place, format!("{name:?} occurs twice")));
@@ -324,7 +324,7 @@ fn key_text(node: &Node, at: Marker) -> Result<String, YamlError> {
 }
 
 /// Adds the fields of the maps that `<<` refers to. Fields of the map itself take precedence.
-fn merge_fields(mut fields: Fields) -> Result<Vec<(String, Node)>, YamlError> {
+fn merge_fields(mut fields: MapFields) -> Result<Vec<(String, Node)>, YamlError> {
     let Some(position) = fields.entries.iter().position(|(key, _)| key == "<<") else { return Ok(fields.entries) };
     let (_, source) = fields.entries.remove(position);
     for map in source.items() {

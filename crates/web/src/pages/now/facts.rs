@@ -99,7 +99,7 @@ pub(crate) async fn read<Q: Sync>(
     let skipped_without_executor = skipped_without_executor(troubled);
     let ids = pulses.iter().map(|pulse| pulse.job).chain(skipped_without_executor.iter().map(|trouble| trouble.job));
     let ids = ids.chain(under_way.iter().map(|run| run.job)).chain(idle_jobs.iter().map(|(job, ..)| *job));
-    let jobs = Jobs::read(call, ids).await?;
+    let jobs = JobsById::read(call, ids).await?;
     let (failing, under_way) =
         try_join(failing_jobs(call, (pulses, troubled), (&jobs, lang)), under_way_runs(call, &under_way, (&jobs, now)))
             .await?;
@@ -206,9 +206,9 @@ async fn lateness_p99<Q>(call: &Call<Q>, now: Timestamp) -> Result<Option<Durati
 }
 
 /// The jobs that were read, by id. Deleted jobs, and those that the caller may not see, are left out.
-struct Jobs(HashMap<JobId, JobRecord>);
+struct JobsById(HashMap<JobId, JobRecord>);
 
-impl Jobs {
+impl JobsById {
     async fn read<Q>(call: &Call<Q>, ids: impl Iterator<Item = JobId>) -> Result<Self, Problem> {
         let ids: Vec<JobId> = ids.collect::<BTreeSet<_>>().into_iter().collect();
         let jobs = call.engine().store().jobs_by_id(&ids).await?;
@@ -219,7 +219,7 @@ impl Jobs {
 async fn failing_jobs<Q>(
     call: &Call<Q>,
     (pulses, unsuccessful): (&[NewestOutcomes], &[UnsuccessfulRuns]),
-    (jobs, lang): (&Jobs, Lang),
+    (jobs, lang): (&JobsById, Lang),
 ) -> Result<Vec<FailingJob>, Problem> {
     let is_enabled = |pulse: &&NewestOutcomes| jobs.0.get(&pulse.job).is_some_and(|job| job.spec.enabled);
     let pulses: Vec<&NewestOutcomes> = pulses.iter().filter(is_enabled).collect();
@@ -259,7 +259,7 @@ fn skipped_without_executor(unsuccessful: &[UnsuccessfulRuns]) -> Vec<&Unsuccess
 async fn jobs_without_executor<Q>(
     call: &Call<Q>,
     skipped_without_executor: &[&UnsuccessfulRuns],
-    jobs: &Jobs,
+    jobs: &JobsById,
 ) -> Result<Vec<JobWithoutExecutor>, Problem> {
     if skipped_without_executor.is_empty() {
         return Ok(Vec::new());
@@ -308,7 +308,7 @@ async fn longest_running<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<Run>, 
 async fn under_way_runs<Q>(
     call: &Call<Q>,
     running_runs: &[Run],
-    (jobs, now): (&Jobs, Timestamp),
+    (jobs, now): (&JobsById, Timestamp),
 ) -> Result<Vec<RunUnderWay>, Problem> {
     let owners: Vec<i64> = running_runs.iter().map(|run| run.job.get()).collect();
     let points =
@@ -324,7 +324,7 @@ async fn under_way_runs<Q>(
     Ok(running_runs.iter().filter_map(long_run).collect())
 }
 
-fn paused_jobs(idle_jobs: &[(JobId, i64, Timestamp)], jobs: &Jobs) -> Vec<(String, Timestamp)> {
+fn paused_jobs(idle_jobs: &[(JobId, i64, Timestamp)], jobs: &JobsById) -> Vec<(String, Timestamp)> {
     let since = |(job, _, at): &(JobId, i64, Timestamp)| {
         let job = jobs.0.get(job).filter(|job| !job.spec.enabled)?;
         Some((job.spec.name.clone(), *at))
