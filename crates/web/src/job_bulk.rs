@@ -214,8 +214,8 @@ pub(crate) fn not_reached_problem() -> Problem {
     )
 }
 
-/// Awaits the action on one job or run until shortly before the timeout for all requests. A call whose answer the database has lost is
-/// repeated for long.
+/// Awaits the action on one job or run until shortly before the timeout of the whole request: if the connection to the database breaks, an
+/// action may be repeated for a long time.
 pub(crate) async fn within_timeout<Q, T>(
     call: &Call<Q>,
     started_at: Instant,

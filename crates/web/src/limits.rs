@@ -15,8 +15,8 @@ pub(crate) const APPLY_PATH: &str = "/api/v1/jobs/apply";
 /// Maximum length of a list of jobs to apply, in bytes.
 pub(crate) const APPLY_LEN_MAX: usize = 16 * 1024 * 1024;
 
-/// Maximum bytes of lists that are compared and applied at the same time; as definitions, they take several times as much memory. One
-/// caller may have at most [`APPLY_LEN_MAX`] of these bytes.
+/// Maximum bytes of lists that are compared and applied at the same time; the definitions parsed from them take several times as much
+/// memory. One caller may have at most [`APPLY_LEN_MAX`] of these bytes.
 pub(crate) const APPLY_ROOM_LEN: usize = 20 * 1024 * 1024;
 
 /// The limits of the port, for one client and for all.

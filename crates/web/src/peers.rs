@@ -1,6 +1,6 @@
 //! The open connections by address. A connection is unauthenticated until one of its requests is authenticated. The number of
 //! unauthenticated connections per address is limited, and so is the number of all connections together. To make room for a newer
-//! connection, the oldest unauthenticated one is closed that has no request in work.
+//! connection, the oldest unauthenticated connection without a running request is closed.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! Reads what an answer shows again while the database does not answer.
+//! Repeats a read after a change until the database answers.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
 /// The pause before each further try.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// Reads what the answer shows of something that was stored just now. An error would make the caller repeat the request, which would be carried
-/// out a second time.
+/// Reads something that was stored just now, and repeats the read while the database is unavailable. An error would make the caller repeat the
+/// request, which would be carried out a second time.
 pub(crate) async fn read_again<T, R>(read: impl Fn() -> R) -> Result<T, Problem>
 where
     R: Future<Output = Result<T, Problem>>,

@@ -1,5 +1,5 @@
-//! Refuses what a change does not read: a body, and conditions about versions. Ignored, they would leave the caller with another outcome
-//! than the call asked for.
+//! Refuses a change with a body, or with a condition about a version (such as `If-Match`), that its route does not read. If it were ignored,
+//! the change would not be the one that the caller asked for.
 
 use axum::body::Body;
 use axum::extract::{Request, State};

@@ -16,7 +16,7 @@ const SETTLE_DELAY: Duration = Duration::from_secs(1);
 const GAP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of chunks in one read from the store.
 const CHUNK_COUNT_MAX: u32 = 32;
-/// Maximum bytes of text in one page, and about the number of bytes decoded at a time. A page has at least one line.
+/// Maximum bytes of text in one page, and the approximate number of bytes decoded at a time. A page has at least one line.
 pub(crate) const TEXT_BYTES_MAX: usize = 1024 * 1024;
 /// Maximum number of chunks that one call searches for matching lines: enough for a whole log of the usual maximum size.
 const SEARCHED_CHUNKS_MAX: usize = 256;

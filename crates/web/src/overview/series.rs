@@ -56,7 +56,7 @@ impl Bucket {
     }
 }
 
-/// The runs of the namespace that the caller may see, in all buckets of the span.
+/// The runs of the namespace that the caller may see, in all buckets of the range.
 pub(crate) async fn namespace_buckets<Q>(call: &Call<Q>, range: BucketRange) -> Result<Vec<Bucket>, Problem> {
     visible_buckets(call, range, PointDetail::Whole).await
 }
@@ -84,7 +84,7 @@ pub(crate) fn owner_count_max(range: BucketRange) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX).max(1)
 }
 
-/// The runs of these owners, added up in each bucket of the span.
+/// The runs of these owners, added up in each bucket of the range.
 pub(crate) async fn owner_buckets<Q>(
     call: &Call<Q>,
     kind: PointKind,
@@ -129,7 +129,7 @@ async fn query_points<Q>(
     Ok(call.engine().store().points(&query).await?)
 }
 
-/// Adds up the points in each bucket of the span; buckets without runs are empty.
+/// Adds up the points in each bucket of the range; buckets without runs are empty.
 pub(crate) fn buckets_of(points: &[StatPoint], range: BucketRange) -> Vec<Bucket> {
     let count = usize::try_from(range.bucket_count().min(BUCKET_COUNT_MAX)).unwrap_or(0);
     let bucket_starts = (0..count).map(|number| range.from + range.step.length() * u32::try_from(number).unwrap_or(0));
@@ -142,7 +142,7 @@ pub(crate) fn buckets_of(points: &[StatPoint], range: BucketRange) -> Vec<Bucket
     buckets.into_values().collect()
 }
 
-/// Adds the buckets of other owners in the same span.
+/// Adds the buckets of other owners in the same range.
 pub(crate) fn add_buckets(buckets: &mut [Bucket], added: &[Bucket]) {
     for (bucket, other) in buckets.iter_mut().zip(added) {
         bucket.verdicts = bucket.verdicts.plus(other.verdicts);

@@ -206,7 +206,7 @@ fn attempt_rows(run: &Run, drawn_attempts: &[DrawnAttempt<'_>], scale: Scale, t:
             bars.push(scale.bar((last, start), "pause", backoff_text.clone()));
             executor = if executor.is_empty() { backoff_text } else { format!("{executor} · {backoff_text}") };
         }
-        // Of an attempt that never started, or whose start was not reported, no length is known.
+        // The length of an attempt that never started, or whose start was not reported, is unknown.
         let length_of_attempt = drawn_attempt.attempt.started_at.map(|_| length_text(end.since(start), t));
         let title = length_of_attempt.as_ref().map_or_else(
             || status.word.to_owned(),

@@ -283,8 +283,8 @@ async fn jobs_without_executor<Q>(
     Ok(skipped_without_executor.iter().filter_map(handlerless_job).collect())
 }
 
-/// The runs that have been running longest, one per job. They are read by the instants at which they were due: however many younger runs
-/// there are, the old ones are found.
+/// The runs that have been running longest, one per job. They are read in the order of the instants at which they were due, so that the old
+/// ones are found however many younger runs there are.
 async fn longest_running<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<Run>, Problem> {
     let begun_by = now - LONG_MIN;
     let query = OpenQuery {
