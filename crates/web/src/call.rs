@@ -61,13 +61,13 @@ pub(crate) struct GlobalCall<Q = ()> {
     pub(crate) query: Q,
     pub(crate) note: AuditNote,
     /// The namespace in the query, which pages show as the current one.
-    named: Option<String>,
+    query_namespace: Option<String>,
 }
 
 impl<Q> GlobalCall<Q> {
     /// The namespace that a page shows as the current one.
     pub(crate) async fn shown_namespace(&self) -> Option<String> {
-        shown_namespace(self.engine(), &self.caller, self.named.as_deref()).await
+        shown_namespace(self.engine(), &self.caller, self.query_namespace.as_deref()).await
     }
 
     pub(crate) const fn engine(&self) -> &Engine {
@@ -106,7 +106,7 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for GlobalCall<Q> {
         let unused_name = reader.single(UNUSED_NAMESPACE_PARAMETER);
         let query = Q::from_query(&mut reader);
         reader.finish()?;
-        Ok(Self { web: web.clone(), caller, query, note, named: unused_name })
+        Ok(Self { web: web.clone(), caller, query, note, query_namespace: unused_name })
     }
 }
 

@@ -46,7 +46,7 @@ pub(crate) struct ApplyRoom {
 
 impl Shares {
     /// The semaphore for a caller's turns. It grants them in the order of the requests.
-    fn turns(&self, caller: CallerKey, count: usize) -> Arc<Semaphore> {
+    fn turn_semaphore(&self, caller: CallerKey, count: usize) -> Arc<Semaphore> {
         semaphore_of(&self.turns, caller, count)
     }
 }
@@ -95,8 +95,8 @@ pub(crate) async fn apply_room(web: &Web, caller: CallerKey, list_len: usize) ->
 /// connections to the database.
 pub(crate) async fn wait_for_turn(web: &Web, caller: CallerKey) -> Result<OwnedSemaphorePermit, Problem> {
     let max = web.config.limits.reads_per_caller;
-    let turns = web.permits.shares.turns(caller, max);
-    match tokio::time::timeout(TURN_TIMEOUT, turns.acquire_owned()).await {
+    let semaphore = web.permits.shares.turn_semaphore(caller, max);
+    match tokio::time::timeout(TURN_TIMEOUT, semaphore.acquire_owned()).await {
         Ok(Ok(permit)) => Ok(permit),
         Ok(Err(_)) | Err(_) => {
             web.engine.limit_reached(Limit::ReadsPerCaller, &caller);
@@ -172,13 +172,13 @@ mod tests {
     async fn turns_of_a_caller_are_few_and_not_those_of_others() {
         let shares = Shares::default();
         let [first, second] = [1, 2].map(|id| CallerKey::Token(TokenId::new(id)));
-        let held = shares.turns(first, 1).acquire_owned().await.unwrap();
-        assert!(shares.turns(first, 1).try_acquire_owned().is_err());
-        assert!(shares.turns(second, 1).try_acquire_owned().is_ok());
+        let held = shares.turn_semaphore(first, 1).acquire_owned().await.unwrap();
+        assert!(shares.turn_semaphore(first, 1).try_acquire_owned().is_err());
+        assert!(shares.turn_semaphore(second, 1).try_acquire_owned().is_ok());
         drop(held);
-        assert!(shares.turns(first, 1).try_acquire_owned().is_ok());
+        assert!(shares.turn_semaphore(first, 1).try_acquire_owned().is_ok());
         for id in 0..i64::try_from(2 * QUEUE_COUNT_MAX).unwrap() {
-            drop(shares.turns(CallerKey::Token(TokenId::new(id)), 1));
+            drop(shares.turn_semaphore(CallerKey::Token(TokenId::new(id)), 1));
         }
         assert!(shares.turns.lock().unwrap().len() <= QUEUE_COUNT_MAX, "unused queues are forgotten");
     }

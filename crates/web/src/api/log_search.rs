@@ -29,12 +29,12 @@ const SEARCHED_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The query of a search.
 #[derive(Debug)]
-pub(crate) struct SearchLog {
+pub(crate) struct LogSearchQuery {
     attempt: Option<i32>,
     line_filter: LineFilter,
 }
 
-impl FromQuery for SearchLog {
+impl FromQuery for LogSearchQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self { attempt: super::logs::attempt_parameter(reader), line_filter: LineFilter::from_query(reader) }
     }
@@ -80,7 +80,7 @@ pub(super) fn routes() -> Routes {
     )
 }
 
-async fn get(call: Call<SearchLog>, path: Named<path::Run>) -> Result<Response, Problem> {
+async fn get(call: Call<LogSearchQuery>, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = runs::find(&call, &path).await?;
     let attempt = chosen_attempt(call.query.attempt, &run)?;
     let result = search(call.engine().store(), &run, attempt, &call.query.line_filter, call.engine().now()).await?;

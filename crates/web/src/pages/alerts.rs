@@ -262,7 +262,7 @@ async fn open_incidents<Q>(call: &Call<Q>, query: IncidentQuery<'_>) -> Result<V
 }
 
 /// The number of open incidents, limited to as many as their page shows.
-pub(super) async fn open_count<Q>(call: &Call<Q>) -> Result<usize, Problem> {
+pub(super) async fn open_incident_count<Q>(call: &Call<Q>) -> Result<usize, Problem> {
     let app_names = call.visible_app_names().await?;
     Ok(open_incidents(call, open_query(call, app_names.as_deref())).await?.len())
 }

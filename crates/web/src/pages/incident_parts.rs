@@ -41,7 +41,7 @@ pub(super) struct MessageRow {
 pub(super) struct CoveredRuns {
     pub(super) runs: Vec<CoveredRun>,
     /// The URL of the fires in that time, which also shows fires without a run.
-    pub(super) fires: String,
+    pub(super) fires_url: String,
 }
 
 /// A run in the time in which the job should have succeeded.
@@ -104,5 +104,5 @@ pub(super) async fn covered_runs<Q>(page: &Page<Q>, record: &IncidentRecord) -> 
         None => fires_url,
     };
     let visible_runs = chart_runs.into_iter().filter(|mark| page.call.may_view(mark.app));
-    Ok(Some(CoveredRuns { runs: visible_runs.map(row).collect(), fires: fires_url }))
+    Ok(Some(CoveredRuns { runs: visible_runs.map(row).collect(), fires_url }))
 }

@@ -44,7 +44,7 @@ struct BulkPage {
     hidden_count: usize,
     has_more: bool,
     /// The name after which this selection begins; empty for the first one.
-    after: String,
+    after_name: String,
     /// The name after which the next selection begins, if there is one.
     next_after: Option<String>,
     /// Maximum number of jobs that one request may change.
@@ -125,7 +125,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         hidden_count: shown_names.len().saturating_sub(SHOWN_COUNT_MAX),
         shown_names: shown_names.into_iter().take(SHOWN_COUNT_MAX).collect(),
         has_more,
-        after: after_name,
+        after_name,
         next_after,
         max: BULK_JOB_COUNT_MAX,
         return_url,

@@ -35,7 +35,7 @@ impl FromQuery for PaletteQuery {
 struct PaletteEntry {
     words: String,
     /// The kind of the entry.
-    about: &'static str,
+    kind: &'static str,
     address: String,
     /// Whether choosing the entry submits a form instead of following a link.
     is_act: bool,
@@ -45,7 +45,7 @@ struct PaletteEntry {
 
 impl PaletteEntry {
     fn link(label: &str, kind: &'static str, address: &str) -> Self {
-        Self { words: label.to_owned(), about: kind, address: address.to_owned(), is_act: false, missing_role: None }
+        Self { words: label.to_owned(), kind, address: address.to_owned(), is_act: false, missing_role: None }
     }
 }
 
@@ -181,7 +181,7 @@ impl Verb {
         let is_allowed = page.call.caller.rights.allow(Permission::Operate, page.call.namespace.id, Some(job.app));
         PaletteEntry {
             words,
-            about: t.palette_action,
+            kind: t.palette_action,
             address: format!("/jobs/{name}/{path}"),
             is_act: true,
             missing_role: (!is_allowed).then_some(t.needs_operator),

@@ -53,7 +53,7 @@ struct BulkPage {
     left_out: usize,
     has_more: bool,
     /// The run after which this selection begins, in the order from the newest to the oldest.
-    after: Option<RunId>,
+    after_id: Option<RunId>,
     /// The run after which the next selection begins, if there is one.
     next_after: Option<RunId>,
     /// Maximum number of runs that one request may change.
@@ -148,7 +148,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         count,
         left_out,
         has_more,
-        after: after_id,
+        after_id,
         next_after,
         max: BULK_RUN_COUNT_MAX,
         ids,

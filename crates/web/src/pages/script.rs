@@ -44,7 +44,7 @@ struct Comparison {
     from: i64,
     to: i64,
     changes: Vec<ChangeRow>,
-    restore: AsCode,
+    restore_code: AsCode,
 }
 
 struct VersionRow {
@@ -112,7 +112,7 @@ async fn compare<Q>(
         from: from_version,
         to: to_version,
         changes: changes.iter().map(change_row).collect(),
-        restore: page.code(
+        restore_code: page.code(
             ("POST", &format!("/api/v1/scripts/{name}/restore")),
             Some(&json!({"version": from_version})),
             &format!("script restore {name} {from_version}"),

@@ -27,17 +27,17 @@ struct DayRow {
     /// Fires that both schedulers had.
     matched_count: u64,
     /// Fires that only the other scheduler had.
-    only_old: u64,
+    only_old_count: u64,
     /// Fires that only Rondel had: the other scheduler lost them.
-    only_rondel: u64,
+    only_rondel_count: u64,
     /// Repeated fires of the other scheduler.
     repeated_count: u64,
     /// Fires of both that the other scheduler sent late.
-    old_late: u64,
+    old_late_count: u64,
     /// Fires of both that Rondel had late.
-    rondel_late: u64,
+    rondel_late_count: u64,
     /// Fires of both that went to different executors.
-    other_executor: u64,
+    other_executor_count: u64,
     /// The mean and the maximum lateness of the other scheduler, as text.
     old_lateness: String,
     /// The mean and the maximum lateness of Rondel, as text.
@@ -110,12 +110,12 @@ fn to_day_row(row: ShadowRow, page: &Page<ShadowReportQuery>) -> DayRow {
         app: row.app,
         day: row.day.to_string().chars().take(10).collect(),
         matched_count: day_report.both,
-        only_old: day_report.only_old,
-        only_rondel: day_report.only_rondel,
+        only_old_count: day_report.only_old,
+        only_rondel_count: day_report.only_rondel,
         repeated_count: day_report.twice,
-        old_late: day_report.old_late,
-        rondel_late: day_report.rondel_late,
-        other_executor: day_report.other_executor,
+        old_late_count: day_report.old_late,
+        rondel_late_count: day_report.rondel_late,
+        other_executor_count: day_report.other_executor,
         old_lateness: format!(
             "{} / {}",
             length(day_report.old_lateness.mean_ms),

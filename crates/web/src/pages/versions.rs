@@ -80,7 +80,7 @@ struct Comparison {
     changes: Vec<ChangeRow>,
     /// How restoring the older version would affect the upcoming fires; `None` if it is the current version.
     edit_effect: Option<EditEffect>,
-    restore: AsCode,
+    restore_code: AsCode,
 }
 
 pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
@@ -144,7 +144,7 @@ async fn compare(
         to: to_version,
         changes: changes.iter().map(change_row).collect(),
         edit_effect,
-        restore: page.code(
+        restore_code: page.code(
             ("POST", &format!("/api/v1/jobs/{name}/restore")),
             Some(&json!({"version": from_version})),
             &format!("job restore {name} {from_version}"),

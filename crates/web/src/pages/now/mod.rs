@@ -98,7 +98,7 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
     let buckets = series::namespace_verdicts(&page.call, range);
     let lanes = lanes::timeline(&page.call, &request, &failures);
     let (system_state, buckets, timeline, alert_count) =
-        try_join4(system_state, buckets, lanes, alerts::open_count(&page.call)).await?;
+        try_join4(system_state, buckets, lanes, alerts::open_incident_count(&page.call)).await?;
     let chart_range = BucketRange { to: Step::Quarter.floor(now) + Step::Quarter.length(), ..range };
     let chart = OutcomeChart::new(&buckets, chart_range, (now, t));
     let health = health_row(system_state.health, &system_state.facts, (now, t));
