@@ -143,7 +143,7 @@ enum TickChange {
     },
 }
 
-/// The report of each loop, by the loop's name.
+/// The report of each loop, keyed by the loop's name.
 #[derive(Debug, Default)]
 pub(crate) struct LoopBoard(Mutex<BTreeMap<&'static str, LoopReport>>);
 

@@ -40,7 +40,9 @@ pub(crate) async fn cancel_run(node: &Node, run: RunId, by: &str) -> Result<Canc
 /// prevent those, pause the job. With `app`, only runs of that app are cancelled, since a job that moved to another app may still have open
 /// runs in its former app. `by` is used as in [`cancel_run`].
 ///
-/// # Errors The store's. The cancellation of some runs may already have been requested.
+/// # Errors
+///
+/// The store's. The cancellation of some runs may already have been requested.
 pub(crate) async fn cancel_runs(
     node: &Node,
     record: &JobRecord,

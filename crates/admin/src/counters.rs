@@ -65,7 +65,7 @@ impl Counters {
         self.0[what as usize].load(Ordering::Relaxed)
     }
 
-    /// All counts, by name.
+    /// All counts, each with its name.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Count::ALL.into_iter().map(|what| (what.name(), self.get(what)))
     }

@@ -17,7 +17,6 @@ const YOUNG_COUNT_MAX: usize = 50_000;
 /// A job and the version of its definition.
 pub(crate) type DefinitionKey = (JobId, i64);
 
-/// Definitions by their keys.
 pub(crate) type CompiledDefinitions = HashMap<DefinitionKey, Arc<CompiledDefinition>>;
 
 /// A definition, ready for the engine.

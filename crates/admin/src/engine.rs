@@ -257,7 +257,9 @@ impl Engine {
 
     /// Requests that all open runs of a job be cancelled, or only those of the fire at `fire_at`; with `app`, only runs of that app.
     ///
-    /// # Errors The store's. The cancellation of some runs may already have been requested.
+    /// # Errors
+    ///
+    /// The store's. The cancellation of some runs may already have been requested.
     pub async fn cancel_runs(
         &self,
         record: &JobRecord,

@@ -25,7 +25,6 @@ const DEFINITION_RADIUS: std::time::Duration = fires::RANGE_MAX;
 const NEWEST_COUNT: u32 = 100;
 const OPEN_STATUSES: [RunStatus; 3] = [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running];
 
-/// The input of a history.
 struct HistoryInput {
     record: JobRecord,
     definitions: Vec<Definition>,

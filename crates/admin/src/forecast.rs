@@ -38,12 +38,9 @@ pub struct ForecastRange {
     pub limit: usize,
 }
 
-/// A coming fire.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ComingFire {
-    /// The planned instant.
     pub at: Timestamp,
-    /// The job.
     pub job: JobId,
     /// The job's name.
     pub name: String,
@@ -54,7 +51,7 @@ pub struct ComingFire {
 /// The coming fires of a namespace.
 #[derive(Clone, Debug, Default)]
 pub struct Forecast {
-    /// The first fires, in order.
+    /// The first fires, the earliest first.
     pub fires: Vec<ComingFire>,
     /// The number of fires in each bucket, by its start; empty buckets are omitted.
     pub density: BTreeMap<Timestamp, u64>,
@@ -100,9 +97,9 @@ impl Default for ForecastRange {
 #[derive(Default)]
 struct ForecastBuilder {
     range: ForecastRange,
-    /// The first fires; the latest of them on top.
+    /// The first fires. The latest of them is on top of the heap.
     earliest_fires: BinaryHeap<(Timestamp, JobId, String, String)>,
-    /// The number of fires by bucket, of jobs with many fires.
+    /// Of jobs with many fires: how many fires each bucket has.
     density: BTreeMap<Timestamp, u64>,
     /// The fires of the jobs with many fires, unsorted. It is filled as long as there are few enough to find the peak.
     dense_instants: Vec<Timestamp>,
@@ -200,7 +197,6 @@ fn peak(mut instants: Vec<Timestamp>) -> Option<(Timestamp, u64)> {
     instants.chunk_by(|a, b| a == b).filter_map(count).rev().max_by_key(|(_, count)| *count)
 }
 
-/// The planned instants of a job's newest definition in a range of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LanePlan {
     /// The job's name.

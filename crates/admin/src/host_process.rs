@@ -23,7 +23,6 @@ struct Host {
     pid_namespace: u64,
 }
 
-/// The state of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProcessState {
     Alive,

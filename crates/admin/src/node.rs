@@ -221,10 +221,9 @@ impl Shared {
     }
 }
 
-/// Whether a node can do its work, and why not.
+/// Whether a node can do its work, and the facts that decide it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Readiness {
-    /// Whether its lease holds.
     pub lease_held: bool,
     /// Whether all open runs of ended leases have been adopted.
     pub knows_open_runs: bool,
@@ -234,7 +233,6 @@ pub struct Readiness {
     pub database: Option<DatabaseTrouble>,
     /// The loss of writes of this node by the database, if it happened within the last day.
     pub lost_history: Option<LostHistory>,
-    /// The node's switch.
     pub switch: Switch,
     /// No job fires until then, because the database's clock stepped back.
     pub quiet_until: Option<Timestamp>,
@@ -249,7 +247,6 @@ impl Node {
         Self(shared)
     }
 
-    /// The store.
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         self.0.store.as_ref()
@@ -261,19 +258,17 @@ impl Node {
         Arc::clone(&self.0.store)
     }
 
-    /// The present, by the database's clock.
+    /// The current time, by the database's clock.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.0.clock.now()
     }
 
-    /// A fresh id.
     #[must_use]
     pub fn new_id(&self) -> i64 {
         self.0.membership.latest().ids.next(self.now())
     }
 
-    /// The lease that this node holds.
     #[must_use]
     pub fn token(&self) -> LeaseToken {
         self.0.membership.token()
@@ -292,13 +287,12 @@ impl Node {
         !self.0.membership.is_under(lease)
     }
 
-    /// This node's name.
     #[must_use]
     pub fn node_name(&self) -> &str {
         &self.0.config.node_name
     }
 
-    /// Executors with a stream to this node, by app and name.
+    /// Executors with a stream to this node, sorted by app and name.
     #[must_use]
     pub fn online_executors(&self) -> Vec<OnlineExecutor> {
         self.0.registry.all()

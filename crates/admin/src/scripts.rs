@@ -47,7 +47,6 @@ pub enum ScriptError {
     Store(#[from] StoreError),
 }
 
-/// A script that was saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedScript {
     /// The script as it is now.

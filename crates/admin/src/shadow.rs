@@ -28,17 +28,16 @@ const COMPARED_FROM_AGE: Duration = Duration::from_secs(2);
 /// A request for a report.
 #[derive(Clone, Debug)]
 pub struct ShadowRequest<'a> {
-    /// The namespace.
     pub namespace: NamespaceId,
     /// The scheduler whose fires are compared with Rondel's.
     pub source: &'a str,
     /// The range, and the limits for late fires.
     pub range: Range,
-    /// Only jobs of these apps: what the caller may see.
+    /// Only jobs of these apps, which the caller may view.
     pub within: Option<Vec<AppId>>,
     /// Only this job.
     pub job: Option<JobRecord>,
-    /// The names of all jobs that [`has_shadow_fires`] admits, in order, if they are known; otherwise all jobs are read.
+    /// The names of all jobs that [`has_shadow_fires`] admits, sorted, if they are known; otherwise all jobs are read.
     pub shadow_names: Option<Vec<String>>,
     /// Only jobs whose name comes after this one.
     pub after_name: Option<String>,
@@ -49,9 +48,8 @@ pub struct ShadowRequest<'a> {
 /// A job on one day in UTC.
 #[derive(Clone, Debug)]
 pub struct ShadowRow {
-    /// The job.
+    /// The name of the job.
     pub name: String,
-    /// Its app.
     pub app: String,
     /// The start of the day.
     pub day: Timestamp,
@@ -66,7 +64,7 @@ pub struct ShadowRow {
 pub struct ShadowReport {
     /// The range that was observed; `None` if nothing was observed.
     pub span: Option<ShadowSpan>,
-    /// Rows by job and day.
+    /// Rows sorted by job and day.
     pub rows: Vec<ShadowRow>,
     /// The last job of this page, if another page follows.
     pub next: Option<String>,
@@ -223,8 +221,9 @@ async fn read_fires(
     Ok(Fires { planned, others, others_at_skips, is_cut })
 }
 
-/// Whether an observed fire belongs to an instant that Rondel planned and skipped for a reason of its own, such as an outage. The other
-/// scheduler alone had such a fire: it is no repetition of the fire before it. `planned` is in order.
+/// Whether an observed fire belongs to an instant that Rondel planned and skipped for a reason of its own, such as an
+/// outage. The other scheduler alone had such a fire: it is no repetition of the fire before it. `planned` is sorted by
+/// instant.
 fn is_at_skip(planned: &[Run], at: Timestamp, tolerance: Duration) -> bool {
     let next = planned.partition_point(|run| run.fire_at <= at);
     let before = next.checked_sub(1).and_then(|place| planned.get(place));

@@ -152,7 +152,6 @@ fn measurement_failure(error: BenchError) -> Failure {
     }
 }
 
-/// Names and values as lines.
 fn name_value_lines(lines: Vec<(String, String)>) -> String {
     let mut table = Table::new(&["", ""]);
     lines.into_iter().for_each(|(name, value)| table.add(vec![name, value]));

@@ -62,7 +62,7 @@ impl Contexts {
         Ok(Self { folder, file })
     }
 
-    /// The names and contexts, by name.
+    /// The contexts with their names, sorted by name.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&String, &Context)> {
         self.file.contexts.iter()
     }
@@ -124,7 +124,6 @@ impl Contexts {
         self.folder.join("tokens").join(name)
     }
 
-    /// Stores a token for a context.
     pub(crate) fn store_token(&self, name: &str, token: &Token) -> Result<(), Failure> {
         write_secret(&self.token_path(name), &format!("{}\n", token.reveal()))
     }

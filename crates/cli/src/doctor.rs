@@ -224,7 +224,6 @@ fn server_config(file: &ConfigFileArgs) -> Result<ServerConfig, Failure> {
     config::checked_server(file.server(settings)?, file.oidc(oidc)?, file.http(http)?)
 }
 
-/// The settings that the environment has.
 fn settings_of_environment() -> Result<(ServerSettings, OidcSettings, HttpSettings), clap::Error> {
     let command = Command::new("server").no_binary_name(true);
     let command = HttpSettings::augment_args(OidcSettings::augment_args(ServerSettings::augment_args(command)));
@@ -293,7 +292,7 @@ fn socket_path(url: &reqwest::Url) -> Option<String> {
 /// The host and the port of a database server.
 fn host_and_port(url: &reqwest::Url) -> (String, u16) {
     let is_postgres = url.scheme().starts_with("postgres");
-    // The query of a PostgreSQL URL can set host and port.
+    // The parameters after the ? of a PostgreSQL URL can set host and port.
     let named = |name: &str| {
         let mut pairs = url.query_pairs().filter(|_| is_postgres);
         pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())

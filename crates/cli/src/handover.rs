@@ -27,7 +27,7 @@ pub(crate) const HANDOVER_VARIABLE: &str = "RONDEL_AGENT_HANDOVER";
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Handover {
     token: Option<String>,
-    /// By name, without the prefix.
+    /// The value of each secret, by its name without `RONDEL_SECRET_`.
     secrets: BTreeMap<String, String>,
 }
 

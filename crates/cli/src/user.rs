@@ -40,7 +40,7 @@ enum UserCommand {
         /// The displayed name
         #[arg(long, value_name = "TEXT")]
         display_name: Option<String>,
-        /// A role and where: viewer, operator:NAMESPACE, editor:NAMESPACE/APP; once per role
+        /// A role and where: viewer, operator:NAMESPACE, editor:NAMESPACE/APP; may be repeated
         #[arg(long = "role", value_name = "ROLE[:PLACE]")]
         roles: Vec<String>,
     },
@@ -49,7 +49,7 @@ enum UserCommand {
         /// The user's name
         #[arg(value_name = "USER")]
         name: String,
-        /// The new roles, which replace the present ones; once per role
+        /// The new roles, which replace the present ones; may be repeated
         #[arg(long = "role", value_name = "ROLE[:PLACE]")]
         roles: Vec<String>,
         /// Lock the user out

@@ -52,8 +52,8 @@ impl View {
         self.print_object_with(body, format, |_, _| None)
     }
 
-    /// Prints one object with all its fields. A field of an inner object has its path as its name, which `--columns`
-    /// takes too. `value_text` replaces some of the values.
+    /// Prints one object with all its fields. A field of an inner object is named by its path, also in `--columns`.
+    /// `value_text` replaces some of the values.
     pub(crate) fn print_object_with(
         &self,
         body: &Body,

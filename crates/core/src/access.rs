@@ -77,7 +77,7 @@ pub fn is_reserved_token_name(name: &str) -> bool {
 pub enum Permission {
     /// To be signed in: enough for the caller's own account.
     SignedIn,
-    /// To view.
+    /// To view what belongs to a namespace or app.
     View,
     /// To view everywhere: needed for answers that cover all namespaces.
     ViewEverywhere,
@@ -121,7 +121,6 @@ impl Role {
 /// A role at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Grant {
-    /// The role.
     pub role: Role,
     /// The namespace; `None` for every namespace.
     pub namespace: Option<NamespaceId>,
@@ -130,7 +129,6 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// A role everywhere.
     #[must_use]
     pub const fn everywhere(role: Role) -> Self {
         Self { role, namespace: None, app: None }

@@ -57,6 +57,30 @@ pub fn missing_param(handler: &str, params: &Value) -> Option<FieldError> {
     }
 }
 
+/// The error in `params` that fit the schema of a handler of the agent, but that the agent refuses in every run; `None` if there is none.
+#[must_use]
+pub fn unusable_param(handler: &str, params: &Value) -> Option<FieldError> {
+    HANDLERS.iter().find(|(name, needed)| *name == handler && needed.contains(&"script"))?;
+    let is_given = |name: &str| params.get(name).is_some_and(|value| !value.is_null());
+    let error = |name: &str, message: &str| Some(FieldError::new(format!("/params/{name}"), message));
+    if is_given("argv") {
+        if is_given("script") {
+            return error("argv", "cannot be combined with script: give either argv or script");
+        }
+        let is_checked = params.get("check").and_then(Value::as_bool).unwrap_or_default();
+        let of_script = [("interpreter", is_given("interpreter")), ("args", is_given("args")), ("check", is_checked)];
+        if let Some((name, _)) = of_script.into_iter().find(|(_, is_there)| *is_there) {
+            return error(name, "applies to script, not to argv");
+        }
+    }
+    let has_no_program = |name: &str| {
+        let words = params.get(name).and_then(Value::as_array);
+        words.is_some_and(|words| words.first().and_then(Value::as_str).is_none_or(str::is_empty))
+    };
+    let name = ["argv", "interpreter"].into_iter().find(|name| has_no_program(name))?;
+    error(name, "must begin with the program to start")
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -84,6 +108,29 @@ mod tests {
                 pointer,
                 "{handler} {params}"
             );
+        }
+    }
+
+    #[test]
+    fn parameters_that_the_agent_refuses_in_every_run_are_named() {
+        for (handler, params, pointer) in [
+            ("shell", json!({"argv": ["date"], "script": null, "args": null, "check": false}), None),
+            ("shell", json!({"argv": null, "script": "date", "interpreter": ["bash"], "check": true}), None),
+            ("shell", json!({"argv": ["date"], "script": "date"}), Some("/params/argv")),
+            ("shell", json!({"argv": [""]}), Some("/params/argv")),
+            ("shell", json!({"argv": []}), Some("/params/argv")),
+            ("shell", json!({"argv": ["date"], "args": "x"}), Some("/params/args")),
+            ("shell", json!({"argv": ["date"], "interpreter": ["sh"]}), Some("/params/interpreter")),
+            ("shell", json!({"argv": ["date"], "check": true}), Some("/params/check")),
+            ("shell", json!({"argv": ["{{secret.PROGRAM}}"]}), None),
+            ("python", json!({"script": "1", "interpreter": []}), Some("/params/interpreter")),
+            ("php", json!({"script": "1", "interpreter": [""]}), Some("/params/interpreter")),
+            ("report", json!({"argv": [""]}), None),
+            ("http", json!({"argv": [""]}), None),
+            ("shell", json!("date"), None),
+        ] {
+            let error = unusable_param(handler, &params);
+            assert_eq!(error.map(|error| error.pointer).as_deref(), pointer, "{handler} {params}");
         }
     }
 }

@@ -11,7 +11,6 @@ pub const STEPS_MAX: u32 = 10_000;
 /// A definition, and the instant that its fixed rates count from.
 #[derive(Clone, Copy, Debug)]
 pub struct AnchoredJob<'a> {
-    /// The definition.
     pub job: &'a Job,
     /// The instant that its fixed rates count from.
     pub anchor: Timestamp,

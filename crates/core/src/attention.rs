@@ -46,10 +46,8 @@ pub struct JobWithoutExecutor {
     pub count: u64,
 }
 
-/// A run that is under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunUnderWay {
-    /// The run.
     pub run: RunId,
     /// The name of its job.
     pub job: String,
@@ -64,15 +62,13 @@ pub struct RunUnderWay {
 pub struct AttentionFacts {
     /// Jobs whose newest runs failed.
     pub failing: Vec<FailingJob>,
-    /// Jobs without an executor.
     pub without_executor: Vec<JobWithoutExecutor>,
-    /// Runs under way.
     pub under_way: Vec<RunUnderWay>,
     /// The 99th percentile of the lateness of the runs of the last minutes.
     pub lateness: Option<Duration>,
-    /// Paused jobs by name, each with the instant from which it is paused.
+    /// The names of paused jobs, each with the instant from which the job is paused.
     pub paused: Vec<(String, Timestamp)>,
-    /// Tokens by name, each with the instant at which it expires.
+    /// The names of tokens, each with the instant at which the token expires.
     pub tokens: Vec<(String, Timestamp)>,
     /// Servers whose lease ended although they did not leave, each with the instant at which it ended.
     pub lost_nodes: Vec<(String, Timestamp)>,
@@ -98,7 +94,6 @@ pub enum Finding {
     NodeLost(String, Timestamp),
     /// A loop of a server fails: the server, the loop, and since when.
     LoopFails(String, String, Timestamp),
-    /// A job fails.
     Fails(FailingJob),
     /// No executor offers the handler of a job, or those that offer it are not allowed to take its runs.
     NoExecutor(JobWithoutExecutor),
@@ -113,7 +108,6 @@ pub enum Finding {
 }
 
 impl Finding {
-    /// The severity of the finding.
     #[must_use]
     pub const fn severity(&self) -> FindingSeverity {
         match self {

@@ -23,7 +23,6 @@ pub struct TokenTarget<'a> {
     pub owner: Option<AccountId>,
     /// Whether it is for executors.
     pub is_executor: bool,
-    /// Its grants.
     pub grants: &'a [Grant],
 }
 

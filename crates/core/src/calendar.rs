@@ -170,7 +170,6 @@ impl Calendar {
         Self::compile(&spec, |_| None)
     }
 
-    /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

@@ -25,7 +25,7 @@ pub struct DeclaredJobs {
     pub first_seen_at: Timestamp,
     /// When this set was last seen with a living executor.
     pub last_seen_at: Timestamp,
-    /// Its jobs: the text of each definition, by name.
+    /// The text of each job's definition, keyed by the job's name.
     pub jobs: BTreeMap<String, String>,
 }
 

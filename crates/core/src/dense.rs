@@ -8,7 +8,6 @@ use crate::time::Timestamp;
 /// A future instant that is the next fire of many jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DenseInstant {
-    /// The instant.
     pub at: Timestamp,
     /// How many of its fires are not claimed yet.
     pub job_count: u64,

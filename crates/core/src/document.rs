@@ -41,7 +41,7 @@ const ORDER: [&str; 29] = [
 /// The fields of a definition.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document {
-    /// Names and values, in order.
+    /// Names and values, in the order in which they are written.
     pub fields: Vec<(&'static str, Value)>,
 }
 

@@ -30,11 +30,10 @@ const COMPARED_MAX: usize = 10_000;
 /// future.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FutureRow {
-    /// The run.
     pub id: RunId,
-    /// Its instant.
+    /// The planned instant.
     pub fire_at: Timestamp,
-    /// When it may start: its instant, or later by jitter.
+    /// When it may start: its planned instant, or later by jitter.
     pub due_at: Timestamp,
     /// `pending` or `waiting` if it is open, `skipped` if an earlier edit settled it.
     pub status: RunStatus,
@@ -43,7 +42,6 @@ pub struct FutureRow {
 /// The state of a job when it is edited.
 #[derive(Clone, Copy, Debug)]
 pub struct EditContext<'a> {
-    /// The job.
     pub job: JobId,
     /// The instant that its fixed rates count from.
     pub anchor: Timestamp,
@@ -68,7 +66,6 @@ pub struct EditContext<'a> {
 /// A row that runs under the new definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MovedRow {
-    /// The run.
     pub id: RunId,
     /// When it may start, by the new definition.
     pub due_at: Timestamp,

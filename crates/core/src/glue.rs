@@ -7,6 +7,16 @@ use crate::field_error::FieldError;
 /// These handlers, named like the GLUE types of XXL-JOB.
 pub const HANDLERS: [&str; 7] =
     ["GLUE_GROOVY", "GLUE_SHELL", "GLUE_PYTHON", "GLUE_PYTHON2", "GLUE_NODEJS", "GLUE_PHP", "GLUE_POWERSHELL"];
+/// The pointer to the script in the parameters.
+pub const SCRIPT_POINTER: &str = "/source";
+/// The pointer to the argument of the script.
+pub const ARGUMENT_POINTER: &str = "/param";
+
+/// Whether this is one of these handlers.
+#[must_use]
+pub fn is_script_handler(handler: &str) -> bool {
+    HANDLERS.contains(&handler)
+}
 
 /// What the parameters of such a handler need, as a sentence.
 #[must_use]
@@ -18,7 +28,7 @@ pub fn need(handler: &str) -> String {
 /// installations of XXL-JOB have such jobs, and a list with one would not be imported.
 #[must_use]
 pub fn missing_script(handler: &str, params: &Value) -> Option<FieldError> {
-    if !HANDLERS.contains(&handler) || params.get("source").is_some_and(Value::is_string) {
+    if !is_script_handler(handler) || params.get("source").is_some_and(Value::is_string) {
         return None;
     }
     let pointer = if params.is_object() { "/params/source" } else { "/params" };

@@ -42,7 +42,6 @@ pub enum BadGraph {
 }
 
 impl Graph {
-    /// The graph with these edges.
     #[must_use]
     pub fn new(edges: impl IntoIterator<Item = Edge>) -> Self {
         let mut graph = Self::default();
@@ -50,7 +49,6 @@ impl Graph {
         graph
     }
 
-    /// Adds an edge.
     pub fn add(&mut self, edge: Edge) {
         self.parents.entry(edge.child).or_default().insert(edge.parent, edge.on);
         self.children.entry(edge.parent).or_default().insert(edge.child);
@@ -117,7 +115,7 @@ impl Graph {
         reached
     }
 
-    /// The jobs that follow from a job directly, by id.
+    /// The jobs that follow directly from a job, in the order of their ids.
     pub fn children_of(&self, job: JobId) -> impl Iterator<Item = JobId> {
         self.children.get(&job).into_iter().flatten().copied()
     }
@@ -273,7 +271,6 @@ pub struct JobInFire {
 /// What becomes of a job in a fire once all of its parents have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChildStart {
-    /// It runs.
     Runs,
     /// It is skipped because this parent did not end as required.
     Refused(JobId),

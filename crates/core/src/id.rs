@@ -93,13 +93,12 @@ ids! {
     OutboxId,
     /// A channel that alerts are sent to.
     ChannelId,
-    /// A rule of alerts that holds for one subject, from firing to resolved.
+    /// An alert rule that holds for one subject, from firing to resolved.
     IncidentId,
     /// A message about an incident to one channel.
     MessageId,
     /// One try to deliver a message.
     DeliveryId,
-    /// A rule of alerts.
     AlertRuleId,
     /// A silence of alerts.
     SilenceId,
@@ -176,7 +175,6 @@ impl IdGen {
             << (SEQUENCE_BITS + ORDINAL_BITS)
     }
 
-    /// The next id.
     #[must_use]
     pub fn next(&self, now: Timestamp) -> i64 {
         use std::sync::atomic::Ordering::Relaxed;

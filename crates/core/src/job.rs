@@ -87,7 +87,6 @@ pub struct Job {
     pub queue_timeout: Duration,
     /// What follows the end of an attempt.
     pub next_step_policy: NextStepPolicy,
-    /// Its expectations.
     pub expect: Option<Arc<Expectations>>,
     /// Whether its schedules fire.
     pub enabled: bool,

@@ -18,7 +18,7 @@ pub const XXL_ADDRESS: &str = "xxl-address";
 /// Pattern of valid keys.
 pub(crate) const LABEL_KEY_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$";
 
-/// Labels by their keys.
+/// The values of labels, keyed by the labels' keys.
 pub type Labels = BTreeMap<String, String>;
 
 /// Checks the key of a label.

@@ -148,7 +148,6 @@ fn stderr_severity(head: &str) -> Option<LineSeverity> {
 pub enum MissingLines {
     /// All of it: the retention removed it.
     Removed,
-    /// A part of it.
     Part,
 }
 

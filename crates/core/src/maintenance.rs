@@ -35,9 +35,7 @@ word_enum! {
 /// A time in which the jobs of a namespace, or of an app, do not fire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MaintenanceWindow {
-    /// Its id.
     pub id: MaintenanceId,
-    /// Its namespace.
     pub namespace: NamespaceId,
     /// The app; `None` for all jobs of the namespace.
     pub app: Option<AppId>,

@@ -26,7 +26,6 @@ pub const MISSED_COUNT_MAX: usize = 100_000;
 pub struct MissedSpan {
     /// The first of them, the row's key.
     pub first: Timestamp,
-    /// The last of them.
     pub last: Timestamp,
     /// How many fires there are.
     pub count: i64,
@@ -229,7 +228,6 @@ word_enum! {
 /// How late a server was ready to start a run, and why. Waits for executors, limits and earlier runs come after that, and are not included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lateness {
-    /// Why.
     pub because: LateBecause,
     /// The delay between the time when the run was due and the time when a server was ready to start it.
     pub by: Duration,

@@ -147,9 +147,7 @@ pub const XXL_SETTING: &str = "xxl_networks";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{address} is {kind}, which the setting {setting} does not name")]
 pub struct AddressRefused {
-    /// The address.
     pub address: IpAddr,
-    /// Its purpose.
     pub kind: AddressKind,
     /// The setting that would allow it.
     pub setting: &'static str,

@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 
 use crate::agent_handlers;
 use crate::field_error::{FieldError, child_pointer};
+use crate::glue;
 use crate::spec::JobSpec;
 
 /// Maximum number of pointers in one list.
@@ -25,10 +26,6 @@ const POINTER_LEN_MAX: usize = 200;
 const SECRET_OPEN: &str = "{{secret.";
 /// The end of a reference to a secret.
 const SECRET_CLOSE: &str = "}}";
-/// The names of the handlers of XXL-JOB's executors that run the script in the parameter `source` begin with this.
-const XXL_SCRIPT_PREFIX: &str = "GLUE_";
-/// The pointer to the argument of such a script.
-const XXL_SCRIPT_ARGUMENT: &str = "/param";
 
 /// Which parameters a caller may replace for one run.
 ///
@@ -44,11 +41,9 @@ const XXL_SCRIPT_ARGUMENT: &str = "/param";
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Overrides {
-    /// None of them.
     None,
     /// The parameters at or below these JSON pointers.
     Only(Vec<String>),
-    /// All of them.
     All,
 }
 
@@ -59,8 +54,8 @@ impl Overrides {
     pub fn default_for(handler: &str) -> Self {
         if agent_handlers::is_agent_handler(handler) {
             Self::None
-        } else if handler.starts_with(XXL_SCRIPT_PREFIX) {
-            Self::Only(vec![XXL_SCRIPT_ARGUMENT.to_owned()])
+        } else if glue::is_script_handler(handler) {
+            Self::Only(vec![glue::ARGUMENT_POINTER.to_owned()])
         } else {
             Self::All
         }
@@ -434,7 +429,7 @@ mod tests {
         for handler in ["shell", "python", "node", "php", "powershell", "http"] {
             assert_eq!(*spec(handler, Value::Null).effective_overrides(), Overrides::None, "{handler}");
         }
-        for handler in ["GLUE_SHELL", "GLUE_GROOVY"] {
+        for handler in glue::HANDLERS {
             assert_eq!(*spec(handler, Value::Null).effective_overrides(), only(&["/param"]), "{handler}");
         }
         assert_eq!(*spec("report", Value::Null).effective_overrides(), Overrides::All);

@@ -48,7 +48,7 @@ pub struct PlannedFire {
 /// What a scan does about one job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Runs to insert, in order.
+    /// Runs to insert, sorted by planned instant.
     pub fires: Vec<PlannedFire>,
     /// The missed fires that are skipped.
     pub missed: Option<MissedSpan>,

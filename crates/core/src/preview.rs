@@ -49,14 +49,12 @@ pub struct Preview {
     pub zone: Tz,
     /// The next fires; none for a fixed delay or a job that follows others, because their instants depend on runs.
     pub fires: Vec<PreviewFire>,
-    /// Warnings.
     pub warnings: Vec<Warning>,
 }
 
 /// A future fire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreviewFire {
-    /// The instant.
     pub at: Timestamp,
     /// The local time in the zone, with its offset from UTC: `2026-11-21T02:30:00+08:00`.
     pub local: String,

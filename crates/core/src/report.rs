@@ -50,9 +50,10 @@ fn utc() -> String {
 }
 
 impl ReportSchedule {
-    /// Checks it.
+    /// Checks the schedule.
     ///
     /// # Errors
+    ///
     /// Each wrong field with what would be right.
     pub fn check(&self) -> Result<(), Vec<FieldError>> {
         let mut errors = Vec::new();

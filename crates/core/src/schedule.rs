@@ -35,7 +35,6 @@ pub struct Schedule {
 pub enum Kind {
     /// At the instants whose wall-clock time matches.
     Cron {
-        /// The expression.
         expr: Box<CronExpr>,
         /// What happens at the zone's clock changes.
         dst: DstRule,
@@ -44,7 +43,7 @@ pub enum Kind {
     Every(Duration),
     /// This long after the end of the previous run.
     Delay(Duration),
-    /// Once.
+    /// Once, at this instant.
     At(Timestamp),
     /// When other jobs have ended.
     After(After),

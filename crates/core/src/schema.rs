@@ -61,7 +61,6 @@ impl JsonSchema for crate::Timestamp {
     }
 }
 
-/// The schema of an id.
 pub(crate) fn id() -> Schema {
     json_schema!({"type": "string", "pattern": ID_PATTERN})
 }

@@ -49,7 +49,7 @@ pub struct ScriptSpec {
 }
 
 impl ScriptSpec {
-    /// Every error in it.
+    /// All errors of the version.
     ///
     /// ```
     /// let spec = rondel_core::script::ScriptSpec {
@@ -98,7 +98,7 @@ fn shorten(text: &str) -> String {
     text.chars().take(40).collect()
 }
 
-/// A script as the parameters of a job name it.
+/// How a job's parameters refer to a stored script.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "KeptScript")]

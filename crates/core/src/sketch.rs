@@ -139,11 +139,9 @@ fn bucket_middle(bucket: u32) -> u64 {
 crate::plain_word_enum! {
     /// The length of a bucket of time in which runs are counted together. The shortest comes first.
     pub Step {
-        /// 1 minute.
         Minute = "1m",
         /// 15 minutes.
         Quarter = "15m",
-        /// 1 hour.
         Hour = "1h",
         /// 1 day, in UTC.
         Day = "1d",
@@ -151,7 +149,6 @@ crate::plain_word_enum! {
 }
 
 impl Step {
-    /// Its length.
     #[must_use]
     pub const fn length(self) -> Duration {
         Duration::from_secs(match self {

@@ -172,8 +172,11 @@ const fn is_active(mode: &Mode) -> bool {
     matches!(mode, Mode::Active)
 }
 
+/// The `queue_timeout` of a definition that leaves it out.
+pub const QUEUE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
+
 const fn default_queue_timeout() -> Duration {
-    Duration::from_secs(60)
+    QUEUE_TIMEOUT_DEFAULT
 }
 
 /// A parent job, as the definition of its child refers to it.
@@ -181,7 +184,6 @@ const fn default_queue_timeout() -> Duration {
 pub struct ParentSpec<'s> {
     /// Where it is named: `/schedule/after/0`.
     pub pointer: String,
-    /// Its name.
     pub name: &'s str,
     /// How it must have ended.
     pub on: AfterWhat,

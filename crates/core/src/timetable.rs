@@ -26,7 +26,6 @@ pub struct Timetable {
 /// A calendar, and what it does to fires.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AppliedCalendar {
-    /// The calendar.
     pub calendar: Arc<Calendar>,
     /// What it does to fires.
     pub rule: CalendarRule,

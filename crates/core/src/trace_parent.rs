@@ -39,13 +39,11 @@ impl TraceParent {
         Some(Self { trace_id, span_id, flags })
     }
 
-    /// The id of the trace.
     #[must_use]
     pub const fn trace_id(self) -> u128 {
         self.trace_id
     }
 
-    /// The span.
     #[must_use]
     pub const fn span_id(self) -> u64 {
         self.span_id

@@ -30,7 +30,6 @@ word_enum! {
 /// A run in its place in the tree.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunInTree {
-    /// The run.
     pub run: Run,
     /// How far below the root it is; 0 for the root.
     pub depth: usize,

@@ -64,7 +64,7 @@ pub fn job_in(message: &str) -> Option<&str> {
     parent_in(message).or_else(|| child_named_in(message).map(|(name, _)| name))
 }
 
-/// The jobs of a namespace for a caller who may not view all of them, by name.
+/// The names of a namespace's jobs, for a caller who may not view all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VisibleJobs {
     /// Those that the caller may view.

@@ -11,11 +11,9 @@ pub enum DayPart {
     Whole,
     /// Some of its times.
     Some,
-    /// Nothing of it.
     Nothing,
 }
 
-/// A day of a year.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct YearDay {
     /// Which month, from 1.

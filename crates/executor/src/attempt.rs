@@ -9,7 +9,6 @@ use crate::handler::JobHandler;
 use crate::run::{RunContext, StopCause, panic_message, run_in_scope};
 use crate::template::{self, ResolvedParams};
 
-/// An attempt that has ended.
 pub(crate) struct EndedAttempt {
     pub(crate) ending: Ending,
     /// [`Timestamp::EPOCH`] if its handler never began.

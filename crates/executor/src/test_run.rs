@@ -128,7 +128,7 @@ impl TestRun {
         self
     }
 
-    /// The job's name.
+    /// The name that [`RunContext::job`](crate::RunContext::job) returns.
     pub fn job(mut self, name: impl Into<String>) -> Self {
         self.trigger.job = name.into();
         self
@@ -171,7 +171,7 @@ impl TestRun {
         self
     }
 
-    /// Runs the test.
+    /// Runs the handler, and returns the outcome.
     pub async fn run(self) -> TestOutcome {
         let mut setup = Setup::new(self.states, self.timing);
         setup.secrets = self.secrets;

@@ -16,7 +16,6 @@ macro_rules! mutants {
             /// Every one, with its name.
             pub const ALL: &'static [(&'static str, Self)] = &[$(($name, Self::$variant)),+];
 
-            /// Its name.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),+ }

@@ -61,9 +61,7 @@ pub struct Target {
 /// The answer to a request.
 #[derive(Debug)]
 pub struct PostResponse {
-    /// The status.
     pub status: StatusCode,
-    /// The body.
     pub body: Bytes,
 }
 

@@ -28,12 +28,10 @@ pub enum Security {
     None,
 }
 
-/// The mail server.
 #[derive(Clone)]
 pub struct MailServer {
     /// Its name or address. With TLS, its certificate must be valid for it.
     pub host: String,
-    /// Its port.
     pub port: u16,
     /// How the connection is encrypted.
     pub security: Security,
@@ -54,16 +52,13 @@ impl std::fmt::Debug for MailServer {
     }
 }
 
-/// A mail.
 #[derive(Clone, Debug)]
 pub struct Mail {
     /// The sender's address.
     pub from: String,
     /// The recipients' addresses.
     pub to: Vec<String>,
-    /// The subject.
     pub subject: String,
-    /// The text.
     pub text: String,
     /// The text as HTML.
     pub html: String,

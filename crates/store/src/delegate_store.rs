@@ -124,7 +124,7 @@ macro_rules! delegate_store {
             use $crate::logs::{ChunkSize, LogChunk, LogRange, RemovedLogs};
             use $crate::outbox::{FailureWebhook, OutboxItem, TakeOutbox};
             use $crate::pumps::{ChangedItems, PumpJob};
-            use $crate::reports::{FailureMessage, FailureQuery, ReportChange, ReportSaved, ReportWrite, ScheduledReport};
+            use $crate::reports::{FailureMessage, FailureQuery, ReportChange, ReportDeleted, ReportSaved, ReportWrite, ScheduledReport};
             use $crate::request_keys::{CallState, StoredAnswer, KeyedCall};
             use $crate::rollups::{ComingJob, JobActivity, UnsuccessfulRuns, NewestOutcomes, OpenJob, OpenQuery, PointKind, PointQuery, ChartRun, StatPoint};
             use ::rondel_core::shadow::compare::OldFire;
@@ -329,7 +329,7 @@ macro_rules! delegate_store {
                 fn channel(namespace: NamespaceId, name: &str) -> Option<Channel>;
                 fn channels(namespace: NamespaceId) -> Vec<Channel>;
                 fn save_channel(channel: &Channel, expected: Option<Timestamp>) -> ChannelSaved;
-                fn delete_channel(namespace: NamespaceId, name: &str) -> ChannelDeleted;
+                fn delete_channel(namespace: NamespaceId, name: &str, expected: Option<Timestamp>) -> ChannelDeleted;
                 fn write_messages(messages: &[NewMessage]) -> u64;
                 fn lease_channels(lease: LeaseChannels<'_>) -> Vec<LeasedChannel>;
                 fn free_channel(channel: ChannelId, held_until: Timestamp, free_at: Timestamp) -> ();
@@ -453,7 +453,7 @@ macro_rules! delegate_store {
                 fn forget_failure_stats(before: Timestamp, limit: u32) -> u64;
                 fn report_schedule(namespace: NamespaceId) -> Option<ScheduledReport>;
                 fn save_report_schedule(change: ReportChange<'_>) -> ReportSaved;
-                fn delete_report_schedule(namespace: NamespaceId) -> bool;
+                fn delete_report_schedule(namespace: NamespaceId, expected_version: Option<i64>) -> ReportDeleted;
                 fn due_reports(now: Timestamp, limit: u32) -> Vec<ScheduledReport>;
                 fn write_report(write: &ReportWrite<'_>) -> bool;
             } also {});

@@ -114,7 +114,7 @@ pub(crate) struct FireFacts<'f> {
     pub(crate) graph: &'f Graph,
     /// When the jobs were created.
     pub(crate) created: &'f BTreeMap<JobId, Timestamp>,
-    /// The runs of the fire so far, by job.
+    /// The runs of the fire so far, keyed by their jobs.
     pub(crate) members: BTreeMap<JobId, Member>,
     /// The runs of the fire that have just ended.
     pub(crate) ended: Vec<EndedRun>,

@@ -25,7 +25,7 @@ pub enum ForeignError {
     /// It has no such table, or none with these columns.
     #[error("the database has no table {0} with the columns {1}")]
     NoTable(String, String),
-    /// The account may not read the table. Contains the statement that would permit it.
+    /// The account may not read the table. The second text is the statement that would permit it.
     #[error("the account may not read the table {0}; to allow it, run: {1}")]
     Unreadable(String, String),
     /// The table is larger than an import expects.
@@ -35,10 +35,9 @@ pub enum ForeignError {
     /// stopped at a known instant.
     #[error("the table xxl_job_lock has no row schedule_lock: XXL-JOB's servers do not exclude each other")]
     NoLock,
-    /// The account may not change the tables of XXL-JOB. Contains the statements that would permit it.
+    /// The account may not change the tables of XXL-JOB. The text is the statements that would permit it.
     #[error("the account may not change XXL-JOB's tables; to allow it, run: {0}")]
     Denied(String),
-    /// The database refused a query.
     #[error("the database refused a query")]
     Database(#[from] sqlx::Error),
 }
@@ -55,9 +54,7 @@ pub type ForeignRow = BTreeMap<String, String>;
 /// A connection to a database of another product. It only reads; the changes to XXL-JOB's database are in [`xxl_job`].
 #[derive(Debug)]
 pub enum Database {
-    /// MySQL or MariaDB.
     MySql(MySqlConnection),
-    /// PostgreSQL.
     Postgres(PgConnection),
 }
 

@@ -9,7 +9,6 @@ use rondel_failpoint::mutant::{self, Mutant};
 /// The lease that a node acts under; lost when its epoch is no longer the newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseToken {
-    /// The node.
     pub node: NodeId,
     /// Rises each time the node takes a new lease.
     pub epoch: i64,
@@ -24,7 +23,6 @@ pub struct JoinRequest {
     pub lease: Duration,
     /// Where executors reach the node, if that is configured.
     pub advertise_url: Option<String>,
-    /// Version of the program.
     pub server_version: String,
     /// Whether to take the lease even from a node that seems alive: the caller holds SQLite's file lock, so no other server runs.
     pub take_over: bool,

@@ -1,4 +1,4 @@
-//! Lines of a log as bytes: one JSON array per line. Large chunks are compressed.
+//! Encodes the lines of a log as bytes: one JSON array per line. Large chunks are compressed.
 
 use std::io::{Read, Write};
 

@@ -6,7 +6,6 @@ use rondel_core::graph::{BadGraph, DEPTH_MAX, Edge, Graph};
 use rondel_core::spec::AfterWhat;
 use rondel_core::{FieldError, JobId, JobSpec};
 
-/// Why a definition's parents are refused.
 #[derive(Debug)]
 pub(crate) enum ParentError {
     /// Some do not exist.
@@ -25,8 +24,8 @@ fn named(spec: &JobSpec) -> BTreeSet<(&str, &'static str)> {
     spec.parents().into_iter().map(|parent| (parent.name, parent.on.as_str())).collect()
 }
 
-/// Resolves and checks the parents of a job. `ids` are the ids of the namespace's jobs by name, `edges` are all edges of the namespace. The
-/// job itself need not exist yet.
+/// Resolves and checks the parents of a job. `ids` are the ids of the namespace's jobs, keyed by their names, `edges` are all
+/// edges of the namespace. The job itself need not exist yet.
 pub(crate) fn check(
     job: JobId,
     spec: &JobSpec,

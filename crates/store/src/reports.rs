@@ -31,11 +31,10 @@ pub struct FailureMessage {
     pub message: String,
     /// How many runs failed, timed out, or ended unknown with it.
     pub count: u64,
-    /// Number of jobs of these runs.
+    /// Number of different jobs among these runs.
     pub job_count: u64,
     /// The jobs with the most such runs, at most [`MESSAGE_JOB_COUNT_MAX`], each with its number of runs.
     pub jobs: Vec<(JobId, u64)>,
-    /// The newest of these runs.
     pub newest: RunId,
 }
 
@@ -66,7 +65,6 @@ pub(crate) fn most_frequent(mut messages: Vec<FailureMessage>, limit: u32) -> Ve
 /// Selects failures by message.
 #[derive(Clone, Copy, Debug)]
 pub struct FailureQuery<'a> {
-    /// Their namespace.
     pub namespace: NamespaceId,
     /// Only those of these jobs.
     pub jobs: Option<&'a [JobId]>,
@@ -83,11 +81,9 @@ pub struct FailureQuery<'a> {
 /// The stored report schedule of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScheduledReport {
-    /// The namespace.
     pub namespace: NamespaceId,
     /// The number of its definition, from 1.
     pub version: i64,
-    /// The definition.
     pub spec: ReportSchedule,
     /// Name of the caller that saved it.
     pub author: String,
@@ -102,12 +98,13 @@ pub struct ScheduledReport {
 /// A schedule to be saved, new or changed.
 #[derive(Clone, Copy, Debug)]
 pub struct ReportChange<'a> {
-    /// The namespace.
     pub namespace: NamespaceId,
     /// The definition to save, validated.
     pub spec: &'a ReportSchedule,
     /// Name of the caller that saves it.
     pub author: &'a str,
+    /// The version that is replaced, 0 for a new schedule; `None` means any.
+    pub expected_version: Option<i64>,
     /// When the first report is due. A report that is already due and not written yet stays due.
     pub next_at: Option<Timestamp>,
     /// The current time.
@@ -121,8 +118,21 @@ pub enum ReportSaved {
     Created,
     /// It replaced an earlier one.
     Changed,
+    /// Another caller saved or deleted it first; its current version, 0 if there is none.
+    Conflict(i64),
     /// Its channel does not exist.
     NoChannel,
+}
+
+/// Outcome of deleting a schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReportDeleted {
+    /// The schedule is deleted.
+    Deleted,
+    /// Another caller saved it first; its current version.
+    Conflict(i64),
+    /// There is none.
+    NotFound,
 }
 
 /// A due report to write.
@@ -138,7 +148,6 @@ pub struct ReportWrite<'a> {
     pub message: Option<&'a NewMessage>,
 }
 
-/// Failures by message, and schedules of reports.
 #[async_trait]
 pub trait Reports {
     /// Failures by message, the most frequent first.
@@ -148,14 +157,16 @@ pub trait Reports {
     /// Returns how many rows were removed.
     async fn forget_failure_stats(&self, before: Timestamp, limit: u32) -> Result<u64>;
 
-    /// The report schedule of a namespace, if it has one.
     async fn report_schedule(&self, namespace: NamespaceId) -> Result<Option<ScheduledReport>>;
 
-    /// Saves the report schedule of a namespace.
     async fn save_report_schedule(&self, change: ReportChange<'_>) -> Result<ReportSaved>;
 
-    /// Deletes the report schedule of a namespace; `false` if there was none.
-    async fn delete_report_schedule(&self, namespace: NamespaceId) -> Result<bool>;
+    /// Deletes the report schedule of a namespace if it has the expected version; `None` means any.
+    async fn delete_report_schedule(
+        &self,
+        namespace: NamespaceId,
+        expected_version: Option<i64>,
+    ) -> Result<ReportDeleted>;
 
     /// Schedules whose report is due, the longest due first, at most `limit`.
     async fn due_reports(&self, now: Timestamp, limit: u32) -> Result<Vec<ScheduledReport>>;
@@ -192,7 +203,7 @@ pub(crate) fn is_new_failure(run: &CountedRun, before: Option<RunStatus>) -> boo
 }
 
 impl FailureGains {
-    /// Counts a failure by its message. A failure without a message is counted by its reason, and one without a reason by its verdict.
+    /// Counts a failure by its message. Without a message its reason counts instead, and without a reason its verdict.
     pub(crate) fn add(&mut self, run: &CountedRun, message: Option<&str>) {
         let reason = || run.reason.map_or(run.status.as_str(), |reason| reason.as_str());
         let folded = fold(message.filter(|message| !message.trim().is_empty()).unwrap_or_else(reason));

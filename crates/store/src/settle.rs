@@ -236,7 +236,8 @@ pub(crate) fn note_unsent(run: &mut Run, now: Timestamp) {
     }
 }
 
-/// Which queued runs of a job must end because the job is paused or deleted (`reason`), by id. `open` are the open runs of the job.
+/// The queued runs of a job that must end because the job is paused or deleted (`reason`), sorted by id. `open` are the
+/// open runs of the job.
 pub(crate) fn queued_to_drop(mut open: Vec<Run>, reason: Reason, drops: QueuedDrops<'_>) -> Vec<RunId> {
     open.sort_by_key(|run| run.id);
     open.truncate(usize::try_from(drops.limit).unwrap_or(usize::MAX));
@@ -244,7 +245,7 @@ pub(crate) fn queued_to_drop(mut open: Vec<Run>, reason: Reason, drops: QueuedDr
     open.iter().filter(is_dropped).map(|run| run.id).collect()
 }
 
-/// A result whose texts every database can store.
+/// An end of an attempt whose texts every database can store.
 #[derive(Clone, Debug)]
 pub(crate) struct CleanFinish<'f> {
     pub(crate) finish: &'f AttemptEnd,
@@ -272,13 +273,13 @@ impl<'f> CleanFinish<'f> {
         }
     }
 
-    /// Whether it has a message or a result. Without these it fits into the smallest packet that a database accepts.
+    /// Whether it has a message or a result. Without them it fits into the smallest packet that a database accepts.
     pub(crate) fn has_texts(&self) -> bool {
         self.message.is_some() || self.result.is_some()
     }
 }
 
-/// The text without NUL, which PostgreSQL refuses, cut to `len_max` bytes. A mark shows that it was cut.
+/// The text without NUL, which PostgreSQL refuses, cut to `len_max` bytes. A text that was cut ends with a mark.
 pub(crate) fn clean_text(text: &str, len_max: usize) -> Cow<'_, str> {
     const CUT: char = '…';
     let text = without_nul(text);

@@ -61,7 +61,6 @@ impl LastSessions {
     }
 }
 
-/// The end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamEnd {
     /// When its session was opened. The end of an older stream of the executor must not end a newer one.

@@ -321,7 +321,6 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Call<Q> {
     }
 }
 
-/// The namespace with this name.
 pub(crate) async fn namespace_by_name(engine: &Engine, name: &str) -> Result<Namespace, Problem> {
     // An invalid name is not looked up: the database never gets unchecked text from a caller.
     let namespace = if name::check(name).is_ok() { engine.store().namespace(name).await? } else { None };

@@ -72,7 +72,6 @@ impl Parameter {
         Self::new(name, ParameterFormat::Number { from: *range.start(), to: *range.end(), default: None })
     }
 
-    /// One of these words.
     pub(crate) const fn word(name: &'static str, words: &'static [&'static str]) -> Self {
         Self::new(name, ParameterFormat::Word(words))
     }
@@ -115,7 +114,6 @@ impl Parameter {
         matches!(self.kind, ParameterFormat::Cursor)
     }
 
-    /// The schema of its value.
     pub(crate) fn schema(&self) -> Value {
         match self.kind {
             ParameterFormat::Text => json!({"type": "string"}),

@@ -36,7 +36,7 @@ pub type BodyReader = Box<dyn FnOnce(usize) -> BodyRead + Send>;
 /// A body that is being read.
 pub type BodyRead = Pin<Box<dyn Future<Output = Option<Bytes>> + Send>>;
 
-/// A call of an executor.
+/// A call by an executor.
 pub struct ApiCall {
     /// `registry`, `registryRemove` or `callback`.
     pub method: String,
@@ -44,13 +44,12 @@ pub struct ApiCall {
     pub is_post: bool,
     /// The header `XXL-JOB-ACCESS-TOKEN`.
     pub token: Option<String>,
-    /// The sender.
+    /// The address of the sender.
     pub client: Option<IpAddr>,
     /// The length of the body, if the sender declares it.
     pub len: Option<u64>,
     /// Called once the token has been found valid.
     pub on_authenticated: OnAuthenticated,
-    /// Reads the body.
     pub body: BodyReader,
 }
 
@@ -65,7 +64,6 @@ impl std::fmt::Debug for ApiCall {
 pub struct ApiAnswer {
     /// The HTTP status: 503 if the database is unavailable, 410 for a call that is not served, otherwise 200.
     pub status: u16,
-    /// The body.
     pub body: Vec<u8>,
 }
 
@@ -84,7 +82,7 @@ impl ApiAnswer {
     }
 }
 
-/// Handles the calls by executors.
+// Handles the calls by executors.
 impl Bridge {
     /// Answers a call to XXL-JOB's console by naming the call to use here instead. `path` is without the prefix.
     #[must_use]
@@ -211,7 +209,7 @@ enum Refusal {
     Busy(Option<StoreError>),
 }
 
-/// The sentence describes an error in the body.
+// The sentence describes an error in the body.
 impl From<String> for Refusal {
     fn from(sentence: String) -> Self {
         Self::Rejected(XxlOutcome::Unreadable, sentence)

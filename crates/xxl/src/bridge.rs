@@ -112,7 +112,6 @@ pub(crate) struct App {
     pub(crate) id: AppId,
     pub(crate) name: String,
     pub(crate) namespace: NamespaceId,
-    /// The token.
     pub(crate) token: TokenId,
 }
 

@@ -1,10 +1,9 @@
-//! Settings.
+//! The settings for serving XXL-JOB executors.
 
 use std::time::Duration;
 
 use rondel_core::outgoing::AllowedAddresses;
 
-/// Settings for serving executors.
 #[derive(Clone, Debug)]
 pub struct XxlConfig {
     /// The networks in which executors may be.

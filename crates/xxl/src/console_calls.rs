@@ -27,7 +27,7 @@ const EQUIVALENTS: [(&str, &str, &str); 20] = [
     ("chartInfo", "counts of runs", "GET /api/v1/reports"),
 ];
 
-/// How to find the name of a job by its id in XXL-JOB, which the calls there have.
+/// How to find the name of a job by its id in XXL-JOB, which the calls to XXL-JOB's console contain.
 const NAME_OF_JOB: &str =
     "; GET /api/v1/jobs?q=label:xxl-job-id=17 finds the name of the job that has the id 17 in XXL-JOB";
 

@@ -75,7 +75,6 @@ fn address_labels(address: &str) -> HashMap<String, String> {
     if address.len() > LABEL_VALUE_LEN_MAX { HashMap::new() } else { [(XXL_ADDRESS.to_owned(), address)].into() }
 }
 
-/// The identity of the executor.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) id: ExecutorId,
@@ -189,7 +188,6 @@ impl Session {
 }
 
 impl Link {
-    /// A link, and its handle.
     pub(crate) fn new(shared: &Arc<Shared>, identity: Identity, peer: Arc<Peer>) -> (Self, LinkHandle) {
         let (sender, events) = mpsc::channel(EVENT_CAPACITY);
         let (presence_sender, presence) = watch::channel(Presence::Here);

@@ -32,7 +32,7 @@ pub(crate) enum Kill {
     Failed,
 }
 
-/// An attempt.
+/// An attempt that was sent to the executor, with what the link knows of it.
 #[derive(Clone, Debug)]
 pub(crate) struct AttemptEntry {
     pub(crate) row: XxlRun,

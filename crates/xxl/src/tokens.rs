@@ -12,7 +12,6 @@ const PERIOD: Duration = Duration::from_secs(5);
 /// Maximum number of tokens that are cached or being looked up. Beyond that, each call looks up its own.
 const COUNT_MAX: usize = 1_000;
 
-/// Tokens by their hashes.
 #[derive(Debug)]
 pub(crate) struct Tokens<A>(Mutex<HashMap<String, Arc<CacheEntry<A>>>>);
 

@@ -24,11 +24,10 @@ const CALLBACK_COUNT_MAX: usize = 10_000;
 pub(crate) struct Registration {
     /// The name of its app.
     pub(crate) app: String,
-    /// Its address.
     pub(crate) address: String,
 }
 
-/// The end of an attempt.
+/// The end of an attempt, as a callback reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Callback {
     pub(crate) log_id: i64,

@@ -14,10 +14,9 @@ use crate::node::Node;
 /// Maximum number of rounds of [`expand_until_settled`]. The healing loop finishes calendars that still change after the last round.
 const ROUND_COUNT: usize = 5;
 
-/// Calendars by name.
 pub(super) type NamedCalendars = BTreeMap<String, CalendarSpec>;
 
-/// The calendars of a namespace by name, each with the names of the calendars in its rule.
+/// The calendars of a namespace, keyed by their names, each with the names of the calendars in its rule.
 #[derive(Debug, Default)]
 pub(crate) struct Composition(BTreeMap<String, Vec<String>>);
 
@@ -30,13 +29,13 @@ impl Composition {
         self.0.contains_key(name)
     }
 
-    /// Calendars that name this one directly, not only through other calendars.
+    /// The names of the calendars whose rules refer to this one directly, not only through other calendars.
     pub(super) fn direct_dependents(&self, name: &str) -> Vec<String> {
         let names = |parts: &Vec<String>| parts.iter().any(|part| part == name);
         self.0.iter().filter(|(_, parts)| names(parts)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Calendars that depend on this one, directly or through others.
+    /// The names of the calendars that depend on this one, directly or through others.
     pub(super) fn all_dependents(&self, name: &str) -> Vec<String> {
         let mut found = BTreeSet::new();
         let mut next = vec![name.to_owned()];
@@ -46,7 +45,7 @@ impl Composition {
         found.into_iter().collect()
     }
 
-    /// Calendars whose rules name others.
+    /// The names of the calendars whose rules refer to other calendars.
     pub(crate) fn composed(&self) -> Vec<String> {
         self.0.iter().filter(|(_, parts)| !parts.is_empty()).map(|(name, _)| name.clone()).collect()
     }
@@ -66,7 +65,7 @@ pub(crate) async fn composition(node: &Node, namespace: NamespaceId) -> Result<C
     Ok(Composition(found))
 }
 
-/// The calendars that the spec depends on, by name; `replacement` replaces the saved calendar with the same name.
+/// The calendars that the spec depends on, keyed by their names; `replacement` replaces the saved calendar with the same name.
 pub(super) async fn read_dependencies(
     node: &Node,
     namespace: NamespaceId,

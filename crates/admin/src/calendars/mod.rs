@@ -28,7 +28,7 @@ const PAGE: u32 = 50;
 /// Why a change of a calendar was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum CalendarError {
-    /// The document is invalid, or would invalidate a calendar that names it or a job that uses it.
+    /// The document is invalid, or would invalidate a calendar that refers to it or a job that uses it.
     #[error("the calendar has {}, the first is {}", counted(.0.len(), "error"), .0.first().map_or_else(String::new, ToString::to_string))]
     Invalid(Vec<FieldError>),
     /// Another caller changed it first.
@@ -40,7 +40,7 @@ pub enum CalendarError {
     /// The calendar is in use and cannot be deleted.
     #[error("the calendar is used by {} and {}", counted(.calendars.len(), "calendar"), counted(*.job_count, "job"))]
     Used {
-        /// The calendars that name it.
+        /// The calendars that refer to it.
         calendars: Vec<String>,
         /// Some of the jobs that use it.
         jobs: Vec<String>,
@@ -58,7 +58,6 @@ pub enum CalendarError {
     Store(#[from] StoreError),
 }
 
-/// A calendar that was saved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SavedCalendar {
     /// The calendar as it is now.
@@ -70,9 +69,9 @@ pub struct SavedCalendar {
 /// A calendar or a job that uses a calendar.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CalendarDependent {
-    /// Another calendar, by name.
+    /// The name of another calendar.
     Calendar(String),
-    /// A job, by name.
+    /// The name of a job.
     Job(String),
 }
 
@@ -153,10 +152,11 @@ pub async fn delete(
     }
 }
 
-/// The users of a calendar, calendars before jobs, each sorted by name, starting after `after`, at most `limit`. `within` restricts the
-/// jobs to those of these apps.
+/// The calendars and jobs that use a calendar: calendars before jobs, each sorted by name, starting after `after`, at
+/// most `limit`. `within` restricts the jobs to those of these apps.
 ///
 /// # Errors
+///
 /// The store's.
 pub async fn dependents(
     node: &Node,

@@ -22,7 +22,6 @@ pub(super) struct DeliveryError {
     pub(super) is_final: bool,
     /// The status of the service's answer; 0 if there was no answer.
     pub(super) status: i32,
-    /// The reason.
     pub(super) text: String,
     /// How long the service asks to wait before the next try.
     pub(super) wait: Option<Duration>,

@@ -34,7 +34,6 @@ pub(super) struct ChannelRequest {
     pub(super) body: String,
 }
 
-/// Input of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestInput<'a> {
     pub(super) settings: &'a Values,

@@ -20,11 +20,14 @@ use super::texts::Texts;
 use super::url::{check_url, shown_host};
 use crate::delivery::{build_client, generate_secret};
 use crate::node::Node;
+use crate::store_once::store_once;
+
+/// How often saving is tried if other callers save the channel at the same time.
+const TRY_COUNT: usize = 4;
 
 /// The values of a channel to be saved.
 #[derive(Clone, Debug)]
 pub struct NewChannel {
-    /// Its name.
     pub name: String,
     /// The service.
     pub kind: ChannelKind,
@@ -43,7 +46,6 @@ pub struct NewChannel {
 /// Result of saving a channel.
 #[derive(Clone, Debug)]
 pub struct SavedChannel {
-    /// The channel.
     pub channel: Channel,
     /// Whether it is new.
     pub is_new: bool,
@@ -74,7 +76,6 @@ pub enum ChannelError {
 /// A channel with the values of its secrets hidden.
 #[derive(Clone, Debug)]
 pub struct ChannelView {
-    /// Its settings.
     pub settings: Values,
     /// Each secret that is set: its reference, or `set`.
     pub secrets: Values,
@@ -106,7 +107,19 @@ pub async fn find(node: &Node, namespace: NamespaceId, wanted: &str) -> Result<O
 ///
 /// # Errors
 /// [`ChannelError`].
-pub async fn save(node: &Node, namespace: &Namespace, new: NewChannel) -> Result<SavedChannel, ChannelError> {
+pub async fn save(node: &Node, namespace: &Namespace, new: &NewChannel) -> Result<SavedChannel, ChannelError> {
+    // Secrets that are left out come from the version that is replaced, so any other version has to be read first.
+    let mut try_number = 1;
+    loop {
+        match save_on_current(node, namespace, new).await {
+            Err(ChannelError::Conflict { .. }) if new.expected.is_none() && try_number < TRY_COUNT => try_number += 1,
+            done => return done,
+        }
+    }
+}
+
+/// Saves a channel in place of its current version; refused if another caller saves it first.
+async fn save_on_current(node: &Node, namespace: &Namespace, new: &NewChannel) -> Result<SavedChannel, ChannelError> {
     let existing = find(node, namespace.id, &new.name).await?;
     let saved_at = existing.as_ref().map_or(Timestamp::EPOCH, |existing| existing.updated_at);
     if new.expected.is_some_and(|expected| expected != saved_at) {
@@ -126,8 +139,8 @@ pub async fn save(node: &Node, namespace: &Namespace, new: NewChannel) -> Result
         secrets.insert("signing_key".to_owned(), key.clone());
         signing_key = Some(key);
     }
-    let mut errors = find_errors(node, &new, &settings, &secrets);
-    errors.extend(existing.iter().flat_map(|existing| find_moved_secrets(existing, &new, &settings)));
+    let mut errors = find_errors(node, new, &settings, &secrets);
+    errors.extend(existing.iter().flat_map(|existing| find_moved_secrets(existing, new, &settings)));
     if !errors.is_empty() {
         return Err(ChannelError::Invalid(errors));
     }
@@ -136,7 +149,7 @@ pub async fn save(node: &Node, namespace: &Namespace, new: NewChannel) -> Result
     let mut channel = Channel {
         id: ChannelId::new(node.new_id()),
         namespace: namespace.id,
-        name: new.name,
+        name: new.name.clone(),
         kind: new.kind,
         settings: text(&settings),
         secret: text(&secrets),
@@ -146,10 +159,14 @@ pub async fn save(node: &Node, namespace: &Namespace, new: NewChannel) -> Result
         // Each save has another instant, which serves as the version of the channel.
         updated_at: now.max(saved_at + Duration::from_millis(1)),
     };
-    let (id, is_new) = match node.store().save_channel(&channel, new.expected).await? {
+    let (id, is_new) = match store_once(|| node.store().save_channel(&channel, Some(saved_at))).await? {
         ChannelSaved::Created(id) => (id, true),
         ChannelSaved::Changed(id) => (id, false),
-        ChannelSaved::Conflict(saved_at) => return Err(ChannelError::Conflict { saved_at }),
+        ChannelSaved::Conflict(saved_at) => match find(node, namespace.id, &channel.name).await? {
+            // An earlier try saved it, but its answer was lost.
+            Some(stored) if stored == (Channel { id: stored.id, ..channel.clone() }) => (stored.id, existing.is_none()),
+            Some(_) | None => return Err(ChannelError::Conflict { saved_at }),
+        },
         ChannelSaved::Full => return Err(ChannelError::TooMany),
     };
     channel.id = id;

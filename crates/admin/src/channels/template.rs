@@ -16,13 +16,12 @@ const OUTPUT_BYTES_MAX: usize = 16 * 1024;
 /// Maximum number of steps of one rendering.
 const FUEL: u64 = 20_000;
 const DEPTH_MAX: usize = 16;
-/// The values of [`context`], for errors.
+/// The names of the values that [`context`] gives, for errors.
 const VALUE_NAMES: &str = "kind, severity, rule, condition, namespace, subject.kind, subject.name, summary, summary_en, summary_zh, \
                       description, started_at, at, count, samples and url";
 /// The tags that a template may use.
 const TAGS: [&str; 6] = ["if", "elif", "else", "endif", "for", "endfor"];
 
-/// Renders a template for a notice.
 pub(super) fn render(template: &str, notice: &Notice, url: Option<&str>) -> Result<String, String> {
     check_constructs(template)?;
     let mut environment = Environment::empty();

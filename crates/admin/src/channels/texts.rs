@@ -10,7 +10,6 @@ use super::template;
 /// Maximum length of a title, in bytes.
 const TITLE_BYTES_MAX: usize = 400;
 
-/// The texts of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Texts {
     /// One line.

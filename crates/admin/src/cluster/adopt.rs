@@ -107,7 +107,7 @@ impl AdoptLoop {
         }
     }
 
-    /// One round. Returns how many runs were adopted.
+    /// Runs one round. Returns how many runs were adopted.
     async fn run_round(&mut self) -> Result<u64, StoreError> {
         let Some(held) = self.shared.membership.held() else { return Ok(0) };
         self.start_owed_roll_calls(&held).await?;
@@ -136,7 +136,7 @@ impl AdoptLoop {
         if self.adopted_under.replace(held.token) != Some(held.token) || std::mem::take(&mut self.has_announced) {
             self.shared.note_all_adopted(held.token);
             drop(self.shared.events.send(Event::AllAdopted(held.token)).await);
-            // Jobs that may be claimed from now on may be due already.
+            // Jobs that can be claimed from now on are perhaps due already.
             self.shared.scan_poke.notify_one();
         }
         self.take_strays(&held).await?;

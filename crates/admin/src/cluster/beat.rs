@@ -98,7 +98,7 @@ impl BeatLoop {
         }
     }
 
-    /// One beat. Logs once that the database does not answer, and once that it answers again.
+    /// Runs one beat. Logs once that the database does not answer, and once that it answers again.
     async fn beat(&mut self) -> Result<(), TickError> {
         let shared = Arc::clone(&self.shared);
         let before = self.other_lease;
@@ -352,10 +352,7 @@ fn request(config: &EngineConfig, store: &dyn Store) -> JoinRequest {
 pub enum StartError {
     /// A living node has this node's name.
     #[error("another server is running as node {name:?}; give each its own --node-name")]
-    NameTaken {
-        /// The name.
-        name: String,
-    },
+    NameTaken { name: String },
     /// The database did not answer.
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -9,7 +9,6 @@ use rondel_store::DatabaseTroubleKind;
 /// The database is not working.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatabaseTrouble {
-    /// The kind of trouble.
     pub trouble: DatabaseTroubleKind,
     /// When it began, by the engine's clock.
     pub since: Timestamp,

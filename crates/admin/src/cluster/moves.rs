@@ -52,13 +52,12 @@ pub(crate) struct MoveLoop {
     last_settled: (Vec<NodeId>, Timestamp),
 }
 
-/// The outcome of a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct RoundOutcome {
     moved: usize,
     /// How many jobs should move and did not.
     unmoved: usize,
-    /// The last job that it looked at, if the node has more.
+    /// The last job that the round examined, if the node has more jobs.
     next_after: Option<JobId>,
 }
 
@@ -90,7 +89,7 @@ impl PassProgress {
 enum MoveReason {
     /// The claim strategy assigns some of them to other nodes.
     Shares,
-    /// The node is to keep none.
+    /// The node should keep no jobs.
     Leaves,
 }
 
@@ -127,7 +126,7 @@ impl MoveLoop {
         Self { shared, rounds_to_skip: 0, next_rounds_to_skip: 1, pass, last_settled: (Vec::new(), Timestamp::EPOCH) }
     }
 
-    /// One round. Returns how many jobs moved.
+    /// Runs one round. Returns how many jobs moved.
     async fn run_round(&mut self) -> Result<u64, StoreError> {
         let shared = &self.shared;
         let now = shared.clock.now();

@@ -63,7 +63,8 @@ pub(super) async fn reconcile_app(
     Ok(problems)
 }
 
-/// The jobs of a set, by name. A job without a valid name adds a problem if an executor has declared the set since `living_since`.
+/// The jobs of a set, keyed by their names. A job without a valid name adds a problem if an executor has declared the
+/// set since `living_since`.
 fn jobs_of_set(set: &DeclaredSet, living_since: Timestamp, problems: &mut Vec<DeclarationProblem>) -> DeclaredJobs {
     let specs: Vec<Value> = serde_json::from_str(&set.specs).unwrap_or_default();
     let mut jobs = BTreeMap::new();

@@ -119,7 +119,7 @@ impl DeclarationBoard {
         }
     }
 
-    /// The connected executors, by app.
+    /// The connected executors, keyed by their apps.
     pub(super) fn by_app(&self) -> BTreeMap<AppId, Vec<DeclaringExecutor>> {
         let mut apps: BTreeMap<AppId, Vec<DeclaringExecutor>> = BTreeMap::new();
         let mut online: Vec<DeclaringExecutor> = self.inner().executors.values().cloned().collect();

@@ -50,7 +50,6 @@ pub(crate) enum Effect {
     EndLease,
     /// Show an executor as online, under this name.
     ShowOnline(Box<OnlineExecutor>),
-    /// Show an executor as offline.
     ShowOffline(ExecutorId),
     /// Show that an executor leaves triggers unanswered; `None` if it answers again.
     ShowUnanswered(ExecutorId, Option<UnansweredTriggers>),

@@ -398,8 +398,8 @@ impl Executors {
         }
     }
 
-    /// The executors that a router may choose from, by name: those of the run's app that have the handler, meet the job's conditions, and
-    /// bear the name that the caller gave, if any.
+    /// The executors that a router may choose from, sorted by name: those of the run's app that have the handler, meet the
+    /// job's conditions, and have the name that the caller gave, if any.
     pub(crate) fn fit(&self, ready: &ReadyRun) -> Vec<&ConnectedExecutor> {
         self.in_app(ready.run.app).filter(|online| online.is_fit(ready)).collect()
     }

@@ -121,8 +121,8 @@ pub(super) fn start(d: &mut Decision<'_>, ready: ReadyRun) {
     offer_freed_places(d);
 }
 
-/// Offers freed places to waiting runs, in order. Only event handlers call this function: the functions that it calls add to `d.state.work`
-/// instead.
+/// Offers freed places to waiting runs, in the order of the work list. Only event handlers call this function: the
+/// functions that it calls add to `d.state.work` instead.
 pub(super) fn offer_freed_places(d: &mut Decision<'_>) {
     while let Some(work) = d.state.work.pop_front() {
         match work {
@@ -221,7 +221,7 @@ pub(super) fn expire_in_order(d: &mut Decision<'_>, ready: ReadyRun, ahead: Opti
     }
 }
 
-/// Offers the free executors of an app to its parked runs, in order.
+/// Offers the free executors of an app to its parked runs, in the order of their turns.
 pub(super) fn unpark(d: &mut Decision<'_>, app: AppId) {
     let now = d.now;
     if !d.state.executors.has_room_in(app, now) {

@@ -46,7 +46,6 @@ pub(crate) enum Stage {
     Unconfirmed(Vec<Run>),
 }
 
-/// The timer of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timer {
     /// The run's instant, or a little before it if the run is marked first or may be sent ahead.
@@ -154,7 +153,6 @@ enum Entry {
     Deciding,
 }
 
-/// An attempt in hand.
 #[derive(Debug)]
 enum AttemptInHand {
     /// An executor has it, or is about to get it.
@@ -185,7 +183,7 @@ pub(crate) struct OpenRuns {
     active_count: usize,
     /// Runs that came into hand, or left it, since the last call of [`take_hand_changes`](Self::take_hand_changes).
     hand_changes: Vec<RunId>,
-    /// Scheduled runs, by timer and then by planned instant.
+    /// Scheduled runs, sorted by timer and then by planned instant.
     scheduled: BTreeSet<(Timestamp, Timestamp, RunId)>,
     /// Runs whose instant has come, and that wait because open runs of their jobs may still be adopted.
     held_back: Vec<RunId>,
@@ -193,7 +191,7 @@ pub(crate) struct OpenRuns {
     unconfirmed: Vec<RunId>,
 }
 
-/// Runs that wait for nothing but an instant, or for an answer.
+// Runs that wait for nothing but an instant, or for an answer.
 impl OpenRuns {
     pub(crate) fn schedule(&mut self, ready: ReadyRun, timer: Timer) {
         self.scheduled.insert((timer.at, ready.run.fire_at, ready.run.id));
@@ -357,9 +355,9 @@ impl OpenRuns {
     }
 }
 
-/// Runs that executors have, or may have.
+// Runs that executors have, or may have.
 impl OpenRuns {
-    /// Puts an attempt in hand that an executor has or is about to get. It replaces an earlier attempt in the roll call, which has ended.
+    /// Records in `in_hand` an attempt that an executor has or is about to get. It replaces an earlier attempt in the roll call, which has ended.
     pub(crate) fn put_active(&mut self, active: ActiveRun) {
         if matches!(self.runs.get(&active.ready.run.id), Some(Entry::Deciding)) {
             self.runs.remove(&active.ready.run.id);
@@ -367,7 +365,7 @@ impl OpenRuns {
         self.put_hand(active.ready.run.id, AttemptInHand::Active(Box::new(active)));
     }
 
-    /// Puts an attempt in hand that an executor may have, until the roll call finds out. False if a later attempt is in hand.
+    /// Records in `in_hand` an attempt that an executor may have, until the roll call finds out. False if a later attempt is there.
     pub(crate) fn put_in_roll_call(&mut self, ready: ReadyRun) -> bool {
         self.put_hand(ready.run.id, AttemptInHand::InRollCall(Box::new(ready)))
     }
@@ -409,7 +407,7 @@ impl OpenRuns {
         }
     }
 
-    /// The runs that this executor has, by id.
+    /// The runs that this executor has, sorted by id.
     pub(crate) fn of_executor(&self, executor: ExecutorId) -> impl Iterator<Item = &ActiveRun> {
         self.by_executor.get(&executor).into_iter().flatten().filter_map(|run| self.active(*run))
     }
@@ -461,7 +459,6 @@ impl OpenRuns {
         }
     }
 
-    /// The runs in the roll call.
     pub(crate) fn all_in_roll_call(&self) -> impl Iterator<Item = &ReadyRun> {
         self.in_hand.values().filter_map(|hand| match hand {
             AttemptInHand::InRollCall(ready) => Some(&**ready),

@@ -54,7 +54,7 @@ pub(crate) struct State {
 /// Runs with an executor that are about to be sent.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    /// Runs that are sent with the next flush, by executor.
+    /// Runs that are sent with the next flush, keyed by their executors.
     pub(super) triggers: BTreeMap<ExecutorId, Vec<RunId>>,
     /// Runs that are marked with the next flush: at-most-once runs, and runs with a noted wait.
     pub(super) marks: Vec<RunAtExecutor>,
@@ -74,7 +74,7 @@ pub(crate) struct Pending {
     pub(super) is_looking_for_lost: bool,
 }
 
-/// The state of the recovery of ended leases.
+/// How far this node has come in taking over runs of ended leases.
 #[derive(Debug)]
 pub(crate) struct Recovery {
     /// The lease of this node under which runs may start, if the open runs of their jobs are known.

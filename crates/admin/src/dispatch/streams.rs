@@ -104,7 +104,6 @@ fn inherit_runs(d: &mut Decision<'_>, predecessor: ExecutorId, executor: &Online
     }
 }
 
-/// The executor's stream has ended.
 pub(super) fn on_stream_ended(d: &mut Decision<'_>, id: ExecutorId, number: u64) {
     let now = d.now;
     if d.state.executors.leave(id, number, now).is_none() {

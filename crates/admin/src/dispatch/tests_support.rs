@@ -21,7 +21,7 @@ pub(crate) fn run_due_at(due_at: Timestamp) -> Run {
     Run::new(RunId::new(due_at.as_millis()), of, due_at, Trigger::Cron, (NodeId::new(1), 1))
 }
 
-/// A definition of job 1: the smallest valid document, with these overrides.
+/// A definition of job 1: the smallest valid definition, in which these fields are replaced.
 pub(crate) fn definition(overrides: &serde_json::Value) -> Arc<CompiledDefinition> {
     let mut spec = serde_json::json!({"name": "j", "app": "a", "handler": "h"});
     for (key, value) in overrides.as_object().expect("an object") {

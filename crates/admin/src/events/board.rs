@@ -21,7 +21,7 @@ const REREAD_PERIOD: Duration = Duration::from_secs(10);
 /// The rows that one look read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Snapshot {
-    /// Runs, each at most once.
+    /// Each run at most once.
     pub(super) runs: Vec<RunSnapshot>,
     /// Runs that were read by their ids; those that are not in `runs` were deleted.
     pub(super) reread: Vec<RunId>,
@@ -41,7 +41,7 @@ pub(super) struct HeardExecutor {
     pub(super) app: AppId,
 }
 
-/// A change, before names are added.
+/// A change, before the names of its objects are added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Run(RunSnapshot),

@@ -23,7 +23,8 @@ use rondel_core::error_chain::chain;
 const PERIOD: Duration = Duration::from_secs(1);
 /// How often the open runs of every lease are read, to find runs that the other queries do not return.
 const SWEEP_PERIOD: Duration = Duration::from_secs(10);
-/// Maximum time between two looks: after a longer time, listeners get a gap instead of the changes made meanwhile.
+/// Maximum time between two looks. After a longer time, listeners get the event `gap` instead of the changes made
+/// meanwhile.
 const LOOK_GAP_MAX: Duration = Duration::from_secs(60);
 /// How many events are kept for listeners that are slow or reconnect.
 const KEPT_EVENT_COUNT: usize = 10_000;
@@ -176,7 +177,7 @@ impl State {
         Some(self.recent_events.iter().skip(skipped).take(BATCH).cloned().collect())
     }
 
-    /// Performs a look. If the store does not answer, listeners wait.
+    /// Reads the store, and adds the changes to the recent events. If the store does not answer, listeners wait.
     async fn look(&mut self, store: &dyn Store, now: Timestamp) {
         let is_stale = self.last_snapshot.seen_at.is_some_and(|seen_at| seen_at + LOOK_GAP_MAX < now);
         let fresh = LastSnapshot::default();

@@ -18,11 +18,12 @@ const LOOKUP_BATCH: usize = 500;
 /// Timeout of the lookup. A scrape must be answered within the scraper's timeout, even while the database does not answer.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A job with its series.
+/// A job whose metrics are shown.
 struct ShownJob {
     state: JobSnapshot,
     record: JobRecord,
-    /// Whether no other node is the job's home. Only the home sees all runs of a job, so only the home knows its newest verdict.
+    /// Whether the job's home is this node, or no node. Only the home sees all runs of a job, so only the home knows
+    /// its newest verdict.
     is_here: bool,
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 
 use super::family::Family;
 
-/// The values that could be read; empty without `/proc`.
+/// The metrics whose values could be read; none without `/proc`.
 pub(crate) fn families() -> Vec<Family> {
     let mut families = Vec::new();
     if let Some(usage) = fs::read_to_string("/proc/self/stat").ok().as_deref().and_then(Usage::parse) {

@@ -14,7 +14,7 @@ const URL_LEN_MAX: usize = 2_000;
 /// Why a webhook was not set.
 #[derive(Debug, thiserror::Error)]
 pub enum WebhookError {
-    /// Messages cannot be sent to the URL, for this reason.
+    /// The URL is refused, for this reason.
     #[error("{0}")]
     Url(String),
     /// The store failed.

@@ -20,7 +20,7 @@ const SECRET_LEN_MAX: usize = 256;
 const VERSION_LEN_MAX: usize = 100;
 /// Maximum total size of the handlers and labels of one executor, in bytes.
 const ROW_BYTES_MAX: usize = 64 * 1024;
-/// Maximum total size of the rows of one app's executors with one token, in bytes.
+/// Maximum total size of the rows of those executors of an app that use the same token, in bytes.
 const APP_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Size of a row without its handlers and labels, in bytes.
 const ROW_OVERHEAD: usize = 256;

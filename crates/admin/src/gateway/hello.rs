@@ -22,7 +22,6 @@ use crate::registry::OnlineExecutor;
 
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// An executor that was admitted.
 #[derive(Debug)]
 pub(super) struct AdmittedExecutor {
     pub(super) online: OnlineExecutor,
@@ -32,7 +31,6 @@ pub(super) struct AdmittedExecutor {
     pub(super) declared_set: DeclaredSet,
     /// Its process, if it runs on this host.
     pub(super) process: Option<HostProcess>,
-    /// The number of its hello.
     pub(super) hello_number: u64,
 }
 

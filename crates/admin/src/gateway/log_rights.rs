@@ -87,7 +87,7 @@ impl RunFacts<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChunkDecision {
     Whole,
-    /// The run's log is full: one line reports this in place of the chunk.
+    /// The run's log is full: one line in place of the chunk reports this.
     FullNotice,
     Dropped,
 }

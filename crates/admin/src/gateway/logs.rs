@@ -36,7 +36,7 @@ const PART_MAX: usize = 500;
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(2);
 
-/// The content of one message.
+/// The log chunks of one message.
 #[derive(Debug)]
 pub(crate) struct LogItem {
     pub(crate) chunks: Vec<LogChunk>,

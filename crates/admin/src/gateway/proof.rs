@@ -15,7 +15,7 @@ const LIVING_HEARTBEATS: u32 = 5;
 
 /// How many earlier processes an executor answers for.
 const LINEAGE_LEN_MAX: usize = 16;
-/// How many processes with the same predecessor it answers for.
+/// How many processes with the same predecessor an executor answers for.
 const SIBLING_COUNT_MAX: u32 = 16;
 
 /// The stored digest of an executor's secret; `None` if it has no secret.

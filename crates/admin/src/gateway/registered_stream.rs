@@ -7,7 +7,7 @@ use rondel_core::ExecutorId;
 use crate::node::Shared;
 use crate::registry::OnlineExecutor;
 
-/// A stream that the registry counts until this is dropped.
+/// A stream that the registry counts until this value is dropped.
 #[derive(Debug)]
 pub(super) struct RegisteredStream {
     shared: Arc<Shared>,

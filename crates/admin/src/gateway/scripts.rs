@@ -1,7 +1,7 @@
-//! Sends the scripts that runs name to the executors that have the runs.
+//! Sends executors the scripts of the runs that they have.
 //!
-//! An executor asks for "the script of this run", never for a name, and the server looks up which script that is. This way an executor's
-//! token can read only the scripts that jobs of its app run.
+//! An executor asks for "the script of this run", never for a name, and the server looks up which script that is. This
+//! way an executor's token can read only the scripts that jobs of its app run.
 
 use std::sync::Arc;
 

@@ -218,7 +218,7 @@ impl Session {
         self.close(got_goodbye, (messages, place), &stop).await;
     }
 
-    /// Whether its token would still be accepted. If the database does not answer, the executor stays.
+    /// Whether the token of the stream would still be accepted. If the database does not answer, the executor stays.
     async fn is_still_authorized(&self) -> bool {
         let Some(authorization) = self.authorization.as_deref() else { return true };
         let (store, now) = (self.shared.store.as_ref(), self.shared.clock.now());

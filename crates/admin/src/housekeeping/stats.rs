@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{pause_after_batch, remove_in_batches};
 use crate::node::Shared;
 
-/// Rows read per transaction.
+/// Runs counted per transaction.
 const BATCH: u32 = 1_000;
 /// How far counting lags behind the present, since a transaction with an earlier id may still commit within this time.
 const LAG: Duration = Duration::from_secs(30);

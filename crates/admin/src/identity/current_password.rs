@@ -21,9 +21,7 @@ const HIGHEST_BUCKET: i64 = -1_000_000_000;
 /// Result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PasswordCheck {
-    /// The password is right.
     Right,
-    /// The password is wrong.
     Wrong,
     /// There were too many attempts; the next is allowed at this instant.
     Blocked(Timestamp),

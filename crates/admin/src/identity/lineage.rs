@@ -7,15 +7,15 @@ use rondel_store::{Store, StoreError};
 
 /// Maximum length of a chain of tokens that created one another. It is bounded because each rotation reads the row of every token in the
 /// chain.
-pub const GENERATION_MAX: usize = 16;
+pub const CHAIN_LEN_MAX: usize = 17;
 
-/// A token and its ancestors, the nearest first; at most one more than [`GENERATION_MAX`].
+/// A token and its ancestors, the nearest first; at most [`CHAIN_LEN_MAX`].
 ///
 /// # Errors
 /// The store's.
 pub async fn ancestors(store: &dyn Store, token: TokenId) -> Result<Vec<TokenRecord>, StoreError> {
     let (mut chain, mut next) = (Vec::new(), Some(token));
-    while let Some(id) = next.filter(|_| chain.len() <= GENERATION_MAX) {
+    while let Some(id) = next.filter(|_| chain.len() < CHAIN_LEN_MAX) {
         let Some(token) = store.token_by_id(id).await? else { break };
         next = token.minted_by;
         chain.push(token);
@@ -41,7 +41,7 @@ pub enum Descent {
     SameSeries,
     /// The caller's token descends from the one that it wants to replace, and would outlive it.
     Reversed,
-    /// The chain already has more than [`GENERATION_MAX`] tokens.
+    /// The chain already has [`CHAIN_LEN_MAX`] tokens.
     TooLong,
 }
 
@@ -74,7 +74,7 @@ pub async fn of_replacement(
         Descent::Reversed
     } else if has(&of_old, series_of_caller) {
         Descent::From(maker)
-    } else if of_caller.len() > GENERATION_MAX || of_old.len() > GENERATION_MAX {
+    } else if of_caller.len() >= CHAIN_LEN_MAX || of_old.len() >= CHAIN_LEN_MAX {
         Descent::TooLong
     } else {
         Descent::From(Some(caller))

@@ -93,9 +93,8 @@ impl std::fmt::Debug for Token {
 /// A caller with a valid token.
 #[derive(Clone, Debug)]
 pub struct Principal {
-    /// The token.
     pub token: TokenRecord,
-    /// The account that it belongs to.
+    /// The account that the token belongs to.
     pub owner: Option<Account>,
     /// Its rights, limited to those of its owner.
     pub rights: Rights,

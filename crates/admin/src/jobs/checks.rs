@@ -1,5 +1,5 @@
-//! Checks of a definition that only the server can make: of its instants against the present, and of the calendar, channels and scripts
-//! that it names.
+//! Checks of a definition that only the server can make: of its instants against the present, and of the calendar,
+//! channels and scripts that it uses.
 
 use crate::jobs::overrides;
 use crate::jobs::params;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::calendar::Calendar;
-use rondel_core::spec::ExpectSpec;
+use rondel_core::spec::{ExpectSpec, QUEUE_TIMEOUT_DEFAULT};
 use rondel_core::time::format_duration;
 use rondel_core::{FieldError, Job, JobSpec, NamespaceId, Timestamp, name};
 use rondel_store::StoreError;
@@ -60,7 +60,7 @@ pub(super) fn instant_after(now: Timestamp) -> Timestamp {
 /// A calendar, with its current version.
 pub(super) type FoundCalendar = (PinnedCalendar, Arc<Calendar>);
 
-/// The calendars that a definition names; `None` for one that it does not name or that does not exist.
+/// The calendars that a definition uses; `None` for one that it does not use or that does not exist.
 pub(super) struct FoundCalendars {
     /// The calendar that removes or moves its fires.
     pub(super) applied: Option<FoundCalendar>,
@@ -116,7 +116,7 @@ pub(super) fn expected_calendar(spec: &JobSpec) -> Option<&str> {
     spec.expect.as_deref()?.success_by.as_ref()?.calendar.as_deref()
 }
 
-/// The channels of the namespace; empty if no definition names any.
+/// The channels of the namespace; empty if no definition uses any.
 pub(super) async fn channels_named(
     node: &Node,
     namespace: NamespaceId,
@@ -160,6 +160,7 @@ pub(super) fn check_with(
     errors.extend(scripts::script_errors(&spec, before, scripts));
     errors.extend(past_instant_errors(&spec, now, before));
     errors.extend(hand_over_error(&spec, before, node.shared().config.silence));
+    errors.extend(queue_timeout_error(&spec, before));
     errors.extend(params::param_errors(node, namespace, &spec, before));
     errors.extend(overrides::override_errors(node, namespace, &spec, before));
     match compiled {
@@ -239,6 +240,16 @@ fn hand_over_error(spec: &JobSpec, before: Option<&JobSpec>, silence: Duration) 
     is_wrong.then(|| FieldError::new("/pump/hand_over", message()))
 }
 
+/// The error for a `queue_timeout` of a pump job, which has no effect there. One that `before` already has is accepted, so that the job can
+/// still be paused.
+fn queue_timeout_error(spec: &JobSpec, before: Option<&JobSpec>) -> Option<FieldError> {
+    let of = |spec: &JobSpec| spec.pump.is_some().then_some(spec.queue_timeout);
+    let given = of(spec).filter(|given| *given != QUEUE_TIMEOUT_DEFAULT && before.and_then(of) != Some(*given));
+    given.map(|_| {
+        FieldError::new("/queue_timeout", "a pump job waits for executors while its window is open; leave it out")
+    })
+}
+
 /// Errors for instants that are in the past when they are set. Instants that `before` already has are accepted.
 fn past_instant_errors(spec: &JobSpec, now: Timestamp, before: Option<&JobSpec>) -> impl Iterator<Item = FieldError> {
     let once = before.map(JobSpec::once_instants).unwrap_or_default();
@@ -304,6 +315,27 @@ mod tests {
         assert!(refused("25s", Some("25s"), 15_000).is_none(), "it was saved under a shorter silence");
         assert!(refused("26s", None, 15_000).is_none() && refused("11s", None, 200).is_none());
         assert!(hand_over_error(&spec(&json!(null)), None, Duration::from_secs(15)).is_none());
+    }
+
+    #[test]
+    fn a_pump_job_has_no_queue_timeout_of_its_own() {
+        let job = |queue_timeout: &str, is_pump: bool| {
+            let pump = is_pump.then(|| json!({"items": {"count": 4}, "groups": 2}));
+            let spec = json!({"name": "a", "app": "b", "handler": "c", "queue_timeout": queue_timeout, "pump": pump});
+            serde_json::from_value::<JobSpec>(spec).unwrap()
+        };
+        for (given, before, is_refused) in [
+            (job("5m", true), None, true),
+            (job("5m", true), Some(job("5m", false)), true),
+            (job("5m", true), Some(job("6m", true)), true),
+            (job("5m", true), Some(job("5m", true)), false),
+            (job("1m", true), None, false),
+            (job("5m", false), None, false),
+        ] {
+            let error = queue_timeout_error(&given, before.as_ref());
+            let pointer = error.as_ref().map(|error| error.pointer.as_str());
+            assert_eq!(pointer, is_refused.then_some("/queue_timeout"), "{given:?} {before:?}");
+        }
     }
 
     #[test]

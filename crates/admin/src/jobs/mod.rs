@@ -62,7 +62,7 @@ pub enum JobError {
     /// There is no such job.
     #[error("there is no such job")]
     NotFound,
-    /// No code ever declared the job.
+    /// No code has ever declared the job.
     #[error("no code declares this job: there is no declaration to restore")]
     NotDeclared,
     /// An open run of the job has the key of the request.
@@ -73,12 +73,11 @@ pub enum JobError {
     Store(#[from] StoreError),
 }
 
-/// A request for a run.
 #[derive(Clone, Debug)]
 pub struct RunRequest {
     /// Parameters of this run only.
     pub params: Option<RunParams>,
-    /// Who requests it: a user or a program.
+    /// Whether a user or a program requests the run.
     pub trigger: Trigger,
     /// The run that this one repeats.
     pub parent: Option<RunId>,

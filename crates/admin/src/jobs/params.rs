@@ -17,12 +17,7 @@ use crate::registry::{Handler, ParamsSchema};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobWarning {
     /// No executor connected to this node has the handler: runs wait, and are skipped after the job's `queue_timeout`.
-    NoHandler {
-        /// The app.
-        app: String,
-        /// The handler.
-        handler: String,
-    },
+    NoHandler { app: String, handler: String },
     /// The job is in shadow mode: its fires are planned, and nothing is sent.
     Shadow,
     /// The definition was in shadow mode and no longer is: the other scheduler may still fire it.
@@ -37,10 +32,7 @@ pub enum JobWarning {
     /// The job has cron expressions alone, and none of them has an instant ahead.
     NeverFires,
     /// The calendar of the job removes all fires of its schedule, such as one whose days have all passed.
-    CalendarRemovesAll {
-        /// The calendar.
-        calendar: String,
-    },
+    CalendarRemovesAll { calendar: String },
 }
 
 impl std::fmt::Display for JobWarning {
@@ -85,13 +77,19 @@ pub(super) fn check_params(node: &Node, namespace: NamespaceId, spec: &JobSpec, 
     if let Some(missing) = glue::missing_script(&spec.handler, params) {
         return vec![missing];
     }
-    let is_follower = !spec.parents().is_empty();
-    match node.shared().registry.params_schema(namespace, &spec.app, &spec.handler) {
-        Some(schema) => schema.map_or_else(Vec::new, |schema| schema.errors(params, is_follower)),
+    let of_agent = agent_handlers::params_schema(&spec.handler);
+    let schema = match node.shared().registry.params_schema(namespace, &spec.app, &spec.handler) {
+        Some(declared) => declared,
         // No executor with the handler is connected, but the schemas of the agent's handlers are known.
-        None => agent_handlers::params_schema(&spec.handler)
-            .map_or_else(Vec::new, |schema| ParamsSchema::new(schema).errors(params, is_follower)),
+        None => of_agent.clone().map(|document| Arc::new(ParamsSchema::new(document))),
+    };
+    let Some(schema) = schema else { return Vec::new() };
+    let errors = schema.errors(params, !spec.parents().is_empty());
+    // A handler of another executor may have the name of one of the agent's.
+    if errors.is_empty() && of_agent.as_ref() == Some(schema.document()) {
+        return agent_handlers::unusable_param(&spec.handler, params).into_iter().collect();
     }
+    errors
 }
 
 /// The warnings for the author of a valid definition with this next fire.
@@ -146,9 +144,8 @@ pub(super) fn param_errors(
         Some(before) => check_inputs(before) != check_inputs(spec),
         None => true,
     };
-    // A job without a schedule may get its parameters when it is triggered, if callers may give parameters.
-    let takes_params = *spec.effective_overrides() != Overrides::None;
-    let is_given_later = spec.params.is_null() && spec.schedule.is_none() && takes_params;
+    // A job without a schedule may get its parameters when it is triggered.
+    let is_given_later = spec.params.is_null() && spec.schedule.is_none() && takes_params(spec);
     // Parameters that are too long were refused with the rest of the definition.
     if !has_changed || is_given_later || spec.params.to_string().len() > PARAMS_LEN_MAX {
         return Vec::new();
@@ -185,7 +182,15 @@ fn param_errors_in(node: &Node, namespace: NamespaceId, spec: &JobSpec, params: 
 
 /// The fields on which the check of a definition's parameters depends.
 fn check_inputs(spec: &JobSpec) -> (&str, &str, (&Value, Option<&ItemsSpec>), bool, bool) {
-    let takes_params = *spec.effective_overrides() != Overrides::None;
     let params = (&spec.params, spec.shards.as_ref());
-    (&spec.app, &spec.handler, params, spec.schedule.is_none(), takes_params)
+    (&spec.app, &spec.handler, params, spec.schedule.is_none(), takes_params(spec))
+}
+
+/// Whether a caller may give the parameters of a run. For a handler that runs a script, they are of no use without the script.
+fn takes_params(spec: &JobSpec) -> bool {
+    let overrides = spec.effective_overrides();
+    match glue::is_script_handler(&spec.handler) {
+        true => overrides.covers(glue::SCRIPT_POINTER),
+        false => *overrides != Overrides::None,
+    }
 }

@@ -1,4 +1,4 @@
-//! The server's scripts that definitions refer to.
+//! Finds the server's scripts to which definitions refer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +12,10 @@ use crate::node::Node;
 
 const POINTER: &str = "/params/script";
 
-/// The language of each script that exists, by reference.
+/// The language of each script that exists, keyed by the reference.
 pub(super) type FoundScripts = BTreeMap<ScriptRef, String>;
 
-/// The scripts that the definitions name, as far as they exist.
+/// The scripts to which the definitions refer, as far as they exist.
 pub(super) async fn find_named(
     node: &Node,
     namespace: NamespaceId,
@@ -49,7 +49,7 @@ fn scripts_named_in(spec: &JobSpec) -> Vec<ScriptRef> {
     params_of_runs(spec).into_iter().filter_map(|(_, params)| script_ref(&spec.handler, params)).collect()
 }
 
-/// The errors of the scripts that a definition names. A script that `before` already named is accepted.
+/// The errors of the scripts to which a definition refers. A script to which `before` already referred is accepted.
 pub(super) fn script_errors(spec: &JobSpec, before: Option<&JobSpec>, found: &FoundScripts) -> Vec<FieldError> {
     let before = before.filter(|before| before.handler == spec.handler).map(params_of_runs).unwrap_or_default();
     let accepted: Vec<&Value> = before.into_iter().filter_map(|(_, params)| params.get("script")).collect();

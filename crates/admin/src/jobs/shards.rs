@@ -30,17 +30,14 @@ pub enum ShardsError {
         "the job names {now} shards, and this fire had {then}: the index of a shard would mean another one; run it again as a whole"
     )]
     OtherShards {
-        /// How many the definition names.
+        /// How many shards the definition names.
         now: usize,
-        /// How many the fire had.
+        /// How many shards the fire had.
         then: i32,
     },
     /// The shard with this index has another name in the definition than in the fire.
     #[error("the job's shard {index} has another name than in this fire; run it again as a whole")]
-    RenamedShard {
-        /// The index.
-        index: i32,
-    },
+    RenamedShard { index: i32 },
     /// The job is a pump job: its groups have no work that could be repeated separately.
     #[error("a pump job can be run again only as a whole: its items are dealt to its present groups")]
     IsPump,
@@ -59,7 +56,7 @@ pub fn is_unsuccessful(shard: &Run) -> bool {
     shard.status.is_terminal() && !is_good
 }
 
-/// The unsuccessful shards of a run, by index.
+/// The unsuccessful shards of a run, sorted by index.
 async fn unsuccessful_shards(node: &Node, whole: &Run) -> Result<Vec<Run>, StoreError> {
     let mut query = RunQuery { parent: Some(whole.id), limit: PAGE_LEN, ..RunQuery::default() };
     let (mut shards, mut read_count) = (Vec::new(), 0);

@@ -23,7 +23,6 @@ pub(crate) struct Histogram {
     sum_us: AtomicU64,
 }
 
-/// A snapshot of a histogram.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct HistogramSnapshot {
     /// Upper ends in seconds, with the number in each bucket alone (not cumulative); the last end is infinite.
@@ -50,7 +49,7 @@ impl Histogram {
         self.ends_ms
     }
 
-    /// The number in each bucket.
+    /// The number of durations in each bucket.
     pub(crate) fn counts(&self) -> Vec<u64> {
         self.counts.iter().map(|one| one.load(Ordering::Relaxed)).collect()
     }

@@ -63,7 +63,7 @@ impl LabelledCounts {
 
 #[derive(Debug, Default)]
 struct LabelGroups {
-    /// The values seen of each key.
+    /// The values of each key that were seen so far.
     values: Vec<BTreeSet<String>>,
     groups: BTreeMap<Group, Arc<LabelledCounts>>,
 }

@@ -21,7 +21,6 @@ rondel_core::plain_word_enum! {
         Requests = "requests",
         /// Unauthenticated requests of one address.
         RequestsPerAddress = "requests_per_address",
-        /// Requests of one caller.
         RequestsPerCaller = "requests_per_caller",
         /// Unauthenticated requests of one address whose bodies have not arrived yet.
         BodiesPerAddress = "bodies_per_address",
@@ -33,7 +32,6 @@ rondel_core::plain_word_enum! {
         ReadsPerCaller = "reads_per_caller",
         /// Exports of the whole server.
         Exports = "exports",
-        /// Exports of one caller.
         ExportsPerCaller = "exports_per_caller",
         /// Lists of jobs being applied in the whole server.
         Applies = "applies",
@@ -43,9 +41,7 @@ rondel_core::plain_word_enum! {
         LiveStreams = "live_streams",
         /// Event or log streams of one caller.
         LiveStreamsPerCaller = "live_streams_per_caller",
-        /// Streams of executors with one token.
         ExecutorStreamsPerToken = "executor_streams_per_token",
-        /// Streams of executors at one address.
         ExecutorStreamsPerAddress = "executor_streams_per_address",
         /// Requests per second of one caller.
         ApiRate = "api_rate",

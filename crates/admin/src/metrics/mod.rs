@@ -117,7 +117,7 @@ impl Metrics {
     }
 }
 
-/// Converts a count.
+/// The count, in the type of the counters.
 pub(crate) fn size(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }

@@ -76,7 +76,6 @@ impl FireOutcome {
 
 type Fires = [[AtomicU64; FireOutcome::ALL.len()]; Trigger::ALL.len()];
 
-/// The counts of one namespace.
 #[derive(Debug)]
 pub(crate) struct NamespaceCounts {
     pub(crate) name: String,

@@ -1,9 +1,9 @@
-//! Counts calls of XXL-JOB executors by their outcome.
+//! Counts the calls by XXL-JOB executors by their outcome.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 rondel_core::plain_word_enum! {
-    /// A call of an XXL-JOB executor.
+    /// A call by an XXL-JOB executor.
     pub XxlCall {
         /// The executor registers.
         Registry = "registry",
@@ -11,7 +11,7 @@ rondel_core::plain_word_enum! {
         RegistryRemove = "registry_remove",
         /// The executor reports the ends of runs, each of which is counted.
         Callback = "callback",
-        /// An unknown call.
+        /// A call of any other name.
         Other = "other",
     }
 }

@@ -19,7 +19,7 @@ const WAITING_MAX: usize = 50_000;
 pub(super) struct Report {
     /// The term and the number of the last order that the group has taken.
     pub(super) taken: (i64, i64),
-    /// Its items, by name.
+    /// Its items, keyed by their names.
     pub(super) items: BTreeMap<String, v1::PumpProgress>,
     /// Whether a look took the report before it knew the group.
     pub(super) waited: bool,

@@ -89,7 +89,7 @@ impl Groups {
         groups
     }
 
-    /// Reads where the groups of open root runs are, and decides which of them leaves its executor.
+    /// Reads which executors have the groups of open root runs, and decides which groups leave their executors.
     pub(super) async fn read_groups(
         &mut self,
         shared: &Shared,
@@ -201,7 +201,8 @@ fn choose_leaving(groups: &mut BTreeMap<Owner, GroupState>, shared: &Shared, loo
     }
 }
 
-/// The executors that have the job's handler, by id: their room, whether they are stopped, and the number of their stream.
+/// The executors that have the job's handler, sorted by id: their room, whether they are stopped, and the number of
+/// their stream.
 pub(super) fn executors(shared: &Shared, look: &Look<'_>) -> Vec<(ExecutorId, Room, bool, Option<u64>)> {
     let one = |(one, room): (OnlineExecutor, Room)| {
         let stream = shared.pumps.stream(one.id).map(|stream| stream.number);
@@ -216,7 +217,7 @@ fn is_stopped(shared: &Shared, look: &Look<'_>, executor: &OnlineExecutor) -> bo
     shared.switches.of_executor(look.compiled.app, given_name(&executor.name)) == Switch::Stopped
 }
 
-/// The executors that have the job's handler, by name, and whether they take groups.
+/// The executors that have the job's handler, sorted by name, and whether they take groups.
 fn online(shared: &Shared, look: &Look<'_>) -> Vec<(OnlineExecutor, Room)> {
     let (job, app) = (look.job(), look.compiled.app);
     let is_app_on = shared.switches.of_app(app) == Switch::Active;

@@ -47,7 +47,7 @@ pub(crate) struct PumpLoop {
     totals: BTreeMap<JobId, Totals>,
 }
 
-/// The definitions of a job's root runs, by version.
+/// The definitions of a job's root runs, keyed by their versions.
 type RootDefinitions = BTreeMap<i64, Arc<CompiledDefinition>>;
 
 /// A pump job in one look.

@@ -19,17 +19,13 @@ pub(crate) use schemas::{SchemaPool, Schemas, common_schema};
 /// An executor with a stream to this node.
 #[derive(Clone, Debug)]
 pub struct OnlineExecutor {
-    /// Its incarnation.
+    /// Its incarnation: a new id at each start.
     pub id: ExecutorId,
-    /// Its namespace.
     pub namespace: NamespaceId,
-    /// Its app.
     pub app: AppId,
-    /// The app's name.
     pub app_name: String,
     /// Its stable name.
     pub name: String,
-    /// Its labels.
     pub labels: BTreeMap<String, String>,
     /// Its weight, for the weight router.
     pub weight: u32,
@@ -39,11 +35,9 @@ pub struct OnlineExecutor {
     pub(crate) ahead_max: Duration,
     /// How many runs it has, by its last heartbeat.
     pub running: u32,
-    /// The handlers that it has.
     pub handlers: Vec<String>,
     /// The schemas that its handlers declare for their parameters.
     pub(crate) params_schemas: Schemas,
-    /// Version of its SDK.
     pub sdk_version: String,
     /// When this stream was opened.
     pub connected_at: Timestamp,
@@ -53,9 +47,10 @@ pub struct OnlineExecutor {
     pub draining: bool,
     /// The triggers that it left unanswered; `None` after it has answered one.
     pub unanswered: Option<UnansweredTriggers>,
-    /// Until when runs go to other executors first, because it left triggers unanswered. It may have answered one since.
+    /// Until when runs go to other executors first, because it left triggers unanswered. It may have answered a trigger
+    /// since.
     pub(crate) avoided_until: Option<Timestamp>,
-    /// The number of the hello that declared this; 0 if the executor does not count its hellos.
+    /// The number of the hello that declared all this; 0 if the executor does not count its hellos.
     pub(crate) hello: u64,
 }
 
@@ -71,20 +66,18 @@ pub struct UnansweredTriggers {
 /// The names of an online executor.
 #[derive(Clone, Debug)]
 pub struct OnlineName {
-    /// Its incarnation.
+    /// Its incarnation: a new id at each start.
     pub id: ExecutorId,
-    /// Its namespace.
     pub namespace: NamespaceId,
-    /// Its app.
     pub app: AppId,
-    /// The app's name.
     pub app_name: String,
     /// Its stable name.
     pub name: String,
 }
 
 impl OnlineExecutor {
-    /// Whether it has this handler: by name, or because it announces none and takes all, as executors of XXL-JOB do.
+    /// Whether it has this handler: it announces the handler, or it announces none and takes all, as executors of
+    /// XXL-JOB do.
     #[must_use]
     pub fn has_handler(&self, handler: &str) -> bool {
         takes_handler(self.handlers.iter().map(String::as_str), handler)
@@ -104,7 +97,6 @@ impl OnlineExecutor {
 /// A handler of executors that are online.
 #[derive(Clone, Debug)]
 pub struct Handler {
-    /// Its name.
     pub name: String,
     /// The names of the executors that have it.
     pub executors: Vec<String>,
@@ -218,8 +210,8 @@ impl Registry {
         Some(common_schema(takers.map(|one| one.params_schemas.get(handler))))
     }
 
-    /// The handlers of an app, by name, with [`rondel_core::name::ANY_HANDLER`] for executors that announce none and take all. Executors
-    /// may have very many handlers, so each of their lists is read once.
+    /// The handlers of an app, sorted by name, with [`rondel_core::name::ANY_HANDLER`] for executors that announce none
+    /// and take all. Executors may have very many handlers, so each of their lists is read once.
     pub(crate) fn handlers(&self, app: AppId) -> Vec<Handler> {
         let online = self.online.read().unwrap_or_else(PoisonError::into_inner);
         let mut takers: Vec<_> = online.values().filter(|one| one.app == app && !one.draining).collect();
@@ -251,7 +243,7 @@ impl Registry {
         online.values().map(name).collect()
     }
 
-    /// All online executors, by app and name.
+    /// All online executors, sorted by app and name.
     pub(crate) fn all(&self) -> Vec<OnlineExecutor> {
         let online = self.online.read().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> = online.values().cloned().collect();

@@ -23,7 +23,7 @@ pub(super) enum CheckBudget {
     AllErrors,
     /// Only deciding whether the parameters fit.
     ValidityOnly,
-    /// Nothing.
+    /// No check at all.
     NoCheck,
 }
 
@@ -222,7 +222,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// How many comparisons a schema makes without its subschemas.
+/// How many comparisons a schema makes, not counting its subschemas.
 fn weight(keywords: &Map<String, Value>) -> usize {
     let of_keyword = |(keyword, value): (&String, &Value)| match (keyword.as_str(), value) {
         ("$defs" | "definitions", _) => 0,

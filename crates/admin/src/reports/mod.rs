@@ -63,11 +63,9 @@ fn month_of(at: Timestamp) -> Timestamp {
 /// The range of a report, and how it is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReportRange {
-    /// Its beginning.
     pub from: Timestamp,
-    /// Its end.
     pub to: Timestamp,
-    /// How it is divided.
+    /// How the range is divided.
     pub period: Period,
     /// A fire that starts at most this late is on time.
     pub on_time_within: Duration,
@@ -96,7 +94,7 @@ pub struct Group {
 /// The results of a group's runs in one period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The group.
+    /// The name of the group.
     pub name: String,
     /// The app of a job.
     pub app: Option<String>,
@@ -149,15 +147,15 @@ impl Row {
 /// A message of failed runs, with its counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failure {
-    /// The message, with numbers, ids and instants replaced by `#`; empty for the messages that are counted together.
+    /// The message, with numbers, ids and instants replaced by `#`; empty for the messages that are counted together
+    /// because a job had too many different ones in a day.
     pub message: String,
-    /// The number of runs.
+    /// The number of runs that failed with the message.
     pub count: u64,
-    /// The number of jobs.
+    /// The number of jobs of these runs.
     pub job_count: u64,
     /// The jobs with the most of these runs.
     pub jobs: Vec<String>,
-    /// The newest of the runs.
     pub newest: Option<RunId>,
 }
 
@@ -169,9 +167,10 @@ const fn step(kind: PointKind) -> Step {
     }
 }
 
-/// The rows of these groups, by group and time. Empty periods are omitted, but a total has a row for each group.
+/// The rows of these groups, sorted by group and time. Empty periods are omitted, but a total has a row for each group.
 ///
 /// # Errors
+///
 /// The store's.
 pub async fn rows(node: &Node, kind: PointKind, groups: &[Group], range: ReportRange) -> Result<Vec<Row>, StoreError> {
     let step = step(kind);

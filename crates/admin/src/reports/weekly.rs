@@ -35,19 +35,26 @@ pub enum ScheduleError {
     /// The document is invalid.
     #[error("the schedule is not valid, the first error is {}", .0.first().map_or_else(String::new, ToString::to_string))]
     Invalid(Vec<FieldError>),
+    /// Another caller saved or deleted it first.
+    #[error("the schedule was changed meanwhile")]
+    Conflict {
+        /// Its current version, 0 if there is none.
+        version: i64,
+    },
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Saves the schedule of a namespace's report. Returns it, and whether it is new.
+/// Saves the schedule of a namespace's report if it has the expected version: 0 means a new one, `None` any. Returns the schedule, and
+/// whether it is new.
 ///
 /// # Errors
 /// [`ScheduleError`].
 pub async fn save_schedule(
     node: &Node,
     namespace: NamespaceId,
-    spec: &ReportSchedule,
+    (spec, expected_version): (&ReportSchedule, Option<i64>),
     author: &str,
 ) -> Result<(ScheduledReport, bool), ScheduleError> {
     spec.check().map_err(ScheduleError::Invalid)?;
@@ -59,9 +66,11 @@ pub async fn save_schedule(
     }
     let now = node.now();
     let next_at = spec.next_after(now);
-    let is_new = match store.save_report_schedule(ReportChange { namespace, spec, author, next_at, now }).await? {
+    let change = ReportChange { namespace, spec, author, expected_version, next_at, now };
+    let is_new = match store.save_report_schedule(change).await? {
         ReportSaved::Created => true,
         ReportSaved::Changed => false,
+        ReportSaved::Conflict(version) => return Err(ScheduleError::Conflict { version }),
         ReportSaved::NoChannel => {
             let message = format!("there is no channel {:?}: it was deleted meanwhile", spec.channel);
             return Err(ScheduleError::Invalid(vec![FieldError::new("/channel", message)]));

@@ -24,7 +24,8 @@ const BEYOND_STREAK: u32 = 50;
 const SAMPLES_EACH: usize = 3;
 /// Maximum number of sample runs in one look.
 const SAMPLES_MAX: usize = 60;
-/// How far ahead runs are read: future fires have no row yet, but a run that was requested for a later instant has one.
+/// How far into the future runs are read: future fires have no row yet, but a run that was requested for a later
+/// instant has one.
 const AHEAD: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of deadlines skipped because they passed while no server ran: only the last one counts.
 const PASSED_MAX: u32 = 1_000;
@@ -78,7 +79,7 @@ impl<'a> JobFacts<'a> {
         Ok(())
     }
 
-    /// A job with events, or with an incident that is due for a check.
+    /// The job with this id, if it is one of these.
     pub(super) fn job(&self, id: JobId) -> Option<&WatchedJob> {
         self.jobs.get(&id)
     }
@@ -283,7 +284,6 @@ pub(super) struct SweepResult {
     pub(super) has_more: bool,
 }
 
-/// Evaluates the next page of jobs of a due rule about instants.
 pub(super) async fn sweep(node: &Node, rule: &RuleRecord, now: Timestamp) -> Result<SweepResult, StoreError> {
     let is_day = day_filter(node, rule.namespace, &rule.spec).await?;
     let from = rule.check_at.unwrap_or(now);
@@ -316,7 +316,7 @@ fn next_check(spec: &RuleSpec, now: Timestamp, next: Option<Timestamp>) -> Optio
     }
 }
 
-/// When a rule that is saved now is first due.
+/// When a rule that is saved now becomes due for the first time.
 pub(super) fn first_check(spec: &RuleSpec, now: Timestamp) -> Option<Timestamp> {
     match (spec.condition.kind(), &spec.condition) {
         _ if !spec.enabled => None,

@@ -24,7 +24,6 @@ const DUE_COUNT: u32 = 200;
 /// Maximum number of open incidents that a look compares with the current state.
 const OPEN_COUNT: u32 = 2_000;
 
-/// Result of a look.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum LookResult {
     /// Its decisions are stored.
@@ -293,7 +292,6 @@ pub(super) async fn acknowledge_once(
     store.write_alerts(&write).await
 }
 
-/// The name of a namespace, and its channels.
 async fn names(node: &Node, namespace: NamespaceId) -> Result<(String, HashMap<String, ChannelId>), StoreError> {
     let store = node.store();
     let name = store.namespaces().await?.into_iter().find(|one| one.id == namespace).map(|one| one.name);

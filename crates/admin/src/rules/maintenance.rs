@@ -19,7 +19,6 @@ const AHEAD_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 /// If saving a window takes longer than this, its start is checked again. Less than the 10 s that [`maintenance_lead`] allows for saving.
 const SAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// When a window ends.
 #[derive(Clone, Copy, Debug)]
 pub enum WindowEnd {
     /// At an instant.
@@ -28,22 +27,21 @@ pub enum WindowEnd {
     After(Duration),
 }
 
-/// A request for a window.
+/// A request for a maintenance window.
 #[derive(Clone, Debug)]
 pub struct MaintenanceRequest {
     /// The app with its name; `None` for all jobs of the namespace.
     pub app: Option<(AppId, String)>,
     /// Its begin; `None` for as soon as possible.
     pub starts_at: Option<Timestamp>,
-    /// Its end.
     pub end: WindowEnd,
     /// What happens to the fires inside.
     pub fires: FiresInside,
-    /// Why.
+    /// The user's reason, shown with the window.
     pub reason: String,
 }
 
-/// Minimum time from now to the start of a window: fires are claimed ahead, and a claimed fire is not withdrawn.
+/// Minimum time from now to the start of a new window: fires are claimed ahead, and a claimed fire is not withdrawn.
 #[must_use]
 pub fn maintenance_lead(node: &Node) -> Duration {
     node.shared().config.maintenance_lead()

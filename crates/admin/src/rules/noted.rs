@@ -21,7 +21,7 @@ impl NotedSuccesses {
         }
     }
 
-    /// Takes out all noted successes, by namespace.
+    /// Takes out all noted successes, keyed by their namespaces.
     pub(super) fn take(&self) -> BTreeMap<NamespaceId, Vec<(JobId, Timestamp)>> {
         let noted = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         let mut by_namespace: BTreeMap<NamespaceId, Vec<(JobId, Timestamp)>> = BTreeMap::new();

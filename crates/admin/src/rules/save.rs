@@ -66,7 +66,6 @@ pub enum RuleError {
     Store(#[from] StoreError),
 }
 
-/// A rule that was saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedRule {
     /// The rule as it is now.
@@ -77,14 +76,12 @@ pub struct SavedRule {
     pub warnings: Vec<String>,
 }
 
-/// A request for a silence.
 #[derive(Clone, Debug)]
 pub struct SilenceRequest {
-    /// What it matches.
+    /// The incidents that the silence matches.
     pub spec: SilenceSpec,
-    /// Why.
+    /// The user's reason, shown with the silence.
     pub reason: String,
-    /// Its end.
     pub ends_at: Timestamp,
 }
 
@@ -101,14 +98,13 @@ pub struct DryRun {
     pub at: Timestamp,
     /// The deadline, for a rule with a time of day.
     pub deadline: Option<ResolvedDeadline>,
-    /// Why the rule may observe nothing.
+    /// Why the rule perhaps observes nothing.
     pub warnings: Vec<String>,
 }
 
 /// The deadline of a rule with a time of day, at an instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedDeadline {
-    /// The zone of the time.
     pub zone: String,
     /// Runs planned at or after this instant count.
     pub counts_from: Timestamp,

@@ -5,7 +5,7 @@ use rondel_core::{Run, Timestamp};
 
 const SLOT_COUNT: i64 = 60;
 
-/// The ring. What it holds is durable in the store; losing a ring loses nothing.
+/// The slots of the ring. Their runs are durable in the store; losing a ring loses nothing.
 #[derive(Debug)]
 pub(crate) struct Ring {
     slots: Vec<Vec<Run>>,

@@ -137,7 +137,7 @@ impl ScanLoop {
         }
     }
 
-    /// One scan. Returns the number of jobs whose fires were claimed; `None` if this node may claim none now.
+    /// Runs one scan. Returns the number of jobs whose fires were claimed; `None` if this node may claim none now.
     async fn scan(&mut self) -> Result<Option<u64>, StoreError> {
         let Some(held) = self.shared.membership.held() else { return Ok(None) };
         if !self.shared.has_begun_adoption() {
@@ -330,7 +330,8 @@ impl ScanLoop {
         }
     }
 
-    /// Plans and claims these jobs, in all lanes at the same time. Returns how many were won.
+    /// Plans and claims the fires of these jobs, in all lanes at the same time. Returns the number of jobs that were
+    /// claimed.
     async fn claim(&self, held: &HeldLease, due: Vec<DueJob>) -> Result<usize, StoreError> {
         if due.is_empty() {
             return Ok(0);

@@ -9,7 +9,7 @@ const LEN_MAX: usize = 255;
 /// Number of hash bytes that keep names distinct.
 const HASH_BYTES: usize = 4;
 
-/// Where an executor listens.
+/// The address at which an executor listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     /// Without a slash at the end.
@@ -45,7 +45,6 @@ impl Address {
         &self.text
     }
 
-    /// The address as a URL.
     #[must_use]
     pub const fn url(&self) -> &Url {
         &self.url

@@ -120,7 +120,8 @@ async fn a_namespace_whose_report_cannot_be_written_stops_no_other() {
             updated_at: now,
         };
         known.save_channel(&channel, None).await.unwrap();
-        let change = ReportChange { namespace, spec: &spec, author: "test", next_at: Some(now), now };
+        let (author, next_at) = ("test", Some(now));
+        let change = ReportChange { namespace, spec: &spec, author, expected_version: None, next_at, now };
         known.save_report_schedule(change).await.unwrap();
     }
     let is_sent = async || known.report_schedule(TENANTS[1]).await.unwrap().unwrap().next_at != Some(now);

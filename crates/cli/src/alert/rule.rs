@@ -79,7 +79,7 @@ struct SetArgs {
     /// How urgent it is
     #[arg(long, value_enum, value_name = "SEVERITY")]
     severity: Option<Severity>,
-    /// A channel to report to; once per channel
+    /// A channel to report to; may be repeated
     #[arg(long = "channel", value_name = "CHANNEL")]
     channels: Vec<String>,
     /// How often an open incident is reported again until it is acknowledged; the word never turns this off

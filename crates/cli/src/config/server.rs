@@ -154,7 +154,7 @@ settings! {
             value_name = "NETWORK",
             env = "RONDEL_SERVER_OUTGOING_ALLOW",
             value_delimiter = ',',
-            help = "A non-public network that webhooks may call, such as 10.1.0.0/16; once per network"
+            help = "A non-public network that webhooks may call, such as 10.1.0.0/16; several may be given"
         )]
         outgoing_allow: Vec<String> = Vec::new();
         #[arg(
@@ -163,7 +163,7 @@ settings! {
             value_name = "NETWORK",
             env = "RONDEL_SERVER_XXL_NETWORKS",
             value_delimiter = ',',
-            help = "A network with executors of XXL-JOB, such as 10.1.0.0/16, which this server may call; once per network. \
+            help = "A network with executors of XXL-JOB, such as 10.1.0.0/16, which this server may call; several may be given. \
                     Without one such executors are not served"
         )]
         xxl_networks: Vec<String> = Vec::new();
@@ -200,7 +200,7 @@ settings! {
             value_name = "KEY",
             env = "RONDEL_SERVER_METRICS_LABELS",
             value_delimiter = ',',
-            help = "A key of jobs' labels by which runs are counted apart in the metrics, such as team; once per key, at most 8"
+            help = "A key of jobs' labels by which runs are counted apart in the metrics, such as team; up to 8 may be given"
         )]
         metrics_labels: Vec<String> = Vec::new();
         /// The file with a secret for reading GET /metrics; it is checked without the database, so that metrics can be read while the database is unreachable
@@ -224,7 +224,7 @@ settings! {
         /// Where traces go: the URL of a collector that takes OTLP over gRPC; without it there are none
         #[arg(long, global = true, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
         otlp_endpoint: String, example "\"http://127.0.0.1:4317\"";
-        /// The share of traces that begin here to export, from 0 to 1; for other traces, their origin decides
+        /// The share of the traces begun here that are exported, from 0 to 1; for other traces, their origin decides
         #[arg(long, global = true, value_name = "SHARE", env = "RONDEL_SERVER_TRACE_RATIO")]
         trace_ratio: f64 = RATIO_DEFAULT;
     }

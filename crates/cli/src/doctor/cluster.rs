@@ -25,11 +25,11 @@ struct ClusterState {
     apps: Vec<Value>,
     /// Runs that wait to be sent.
     pending: Vec<Value>,
-    /// The jobs by app.
+    /// The jobs, keyed by the names of their apps.
     jobs: BTreeMap<String, Vec<Value>>,
-    /// The problems with the jobs that an app's code declares, by app.
+    /// The problems with the jobs that an app's code declares, keyed by the app's name.
     problems: BTreeMap<String, Vec<Value>>,
-    /// The channels, and what names them; `None` if the caller is not allowed to see the channels.
+    /// The channels, and what refers to them; `None` if the caller is not allowed to see the channels.
     alerts: Option<Alerts>,
 }
 

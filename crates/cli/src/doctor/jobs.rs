@@ -20,13 +20,13 @@ use crate::status::is_overdue;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Jobs<'a> {
     pub(super) executors: &'a [Value],
-    /// The jobs by app.
+    /// The jobs, keyed by the names of their apps.
     pub(super) jobs: &'a BTreeMap<String, Vec<Value>>,
     /// Runs that wait to be sent.
     pub(super) pending: &'a [Value],
 }
 
-/// Overdue runs by the name of their job.
+/// Overdue runs, keyed by the names of their jobs.
 type Overdue<'a> = BTreeMap<&'a str, Vec<&'a Value>>;
 
 /// Why no executor can run a job, and the remedy.

@@ -14,7 +14,7 @@ const ROW_COUNT_MAX: usize = 200_000;
 /// Maximum number of columns of a table: MySQL's own limit.
 const COLUMN_COUNT_MAX: usize = 4_096;
 
-/// A row by its columns; NULL is left out.
+/// A row, keyed by its columns; NULL is left out.
 pub(super) use rondel_store::foreign::ForeignRow as Row;
 
 /// Reads the rows of these tables.

@@ -13,7 +13,7 @@ const SAME_NOTE_MAX: usize = 3;
 /// Maximum number of jobs that the line of such a note names.
 const NAME_COUNT_MAX: usize = 3;
 
-/// The names of the jobs with each note, by the kind and the text of the note.
+/// The names of the jobs with each note, keyed by the kind and the text of the note.
 type Notes<'a> = BTreeMap<(&'static str, &'a str), Vec<&'a str>>;
 
 impl ImportResult {

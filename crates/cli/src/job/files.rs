@@ -49,7 +49,7 @@ impl Entry {
     }
 }
 
-/// The jobs in these files, in order.
+/// The jobs in these files, in the order of `paths`.
 pub(super) fn read_all(paths: &[PathBuf]) -> Result<Vec<Entry>, Failure> {
     let mut files = Vec::new();
     for path in paths {
@@ -82,7 +82,7 @@ pub(super) fn read_all(paths: &[PathBuf]) -> Result<Vec<Entry>, Failure> {
     Ok(entries)
 }
 
-/// The files of a folder and of its subfolders, by name; hidden ones are skipped.
+/// The files of a folder and of its subfolders, sorted by name; hidden ones are skipped.
 fn collect_files(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
     let wrong = |error: std::io::Error| Failure::refused(format!("cannot read {}: {error}", folder.display()));
     let mut entries = Vec::new();

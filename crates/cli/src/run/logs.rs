@@ -77,7 +77,6 @@ struct End {
     next_cursor: Option<String>,
 }
 
-/// Prints a log.
 pub(super) async fn print(client: &Client, args: &LogsArgs, format: FormatArgs) -> Result<(), Failure> {
     if format.format == Format::Name {
         return Err(Failure::refused("a log has no names: use -o table, json or jsonl"));

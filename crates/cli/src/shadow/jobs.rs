@@ -21,7 +21,6 @@ pub(super) async fn names_by_number(client: &Client) -> Result<BTreeMap<i64, Str
     Ok(jobs.filter_map(|job| Some((xxl_number(job)?, job["name"].as_str()?.to_owned()))).collect())
 }
 
-/// The number of a job in XXL-JOB.
 pub(super) fn xxl_number(job: &Value) -> Option<i64> {
     job["labels"][LABEL].as_str()?.parse().ok()
 }

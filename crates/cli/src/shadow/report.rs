@@ -120,7 +120,6 @@ fn reason_nothing_compared(observed: &Value) -> String {
     }
 }
 
-/// The differences as text.
 fn differences_text(report: &Value, observed: &Value) -> String {
     let days = || report["items"].as_array().into_iter().flatten();
     let of_day = |day: &Value| {

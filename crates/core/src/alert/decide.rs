@@ -36,10 +36,8 @@ word_enum! {
     }
 }
 
-/// An incident.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Incident {
-    /// Its id.
     pub id: IncidentId,
     /// What it is about.
     pub subject: Subject,
@@ -51,7 +49,6 @@ pub struct Incident {
     pub started_at: Timestamp,
     /// When the rule was last found to hold.
     pub seen_at: Timestamp,
-    /// When it was resolved.
     pub resolved_at: Option<Timestamp>,
     /// How many occurrences it has, such as failed runs; for a group, the number of its subjects.
     pub count: u64,
@@ -65,7 +62,6 @@ pub struct Incident {
     pub escalated_at: Option<Timestamp>,
     /// Who acknowledged it.
     pub acknowledged_by: Option<String>,
-    /// When it was acknowledged.
     pub acknowledged_at: Option<Timestamp>,
     /// How many messages were sent about it, which is also the number of the newest one.
     pub message_count: u32,
@@ -78,7 +74,6 @@ pub struct Incident {
 /// A rule, with what its messages depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct RuleView<'a> {
-    /// The rule.
     pub spec: &'a RuleSpec,
     /// The name of its namespace.
     pub namespace: &'a str,
@@ -91,7 +86,6 @@ pub struct RuleView<'a> {
 pub struct OpenIncidents {
     /// The incidents of the observed subjects, and those whose next check is due.
     pub incidents: Vec<Incident>,
-    /// The open group.
     pub group: Option<Incident>,
     /// How many incidents are open outside the group.
     pub single_count: u64,
@@ -102,13 +96,11 @@ pub struct OpenIncidents {
 /// A message to send about an incident.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageDraft {
-    /// The incident.
     pub incident: IncidentId,
     /// Its number among the messages about the incident, from 1.
     pub number: u32,
-    /// The channel, by name.
+    /// The name of the channel.
     pub channel: String,
-    /// Its content.
     pub notice: Notice,
 }
 

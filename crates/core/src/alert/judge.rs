@@ -19,7 +19,6 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// The result of checking a rule's condition for one subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observation {
-    /// The subject.
     pub subject: Subject,
     /// Whether the condition holds.
     pub state: ConditionState,
@@ -30,9 +29,7 @@ pub struct Observation {
 /// Whether a condition holds for a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionState {
-    /// The condition holds.
     Holds {
-        /// Since when.
         since: Timestamp,
         /// How many occurrences are new since the last check.
         new_count: u64,
@@ -60,12 +57,9 @@ impl ConditionState {
     }
 }
 
-/// A run that ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndedRun {
-    /// The run.
     pub run: RunId,
-    /// The job.
     pub job: JobId,
     /// Its planned instant.
     pub fire_at: Timestamp,
@@ -138,8 +132,9 @@ pub fn is_part_of(
     let lasts_until = incident.resolved_at.unwrap_or(Timestamp::MAX);
     let counts = |fire: &UnsuccessfulFire| match &spec.condition {
         Condition::Failed {} | Condition::FailuresInRow { .. } | Condition::FailureRate { .. } => fire.is_failure,
+        // Fires without a run, such as those of a paused job, have no reason, and rules do not count them.
         Condition::Skipped { reasons } => {
-            !fire.is_failure && fire.reason.is_none_or(|reason| counts_skip(reasons, reason))
+            !fire.is_failure && fire.reason.is_some_and(|reason| counts_skip(reasons, reason))
         }
         _ => true,
     };

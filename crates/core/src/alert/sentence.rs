@@ -11,7 +11,6 @@ use crate::reason::Reason;
 use crate::time::Timestamp;
 use crate::words::{Lang, length};
 
-/// The name of a scope.
 #[must_use]
 pub fn scope_name<'a>(scope: &'a Scope, namespace: &'a str) -> &'a str {
     match scope {

@@ -20,9 +20,8 @@ pub struct SilenceSpec {
 /// A silence: until its end, it holds back the messages that it matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Silence {
-    /// What it matches.
+    /// The incidents that it matches.
     pub spec: SilenceSpec,
-    /// Its end.
     pub ends_at: Timestamp,
     /// Whether it comes from a maintenance window, which holds back no messages about servers and tokens.
     pub is_maintenance: bool,

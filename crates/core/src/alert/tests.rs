@@ -158,8 +158,9 @@ fn a_fire_is_part_of_the_incident_that_names_it_or_that_it_falls_into() {
     for (condition, fire, is_in) in [
         (&in_row, failure, true),
         (&in_row, skip, false),
-        (&skipped, skip, true),
+        (&skipped, skip, false),
         (&skipped, failure, false),
+        (&skipped, (false, Some(Reason::Overlap)), true),
         (&skipped, (false, Some(Reason::Shadow)), false),
         (&busy, (false, Some(Reason::NoExecutor)), true),
         (&busy, (false, Some(Reason::Overlap)), false),

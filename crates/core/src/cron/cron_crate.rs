@@ -34,7 +34,7 @@ fn names_are_short(text: &str) -> bool {
     short && !(named && text.contains('/'))
 }
 
-/// Whether an item extends to the last year. The crate's last year is 2100, ours is later.
+/// Whether an item extends to the last year. The crate's last year is 2100, the last year of this parser is later.
 fn reaches_the_last_year(text: &str) -> bool {
     text.split(',').any(|item| item.contains('*') || (item.contains('/') && !item.contains('-')))
 }

@@ -31,7 +31,7 @@ const SECRET_WORDS: &[&str] = &[
 ];
 /// The short flag for a password in most programs; its value follows, with or without a blank.
 const SHORT_PASSWORD: &str = "-p";
-/// The kinds of our tokens, as they are written after [`TOKEN_PREFIX`].
+/// The kinds of Rondel's tokens, as they are written after [`TOKEN_PREFIX`].
 const TOKEN_KINDS: &[&str] = &["pat_", "exec_", "xxl_"];
 /// Fields that name the content of a field next to them: `{"name": "DB_PASSWORD", "value": "…"}`.
 const NAME_FIELDS: &[&str] = &["name", "key", "header"];
@@ -157,7 +157,7 @@ fn is_secret_name(name: &str) -> bool {
     SECRET_WORDS.iter().any(|word| name.contains(word))
 }
 
-/// Whether a text is a secret whatever its name: a key, one of our tokens, or a URL with a password anywhere in it.
+/// Whether a text is a secret whatever its name: a key, one of Rondel's tokens, or a URL with a password anywhere in it.
 fn is_secret_text(text: &str) -> bool {
     let has_password = text.split("://").skip(1).any(|rest| {
         let is_end = |one: char| one.is_whitespace() || matches!(one, '/' | '?' | '#');

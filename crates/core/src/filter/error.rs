@@ -10,7 +10,6 @@ pub struct FilterError {
     pub column: usize,
     /// How many characters are wrong.
     pub length: usize,
-    /// What is wrong.
     pub problem: FilterProblem,
 }
 
@@ -21,7 +20,6 @@ pub enum FilterProblem {
     TooLong,
     /// It has too many terms.
     TooMany,
-    /// It has a control character.
     ControlCharacter,
     /// A word that is almost a key.
     Key {
@@ -36,7 +34,6 @@ pub enum FilterProblem {
     NoValue(Key),
     /// A value that is not one of its key's words.
     Word {
-        /// The key.
         key: Key,
         /// What was written.
         value: String,

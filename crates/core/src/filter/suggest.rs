@@ -12,11 +12,9 @@ pub const SUGGESTION_COUNT_MAX: usize = 10;
 /// The values that exist, for keys whose values are names.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Names<'a> {
-    /// The apps.
     pub apps: &'a [String],
     /// Jobs, at least those whose names contain what is being typed.
     pub jobs: &'a [String],
-    /// The executors.
     pub executors: &'a [String],
     /// Labels, as `key=value`.
     pub labels: &'a [String],

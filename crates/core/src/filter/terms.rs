@@ -117,7 +117,6 @@ impl Scope {
 pub struct ValueCondition<T> {
     /// One of these; empty for any.
     pub any: Vec<T>,
-    /// None of these.
     pub none: Vec<T>,
 }
 
@@ -152,7 +151,6 @@ impl<T: Copy + Ord> ValueCondition<T> {
 /// A condition on labels: a job must have at least one of them or, if negated, none of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelTerm {
-    /// The labels.
     pub any: Vec<LabelTest>,
     /// Whether a job must have none of them.
     pub is_not: bool,
@@ -161,7 +159,6 @@ pub struct LabelTerm {
 /// A text to search for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Text {
-    /// The text.
     pub text: String,
     /// Whether it must not occur.
     pub is_not: bool,
@@ -174,19 +171,14 @@ pub struct Filter {
     pub states: ValueCondition<JobState>,
     /// What still has to be done about a run.
     pub run_states: Vec<RunState>,
-    /// The statuses.
     pub statuses: ValueCondition<RunStatus>,
-    /// The apps.
     pub apps: ValueCondition<Pattern>,
-    /// The jobs.
     pub jobs: ValueCondition<Pattern>,
     /// Only runs that were planned for this instant or later, or created then or later.
     pub since: Option<InstantBound>,
     /// Only runs that were planned for this instant or earlier, and created by then.
     pub until: Option<InstantBound>,
-    /// The executors.
     pub executors: ValueCondition<Pattern>,
-    /// The triggers.
     pub triggers: ValueCondition<Trigger>,
     /// How long a run took.
     pub duration: LengthRange,

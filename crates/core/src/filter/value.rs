@@ -48,7 +48,6 @@ impl Pattern {
 /// A label: its key, and its value if that matters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelTest {
-    /// The key.
     pub key: String,
     /// The value; `None` for any.
     pub value: Option<String>,
@@ -102,7 +101,7 @@ impl InstantBound {
         in_years(local.date()).then_some(Self::Local(local))
     }
 
-    /// The first instant that the bound means if the present is `now`, on the clock of this zone.
+    /// The instant that the bound means at `now`, by the clock of `zone`; for a day, the first instant of that day.
     #[must_use]
     pub fn first_instant(self, now: Timestamp, zone: Tz) -> Timestamp {
         match self {
@@ -115,8 +114,7 @@ impl InstantBound {
         }
     }
 
-    /// The last instant that the bound means if the present is `now`, on the clock of this zone; for a day, the last
-    /// instant of that day.
+    /// The instant that the bound means at `now`, by the clock of `zone`; for a day, the last instant of that day.
     #[must_use]
     pub fn last_instant(self, now: Timestamp, zone: Tz) -> Timestamp {
         let Some(day) = self.day(now, zone) else { return self.first_instant(now, zone) };
@@ -148,13 +146,11 @@ fn instant(local: NaiveDateTime, zone: Tz) -> Option<Timestamp> {
 /// One side of a range of lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// The length.
     pub length: Duration,
     /// Whether the length itself passes.
     pub is_inclusive: bool,
 }
 
-/// A range of lengths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LengthRange {
     /// Longer than this.

@@ -60,18 +60,15 @@ pub struct ServerState {
 /// An executor that takes no runs now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecutorState {
-    /// Its name.
     pub name: String,
     /// If it is silent: since when, and when it will count as lost. `None` if it is connected but takes no new runs.
     pub silent: Option<(Timestamp, Timestamp)>,
-    /// Its switch.
     pub switch: Switch,
 }
 
 /// Another run that helps to explain the run that an answer is about.
 #[derive(Clone, Debug)]
 pub struct OtherRun {
-    /// The run.
     pub run: Run,
     /// The name of its job; `None` if the reader may not see the job.
     pub job: Option<String>,

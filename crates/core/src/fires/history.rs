@@ -68,7 +68,6 @@ pub struct Range {
 /// Fires with one verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The first of them.
     pub first: Timestamp,
     /// The last of them; the same as `first` for a single fire.
     pub last: Timestamp,
@@ -83,9 +82,7 @@ pub struct Entry {
 pub enum FireVerdict {
     /// It has its own row, which holds the details.
     Row {
-        /// The run.
         run: RunId,
-        /// The run's status.
         status: RunStatus,
         /// Why it has this status.
         reason: Option<Reason>,
@@ -97,16 +94,13 @@ pub enum FireVerdict {
     },
     /// It was skipped together with others; one row covers all of them.
     Span {
-        /// The row.
         run: RunId,
-        /// Why.
         reason: Option<Reason>,
         /// The parameters of the reason.
         detail: Option<Box<ReasonDetail>>,
     },
     /// The schedule alone would fire, but the job's calendar removes or moves this fire.
     Calendar {
-        /// The calendar.
         calendar: String,
         /// The calendar's name for the day.
         day: Option<String>,
@@ -189,7 +183,7 @@ impl FireVerdict {
 /// What became of the fires of a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FireHistory {
-    /// The entries in order; they do not overlap.
+    /// The entries, sorted by instant; they do not overlap.
     pub entries: Vec<Entry>,
     /// If the history ends before its range does: the instant from which the next one continues.
     pub next: Option<Timestamp>,

@@ -51,7 +51,7 @@ pub fn fire_history(facts: &FireInput<'_>, range: Range) -> FireHistory {
 
 pub(super) struct Walk<'a> {
     facts: &'a FireInput<'a>,
-    /// One row for each instant, in order.
+    /// One row for each instant, sorted by instant.
     rows: Vec<&'a Run>,
     from: Timestamp,
     to: Timestamp,

@@ -38,7 +38,6 @@ pub enum AnswerSubject {
 /// What is known about one instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Why {
-    /// The instant.
     pub at: Timestamp,
     /// How it was chosen.
     pub about: AnswerSubject,

@@ -23,7 +23,6 @@ pub struct Group {
 /// What a group does with items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupMode {
-    /// It takes them.
     Takes,
     /// Its executor is not connected now: it keeps what it has.
     Keeps,

@@ -11,7 +11,6 @@ use crate::word_enum::word_enum;
 pub struct Owner {
     /// The group's run.
     pub run: RunId,
-    /// Its attempt.
     pub attempt: i32,
 }
 
@@ -56,7 +55,6 @@ word_enum! {
 /// An item as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Its name.
     pub name: String,
     /// Its owner; `None` while it is free.
     pub owner: Option<Owner>,
@@ -166,10 +164,7 @@ pub enum ItemChange {
         epoch: i64,
     },
     /// Its owner's attempt has ended.
-    Free {
-        /// That owner.
-        owner: Owner,
-    },
+    Free { owner: Owner },
     /// The owner did not release the item in time and loses it, whatever the owner reports later.
     Fence {
         /// The epoch that ends.

@@ -26,7 +26,6 @@ pub struct Root {
     pub version: i64,
     /// Why it exists.
     pub trigger: Trigger,
-    /// Its status.
     pub status: RunStatus,
     /// Why it ended.
     pub reason: Option<Reason>,
@@ -75,7 +74,7 @@ pub struct PumpJobState {
 /// What happens to the root run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RootStep {
-    /// Nothing.
+    /// It stays as it is.
     Stay,
     /// A new one begins, planned for this instant.
     Begin(Timestamp),

@@ -14,13 +14,11 @@ use crate::words::Lang;
 /// The facts about a run from which a sentence is made.
 #[derive(Clone, Copy, Debug)]
 pub struct RunStatusFacts<'a> {
-    /// Its status.
     pub status: RunStatus,
     /// The code of the reason.
     pub reason: Option<Reason>,
     /// The parameters of the reason.
     pub detail: Option<&'a ReasonDetail>,
-    /// The number of its attempt.
     pub attempt: i32,
 }
 

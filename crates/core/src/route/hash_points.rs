@@ -40,7 +40,6 @@ impl HashPoints {
         Self { name: name.into(), key, points }
     }
 
-    /// The name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

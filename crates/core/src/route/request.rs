@@ -25,7 +25,6 @@ pub struct Candidate<'a> {
 /// A run to route, with the facts that routers use.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteRequest<'a> {
-    /// Its job.
     pub job: JobId,
     /// Key on the ring of consistent hash in place of the job's id.
     pub hash_key: Option<&'a str>,

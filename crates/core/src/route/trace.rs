@@ -29,7 +29,6 @@ pub enum Refusal {
     Draining,
     /// Its switch is at stopped.
     Stopped,
-    /// It had the previous attempt.
     HadPreviousAttempt,
     /// It answered that it is not free for the job.
     Busy,

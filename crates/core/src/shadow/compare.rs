@@ -16,10 +16,8 @@ pub const SAME_FIRE_WITHIN: Duration = Duration::from_millis(1_500);
 /// Maximum number of differences that one comparison names.
 pub const DIFFERENCE_COUNT_MAX: usize = 100;
 
-/// A fire of Rondel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RondelFire {
-    /// Its run.
     pub run: RunId,
     /// The planned instant.
     pub fire_at: Timestamp,

@@ -14,7 +14,6 @@ const DUPLICATE_COUNT_MAX: usize = 50;
 /// A JSON document.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Document {
-    /// Its value.
     pub value: Value,
     /// JSON pointers to the keys that an object contains more than once.
     pub duplicates: Vec<String>,

@@ -1,4 +1,4 @@
-//! The queue of messages for one server's stream, in order.
+//! The messages that wait for one server's stream.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;

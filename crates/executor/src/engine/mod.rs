@@ -117,7 +117,7 @@ impl Engine {
     }
 }
 
-/// Starting and ending runs.
+// Starting and ending runs.
 impl Engine {
     fn start(self: &Arc<Self>, runs: Vec<HeldRun>) {
         for HeldRun(run) in runs {
@@ -233,7 +233,7 @@ impl Engine {
     }
 }
 
-/// Events from sessions.
+// Events from sessions.
 impl Engine {
     pub(crate) fn hello(&self) -> Hello {
         let table = self.table();
@@ -300,7 +300,6 @@ impl Engine {
         self.table().outbox.links().next().is_some()
     }
 
-    /// The nodes that are connected.
     pub(crate) fn connected_nodes(&self) -> Vec<i64> {
         self.table().outbox.links().map(|link| link.node_id()).collect()
     }

@@ -42,7 +42,6 @@ impl<R: Clone + Send> Checkpoints for Shared<R> {
 /// The result of a call, which runs in a task of its own.
 type CallResult<T> = Result<Result<T, JobError>, JoinError>;
 
-/// A call that has returned.
 enum ReturnedCall<R> {
     Fetch(CallResult<Vec<Row<R>>>),
     Execution { number: u64, item: String, result: CallResult<()> },
@@ -180,7 +179,7 @@ impl<P: Pump> Driver<P> {
     }
 }
 
-/// Calls of the pump.
+// Calls of the pump.
 impl<P: Pump> Driver<P> {
     fn context(&self, epochs: BTreeMap<String, i64>) -> PumpContext {
         PumpContext::new(&self.run, epochs, Arc::clone(&self.shared) as Arc<dyn Checkpoints>)

@@ -89,7 +89,7 @@ struct ProgressCell {
 }
 
 impl RunContext {
-    /// The run's id.
+    /// The id of the run, the same in all its attempts.
     #[must_use]
     pub fn run_id(&self) -> RunId {
         self.inner.key.run
@@ -101,13 +101,13 @@ impl RunContext {
         self.inner.key.attempt
     }
 
-    /// The job's name.
+    /// The name of the job that the run belongs to.
     #[must_use]
     pub fn job(&self) -> &str {
         &self.inner.trigger.job
     }
 
-    /// The job's id.
+    /// The id of the job that the run belongs to.
     #[must_use]
     pub fn job_id(&self) -> JobId {
         JobId::new(self.inner.trigger.job_id)
@@ -202,7 +202,7 @@ impl RunContext {
     }
 }
 
-/// Access for the executor's own tasks.
+// Used by the executor itself, not by handlers.
 impl RunContext {
     pub(crate) fn new(setup: &Arc<Setup>, trigger: Trigger, link: u64) -> Self {
         let key = RunKey::new(trigger.run_id, trigger.attempt);
@@ -281,7 +281,7 @@ impl RunContext {
     }
 }
 
-/// The start and the end of the attempt.
+// The start and the end of the attempt.
 impl RunContext {
     /// Marks the handler as begun, unless it already is. Returns when it began, by this host's clock and by the
     /// server's.
@@ -375,7 +375,7 @@ impl RunContext {
     }
 }
 
-/// A group of a pump job.
+// The groups of pump jobs.
 impl RunContext {
     /// The mailbox for the group's orders; `None` for an ordinary run.
     pub(crate) fn order_mailbox(&self) -> Option<&Arc<OrderMailbox>> {
@@ -387,7 +387,7 @@ impl RunContext {
     }
 }
 
-/// Progress.
+// The progress that handlers report.
 impl RunContext {
     pub(crate) fn set_progress(&self, done: u64, total: u64) {
         let cell = &self.inner.progress;

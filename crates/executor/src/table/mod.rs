@@ -224,7 +224,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     }
 }
 
-/// Stopping.
+// Stopping.
 impl<R: TableRun, L: TableLink> RunTable<R, L> {
     /// Ends the matching queued runs with the result that `ended` makes, and returns the matching running ones.
     pub fn stop(&mut self, matches: impl Fn(&R) -> bool, ended: impl Fn(&R) -> v1::Result, now: Instant) -> Vec<R> {
@@ -260,7 +260,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     }
 }
 
-/// The contents of the table.
+// The contents of the table.
 impl<R: TableRun, L: TableLink> RunTable<R, L> {
     /// A run that has not ended.
     #[must_use]
@@ -315,7 +315,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     }
 }
 
-/// Messages from servers.
+// Messages from servers.
 impl<R: TableRun, L: TableLink> RunTable<R, L> {
     /// Forgets results that a server has acknowledged.
     pub fn record_acks(&mut self, acks: &[ResultAck], now: Instant) {
@@ -380,7 +380,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     }
 }
 
-/// Periodic reports.
+// Periodic reports.
 impl<R: TableRun, L: TableLink> RunTable<R, L> {
     /// Reports to every server the runs that have lasted for at least `after`: the owner of a run may no longer be its
     /// sender.

@@ -116,7 +116,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
     }
 }
 
-/// Results.
+// Results that wait for an acknowledgement.
 impl<G: TableLog, L: TableLink> Outbox<G, L> {
     /// Adds a result. [`Self::deliver`] sends it: immediately or, with a journal, after the write to it.
     pub(super) fn add(&mut self, key: RunKey, result: v1::Result, log: Option<Arc<G>>, link: u64) {
@@ -215,7 +215,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
     }
 }
 
-/// Logs.
+// Logs whose chunks wait for an acknowledgement.
 impl<G: TableLog, L: TableLink> Outbox<G, L> {
     /// Puts the new chunks of the log on a stream; `false` if some have to wait.
     pub fn send_log(&self, log: &G) -> bool {
@@ -250,7 +250,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
     }
 }
 
-/// Streams.
+// The open streams.
 impl<G: TableLog, L: TableLink> Outbox<G, L> {
     /// Adds a stream, and sends on it the results that no stream has.
     pub(super) fn add_link(&mut self, link: Arc<L>, now: Instant) {

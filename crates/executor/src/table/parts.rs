@@ -15,13 +15,13 @@ pub trait TableRun: Clone {
 
     /// The ids of the run and the attempt.
     fn key(&self) -> RunKey;
-    /// The id of the run's job.
+    /// The id of the job that the run belongs to.
     fn job_id(&self) -> JobId;
     /// The fencing number of the run's trigger.
     fn fence_n(&self) -> i64;
     /// The id of the stream that the run is reported on; 0 for none.
     fn link(&self) -> u64;
-    /// The run's log.
+    /// The log of the run's attempt.
     fn log(&self) -> &Arc<Self::Log>;
     /// When the handler began, in milliseconds by the server's clock; `None` before.
     fn started_at_ms(&self) -> Option<i64>;

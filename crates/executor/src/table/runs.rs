@@ -36,7 +36,7 @@ struct HeldEntry<R> {
 pub(super) struct Runs<R> {
     slots: usize,
     held_runs: BTreeMap<RunKey, HeldEntry<R>>,
-    /// Runs that were sent ahead of their instants, by instant and arrival.
+    /// Runs that were sent ahead of their instants, sorted by instant and arrival.
     ahead: BTreeMap<(Instant, u64), RunKey>,
     /// The runs that wait for a slot, ordered by when they may begin and then by arrival. The executor does not reorder them,
     /// because the server has decided which goes first.

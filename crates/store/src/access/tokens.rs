@@ -29,9 +29,7 @@ impl TokenKind {
 /// An API token; only its hash is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRecord {
-    /// Its id.
     pub id: TokenId,
-    /// Its purpose.
     pub kind: TokenKind,
     /// The name that is shown.
     pub name: String,
@@ -52,15 +50,13 @@ pub struct TokenRecord {
     pub series: TokenId,
     /// Whether executors that authenticate with it may declare jobs.
     pub declares: bool,
-    /// When it was created.
     pub created_at: Timestamp,
     /// When it ends.
     pub expires_at: Option<Timestamp>,
     /// When it was last used, to the minute.
     pub last_used_at: Option<Timestamp>,
-    /// When it was revoked.
     pub revoked_at: Option<Timestamp>,
-    /// Its grants, in order.
+    /// Its grants, sorted.
     pub grants: Vec<Grant>,
 }
 
@@ -110,20 +106,16 @@ impl TokenScope {
     }
 }
 
-/// API tokens.
 #[async_trait]
 pub trait Tokens {
     /// Stores a token, unless its hash exists. A token that another token created expires no later than its creator; `false` if the creator
     /// is no longer valid.
     async fn add_token(&self, token: &TokenRecord) -> Result<bool>;
 
-    /// The token with this hash.
     async fn token(&self, hash: &str) -> Result<Option<TokenRecord>>;
 
-    /// A token by its id.
     async fn token_by_id(&self, id: TokenId) -> Result<Option<TokenRecord>>;
 
-    /// A page of tokens.
     async fn tokens(&self, query: &TokenQuery) -> Result<Vec<TokenRecord>>;
 
     /// Number of valid tokens of an account.

@@ -13,7 +13,7 @@ use crate::Store;
 use crate::alerts::{RuleChange, RuleDeleted, RuleSaved};
 use crate::catalog::{JobChange, JobCreated, JobRecord, JobSaved, NewJob};
 use crate::channels::{CHANNEL_USE_COUNT_MAX, Channel, ChannelDeleted, ChannelUse};
-use crate::reports::{ReportChange, ReportSaved};
+use crate::reports::{ReportChange, ReportDeleted, ReportSaved};
 
 async fn channel(store: &dyn Store, namespace: NamespaceId, name: &str) {
     let made = channel_in(namespace, store.now().await.unwrap());
@@ -78,7 +78,8 @@ pub async fn a_used_channel_is_not_deleted(store: &dyn Store) {
         channel: "ops".to_owned(),
     };
     let now = store.now().await.unwrap();
-    let sent = ReportChange { namespace, spec: &report, author: "conformance", next_at: None, now };
+    let sent =
+        ReportChange { namespace, spec: &report, author: "conformance", expected_version: None, next_at: None, now };
     let ops = json!({"channels": ["ops"]});
     let escalates = json!({"escalate": {"channel": "ops", "after": "1h"}});
     let missing = "ops".to_owned();
@@ -96,7 +97,7 @@ pub async fn a_used_channel_is_not_deleted(store: &dyn Store) {
 
     channel(store, namespace, "ops").await;
     channel(store, namespace, "opsx").await;
-    let used = async || store.delete_channel(namespace, "ops").await.unwrap();
+    let used = async || store.delete_channel(namespace, "ops", None).await.unwrap();
     assert!(matches!(save_rule(store, namespace, "direct", ops).await, RuleSaved::Created(_)));
     assert!(matches!(save_rule(store, namespace, "escalating", escalates).await, RuleSaved::Created(_)));
     assert!(matches!(save_rule(store, namespace, "silent", json!({})).await, RuleSaved::Created(_)));
@@ -106,12 +107,12 @@ pub async fn a_used_channel_is_not_deleted(store: &dyn Store) {
     let all = [&rules[..], &[ChannelUse::Job("job".to_owned()), ChannelUse::Report]].concat();
     assert_eq!(used().await, ChannelDeleted::Used(all));
     assert!(store.channel(namespace, "ops").await.unwrap().is_some());
-    assert_eq!(store.delete_channel(namespace, "opsx").await.unwrap(), ChannelDeleted::Deleted);
+    assert_eq!(store.delete_channel(namespace, "opsx", None).await.unwrap(), ChannelDeleted::Deleted);
 
     for rule in ["direct", "escalating"] {
         assert_eq!(store.delete_alert_rule(namespace, rule, None, now).await.unwrap(), RuleDeleted::Deleted);
     }
-    assert!(store.delete_report_schedule(namespace).await.unwrap());
+    assert_eq!(store.delete_report_schedule(namespace, None).await.unwrap(), ReportDeleted::Deleted);
     assert_eq!(used().await, ChannelDeleted::Used(vec![ChannelUse::Job("job".to_owned())]));
     let changed = change(store, &job, &json!({"late": "1m", "channels": ["none"]})).await;
     assert_eq!(changed, JobSaved::NoChannel("none".to_owned()));
@@ -131,7 +132,7 @@ pub async fn the_default_channel_is_used_by_expectations_without_one(store: &dyn
     let made = store.create_jobs(&jobs).await.unwrap();
     assert!(made.iter().all(|made| matches!(made, JobCreated::Saved(_))), "no channel is needed");
     channel(store, namespace, EXPECT_CHANNEL).await;
-    match store.delete_channel(namespace, EXPECT_CHANNEL).await.unwrap() {
+    match store.delete_channel(namespace, EXPECT_CHANNEL, None).await.unwrap() {
         ChannelDeleted::Used(users) => {
             assert_eq!(users.len(), CHANNEL_USE_COUNT_MAX + 1);
             assert!(users.iter().all(|user| matches!(user, ChannelUse::Job(name) if name.starts_with("job-"))));
@@ -149,7 +150,7 @@ pub async fn a_channel_is_not_deleted_while_its_user_is_saved(store: &dyn Store)
         channel(store, namespace, &word).await;
         let name = format!("rule-{round}");
         let (saved, deleted) =
-            tokio::join!(save_rule(store, namespace, &name, more), store.delete_channel(namespace, &word));
+            tokio::join!(save_rule(store, namespace, &name, more), store.delete_channel(namespace, &word, None));
         match (saved, deleted.unwrap()) {
             (RuleSaved::Created(_), ChannelDeleted::Used(_)) | (RuleSaved::NoChannel(_), ChannelDeleted::Deleted) => {}
             other => unreachable!("both went through: {other:?}"),
@@ -157,7 +158,7 @@ pub async fn a_channel_is_not_deleted_while_its_user_is_saved(store: &dyn Store)
         let word = format!("other-{round}");
         channel(store, namespace, &word).await;
         let new = new_job(store, namespace, &format!("job-{round}"), json!({"late": "1m", "channels": [word]})).await;
-        let (made, deleted) = tokio::join!(store.create_job(new), store.delete_channel(namespace, &word));
+        let (made, deleted) = tokio::join!(store.create_job(new), store.delete_channel(namespace, &word, None));
         match (made.unwrap(), deleted.unwrap()) {
             (JobCreated::Saved(_), ChannelDeleted::Used(_)) | (JobCreated::NoChannel(_), ChannelDeleted::Deleted) => {}
             other => unreachable!("both went through: {other:?}"),

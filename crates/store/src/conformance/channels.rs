@@ -160,8 +160,15 @@ pub async fn a_channel_is_read_as_it_was_saved(store: &dyn Store) {
         ));
     }
     assert_eq!(store.save_channel(&channel_in(namespace.id, now), None).await.unwrap(), ChannelSaved::Full);
-    assert_eq!(store.delete_channel(namespace.id, &channel.name).await.unwrap(), ChannelDeleted::Deleted);
-    assert_eq!(store.delete_channel(namespace.id, &channel.name).await.unwrap(), ChannelDeleted::NotFound);
+    for (expected, deleted) in [
+        (Some(now), ChannelDeleted::Conflict(later)),
+        (Some(later), ChannelDeleted::Deleted),
+        (Some(later), ChannelDeleted::NotFound),
+        (None, ChannelDeleted::NotFound),
+    ] {
+        let answer = store.delete_channel(namespace.id, &channel.name, expected).await.unwrap();
+        assert_eq!(answer, deleted, "{expected:?}");
+    }
     let names: Vec<String> = store.channels(namespace.id).await.unwrap().into_iter().map(|it| it.name).collect();
     assert!(names.is_sorted() && names.len() == 99, "{names:?}");
     assert_eq!(store.delete_namespace(namespace.id).await.unwrap(), NamespaceDeleted::Done);
@@ -193,7 +200,7 @@ pub async fn a_message_about_an_incident_is_written_once(store: &dyn Store) {
     assert_eq!((waiting.notice, waiting.incident, waiting.try_count), (first.notice, incident, 0));
     assert_eq!(leased.channel, one);
 
-    assert_eq!(store.delete_channel(DEFAULT, &one.name).await.unwrap(), ChannelDeleted::Deleted);
+    assert_eq!(store.delete_channel(DEFAULT, &one.name, None).await.unwrap(), ChannelDeleted::Deleted);
     assert!(lease(store, now + HOLD * 2, &[one.id]).await.is_empty());
 }
 
@@ -225,7 +232,7 @@ pub async fn a_channel_has_one_sender_at_a_time(store: &dyn Store) {
     let [again] = lease_as(store, (node, &[]), later, &only).await.try_into().unwrap();
     store.free_channel(channel.id, again.held_until, later + second).await.unwrap();
     assert!(lease_as(store, (node, &[]), later, &only).await.is_empty(), "a channel that rests has no owner");
-    store.delete_channel(DEFAULT, &channel.name).await.unwrap();
+    store.delete_channel(DEFAULT, &channel.name, None).await.unwrap();
 }
 
 /// A message that is retried delays the later messages of its incident, but not those of other incidents.
@@ -272,7 +279,7 @@ pub async fn messages_of_an_incident_keep_their_order(store: &dyn Store) {
     assert_eq!(turn(later).await, [resolved.id]);
     assert!(store.record_try(&try_of(&resolved, 1, AfterTry::Sent), AfterTry::Sent).await.unwrap());
     assert!(lease(store, later + HOLD, &only).await.is_empty());
-    store.delete_channel(DEFAULT, &channel.name).await.unwrap();
+    store.delete_channel(DEFAULT, &channel.name, None).await.unwrap();
 }
 
 /// If two servers both tried a message, both tries are recorded, and the first one decides the message's state.
@@ -304,7 +311,7 @@ pub async fn tries_are_recorded_once_and_forgotten_with_age(store: &dyn Store) {
     assert_eq!(lease(store, now + HOLD, &[channel.id]).await.len(), 1);
     messages_of_an_open_incident_are_kept(store, &channel, now).await;
     for channel in [channel, idle] {
-        store.delete_channel(DEFAULT, &channel.name).await.unwrap();
+        store.delete_channel(DEFAULT, &channel.name, None).await.unwrap();
     }
 }
 

@@ -15,7 +15,7 @@ use crate::Store;
 use crate::catalog::Namespace;
 use crate::channels::{AfterTry, Delivery, LeaseChannels};
 use crate::ledger::AttemptEnd;
-use crate::reports::{FailureMessage, FailureQuery, ReportChange, ReportSaved, ReportWrite};
+use crate::reports::{FailureMessage, FailureQuery, ReportChange, ReportDeleted, ReportSaved, ReportWrite};
 
 /// Failed runs are counted by folded message and day, each run once. The number of different messages per job and day is bounded.
 pub async fn failures_are_counted_by_message_and_day(store: &dyn Store) {
@@ -181,11 +181,26 @@ pub async fn a_weekly_report_is_written_once(store: &dyn Store) {
         channel: channel.name.clone(),
     };
     let later = now + Duration::from_secs(3_600);
-    let change = ReportChange { namespace: namespace.id, spec: &spec, author: "ann\u{0}", next_at: Some(later), now };
+    let change = ReportChange {
+        namespace: namespace.id,
+        spec: &spec,
+        author: "ann\u{0}",
+        expected_version: None,
+        next_at: Some(later),
+        now,
+    };
     assert_eq!(store.report_schedule(namespace.id).await.unwrap(), None);
-    assert_eq!(store.save_report_schedule(change).await.unwrap(), ReportSaved::Created);
     let again = ReportChange { next_at: Some(now), ..change };
-    assert_eq!(store.save_report_schedule(again).await.unwrap(), ReportSaved::Changed);
+    for (change, expected_version, saved) in [
+        (change, Some(1), ReportSaved::Conflict(0)),
+        (change, Some(0), ReportSaved::Created),
+        (again, Some(0), ReportSaved::Conflict(1)),
+        (again, Some(2), ReportSaved::Conflict(1)),
+        (again, Some(1), ReportSaved::Changed),
+    ] {
+        let answer = store.save_report_schedule(ReportChange { expected_version, ..change }).await.unwrap();
+        assert_eq!(answer, saved, "{expected_version:?}");
+    }
     let its = async |at: Timestamp| {
         let due = store.due_reports(at, 200).await.unwrap();
         due.into_iter().find(|one| one.namespace == namespace.id)
@@ -240,9 +255,16 @@ pub async fn a_weekly_report_is_written_once(store: &dyn Store) {
     assert!(!store.write_report(&stale).await.unwrap());
 
     // The schedule is saved again while the report is due.
-    store.save_report_schedule(change).await.unwrap();
+    assert_eq!(store.save_report_schedule(change).await.unwrap(), ReportSaved::Changed);
     let due = its(now).await.expect("it stays due");
     assert_eq!((due.next_at, due.version), (Some(now), 4));
-    assert!(store.delete_report_schedule(namespace.id).await.unwrap());
-    assert!(!store.delete_report_schedule(namespace.id).await.unwrap());
+    for (expected, deleted) in [
+        (Some(3), ReportDeleted::Conflict(4)),
+        (Some(4), ReportDeleted::Deleted),
+        (Some(4), ReportDeleted::NotFound),
+        (None, ReportDeleted::NotFound),
+    ] {
+        let answer = store.delete_report_schedule(namespace.id, expected).await.unwrap();
+        assert_eq!(answer, deleted, "{expected:?}");
+    }
 }

@@ -10,7 +10,6 @@ use super::{Database, ForeignError, account, is_denied};
 /// A row of `xxl_job_log`: an attempt to send a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogRow {
-    /// Its number.
     pub id: i64,
     /// The job's number.
     pub job: i64,
@@ -37,12 +36,10 @@ pub struct JobStatus {
     pub next_ms: i64,
 }
 
-/// The handler of a job of XXL-JOB.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XxlHandler {
     /// `BEAN` for a handler of the executor, else the kind of its script.
     pub kind: String,
-    /// The name of the handler.
     pub name: String,
 }
 
@@ -53,7 +50,6 @@ pub enum StopOutcome {
     At(i64),
     /// Its next instant, in milliseconds, is too near or has passed, so the job keeps running.
     TooNear(i64),
-    /// It was already stopped.
     AlreadyStopped(JobStatus),
 }
 
@@ -64,7 +60,6 @@ pub enum StartOutcome {
     From(i64),
     /// Its instant has passed, so the job stays stopped.
     TooLate,
-    /// It was already running.
     AlreadyRunning(JobStatus),
 }
 
@@ -84,9 +79,10 @@ impl XxlDatabase {
         }
     }
 
-    /// Rows of `xxl_job_log` after a number, by number.
+    /// Rows of `xxl_job_log` with numbers above `after`, in the order of their numbers.
     ///
     /// # Errors
+    ///
     /// [`ForeignError::Database`].
     pub async fn xxl_logs(&mut self, after: i64, limit: u32) -> Result<Vec<LogRow>, ForeignError> {
         let text = "SELECT CAST(id AS SIGNED), CAST(job_id AS SIGNED), CAST(trigger_time AS CHAR), COALESCE(executor_address, ''), \

@@ -24,7 +24,6 @@ pub struct Adopted {
 /// A job with open runs under leases that have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OrphanedJob {
-    /// The job.
     pub id: JobId,
     /// How many such runs it has.
     pub run_count: u64,
@@ -92,7 +91,7 @@ pub trait Adopt {
     /// that fires each second does not wait for the backlog of another job.
     async fn orphaned_jobs(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<OrphanedJobs>;
 
-    /// The jobs among these that have open runs under earlier leases of this node.
+    /// Those of `jobs` that have open runs under earlier leases of this node.
     async fn left_open(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>>;
 
     /// Takes over all open runs of these jobs that [`orphaned_jobs`](Self::orphaned_jobs) counts. If only some of a job's runs were taken,

@@ -31,16 +31,15 @@ pub struct RunPlace {
     /// The value that the order sorts by, in milliseconds. [`RunOrder::Newest`] sorts by id alone, so the value is 0. A search in one job
     /// is the exception: its value is the planned instant up to which it looks, because the index of a job is ordered by planned instants.
     pub value: i64,
-    /// The run.
     pub id: RunId,
 }
 
 /// A text to find in the message of a run or in the name of its job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunText {
-    /// The text, in lower case.
+    /// The text in lower case.
     pub text: String,
-    /// Whether it must not occur.
+    /// Whether the text must not occur.
     pub is_not: bool,
     /// Jobs whose names contain it, in the order of their ids.
     pub jobs: Vec<JobId>,
@@ -49,7 +48,7 @@ pub struct RunText {
 /// The criteria of a search. An id rises with the instant at which its row was created, so a range of time is a range of ids.
 #[derive(Clone, Debug)]
 pub struct RunSearch {
-    /// Only runs with one of these; empty for all.
+    /// Only runs with one of these statuses; empty for all.
     pub statuses: Vec<RunStatus>,
     /// Only runs that failed for good, of jobs that have not succeeded since, and that were neither acknowledged nor run again.
     pub is_dead: bool,
@@ -77,7 +76,6 @@ pub struct RunSearch {
     pub visible_jobs: Option<Arc<VisibleJobs>>,
     /// The instant up to which the durations of open runs are counted.
     pub now: Timestamp,
-    /// The order.
     pub order: RunOrder,
     /// Only runs after this place, or before it if the search goes backwards.
     pub from: Option<RunPlace>,
@@ -92,7 +90,7 @@ pub struct RunSearch {
 /// Result of a search.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FoundRuns {
-    /// The runs, in the order of the search.
+    /// In the order of the search.
     pub runs: Vec<Run>,
     /// The run at which the search stopped although there are further rows: older rows, or newer rows if the search goes backwards.
     pub stopped_at: Option<RunId>,
@@ -256,7 +254,6 @@ fn began_by_plan(run: &Run) -> Option<Timestamp> {
     run.started_at.filter(|_| has_plan && run.attempt == 1)
 }
 
-/// Searches runs.
 #[async_trait]
 pub trait SearchRuns {
     /// A page of the runs of a namespace that match. If no index answers the search, it reads only a bounded number of rows: the newest of

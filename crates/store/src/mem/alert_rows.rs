@@ -17,7 +17,6 @@ pub(super) struct AlertRows {
     pub(super) rules: BTreeMap<AlertRuleId, RuleRecord>,
     pub(super) incidents: BTreeMap<IncidentId, (NamespaceId, IncidentRecord)>,
     pub(super) silences: BTreeMap<SilenceId, SilenceRecord>,
-    /// The maintenance windows.
     pub(super) windows: BTreeMap<MaintenanceId, MaintenanceRecord>,
     /// Runs that rules have not evaluated yet.
     pub(super) events: BTreeMap<RunId, (NamespaceId, AlertEvent)>,
@@ -83,7 +82,6 @@ impl AlertRows {
         }
     }
 
-    /// Removes the rows of a namespace.
     pub(super) fn remove_namespace(&mut self, namespace: NamespaceId) {
         self.versions.remove(&namespace);
         self.rules.retain(|_, rule| rule.namespace != namespace);

@@ -1,4 +1,4 @@
-//! Alert rules, their incidents and silences.
+//! The trait `Alerts` for the store in memory.
 
 use std::collections::BTreeMap;
 

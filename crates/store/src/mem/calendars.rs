@@ -1,4 +1,4 @@
-//! Calendars.
+//! The trait `Calendars` for the store in memory.
 
 use async_trait::async_trait;
 use rondel_core::calendar::Rule;
@@ -96,7 +96,7 @@ impl State {
         self.calendars.values().find(|calendar| calendar.namespace == namespace && calendar.spec.name == name)
     }
 
-    /// Names of the jobs that use a calendar, in order.
+    /// Sorted names of the jobs that use a calendar.
     fn jobs_that_use(&self, id: CalendarId, within: Option<&[AppId]>) -> Vec<String> {
         let uses = |job: &JobRecord| {
             job.calendar.is_some_and(|pin| pin.id == id) && within.is_none_or(|apps| apps.contains(&job.app))
@@ -112,7 +112,7 @@ impl State {
         pin.is_none_or(|pin| (1..=newest(pin.id)).contains(&pin.version))
     }
 
-    /// The rule of the version that a definition is pinned to.
+    /// The rule of the calendar version that a definition is pinned to.
     pub(super) fn pinned_rule(&self, pin: Option<PinnedCalendar>) -> Option<Rule> {
         pin.and_then(|pin| self.calendar_rules.get(&(pin.id, pin.version))).cloned()
     }

@@ -1,4 +1,4 @@
-//! Recent changes of runs and jobs.
+//! The trait `Changes` for the store in memory.
 
 use std::ops::Bound;
 

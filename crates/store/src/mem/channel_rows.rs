@@ -40,7 +40,6 @@ impl StoredMessage {
 }
 
 impl ChannelRows {
-    /// Removes the rows of a namespace.
     pub(super) fn remove_namespace(&mut self, namespace: NamespaceId) {
         let names = self.channels.values().filter(|(channel, _)| channel.namespace == namespace);
         let ids: Vec<ChannelId> = names.map(|(channel, _)| channel.id).collect();

@@ -1,4 +1,4 @@
-//! Channels, and the messages to them.
+//! The trait `Channels` for the store in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,10 +52,18 @@ impl Channels for MemStore {
         Ok(ChannelSaved::Created(channel.id))
     }
 
-    async fn delete_channel(&self, namespace: NamespaceId, name: &str) -> Result<ChannelDeleted> {
+    async fn delete_channel(
+        &self,
+        namespace: NamespaceId,
+        name: &str,
+        expected: Option<Timestamp>,
+    ) -> Result<ChannelDeleted> {
         let mut state = self.state();
-        let id = state.channel_rows.find_by_name(namespace, name).map(|channel| channel.id);
-        let Some(id) = id else { return Ok(ChannelDeleted::NotFound) };
+        let stored = state.channel_rows.find_by_name(namespace, name).map(|channel| (channel.id, channel.updated_at));
+        let Some((id, saved_at)) = stored else { return Ok(ChannelDeleted::NotFound) };
+        if expected.is_some_and(|expected| expected != saved_at) {
+            return Ok(ChannelDeleted::Conflict(saved_at));
+        }
         let users = state.channel_uses(namespace, name);
         if !users.is_empty() {
             return Ok(ChannelDeleted::Used(users));

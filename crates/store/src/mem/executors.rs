@@ -1,4 +1,4 @@
-//! Executors and their sessions.
+//! The trait `Executors` for the store in memory.
 
 use std::time::Duration;
 

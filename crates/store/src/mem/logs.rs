@@ -1,4 +1,4 @@
-//! Logs of runs.
+//! The trait `Logs` for the store in memory.
 
 use async_trait::async_trait;
 use rondel_core::{NamespaceId, RunId};
@@ -7,7 +7,7 @@ use super::{MemStore, to_usize};
 use crate::logs::{ChunkSize, LogChunk, LogLine, LogRange, RemovedLogs, removed_line};
 use crate::{Logs, Result, log_codec};
 
-/// Run, attempt, sequence.
+/// Run, attempt, number of the chunk.
 pub(super) type ChunkKey = (RunId, i32, i64);
 
 pub(super) struct StoredChunk {

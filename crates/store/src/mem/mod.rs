@@ -1,4 +1,4 @@
-//! The store in memory, for tests of code that uses a store. It answers as a database does.
+//! The store in memory, for tests of code that uses a store. It gives the same answers as the databases.
 //!
 //! Simple rather than fast: every call scans all rows under one lock.
 
@@ -113,7 +113,6 @@ struct State {
     /// The rules of every version that a calendar ever had.
     calendar_rules: BTreeMap<(CalendarId, i64), Rule>,
     scripts: BTreeMap<(NamespaceId, String), script_rows::StoredScript>,
-    /// The rows of `job_due`.
     due: BTreeMap<JobId, DueRow>,
     access: access::AccessRows,
     nodes: BTreeMap<NodeId, StoredNode>,
@@ -133,7 +132,7 @@ struct State {
     trigger_keys: HashMap<(JobId, String), RunId>,
     /// The node that counts the runs of each limit.
     limit_homes: BTreeMap<LimitName, NodeId>,
-    /// By asker and executor, with the answer.
+    /// By asker and executor: the request, and its answer if there is one.
     fence_requests: BTreeMap<(NodeId, ExecutorId), (FenceRequest, Option<RelayedAnswer>)>,
     logs: BTreeMap<logs::ChunkKey, logs::StoredChunk>,
     webhooks: BTreeMap<NamespaceId, FailureWebhook>,
@@ -141,7 +140,7 @@ struct State {
     outbox: BTreeMap<OutboxId, OutboxItem>,
     channel_rows: channel_rows::ChannelRows,
     alert_rows: alert_rows::AlertRows,
-    /// Runs that failed for good and were not acknowledged, with their namespace, job and instant.
+    /// Runs that failed for good and were not acknowledged, each with its namespace, job and instant.
     dead_letters: BTreeMap<RunId, (NamespaceId, JobId, Timestamp)>,
     /// When the last pass of each housekeeping task began.
     passes: BTreeMap<String, Timestamp>,
@@ -168,9 +167,8 @@ struct State {
     xxl: xxl_rows::XxlRows,
     /// By scope and key.
     calls: BTreeMap<(String, String), request_keys::StoredCall>,
-    /// The spans that requested runs, by run.
+    /// The spans that requested runs, keyed by the runs.
     traces: BTreeMap<RunId, TraceParent>,
-    /// The edges between jobs.
     parents: Vec<Edge>,
     /// Runs that got their verdict in the batch that is being written.
     ended: Vec<EndedRun>,
@@ -198,7 +196,7 @@ struct DueRow {
     next_fire_at: Option<Timestamp>,
     /// The first fire that a maintenance window holds back.
     held_from: Option<Timestamp>,
-    /// Whether it is right that the job has no next fire. If it has none and this is false, the job is stuck.
+    /// Whether the job rightly has no next fire. If it has none and this is false, the job is stuck.
     is_over: bool,
     /// The length of its fixed delay.
     delay: Option<Duration>,
@@ -222,7 +220,8 @@ struct StoredNode {
 }
 
 impl StoredNode {
-    /// Whether another node has fenced its lease: that node raised its epoch after the lease ended, and stored two equal ends.
+    /// Whether another node has fenced the lease: that node raised its epoch after the lease ended, and stored two
+    /// equal ends.
     fn is_fenced(&self) -> bool {
         self.prior_lease_until == self.node.lease_until
     }

@@ -1,4 +1,4 @@
-//! Pump jobs and their items.
+//! The trait `Pumps` for the store in memory.
 
 use async_trait::async_trait;
 use rondel_core::pump::{Item, ItemChange};

@@ -1,4 +1,4 @@
-//! Failures by message, and schedules of reports.
+//! The trait `Reports` for the store in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,8 +7,8 @@ use rondel_core::{JobId, NamespaceId, Timestamp};
 
 use crate::mem::{MemStore, State, to_usize};
 use crate::reports::{
-    DUE_COUNT_MAX, FailureGains, FailureKey, FailureMessage, FailureQuery, ReportChange, ReportSaved, ReportWrite,
-    ScheduledReport, most_frequent,
+    DUE_COUNT_MAX, FailureGains, FailureKey, FailureMessage, FailureQuery, ReportChange, ReportDeleted, ReportSaved,
+    ReportWrite, ScheduledReport, most_frequent,
 };
 use crate::upkeep::CountedRun;
 use crate::{Channels, Reports, Result};
@@ -71,10 +71,14 @@ impl Reports for MemStore {
             return Ok(ReportSaved::NoChannel);
         }
         let before = state.report_schedules.get(&change.namespace);
+        let version = before.map_or(0, |before| before.version);
+        if change.expected_version.is_some_and(|expected| expected != version) {
+            return Ok(ReportSaved::Conflict(version));
+        }
         let due_at = before.and_then(|before| before.next_at).filter(|at| *at <= change.now);
         let saved = ScheduledReport {
             namespace: change.namespace,
-            version: before.map_or(1, |before| before.version + 1),
+            version: version + 1,
             spec: change.spec.clone(),
             author: change.author.to_owned(),
             updated_at: change.now,
@@ -85,8 +89,19 @@ impl Reports for MemStore {
         Ok(if before.is_none() { ReportSaved::Created } else { ReportSaved::Changed })
     }
 
-    async fn delete_report_schedule(&self, namespace: NamespaceId) -> Result<bool> {
-        Ok(self.state().report_schedules.remove(&namespace).is_some())
+    async fn delete_report_schedule(
+        &self,
+        namespace: NamespaceId,
+        expected_version: Option<i64>,
+    ) -> Result<ReportDeleted> {
+        let mut state = self.state();
+        let version = state.report_schedules.get(&namespace).map(|stored| stored.version);
+        let Some(version) = version else { return Ok(ReportDeleted::NotFound) };
+        if expected_version.is_some_and(|expected| expected != version) {
+            return Ok(ReportDeleted::Conflict(version));
+        }
+        state.report_schedules.remove(&namespace);
+        Ok(ReportDeleted::Deleted)
     }
 
     async fn due_reports(&self, now: Timestamp, limit: u32) -> Result<Vec<ScheduledReport>> {

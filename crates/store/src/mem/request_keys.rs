@@ -1,4 +1,4 @@
-//! Calls with idempotency keys.
+//! The trait `RequestKeys` for the store in memory.
 
 use async_trait::async_trait;
 use rondel_core::Timestamp;
@@ -7,7 +7,6 @@ use super::{MemStore, to_usize};
 use crate::request_keys::{CallState, KeyedCall, StoredAnswer};
 use crate::{RequestKeys, Result};
 
-/// A call that began.
 #[derive(Clone, Debug)]
 pub(super) struct StoredCall {
     fingerprint: String,

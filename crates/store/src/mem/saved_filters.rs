@@ -1,4 +1,4 @@
-//! Filters that users saved under names.
+//! The trait `SavedFilters` for the store in memory.
 
 use async_trait::async_trait;
 use rondel_core::Timestamp;

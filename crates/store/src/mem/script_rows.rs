@@ -1,5 +1,3 @@
-//! The rows of a script.
-
 use std::collections::BTreeMap;
 
 use rondel_core::{NamespaceId, ScriptId, Timestamp};
@@ -10,7 +8,7 @@ pub(super) struct StoredScript {
     pub(super) id: ScriptId,
     pub(super) language: String,
     pub(super) created_at: Timestamp,
-    /// Each with its source.
+    /// Each version with its source.
     pub(super) versions: BTreeMap<i64, (ScriptVersion, String)>,
 }
 

@@ -1,4 +1,4 @@
-//! Scripts.
+//! The trait `Scripts` for the store in memory.
 
 use std::collections::BTreeMap;
 
@@ -131,13 +131,13 @@ impl State {
         users
     }
 
-    /// The versions of a script that jobs name.
+    /// The versions of a script to which jobs refer.
     fn versions_named(&self, namespace: NamespaceId, name: &str) -> Vec<i64> {
         let scripts = self.living_jobs().filter(|job| job.namespace == namespace).filter_map(|job| job.spec.script());
         scripts.filter(|script| script.name == name).filter_map(|script| script.version).collect()
     }
 
-    /// A missing script that the definition names and that the earlier definition (`before`) did not name.
+    /// A missing script to which the definition refers and the earlier definition (`before`) did not.
     pub(super) fn missing_script(
         &self,
         namespace: NamespaceId,

@@ -1,4 +1,4 @@
-//! Fires of another scheduler.
+//! The trait `ShadowFires` for the store in memory.
 
 use async_trait::async_trait;
 use rondel_core::shadow::compare::OldFire;

@@ -1,4 +1,4 @@
-//! Counts of runs by job, hour and verdict.
+//! The trait `Stats` for the store in memory.
 
 use std::ops::Bound;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Trace contexts of requested runs.
+//! The trait `Traces` for the store in memory.
 
 use async_trait::async_trait;
 use rondel_core::{IdGen, RunId, Timestamp, TraceParent};

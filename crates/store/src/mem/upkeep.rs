@@ -1,4 +1,4 @@
-//! Removal of old runs.
+//! The trait `Upkeep` for the store in memory: removes old runs.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

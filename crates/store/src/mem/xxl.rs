@@ -1,4 +1,4 @@
-//! Executors that speak XXL-JOB's protocol.
+//! The trait `XxlExecutors` for the store in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 

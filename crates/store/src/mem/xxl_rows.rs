@@ -1,5 +1,3 @@
-//! The rows of executors that speak XXL-JOB's protocol.
-
 use std::collections::BTreeMap;
 
 use rondel_core::{AppId, JobId};
@@ -14,7 +12,7 @@ pub(super) struct XxlRows {
     pub(super) executors: BTreeMap<(AppId, String), XxlExecutor>,
     /// The numbers by which executors know the jobs.
     pub(super) numbers: BTreeMap<JobId, i32>,
-    /// By the numbers by which executors know them.
+    /// By the numbers by which executors know the runs.
     pub(super) runs: BTreeMap<i64, XxlRun>,
     pub(super) last_log_id: i64,
 }

@@ -65,7 +65,8 @@ const LIST_JOBS_OF_APPS: Statement = Statement {
     text: "SELECT name FROM job WHERE calendar_id = ? AND retired = 0 AND name > ? AND app_id {in_list} \
            ORDER BY name LIMIT ?",
 };
-/// Reads no job that is planned by the newest version, because the range of the index ends at the version before it.
+/// Reads only jobs behind their calendar: the range of the index ends before the calendar's newest version, so jobs
+/// planned by that version are never read.
 pub(super) const READ_JOBS_WITH_OUTDATED_CALENDAR: Statement = Statement {
     name: "read_jobs_behind",
     text: "SELECT job.id FROM calendar CROSS JOIN job WHERE job.calendar_id = calendar.id \

@@ -1,4 +1,4 @@
-//! Recent changes of runs and jobs.
+//! The trait `Changes` in SQL.
 
 use async_trait::async_trait;
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, RunId, RunStatus, Timestamp};

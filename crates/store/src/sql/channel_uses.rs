@@ -1,4 +1,5 @@
-//! The users of a channel. A transaction that names a channel locks it first, so that no other transaction deletes it before the commit.
+//! The rules, jobs and reports that use a channel. A transaction that saves one of these locks the channel first, so
+//! that no other transaction deletes it before the commit.
 
 use std::collections::BTreeSet;
 
@@ -6,10 +7,9 @@ use rondel_core::alert::RuleSpec;
 use rondel_core::alert::expect::ExpectKind;
 use rondel_core::report::ReportSchedule;
 use rondel_core::spec::{EXPECT_CHANNEL, ExpectSpec};
-use rondel_core::{JobSpec, NamespaceId};
+use rondel_core::{ChannelId, JobSpec, NamespaceId, Timestamp};
 
 use super::Tx;
-use super::channels::LOCK_CHANNEL;
 use super::query::{Query, Reader, Statement};
 use crate::Result;
 use crate::alerts::RULE_COUNT_MAX;
@@ -18,6 +18,10 @@ use crate::channels::{CHANNEL_USE_COUNT_MAX, ChannelUse};
 /// Number of definitions that one statement reads.
 const PAGE: usize = 200;
 
+const LOCK_CHANNEL: Statement = Statement {
+    name: "lock_channel",
+    text: "SELECT id, updated_at_ms FROM alert_channel WHERE namespace_id = ? AND name = ? {for_update}",
+};
 const READ_RULES: Statement = Statement {
     name: "read_rules_for_channel",
     text: "SELECT id, spec FROM alert_rule WHERE namespace_id = ? ORDER BY name LIMIT ?",
@@ -37,7 +41,7 @@ pub(super) const LIST_EXPECTING: Statement = Statement {
 };
 
 impl Tx<'_> {
-    /// The uses of a channel, at most one more than [`CHANNEL_USE_COUNT_MAX`]. The caller has locked the channel.
+    /// All that use a channel, at most one more than [`CHANNEL_USE_COUNT_MAX`]. The caller has locked the channel.
     pub(super) async fn channel_uses(&mut self, namespace: NamespaceId, name: &str) -> Result<Vec<ChannelUse>> {
         let mut users = BTreeSet::new();
         for row in self.rows(Query::new(&READ_RULES).int(namespace.get()).int(RULE_COUNT_MAX.into())).await? {
@@ -70,7 +74,7 @@ impl Tx<'_> {
         kind: ExpectKind,
         (name, users): (&str, &mut BTreeSet<ChannelUse>),
     ) -> Result<()> {
-        // Expectations that name no channel use the channel of this name.
+        // Expectations without channels use the channel of this name.
         let text = if name == EXPECT_CHANNEL { "%".to_owned() } else { format!("%\"{name}\"%") };
         let mut after = 0;
         loop {
@@ -91,6 +95,17 @@ impl Tx<'_> {
         }
     }
 
+    /// The id of a channel, and when it was last saved. Its row is locked until the transaction ends.
+    pub(super) async fn lock_channel(
+        &mut self,
+        namespace: NamespaceId,
+        name: &str,
+    ) -> Result<Option<(ChannelId, Timestamp)>> {
+        let row = self.row(Query::new(&LOCK_CHANNEL).int(namespace.get()).text(name)).await?;
+        let Some(mut columns) = row.as_ref().map(|row| Reader::new(row, "alert_channel")) else { return Ok(None) };
+        Ok(Some((ChannelId::new(columns.int("id")?), columns.at("updated_at_ms")?)))
+    }
+
     /// Locks these channels until the transaction ends; returns those that do not exist.
     pub(super) async fn lock_channels(
         &mut self,
@@ -99,15 +114,15 @@ impl Tx<'_> {
     ) -> Result<BTreeSet<String>> {
         let mut missing = BTreeSet::new();
         for name in names {
-            if self.row(Query::new(&LOCK_CHANNEL).int(namespace.get()).text(name)).await?.is_none() {
+            if self.lock_channel(namespace, name).await?.is_none() {
                 missing.insert((*name).to_owned());
             }
         }
         Ok(missing)
     }
 
-    /// Locks the channels that definitions name. Each definition comes with the one that it replaces. Returns a channel that does not exist
-    /// and that the replaced definition did not name.
+    /// Locks the channels that definitions use. `before` in each pair is the replaced definition. Returns a channel
+    /// that does not exist and that the replaced definition did not name.
     pub(super) async fn lock_expect_channels<'s>(
         &mut self,
         namespace: NamespaceId,

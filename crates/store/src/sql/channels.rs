@@ -1,4 +1,4 @@
-//! Channels, and the messages to them.
+//! The trait `Channels` in SQL.
 
 use std::collections::BTreeSet;
 
@@ -44,10 +44,6 @@ const LIST_CHANNELS: Statement =
     Statement { name: "list_channels", text: select_channel!("WHERE namespace_id = ? ORDER BY name") };
 const COUNT_CHANNELS: Statement =
     Statement { name: "count_channels", text: "SELECT COUNT(*) FROM alert_channel WHERE namespace_id = ?" };
-pub(super) const LOCK_CHANNEL: Statement = Statement {
-    name: "lock_channel",
-    text: "SELECT id, updated_at_ms FROM alert_channel WHERE namespace_id = ? AND name = ? {for_update}",
-};
 const INSERT_CHANNEL: Statement = Statement {
     name: "insert_channel",
     text: "INSERT INTO alert_channel (id, namespace_id, name, kind, settings, secret, lang, is_enabled, \
@@ -156,17 +152,24 @@ impl Channels for SqlStore {
         transact!(self, "save_channel", |tx| tx.save_channel(channel, expected).await)
     }
 
-    async fn delete_channel(&self, namespace: NamespaceId, name: &str) -> Result<ChannelDeleted> {
+    async fn delete_channel(
+        &self,
+        namespace: NamespaceId,
+        name: &str,
+        expected: Option<Timestamp>,
+    ) -> Result<ChannelDeleted> {
         transact!(self, "delete_channel", |tx| {
-            let found = tx.rows(Query::new(&LOCK_CHANNEL).int(namespace.get()).text(name)).await?;
-            let id = read_ids(&found, "alert_channel", "id")?.first().copied();
-            let Some(id) = id else { return Ok(ChannelDeleted::NotFound) };
+            let stored = tx.lock_channel(namespace, name).await?;
+            let Some((id, saved_at)) = stored else { return Ok(ChannelDeleted::NotFound) };
+            if expected.is_some_and(|expected| expected != saved_at) {
+                return Ok(ChannelDeleted::Conflict(saved_at));
+            }
             let users = tx.channel_uses(namespace, name).await?;
             if !users.is_empty() {
                 return Ok(ChannelDeleted::Used(users));
             }
             for statement in [&DELETE_MESSAGES_OF, &DELETE_DELIVERIES_OF, &DELETE_CHANNEL] {
-                tx.execute(Query::new(statement).int(id)).await?;
+                tx.execute(Query::new(statement).int(id.get())).await?;
             }
             Ok(ChannelDeleted::Deleted)
         })
@@ -315,20 +318,13 @@ impl Tx<'_> {
         if self.row(Query::new(&LOCK_NAMESPACE).int(namespace)).await?.is_none() {
             return Ok(ChannelSaved::Full);
         }
-        let found = self.rows(Query::new(&LOCK_CHANNEL).int(namespace).text(&channel.name)).await?;
-        let saved_at = match found.first() {
-            Some(row) => {
-                let mut columns = Reader::new(row, "alert_channel");
-                columns.int("id")?;
-                columns.at("updated_at_ms")?
-            }
-            None => Timestamp::EPOCH,
-        };
+        let stored = self.lock_channel(channel.namespace, &channel.name).await?;
+        let saved_at = stored.map_or(Timestamp::EPOCH, |(_, saved_at)| saved_at);
         if expected.is_some_and(|expected| expected != saved_at) {
             return Ok(ChannelSaved::Conflict(saved_at));
         }
         let enabled = i64::from(channel.is_enabled);
-        if let Some(id) = read_ids(&found, "alert_channel", "id")?.first().copied().map(ChannelId::new) {
+        if let Some((id, _)) = stored {
             let secret = self.store.seal_channel(id, &channel.secret)?;
             let update = Query::new(&UPDATE_CHANNEL)
                 .text(channel.kind.as_str())

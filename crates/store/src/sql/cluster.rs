@@ -257,7 +257,6 @@ struct JoinRow {
     ordinal: i64,
     epoch: i64,
     lease_until: Timestamp,
-    /// The latest end of the earlier leases.
     prior_lease_until: Timestamp,
     /// Whether another node has fenced the lease.
     is_fenced: bool,

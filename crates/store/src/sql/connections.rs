@@ -41,8 +41,6 @@ const FORGET_CONNECTIONS: Statement = Statement {
 pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl SqlStore {
-    /// Diagnoses the database. A pool without a free connection does not report why it has none, so this opens a connection outside of the
-    /// pool.
     pub(super) async fn diagnose_database(&self, error: &StoreError) -> DatabaseTroubleKind {
         let (StoreError::Unavailable { source, .. } | StoreError::Query { source, .. }) = error else {
             return DatabaseTroubleKind::RejectsStatement;

@@ -1,4 +1,4 @@
-//! The sets of jobs that executors' code declares, and the declarations of single jobs.
+//! Stores the sets of jobs that executors' code declares, and the declarations of single jobs.
 
 use async_trait::async_trait;
 use rondel_core::{AppId, JobId, Timestamp};

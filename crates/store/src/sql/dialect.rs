@@ -8,12 +8,10 @@ use sqlx::any::AnyArguments;
 
 use super::query::{Argument, Query, Statement};
 
-/// The database whose SQL is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
     Sqlite,
     Postgres,
-    /// MySQL and MariaDB.
     MySql,
 }
 
@@ -142,7 +140,6 @@ impl Dialect {
         }
     }
 
-    /// Whether statements with `{lateral}` can be used.
     pub(super) fn has_lateral(self) -> bool {
         self.lateral().is_some()
     }
@@ -210,7 +207,6 @@ impl Dialect {
     }
 }
 
-/// A statement while it is rendered for a database.
 struct Writer {
     dialect: Dialect,
     out: String,

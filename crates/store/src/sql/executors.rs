@@ -1,4 +1,4 @@
-//! Executors and their sessions.
+//! The trait `Executors` in SQL.
 
 use std::time::Duration;
 

@@ -121,7 +121,6 @@ impl SqlStore {
         Ok(())
     }
 
-    /// The maximum size of a statement.
     pub(super) fn statement_size(&self) -> StatementSize {
         let bytes = self.statement_size.bytes.min(self.packet_bytes.load(Ordering::Relaxed));
         StatementSize { bytes, ..self.statement_size }

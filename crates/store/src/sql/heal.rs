@@ -1,4 +1,4 @@
-//! Jobs that no scan sees although they should fire.
+//! Finds and repairs jobs that no scan sees although they should fire.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;

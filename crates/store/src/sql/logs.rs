@@ -1,4 +1,4 @@
-//! Logs of runs.
+//! The trait `Logs` in SQL.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use super::{SqlStore, failure, transact};
 use crate::logs::{ChunkSize, LogChunk, LogRange, RemovedLogs, removed_line};
 use crate::{Logs, Result, log_codec};
 
-/// Maximum size of one statement, in bytes. Far below the size of a packet that a server accepts.
+/// Maximum size of one statement, in bytes. Much smaller than the packets that a database accepts.
 const BYTES_MAX: usize = 1 << 20;
 
 /// Size of the lines, in bytes, after which one call reads no more chunks.

@@ -25,7 +25,7 @@ const MIGRATIONS_TABLE: &str = "_sqlx_migrations";
 
 /// How often a waiting server checks whether the other server has finished its migration.
 const CHECK_PERIOD: Duration = Duration::from_millis(200);
-/// Pause of a migration before it tries a table in use again.
+/// Pause before a migration tries again to change a table that is in use.
 const TABLE_PAUSE: Duration = Duration::from_secs(1);
 /// Number of tries. Each waits for the table as long as the lock timeouts of the settings below allow.
 const TABLE_TRY_COUNT: u32 = 20;

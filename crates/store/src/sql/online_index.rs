@@ -19,7 +19,7 @@ const WAIT_FOR_TABLES: &str = "SET lock_timeout = '2s'";
 #[derive(Debug, PartialEq, Eq)]
 struct Index<'a> {
     name: &'a str,
-    /// The statement after the name.
+    /// The part of the statement after the name.
     rest: &'a str,
 }
 

@@ -1,4 +1,4 @@
-//! Webhooks, and messages that have not been delivered.
+//! The trait `Outbox` in SQL.
 
 use std::time::Duration;
 

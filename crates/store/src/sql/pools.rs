@@ -94,7 +94,7 @@ impl LivePools {
         if self.answer_within.is_none() { work.await } else { pools.until_replaced(work).await }
     }
 
-    /// Replaces these pools by new ones, if they are still in use.
+    /// Replaces the pools `silent`, which do not answer, by new ones, if they are still in use.
     fn replace(&self, silent: &Arc<Pools>, limit: Duration) {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         if !Arc::ptr_eq(&current, silent) {

@@ -1,4 +1,4 @@
-//! Pump jobs and their items.
+//! The trait `Pumps` in SQL.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -162,7 +162,6 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Deletes the items of a job that is deleted.
     pub(in crate::sql) async fn delete_items(&mut self, job: JobId) -> Result<()> {
         self.execute(Query::new(&DELETE_ITEMS).int(job.get())).await?;
         Ok(())

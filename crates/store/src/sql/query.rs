@@ -14,10 +14,8 @@ use crate::StoreError;
 /// Maximum number of rows that one statement carries.
 pub(super) const CHUNK_MAX: usize = 512;
 
-/// The maximum size of one statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StatementSize {
-    /// Maximum number of rows.
     pub(super) rows: usize,
     /// Maximum size of the arguments, in bytes. A row that is larger is sent alone.
     pub(super) bytes: usize,
@@ -33,7 +31,7 @@ impl StatementSize {
     }
 }
 
-/// See [`StatementSize::queries`].
+/// The iterator of [`StatementSize::queries`].
 #[derive(Debug)]
 pub(super) struct Queries<'i, T, A> {
     statement: &'static Statement,
@@ -68,9 +66,8 @@ impl<'i, T, A: Fn(Query, &T) -> Query> Iterator for Queries<'i, T, A> {
 /// A statement, before it is rendered for a database.
 #[derive(Debug)]
 pub(super) struct Statement {
-    /// Its name, for errors.
+    /// Names the statement in errors.
     pub(super) name: &'static str,
-    /// The SQL text, with arguments and marks.
     pub(super) text: &'static str,
 }
 
@@ -235,24 +232,22 @@ impl<'r> Reader<'r> {
         self.get(column)
     }
 
-    /// A value of an enum, by its name.
+    /// The value of an enum in a column that has the value's word.
     pub(super) fn word<T: std::str::FromStr<Err = String>>(&mut self, column: &'static str) -> Result<T, StoreError> {
         self.text(column)?.parse().map_err(|message: String| self.corrupt(column, message))
     }
 
-    /// A JSON document.
     pub(super) fn json<T: DeserializeOwned>(&mut self, column: &'static str) -> Result<T, StoreError> {
         let text = self.text(column)?;
         serde_json::from_str(&text).map_err(|error| self.corrupt(column, error))
     }
 
-    /// A JSON document, or NULL.
     pub(super) fn opt_json<T: DeserializeOwned>(&mut self, column: &'static str) -> Result<Option<T>, StoreError> {
         let value = self.opt_text(column)?.map(|text| serde_json::from_str(&text)).transpose();
         value.map_err(|error| self.corrupt(column, error))
     }
 
-    /// A value of an enum, by its name, or NULL.
+    /// The value of an enum in a column that has the value's word, or NULL.
     pub(super) fn opt_word<T: std::str::FromStr<Err = String>>(
         &mut self,
         column: &'static str,

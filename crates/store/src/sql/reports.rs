@@ -1,4 +1,4 @@
-//! Failures by message, and schedules of reports.
+//! The trait `Reports` in SQL.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::{SqlStore, Tx, transact};
 use crate::reports::{
     DUE_COUNT_MAX, FailureGains, FailureMessage, FailureQuery, MESSAGE_COUNT_MAX, MESSAGE_JOB_COUNT_MAX, ReportChange,
-    ReportSaved, ReportWrite, ScheduledReport, most_frequent,
+    ReportDeleted, ReportSaved, ReportWrite, ScheduledReport, most_frequent,
 };
 use crate::settle::clean_name;
 use crate::upkeep::CountedRun;
@@ -125,9 +125,17 @@ const UPDATE_SCHEDULE: Statement = Statement {
     text: "UPDATE report_schedule SET version = version + 1, spec = ?, author = ?, updated_at_ms = ?, \
            next_at_ms = CASE WHEN next_at_ms <= ? THEN next_at_ms ELSE ? END WHERE namespace_id = ?",
 };
+const LOCK_SCHEDULE: Statement = Statement {
+    name: "lock_report_schedule",
+    text: "SELECT version FROM report_schedule WHERE namespace_id = ? {for_update}",
+};
 const DELETE_SCHEDULE: Statement =
     Statement { name: "delete_report_schedule", text: "DELETE FROM report_schedule WHERE namespace_id = ?" };
-/// Changes nothing if another server has moved the schedule on, or a user has changed it.
+const DELETE_SCHEDULE_VERSION: Statement = Statement {
+    name: "delete_report_schedule_version",
+    text: "DELETE FROM report_schedule WHERE namespace_id = ? AND version = ?",
+};
+/// Changes nothing if another server has already set the next instant, or a user has changed the schedule.
 const MOVE_SCHEDULE: Statement = Statement {
     name: "move_report_schedule",
     text: "UPDATE report_schedule SET next_at_ms = ?, sent_at_ms = ? WHERE namespace_id = ? AND version = ? AND next_at_ms = ?",
@@ -189,9 +197,17 @@ impl Reports for SqlStore {
             if !tx.lock_channels(change.namespace, &channel).await?.is_empty() {
                 return Ok(ReportSaved::NoChannel);
             }
+            let expected = change.expected_version;
             let insert = Query::new(&INSERT_SCHEDULE).int(namespace).text(&spec).text(&author);
-            if tx.execute(insert.at(change.now).opt_at(change.next_at)).await? == 1 {
+            let insert = insert.at(change.now).opt_at(change.next_at);
+            if expected.is_none_or(|expected| expected == 0) && tx.execute(insert).await? == 1 {
                 return Ok(ReportSaved::Created);
+            }
+            let stored = tx.row(Query::new(&LOCK_SCHEDULE).int(namespace)).await?;
+            let version = stored.map(|row| Reader::new(&row, "report_schedule").int("version")).transpose()?;
+            let version = version.unwrap_or_default();
+            if version == 0 || expected.is_some_and(|expected| expected != version) {
+                return Ok(ReportSaved::Conflict(version));
             }
             let update = Query::new(&UPDATE_SCHEDULE).text(&spec).text(&author).at(change.now).at(change.now);
             tx.execute(update.opt_at(change.next_at).int(namespace)).await?;
@@ -199,8 +215,20 @@ impl Reports for SqlStore {
         })
     }
 
-    async fn delete_report_schedule(&self, namespace: NamespaceId) -> Result<bool> {
-        Ok(self.execute(Query::new(&DELETE_SCHEDULE).int(namespace.get())).await? == 1)
+    async fn delete_report_schedule(
+        &self,
+        namespace: NamespaceId,
+        expected_version: Option<i64>,
+    ) -> Result<ReportDeleted> {
+        let delete = match expected_version {
+            Some(version) => Query::new(&DELETE_SCHEDULE_VERSION).int(namespace.get()).int(version),
+            None => Query::new(&DELETE_SCHEDULE).int(namespace.get()),
+        };
+        if self.execute(delete).await? == 1 {
+            return Ok(ReportDeleted::Deleted);
+        }
+        let stored = self.report_schedule(namespace).await?.filter(|_| expected_version.is_some());
+        Ok(stored.map_or(ReportDeleted::NotFound, |stored| ReportDeleted::Conflict(stored.version)))
     }
 
     async fn due_reports(&self, now: Timestamp, limit: u32) -> Result<Vec<ScheduledReport>> {

@@ -1,4 +1,4 @@
-//! Calls with idempotency keys.
+//! The trait `RequestKeys` in SQL.
 
 use async_trait::async_trait;
 use rondel_core::Timestamp;

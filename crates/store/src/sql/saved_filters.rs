@@ -1,4 +1,4 @@
-//! Filters that users saved under names.
+//! The trait `SavedFilters` in SQL.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! Scripts: their rows, the rows of the jobs that name them, and the lock that saving such a job and deleting its script have in common.
+//! Scripts: their rows, the rows of the jobs that use them, and the lock that saving such a job and deleting its script
+//! have in common.
 
 use std::collections::BTreeSet;
 
@@ -64,7 +65,7 @@ const INSERT_SCRIPT_VERSION: Statement = Statement {
     text: "INSERT INTO script_version (script_id, version, source, hash, size_bytes, note, signature, author, \
            created_at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
 };
-/// Versions that jobs name are kept.
+/// Versions that jobs use are kept.
 const FORGET_SCRIPT_VERSIONS: Statement = Statement {
     name: "forget_script_versions",
     text: "DELETE FROM script_version WHERE script_id = ? AND version <= ? AND version NOT IN \
@@ -242,8 +243,8 @@ impl Tx<'_> {
         row.as_ref().map_or_else(|| Err(failure::unexpected_count("read_script", 1, 0)), script)
     }
 
-    /// Locks the scripts that definitions name. Each definition comes with the one that it replaces. Returns a script that does not exist
-    /// and that the replaced definition did not name.
+    /// Locks the scripts that definitions use. `before` in each pair is the replaced definition. Returns a script that
+    /// does not exist and that the replaced definition did not name.
     pub(super) async fn lock_scripts<'s>(
         &mut self,
         namespace: NamespaceId,
@@ -272,7 +273,7 @@ impl Tx<'_> {
         Ok(None)
     }
 
-    /// Records the script that a definition names, in place of the script that `before` names.
+    /// Records the script that a definition uses, in place of the script that `before` uses.
     pub(super) async fn write_script_use(
         &mut self,
         (namespace, job): (NamespaceId, JobId),

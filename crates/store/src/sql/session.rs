@@ -84,7 +84,7 @@ pub(super) struct Sessions {
     pub(super) are_shared: bool,
     settings: Arc<[String]>,
     pub(super) read_only: Arc<LastReadOnly>,
-    /// The sessions of this store, if the database does not end the sessions of a stopped server.
+    /// The sessions of this store, which its row lists, if the database does not end the sessions of a stopped server.
     pub(super) own_connections: Option<Arc<OwnConnections>>,
     read_only_recheck: Duration,
     acquire_timeout: Duration,

@@ -1,4 +1,4 @@
-//! Fires of another scheduler.
+//! The trait `ShadowFires` in SQL.
 
 use async_trait::async_trait;
 use rondel_core::shadow::compare::OldFire;

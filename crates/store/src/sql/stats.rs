@@ -1,4 +1,4 @@
-//! Counts of runs by job, hour and verdict.
+//! The trait `Stats` in SQL: counts runs by job, hour and verdict.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering;

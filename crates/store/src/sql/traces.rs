@@ -1,4 +1,4 @@
-//! Trace contexts of requested runs.
+//! The trait `Traces` in SQL.
 
 use async_trait::async_trait;
 use rondel_core::{IdGen, RunId, Timestamp, TraceParent};

@@ -1,4 +1,4 @@
-//! Removal of old runs.
+//! The trait `Upkeep` in SQL: removes old runs.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;

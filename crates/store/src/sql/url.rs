@@ -1,5 +1,3 @@
-//! The address of a database.
-
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -24,7 +22,6 @@ enum Location {
 }
 
 impl DatabaseUrl {
-    /// The SQLite database in this file.
     #[must_use]
     pub fn sqlite_file(path: impl Into<PathBuf>) -> Self {
         Self(Location::File(path.into()))

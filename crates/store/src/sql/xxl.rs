@@ -1,4 +1,4 @@
-//! Executors that speak XXL-JOB's protocol.
+//! The trait `XxlExecutors` in SQL.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures_util::stream::{StreamExt as _, unfold};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
+use rondel_admin::Engine;
 use rondel_core::access::Permission::Cluster;
 use rondel_core::access::Rights;
 use rondel_core::error_chain::chain;
@@ -49,7 +50,7 @@ const fn filter_parameter(name: &'static str) -> Parameter {
     Parameter::pattern(name, r"^[^\u0000]{1,255}$")
 }
 
-/// The query of the log.
+/// The URL's parameters for reading the audit log.
 #[derive(Debug)]
 pub(crate) struct ReadAudit {
     pub(crate) filter: AuditQuery,
@@ -145,19 +146,27 @@ pub(super) fn routes() -> Routes {
     )
 }
 
-/// Refuses a namespace that does not exist, unless entries name it: those about a deleted namespace stay.
+/// Refuses a namespace that has a [`namespace_error`].
 pub(crate) async fn check_namespace(call: &GlobalCall<ReadAudit>) -> Result<(), Problem> {
-    let Some(name) = &call.query.filter.namespace else { return Ok(()) };
-    let store = call.engine().store();
-    let namespaces = store.namespaces().await?;
-    let entries_of_namespace = AuditQuery { namespace: Some(name.clone()), limit: 1, ..AuditQuery::default() };
-    if namespaces.iter().any(|one| one.name == *name) || !store.audit(&entries_of_namespace).await?.is_empty() {
-        return Ok(());
+    match namespace_error(call.engine(), call.query.filter.namespace.as_deref()).await? {
+        Some(message) => {
+            Err(Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("in", "invalid_value", message)]))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The error for a namespace that does not exist, unless entries name it: those about a deleted namespace stay.
+pub(crate) async fn namespace_error(engine: &Engine, name: Option<&str>) -> Result<Option<String>, Problem> {
+    let Some(name) = name else { return Ok(None) };
+    let namespaces = engine.store().namespaces().await?;
+    let entries_of_namespace = AuditQuery { namespace: Some(name.to_owned()), limit: 1, ..AuditQuery::default() };
+    if namespaces.iter().any(|one| one.name == name) || !engine.store().audit(&entries_of_namespace).await?.is_empty() {
+        return Ok(None);
     }
     let names: Vec<&str> = namespaces.iter().take(NAMED_NAMESPACE_COUNT_MAX).map(|one| one.name.as_str()).collect();
-    let message =
-        format!("{} is neither a namespace nor in any entry; namespaces: {}", quoted_input(name), names.join(", "));
-    Err(Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("in", "invalid_value", message)]))
+    let names = names.join(", ");
+    Ok(Some(format!("{} is neither a namespace nor in any entry; namespaces: {names}", quoted_input(name))))
 }
 
 async fn list(call: GlobalCall<ReadAudit>, headers: HeaderMap) -> Result<Response, Problem> {

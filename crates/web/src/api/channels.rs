@@ -211,7 +211,7 @@ async fn put(
     }
     let new_channel =
         NewChannel { name, kind, settings, secrets, lang, is_enabled: enabled, expected: expected_version };
-    let outcome = channels::save(call.engine(), &call.namespace, new_channel).await?;
+    let outcome = channels::save(call.engine(), &call.namespace, &new_channel).await?;
     let channel_body = channel_json(&call, &outcome.channel);
     call.note.changed_to(&channel_body);
     let status = if outcome.is_new { StatusCode::CREATED } else { StatusCode::OK };
@@ -229,11 +229,13 @@ fn tagged_response(status: StatusCode, channel: &Channel, body: &ChannelJson) ->
     Ok(response)
 }
 
-async fn delete(call: Call, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
+async fn delete(call: Call, Named(name, ..): Named<path::Channel>, if_match: IfMatch) -> Result<Response, Problem> {
     let channel = find(&call, &name).await?;
+    let expected_version = if_match.expected_version(version(&channel))?.map(Timestamp::from_millis);
     call.note.before(&channel_json(&call, &channel));
-    match call.engine().store().delete_channel(call.namespace.id, &name).await? {
+    match call.engine().store().delete_channel(call.namespace.id, &name, expected_version).await? {
         ChannelDeleted::Deleted => Ok(StatusCode::NO_CONTENT.into_response()),
+        ChannelDeleted::Conflict(saved_at) => Err(mismatch_problem(saved_at.as_millis())),
         ChannelDeleted::NotFound => Err(missing_channel_problem(&call, &name)),
         ChannelDeleted::Used(users) => Err(in_use_problem(&name, &users)),
     }

@@ -291,7 +291,7 @@ pub(crate) async fn find<Q>(
     Ok(executor.map(|executor| (candidate.app, fleet.with_switch_and_runs(executor, candidate.app))))
 }
 
-/// The stable names of the executors of an app, in order.
+/// The sorted stable names of the executors of an app.
 pub(super) async fn executor_names<Q>(call: &Call<Q>, app: &str) -> Result<Vec<String>, Problem> {
     let switches = call.engine().store().switches().await?;
     let executors = listed_executors(call, &switches, call.engine().now() - OFFLINE_LISTED_LENGTH).await?;
@@ -300,7 +300,6 @@ pub(super) async fn executor_names<Q>(call: &Call<Q>, app: &str) -> Result<Vec<S
     Ok(names.into_iter().collect())
 }
 
-/// An executor in a list.
 struct ListedExecutor {
     position: ExecutorPosition,
     app: AppId,

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
-use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE, ETAG};
 use rondel_admin::reports::{Failure, Period, Row, ScheduleError, SendNowResult, save_schedule, send_now};
 use rondel_core::access::Permission::{Admin, View};
 use rondel_core::report::ReportSchedule;
 use rondel_core::sketch::Sketch;
 use rondel_core::{RunId, Timestamp};
-use rondel_store::reports::ScheduledReport;
+use rondel_store::reports::{ReportDeleted, ScheduledReport};
 use rondel_store::rollups::Verdicts;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -19,6 +19,7 @@ use serde_json::json;
 use crate::answer::json_response;
 use crate::body::JsonBody;
 use crate::call::{Call, forbidden_problem, quoted_input};
+use crate::etag::{IfMatch, mismatch_problem, version_tag};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
@@ -30,7 +31,7 @@ const FORMATS: [&str; 2] = ["json", "csv"];
 /// The last line of a CSV file if apps or jobs had to be left out.
 const CUT_LINE: &str = "Not all apps or jobs could be counted: choose a shorter range, or one app.";
 
-/// The query for a report, and its format.
+/// The URL's parameters for a report, and its format.
 #[derive(Debug)]
 pub(super) struct FormattedReportQuery {
     query: ReportQuery,
@@ -130,6 +131,7 @@ struct ScheduleJson<'a> {
     #[serde(flatten)]
     spec: &'a ReportSchedule,
     namespace: &'a str,
+    version: i64,
     author: &'a str,
     updated_at: Timestamp,
     /// When the next report is due.
@@ -207,6 +209,7 @@ pub(super) fn routes() -> Routes {
             get_schedule,
             Doc::new("Get the schedule of the weekly report", "The schedule of the namespace.")
                 .json::<ScheduleJson<'static>>(200, "The schedule.")
+                .with("ETag")
                 .refuses(&[Code::ReportScheduleNotFound]),
         )
         .put(
@@ -219,7 +222,9 @@ pub(super) fn routes() -> Routes {
                  which it is sent.",
             )
             .json::<ScheduleJson<'static>>(200, "The changed schedule.")
+            .with("ETag")
             .json::<ScheduleJson<'static>>(201, "The new schedule.")
+            .with("ETag")
             .example(json!({"weekday": "mon", "time": "08:00", "zone": "Europe/Berlin", "channel": "team-mail"})),
         )
         .post(
@@ -279,27 +284,38 @@ async fn get(call: Call<FormattedReportQuery>) -> Result<Response, Problem> {
 async fn get_schedule(call: Call) -> Result<Response, Problem> {
     let schedule =
         call.engine().store().report_schedule(call.namespace.id).await?.ok_or_else(|| no_schedule_problem(&call))?;
-    json_response(StatusCode::OK, &schedule_json(&call, &schedule))
+    schedule_response(&call, StatusCode::OK, &schedule)
 }
 
-async fn put_schedule(call: Call, body: JsonBody<ReportSchedule>) -> Result<Response, Problem> {
+async fn put_schedule(call: Call, if_match: IfMatch, body: JsonBody<ReportSchedule>) -> Result<Response, Problem> {
     let spec = body.read()?;
     call.check(None, forbidden_problem)?;
-    if let Some(before) = call.engine().store().report_schedule(call.namespace.id).await? {
+    let before = call.engine().store().report_schedule(call.namespace.id).await?;
+    let expected_version = match &before {
+        Some(before) => if_match.expected_version(before.version)?,
+        None if if_match.is_given() => return Err(mismatch_problem(0)),
+        None => None,
+    };
+    if let Some(before) = &before {
         call.note.before(&before.spec);
     }
-    let (schedule, is_new) = save_schedule(call.engine(), call.namespace.id, &spec, call.caller.name()).await?;
+    let (schedule, is_new) =
+        save_schedule(call.engine(), call.namespace.id, (&spec, expected_version), call.caller.name()).await?;
     call.note.changed_to(&schedule.spec);
-    json_response(if is_new { StatusCode::CREATED } else { StatusCode::OK }, &schedule_json(&call, &schedule))
+    schedule_response(&call, if is_new { StatusCode::CREATED } else { StatusCode::OK }, &schedule)
 }
 
-async fn delete_schedule(call: Call) -> Result<Response, Problem> {
+async fn delete_schedule(call: Call, if_match: IfMatch) -> Result<Response, Problem> {
     call.check(None, forbidden_problem)?;
     let before =
         call.engine().store().report_schedule(call.namespace.id).await?.ok_or_else(|| no_schedule_problem(&call))?;
+    let expected_version = if_match.expected_version(before.version)?;
     call.note.before(&before.spec);
-    call.engine().store().delete_report_schedule(call.namespace.id).await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
+    match call.engine().store().delete_report_schedule(call.namespace.id, expected_version).await? {
+        ReportDeleted::Deleted => Ok(StatusCode::NO_CONTENT.into_response()),
+        ReportDeleted::Conflict(version) => Err(mismatch_problem(version)),
+        ReportDeleted::NotFound => Err(no_schedule_problem(&call)),
+    }
 }
 
 async fn send(call: Call) -> Result<Response, Problem> {
@@ -326,15 +342,19 @@ fn no_schedule_problem<Q>(call: &Call<Q>) -> Problem {
     Problem::new(Code::ReportScheduleNotFound, format!("no weekly report of namespace {} is sent", call.namespace.name))
 }
 
-fn schedule_json<'a, Q>(call: &'a Call<Q>, schedule: &'a ScheduledReport) -> ScheduleJson<'a> {
-    ScheduleJson {
+fn schedule_response<Q>(call: &Call<Q>, status: StatusCode, schedule: &ScheduledReport) -> Result<Response, Problem> {
+    let body = ScheduleJson {
         spec: &schedule.spec,
         namespace: &call.namespace.name,
+        version: schedule.version,
         author: &schedule.author,
         updated_at: schedule.updated_at,
         next_at: schedule.next_at,
         sent_at: schedule.sent_at,
-    }
+    };
+    let mut response = json_response(status, &body)?;
+    response.headers_mut().insert(ETAG, version_tag(schedule.version));
+    Ok(response)
 }
 
 impl From<ScheduleError> for Problem {
@@ -343,6 +363,7 @@ impl From<ScheduleError> for Problem {
             ScheduleError::Invalid(errors) => {
                 Self::of_complaints(Code::InvalidBody, errors.into_iter().map(Complaint::from).collect())
             }
+            ScheduleError::Conflict { version } => mismatch_problem(version),
             ScheduleError::Store(error) => error.into(),
         }
     }

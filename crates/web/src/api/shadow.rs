@@ -117,7 +117,6 @@ impl FromQuery for SourceQuery {
     }
 }
 
-/// The query of a report.
 #[derive(Clone, Debug)]
 pub(crate) struct ShadowReportQuery {
     pub(crate) source: String,

@@ -1,7 +1,7 @@
 //! The descent of tokens: a token ends together with the token that made it. Decides which token a new one descends from, and when it
 //! expires.
 
-use rondel_admin::lineage::{self, Descent, GENERATION_MAX};
+use rondel_admin::lineage::{self, CHAIN_LEN_MAX, Descent};
 use rondel_core::time::earlier_of;
 use rondel_core::{Timestamp, TokenId};
 use rondel_store::access::TokenRecord;
@@ -40,7 +40,7 @@ pub(super) async fn descent_of_new<Q>(
         });
     };
     let ancestors = lineage::ancestors(call.engine().store(), token).await?;
-    if ancestors.len() > GENERATION_MAX {
+    if ancestors.len() >= CHAIN_LEN_MAX {
         return Err(too_long_problem());
     }
     let parent = ancestors.first().ok_or_else(unauthenticated_problem)?;
@@ -104,8 +104,7 @@ pub(super) async fn descent_of_replacement<Q>(
 }
 
 fn too_long_problem() -> Problem {
-    let detail = format!(
-        "this token is the last of a chain of {GENERATION_MAX} tokens; use one that was created in the console"
-    );
+    let detail =
+        format!("this token is the last of a chain of {CHAIN_LEN_MAX} tokens; use one that was created in the console");
     Problem::new(Code::Forbidden, detail)
 }

@@ -12,10 +12,11 @@ use rondel_store::access::{AuditEntry, AuditQuery, Verdict};
 use super::activity_rows::{ActivityFormatter, ActivityRow, action_words};
 use super::as_code::{AsCode, shell_quoted};
 use super::prefs::Prefs;
+use super::sentences::localized;
 use super::shell::{Nav, PAGE_ITEM_COUNT, Page, Shell, User, WithLang, html};
 use super::texts::Texts;
 use super::zones;
-use crate::api::audit::{ReadAudit, check_namespace, export as export_of};
+use crate::api::audit::{ReadAudit, check_namespace, export as export_of, namespace_error};
 use crate::api::jobs::find;
 use crate::call::GlobalCall;
 use crate::cursor::Listing;
@@ -207,6 +208,13 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
     let (query, error) = match filters.query(now, t) {
         Ok(query) => (query, None),
         Err(error) => (AuditQuery { limit: PAGE_ITEM_COUNT, ..AuditQuery::default() }, Some(error)),
+    };
+    let error = match error {
+        Some(error) => Some(error),
+        None => {
+            let message = namespace_error(engine, query.namespace.as_deref()).await?;
+            message.map(|message| ("in", localized(t.lang(), &message).into_owned()))
+        }
     };
     // Contains the filters as typed: an instant such as `8h ago` would resolve to another value on the next page.
     let listing = Listing::new("activity", filters.pairs());

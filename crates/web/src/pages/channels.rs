@@ -26,7 +26,7 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::{query_pair, redirect_to};
 
-/// The query of the form for a new channel: the service to use.
+/// The URL's parameter of the form for a new channel: the service to use.
 #[derive(Debug)]
 pub(crate) struct NewChannelQuery(Option<ChannelKind>);
 
@@ -232,7 +232,7 @@ async fn save_form(page: &Page, existing: Option<&Channel>, form: ChannelForm) -
     if let Some(existing) = existing {
         page.call.note.before(&audit_document(existing));
     }
-    match channels::save(page.engine(), &page.call.namespace, form.to_channel()).await {
+    match channels::save(page.engine(), &page.call.namespace, &form.to_channel()).await {
         Ok(saved) => {
             page.call.note.changed_to(&audit_document(&saved.channel));
             if saved.signing_key.is_none() {
@@ -248,7 +248,10 @@ async fn save_form(page: &Page, existing: Option<&Channel>, form: ChannelForm) -
                 return Err(problem);
             }
             if problem.code() == Code::VersionMismatch {
-                let form = form.with_error("", page.t.channels_conflict);
+                let form = match existing {
+                    Some(_) => form.with_error("", page.t.channels_conflict),
+                    None => form.with_error("name", page.t.channels_exists),
+                };
                 return render_page(page, StatusCode::CONFLICT, existing, form, PageState::default()).await;
             }
             let form = form.with_problem(&problem, page.t.lang());
@@ -285,8 +288,11 @@ pub(super) async fn test(page: Page, Named(name, ..): Named<path::Channel>) -> R
 pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
     let channel = find(&page.call, &name).await?;
     page.call.note.before(&audit_document(&channel));
-    match page.engine().store().delete_channel(page.call.namespace.id, &name).await? {
-        ChannelDeleted::Deleted | ChannelDeleted::NotFound => Ok(redirect_to("/alerts/channels")),
+    // Without an expected version, there is no conflict.
+    match page.engine().store().delete_channel(page.call.namespace.id, &name, None).await? {
+        ChannelDeleted::Deleted | ChannelDeleted::NotFound | ChannelDeleted::Conflict(_) => {
+            Ok(redirect_to("/alerts/channels"))
+        }
         ChannelDeleted::Used(users) => {
             let form = ChannelForm::new(channel.kind, Some(&channel), page.t);
             render_page(&page, StatusCode::CONFLICT, Some(&channel), form, PageState { users, ..PageState::default() })

@@ -37,7 +37,7 @@ const SHORTEST_RANGE: Duration = Duration::from_secs(1);
 /// If a range of the length [`SHORTEST_RANGE`] has too many entries, at most this many further pages of it are read.
 const FURTHER_PAGE_COUNT_MAX: usize = 20;
 
-/// The query of the page: up to when to show past fires, and the question "why".
+/// The URL's parameters of the page: up to when to show past fires, and the question "why".
 #[derive(Debug)]
 pub(crate) struct FiresQuery {
     to: Option<Timestamp>,
@@ -127,7 +127,7 @@ struct FiresPage {
     name: String,
     form: WhyForm,
     error: Option<String>,
-    /// Why the time in the question means no instant, or two.
+    /// The note that the local time the user asked about does not exist, or occurs twice, because clocks change.
     note: Option<String>,
     answers: Vec<InstantAnswer>,
     from: ShownInstant,

@@ -41,6 +41,8 @@ pub(super) struct JobCharts {
     width: usize,
     band: Option<DurationBand>,
     next_fires: Vec<Moment>,
+    /// Whether the list of next fires shows seconds.
+    has_seconds: bool,
 }
 
 struct DayCell {
@@ -85,14 +87,21 @@ pub(super) async fn read<Q>(
     let mut fires: Vec<Timestamp> = fires.filter(|_| record.spec.enabled).collect();
     fires.sort_unstable();
     fires.dedup();
+    let next_fires: Vec<Moment> = fires.into_iter().take(NEXT_COUNT).map(|at| Moment::new(at, now, t)).collect();
     let newest_index = buckets.len().saturating_sub(usize::try_from(BAND_DAYS).unwrap_or(0));
     Ok(JobCharts {
         t,
         days: day_cells(&buckets, &record.spec.name, (now, t)),
         width: usize::try_from(WEEKS + 1).unwrap_or(0) * CELL,
         band: duration_band(buckets.get(newest_index..).unwrap_or_default(), t),
-        next_fires: fires.into_iter().take(NEXT_COUNT).map(|at| Moment::new(at, now, t)).collect(),
+        has_seconds: some_have_seconds(&next_fires),
+        next_fires,
     })
+}
+
+/// Whether an instant of a list is not on a whole minute. Then all of the list are shown with seconds.
+fn some_have_seconds(moments: &[Moment]) -> bool {
+    moments.iter().any(|moment| moment.short() == moment.time)
 }
 
 /// The cells of the year map, one per day. Columns are weeks that begin on Monday.
@@ -186,6 +195,17 @@ mod tests {
             [of(0, 0, 0), of(9, 0, 1), of(9, 1, 0), of(1, 1, 0), of(0, 0, 4)],
             ["y-none", "y-ok", "y-some", "y-bad", "y-skip"]
         );
+    }
+
+    #[test]
+    fn a_list_shows_seconds_in_all_lines_or_in_none() {
+        let now = Timestamp::from_secs(1_800_000_000);
+        let show = |seconds: [i64; 2]| {
+            let moments =
+                seconds.map(|at| Moment::new(Timestamp::from_secs(1_800_000_000 + at), now, Lang::En.texts()));
+            some_have_seconds(&moments)
+        };
+        assert_eq!([show([0, 60]), show([53, 60])], [false, true]);
     }
 
     #[test]

@@ -39,7 +39,7 @@ const DAY: Duration = Duration::from_secs(24 * 3_600);
 /// How many rows a report by job shows on one page.
 const ROW_COUNT: u32 = 100;
 
-/// The query of the page, as the user typed it.
+/// The URL's parameters of the page, as the user typed them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReportChoices {
     group_by: String,
@@ -183,6 +183,8 @@ struct ScheduleForm {
     time: String,
     zone: String,
     channel: String,
+    /// The version that the form shows, 0 without a schedule.
+    version: Option<i64>,
 }
 
 #[derive(Template)]
@@ -239,7 +241,7 @@ pub(super) async fn schedule(page: Page, fields: Fields) -> Result<Response, Pro
         page.call.note.before(&before.spec);
     }
     if fields.get("do") == "delete" {
-        store.delete_report_schedule(namespace).await?;
+        store.delete_report_schedule(namespace, None).await?;
         return Ok(redirect_to("/reports#weekly"));
     }
     if fields.get("do") == "send" {
@@ -247,13 +249,18 @@ pub(super) async fn schedule(page: Page, fields: Fields) -> Result<Response, Pro
         return Ok(redirect_to(&format!("/alerts/channels/{channel}")));
     }
     let text = |name: &str| fields.get(name).to_owned();
-    let form =
-        ScheduleForm { weekday: text("weekday"), time: text("time"), zone: text("zone"), channel: text("channel") };
+    let form = ScheduleForm {
+        weekday: text("weekday"),
+        time: text("time"),
+        zone: text("zone"),
+        channel: text("channel"),
+        version: fields.get("version").parse().ok(),
+    };
     let weekday = Weekday::ALL.iter().copied().find(|day| day.as_str() == form.weekday);
     let zone = if form.zone.is_empty() { "UTC".to_owned() } else { form.zone.clone() };
     let (time, channel) = (form.time.clone(), form.channel.clone());
     let spec = ReportSchedule { weekday: weekday.unwrap_or(Weekday::Mon), time, zone, channel };
-    match save_schedule(page.engine(), namespace, &spec, page.call.caller.name()).await {
+    match save_schedule(page.engine(), namespace, (&spec, form.version), page.call.caller.name()).await {
         Ok((saved, _)) => {
             page.call.note.changed_to(&saved.spec);
             Ok(redirect_to("/reports#weekly"))
@@ -262,6 +269,10 @@ pub(super) async fn schedule(page: Page, fields: Fields) -> Result<Response, Pro
             let errors =
                 errors.into_iter().map(|error| localized(page.t.lang(), &error.message).into_owned()).collect();
             render_page(&page, ReportChoices::default(), StatusCode::UNPROCESSABLE_ENTITY, (Some(form), errors)).await
+        }
+        Err(ScheduleError::Conflict { .. }) => {
+            let errors = vec![page.t.report_weekly_conflict.to_owned()];
+            render_page(&page, ReportChoices::default(), StatusCode::CONFLICT, (Some(form), errors)).await
         }
         Err(error) => Err(error.into()),
     }
@@ -298,12 +309,14 @@ async fn render_page<Q: Sync>(
             time: saved_schedule.spec.time.clone(),
             zone: saved_schedule.spec.zone.clone(),
             channel: saved_schedule.spec.channel.clone(),
+            version: Some(saved_schedule.version),
         },
         None => ScheduleForm {
             weekday: Weekday::Mon.as_str().to_owned(),
             time: "08:00".to_owned(),
             zone: zones::clock_and_zone().1.name().to_owned(),
             channel: String::new(),
+            version: Some(0),
         },
     });
     let next_cursor = computed.as_ref().and_then(|computed| computed.next_cursor.clone());

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use rondel_admin::oidc::Refusal;
 use rondel_core::calendar::{Calendar, CalendarSpec};
-use rondel_core::shape;
 use rondel_core::spec::JobSpec;
+use rondel_core::{agent_handlers, glue, shape};
 use serde_json::{Value, json};
 
 use super::*;
@@ -199,6 +199,23 @@ fn pumps() -> Vec<Value> {
         job
     }));
     cases
+}
+
+#[test]
+fn complaints_about_params_are_in_chinese() {
+    for (handler, params) in [
+        ("shell", json!({})),
+        ("shell", json!({"argv": ["date"], "script": "date"})),
+        ("shell", json!({"argv": [""]})),
+        ("shell", json!({"argv": ["date"], "args": "x"})),
+        ("python", json!({})),
+        ("GLUE_SHELL", json!("date")),
+    ] {
+        let error = agent_handlers::missing_param(handler, &params)
+            .or_else(|| agent_handlers::unusable_param(handler, &params))
+            .or_else(|| glue::missing_script(handler, &params));
+        check_all(error.into_iter().map(|error| (error.pointer, error.message)).collect(), &params);
+    }
 }
 
 #[test]

@@ -158,7 +158,7 @@ enum OpenCollection {
     Map { at: Marker, anchor: usize, fields: MapFields, key: Option<(String, Marker)> },
 }
 
-/// The fields of a map, in order.
+/// The fields of a map, in the order in which the text has them.
 #[derive(Default)]
 struct MapFields {
     entries: Vec<(String, Node)>,

@@ -239,8 +239,8 @@ async fn a_change_refuses_a_body_and_conditions_that_it_does_not_read() {
     }
     server.with_body("DELETE", "/api/v1/jobs/a", r#"{"queued": "run"}"#).await.expect(422);
     for (method, path, header) in [
-        ("DELETE", "/api/v1/channels/c", "if-match"),
-        ("PUT", "/api/v1/reports/schedule", "if-match"),
+        ("DELETE", "/api/v1/namespaces/c", "if-match"),
+        ("PATCH", "/api/v1/users/c", "if-match"),
         ("PUT", "/api/v1/calendars/c", "if-none-match"),
     ] {
         let request = server.request(method, path).header(header, "\"v1\"");

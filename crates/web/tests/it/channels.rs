@@ -1,10 +1,18 @@
 //! Alert channels, through the API and on pages.
 
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
 use axum::body::Body;
 use rondel_core::channel::ChannelKind;
+use rondel_core::words::Lang;
+use rondel_core::{ChannelId, NamespaceId};
+use rondel_store::channels::Channel;
+use rondel_store::{Channels as _, MemStore, Result, Store};
+use rondel_web::WebConfig;
 use serde_json::{Value, json};
 
-use crate::harness::Server;
+use crate::harness::{Server, clock};
 use crate::visitor::Visitor;
 
 const PATH: &str = "/api/v1/channels/ops";
@@ -223,6 +231,55 @@ async fn a_rule_is_deleted_in_the_version_that_the_caller_names() {
     assert_eq!(delete("\"v2\"").await.status, 204);
 }
 
+/// A store in which another caller saves a channel just before the first save.
+#[derive(Debug)]
+struct Overtaking {
+    inner: MemStore,
+    other: Mutex<Option<Channel>>,
+}
+
+impl Overtaking {
+    fn inner(&self) -> &MemStore {
+        &self.inner
+    }
+
+    async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        let other = if name == "save_channel" { self.other.lock().unwrap().take() } else { None };
+        if let Some(other) = other {
+            self.inner.save_channel(&other, None).await.unwrap();
+        }
+        effect.await
+    }
+}
+
+rondel_store::delegate_store!(Overtaking);
+
+/// Its secrets are replaced one by one, so a secret that the request leaves out is the one that another caller has just saved.
+#[tokio::test]
+async fn a_secret_that_is_saved_meanwhile_stays() {
+    let saved_at = clock() + Duration::from_secs(600);
+    let other = Channel {
+        id: ChannelId::new(7),
+        namespace: NamespaceId::new(1),
+        name: "ops".to_owned(),
+        kind: ChannelKind::Ntfy,
+        settings: "{}".to_owned(),
+        secret: json!({"topic": "theirs", "token": "kept"}).to_string(),
+        lang: Lang::En,
+        is_enabled: true,
+        created_at: saved_at,
+        updated_at: saved_at,
+    };
+    let store = Arc::new(Overtaking { inner: MemStore::new(Arc::new(clock)), other: Mutex::new(Some(other)) });
+    let server = Server::start_on(Arc::clone(&store) as Arc<dyn Store>, WebConfig::default()).await;
+    let body = json!({"kind": "ntfy", "secrets": {"topic": "mine"}});
+    server.with_body("PUT", PATH, body).await.expect(200);
+    let stored = store.inner.channel(NamespaceId::new(1), "ops").await.unwrap().unwrap();
+    let secrets: Value = serde_json::from_str(&stored.secret).unwrap();
+    assert_eq!(secrets, json!({"topic": "mine", "token": "kept"}));
+    assert!(stored.updated_at > saved_at, "each save has another instant");
+}
+
 /// Of two tabs, the later save would otherwise undo the earlier one unseen.
 #[tokio::test]
 async fn a_channel_is_saved_in_the_version_that_the_caller_read() {
@@ -248,5 +305,12 @@ async fn a_channel_is_saved_in_the_version_that_the_caller_read() {
     assert!(stale.status == 409 && stale.text().contains("The channel was changed meanwhile"), "{}", stale.text());
     let newest = second.trim_matches(['"', 'v']);
     assert_eq!(visitor.post("/alerts/channels/ops", &form(newest)).await.status, 303);
-    assert_eq!(server.get(PATH).await.expect(200)["enabled"], false);
+    let saved = server.get(PATH).await;
+    let third = saved.headers["etag"].to_str().unwrap().to_owned();
+    assert_eq!(saved.expect(200)["enabled"], false);
+    let delete = async |version: &str| {
+        server.send(server.request("DELETE", PATH).header("if-match", version).body(Body::empty()).unwrap()).await
+    };
+    delete(second.as_str()).await.expect(412);
+    assert_eq!(delete(third.as_str()).await.status, 204);
 }

@@ -180,9 +180,13 @@ async fn parameters_of_the_agents_handlers_are_judged_without_executors() {
         ("shell", json!({"argv": "date"}), "/params/argv"),
         ("shell", json!({"argv": ["date"], "argz": 1}), "/params/argz"),
         ("shell", json!({"argv": []}), "/params/argv"),
+        ("shell", json!({"argv": [""]}), "/params/argv"),
+        ("shell", json!({"argv": ["date"], "script": "date"}), "/params/argv"),
+        ("python", json!({"script": "1", "interpreter": []}), "/params/interpreter"),
         ("shell", json!("date"), "/params"),
         ("GLUE_SHELL", json!("date"), "/params"),
         ("GLUE_PYTHON", json!({"param": "x"}), "/params/source"),
+        ("GLUE_PHP", json!(null), "/params"),
         ("python", json!(null), "/params/script"),
         ("http", json!(null), "/params/url"),
         ("http", json!({"url": 7}), "/params/url"),
@@ -198,6 +202,8 @@ async fn parameters_of_the_agents_handlers_are_judged_without_executors() {
     // This job gets its parameters only when it is triggered.
     let later = json!({"name": "l", "app": "a", "handler": "shell", "overrides": "all"});
     server.with_body("POST", "/api/v1/jobs", later).await.expect(201);
+    let glue = json!({"name": "g", "app": "a", "handler": "GLUE_SHELL", "overrides": ["/source", "/param"]});
+    server.with_body("POST", "/api/v1/jobs", glue).await.expect(201);
     let refused = server.with_body("POST", "/api/v1/jobs/l/runs", json!({"params": {"argv": 7}})).await.expect(422);
     assert_eq!(refused["errors"][0]["pointer"], "/params/argv", "{refused}");
     server.with_body("POST", "/api/v1/jobs/l/runs", json!({"params": {"argv": ["date"]}})).await.expect(201);

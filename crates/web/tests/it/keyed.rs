@@ -147,7 +147,7 @@ async fn a_call_continues_after_its_client_hung_up() {
     assert_eq!(runs["items"].as_array().unwrap().len(), 1, "{runs}");
 }
 
-/// The run, job, window, user, token or silence is stored, but its client would repeat the call after an error.
+/// The run, job, window, user, token, silence or channel is stored, but its client would repeat the call after an error.
 #[tokio::test]
 async fn a_run_is_created_once_though_the_database_loses_its_answer() {
     let store = Arc::new(Losing { inner: MemStore::new(Arc::new(clock)), calls: Mutex::default() });
@@ -185,6 +185,12 @@ async fn a_run_is_created_once_though_the_database_loses_its_answer() {
         made = server.with_body("POST", &path, json!({"overlap": overlap})).await.expect(201);
         assert!(made["token"].is_string(), "{made}");
         lose(&["rotate_token"]);
+    }
+    let hook = json!({"kind": "webhook", "secrets": {"url": "https://example.com/hook"}});
+    for status in [201, 200] {
+        lose(&["save_channel"]);
+        let made = server.with_body("PUT", "/api/v1/channels/hook", &hook).await.expect(status);
+        assert_eq!(made["signing_key"].is_string(), status == 201, "{made}");
     }
     lose(&["add_silence", "jobs_named"]);
     let ends_at = (server.engine.now() + Duration::from_secs(3_600)).to_string();

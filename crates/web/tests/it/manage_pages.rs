@@ -31,7 +31,8 @@ async fn activity_shows_actors_and_objects_and_filters_by_them() {
     assert!(text.contains("<span title=\"job.pause\">paused job") && !text.contains("title=\"job.change\""), "{text}");
     assert!(text.contains("audit --action job.pause --object daily --verdict allowed --from "), "{text}");
     assert!(visitor.get("/activity?actor=stranger").await.text().contains("No entry matches"));
-    for (query, field) in [("from=soon", "from"), ("to=%3Cb%3E", "to"), ("verdict=maybe", "verdict")] {
+    for (query, field) in [("from=soon", "from"), ("to=%3Cb%3E", "to"), ("verdict=maybe", "verdict"), ("in=none", "in")]
+    {
         let answer = visitor.get(&format!("/activity?{query}")).await;
         assert_eq!(answer.status, 422, "{query}");
         assert!(answer.text().contains(&format!("id=\"error-{field}\"")), "{}", answer.text());

@@ -184,7 +184,8 @@ impl World {
         let mail = channel(ChannelId::new(engine.new_id()), id, now);
         store.save_channel(&Channel { name: "mail".to_owned(), ..mail }, None).await.unwrap();
         let weekly: rondel_core::report::ReportSchedule = serde_json::from_value(weekly()).unwrap();
-        let change = ReportChange { namespace: id, spec: &weekly, author: "test", next_at: None, now };
+        let (spec, author) = (&weekly, "test");
+        let change = ReportChange { namespace: id, spec, author, expected_version: None, next_at: None, now };
         store.save_report_schedule(change).await.unwrap();
         // The token belongs to the caller if the object is the caller's own, else to `root`.
         let owner = if object == "own" { caller } else { "root" };

@@ -216,6 +216,10 @@ async fn options_that_no_pump_can_have_are_refused() {
     assert_eq!(refused["errors"][0]["pointer"], "/pump/hand_over");
     let message = refused["errors"][0]["message"].as_str().unwrap();
     assert!(message.starts_with("25s must be longer than 25s"), "{message}");
+    let mut patient = definition(&json!({"count": 4}));
+    patient["queue_timeout"] = json!("5m");
+    let refused = server.with_body("POST", "/api/v1/jobs", &patient).await.expect(422);
+    assert_eq!(refused["errors"][0]["pointer"], "/queue_timeout");
     server.with_body("POST", "/api/v1/jobs", definition(&json!({"count": 4}))).await.expect(201);
     let refused = server.with_body("POST", "/api/v1/jobs/orders/runs", json!({"executor": "w1"})).await.expect(422);
     assert_eq!(refused["errors"][0]["pointer"], "/executor");

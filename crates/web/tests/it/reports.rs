@@ -1,5 +1,6 @@
 //! Reports: the API, CSV files, the page and its form.
 
+use axum::body::Body;
 use rondel_core::channel::ChannelKind;
 use rondel_core::outcome::Outcome;
 use serde_json::{Value, json};
@@ -122,6 +123,39 @@ async fn a_weekly_report_is_set_changed_and_ended() {
     server.bare("DELETE", path).await.expect(204);
     server.bare("DELETE", path).await.expect(404);
     server.with_body("POST", &send, json!({})).await.expect(404);
+}
+
+/// Of two tabs, the later save would otherwise undo the earlier one unseen.
+#[tokio::test]
+async fn the_weekly_report_is_changed_in_the_version_that_the_caller_read() {
+    let server = Server::start().await;
+    let path = "/api/v1/reports/schedule";
+    channel(&server, ChannelKind::Email, "mail").await;
+    let send = async |method: &str, version: Option<&str>, body: String| {
+        let request = server.request(method, path).header("content-type", "application/json");
+        let request = version.into_iter().fold(request, |request, version| request.header("if-match", version));
+        server.send(request.body(Body::from(body)).unwrap()).await
+    };
+    let weekly = |time: &str| json!({"weekday": "mon", "time": time, "channel": "mail"}).to_string();
+    let visitor = Visitor::signed_in(&server).await;
+    let form = |version: i64| format!("weekday=mon&time=09%3A00&zone=UTC&channel=mail&do=save&version={version}");
+    assert!(visitor.get("/reports").await.text().contains("name=\"version\" value=\"0\""));
+    send("PUT", Some("\"v1\""), weekly("08:00")).await.expect(412);
+    let made = send("PUT", None, weekly("08:00")).await;
+    assert_eq!(made.headers["etag"], "\"v1\"");
+    assert_eq!(made.expect(201)["version"], 1);
+    assert!(visitor.get("/reports").await.text().contains("name=\"version\" value=\"1\""));
+    assert_eq!(visitor.post("/reports/schedule", &form(0)).await.status, 409, "another tab has saved it first");
+    send("PUT", Some("\"v1\""), weekly("10:00")).await.expect(200);
+    assert_eq!(send("PUT", Some("\"v1\""), weekly("11:00")).await.expect(412)["current_version"], 2);
+    let stale = visitor.post("/reports/schedule", &form(1)).await;
+    assert!(stale.status == 409 && stale.text().contains("The weekly report was changed"), "{}", stale.text());
+    let now = server.get(path).await;
+    assert_eq!(now.headers["etag"], "\"v2\"");
+    assert_eq!(now.expect(200)["time"], "10:00");
+    assert_eq!(location(&visitor.post("/reports/schedule", &form(2)).await), "/reports#weekly");
+    send("DELETE", Some("\"v2\""), String::new()).await.expect(412);
+    assert_eq!(send("DELETE", Some("\"v3\""), String::new()).await.status, 204);
 }
 
 #[tokio::test]

@@ -86,6 +86,23 @@ async fn a_token_gives_another_one_no_later_end() {
 }
 
 #[tokio::test]
+async fn the_last_token_of_a_chain_names_the_length_of_the_chain() {
+    let server = Server::start().await;
+    let body = json!({"kind": "api", "name": "one", "grants": [{"role": "viewer"}]}).to_string();
+    let (mut bearer, mut count) = (server.admin.reveal().to_owned(), 1);
+    let refused = loop {
+        let made = as_token(&server, &bearer, "POST", "/api/v1/tokens", &body).await;
+        if made.status != 201 {
+            break made.expect(403);
+        }
+        (bearer, count) = (made.expect(201)["token"].as_str().unwrap().to_owned(), count + 1);
+    };
+    let detail =
+        format!("this token is the last of a chain of {count} tokens; use one that was created in the console");
+    assert_eq!((count, &refused["detail"]), (17, &json!(detail)));
+}
+
+#[tokio::test]
 async fn an_account_that_signed_in_gives_a_new_lifetime() {
     let server = Server::start().await;
     user(&server, "ann", json!([{"role": "admin"}])).await;

@@ -20,7 +20,6 @@ pub enum ImportAs {
 /// What is wrong with a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImportError {
-    /// An error in one line.
     #[error("line {line}: {message}")]
     Line {
         /// Counted from 1.

@@ -174,7 +174,7 @@ impl Gates {
         gate.first_ahead().filter(|ahead| *ahead != run)
     }
 
-    /// Passes a due run through the gate of its job.
+    /// Applies the gate of its job to a due run.
     pub(crate) fn enter(&mut self, ready: ReadyRun, runs: &mut OpenRuns) -> GateDecision {
         match job_gate(&ready).filter(|_| !mutant::on(Mutant::NoGate)) {
             Some(key) => self.pass(key, ready, runs),

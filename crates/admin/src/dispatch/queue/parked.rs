@@ -61,12 +61,12 @@ impl RunKind {
 
 #[derive(Debug, Default)]
 pub(crate) struct ParkedRuns {
-    /// The waiting runs of each app, by kind.
+    /// The waiting runs of each app, keyed by their kinds.
     apps: HashMap<AppId, AppQueues>,
     runs: HashMap<RunId, Position>,
     /// When the queue timeouts of the runs pass, the earliest first.
     timeouts: BTreeSet<(Timestamp, RunId)>,
-    /// The waiting runs of each job, by the executor that their callers named.
+    /// The waiting runs of each job, keyed by the executor that their callers named.
     by_job: BTreeMap<JobId, BTreeMap<Option<String>, BTreeSet<Turn>>>,
 }
 
@@ -110,7 +110,7 @@ struct AppQueues {
     kinds: HashMap<RunKind, BTreeSet<Turn>>,
     /// The first run of each kind, in the order of their turns.
     heads: BTreeMap<Turn, RunKind>,
-    /// The run that the last offer ended at, if kinds were left: the next offer continues behind it.
+    /// The run at which the last offer ended, if it did not reach all kinds: the next offer continues after that run.
     offered_to: Option<Turn>,
 }
 

@@ -29,7 +29,6 @@ pub(crate) struct Probe {
 /// The answers about a run so far.
 #[derive(Debug)]
 pub(crate) struct Answers {
-    /// Deadline for answers.
     pub(crate) answer_deadline: Timestamp,
     answers: Vec<(ExecutorId, Answer)>,
     /// Executors that got another run of the job after they were asked about this run. Their answers are outdated.
@@ -78,19 +77,18 @@ impl Answers {
 struct PendingQuestion {
     executor: ExecutorId,
     jobs: Vec<JobId>,
-    /// The deadline for the answer.
     answer_deadline: Timestamp,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Probes {
-    /// The runs that wait for answers, by job.
+    /// The runs that wait for answers, keyed by their jobs.
     waiting: HashMap<JobId, VecDeque<RunId>>,
-    /// The deadlines of the probes, in order.
+    /// The deadlines of the probes, the earliest first.
     deadlines: VecDeque<(Timestamp, JobId)>,
     /// The jobs that the next flush asks each executor about.
     unsent_questions: BTreeMap<ExecutorId, BTreeSet<JobId>>,
-    /// The questions that have not been answered, by their numbers.
+    /// The questions that have not been answered, keyed by their numbers.
     unanswered_questions: BTreeMap<i64, PendingQuestion>,
     /// The number of the last question.
     last_number: i64,

@@ -136,7 +136,7 @@ pub(crate) fn take_waiting(d: &mut Decision<'_>, run: RunId) -> Option<ReadyRun>
     }
 }
 
-/// Takes out a run that waits for its instant, or is held back since its instant.
+/// Takes out a run that waits for its instant, or that has been held back since its instant.
 pub(crate) fn take_unstarted(d: &mut Decision<'_>, run: RunId) -> Option<ReadyRun> {
     let is_unstarted = matches!(d.state.runs.stage(run)?, Stage::Scheduled(_) | Stage::HeldBack(_));
     if is_unstarted { d.state.runs.withdraw(run).map(|open| open.ready) } else { None }

@@ -70,7 +70,7 @@ pub(crate) fn on_heard_elsewhere(
     for executor in suspects {
         match heard.get(executor) {
             Some(at) if *at + lost_after > now => d.state.executors.watch(*executor, *at),
-            // The rows may have been read before it was known that they may be old.
+            // Perhaps the rows were read before it was known that they may be old.
             _ if d.facts.rows_may_be_old => {}
             // It has connected since the question. If it has left again, it gets the full time again.
             _ if !d.state.executors.is_suspect(*executor, now - lost_after) => {}

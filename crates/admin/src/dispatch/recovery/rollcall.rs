@@ -58,7 +58,6 @@ impl RollCallEntry {
 /// The result of the roll call for a run.
 #[derive(Debug)]
 pub(crate) enum CallOutcome {
-    /// This executor has it.
     Held(ExecutorId),
     /// No executor has it, and none will.
     NoExecutor(Reason),
@@ -186,7 +185,6 @@ impl RollCall {
         self.runs.clear();
     }
 
-    /// The runs in the roll call.
     pub(crate) fn runs(&self) -> impl Iterator<Item = RunId> {
         self.runs.keys().copied()
     }

@@ -62,7 +62,7 @@ struct Lane {
 #[derive(Debug)]
 struct CountedTexts {
     bytes: usize,
-    /// The total of the lane.
+    /// The count of the lane, [`Lane::bytes`].
     lane: Arc<AtomicUsize>,
 }
 

@@ -58,7 +58,6 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
-/// The row of a run in the store.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     attempt: i32,

@@ -263,7 +263,7 @@ pub(super) fn again() -> EndOutcome {
     EndOutcome::Stored(after, None)
 }
 
-/// Runs by the seconds at which they are due.
+/// The runs, each written as the second at which it is due.
 fn ids(runs: &[RunId]) -> String {
     let seconds: Vec<String> = runs.iter().map(|run| (run.get() / 1_000).to_string()).collect();
     seconds.join(" ")

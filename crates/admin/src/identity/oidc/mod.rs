@@ -157,7 +157,6 @@ impl Oidc {
         Self { config, provider: Provider::default(), key: OnceCell::new() }
     }
 
-    /// The configuration.
     #[must_use]
     pub const fn config(&self) -> &OidcConfig {
         &self.config

@@ -14,7 +14,7 @@ use crate::identity::tokens::{Token, hex};
 
 /// Time limit for the user at the provider.
 pub const LIFETIME: Duration = Duration::from_secs(10 * 60);
-/// Maximum difference between the clocks of two nodes: one may begin a sign-in that another finishes.
+/// Maximum difference between the clocks of two nodes: one node may begin a sign-in that another one finishes.
 const SKEW: Duration = Duration::from_secs(60);
 /// Maximum length of a cookie; longer ones are refused.
 const COOKIE_LEN_MAX: usize = 1_024;

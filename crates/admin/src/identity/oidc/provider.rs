@@ -62,7 +62,6 @@ const ALGORITHMS: [Alg; 9] = [
 pub struct Identity {
     /// The email address that the provider has verified, in lower case.
     pub email: String,
-    /// The display name.
     pub display_name: Option<String>,
     /// Their groups at the provider.
     pub groups: Vec<String>,

@@ -23,7 +23,7 @@ const ADDRESS_BUCKETS_SPAN: i64 = 2_000_000;
 /// again.
 const ONE_TIME_BUCKETS: u64 = 1 << 20;
 
-/// The key of the hash.
+/// Maps names, addresses and accounts to the buckets in which their attempts are counted. Contains the key of the hash.
 pub(crate) struct Buckets(String);
 
 impl Buckets {
@@ -54,7 +54,6 @@ impl Buckets {
         self.of_address(from) - ADDRESS_BUCKETS_SPAN
     }
 
-    /// The bucket of a one-time value.
     pub(super) fn of_one_time_value(&self, text: &str) -> i64 {
         -10_000_000 - self.bucket(text, ONE_TIME_BUCKETS)
     }

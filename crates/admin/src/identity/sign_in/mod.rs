@@ -140,14 +140,11 @@ pub async fn use_once(store: &dyn Store, text: &str, window: Duration, now: Time
     Ok(store.count_attempt(bucket, 1, window, now).await? == AttemptDecision::Allowed)
 }
 
-/// The owner of a sign-in.
 #[derive(Clone, Copy, Debug)]
 pub enum SignInOwner {
-    /// An account.
     Account(AccountId),
     /// An account, by a link that this token created; the sign-in ends with the token.
     AccountBy(AccountId, TokenId),
-    /// A token.
     Token(TokenId),
 }
 
@@ -176,7 +173,6 @@ impl SignInOwner {
 /// The client from which a sign-in begins.
 #[derive(Clone, Debug, Default)]
 pub struct SignInClient {
-    /// The address.
     pub address: Option<IpAddr>,
     /// The browser, according to its own header.
     pub user_agent: String,
@@ -239,9 +235,7 @@ pub async fn begin_by_password(
 /// A user who signed in.
 #[derive(Clone, Debug)]
 pub struct SignedIn {
-    /// The sign-in.
     pub session: WebSession,
-    /// The account.
     pub account: Option<Account>,
     /// The token whose rights the sign-in has.
     pub token: Option<TokenRecord>,

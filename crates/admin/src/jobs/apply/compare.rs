@@ -31,7 +31,7 @@ const BATCH: usize = 200;
 /// Jobs of an app read per page.
 const PAGE: u32 = 200;
 
-/// The calendars that a list names; `None` for one that does not exist.
+/// The calendars that the definitions of a list use; `None` for one that does not exist.
 type Calendars = HashMap<String, Option<FoundCalendar>>;
 
 /// A comparison in progress.
@@ -40,9 +40,9 @@ struct Comparison {
     namespace: NamespaceId,
     now: Timestamp,
     calendars: Arc<Calendars>,
-    /// The channels of the namespace, if the list names any.
+    /// The channels of the namespace, if a definition in the list uses any.
     channels: Arc<BTreeSet<String>>,
-    /// The scripts that the list names.
+    /// The scripts that the definitions in the list use.
     scripts: Arc<FoundScripts>,
     /// The ids of the jobs in the list that exist.
     ids: HashMap<String, JobId>,
@@ -58,7 +58,6 @@ struct ExistingJobs {
     compiled: CompiledDefinitions,
 }
 
-/// The plan for a batch.
 struct BatchPlan {
     jobs: Vec<(PlannedJob, PlannedEdit)>,
     errors: Vec<FieldError>,
@@ -66,8 +65,9 @@ struct BatchPlan {
     fires_left: u32,
 }
 
-/// Compares a list with the existing jobs. `report` gets the jobs in the order of the list, then those that are to be removed. If an error is
-/// returned, the reported jobs must be discarded. Returns the names of the list, parents first.
+/// Compares a list with the existing jobs. `report` gets the jobs in the order of the list, then those that are to be
+/// removed. If an error is returned, the reported jobs must be discarded. Returns the names of the jobs in the list,
+/// parents first.
 pub(super) async fn compare(
     node: &Node,
     mut wanted: ApplyRequest,

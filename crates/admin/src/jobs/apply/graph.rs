@@ -8,7 +8,7 @@ use rondel_store::StoreError;
 
 use crate::node::Node;
 
-/// The ids of the jobs that exist after the save, by name, and the edges to children that the list neither contains nor removes.
+/// The ids of the jobs that exist after the save, keyed by their names, and the edges to children that the list neither contains nor removes.
 pub(super) struct Neighbours {
     ids: HashMap<String, JobId>,
     edges: Vec<Edge>,

@@ -23,9 +23,7 @@ use crate::node::Node;
 /// A list of definitions to apply.
 #[derive(Clone, Debug)]
 pub struct ApplyRequest {
-    /// The namespace.
     pub namespace: NamespaceId,
-    /// The definitions.
     pub specs: Vec<JobSpec>,
     /// Jobs of this app that are not in the list are removed, unless code declares them.
     pub prune: Option<AppId>,
@@ -60,9 +58,7 @@ pub enum Action {
 pub struct PlannedJob {
     /// Its position in the list; `None` if it is not in the list.
     pub index: Option<usize>,
-    /// Its name.
     pub name: String,
-    /// What is done to it.
     pub action: Action,
     /// Its current version.
     pub version: Option<i64>,

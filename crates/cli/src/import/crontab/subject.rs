@@ -21,7 +21,6 @@ enum Inline {
 /// A program that starts another one, or runs a script.
 struct Launcher {
     names: &'static [&'static str],
-    /// The options with a value.
     options_with_value: &'static [&'static str],
     /// The number of arguments before the program that is started.
     argument_count: usize,

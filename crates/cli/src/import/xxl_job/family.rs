@@ -18,7 +18,7 @@ pub(super) fn set_parents(drafts: &mut [JobDraft<'_>], context: &ImportContext<'
         .iter()
         .map(|draft| draft.job.as_ref().is_ok_and(|job| definition_errors(&Value::Object(job.clone())).is_empty()))
         .collect();
-    // Parents by the index of their child.
+    // Parents, keyed by the index of their child.
     let mut parents: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for parent in 0..drafts.len() {
         let Some(child_ids) = drafts[parent].row.get("child_jobid").cloned() else { continue };

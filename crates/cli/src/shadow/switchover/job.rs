@@ -82,7 +82,7 @@ pub(super) struct Switchover<'a> {
     pub(super) jobs: Vec<Job>,
     /// Parents and children that the command does not name.
     pub(super) others: BTreeMap<String, Relative>,
-    /// The status of the jobs in XXL-JOB, by their numbers.
+    /// The status of the jobs in XXL-JOB, keyed by their numbers.
     pub(super) xxl_status: BTreeMap<i64, JobStatus>,
 }
 

@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::Args;
-use rondel_core::Timestamp;
 use rondel_core::error_chain::chain_in_one_line;
+use rondel_core::{Timestamp, glue};
 use serde_json::{Value, json};
 
 use self::job::{Direction, Job, Switchover, millis};
@@ -131,8 +131,6 @@ fn report(switch: &Switchover<'_>, outcomes: &Outcomes, (is_done, format): (bool
     }
 }
 
-/// The prefix of the handlers of XXL-JOB's scripts.
-const GLUE: &str = "GLUE_";
 /// The view of what the command would do, and where each job runs now.
 const PLAN: View = View { name: "job", headers: &["JOB", "RUNS NOW", "RESULT"], row: planned_row };
 const VIEW: View = View { name: "job", headers: &["JOB", "SEAM", "RUNS", "RESULT"], row };
@@ -183,7 +181,7 @@ fn plan_outcomes(direction: Direction, switch: &Switchover<'_>, refused: &BTreeM
             }
         };
         let is_wanted = direction == Direction::Promote && job.is_shadow && !refused.contains_key(&job.name);
-        if is_wanted && job.handler.starts_with(GLUE) {
+        if is_wanted && glue::is_script_handler(&job.handler) {
             result.push_str("; its script needs an executor in Java: check that one is online");
         }
         outcomes.insert(job.name.clone(), Outcome::unchanged(switch.runs_in(job), result));

@@ -6,7 +6,7 @@ use rondel_core::Timestamp;
 
 use crate::exit::Failure;
 
-/// Outcomes by the name of the job.
+/// Outcomes, keyed by the names of the jobs.
 pub(super) type Outcomes = BTreeMap<String, Outcome>;
 
 /// Where a job runs.

@@ -48,7 +48,7 @@ fn handler_difference(job: &Job, there: Option<&XxlHandler>) -> Option<String> {
     })
 }
 
-/// The handlers of the online executors, by app.
+/// The handlers of the online executors, keyed by app.
 struct OnlineHandlers(BTreeMap<String, BTreeSet<String>>);
 
 impl OnlineHandlers {

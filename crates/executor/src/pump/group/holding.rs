@@ -19,7 +19,7 @@ pub enum CheckpointError {
     /// The group no longer holds the item at the epoch of this call.
     #[error("item {item:?} is no longer held at the epoch of this call; its checkpoint is not stored")]
     NotHeld {
-        /// The item.
+        /// The name of the item.
         item: String,
     },
 }

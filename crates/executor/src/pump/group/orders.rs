@@ -10,7 +10,7 @@ use rondel_proto::v1::{PumpItem, PumpOrder};
 use super::holding::{Holding, Phase};
 use super::{Fetch, Group, Task};
 
-/// Orders and stopping.
+// Orders and stopping.
 impl<R: Clone> Group<R> {
     /// Takes an order, and returns whether it is new. A repeated or older one is only answered by a report.
     pub fn order(&mut self, order: PumpOrder, now: Instant) -> bool {

@@ -17,7 +17,7 @@ pub struct Row<R> {
     pub item: String,
     /// Identifies the row within the item.
     pub key: String,
-    /// The row.
+    /// The row itself, as the select returned it.
     pub value: R,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct RowTracker<R> {
     queue: BTreeMap<u64, (String, QueuedRow<R>)>,
     /// The numbers of the queued rows of each item.
     by_item: BTreeMap<String, BTreeSet<u64>>,
-    /// Failed rows, by the instant of their retry.
+    /// Failed rows, sorted by the instant of their retry.
     retry_queue: BTreeMap<(Instant, u64), (String, QueuedRow<R>)>,
     executions: BTreeMap<u64, ActiveExecution<R>>,
     /// Item and key of every row that is queued, in execution or waiting.

@@ -1,4 +1,4 @@
-//! Accounts and roles.
+//! The trait `Accounts` for the store in memory.
 
 use async_trait::async_trait;
 use rondel_core::access::{Grant, Role};

@@ -1,4 +1,4 @@
-//! The audit log.
+//! The trait `AuditLog` for the store in memory.
 
 use async_trait::async_trait;
 

@@ -1,4 +1,4 @@
-//! The things that tokens created: other tokens, sign-ins and links.
+//! Removes the tokens, sign-ins and links that tokens created.
 
 use std::collections::BTreeSet;
 

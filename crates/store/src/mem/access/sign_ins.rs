@@ -1,4 +1,4 @@
-//! Sign-ins, links that begin one, and the count of attempts.
+//! The trait `SignIns` for the store in memory.
 
 use std::time::Duration;
 

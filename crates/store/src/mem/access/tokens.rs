@@ -1,4 +1,4 @@
-//! API tokens.
+//! The trait `Tokens` for the store in memory.
 
 use std::collections::HashMap;
 

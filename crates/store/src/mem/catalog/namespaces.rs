@@ -1,4 +1,4 @@
-//! Namespaces and apps.
+//! The trait `Namespaces` for the store in memory.
 
 use async_trait::async_trait;
 use rondel_core::{AppId, NamespaceId, Timestamp};

@@ -38,7 +38,7 @@ impl State {
         self.parents.retain(|edge| edge.parent != job);
     }
 
-    /// The jobs that follow from a job directly, by name.
+    /// Sorted names of the jobs that follow directly from a job.
     pub(super) fn child_names(&self, job: JobId) -> Vec<String> {
         let children = self.parents.iter().filter(|edge| edge.parent == job);
         let mut names: Vec<String> =

@@ -1,4 +1,4 @@
-//! Broadcasts: each shard that ends is counted, and the last one gives the broadcast its verdict.
+//! Broadcasts: each shard that ends is counted, and the last one decides the verdict of the broadcast.
 
 use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Run, Timestamp};
@@ -10,7 +10,7 @@ use crate::rollups::decides_failing;
 use crate::settle;
 
 impl State {
-    /// Counts down the open shards of a shard's broadcast. The last shard gives the broadcast its verdict.
+    /// Counts down the open shards of a shard's broadcast. The last shard decides the verdict of the broadcast.
     pub(super) fn count_shards(&mut self, finish: &AttemptEnd, closed_count: i32, now: Timestamp) {
         let Some(shard) = self.runs.get(&finish.run).filter(|run| run.shard_index != ROOT_SHARD).cloned() else {
             return;

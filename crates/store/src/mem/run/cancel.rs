@@ -1,4 +1,4 @@
-//! Requests to cancel open runs.
+//! The trait `Cancel` for the store in memory.
 
 use async_trait::async_trait;
 use rondel_core::outcome::CancelRequest;

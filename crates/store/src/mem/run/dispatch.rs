@@ -1,4 +1,5 @@
-//! Dispatch of open runs to executors: waking, marking, recording as running, and expanding them.
+//! Dispatch of open runs to executors: turning waiting runs into pending ones, marking, recording as running, and
+//! expanding.
 
 use async_trait::async_trait;
 use rondel_core::reason::ReasonDetail;

@@ -1,4 +1,4 @@
-//! The node that counts the runs of a limit that jobs share.
+//! The trait `Limits` for the store in memory: which node counts the runs of a limit that jobs share.
 
 use std::collections::BTreeSet;
 

@@ -107,7 +107,7 @@ impl Move for MemStore {
 }
 
 impl State {
-    /// The open unsent runs of a lease for which `is_wanted` is true, by id.
+    /// The open unsent runs of a lease for which `is_wanted` is true, sorted by id.
     fn unsent_runs(&self, token: LeaseToken, is_wanted: impl Fn(&Run) -> bool) -> Vec<UnsentRun> {
         let mut unsent = self.open_of(|run| {
             (run.node, run.node_epoch) == (token.node, token.epoch)

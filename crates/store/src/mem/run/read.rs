@@ -1,4 +1,4 @@
-//! Reading runs: by id, for the tick, in pages, with their attempts.
+//! The trait `Runs` for the store in memory: reads runs by id, for the tick, in pages, with their attempts.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Fences relayed through other servers.
+//! The trait `Relay` for the store in memory: requests to fence, and their answers, between servers.
 
 use async_trait::async_trait;
 use rondel_core::{NodeId, Timestamp};

@@ -1,4 +1,4 @@
-//! Accounts and roles.
+//! The trait `Accounts` in SQL.
 
 use std::collections::BTreeMap;
 
@@ -181,7 +181,7 @@ impl SqlStore {
         Ok(Some(account))
     }
 
-    /// The grants of each of these accounts or tokens, by its id, in order.
+    /// The sorted grants of each of these accounts or tokens, by its id.
     pub(super) async fn grants(&self, subject: Subject, ids: &[i64]) -> Result<BTreeMap<i64, Vec<Grant>>> {
         let mut found: BTreeMap<i64, Vec<Grant>> = BTreeMap::new();
         for chunk in ids.chunks(CHUNK_MAX) {
@@ -250,8 +250,7 @@ impl Tx<'_> {
         Ok(admins)
     }
 
-    /// Whether this account may be disabled or deleted. It may if another account that may do everything remains, or if this account may
-    /// not do everything.
+    /// Whether this account can be disabled or deleted. Only the last enabled account that may do everything cannot.
     async fn is_dispensable(&mut self, id: AccountId) -> Result<bool> {
         Ok(self.admins().await? != [id])
     }

@@ -1,4 +1,4 @@
-//! The audit log.
+//! The trait `AuditLog` in SQL.
 
 use async_trait::async_trait;
 use rondel_core::{AuditId, IdGen, TokenId};

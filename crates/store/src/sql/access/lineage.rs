@@ -69,7 +69,8 @@ const MOVE_SIGN_INS_AND_LINKS: [Statement; 4] = [
 ];
 
 impl Tx<'_> {
-    /// Revokes a token with its series and everything that these created. Returns whether the token itself was valid until now.
+    /// Revokes a token with its series and everything that the tokens of the series created. Returns whether the token
+    /// itself was valid until now.
     pub(super) async fn revoke_token(&mut self, token: TokenId, now: Timestamp) -> Result<bool> {
         let revoked = self.execute(revocation(&[token.get()], now)).await?;
         let family = self.family([token.get()].into()).await?;
@@ -77,13 +78,13 @@ impl Tx<'_> {
         Ok(revoked == 1)
     }
 
-    /// Revokes the tokens of an account, and everything that these created.
+    /// Revokes the tokens of an account, and everything that they created.
     pub(super) async fn revoke_tokens_of(&mut self, account: AccountId, now: Timestamp) -> Result<()> {
         let family = self.family_of(account).await?;
         self.revoke(&family, now).await
     }
 
-    /// Removes the tokens of an account, and everything that these created.
+    /// Removes the tokens of an account, and everything that they created.
     pub(super) async fn delete_tokens_of(&mut self, account: AccountId) -> Result<()> {
         let family = self.family_of(account).await?;
         for chunk in family.chunks(CHUNK_MAX) {
@@ -137,7 +138,8 @@ impl Tx<'_> {
         self.family(own).await
     }
 
-    /// These tokens with their series, the tokens that these created, and so on. A series is read in one step, whatever its length.
+    /// These tokens with their series, the tokens that those created with their series, and so on. A series is read in
+    /// one step, whatever its length.
     async fn family(&mut self, roots: BTreeSet<i64>) -> Result<Vec<i64>> {
         let (mut family, mut newest, mut known_series) = (roots.clone(), roots, BTreeSet::new());
         while !newest.is_empty() {

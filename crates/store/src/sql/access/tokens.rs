@@ -1,4 +1,4 @@
-//! API tokens.
+//! The trait `Tokens` in SQL.
 
 use async_trait::async_trait;
 use rondel_core::time::earlier_of;

@@ -164,7 +164,6 @@ impl Tx<'_> {
 }
 
 fn watched_job(row: &AnyRow) -> Result<WatchedJob> {
-    /// The part of a definition that is needed here.
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Part {

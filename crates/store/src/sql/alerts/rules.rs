@@ -1,4 +1,4 @@
-//! The rows of rules.
+//! Reads and saves alert rules.
 
 use rondel_core::alert::{ConditionKind, RuleSpec, judge};
 use rondel_core::{AlertRuleId, NamespaceId, Timestamp};
@@ -131,7 +131,8 @@ impl Tx<'_> {
         self.rows(query).await?.iter().map(rule).collect()
     }
 
-    /// Sets whether verdicts leave events from now on. They do if an enabled rule of the namespace is about events.
+    /// Sets whether verdicts leave alert events from now on. They do if an enabled rule of the namespace is about
+    /// events.
     async fn set_watches(&mut self, namespace: NamespaceId) -> Result<()> {
         let rules = self.alert_rules(namespace).await?;
         let watches = rules.iter().any(|rule| rule.spec.enabled && rule.spec.condition.kind() == ConditionKind::Events);

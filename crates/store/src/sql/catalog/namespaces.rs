@@ -1,4 +1,4 @@
-//! Namespaces and apps.
+//! The trait `Namespaces` in SQL.
 
 use async_trait::async_trait;
 use rondel_core::{AppId, NamespaceId, Timestamp};

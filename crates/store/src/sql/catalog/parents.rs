@@ -45,7 +45,6 @@ impl Tx<'_> {
         self.row(Query::new(&LOCK_NAMESPACE).int(namespace.get())).await.map(drop)
     }
 
-    /// The jobs of a namespace with these names.
     pub(super) async fn ids_of(&mut self, namespace: NamespaceId, words: &[&str]) -> Result<HashMap<String, JobId>> {
         let mut ids = HashMap::new();
         for chunk in words.chunks(CHUNK_MAX) {
@@ -106,7 +105,7 @@ impl Tx<'_> {
         self.execute(Query::new(&DELETE_CHILDREN).int(job.get())).await.map(drop)
     }
 
-    /// The jobs that follow from a job directly, by name.
+    /// Sorted names of the jobs that follow directly from a job.
     pub(super) async fn child_names(&mut self, job: JobId) -> Result<Vec<String>> {
         names(&self.rows(Query::new(&READ_CHILD_NAMES).int(job.get())).await?)
     }

@@ -185,7 +185,6 @@ impl Catalog for SqlStore {
 }
 
 impl Tx<'_> {
-    /// A job that is not deleted.
     pub(in crate::sql) async fn job_by_id(&mut self, id: JobId) -> Result<Option<JobRecord>> {
         self.row(Query::new(&READ_JOB_BY_ID).int(id.get())).await?.as_ref().map(job).transpose()
     }

@@ -43,7 +43,6 @@ impl Tx<'_> {
     }
 }
 
-/// A definition as it is stored.
 pub(in crate::sql) fn json(spec: &JobSpec) -> Result<String> {
     serde_json::to_string(spec).map_err(|error| failure::refused("write_spec", &error.to_string()))
 }

@@ -44,7 +44,7 @@ pub(super) struct ShardCount {
     pub(super) awaits_children: bool,
 }
 
-/// The verdict of a shard, and when it was made.
+/// The verdict of a shard with its reason, and when it was made.
 type ShardEnd = ((RunStatus, Option<Reason>), Option<Timestamp>);
 
 /// The row of a broadcast whose shards have changed.
@@ -60,7 +60,7 @@ pub(super) struct Broadcast {
     cancel_by: Option<String>,
     /// Whether a row in `run_cancel` requests to cancel or to drop it.
     pub(super) has_request: bool,
-    /// Whether its shards have given their verdict already, and only the runs that follow from it keep it open.
+    /// Whether its verdict follows from its shards already, and only the runs that follow from it keep it open.
     is_awaiting: bool,
     /// Whether a shard that had already ended has another verdict now.
     is_corrected: bool,
@@ -101,7 +101,8 @@ impl Broadcast {
 }
 
 impl Tx<'_> {
-    /// Counts down the open shards of broadcasts, and gives a verdict to those whose last shard has ended. Returns the broadcasts.
+    /// Counts down the open shards of broadcasts, and decides the verdict of each broadcast whose last shard has ended.
+    /// Returns the broadcasts.
     pub(super) async fn count_shards(&mut self, counts: &[(RunId, ShardCount)]) -> Result<Vec<Broadcast>> {
         let mut broadcasts = self.lock_broadcasts(counts).await?;
         let over: Vec<i64> = broadcasts.iter().filter(|row| row.must_fold()).map(|row| row.id.get()).collect();

@@ -1,4 +1,4 @@
-//! Requests to cancel open runs.
+//! The trait `Cancel` in SQL.
 
 use async_trait::async_trait;
 use rondel_core::outcome::CancelRequest;
@@ -271,7 +271,6 @@ impl Tx<'_> {
     }
 }
 
-/// The reason of the request to cancel a run, if it has one.
 fn cancel_request_reason(columns: &mut Reader<'_>) -> Result<Option<Reason>> {
     let (by, reason) = (columns.opt_text("cancel_by")?, columns.opt_word("cancel_reason")?);
     Ok(by.map(|_| reason.unwrap_or(Reason::Requested)))

@@ -10,7 +10,6 @@ use crate::settle::{CleanFinish, fire_after_delay};
 use crate::sql::Tx;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 
-/// The jobs are locked before the runs, as in a claim and an edit, so that transactions do not deadlock.
 pub(in crate::sql) const LOCK_FOLLOWED: Statement = Statement {
     name: "lock_followed",
     text: "SELECT job_id, follows_run_id, delay_ms, (SELECT updated_at_ms FROM job WHERE job.id = job_due.job_id), {now} \
@@ -37,7 +36,7 @@ struct DelayedJob {
 /// The jobs with a fixed delay in a batch, and their new next fires.
 #[derive(Default)]
 pub(super) struct Delays {
-    /// By the run whose end sets the next fire.
+    /// Keyed by the run whose end sets the job's next fire.
     followed: HashMap<RunId, DelayedJob>,
     /// The runs that set the next fires, with their jobs and these fires.
     moves: Vec<(RunId, i64, Option<Timestamp>)>,

@@ -1,4 +1,5 @@
-//! Dispatch of open runs to executors: waking, marking, recording as running, and expanding them.
+//! The trait `Dispatch` in SQL: turns waiting runs into pending ones, marks them, records them as running, and expands
+//! broadcasts.
 
 use std::collections::{HashMap, HashSet};
 
@@ -227,7 +228,8 @@ impl Dispatch for SqlStore {
 }
 
 impl Tx<'_> {
-    /// Locks open runs of the lease `token`, by id. Returns each with its attempt and whether it is marked.
+    /// Locks open runs of the lease `token`, in the order of their ids. Returns each with its attempt and whether it is
+    /// marked.
     async fn lock_own_open(
         &mut self,
         statement: &'static Statement,

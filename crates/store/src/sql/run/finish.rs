@@ -115,7 +115,7 @@ struct Retry<'f> {
     lost_count: i32,
     executor: Option<Cow<'f, str>>,
     detail: Option<&'f str>,
-    /// The index of the answer that receives the run.
+    /// The index of the [`EndOutcome`] that receives the run.
     answer: usize,
 }
 
@@ -137,7 +137,7 @@ pub(super) struct Batch<'f> {
     /// True verdicts from late results.
     corrections: Vec<Verdict<'f>>,
     retries: Vec<Retry<'f>>,
-    /// Attempts that another attempt follows.
+    /// Attempts that are followed by another one.
     ended: Vec<EndedAttempt<'f>>,
     /// Results of attempts that were given up earlier.
     superseded: Vec<EndedAttempt<'f>>,
@@ -151,7 +151,7 @@ pub(super) struct Batch<'f> {
     /// Runs whose end was stored before, and that await their children.
     awaiting: Vec<(JobId, RunId)>,
     delays: Delays,
-    /// Rows that got their verdict. Each comes with the row of the broadcast of which it may be a shard.
+    /// Rows that got their verdict, each with the row of the broadcast of which it may be a shard.
     decided: Vec<(EndedRun, Option<(RunId, FireKey)>)>,
     /// Broadcasts whose shards were counted.
     counted_broadcasts: HashSet<(RunId, FireKey)>,
@@ -378,7 +378,7 @@ impl<'f> Batch<'f> {
         Ok(())
     }
 
-    /// Counts down the open shards of broadcasts. A broadcast whose last shard has ended gets its verdict.
+    /// Counts down the open shards of broadcasts, and decides the verdict of each broadcast whose last shard has ended.
     async fn write_broadcasts(&mut self, tx: &mut Tx<'_>) -> Result<()> {
         let counts: Vec<(RunId, ShardCount)> = std::mem::take(&mut self.broadcasts).into_iter().collect();
         for chunk in counts.chunks(CHUNK_MAX) {

@@ -65,7 +65,6 @@ const TAKE_HOMES: Statement = Statement {
            WHERE {of_rows:job_due.job_id} AND {check}job_due.home = v.column2{end}",
 };
 
-/// The effects of a batch of ends.
 #[derive(Debug, Default)]
 pub(super) struct ReleasedRuns {
     /// Children that were released: their runs are open.

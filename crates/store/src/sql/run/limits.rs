@@ -1,4 +1,4 @@
-//! The nodes that count the runs of the limits that jobs share.
+//! The trait `Limits` in SQL: which node counts the runs of a limit that jobs share.
 
 use std::collections::BTreeSet;
 

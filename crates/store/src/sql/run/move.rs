@@ -260,7 +260,7 @@ struct OpenRun {
     status: RunStatus,
     due_at: Timestamp,
     is_marked: bool,
-    /// Whether it is past its first attempt.
+    /// Whether it is a later attempt than the first.
     is_retry: bool,
     is_shard: bool,
     /// The epoch of the lease that owns it.

@@ -1,4 +1,4 @@
-//! Reading runs: by id, for the tick, in pages, with their attempts.
+//! The trait `Runs` in SQL: reads runs by id, for the tick, in pages, with their attempts.
 
 use async_trait::async_trait;
 use rondel_core::reason::{Reason, ReasonDetail};

@@ -1,4 +1,4 @@
-//! Fences relayed through other servers.
+//! The trait `Relay` in SQL: requests to fence, and their answers, between servers.
 
 use async_trait::async_trait;
 use rondel_core::{ExecutorId, NodeId, RunId, Timestamp};
@@ -19,7 +19,7 @@ const INSERT_REQUEST: Statement = Statement {
     name: "insert_fence_request",
     text: "INSERT {ignore} INTO fence_request (asker_id, executor_id, asked_at_ms, leases) VALUES (?, ?, ?, ?) {or_ignore}",
 };
-/// The cross join makes SQLite begin with the questions, which are few.
+/// The cross join makes SQLite begin with the requests, which are few.
 pub(in crate::sql) const READ_REQUESTS: Statement = Statement {
     name: "read_fence_requests",
     text: "SELECT asked.asker_id, asked.executor_id, asked.asked_at_ms, asked.leases FROM fence_request asked \
@@ -40,7 +40,7 @@ pub(in crate::sql) const READ_ANSWERS: Statement = Statement {
 
 #[async_trait]
 impl Relay for SqlStore {
-    // Not in a transaction: if the row of a question is lost, the server asks again.
+    // Not in a transaction: if the row of a request is lost, the server asks again.
     async fn ask_fences(&self, requests: &[FenceRequest], forget_before: Timestamp) -> Result<()> {
         self.execute(Query::new(&FORGET_REQUESTS).at(forget_before)).await?;
         for request in requests {

@@ -68,7 +68,7 @@ impl FromQuery for FiresQuery {
     }
 }
 
-/// The instant or run that a "why" query asks about.
+/// The URL's parameters of a "why" question: the instant or the run that it is about.
 #[derive(Debug)]
 pub(super) struct WhyQuery {
     at: Option<Timestamp>,
@@ -97,7 +97,7 @@ fn parse_run_id(text: &str) -> Result<RunId, String> {
     id.ok_or_else(|| format!("{text:?} is not the id of a run"))
 }
 
-/// The query of the list of versions.
+/// The URL's parameters for the list of versions.
 #[derive(Debug)]
 pub(super) struct VersionsQuery {
     limit: u32,

@@ -24,7 +24,7 @@ use crate::pump_view::{self, GroupView, ItemView, PumpView, RootView};
 use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 
-/// The query of the list of items.
+/// The URL's parameters for the list of items.
 #[derive(Debug)]
 pub(super) struct ItemsQuery {
     states: Vec<ItemState>,

@@ -205,7 +205,7 @@ async fn lateness_p99<Q>(call: &Call<Q>, now: Timestamp) -> Result<Option<Durati
     Ok(series::sum_buckets(&buckets).lateness.quantile(990))
 }
 
-/// The jobs that were read, by id. Deleted jobs, and those that the caller may not see, are left out.
+/// The jobs that were read, keyed by their ids. Deleted jobs, and those that the caller may not see, are left out.
 struct JobsById(HashMap<JobId, JobRecord>);
 
 impl JobsById {
