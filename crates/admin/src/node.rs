@@ -156,8 +156,8 @@ impl Shared {
     /// The instant at which the servers took up a run that is in memory; the misfire policy judges how late the run was at that instant.
     /// Time without the lease counts as an outage, so the result is never before the start of the present lease.
     pub(crate) fn taken_up_at(&self, run: RunId) -> Timestamp {
-        let as_of = self.in_memory.judged_as_of(run).unwrap_or_else(|| self.clock.boot_micros());
-        self.clock.timestamp_at(as_of.max(self.membership.held_since()))
+        let judged_as_of = self.in_memory.judged_as_of(run).unwrap_or_else(|| self.clock.boot_micros());
+        self.clock.timestamp_at(judged_as_of.max(self.membership.held_since()))
     }
 
     /// Like [`put`](Self::put), but ignores runs of other homes, which find these runs themselves.
@@ -211,13 +211,13 @@ impl Shared {
 
     /// The latest due instant of any run that may have been sent: [`latest_time`](Self::latest_time), or later if a run was sent ahead.
     pub(crate) fn sent_until(&self) -> Timestamp {
-        let sent = Timestamp::from_millis(self.sent_until_ms.load(Ordering::Relaxed));
-        if mutant::on(Mutant::EndBeforeAhead) { self.latest_time() } else { self.latest_time().max(sent) }
+        let noted_until = Timestamp::from_millis(self.sent_until_ms.load(Ordering::Relaxed));
+        if mutant::on(Mutant::EndBeforeAhead) { self.latest_time() } else { self.latest_time().max(noted_until) }
     }
 
     pub(crate) fn quiet_until(&self) -> Option<Timestamp> {
-        let until = Timestamp::from_millis(self.quiet_until_ms.load(Ordering::Relaxed));
-        (until > self.clock.now()).then_some(until)
+        let noted_until = Timestamp::from_millis(self.quiet_until_ms.load(Ordering::Relaxed));
+        (noted_until > self.clock.now()).then_some(noted_until)
     }
 }
 
@@ -278,7 +278,7 @@ impl Node {
     #[must_use]
     pub fn holds(&self, lease: LeaseToken) -> bool {
         // In this order, because a new lease stores its token before it is held.
-        self.0.membership.holds() && self.0.membership.token() == lease
+        self.0.membership.holds_lease() && self.0.membership.token() == lease
     }
 
     /// Whether this node knows that it will never hold this lease again.
@@ -301,7 +301,7 @@ impl Node {
     /// The names of the executors with a stream to this node.
     #[must_use]
     pub fn online_names(&self) -> Vec<OnlineName> {
-        self.0.registry.names()
+        self.0.registry.online_names()
     }
 
     /// A connected executor, with everything that its hello declared.
@@ -358,8 +358,8 @@ impl Node {
     }
 
     /// Counts an answered request.
-    pub fn note_request(&self, status: u16, took: Duration) {
-        self.0.metrics.answered(status, took);
+    pub fn note_request(&self, status: u16, length: Duration) {
+        self.0.metrics.count_answer(status, length);
     }
 
     /// Records that the port turned a client away or disconnected it: counted each time, logged at most once a minute for each limit.
@@ -376,7 +376,7 @@ impl Node {
     #[must_use]
     pub fn readiness(&self) -> Readiness {
         Readiness {
-            lease_held: self.0.membership.holds(),
+            lease_held: self.0.membership.holds_lease(),
             knows_open_runs: self.0.has_begun_adoption() && !self.0.is_adopting(),
             draining: self.0.is_leaving(),
             database: self.0.database.trouble(),
@@ -457,8 +457,8 @@ impl Node {
     /// Puts durable open runs into the ring, so that they need not wait for the query for stray runs. Runs of other homes are ignored.
     pub fn try_put_own(&self, runs: Vec<Run>) {
         let token = self.token();
-        let own = runs.into_iter().filter(|run| run.node == token.node && run.node_epoch == token.epoch).collect();
-        let new_runs = self.0.in_memory.admit_as_of(own, self.0.clock.boot_micros(), self.now());
+        let own_runs = runs.into_iter().filter(|run| run.node == token.node && run.node_epoch == token.epoch).collect();
+        let new_runs = self.0.in_memory.admit_as_of(own_runs, self.0.clock.boot_micros(), self.now());
         if new_runs.is_empty() {
             return;
         }

@@ -96,11 +96,12 @@ pub async fn save(
     author: &str,
 ) -> Result<SavedCalendar, CalendarError> {
     let parts = check_with_dependents(node, namespace, spec).await?;
-    let expanded = spec.expanded(|name| parts.get(name).cloned());
-    let before = find(node, namespace, &spec.name).await?;
+    let expansion = spec.expanded(|name| parts.get(name).cloned());
+    let stored_calendar = find(node, namespace, &spec.name).await?;
     let is_seen = |record: &CalendarRecord| expected_version.is_none_or(|version| version == record.version);
-    let is_same = |record: &CalendarRecord| record.spec == *spec && record.expanded_rule == expanded && is_seen(record);
-    let is_new = if before.is_some_and(|record| is_same(&record)) {
+    let is_same =
+        |record: &CalendarRecord| record.spec == *spec && record.expanded_rule == expansion && is_seen(record);
+    let is_new = if stored_calendar.is_some_and(|record| is_same(&record)) {
         false
     } else {
         let change = CalendarChange {
@@ -108,7 +109,7 @@ pub async fn save(
             namespace,
             expected_version,
             spec,
-            expanded_rule: &expanded,
+            expanded_rule: &expansion,
             author,
             now: node.now(),
         };
@@ -121,9 +122,9 @@ pub async fn save(
     // Reads the composition again, after the write. If two callers save related calendars concurrently, at least one of them sees the
     // other's change, since both write before they read.
     let composition = composition(node, namespace).await?;
-    let mut affected = composition.all_dependents(&spec.name);
-    affected.insert(0, spec.name.clone());
-    expand_until_settled(node, namespace, &affected).await?;
+    let mut affected_calendars = composition.all_dependents(&spec.name);
+    affected_calendars.insert(0, spec.name.clone());
+    expand_until_settled(node, namespace, &affected_calendars).await?;
     replan_jobs_of_calendars(node).await?;
     let record = node.store().calendar(namespace, &spec.name).await?;
     record.map(|record| SavedCalendar { record, is_new }).ok_or(CalendarError::Conflict { version: 0 })
@@ -136,11 +137,11 @@ pub async fn save(
 pub async fn delete(
     node: &Node,
     namespace: NamespaceId,
-    wanted: &str,
+    name: &str,
     expected_version: Option<i64>,
 ) -> Result<(), CalendarError> {
-    let record = find(node, namespace, wanted).await?.ok_or(CalendarError::NotFound)?;
-    let calendars = composition(node, namespace).await?.direct_dependents(wanted);
+    let record = find(node, namespace, name).await?.ok_or(CalendarError::NotFound)?;
+    let calendars = composition(node, namespace).await?.direct_dependents(name);
     if !calendars.is_empty() {
         return Err(CalendarError::Used { calendars, jobs: Vec::new(), job_count: 0 });
     }
@@ -152,8 +153,8 @@ pub async fn delete(
     }
 }
 
-/// The calendars and jobs that use a calendar: calendars before jobs, each sorted by name, starting after `after`, at
-/// most `limit`. `within` restricts the jobs to those of these apps.
+/// The calendars and jobs that use a calendar: calendars before jobs, each sorted by name, starting after `after_name`, at
+/// most `limit`. `visible_apps` restricts the jobs to those of these apps.
 ///
 /// # Errors
 ///
@@ -161,23 +162,23 @@ pub async fn delete(
 pub async fn dependents(
     node: &Node,
     record: &CalendarRecord,
-    within: Option<&[AppId]>,
-    after: Option<&CalendarDependent>,
+    visible_apps: Option<&[AppId]>,
+    after_name: Option<&CalendarDependent>,
     limit: usize,
 ) -> Result<Vec<CalendarDependent>, StoreError> {
     let mut users = Vec::new();
-    if !matches!(after, Some(CalendarDependent::Job(_))) {
+    if !matches!(after_name, Some(CalendarDependent::Job(_))) {
         let calendars = composition(node, record.namespace).await?.direct_dependents(&record.spec.name);
-        users.extend(calendars.into_iter().map(CalendarDependent::Calendar).filter(|user| after < Some(user)));
+        users.extend(calendars.into_iter().map(CalendarDependent::Calendar).filter(|user| after_name < Some(user)));
         users.truncate(limit);
     }
-    let left = u32::try_from(limit - users.len()).unwrap_or(u32::MAX);
-    if left > 0 {
-        let after = match after {
+    let remaining_count = u32::try_from(limit - users.len()).unwrap_or(u32::MAX);
+    if remaining_count > 0 {
+        let after_name = match after_name {
             Some(CalendarDependent::Job(name)) => Some(name.as_str()),
             Some(CalendarDependent::Calendar(_)) | None => None,
         };
-        let jobs = node.store().jobs_with_calendar(record.id, within, after, left).await?;
+        let jobs = node.store().jobs_with_calendar(record.id, visible_apps, after_name, remaining_count).await?;
         users.extend(jobs.into_iter().map(CalendarDependent::Job));
     }
     Ok(users)
@@ -187,9 +188,9 @@ pub async fn dependents(
 ///
 /// # Errors
 /// The store's.
-pub async fn find(node: &Node, namespace: NamespaceId, wanted: &str) -> Result<Option<CalendarRecord>, StoreError> {
+pub async fn find(node: &Node, namespace: NamespaceId, name: &str) -> Result<Option<CalendarRecord>, StoreError> {
     // Text that cannot be a name is not looked up, so that unchecked text of a caller never reaches the database.
-    if name::check(wanted).is_ok() { node.store().calendar(namespace, wanted).await } else { Ok(None) }
+    if name::check(name).is_ok() { node.store().calendar(namespace, name).await } else { Ok(None) }
 }
 
 /// Checks a calendar and all calendars that depend on it; returns the calendars that it depends on.
@@ -220,8 +221,8 @@ async fn check_dependents(
         let Some(record) = node.store().calendar(namespace, composed).await? else { continue };
         let parts = composition::read_dependencies(node, namespace, &record.spec, Some(spec)).await?;
         let calendar = Calendar::compile(&record.spec, |name| parts.get(name).cloned()).map_err(|errors| {
-            let first = errors.first().map(|error| error.message.clone()).unwrap_or_default();
-            let message = format!("the calendar {composed:?} names this one and would not be right: {first}");
+            let first_message = errors.first().map(|error| error.message.clone()).unwrap_or_default();
+            let message = format!("the calendar {composed:?} names this one and would not be right: {first_message}");
             CalendarError::Invalid(vec![FieldError::new("/rule", message)])
         })?;
         followers::check_jobs(node, namespace, composed, &calendar).await?;

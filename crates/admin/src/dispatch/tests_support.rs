@@ -36,8 +36,8 @@ pub(crate) fn definition(overrides: &serde_json::Value) -> Arc<CompiledDefinitio
         app: AppId::new(1),
         anchor: Timestamp::EPOCH,
         counts: Arc::new(NamespaceCounts::new("default")),
-        series: None,
-        labelled: None,
+        job_series: None,
+        labelled_counts: None,
         job: spec.compile().expect("a valid definition"),
     })
 }
@@ -67,11 +67,11 @@ pub(crate) fn executor(id: i64, number: u64) -> (SessionHandle, OnlineExecutor, 
         sdk_version: String::new(),
         connected_at: Timestamp::EPOCH,
         last_seen_at: Timestamp::EPOCH,
-        draining: false,
+        is_draining: false,
         unanswered: None,
         avoided_until: None,
-        hello: 0,
+        hello_number: 0,
     };
     let stream = Arc::new(OutgoingStream::new(sender));
-    (SessionHandle { executor: id, number, hello: 0, stream }, online, receiver)
+    (SessionHandle { executor: id, number, hello_number: 0, stream }, online, receiver)
 }

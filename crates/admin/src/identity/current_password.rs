@@ -39,8 +39,9 @@ pub async fn check(
     now: Timestamp,
 ) -> Result<PasswordCheck, SignInError> {
     let bucket = HIGHEST_BUCKET - Buckets::of(store, now).await?.bucket(&session.to_string(), BUCKET_COUNT);
-    if let AttemptDecision::Blocked(until) = store.count_attempt(bucket, ATTEMPT_COUNT_MAX, WINDOW, now).await? {
-        return Ok(PasswordCheck::Blocked(until));
+    if let AttemptDecision::Blocked(blocked_until) = store.count_attempt(bucket, ATTEMPT_COUNT_MAX, WINDOW, now).await?
+    {
+        return Ok(PasswordCheck::Blocked(blocked_until));
     }
     if !passwords.verify(password, account.password.as_ref()).await? {
         return Ok(PasswordCheck::Wrong);

@@ -47,7 +47,7 @@ rondel_core::plain_word_enum! {
         ApiRate = "api_rate",
         /// Time for a TLS handshake or the head of a request.
         HeaderTimeout = "header_timeout",
-        /// Time for a body.
+        /// Time for the body of a request.
         BodyTimeout = "body_timeout",
         /// Time for a client to accept more of an answer.
         WriteTimeout = "write_timeout",
@@ -59,7 +59,7 @@ rondel_core::plain_word_enum! {
 pub(crate) struct Limits {
     counts: [AtomicU64; Limit::ALL.len()],
     /// When each limit was last logged, and its count at that time.
-    logged: Mutex<[Option<(Instant, u64)>; Limit::ALL.len()]>,
+    last_logged: Mutex<[Option<(Instant, u64)>; Limit::ALL.len()]>,
 }
 
 impl Limits {
@@ -81,15 +81,15 @@ impl Limits {
     /// The number of cases since the last line, if a line is to be written now; `None` while lines about the limit are suppressed.
     fn cases_to_log(&self, index: usize, total: u64) -> Option<u64> {
         let now = Instant::now();
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = logged.get_mut(index)?;
-        let before = match *entry {
+        let mut last_logged = self.last_logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = last_logged.get_mut(index)?;
+        let logged_count = match *entry {
             Some((at, _)) if now.saturating_duration_since(at) < LOG_PERIOD => return None,
-            Some((_, before)) => before,
+            Some((_, logged_count)) => logged_count,
             None => 0,
         };
         *entry = Some((now, total));
-        Some(total.saturating_sub(before))
+        Some(total.saturating_sub(logged_count))
     }
 
     pub(crate) fn read(&self) -> impl Iterator<Item = (Limit, u64)> + '_ {

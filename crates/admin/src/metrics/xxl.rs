@@ -57,11 +57,11 @@ impl XxlCalls {
 
     /// The counts that are not 0.
     pub(crate) fn read(&self) -> impl Iterator<Item = (XxlCall, XxlOutcome, u64)> + '_ {
-        let of_call = |(call, counts): (XxlCall, &'_ [AtomicU64; XxlOutcome::ALL.len()])| {
+        let counts_of_call = |(call, counts): (XxlCall, &'_ [AtomicU64; XxlOutcome::ALL.len()])| {
             let counts: Vec<u64> = counts.iter().map(|count| count.load(Ordering::Relaxed)).collect();
             XxlOutcome::ALL.into_iter().zip(counts).map(move |(outcome, count)| (call, outcome, count))
         };
-        XxlCall::ALL.into_iter().zip(&self.0).flat_map(of_call).filter(|(.., count)| *count > 0)
+        XxlCall::ALL.into_iter().zip(&self.0).flat_map(counts_of_call).filter(|(.., count)| *count > 0)
     }
 }
 

@@ -52,9 +52,9 @@ fn check(request: &MaintenanceRequest, now: Timestamp, lead: Duration) -> Result
     let earliest = (now + lead).ceil_second();
     let starts_at = request.starts_at.unwrap_or(earliest);
     if starts_at < earliest {
-        let lead = format_duration(lead);
+        let lead_text = format_duration(lead);
         let message = format!(
-            "{starts_at} is too early: fires are claimed up to {lead} ahead; {earliest} or later is possible, or leave it out to begin as soon as possible"
+            "{starts_at} is too early: fires are claimed up to {lead_text} ahead; {earliest} or later is possible, or leave it out to begin as soon as possible"
         );
         errors.push(FieldError::new("/starts_at", message));
     }
@@ -91,7 +91,7 @@ pub async fn add_maintenance(
     request: MaintenanceRequest,
     author: &str,
 ) -> Result<MaintenanceRecord, RuleError> {
-    let (began, now) = (node.shared().clock.boot_micros(), node.now());
+    let (began_micros, now) = (node.shared().clock.boot_micros(), node.now());
     let (starts_at, ends_at) = check(&request, now, maintenance_lead(node))?;
     let MaintenanceRequest { app, fires, reason, .. } = request;
     let id = MaintenanceId::new(node.new_id());
@@ -101,8 +101,10 @@ pub async fn add_maintenance(
     if !store_once(|| node.store().add_maintenance(&record)).await? {
         return Err(RuleError::TooMany { what: "maintenance windows", count: MAINTENANCE_COUNT_MAX });
     }
-    let took = node.shared().clock.boot_micros().saturating_sub(began);
-    if u128::from(took.unsigned_abs()) > SAVE_TIMEOUT.as_micros() && starts_at <= node.now() + maintenance_lead(node) {
+    let elapsed_micros = node.shared().clock.boot_micros().saturating_sub(began_micros);
+    if u128::from(elapsed_micros.unsigned_abs()) > SAVE_TIMEOUT.as_micros()
+        && starts_at <= node.now() + maintenance_lead(node)
+    {
         // Fires inside the window may already be claimed.
         node.store().end_maintenance(namespace, id, node.now()).await?;
         return Err(StoreError::no_answer("add_maintenance").into());

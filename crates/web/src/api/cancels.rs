@@ -124,7 +124,7 @@ async fn cancel_job(
     // namespace.
     let app = call.apps_with(Operate).map(|_| record.app);
     let cancelled = call.engine().cancel_runs(&record, fire_at, &cancel_text, app).await?;
-    let body_json = CancelledJson { asked: cancelled.asked, has_more: cancelled.has_more };
+    let body_json = CancelledJson { asked: cancelled.asked_count, has_more: cancelled.has_more };
     call.note.changed_to(&serde_json::json!({"fire_at": fire_at, "reason": body.reason, "cancelled": body_json}));
     json_response(StatusCode::ACCEPTED, &body_json)
 }

@@ -201,7 +201,7 @@ async fn put(
     call.check(None, forbidden_problem)?;
     let NewChannelJson { kind, lang, enabled, settings, secrets } = body.read()?;
     let existing = channels::find(call.engine(), call.namespace.id, &name).await?;
-    let expected_version = match &existing {
+    let expected_saved_at = match &existing {
         Some(existing) => if_match.expected_version(version(existing))?.map(Timestamp::from_millis),
         None if if_match.is_given() => return Err(mismatch_problem(0)),
         None => None,
@@ -209,8 +209,7 @@ async fn put(
     if let Some(existing) = &existing {
         call.note.before(&channel_json(&call, existing));
     }
-    let new_channel =
-        NewChannel { name, kind, settings, secrets, lang, is_enabled: enabled, expected: expected_version };
+    let new_channel = NewChannel { name, kind, settings, secrets, lang, is_enabled: enabled, expected_saved_at };
     let outcome = channels::save(call.engine(), &call.namespace, &new_channel).await?;
     let channel_body = channel_json(&call, &outcome.channel);
     call.note.changed_to(&channel_body);
@@ -231,9 +230,9 @@ fn tagged_response(status: StatusCode, channel: &Channel, body: &ChannelJson) ->
 
 async fn delete(call: Call, Named(name, ..): Named<path::Channel>, if_match: IfMatch) -> Result<Response, Problem> {
     let channel = find(&call, &name).await?;
-    let expected_version = if_match.expected_version(version(&channel))?.map(Timestamp::from_millis);
+    let expected_saved_at = if_match.expected_version(version(&channel))?.map(Timestamp::from_millis);
     call.note.before(&channel_json(&call, &channel));
-    match call.engine().store().delete_channel(call.namespace.id, &name, expected_version).await? {
+    match call.engine().store().delete_channel(call.namespace.id, &name, expected_saved_at).await? {
         ChannelDeleted::Deleted => Ok(StatusCode::NO_CONTENT.into_response()),
         ChannelDeleted::Conflict(saved_at) => Err(mismatch_problem(saved_at.as_millis())),
         ChannelDeleted::NotFound => Err(missing_channel_problem(&call, &name)),

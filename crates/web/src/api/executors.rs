@@ -371,7 +371,7 @@ impl From<OnlineExecutor> for ExecutorJson {
             id: executor.id,
             name: executor.name,
             app: executor.app_name,
-            status: if executor.draining { "draining" } else { "online" },
+            status: if executor.is_draining { "draining" } else { "online" },
             labels: executor.labels,
             weight: executor.weight,
             slots: executor.slots,

@@ -371,7 +371,7 @@ pub(crate) async fn read_shadow_report<Q>(
         namespace: call.namespace.id,
         source: &query.source,
         range,
-        within: visible_apps,
+        visible_apps,
         job,
         shadow_names,
         after_name: query.cursor.clone(),

@@ -270,7 +270,7 @@ async fn jobs_without_executor<Q>(
         let select = Select::new(&job.spec.select).unwrap_or_default();
         let takes_new = |one: &OnlineExecutor| {
             let switch = switches.of_executor(one.app, given_name(&one.name));
-            !one.draining && switch.is_none_or(|set| set.switch == Switch::Active)
+            !one.is_draining && switch.is_none_or(|set| set.switch == Switch::Active)
         };
         let has_handler = |one: &&OnlineExecutor| one.app == job.app && one.has_handler(&job.spec.handler);
         let mut offering_executors = online.iter().filter(has_handler).peekable();
