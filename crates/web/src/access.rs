@@ -117,7 +117,7 @@ async fn authorize_and_handle(gate: &RouteGate, caller: Caller, request: Request
     };
     // Only callers with the permission get rate-limit headers: to others, a refusal looks the same whether the path exists or not.
     if let Some(counted) = counted.filter(|_| caller.may_anywhere(gate.permission)) {
-        counted.describe(response.headers_mut());
+        counted.add_headers(response.headers_mut());
     }
     response.extensions_mut().insert(CalledBy {
         name: caller.name().to_owned(),

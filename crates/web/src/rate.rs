@@ -120,7 +120,7 @@ pub(crate) fn count_request(
 
 impl RateStatus {
     /// Adds the headers with the state of the bucket, as defined by the IETF draft.
-    pub(crate) fn describe(self, headers: &mut HeaderMap) {
+    pub(crate) fn add_headers(self, headers: &mut HeaderMap) {
         let Self { rate, state } = self;
         let window = u64::from(rate.burst.div_ceil(rate.per_second.max(1)).max(1));
         let policy = format!("\"token\";q={};w={window}", rate.burst);

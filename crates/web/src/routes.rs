@@ -168,14 +168,14 @@ impl Routes {
     /// The router. For an unknown path below `/api`, a caller without a token gets a 401; other callers get a 404 or 405.
     pub(crate) fn into_router(self, web: &Web) -> Router {
         let mut router = Router::new();
-        for (path, methods) in self.by_path(web) {
+        for (path, methods) in self.method_routers(web) {
             router = router.route(path, methods);
         }
         router.fallback(no_such_route).with_state(web.clone())
     }
 
     /// One method router per path, behind its gates. Other methods get a 405.
-    fn by_path(self, web: &Web) -> Vec<(&'static str, MethodRouter<Web>)> {
+    fn method_routers(self, web: &Web) -> Vec<(&'static str, MethodRouter<Web>)> {
         let is_for_tokens = |route: &&Route| matches!(route.info.access, Access::Needs(_));
         let for_tokens: BTreeSet<&str> =
             self.routes.iter().filter(is_for_tokens).map(|route| route.info.path).collect();

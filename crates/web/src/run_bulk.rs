@@ -43,7 +43,7 @@ pub(crate) struct SelectedRuns {
     pub(crate) runs: Vec<Run>,
     /// How many of the selected runs have a status to which the action does not apply. For example, a cancel does not apply to an ended
     /// run.
-    pub(crate) left_out: usize,
+    pub(crate) left_out_count: usize,
     /// Whether more runs match than one request can change.
     pub(crate) has_more: bool,
     /// The run after which the next request continues, whatever happened to these runs; `None` if no request can continue.
@@ -102,7 +102,7 @@ pub(crate) async fn select_runs<Q>(
             let statuses = if search.statuses.is_empty() { RunStatus::ALL } else { &search.statuses };
             let statuses: Vec<RunStatus> = statuses.iter().copied().filter(applies_to_status).collect();
             if statuses.is_empty() {
-                return Ok(SelectedRuns { runs: Vec::new(), left_out: 0, has_more: false, next_after: None });
+                return Ok(SelectedRuns { runs: Vec::new(), left_out_count: 0, has_more: false, next_after: None });
             }
             search.statuses = statuses;
             search.limit = u32::try_from(BULK_RUN_COUNT_MAX).unwrap_or(u32::MAX) + 1;
@@ -119,7 +119,7 @@ pub(crate) async fn select_runs<Q>(
     let count = runs.len();
     runs.retain(|run| action.applies_to(run));
     runs.sort_by_key(|run| run.id);
-    Ok(SelectedRuns { left_out: count - runs.len(), runs, has_more, next_after: last_id })
+    Ok(SelectedRuns { left_out_count: count - runs.len(), runs, has_more, next_after: last_id })
 }
 
 /// Applies the action to one run after the other, beginning with the oldest. A run that fails does not stop the others.

@@ -173,7 +173,7 @@ pub(crate) async fn build_search<Q>(
     search.late = filter.late;
     for text in &filter.texts {
         let lower_text = text.text.to_lowercase();
-        let jobs = if is_part(&lower_text) { jobs_containing(call, &lower_text).await? } else { Vec::new() };
+        let jobs = if is_name_part(&lower_text) { jobs_containing(call, &lower_text).await? } else { Vec::new() };
         let mut jobs: Vec<JobId> = jobs.into_iter().map(|job| job.id).collect();
         jobs.sort_unstable();
         search.texts.push(RunText { text: lower_text, is_not: text.is_not, jobs });
@@ -221,7 +221,7 @@ async fn matching_jobs<Q>(call: &Call<Q>, patterns: &[Pattern], is_not: bool) ->
             continue;
         }
         let part = pattern.part().to_ascii_lowercase();
-        if is_part(&part) {
+        if is_name_part(&part) {
             if is_not && !read_board(call).await?.has_all_jobs() {
                 return Err(too_many_jobs_problem(pattern));
             }
@@ -242,7 +242,7 @@ fn too_many_jobs_problem(pattern: &Pattern) -> Problem {
 }
 
 /// Whether a text can be a part of a name.
-fn is_part(text: &str) -> bool {
+fn is_name_part(text: &str) -> bool {
     let is_name_char = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
     text.len() <= name::NAME_LEN_MAX && text.chars().all(is_name_char)
 }

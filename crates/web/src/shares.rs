@@ -72,9 +72,9 @@ fn semaphore_of(
 pub(crate) async fn apply_room(web: &Web, caller: CallerKey, list_len: usize) -> Result<ApplyRoom, Problem> {
     let rooms = &web.permits.shares.apply_room;
     let caller_max = APPLY_LEN_MAX / 1024;
-    let size = u32::try_from(list_len.div_ceil(1024).clamp(1, caller_max)).unwrap_or(u32::MAX);
+    let size_kib = u32::try_from(list_len.div_ceil(1024).clamp(1, caller_max)).unwrap_or(u32::MAX);
     let deadline = Instant::now() + TURN_TIMEOUT;
-    let caller_permit = semaphore_of(&rooms.by_caller, caller, caller_max).acquire_many_owned(size);
+    let caller_permit = semaphore_of(&rooms.by_caller, caller, caller_max).acquire_many_owned(size_kib);
     let Ok(Ok(caller_permit)) = timeout_at(deadline, caller_permit).await else {
         web.engine.limit_reached(Limit::AppliesPerCaller, &caller);
         return Err(too_many_problem(
@@ -82,7 +82,7 @@ pub(crate) async fn apply_room(web: &Web, caller: CallerKey, list_len: usize) ->
             5,
         ));
     };
-    let Ok(Ok(server_permit)) = timeout_at(deadline, Arc::clone(&rooms.all_callers).acquire_many_owned(size)).await
+    let Ok(Ok(server_permit)) = timeout_at(deadline, Arc::clone(&rooms.all_callers).acquire_many_owned(size_kib)).await
     else {
         web.engine.limit_reached(Limit::Applies, &caller);
         let detail = "lists are being applied that take the memory for it; try again, or send a shorter list";

@@ -85,7 +85,7 @@ impl Parts {
         Ok(Self(call.engine().store().pump_jobs().await?.into_iter().map(|pump| pump.job).collect()))
     }
 
-    pub(crate) fn of(&self, run: &Run) -> Option<Part> {
+    pub(crate) fn part_of(&self, run: &Run) -> Option<Part> {
         Part::of(run, self.0.contains(&run.job))
     }
 }

@@ -96,7 +96,7 @@ enum CheckResult<T> {
     /// The files cannot be used, for this reason.
     Failed(String),
     /// Nothing new.
-    Nothing,
+    Unchanged,
 }
 
 impl FileWatcher {
@@ -109,7 +109,7 @@ impl FileWatcher {
     fn check<T>(&mut self, stamps: FileStamps, read: impl FnOnce() -> Result<T, TlsError>) -> CheckResult<T> {
         if stamps == self.used_stamps {
             self.error = None;
-            return CheckResult::Nothing;
+            return CheckResult::Unchanged;
         }
         match read() {
             Ok(new) => {
@@ -118,8 +118,8 @@ impl FileWatcher {
             }
             Err(error) => {
                 let error = chain(&error);
-                let is_news = self.error.replace(error.clone()).is_none_or(|known| known != error);
-                if is_news { CheckResult::Failed(error) } else { CheckResult::Nothing }
+                let is_new_error = self.error.replace(error.clone()).is_none_or(|known| known != error);
+                if is_new_error { CheckResult::Failed(error) } else { CheckResult::Unchanged }
             }
         }
     }
@@ -166,7 +166,7 @@ impl Tls {
                 CheckResult::Failed(error) => {
                     tracing::error!(error, "cannot use the new certificates; the old ones remain in use")
                 }
-                CheckResult::Nothing => {}
+                CheckResult::Unchanged => {}
             }
         }
     }
@@ -237,16 +237,16 @@ mod tests {
     #[test]
     fn files_are_read_again_until_they_can_be_used() {
         let mut watcher = FileWatcher::new(stamps_of(1));
-        assert_eq!(watcher.check(stamps_of(1), || Ok(1)), CheckResult::Nothing, "they are in use");
+        assert_eq!(watcher.check(stamps_of(1), || Ok(1)), CheckResult::Unchanged, "they are in use");
         let failed = |path: &str| CheckResult::Failed(TlsError::Empty { path: path.into() }.to_string());
         assert_eq!(watcher.check(stamps_of(2), || refused("a")), failed("a"));
-        assert_eq!(watcher.check(stamps_of(2), || refused("a")), CheckResult::Nothing, "it is logged once");
+        assert_eq!(watcher.check(stamps_of(2), || refused("a")), CheckResult::Unchanged, "it is logged once");
         assert_eq!(watcher.check(stamps_of(2), || refused("b")), failed("b"));
         assert_eq!(watcher.check(stamps_of(2), || Ok(2)), CheckResult::Changed(2));
-        assert_eq!(watcher.check(stamps_of(2), || Ok(3)), CheckResult::Nothing);
+        assert_eq!(watcher.check(stamps_of(2), || Ok(3)), CheckResult::Unchanged);
         // The old files return while the new ones cannot be used. Later the same error occurs again and must be reported again.
         assert_eq!(watcher.check(stamps_of(3), || refused("a")), failed("a"));
-        assert_eq!(watcher.check(stamps_of(2), || Ok(4)), CheckResult::Nothing);
+        assert_eq!(watcher.check(stamps_of(2), || Ok(4)), CheckResult::Unchanged);
         assert_eq!(watcher.check(stamps_of(3), || refused("a")), failed("a"));
     }
 }

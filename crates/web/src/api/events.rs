@@ -119,8 +119,8 @@ pub(super) fn routes() -> Routes {
 /// The stream for the console's pages. If the request does not accept server-sent events, the stream ends immediately.
 pub(crate) async fn watch(call: Call<EventFilter>, headers: HeaderMap) -> Result<Response, Problem> {
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
-    let is_asked = accept.starts_with("text/event-stream");
-    let timeout = if is_asked { call.web.config.follow_timeout } else { Duration::ZERO };
+    let wants_stream = accept.starts_with("text/event-stream");
+    let timeout = if wants_stream { call.web.config.follow_timeout } else { Duration::ZERO };
     stream(call, &headers, timeout)
 }
 

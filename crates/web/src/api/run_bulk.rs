@@ -115,7 +115,7 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkRuns>) -> Resul
     };
     let body_json = BulkRunsJson {
         matched: matched_count,
-        left_out: selected.left_out,
+        left_out: selected.left_out_count,
         has_more: selected.has_more,
         after: selected.next_after,
         done: outcome.done_count,

@@ -196,7 +196,7 @@ impl From<Attempt> for AttemptJson {
 pub(crate) async fn run_items<Q>(call: &Call<Q>, runs: Vec<Run>) -> Result<Vec<RunItem>, Problem> {
     let parts = Parts::read(call, runs.iter()).await?;
     let item = |(name, run): (String, Run)| {
-        let part = parts.of(&run);
+        let part = parts.part_of(&run);
         RunItem::new(run, &name, part)
     };
     Ok(with_job_names(call, runs).await?.into_iter().map(item).collect())

@@ -139,7 +139,7 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
 struct PageState {
     new_token: Option<TokenJson>,
     error: Option<String>,
-    typed: Vec<GrantRow>,
+    typed_grants: Vec<GrantRow>,
     form: TokenForm,
 }
 
@@ -189,7 +189,7 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
         living_count,
         new_token,
         error: state.error,
-        picker: GrantChoices::read(call, t).await?.picker(state.typed),
+        picker: GrantChoices::read(call, t).await?.picker(state.typed_grants),
         form: state.form,
         shell,
     };
@@ -276,11 +276,11 @@ pub(super) async fn end_session(call: PageCall, Named(id, ..): Named<path::SignI
 
 pub(super) async fn make_token(call: PageCall, prefs: Prefs, fields: Fields) -> Result<Response, Problem> {
     let created = create_token(&call, &fields).await;
-    let typed = match sent_rows(&fields) {
+    let typed_grants = match sent_rows(&fields) {
         Some(rows) => rows,
         None => parse_grant_lines(fields.get("grants")).map(|grants| rows_of_grants(&grants)).unwrap_or_default(),
     };
-    render_new_token(&call, prefs, created, (typed, TokenForm::from_fields(&fields))).await
+    render_new_token(&call, prefs, created, (typed_grants, TokenForm::from_fields(&fields))).await
 }
 
 /// Replaces a token by a new one that has the same lifetime.
@@ -297,7 +297,7 @@ async fn render_new_token(
     call: &PageCall,
     prefs: Prefs,
     created: Result<TokenJson, Problem>,
-    (mut typed, form): (Vec<GrantRow>, TokenForm),
+    (mut typed_grants, form): (Vec<GrantRow>, TokenForm),
 ) -> Result<Response, Problem> {
     match created {
         Ok(token) => {
@@ -308,10 +308,11 @@ async fn render_new_token(
         }
         Err(problem) => {
             let t = prefs.lang.texts();
-            let is_marked = mark_wrong_rows(&mut typed, &problem);
+            let is_marked = mark_wrong_rows(&mut typed_grants, &problem);
             let error = if is_marked { t.user_error_grants.to_owned() } else { token_error(&problem, t) };
             let status = StatusCode::from_u16(problem.code().status()).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY);
-            render_page(call, prefs, status, PageState { error: Some(error), typed, form, new_token: None }).await
+            render_page(call, prefs, status, PageState { error: Some(error), typed_grants, form, new_token: None })
+                .await
         }
     }
 }

@@ -147,7 +147,7 @@ impl MissingRoleByApp {
         Ok(Self { for_namespace, apps: apps.into_iter().map(|app| (app.name, refusal(Some(app.id)))).collect() })
     }
 
-    fn of(&self, app: Option<&str>) -> Option<&'static str> {
+    fn for_app(&self, app: Option<&str>) -> Option<&'static str> {
         app.and_then(|app| self.apps.get(app)).copied().unwrap_or(self.for_namespace)
     }
 
@@ -230,7 +230,7 @@ pub(super) async fn render_page(
         silence_rows.push(silence_row((silence, page.missing_roles(app).operator), warnings, now, t));
     }
     let window =
-        |record: &MaintenanceRecord| (window_row(record, now, t), missing_roles.of(record.app_name.as_deref()));
+        |record: &MaintenanceRecord| (window_row(record, now, t), missing_roles.for_app(record.app_name.as_deref()));
     let template = AlertsPage {
         shell: page.shell(Nav::Alerts),
         t,
@@ -279,7 +279,7 @@ fn incident_row(
         silences.iter().any(|silence| silence.ends_at > now && silence.spec.matches(&spec.name, &incident.subject));
     let is_job = incident.subject.kind == SubjectKind::Job;
     let app = (incident.subject.kind == SubjectKind::App).then(|| incident.subject.name.clone());
-    let no_operate = missing_roles.of(incident.subject.app.as_deref().or(app.as_deref()));
+    let no_operate = missing_roles.for_app(incident.subject.app.as_deref().or(app.as_deref()));
     let missing_channels = incidents::missing_channels(&spec, channels);
     let is_unreported = incident.fired_at.is_none() && incident.group.is_none() && !missing_channels.is_empty();
     let run = |sample: rondel_core::notice::RunSample| SampleRow {

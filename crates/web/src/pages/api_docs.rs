@@ -104,11 +104,11 @@ fn operations(document: fn() -> &'static str, lang: Lang) -> &'static [Operation
 }
 
 fn read_operations(root: &Value) -> Vec<Operation> {
-    let read = Document(root);
+    let document = Document(root);
     let paths = root["paths"].as_object().into_iter().flatten();
     let operations_of_paths = paths.flat_map(|(path, methods)| {
         let methods = methods.as_object().into_iter().flatten();
-        methods.map(|(method, operation)| read.operation(method, path, operation)).collect::<Vec<_>>()
+        methods.map(|(method, operation)| document.operation(method, path, operation)).collect::<Vec<_>>()
     });
     operations_of_paths.collect()
 }

@@ -41,7 +41,7 @@ struct PageState {
     errors: Vec<String>,
     trial: Option<CalendarTrial>,
     /// The version that another caller has saved since the form was loaded.
-    conflict: Option<i64>,
+    conflict_version: Option<i64>,
 }
 
 #[derive(Template)]
@@ -98,7 +98,7 @@ pub(super) async fn save(
     let record = find(&page.call, &name).await?;
     let form = CalendarForm::from_fields(&name, &fields);
     if fields.get("version").parse() != Ok(record.version) {
-        let state = PageState { conflict: Some(record.version), ..PageState::default() };
+        let state = PageState { conflict_version: Some(record.version), ..PageState::default() };
         return render_page(&page, StatusCode::CONFLICT, &record, form, state).await;
     }
     match save_or_try(&page, &record, &form).await {
@@ -173,8 +173,8 @@ async fn render_page<Q>(
         form,
         errors: state.errors,
         trial: state.trial,
-        version: Some(state.conflict.unwrap_or(record.version)),
-        conflict_version: state.conflict,
+        version: Some(state.conflict_version.unwrap_or(record.version)),
+        conflict_version: state.conflict_version,
         action: format!("/calendars/{name}"),
         code: calendar_code(page, &record.spec),
         name,

@@ -35,7 +35,7 @@ struct ExecutorsPage {
     page_url: String,
     nodes: Vec<NodeRow>,
     /// Why the caller may not set the switches of servers; `None` if the caller may.
-    missing_node: Option<&'static str>,
+    missing_node_role: Option<&'static str>,
     apps: Vec<AppRow>,
     is_empty: bool,
     /// Whether the number of runs can still change for an executor on this page that is switched off.
@@ -85,7 +85,7 @@ pub(super) async fn list(page: Page<CursorQuery>) -> Result<Response, Problem> {
         shell: page.shell(Nav::Executors),
         page_url: page.page_url().to_owned(),
         nodes: if is_first { node_rows(&page).await? } else { Vec::new() },
-        missing_node: (!page.call.caller.rights.allow_somewhere(Permission::Cluster)).then_some(t.needs_admin),
+        missing_node_role: (!page.call.caller.rights.allow_somewhere(Permission::Cluster)).then_some(t.needs_admin),
         is_emptying: apps.iter().flat_map(|app| &app.rows).any(|row| row.is_emptying),
         apps,
         is_empty,

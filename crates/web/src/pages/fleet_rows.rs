@@ -48,7 +48,7 @@ pub(super) struct NodeRow {
     pub(super) url: Option<String>,
     pub(super) loops: Vec<LoopRow>,
     /// The names of the loops that are failing.
-    pub(super) failing: Vec<String>,
+    pub(super) failing_loops: Vec<String>,
 }
 
 pub(super) struct LoopRow {
@@ -145,7 +145,7 @@ pub(super) fn node_row(node: Node, own_loops: Option<Vec<LoopReport>>, now: Time
         started_at: Moment::new(node.started_at, now, t),
         url: node.advertise_url,
         loops,
-        failing: failing_loops,
+        failing_loops,
     }
 }
 

@@ -34,7 +34,7 @@ struct EditPage {
     form: JobForm,
     param_fields: Vec<ParamField>,
     errors: Errors,
-    offers: FieldSuggestions,
+    suggestions: FieldSuggestions,
     is_new: bool,
     /// The current name of the job.
     current_name: String,
@@ -62,7 +62,7 @@ struct EditInput {
     definition_text: Option<String>,
     definition_errors: Vec<String>,
     /// The version that another caller has saved since the form was loaded.
-    conflict: Option<i64>,
+    conflict_version: Option<i64>,
 }
 
 impl EditInput {
@@ -74,7 +74,7 @@ impl EditInput {
             errors: Errors::default(),
             definition_text: None,
             definition_errors: Vec::new(),
-            conflict: None,
+            conflict_version: None,
         }
     }
 
@@ -113,7 +113,7 @@ impl EditInput {
     }
 
     const fn status(&self) -> StatusCode {
-        if self.conflict.is_some() { StatusCode::CONFLICT } else { StatusCode::UNPROCESSABLE_ENTITY }
+        if self.conflict_version.is_some() { StatusCode::CONFLICT } else { StatusCode::UNPROCESSABLE_ENTITY }
     }
 }
 
@@ -223,7 +223,7 @@ pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: 
     // A form without a version is treated as a conflict, like one with an old version.
     let seen_version = fields.get("version").parse::<i64>().ok();
     if seen_version != Some(record.version) {
-        input.conflict = Some(record.version);
+        input.conflict_version = Some(record.version);
         if let Some(seen_version) = seen_version {
             input.rebase(&page, &record, seen_version).await;
         }
@@ -234,8 +234,8 @@ pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: 
     };
     if fields.get("do") == "fields" {
         // Converts the text into fields without saving it.
-        let converted = EditInput { form: JobForm::from_spec(&spec), ..EditInput::unchanged(&record) };
-        return render_page(&page, StatusCode::OK, &record, converted).await;
+        let converted_input = EditInput { form: JobForm::from_spec(&spec), ..EditInput::unchanged(&record) };
+        return render_page(&page, StatusCode::OK, &record, converted_input).await;
     }
     if spec == record.spec {
         return Ok(redirect_to(&format!("/jobs/{name}")));
@@ -247,7 +247,7 @@ pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: 
             return Ok(redirect_to(&format!("/jobs/{}", record_after.spec.name)));
         }
         Err(JobError::Store(error)) => return Err(error.into()),
-        Err(JobError::Conflict { version }) => input.conflict = Some(version),
+        Err(JobError::Conflict { version }) => input.conflict_version = Some(version),
         Err(refused) => input.add_problem(&page.call.job_problem(refused).await, page.t),
     }
     render_page(&page, input.status(), &record, input).await
@@ -260,7 +260,7 @@ async fn render_page(
     input: EditInput,
 ) -> Result<Response, Problem> {
     let mut input = input;
-    let conflict_changes = match input.conflict {
+    let conflict_changes = match input.conflict_version {
         Some(_) => {
             let edited_spec = input.spec(record, page.t);
             let document = |spec: &JobSpec| serde_json::to_value(spec).unwrap_or_default();
@@ -277,11 +277,11 @@ async fn render_page(
         param_fields: job_params::fields_with_input(page, &input.form, input.sent_fields.as_ref()).await?,
         form: input.form,
         errors: input.errors,
-        offers: FieldSuggestions::read(page).await?,
+        suggestions: FieldSuggestions::read(page).await?,
         is_new: false,
         current_name: record.spec.name.clone(),
-        version: input.conflict.unwrap_or(record.version),
-        conflict_version: input.conflict,
+        version: input.conflict_version.unwrap_or(record.version),
+        conflict_version: input.conflict_version,
         definition_is_open: input.definition_text.is_some(),
         definition_text: input.definition_text.unwrap_or_else(|| definition_as_yaml(&record.spec)),
         definition_errors: input.definition_errors,

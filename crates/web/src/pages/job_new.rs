@@ -52,7 +52,7 @@ struct NewJobPage {
     form: JobForm,
     param_fields: Vec<ParamField>,
     errors: Errors,
-    offers: FieldSuggestions,
+    suggestions: FieldSuggestions,
     is_new: bool,
     /// The name of the edited job. Always empty on this page, which shares its template with the page that edits a job.
     current_name: String,
@@ -132,7 +132,7 @@ async fn render_page(
         form,
         param_fields,
         errors,
-        offers: suggestions,
+        suggestions,
         is_new: true,
         current_name: String::new(),
     };

@@ -54,7 +54,7 @@ impl PaletteEntry {
 struct PalettePage {
     shell: Shell,
     t: &'static Texts,
-    typed: String,
+    query_text: String,
     hits: Vec<PaletteEntry>,
 }
 
@@ -88,7 +88,7 @@ pub(super) async fn page(page: Page<PaletteQuery>) -> Result<Response, Problem> 
         }
     }
     let query_text = page.query().0.clone();
-    html(StatusCode::OK, &PalettePage { shell: page.shell(Nav::None), t: page.t, typed: query_text, hits })
+    html(StatusCode::OK, &PalettePage { shell: page.shell(Nav::None), t: page.t, query_text, hits })
 }
 
 /// The run whose id was typed.

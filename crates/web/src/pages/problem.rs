@@ -39,7 +39,7 @@ struct ProblemPage<'a> {
     request_id: &'a str,
     how_to_sign_in: bool,
     /// Whether the page has a link to the sign-in page.
-    sign_in_again: bool,
+    can_sign_in_again: bool,
 }
 
 /// The context of a problem page. `None` for requests to the API, and for clients other than browsers.
@@ -77,7 +77,7 @@ impl ProblemPageContext {
             complaints: problem.complaints().iter().map(|one| place_and_message(one, t.lang())).collect(),
             request_id,
             how_to_sign_in: matches!(problem.code(), Code::Unauthenticated | Code::LinkSpent) && !is_spent_set_up,
-            sign_in_again: is_spent_set_up
+            can_sign_in_again: is_spent_set_up
                 || matches!(problem.code(), Code::Unauthenticated | Code::SignInRefused | Code::ProviderUnavailable),
         };
         *response.body_mut() = Body::from(page.render().unwrap_or_default());

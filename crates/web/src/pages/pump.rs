@@ -101,7 +101,7 @@ struct PumpPage {
     item_count: usize,
     totals: Totals,
     /// When the oldest of the rows that are not yet executed was fetched.
-    oldest: Option<Moment>,
+    oldest_at: Option<Moment>,
     groups: Vec<GroupRow>,
     /// How many groups are not shown.
     hidden_count: usize,
@@ -132,7 +132,7 @@ pub(super) async fn page(page: Page<ItemsQuery>, Named(name, ..): Named<path::Jo
         root: root.as_ref().map(|root| root_row(root, now, t)),
         item_count: view.items.len(),
         totals: *totals,
-        oldest: totals.oldest_at.map(|at| Moment::new(at, now, t)),
+        oldest_at: totals.oldest_at.map(|at| Moment::new(at, now, t)),
         groups: groups.iter().take(GROUP_COUNT).map(|group| group_row(group, now, t)).collect(),
         hidden_count: groups.len().saturating_sub(GROUP_COUNT),
         choices: state_choices(&name, *state, t),

@@ -150,15 +150,15 @@ struct ShownRow {
     failed: u64,
     skipped: u64,
     /// The percentage of the runs that succeeded.
-    succeeded: String,
+    succeeded_percent: String,
     /// The percentage of the scheduled fires that began on time.
-    on_time: String,
+    on_time_percent: String,
     /// The 50th percentile of the durations.
     p50: String,
     /// The 95th percentile of the durations.
     p95: String,
     /// The 99th percentile of the lateness.
-    late: String,
+    lateness: String,
 }
 
 struct ShownFailure {
@@ -414,11 +414,11 @@ fn shown_row(row: &Row, (group_by, period): (GroupBy, Period), t: &Texts) -> Sho
         runs: row.verdicts.total(),
         failed: row.verdicts.failure_count(),
         skipped: row.verdicts.skipped,
-        succeeded: percent_text(row.shares.succeeded),
-        on_time: percent_text(row.shares.on_time),
+        succeeded_percent: percent_text(row.shares.succeeded),
+        on_time_percent: percent_text(row.shares.on_time),
         p50: quantile(&row.durations, 500),
         p95: quantile(&row.durations, 950),
-        late: quantile(&row.lateness, 990),
+        lateness: quantile(&row.lateness, 990),
     }
 }
 

@@ -184,7 +184,7 @@ pub(super) async fn page(page: Page<RunPageQuery>, path: Named<path::Run>) -> Re
     let is_part = page.query().is_part;
     let log = if is_broadcast || is_part { None } else { Some(log_card(&page, &run, shown_attempt).await?) };
     let rows = if run.status.is_terminal() { rows_of_groups(&page.call, &shards).await? } else { None };
-    let part = Parts::read(&page.call, std::iter::once(&run)).await?.of(&run);
+    let part = Parts::read(&page.call, std::iter::once(&run)).await?.part_of(&run);
     let template = RunPage {
         shell: page.shell(Nav::Runs),
         t,

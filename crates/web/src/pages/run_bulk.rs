@@ -49,7 +49,7 @@ struct BulkPage {
     rows: Vec<RunLine>,
     count: usize,
     hidden_count: usize,
-    left_out: usize,
+    left_out_count: usize,
     has_more: bool,
     /// The run after which this selection begins, in the order from the newest to the oldest.
     after_id: Option<RunId>,
@@ -100,7 +100,8 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         }
         false => RunSelection::Ids(ids.clone()),
     };
-    let SelectedRuns { runs, left_out, has_more, next_after } = select_runs(&page.call, action, selection).await?;
+    let SelectedRuns { runs, left_out_count, has_more, next_after } =
+        select_runs(&page.call, action, selection).await?;
     // The confirmation names the runs that were shown, since other runs may match by now, and the run after which the rest begins.
     let has_more = has_more || !fields.get("more").is_empty();
     let next_after = next_after.or_else(|| fields.get("rest").parse().ok());
@@ -121,7 +122,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let now = page.engine().now();
     let shown_runs: Vec<_> = runs.into_iter().rev().take(SHOWN_COUNT_MAX).collect();
     let parts = Parts::read(&page.call, shown_runs.iter()).await?;
-    let line = |(job, run): (String, Run)| RunLine::new(&run, job, parts.of(&run), now, t);
+    let line = |(job, run): (String, Run)| RunLine::new(&run, job, parts.part_of(&run), now, t);
     let rows: Vec<RunLine> = with_job_names(&page.call, shown_runs).await?.into_iter().map(line).collect();
     let is_retry = action == RunAction::Retry;
     let template = BulkPage {
@@ -145,7 +146,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         hidden_count: count.saturating_sub(rows.len()),
         rows,
         count,
-        left_out,
+        left_out_count,
         has_more,
         after_id,
         next_after,

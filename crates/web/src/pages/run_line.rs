@@ -18,7 +18,7 @@ pub(super) struct RunLine {
     pub(super) at: String,
     pub(super) planned: Moment,
     /// How long the run waited for an executor.
-    pub(super) queued: Option<String>,
+    pub(super) queue_time: Option<String>,
 }
 
 impl RunLine {

@@ -133,7 +133,7 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
         (searched_page.previous_position.map(url_from), searched_page.next_position.map(url_from));
     let parts = Parts::read(&page.call, searched_page.runs.iter()).await?;
     let rows = with_job_names(&page.call, searched_page.runs).await?;
-    let rows = rows.into_iter().map(|(job, run)| RunLine::new(&run, job, parts.of(&run), now, t)).collect();
+    let rows = rows.into_iter().map(|(job, run)| RunLine::new(&run, job, parts.part_of(&run), now, t)).collect();
     let sort = |order: RunOrder, word: &str| SortHeader {
         href: list_url("/runs", &text, &if word.is_empty() { Vec::new() } else { vec![("sort", word.to_owned())] }),
         is_current: query.order == order,

@@ -32,7 +32,7 @@ const VERSION_COUNT: u32 = 30;
 struct PageState {
     errors: Vec<String>,
     /// The version that another caller has saved since the form was loaded.
-    conflict: Option<i64>,
+    conflict_version: Option<i64>,
     comparison: Option<Comparison>,
     before: Option<i64>,
     /// The errors because of which the script could not be tried.
@@ -70,7 +70,7 @@ struct ScriptPage {
     has_more_jobs: bool,
     /// The apps in which the user can try the script.
     apps: Vec<String>,
-    has_check: bool,
+    can_check: bool,
     trouble: Vec<String>,
     rows: Vec<VersionRow>,
     /// The version before which the list continues on the next page; `None` on the last page.
@@ -128,7 +128,7 @@ pub(super) async fn save(
     let record = find(&page.call, &name).await?;
     let form = ScriptForm::from_fields(&name, &record.language, &fields);
     let Ok(seen_version) = fields.get("version").parse::<i64>() else {
-        let state = PageState { conflict: Some(record.newest.version), ..PageState::default() };
+        let state = PageState { conflict_version: Some(record.newest.version), ..PageState::default() };
         return render_page(&page, StatusCode::CONFLICT, &record, form, state).await;
     };
     let namespace_and_name = (record.namespace, name.as_str());
@@ -145,7 +145,7 @@ pub(super) async fn save(
     match problem.code() {
         Code::Internal | Code::Unavailable => Err(problem),
         Code::VersionMismatch => {
-            let state = PageState { conflict: Some(record.newest.version), ..PageState::default() };
+            let state = PageState { conflict_version: Some(record.newest.version), ..PageState::default() };
             render_page(&page, StatusCode::CONFLICT, &record, form, state).await
         }
         _ => {
@@ -218,15 +218,15 @@ async fn render_page<Q>(
         jobs,
         has_more_jobs,
         apps: script_try::apps_for_language(page, &record.language).await?,
-        has_check: script_try::has_check(&record.language),
+        can_check: script_try::can_check(&record.language),
         trouble: state.trouble,
         rows: versions.into_iter().map(|version| version_row(page, version, version_pair)).collect(),
         older_than,
         comparison: state.comparison,
         form,
         errors: state.errors,
-        version: Some(state.conflict.unwrap_or(newest_version)),
-        conflict_version: state.conflict,
+        version: Some(state.conflict_version.unwrap_or(newest_version)),
+        conflict_version: state.conflict_version,
         action: format!("/scripts/{name}"),
         code: page.code(("GET", &format!("/api/v1/scripts/{name}")), None, &format!("script show {name}")),
         name,

@@ -31,7 +31,7 @@ pub(super) async fn apps_for_language<Q>(page: &Page<Q>, language: &str) -> Resu
 }
 
 /// Whether agents can check a script in this language without running it.
-pub(super) fn has_check(language: &str) -> bool {
+pub(super) fn can_check(language: &str) -> bool {
     language != "powershell"
 }
 

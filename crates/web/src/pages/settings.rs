@@ -233,7 +233,7 @@ async fn render_webhooks(page: &Page, status: StatusCode, outcome: WebhookOutcom
             continue;
         }
         let webhook = engine.store().failure_webhook(namespace.id).await?;
-        let (typed, tested) = match &outcome {
+        let (refused_input, tested) = match &outcome {
             WebhookOutcome::Refused(name, url, message) if *name == namespace.name => (Some((url, message)), None),
             WebhookOutcome::Tested(name, text) if *name == namespace.name => (None, Some(text.clone())),
             _ => (None, None),
@@ -242,12 +242,12 @@ async fn render_webhooks(page: &Page, status: StatusCode, outcome: WebhookOutcom
         let body = json!({"url": "https://example.com/rondel"});
         let command = format!("api PUT /namespaces/{}/failure-webhook -d '{body}'", namespace.name);
         rows.push(WebhookRow {
-            url: match (typed, &webhook) {
+            url: match (refused_input, &webhook) {
                 (Some((url, _)), _) => url.clone(),
                 (None, Some(webhook)) => webhook.url.clone(),
                 (None, None) => String::new(),
             },
-            error: typed.map(|(_, message)| localized(t.lang(), message).into_owned()),
+            error: refused_input.map(|(_, message)| localized(t.lang(), message).into_owned()),
             tested,
             updated_at: webhook.as_ref().map(|webhook| Moment::new(webhook.updated_at, now, t)),
             is_set: webhook.is_some(),

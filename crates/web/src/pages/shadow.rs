@@ -79,7 +79,7 @@ pub(super) async fn page(page: Page<ShadowReportQuery>) -> Result<Response, Prob
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => return Err(problem),
         Err(problem) => error = Some(error_text(&problem, t)),
     }
-    let span = shadow_report.as_ref().and_then(|report| report.span);
+    let observed_range = shadow_report.as_ref().and_then(|report| report.span);
     let next_job = shadow_report.as_ref().and_then(|report| report.next.as_deref());
     let template = ShadowPage {
         shell: page.shell(Nav::Reports),
@@ -87,7 +87,8 @@ pub(super) async fn page(page: Page<ShadowReportQuery>) -> Result<Response, Prob
         source: query.source.clone(),
         job: job.unwrap_or_default(),
         error,
-        observed_range: span.map(|span| (Moment::new(span.first_at, now, t), Moment::new(span.last_at, now, t))),
+        observed_range: observed_range
+            .map(|range| (Moment::new(range.first_at, now, t), Moment::new(range.last_at, now, t))),
         next_url: next_job
             .map(|after| format!("/shadow?{}&{}", query_pair("source", &query.source), query_pair("cursor", after))),
         rows: shadow_report.into_iter().flat_map(|report| report.rows).map(|row| to_day_row(row, &page)).collect(),

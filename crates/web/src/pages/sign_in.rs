@@ -23,7 +23,7 @@ use super::prefs::{LANG_COOKIE, Prefs, THEME_COOKIE, Theme};
 use super::sentences::localized;
 use super::shell::{Nav, Shell, html};
 use super::texts::{Lang, Texts};
-use super::zones::{Clock, TIMES_COOKIE};
+use super::zones::{CLOCK_COOKIE, Clock};
 use crate::access::{RequestId, caller_of_session, cross_origin_problem};
 use crate::api::users::hash_password;
 use crate::problem::{Code, Problem};
@@ -316,8 +316,8 @@ pub(super) async fn set_preference(
     browser.check_origin(&web)?;
     let lang = Lang::from_word(fields.get("lang")).map(|lang| (LANG_COOKIE, lang.as_str()));
     let theme = Theme::from_word(fields.get("theme")).map(|theme| (THEME_COOKIE, theme.as_str()));
-    let times = Clock::from_word(fields.get("times")).map(|clock| (TIMES_COOKIE, clock.as_str()));
-    let preferences: Vec<_> = lang.into_iter().chain(theme).chain(times).collect();
+    let clock = Clock::from_word(fields.get("times")).map(|clock| (CLOCK_COOKIE, clock.as_str()));
+    let preferences: Vec<_> = lang.into_iter().chain(theme).chain(clock).collect();
     if preferences.is_empty() {
         return Err(Problem::new(Code::InvalidBody, "neither a language, nor a theme, nor a clock that there is"));
     }

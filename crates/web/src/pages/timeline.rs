@@ -158,7 +158,7 @@ struct TimelinePage {
     hours: Vec<u32>,
     lane_max: u32,
     /// The URL of the timeline with more lanes.
-    more_lanes: Option<String>,
+    more_lanes_url: Option<String>,
 }
 
 /// A day in the table of hours.
@@ -232,7 +232,7 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
         heat,
         hours: (0..24).step_by(3).collect(),
         lane_max: query.lane_count(),
-        more_lanes: (timeline.has_more && !query.has_many).then(|| {
+        more_lanes_url: (timeline.has_more && !query.has_many).then(|| {
             format!("{}&{}", query.url(query.lane_kind, query.zoom, query.to), query_pair("lanes", MORE_LANES.0))
         }),
     };

@@ -98,7 +98,7 @@ struct Answer {
     /// The first sentence of the answer.
     verdict: Vec<SentencePart>,
     /// The sentences about the causes.
-    chain: Vec<Vec<SentencePart>>,
+    cause_sentences: Vec<Vec<SentencePart>>,
     run: Option<RunId>,
     /// The name and the page of the run's executor. Executors of other apps may have the same name.
     executor: Option<(String, String)>,
@@ -258,7 +258,7 @@ impl AnswerFormatter<'_> {
             class,
             word,
             verdict,
-            chain: linked_sentences.collect(),
+            cause_sentences: linked_sentences.collect(),
             run,
             executor,
             incident: None,

@@ -16,7 +16,7 @@ use super::texts::Texts;
 use crate::cookies;
 
 /// The cookie with the clock that the user chose.
-pub(crate) const TIMES_COOKIE: &str = "rondel_times";
+pub(crate) const CLOCK_COOKIE: &str = "rondel_times";
 /// The cookie with the time zone of the browser. The script writes it.
 const ZONE_COOKIE: &str = "rondel_zone";
 
@@ -57,7 +57,7 @@ tokio::task_local! {
 
 impl Zones {
     pub(crate) fn new(headers: &HeaderMap) -> Self {
-        let clock = cookies::read(headers, TIMES_COOKIE).and_then(Clock::from_word).unwrap_or_default();
+        let clock = cookies::read(headers, CLOCK_COOKIE).and_then(Clock::from_word).unwrap_or_default();
         let zone_of_user = cookies::read(headers, ZONE_COOKIE).and_then(|zone| parse_zone(zone).ok());
         Self { clock, zone_of_user, job: Cell::new(None) }
     }

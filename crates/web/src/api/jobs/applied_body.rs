@@ -75,10 +75,10 @@ impl Items {
 #[derive(Default)]
 struct Pieces {
     /// The finished pieces that are not sent yet.
-    ready: VecDeque<Bytes>,
+    finished: VecDeque<Bytes>,
     /// The piece to which text is still added.
     last: Vec<u8>,
-    /// How many bytes the pieces in `ready` have.
+    /// How many bytes the pieces in `finished` have.
     len: u64,
 }
 
@@ -94,13 +94,13 @@ impl Pieces {
     fn end(&mut self) {
         if !self.last.is_empty() {
             self.len += u64::try_from(self.last.len()).unwrap_or(u64::MAX);
-            self.ready.push_back(std::mem::take(&mut self.last).into());
+            self.finished.push_back(std::mem::take(&mut self.last).into());
         }
     }
 
     fn put_first(&mut self, text: String) {
         self.len += u64::try_from(text.len()).unwrap_or(u64::MAX);
-        self.ready.push_front(text.into());
+        self.finished.push_front(text.into());
     }
 }
 
@@ -109,13 +109,13 @@ impl HttpBody for Pieces {
     type Error = Infallible;
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let Some(piece) = self.ready.pop_front() else { return Poll::Ready(None) };
+        let Some(piece) = self.finished.pop_front() else { return Poll::Ready(None) };
         self.len = self.len.saturating_sub(u64::try_from(piece.len()).unwrap_or(u64::MAX));
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.ready.is_empty()
+        self.finished.is_empty()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -158,6 +158,6 @@ mod tests {
         for index in 0..3 {
             items.add(&item(&"n".repeat(PIECE_LEN), Some(index)));
         }
-        assert!(items.pieces.ready.len() >= 2, "{}", items.pieces.ready.len());
+        assert!(items.pieces.finished.len() >= 2, "{}", items.pieces.finished.len());
     }
 }
