@@ -80,8 +80,8 @@ impl From<&JobRecord> for BoardEntry {
 /// Which jobs of a namespace are failing or late, by their newest runs.
 #[derive(Clone, Debug, Default)]
 struct JobHealth {
-    failing: HashSet<JobId>,
-    never_succeeded: HashSet<JobId>,
+    failing_jobs: HashSet<JobId>,
+    jobs_without_success: HashSet<JobId>,
     late_jobs: HashSet<JobId>,
 }
 
@@ -216,9 +216,9 @@ async fn read_health(engine: &Engine, namespace: NamespaceId, now: Timestamp) ->
     let store = engine.store();
     let mut health = JobHealth::default();
     for pulse in store.failing_jobs(namespace, None, WATCHED_RUN_COUNT).await? {
-        health.failing.insert(pulse.job);
+        health.failing_jobs.insert(pulse.job);
         if pulse.succeeded_at.is_none() {
-            health.never_succeeded.insert(pulse.job);
+            health.jobs_without_success.insert(pulse.job);
         }
     }
     let mut late_search = RunSearch::new(now, WATCHED_RUN_COUNT);
@@ -267,8 +267,8 @@ impl Board {
     /// Whether a job is in this state.
     pub(crate) fn is_in_state(&self, state: JobState, entry: &BoardEntry, offers: &mut OfferedHandlers<'_>) -> bool {
         match state {
-            JobState::Failing => self.health.failing.contains(&entry.id),
-            JobState::NeverSucceeded => self.health.never_succeeded.contains(&entry.id),
+            JobState::Failing => self.health.failing_jobs.contains(&entry.id),
+            JobState::NeverSucceeded => self.health.jobs_without_success.contains(&entry.id),
             JobState::NoExecutor => entry.is_enabled && !offers.has(entry),
             JobState::Paused => !entry.is_enabled,
             JobState::Late => self.health.late_jobs.contains(&entry.id),
@@ -340,7 +340,11 @@ impl Board {
     }
 
     /// Counts these jobs by state, for each state of [`JobState::MARKS`].
-    pub(crate) fn count(&self, jobs: &[Arc<BoardEntry>], offers: &mut OfferedHandlers<'_>) -> Vec<(JobState, usize)> {
+    pub(crate) fn count_by_state(
+        &self,
+        jobs: &[Arc<BoardEntry>],
+        offers: &mut OfferedHandlers<'_>,
+    ) -> Vec<(JobState, usize)> {
         let mut counts: Vec<(JobState, usize)> = JobState::MARKS.iter().map(|state| (*state, 0)).collect();
         for entry in jobs {
             for (state, count) in &mut counts {

@@ -110,7 +110,7 @@ pub(crate) async fn read_page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u
     let (is_behind, is_ahead) = if search.is_backward { (has_more, true) } else { (is_later_page, has_more) };
     let mut previous_position = runs.first().filter(|_| is_behind).map(|run| RunPosition::before(&search, run));
     let mut next_position = runs.last().filter(|_| is_ahead).map(|run| RunPosition::of_run(&search, run));
-    let stop = match stopped_at {
+    let stop_position = match stopped_at {
         Some(id) if can_continue(&search) => Some(RunPosition::at(&search, id)),
         Some(id) if search.is_in_one_job() && next_position.is_none() => {
             let last_run = call.engine().store().runs(&[id]).await?.pop();
@@ -122,11 +122,11 @@ pub(crate) async fn read_page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u
     if search.is_backward && can_continue(&search) {
         // In a backward search, the runs that were not searched are newer ones.
         searched_to = None;
-        previous_position = previous_position.or(stop.map(|place| RunPosition { b: true, ..place }));
+        previous_position = previous_position.or(stop_position.map(|place| RunPosition { b: true, ..place }));
         next_position = next_position
             .or(search.from.map(|from| RunPosition::at(&search, RunId::new(from.id.get().saturating_add(1)))));
     } else if !search.is_backward {
-        next_position = next_position.or(stop);
+        next_position = next_position.or(stop_position);
     }
     Ok(SearchedPage { runs, previous_position, next_position, searched_to })
 }

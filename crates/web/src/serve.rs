@@ -153,15 +153,15 @@ async fn serve_connection(
         () = shutdown.cancelled() => return Ok(()),
         handshake = tokio::time::timeout(client.peers.limits.header_timeout, acceptor.accept(stream)) => handshake,
     };
-    let timeout_error = |_| client.late("TLS did not begin in time");
-    let stream = handshake.map_err(timeout_error)?.map_err(|error| error.to_string())?;
+    let begin_error = |_| client.timeout_error("TLS did not begin in time");
+    let stream = handshake.map_err(begin_error)?.map_err(|error| error.to_string())?;
     client.names =
         stream.get_ref().1.peer_certificates().and_then(|certificates| certificates.first()).map(certificate_names);
     serve_stream(stream, client, app, shutdown).await
 }
 
 impl ClientConnection {
-    fn late(&self, reason: &str) -> String {
+    fn timeout_error(&self, reason: &str) -> String {
         self.peers.log_limit(Limit::HeaderTimeout, self.peer);
         reason.to_owned()
     }
@@ -228,7 +228,7 @@ where
         () = shutdown.cancelled() => return Ok(()),
         sniff_result = tokio::time::timeout(client.peers.limits.header_timeout, sniff(stream)) => sniff_result,
     };
-    let sniff_result = sniff_result.map_err(|_| client.late("nothing was sent in time"))?;
+    let sniff_result = sniff_result.map_err(|_| client.timeout_error("nothing was sent in time"))?;
     let (stream, version) = sniff_result.map_err(|error| error.to_string())?;
     let builder = connection_builder(version, &client.peers.limits);
     let ClientConnection { peer, connection: own, peers, .. } = client.clone();

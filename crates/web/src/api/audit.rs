@@ -210,7 +210,7 @@ struct LogExport {
 impl LogExport {
     async fn next(&mut self) -> Option<Bytes> {
         let query = self.query.take()?;
-        match self.read(&query).await {
+        match self.read_batch(&query).await {
             Ok(found) => {
                 let line =
                     |entry: &AuditEntry| serde_json::to_string(&EntryJson::from(entry)).unwrap_or_default() + "\n";
@@ -227,7 +227,7 @@ impl LogExport {
         }
     }
 
-    async fn read(&mut self, query: &AuditQuery) -> Result<Vec<AuditEntry>, Problem> {
+    async fn read_batch(&mut self, query: &AuditQuery) -> Result<Vec<AuditEntry>, Problem> {
         if self.web.config.shutdown.is_cancelled() {
             return Err(Problem::new(Code::Unavailable, "the server stops, so the export ends here"));
         }

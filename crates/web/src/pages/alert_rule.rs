@@ -354,7 +354,7 @@ pub(super) async fn save(
     let state =
         PageState { action: format!("/alerts/rules/{name}"), version: Some(record.version), ..PageState::default() };
     if fields.get("version").parse() != Ok(record.version) {
-        return render_page(&page, StatusCode::CONFLICT, form, PageState { conflict: true, ..state }).await;
+        return render_page(&page, StatusCode::CONFLICT, form, PageState { is_conflict: true, ..state }).await;
     }
     submit(&page, form, (fields.get("do") == "try", Some(&record)), state).await
 }
@@ -431,7 +431,7 @@ pub(super) async fn delete(page: Page, Named(name, ..): Named<path::AlertRule>) 
 struct PageState {
     action: String,
     version: Option<i64>,
-    conflict: bool,
+    is_conflict: bool,
     errors: RuleErrors,
     warnings: Vec<String>,
     trial: Option<RuleTrial>,
@@ -466,7 +466,7 @@ async fn render_page<Q>(
         warnings: state.warnings,
         trial: state.trial,
         version: state.version,
-        is_conflict: state.conflict,
+        is_conflict: state.is_conflict,
         action: state.action,
         apps: apps.collect(),
         labels,

@@ -8,7 +8,7 @@ const SEQUENCE_LEN_MAX: usize = 64;
 
 /// The current style of the text, as set by the colour codes so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Pen {
+struct TextStyle {
     colour: Option<u8>,
     bold: bool,
     dim: bool,
@@ -18,7 +18,8 @@ struct Pen {
 
 /// Renders one line as HTML.
 pub(crate) fn html(line: &str) -> String {
-    let mut writer = Writer { html: String::with_capacity(line.len() + 16), pen: Pen::default(), is_open: false };
+    let mut writer =
+        Writer { html: String::with_capacity(line.len() + 16), style: TextStyle::default(), is_open: false };
     let mut remaining = line;
     while let Some(c) = remaining.chars().next() {
         if let Some(after) = remaining.strip_prefix("\u{1b}[").and_then(|tail| writer.sequence(tail)) {
@@ -34,7 +35,7 @@ pub(crate) fn html(line: &str) -> String {
 
 struct Writer {
     html: String,
-    pen: Pen,
+    style: TextStyle,
     is_open: bool,
 }
 
@@ -48,9 +49,9 @@ impl Writer {
             return None;
         }
         if bytes[final_index] == b'm' {
-            let before = self.pen;
-            self.pen = self.pen.with_codes(&remaining[..final_index]);
-            if self.pen != before {
+            let before = self.style;
+            self.style = self.style.with_codes(&remaining[..final_index]);
+            if self.style != before {
                 self.close();
             }
         }
@@ -58,8 +59,8 @@ impl Writer {
     }
 
     fn push(&mut self, c: char) {
-        if !self.is_open && self.pen != Pen::default() {
-            self.html.push_str(&format!("<span class=\"{}\">", self.pen.classes()));
+        if !self.is_open && self.style != TextStyle::default() {
+            self.html.push_str(&format!("<span class=\"{}\">", self.style.classes()));
             self.is_open = true;
         }
         match c {
@@ -97,23 +98,23 @@ fn visible_char(c: char) -> Option<String> {
     }
 }
 
-impl Pen {
+impl TextStyle {
     fn with_codes(self, codes_text: &str) -> Self {
-        let mut pen = self;
+        let mut style = self;
         let mut codes =
             codes_text.split([';', ':']).map(|code| if code.is_empty() { Some(0) } else { code.parse::<u8>().ok() });
         while let Some(code) = codes.next() {
             match code {
-                Some(0) => pen = Self::default(),
-                Some(1) => pen.bold = true,
-                Some(2) => pen.dim = true,
-                Some(3) => pen.italic = true,
-                Some(4) => pen.underline = true,
-                Some(22) => (pen.bold, pen.dim) = (false, false),
-                Some(23) => pen.italic = false,
-                Some(24) => pen.underline = false,
-                Some(code @ (30..=37 | 90..=97)) => pen.colour = Some(code),
-                Some(39) => pen.colour = None,
+                Some(0) => style = Self::default(),
+                Some(1) => style.bold = true,
+                Some(2) => style.dim = true,
+                Some(3) => style.italic = true,
+                Some(4) => style.underline = true,
+                Some(22) => (style.bold, style.dim) = (false, false),
+                Some(23) => style.italic = false,
+                Some(24) => style.underline = false,
+                Some(code @ (30..=37 | 90..=97)) => style.colour = Some(code),
+                Some(39) => style.colour = None,
                 // The following numbers are the arguments of 38 and 48: they select one of 256 or 16 million colours.
                 Some(38 | 48) => match codes.next() {
                     Some(Some(5)) => drop(codes.next()),
@@ -123,7 +124,7 @@ impl Pen {
                 _ => {}
             }
         }
-        pen
+        style
     }
 
     fn classes(self) -> String {

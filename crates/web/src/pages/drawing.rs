@@ -148,7 +148,7 @@ pub(crate) struct LaneRow {
     /// The URL of the page that explains why nothing ran, opened by a click on an empty place; only for jobs.
     pub(crate) fires_url: Option<String>,
     /// The URL from which the script reads why parts of the lane are empty; only for jobs.
-    pub(crate) gaps: Option<String>,
+    pub(crate) gaps_url: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -276,7 +276,7 @@ impl LaneRenderer {
                 .collect(),
             is_joined: lane.is_joined && self.lane_kind == LaneKind::Job,
             runs_of: format!("/runs?{}", query_pair("q", &format!("{}:{} ", self.lane_kind.as_str(), lane.name))),
-            gaps: (self.lane_kind == LaneKind::Job).then(|| format!("/jobs/{}/gaps", lane.name)),
+            gaps_url: (self.lane_kind == LaneKind::Job).then(|| format!("/jobs/{}/gaps", lane.name)),
             fires_url: (self.lane_kind == LaneKind::Job).then(|| format!("/jobs/{}/fires?zone=UTC&at=", lane.name)),
         }
     }

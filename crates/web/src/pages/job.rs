@@ -78,7 +78,7 @@ struct JobPage {
     /// Facts about the job: names and values.
     facts: Vec<(&'static str, String)>,
     params: String,
-    run_with: RunForm,
+    run_form: RunForm,
     /// Warnings for its author.
     warnings: Vec<String>,
     declared_note: Option<DeclaredNote>,
@@ -148,7 +148,7 @@ pub(super) async fn page(page: Page<CursorQuery>, Named(name, ..): Named<path::J
         charts: job_charts::read(&page.call, &record, (now, t)).await?,
         facts: job_facts(&record, t),
         params: params_text(&spec.params),
-        run_with: run_form(&page, &record),
+        run_form: run_form(&page, &record),
         warnings: jobs::warnings(page.engine(), record.namespace, spec, recent_runs.next_fire_at)
             .iter()
             .map(|warning| t.warning(warning))

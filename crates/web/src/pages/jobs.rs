@@ -103,7 +103,7 @@ struct AppHeader {
     app: String,
     count: usize,
     /// How many of its jobs are paused.
-    paused: usize,
+    paused_count: usize,
     /// The filter that selects the jobs of this app.
     filter: String,
 }
@@ -238,7 +238,7 @@ fn state_presets(
         href: list_url("/jobs", &other_conditions.to_string(), &parameters),
         is_current: chosen_states.admits_all(),
     }];
-    for (state, count) in board.count(&matching, offers).into_iter().filter(|(_, count)| *count > 0) {
+    for (state, count) in board.count_by_state(&matching, offers).into_iter().filter(|(_, count)| *count > 0) {
         let mut with_state = other_conditions.clone();
         with_state.states.any = vec![state];
         presets.push(Preset {
@@ -302,13 +302,13 @@ async fn job_rows(
         row.marks = state_marks.map(|mark| (mark.as_str(), state_name(*mark, t))).collect();
         if page.query().order == JobOrder::App && row.app != app {
             app.clone_from(&row.app);
-            let of_app = || all_entries.iter().filter(|entry| entry.app_name == app);
+            let entries_of_app = || all_entries.iter().filter(|entry| entry.app_name == app);
             let mut filter = Filter::parse(&page.query().text, Scope::Jobs).unwrap_or_default();
             filter.apps.any = vec![rondel_core::filter::Pattern(app.clone())];
             row.group = Some(AppHeader {
                 app: app.clone(),
-                count: of_app().count(),
-                paused: of_app().filter(|entry| !entry.is_enabled).count(),
+                count: entries_of_app().count(),
+                paused_count: entries_of_app().filter(|entry| !entry.is_enabled).count(),
                 filter: filter.to_string(),
             });
         }

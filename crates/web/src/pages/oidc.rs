@@ -29,14 +29,14 @@ pub(super) async fn redirect_to_provider(State(web): State<Web>, uri: Uri) -> Re
     reader.finish()?;
     let oidc = configured_provider(&web)?;
     let next_path = next_path.as_deref().and_then(own_path).unwrap_or("/");
-    let departure =
+    let begun_sign_in =
         oidc.begin(web.engine.store(), next_path, web.engine.now()).await.map_err(|error| oidc_problem(&error))?;
-    let location = HeaderValue::from_str(&departure.url)
+    let location = HeaderValue::from_str(&begun_sign_in.url)
         .map_err(|_| oidc_problem(&OidcError::Unavailable("the address of its page cannot be a header".to_owned())))?;
     let mut response = (StatusCode::SEE_OTHER, [(LOCATION, location)]).into_response();
     add_cookie(
         &mut response,
-        cookies::set_oidc_sign_in(&departure.cookie, PENDING_SIGN_IN_LIFETIME, oidc.config().is_tls()),
+        cookies::set_oidc_sign_in(&begun_sign_in.cookie, PENDING_SIGN_IN_LIFETIME, oidc.config().is_tls()),
     );
     Ok(response)
 }
@@ -63,10 +63,10 @@ pub(super) async fn return_from_provider(
     // The cookie is removed, whatever the outcome.
     let expired_cookie = cookies::set_oidc_sign_in("", Duration::ZERO, is_tls);
     match resolve_account(&web, oidc, (pending_cookie, browser.address()), &parse_callback(&uri)).await {
-        Ok((identity, arrival, next)) => {
-            let name = arrival.account.name.clone();
-            let account_change = begin_change(&web, &browser, oidc, &identity, &arrival).await?;
-            let stored = arrival.save(web.engine.store()).await;
+        Ok((identity, account_update, next)) => {
+            let name = account_update.account.name.clone();
+            let account_change = begin_change(&web, &browser, oidc, &identity, &account_update).await?;
+            let stored = account_update.save(web.engine.store()).await;
             if let Some(account_change) = account_change {
                 end_change(&web, account_change, stored.as_ref().is_ok_and(|stored| stored.is_changed)).await;
             }
@@ -93,8 +93,8 @@ async fn resolve_account(
 ) -> Result<(Identity, AccountUpdate, String), OidcError> {
     let (store, now) = (web.engine.store(), web.engine.now());
     let (identity, next) = oidc.finish(store, browser, callback, now).await?;
-    let arrival = oidc.account(store, &identity, web.engine.new_id(), now).await?;
-    Ok((identity, arrival, next))
+    let account_update = oidc.account(store, &identity, web.engine.new_id(), now).await?;
+    Ok((identity, account_update, next))
 }
 
 async fn count_arrival(web: &Web, browser: &Browser) -> Result<AttemptDecision, Problem> {
@@ -137,17 +137,17 @@ async fn begin_change(
     browser: &Browser,
     oidc: &Oidc,
     identity: &Identity,
-    arrival: &AccountUpdate,
+    account_update: &AccountUpdate,
 ) -> Result<Option<AuditEntry>, Problem> {
-    if !arrival.changes_account() {
+    if !account_update.changes_account() {
         return Ok(None);
     }
-    let account = &arrival.account;
-    let grants_before = arrival.grants_before.as_deref().unwrap_or_default();
+    let account = &account_update.account;
+    let grants_before = account_update.grants_before.as_deref().unwrap_or_default();
     let names = GrantNames::read(&web.engine, grants_before.iter().chain(&account.grants)).await?;
     let issuer = &oidc.config().issuer;
     let mut document_after = json!({"by": issuer, "groups": identity.groups, "grants": names.to_json(&account.grants)});
-    let (action, grants_before) = if arrival.is_new {
+    let (action, grants_before) = if account_update.is_new {
         document_after["display_name"] = json!(account.display_name);
         ("user.create", None)
     } else {

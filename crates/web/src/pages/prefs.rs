@@ -52,7 +52,7 @@ impl Prefs {
     }
 
     /// The request headers on which pages depend, for `Vary`.
-    pub(crate) fn vary() -> String {
+    pub(crate) fn vary_value() -> String {
         format!("{COOKIE}, {ACCEPT_LANGUAGE}")
     }
 }

@@ -118,9 +118,9 @@ struct RunStep {
 struct RouteFacts {
     route: &'static str,
     /// The executors that were eligible for the run.
-    eligible: Option<String>,
+    eligible_executors: Option<String>,
     /// The executors that were not eligible, each with the reason.
-    refused: Option<String>,
+    refused_executors: Option<String>,
     /// How long the run was delayed by an overload of the servers.
     overload_delay: Option<String>,
     /// How long the run was delayed by an outage.
@@ -148,8 +148,8 @@ impl RouteFacts {
                 CHOSEN => t.route_chosen,
                 route => t.route(route.parse().ok()?),
             },
-            eligible: joined_names(trace.of, trace.of_more),
-            refused: joined_names(refusals, trace.refused_more),
+            eligible_executors: joined_names(trace.of, trace.of_more),
+            refused_executors: joined_names(refusals, trace.refused_more),
             overload_delay: delay_text(LateBecause::Overload),
             outage_delay: delay_text(LateBecause::Outage),
             turn_wait: wait_text(waits.turn),

@@ -76,7 +76,7 @@ struct RunExport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ExportEnd {
     /// The file has all runs that match.
-    Whole,
+    Complete,
     /// The file is full, and more runs match.
     Full,
     /// The search stopped at this run. Older runs were not searched.
@@ -108,7 +108,7 @@ impl RunExport {
                     self.continued_left -= 1;
                     self.search.from = Some(RunPlace { value: 0, id });
                 }
-                stopped_at => self.end = Some(stopped_at.map_or(ExportEnd::Whole, ExportEnd::StoppedAt)),
+                stopped_at => self.end = Some(stopped_at.map_or(ExportEnd::Complete, ExportEnd::StoppedAt)),
             }
         }
         self.remaining -= runs.len();
@@ -118,7 +118,7 @@ impl RunExport {
     /// A note about the runs that are missing in the file; `None` if it has all.
     fn cut_note(&self, t: &Texts) -> Option<String> {
         match self.end? {
-            ExportEnd::Whole => None,
+            ExportEnd::Complete => None,
             ExportEnd::Full => Some(t.export_full(EXPORT_COUNT_MAX)),
             ExportEnd::StoppedAt(id) => Some(t.export_stopped(id.created_at())),
         }
@@ -202,14 +202,14 @@ mod tests {
         let mut goes_on = stopped(None, Some(id));
         assert_eq!((goes_on.end, goes_on.search.from), (None, Some(RunPlace { value: 0, id })));
         assert_eq!(goes_on.take(FoundRuns::default()), []);
-        assert_eq!((goes_on.end, goes_on.cut_note(t)), (Some(ExportEnd::Whole), None));
+        assert_eq!((goes_on.end, goes_on.cut_note(t)), (Some(ExportEnd::Complete), None));
         let one_job = stopped(Some(vec![JobId::new(1)]), Some(id));
         assert_eq!(one_job.end, Some(ExportEnd::StoppedAt(id)));
         let words = one_job.cut_note(t).unwrap();
         assert!(words.contains(&id.created_at().to_string()), "{words}");
         let many = stopped(Some(vec![JobId::new(1), JobId::new(2)]), Some(id));
         assert_eq!(many.end, None);
-        assert_eq!(stopped(None, None).end, Some(ExportEnd::Whole));
+        assert_eq!(stopped(None, None).end, Some(ExportEnd::Complete));
         let mut endless = RunExport { continued_left: 0, ..RunExport::new(RunSearch::new(Timestamp::EPOCH, 0)) };
         assert_eq!(endless.take(FoundRuns { runs: Vec::new(), stopped_at: Some(id) }), []);
         assert_eq!(endless.end, Some(ExportEnd::StoppedAt(id)));

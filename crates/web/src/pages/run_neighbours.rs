@@ -22,8 +22,8 @@ const BROADCAST_COUNT: u32 = 10;
 /// The neighbours of a run, and its comparison with a successful one.
 #[derive(Default)]
 pub(super) struct Neighbours {
-    pub(super) older: Option<Neighbour>,
-    pub(super) newer: Option<Neighbour>,
+    pub(super) previous_fire: Option<Neighbour>,
+    pub(super) next_fire: Option<Neighbour>,
     pub(super) comparison: Option<Comparison>,
 }
 
@@ -87,8 +87,8 @@ impl Neighbours {
             None => None,
         };
         Ok(Self {
-            older: earlier_runs.first().map(neighbour),
-            newer: next_broadcast.as_ref().map(neighbour),
+            previous_fire: earlier_runs.first().map(neighbour),
+            next_fire: next_broadcast.as_ref().map(neighbour),
             comparison,
         })
     }

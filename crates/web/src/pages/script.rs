@@ -36,7 +36,7 @@ struct PageState {
     comparison: Option<Comparison>,
     before: Option<i64>,
     /// The errors because of which the script could not be tried.
-    trouble: Vec<String>,
+    try_errors: Vec<String>,
 }
 
 /// The comparison of two versions.
@@ -71,7 +71,7 @@ struct ScriptPage {
     /// The apps in which the user can try the script.
     apps: Vec<String>,
     can_check: bool,
-    trouble: Vec<String>,
+    try_errors: Vec<String>,
     rows: Vec<VersionRow>,
     /// The version before which the list continues on the next page; `None` on the last page.
     older_than: Option<i64>,
@@ -168,7 +168,7 @@ pub(super) async fn restore(
     Ok(redirect_to(&format!("/scripts/{name}")))
 }
 
-pub(super) async fn try_it(
+pub(super) async fn try_script(
     page: Page,
     Named(name, ..): Named<path::Script>,
     fields: Fields,
@@ -183,7 +183,7 @@ pub(super) async fn try_it(
     };
     let (_, source) = scripts::version_of(page.engine(), &record, record.newest.version).await?;
     let form = ScriptForm::new(&name, &record.language, source);
-    let state = PageState { trouble: error_lines(&problem, page.t.lang()), ..PageState::default() };
+    let state = PageState { try_errors: error_lines(&problem, page.t.lang()), ..PageState::default() };
     render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, &record, form, state).await
 }
 
@@ -219,7 +219,7 @@ async fn render_page<Q>(
         has_more_jobs,
         apps: script_try::apps_for_language(page, &record.language).await?,
         can_check: script_try::can_check(&record.language),
-        trouble: state.trouble,
+        try_errors: state.try_errors,
         rows: versions.into_iter().map(|version| version_row(page, version, version_pair)).collect(),
         older_than,
         comparison: state.comparison,

@@ -276,7 +276,7 @@ pub(crate) fn html(status: StatusCode, template: &impl Template) -> Result<Respo
 }
 
 pub(crate) fn set_page_headers(headers: &mut HeaderMap) {
-    let vary = HeaderValue::from_str(&Prefs::vary()).unwrap_or(HeaderValue::from_static("*"));
+    let vary = HeaderValue::from_str(&Prefs::vary_value()).unwrap_or(HeaderValue::from_static("*"));
     let pairs: [(HeaderName, HeaderValue); 4] = [
         (CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
         (CONTENT_SECURITY_POLICY, HeaderValue::from_static(PAGE_POLICY)),

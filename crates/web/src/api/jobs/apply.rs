@@ -348,7 +348,7 @@ struct Applying {
 
 impl Applying {
     /// Saves the next few jobs, if the caller still has the permission; `None` at the end.
-    async fn next(&mut self) -> Result<Option<Vec<SavedJob>>, Problem> {
+    async fn save_next(&mut self) -> Result<Option<Vec<SavedJob>>, Problem> {
         let (namespace, apps) = (self.namespace, &self.apps);
         let may_save = |rights: &Rights| apps.iter().all(|app| rights.allow(Edit, namespace, *app));
         if self.count < self.total
@@ -365,7 +365,7 @@ impl Applying {
 
 async fn save_all(mut applying: Applying) -> Result<Items, Problem> {
     let mut items = Items::default();
-    while let Some(saved_jobs) = applying.next().await? {
+    while let Some(saved_jobs) = applying.save_next().await? {
         saved_jobs.into_iter().for_each(|job| items.add(&Item::saved(job)));
     }
     Ok(items)
@@ -376,7 +376,7 @@ async fn save_all(mut applying: Applying) -> Result<Items, Problem> {
 fn saved_job_lines(applying: Applying) -> impl Stream<Item = Result<Bytes, Infallible>> {
     unfold(Some((applying, Summary::default())), async |state| {
         let (mut applying, mut summary) = state?;
-        let saved_jobs = match applying.next().await {
+        let saved_jobs = match applying.save_next().await {
             Ok(Some(saved_jobs)) => saved_jobs,
             Ok(None) => return Some((Ok(json_line(&serde_json::json!({ "summary": summary }))), None)),
             Err(problem) => {

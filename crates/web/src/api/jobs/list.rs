@@ -75,7 +75,7 @@ async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
     while let Some(count) = page.next_row_count() {
         let (records, is_last) = match &mut matching_jobs {
             Some(matching_jobs) => next_matching(&call, matching_jobs, count).await?,
-            None => next_visible(&call, (app, last_name.clone()), count).await?,
+            None => next_visible_jobs(&call, (app, last_name.clone()), count).await?,
         };
         if records.is_empty() && is_last {
             return page.answer(None);
@@ -97,7 +97,7 @@ async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
 
 /// The next `count` jobs after a name, and whether they are the last. They are read from the store, because the job board of a large
 /// namespace does not hold all jobs.
-async fn next_visible(
+async fn next_visible_jobs(
     call: &Call<ListJobs>,
     (app, after_name): (Option<AppId>, Option<String>),
     count: u32,

@@ -61,7 +61,7 @@ pub(crate) struct Health {
     pub(crate) online_count: usize,
     pub(crate) slot_count: u64,
     /// How many runs the online executors have.
-    pub(crate) busy_count: u64,
+    pub(crate) held_run_count: u64,
     /// How many runs are due but are not with an executor yet. Ends with a plus sign if there are more.
     pub(crate) queue_count: String,
     /// How many runs are running. Ends with a plus sign if there are more.
@@ -147,7 +147,7 @@ async fn read_health<Q: Sync>(call: &Call<Q>, now: Timestamp) -> Result<Health, 
         executor_count: executors.len(),
         online_count: online_executors().count(),
         slot_count: online_executors().map(|one| u64::from(one.slots)).sum(),
-        busy_count: online_executors().filter_map(|one| one.running).map(u64::from).sum(),
+        held_run_count: online_executors().filter_map(|one| one.running).map(u64::from).sum(),
         queue_count: count_text(due_count, pending.is_cut || waiting.is_cut),
         running_count: count_text(running.marks.len(), running.is_cut),
         next_fire_at,
