@@ -49,7 +49,7 @@ impl AuditNote {
     }
 
     /// Records the object of the request, for routes whose path does not name it.
-    pub(crate) fn object(&self, name: impl Into<String>) {
+    pub(crate) fn set_object(&self, name: impl Into<String>) {
         self.fields().object = Some(name.into());
     }
 

@@ -155,7 +155,7 @@ impl<Q> Call<Q> {
         if self.caller.rights.allow(self.needs, self.namespace.id, app_id) {
             return Ok(app_id);
         }
-        self.note.object(app);
+        self.note.set_object(app);
         Err(Problem::new(Code::Forbidden, format!("your roles do not cover app {}", quoted_input(app))))
     }
 

@@ -13,7 +13,7 @@ use http::{HeaderValue, Request, Response};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 /// Maximum length of an unread rest that is read and dropped, in bytes.
-const REST_LEN_MAX: u64 = 64 * 1024;
+const UNREAD_LEN_MAX: u64 = 64 * 1024;
 /// Timeout for reading an unread rest.
 const REST_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -54,7 +54,7 @@ impl UnreadBody {
 /// Reads the rest. Returns whether it was short enough and arrived in time.
 async fn is_drained(mut body: Incoming) -> bool {
     let drain = async {
-        let mut remaining_len = REST_LEN_MAX;
+        let mut remaining_len = UNREAD_LEN_MAX;
         while body.size_hint().lower() <= remaining_len {
             match poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
                 None => return true,

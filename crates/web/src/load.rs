@@ -129,12 +129,12 @@ pub(crate) async fn with_body_and_permits(
         web.engine.limit_reached(Limit::Requests, &client_ip(&request));
         Problem::overloaded("too many requests at the same time; try again", 1)
     };
-    let unauthenticated = match caller {
+    let unauthenticated_permit = match caller {
         Some(_) => None,
         None => Some(Arc::clone(&web.permits.unauthenticated).try_acquire_owned().map_err(|_| overload())?),
     };
     let permit = Arc::clone(&web.permits.requests).try_acquire_owned().map_err(|_| overload())?;
-    Ok((request, (permit, unauthenticated)))
+    Ok((request, (permit, unauthenticated_permit)))
 }
 
 async fn with_body(

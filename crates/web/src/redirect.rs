@@ -16,8 +16,9 @@ pub(crate) fn redirect_to(path: &str) -> Response {
 /// The path to continue at, from a request; `None` unless it is a path of this server.
 pub(crate) fn own_path(path: &str) -> Option<&str> {
     let without_slash = path.strip_prefix('/')?;
-    let is_plain = path.len() <= PATH_LEN_MAX && path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
-    (is_plain && !without_slash.starts_with('/')).then_some(path)
+    let is_visible_ascii =
+        path.len() <= PATH_LEN_MAX && path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
+    (is_visible_ascii && !without_slash.starts_with('/')).then_some(path)
 }
 
 /// A URL without the parameter `lang`, so that a link can add another language.

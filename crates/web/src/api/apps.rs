@@ -138,7 +138,7 @@ async fn create(call: Call, body: JsonBody<NewApp>) -> Result<Response, Problem>
     let new_app = body.read()?;
     name::check(&new_app.name).map_err(|message| refuse_value("/name", message))?;
     call.check_app_name(&new_app.name).await?;
-    call.note.object(&new_app.name);
+    call.note.set_object(&new_app.name);
     let engine = call.engine();
     let id = AppId::new(engine.new_id());
     let result = apps::ensure(engine.store(), id, (call.namespace.id, &new_app.name), engine.now()).await;

@@ -390,7 +390,7 @@ pub(crate) async fn create_silence<Q>(call: &Call<Q>, request: SilenceRequest) -
     let app = silence_app(call, &request.spec).await?.filter(|app| call.may_view(*app));
     call.check(app, crate::call::forbidden_problem)?;
     let silence = rules::add_silence(call.engine(), call.namespace.id, request, call.caller.name()).await?;
-    call.note.object(silence.id.to_string());
+    call.note.set_object(silence.id.to_string());
     call.note.changed_to(&audited_silence(&silence));
     Ok(silence)
 }

@@ -164,7 +164,7 @@ pub(crate) async fn add_window<Q>(
     let app = app.map(|app| (app.id, app.name));
     let request = MaintenanceRequest { app, starts_at, end: window_end, fires, reason };
     let record = rules::add_maintenance(call.engine(), call.namespace.id, request, call.caller.name()).await?;
-    call.note.object(record.window.id.to_string());
+    call.note.set_object(record.window.id.to_string());
     call.note.changed_to(&audit_view(&record));
     Ok(record)
 }

@@ -74,7 +74,7 @@ async fn create(call: GlobalCall, body: JsonBody<NewNamespace>) -> Result<Respon
     name::check(&new_namespace.name).map_err(|message| refuse_value("/name", message))?;
     let engine = call.engine();
     let namespace = Namespace { id: NamespaceId::new(engine.new_id()), name: new_namespace.name };
-    call.note.object(&namespace.name);
+    call.note.set_object(&namespace.name);
     if !engine.store().create_namespace(&namespace, engine.now()).await? {
         return Err(Problem::new(Code::NamespaceExists, format!("namespace {} exists", namespace.name)));
     }

@@ -269,7 +269,7 @@ async fn create(call: GlobalCall, body: JsonBody<NewToken>) -> Result<Response, 
 /// server: it keeps working after its creator has left.
 pub(crate) async fn create_token<Q>(call: &GlobalCall<Q>, new_token: NewToken) -> Result<TokenJson, Problem> {
     let engine = call.engine();
-    call.note.object(&new_token.name);
+    call.note.set_object(&new_token.name);
     token_name::check(&new_token.name)?;
     let kind = match new_token.kind {
         Kind::Api => TokenKind::Api,
@@ -480,7 +480,7 @@ async fn find<Q>(call: &GlobalCall<Q>, id: &str) -> Result<TokenRecord, Problem>
         }
         return Err(Problem::new(Code::TokenNotFound, format!("there is no token {}", quoted_input(id))));
     };
-    call.note.object(&token.name);
+    call.note.set_object(&token.name);
     let names = GrantNames::read(call.engine(), token.grants.iter()).await?;
     call.note.before(&TokenJson::new(&token, &names));
     Ok(token)

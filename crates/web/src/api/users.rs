@@ -198,7 +198,7 @@ async fn create(call: GlobalCall, body: JsonBody<NewUser>) -> Result<Response, P
 
 pub(crate) async fn create_user<Q>(call: &GlobalCall<Q>, new_user: NewUser) -> Result<Account, Problem> {
     let engine = call.engine();
-    call.note.object(&new_user.name);
+    call.note.set_object(&new_user.name);
     name::check_account(&new_user.name).map_err(|message| refuse_value("/name", message))?;
     let display_name = checked_display(new_user.display_name.as_deref().unwrap_or(&new_user.name))?;
     let grants = read_grants_of_user(engine, &new_user.grants).await?;
@@ -319,7 +319,7 @@ pub(crate) async fn reset_password<Q>(
 
 /// Records in the audit log that a password was changed.
 pub(crate) fn audit_password<Q>(call: &GlobalCall<Q>, account: &Account, (now, keep_tokens): (Timestamp, bool)) {
-    call.note.object(&account.name);
+    call.note.set_object(&account.name);
     call.note.before(&serde_json::json!({"changed_at": account.password_changed_at}));
     call.note.changed_to(&serde_json::json!({"changed_at": now, "keep_tokens": keep_tokens}));
 }

@@ -396,7 +396,7 @@ async fn save_or_try(
         let run = try_rule(&page.call, &spec).await?;
         return Ok(RuleOutcome::Tried(Box::new(RuleTrial::new(&spec, run, page.t))));
     }
-    page.call.note.object(&spec.name);
+    page.call.note.set_object(&spec.name);
     if let Some(record) = record {
         page.call.note.before(&record.spec);
     }

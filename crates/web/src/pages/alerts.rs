@@ -35,7 +35,7 @@ const OPEN_INCIDENT_COUNT: u32 = 100;
 /// Maximum number of open incidents on the page of a job.
 const JOB_INCIDENT_COUNT: u32 = 10;
 /// Maximum number of resolved incidents on the page.
-const RESOLVED_COUNT: u32 = 25;
+const RESOLVED_INCIDENT_COUNT: u32 = 25;
 
 pub(super) struct IncidentRow {
     pub(super) id: String,
@@ -49,18 +49,18 @@ pub(super) struct IncidentRow {
     pub(super) since: Moment,
     pub(super) resolved_at: Option<Moment>,
     /// Who acknowledged it.
-    pub(super) acknowledged: Option<String>,
+    pub(super) acknowledged_by: Option<String>,
     /// Whether a silence suppresses its messages.
     pub(super) is_silent: bool,
     /// The names of its channels, if none of them exists; the incident is then not reported.
-    pub(super) no_channel: Option<String>,
+    pub(super) missing_channels: Option<String>,
     /// The job, if the incident is about one.
     pub(super) job: Option<String>,
     /// The app, if the incident is about one.
     pub(super) app: Option<String>,
     pub(super) runs: Vec<SampleRow>,
     /// Why the caller may not acknowledge or silence it; `None` if the caller may.
-    pub(super) no_operate: Option<&'static str>,
+    pub(super) missing_operator_role: Option<&'static str>,
 }
 
 /// A run of an incident.
@@ -90,7 +90,7 @@ struct SilenceRow {
     ends_at: Moment,
     warnings: Vec<String>,
     /// Why the caller may not end it; `None` if the caller may.
-    no_operate: Option<&'static str>,
+    missing_operator_role: Option<&'static str>,
 }
 
 #[derive(Template)]
@@ -99,7 +99,7 @@ struct AlertsPage {
     shell: Shell,
     t: &'static Texts,
     /// Why the caller may not create a rule; `None` if the caller may.
-    no_edit: Option<&'static str>,
+    missing_editor_role: Option<&'static str>,
     /// Whether the caller may create silences and maintenance windows for at least one app.
     may_operate: bool,
     needs_app: bool,
@@ -214,7 +214,7 @@ pub(super) async fn render_page(
     let query = open_query(&page.call, visible_app_names.as_deref());
     let mut open_records = open_incidents(&page.call, query).await?;
     open_records.sort_by_key(|record| (record.spec.severity != Severity::Critical, record.incident.started_at));
-    let resolved_query = IncidentQuery { is_open: Some(false), limit: RESOLVED_COUNT, ..query };
+    let resolved_query = IncidentQuery { is_open: Some(false), limit: RESOLVED_INCIDENT_COUNT, ..query };
     let mut resolved_records = page.engine().store().incidents(resolved_query).await?;
     incidents::conceal_jobs(&page.call, &mut open_records).await?;
     incidents::conceal_jobs(&page.call, &mut resolved_records).await?;
@@ -234,7 +234,7 @@ pub(super) async fn render_page(
     let template = AlertsPage {
         shell: page.shell(Nav::Alerts),
         t,
-        no_edit: page.missing_roles(None).editor,
+        missing_editor_role: page.missing_roles(None).editor,
         may_operate: missing_roles.allows_some(),
         needs_app: missing_roles.for_namespace.is_some(),
         open_incidents: open_records.into_iter().map(row).collect(),
@@ -279,7 +279,7 @@ fn incident_row(
         silences.iter().any(|silence| silence.ends_at > now && silence.spec.matches(&spec.name, &incident.subject));
     let is_job = incident.subject.kind == SubjectKind::Job;
     let app = (incident.subject.kind == SubjectKind::App).then(|| incident.subject.name.clone());
-    let no_operate = missing_roles.for_app(incident.subject.app.as_deref().or(app.as_deref()));
+    let missing_operator_role = missing_roles.for_app(incident.subject.app.as_deref().or(app.as_deref()));
     let missing_channels = incidents::missing_channels(&spec, channels);
     let is_unreported = incident.fired_at.is_none() && incident.group.is_none() && !missing_channels.is_empty();
     let run = |sample: rondel_core::notice::RunSample| SampleRow {
@@ -297,15 +297,15 @@ fn incident_row(
         rule: spec.name.clone(),
         since: Moment::new(incident.started_at, now, t),
         resolved_at: incident.resolved_at.map(|at| Moment::new(at, now, t)),
-        acknowledged: incident.acknowledged_by,
+        acknowledged_by: incident.acknowledged_by,
         is_silent,
-        no_channel: (is_unreported && missing_channels.len() == spec.channels.len())
+        missing_channels: (is_unreported && missing_channels.len() == spec.channels.len())
             .then(|| missing_channels.join(t.list_separator)),
         job: is_job.then(|| incident.subject.name.clone()),
         app,
         subject: incident.subject.name,
         runs: incident.samples.into_iter().map(run).collect(),
-        no_operate,
+        missing_operator_role,
     }
 }
 
@@ -375,7 +375,7 @@ fn rule_heading(spec: &RuleSpec, lang: Lang) -> String {
 }
 
 fn silence_row(
-    (silence, no_operate): (&SilenceRecord, Option<&'static str>),
+    (silence, missing_operator_role): (&SilenceRecord, Option<&'static str>),
     warnings: &[String],
     now: Timestamp,
     t: &Texts,
@@ -391,7 +391,7 @@ fn silence_row(
         reason: silence.reason.clone(),
         ends_at: Moment::new(silence.ends_at, now, t),
         warnings: warnings.iter().map(|warning| localized(t.lang(), warning).into_owned()).collect(),
-        no_operate,
+        missing_operator_role,
     }
 }
 

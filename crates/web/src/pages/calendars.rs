@@ -77,7 +77,7 @@ async fn create_or_try(page: &Page, form: &CalendarForm) -> Result<Option<Calend
     if calendars::find(page.engine(), namespace, &spec.name).await?.is_some() {
         return Err(Problem::new(Code::EditConflict, page.t.calendar_exists));
     }
-    page.call.note.object(&spec.name);
+    page.call.note.set_object(&spec.name);
     let outcome = calendars::save(page.engine(), namespace, &spec, None, page.call.caller.name()).await?;
     page.call.note.changed_to(&outcome.record.spec);
     Ok(None)

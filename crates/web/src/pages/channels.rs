@@ -200,7 +200,7 @@ pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Probl
     let kind = fields.get("kind").parse().unwrap_or(ChannelKind::Email);
     let form = ChannelForm { version: Some(0), ..ChannelForm::from_fields(kind, &fields, page.t) };
     let name = form.name.clone();
-    page.call.note.object(&name);
+    page.call.note.set_object(&name);
     if channels::find(page.engine(), page.call.namespace.id, &name).await?.is_some() {
         let form = form.with_error("name", page.t.channels_exists);
         return render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, None, form, PageState::default()).await;

@@ -19,7 +19,7 @@ use crate::problem::Problem;
 /// How many fires of each definition are shown.
 const SHOWN_FIRE_COUNT: usize = 10;
 /// The period in which the fires that vanish or appear are counted.
-const WINDOW: Duration = Duration::from_secs(7 * 86_400);
+const COMPARED_LENGTH: Duration = Duration::from_secs(7 * 86_400);
 /// Maximum number of fires that are computed for that period.
 const COMPUTED_FIRE_COUNT_MAX: u32 = 5_000;
 
@@ -88,8 +88,12 @@ impl EditEffect {
         }
         let anchored = |job| AnchoredJob { job, anchor };
         let mut steps = COMPUTED_FIRE_COUNT_MAX;
-        let changes =
-            fire_changes(old_job.as_ref().map(anchored), Some(anchored(&new_job)), (now, now + WINDOW), &mut steps);
+        let changes = fire_changes(
+            old_job.as_ref().map(anchored),
+            Some(anchored(&new_job)),
+            (now, now + COMPARED_LENGTH),
+            &mut steps,
+        );
         let row = |(at, (is_in_current, is_in_edited))| ComingRow {
             at: Moment::new(at, now, t),
             local: (zone != Tz::UTC).then(|| words::instant_text(zone, at)),

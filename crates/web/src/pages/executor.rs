@@ -122,7 +122,7 @@ async fn switch_executor(
         Switch::Draining => "drain",
         Switch::Stopped => "stop",
     };
-    let undo = (before != switch).then(|| format!("/executors/{name}/{verb}?{}", query_pair("app", &executor.app)));
+    let undo_url = (before != switch).then(|| format!("/executors/{name}/{verb}?{}", query_pair("app", &executor.app)));
     let return_url = own_path(fields.get("back")).unwrap_or("/executors");
-    toast::toast_response(page, Toast { text, undo, link: None }, return_url)
+    toast::toast_response(page, Toast { text, undo_url, link: None }, return_url)
 }

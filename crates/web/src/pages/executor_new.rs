@@ -57,7 +57,7 @@ struct NewExecutorPage {
     /// The token and the configuration of an executor of XXL-JOB.
     xxl: String,
     /// The executors of the app that are registered by hand; `None` if the app does not exist.
-    by_hand: Option<Vec<AddressJson>>,
+    registered_addresses: Option<Vec<AddressJson>>,
     /// Why the caller may not change the executors that are registered by hand; `None` if the caller may.
     missing_role: Option<&'static str>,
     typed_address: String,
@@ -119,7 +119,7 @@ async fn render_page<Q>(
     };
     let namespace = &page.call.namespace.name;
     let address = shell_quoted(&server);
-    let by_hand = match apps.contains(&typed_app) {
+    let registered_addresses = match apps.contains(&typed_app) {
         true => Some(addresses::addresses_of_app(&page.call, &typed_app).await?),
         false => None,
     };
@@ -141,7 +141,7 @@ async fn render_page<Q>(
         xxl: format!(
             "umask 077\nrondel token create {app}-xxl --kind xxl --role executor:{namespace}/{app} > {app}-xxl.token\n\n# xxl-job-executor.properties\nxxl.job.admin.addresses={server}/xxl-job-admin\nxxl.job.accessToken=TOKEN\n# since 3.0:\nxxl.job.admin.accessToken=TOKEN\nxxl.job.executor.appname={app}",
         ),
-        by_hand,
+        registered_addresses,
         missing_role: page.missing_roles(app_id).editor,
         typed_address,
         errors,

@@ -282,20 +282,20 @@ pub(super) fn pretty_json(value: &Value) -> String {
 
 pub(super) async fn pause(page: Page, Named(name, ..): Named<path::Job>, fields: Fields) -> Result<Response, Problem> {
     switch_job(&page, &name, false).await?;
-    let undo = Some(format!("/jobs/{name}/resume"));
+    let undo_url = Some(format!("/jobs/{name}/resume"));
     toast::toast_response(
         &page,
-        Toast { text: page.t.toast_paused(&name), undo, link: None },
+        Toast { text: page.t.toast_paused(&name), undo_url, link: None },
         &return_path(&fields, &name),
     )
 }
 
 pub(super) async fn resume(page: Page, Named(name, ..): Named<path::Job>, fields: Fields) -> Result<Response, Problem> {
     switch_job(&page, &name, true).await?;
-    let undo = Some(format!("/jobs/{name}/pause"));
+    let undo_url = Some(format!("/jobs/{name}/pause"));
     toast::toast_response(
         &page,
-        Toast { text: page.t.toast_resumed(&name), undo, link: None },
+        Toast { text: page.t.toast_resumed(&name), undo_url, link: None },
         &return_path(&fields, &name),
     )
 }
@@ -370,7 +370,7 @@ pub(super) async fn trigger(
         Toast {
             text: if is_planned { page.t.toast_planned } else { page.t.toast_started }.to_owned(),
             link: run_link,
-            undo: None,
+            undo_url: None,
         },
         &return_url,
     )

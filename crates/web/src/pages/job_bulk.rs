@@ -57,7 +57,7 @@ struct BulkPage {
     unchanged: usize,
     problems: Vec<JobProblem>,
     /// The action that reverts this one, if there is one.
-    undo: Option<&'static str>,
+    undo_action: Option<&'static str>,
     /// The jobs that this action has changed.
     changed: Vec<String>,
 }
@@ -102,7 +102,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         page.call.note.mark_dry_run();
         Default::default()
     };
-    let undo = match action {
+    let undo_action = match action {
         JobAction::Pause => Some("resume"),
         JobAction::Resume => Some("pause"),
         JobAction::Run | JobAction::Label | JobAction::Unlabel | JobAction::Delete => None,
@@ -132,7 +132,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         is_done: is_confirmed,
         unchanged: outcome.unchanged,
         problems: outcome.problems.into_iter().chain(missing_jobs).take(SHOWN_COUNT_MAX).map(problem).collect(),
-        undo: undo.filter(|_| !outcome.changed.is_empty()),
+        undo_action: undo_action.filter(|_| !outcome.changed.is_empty()),
         changed: outcome.changed,
     };
     html(StatusCode::OK, &template)

@@ -102,7 +102,7 @@ pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Probl
         }
     };
     page.call.check_definition(&spec).await?;
-    page.call.note.object(&spec.name);
+    page.call.note.set_object(&spec.name);
     match jobs::create(page.engine(), page.call.namespace.id, spec, page.call.caller.name()).await {
         Ok(record) => {
             page.call.note.changed_to(&record.spec);

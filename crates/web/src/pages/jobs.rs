@@ -91,9 +91,9 @@ struct JobsPage {
     first_url: String,
     is_first: bool,
     /// Why the caller may not create a job; `None` if the caller may.
-    no_new: Option<&'static str>,
-    no_operate: Option<&'static str>,
-    no_edit: Option<&'static str>,
+    missing_new_job_role: Option<&'static str>,
+    missing_operator_role: Option<&'static str>,
+    missing_editor_role: Option<&'static str>,
     /// Maximum number of jobs that one request may change.
     bulk_max: usize,
 }
@@ -198,9 +198,9 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
         next_url,
         first_url,
         is_first,
-        no_new: page.missing_for_new_job(),
-        no_operate: (!has_permission(Permission::Operate)).then_some(t.needs_operator),
-        no_edit: (!has_permission(Permission::Edit)).then_some(t.needs_editor),
+        missing_new_job_role: page.missing_for_new_job(),
+        missing_operator_role: (!has_permission(Permission::Operate)).then_some(t.needs_operator),
+        missing_editor_role: (!has_permission(Permission::Edit)).then_some(t.needs_editor),
         bulk_max: BULK_JOB_COUNT_MAX,
     };
     html(status, &template)

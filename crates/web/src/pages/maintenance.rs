@@ -25,7 +25,7 @@ impl WindowForm {
         Self {
             app: text("app"),
             reason: text("reason"),
-            holds: fields.get("fires") == "hold",
+            holds_fires: fields.get("fires") == "hold",
             starts_at: text("starts"),
             until: text("until"),
         }
@@ -51,7 +51,7 @@ impl WindowForm {
 pub(super) async fn add(page: Page, fields: Fields) -> Result<Response, Problem> {
     let form = WindowForm::from_fields(&fields);
     let app = Some(form.app.clone()).filter(|app| !app.is_empty());
-    let fires = if form.holds { FiresInside::Hold } else { FiresInside::Skip };
+    let fires = if form.holds_fires { FiresInside::Hold } else { FiresInside::Skip };
     let outcome = match form.span(fields.get("for"), page.engine().now(), page.t) {
         Ok(span) => maintenance::add_window(&page.call, (app, fires), span, form.reason.clone()).await.map(|_| ()),
         Err(problem) => {

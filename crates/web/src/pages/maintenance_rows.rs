@@ -18,7 +18,7 @@ pub(crate) struct WindowRow {
     pub(crate) ends_at: Moment,
     pub(crate) is_open: bool,
     /// Whether fires inside of the window are held until its end; otherwise they are skipped.
-    pub(crate) holds: bool,
+    pub(crate) holds_fires: bool,
 }
 
 pub(super) fn window_row(record: &MaintenanceRecord, now: Timestamp, t: &Texts) -> WindowRow {
@@ -31,7 +31,7 @@ pub(super) fn window_row(record: &MaintenanceRecord, now: Timestamp, t: &Texts) 
         starts_at: Moment::new(window.starts_at, now, t),
         ends_at: Moment::new(window.ends_at, now, t),
         is_open: window.has(now),
-        holds: window.fires == FiresInside::Hold,
+        holds_fires: window.fires == FiresInside::Hold,
     }
 }
 
@@ -41,7 +41,7 @@ pub(super) struct WindowForm {
     pub(super) app: String,
     pub(super) reason: String,
     /// Whether fires inside of the window are held until its end; otherwise they are skipped.
-    pub(super) holds: bool,
+    pub(super) holds_fires: bool,
     pub(super) starts_at: String,
     pub(super) until: String,
 }

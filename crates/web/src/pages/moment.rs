@@ -37,7 +37,7 @@ impl Moment {
 
     /// An instant of a job, for a list of many jobs. If the user chose the job's clock, it is shown in the job's zone and names the zone.
     pub(crate) fn of_job(at: Timestamp, now: Timestamp, t: &Texts, spec: &JobSpec) -> Self {
-        let (page_zone, shown_zone) = (zones::clock_and_zone().1, zones::shown_for(spec));
+        let (page_zone, shown_zone) = (zones::clock_and_zone().1, zones::zone_for_job(spec));
         let zone_note = (shown_zone != page_zone).then(|| zones::short_zone_name(shown_zone));
         Self { zone_note, ..Self::in_zone(at, now, t, shown_zone) }
     }

@@ -105,7 +105,7 @@ struct PumpPage {
     groups: Vec<GroupRow>,
     /// How many groups are not shown.
     hidden_count: usize,
-    choices: Vec<StateChoice>,
+    state_choices: Vec<StateChoice>,
     items: Vec<ItemRow>,
     is_first: bool,
     /// The URL of the first page.
@@ -135,7 +135,7 @@ pub(super) async fn page(page: Page<ItemsQuery>, Named(name, ..): Named<path::Jo
         oldest_at: totals.oldest_at.map(|at| Moment::new(at, now, t)),
         groups: groups.iter().take(GROUP_COUNT).map(|group| group_row(group, now, t)).collect(),
         hidden_count: groups.len().saturating_sub(GROUP_COUNT),
-        choices: state_choices(&name, *state, t),
+        state_choices: state_choices(&name, *state, t),
         items: items.into_iter().map(|item| item_row(&page, &record, item, now)).collect(),
         is_first: after_name.is_none(),
         first_url,

@@ -14,7 +14,7 @@ pub(super) struct RuleTrial {
     /// How many jobs were checked, if not all were.
     pub(super) looked_at: Option<u64>,
     /// The instant of the trial, and the time of day in the rule as an instant.
-    pub(super) evaluated: String,
+    pub(super) evaluation_text: String,
     pub(super) warnings: Vec<String>,
 }
 
@@ -22,7 +22,7 @@ impl RuleTrial {
     pub(super) fn new(spec: &RuleSpec, run: DryRun, t: &Texts) -> Self {
         Self {
             sentence: sentence::rule(spec, t.lang()),
-            evaluated: evaluation_text(&run, t),
+            evaluation_text: evaluation_text(&run, t),
             count: run.count,
             subjects: run.subjects.into_iter().map(|one| one.name).collect(),
             looked_at: run.looked_at,

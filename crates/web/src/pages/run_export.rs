@@ -94,7 +94,7 @@ impl RunExport {
     }
 
     /// Selects the runs for the file from those that a search found. Records where the next search begins, or why the export ends.
-    fn take(&mut self, found_runs: FoundRuns) -> Vec<Run> {
+    fn take_runs(&mut self, found_runs: FoundRuns) -> Vec<Run> {
         let FoundRuns { mut runs, stopped_at } = found_runs;
         let is_full = runs.len() >= usize::try_from(self.limit()).unwrap_or(usize::MAX);
         if runs.len() > self.remaining {
@@ -136,7 +136,7 @@ async fn next_runs(page: &Page<ExportQuery>, export: &mut RunExport) -> Result<O
     while export.end.is_none() {
         export.search.limit = export.limit();
         let found_runs = page.engine().store().search_runs(page.call.namespace.id, &export.search).await?;
-        let runs = export.take(found_runs);
+        let runs = export.take_runs(found_runs);
         if !runs.is_empty() {
             return Ok(Some(runs));
         }
@@ -192,7 +192,7 @@ mod tests {
     fn stopped(jobs: Option<Vec<JobId>>, at: Option<RunId>) -> RunExport {
         let search = RunSearch { jobs, ..RunSearch::new(Timestamp::from_secs(1_900_000_000), 0) };
         let mut export = RunExport::new(search);
-        assert_eq!(export.take(FoundRuns { runs: Vec::new(), stopped_at: at }), []);
+        assert_eq!(export.take_runs(FoundRuns { runs: Vec::new(), stopped_at: at }), []);
         export
     }
 
@@ -201,7 +201,7 @@ mod tests {
         let (t, id) = (Lang::En.texts(), RunId::new(7));
         let mut goes_on = stopped(None, Some(id));
         assert_eq!((goes_on.end, goes_on.search.from), (None, Some(RunPlace { value: 0, id })));
-        assert_eq!(goes_on.take(FoundRuns::default()), []);
+        assert_eq!(goes_on.take_runs(FoundRuns::default()), []);
         assert_eq!((goes_on.end, goes_on.cut_note(t)), (Some(ExportEnd::Complete), None));
         let one_job = stopped(Some(vec![JobId::new(1)]), Some(id));
         assert_eq!(one_job.end, Some(ExportEnd::StoppedAt(id)));
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(many.end, None);
         assert_eq!(stopped(None, None).end, Some(ExportEnd::Complete));
         let mut endless = RunExport { continued_left: 0, ..RunExport::new(RunSearch::new(Timestamp::EPOCH, 0)) };
-        assert_eq!(endless.take(FoundRuns { runs: Vec::new(), stopped_at: Some(id) }), []);
+        assert_eq!(endless.take_runs(FoundRuns { runs: Vec::new(), stopped_at: Some(id) }), []);
         assert_eq!(endless.end, Some(ExportEnd::StoppedAt(id)));
     }
 

@@ -16,7 +16,7 @@ pub(super) struct RunLine {
     pub(super) name: String,
     /// The part of `name` after the job's name.
     pub(super) at: String,
-    pub(super) planned: Moment,
+    pub(super) planned_at: Moment,
     /// How long the run waited for an executor.
     pub(super) queue_time: Option<String>,
 }
@@ -31,8 +31,8 @@ impl RunLine {
             id: run.id,
             name: format!("{job} · {planned_text}"),
             at: planned_text,
-            planned: planned_moment,
-            queued: started_at.map(|at| length_text(at.since(run.due_at), t)),
+            planned_at: planned_moment,
+            queue_time: started_at.map(|at| length_text(at.since(run.due_at), t)),
             row: RunRow::new(run, job, now, t).with_part(part, t),
         }
     }

@@ -25,7 +25,7 @@ pub(super) struct TreeLine {
     pub(super) indent: usize,
     pub(super) kind: Option<&'static str>,
     /// The jobs whose runs released it, if there are several.
-    pub(super) after: Option<String>,
+    pub(super) releasing_jobs: Option<String>,
     pub(super) is_shown: bool,
 }
 
@@ -45,7 +45,7 @@ impl RunTree {
         let line = |(branch, (job, run)): (RunInTree, (String, Run))| TreeLine {
             indent: branch.depth.min(INDENT_MAX),
             kind: branch.link.map(|link| t.link(link)),
-            after: (!branch.after.is_empty()).then(|| branch.after.join(", ")),
+            releasing_jobs: (!branch.after.is_empty()).then(|| branch.after.join(", ")),
             is_shown: run.id == shown_run.id,
             row: RunRow::new(&run, job, now, t),
         };

@@ -96,7 +96,7 @@ struct RunsPage {
     /// Notes about a deleted job, and about where the search ended.
     notes: Vec<String>,
     /// Why the caller may not cancel or repeat runs; `None` if the caller may.
-    no_bulk: Option<&'static str>,
+    missing_bulk_role: Option<&'static str>,
     bulk_max: usize,
     /// The downloads: the name of the format, and the URL.
     exports: [(&'static str, String); 2],
@@ -153,7 +153,7 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
         first_url: list_url("/runs", &text, &other_parameters),
         is_first: position.is_none(),
         notes: list_notes(&page, filter.as_ref(), searched_page.searched_to).await?,
-        no_bulk: page
+        missing_bulk_role: page
             .call
             .apps_with(Permission::Operate)
             .is_some_and(|apps| apps.is_empty())

@@ -91,7 +91,7 @@ fn read_target(page: &Page, fields: &Fields) -> Result<(FilterOwner, FilteredLis
     let name = fields.get("name").to_owned();
     plain::check_line(&name, NAME_LEN_MAX).map_err(|message| refuse_value("/name", message))?;
     let owner = filter_owner(&page.call.caller).ok_or_else(|| Problem::new(Code::Forbidden, page.t.filter_no_owner))?;
-    page.call.note.object(&name);
+    page.call.note.set_object(&name);
     Ok((owner, list, name))
 }
 

@@ -72,7 +72,7 @@ async fn create_script(page: &Page, form: &ScriptForm) -> Result<(), Problem> {
     }
     let author = page.call.caller.name();
     let saved_script = scripts::save(page.engine(), (namespace, &form.name), &form.spec(), Some(0), author).await?;
-    page.call.note.object(&form.name);
+    page.call.note.set_object(&form.name);
     page.call.note.changed_to(&audit_view(&saved_script.record));
     Ok(())
 }

@@ -268,7 +268,7 @@ pub(super) async fn test_webhook(page: Page, Named(name, ..): Named<path::Namesp
         return Err(forbidden_problem());
     }
     page.call.note.namespace(&name);
-    page.call.note.object(&name);
+    page.call.note.set_object(&name);
     let test_result = engine.test_failure_webhook((namespace.id, &name)).await?;
     let test_result = test_result.ok_or_else(|| Problem::new(Code::WebhookNotFound, t.webhooks_none))?;
     page.call.note.changed_to(&json!({"status": test_result.status}));
@@ -296,7 +296,7 @@ pub(super) async fn set_webhook(
         return Err(forbidden_problem());
     }
     page.call.note.namespace(&name);
-    page.call.note.object(&name);
+    page.call.note.set_object(&name);
     let before = engine.store().failure_webhook(namespace.id).await?;
     page.call.note.before(&json!({"url": before.map(|webhook| webhook.url)}));
     let url = fields.get("url").to_owned();

@@ -123,7 +123,7 @@ impl TimelineQuery {
 struct TimelineOption {
     word: String,
     href: String,
-    is_on: bool,
+    is_selected: bool,
 }
 
 #[derive(Template)]
@@ -200,21 +200,21 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
     let (timeline, hours) = try_join(lanes::timeline(&page.call, &request, &failures), hours).await?;
     let heat = heat_rows(&hours, now, t);
     let step = query.length() / 2;
-    let choice_by = |by: LaneKind| TimelineOption {
+    let lane_kind_option = |by: LaneKind| TimelineOption {
         word: lane_kind_name(by, t).to_owned(),
         href: query.url(by, query.zoom, query.to),
-        is_on: by == query.lane_kind,
+        is_selected: by == query.lane_kind,
     };
-    let choice_zoom = |(place, (word, _)): (usize, &(&str, u32))| TimelineOption {
+    let zoom_option = |(place, (word, _)): (usize, &(&str, u32))| TimelineOption {
         word: (*word).to_owned(),
         href: query.url(query.lane_kind, place, query.to),
-        is_on: place == query.zoom,
+        is_selected: place == query.zoom,
     };
     let template = TimelinePage {
         shell: page.shell(Nav::Timeline),
         t,
-        lane_kinds: LaneKind::ALL.into_iter().map(choice_by).collect(),
-        zooms: RANGES.iter().enumerate().map(choice_zoom).collect(),
+        lane_kinds: LaneKind::ALL.into_iter().map(lane_kind_option).collect(),
+        zooms: RANGES.iter().enumerate().map(zoom_option).collect(),
         earlier_url: query.url(query.lane_kind, query.zoom, Some(scale.to.saturating_sub(step))),
         later_url: query.url(query.lane_kind, query.zoom, Some(scale.to + step)),
         present_url: query.to.is_some().then(|| query.url(query.lane_kind, query.zoom, None)),
@@ -312,7 +312,7 @@ struct AheadPage {
     axis: Vec<AxisLabel>,
     fires: Vec<AheadFire>,
     /// The instant with the most fires, in words; `None` if no instant has several.
-    peak: Option<String>,
+    peak_text: Option<String>,
     is_cut: bool,
     /// The number of fires in the forecast.
     total: u64,
@@ -341,7 +341,7 @@ pub(super) async fn ahead(page: Page) -> Result<Response, Problem> {
     let visible_apps = page.call.visible_apps();
     let upcoming = forecast(page.engine().node(), page.call.namespace.id, visible_apps.as_deref(), range).await?;
     let scale = Scale { from: Step::Quarter.floor(now), to: now + DAY };
-    let peak = upcoming
+    let peak_text = upcoming
         .peak
         .filter(|(_, count)| *count > 1)
         .map(|(at, count)| t.ahead_peak(count, short_time_text(at, now, zones::clock_and_zone().1)));
@@ -356,7 +356,7 @@ pub(super) async fn ahead(page: Page) -> Result<Response, Problem> {
         bars: ahead_bars(&upcoming, scale, now, t),
         axis: axis(scale),
         fires: upcoming.fires.iter().map(fire).collect(),
-        peak,
+        peak_text,
         is_cut: upcoming.is_cut,
         total: upcoming.density.values().sum(),
     };

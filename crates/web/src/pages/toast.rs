@@ -17,7 +17,7 @@ pub(super) struct Toast {
     /// The text and the URL of a link.
     pub(super) link: Option<(String, String)>,
     /// The URL of the form that reverts the action.
-    pub(super) undo: Option<String>,
+    pub(super) undo_url: Option<String>,
 }
 
 #[derive(Template)]

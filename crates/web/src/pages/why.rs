@@ -334,8 +334,8 @@ async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>,
         }
     }
     let handlers = jobs::handlers(page.engine(), record.app);
-    let is_meant = |handler: &&Handler| takes_handler([handler.name.as_str()], &spec.handler);
-    match handlers.iter().find(is_meant) {
+    let is_wanted = |handler: &&Handler| takes_handler([handler.name.as_str()], &spec.handler);
+    match handlers.iter().find(is_wanted) {
         Some(handler) => add_check(true, t.check_handler(joined_names(&handler.executors, t), &spec.handler), None),
         None => {
             let similar_names =

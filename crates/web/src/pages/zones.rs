@@ -68,12 +68,12 @@ impl Zones {
     }
 
     /// The zones of the current request; UTC outside of a request.
-    fn present() -> Self {
+    fn current() -> Self {
         ZONES.try_with(Clone::clone).unwrap_or_else(|_| Self { clock: Clock::Utc, ..Self::default() })
     }
 
     /// The zone in which the chosen clock shows instants of a job. `job` is the zone of the job.
-    fn shown_for(&self, job: Option<Tz>) -> Tz {
+    fn shown_zone(&self, job: Option<Tz>) -> Tz {
         match self.clock {
             Clock::Utc => Tz::UTC,
             Clock::Mine => self.zone_of_user.unwrap_or(Tz::UTC),
@@ -96,18 +96,18 @@ pub(crate) fn zone_of(spec: &JobSpec) -> Tz {
 
 /// The clock that the user chose, and the zone that this means on the current page.
 pub(crate) fn clock_and_zone() -> (Clock, Tz) {
-    let zones = Zones::present();
-    (zones.clock, zones.shown_for(zones.job.get()))
+    let zones = Zones::current();
+    (zones.clock, zones.shown_zone(zones.job.get()))
 }
 
 /// The zone in which a page about many jobs shows instants of this job.
-pub(crate) fn shown_for(spec: &JobSpec) -> Tz {
-    Zones::present().shown_for(Some(zone_of(spec)))
+pub(crate) fn zone_for_job(spec: &JobSpec) -> Tz {
+    Zones::current().shown_zone(Some(zone_of(spec)))
 }
 
 /// The zone of the job that the page is about.
 pub(crate) fn job_zone() -> Option<Tz> {
-    Zones::present().job.get()
+    Zones::current().job.get()
 }
 
 /// The last part of a zone's name, as users write it.
@@ -126,7 +126,7 @@ pub(crate) fn time_parts(at: Timestamp, zone: Tz) -> (String, String, String) {
 
 /// An instant in each known zone, one per line.
 pub(crate) fn in_all_zones(at: Timestamp) -> String {
-    let zones = Zones::present();
+    let zones = Zones::current();
     let mut shown_zones: Vec<Tz> = Vec::new();
     for zone in [zones.job.get(), zones.zone_of_user, Some(Tz::UTC)].into_iter().flatten() {
         if !shown_zones.contains(&zone) {
@@ -194,9 +194,9 @@ mod tests {
             ("rondel_zone=Europe/Berlin; rondel_times=job", "America/New_York"),
             ("rondel_zone=<script>; rondel_times=x", "UTC"),
         ] {
-            assert_eq!(zones(cookie).shown_for(job).name(), expected, "{cookie}");
+            assert_eq!(zones(cookie).shown_zone(job).name(), expected, "{cookie}");
         }
-        assert_eq!(zones("rondel_times=job").shown_for(None), Tz::UTC);
+        assert_eq!(zones("rondel_times=job").shown_zone(None), Tz::UTC);
     }
 
     #[tokio::test]

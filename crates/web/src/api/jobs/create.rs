@@ -41,7 +41,7 @@ pub(super) fn routes() -> Routes {
 async fn create(call: Call, body: JsonBody<JobSpec>) -> Result<Response, Problem> {
     let spec = body::parse(&body.bytes)?;
     call.check_definition(&spec).await?;
-    call.note.object(&spec.name);
+    call.note.set_object(&spec.name);
     let created = jobs::create(call.engine(), call.namespace.id, spec, call.caller.name()).await;
     let record = match created {
         Ok(record) => record,

@@ -67,7 +67,7 @@ async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
     };
     let mut matching_jobs = match query.filter.is_empty() {
         true => None,
-        false => Some(matching(&call, app, after_name.as_deref()).await?.into_iter()),
+        false => Some(matching_jobs_after(&call, app, after_name.as_deref()).await?.into_iter()),
     };
     let mut last_name = after_name;
     let mut page = PageBuilder::new(query.limit);
@@ -124,7 +124,7 @@ async fn next_matching(
 }
 
 /// The jobs that match the filter, in order of their names, after the name `after_name`.
-async fn matching(
+async fn matching_jobs_after(
     call: &Call<ListJobs>,
     app: Option<AppId>,
     after_name: Option<&str>,
