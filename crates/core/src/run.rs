@@ -111,13 +111,13 @@ impl Run {
     /// assert!(asked_for.for_all_shards().is_root());
     /// ```
     #[must_use]
-    pub const fn new(id: RunId, of: RunJob, fire_at: Timestamp, trigger: Trigger, owner: (NodeId, i64)) -> Self {
+    pub const fn new(id: RunId, run_job: RunJob, fire_at: Timestamp, trigger: Trigger, owner: (NodeId, i64)) -> Self {
         Self {
             id,
-            namespace: of.namespace,
-            job: of.job,
-            job_version: of.job_version,
-            app: of.app,
+            namespace: run_job.namespace,
+            job: run_job.job,
+            job_version: run_job.job_version,
+            app: run_job.app,
             fire_at,
             cause: 0,
             shard_index: 0,

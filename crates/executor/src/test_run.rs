@@ -177,7 +177,7 @@ impl TestRun {
         setup.secrets = self.secrets;
         let run = RunContext::new(&Arc::new(setup), self.trigger, 0);
         let subscriber = tracing_subscriber::registry().with(log_layer());
-        let execute = attempt::execute(&run, self.handler).with_subscriber(subscriber);
+        let execution = attempt::execute(&run, self.handler).with_subscriber(subscriber);
         let cancel = async {
             match self.cancel_after {
                 Some(delay) => tokio::time::sleep(delay).await,
@@ -186,12 +186,12 @@ impl TestRun {
             run.stop(StopCause::Cancelled { by: "the test".to_owned() });
             std::future::pending::<Infallible>().await
         };
-        let ended = tokio::select! {
-            ended = execute => ended,
+        let ended_attempt = tokio::select! {
+            ended_attempt = execution => ended_attempt,
             never = cancel => match never {},
         };
         run.setup().forget_logs();
-        TestOutcome::new(&run, ended.ending)
+        TestOutcome::new(&run, ended_attempt.ending)
     }
 }
 

@@ -13,7 +13,7 @@ macro_rules! mutants {
         pub enum Mutant { $($(#[$doc])* $variant),+ }
 
         impl Mutant {
-            /// Every one, with its name.
+            /// All mutants, each with its name.
             pub const ALL: &'static [(&'static str, Self)] = &[$(($name, Self::$variant)),+];
 
             #[must_use]

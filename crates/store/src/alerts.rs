@@ -74,7 +74,6 @@ pub struct RuleChange<'a> {
     pub author: &'a str,
     /// When it is evaluated next. Ignored if an evaluation is due and the rule still watches the same things: that evaluation stays due.
     pub check_at: Option<Timestamp>,
-    /// The current time.
     pub now: Timestamp,
 }
 
@@ -86,8 +85,8 @@ pub(crate) fn next_evaluation(
     change: &RuleChange<'_>,
 ) -> (Option<Timestamp>, Option<RuleProgress>) {
     let is_due = |rule: &&RuleRecord| {
-        let is_on = rule.spec.enabled && change.spec.enabled && judge::watches_same(&rule.spec, change.spec);
-        is_on && rule.check_at.is_some_and(|at| at <= change.now)
+        let is_still_watched = rule.spec.enabled && change.spec.enabled && judge::watches_same(&rule.spec, change.spec);
+        is_still_watched && rule.check_at.is_some_and(|at| at <= change.now)
     };
     match before.filter(is_due) {
         Some(rule) => (rule.check_at, rule.progress.clone()),
@@ -233,15 +232,17 @@ pub(crate) fn first_checks(
     (before, spec): (Option<(&JobSpec, &[ExpectCheck])>, &JobSpec),
     now: Timestamp,
 ) -> Vec<ExpectCheck> {
-    let Some(expected) = spec.expectations() else { return Vec::new() };
-    let old = before.and_then(|(spec, expect_checks)| Some((spec.expectations()?, expect_checks)));
+    let Some(expectations) = spec.expectations() else { return Vec::new() };
+    let old_expectations = before.and_then(|(spec, expect_checks)| Some((spec.expectations()?, expect_checks)));
     // A check that is due stays due if its condition is unchanged, because no evaluation has judged the passed deadline yet.
     let due = |kind: ExpectKind| {
-        let (_, expect_checks) = old.as_ref().filter(|(old, _)| old.condition(kind) == expected.condition(kind))?;
+        let (_, expect_checks) = old_expectations
+            .as_ref()
+            .filter(|(old_expectations, _)| old_expectations.condition(kind) == expectations.condition(kind))?;
         expect_checks.iter().find(|check| check.kind == kind)?.at.filter(|at| *at <= now)
     };
-    let at = |kind: ExpectKind| due(kind).or_else(|| expected.first_check_at(kind, now, before.is_none()));
-    expected.kinds().map(|kind| ExpectCheck { job, kind, at: at(kind) }).collect()
+    let at = |kind: ExpectKind| due(kind).or_else(|| expectations.first_check_at(kind, now, before.is_none()));
+    expectations.kinds().map(|kind| ExpectCheck { job, kind, at: at(kind) }).collect()
 }
 
 /// When a rule is evaluated next.
@@ -399,8 +400,8 @@ impl IncidentQuery<'_> {
     /// Whether it selects this incident. Checks only the state and the app, not the namespace, the job, the ids or the limit.
     pub(crate) fn admits(&self, record: &IncidentRecord) -> bool {
         let (subject, is_open) = (&record.incident.subject, record.incident.state == IncidentState::Firing);
-        let own = (subject.kind == SubjectKind::App).then_some(&subject.name);
-        let app = subject.app.as_ref().or(own);
+        let own_app = (subject.kind == SubjectKind::App).then_some(&subject.name);
+        let app = subject.app.as_ref().or(own_app);
         self.is_open.is_none_or(|wanted| wanted == is_open)
             && self.within.is_none_or(|apps| app.is_some_and(|app| apps.contains(app)))
     }

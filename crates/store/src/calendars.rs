@@ -46,7 +46,6 @@ pub struct CalendarChange<'a> {
     pub expanded_rule: &'a Rule,
     /// Name of the caller that saves it.
     pub author: &'a str,
-    /// The current time.
     pub now: Timestamp,
 }
 

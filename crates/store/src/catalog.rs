@@ -118,7 +118,6 @@ pub struct NewJob {
     pub declared: Option<JobSpec>,
     /// Name of the caller that creates it.
     pub author: String,
-    /// The current time.
     pub now: Timestamp,
 }
 
@@ -142,7 +141,6 @@ pub struct JobChange<'a> {
     pub author: &'a str,
     /// Id for the row that records the past fires that the change skips. Most changes skip none and do not use it.
     pub skipped_row_id: RunId,
-    /// The current time.
     pub now: Timestamp,
     /// When the definition was validated. A one-time fire (`at`) after this instant fires even if it has passed by now, because it was in
     /// the future when it was validated.
@@ -175,7 +173,6 @@ pub struct JobDeletion<'a> {
     pub before: Option<&'a Job>,
     /// Id for the row that records the past fires that the deletion skips. Most deletions skip none and do not use it.
     pub skipped_row_id: RunId,
-    /// The current time.
     pub now: Timestamp,
     /// The greatest time that the database's clock has shown so far; later than `now` if the clock has stepped back.
     pub reached: Timestamp,

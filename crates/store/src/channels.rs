@@ -130,7 +130,6 @@ pub struct LeaseChannels<'a> {
     pub node: NodeId,
     /// Channels to leave out, because the server sends to them at the moment. At most [`LEASE_COUNT_MAX`].
     pub excluded_channels: &'a [ChannelId],
-    /// The current time.
     pub now: Timestamp,
     /// Maximum number of channels, at most [`LEASE_COUNT_MAX`].
     pub channel_max: u32,

@@ -248,15 +248,15 @@ impl FromStr for HostProcess {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let wrong = || format!("{text:?} is not a process: expected four numbers");
+        let process_error = || format!("{text:?} is not a process: expected four numbers");
         let [boot_id, pid_namespace, pid, started_ticks] = text.split(' ').collect::<Vec<_>>()[..] else {
-            return Err(wrong());
+            return Err(process_error());
         };
         Ok(Self {
-            boot_id: boot_id.parse().map_err(|_| wrong())?,
-            pid_namespace: pid_namespace.parse().map_err(|_| wrong())?,
-            pid: pid.parse().map_err(|_| wrong())?,
-            started_ticks: started_ticks.parse().map_err(|_| wrong())?,
+            boot_id: boot_id.parse().map_err(|_| process_error())?,
+            pid_namespace: pid_namespace.parse().map_err(|_| process_error())?,
+            pid: pid.parse().map_err(|_| process_error())?,
+            started_ticks: started_ticks.parse().map_err(|_| process_error())?,
         })
     }
 }

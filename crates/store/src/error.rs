@@ -158,12 +158,12 @@ pub enum OpenError {
         source: std::io::Error,
     },
     /// A newer server has changed the schema beyond what this one understands.
-    #[error("the database needs rondel {min_server} or newer, this is {this}")]
+    #[error("the database needs rondel {min_server} or newer, this is {this_server}")]
     TooNew {
         /// The oldest server version that can use the schema.
         min_server: String,
         /// The version of this server.
-        this: String,
+        this_server: String,
     },
     /// Another server has been migrating the database for longer than this one waits.
     #[error(

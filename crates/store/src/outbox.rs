@@ -169,8 +169,8 @@ impl RunMessage {
             "executor": self.executor,
             "message": self.message,
         });
-        if let Some((last, count)) = self.span {
-            (data["last_fire_at"], data["count"]) = (json!(last), json!(count));
+        if let Some((last_at, count)) = self.span {
+            (data["last_fire_at"], data["count"]) = (json!(last_at), json!(count));
         }
         json!({"type": self.kind(), "timestamp": now, "data": data}).to_string()
     }

@@ -86,11 +86,11 @@ pub fn apply_change(items: &mut BTreeMap<String, Item>, name: &str, change: &Ite
             apply(items, name, &ItemChange::Report(progress), now)
         }
         ItemChange::Deal { .. } if mutant::on(Mutant::DealKeepsEpoch) => {
-            let is_made = apply(items, name, change, now);
-            if let Some(item) = items.get_mut(name).filter(|item| is_made && item.epoch > 1) {
+            let is_applied = apply(items, name, change, now);
+            if let Some(item) = items.get_mut(name).filter(|item| is_applied && item.epoch > 1) {
                 item.epoch -= 1;
             }
-            is_made
+            is_applied
         }
         _ => apply(items, name, change, now),
     }

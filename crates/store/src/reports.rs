@@ -57,7 +57,7 @@ impl FailureMessage {
 
 /// Sorts the most frequent first, and keeps at most `limit`.
 pub(crate) fn most_frequent(mut messages: Vec<FailureMessage>, limit: u32) -> Vec<FailureMessage> {
-    messages.sort_by_key(|one| (std::cmp::Reverse(one.count), one.key));
+    messages.sort_by_key(|message| (std::cmp::Reverse(message.count), message.key));
     messages.truncate(usize::try_from(limit.min(MESSAGE_COUNT_MAX)).unwrap_or(usize::MAX));
     messages
 }
@@ -107,7 +107,6 @@ pub struct ReportChange<'a> {
     pub expected_version: Option<i64>,
     /// When the first report is due. A report that is already due and not written yet stays due.
     pub next_at: Option<Timestamp>,
-    /// The current time.
     pub now: Timestamp,
 }
 
@@ -142,7 +141,6 @@ pub struct ReportWrite<'a> {
     pub schedule: &'a ScheduledReport,
     /// When the next one is due.
     pub next_at: Option<Timestamp>,
-    /// The current time.
     pub now: Timestamp,
     /// The message; `None` if the channel was deleted.
     pub message: Option<&'a NewMessage>,
@@ -221,27 +219,27 @@ impl FailureGains {
 
     /// These additions, with at most [`FOLDED_COUNT_MAX`] messages per job and day. All other messages of a job and day are counted
     /// together.
-    pub(crate) fn bounded(self, known: &BTreeSet<FailureKey>) -> Self {
+    pub(crate) fn bounded(self, known_keys: &BTreeSet<FailureKey>) -> Self {
         let mut counts: BTreeMap<(JobId, Timestamp), usize> = BTreeMap::new();
-        for (job, day, _) in known.iter().filter(|(.., key)| *key != REST_KEY) {
+        for (job, day, _) in known_keys.iter().filter(|(.., key)| *key != REST_KEY) {
             *counts.entry((*job, *day)).or_default() += 1;
         }
         let mut gains: BTreeMap<FailureKey, FailureGain> = BTreeMap::new();
         for ((job, day, key), gain) in self.gains {
             let count = counts.entry((job, day)).or_default();
-            let is_known = known.contains(&(job, day, key));
+            let is_known = known_keys.contains(&(job, day, key));
             if is_known || *count < FOLDED_COUNT_MAX {
                 *count += usize::from(!is_known);
                 gains.insert((job, day, key), gain);
                 continue;
             }
-            let rest = gains.entry((job, day, REST_KEY)).or_insert(FailureGain {
+            let rest_gain = gains.entry((job, day, REST_KEY)).or_insert(FailureGain {
                 message: String::new(),
                 count: 0,
                 ..gain.clone()
             });
-            rest.count += gain.count;
-            rest.newest = rest.newest.max(gain.newest);
+            rest_gain.count += gain.count;
+            rest_gain.newest = rest_gain.newest.max(gain.newest);
         }
         Self { gains }
     }

@@ -38,9 +38,9 @@ pub enum CallState {
 
 #[async_trait]
 pub trait RequestKeys {
-    /// Begins a call. If the call has no answer and was last begun or renewed before `given_up`, it begins again, because its server is
+    /// Begins a call. If the call has no answer and was last begun or renewed before `given_up_before`, it begins again, because its server is
     /// presumed dead.
-    async fn begin_call(&self, call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> Result<CallState>;
+    async fn begin_call(&self, call: KeyedCall<'_>, now: Timestamp, given_up_before: Timestamp) -> Result<CallState>;
 
     /// Records that a call without an answer is still in progress: from now on it counts as begun at `now`.
     async fn renew_call(&self, call: KeyedCall<'_>, now: Timestamp) -> Result<()>;

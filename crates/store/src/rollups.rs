@@ -176,8 +176,8 @@ impl NewestOutcomes {
                 self.failed_at = self.failed_at.max(Some(run.fire_at));
                 if self.succeeded_at.is_none_or(|succeeded_at| succeeded_at <= run.fire_at) {
                     let since = self.failing_since.map_or(run.fire_at, |since| since.min(run.fire_at));
-                    let more = u64::from(!is_counted);
-                    (self.failing_since, self.streak) = (Some(since), self.streak.saturating_add(more));
+                    let increment = u64::from(!is_counted);
+                    (self.failing_since, self.streak) = (Some(since), self.streak.saturating_add(increment));
                 }
             }
             RunStatus::Pending
@@ -385,18 +385,18 @@ pub(crate) struct Gain {
 
 impl Gain {
     /// The verdicts of a point after this gain.
-    pub(crate) fn onto(&self, before: Verdicts) -> Verdicts {
+    pub(crate) fn added_to(&self, before: Verdicts) -> Verdicts {
         let counts =
             [before.succeeded, before.failed, before.timed_out, before.cancelled, before.unknown, before.skipped];
         let mut sums = counts.into_iter().zip(self.verdicts).map(|(count, gain)| count.saturating_add_signed(gain));
-        let mut next = || sums.next().unwrap_or(0);
+        let mut next_sum = || sums.next().unwrap_or(0);
         Verdicts {
-            succeeded: next(),
-            failed: next(),
-            timed_out: next(),
-            cancelled: next(),
-            unknown: next(),
-            skipped: next(),
+            succeeded: next_sum(),
+            failed: next_sum(),
+            timed_out: next_sum(),
+            cancelled: next_sum(),
+            unknown: next_sum(),
+            skipped: next_sum(),
         }
     }
 }

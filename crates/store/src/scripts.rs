@@ -62,7 +62,6 @@ pub struct ScriptChange<'a> {
     pub kept_count: u32,
     /// Name of the caller that saves it.
     pub author: &'a str,
-    /// The current time.
     pub now: Timestamp,
 }
 

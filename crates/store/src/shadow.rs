@@ -42,7 +42,7 @@ pub trait ShadowFires {
     /// The fires of a job in a source that were sent in a range, sorted by that instant, at most `limit`.
     async fn shadow_fires(
         &self,
-        of: (NamespaceId, &str),
+        namespace_and_source: (NamespaceId, &str),
         job: JobId,
         range: (Timestamp, Timestamp),
         limit: u32,

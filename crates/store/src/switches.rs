@@ -26,6 +26,6 @@ impl Switches {
     /// `None` if the switch of the executor is active.
     #[must_use]
     pub fn of_executor(&self, app: AppId, name: &str) -> Option<&ExecutorSwitch> {
-        self.executors.iter().find(|one| one.app == app && one.name == name)
+        self.executors.iter().find(|switch| switch.app == app && switch.name == name)
     }
 }

@@ -54,7 +54,7 @@ pub trait Heal {
 
     /// Sets the next fire of a stuck job if the job is still as it was seen. `next_fire_at` is `None` if the job correctly has no next
     /// fire, or if the end of the run that it waits for will set one.
-    async fn heal_job(&self, seen: StuckJob, next_fire_at: Option<Timestamp>) -> Result<bool>;
+    async fn heal_job(&self, stuck_job: StuckJob, next_fire_at: Option<Timestamp>) -> Result<bool>;
 
     /// Removes the home of jobs whose home is a node that was removed, so that the scans of all nodes see these jobs; at most `limit`.
     /// Returns how many changed. A node can be removed while it is the home of a job without a next fire, and such a job can get a next

@@ -372,7 +372,8 @@ impl Board {
     pub(crate) fn visible_jobs(&self, visible_apps: &[AppId]) -> VisibleJobs {
         let mut jobs = VisibleJobs::default();
         for entry in self.entries.values() {
-            let names = if visible_apps.contains(&entry.app) { &mut jobs.seen } else { &mut jobs.hidden };
+            let names =
+                if visible_apps.contains(&entry.app) { &mut jobs.visible_names } else { &mut jobs.hidden_names };
             names.insert(entry.name.clone());
         }
         jobs

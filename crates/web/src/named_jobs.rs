@@ -37,13 +37,15 @@ async fn visible_jobs<Q>(call: &Call<Q>, names: &BTreeSet<String>) -> Result<Vis
     // Messages can contain any text of handlers. Text that cannot be a name is not looked up.
     let valid_names: Vec<&str> = names.iter().map(String::as_str).filter(|name| name::check(name).is_ok()).collect();
     for job in call.engine().store().jobs_named(call.namespace.id, &valid_names).await? {
-        let name_set = if call.may_view(job.app) { &mut visibility.seen } else { &mut visibility.hidden };
+        let name_set =
+            if call.may_view(job.app) { &mut visibility.visible_names } else { &mut visibility.hidden_names };
         name_set.insert(job.spec.name);
     }
     if names.iter().any(|name| name.contains(NUMBER_PLACEHOLDER)) {
         let board = call.web.boards.board(call.engine(), call.namespace.id).await?;
         for entry in board.entries_named(|name| names.contains(&fold(name)), None) {
-            let name_set = if call.may_view(entry.app) { &mut visibility.seen } else { &mut visibility.hidden };
+            let name_set =
+                if call.may_view(entry.app) { &mut visibility.visible_names } else { &mut visibility.hidden_names };
             name_set.insert(fold(&entry.name));
         }
     }

@@ -34,12 +34,14 @@ const NAME_OF_JOB: &str =
 /// The answer to a call to XXL-JOB's console: it names the call to use instead.
 pub(crate) fn answer(path: &str) -> ApiAnswer {
     let path = path.trim_matches('/');
-    let is_it = |known: &str| path == known || path.strip_prefix(known).is_some_and(|rest| rest.starts_with('/'));
-    let found = EQUIVALENTS.iter().find(|(known, ..)| is_it(known));
-    let sentence = match found {
-        Some((known, what, ours)) => {
-            let hint = if ours.contains("{name}") { NAME_OF_JOB } else { "" };
-            format!("Rondel does not serve /{known} of XXL-JOB ({what}): call {ours}{hint}")
+    let is_path_of = |known_path: &str| {
+        path == known_path || path.strip_prefix(known_path).is_some_and(|path_end| path_end.starts_with('/'))
+    };
+    let equivalent = EQUIVALENTS.iter().find(|(known_path, ..)| is_path_of(known_path));
+    let sentence = match equivalent {
+        Some((known_path, purpose, new_call)) => {
+            let hint = if new_call.contains("{name}") { NAME_OF_JOB } else { "" };
+            format!("Rondel does not serve /{known_path} of XXL-JOB ({purpose}): call {new_call}{hint}")
         }
         None => "Rondel serves only /api/registry, /api/registryRemove and /api/callback of XXL-JOB: call /api/v1 \
                  (its document is /api/v1/openapi.json)"

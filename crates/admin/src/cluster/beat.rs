@@ -344,7 +344,7 @@ fn request(config: &EngineConfig, store: &dyn Store) -> JoinRequest {
         lease: config.lease,
         advertise_url: config.advertise_url.clone(),
         server_version: config.server_version.clone(),
-        take_over: store.is_single_server(),
+        may_take_over: store.is_single_server(),
         held: None,
     }
 }

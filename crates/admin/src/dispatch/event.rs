@@ -152,7 +152,7 @@ impl IncomingResult {
             detail,
             jitter: jitter(self.run, self.attempt),
             owner: None,
-            unfinished: self.is_unfinished,
+            is_unfinished: self.is_unfinished,
         }
     }
 }

@@ -170,7 +170,7 @@ pub(crate) fn end_of_unsent(
         detail: None,
         jitter: jitter(run.id, run.attempt),
         owner: Some(LeaseToken { node: run.node, epoch: run.node_epoch }),
-        unfinished: false,
+        is_unfinished: false,
     }
 }
 

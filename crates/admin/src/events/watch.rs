@@ -374,7 +374,7 @@ mod tests {
             lease: Duration::from_secs(1_000_000),
             advertise_url: None,
             server_version: String::new(),
-            take_over: false,
+            may_take_over: false,
             held: None,
         };
         assert!(matches!(store.join(&request).await.unwrap(), Join::Joined { .. }));

@@ -158,7 +158,7 @@ mod tests {
             lease: Duration::from_secs(1_000),
             advertise_url: None,
             server_version: String::new(),
-            take_over: false,
+            may_take_over: false,
             held: None,
         };
         match store.join(&request).await.unwrap() {

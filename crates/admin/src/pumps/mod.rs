@@ -340,6 +340,6 @@ fn apply_mutants(changes: Vec<(String, ItemChange)>, items: &BTreeMap<String, It
 /// because an item may still be dry from the previous root run, and owned by one of its groups.
 fn is_dry(pump: &Pump, items: &BTreeMap<String, Item>, is_of_root: impl Fn(Owner) -> bool) -> bool {
     let has_owner = |item: &Item| item.owner.is_some_and(&is_of_root) || mutant::on(Mutant::DryWithoutOwner);
-    let is_dry = |item: &Item| has_owner(item) && item.asked_at.is_none() && item.dry;
+    let is_dry = |item: &Item| has_owner(item) && item.asked_at.is_none() && item.is_dry;
     pump.items.keys().all(|name| items.get(name).is_some_and(is_dry))
 }

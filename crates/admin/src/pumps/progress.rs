@@ -19,9 +19,9 @@ pub(super) fn change(owner: Owner, item: &v1::PumpProgress) -> (String, ItemChan
         },
         per_minute: item.per_minute,
         oldest_at: (item.oldest_at_ms > 0).then(|| Timestamp::from_millis(item.oldest_at_ms)),
-        dry: item.dry,
+        is_dry: item.dry,
         checkpoint: (!item.checkpoint.is_empty()).then(|| item.checkpoint.clone()),
-        released: item.released,
+        is_released: item.released,
     };
     (item.name.clone(), ItemChange::Report(progress))
 }

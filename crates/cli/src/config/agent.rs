@@ -207,11 +207,11 @@ impl AgentConfig {
         }
         let is_known = |name: &String| agent::languages().any(|language| language == name);
         if let Some(name) = self.settings.without_languages.iter().find(|name| !is_known(name)) {
-            let known = agent::languages().collect::<Vec<_>>().join(", ");
-            return Err(bad_setting(SECTION, "without_languages", format!("{name:?} is none of {known}")));
+            let language_names = agent::languages().collect::<Vec<_>>().join(", ");
+            return Err(bad_setting(SECTION, "without_languages", format!("{name:?} is none of {language_names}")));
         }
         let is_repeated = |(index, (key, value)): &(usize, &(String, String))| {
-            self.labels[..*index].iter().any(|(earlier, other)| earlier == key && other != value)
+            self.labels[..*index].iter().any(|(earlier_key, other_value)| earlier_key == key && other_value != value)
         };
         if let Some((_, (key, value))) = self.labels.iter().enumerate().find(is_repeated) {
             let sentence = format!("\"{key}={value}\" is a second value of {key:?}; a label has one");

@@ -70,12 +70,12 @@ impl OidcSettings {
                 None => Ok(None),
             };
         };
-        let missing = |key: &str| bad_setting(SECTION, key, "is missing; issuer requires it");
+        let missing_setting = |key: &str| bad_setting(SECTION, key, "is missing; issuer requires it");
         let config = OidcConfig {
             issuer,
-            client_id: settings.client_id.ok_or_else(|| missing("client_id"))?,
+            client_id: settings.client_id.ok_or_else(|| missing_setting("client_id"))?,
             client_secret_file: settings.client_secret_file,
-            redirect_url: settings.redirect_url.ok_or_else(|| missing("redirect_url"))?,
+            redirect_url: settings.redirect_url.ok_or_else(|| missing_setting("redirect_url"))?,
             scopes: settings.scopes,
             groups_claim: settings.groups_claim,
             group_roles: settings.group_roles.into_iter().map(|text| text.0).collect(),

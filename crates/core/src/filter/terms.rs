@@ -133,18 +133,19 @@ impl<T> ValueCondition<T> {
         self.any.is_empty() && self.none.is_empty()
     }
 
-    /// Whether an item passes; `is` decides whether the item has a value.
-    pub fn admits(&self, is: impl Fn(&T) -> bool) -> bool {
-        (self.any.is_empty() || self.any.iter().any(&is)) && !self.none.iter().any(&is)
+    /// Whether an item passes; `is_value` decides whether the item has a value.
+    pub fn admits(&self, is_value: impl Fn(&T) -> bool) -> bool {
+        (self.any.is_empty() || self.any.iter().any(&is_value)) && !self.none.iter().any(&is_value)
     }
 }
 
 impl<T: Copy + Ord> ValueCondition<T> {
-    /// The values of `all` that pass; `None` if there is no restriction.
+    /// The values of `values` that pass; `None` if there is no restriction.
     #[must_use]
-    pub fn of(&self, all: &[T]) -> Option<Vec<T>> {
-        let chosen = || all.iter().copied().filter(|value| self.admits(|other| other == value)).collect();
-        (!self.admits_all()).then(chosen)
+    pub fn of(&self, values: &[T]) -> Option<Vec<T>> {
+        let chosen_values =
+            || values.iter().copied().filter(|value| self.admits(|candidate| candidate == value)).collect();
+        (!self.admits_all()).then(chosen_values)
     }
 }
 

@@ -48,7 +48,6 @@ pub struct FireInput<'a> {
     pub next_fire_at: Option<Timestamp>,
     /// The maintenance windows that apply to the job.
     pub windows: &'a [MaintenanceWindow],
-    /// The present.
     pub now: Timestamp,
     /// Rows of fires before this instant may have been removed.
     pub kept_from: Timestamp,
@@ -90,7 +89,7 @@ pub enum FireVerdict {
         detail: Option<Box<ReasonDetail>>,
         /// Whether the definition in force at its instant plans it; false for a fire that an edit took out of the
         /// schedule.
-        planned: bool,
+        is_planned: bool,
     },
     /// It was skipped together with others; one row covers all of them.
     Span {
@@ -128,12 +127,12 @@ pub enum FireVerdict {
 
 impl FireVerdict {
     /// The verdict of a row.
-    pub(crate) fn of_run(run: &Run, planned: bool) -> Self {
+    pub(crate) fn of_run(run: &Run, is_planned: bool) -> Self {
         let detail = run.detail.clone();
         if run.span_end_at.is_some() {
             return Self::Span { run: run.id, reason: run.reason, detail };
         }
-        Self::Row { run: run.id, status: run.shown_status(), reason: run.reason, detail, planned }
+        Self::Row { run: run.id, status: run.shown_status(), reason: run.reason, detail, is_planned }
     }
 
     /// The fire's run, if it has one.

@@ -93,7 +93,7 @@ pub struct KeptAccess {
     /// The sign-in that stays; `None` if all end.
     pub session: Option<SessionId>,
     /// Whether its tokens stay, with all that they created.
-    pub tokens: bool,
+    pub keeps_tokens: bool,
 }
 
 /// Outcome of changing an account.
@@ -130,13 +130,13 @@ pub trait Accounts {
     /// Changes an account. If its rights change, its sign-ins end.
     async fn change_account(&self, id: AccountId, change: &AccountChange) -> Result<AccountChanged>;
 
-    /// Sets the password and ends the account's links, its sign-ins and its tokens, except those in `keep`; `false` if there is no such
+    /// Sets the password and ends the account's links, its sign-ins and its tokens, except those in `kept_access`; `false` if there is no such
     /// account.
     async fn set_password(
         &self,
         id: AccountId,
         password: &PasswordHash,
-        keep: KeptAccess,
+        kept_access: KeptAccess,
         now: Timestamp,
     ) -> Result<bool>;
 

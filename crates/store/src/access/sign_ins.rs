@@ -92,8 +92,8 @@ pub trait SignIns {
     /// address. The caller must bound the number of buckets: each has a row.
     async fn count_attempt(&self, bucket: i64, max: u32, window: Duration, now: Timestamp) -> Result<AttemptDecision>;
 
-    /// The key that all servers of this database share under a name. If there is none yet, `fresh` becomes that key.
-    async fn server_key(&self, name: &str, fresh: &str, now: Timestamp) -> Result<String>;
+    /// The key that all servers of this database share under a name. If there is none yet, `new_key` becomes that key.
+    async fn server_key(&self, name: &str, new_key: &str, now: Timestamp) -> Result<String>;
 
     /// Removes the attempts in a bucket.
     async fn forget_attempts(&self, bucket: i64) -> Result<()>;

@@ -96,13 +96,13 @@ pub struct TokenScope {
 impl TokenScope {
     /// Whether a token is in the scope.
     pub(crate) fn has(&self, token: &TokenRecord) -> bool {
-        let holds = |grant: &Grant| match (grant.app, grant.namespace) {
+        let is_in_scope = |grant: &Grant| match (grant.app, grant.namespace) {
             (Some(app), _) => self.apps.contains(&app),
             (None, Some(namespace)) => self.namespaces.contains(&namespace),
             (None, None) => false,
         };
         let is_own = self.account.is_some() && token.owner == self.account;
-        is_own || (token.kind.is_of_executors() && token.grants.iter().any(holds))
+        is_own || (token.kind.is_of_executors() && token.grants.iter().any(is_in_scope))
     }
 }
 
@@ -140,5 +140,5 @@ pub trait Tokens {
     /// Replaces a token by a new one; the old token stays valid until `old_ends_at` at the latest. Everything that the old token created
     /// belongs to the new one from then on. A new token of the same series expires no later than the old one. `false` if the old token has
     /// ended, or if the new one belongs to another series and its creator has ended.
-    async fn rotate_token(&self, old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool>;
+    async fn rotate_token(&self, old_token: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool>;
 }

@@ -82,8 +82,8 @@ pub(crate) fn merge_by_instant(instants: impl IntoIterator<Item = DenseInstant>,
     for instant in instants {
         *sums.entry(instant.at).or_default() += instant.job_count;
     }
-    let all = sums.into_iter().map(|(at, job_count)| DenseInstant { at, job_count });
-    all.take(usize::try_from(limit).unwrap_or(usize::MAX)).collect()
+    let instants = sums.into_iter().map(|(at, job_count)| DenseInstant { at, job_count });
+    instants.take(usize::try_from(limit).unwrap_or(usize::MAX)).collect()
 }
 
 /// Outcome of a trigger with a key.

@@ -40,7 +40,7 @@ pub struct AttemptEnd {
     /// executor's result, which any node may store.
     pub owner: Option<LeaseToken>,
     /// Whether a group of a pump left rows that failed for good, or its last select failed.
-    pub unfinished: bool,
+    pub is_unfinished: bool,
 }
 
 /// Outcome of storing an [`AttemptEnd`].

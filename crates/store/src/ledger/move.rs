@@ -75,5 +75,5 @@ pub trait Move {
 
     /// Frees at most `limit` jobs whose home is this dead node, so that any node may claim them. A job keeps its home while the node owns
     /// an open run of it. The node must be fenced ([`adopt`](crate::Adopt::adopt)). Returns how many jobs changed.
-    async fn free_jobs(&self, token: LeaseToken, dead: NodeId, limit: u32) -> Result<u64>;
+    async fn free_jobs(&self, token: LeaseToken, dead_node: NodeId, limit: u32) -> Result<u64>;
 }

@@ -192,7 +192,7 @@ impl RunSearch {
     /// Whether a run matches. `from` and `is_dead` are not checked.
     #[must_use]
     pub fn admits(&self, run: &Run) -> bool {
-        let is_in = |(from, to): (i64, i64), value: i64| (from..=to).contains(&value);
+        let is_within = |(from, to): (i64, i64), value: i64| (from..=to).contains(&value);
         let (first, end) = self.ids();
         let late_enough = |since: Timestamp| {
             run.id.get() >= first && (run.fire_at >= since || run.id.get() >= IdGen::first_at(since))
@@ -206,24 +206,24 @@ impl RunSearch {
             && self.since.is_none_or(late_enough)
             && run.fire_at.as_millis() <= self.fires_to()
             && run.id.get() < end
-            && is_in(millis_of(self.duration), self.duration_ms(run))
-            && is_in(millis_of(self.late), late_ms(run))
+            && is_within(millis_of(self.duration), self.duration_ms(run))
+            && is_within(millis_of(self.late), late_ms(run))
             && self.has_texts(run)
     }
 
     fn has_texts(&self, run: &Run) -> bool {
         let message = run.message.as_deref().filter(|_| !self.texts.is_empty());
-        let concealed =
+        let concealed_message =
             self.visible_jobs.as_ref().zip(message).and_then(|(visible, message)| visible.conceal_message(message));
-        let shown = concealed.as_deref().or(message);
-        self.texts.iter().all(|text| text.is_in(run.job, shown) != text.is_not)
+        let shown_message = concealed_message.as_deref().or(message);
+        self.texts.iter().all(|text| text.occurs_in(run.job, shown_message) != text.is_not)
     }
 }
 
 impl RunText {
-    fn is_in(&self, job: JobId, message: Option<&str>) -> bool {
-        let has = |message: &str| message.to_lowercase().contains(&self.text);
-        self.jobs.binary_search(&job).is_ok() || message.is_some_and(has)
+    fn occurs_in(&self, job: JobId, message: Option<&str>) -> bool {
+        let has_text = |message: &str| message.to_lowercase().contains(&self.text);
+        self.jobs.binary_search(&job).is_ok() || message.is_some_and(has_text)
     }
 }
 
@@ -233,8 +233,8 @@ const CREATED_AHEAD_MAX: Duration = Duration::from_secs(600);
 /// The smallest and the greatest length that match, in milliseconds. A run that never began has no length, and matches only a range without
 /// bounds.
 pub(crate) fn millis_of(range: LengthRange) -> (i64, i64) {
-    let (least, greatest) = range.millis_range();
-    if range.is_unbounded() { (least, greatest) } else { (least.max(0), greatest) }
+    let (min_ms, max_ms) = range.millis_range();
+    if range.is_unbounded() { (min_ms, max_ms) } else { (min_ms.max(0), max_ms) }
 }
 
 /// How late the first attempt began, in milliseconds; -1 if there is no such lateness.

@@ -132,7 +132,7 @@ struct State {
     trigger_keys: HashMap<(JobId, String), RunId>,
     /// The node that counts the runs of each limit.
     limit_homes: BTreeMap<LimitName, NodeId>,
-    /// By asker and executor: the request, and its answer if there is one.
+    /// The relayed questions, by asker and executor: the request, and its answer if there is one.
     fence_requests: BTreeMap<(NodeId, ExecutorId), (FenceRequest, Option<RelayedAnswer>)>,
     logs: BTreeMap<logs::ChunkKey, logs::StoredChunk>,
     webhooks: BTreeMap<NamespaceId, FailureWebhook>,
@@ -144,7 +144,7 @@ struct State {
     dead_letters: BTreeMap<RunId, (NamespaceId, JobId, Timestamp)>,
     /// When the last pass of each housekeeping task began.
     passes: BTreeMap<String, Timestamp>,
-    /// By job, hour and verdict: the number of runs, and the sum of their durations in milliseconds.
+    /// The number of runs and the sum of their durations in milliseconds, by job, hour and verdict.
     stats: BTreeMap<(JobId, Timestamp, RunStatus), (i64, i64)>,
     failures: BTreeMap<FailureKey, FailureGain>,
     report_schedules: BTreeMap<NamespaceId, ScheduledReport>,
@@ -160,18 +160,18 @@ struct State {
     /// The switches of executors, by app and name, with the instant of each.
     executor_switches: BTreeMap<(AppId, String), (Switch, Timestamp)>,
     declared: BTreeMap<(AppId, String), DeclaredSet>,
-    /// By namespace, source and number.
+    /// The observed fires of other schedulers, by namespace, source and number.
     shadow_fires: BTreeMap<(NamespaceId, String, i64), crate::shadow::ShadowFire>,
-    /// By the id of their owner.
+    /// The saved filters, by the id of their owner.
     saved_filters: BTreeMap<i64, Vec<crate::saved_filters::SavedFilter>>,
     xxl: xxl_rows::XxlRows,
-    /// By scope and key.
+    /// The calls with idempotency keys, by scope and key.
     calls: BTreeMap<(String, String), request_keys::StoredCall>,
     /// The spans that requested runs, keyed by the runs.
     traces: BTreeMap<RunId, TraceParent>,
     parents: Vec<Edge>,
     /// Runs that got their verdict in the batch that is being written.
-    ended: Vec<EndedRun>,
+    ended_runs: Vec<EndedRun>,
 }
 
 struct StoredJob {
@@ -234,18 +234,20 @@ impl StoredNode {
 
 impl State {
     /// Whether another living node has fenced the last lease of this node, and its open runs are not all taken over yet.
-    fn is_being_taken_over(&self, stored: &StoredNode, request: &JoinRequest, now: Timestamp) -> bool {
-        let node = &stored.node;
+    fn is_being_taken_over(&self, stored_node: &StoredNode, request: &JoinRequest, now: Timestamp) -> bool {
+        let node = &stored_node.node;
         let is_other_living = self.nodes.values().any(|other| other.node.id != node.id && other.node.is_living(now));
         let is_orphan = |run: &Run| run.node == node.id && run.node_epoch < node.epoch && !run.status.is_terminal();
-        stored.is_fenced()
+        stored_node.is_fenced()
             && is_other_living
             && request.waits_for_takeover(node.lease_until, now)
             && self.runs.values().any(is_orphan)
     }
 
     fn holds(&self, token: LeaseToken, now: Timestamp) -> bool {
-        self.nodes.get(&token.node).is_some_and(|held| held.node.epoch == token.epoch && held.node.is_living(now))
+        self.nodes
+            .get(&token.node)
+            .is_some_and(|stored_node| stored_node.node.epoch == token.epoch && stored_node.node.is_living(now))
     }
 
     /// Inserts a run unless its key or id exists.
@@ -267,7 +269,7 @@ impl State {
     }
 
     /// An open run that this lease owns; `None` if it does not own the run.
-    fn own(&mut self, token: LeaseToken, id: RunId) -> Option<&mut Run> {
+    fn own_open_run(&mut self, token: LeaseToken, id: RunId) -> Option<&mut Run> {
         let run = self.runs.get_mut(&id)?;
         (run.node == token.node && run.node_epoch == token.epoch && !run.status.is_terminal()).then_some(run)
     }

@@ -18,14 +18,14 @@ impl StoredScript {
     }
 
     pub(super) fn record(&self, (namespace, name): (NamespaceId, &str)) -> Option<ScriptRecord> {
-        let (newest, _) = self.versions.values().next_back()?;
+        let (newest_version, _) = self.versions.values().next_back()?;
         Some(ScriptRecord {
             id: self.id,
             namespace,
             name: name.to_owned(),
             language: self.language.clone(),
             created_at: self.created_at,
-            newest: newest.clone(),
+            newest: newest_version.clone(),
         })
     }
 }

@@ -27,7 +27,7 @@ impl StatementSize {
     where
         A: Fn(Query, &T) -> Query,
     {
-        Queries { statement, size: self, rest: items, add }
+        Queries { statement, size: self, remaining_items: items, add }
     }
 }
 
@@ -36,7 +36,7 @@ impl StatementSize {
 pub(super) struct Queries<'i, T, A> {
     statement: &'static Statement,
     size: StatementSize,
-    rest: &'i [T],
+    remaining_items: &'i [T],
     add: A,
 }
 
@@ -46,18 +46,18 @@ impl<'i, T, A: Fn(Query, &T) -> Query> Iterator for Queries<'i, T, A> {
     fn next(&mut self) -> Option<Self::Item> {
         let mut query = Query::new(self.statement);
         let (mut count, mut bytes) = (0, 0);
-        for item in self.rest.iter().take(self.size.rows.clamp(1, CHUNK_MAX)) {
-            let before = query.arguments.len();
+        for item in self.remaining_items.iter().take(self.size.rows.clamp(1, CHUNK_MAX)) {
+            let count_before = query.arguments.len();
             query = (self.add)(query, item);
-            bytes += query.arguments[before..].iter().map(Argument::bytes).sum::<usize>();
+            bytes += query.arguments[count_before..].iter().map(Argument::bytes).sum::<usize>();
             if count > 0 && bytes > self.size.bytes {
-                query.arguments.truncate(before);
+                query.arguments.truncate(count_before);
                 break;
             }
             count += 1;
         }
-        let (items, rest) = self.rest.split_at(count);
-        self.rest = rest;
+        let (items, remaining_items) = self.remaining_items.split_at(count);
+        self.remaining_items = remaining_items;
         query.batch = Some((0, count));
         (count > 0).then_some((query, items))
     }
@@ -171,12 +171,12 @@ pub(super) struct Reader<'r> {
     row: &'r AnyRow,
     table: &'static str,
     /// The index of the column that is read next.
-    next: usize,
+    next_column: usize,
 }
 
 impl<'r> Reader<'r> {
     pub(super) fn new(row: &'r AnyRow, table: &'static str) -> Self {
-        Self { row, table, next: 0 }
+        Self { row, table, next_column: 0 }
     }
 
     /// An error about a column of this row. The first column is taken for the id of the row.
@@ -189,8 +189,8 @@ impl<'r> Reader<'r> {
     where
         T: sqlx::Decode<'r, sqlx::Any> + sqlx::Type<sqlx::Any>,
     {
-        let value = self.row.try_get(self.next).map_err(|error| self.corrupt(column, error));
-        self.next += 1;
+        let value = self.row.try_get(self.next_column).map_err(|error| self.corrupt(column, error));
+        self.next_column += 1;
         value
     }
 

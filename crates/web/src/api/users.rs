@@ -308,7 +308,7 @@ pub(crate) async fn reset_password<Q>(
     }
     let hash = hash_password(&call.web, &new_password.password, name).await?;
     let now = call.engine().now();
-    let kept_access = KeptAccess { session: None, tokens: new_password.keep_tokens };
+    let kept_access = KeptAccess { session: None, keeps_tokens: new_password.keep_tokens };
     audit_password(call, &account, (now, new_password.keep_tokens));
     if call.engine().store().set_password(account.id, &hash, kept_access, now).await? {
         Ok(())

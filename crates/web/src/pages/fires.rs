@@ -163,11 +163,11 @@ impl FireFormatter<'_> {
         let (class, word) = class_and_word(&entry.verdict, t);
         let repetition = (entry.count > 1).then(|| (entry.count, self.when(entry.last)));
         let (run, explanation) = match &entry.verdict {
-            FireVerdict::Row { run, status, reason, detail, planned } => {
+            FireVerdict::Row { run, status, reason, detail, is_planned } => {
                 // The sentence for attempt 1 does not mention the attempt; the page of the run shows it.
                 let subject =
                     RunStatusFacts { status: *status, reason: *reason, detail: detail.as_deref(), attempt: 1 };
-                let unplanned_note = (!planned).then(|| t.fires_unplanned.to_owned());
+                let unplanned_note = (!is_planned).then(|| t.fires_unplanned.to_owned());
                 let reason_sentence = sentence(subject, t.lang()).or_else(|| messages.get(run).cloned());
                 let sentences = reason_sentence.into_iter().chain(unplanned_note);
                 (Some(*run), sentences.collect::<Vec<_>>().join(" "))
@@ -387,7 +387,7 @@ mod tests {
         let (run, at) = (RunId::new(7), Timestamp::from_secs(60));
         let messages = HashMap::from([(run, "exit code 7".to_owned())]);
         let why = |status, reason| {
-            let verdict = FireVerdict::Row { run, status, reason, detail: None, planned: true };
+            let verdict = FireVerdict::Row { run, status, reason, detail: None, is_planned: true };
             formatter.row(&Entry { first: at, last: at, count: 1, verdict }, &messages).explanation
         };
         assert_eq!(why(RunStatus::Failed, None), "exit code 7");

@@ -204,7 +204,7 @@ fn item_row(page: &Page<ItemsQuery>, record: &JobRecord, view: &ItemView, now: T
         class,
         word,
         asked_at: item.asked_at.map(moment),
-        is_dry: item.dry,
+        is_dry: item.is_dry,
         group: group.map(|index| index + 1).zip(item.owner.map(|owner| owner.run)),
         executor: executor.clone().unwrap_or_default(),
         epoch: item.epoch,

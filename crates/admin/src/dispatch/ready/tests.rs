@@ -147,7 +147,7 @@ fn the_end_of_a_run_that_no_executor_has() {
     let end = end_of_unsent(&ready.run, &ready.definition, Outcome::Cancelled, AT(12_000), None);
     assert_eq!((end.run, end.attempt, end.finished_at), (ready.run.id, 3, AT(12_000)));
     assert_eq!((end.executor, end.started_at, end.owner), (None, None, Some(ready.token())));
-    assert!(!end.unfinished, "it has left no rows behind");
+    assert!(!end.is_unfinished, "it has left no rows behind");
     assert!((0.0..=1.0).contains(&end.jitter) && end.jitter.to_bits() != jitter(ready.run.id, 4).to_bits());
     let named = |name: Option<&str>| lost_detail(name).executor;
     assert_eq!((named(None), named(Some("")), named(Some("e1"))), (None, None, Some("e1".to_owned())));

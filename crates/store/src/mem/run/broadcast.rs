@@ -27,14 +27,14 @@ impl State {
         let is_awaiting = broadcast.open_children.is_some();
         if *open_shards == 0 && !is_awaiting && (!broadcast.status.is_terminal() || closed_count == 0) {
             let (id, is_first) = (broadcast.id, !broadcast.status.is_terminal());
-            let whole = settle::fold_broadcast(&shards, broadcast.cancel_by.as_deref());
-            (broadcast.status, broadcast.reason, broadcast.message) = (whole.status, whole.reason, whole.message);
+            let outcome = settle::fold_broadcast(&shards, broadcast.cancel_by.as_deref());
+            (broadcast.status, broadcast.reason, broadcast.message) = (outcome.status, outcome.reason, outcome.message);
             broadcast.finished_at = ends.into_iter().flatten().max();
             self.cancels.remove(&id);
             if is_first {
                 self.add_message(id, now);
-                self.note_ended(id, finish.policy.awaits_children);
-            } else if decides_failing(whole.status) != Some(true) {
+                self.note_ended_run(id, finish.policy.awaits_children);
+            } else if decides_failing(outcome.status) != Some(true) {
                 self.dead_letters.remove(&id);
             }
         }

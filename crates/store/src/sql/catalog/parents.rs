@@ -75,19 +75,19 @@ impl Tx<'_> {
         let words: Vec<&str> = parents.iter().map(|parent| parent.name).collect();
         let ids = self.ids_of(namespace, &words).await?;
         let edges = self.edges(namespace).await?;
-        let refused = match check(job, spec, &ids, edges) {
+        let error = match check(job, spec, &ids, edges) {
             Ok(edges) => return Ok(Ok(edges)),
-            Err(refused) => refused,
+            Err(error) => error,
         };
         let mut names = HashMap::new();
-        if !refused.path().is_empty() {
-            let query = Query::new(&READ_JOB_NAMES).list(refused.path().iter().map(|id| id.get()));
+        if !error.path().is_empty() {
+            let query = Query::new(&READ_JOB_NAMES).list(error.path().iter().map(|id| id.get()));
             for row in self.rows(query).await? {
                 let mut columns = Reader::new(&row, "job");
                 names.insert(JobId::new(columns.int("id")?), columns.text("name")?);
             }
         }
-        Ok(Err(refused.errors(job, spec, &names)))
+        Ok(Err(error.errors(job, spec, &names)))
     }
 
     pub(super) async fn write_parents(&mut self, job: JobId, edges: &[Edge]) -> Result<()> {

@@ -81,7 +81,7 @@ impl Broadcast {
         self.open_shards == 0 && !self.is_awaiting && (!self.status.is_terminal() || self.is_corrected)
     }
 
-    pub(in crate::sql) fn ended(&self) -> EndedRun {
+    pub(in crate::sql) fn ended_run(&self) -> EndedRun {
         EndedRun {
             run: self.id,
             job: JobId::new(self.key.job),
@@ -95,8 +95,8 @@ impl Broadcast {
         self.folded = Some(DerivedVerdict { is_first: !self.status.is_terminal() });
         self.finished_at = shards.iter().filter_map(|(_, finished_at)| *finished_at).max();
         let verdicts: Vec<_> = shards.iter().map(|(verdict, _)| *verdict).collect();
-        let whole = settle::fold_broadcast(&verdicts, self.cancel_by.as_deref());
-        (self.status, self.reason, self.message) = (whole.status, whole.reason, whole.message);
+        let outcome = settle::fold_broadcast(&verdicts, self.cancel_by.as_deref());
+        (self.status, self.reason, self.message) = (outcome.status, outcome.reason, outcome.message);
     }
 }
 
@@ -105,9 +105,9 @@ impl Tx<'_> {
     /// Returns the broadcasts.
     pub(super) async fn count_shards(&mut self, counts: &[(RunId, ShardCount)]) -> Result<Vec<Broadcast>> {
         let mut broadcasts = self.lock_broadcasts(counts).await?;
-        let over: Vec<i64> = broadcasts.iter().filter(|row| row.must_fold()).map(|row| row.id.get()).collect();
-        if !over.is_empty() {
-            let mut shards = self.read_shards(&over).await?;
+        let ended_ids: Vec<i64> = broadcasts.iter().filter(|row| row.must_fold()).map(|row| row.id.get()).collect();
+        if !ended_ids.is_empty() {
+            let mut shards = self.read_shards(&ended_ids).await?;
             for broadcast in broadcasts.iter_mut().filter(|row| row.must_fold()) {
                 broadcast.fold(&shards.remove(&broadcast.id).unwrap_or_default());
             }

@@ -161,7 +161,7 @@ impl From<Entry> for EntryJson {
         let verdict = entry.verdict.code();
         let (mut run, mut reason, mut detail, mut calendar, mut is_planned) = (None, None, None, None, true);
         match entry.verdict {
-            FireVerdict::Row { run: id, reason: why, detail: more, planned, .. } => {
+            FireVerdict::Row { run: id, reason: why, detail: more, is_planned: planned, .. } => {
                 (run, reason, detail, is_planned) = (Some(id), why, more, planned);
             }
             FireVerdict::Span { run: id, reason: why, detail: more } => (run, reason, detail) = (Some(id), why, more),

@@ -276,7 +276,7 @@ impl ItemJson {
             per_minute: item.per_minute,
             oldest_at: item.oldest_at,
             oldest_age_ms: age_ms(item.oldest_at, now),
-            dry: item.dry,
+            dry: item.is_dry,
             checkpoint,
             updated_at: item.updated_at,
         }
