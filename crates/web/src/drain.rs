@@ -12,10 +12,10 @@ use http::header::{CONNECTION, EXPECT};
 use http::{HeaderValue, Request, Response};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
-/// Maximum length of an unread rest that is read and dropped, in bytes.
+/// Maximum length of the unread rest of a body that is read and dropped, in bytes.
 const UNREAD_LEN_MAX: u64 = 64 * 1024;
-/// Timeout for reading an unread rest.
-const REST_TIMEOUT: Duration = Duration::from_secs(1);
+/// Timeout for reading the unread rest of a body.
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A request body. If it is dropped before its end, it passes its unread rest to [`UnreadBody`].
 #[derive(Debug)]
@@ -68,7 +68,7 @@ async fn is_drained(mut body: Incoming) -> bool {
         }
         false
     };
-    tokio::time::timeout(REST_TIMEOUT, drain).await.unwrap_or(false)
+    tokio::time::timeout(UNREAD_TIMEOUT, drain).await.unwrap_or(false)
 }
 
 impl Body for DrainableBody {

@@ -142,14 +142,14 @@ pub(crate) fn count_answer(web: &Web, caller: CallerKey, is_change: bool, mut re
         return response;
     }
     let is_change = is_change && response.extensions().get::<DryRunAnswer>().is_none();
-    let size = if is_change { usize::MAX } else { web.config.limits.answer_size };
+    let len_max = if is_change { usize::MAX } else { web.config.limits.answer_size };
     let answers = &web.permits.shares.answers;
-    let Some(caller_share) = answers.take(Some(caller), len, size / 2) else {
+    let Some(caller_share) = answers.take(Some(caller), len, len_max / 2) else {
         web.engine.limit_reached(Limit::AnswerSize, &caller);
         let detail = "your unread answers take too much memory; read them first";
         return too_many_problem(detail, 2).into_response();
     };
-    let Some(server_share) = answers.take(None, len, size) else {
+    let Some(server_share) = answers.take(None, len, len_max) else {
         web.engine.limit_reached(Limit::AnswerSize, &caller);
         return Problem::overloaded("too many bytes of answers are being sent; try again", 2).into_response();
     };

@@ -96,13 +96,13 @@ impl Parts {
 pub(crate) async fn run_params<Q>(call: &Call<Q>, run: &Run) -> Result<Option<String>, Problem> {
     let is_shard = Part::may_be(run) && !run.is_root();
     let definition = if run.params.is_none() || is_shard { run_definition(call, run).await? } else { None };
-    let of_fire = || definition.as_ref().map(|definition| definition.spec.params.to_string());
-    let text = run.params.clone().or_else(of_fire);
+    let params_of_fire = || definition.as_ref().map(|definition| definition.spec.params.to_string());
+    let text = run.params.clone().or_else(params_of_fire);
     let shard = definition.as_ref().filter(|_| is_shard).and_then(|definition| definition.spec.shard(run.shard_index));
     let text = match shard.map(|shard| &shard.params).filter(|params| !params.is_null()) {
         Some(params) => text.map(|text| {
-            let of_fire = serde_json::from_str(&text).unwrap_or_default();
-            with_params_of_shard(of_fire, params).to_string()
+            let params_of_fire = serde_json::from_str(&text).unwrap_or_default();
+            with_params_of_shard(params_of_fire, params).to_string()
         }),
         None => text,
     };

@@ -260,7 +260,7 @@ impl Stream {
                     let matching_events =
                         events.iter().filter(|event| self.filter.matches(event, &self.namespace, self.caller.caller()));
                     let block = |event: &Arc<Event>| {
-                        self.format.block(Some(cursor.at_event(event)), event.kind.name(), &self.show(event))
+                        self.format.block(Some(cursor.at_event(event)), event.kind.name(), &self.event_json(event))
                     };
                     matching_events.map(block).collect()
                 }
@@ -298,7 +298,7 @@ impl Stream {
     }
 
     /// The event as the API shows it.
-    fn show(&self, event: &Event) -> Value {
+    fn event_json(&self, event: &Event) -> Value {
         let (at, namespace, app) = (event.at, &self.namespace.name, &event.app);
         match &event.kind {
             EventKind::Run { snapshot, job } => json!({

@@ -24,7 +24,7 @@ const DRAWN_COUNT_MAX: usize = 400;
 /// others link to the list of runs, like bars of several runs.
 const LINKED_COUNT_MAX: usize = 12;
 /// Minimum distance between neighbouring crosses, and between neighbouring ticks.
-const DISTANCE_MIN: u32 = 55;
+const TICK_DISTANCE_MIN: u32 = 55;
 
 /// Maps instants to positions between the two ends of a drawing.
 #[derive(Clone, Copy, Debug)]
@@ -138,9 +138,9 @@ pub(crate) struct LaneRow {
     /// Upcoming planned instants.
     pub(crate) fires: Vec<Tick>,
     /// Instants that the job's calendar removes or moves.
-    pub(crate) removed: Vec<Tick>,
+    pub(crate) removed_fires: Vec<Tick>,
     /// Clock changes in the job's zone that affect a fire.
-    pub(crate) changes: Vec<Tick>,
+    pub(crate) clock_changes: Vec<Tick>,
     /// Whether the earlier runs of the job are joined into bars for stretches of time.
     pub(crate) is_joined: bool,
     /// The URL of the list of its runs. The script adds the time range of a clicked bar.
@@ -227,7 +227,7 @@ impl MarkShape {
 fn drop_close_ticks(ticks: impl Iterator<Item = Tick>) -> Vec<Tick> {
     let mut spaced_ticks: Vec<Tick> = Vec::new();
     for tick in ticks {
-        if spaced_ticks.last().is_none_or(|last| tick.x >= last.x + DISTANCE_MIN) {
+        if spaced_ticks.last().is_none_or(|last| tick.x >= last.x + TICK_DISTANCE_MIN) {
             spaced_ticks.push(tick);
         }
     }
@@ -264,12 +264,12 @@ impl LaneRenderer {
             bars: self.bars(lane, lane.marks.iter().filter(|mark| !is_point(mark)).filter(is_drawn)),
             crosses: drop_close_ticks(lane.marks.iter().filter(is_point).filter(is_drawn).map(|mark| self.cross(mark))),
             fires: drop_close_ticks(lane.fires.iter().map(|at| self.tick(*at, t.verdict_planned, None))),
-            removed: lane
+            removed_fires: lane
                 .removed
                 .iter()
                 .map(|at| self.tick(*at, t.verdict_calendar, self.fires_url(lane, *at)))
                 .collect(),
-            changes: lane
+            clock_changes: lane
                 .clock_changes
                 .iter()
                 .map(|at| self.tick(*at, t.lane_clock, self.fires_url(lane, *at)))

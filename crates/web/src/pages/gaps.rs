@@ -89,8 +89,8 @@ pub(super) async fn of_job(page: Page<GapsQuery>, Named(name, ..): Named<path::J
         history = page.engine().fires(&record, range, visible_apps.as_deref()).await?;
         searched_from = from;
         let Some(next) = history.next.filter(|next| *next <= to) else { break };
-        // Only the newest part is shown. The read ended at `next`. If the fires are evenly spread, the end of the range fits into one read
-        // if it is no longer than the part that was read.
+        // The range has too many fires for one read, which ended at `next`. Tries again with a later start, since the newest part is
+        // shown. If the fires are evenly spread, a part as long as the one that was read fits into one read.
         let step = (to.since(from) / 2).min(next.since(from)).max(SHORTEST_RANGE);
         from = to.saturating_sub(step).max(from);
     }

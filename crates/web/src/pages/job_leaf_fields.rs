@@ -200,10 +200,10 @@ impl LeafFields {
             _ => &[],
         };
         let top_key = |leaf: &LeafField| leaf.pointer.split('/').nth(1);
-        let of_kind = |leaf: &&LeafField| {
+        let is_of_kind = |leaf: &&LeafField| {
             KINDS_BY_FIELD.iter().any(|(field, kinds)| *field == leaf.field && kinds.contains(&kind))
         };
-        let leaves: Vec<&str> = SCHEDULE_LEAVES.iter().filter(of_kind).filter_map(top_key).collect();
+        let leaves: Vec<&str> = SCHEDULE_LEAVES.iter().filter(is_of_kind).filter_map(top_key).collect();
         schedule.keys().all(|key| kind_fields.contains(&key.as_str()) || leaves.contains(&key.as_str()))
     }
 }

@@ -231,14 +231,14 @@ fn state_presets(
     let chosen_states = filter.as_ref().map(|filter| filter.states.clone()).unwrap_or_default();
     let mut other_conditions = filter.clone().unwrap_or_default();
     other_conditions.states = Default::default();
-    let matching = board.matching(&other_conditions, visible_apps, JobOrder::Name, offers);
+    let matching_entries = board.matching(&other_conditions, visible_apps, JobOrder::Name, offers);
     let parameters = page.query().other_parameters();
     let mut presets = vec![Preset {
-        name: format!("{} {}", t.jobs_all, matching.len()),
+        name: format!("{} {}", t.jobs_all, matching_entries.len()),
         href: list_url("/jobs", &other_conditions.to_string(), &parameters),
         is_current: chosen_states.admits_all(),
     }];
-    for (state, count) in board.count_by_state(&matching, offers).into_iter().filter(|(_, count)| *count > 0) {
+    for (state, count) in board.count_by_state(&matching_entries, offers).into_iter().filter(|(_, count)| *count > 0) {
         let mut with_state = other_conditions.clone();
         with_state.states.any = vec![state];
         presets.push(Preset {

@@ -188,7 +188,7 @@ fn with_line_feeds(text: &str) -> String {
 /// parameter. `None` if no field was sent.
 pub(super) fn from_fields(form: &Fields, saved_params: &Value) -> Result<Option<Value>, Problem> {
     let mut params = saved_params.as_object().cloned().unwrap_or_else(Map::new);
-    let mut has_any = false;
+    let mut has_field = false;
     for (id, text) in form.with_prefix("param.") {
         let (as_json, as_either) = (id.strip_prefix(JSON_PREFIX), id.strip_prefix(TEXT_OR_JSON_PREFIX));
         let (name, value) = match (id.strip_prefix(TEXT_PREFIX), as_json.or(as_either)) {
@@ -201,7 +201,7 @@ pub(super) fn from_fields(form: &Fields, saved_params: &Value) -> Result<Option<
             }
             (None, None) => continue,
         };
-        has_any = true;
+        has_field = true;
         let is_empty = value == "";
         // If the value was empty before and is still empty, it is unchanged: null remains null.
         let was_empty = params.get(name).is_some_and(|saved| saved.is_null() || *saved == "");
@@ -213,7 +213,7 @@ pub(super) fn from_fields(form: &Fields, saved_params: &Value) -> Result<Option<
     }
     // There are no parameters, neither before nor now.
     let is_nothing = params.is_empty() && saved_params.is_null();
-    Ok(has_any.then_some(if is_nothing { Value::Null } else { Value::Object(params) }))
+    Ok(has_field.then_some(if is_nothing { Value::Null } else { Value::Object(params) }))
 }
 
 #[cfg(test)]

@@ -65,12 +65,12 @@ impl FromQuery for LogWindow {
 
 /// The URL's parameters for a search in the log.
 #[derive(Debug)]
-pub(crate) struct LogFind {
+pub(crate) struct LogFindQuery {
     attempt: Option<i32>,
     line_filter: LineFilter,
 }
 
-impl FromQuery for LogFind {
+impl FromQuery for LogFindQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self { attempt: logs::attempt_parameter(reader), line_filter: LineFilter::from_query(reader) }
     }
@@ -198,7 +198,7 @@ pub(super) async fn window(page: Page<LogWindow>, path: Named<path::Run>) -> Res
 }
 
 /// Counts and searches lines, for the script.
-pub(super) async fn search(page: Page<LogFind>, path: Named<path::Run>) -> Result<Response, Problem> {
+pub(super) async fn search(page: Page<LogFindQuery>, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
     let attempt = chosen_attempt(page.query().attempt, &run)?;
     let (store, now) = (page.engine().store(), page.engine().now());

@@ -133,19 +133,19 @@ impl RunTimeline {
 /// The marks of the axis, labelled with the time since its beginning.
 fn ticks(scale: Scale, t: &Texts) -> Vec<Tick> {
     let total = scale.to.since(scale.from);
-    let tick = |part: u64| {
-        let share = u32::try_from(part).unwrap_or(0);
-        let label = if part == 0 {
+    let tick = |section: u64| {
+        let section_count = u32::try_from(section).unwrap_or(0);
+        let label = if section == 0 {
             "0".to_owned()
         } else {
-            length_text(total * share / u32::try_from(TICK_COUNT).unwrap_or(1), t)
+            length_text(total * section_count / u32::try_from(TICK_COUNT).unwrap_or(1), t)
         };
-        let anchor = match part {
+        let anchor = match section {
             0 => "start",
             TICK_COUNT => "end",
             _ => "middle",
         };
-        Tick { x: percent(part * 1000 / TICK_COUNT), label, anchor }
+        Tick { x: percent(section * 1000 / TICK_COUNT), label, anchor }
     };
     (0..=TICK_COUNT).map(tick).collect()
 }

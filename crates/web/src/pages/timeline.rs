@@ -53,7 +53,7 @@ pub(crate) struct TimelineQuery {
     contains: String,
     app: Option<String>,
     /// Whether the user asked for more lanes.
-    has_many: bool,
+    wants_more_lanes: bool,
 }
 
 impl FromQuery for TimelineQuery {
@@ -86,14 +86,14 @@ impl FromQuery for TimelineQuery {
             to: reader.parsed("to", instant),
             contains: reader.parsed("q", part_of_name).unwrap_or_default(),
             app: reader.single("app").filter(|app| !app.is_empty()),
-            has_many: reader.parsed("lanes", lane_count).unwrap_or_default(),
+            wants_more_lanes: reader.parsed("lanes", lane_count).unwrap_or_default(),
         }
     }
 }
 
 impl TimelineQuery {
     const fn lane_count(&self) -> u32 {
-        if self.has_many { MORE_LANES.1 } else { LANE_COUNT }
+        if self.wants_more_lanes { MORE_LANES.1 } else { LANE_COUNT }
     }
 
     fn length(&self) -> Duration {
@@ -114,7 +114,7 @@ impl TimelineQuery {
         pairs.extend(to.map(|to| query_pair("to", &to.to_string())));
         pairs.extend((!self.contains.is_empty()).then(|| query_pair("q", &self.contains)));
         pairs.extend(self.app.as_deref().map(|app| query_pair("app", app)));
-        pairs.extend(self.has_many.then(|| query_pair("lanes", MORE_LANES.0)));
+        pairs.extend(self.wants_more_lanes.then(|| query_pair("lanes", MORE_LANES.0)));
         format!("/timeline?{}", pairs.join("&"))
     }
 }
@@ -232,7 +232,7 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
         heat,
         hours: (0..24).step_by(3).collect(),
         lane_max: query.lane_count(),
-        more_lanes_url: (timeline.has_more && !query.has_many).then(|| {
+        more_lanes_url: (timeline.has_more && !query.wants_more_lanes).then(|| {
             format!("{}&{}", query.url(query.lane_kind, query.zoom, query.to), query_pair("lanes", MORE_LANES.0))
         }),
     };

@@ -28,7 +28,7 @@ pub(super) struct Items {
     count: usize,
     /// Serialized items that wait for an item before them, by their index in the list. Items that are not in the list come last, in the
     /// order in which they were added.
-    early: BTreeMap<(usize, usize), Vec<u8>>,
+    waiting_items: BTreeMap<(usize, usize), Vec<u8>>,
     summary: Summary,
 }
 
@@ -38,10 +38,10 @@ impl Items {
         let text = serde_json::to_vec(item).unwrap_or_default();
         match item.index {
             Some(index) if index == self.count => self.append(&text),
-            index => drop(self.early.insert((index.unwrap_or(usize::MAX), self.added_count), text)),
+            index => drop(self.waiting_items.insert((index.unwrap_or(usize::MAX), self.added_count), text)),
         }
         self.added_count += 1;
-        while let Some(entry) = self.early.first_entry()
+        while let Some(entry) = self.waiting_items.first_entry()
             && entry.key().0 == self.count
         {
             let text = entry.remove();
@@ -58,7 +58,7 @@ impl Items {
     }
 
     pub(super) fn into_response(mut self, is_dry_run: bool) -> Response {
-        for (_, text) in std::mem::take(&mut self.early) {
+        for (_, text) in std::mem::take(&mut self.waiting_items) {
             self.append(&text);
         }
         let summary = serde_json::to_string(&self.summary).unwrap_or_default();

@@ -251,8 +251,8 @@ async fn failing_jobs<Q>(
 
 /// The jobs whose fires were skipped because there was no executor.
 fn skipped_without_executor(unsuccessful: &[UnsuccessfulRuns]) -> Vec<&UnsuccessfulRuns> {
-    let max = usize::try_from(JOB_COUNT).unwrap_or(usize::MAX);
-    unsuccessful.iter().filter(|trouble| trouble.had_no_executor).take(max).collect()
+    let job_count_max = usize::try_from(JOB_COUNT).unwrap_or(usize::MAX);
+    unsuccessful.iter().filter(|trouble| trouble.had_no_executor).take(job_count_max).collect()
 }
 
 /// The jobs that still have no executor: no executor offers the handler, or none of those that do may get the job's runs.
