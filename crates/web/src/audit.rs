@@ -129,7 +129,7 @@ impl AuditContext {
 
     /// Stores an entry for a refusal, unless the limit of refusals in this period is reached.
     pub(crate) async fn refused(self, web: &Web, caller: &Caller, note: &AuditNote) {
-        if web.denials.count_refusal(caller.key()) {
+        if web.refusal_budget.count_refusal(caller.key()) {
             let entry = AuditEntry { namespace: note.shown_namespace(), ..self.entry(web, caller, Verdict::Denied) };
             store_entry(web, &entry).await;
         }

@@ -135,11 +135,11 @@ pub(crate) async fn select_named<Q>(call: &Call<Q>, names: &[String]) -> Result<
     } else {
         call.engine().store().jobs_named(call.namespace.id, &valid_names).await?
     };
-    let selected: Vec<String> =
+    let selected_names: Vec<String> =
         jobs.into_iter().filter(|job| call.may_view(job.app)).map(|job| job.spec.name).collect();
-    let missing_jobs: BTreeSet<&String> = names.iter().filter(|name| !selected.contains(name)).collect();
+    let missing_jobs: BTreeSet<&String> = names.iter().filter(|name| !selected_names.contains(name)).collect();
     let missing_jobs = missing_jobs.into_iter().map(|name| JobProblem::new(name, &deleted_problem(name))).collect();
-    Ok(SelectedJobs { names: selected, has_more: false, next_after: None, missing_jobs })
+    Ok(SelectedJobs { names: selected_names, has_more: false, next_after: None, missing_jobs })
 }
 
 fn deleted_problem(name: &str) -> Problem {

@@ -44,7 +44,7 @@ pub(crate) struct RequestShare(Arc<Mutex<ShareOwner>>);
 #[derive(Debug, Default)]
 enum ShareOwner {
     #[default]
-    Nothing,
+    Nobody,
     Address {
         _share: Share<(IpAddr, bool)>,
     },
@@ -188,7 +188,7 @@ pub(crate) fn on_authenticated(request: &Request) -> OnAuthenticated {
         (request.extensions().get::<RequestShare>().cloned(), request.extensions().get::<Connection>().cloned());
     OnAuthenticated(Arc::new(move |token: TokenId| {
         if let Some(request_share) = &request_share {
-            request_share.set_owner(ShareOwner::Nothing);
+            request_share.set_owner(ShareOwner::Nobody);
         }
         if let Some(connection) = &connection {
             connection.count_for_caller(CallerKey::Executor(token));

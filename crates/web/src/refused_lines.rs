@@ -72,10 +72,10 @@ impl RefusedLines {
         if refusals.by_client.len() >= CLIENT_COUNT_MAX && !refusals.by_client.contains_key(&key) {
             key.0 = None;
         }
-        let is_room = refusals.lines < LINE_COUNT_MAX;
+        let has_room = refusals.lines < LINE_COUNT_MAX;
         let (total, logged) = refusals.by_client.entry(key).or_default();
         *total += 1;
-        let is_logged = is_room && *logged < LINE_COUNT_PER_CLIENT_MAX;
+        let is_logged = has_room && *logged < LINE_COUNT_PER_CLIENT_MAX;
         if is_logged {
             *logged += 1;
             refusals.lines += 1;

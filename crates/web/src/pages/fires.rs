@@ -328,16 +328,16 @@ async fn past_day(
     record: &JobRecord,
     to: Timestamp,
 ) -> Result<(Timestamp, FireHistory), StoreError> {
-    let mut searched = DAY;
+    let mut searched_length = DAY;
     loop {
-        let from = to.saturating_sub(searched).max(Timestamp::EPOCH);
+        let from = to.saturating_sub(searched_length).max(Timestamp::EPOCH);
         let history = read_history(page, record, from, to).await?;
         match history.next.filter(|next| *next <= to) {
             None => return Ok((from, history)),
-            // The read ended at `next`. Most jobs fire evenly, so the end of the day should fit into one page if it is no longer than the
-            // part that was read.
-            Some(next) if searched > SHORTEST_RANGE => {
-                searched = (searched / 2).min(next.since(from)).max(SHORTEST_RANGE)
+            // The range has too many fires for one page, and the read ended at `next`. Tries again with a shorter range. If the fires are
+            // evenly spread, a range as long as the part that was read fits into one page.
+            Some(next) if searched_length > SHORTEST_RANGE => {
+                searched_length = (searched_length / 2).min(next.since(from)).max(SHORTEST_RANGE)
             }
             Some(next) => return newest_entries(page, record, (next, to), history).await,
         }

@@ -17,9 +17,9 @@ struct NamespacesPage {
     t: &'static Texts,
     names: Vec<String>,
     /// The namespace that the other pages currently show.
-    current: String,
+    current_namespace: String,
     /// The page to which the links lead.
-    to: &'static str,
+    target_path: &'static str,
 }
 
 /// The page to open after the choice.
@@ -39,6 +39,6 @@ pub(super) async fn list(page: Page<Target>) -> Result<Response, Problem> {
     let target_path = page.query().0;
     html(
         StatusCode::OK,
-        &NamespacesPage { shell: page.shell(Nav::None), t: page.t, names, current: current_namespace, to: target_path },
+        &NamespacesPage { shell: page.shell(Nav::None), t: page.t, names, current_namespace, target_path },
     )
 }

@@ -37,7 +37,7 @@ struct ProblemPage<'a> {
     detail: Cow<'a, str>,
     complaints: Vec<(Option<&'a str>, Cow<'a, str>)>,
     request_id: &'a str,
-    how_to_sign_in: bool,
+    shows_sign_in_help: bool,
     /// Whether the page has a link to the sign-in page.
     can_sign_in_again: bool,
 }
@@ -76,7 +76,7 @@ impl ProblemPageContext {
             detail: localized(t.lang(), problem.detail()),
             complaints: problem.complaints().iter().map(|one| place_and_message(one, t.lang())).collect(),
             request_id,
-            how_to_sign_in: matches!(problem.code(), Code::Unauthenticated | Code::LinkSpent) && !is_spent_set_up,
+            shows_sign_in_help: matches!(problem.code(), Code::Unauthenticated | Code::LinkSpent) && !is_spent_set_up,
             can_sign_in_again: is_spent_set_up
                 || matches!(problem.code(), Code::Unauthenticated | Code::SignInRefused | Code::ProviderUnavailable),
         };

@@ -321,10 +321,10 @@ async fn check_apps(call: &Call<ApplyQuery>, specs: &[JobSpec]) -> Result<Vec<Op
     if call.visible_apps().is_none() {
         return Ok(app_ids);
     }
-    let listed: BTreeSet<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
+    let listed_names: BTreeSet<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
     for (index, spec) in specs.iter().enumerate() {
         for parent in spec.parents() {
-            if !listed.contains(parent.name) && !call.may_view_job(parent.name).await? {
+            if !listed_names.contains(parent.name) && !call.may_view_job(parent.name).await? {
                 let message = format!("there is no job {} that you may see", quoted_input(parent.name));
                 return Err(refuse_at(&format!("/{index}{}", parent.pointer), message));
             }

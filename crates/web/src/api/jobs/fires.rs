@@ -383,9 +383,9 @@ async fn older_versions<Q>(
     loop {
         let limit = u32::try_from(read_count).unwrap_or(u32::MAX);
         let mut records = call.engine().store().versions(job, Timestamp::EPOCH, to, limit).await?;
-        let is_all = records.len() < read_count;
+        let is_last_page = records.len() < read_count;
         records.retain(|version| version.version < before_version);
-        if is_all || records.len() >= count || read_count >= SAME_INSTANT_MAX {
+        if is_last_page || records.len() >= count || read_count >= SAME_INSTANT_MAX {
             records.truncate(count);
             return Ok(records);
         }

@@ -110,9 +110,9 @@ pub(crate) async fn visible_from<Q>(
             }
             next_began_at = Some(version.created_at);
         }
-        let is_all = versions.len() < usize::try_from(VERSION_COUNT).unwrap_or(usize::MAX);
+        let is_last_page = versions.len() < usize::try_from(VERSION_COUNT).unwrap_or(usize::MAX);
         match versions.last() {
-            _ if is_all => return Ok(from),
+            _ if is_last_page => return Ok(from),
             Some(last) if last.created_at < to => to = last.created_at,
             // More versions than fit into one page were saved at the same instant, so earlier versions cannot be read. Their counts are
             // not shown.
