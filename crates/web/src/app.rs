@@ -36,14 +36,14 @@ pub fn app(engine: Engine, config: WebConfig) -> Router {
         Some(mounted) => web_routes.merge(mounted_routes::routes(mounted)),
         None => web_routes,
     };
-    let routed = web_routes
+    let app_router = web_routes
         .layer(DefaultBodyLimit::max(web.config.body_len_max))
         .layer(from_fn_with_state(web.clone(), load::limit_requests))
         .layer(CatchPanicLayer::custom(problem::panic_response))
         .layer(from_fn_with_state(web, frame::outermost_layer))
         .layer(compression())
         .route_service(GATEWAY_PATH, gateway);
-    Router::new().fallback_service(MapRequestLayer::new(own_namespace::namespace_into_query).layer(routed))
+    Router::new().fallback_service(MapRequestLayer::new(own_namespace::namespace_into_query).layer(app_router))
 }
 
 /// Compresses answers except small ones and streams: each piece of a stream must arrive when it is sent.

@@ -197,15 +197,18 @@ pub(crate) async fn collect_up_to(
     bound: BodyBound,
 ) -> Result<(Bytes, BodyShare), Problem> {
     let len_max = bound.len_max;
-    let declared = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-    if declared.is_some_and(|len| len > len_max) {
+    let declared_len =
+        request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if declared_len.is_some_and(|len| len > len_max) {
         return Err(too_large_problem(len_max));
     }
     let timeout = web.config.limits.body_timeout;
-    tokio::time::timeout(timeout, read_pieces(request.into_body(), declared, web, bound)).await.unwrap_or_else(|_| {
-        bound.report(web, Limit::BodyTimeout);
-        Err(Problem::new(Code::RequestTimeout, "the body did not arrive in time"))
-    })
+    tokio::time::timeout(timeout, read_pieces(request.into_body(), declared_len, web, bound)).await.unwrap_or_else(
+        |_| {
+            bound.report(web, Limit::BodyTimeout);
+            Err(Problem::new(Code::RequestTimeout, "the body did not arrive in time"))
+        },
+    )
 }
 
 async fn read_pieces(
@@ -218,7 +221,7 @@ async fn read_pieces(
     // Reserves the declared length in one step, since a growing buffer leaves holes of half its size in the heap. The operating system
     // provides the memory only as bytes arrive.
     let reserved_len = declared.filter(|_| bound.caller.is_some()).unwrap_or_default();
-    let (mut bytes, mut shares, mut counted) = (BytesMut::with_capacity(reserved_len), Vec::new(), 0);
+    let (mut bytes, mut shares, mut counted_len) = (BytesMut::with_capacity(reserved_len), Vec::new(), 0);
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
         let Ok(data) = frame.map_err(|_| interrupted_body_problem())?.into_data() else { continue };
         if bytes.len() + data.len() > bound.len_max {
@@ -226,8 +229,8 @@ async fn read_pieces(
         }
         bytes.extend_from_slice(&data);
         // Bodies without an authenticated caller are not counted: their length and their number have other limits.
-        if let Some(caller) = bound.caller.filter(|_| bytes.len() > counted) {
-            let count = (bytes.len() - counted).max(BODY_PIECE_LEN);
+        if let Some(caller) = bound.caller.filter(|_| bytes.len() > counted_len) {
+            let count = (bytes.len() - counted_len).max(BODY_PIECE_LEN);
             let (caller_share, total_share) =
                 (tally.take(Some(caller), count, size / 2), tally.take(None, count, size));
             let (Some(caller_share), Some(total_share)) = (caller_share, total_share) else {
@@ -235,7 +238,7 @@ async fn read_pieces(
                 return Err(Problem::overloaded("too many bytes of requests are being received; try again", 1));
             };
             shares.extend([caller_share, total_share]);
-            counted += count;
+            counted_len += count;
         }
     }
     Ok((bytes.freeze(), shares))

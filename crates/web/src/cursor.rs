@@ -83,10 +83,12 @@ impl Listing {
     /// The position in the cursor that the parameter with this name has.
     pub(crate) fn position_in<T: DeserializeOwned>(&self, name: &str, cursor: &str) -> Result<T, Problem> {
         let bytes = if cursor.len() <= CURSOR_LEN_MAX { URL_SAFE_NO_PAD.decode(cursor).ok() } else { None };
-        let parsed = bytes.and_then(|bytes| serde_json::from_slice::<Cursor<T>>(&bytes).ok());
-        let Some(parsed) = parsed else { return Err(invalid_cursor_problem_in(name, "is not a cursor of this API")) };
-        if parsed.l == self.0 {
-            Ok(parsed.a)
+        let parsed_cursor = bytes.and_then(|bytes| serde_json::from_slice::<Cursor<T>>(&bytes).ok());
+        let Some(parsed_cursor) = parsed_cursor else {
+            return Err(invalid_cursor_problem_in(name, "is not a cursor of this API"));
+        };
+        if parsed_cursor.l == self.0 {
+            Ok(parsed_cursor.a)
         } else {
             Err(invalid_cursor_problem_in(name, "belongs to another list or another filter; begin without a cursor"))
         }

@@ -32,15 +32,15 @@ pub(crate) struct GrantJson {
 }
 
 /// Resolves the names in these grants.
-pub(crate) async fn read_grants(engine: &Engine, requested: &[GrantJson]) -> Result<Vec<Grant>, Problem> {
-    if requested.len() > GRANT_COUNT_MAX {
+pub(crate) async fn read_grants(engine: &Engine, requested_grants: &[GrantJson]) -> Result<Vec<Grant>, Problem> {
+    if requested_grants.len() > GRANT_COUNT_MAX {
         return Err(refuse_value(
             "/grants",
-            format!("{} roles; at most {GRANT_COUNT_MAX} can be given", requested.len()),
+            format!("{} roles; at most {GRANT_COUNT_MAX} can be given", requested_grants.len()),
         ));
     }
-    let mut grants = Vec::with_capacity(requested.len());
-    for (index, grant_json) in requested.iter().enumerate() {
+    let mut grants = Vec::with_capacity(requested_grants.len());
+    for (index, grant_json) in requested_grants.iter().enumerate() {
         let grant = read_grant(engine, grant_json).await;
         grants.push(grant.map_err(|(field, message)| refuse_value(&format!("/grants/{index}/{field}"), message))??);
     }
@@ -50,22 +50,25 @@ pub(crate) async fn read_grants(engine: &Engine, requested: &[GrantJson]) -> Res
 }
 
 /// Like [`read_grants`], for a user. A user cannot have the role of executors.
-pub(crate) async fn read_grants_of_user(engine: &Engine, requested: &[GrantJson]) -> Result<Vec<Grant>, Problem> {
-    if let Some(index) = requested.iter().position(|one| one.role == Role::Executor) {
+pub(crate) async fn read_grants_of_user(
+    engine: &Engine,
+    requested_grants: &[GrantJson],
+) -> Result<Vec<Grant>, Problem> {
+    if let Some(index) = requested_grants.iter().position(|one| one.role == Role::Executor) {
         let message = "executor is a role for tokens, not for users".to_owned();
         return Err(refuse_value(&format!("/grants/{index}/role"), message));
     }
-    read_grants(engine, requested).await
+    read_grants(engine, requested_grants).await
 }
 
 type Refusal = (&'static str, String);
 
-async fn read_grant(engine: &Engine, requested: &GrantJson) -> Result<Result<Grant, Problem>, Refusal> {
-    let Some(namespace) = &requested.namespace else {
-        if requested.app.is_some() {
+async fn read_grant(engine: &Engine, requested_grant: &GrantJson) -> Result<Result<Grant, Problem>, Refusal> {
+    let Some(namespace) = &requested_grant.namespace else {
+        if requested_grant.app.is_some() {
             return Err(("app", "needs a namespace too: an app belongs to a namespace".to_owned()));
         }
-        return Ok(Ok(Grant::everywhere(requested.role)));
+        return Ok(Ok(Grant::everywhere(requested_grant.role)));
     };
     let namespace_record = match name::check(namespace) {
         Ok(()) => engine.store().namespace(namespace).await,
@@ -76,12 +79,12 @@ async fn read_grant(engine: &Engine, requested: &GrantJson) -> Result<Result<Gra
             .ok_or_else(|| ("namespace", format!("there is no namespace {}", quoted_input(namespace))))?,
         Err(error) => return Ok(Err(error.into())),
     };
-    let Some(app) = &requested.app else {
-        return Ok(Ok(Grant { role: requested.role, namespace: Some(namespace_record.id), app: None }));
+    let Some(app) = &requested_grant.app else {
+        return Ok(Ok(Grant { role: requested_grant.role, namespace: Some(namespace_record.id), app: None }));
     };
     name::check(app).map_err(|message| ("app", message))?;
     // The first executor of an app needs a token before the app has a job, so the app is created here.
-    let app_record = match requested.role {
+    let app_record = match requested_grant.role {
         Role::Executor => {
             let id = AppId::new(engine.new_id());
             match apps::ensure(engine.store(), id, (namespace_record.id, app), engine.now()).await {
@@ -94,7 +97,7 @@ async fn read_grant(engine: &Engine, requested: &GrantJson) -> Result<Result<Gra
     };
     match app_record {
         Ok(Some(app)) => {
-            Ok(Ok(Grant { role: requested.role, namespace: Some(namespace_record.id), app: Some(app.id) }))
+            Ok(Ok(Grant { role: requested_grant.role, namespace: Some(namespace_record.id), app: Some(app.id) }))
         }
         Ok(None) => Err(("app", format!("there is no app {} in namespace {namespace}", quoted_input(app)))),
         Err(error) => Ok(Err(error.into())),

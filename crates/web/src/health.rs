@@ -97,7 +97,7 @@ async fn ready(State(web): State<Web>, uri: Uri) -> Result<Response, Problem> {
 /// The checks, each with a message if it fails.
 fn check_details(state: &Readiness) -> Vec<Detail> {
     let detail = |check, trouble: Option<String>| Detail { check, ok: trouble.is_none(), message: trouble };
-    let text_unless = |good: bool, words: &str| (!good).then(|| words.to_owned());
+    let text_unless = |is_good: bool, words: &str| (!is_good).then(|| words.to_owned());
     let database = state.database.as_ref();
     let switch = format!("the switch of this node: {}", state.switch);
     vec![

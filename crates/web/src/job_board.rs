@@ -192,8 +192,8 @@ async fn update_board(
     if !board.has_all_jobs && board.entries.len() + REFILL_COUNT <= JOB_COUNT_MAX {
         return read_board(engine, namespace, now).await;
     }
-    let since = board.saved_to.saturating_sub(SAVE_OVERLAP);
-    let saved_jobs = engine.store().jobs_saved(since, SAVED_COUNT_MAX).await?;
+    let saved_since = board.saved_to.saturating_sub(SAVE_OVERLAP);
+    let saved_jobs = engine.store().jobs_saved(saved_since, SAVED_COUNT_MAX).await?;
     if saved_jobs.len() >= usize::try_from(SAVED_COUNT_MAX).unwrap_or(usize::MAX) || now < board.saved_to {
         return read_board(engine, namespace, now).await;
     }

@@ -156,11 +156,11 @@ async fn run_once(web: &Web, key: String, request: Request, next: Next) -> Resul
 /// Makes a call whose row is stored, and stores its end.
 async fn make_call(web: &Web, call: KeyedCall<'_>, request: Request, next: Next) -> Response {
     let store = web.engine.store();
-    let answered = async {
+    let answer_future = async {
         let response = AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(panic_response);
         to_stored(response).await
     };
-    let (response, stored_answer) = with_renewal(answered, || store.renew_call(call, web.engine.now())).await;
+    let (response, stored_answer) = with_renewal(answer_future, || store.renew_call(call, web.engine.now())).await;
     if let Err(error) = store_end(|| store.end_call(call, stored_answer.as_ref())).await {
         tracing::error!(target: "http", error = %chain(&error), "cannot store the answer of a call with a key: if the call is repeated after a minute, it is made again");
     }

@@ -140,11 +140,11 @@ impl<K: Ord + Copy> Tally<K> {
     /// Takes `amount` for a key, unless the key would then exceed `limit`. Dropping the share releases the amount.
     pub(crate) fn take(&self, key: K, amount: usize, limit: usize) -> Option<Share<K>> {
         let mut shares = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let requested = shares.get(&key).copied().unwrap_or_default().saturating_add(amount);
-        if requested > limit {
+        let requested_amount = shares.get(&key).copied().unwrap_or_default().saturating_add(amount);
+        if requested_amount > limit {
             return None;
         }
-        shares.insert(key, requested);
+        shares.insert(key, requested_amount);
         Some(Share { tally: self.clone(), key, amount })
     }
 }
@@ -160,11 +160,11 @@ pub(crate) struct Share<K: Ord + Copy> {
 impl<K: Ord + Copy> Drop for Share<K> {
     fn drop(&mut self) {
         let mut shares = self.tally.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let remaining = shares.get(&self.key).copied().unwrap_or_default().saturating_sub(self.amount);
-        if remaining == 0 {
+        let remaining_amount = shares.get(&self.key).copied().unwrap_or_default().saturating_sub(self.amount);
+        if remaining_amount == 0 {
             shares.remove(&self.key);
         } else {
-            shares.insert(self.key, remaining);
+            shares.insert(self.key, remaining_amount);
         }
     }
 }

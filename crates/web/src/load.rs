@@ -107,8 +107,11 @@ pub(crate) fn admit_caller(web: &Web, request: &Request, caller: CallerKey) -> R
     let Some(request_share) = request.extensions().get::<RequestShare>() else { return Ok(()) };
     let Some(share) = web.permits.by_caller.take(caller, 1, web.config.limits.requests_per_caller) else {
         web.engine.limit_reached(Limit::RequestsPerCaller, &caller);
-        let max = web.config.limits.requests_per_caller;
-        return Err(Problem::overloaded(&format!("a caller may make {max} requests at the same time; try again"), 1));
+        let request_count_max = web.config.limits.requests_per_caller;
+        return Err(Problem::overloaded(
+            &format!("a caller may make {request_count_max} requests at the same time; try again"),
+            1,
+        ));
     };
     request_share.set_owner(ShareOwner::Caller { _share: share });
     Ok(())
@@ -147,17 +150,17 @@ async fn with_body(
     let _waiting = Waiting::new(connection.as_ref());
     let (parts, body) = request.into_parts();
     let request = Request::from_parts(parts.clone(), body);
-    let mut collecting = std::pin::pin!(collect_up_to(request, web, BodyBound { len_max, caller, address }));
-    let body = match tokio::time::timeout(BODY_GRACE, collecting.as_mut()).await {
+    let mut body_future = std::pin::pin!(collect_up_to(request, web, BodyBound { len_max, caller, address }));
+    let body = match tokio::time::timeout(BODY_GRACE, body_future.as_mut()).await {
         Ok(body) => body?,
-        Err(_) if caller.is_some() => collecting.await?,
+        Err(_) if caller.is_some() => body_future.await?,
         Err(_) => {
             let share = web.permits.bodies.take(network_of(address), 1, web.config.limits.bodies_per_address);
             let Some(_share) = share else {
                 web.engine.limit_reached(Limit::BodiesPerAddress, &address);
                 return Err(Problem::overloaded("too many bodies from this address are being received; try again", 1));
             };
-            collecting.await?
+            body_future.await?
         }
     };
     let (bytes, share) = body;
@@ -199,8 +202,8 @@ pub(crate) fn on_authenticated(request: &Request) -> OnAuthenticated {
 /// Layer around the executors' gateway. A call counts for its address until its token is found valid.
 pub(crate) async fn limit_gateway(State(web): State<Web>, mut request: Request, next: Next) -> Response {
     let address = client_ip(&request);
-    let max = web.config.limits.connections_per_address;
-    let Some(share) = web.permits.gateway.take(network_of(address), 1, max) else {
+    let connection_count_max = web.config.limits.connections_per_address;
+    let Some(share) = web.permits.gateway.take(network_of(address), 1, connection_count_max) else {
         web.engine.limit_reached(Limit::RequestsPerAddress, &address);
         return grpc_unavailable();
     };
@@ -233,11 +236,11 @@ fn grpc_unavailable() -> Response {
 pub(crate) fn take_live_share(web: &Web, kind: StreamKind, caller: CallerKey) -> Result<LiveShare, Problem> {
     let limits = &web.config.limits;
     let (tally, noun) = (&web.permits.live, if kind == StreamKind::Events { "event streams" } else { "followed logs" });
-    let max = limits.live_streams_per_caller;
-    let caller_share = tally.take((kind, Some(caller)), 1, max).ok_or_else(|| {
+    let stream_count_max = limits.live_streams_per_caller;
+    let caller_share = tally.take((kind, Some(caller)), 1, stream_count_max).ok_or_else(|| {
         web.engine.limit_reached(Limit::LiveStreamsPerCaller, &caller);
         Problem::overloaded(
-            &format!("a caller may have {max} {noun} on one server at the same time; end another one"),
+            &format!("a caller may have {stream_count_max} {noun} on one server at the same time; end another one"),
             10,
         )
     })?;

@@ -61,9 +61,9 @@ fn name_among_slashes(path: &str) -> Option<&str> {
 
 async fn answer_call(mounted: &Arc<dyn Mounted>, name: String, request: Request) -> Response {
     let (client, on_authenticated) = (client_address(&request), load::on_authenticated(&request));
-    let (head, body) = request.into_parts();
-    let len = head.headers.get(CONTENT_LENGTH).and_then(|len| len.to_str().ok()?.parse().ok());
-    let call = MountedCall { name, method: head.method, headers: head.headers, client, len, on_authenticated, body };
+    let (parts, body) = request.into_parts();
+    let len = parts.headers.get(CONTENT_LENGTH).and_then(|len| len.to_str().ok()?.parse().ok());
+    let call = MountedCall { name, method: parts.method, headers: parts.headers, client, len, on_authenticated, body };
     let mut response = json_response(mounted.call(call).await);
     if response.status() == StatusCode::OK {
         response.extensions_mut().insert(Routine);

@@ -48,11 +48,11 @@ impl ProxiedOrigin {
             let line = headers.get_all(name).iter().next_back()?.to_str().ok()?;
             Some(line.rsplit(',').next().unwrap_or_default().trim())
         };
-        let forwarded = last_element(&FORWARDED);
+        let forwarded_element = last_element(&FORWARDED);
         let pair = |wanted: &str| {
-            let pairs = forwarded
+            let pairs = forwarded_element
                 .into_iter()
-                .flat_map(|forwarded| forwarded.split(';'))
+                .flat_map(|forwarded_element| forwarded_element.split(';'))
                 .filter_map(|pair| pair.split_once('='));
             let mut values = pairs.filter(|(name, _)| name.trim().eq_ignore_ascii_case(wanted));
             values.next().map(|(_, value)| value.trim().trim_matches('"'))

@@ -95,9 +95,9 @@ impl ConnectionTable {
     /// Closes the oldest unauthenticated connection of an address, leaving out connections with a request that the server works on.
     /// `false` if there is none to close.
     fn evict(&mut self, network: IpAddr) -> bool {
-        let unauthenticated = self.unauthenticated.get(&network).into_iter().flat_map(BTreeMap::values);
+        let unauthenticated_connections = self.unauthenticated.get(&network).into_iter().flat_map(BTreeMap::values);
         let mut idle_connections =
-            unauthenticated.filter(|connection| connection.0.busy_count.load(Ordering::Relaxed) == 0);
+            unauthenticated_connections.filter(|connection| connection.0.busy_count.load(Ordering::Relaxed) == 0);
         let Some(oldest_idle) = idle_connections.next().cloned() else { return false };
         oldest_idle.0.eviction.cancel();
         self.forget(network, oldest_idle.0.number);
@@ -105,17 +105,18 @@ impl ConnectionTable {
     }
 
     /// The address with the most unauthenticated connections. Trusted proxies are chosen only if there is no other address.
-    fn fullest(&self, trusted: &TrustedProxies) -> Option<IpAddr> {
-        let rank = |(address, own): &(&IpAddr, &BTreeMap<u64, Connection>)| (!trusted.contains(**address), own.len());
+    fn fullest(&self, trusted_proxies: &TrustedProxies) -> Option<IpAddr> {
+        let rank =
+            |(address, own): &(&IpAddr, &BTreeMap<u64, Connection>)| (!trusted_proxies.contains(**address), own.len());
         self.unauthenticated.iter().max_by_key(rank).map(|(address, _)| *address)
     }
 }
 
 impl Peers {
-    pub(crate) fn new(limits: HttpLimits, trusted: TrustedProxies, engine: Option<Engine>) -> Arc<Self> {
+    pub(crate) fn new(limits: HttpLimits, trusted_proxies: TrustedProxies, engine: Option<Engine>) -> Arc<Self> {
         Arc::new(Self {
             limits,
-            trusted,
+            trusted: trusted_proxies,
             engine,
             connections: Mutex::default(),
             authenticated: Tally::default(),
@@ -210,11 +211,11 @@ impl Connection {
         if caller_share.is_some() {
             return;
         }
-        let max = match caller {
+        let connection_count_max = match caller {
             CallerKey::Executor(_) => peers.limits.connections / 2,
             _ => peers.limits.connections_per_caller,
         };
-        *caller_share = peers.authenticated.take(caller, 1, max);
+        *caller_share = peers.authenticated.take(caller, 1, connection_count_max);
         if caller_share.is_some() {
             peers.lock_connections().forget(*network, *number);
         }
@@ -240,13 +241,13 @@ impl Connection {
         loop {
             let progressed_at = *self.0.progressed_at.lock().unwrap_or_else(PoisonError::into_inner);
             let quiet_length = progressed_at.elapsed();
-            let (stalled, timeout) = match self.0.open_request_count.load(Ordering::Relaxed) {
+            let (stall_reason, timeout) = match self.0.open_request_count.load(Ordering::Relaxed) {
                 0 => (StallReason::Idle, idle_timeout),
                 _ => (StallReason::Answer, write_timeout),
             };
-            let is_waited_for = stalled == StallReason::Idle || self.0.answering_count.load(Ordering::Relaxed) > 0;
+            let is_waited_for = stall_reason == StallReason::Idle || self.0.answering_count.load(Ordering::Relaxed) > 0;
             if quiet_length >= timeout && is_waited_for {
-                return stalled;
+                return stall_reason;
             }
             let sleep_length = timeout.saturating_sub(quiet_length).min(write_timeout.min(idle_timeout));
             tokio::time::sleep(sleep_length.max(Duration::from_millis(20))).await;

@@ -318,17 +318,17 @@ pub(crate) fn schema(generator: &mut SchemaGenerator) -> Schema {
 
 /// Writes the body of a response that has a problem.
 pub(crate) fn render(response: &mut Response, problem: &Problem, request_id: &str, path: &str) {
-    let inner = &problem.0;
+    let problem_state = &problem.0;
     let document = Document {
-        r#type: format!("urn:rondel:problem:{}", inner.code.as_str()),
-        title: inner.code.title(),
-        status: inner.code.status(),
-        detail: &inner.detail,
-        instance: inner.has_instance.then_some(path),
-        code: inner.code.as_str(),
+        r#type: format!("urn:rondel:problem:{}", problem_state.code.as_str()),
+        title: problem_state.code.title(),
+        status: problem_state.code.status(),
+        detail: &problem_state.detail,
+        instance: problem_state.has_instance.then_some(path),
+        code: problem_state.code.as_str(),
         request_id,
-        current_version: inner.current_version,
-        errors: &inner.errors,
+        current_version: problem_state.current_version,
+        errors: &problem_state.errors,
     };
     let body = serde_json::to_vec(&document).unwrap_or_default();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

@@ -77,9 +77,10 @@ impl Reader {
         let name = parameter.name;
         self.declared.push(parameter);
         let pairs = self.pairs.iter().filter(|(key, _)| key == name);
-        let parsed: Vec<Result<T, String>> = pairs.flat_map(|(_, value)| value.split(',')).map(str::parse).collect();
+        let parsed_words: Vec<Result<T, String>> =
+            pairs.flat_map(|(_, value)| value.split(',')).map(str::parse).collect();
         let mut valid_words = Vec::new();
-        for word in parsed {
+        for word in parsed_words {
             match word {
                 Ok(word) => valid_words.push(word),
                 Err(message) => self.errors.push(Complaint::query(name, "invalid_value", message)),
@@ -116,12 +117,12 @@ impl Reader {
     /// Refuses the query if a value was invalid, or if it has a parameter that the endpoint does not read.
     pub(crate) fn finish(mut self) -> Result<(), Problem> {
         let mut unknown_keys: Vec<&str> = self.pairs.iter().map(|(key, _)| key.as_str()).collect();
-        let declared: Vec<&str> = self.declared.iter().map(|parameter| parameter.name).collect();
-        unknown_keys.retain(|key| !declared.contains(key));
+        let declared_names: Vec<&str> = self.declared.iter().map(|parameter| parameter.name).collect();
+        unknown_keys.retain(|key| !declared_names.contains(key));
         unknown_keys.dedup();
-        let declared = declared.join(", ");
+        let declared_names = declared_names.join(", ");
         for key in unknown_keys {
-            let message = format!("is not a parameter of this endpoint, which has {declared}");
+            let message = format!("is not a parameter of this endpoint, which has {declared_names}");
             self.errors.push(Complaint::query(key, "unknown_parameter", message));
         }
         if self.errors.is_empty() { Ok(()) } else { Err(Problem::of_complaints(Code::InvalidQuery, self.errors)) }

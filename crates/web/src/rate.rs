@@ -70,14 +70,14 @@ impl Buckets {
             }
         }
         let bucket = by_caller.entry(caller).or_insert(Bucket { remaining: f64::from(rate.burst), at: now });
-        let remaining = bucket.tokens_at(rate, now);
-        if remaining < 1.0 {
-            *bucket = Bucket { remaining, at: now };
-            let wait = Duration::from_secs_f64((1.0 - remaining) / f64::from(rate.per_second.max(1)));
+        let remaining_tokens = bucket.tokens_at(rate, now);
+        if remaining_tokens < 1.0 {
+            *bucket = Bucket { remaining: remaining_tokens, at: now };
+            let wait = Duration::from_secs_f64((1.0 - remaining_tokens) / f64::from(rate.per_second.max(1)));
             return BucketState { remaining: 0, wait: Some(wait) };
         }
-        *bucket = Bucket { remaining: remaining - 1.0, at: now };
-        BucketState { remaining: whole_tokens(remaining - 1.0), wait: None }
+        *bucket = Bucket { remaining: remaining_tokens - 1.0, at: now };
+        BucketState { remaining: whole_tokens(remaining_tokens - 1.0), wait: None }
     }
 }
 
@@ -89,8 +89,8 @@ impl Bucket {
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and the burst")]
-fn whole_tokens(remaining: f64) -> u32 {
-    remaining as u32
+fn whole_tokens(remaining_tokens: f64) -> u32 {
+    remaining_tokens as u32
 }
 
 /// The outcome of counting a request.

@@ -96,18 +96,19 @@ impl RefusedLines {
             let count = total.saturating_sub(logged);
             (count > 0).then_some(UnloggedRequests { client, status, count })
         };
-        let mut unlogged: Vec<UnloggedRequests> = ended_period.by_client.into_iter().filter_map(left_out).collect();
-        unlogged.sort_by_key(|one| std::cmp::Reverse(one.count));
+        let mut unlogged_requests: Vec<UnloggedRequests> =
+            ended_period.by_client.into_iter().filter_map(left_out).collect();
+        unlogged_requests.sort_by_key(|one| std::cmp::Reverse(one.count));
         let mut counts_by_status = BTreeMap::<u16, u64>::new();
-        for one in unlogged.drain(SUMMARY_COUNT_MAX.min(unlogged.len())..) {
+        for one in unlogged_requests.drain(SUMMARY_COUNT_MAX.min(unlogged_requests.len())..) {
             *counts_by_status.entry(one.status).or_default() += one.count;
         }
-        unlogged.extend(counts_by_status.into_iter().map(|(status, count)| UnloggedRequests {
+        unlogged_requests.extend(counts_by_status.into_iter().map(|(status, count)| UnloggedRequests {
             client: None,
             status,
             count,
         }));
-        unlogged
+        unlogged_requests
     }
 }
 

@@ -132,14 +132,14 @@ pub(crate) async fn apply_to_runs<Q>(
     let mut outcome = RunsDone::default();
     let started_at = Instant::now();
     for run in runs {
-        let applied = match started_at.elapsed() < action_timeout(call) {
+        let apply_result = match started_at.elapsed() < action_timeout(call) {
             true => {
                 within_timeout(call, started_at, Box::pin(apply_to_run(call, action, run, (cancel_text, trigger))))
                     .await
             }
             false => Err(not_reached_problem()),
         };
-        match applied {
+        match apply_result {
             Ok(new_runs) => {
                 outcome.done_count += 1;
                 outcome.new_runs.extend(new_runs);

@@ -72,10 +72,10 @@ impl HttpBody for SendingBody {
 
     fn size_hint(&self) -> SizeHint {
         let unsent_len = u64::try_from(self.unsent.len()).unwrap_or(u64::MAX);
-        let inner = self.body.size_hint();
+        let body_hint = self.body.size_hint();
         let mut size_hint = SizeHint::new();
-        size_hint.set_lower(inner.lower().saturating_add(unsent_len));
-        if let Some(upper) = inner.upper() {
+        size_hint.set_lower(body_hint.lower().saturating_add(unsent_len));
+        if let Some(upper) = body_hint.upper() {
             size_hint.set_upper(upper.saturating_add(unsent_len));
         }
         size_hint

@@ -94,13 +94,14 @@ pub(crate) async fn apply_room(web: &Web, caller: CallerKey, list_len: usize) ->
 /// Waits for the caller's turn to read. Each caller may read with only a few requests concurrently, so that it cannot occupy all
 /// connections to the database.
 pub(crate) async fn wait_for_turn(web: &Web, caller: CallerKey) -> Result<OwnedSemaphorePermit, Problem> {
-    let max = web.config.limits.reads_per_caller;
-    let semaphore = web.permits.shares.turn_semaphore(caller, max);
+    let read_count_max = web.config.limits.reads_per_caller;
+    let semaphore = web.permits.shares.turn_semaphore(caller, read_count_max);
     match tokio::time::timeout(TURN_TIMEOUT, semaphore.acquire_owned()).await {
         Ok(Ok(permit)) => Ok(permit),
         Ok(Err(_)) | Err(_) => {
             web.engine.limit_reached(Limit::ReadsPerCaller, &caller);
-            let detail = format!("a caller reads with {max} requests at the same time, and too many of yours wait");
+            let detail =
+                format!("a caller reads with {read_count_max} requests at the same time, and too many of yours wait");
             Err(too_many_problem(&detail, 2))
         }
     }

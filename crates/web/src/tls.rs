@@ -106,12 +106,12 @@ impl FileWatcher {
 
     /// Reads the files, unless they are the ones in use. Files that cannot be used are read again at each check, since the cause may
     /// disappear without a change of the files.
-    fn check<T>(&mut self, stamps: FileStamps, read: impl FnOnce() -> Result<T, TlsError>) -> CheckResult<T> {
+    fn check<T>(&mut self, stamps: FileStamps, read_files: impl FnOnce() -> Result<T, TlsError>) -> CheckResult<T> {
         if stamps == self.used_stamps {
             self.error = None;
             return CheckResult::Unchanged;
         }
-        match read() {
+        match read_files() {
             Ok(new) => {
                 *self = Self::new(stamps);
                 CheckResult::Changed(new)
@@ -134,8 +134,8 @@ impl Tls {
         // Taken before the files are read: if they change during the read, the first check detects it.
         let loaded_stamps = file_stamps(&files);
         let (config, certs) = read_files(&files)?;
-        let served = ServedCertificate::new(certs.iter().map(|certificate| &**certificate));
-        Ok(Self { files, config: RwLock::new(config), served, loaded: loaded_stamps })
+        let served_certificate = ServedCertificate::new(certs.iter().map(|certificate| &**certificate));
+        Ok(Self { files, config: RwLock::new(config), served: served_certificate, loaded: loaded_stamps })
     }
 
     /// The certificate in use. The returned handle follows each change.

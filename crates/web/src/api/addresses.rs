@@ -100,8 +100,8 @@ pub(super) fn routes() -> Routes {
 /// The addresses that are registered by hand for the app `name`.
 pub(crate) async fn addresses_of_app<Q>(call: &Call<Q>, name: &str) -> Result<Vec<AddressJson>, Problem> {
     let app = find_app(call, name).await?;
-    let registered = call.engine().store().xxl_registered_by_hand(Some(app), BY_HAND_COUNT_MAX).await?;
-    Ok(registered.iter().map(|one| address_json(call, one)).collect())
+    let registered_addresses = call.engine().store().xxl_registered_by_hand(Some(app), BY_HAND_COUNT_MAX).await?;
+    Ok(registered_addresses.iter().map(|one| address_json(call, one)).collect())
 }
 
 async fn list(call: Call, Named(name, ..): Named<path::App>) -> Result<Response, Problem> {

@@ -72,11 +72,11 @@ impl FromQuery for ImportQuery {
 
 /// Parses `2026` or `2026..2030`.
 pub(crate) fn parse_years(text: &str) -> Result<(i32, i32), String> {
-    let (first, last) = text.split_once("..").unwrap_or((text, text));
+    let (first_year, last_year) = text.split_once("..").unwrap_or((text, text));
     let year = |text: &str| text.parse().ok().filter(|year| (1970..=2199).contains(year));
-    year(first)
-        .zip(year(last))
-        .filter(|(first, last)| first <= last)
+    year(first_year)
+        .zip(year(last_year))
+        .filter(|(first_year, last_year)| first_year <= last_year)
         .ok_or_else(|| format!("{} is neither a year such as 2026 nor a span 2026..2030", quoted_input(text)))
 }
 
@@ -208,8 +208,8 @@ async fn put(
 ) -> Result<Response, Problem> {
     let spec = parse_named(&body.bytes, &name)?;
     call.check(None, forbidden_problem)?;
-    let existing = calendars::find(call.engine(), call.namespace.id, &name).await?;
-    save(&call, existing.as_ref(), &if_match, &spec).await
+    let existing_calendar = calendars::find(call.engine(), call.namespace.id, &name).await?;
+    save(&call, existing_calendar.as_ref(), &if_match, &spec).await
 }
 
 /// Imports a file: its days become a calendar, which is saved. A dry run only shows the calendar.
@@ -227,15 +227,15 @@ async fn import_file(
     })?;
     name::check(&name).map_err(|message| refuse_value("/name", message))?;
     let rule = import(format, &body, import_as, years).map_err(|error| refuse_value("", error.to_string()))?;
-    let existing = calendars::find(call.engine(), call.namespace.id, &name).await?;
-    let description = existing.as_ref().map(|record| record.spec.description.clone()).unwrap_or_default();
+    let existing_calendar = calendars::find(call.engine(), call.namespace.id, &name).await?;
+    let description = existing_calendar.as_ref().map(|record| record.spec.description.clone()).unwrap_or_default();
     let spec = CalendarSpec { name, description, rule };
     if dry_run {
         calendars::check(call.engine(), call.namespace.id, &spec).await?;
         call.note.mark_dry_run();
         return json_response(StatusCode::OK, &spec);
     }
-    save(&call, existing.as_ref(), &if_match, &spec).await
+    save(&call, existing_calendar.as_ref(), &if_match, &spec).await
 }
 
 async fn delete(call: Call, Named(name, ..): Named<path::Calendar>, if_match: IfMatch) -> Result<Response, Problem> {

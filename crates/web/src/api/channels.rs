@@ -200,14 +200,14 @@ async fn put(
 ) -> Result<Response, Problem> {
     call.check(None, forbidden_problem)?;
     let NewChannelJson { kind, lang, enabled, settings, secrets } = body.read()?;
-    let existing = channels::find(call.engine(), call.namespace.id, &name).await?;
-    let expected_saved_at = match &existing {
-        Some(existing) => if_match.expected_version(version(existing))?.map(Timestamp::from_millis),
+    let existing_channel = channels::find(call.engine(), call.namespace.id, &name).await?;
+    let expected_saved_at = match &existing_channel {
+        Some(existing_channel) => if_match.expected_version(version(existing_channel))?.map(Timestamp::from_millis),
         None if if_match.is_given() => return Err(mismatch_problem(0)),
         None => None,
     };
-    if let Some(existing) = &existing {
-        call.note.before(&channel_json(&call, existing));
+    if let Some(existing_channel) = &existing_channel {
+        call.note.before(&channel_json(&call, existing_channel));
     }
     let new_channel = NewChannel { name, kind, settings, secrets, lang, is_enabled: enabled, expected_saved_at };
     let outcome = channels::save(call.engine(), &call.namespace, &new_channel).await?;

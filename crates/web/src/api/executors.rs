@@ -236,9 +236,9 @@ pub(crate) async fn page<Q>(
     limit: u32,
 ) -> Result<(Vec<ExecutorJson>, Option<ExecutorPosition>), Problem> {
     let store = call.engine().store();
-    let since = call.engine().now() - OFFLINE_LISTED_LENGTH;
+    let seen_since = call.engine().now() - OFFLINE_LISTED_LENGTH;
     let fleet = Fleet::read(call).await?;
-    let mut executors = listed_executors(call, &fleet.switches, since).await?;
+    let mut executors = listed_executors(call, &fleet.switches, seen_since).await?;
     executors.sort_by(|a, b| a.position.cmp(&b.position));
     let mut page_rows: Vec<ListedExecutor> = executors
         .into_iter()
@@ -247,7 +247,7 @@ pub(crate) async fn page<Q>(
     let last_position = cut_to_page(&mut page_rows, limit).map(|last| last.position.clone());
     let ids: Vec<ExecutorId> =
         page_rows.iter().filter(|listed| !listed.is_here).map(|listed| listed.position.2).collect();
-    let records = store.executors_by_id(&ids, since).await?;
+    let records = store.executors_by_id(&ids, seen_since).await?;
     let mut records: HashMap<ExecutorId, ExecutorRecord> =
         records.into_iter().map(|record| (record.id, record)).collect();
     let item = |listed: ListedExecutor| {
@@ -271,9 +271,9 @@ pub(crate) async fn find<Q>(
     app: Option<&str>,
 ) -> Result<Option<(AppId, ExecutorJson)>, Problem> {
     let store = call.engine().store();
-    let since = call.engine().now() - OFFLINE_LISTED_LENGTH;
+    let seen_since = call.engine().now() - OFFLINE_LISTED_LENGTH;
     let fleet = Fleet::read(call).await?;
-    let mut candidates = listed_executors(call, &fleet.switches, since).await?;
+    let mut candidates = listed_executors(call, &fleet.switches, seen_since).await?;
     candidates.retain(|candidate| {
         given_name(&candidate.position.1) == given_name(name) && app.is_none_or(|app| candidate.position.0 == app)
     });
@@ -284,7 +284,7 @@ pub(crate) async fn find<Q>(
         true => call.engine().online_executor(id).map(ExecutorJson::from),
         false if id == NO_INCARNATION => Some(ExecutorJson::of_switch(name, app, call.engine().now())),
         false => {
-            let record = store.executors_by_id(&[id], since).await?.pop();
+            let record = store.executors_by_id(&[id], seen_since).await?.pop();
             record.map(|record| from_record(record, app, candidate.is_elsewhere))
         }
     };

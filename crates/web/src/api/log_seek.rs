@@ -149,14 +149,14 @@ impl Extent {
 
 /// The index of the last chunk that has a missing chunk before it.
 fn newest_gap(sizes: &[ChunkSize]) -> Option<usize> {
-    let (mut last, mut line_count, mut newest) = (-1, 0, None);
+    let (mut last_sequence, mut line_count, mut newest_index) = (-1, 0, None);
     for (place, size) in sizes.iter().enumerate() {
-        if is_gap_before(size.sequence, last, line_count) {
-            newest = Some(place);
+        if is_gap_before(size.sequence, last_sequence, line_count) {
+            newest_index = Some(place);
         }
-        (last, line_count) = (size.sequence, line_count + size.line_count);
+        (last_sequence, line_count) = (size.sequence, line_count + size.line_count);
     }
-    newest
+    newest_index
 }
 
 #[cfg(test)]

@@ -35,16 +35,16 @@ impl PageBuilder {
 
     /// How many rows to read next, if the mean length stays the same. `None` if the page is full.
     pub(crate) fn next_row_count(&self) -> Option<u32> {
-        let remaining = self.limit.saturating_sub(self.count());
-        if remaining == 0 || (self.len >= PAGE_LEN_MAX && self.count() > 0) {
+        let remaining_count = self.limit.saturating_sub(self.count());
+        if remaining_count == 0 || (self.len >= PAGE_LEN_MAX && self.count() > 0) {
             return None;
         }
         if self.items.is_empty() {
-            return Some(remaining.min(FIRST_BATCH_COUNT));
+            return Some(remaining_count.min(FIRST_BATCH_COUNT));
         }
         let mean_len = (self.len / self.items.len()).max(1);
         let fitting_count = u32::try_from((PAGE_LEN_MAX - self.len) / mean_len).unwrap_or(u32::MAX);
-        Some(fitting_count.saturating_add(1).min(remaining))
+        Some(fitting_count.saturating_add(1).min(remaining_count))
     }
 
     /// Adds an item. `false` means that the page has no room for it and is complete.

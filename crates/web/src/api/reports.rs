@@ -290,14 +290,14 @@ async fn get_schedule(call: Call) -> Result<Response, Problem> {
 async fn put_schedule(call: Call, if_match: IfMatch, body: JsonBody<ReportSchedule>) -> Result<Response, Problem> {
     let spec = body.read()?;
     call.check(None, forbidden_problem)?;
-    let before = call.engine().store().report_schedule(call.namespace.id).await?;
-    let expected_version = match &before {
-        Some(before) => if_match.expected_version(before.version)?,
+    let schedule_before = call.engine().store().report_schedule(call.namespace.id).await?;
+    let expected_version = match &schedule_before {
+        Some(schedule_before) => if_match.expected_version(schedule_before.version)?,
         None if if_match.is_given() => return Err(mismatch_problem(0)),
         None => None,
     };
-    if let Some(before) = &before {
-        call.note.before(&before.spec);
+    if let Some(schedule_before) = &schedule_before {
+        call.note.before(&schedule_before.spec);
     }
     let (schedule, is_new) =
         save_schedule(call.engine(), call.namespace.id, (&spec, expected_version), call.caller.name()).await?;
@@ -307,10 +307,10 @@ async fn put_schedule(call: Call, if_match: IfMatch, body: JsonBody<ReportSchedu
 
 async fn delete_schedule(call: Call, if_match: IfMatch) -> Result<Response, Problem> {
     call.check(None, forbidden_problem)?;
-    let before =
+    let schedule_before =
         call.engine().store().report_schedule(call.namespace.id).await?.ok_or_else(|| no_schedule_problem(&call))?;
-    let expected_version = if_match.expected_version(before.version)?;
-    call.note.before(&before.spec);
+    let expected_version = if_match.expected_version(schedule_before.version)?;
+    call.note.before(&schedule_before.spec);
     match call.engine().store().delete_report_schedule(call.namespace.id, expected_version).await? {
         ReportDeleted::Deleted => Ok(StatusCode::NO_CONTENT.into_response()),
         ReportDeleted::Conflict(version) => Err(mismatch_problem(version)),

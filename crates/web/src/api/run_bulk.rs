@@ -100,8 +100,8 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkRuns>) -> Resul
         }
         _ => return Err(refuse_value("/q", "give either ids or q")),
     };
-    let selected = select_runs(&call, body.action, selection).await?;
-    let matched_count = selected.runs.len();
+    let selected_runs = select_runs(&call, body.action, selection).await?;
+    let matched_count = selected_runs.runs.len();
     if body.expected_count.is_some_and(|expected| matched_count > expected) {
         let message = format!("{matched_count} runs match now, more than expected; count them again");
         return Err(refuse_value("/expected_count", message));
@@ -111,13 +111,15 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkRuns>) -> Resul
             call.note.mark_dry_run();
             Default::default()
         }
-        false => apply_to_runs(&call, body.action, &selected.runs, (&cancel_text, trigger_of_client(&headers))).await,
+        false => {
+            apply_to_runs(&call, body.action, &selected_runs.runs, (&cancel_text, trigger_of_client(&headers))).await
+        }
     };
     let body_json = BulkRunsJson {
         matched: matched_count,
-        left_out: selected.left_out_count,
-        has_more: selected.has_more,
-        after: selected.next_after,
+        left_out: selected_runs.left_out_count,
+        has_more: selected_runs.has_more,
+        after: selected_runs.next_after,
         done: outcome.done_count,
         made: outcome.new_runs,
         problems: outcome.problems,

@@ -137,11 +137,11 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
     }
     let is_cut = kept_runs.len() < ids.len();
     let run_at = |position: Option<&usize>| position.and_then(|position| run_copies.get(*position));
-    let (mut before, mut after) = (page.previous_position, page.next_position);
+    let (mut previous_position, mut next_position) = (page.previous_position, page.next_position);
     if is_cut && is_backward {
-        before = run_at(kept_runs.last()).map(|run| RunPosition::before(&search, run));
+        previous_position = run_at(kept_runs.last()).map(|run| RunPosition::before(&search, run));
     } else if is_cut {
-        after = run_at(kept_runs.last()).map(|run| RunPosition::of_run(&search, run));
+        next_position = run_at(kept_runs.last()).map(|run| RunPosition::of_run(&search, run));
     }
     let mut items = builder.into_items();
     if is_backward {
@@ -149,8 +149,8 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
     }
     let run_page = RunPage {
         items,
-        next_cursor: after.map(|position| listing.cursor(position)),
-        prev_cursor: before.map(|position| listing.cursor(position)),
+        next_cursor: next_position.map(|position| listing.cursor(position)),
+        prev_cursor: previous_position.map(|position| listing.cursor(position)),
         searched_to: page.searched_to.filter(|_| !is_cut),
     };
     json_response(StatusCode::OK, &run_page)

@@ -103,10 +103,10 @@ pub(crate) async fn read<Q>(call: &Call<Q>, run: Run) -> Result<FireTree, Proble
     call.conceal(std::slice::from_mut(&mut root)).await?;
     let (mut descendants, mut level, mut has_more) = (Vec::new(), vec![root.id], false);
     for _ in 0..DEPTH_MAX {
-        let remaining = BRANCH_COUNT_MAX - 1 - descendants.len();
-        let (mut next, is_cut) = children_of_runs(call, &level, remaining).await?;
-        level = next.iter().map(|run| run.id).collect();
-        descendants.append(&mut next);
+        let remaining_count = BRANCH_COUNT_MAX - 1 - descendants.len();
+        let (mut next_level, is_cut) = children_of_runs(call, &level, remaining_count).await?;
+        level = next_level.iter().map(|run| run.id).collect();
+        descendants.append(&mut next_level);
         has_more = is_cut;
         if level.is_empty() || has_more {
             break;

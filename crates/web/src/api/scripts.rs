@@ -264,8 +264,8 @@ async fn put(
 ) -> Result<Response, Problem> {
     let spec = body.read()?;
     call.check(None, forbidden_problem)?;
-    let existing = scripts::find(call.engine(), call.namespace.id, &name).await?;
-    let expected_version = match &existing {
+    let existing_script = scripts::find(call.engine(), call.namespace.id, &name).await?;
+    let expected_version = match &existing_script {
         Some(record) => {
             call.note.before(&audit_view(record));
             if_match.expected_version(record.newest.version)?
@@ -350,9 +350,9 @@ pub(crate) async fn diff_versions<Q>(
     from_version: i64,
     to_version: i64,
 ) -> Result<Vec<Change>, Problem> {
-    let (_, before) = version_in_query(call, record, ("from", from_version)).await?;
-    let (_, after) = version_in_query(call, record, ("to", to_version)).await?;
-    Ok(diff::changes(&json!({"source": before}), &json!({"source": after})))
+    let (_, source_before) = version_in_query(call, record, ("from", from_version)).await?;
+    let (_, source_after) = version_in_query(call, record, ("to", to_version)).await?;
+    Ok(diff::changes(&json!({"source": source_before}), &json!({"source": source_after})))
 }
 
 async fn list_jobs(call: Call<PageQuery>, Named(name, ..): Named<path::Script>) -> Result<Response, Problem> {

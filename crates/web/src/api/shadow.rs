@@ -270,12 +270,12 @@ async fn add(call: Call, body: JsonBody<NewFires>) -> Result<Response, Problem> 
         return Err(refuse_value("/fires", message));
     }
     let jobs = jobs_of_fires(&call, &fires).await?;
-    let mut observed = Vec::with_capacity(fires.len());
+    let mut observed_fires = Vec::with_capacity(fires.len());
     for (index, fire) in fires.into_iter().enumerate() {
-        observed.push(check_fire(&call, index, fire, &jobs)?);
+        observed_fires.push(check_fire(&call, index, fire, &jobs)?);
     }
-    let stored = call.engine().store().add_shadow_fires(call.namespace.id, &source, &observed).await?;
-    json_response(StatusCode::OK, &StoredJson { stored })
+    let stored_count = call.engine().store().add_shadow_fires(call.namespace.id, &source, &observed_fires).await?;
+    json_response(StatusCode::OK, &StoredJson { stored: stored_count })
 }
 
 async fn jobs_of_fires(call: &Call, fires: &[NewFire]) -> Result<BTreeMap<String, (JobId, AppId)>, Problem> {

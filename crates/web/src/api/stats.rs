@@ -273,7 +273,7 @@ async fn series_of_groups(
     (groups, range): (&[StatsGroup], BucketRange),
 ) -> Result<Vec<SeriesJson>, Problem> {
     let is_grouped = call.query.group.is_some();
-    let (mut series_list, mut sum) = (Vec::new(), series::buckets_of(&[], range));
+    let (mut series_list, mut total_buckets) = (Vec::new(), series::buckets_of(&[], range));
     for groups in groups.chunks(series::owner_count_max(range)) {
         let owners: Vec<i64> = groups.iter().map(|group| group.id).collect();
         let points = series::read_points(call, kind, &owners, range).await?;
@@ -284,12 +284,12 @@ async fn series_of_groups(
             if is_grouped {
                 series_list.push(series_of(Some(group.name.clone()), &buckets));
             } else {
-                series::add_buckets(&mut sum, &buckets);
+                series::add_buckets(&mut total_buckets, &buckets);
             }
         }
     }
     if !is_grouped {
-        series_list.push(series_of(None, &sum));
+        series_list.push(series_of(None, &total_buckets));
     }
     Ok(series_list)
 }

@@ -261,16 +261,16 @@ async fn list_upcoming_fires(call: Call<ComingQuery>) -> Result<Response, Proble
     let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
     let range = ForecastRange { from: now, to, step: DENSITY_STEP, limit };
     let visible_apps = call.visible_apps();
-    let upcoming = forecast(call.engine().node(), call.namespace.id, visible_apps.as_deref(), range).await?;
+    let upcoming_fires = forecast(call.engine().node(), call.namespace.id, visible_apps.as_deref(), range).await?;
     let density = |(at, count)| DensityJson { at, count };
     let forecast_json = ForecastJson {
         from: now,
         to,
-        count: upcoming.density.values().sum(),
-        items: upcoming.fires.into_iter().map(ComingJson::from).collect(),
-        density: upcoming.density.into_iter().map(density).collect(),
-        peak: upcoming.peak.map(density),
-        is_cut: upcoming.is_cut,
+        count: upcoming_fires.density.values().sum(),
+        items: upcoming_fires.fires.into_iter().map(ComingJson::from).collect(),
+        density: upcoming_fires.density.into_iter().map(density).collect(),
+        peak: upcoming_fires.peak.map(density),
+        is_cut: upcoming_fires.is_cut,
     };
     json_response(StatusCode::OK, &forecast_json)
 }

@@ -416,22 +416,26 @@ async fn rotate(
     Named(id, ..): Named<path::Token>,
     body: OptionalJsonBody<Rotate>,
 ) -> Result<Response, Problem> {
-    let replaced = find(&call, &id).await?;
+    let replaced_token = find(&call, &id).await?;
     let overlap = parse_overlap(body.read()?.overlap.as_deref())?;
-    json_response(StatusCode::CREATED, &replace(&call, replaced, overlap).await?)
+    json_response(StatusCode::CREATED, &replace(&call, replaced_token, overlap).await?)
 }
 
 /// Replaces a token; the old one keeps working for the default overlap.
 pub(crate) async fn rotate_token<Q>(call: &GlobalCall<Q>, id: &str) -> Result<TokenJson, Problem> {
-    let replaced = find(call, id).await?;
-    replace(call, replaced, OVERLAP_DEFAULT).await
+    let replaced_token = find(call, id).await?;
+    replace(call, replaced_token, OVERLAP_DEFAULT).await
 }
 
-async fn replace<Q>(call: &GlobalCall<Q>, replaced: TokenRecord, overlap: Duration) -> Result<TokenJson, Problem> {
+async fn replace<Q>(
+    call: &GlobalCall<Q>,
+    replaced_token: TokenRecord,
+    overlap: Duration,
+) -> Result<TokenJson, Problem> {
     let (engine, now) = (call.engine(), call.engine().now());
-    let secret = Token::generate_for(replaced.kind);
-    let new_record = secret.record(engine.new_id(), replaced.kind, now);
-    let descent = token_descent::descent_of_replacement(call, &replaced, now).await?;
+    let secret = Token::generate_for(replaced_token.kind);
+    let new_record = secret.record(engine.new_id(), replaced_token.kind, now);
+    let descent = token_descent::descent_of_replacement(call, &replaced_token, now).await?;
     let TokenDescent { minted_by, line, is_same_series, expires_at, is_inherited } = descent;
     let record = TokenRecord {
         id: new_record.id,
@@ -440,14 +444,14 @@ async fn replace<Q>(call: &GlobalCall<Q>, replaced: TokenRecord, overlap: Durati
         created_at: now,
         last_used_at: None,
         minted_by,
-        line: line.unwrap_or(replaced.line),
-        series: if is_same_series { replaced.series } else { new_record.series },
+        line: line.unwrap_or(replaced_token.line),
+        series: if is_same_series { replaced_token.series } else { new_record.series },
         expires_at,
-        ..replaced.clone()
+        ..replaced_token.clone()
     };
     token_limit::check(call, &record).await?;
     let names = GrantNames::read(engine, record.grants.iter()).await?;
-    if !auth::rotate(engine.store(), replaced.id, now + overlap, &record).await? {
+    if !auth::rotate(engine.store(), replaced_token.id, now + overlap, &record).await? {
         return Err(Problem::new(Code::TokenOver, "the token was revoked or has expired; create a new one"));
     }
     Ok(with_secret(call, (&record, &names), (&secret, is_inherited)))
@@ -469,12 +473,12 @@ pub(crate) async fn revoke_token<Q>(call: &GlobalCall<Q>, id: &str) -> Result<()
 
 /// The token with this id, if the caller may manage it.
 async fn find<Q>(call: &GlobalCall<Q>, id: &str) -> Result<TokenRecord, Problem> {
-    let stored = match id.parse::<TokenId>().ok().filter(|id| id.get() > 0) {
+    let stored_token = match id.parse::<TokenId>().ok().filter(|id| id.get() > 0) {
         Some(id) => call.engine().store().token_by_id(id).await?,
         None => None,
     };
-    let is_stored = stored.is_some();
-    let Some(token) = stored.filter(|token| may_manage(&call.caller, token)) else {
+    let is_stored = stored_token.is_some();
+    let Some(token) = stored_token.filter(|token| may_manage(&call.caller, token)) else {
         if is_stored {
             call.note.mark_denied();
         }

@@ -219,9 +219,9 @@ pub(crate) async fn create_user<Q>(call: &GlobalCall<Q>, new_user: NewUser) -> R
         grants,
     };
     // Read before the account is stored: after an error the call would be repeated, and find that the user exists.
-    let audited = user_json(call, &account).await?;
+    let audit_document = user_json(call, &account).await?;
     if accounts::create(engine.store(), &account).await? {
-        call.note.changed_to(&audited);
+        call.note.changed_to(&audit_document);
         Ok(account)
     } else {
         Err(Problem::new(Code::UserExists, format!("user {} exists", account.name)))

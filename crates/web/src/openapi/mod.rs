@@ -86,8 +86,8 @@ pub(crate) fn document<'r>(routes: impl Iterator<Item = (&'r RouteInfo, &'r Rout
         let entry = paths.entry(info.path).or_default();
         entry.insert(info.method.as_str().to_ascii_lowercase(), operation(info, doc, &mut schemas));
     }
-    let renamed = schemas.finish();
-    paths.values_mut().flat_map(Map::values_mut).for_each(|operation| renamed.apply(operation));
+    let merged_schemas = schemas.finish();
+    paths.values_mut().flat_map(Map::values_mut).for_each(|operation| merged_schemas.apply(operation));
     let document = Document {
         openapi: "3.1.0",
         info: json!({
@@ -111,7 +111,7 @@ pub(crate) fn document<'r>(routes: impl Iterator<Item = (&'r RouteInfo, &'r Rout
             },
             "headers": answer_headers(),
             "responses": shared_responses(&problem),
-            "schemas": renamed.schemas,
+            "schemas": merged_schemas.schemas,
         }),
     };
     serde_json::to_string_pretty(&document).unwrap_or_default() + "\n"

@@ -66,21 +66,22 @@ impl Schemas {
         // A schema also differs if it refers to a schema that differs.
         loop {
             let is_referring = |name: &&String| !names.contains(*name) && refers_to(&requests[*name], &names);
-            let referring: Vec<String> = requests.keys().filter(is_referring).cloned().collect();
-            let referring: Vec<String> = referring.into_iter().filter(|name| schemas.contains_key(name)).collect();
-            if referring.is_empty() {
+            let referring_names: Vec<String> = requests.keys().filter(is_referring).cloned().collect();
+            let referring_names: Vec<String> =
+                referring_names.into_iter().filter(|name| schemas.contains_key(name)).collect();
+            if referring_names.is_empty() {
                 break;
             }
-            names.extend(referring);
+            names.extend(referring_names);
         }
-        let mut renamed = MergedSchemas { schemas: Map::new(), names };
+        let mut merged_schemas = MergedSchemas { schemas: Map::new(), names };
         for (name, mut schema) in requests {
-            renamed.apply(&mut schema);
-            let name = if renamed.names.contains(&name) { format!("{name}Input") } else { name };
+            merged_schemas.apply(&mut schema);
+            let name = if merged_schemas.names.contains(&name) { format!("{name}Input") } else { name };
             schemas.entry(name).or_insert(schema);
         }
-        renamed.schemas = schemas;
-        renamed
+        merged_schemas.schemas = schemas;
+        merged_schemas
     }
 }
 

@@ -171,8 +171,8 @@ async fn read_lane_data<Q: Sync>(
     let stretch_len = stretch_length(request);
     for LaneData { marks, cut, .. } in data_by_job.values_mut() {
         // Runs up to the end of the newest joined stretch are part of the stretches, so only later ones are drawn one by one.
-        let oldest = marks.last().filter(|_| marks.len() > mark_count);
-        *cut = oldest.map(|oldest| oldest.fire_at.floor(stretch_len) + stretch_len);
+        let oldest_mark = marks.last().filter(|_| marks.len() > mark_count);
+        *cut = oldest_mark.map(|oldest_mark| oldest_mark.fire_at.floor(stretch_len) + stretch_len);
         let cut = *cut;
         marks.retain(|mark| call.may_view(mark.app) && cut.is_none_or(|cut| mark.fire_at >= cut));
     }
@@ -355,8 +355,8 @@ async fn lanes_by_app<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Ti
     let has_more = apps.len() > lane_count;
     apps.truncate(lane_count);
     // Apps are counted in steps of at most an hour.
-    let fitting = fitting_step(request.to.since(request.from)).min(Step::Hour).max(Step::Quarter);
-    let step = stored_step(PointKind::App, fitting, (request.from, call.engine().now()));
+    let finest_step = fitting_step(request.to.since(request.from)).min(Step::Hour).max(Step::Quarter);
+    let step = stored_step(PointKind::App, finest_step, (request.from, call.engine().now()));
     let ids: Vec<i64> = apps.iter().map(|app| app.id.get()).collect();
     // In a long range, short stretches would overlap, so runs are joined into longer ones.
     let stretch_len = if step == Step::Hour { stretch_length(request) } else { step.length() };

@@ -28,8 +28,8 @@ impl RecentFailures {
     /// The jobs whose runs failed or were skipped in the last day.
     pub(crate) async fn read<Q: Sync>(&self, call: &Call<Q>) -> Result<&[UnsuccessfulRuns], Problem> {
         let query = || async {
-            let since = RunId::new(IdGen::first_at(call.engine().now() - LOOK_BACK));
-            call.engine().store().unsuccessful_runs(call.namespace.id, since, RUN_COUNT_MAX).await
+            let first_run_id = RunId::new(IdGen::first_at(call.engine().now() - LOOK_BACK));
+            call.engine().store().unsuccessful_runs(call.namespace.id, first_run_id, RUN_COUNT_MAX).await
         };
         Ok(self.of_a_day.get_or_try_init(query).await?)
     }

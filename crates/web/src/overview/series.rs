@@ -143,8 +143,8 @@ pub(crate) fn buckets_of(points: &[StatPoint], range: BucketRange) -> Vec<Bucket
 }
 
 /// Adds the buckets of other owners in the same range.
-pub(crate) fn add_buckets(buckets: &mut [Bucket], added: &[Bucket]) {
-    for (bucket, other) in buckets.iter_mut().zip(added) {
+pub(crate) fn add_buckets(buckets: &mut [Bucket], added_buckets: &[Bucket]) {
+    for (bucket, other) in buckets.iter_mut().zip(added_buckets) {
         bucket.verdicts = bucket.verdicts.plus(other.verdicts);
         bucket.durations.merge(&other.durations);
         bucket.lateness.merge(&other.lateness);

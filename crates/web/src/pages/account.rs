@@ -157,7 +157,7 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
         Some(account) => store.sign_ins(account.id).await?,
         None => Vec::new(),
     };
-    let found = tokens::own_tokens(call, PAGE_ITEM_COUNT).await?;
+    let token_records = tokens::own_tokens(call, PAGE_ITEM_COUNT).await?;
     let names = GrantNames::read(engine, caller.rights.grants().iter()).await?;
     let session = |one: WebSession| SessionRow {
         id: one.id.to_string(),
@@ -185,7 +185,7 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
         has_password: account.as_ref().is_some_and(|account| account.password.is_some()),
         is_admin: caller.may_anywhere(Permission::Cluster),
         sessions: sessions.into_iter().map(session).collect(),
-        tokens: tokens::tokens_json(call, &found).await?.into_iter().map(token).collect(),
+        tokens: tokens::tokens_json(call, &token_records).await?.into_iter().map(token).collect(),
         living_count,
         new_token,
         error: state.error,
@@ -224,8 +224,8 @@ pub(super) async fn password(
     let (store, now) = (call.engine().store(), call.engine().now());
     if account.password.is_some() {
         let current = fields.raw("current");
-        let checked = current_password::check(store, &call.web.passwords, (&account, session), current, now).await;
-        match checked.map_err(sign_in_problem)? {
+        let check_result = current_password::check(store, &call.web.passwords, (&account, session), current, now).await;
+        match check_result.map_err(sign_in_problem)? {
             PasswordCheck::Right => {}
             PasswordCheck::Blocked(until) => return Err(too_many_attempts_problem(until, now)),
             PasswordCheck::Wrong => {
@@ -275,12 +275,12 @@ pub(super) async fn end_session(call: PageCall, Named(id, ..): Named<path::SignI
 }
 
 pub(super) async fn make_token(call: PageCall, prefs: Prefs, fields: Fields) -> Result<Response, Problem> {
-    let created = create_token(&call, &fields).await;
+    let token_result = create_token(&call, &fields).await;
     let typed_grants = match sent_rows(&fields) {
         Some(rows) => rows,
         None => parse_grant_lines(fields.get("grants")).map(|grants| rows_of_grants(&grants)).unwrap_or_default(),
     };
-    render_new_token(&call, prefs, created, (typed_grants, TokenForm::from_fields(&fields))).await
+    render_new_token(&call, prefs, token_result, (typed_grants, TokenForm::from_fields(&fields))).await
 }
 
 /// Replaces a token by a new one that has the same lifetime.
@@ -289,8 +289,8 @@ pub(super) async fn rotate_token(
     prefs: Prefs,
     Named(id, ..): Named<path::Token>,
 ) -> Result<Response, Problem> {
-    let created = tokens::rotate_token(&call, &id).await;
-    render_new_token(&call, prefs, created, (Vec::new(), TokenForm::default())).await
+    let token_result = tokens::rotate_token(&call, &id).await;
+    render_new_token(&call, prefs, token_result, (Vec::new(), TokenForm::default())).await
 }
 
 async fn render_new_token(
@@ -344,8 +344,8 @@ async fn create_token(call: &PageCall, fields: &Fields) -> Result<TokenJson, Pro
         "grants": sent_grants(fields)?.unwrap_or_default(),
         "expires_in": Some(fields.get("expires_in")).filter(|text| !text.is_empty()),
     });
-    let new: NewToken = read_value("", document)?;
-    tokens::create_token(call, new).await
+    let new_token: NewToken = read_value("", document)?;
+    tokens::create_token(call, new_token).await
 }
 
 pub(super) async fn revoke_token(

@@ -70,11 +70,13 @@ impl ActivityFormatter {
         let t = self.t;
         let document =
             |text: &Option<String>| text.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
-        let (before, after) = (document(&entry.before), document(&entry.after));
-        let is_dry_run = after.as_ref().is_some_and(|after| after.get("dry_run").is_some());
-        let (before, after) = match (entry.action.as_str(), after) {
-            ("job.apply", Some(Value::Object(after))) => documents_by_job(before.as_ref(), after),
-            (_, after) => (before, after),
+        let (document_before, document_after) = (document(&entry.before), document(&entry.after));
+        let is_dry_run = document_after.as_ref().is_some_and(|document_after| document_after.get("dry_run").is_some());
+        let (document_before, document_after) = match (entry.action.as_str(), document_after) {
+            ("job.apply", Some(Value::Object(document_after))) => {
+                documents_by_job(document_before.as_ref(), document_after)
+            }
+            (_, document_after) => (document_before, document_after),
         };
         let note = match entry.after.as_deref() {
             Some(INCOMPLETE) => Some(t.activity_unanswered),
@@ -82,8 +84,9 @@ impl ActivityFormatter {
             _ => None,
         };
         // The entry of an action on many objects has no `before`; all fields of `after` are shown as new.
-        let before = before.or_else(|| entry.action.ends_with(".bulk").then(|| Value::Object(Map::new())));
-        let mut changes = if note.is_some() { Vec::new() } else { self.changes(before, after) };
+        let document_before =
+            document_before.or_else(|| entry.action.ends_with(".bulk").then(|| Value::Object(Map::new())));
+        let mut changes = if note.is_some() { Vec::new() } else { self.changes(document_before, document_after) };
         let hidden_count = changes.len().saturating_sub(CHANGE_COUNT_MAX);
         changes.truncate(CHANGE_COUNT_MAX);
         ActivityRow {

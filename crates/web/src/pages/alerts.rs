@@ -428,7 +428,7 @@ fn incident_facts(record: &IncidentRecord, now: Timestamp, t: &Texts) -> Vec<(&'
         let date_text = if moment.date.is_empty() { String::new() } else { format!("{} ", moment.date) };
         format!("{date_text}{} · {}", moment.time, moment.relative)
     };
-    let acknowledged = incident.acknowledged_by.as_ref().zip(incident.acknowledged_at);
+    let acknowledgement = incident.acknowledged_by.as_ref().zip(incident.acknowledged_at);
     let mut facts = vec![
         (t.alerts_since, instant_text(incident.started_at)),
         (t.alerts_seen, instant_text(incident.seen_at)),
@@ -438,7 +438,7 @@ fn incident_facts(record: &IncidentRecord, now: Timestamp, t: &Texts) -> Vec<(&'
     facts.extend(incident.resolved_at.map(|resolved| (t.alerts_resolved_at, instant_text(resolved))));
     facts.extend(incident.fired_at.map(|fired| (t.alerts_fired, instant_text(fired))));
     facts.extend(incident.escalated_at.map(|escalated| (t.alerts_escalated, instant_text(escalated))));
-    facts.extend(acknowledged.map(|(by, when)| (t.alerts_acknowledged, format!("{by}, {}", instant_text(when)))));
+    facts.extend(acknowledgement.map(|(by, when)| (t.alerts_acknowledged, format!("{by}, {}", instant_text(when)))));
     facts
 }
 

@@ -20,13 +20,13 @@ struct TextStyle {
 pub(crate) fn html(line: &str) -> String {
     let mut writer =
         Writer { html: String::with_capacity(line.len() + 16), style: TextStyle::default(), is_open: false };
-    let mut remaining = line;
-    while let Some(c) = remaining.chars().next() {
-        if let Some(after) = remaining.strip_prefix("\u{1b}[").and_then(|tail| writer.sequence(tail)) {
-            remaining = after;
+    let mut unread_text = line;
+    while let Some(c) = unread_text.chars().next() {
+        if let Some(after) = unread_text.strip_prefix("\u{1b}[").and_then(|tail| writer.sequence(tail)) {
+            unread_text = after;
         } else {
             writer.push(c);
-            remaining = &remaining[c.len_utf8()..];
+            unread_text = &unread_text[c.len_utf8()..];
         }
     }
     writer.close();
@@ -42,20 +42,20 @@ struct Writer {
 impl Writer {
     /// Reads the rest of a control sequence and returns the text after it. Applies colours and drops other sequences. `None` if it is not
     /// a complete, valid sequence.
-    fn sequence<'l>(&mut self, remaining: &'l str) -> Option<&'l str> {
-        let bytes = remaining.as_bytes();
+    fn sequence<'l>(&mut self, unread_text: &'l str) -> Option<&'l str> {
+        let bytes = unread_text.as_bytes();
         let final_index = bytes.iter().take(SEQUENCE_LEN_MAX).position(|byte| (0x40..=0x7e).contains(byte))?;
         if !bytes[..final_index].iter().all(|byte| (0x20..=0x3f).contains(byte)) {
             return None;
         }
         if bytes[final_index] == b'm' {
-            let before = self.style;
-            self.style = self.style.with_codes(&remaining[..final_index]);
-            if self.style != before {
+            let style_before = self.style;
+            self.style = self.style.with_codes(&unread_text[..final_index]);
+            if self.style != style_before {
                 self.close();
             }
         }
-        Some(&remaining[final_index + 1..])
+        Some(&unread_text[final_index + 1..])
     }
 
     fn push(&mut self, c: char) {

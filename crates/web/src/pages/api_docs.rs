@@ -219,7 +219,7 @@ impl<'d> Document<'d> {
 
     fn add_fields(&self, schema: &'d Value, depth: usize, rows: &mut Vec<FieldRow>) {
         let schema = self.object_of(schema);
-        let required = schema["required"].as_array();
+        let required_fields = schema["required"].as_array();
         for (name, field) in schema["properties"].as_object().into_iter().flatten() {
             if rows.len() >= FIELD_COUNT_MAX {
                 return;
@@ -229,7 +229,7 @@ impl<'d> Document<'d> {
                 depth,
                 name: name.clone(),
                 kind: self.kind(field),
-                is_required: required.is_some_and(|names| names.iter().any(|one| one == name.as_str())),
+                is_required: required_fields.is_some_and(|names| names.iter().any(|one| one == name.as_str())),
                 about: description.unwrap_or_default().to_owned(),
             });
             if depth + 1 < DEPTH_MAX {
@@ -334,10 +334,10 @@ struct ShownOperation {
 
 pub(super) async fn page(call: GlobalCall<WithLang<DocsQuery>>, prefs: Prefs) -> Result<Response, Problem> {
     let DocsQuery { q, op } = &call.query.0;
-    let documented = operations(call.web.document, prefs.lang);
+    let documented_operations = operations(call.web.document, prefs.lang);
     let words: Vec<String> = q.to_lowercase().split_whitespace().map(str::to_owned).collect();
     let matching_operations =
-        documented.iter().filter(|operation| words.iter().all(|word| operation.text.contains(word)));
+        documented_operations.iter().filter(|operation| words.iter().all(|word| operation.text.contains(word)));
     let mut groups: BTreeMap<&str, Vec<EntryRow>> = BTreeMap::new();
     for operation in matching_operations {
         let query = if q.is_empty() { String::new() } else { format!("&{}", query_pair("q", q)) };
@@ -349,7 +349,8 @@ pub(super) async fn page(call: GlobalCall<WithLang<DocsQuery>>, prefs: Prefs) ->
             is_shown: op.as_deref() == Some(&operation.id),
         });
     }
-    let selected_operation = op.as_deref().and_then(|op| documented.iter().find(|operation| operation.id == op));
+    let selected_operation =
+        op.as_deref().and_then(|op| documented_operations.iter().find(|operation| operation.id == op));
     let page_url =
         op.as_ref().map_or_else(|| "/api-docs".to_owned(), |op| format!("/api-docs?{}", query_pair("op", op)));
     let shell = Shell::new(prefs, Nav::Api, Some(User::of_global_call(&call).await), &page_url);

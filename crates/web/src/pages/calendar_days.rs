@@ -35,27 +35,27 @@ impl CalendarDays {
     /// The field values of a rule; `None` if the rule does not fit the fields.
     pub(super) fn from_rule(rule: &Rule) -> Option<Self> {
         let mut days = Self::default();
-        let mut remaining = rule;
-        if let Rule::All(parts) = remaining
+        let mut remaining_rule = rule;
+        if let Rule::All(parts) = remaining_rule
             && let [inner, Rule::Times(times)] = &parts[..]
         {
             days.times = times.join("\n");
-            remaining = inner;
+            remaining_rule = inner;
         }
-        if let Rule::Any(parts) = remaining
+        if let Rule::Any(parts) = remaining_rule
             && let [inner, Rule::Days(added)] = &parts[..]
         {
             days.added = day_lines(added);
-            remaining = inner;
+            remaining_rule = inner;
         }
-        if let Rule::All(parts) = remaining
+        if let Rule::All(parts) = remaining_rule
             && let [inner, Rule::Not(removed)] = &parts[..]
             && let Rule::Days(removed) = &**removed
         {
             days.removed = day_lines(removed);
-            remaining = inner;
+            remaining_rule = inner;
         }
-        match remaining {
+        match remaining_rule {
             Rule::Weekdays(weekdays) => days.weekdays.clone_from(weekdays),
             Rule::Days(added) if days.added.is_empty() && days.removed.is_empty() => days.added = day_lines(added),
             _ => return None,

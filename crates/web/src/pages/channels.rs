@@ -228,9 +228,9 @@ pub(super) async fn save(
 }
 
 /// Saves the channel in the form. If it has errors, shows the form again.
-async fn save_form(page: &Page, existing: Option<&Channel>, form: ChannelForm) -> Result<Response, Problem> {
-    if let Some(existing) = existing {
-        page.call.note.before(&audit_document(existing));
+async fn save_form(page: &Page, existing_channel: Option<&Channel>, form: ChannelForm) -> Result<Response, Problem> {
+    if let Some(existing_channel) = existing_channel {
+        page.call.note.before(&audit_document(existing_channel));
     }
     match channels::save(page.engine(), &page.call.namespace, &form.to_channel()).await {
         Ok(saved) => {
@@ -248,14 +248,14 @@ async fn save_form(page: &Page, existing: Option<&Channel>, form: ChannelForm) -
                 return Err(problem);
             }
             if problem.code() == Code::VersionMismatch {
-                let form = match existing {
+                let form = match existing_channel {
                     Some(_) => form.with_error("", page.t.channels_conflict),
                     None => form.with_error("name", page.t.channels_exists),
                 };
-                return render_page(page, StatusCode::CONFLICT, existing, form, PageState::default()).await;
+                return render_page(page, StatusCode::CONFLICT, existing_channel, form, PageState::default()).await;
             }
             let form = form.with_problem(&problem, page.t.lang());
-            render_page(page, StatusCode::UNPROCESSABLE_ENTITY, existing, form, PageState::default()).await
+            render_page(page, StatusCode::UNPROCESSABLE_ENTITY, existing_channel, form, PageState::default()).await
         }
     }
 }

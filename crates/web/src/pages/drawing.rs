@@ -35,8 +35,8 @@ pub(crate) struct Scale {
 
 impl Scale {
     pub(crate) fn x(self, at: Timestamp) -> u32 {
-        let (whole, part) = (self.to.since(self.from).as_millis().max(1), at.since(self.from).as_millis());
-        u32::try_from(part.saturating_mul(WIDTH.into()) / whole).unwrap_or(WIDTH).min(WIDTH)
+        let (total_ms, offset_ms) = (self.to.since(self.from).as_millis().max(1), at.since(self.from).as_millis());
+        u32::try_from(offset_ms.saturating_mul(WIDTH.into()) / total_ms).unwrap_or(WIDTH).min(WIDTH)
     }
 
     fn has(self, at: Timestamp) -> bool {

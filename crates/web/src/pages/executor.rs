@@ -59,7 +59,7 @@ pub(super) async fn page(page: Page<AppQuery>, Named(name, ..): Named<path::Exec
     let mut runs = held_runs(&page, app, &executor.name).await?;
     let hidden_count = runs.len().saturating_sub(RUN_COUNT);
     runs.truncate(RUN_COUNT);
-    let (next, verb) = if executor.state == "active" { ("draining", "drain") } else { ("active", "activate") };
+    let (next_state, verb) = if executor.state == "active" { ("draining", "drain") } else { ("active", "activate") };
     let row = executor_row(executor, Some(HANDLER_COUNT), now, t);
     let template = ExecutorPage {
         shell: page.shell(Nav::Executors),
@@ -69,7 +69,7 @@ pub(super) async fn page(page: Page<AppQuery>, Named(name, ..): Named<path::Exec
         missing_roles: page.missing_roles(Some(app)),
         code: page.code(
             ("PUT", &format!("/api/v1/executors/{name}/state")),
-            Some(&json!({"app": row.app, "state": next})),
+            Some(&json!({"app": row.app, "state": next_state})),
             &format!("executor {verb} {name} --app {}", row.app),
         ),
         row,

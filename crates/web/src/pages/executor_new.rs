@@ -156,11 +156,11 @@ async fn render_page<Q>(
 /// The URL at which executors reach this server: the advertised one, else the one that the browser used.
 async fn own_address<Q>(page: &Page<Q>, headers: &HeaderMap) -> Result<String, Problem> {
     let nodes = page.engine().store().nodes().await?;
-    let advertised =
+    let advertised_url =
         nodes.into_iter().find(|node| node.name == page.engine().node_name()).and_then(|node| node.advertise_url);
     let scheme = if page.call.web.config.tls { "https" } else { "http" };
     let host = headers.get(http::header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("127.0.0.1:8080");
-    Ok(advertised.unwrap_or_else(|| format!("{scheme}://{host}")))
+    Ok(advertised_url.unwrap_or_else(|| format!("{scheme}://{host}")))
 }
 
 /// The source of a complete program with one handler.

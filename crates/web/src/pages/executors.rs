@@ -163,8 +163,8 @@ async fn declaration_problems(page: &Page<CursorQuery>) -> Result<Vec<(String, V
     let problems_of = |app| -> Vec<DeclarationProblem> {
         page.engine().declaration_problems(app).into_iter().map(in_words).collect()
     };
-    let declared = visible_apps.map(|app| (app.name, problems_of(app.id)));
-    Ok(declared.filter(|(_, problems)| !problems.is_empty()).collect())
+    let problems_of_apps = visible_apps.map(|app| (app.name, problems_of(app.id)));
+    Ok(problems_of_apps.filter(|(_, problems)| !problems.is_empty()).collect())
 }
 
 fn parse_switch(fields: &Fields) -> Result<Switch, Problem> {

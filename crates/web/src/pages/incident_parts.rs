@@ -88,10 +88,10 @@ pub(super) async fn covered_runs<Q>(page: &Page<Q>, record: &IncidentRecord) -> 
     if incident.subject.kind != SubjectKind::Job {
         return Ok(None);
     }
-    let until = incident.resolved_at.unwrap_or(now);
+    let covered_until = incident.resolved_at.unwrap_or(now);
     let from = incident.started_at.saturating_sub(covered_length);
     let job = JobId::new(incident.subject.id);
-    let chart_runs = page.engine().store().chart_runs(&[job], from, until, RUN_COUNT).await?;
+    let chart_runs = page.engine().store().chart_runs(&[job], from, covered_until, RUN_COUNT).await?;
     let row = |mark: ChartRun| CoveredRun {
         id: mark.id.to_string(),
         fire_at: Moment::new(mark.fire_at, now, t),
@@ -100,7 +100,7 @@ pub(super) async fn covered_runs<Q>(page: &Page<Q>, record: &IncidentRecord) -> 
     };
     let fires_url = format!("/jobs/{}/fires", incident.subject.name);
     let fires_url = match incident.resolved_at {
-        Some(until) => format!("{fires_url}?{}", query_pair("to", &until.to_string())),
+        Some(covered_until) => format!("{fires_url}?{}", query_pair("to", &covered_until.to_string())),
         None => fires_url,
     };
     let visible_runs = chart_runs.into_iter().filter(|mark| page.call.may_view(mark.app));

@@ -84,8 +84,8 @@ impl EditInput {
             let saved_document = serde_json::to_value(&record.spec).unwrap_or_default();
             return self.form.spec(saved_document, t).map_err(|errors| self.errors = errors).ok();
         };
-        let parsed = parse_definition(definition_text, &record.spec.name);
-        parsed.map_err(|problem| self.definition_errors = error_lines(&problem, t.lang())).ok()
+        let parsed_spec = parse_definition(definition_text, &record.spec.name);
+        parsed_spec.map_err(|problem| self.definition_errors = error_lines(&problem, t.lang())).ok()
     }
 
     fn add_problem(&mut self, problem: &Problem, t: &Texts) {
@@ -165,8 +165,8 @@ struct CodePart {
 
 /// The API request and the command for the fields typed so far.
 pub(super) async fn code_part(page: Page, fields: Fields) -> Result<Response, Problem> {
-    let (current_name, parsed) = edited_job(&page, &fields).await;
-    let code = match parsed {
+    let (current_name, parsed_spec) = edited_job(&page, &fields).await;
+    let code = match parsed_spec {
         Ok(spec) => CodePart { t: page.t, code: Some(job_code(&page, current_name.as_deref(), &spec)), error: None },
         Err(errors) => CodePart { t: page.t, code: None, error: Some(errors.all().join("; ")) },
     };
@@ -197,8 +197,8 @@ struct YamlPart {
 
 /// The fields typed so far, as YAML, for the other tab of the form.
 pub(super) async fn yaml_part(page: Page, fields: Fields) -> Result<Response, Problem> {
-    let (_, parsed) = edited_job(&page, &fields).await;
-    let (definition_text, error) = match parsed {
+    let (_, parsed_spec) = edited_job(&page, &fields).await;
+    let (definition_text, error) = match parsed_spec {
         Ok(spec) => (definition_as_yaml(&spec), None),
         Err(errors) => (String::new(), Some(errors.all().join("; "))),
     };

@@ -82,10 +82,10 @@ pub(super) async fn yaml(page: Page<ChosenJobs>) -> Result<Response, Problem> {
         jobs.sort_by(|one, other| one.spec.name.cmp(&other.spec.name));
         text.push_str(&jobs_as_yaml(&jobs));
         if text.len() > FILE_LEN_MAX {
-            let max = FILE_LEN_MAX / 1024 / 1024;
+            let file_mib_max = FILE_LEN_MAX / 1024 / 1024;
             return Err(refuse_value(
                 "/job",
-                format!("the file would be longer than {max} MiB; use rondel job export"),
+                format!("the file would be longer than {file_mib_max} MiB; use rondel job export"),
             ));
         }
     }

@@ -217,8 +217,8 @@ fn page_slice(entries: &[Arc<BoardEntry>], after_name: Option<&str>) -> JobSlice
         })
     });
     let end = (start + limit).min(entries.len());
-    let previous = start.checked_sub(limit + 1).and_then(|index| entries.get(index)).cloned();
-    JobSlice { entries: entries[start..end].to_vec(), previous, has_more: end < entries.len() }
+    let previous_entry = start.checked_sub(limit + 1).and_then(|index| entries.get(index)).cloned();
+    JobSlice { entries: entries[start..end].to_vec(), previous: previous_entry, has_more: end < entries.len() }
 }
 
 /// Presets for all jobs and for each problem. Each shows how many jobs it finds together with the rest of the filter.
@@ -353,9 +353,9 @@ fn job_row(
 
 /// The 95th percentile of the durations of the successful runs among these.
 fn p95(runs: &[ChartRun]) -> Option<Duration> {
-    let succeeded = runs.iter().filter(|run| run.status == RunStatus::Succeeded);
+    let succeeded_runs = runs.iter().filter(|run| run.status == RunStatus::Succeeded);
     let mut durations: Vec<Duration> =
-        succeeded.filter_map(|run| Some(run.finished_at?.since(run.started_at?))).collect();
+        succeeded_runs.filter_map(|run| Some(run.finished_at?.since(run.started_at?))).collect();
     durations.sort_unstable();
     durations.get((durations.len() * 95).div_ceil(100).saturating_sub(1)).copied()
 }

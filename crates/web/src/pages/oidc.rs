@@ -66,11 +66,16 @@ pub(super) async fn return_from_provider(
         Ok((identity, account_update, next)) => {
             let name = account_update.account.name.clone();
             let account_change = begin_change(&web, &browser, oidc, &identity, &account_update).await?;
-            let stored = account_update.save(web.engine.store()).await;
+            let store_result = account_update.save(web.engine.store()).await;
             if let Some(account_change) = account_change {
-                end_change(&web, account_change, stored.as_ref().is_ok_and(|stored| stored.is_changed)).await;
+                end_change(
+                    &web,
+                    account_change,
+                    store_result.as_ref().is_ok_and(|store_result| store_result.is_changed),
+                )
+                .await;
             }
-            let account = stored.map_err(|error| oidc_problem(&error))?.account;
+            let account = store_result.map_err(|error| oidc_problem(&error))?.account;
             audit_sign_in(&web, &browser, oidc, &name).await?;
             let mut response = begin_session(&web, &browser, SignInOwner::Account(account), &next).await?;
             add_cookie(&mut response, expired_cookie);

@@ -158,8 +158,8 @@ rondel_core::plain_word_enum! {
 impl Verb {
     /// The verb with which the words begin, if other words follow.
     fn from_words(words: &[&str], t: &Texts) -> Option<Self> {
-        let (first, rest) = words.split_first()?;
-        let is_verb = |verb: &Self| *first == verb.as_str() || *first == verb.local_word(t);
+        let (first_word, rest) = words.split_first()?;
+        let is_verb = |verb: &Self| *first_word == verb.as_str() || *first_word == verb.local_word(t);
         Self::ALL.into_iter().find(|verb| !rest.is_empty() && is_verb(verb))
     }
 

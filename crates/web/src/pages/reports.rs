@@ -236,9 +236,9 @@ pub(super) async fn export(page: Page<ReportChoices>) -> Result<Response, Proble
 pub(super) async fn schedule(page: Page, fields: Fields) -> Result<Response, Problem> {
     page.call.check(None, crate::call::forbidden_problem)?;
     let (store, namespace) = (page.engine().store(), page.call.namespace.id);
-    let before = store.report_schedule(namespace).await?;
-    if let Some(before) = &before {
-        page.call.note.before(&before.spec);
+    let schedule_before = store.report_schedule(namespace).await?;
+    if let Some(schedule_before) = &schedule_before {
+        page.call.note.before(&schedule_before.spec);
     }
     if fields.get("do") == "delete" {
         store.delete_report_schedule(namespace, None).await?;
@@ -390,8 +390,8 @@ fn day_name(day: Weekday, t: &Texts) -> &'static str {
 /// The days in UTC that a report covers. If it ends at midnight, the day that begins then is not included.
 fn range_text(from: Timestamp, to: Timestamp) -> String {
     let day = |at: Timestamp| at.to_utc().map(|at| at.format("%Y-%m-%d").to_string()).unwrap_or_default();
-    let (first, last) = (day(from), day(to.saturating_sub(Duration::from_millis(1))));
-    if first == last { first } else { format!("{first} – {last}") }
+    let (first_day, last_day) = (day(from), day(to.saturating_sub(Duration::from_millis(1))));
+    if first_day == last_day { first_day } else { format!("{first_day} – {last_day}") }
 }
 
 fn shown_row(row: &Row, (group_by, period): (GroupBy, Period), t: &Texts) -> ShownRow {
@@ -428,8 +428,8 @@ fn shown_failure(failure: &Failure, t: &Texts) -> ShownFailure {
         // Runs without a message are grouped by their outcome, which is stored in place of the message.
         (_, Ok(outcome)) => t.status(outcome).to_owned(),
         (message, Err(_)) => {
-            let translated = (t.lang() == Lang::Zh).then(|| in_chinese(message)).flatten();
-            visible_text(translated.as_deref().unwrap_or(message))
+            let translated_message = (t.lang() == Lang::Zh).then(|| in_chinese(message)).flatten();
+            visible_text(translated_message.as_deref().unwrap_or(message))
         }
     };
     ShownFailure {

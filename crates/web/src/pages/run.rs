@@ -136,8 +136,8 @@ impl RouteFacts {
         let trace: Trace = serde_json::from_str(trace).ok()?;
         let wait_text = |length: Duration| (!length.is_zero()).then(|| length_text(length, t));
         let refusals = trace.refused.iter().map(|(name, why)| format!("{name} ({})", t.refusal(why))).collect();
-        let joined_names = |mut names: Vec<String>, more: usize| {
-            names.extend((more > 0).then(|| format!("+{more}")));
+        let joined_names = |mut names: Vec<String>, more_count: usize| {
+            names.extend((more_count > 0).then(|| format!("+{more_count}")));
             (!names.is_empty()).then(|| names.join(", "))
         };
         let waits = trace.waits();

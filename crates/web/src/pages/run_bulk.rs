@@ -110,11 +110,11 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     // If more runs match than were counted, nothing is changed: the page shows the new count and asks again.
     let is_confirmed = expected_count.is_some_and(|expected_count| runs.len() <= expected_count && !runs.is_empty());
     let count = runs.len();
-    let (mut done, mut problems) = (count, Vec::new());
+    let (mut done_count, mut problems) = (count, Vec::new());
     if is_confirmed {
         let cancel_text = cancel_message(page.call.caller.name(), Some(fields.get("reason")))?;
         let result = apply_to_runs(&page.call, action, &runs, (&cancel_text, Trigger::Manual)).await;
-        done = result.done_count;
+        done_count = result.done_count;
         problems = group_by_message(result.problems, t.lang());
     } else {
         page.call.note.mark_dry_run();
@@ -132,9 +132,9 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
             (RunAction::Retry, false) => t.bulk_retry_ask(count),
             (RunAction::Cancel, false) => t.bulk_cancel_ask(count),
             (RunAction::Acknowledge, false) => t.bulk_acknowledge_ask(count),
-            (RunAction::Retry, true) => t.bulk_retry_done(done),
-            (RunAction::Cancel, true) => t.bulk_cancel_done(done),
-            (RunAction::Acknowledge, true) => t.bulk_acknowledge_done(done),
+            (RunAction::Retry, true) => t.bulk_retry_done(done_count),
+            (RunAction::Cancel, true) => t.bulk_cancel_done(done_count),
+            (RunAction::Acknowledge, true) => t.bulk_acknowledge_done(done_count),
         },
         is_retry,
         is_cancel: action == RunAction::Cancel,

@@ -310,9 +310,9 @@ async fn empty_log_note(
     let Some((id, name)) = run.executor_id.zip(run.executor.as_deref()).filter(|_| run.started_at.is_some()) else {
         return Ok(Some(t.log_not_begun.to_owned()));
     };
-    let since = page.engine().now() - EXECUTOR_SILENCE_MAX;
+    let heard_since = page.engine().now() - EXECUTOR_SILENCE_MAX;
     let is_online = page.engine().online_executor(id).is_some()
-        || !page.engine().store().executors_by_id(&[id], since).await?.is_empty();
+        || !page.engine().store().executors_by_id(&[id], heard_since).await?.is_empty();
     Ok(Some(if is_online { t.log_nothing_yet.to_owned() } else { t.log_offline(name) }))
 }
 

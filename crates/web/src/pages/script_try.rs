@@ -23,8 +23,8 @@ const JOB_NAME_SUFFIX: &str = ".try";
 /// The apps whose executors run scripts in this language, and which the caller may see.
 pub(super) async fn apps_for_language<Q>(page: &Page<Q>, language: &str) -> Result<Vec<String>, Problem> {
     let executors = executors::page(&page.call, None, EXECUTOR_COUNT).await?.0;
-    let fitting = executors.into_iter().filter(|one| one.handlers.iter().any(|handler| handler == language));
-    let mut apps: Vec<String> = fitting.map(|one| one.app).collect();
+    let capable_executors = executors.into_iter().filter(|one| one.handlers.iter().any(|handler| handler == language));
+    let mut apps: Vec<String> = capable_executors.map(|one| one.app).collect();
     apps.sort();
     apps.dedup();
     Ok(apps)

@@ -53,22 +53,22 @@ impl Sentence {
     fn new(english: &'static str, chinese: &'static str) -> Self {
         let is_part = english.starts_with("~ ");
         let (mut words, mut gaps) = (Vec::new(), Vec::new());
-        let mut remaining = english.strip_prefix("~ ").unwrap_or(english);
-        while let Some((before, after)) = remaining.split_once('{') {
+        let mut unread_text = english.strip_prefix("~ ").unwrap_or(english);
+        while let Some((before, after)) = unread_text.split_once('{') {
             words.push(before);
             let (gap, after) = after.split_once('}').unwrap_or((after, ""));
             gaps.push(gap == "~");
-            remaining = after;
+            unread_text = after;
         }
-        words.push(remaining);
+        words.push(unread_text);
         Self { is_part, words, gaps, chinese }
     }
 
     fn translate(&self, text: &str, depth: usize) -> Option<String> {
         let values = self.values(text)?;
         let mut chinese_text = String::new();
-        let mut remaining = self.chinese;
-        while let Some((before, after)) = remaining.split_once('{') {
+        let mut unread_text = self.chinese;
+        while let Some((before, after)) = unread_text.split_once('{') {
             let (number, after) = after.split_once('}')?;
             let index = number.parse::<usize>().ok()?.checked_sub(1)?;
             let (value, is_part) = (*values.get(index)?, *self.gaps.get(index)?);
@@ -78,24 +78,24 @@ impl Sentence {
             }
             chinese_text.push_str(before);
             chinese_text.push_str(translated_part.as_deref().unwrap_or(value));
-            remaining = after;
+            unread_text = after;
         }
-        chinese_text.push_str(remaining);
+        chinese_text.push_str(unread_text);
         Some(chinese_text)
     }
 
     /// The values in the gaps; `None` if the text is not this sentence.
     fn values<'t>(&self, text: &'t str) -> Option<Vec<&'t str>> {
         let (first, others) = self.words.split_first()?;
-        let mut remaining = text.strip_prefix(first)?;
-        let Some((last, between)) = others.split_last() else { return remaining.is_empty().then(Vec::new) };
+        let mut unread_text = text.strip_prefix(first)?;
+        let Some((last, between)) = others.split_last() else { return unread_text.is_empty().then(Vec::new) };
         let mut values = Vec::with_capacity(self.gaps.len());
         for words in between {
-            let (value, after) = remaining.split_once(words)?;
+            let (value, after) = unread_text.split_once(words)?;
             values.push(value);
-            remaining = after;
+            unread_text = after;
         }
-        values.push(remaining.strip_suffix(last)?);
+        values.push(unread_text.strip_suffix(last)?);
         Some(values)
     }
 }

@@ -233,7 +233,7 @@ async fn render_webhooks(page: &Page, status: StatusCode, outcome: WebhookOutcom
             continue;
         }
         let webhook = engine.store().failure_webhook(namespace.id).await?;
-        let (refused_input, tested) = match &outcome {
+        let (refused_input, test_text) = match &outcome {
             WebhookOutcome::Refused(name, url, message) if *name == namespace.name => (Some((url, message)), None),
             WebhookOutcome::Tested(name, text) if *name == namespace.name => (None, Some(text.clone())),
             _ => (None, None),
@@ -248,7 +248,7 @@ async fn render_webhooks(page: &Page, status: StatusCode, outcome: WebhookOutcom
                 (None, None) => String::new(),
             },
             error: refused_input.map(|(_, message)| localized(t.lang(), message).into_owned()),
-            tested,
+            tested: test_text,
             updated_at: webhook.as_ref().map(|webhook| Moment::new(webhook.updated_at, now, t)),
             is_set: webhook.is_some(),
             code: AsCode::without_namespace(("PUT", &path), Some(&body), &command),
@@ -297,8 +297,8 @@ pub(super) async fn set_webhook(
     }
     page.call.note.namespace(&name);
     page.call.note.set_object(&name);
-    let before = engine.store().failure_webhook(namespace.id).await?;
-    page.call.note.before(&json!({"url": before.map(|webhook| webhook.url)}));
+    let webhook_before = engine.store().failure_webhook(namespace.id).await?;
+    page.call.note.before(&json!({"url": webhook_before.map(|webhook| webhook.url)}));
     let url = fields.get("url").to_owned();
     page.call.note.changed_to(&json!({"url": Some(url.as_str()).filter(|url| !url.is_empty())}));
     if url.is_empty() {

@@ -69,15 +69,15 @@ fn parse_language_range(weighted_range: &str) -> (u16, &str) {
 fn fill_gaps(text: &str, values: &[(&str, String)]) -> String {
     let mut filled_text = String::with_capacity(text.len() + 16);
     let is_one = values.iter().any(|(key, value)| matches!(*key, "n" | "count") && value == "1");
-    let mut remaining = text.split_once('|').map_or(text, |(one, other)| if is_one { one } else { other });
-    while let Some((before, after)) = remaining.split_once('{') {
+    let mut unread_text = text.split_once('|').map_or(text, |(one, other)| if is_one { one } else { other });
+    while let Some((before, after)) = unread_text.split_once('{') {
         let (name, after) = after.split_once('}').unwrap_or((after, ""));
         filled_text.push_str(before);
         let value = values.iter().find(|(key, _)| *key == name).map(|(_, value)| value.as_str());
         filled_text.push_str(value.unwrap_or_default());
-        remaining = after;
+        unread_text = after;
     }
-    filled_text.push_str(remaining);
+    filled_text.push_str(unread_text);
     filled_text
 }
 

@@ -339,9 +339,9 @@ pub(super) async fn ahead(page: Page) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
     let range = ForecastRange { from: now, to: now + DAY, step: FORECAST_STEP, limit: FORECAST_FIRE_COUNT };
     let visible_apps = page.call.visible_apps();
-    let upcoming = forecast(page.engine().node(), page.call.namespace.id, visible_apps.as_deref(), range).await?;
+    let upcoming_fires = forecast(page.engine().node(), page.call.namespace.id, visible_apps.as_deref(), range).await?;
     let scale = Scale { from: Step::Quarter.floor(now), to: now + DAY };
-    let peak_text = upcoming
+    let peak_text = upcoming_fires
         .peak
         .filter(|(_, count)| *count > 1)
         .map(|(at, count)| t.ahead_peak(count, short_time_text(at, now, zones::clock_and_zone().1)));
@@ -353,18 +353,18 @@ pub(super) async fn ahead(page: Page) -> Result<Response, Problem> {
     let template = AheadPage {
         shell: page.shell(Nav::Timeline),
         t,
-        bars: ahead_bars(&upcoming, scale, now, t),
+        bars: ahead_bars(&upcoming_fires, scale, now, t),
         axis: axis(scale),
-        fires: upcoming.fires.iter().map(fire).collect(),
+        fires: upcoming_fires.fires.iter().map(fire).collect(),
         peak_text,
-        is_cut: upcoming.is_cut,
-        total: upcoming.density.values().sum(),
+        is_cut: upcoming_fires.is_cut,
+        total: upcoming_fires.density.values().sum(),
     };
     html(StatusCode::OK, &template)
 }
 
-fn ahead_bars(upcoming: &Forecast, scale: Scale, now: Timestamp, t: &'static Texts) -> Vec<AheadBar> {
-    let highest_count = upcoming.density.values().copied().max().unwrap_or(0).max(1);
+fn ahead_bars(upcoming_fires: &Forecast, scale: Scale, now: Timestamp, t: &'static Texts) -> Vec<AheadBar> {
+    let highest_count = upcoming_fires.density.values().copied().max().unwrap_or(0).max(1);
     let bar = |(quarter_start, count): (&Timestamp, &u64)| {
         let (x, right) = (scale.x(*quarter_start), scale.x(*quarter_start + FORECAST_STEP));
         let height = (count * FORECAST_HEIGHT / highest_count).max(2);
@@ -377,7 +377,7 @@ fn ahead_bars(upcoming: &Forecast, scale: Scale, now: Timestamp, t: &'static Tex
             title: format!("{} · {}", quarter_start.time.get(..5).unwrap_or_default(), t.lane_fires(count)),
         }
     };
-    upcoming.density.iter().map(bar).collect()
+    upcoming_fires.density.iter().map(bar).collect()
 }
 
 impl AheadPage {

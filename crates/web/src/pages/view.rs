@@ -139,8 +139,8 @@ pub(crate) fn own_message(
         reason.is_some_and(|reason| *message == reason_text(reason, detail.unwrap_or(&no_detail), Lang::En))
     };
     let message = message.filter(|message| !is_server(message))?;
-    let translated = (lang == Lang::Zh).then(|| in_chinese(message)).flatten();
-    Some(visible_text(translated.as_deref().unwrap_or(message)))
+    let translated_message = (lang == Lang::Zh).then(|| in_chinese(message)).flatten();
+    Some(visible_text(translated_message.as_deref().unwrap_or(message)))
 }
 
 /// How long a run took, or has been running.

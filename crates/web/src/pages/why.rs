@@ -274,12 +274,14 @@ fn sentences(text: &str) -> Vec<String> {
     let mut sentences = Vec::new();
     let mut start_index = 0;
     let ends_sentence = |at: usize, mark: char| {
-        let following = &text[at + mark.len_utf8()..];
+        let following_text = &text[at + mark.len_utf8()..];
         match mark {
             '。' => true,
             '.' => {
-                following.is_empty()
-                    || following.strip_prefix(' ').is_some_and(|following| following.starts_with(char::is_uppercase))
+                following_text.is_empty()
+                    || following_text
+                        .strip_prefix(' ')
+                        .is_some_and(|following_text| following_text.starts_with(char::is_uppercase))
             }
             _ => false,
         }

@@ -258,8 +258,8 @@ impl Loader<'_> {
         Ok(node)
     }
 
-    fn close(&mut self, open: OpenCollection) -> Result<(Node, usize), YamlError> {
-        match open {
+    fn close(&mut self, open_collection: OpenCollection) -> Result<(Node, usize), YamlError> {
+        match open_collection {
             OpenCollection::List { at, anchor, items } => {
                 let own_size = NodeSize { node_count: 1, text_len: 0, depth: 1 };
                 self.charge(own_size, at)?;

@@ -98,8 +98,8 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkJobs>) -> Resul
         (Some(names), None) => select_named(&call, names).await?,
         (None, Some(q)) => {
             let filter = run_filter::parse_filter(q, Scope::Jobs).map_err(|problem| problem.in_body("q"))?;
-            let selected = select_matching(&call, &filter, (&bulk, body.after.as_deref())).await;
-            selected.map_err(|problem| problem.in_body("q"))?
+            let selection_result = select_matching(&call, &filter, (&bulk, body.after.as_deref())).await;
+            selection_result.map_err(|problem| problem.in_body("q"))?
         }
         _ => return Err(refuse_value("/q", "give either names or q")),
     };
@@ -117,9 +117,9 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkJobs>) -> Resul
     };
     let JobsDone { changed: jobs, unchanged, runs, mut problems } = outcome;
     problems.extend(selection.missing_jobs);
-    let (has_more, after) = (selection.has_more, selection.next_after);
+    let (has_more, next_after) = (selection.has_more, selection.next_after);
     json_response(
         StatusCode::OK,
-        &BulkJobsJson { matched: matched_count, has_more, after, jobs, unchanged, runs, problems },
+        &BulkJobsJson { matched: matched_count, has_more, after: next_after, jobs, unchanged, runs, problems },
     )
 }

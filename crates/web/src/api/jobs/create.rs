@@ -42,8 +42,8 @@ async fn create(call: Call, body: JsonBody<JobSpec>) -> Result<Response, Problem
     let spec = body::parse(&body.bytes)?;
     call.check_definition(&spec).await?;
     call.note.set_object(&spec.name);
-    let created = jobs::create(call.engine(), call.namespace.id, spec, call.caller.name()).await;
-    let record = match created {
+    let create_result = jobs::create(call.engine(), call.namespace.id, spec, call.caller.name()).await;
+    let record = match create_result {
         Ok(record) => record,
         Err(error) => return Err(call.job_problem(error).await),
     };

@@ -346,9 +346,9 @@ async fn list_versions(call: Call<VersionsQuery>, Named(name, ..): Named<path::J
     // The last version of the previous page, and when it was saved.
     let after_version =
         call.query.cursor.as_deref().map(|cursor| listing.position::<(i64, i64)>(cursor)).transpose()?;
-    let (before, to) =
+    let (before_version, to) =
         after_version.map_or((i64::MAX, Timestamp::MAX), |(version, at)| (version, Timestamp::from_millis(at)));
-    let (mut page, mut last) = (PageBuilder::new(call.query.limit), (before, to));
+    let (mut page, mut last) = (PageBuilder::new(call.query.limit), (before_version, to));
     let mut is_first = call.query.cursor.is_none();
     while let Some(count) = page.next_row_count() {
         let count = usize::try_from(count).unwrap_or(usize::MAX);

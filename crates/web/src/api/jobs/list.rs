@@ -116,8 +116,9 @@ async fn next_matching(
     entries: &mut std::vec::IntoIter<Arc<BoardEntry>>,
     count: u32,
 ) -> Result<(Vec<JobRecord>, bool), Problem> {
-    let selected: Vec<Arc<BoardEntry>> = entries.by_ref().take(usize::try_from(count).unwrap_or(usize::MAX)).collect();
-    let names: Vec<&str> = selected.iter().map(|entry| entry.name.as_str()).collect();
+    let selected_entries: Vec<Arc<BoardEntry>> =
+        entries.by_ref().take(usize::try_from(count).unwrap_or(usize::MAX)).collect();
+    let names: Vec<&str> = selected_entries.iter().map(|entry| entry.name.as_str()).collect();
     let mut records = call.engine().store().jobs_named(call.namespace.id, &names).await?;
     records.retain(|record| call.may_view(record.app));
     Ok((records, entries.as_slice().is_empty()))

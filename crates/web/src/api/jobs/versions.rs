@@ -107,11 +107,18 @@ pub(crate) async fn diff_versions<Q>(
     from_version: i64,
     to_version: i64,
 ) -> Result<Vec<Change>, Problem> {
-    let (before, after) =
+    let (definition_before, definition_after) =
         (definition(call, record, ("from", from_version)).await?, definition(call, record, ("to", to_version)).await?);
-    let apps = [&before, &after].into_iter().filter_map(|spec| spec["app"].as_str().map(str::to_owned)).collect();
+    let apps = [&definition_before, &definition_after]
+        .into_iter()
+        .filter_map(|spec| spec["app"].as_str().map(str::to_owned))
+        .collect();
     let may_edit = call.apps_without(Edit, apps).await?.is_empty();
-    Ok(if may_edit { diff::changes(&before, &after) } else { changes_for_viewer(&before, &after) })
+    Ok(if may_edit {
+        diff::changes(&definition_before, &definition_after)
+    } else {
+        changes_for_viewer(&definition_before, &definition_after)
+    })
 }
 
 /// The body of a request to restore a version.
