@@ -204,8 +204,8 @@ pub(crate) async fn caller_of_session(
     client: Option<IpAddr>,
 ) -> Result<Option<Caller>, Problem> {
     let Some(cookie) = cookie else { return Ok(None) };
-    let signed_in = web.engine.signed_in(cookie, client).await.map_err(|error| lookup_problem(web, error, client))?;
-    Ok(signed_in.map(Caller::from))
+    let session = web.engine.signed_in(cookie, client).await.map_err(|error| lookup_problem(web, error, client))?;
+    Ok(session.map(Caller::from))
 }
 
 /// The refusal of a change that was requested from a page of another site.

@@ -188,14 +188,14 @@ async fn put(
         ));
     }
     call.check(None, forbidden_problem)?;
-    let existing = call.engine().store().alert_rules(call.namespace.id).await?;
-    let existing = existing.into_iter().find(|record| record.spec.name == name);
-    let expected_version = match &existing {
+    let rules = call.engine().store().alert_rules(call.namespace.id).await?;
+    let existing_rule = rules.into_iter().find(|record| record.spec.name == name);
+    let expected_version = match &existing_rule {
         Some(record) => if_match.expected_version(record.version)?,
         None if if_match.is_given() => return Err(mismatch_problem(0)),
         None => None,
     };
-    if let Some(record) = &existing {
+    if let Some(record) = &existing_rule {
         call.note.before(&record.spec);
     }
     let SavedRule { record, is_new, .. } =

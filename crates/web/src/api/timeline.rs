@@ -161,7 +161,7 @@ impl From<Lane> for LaneJson {
             is_joined: lane.is_joined,
             marks: lane.marks.into_iter().map(MarkJson::from).collect(),
             fires: lane.fires,
-            removed: lane.removed,
+            removed: lane.removed_fires,
             clock_changes: lane.clock_changes,
         }
     }

@@ -80,7 +80,7 @@ pub(crate) struct Lane {
     /// Upcoming planned instants.
     pub(crate) fires: Vec<Timestamp>,
     /// Instants that the job's calendar removes or moves.
-    pub(crate) removed: Vec<Timestamp>,
+    pub(crate) removed_fires: Vec<Timestamp>,
     /// Clock changes in the job's zone that affect a fire.
     pub(crate) clock_changes: Vec<Timestamp>,
     /// Whether its earlier runs are joined.
@@ -289,7 +289,7 @@ fn job_lane(job: &JobRecord, plan: LanePlan, data: LaneData, (now, stretch_len):
         marks: of_stretches.chain(marks.iter().rev().map(Mark::from)).collect(),
         is_joined: cut_at.is_some(),
         fires,
-        removed: plan.removed,
+        removed_fires: plan.removed,
         clock_changes: plan.clock_changes,
     }
 }

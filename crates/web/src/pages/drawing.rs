@@ -265,7 +265,7 @@ impl LaneRenderer {
             crosses: drop_close_ticks(lane.marks.iter().filter(is_point).filter(is_drawn).map(|mark| self.cross(mark))),
             fires: drop_close_ticks(lane.fires.iter().map(|at| self.tick(*at, t.verdict_planned, None))),
             removed_fires: lane
-                .removed
+                .removed_fires
                 .iter()
                 .map(|at| self.tick(*at, t.verdict_calendar, self.fires_url(lane, *at)))
                 .collect(),

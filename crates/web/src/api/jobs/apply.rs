@@ -294,7 +294,7 @@ fn check_existing(call: &Call<ApplyQuery>, job: &PlannedJob) -> Result<(), Probl
 
 /// Records the planned changes in the audit log, field by field. The whole definitions are stored as versions of the jobs.
 fn audit_plan(call: &Call<ApplyQuery>, plan: &ApplyPlan) {
-    let (mut before, mut after) = (Map::new(), Map::new());
+    let (mut documents_before, mut documents_after) = (Map::new(), Map::new());
     let mut changed_jobs: Vec<_> = plan.jobs().filter(|job| job.action != Action::Keep).collect();
     changed_jobs.sort_by_key(|job| job.action == Action::Create);
     let omitted_count = changed_jobs.len().saturating_sub(AUDITED_JOB_COUNT_MAX);
@@ -303,11 +303,12 @@ fn audit_plan(call: &Call<ApplyQuery>, plan: &ApplyPlan) {
             job.changes.iter().map(|one| (one.pointer.as_str(), &one.from)).collect();
         let values_after: BTreeMap<&str, _> = job.changes.iter().map(|one| (one.pointer.as_str(), &one.to)).collect();
         if let Some(version) = job.version {
-            before.insert(job.name.clone(), serde_json::json!({"version": version, "fields": values_before}));
+            documents_before.insert(job.name.clone(), serde_json::json!({"version": version, "fields": values_before}));
         }
-        after.insert(job.name.clone(), serde_json::json!({"action": action_word(job.action), "fields": values_after}));
+        documents_after
+            .insert(job.name.clone(), serde_json::json!({"action": action_word(job.action), "fields": values_after}));
     }
-    call.note.record_documents(before, after, omitted_count);
+    call.note.record_documents(documents_before, documents_after, omitted_count);
 }
 
 /// Checks that the caller has the permission on the apps of all definitions, and may see the parent jobs outside of the list. Returns the
