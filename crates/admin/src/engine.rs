@@ -172,7 +172,8 @@ impl Engine {
         lifecycle.spawn("dispatch", Until::Hard, dispatch.run(hard_stop.clone()));
         let step_loop = StepLoop::new(Arc::clone(&shared), step_queue, events.clone());
         lifecycle.spawn("steps", Until::Hard, step_loop.run(hard_stop.clone()));
-        lifecycle.spawn("foreign results", Until::Hard, ForeignLoop::new(Arc::clone(&shared)).run(hard_stop.clone()));
+        let foreign_loop = ForeignLoop::new(Arc::clone(&shared), events.clone());
+        lifecycle.spawn("foreign results", Until::Hard, foreign_loop.run(hard_stop.clone()));
         for lane in lanes {
             let result_loop = ResultLoop::new(Arc::clone(&shared), lane, events.clone());
             lifecycle.spawn("results", Until::Hard, result_loop.run(hard_stop.clone()));

@@ -178,6 +178,8 @@ pub(crate) enum Event {
     Ready(Vec<ReadyRun>),
     /// An executor opened a stream.
     Joined(SessionHandle, OnlineExecutor, Report),
+    /// The executor of this stream may also report runs of processes that were stored after its hello was read: its whole lineage.
+    LineageGrew(SessionHandle, Arc<[ExecutorId]>),
     /// A stream ended. Once this is answered, nothing is sent on it.
     StreamEnded(ExecutorId, u64, Responder<()>),
     /// An executor has shut down in order: it has no runs.

@@ -1,5 +1,6 @@
 //! Executors connect, disconnect, and answer triggers: the consequences for their runs.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::{ExecutorId, Reason, RunId};
@@ -62,6 +63,15 @@ pub(super) fn on_joined(d: &mut Decision<'_>, session: SessionHandle, executor: 
     roll::resolve(d);
     fences::ask_witnesses(d);
     flow::unpark(d, executor.app);
+}
+
+/// The executor's siblings were found after its hello: it may have the results of runs that are attributed to them.
+pub(super) fn on_lineage_grown(d: &mut Decision<'_>, session: &SessionHandle, lineage: Arc<[ExecutorId]>) {
+    let Some(online) = d.state.executors.get_mut(session.executor) else { return };
+    if online.session.number == session.number {
+        online.report.lineage = lineage;
+        roll::resolve(d);
+    }
 }
 
 /// An incarnation has connected again: triggers of runs that it does not report were lost in the network.

@@ -54,6 +54,7 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         Event::StepRefused(step) => on_step_refused(d, step),
         Event::EndRefused(run, attempt, phase) => verdicts::on_end_refused(d, run, attempt, phase),
         Event::Joined(session, executor, report) => streams::on_joined(d, session, executor, report),
+        Event::LineageGrew(session, lineage) => streams::on_lineage_grown(d, &session, lineage),
         Event::StreamEnded(executor, number, answer) => {
             streams::on_stream_ended(d, executor, number);
             d.effects.push(Effect::AnswerStreamEnded(answer));

@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use rondel_core::error_chain::chain;
 use rondel_core::run::Attempt;
-use rondel_core::{Run, RunId, RunStatus};
+use rondel_core::{ExecutorId, Run, RunId, RunStatus};
 use rondel_store::ledger::EndOutcome;
-use rondel_store::{LeaseToken, StoreError};
+use rondel_store::{LeaseToken, Store, StoreError};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::counters::Count;
-use crate::dispatch::event::IncomingResult;
+use crate::dispatch::event::{Event, IncomingResult};
 use crate::dispatch::results::reporter::{ReportedRun, Reporter, ResultDecision};
 use crate::metrics::CountedRun;
 use crate::node::Shared;
@@ -32,6 +33,8 @@ const JUDGED_PER_TURN_MAX: usize = 100;
 /// Maximum number of runs in one batch whose earlier attempts are read. Results of further runs are not answered, and come again.
 const EARLIER_RUN_COUNT_MAX: usize = 50;
 const RETRY_DELAY: Duration = Duration::from_millis(200);
+/// How many processes with the same predecessor an executor answers for.
+const SIBLING_COUNT_MAX: u32 = 16;
 
 /// From which executors this node expects the results of the runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,11 +82,12 @@ fn weight(result: &IncomingResult) -> usize {
 /// Judges the queued results.
 pub(crate) struct ForeignLoop {
     shared: Arc<Shared>,
+    events: mpsc::Sender<Event>,
 }
 
 impl ForeignLoop {
-    pub(crate) const fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+    pub(crate) const fn new(shared: Arc<Shared>, events: mpsc::Sender<Event>) -> Self {
+        Self { shared, events }
     }
 
     pub(crate) async fn run(self, stop: CancellationToken) {
@@ -116,12 +120,23 @@ impl ForeignLoop {
         let keys = runs.values().map(|run| (run.job, run.job_version));
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
         let own_lease = self.shared.membership.token();
-        for (reporter, expected_from, results) in reported_results {
+        for (mut reporter, expected_from, results) in reported_results {
+            let decide = |reporter: &Reporter, result: &IncomingResult| {
+                let run = runs.get(&result.run);
+                match self.judge_one(reporter, result, run, &attempts) {
+                    ResultDecision::Deferred if is_known_here(run, expected_from, own_lease) => ResultDecision::Refused,
+                    decision => decision,
+                }
+            };
+            let is_refused = |result| decide(&reporter, result) == ResultDecision::Refused;
+            let has_refused = results.iter().any(is_refused);
+            let has_new_siblings = has_refused && self.add_siblings(&mut reporter).await?;
             for result in results {
                 let run = runs.get(&result.run);
                 let definition = run.and_then(|run| definitions.get(&(run.job, run.job_version)));
-                let decision = match self.judge_one(&reporter, &result, run, &attempts) {
-                    ResultDecision::Deferred if is_known_here(run, expected_from, own_lease) => ResultDecision::Refused,
+                let decision = match decide(&reporter, &result) {
+                    // It comes again, and the dispatcher judges it by the siblings.
+                    ResultDecision::Refused if has_new_siblings => ResultDecision::Deferred,
                     decision => decision,
                 };
                 match (decision, run, definition) {
@@ -154,6 +169,19 @@ impl ForeignLoop {
         Ok(())
     }
 
+    /// Adds the reporter's siblings that were stored since its hello was read, to the reporter and to its stream. Returns whether there are any.
+    async fn add_siblings(&self, reporter: &mut Reporter) -> Result<bool, StoreError> {
+        let new_siblings =
+            new_siblings(self.shared.store.as_ref(), reporter.session.executor, &reporter.lineage).await?;
+        if new_siblings.is_empty() {
+            return Ok(false);
+        }
+        reporter.lineage = reporter.lineage.iter().copied().chain(new_siblings).collect();
+        let event = Event::LineageGrew(reporter.session.clone(), Arc::clone(&reporter.lineage));
+        drop(self.events.send(event).await);
+        Ok(true)
+    }
+
     fn warn_of_foreign_result(&self, reporter: &Reporter, result: &IncomingResult) {
         if let Some(count) = self.shared.log_limit.count("results", reporter.session.executor.get()) {
             let (run, attempt) = (result.run, result.attempt);
@@ -182,6 +210,21 @@ impl ForeignLoop {
         let now = self.shared.clock.now();
         reporter.judge_result((result.attempt, result.finished_at), &reported_run, (token, lost_after), now)
     }
+}
+
+/// The processes that proved the same predecessor as this executor and are not in its lineage yet.
+///
+/// A server that was suspended may read the hello of a dead process at the same time as that of the next process in its data directory, and
+/// find the journal's results in both. If it expects them from the dead process, only the next one still reports them.
+async fn new_siblings(
+    store: &dyn Store,
+    executor: ExecutorId,
+    lineage: &[ExecutorId],
+) -> Result<Vec<ExecutorId>, StoreError> {
+    let Some(predecessor) = lineage.first() else { return Ok(Vec::new()) };
+    let mut siblings = store.executor_successors(*predecessor, SIBLING_COUNT_MAX).await?;
+    siblings.retain(|sibling| *sibling != executor && !lineage.contains(sibling));
+    Ok(siblings)
 }
 
 /// Whether this node knows that other executors have the run. If the row shows another home, the run was taken over, and may have been sent

@@ -15,7 +15,9 @@ use serde_json::json;
 use super::world::{World, again, verdict};
 use super::*;
 use crate::dispatch::active::Phase;
-use crate::dispatch::event::{FenceAnswer, Reply, Report, Responder, RollCallRun, SettledAttempt, Shards};
+use crate::dispatch::event::{
+    FenceAnswer, Reply, Report, Responder, RollCallRun, SessionHandle, SettledAttempt, Shards,
+};
 use crate::dispatch::starts::StartReports;
 use crate::dispatch::tests_support::{definition, ready};
 use crate::dispatch::{ReadyRun, end_of_unsent};
@@ -281,7 +283,13 @@ fn a_restart_settles_its_journal_before_the_rest_is_lost() {
     // Executor 2 died before a server had answered it, so the next process names the same predecessor and has the same journal.
     world.join(3, 3, report);
     assert_eq!(world.result(3, 1, 1), ["unexpected 1"], "its row names the predecessor of both");
-    assert_eq!(world.result(2, 1, 1), ["end of 1/1: Succeeded"]);
+    // A later look at the store's rows finds that both are successors of executor 1.
+    let (executor_3, lineage) = (world.sessions[&ExecutorId::new(3)].clone(), [1, 2].map(ExecutorId::new));
+    let other_stream = SessionHandle { number: 2, ..executor_3.clone() };
+    world.on(Event::LineageGrew(other_stream, lineage.into()));
+    assert_eq!(world.result(3, 1, 1), ["unexpected 1"], "the lineage was that of another stream");
+    world.on(Event::LineageGrew(executor_3, lineage.into()));
+    assert_eq!(world.result(3, 1, 1), ["end of 1/1: Succeeded"]);
     // The same process connects again and does not report the run: its trigger was lost in the network.
     let mut world = with_executors(1);
     world.arrive([plain(1)]);
