@@ -32,7 +32,7 @@ const FILE_ROW_COUNT_MAX: usize = 50_000;
 /// Maximum number of failure messages in a report.
 const FAILURE_COUNT_MAX: u32 = 20;
 /// Maximum number of jobs that one report reads while searching for those that the caller may see or that have the label.
-const LOOKED_AT_MAX: usize = 10_000;
+const EXAMINED_COUNT_MAX: usize = 10_000;
 /// How many jobs are read at a time.
 const READ_COUNT: u32 = 500;
 /// Maximum delay that a query may count as on time.
@@ -335,12 +335,12 @@ async fn job_groups<Q: Sync>(
         return Ok(ReportGroups { groups: vec![group], ..ReportGroups::default() });
     }
     let limit = group_max.min(usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX));
-    let (mut visible_jobs, mut looked_at, mut has_more) = (Vec::new(), 0, true);
-    while has_more && visible_jobs.len() < limit && looked_at < LOOKED_AT_MAX {
+    let (mut visible_jobs, mut examined_count, mut has_more) = (Vec::new(), 0, true);
+    while has_more && visible_jobs.len() < limit && examined_count < EXAMINED_COUNT_MAX {
         let read_count = u32::try_from(limit - visible_jobs.len()).unwrap_or(READ_COUNT).min(READ_COUNT);
         let page = call.engine().store().watched_jobs(call.namespace.id, app, &after_name, read_count).await?;
         has_more = page.len() == usize::try_from(read_count).unwrap_or(usize::MAX);
-        looked_at += page.len();
+        examined_count += page.len();
         after_name = page.last().map_or(after_name, |last| last.name.clone());
         visible_jobs.extend(page.into_iter().filter(|job| call.may_view(job.app)));
     }
@@ -379,12 +379,12 @@ async fn label_groups<Q: Sync>(
 ) -> Result<ReportGroups, Problem> {
     let label = query.label.as_deref().unwrap_or_default();
     let (key, wanted_value) = label.split_once('=').map_or((label, None), |(key, value)| (key, Some(value)));
-    let (mut jobs, mut after, mut looked_at) = (Vec::new(), String::new(), 0);
+    let (mut jobs, mut after, mut examined_count) = (Vec::new(), String::new(), 0);
     let mut is_cut = false;
     loop {
         let page = call.engine().store().watched_jobs(call.namespace.id, app, &after, READ_COUNT).await?;
         let is_last = page.len() < usize::try_from(READ_COUNT).unwrap_or(usize::MAX);
-        looked_at += page.len();
+        examined_count += page.len();
         after = page.last().map_or(after, |last| last.name.clone());
         let has_label = |job: &WatchedJob| {
             job.labels.get(key).is_some_and(|value| wanted_value.is_none_or(|wanted_value| wanted_value == value))
@@ -394,7 +394,7 @@ async fn label_groups<Q: Sync>(
         if jobs.len() > group_max {
             jobs.truncate(group_max);
             is_cut = true;
-        } else if !is_last && looked_at >= LOOKED_AT_MAX {
+        } else if !is_last && examined_count >= EXAMINED_COUNT_MAX {
             is_cut = true;
         }
         if is_last || is_cut {

@@ -208,7 +208,7 @@ struct LogExport {
 }
 
 impl LogExport {
-    async fn next(&mut self) -> Option<Bytes> {
+    async fn next_bytes(&mut self) -> Option<Bytes> {
         let query = self.query.take()?;
         match self.read_batch(&query).await {
             Ok(found) => {
@@ -258,7 +258,7 @@ pub(crate) fn export(call: &GlobalCall<ReadAudit>, query: AuditQuery) -> Result<
         query: Some(AuditQuery { limit: FIRST_BATCH_COUNT, ..query }),
     };
     let lines = unfold(export, async |mut export| {
-        let bytes = export.next().await?;
+        let bytes = export.next_bytes().await?;
         Some((Ok::<_, Infallible>(bytes), export))
     });
     let mut response = Response::new(Body::from_stream(lines.fuse()));

@@ -87,9 +87,9 @@ impl EventFilter {
             EventKind::Job(job) => Some(&job.name),
             EventKind::Executor { .. } | EventKind::Node { .. } | EventKind::Gap => None,
         };
-        let is_asked_for = self.job.as_ref().is_none_or(|wanted| job == Some(wanted))
+        let is_wanted = self.job.as_ref().is_none_or(|wanted| job == Some(wanted))
             && self.app.as_ref().is_none_or(|wanted| event.app.as_ref() == Some(wanted));
-        is_asked_for
+        is_wanted
             && event
                 .kind
                 .place()

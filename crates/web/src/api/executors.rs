@@ -295,8 +295,8 @@ pub(crate) async fn find<Q>(
 pub(super) async fn executor_names<Q>(call: &Call<Q>, app: &str) -> Result<Vec<String>, Problem> {
     let switches = call.engine().store().switches().await?;
     let executors = listed_executors(call, &switches, call.engine().now() - OFFLINE_LISTED_LENGTH).await?;
-    let of_app = executors.iter().filter(|one| one.position.0 == app);
-    let names: BTreeSet<String> = of_app.map(|one| given_name(&one.position.1).to_owned()).collect();
+    let executors_of_app = executors.iter().filter(|one| one.position.0 == app);
+    let names: BTreeSet<String> = executors_of_app.map(|one| given_name(&one.position.1).to_owned()).collect();
     Ok(names.into_iter().collect())
 }
 

@@ -121,14 +121,14 @@ pub(super) fn log_response(web: &Web, caller: Caller, follow: FollowRequest) -> 
 
 fn stream(reader: LogStream) -> impl Stream<Item = Result<Bytes, Infallible>> {
     unfold(reader, async |mut reader| {
-        let bytes = reader.next().await?;
+        let bytes = reader.next_bytes().await?;
         Some((Ok(bytes), reader))
     })
 }
 
 impl LogStream {
     /// The next piece of the stream.
-    async fn next(&mut self) -> Option<Bytes> {
+    async fn next_bytes(&mut self) -> Option<Bytes> {
         while !self.is_over {
             // Each stream reads once: a client that opens it again and again while the server stops gets new lines.
             if std::mem::replace(&mut self.has_begun, true) && self.must_end() {

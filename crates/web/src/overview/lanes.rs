@@ -271,12 +271,12 @@ fn job_lane(job: &JobRecord, plan: LanePlan, data: LaneData, (now, stretch_len):
     let claimed_instants: BTreeSet<Timestamp> =
         marks.iter().filter(|mark| is_ahead(mark)).map(|mark| mark.fire_at).collect();
     marks.retain(|mark| !is_ahead(mark) || mark.fire_at <= now);
-    let of_marks = marks.iter().fold(Verdicts::default(), |sum, mark| sum.plus(verdict_of_run(mark)));
+    let mark_verdicts = marks.iter().fold(Verdicts::default(), |sum, mark| sum.plus(verdict_of_run(mark)));
     let stretch_verdicts = || stretches.iter().map(|stretch| &stretch.verdicts);
     let run_count =
         u64::try_from(marks.len()).unwrap_or(u64::MAX) + stretch_verdicts().map(Verdicts::total).sum::<u64>();
-    let trouble_count = of_marks.failure_count() + stretch_verdicts().map(Verdicts::failure_count).sum::<u64>();
-    let of_stretches = stretches.iter().flat_map(|stretch| marks_of_stretch(stretch, stretch_len));
+    let trouble_count = mark_verdicts.failure_count() + stretch_verdicts().map(Verdicts::failure_count).sum::<u64>();
+    let stretch_marks = stretches.iter().flat_map(|stretch| marks_of_stretch(stretch, stretch_len));
     let mut fires: Vec<Timestamp> = plan.fires;
     fires.extend(claimed_instants.into_iter().filter(|at| *at > now));
     fires.sort_unstable();
@@ -286,7 +286,7 @@ fn job_lane(job: &JobRecord, plan: LanePlan, data: LaneData, (now, stretch_len):
         app: Some(job.spec.app.clone()),
         run_count,
         trouble_count,
-        marks: of_stretches.chain(marks.iter().rev().map(Mark::from)).collect(),
+        marks: stretch_marks.chain(marks.iter().rev().map(Mark::from)).collect(),
         is_joined: cut_at.is_some(),
         fires,
         removed_fires: plan.removed,

@@ -20,8 +20,8 @@ pub(crate) const FAILING_JOB_COUNT: u32 = 40;
 /// read.
 #[derive(Debug, Default)]
 pub(crate) struct RecentFailures {
-    of_a_day: OnceCell<Vec<UnsuccessfulRuns>>,
-    failing: OnceCell<Vec<NewestOutcomes>>,
+    unsuccessful_runs: OnceCell<Vec<UnsuccessfulRuns>>,
+    failing_jobs: OnceCell<Vec<NewestOutcomes>>,
 }
 
 impl RecentFailures {
@@ -31,7 +31,7 @@ impl RecentFailures {
             let first_run_id = RunId::new(IdGen::first_at(call.engine().now() - LOOK_BACK));
             call.engine().store().unsuccessful_runs(call.namespace.id, first_run_id, RUN_COUNT_MAX).await
         };
-        Ok(self.of_a_day.get_or_try_init(query).await?)
+        Ok(self.unsuccessful_runs.get_or_try_init(query).await?)
     }
 
     /// The jobs whose newest runs failed and that the caller may see, the longest streak first; at most [`FAILING_JOB_COUNT`].
@@ -39,6 +39,6 @@ impl RecentFailures {
         let visible_apps = call.visible_apps();
         let store = call.engine().store();
         let query = || store.failing_jobs(call.namespace.id, visible_apps.as_deref(), FAILING_JOB_COUNT);
-        Ok(self.failing.get_or_try_init(query).await?)
+        Ok(self.failing_jobs.get_or_try_init(query).await?)
     }
 }

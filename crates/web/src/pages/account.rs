@@ -152,8 +152,8 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
         Some(id) => store.account(id).await?,
         None => None,
     };
-    let of_sign_ins = account.as_ref().filter(|account| caller.actor().may_manage_sign_ins(&account.grants));
-    let sessions = match of_sign_ins {
+    let sign_in_account = account.as_ref().filter(|account| caller.actor().may_manage_sign_ins(&account.grants));
+    let sessions = match sign_in_account {
         Some(account) => store.sign_ins(account.id).await?,
         None => Vec::new(),
     };
@@ -181,7 +181,7 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
         name: caller.name().to_owned(),
         grants: names.to_json(caller.rights.grants()).iter().map(|grant| grant_text(grant, t)).collect(),
         is_account: account.is_some() && caller.token.is_none(),
-        has_sign_ins: of_sign_ins.is_some(),
+        has_sign_ins: sign_in_account.is_some(),
         has_password: account.as_ref().is_some_and(|account| account.password.is_some()),
         is_admin: caller.may_anywhere(Permission::Cluster),
         sessions: sessions.into_iter().map(session).collect(),

@@ -255,7 +255,7 @@ impl RuleForm {
     }
 
     fn condition(&self) -> Result<Condition, Problem> {
-        let of_length = || parse_length("/condition/length", &self.length);
+        let condition_length = || parse_length("/condition/length", &self.length);
         Ok(match self.condition.as_str() {
             "failures_in_row" => Condition::FailuresInRow { count: parse_number("/condition/count", &self.count)? },
             "failure_rate" => Condition::FailureRate {
@@ -269,7 +269,7 @@ impl RuleForm {
                     |word: &str| word.parse().map_err(|message: String| refuse_value("/condition/reasons", message));
                 Condition::Skipped { reasons: words.map(reason).collect::<Result<_, _>>()? }
             }
-            "late" => Condition::Late { by: of_length()? },
+            "late" => Condition::Late { by: condition_length()? },
             "not_succeeded_by" => {
                 let day = |word: &String| {
                     word.parse::<Weekday>().map_err(|message| refuse_value("/condition/weekdays", message))
@@ -281,19 +281,19 @@ impl RuleForm {
                     calendar: (!self.calendar.is_empty()).then(|| self.calendar.clone()),
                 }
             }
-            "no_success_for" => Condition::NoSuccessFor { length: of_length()? },
+            "no_success_for" => Condition::NoSuccessFor { length: condition_length()? },
             "running_longer" if self.length.is_empty() => Condition::RunningLonger {
                 than: None,
                 times_p95: Some(parse_number("/condition/times_p95", &self.times_p95)?),
             },
-            "running_longer" => Condition::RunningLonger { than: Some(of_length()?), times_p95: None },
+            "running_longer" => Condition::RunningLonger { than: Some(condition_length()?), times_p95: None },
             "no_executor" => {
                 Condition::NoExecutor { handler: (!self.handler.is_empty()).then(|| self.handler.clone()) }
             }
             "node_lost" => Condition::NodeLost {},
-            "loop_failing" => Condition::LoopFailing { length: of_length()? },
-            "token_expiring" => Condition::TokenExpiring { within: of_length()? },
-            "certificate_expiring" => Condition::CertificateExpiring { within: of_length()? },
+            "loop_failing" => Condition::LoopFailing { length: condition_length()? },
+            "token_expiring" => Condition::TokenExpiring { within: condition_length()? },
+            "certificate_expiring" => Condition::CertificateExpiring { within: condition_length()? },
             "disk_low" => {
                 disk::parse(&self.free).map_err(|message| refuse_value("/condition/disk_low/free", message))?
             }

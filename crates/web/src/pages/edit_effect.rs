@@ -77,13 +77,13 @@ impl EditEffect {
             let fires = preview_of_job.fires.iter().filter(|_| job.enabled).map(|fire| fire.at).collect();
             (preview_of_job.zone, fires)
         };
-        let (zone, of_new) = next_fires(&new_job);
-        let of_old = old_job.as_ref().map(|job| next_fires(job).1).unwrap_or_default();
+        let (zone, new_fires) = next_fires(&new_job);
+        let old_fires = old_job.as_ref().map(|job| next_fires(job).1).unwrap_or_default();
         let mut rows: BTreeMap<Timestamp, (bool, bool)> = BTreeMap::new();
-        for at in of_old {
+        for at in old_fires {
             rows.entry(at).or_default().0 = true;
         }
-        for at in of_new {
+        for at in new_fires {
             rows.entry(at).or_default().1 = true;
         }
         let anchored = |job| AnchoredJob { job, anchor };

@@ -140,11 +140,11 @@ const fn day_class(verdicts: Verdicts) -> &'static str {
 
 /// The chart of durations, for days with runs; `None` if no day has any.
 fn duration_band(buckets: &[Bucket], t: &'static Texts) -> Option<DurationBand> {
-    let of_day = |(day, bucket): (usize, &Bucket)| {
+    let day_quantiles = |(day, bucket): (usize, &Bucket)| {
         let (p50, p95) = (bucket.durations.quantile(500)?, bucket.durations.quantile(950)?);
         Some((day, p50, p95))
     };
-    let days: Vec<(usize, Duration, Duration)> = buckets.iter().enumerate().filter_map(of_day).collect();
+    let days: Vec<(usize, Duration, Duration)> = buckets.iter().enumerate().filter_map(day_quantiles).collect();
     let highest = days.iter().map(|(.., p95)| *p95).max()?;
     let (_, newest_p50, newest_p95) = days.last().copied()?;
     let width = usize::try_from(WIDTH).unwrap_or(usize::MAX);

@@ -213,10 +213,10 @@ impl JobForm {
             None if document.is_null() => "none",
             None => "json",
             Some(fields) => {
-                let of_key = ["cron", "every", "delay", "after", "at"]
+                let schedule_key = ["cron", "every", "delay", "after", "at"]
                     .into_iter()
                     .find(|schedule_kind| fields.contains_key(*schedule_kind));
-                of_key
+                schedule_key
                     .filter(|schedule_kind| {
                         LeafFields::can_express(schedule_kind, fields) && (*schedule_kind != "at" || is_plain_at)
                     })

@@ -214,7 +214,7 @@ pub(super) fn leaf_at(pointer: &str) -> Option<&'static str> {
         pointer == leaf.pointer || pointer.starts_with(&format!("{}/", leaf.pointer))
     };
     let leaf = LEAVES.iter().find(|leaf| is_at(leaf, pointer));
-    let of_schedule = || {
+    let schedule_leaf = || {
         let below = pointer.strip_prefix("/schedule")?;
         SCHEDULE_LEAVES.iter().find(|leaf| is_at(leaf, below))
     };
@@ -225,7 +225,7 @@ pub(super) fn leaf_at(pointer: &str) -> Option<&'static str> {
         "/expect" | "/expect/success_by" => Some("expect_time"),
         _ => None,
     };
-    leaf.or_else(of_schedule).map(|leaf| leaf.field).or_else(group)
+    leaf.or_else(schedule_leaf).map(|leaf| leaf.field).or_else(group)
 }
 
 fn field_text(value: Option<&Value>) -> String {

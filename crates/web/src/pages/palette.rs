@@ -38,14 +38,14 @@ struct PaletteEntry {
     kind: &'static str,
     address: String,
     /// Whether choosing the entry submits a form instead of following a link.
-    is_act: bool,
+    is_form: bool,
     /// Why the caller may not choose the entry; `None` if the caller may.
     missing_role: Option<&'static str>,
 }
 
 impl PaletteEntry {
     fn link(label: &str, kind: &'static str, address: &str) -> Self {
-        Self { words: label.to_owned(), kind, address: address.to_owned(), is_act: false, missing_role: None }
+        Self { words: label.to_owned(), kind, address: address.to_owned(), is_form: false, missing_role: None }
     }
 }
 
@@ -183,7 +183,7 @@ impl Verb {
             words,
             kind: t.palette_action,
             address: format!("/jobs/{name}/{path}"),
-            is_act: true,
+            is_form: true,
             missing_role: (!is_allowed).then_some(t.needs_operator),
         }
     }

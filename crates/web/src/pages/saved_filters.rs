@@ -81,8 +81,8 @@ const fn list_path(filtered_list: FilteredList) -> &'static str {
 
 /// The owner of a caller's filters: the caller's account or, without an account, the line of its token.
 fn filter_owner(caller: &Caller) -> Option<FilterOwner> {
-    let of_token = || caller.line.map(FilterOwner::Token);
-    caller.account.map(FilterOwner::Account).or_else(of_token)
+    let token_owner = || caller.line.map(FilterOwner::Token);
+    caller.account.map(FilterOwner::Account).or_else(token_owner)
 }
 
 /// Reads owner, list and name from a form that saves or deletes a filter.

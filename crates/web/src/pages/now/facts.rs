@@ -128,8 +128,8 @@ fn is_lost(node: &Node, now: Timestamp) -> bool {
 fn failing_loops(nodes: &[Node], now: Timestamp) -> Vec<(String, String, Timestamp)> {
     let living_nodes = nodes.iter().filter(|node| node.is_living(now));
     let failing_loops = living_nodes.flat_map(|node| {
-        let of_node = node.report.loops.iter();
-        of_node.filter_map(|report| Some((node.name.clone(), report.name.clone(), report.failing_since?)))
+        let loops_of_node = node.report.loops.iter();
+        loops_of_node.filter_map(|report| Some((node.name.clone(), report.name.clone(), report.failing_since?)))
     });
     failing_loops.collect()
 }

@@ -56,7 +56,7 @@ struct NowPage {
     /// Whether there are no jobs yet, in which case the page explains the first steps.
     is_new: bool,
     /// The `--namespace` option for commands; empty in the default namespace.
-    of_namespace: String,
+    namespace_option: String,
 }
 
 /// The state of the system, as text.
@@ -118,7 +118,7 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
         more_count,
         drawing: Drawing::new(scale, LaneKind::Job, &timeline.lanes, (now, t)),
         is_new,
-        of_namespace: namespace_option(&page.call.namespace.name),
+        namespace_option: namespace_option(&page.call.namespace.name),
     };
     html(StatusCode::OK, &template)
 }
