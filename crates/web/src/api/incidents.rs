@@ -383,10 +383,17 @@ pub(crate) async fn silence_warnings<Q>(
 }
 
 /// Adds a silence if the caller's roles allow it, and records it in the audit log.
-pub(crate) async fn create_silence<Q>(call: &Call<Q>, request: SilenceRequest) -> Result<SilenceRecord, Problem> {
+pub(crate) async fn create_silence<Q>(call: &Call<Q>, mut request: SilenceRequest) -> Result<SilenceRecord, Problem> {
     // A hidden job or app is refused in the same words as one that does not exist.
     let app = silence_app(call, &request.spec).await?.filter(|app| call.may_view(*app));
     call.check(app, crate::call::forbidden)?;
+    // A role for one app covers a job only as long as the job belongs to that app: a job of another app can have its name later.
+    if let (Some(app), Some(job), None) = (app, &request.spec.job, &request.spec.app)
+        && !call.caller.rights.allow(Operate, call.namespace.id, None)
+    {
+        let record = call.engine().store().job(call.namespace.id, job).await?.filter(|record| record.app == app);
+        request.spec.app = Some(record.ok_or_else(crate::call::forbidden)?.spec.app);
+    }
     let silence = rules::add_silence(call.engine(), call.namespace.id, request, call.caller.name()).await?;
     call.note.object(silence.id.to_string());
     call.note.changed_to(&audited_silence(&silence));

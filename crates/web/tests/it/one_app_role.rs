@@ -67,6 +67,17 @@ pub(crate) fn follows(parent: &str) -> Value {
 }
 
 #[tokio::test]
+async fn a_silence_by_a_role_for_one_app_matches_no_later_job_of_another_app() {
+    let server = Server::start().await;
+    let scoped = ScopedCaller::new(&server, "operator").await;
+    job(&server, "nightly", "mine", json!({})).await;
+    let silence = json!({"job": "nightly", "ends_at": server.engine.now() + Duration::from_secs(3600)});
+    let scoped = scoped.ask("POST", "/api/v1/silences", silence.clone()).await.expect(201);
+    let whole = server.with_body("POST", "/api/v1/silences", silence).await.expect(201);
+    assert_eq!((&scoped["app"], &whole["app"]), (&json!("mine"), &Value::Null));
+}
+
+#[tokio::test]
 async fn users_of_a_calendar_are_those_that_the_caller_sees() {
     let server = Server::start().await;
     let rule = json!({"rule": {"weekdays": ["mon"]}});
